@@ -1,0 +1,41 @@
+// A model as plain numbers: what the engine needs to know of an architecture. Filled from
+// models/spec.py, whose fields have the same names.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "core/types.h"
+
+namespace decoding {
+
+// One stack of Transformer layers: the encoder or the decoder.
+struct StackSpec {
+  int layers, hidden, heads, head_dim, ffn;
+  int vocab, positions;  // rows of the token and of the position table
+  Activation activation;
+  float embed_scale;                  // multiplies the token's row
+  bool embed_norm;                    // a layer norm behind the embedding
+  bool pre_norm;                      // norms before each block, else behind its residual
+  bool final_norm;                    // a norm behind the last layer
+  float eps;                          // of every norm
+  std::vector<float> attention_scale;  // [layers], multiplies q k^T
+};
+
+struct ModelSpec {
+  std::optional<StackSpec> encoder;  // absent in decoder-only models
+  StackSpec decoder;                 // attends to the encoder where there is one
+};
+
+// What the memory plan must hold. The names are those of decoding.Limits.
+struct Limits {
+  int batch;       // sentences at once
+  int beams;       // rows of one sentence: beams, or samples
+  int source;      // encoder tokens of a sentence; 0 without an encoder
+  int prompt;      // decoder tokens given for a sentence
+  int target;      // decoder tokens generated for a row
+  int candidates;  // next tokens considered for a row
+  int rows() const { return batch * beams; }
+};
+
+}  // namespace decoding

@@ -1,0 +1,72 @@
+// y = softmax(scale * q k^T) v for each head, with an online softmax: the running maximum m and sum
+// l of the blocks so far rescale what has been added up.
+//
+// Tokens of all sentences stand in packed rows without padding; sentence b owns the rows
+// [offsets[b], offsets[b + 1]).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/stream.h"
+
+namespace decoding {
+
+// Every token attends to the tokens of its own sentence (causal: to those up to itself).
+template <typename T>
+struct PackedAttentionParams {
+  const T* q;  // [tokens, N, D], rows `stride` elements apart; so are k and v
+  const T* k;
+  const T* v;
+  const int32_t* offsets;  // [sentences + 1]
+  T* y;                    // [tokens, N, D], contiguous
+  int sentences, heads, head_dim, stride;
+  float scale;
+  bool causal;
+};
+
+template <typename T, cpu::Isa isa>
+void packed_attention(cpu::Stream<isa>&, const PackedAttentionParams<T>&);
+
+// Keys and values of packed rows go where decode attention reads them, one head after the other:
+// each sentence's are stored once, whatever its number of beams.
+template <typename T>
+struct StoreSharedParams {
+  const T* k;   // [tokens, N, D], rows `stride` elements apart; so is v
+  const T* v;
+  T* shared_k;  // [N, capacity, D]
+  T* shared_v;  // [N, capacity, D]
+  int tokens, heads, head_dim, stride, capacity;
+};
+
+template <typename T, cpu::Isa isa>
+void store_shared(cpu::Stream<isa>&, const StoreSharedParams<T>&);
+
+// One new token per row attends to its sentence's shared keys (the source, or the prompt), then to
+// its own history. History is found through an indirection table (FasterTransformer's): a beam
+// reorder rewrites `slots`, never keys or values.
+//
+// Live row i * beams + j is beam j of sentence live[i], and belongs to slot live[i] * beams + j.
+// Where k is given, each row's new key and value are first written to its own slot at `position`,
+// and the row's history is the positions 0 .. position, the last one in its own slot.
+template <typename T>
+struct DecodeAttentionParams {
+  const T* q;                               // [live * beams, N, D], rows `stride` apart; so are k, v
+  const T* k = nullptr;                     // null where there is no history (cross attention)
+  const T* v = nullptr;                     // null with k
+  const T* shared_k = nullptr;              // [N, shared_capacity, D], null where nothing is shared
+  const T* shared_v = nullptr;              // [N, shared_capacity, D]
+  const int32_t* shared_offsets = nullptr;  // [sentences + 1], rows of a sentence in shared_k
+  T* self_k = nullptr;                      // [slots, N, target, D]
+  T* self_v = nullptr;                      // [slots, N, target, D]
+  const int32_t* slots = nullptr;           // [slots, target]: slot that holds a position of a row
+  const int32_t* live;                      // [live_count], sentence ids
+  T* y;                                     // [live * beams, N, D], contiguous
+  int live_count, beams, heads, head_dim, stride;
+  int shared_capacity = 0, target = 0, position = 0;
+  float scale;
+};
+
+template <typename T, cpu::Isa isa>
+void decode_attention(cpu::Stream<isa>&, const DecodeAttentionParams<T>&);
+
+}  // namespace decoding

@@ -1,0 +1,42 @@
+// One pass over the logits: the maximum of each group of kGroup columns and the sum of exponentials
+// relative to it, then the log-sum-exp of the row, groups added in index order. The bounds of the
+// groups depend on V alone, so nothing depends on how rows are shared out.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/stream.h"
+
+namespace decoding {
+
+constexpr int kGroup = 128;  // columns in a group
+
+inline int groups_of(int vocab) { return (vocab + kGroup - 1) / kGroup; }
+
+template <typename T>
+struct ScanLogitsParams {
+  const T* logits;    // [rows, V]
+  float* group_max;   // [rows, G]
+  float* group_sum;   // [rows, G], of exp(x - group_max); 0 where the whole group is -inf
+  float* lse;         // [rows]; NaN or +inf exactly where the row holds a NaN or +inf
+  int rows, vocab;
+};
+
+template <typename T, cpu::Isa isa>
+void scan_logits(cpu::Stream<isa>&, const ScanLogitsParams<T>&);
+
+// Takes tokens out: their logits become -inf, and their groups are summed up again. `lse` keeps the
+// value of the unmasked row: beam search does not redistribute what is banned.
+template <typename T>
+struct BanTokensParams {
+  T* logits;             // [rows, V]
+  float* group_max;      // [rows, G]
+  float* group_sum;      // [rows, G]
+  const int32_t* ids;    // [count], the same for every row
+  int rows, vocab, count;
+};
+
+template <typename T, cpu::Isa isa>
+void ban_tokens(cpu::Stream<isa>&, const BanTokensParams<T>&);
+
+}  // namespace decoding

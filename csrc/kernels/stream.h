@@ -1,0 +1,11 @@
+// What kernels run on. A contract is overloaded on these types; no backend's headers are needed.
+#pragma once
+
+namespace decoding::cpu {
+
+enum class Isa { portable, avx2, avx512 };
+
+template <Isa isa>
+class Stream;  // kernels/cpu/stream.h
+
+}  // namespace decoding::cpu

@@ -1,0 +1,106 @@
+"""The compiled engine. Tensors are contiguous CPU tensors; shapes use the letters of csrc/README.md."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from decoding.models.spec import ModelSpec
+
+class Error(RuntimeError): ...
+
+def isas() -> list[str]:
+    """Instruction sets of this machine that the engine has code for, best first."""
+
+class Limits:
+    """What the memory plan must hold: see decoding.Limits."""
+
+    def __init__(
+        self, *, batch: int, beams: int, source: int, prompt: int, target: int, candidates: int
+    ) -> None: ...
+    batch: int
+    beams: int
+    source: int
+    prompt: int
+    target: int
+    candidates: int
+
+class Buffer:
+    """One line of the memory plan."""
+
+    name: str
+    type: str
+    shape: list[int]
+    offset: int
+    bytes: int
+    lifetime: list[int]
+
+class Rules:
+    """What every search obeys. Steps count from 1."""
+
+    def __init__(
+        self,
+        *,
+        max_new: int,
+        min_new: int = 0,
+        eos: Sequence[int] = (),
+        pad: int = 0,
+        banned: Sequence[int] = (),
+        forced_first: Sequence[int] = (),
+        forced_last: Sequence[int] = (),
+    ) -> None: ...
+
+class Greedy:
+    def __init__(self) -> None: ...
+
+class Sampling:
+    def __init__(
+        self, *, seed: int, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+    ) -> None: ...
+
+class Beam:
+    def __init__(self, *, length_penalty: float = 1.0, early_stopping: str = "no") -> None:
+        """early_stopping: "no", "yes" or "never"."""
+
+class Session:
+    """A model bound to a team of threads and to one block of memory.
+
+    Not reentrant: one caller at a time (decoding.session queues them). Long calls release the GIL.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, weights: dict[str, Tensor], *, threads: int, isa: str
+    ) -> None: ...
+    threads: int
+    isa: str
+    def plan(self, limits: Limits) -> tuple[list[Buffer], int]:
+        """The buffers that `limits` need, and the bytes of all of them together."""
+    def bind(self, limits: Limits, pool: Tensor) -> None:
+        """Uses `pool`, uint8 [bytes], aligned to 256 bytes, from here on."""
+    def start(
+        self,
+        source: Tensor | None,
+        source_offsets: Tensor | None,
+        prompt: Tensor,
+        prompt_offsets: Tensor,
+        beams: int,
+        rules: Rules,
+        search: Greedy | Sampling | Beam,
+        random_rows: Tensor | None = None,
+    ) -> None:
+        """Runs the encoder and all but the last token of each prompt.
+
+        source: int32 [tokens], the sentences one after the other; source_offsets: int32 [B + 1];
+        both None without an encoder. prompt, prompt_offsets: the same for the decoder.
+        random_rows: int32 [B * beams], the row word of each row's random numbers (Sampling).
+        """
+    def step(self, steps: int) -> bool:
+        """Generates up to `steps` tokens for every live sentence; True when none is left alive."""
+    def take(
+        self, tokens: Tensor, lengths: Tensor, scores: Tensor, sums: Tensor, slots: Tensor
+    ) -> None:
+        """Writes the results, best first for Beam.
+
+        tokens: int32 [B, K, target]; lengths: int32 [B, K]; scores, sums: float32 [B, K], zero for
+        Greedy and Sampling; slots: int32 [B, K, target], the row b * K + k that each token extended.
+        What lies behind a length is left as it was.
+        """
