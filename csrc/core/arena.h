@@ -21,15 +21,15 @@ namespace decoding {
 // One line of the memory plan.
 struct Buffer {
   std::string name;
-  std::string type;            // of an element
+  std::string type;  // of an element
   std::vector<int64_t> shape;
-  size_t offset, bytes;        // in the pool; bytes without the padding to kAlignment
-  std::vector<int> lifetime;   // the reuse blocks it stands in, outermost first: two buffers are in
-                               // use together where one's lifetime begins with the other's
+  size_t offset, bytes;       // in the pool; bytes without the padding to kAlignment
+  std::vector<int> lifetime;  // the reuse blocks it stands in, outermost first: two buffers are in
+                              // use together where one's lifetime begins with the other's
 };
 
 template <typename T>
-const char* type_name();       // specialised beside each element type
+const char* type_name();  // specialised beside each element type
 
 class Arena {
  public:

@@ -14,11 +14,11 @@ struct StackSpec {
   int layers, hidden, heads, head_dim, ffn;
   int vocab, positions;  // rows of the token and of the position table
   Activation activation;
-  float embed_scale;                  // multiplies the token's row
-  bool embed_norm;                    // a layer norm behind the embedding
-  bool pre_norm;                      // norms before each block, else behind its residual
-  bool final_norm;                    // a norm behind the last layer
-  float eps;                          // of every norm
+  float embed_scale;                   // multiplies the token's row
+  bool embed_norm;                     // a layer norm behind the embedding
+  bool pre_norm;                       // norms before each block, else behind its residual
+  bool final_norm;                     // a norm behind the last layer
+  float eps;                           // of every norm
   std::vector<float> attention_scale;  // [layers], multiplies q k^T
 };
 

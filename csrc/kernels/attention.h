@@ -31,7 +31,7 @@ void packed_attention(cpu::Stream<isa>&, const PackedAttentionParams<T>&);
 // each sentence's are stored once, whatever its number of beams.
 template <typename T>
 struct StoreSharedParams {
-  const T* k;   // [tokens, N, D], rows `stride` elements apart; so is v
+  const T* k;  // [tokens, N, D], rows `stride` elements apart; so is v
   const T* v;
   T* shared_k;  // [N, capacity, D]
   T* shared_v;  // [N, capacity, D]
@@ -50,11 +50,11 @@ void store_shared(cpu::Stream<isa>&, const StoreSharedParams<T>&);
 // and the row's history is the positions 0 .. position, the last one in its own slot.
 template <typename T>
 struct DecodeAttentionParams {
-  const T* q;                               // [live * beams, N, D], rows `stride` apart; so are k, v
-  const T* k = nullptr;                     // null where there is no history (cross attention)
-  const T* v = nullptr;                     // null with k
-  const T* shared_k = nullptr;              // [N, shared_capacity, D], null where nothing is shared
-  const T* shared_v = nullptr;              // [N, shared_capacity, D]
+  const T* q;                   // [live * beams, N, D], rows `stride` apart; so are k, v
+  const T* k = nullptr;         // null where there is no history (cross attention)
+  const T* v = nullptr;         // null with k
+  const T* shared_k = nullptr;  // [N, shared_capacity, D], null where nothing is shared
+  const T* shared_v = nullptr;  // [N, shared_capacity, D]
   const int32_t* shared_offsets = nullptr;  // [sentences + 1], rows of a sentence in shared_k
   T* self_k = nullptr;                      // [slots, N, target, D]
   T* self_v = nullptr;                      // [slots, N, target, D]

@@ -9,13 +9,13 @@ namespace decoding {
 
 template <typename T>
 struct EmbedParams {
-  const int32_t* ids;        // [rows]
-  const int32_t* at;         // [rows], position of each token
-  const T* token_table;      // [V, H]
-  const T* position_table;   // [positions, H], learned or sinusoidal; may be null
+  const int32_t* ids;            // [rows]
+  const int32_t* at;             // [rows], position of each token
+  const T* token_table;          // [V, H]
+  const T* position_table;       // [positions, H], learned or sinusoidal; may be null
   const float* gamma = nullptr;  // [H], may be null
   const float* beta = nullptr;   // [H], may be null
-  T* y;                      // [rows, H]
+  T* y;                          // [rows, H]
   int rows, hidden;
   float scale = 1.0f, eps = 1e-5f;
 };

@@ -15,11 +15,11 @@ constexpr int kPanel = 64;  // outputs in a panel
 
 template <typename T>
 struct LinearParams {
-  const T* x;                    // [rows, K]
-  LinearWeight weight;           // N outputs, K inputs
-  const float* bias = nullptr;   // [N], may be null
-  const T* residual = nullptr;   // [rows, N], may be null, may alias y
-  T* y;                          // [rows, N]
+  const T* x;                   // [rows, K]
+  LinearWeight weight;          // N outputs, K inputs
+  const float* bias = nullptr;  // [N], may be null
+  const T* residual = nullptr;  // [rows, N], may be null, may alias y
+  T* y;                         // [rows, N]
   int rows;
   Activation activation = Activation::none;
 };

@@ -15,10 +15,10 @@ inline int groups_of(int vocab) { return (vocab + kGroup - 1) / kGroup; }
 
 template <typename T>
 struct ScanLogitsParams {
-  const T* logits;    // [rows, V]
-  float* group_max;   // [rows, G]
-  float* group_sum;   // [rows, G], of exp(x - group_max); 0 where the whole group is -inf
-  float* lse;         // [rows]; NaN or +inf exactly where the row holds a NaN or +inf
+  const T* logits;   // [rows, V]
+  float* group_max;  // [rows, G]
+  float* group_sum;  // [rows, G], of exp(x - group_max); 0 where the whole group is -inf
+  float* lse;        // [rows]; NaN or +inf exactly where the row holds a NaN or +inf
   int rows, vocab;
 };
 
@@ -29,14 +29,29 @@ void scan_logits(cpu::Stream<isa>&, const ScanLogitsParams<T>&);
 // value of the unmasked row: beam search does not redistribute what is banned.
 template <typename T>
 struct BanTokensParams {
-  T* logits;             // [rows, V]
-  float* group_max;      // [rows, G]
-  float* group_sum;      // [rows, G]
-  const int32_t* ids;    // [count], the same for every row
+  T* logits;           // [rows, V]
+  float* group_max;    // [rows, G]
+  float* group_sum;    // [rows, G]
+  const int32_t* ids;  // [count], the same for every row
   int rows, vocab, count;
 };
 
 template <typename T, cpu::Isa isa>
 void ban_tokens(cpu::Stream<isa>&, const BanTokensParams<T>&);
+
+// Leaves nothing but the given tokens, each with log-probability 0: their logits and the row's lse
+// become 0, all other logits -inf. A row whose lse is not finite keeps that.
+template <typename T>
+struct ForceTokensParams {
+  T* logits;           // [rows, V]
+  float* group_max;    // [rows, G]
+  float* group_sum;    // [rows, G]
+  float* lse;          // [rows]
+  const int32_t* ids;  // [count], the same for every row
+  int rows, vocab, count;
+};
+
+template <typename T, cpu::Isa isa>
+void force_tokens(cpu::Stream<isa>&, const ForceTokensParams<T>&);
 
 }  // namespace decoding

@@ -5,37 +5,42 @@
 #include <cstdint>
 
 #include "kernels/stream.h"
+#include "kernels/topk.h"
 
 namespace decoding {
 
 // Drops the sentences that are done, and lists what the rows of the others read next.
 struct GatherLiveParams {
-  const int32_t* done;    // [sentences]
-  const int32_t* first;   // [sentences], position of the token that a row's first step reads
-  const int32_t* last;    // [slots], the token that each slot generated last (or its prompt's last)
-  int32_t* live;          // [sentences], sentence ids; its head is kept, in order
-  int32_t* live_count;    // [1], before and after
-  int32_t* ids;           // [live * beams], token of each row
-  int32_t* at;            // [live * beams], position of each row
-  int beams, steps;       // steps: tokens generated so far
+  const int32_t* done;   // [sentences]
+  const int32_t* first;  // [sentences], position of the token that a row's first step reads
+  const int32_t* last;   // [slots], the token that each slot generated last (or its prompt's last)
+  const int32_t* random_rows;  // [slots], the row word of each slot's random numbers (sample.h)
+  int32_t* live;               // [sentences], sentence ids; its head is kept, in order
+  int32_t* live_count;         // [1], before and after
+  int32_t* ids;                // [live * beams], token of each row
+  int32_t* at;                 // [live * beams], position of each row
+  int32_t* random_row;         // [live * beams], word of each row
+  int beams, steps;            // steps: tokens generated so far
 };
 
 template <cpu::Isa isa>
 void gather_live(cpu::Stream<isa>&, const GatherLiveParams&);
 
-// Each row of a live sentence takes its token; a row that has ended keeps its length and writes pad.
+// Each row of a live sentence takes its token; a row that has ended keeps its length and writes
+// pad.
 struct AcceptTokensParams {
-  const int32_t* chosen;     // [live * beams]; -1: no token was left to choose
-  const float* lse;          // [live * beams], of the raw logits
-  const int32_t* live;       // [live], sentence ids
-  const int32_t* eos;        // [eos_count]
-  int32_t* tokens;           // [target, slots]
-  int32_t* length;           // [slots], tokens of a row that has ended, 0 while it goes on
-  int32_t* done;             // [sentences], 1 when every row has ended
-  int32_t* fault;            // [sentences], the step at which logits were not finite; -step where
-                             // none was left to choose
+  const Candidate* chosen;  // [live * beams]; id -1: no token was left to choose
+  const float* lse;         // [live * beams], of the raw logits
+  const int32_t* live;      // [live], sentence ids
+  const int32_t* eos;       // [eos_count]
+  int32_t* tokens;          // [target, slots]
+  int32_t* length;          // [slots], tokens of a row that has ended, 0 while it goes on
+  int32_t* done;            // [sentences], 1 when every row has ended
+  int32_t* fault;           // [sentences], the step at which logits were not finite; -step where
+                            // none was left to choose
   int live_count, beams, slots, eos_count, pad;
-  int step, max_new;         // g, counted from 1, and the tokens that a row may have
+  int fallback;       // taken where none was left to choose; -1: that is a fault
+  int step, max_new;  // g, counted from 1, and the tokens that a row may have
 };
 
 template <cpu::Isa isa>

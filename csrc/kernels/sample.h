@@ -1,6 +1,6 @@
 // One token of softmax(warped logits) for every row, by the Gumbel-max trick: the argmax of
-// logit / temperature + noise over the tokens that the warpers keep (Kool et al. 2019). The noise of
-// a token is -log(-log1p(-u)) with u = (x + 0.5) 2^-32 and x from Philox, keyed by the seed and
+// logit / temperature + noise over the tokens that the warpers keep (Kool et al. 2019). The noise
+// of a token is -log(-log1p(-u)) with u = (x + 0.5) 2^-32 and x from Philox, keyed by the seed and
 // counted by (token, step, row): the same draw for any batch, order or number of threads.
 //
 // Warpers, in Hugging Face's order: temperature; top-k, ties at the k-th stay; top-p: the tokens
@@ -20,15 +20,14 @@ struct SampleParams {
   const float* group_max;     // [rows, G]
   const float* group_sum;     // [rows, G]
   const int32_t* random_row;  // [rows], the row word of the counter
-  int32_t* token;             // [rows]; -1 where every logit is -inf
-  float* logprob;             // [rows], of the token, under the warped distribution
+  Candidate* chosen;          // [rows], the token and its logit; {-inf, -1} where all are -inf
   Candidate* queue;           // [threads, V], scratch
   float* maxima;              // [threads, G], scratch
   uint64_t seed;
   int rows, vocab, step;
   float temperature = 1.0f;
-  int top_k = 0;              // 0: off
-  float top_p = 1.0f;         // 1: off
+  int top_k = 0;       // 0: off
+  float top_p = 1.0f;  // 1: off
 };
 
 template <typename T, cpu::Isa isa>

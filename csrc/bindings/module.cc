@@ -1,0 +1,17 @@
+// decoding._C: one function per area.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "bindings/kernels.h"
+#include "bindings/session.h"
+#include "core/check.h"
+
+PYBIND11_MODULE(_C, module) {
+  namespace py = pybind11;
+  py::register_exception<decoding::Error>(module, "Error", PyExc_RuntimeError);
+  module.def("isas", &decoding::cpu::isas);
+  decoding::bind_session(module);
+  py::module_ kernels = module.def_submodule("kernels");
+  decoding::bind_layers(kernels);
+  decoding::bind_search(kernels);
+}

@@ -1,0 +1,203 @@
+#include "bindings/session.h"
+
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/tensor.h"
+#include "engine/session.h"
+
+namespace decoding {
+namespace {
+
+Activation activation(const std::string& name) {
+  if (name == "relu") return Activation::relu;
+  if (name == "gelu") return Activation::gelu;
+  if (name == "gelu_tanh") return Activation::gelu_tanh;
+  CHECK(name == "silu", "activation must be relu, gelu, gelu_tanh or silu, got ", name);
+  return Activation::silu;
+}
+
+EarlyStopping early_stopping(const std::string& name) {
+  if (name == "no") return EarlyStopping::no;
+  if (name == "yes") return EarlyStopping::yes;
+  CHECK(name == "never", "early_stopping must be no, yes or never, got ", name);
+  return EarlyStopping::never;
+}
+
+// From models/spec.py, whose fields have the same names.
+StackSpec stack_spec(const py::handle& from) {
+  const auto number = [&](const char* name) { return from.attr(name).cast<int>(); };
+  StackSpec spec{.layers = number("layers"),
+                 .hidden = number("hidden"),
+                 .heads = number("heads"),
+                 .head_dim = number("head_dim"),
+                 .ffn = number("ffn"),
+                 .vocab = number("vocab"),
+                 .positions = number("positions"),
+                 .activation = activation(from.attr("activation").cast<std::string>()),
+                 .embed_scale = from.attr("embed_scale").cast<float>(),
+                 .embed_norm = from.attr("embed_norm").cast<bool>(),
+                 .pre_norm = from.attr("pre_norm").cast<bool>(),
+                 .final_norm = from.attr("final_norm").cast<bool>(),
+                 .eps = from.attr("eps").cast<float>(),
+                 .attention_scale = from.attr("attention_scale").cast<std::vector<float>>()};
+  CHECK(spec.head_dim > 0 && spec.head_dim <= 256, "head_dim must be 1 to 256, got ",
+        spec.head_dim);
+  CHECK(static_cast<int>(spec.attention_scale.size()) == spec.layers,
+        "attention_scale must have one value per layer, got ", spec.attention_scale.size());
+  return spec;
+}
+
+ModelSpec model_spec(const py::handle& from) {
+  ModelSpec spec{.encoder = std::nullopt, .decoder = stack_spec(from.attr("decoder"))};
+  if (!from.attr("encoder").is_none()) spec.encoder = stack_spec(from.attr("encoder"));
+  return spec;
+}
+
+// A session and the tensors that it reads: they must live as long as it does.
+class PySession {
+ public:
+  PySession(const py::object& spec, py::dict weights, int threads, std::string isa)
+      : threads(threads), isa(std::move(isa)), weights_(std::move(weights)) {
+    WeightTable table;
+    for (const auto& [name, tensor] : weights_) {
+      const auto view = TensorView::of(tensor, name.cast<std::string>());
+      table.add(name.cast<std::string>(), view.data<float>(), view.shape());
+    }
+    const ModelSpec model = model_spec(spec);
+    session_ = make_cpu_session(model, load_weights(table, model), threads, this->isa);
+  }
+
+  std::pair<std::vector<Buffer>, size_t> plan(const Limits& limits) const {
+    const Arena arena = session_->plan(limits);
+    return {arena.buffers(), arena.bytes()};
+  }
+
+  void bind(const Limits& limits, const py::object& pool) {
+    const auto view = TensorView::of(pool, "pool");
+    session_->bind(limits, view.data<uint8_t>({-1}), view.numel());
+    pool_ = pool;
+  }
+
+  void start(const py::object& source, const py::object& source_offsets, const py::object& prompt,
+             const py::object& prompt_offsets, int beams, const Rules& rules, const Search& search,
+             const py::object& random_rows) {
+    const auto ids = [](const py::object& tensor, const char* name) -> const int32_t* {
+      return tensor.is_none() ? nullptr : TensorView::of(tensor, name).data<int32_t>({-1});
+    };
+    const int sentences =
+        static_cast<int>(TensorView::of(prompt_offsets, "prompt_offsets").numel()) - 1;
+    const Batch batch{.source = ids(source, "source"),
+                      .source_offsets = ids(source_offsets, "source_offsets"),
+                      .prompt = ids(prompt, "prompt"),
+                      .prompt_offsets = ids(prompt_offsets, "prompt_offsets"),
+                      .random_rows = ids(random_rows, "random_rows"),
+                      .sentences = sentences,
+                      .beams = beams};
+    const py::gil_scoped_release release;
+    session_->start(batch, rules, search);
+  }
+
+  bool step(int steps) {
+    CHECK(steps > 0, "steps must be positive, got ", steps);
+    const py::gil_scoped_release release;
+    return session_->step(steps);
+  }
+
+  void take(const py::object& tokens, const py::object& lengths, const py::object& scores,
+            const py::object& sums, const py::object& slots) const {
+    const auto view = TensorView::of(tokens, "tokens");
+    const std::vector<int64_t> rows(view.shape().begin(), view.shape().end() - 1);
+    session_->take({.tokens = view.data<int32_t>({-1, -1, -1}),
+                    .lengths = TensorView::of(lengths, "lengths").data<int32_t>(rows),
+                    .scores = TensorView::of(scores, "scores").data<float>(rows),
+                    .sums = TensorView::of(sums, "sums").data<float>(rows),
+                    .slots = TensorView::of(slots, "slots").data<int32_t>(view.shape()),
+                    .width = static_cast<int>(view.size(2))});
+  }
+
+  const int threads;
+  const std::string isa;
+
+ private:
+  py::dict weights_;
+  py::object pool_;
+  std::unique_ptr<Session> session_;
+};
+
+void bind_options(py::module_& module) {
+  py::class_<Limits>(module, "Limits")
+      .def(py::init([](int batch, int beams, int source, int prompt, int target, int candidates) {
+             CHECK(batch > 0 && beams > 0 && source >= 0 && prompt > 0 && target > 0 &&
+                       candidates > 0,
+                   "limits must be positive");
+             return Limits{batch, beams, source, prompt, target, candidates};
+           }),
+           py::kw_only(), py::arg("batch"), py::arg("beams"), py::arg("source"), py::arg("prompt"),
+           py::arg("target"), py::arg("candidates"))
+      .def_readonly("batch", &Limits::batch)
+      .def_readonly("beams", &Limits::beams)
+      .def_readonly("source", &Limits::source)
+      .def_readonly("prompt", &Limits::prompt)
+      .def_readonly("target", &Limits::target)
+      .def_readonly("candidates", &Limits::candidates);
+  py::class_<Buffer>(module, "Buffer")
+      .def_readonly("name", &Buffer::name)
+      .def_readonly("type", &Buffer::type)
+      .def_readonly("shape", &Buffer::shape)
+      .def_readonly("offset", &Buffer::offset)
+      .def_readonly("bytes", &Buffer::bytes)
+      .def_readonly("lifetime", &Buffer::lifetime);
+  using Ids = std::vector<int32_t>;
+  py::class_<Rules>(module, "Rules")
+      .def(py::init([](int max_new, int min_new, Ids eos, int pad, Ids banned, Ids forced_first,
+                       Ids forced_last) {
+             return Rules{max_new,
+                          min_new,
+                          std::move(eos),
+                          pad,
+                          std::move(banned),
+                          std::move(forced_first),
+                          std::move(forced_last)};
+           }),
+           py::kw_only(), py::arg("max_new"), py::arg("min_new") = 0, py::arg("eos") = Ids{},
+           py::arg("pad") = 0, py::arg("banned") = Ids{}, py::arg("forced_first") = Ids{},
+           py::arg("forced_last") = Ids{});
+  py::class_<Greedy>(module, "Greedy").def(py::init<>());
+  py::class_<Sampling>(module, "Sampling")
+      .def(py::init([](uint64_t seed, float temperature, int top_k, float top_p) {
+             return Sampling{seed, temperature, top_k, top_p};
+           }),
+           py::kw_only(), py::arg("seed"), py::arg("temperature") = 1.0f, py::arg("top_k") = 0,
+           py::arg("top_p") = 1.0f);
+  py::class_<Beam>(module, "Beam")
+      .def(py::init([](double length_penalty, const std::string& stopping) {
+             return Beam{length_penalty, early_stopping(stopping)};
+           }),
+           py::kw_only(), py::arg("length_penalty") = 1.0, py::arg("early_stopping") = "no");
+}
+
+}  // namespace
+
+void bind_session(py::module_& module) {
+  bind_options(module);
+  py::class_<PySession>(module, "Session")
+      .def(py::init<const py::object&, py::dict, int, std::string>(), py::arg("spec"),
+           py::arg("weights"), py::kw_only(), py::arg("threads"), py::arg("isa"))
+      .def_readonly("threads", &PySession::threads)
+      .def_readonly("isa", &PySession::isa)
+      .def("plan", &PySession::plan, py::arg("limits"))
+      .def("bind", &PySession::bind, py::arg("limits"), py::arg("pool"))
+      .def("start", &PySession::start, py::arg("source"), py::arg("source_offsets"),
+           py::arg("prompt"), py::arg("prompt_offsets"), py::arg("beams"), py::arg("rules"),
+           py::arg("search"), py::arg("random_rows") = py::none())
+      .def("step", &PySession::step, py::arg("steps"))
+      .def("take", &PySession::take, py::arg("tokens"), py::arg("lengths"), py::arg("scores"),
+           py::arg("sums"), py::arg("slots"));
+}
+
+}  // namespace decoding

@@ -1,0 +1,82 @@
+// A torch tensor seen through its pointer, shape and type: no torch header, no torch library.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/check.h"
+
+namespace decoding {
+
+namespace py = pybind11;
+
+template <typename T>
+constexpr const char* torch_type = nullptr;
+template <>
+inline constexpr const char* torch_type<float> = "torch.float32";
+template <>
+inline constexpr const char* torch_type<int32_t> = "torch.int32";
+template <>
+inline constexpr const char* torch_type<uint8_t> = "torch.uint8";
+
+class TensorView {
+ public:
+  // Checks that `tensor` is a contiguous CPU tensor; `name` is for messages. The view does not keep
+  // the tensor alive.
+  static TensorView of(const py::handle& tensor, const std::string& name) {
+    CHECK(py::hasattr(tensor, "data_ptr"), name, " must be a torch tensor, got ",
+          py::str(py::type::of(tensor)).cast<std::string>());
+    TensorView view;
+    view.name_ = name;
+    view.type_ = py::str(tensor.attr("dtype"));
+    const std::string device = py::str(tensor.attr("device").attr("type"));
+    CHECK(device == "cpu", name, " must be on the CPU, it is on ", device);
+    CHECK(tensor.attr("is_contiguous")().cast<bool>(), name, " must be contiguous");
+    view.data_ = reinterpret_cast<void*>(tensor.attr("data_ptr")().cast<uintptr_t>());
+    for (py::handle size : tensor.attr("shape")) view.shape_.push_back(size.cast<int64_t>());
+    return view;
+  }
+
+  const std::vector<int64_t>& shape() const { return shape_; }
+  int64_t size(int axis) const { return shape_.at(axis); }
+  int64_t numel() const {
+    int64_t count = 1;
+    for (int64_t size : shape_) count *= size;
+    return count;
+  }
+
+  template <typename T>
+  T* data() const {
+    CHECK(type_ == torch_type<T>, name_, " must be ", torch_type<T>, ", got ", type_);
+    return static_cast<T*>(data_);
+  }
+
+  // The data, where the shape is the one expected; -1 stands for any size.
+  template <typename T>
+  T* data(const std::vector<int64_t>& expected) const {
+    bool same = shape_.size() == expected.size();
+    for (size_t i = 0; same && i < expected.size(); ++i) {
+      same = expected[i] < 0 || expected[i] == shape_[i];
+    }
+    CHECK(same, name_, " must have shape ", text(expected), ", got ", text(shape_));
+    return data<T>();
+  }
+
+ private:
+  static std::string text(const std::vector<int64_t>& shape) {
+    std::string out = "[";
+    for (int64_t size : shape) {
+      out += (out.size() > 1 ? ", " : "") + (size < 0 ? std::string("any") : std::to_string(size));
+    }
+    return out + "]";
+  }
+
+  void* data_ = nullptr;
+  std::string name_, type_;
+  std::vector<int64_t> shape_;
+};
+
+}  // namespace decoding

@@ -1,0 +1,55 @@
+// A model bound to a device and to one block of memory: start a batch, step, take the results.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/arena.h"
+#include "core/spec.h"
+#include "engine/search.h"
+#include "engine/weights.h"
+
+namespace decoding {
+
+// The sentences of a call, packed; the session copies what it needs.
+struct Batch {
+  const int32_t* source;          // [source_offsets[sentences]], null without an encoder
+  const int32_t* source_offsets;  // [sentences + 1], null with source
+  const int32_t* prompt;          // [prompt_offsets[sentences]], the decoder rows to go on from
+  const int32_t* prompt_offsets;  // [sentences + 1]
+  const int32_t* random_rows;     // [sentences * beams], see sample.h; null unless sampling
+  int sentences, beams;
+};
+
+// Where take() writes: rows of a sentence best first where they compete (beam search).
+struct Results {
+  int32_t* tokens;   // [sentences, beams, width]
+  int32_t* lengths;  // [sentences, beams]
+  float* scores;     // [sentences, beams]
+  float* sums;       // [sentences, beams]
+  int32_t* slots;    // [sentences, beams, width], the row of the call that each token extended
+  int width;
+};
+
+class Session {
+ public:
+  virtual ~Session() = default;
+
+  // What the limits need: nothing is allocated or bound.
+  virtual Arena plan(const Limits& limits) const = 0;
+  virtual void bind(const Limits& limits, void* pool, size_t bytes) = 0;
+
+  // Runs the encoder or the prompt, so that the next step generates the first tokens.
+  virtual void start(const Batch& batch, const Rules& rules, const Search& search) = 0;
+  // Generates up to `steps` tokens for every sentence; true when no sentence is left alive.
+  virtual bool step(int steps) = 0;
+  virtual void take(const Results& results) const = 0;
+};
+
+// isa: one of cpu::isas().
+std::unique_ptr<Session> make_cpu_session(const ModelSpec& spec, const ModelWeights& weights,
+                                          int threads, const std::string& isa);
+
+}  // namespace decoding

@@ -1,0 +1,84 @@
+#include "kernels/cpu/team.h"
+
+#include <unistd.h>
+
+#include "core/check.h"
+
+namespace decoding::cpu {
+namespace {
+
+// About 20-50 us of spinning: longer than any stage's imbalance, shorter than a scheduler's slice.
+constexpr int kSpins = 4000;
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Returns once `word` is no longer `old`.
+template <typename T>
+void wait_while(const std::atomic<T>& word, T old) {
+  for (int spin = 0; spin < kSpins; ++spin) {
+    if (word.load(std::memory_order_acquire) != old) return;
+    pause();
+  }
+  word.wait(old, std::memory_order_acquire);
+}
+
+}  // namespace
+
+void Barrier::arrive_and_wait() {
+  const unsigned round = round_.load(std::memory_order_relaxed);
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
+    arrived_.store(0, std::memory_order_relaxed);
+    round_.store(round + 1, std::memory_order_release);
+    round_.notify_all();
+  } else {
+    wait_while(round_, round);
+  }
+}
+
+Team::Team(int size) : size_(size), process_(getpid()), barrier_(size) {
+  CHECK(size > 0, "a team needs at least one thread, got ", size);
+  for (int rank = 1; rank < size; ++rank) threads_.emplace_back([this, rank] { serve(rank); });
+}
+
+Team::~Team() {
+  if (getpid() != process_) {  // a forked child has no threads to join
+    for (std::thread& thread : threads_) thread.detach();
+    return;
+  }
+  stop_ = true;
+  job_.fetch_add(1, std::memory_order_release);
+  job_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void Team::run(const std::function<void(int)>& work) {
+  CHECK(getpid() == process_,
+        "this model was loaded before the process forked, so its threads are not here: load it in "
+        "the child, or start processes with the 'spawn' method");
+  work_ = &work;
+  running_.store(size_ - 1, std::memory_order_relaxed);
+  job_.fetch_add(1, std::memory_order_release);
+  job_.notify_all();
+  work(0);
+  for (int left = running_.load(std::memory_order_acquire); left != 0;
+       left = running_.load(std::memory_order_acquire)) {
+    wait_while(running_, left);
+  }
+}
+
+void Team::serve(int rank) {
+  for (unsigned seen = 0;; ++seen) {
+    wait_while(job_, seen);
+    if (stop_) return;
+    (*work_)(rank);
+    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_all();
+  }
+}
+
+}  // namespace decoding::cpu

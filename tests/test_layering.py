@@ -1,0 +1,136 @@
+"""Dependencies point one way: decoding -> bindings -> engine -> kernel contracts -> core."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+CSRC = ROOT / "csrc"
+
+# For each room of csrc, what its files may include of ours. A kernel's files see the contracts and
+# their own backend's helpers; only sessions and bindings choose a backend.
+ROOMS = {
+    "core": ("core/",),
+    "kernels": ("core/", "kernels/[a-z]+.h"),
+    "kernels/cpu": ("core/", "kernels/[a-z]+.h", "kernels/cpu/"),
+    "kernels/cuda": ("core/", "kernels/[a-z]+.h", "kernels/cuda/"),
+    "engine": ("core/", "kernels/[a-z]+.h", "engine/"),
+    "bindings": ("core/", "kernels/[a-z]+.h", "kernels/cpu/isa.h", "engine/session.h", "bindings/"),
+}
+SESSIONS = {
+    "engine/session_cpu.cc": ("kernels/cpu/isa.h", "kernels/cpu/stream.h"),
+    "engine/session_cuda.cc": ("kernels/cuda/",),
+}
+FOREIGN = {  # headers that belong to one place
+    r"(Python\.h|pybind11/.*)": r"bindings/.*",
+    r"cuda_runtime.*": r"(kernels/cuda/.*|engine/session_cuda\.cc)",
+    r"cublas.*": r"kernels/cuda/linear\.cu",
+    r"(torch|ATen|c10)/.*": r"nowhere",
+}
+
+
+def sources() -> list[str]:
+    return sorted(
+        path.relative_to(CSRC).as_posix()
+        for path in CSRC.rglob("*")
+        if path.suffix in {".h", ".cc", ".cu", ".cuh"}
+    )
+
+
+def upward_includes(name: str, text: str) -> list[str]:
+    """The includes of a C++ file that its place in csrc does not allow."""
+    room = name.rsplit("/", 1)[0]
+    allowed = (*ROOMS[room], *SESSIONS.get(name, ()))
+    wrong = []
+    for quote, header in re.findall(r'^\s*#\s*include\s*(["<])([^">]+)', text, re.MULTILINE):
+        if quote == '"':
+            if not any(re.match(pattern, header) for pattern in allowed):
+                wrong.append(header)
+        for foreign, home in FOREIGN.items():
+            if re.fullmatch(foreign, header) and not re.fullmatch(home, name):
+                wrong.append(header)
+    return wrong
+
+
+@pytest.mark.parametrize("name", sources())
+def test_includes_point_downward(name: str) -> None:
+    assert upward_includes(name, (CSRC / name).read_text()) == []
+
+
+def imports(path: Path) -> set[str]:
+    """Full names of the modules that a Python file imports, relative ones resolved."""
+    package = path.relative_to(ROOT).with_suffix("").parts[:-1]
+    if package and package[0] == "models":
+        package = ("decoding", *package)
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module) if part)
+            names |= {f"{module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def python_files(folder: str) -> list[Path]:
+    return sorted(
+        path
+        for path in (ROOT / folder).rglob("*.py")
+        if "models" not in path.parts[:-1] or folder == "models"
+    )
+
+
+def inside(name: str, *packages: str) -> bool:
+    return any(name == package or name.startswith(package + ".") for package in packages)
+
+
+def wrong_imports(folder: str, names: set[str]) -> set[str]:
+    """Imports that a file of `folder` ("decoding" or "models") must not make."""
+    wrong = {name for name in names if inside(name, "tests", "benchmarks", "models")}
+    # Hugging Face's models are taken as they are handed in; only tests and benchmarks import it.
+    wrong |= {name for name in names if inside(name, "transformers")}
+    if folder == "models":
+        wrong |= {
+            name
+            for name in names
+            if inside(name, "decoding") and not inside(name, "decoding.models")
+        }
+    return wrong
+
+
+@pytest.mark.parametrize("folder", ["decoding", "models"])
+def test_imports_point_downward(folder: str) -> None:
+    files = python_files(folder)
+    assert files
+    wrong = {str(path.relative_to(ROOT)): wrong_imports(folder, imports(path)) for path in files}
+    # The demo is a program on top of the library, although it lies beside its model.
+    wrong = {path: names for path, names in wrong.items() if path != "models/demo/__main__.py"}
+    assert not any(wrong.values()), wrong
+
+
+def test_only_the_session_touches_the_engine() -> None:
+    users = {
+        path.relative_to(ROOT).as_posix()
+        for path in python_files("decoding")
+        if any(inside(name, "decoding._C") for name in imports(path))
+    }
+    assert users <= {
+        "decoding/__init__.py",
+        "decoding/session.py",
+        "decoding/memory.py",
+        "decoding/search/strategies.py",
+    }, users
+
+
+def test_the_rules_can_fail() -> None:
+    assert upward_includes("core/arena.h", '#include "engine/session.h"') == ["engine/session.h"]
+    assert upward_includes("kernels/norm.h", "#include <pybind11/stl.h>") == ["pybind11/stl.h"]
+    assert upward_includes("kernels/cpu/norm.cc", '#include "kernels/cuda/x.h"')
+    assert upward_includes("engine/search.h", '#include "kernels/cpu/stream.h"')
+    assert wrong_imports("models", {"decoding.session"}) == {"decoding.session"}
+    assert wrong_imports("decoding", {"models.gpt"}) == {"models.gpt"}
