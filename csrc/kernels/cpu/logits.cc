@@ -1,0 +1,98 @@
+// The pass over the logits, groups shared over the threads. The contract is in logits.h.
+#include "kernels/logits.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/groups.h"
+#include "kernels/cpu/stream.h"
+
+namespace decoding {
+namespace {
+
+using cpu::Floats;
+using cpu::kLanes;
+
+template <typename T>
+void scan_group(const T* row, int vocab, int g, float* group_max, float* group_sum) {
+  const cpu::Group group(row, vocab, g);
+  group_max[g] = cpu::largest(group);
+  // -inf - -inf would be NaN; with any other peak, exp(-inf) is the 0 that it should be.
+  group_sum[g] = cpu::sum_exp(group, 1.0f, group_max[g] == -INFINITY ? 0.0f : group_max[g]);
+}
+
+// Each lane adds every kLanes-th group; then the lanes are added up.
+float log_sum_exp(const float* group_max, const float* group_sum, int groups) {
+  float peak = -INFINITY;
+  for (int g = 0; g < groups; ++g) peak = std::max(peak, group_max[g]);
+  if (peak == -INFINITY) peak = 0.0f;
+  Floats sum = {};
+  for (int g = 0; g < groups; g += kLanes) {
+    const int count = std::min(groups - g, kLanes);
+    const bool whole = count == kLanes;
+    const Floats max = whole ? cpu::load(group_max + g) : cpu::load(group_max + g, count);
+    const Floats part = whole ? cpu::load(group_sum + g) : cpu::load(group_sum + g, count);
+    const Floats scaled = part * cpu::exp(max - peak);
+    sum += cpu::lane_ids() < count ? scaled : Floats{};
+  }
+  return peak + std::log(cpu::sum_of(sum));
+}
+
+}  // namespace
+
+template <typename T, cpu::Isa isa>
+void scan_logits(cpu::Stream<isa>& stream, const ScanLogitsParams<T>& p) {
+  const int groups = groups_of(p.vocab);
+  const cpu::Range mine = stream.share(p.rows * groups);
+  for (int i = mine.begin; i < mine.end; ++i) {
+    const int64_t row = i / groups;
+    scan_group(p.logits + row * p.vocab, p.vocab, i % groups, p.group_max + row * groups,
+               p.group_sum + row * groups);
+  }
+  stream.barrier();
+  const cpu::Range rows = stream.share(p.rows);
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    p.lse[row] = log_sum_exp(p.group_max + row * groups, p.group_sum + row * groups, groups);
+  }
+  stream.barrier();
+}
+
+template <typename T, cpu::Isa isa>
+void ban_tokens(cpu::Stream<isa>& stream, const BanTokensParams<T>& p) {
+  const int groups = groups_of(p.vocab);
+  const cpu::Range rows = stream.share(p.rows);
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    T* logits = p.logits + row * p.vocab;
+    for (int i = 0; i < p.count; ++i) logits[p.ids[i]] = -INFINITY;
+    for (int i = 0; i < p.count; ++i) {
+      scan_group(logits, p.vocab, p.ids[i] / kGroup, p.group_max + row * groups,
+                 p.group_sum + row * groups);
+    }
+  }
+  stream.barrier();
+}
+
+template <typename T, cpu::Isa isa>
+void force_tokens(cpu::Stream<isa>& stream, const ForceTokensParams<T>& p) {
+  const int groups = groups_of(p.vocab);
+  const cpu::Range rows = stream.share(p.rows);
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    T* logits = p.logits + row * p.vocab;
+    std::fill(logits, logits + p.vocab, -INFINITY);
+    std::fill(p.group_max + row * groups, p.group_max + (row + 1) * groups, -INFINITY);
+    std::fill(p.group_sum + row * groups, p.group_sum + (row + 1) * groups, 0.0f);
+    for (int i = 0; i < p.count; ++i) logits[p.ids[i]] = 0.0f;
+    for (int i = 0; i < p.count; ++i) {
+      scan_group(logits, p.vocab, p.ids[i] / kGroup, p.group_max + row * groups,
+                 p.group_sum + row * groups);
+    }
+    if (std::isfinite(p.lse[row])) p.lse[row] = 0.0f;
+  }
+  stream.barrier();
+}
+
+template void scan_logits(cpu::Stream<cpu::Isa::DECODING_ISA>&, const ScanLogitsParams<float>&);
+template void ban_tokens(cpu::Stream<cpu::Isa::DECODING_ISA>&, const BanTokensParams<float>&);
+template void force_tokens(cpu::Stream<cpu::Isa::DECODING_ISA>&, const ForceTokensParams<float>&);
+
+}  // namespace decoding

@@ -1,0 +1,179 @@
+// One random token for every row, rows shared over the threads. What is drawn is in sample.h.
+//
+// A draw looks at little more than the random words: noise falls as words grow, so within a group
+// whose largest score is s only words below one limit give the noise above best - s that it takes
+// to win. The few tokens that pass get their noise, in double precision.
+#include "kernels/sample.h"
+
+#include <algorithm>
+#include <cfloat>
+#include <climits>
+#include <cmath>
+
+#include "core/philox.h"
+#include "kernels/cpu/groups.h"
+#include "kernels/cpu/stream.h"
+
+namespace decoding {
+namespace {
+
+using cpu::Better;
+
+constexpr int kCounters = kGroup / 4;  // of a group: each counter gives the words of four tokens
+
+template <typename T>
+struct Row {
+  const T* logits;         // [V]
+  const float* group_max;  // [G]
+  Candidate* queue;        // [V], scratch
+  float* maxima;           // [G], scratch
+  uint32_t word;           // of the counter
+};
+
+double noise(uint32_t word) { return -std::log(-std::log1p(-(word + 0.5) * 0x1p-32)); }
+
+// No word above it has noise of `needed` or more. The exact bound is 1 - e^-z for z = e^-needed;
+// this is z, with room for rounding.
+uint32_t largest_word(double needed) {
+  const float word = std::exp(-static_cast<float>(needed)) * 0x1.0001p32f + 1.0f;
+  return word < 0x1p32f ? static_cast<uint32_t>(word) : 0xFFFFFFFFu;
+}
+
+// Token 4 * i + lane of group g has words[lane][i].
+void random_words(uint64_t seed, int step, uint32_t row, int g,
+                  uint32_t (*__restrict words)[kCounters]) {
+  const uint32_t first = static_cast<uint32_t>(g) * kCounters;
+  for (uint32_t i = 0; i < kCounters; ++i) {
+    const auto four = philox(seed, {first + i, static_cast<uint32_t>(step), row, 0});
+    for (int lane = 0; lane < 4; ++lane) words[lane][i] = four[lane];
+  }
+}
+
+bool any_up_to(uint32_t limit, const uint32_t (*words)[kCounters]) {
+  uint32_t found = 0;
+  for (int lane = 0; lane < 4; ++lane) {
+    for (int i = 0; i < kCounters; ++i) found |= words[lane][i] <= limit;
+  }
+  return found;
+}
+
+// The best of logit / temperature + noise among the finite logits that are not behind `last`.
+template <typename T>
+Candidate draw(const SampleParams<T>& p, const Row<T>& row, Candidate last) {
+  alignas(64) uint32_t words[4][kCounters];
+  Candidate chosen = {-INFINITY, -1};
+  double best = -INFINITY;
+  for (int g = 0; g < groups_of(p.vocab); ++g) {
+    if (row.group_max[g] < last.value) continue;
+    const float highest = row.group_max[g] / p.temperature;
+    uint32_t limit = largest_word(best - highest);
+    random_words(p.seed, p.step, row.word, g, words);
+    if (!any_up_to(limit, words)) continue;
+    const int begin = g * kGroup, end = std::min(p.vocab, begin + kGroup);
+    for (int id = begin; id < end; ++id) {
+      const uint32_t word = words[id % 4][(id - begin) / 4];
+      const Candidate token = {row.logits[id], id};
+      if (word > limit || !(token.value >= last.value) || better(last, token)) continue;
+      const double score = token.value / p.temperature + noise(word);
+      if (score <= best) continue;
+      best = score;
+      chosen = token;
+      limit = largest_word(best - highest);
+    }
+  }
+  return chosen;
+}
+
+// exp(logit / temperature - peak), and its sum over queued tokens.
+struct Mass {
+  float scale, peak;
+
+  double of(const Candidate& token) const { return std::exp(scale * token.value - peak); }
+  double of(const Candidate* queue, int queued) const {
+    double sum = 0.0;
+    for (int i = 0; i < queued; ++i) sum += of(queue[i]);
+    return sum;
+  }
+};
+
+// Queues tokens that hold a mass of `target`, the largest of the row; returns how many they are.
+// Few as a rule: so the bound that leaves few is tried first.
+template <typename T>
+int queue_nucleus(const SampleParams<T>& p, const Row<T>& row, const Mass& mass, double target) {
+  for (int k = 256;; k *= 4) {
+    const int queued =
+        cpu::queue_best(row.logits, row.group_max, p.vocab, k, row.maxima, row.queue);
+    if (k >= groups_of(p.vocab) || mass.of(row.queue, queued) >= target) return queued;
+  }
+}
+
+// The end of the shortest best-first prefix of the queue with a mass of `target`. A search for its
+// length by halves, each putting the better half in front.
+Candidate end_of_nucleus(Candidate* queue, int queued, const Mass& mass, double target) {
+  int begin = 0, end = queued;  // the prefix is longer than begin, and end at most
+  double before = 0.0;          // mass of the first `begin`
+  while (end - begin > 1) {
+    const int middle = begin + (end - begin) / 2;
+    std::nth_element(queue + begin, queue + middle, queue + end, Better());
+    const double through = before + mass.of(queue + begin, middle - begin);
+    if (through >= target) {
+      end = middle;
+    } else {
+      begin = middle;
+      before = through;
+    }
+  }
+  return queue[begin];
+}
+
+// The last token that the warpers keep, best first.
+template <typename T>
+Candidate last_kept(const SampleParams<T>& p, const Row<T>& row) {
+  Candidate last = {-FLT_MAX, INT_MAX};
+  const int groups = groups_of(p.vocab), k = p.top_k;
+  const bool top_k = k > 0 && k < p.vocab, top_p = p.top_p < 1.0f;
+  int queued = 0;
+  if (top_k) {
+    queued = cpu::queue_best(row.logits, row.group_max, p.vocab, k, row.maxima, row.queue);
+    if (queued >= k) {
+      std::nth_element(row.queue, row.queue + k - 1, row.queue + queued, Better());
+      last.value = row.queue[k - 1].value;  // with any id: ties stay
+      queued = std::partition(row.queue + k, row.queue + queued,
+                              [=](const Candidate& c) { return c.value == last.value; }) -
+               row.queue;
+    }
+  }
+  if (!top_p) return last;
+
+  const float scale = 1.0f / p.temperature;
+  const Mass mass = {scale, scale * *std::max_element(row.group_max, row.group_max + groups)};
+  double total = mass.of(row.queue, queued);
+  if (!top_k) {
+    for (int g = 0; g < groups; ++g) {
+      total += cpu::sum_exp(cpu::Group(row.logits, p.vocab, g), scale, mass.peak);
+    }
+    queued = queue_nucleus(p, row, mass, p.top_p * total);
+  }
+  return queued == 0 ? last : end_of_nucleus(row.queue, queued, mass, p.top_p * total);
+}
+
+}  // namespace
+
+template <typename T, cpu::Isa isa>
+void sample(cpu::Stream<isa>& stream, const SampleParams<T>& p) {
+  const int64_t groups = groups_of(p.vocab);
+  const cpu::Range mine = stream.share(p.rows);
+  for (int64_t i = mine.begin; i < mine.end; ++i) {
+    const Row<T> row = {.logits = p.logits + i * p.vocab,
+                        .group_max = p.group_max + i * groups,
+                        .queue = p.queue + int64_t{stream.rank()} * p.vocab,
+                        .maxima = p.maxima + stream.rank() * groups,
+                        .word = static_cast<uint32_t>(p.random_row[i])};
+    p.chosen[i] = draw(p, row, last_kept(p, row));
+  }
+  stream.barrier();
+}
+
+template void sample(cpu::Stream<cpu::Isa::DECODING_ISA>&, const SampleParams<float>&);
+
+}  // namespace decoding
