@@ -1,0 +1,136 @@
+"""Writes a trained Transformer as a Hugging Face directory in Marian's layout."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from decoding.models.demo.corpus import EOS, UNK
+from decoding.models.spec import ModelSpec
+from decoding.models.transformer import Transformer
+
+MAX_LENGTH = 256  # tokens of a translation
+
+
+def save(model: Transformer, pieces: bytes, directory: Path) -> None:
+    """config.json, generation_config.json, model.safetensors (float16), the SentencePiece model
+    for both sides, vocab.json and tokenizer_config.json."""
+    directory.mkdir(parents=True, exist_ok=True)
+    vocabulary = vocabulary_of(pieces)
+    pad = vocabulary["<pad>"]
+    save_file(marian_state(model), directory / "model.safetensors", metadata={"format": "pt"})
+    for name in ("source.spm", "target.spm"):
+        (directory / name).write_bytes(pieces)
+    write_json(directory / "vocab.json", vocabulary)
+    write_json(directory / "config.json", config(model.spec, pad))
+    write_json(
+        directory / "generation_config.json",
+        {
+            "bad_words_ids": [[pad]],
+            "decoder_start_token_id": pad,
+            "eos_token_id": EOS,
+            "forced_eos_token_id": EOS,
+            "max_length": MAX_LENGTH,
+            "num_beams": 4,
+            "pad_token_id": pad,
+        },
+    )
+    write_json(
+        directory / "tokenizer_config.json",
+        {
+            "tokenizer_class": "MarianTokenizer",
+            "source_lang": "de",
+            "target_lang": "en",
+            "model_max_length": model.spec.decoder.positions,
+        },
+    )
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+
+
+def vocabulary_of(pieces: bytes) -> dict[str, int]:
+    """Piece to id, SentencePiece's ids kept, padding behind them."""
+    processor = sentencepiece.SentencePieceProcessor(model_proto=pieces)
+    vocabulary = {processor.id_to_piece(piece): piece for piece in range(len(processor))}
+    assert vocabulary["</s>"] == EOS and vocabulary["<unk>"] == UNK
+    return vocabulary | {"<pad>": len(vocabulary)}
+
+
+def config(spec: ModelSpec, pad: int) -> dict[str, Any]:
+    encoder, decoder = spec.encoder, spec.decoder
+    assert encoder is not None
+    return {
+        "architectures": ["MarianMTModel"],
+        "model_type": "marian",
+        "is_encoder_decoder": True,
+        "d_model": decoder.hidden,
+        "encoder_layers": encoder.layers,
+        "decoder_layers": decoder.layers,
+        "encoder_attention_heads": encoder.heads,
+        "decoder_attention_heads": decoder.heads,
+        "encoder_ffn_dim": encoder.ffn,
+        "decoder_ffn_dim": decoder.ffn,
+        "activation_function": {"silu": "swish"}.get(decoder.activation, decoder.activation),
+        "max_position_embeddings": decoder.positions,
+        "vocab_size": decoder.vocab,
+        "decoder_vocab_size": decoder.vocab,
+        "scale_embedding": decoder.embed_scale != 1.0,
+        "share_encoder_decoder_embeddings": True,
+        "tie_word_embeddings": True,
+        "normalize_before": False,
+        "normalize_embedding": False,
+        "add_final_layer_norm": False,
+        "static_position_embeddings": True,
+        "bos_token_id": None,
+        "eos_token_id": EOS,
+        "forced_eos_token_id": EOS,
+        "pad_token_id": pad,
+        "decoder_start_token_id": pad,
+        "dtype": "float16",
+    }
+
+
+def marian_state(model: Transformer) -> dict[str, Tensor]:
+    """Marian's names in float16; the tied table once, no sinusoids: both are made on loading."""
+    state = {"model.shared.weight": model.decoder.embed.tokens}
+    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+        for index, layer in enumerate(stack.layers):
+            prefix = f"model.{side}.layers.{index}"
+            blocks = {
+                "self_attn": layer.self_attention,
+                "encoder_attn": layer.cross_attention,
+            }
+            for name, block in blocks.items():
+                if block is not None:
+                    state |= attention_state(f"{prefix}.{name}", block)
+            for name, module in (
+                ("fc1", layer.feed_forward.up),
+                ("fc2", layer.feed_forward.down),
+                ("final_layer_norm", layer.feed_forward.norm),
+            ):
+                state[f"{prefix}.{name}.weight"] = module.weight
+                state[f"{prefix}.{name}.bias"] = module.bias
+    return {name: tensor.detach().cpu().to(torch.float16).clone() for name, tensor in state.items()}
+
+
+def attention_state(prefix: str, block: Any) -> dict[str, Tensor]:
+    """Stacked projections split again: q, k, v or q and k, v."""
+    state: dict[str, Tensor] = {}
+    for kind in ("weight", "bias"):
+        if hasattr(block, "qkv"):
+            q, k, v = getattr(block.qkv, kind).chunk(3)
+        else:
+            q, (k, v) = getattr(block.q, kind), getattr(block.kv, kind).chunk(2)
+        out, norm = getattr(block.out, kind), getattr(block.norm, kind)
+        named = {"q_proj": q, "k_proj": k, "v_proj": v, "out_proj": out}
+        state |= {f"{prefix}.{name}.{kind}": tensor for name, tensor in named.items()}
+        state[f"{prefix}_layer_norm.{kind}"] = norm
+    return state
