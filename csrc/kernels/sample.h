@@ -18,7 +18,6 @@ template <typename T>
 struct SampleParams {
   const T* logits;            // [rows, V]
   const float* group_max;     // [rows, G]
-  const float* group_sum;     // [rows, G]
   const int32_t* random_row;  // [rows], the row word of the counter
   Candidate* chosen;          // [rows], the token and its logit; {-inf, -1} where all are -inf
   Candidate* queue;           // [threads, V], scratch

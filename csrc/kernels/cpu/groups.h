@@ -1,5 +1,5 @@
-// What the kernels over logits share: sums over a group of columns (logits.h), and the search for
-// large elements through the maxima of the groups (topk.h).
+// What the kernels over logits share: groups of columns (logits.h), and the search for elements
+// through the maxima of the groups (topk.h).
 //
 // In an anonymous namespace for the same reason as simd.h.
 #pragma once
@@ -41,40 +41,34 @@ struct Group {
   alignas(64) float padded[kGroup];
 };
 
-// NaN is passed over; the sum below shows it.
+// NaN is passed over.
 inline float largest(const Group& group) {
   Floats value = broadcast(-INFINITY);
   for (int c = 0; c < kGroup; c += kLanes) value = max(load(group.columns + c), value);
   return max_of(value);
 }
 
-// Sum of exp(scale * x - peak).
-inline float sum_exp(const Group& group, float scale, float peak) {
-  Floats sum = {};
-  for (int c = 0; c < kGroup; c += kLanes) {
-    sum += exp(fma(scale, load(group.columns + c), broadcast(-peak)));
-  }
-  return sum_of(sum);
+// A bound that the k best elements of a row reach, read off the maxima of its groups; -FLT_MAX
+// where they prove none. maxima: [G], scratch.
+inline float bound_of_best(const float* group_max, int vocab, int k, float* maxima) {
+  const int groups = groups_of(vocab);
+  if (k >= groups) return -FLT_MAX;
+  std::copy(group_max, group_max + groups, maxima);
+  std::nth_element(maxima, maxima + k - 1, maxima + groups, Higher());
+  return std::max(-FLT_MAX, maxima[k - 1]);
 }
 
-// Queues the elements that reach the k-th largest group maximum, by ascending id: the k best are
-// among them, -inf and NaN never are. Returns how many there are. queue: [V], maxima: [G], scratch.
-inline int queue_best(const float* row, const float* group_max, int vocab, int k, float* maxima,
-                      Candidate* queue) {
-  const int groups = groups_of(vocab);
-  float bound = -FLT_MAX;
-  if (k < groups) {
-    std::copy(group_max, group_max + groups, maxima);
-    std::nth_element(maxima, maxima + k - 1, maxima + groups, Higher());
-    bound = std::max(bound, maxima[k - 1]);
-  }
+// Queues the elements from `low` to `high`, both included, by ascending id; returns how many there
+// are. queue: [V].
+inline int queue_between(float low, float high, const float* row, const float* group_max, int vocab,
+                         Candidate* queue) {
   int queued = 0;
-  for (int g = 0; g < groups; ++g) {
-    if (group_max[g] < bound) continue;
+  for (int g = 0; g < groups_of(vocab); ++g) {
+    if (group_max[g] < low) continue;
     const int end = std::min(vocab, (g + 1) * kGroup);
     for (int id = g * kGroup; id < end; ++id) {
-      queue[queued] = {row[id], id};  // never behind the last element: queued <= id
-      queued += row[id] >= bound;
+      queue[queued] = {row[id], id};  // never behind the queue's end: queued <= id
+      queued += (row[id] >= low) & (row[id] <= high);
     }
   }
   return queued;

@@ -18,7 +18,10 @@ void scan_group(const T* row, int vocab, int g, float* group_max, float* group_s
   const cpu::Group group(row, vocab, g);
   group_max[g] = cpu::largest(group);
   // -inf - -inf would be NaN; with any other peak, exp(-inf) is the 0 that it should be.
-  group_sum[g] = cpu::sum_exp(group, 1.0f, group_max[g] == -INFINITY ? 0.0f : group_max[g]);
+  const float peak = group_max[g] == -INFINITY ? 0.0f : group_max[g];
+  Floats sum = {};
+  for (int c = 0; c < kGroup; c += kLanes) sum += cpu::exp(cpu::load(group.columns + c) - peak);
+  group_sum[g] = cpu::sum_of(sum);
 }
 
 // Each lane adds every kLanes-th group; then the lanes are added up.

@@ -84,38 +84,42 @@ Candidate draw(const SampleParams<T>& p, const Row<T>& row, Candidate last) {
   return chosen;
 }
 
-// exp(logit / temperature - peak), and its sum over queued tokens.
-struct Mass {
+// exp(logit / temperature - peak), unnormalised probabilities.
+struct Softmax {
   float scale, peak;
 
-  double of(const Candidate& token) const { return std::exp(scale * token.value - peak); }
-  double of(const Candidate* queue, int queued) const {
+  double mass_of(const Candidate* queue, int queued) const {
     double sum = 0.0;
-    for (int i = 0; i < queued; ++i) sum += of(queue[i]);
+    for (int i = 0; i < queued; ++i) sum += std::exp(scale * queue[i].value - peak);
+    return sum;
+  }
+  // Of all tokens whose logit reaches `low`.
+  template <typename T>
+  double mass_from(float low, const Row<T>& row, int vocab) const {
+    double sum = 0.0;
+    for (int g = 0; g < groups_of(vocab); ++g) {
+      if (row.group_max[g] < low) continue;
+      const cpu::Group group(row.logits, vocab, g);
+      cpu::Floats part = {};
+      for (int c = 0; c < kGroup; c += cpu::kLanes) {
+        const cpu::Floats logits = cpu::load(group.columns + c);
+        part += logits >= low ? cpu::exp(logits * scale - peak) : cpu::Floats{};
+      }
+      sum += cpu::sum_of(part);
+    }
     return sum;
   }
 };
 
-// Queues tokens that hold a mass of `target`, the largest of the row; returns how many they are.
-// Few as a rule: so the bound that leaves few is tried first.
-template <typename T>
-int queue_nucleus(const SampleParams<T>& p, const Row<T>& row, const Mass& mass, double target) {
-  for (int k = 256;; k *= 4) {
-    const int queued =
-        cpu::queue_best(row.logits, row.group_max, p.vocab, k, row.maxima, row.queue);
-    if (k >= groups_of(p.vocab) || mass.of(row.queue, queued) >= target) return queued;
-  }
-}
-
-// The end of the shortest best-first prefix of the queue with a mass of `target`. A search for its
-// length by halves, each putting the better half in front.
-Candidate end_of_nucleus(Candidate* queue, int queued, const Mass& mass, double target) {
+// The end of the shortest best-first prefix with a mass of `target`, in a queue that `before`
+// precedes. A search for its length by halves, each putting the better half in front.
+Candidate end_of_prefix(Candidate* queue, int queued, const Softmax& softmax, double before,
+                        double target) {
   int begin = 0, end = queued;  // the prefix is longer than begin, and end at most
-  double before = 0.0;          // mass of the first `begin`
   while (end - begin > 1) {
     const int middle = begin + (end - begin) / 2;
     std::nth_element(queue + begin, queue + middle, queue + end, Better());
-    const double through = before + mass.of(queue + begin, middle - begin);
+    const double through = before + softmax.mass_of(queue + begin, middle - begin);
     if (through >= target) {
       end = middle;
     } else {
@@ -126,35 +130,53 @@ Candidate end_of_nucleus(Candidate* queue, int queued, const Mass& mass, double 
   return queue[begin];
 }
 
+// The last token that top-p keeps, best first. Bisection narrows down the logits among which it
+// lies, so that few are queued even where the nucleus holds much of the vocabulary.
+template <typename T>
+Candidate end_of_nucleus(const SampleParams<T>& p, const Row<T>& row, const Softmax& softmax) {
+  const double target = p.top_p * softmax.mass_from(-FLT_MAX, row, p.vocab);
+  const float reach = 32.0f * p.temperature;  // what lies lower has no mass to speak of
+  float low = softmax.peak * p.temperature - reach, high = INFINITY;
+  double before = 0.0;  // mass above high
+  if (softmax.mass_from(low, row, p.vocab) < target) low = -FLT_MAX;
+  for (float step = reach / 2; step > reach / 1024; step /= 2) {
+    const double mass = softmax.mass_from(low + step, row, p.vocab);
+    if (mass >= target) {
+      low += step;
+    } else {
+      high = std::nextafter(low + step, -INFINITY);
+      before = mass;
+    }
+  }
+  const int queued = cpu::queue_between(low, high, row.logits, row.group_max, p.vocab, row.queue);
+  return end_of_prefix(row.queue, queued, softmax, before, target);
+}
+
 // The last token that the warpers keep, best first.
 template <typename T>
 Candidate last_kept(const SampleParams<T>& p, const Row<T>& row) {
-  Candidate last = {-FLT_MAX, INT_MAX};
-  const int groups = groups_of(p.vocab), k = p.top_k;
-  const bool top_k = k > 0 && k < p.vocab, top_p = p.top_p < 1.0f;
-  int queued = 0;
-  if (top_k) {
-    queued = cpu::queue_best(row.logits, row.group_max, p.vocab, k, row.maxima, row.queue);
-    if (queued >= k) {
-      std::nth_element(row.queue, row.queue + k - 1, row.queue + queued, Better());
-      last.value = row.queue[k - 1].value;  // with any id: ties stay
-      queued = std::partition(row.queue + k, row.queue + queued,
-                              [=](const Candidate& c) { return c.value == last.value; }) -
-               row.queue;
-    }
+  const Candidate all = {-FLT_MAX, INT_MAX};
+  const int k = p.top_k;
+  const float largest = *std::max_element(row.group_max, row.group_max + groups_of(p.vocab));
+  const Softmax softmax = {1.0f / p.temperature, largest / p.temperature};
+  if (largest == -INFINITY) return all;
+  if (k <= 0 || k >= p.vocab) {
+    return p.top_p < 1.0f ? end_of_nucleus(p, row, softmax) : all;
   }
-  if (!top_p) return last;
 
-  const float scale = 1.0f / p.temperature;
-  const Mass mass = {scale, scale * *std::max_element(row.group_max, row.group_max + groups)};
-  double total = mass.of(row.queue, queued);
-  if (!top_k) {
-    for (int g = 0; g < groups; ++g) {
-      total += cpu::sum_exp(cpu::Group(row.logits, p.vocab, g), scale, mass.peak);
-    }
-    queued = queue_nucleus(p, row, mass, p.top_p * total);
+  const float bound = cpu::bound_of_best(row.group_max, p.vocab, k, row.maxima);
+  int queued = cpu::queue_between(bound, INFINITY, row.logits, row.group_max, p.vocab, row.queue);
+  Candidate last = all;
+  if (queued >= k) {
+    std::nth_element(row.queue, row.queue + k - 1, row.queue + queued, Better());
+    last.value = row.queue[k - 1].value;  // with any id: ties stay
+    queued = std::partition(row.queue + k, row.queue + queued,
+                            [=](const Candidate& c) { return c.value == last.value; }) -
+             row.queue;
   }
-  return queued == 0 ? last : end_of_nucleus(row.queue, queued, mass, p.top_p * total);
+  if (p.top_p == 1.0f) return last;
+  return end_of_prefix(row.queue, queued, softmax, 0.0,
+                       p.top_p * softmax.mass_of(row.queue, queued));
 }
 
 }  // namespace

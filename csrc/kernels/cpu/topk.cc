@@ -16,9 +16,10 @@ void topk(cpu::Stream<isa>& stream, const TopKParams<T>& p) {
   float* maxima = p.maxima + int64_t{stream.rank()} * groups;
   const cpu::Range mine = stream.share(p.rows);
   for (int row = mine.begin; row < mine.end; ++row) {
-    const int queued =
-        cpu::queue_best(p.logits + int64_t{row} * p.vocab, p.group_max + int64_t{row} * groups,
-                        p.vocab, p.k, maxima, queue);
+    const float* group_max = p.group_max + int64_t{row} * groups;
+    const float bound = cpu::bound_of_best(group_max, p.vocab, p.k, maxima);
+    const int queued = cpu::queue_between(bound, INFINITY, p.logits + int64_t{row} * p.vocab,
+                                          group_max, p.vocab, queue);
     const int kept = std::min(queued, p.k);
     std::nth_element(queue, queue + kept, queue + queued, cpu::Better());
     std::sort(queue, queue + kept, cpu::Better());
