@@ -139,7 +139,6 @@ void choose_tokens(Stream& stream, const Sampling& search, const Workspace<T>& w
                    const Step& step) {
   sample<T>(stream, {.logits = w.logits,
                      .group_max = w.group_max,
-                     .group_sum = w.group_sum,
                      .random_row = w.random_row,
                      .chosen = w.best,
                      .queue = w.queue,
