@@ -1,0 +1,180 @@
+"""Token ids in: checked, masked tokens dropped, packed, and split into sub-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# A sub-batch has at most so many rows: enough for the matrix products to run at full speed, few
+# enough that sentences of about one length stay together and that memory is bounded.
+ROWS = 128
+# And at most so many places for source or prompt tokens (sentences times the longest of them),
+# which bounds the memory of the packed pass.
+TOKENS = 16384
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Sentences one after the other, without padding."""
+
+    ids: Tensor  # int32 [tokens]
+    offsets: Tensor  # int32 [B + 1], sentence b is ids[offsets[b] : offsets[b + 1]]
+    longest: int
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A call's token ids as given, and which of them count."""
+
+    ids: Tensor  # int64 [B, W]
+    mask: Tensor  # bool [B, W]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def width(self) -> int:
+        return self.ids.shape[1]
+
+    @property
+    def lengths(self) -> Tensor:
+        """int64 [B], tokens that count."""
+        return self.mask.sum(1)
+
+    def pack(self, chosen: Tensor) -> Packed:
+        """The sentences `chosen`, int64 [n], in that order."""
+        ids, mask = self.ids[chosen], self.mask[chosen]
+        lengths = mask.sum(1)
+        offsets = torch.zeros(len(chosen) + 1, dtype=torch.int32)
+        offsets[1:] = lengths.cumsum(0)
+        return Packed(ids[mask].to(torch.int32), offsets, int(lengths.max()))
+
+
+def source_rows(ids: Any, mask: Any, vocab: int) -> Rows:
+    """Encoder input. Without a mask every token counts, padding too, as in Hugging Face.
+
+    ids: integers [B, W], a tensor or array, or lists of any lengths. mask: the same shape, 1 where
+    the token counts. Raises ValueError for anything else.
+    """
+    table, given = as_table("input_ids", ids, fill=0, pad_left=False)
+    rows = Rows(table, given & as_mask(mask, table, pad_left=False))
+    check_rows("input_ids", rows, vocab)
+    return rows
+
+
+def prompt_rows(
+    ids: Any, mask: Any, vocab: int, *, pad: int | None, eos: Sequence[int], name: str = "input_ids"
+) -> Rows:
+    """Decoder input, padded on the left. Shapes and errors as in `source_rows`.
+
+    Without a mask, `pad` does not count if it occurs and is no EOS, as in Hugging Face.
+    """
+    ragged = isinstance(ids, (list, tuple)) and len({size(row) for row in ids}) > 1
+    if ragged and pad is None:
+        raise ValueError(f"{name}: rows of different lengths need a pad_token_id or eos_token_id")
+    table, given = as_table(name, ids, fill=0 if pad is None else pad, pad_left=True)
+    if mask is None and pad is not None and pad not in eos:
+        given = given & (table != pad)
+    rows = Rows(table, given & as_mask(mask, table, pad_left=True))
+    check_rows(name, rows, vocab)
+    for row in (~rows.mask[:, -1]).nonzero():
+        raise ValueError(
+            f"{name}: row {int(row)} ends with padding, and generation goes on behind its last "
+            "token; pad on the left"
+        )
+    return rows
+
+
+def size(row: Any) -> int:
+    return len(row) if hasattr(row, "__len__") else -1
+
+
+def as_table(name: str, value: Any, *, fill: int, pad_left: bool) -> tuple[Tensor, Tensor]:
+    """int64 [B, W], and bool [B, W]: False at the places that fill up rows of a ragged list."""
+    if isinstance(value, (list, tuple)) and all(size(row) >= 0 for row in value):
+        if not value or any(size(row) == 0 for row in value):
+            raise ValueError(f"{name} must have at least one row, and no row may be empty")
+        return as_padded(name, [as_integers(name, row) for row in value], fill, pad_left)
+    table = as_integers(name, value)
+    if table.ndim != 2 or 0 in table.shape:
+        raise ValueError(
+            f"{name} must have two dimensions, [batch, tokens], neither of them 0; "
+            f"got shape {list(table.shape)}"
+        )
+    return table, torch.ones_like(table, dtype=torch.bool)
+
+
+def as_integers(name: str, value: Any) -> Tensor:
+    try:
+        tensor = torch.as_tensor(value, device="cpu")
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} must be integers, [batch, tokens]: {error}") from error
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise ValueError(f"{name} must be integers, got {tensor.dtype}")
+    return tensor.to(torch.int64)
+
+
+def as_padded(name: str, rows: list[Tensor], fill: int, pad_left: bool) -> tuple[Tensor, Tensor]:
+    if any(row.ndim != 1 for row in rows):
+        raise ValueError(f"{name} must have two dimensions, [batch, tokens]")
+    width = max(len(row) for row in rows)
+    table = torch.full((len(rows), width), fill, dtype=torch.int64)
+    given = torch.zeros(len(rows), width, dtype=torch.bool)
+    for i, row in enumerate(rows):
+        place = slice(width - len(row), width) if pad_left else slice(0, len(row))
+        table[i, place] = row
+        given[i, place] = True
+    return table, given
+
+
+def as_mask(mask: Any, table: Tensor, *, pad_left: bool) -> Tensor:
+    """bool [B, W]; all True for None."""
+    if mask is None:
+        return torch.ones_like(table, dtype=torch.bool)
+    if isinstance(mask, (list, tuple)):
+        mask = as_table("attention_mask", mask, fill=0, pad_left=pad_left)[0]
+    given: Tensor = torch.as_tensor(mask, device="cpu")
+    if given.shape != table.shape:
+        raise ValueError(
+            f"attention_mask must have the shape of the ids, {list(table.shape)}; "
+            f"got {list(given.shape)}"
+        )
+    counts = given == 1
+    if not bool((counts | (given == 0)).all()):
+        raise ValueError("attention_mask must hold 1 for tokens that count and 0 for the others")
+    return counts
+
+
+def check_rows(name: str, rows: Rows, vocab: int) -> None:
+    for row in (rows.lengths == 0).nonzero():
+        raise ValueError(f"{name}: every token of row {int(row)} is masked")
+    check_ids(name, rows.ids[rows.mask], vocab)
+
+
+def check_ids(name: str, ids: Tensor | Sequence[int], vocab: int) -> None:
+    """Raises ValueError for an id that the model has no token for."""
+    ids = torch.as_tensor(ids)
+    for id in ids[(ids < 0) | (ids >= vocab)]:
+        raise ValueError(f"{name} holds {int(id)}, the model's ids are 0 to {vocab - 1}")
+
+
+def split(lengths: Tensor, beams: int, batch: int | None) -> list[Tensor]:
+    """Sub-batches of a call: int64 indices of its sentences, longest first.
+
+    lengths: int64 [B], tokens of each sentence. beams: rows of each. batch: sentences that explicit
+    limits allow at once; None: ROWS and TOKENS decide.
+    """
+    order = lengths.argsort(descending=True, stable=True)
+    parts = []
+    while len(order):
+        most = batch or max(1, min(ROWS // beams, TOKENS // int(lengths[order[0]])))
+        parts.append(order[:most])
+        order = order[most:]
+    return parts

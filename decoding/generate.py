@@ -1,0 +1,141 @@
+"""The path of a call: options, rows, sub-batches through the engine, results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoding import outputs
+from decoding.batching import Rows, as_table, check_rows, prompt_rows, source_rows, split
+from decoding.config import GenerationConfig, resolve
+from decoding.models.spec import ModelSpec
+from decoding.search import Strategy, choose
+from decoding.search.rules import fill_id, lengths, rules
+from decoding.session import Results, Session, Work
+
+
+def generate(
+    session: Session,
+    checkpoint: Mapping[str, Any],
+    input_ids: Any,
+    generation_config: Any,
+    attention_mask: Any,
+    decoder_input_ids: Any,
+    options: Mapping[str, Any],
+) -> Tensor | outputs.GenerateOutput:
+    """See Model.generate. checkpoint: the model's generation_config.json."""
+    config = resolve(options, generation_config, checkpoint)
+    source, prompt = read_inputs(session.spec, config, input_ids, attention_mask, decoder_input_ids)
+    strategy = choose(config)
+    vocab = session.spec.decoder.vocab
+    length = lengths(
+        config, prompt.width, int(prompt.lengths.max()), session.spec.decoder.positions
+    )
+    rule = rules(config, length, prompt.width, vocab)
+    order_by = prompt.lengths if source is None else source.lengths
+    parts: list[tuple[Tensor, Results]] = []
+    most = None if session.limits is None else session.limits.batch
+    for chosen in split(order_by, strategy.rows, most):
+        work = Work(
+            source=None if source is None else source.pack(chosen),
+            prompt=prompt.pack(chosen),
+            beams=strategy.rows,
+            max_new=length.max_new,
+            eos=len(config.eos_token_id),
+            rules=rule,
+            search=strategy.search,
+            random_rows=random_rows(chosen, strategy.rows),
+        )
+        parts.append((chosen, session.run(work)))
+    return results(config, strategy, parts, prompt, source is not None)
+
+
+def random_rows(chosen: Tensor, rows: int) -> Tensor:
+    """int32 [n * rows], the row word of each row's random numbers: its place in the whole call."""
+    return (chosen[:, None] * rows + torch.arange(rows)).flatten().to(torch.int32)
+
+
+def read_inputs(
+    spec: ModelSpec,
+    config: GenerationConfig,
+    input_ids: Any,
+    attention_mask: Any,
+    decoder_input_ids: Any,
+) -> tuple[Rows | None, Rows]:
+    """The encoder's rows, where there is one, and the decoder's."""
+    if input_ids is None:
+        if config.bos_token_id is None:
+            raise ValueError("input_ids is missing, and there is no bos_token_id to begin with")
+        input_ids = [[config.bos_token_id]]
+    if spec.encoder is None:
+        if decoder_input_ids is not None:
+            raise ValueError("decoder_input_ids is for encoder-decoders: pass them as input_ids")
+        pad, eos = fill_id(config), config.eos_token_id
+        return None, prompt_rows(input_ids, attention_mask, spec.decoder.vocab, pad=pad, eos=eos)
+    source = source_rows(input_ids, attention_mask, spec.encoder.vocab)
+    longest, positions = int(source.lengths.max()), spec.encoder.positions
+    if longest > positions:
+        raise ValueError(
+            f"input_ids has a row of {longest} tokens, the model has {positions} positions: "
+            "split or shorten it"
+        )
+    return source, decoder_rows(config, decoder_input_ids, len(source), spec.decoder.vocab)
+
+
+def decoder_rows(config: GenerationConfig, ids: Any, batch: int, vocab: int) -> Rows:
+    """An encoder-decoder's prompt: the start token, before the caller's ids if none has it."""
+    starts = config.decoder_start_token_id
+    if not starts:
+        if config.bos_token_id is None:
+            raise ValueError("an encoder-decoder needs decoder_start_token_id or bos_token_id")
+        starts = [config.bos_token_id]
+    if len(starts) not in (1, batch):
+        raise ValueError(
+            f"decoder_start_token_id must be one id or one for each of {batch} rows, "
+            f"got {len(starts)}"
+        )
+    table = torch.tensor(starts).expand(batch)[:, None]
+    if ids is not None:
+        given, whole = as_table("decoder_input_ids", ids, fill=0, pad_left=True)
+        if len(given) != batch or not bool(whole.all()):
+            raise ValueError(
+                f"decoder_input_ids must have {batch} rows, as input_ids, all of one length; "
+                f"got {len(given)}"
+            )
+        started = bool((given[:, :1] == table).any())
+        table = given if started else torch.cat([table, given], 1)
+    rows = Rows(table, torch.ones_like(table, dtype=torch.bool))
+    check_rows("decoder_input_ids", rows, vocab)
+    return rows
+
+
+def results(
+    config: GenerationConfig,
+    strategy: Strategy,
+    parts: list[tuple[Tensor, Results]],
+    prompt: Rows,
+    encoder: bool,
+) -> Tensor | outputs.GenerateOutput:
+    found = outputs.joined(parts, strategy.returned, strategy.rows)
+    fill = outputs.fill_value(config, strategy.beams)
+    sequences = outputs.sequences(found, prompt.ids, fill)
+    if not config.return_dict_in_generate:
+        return sequences
+    if not strategy.beams:
+        plain = (
+            outputs.GenerateEncoderDecoderOutput if encoder else outputs.GenerateDecoderOnlyOutput
+        )
+        return plain(sequences)
+    beam = (
+        outputs.GenerateBeamEncoderDecoderOutput
+        if encoder
+        else outputs.GenerateBeamDecoderOnlyOutput
+    )
+    return beam(
+        sequences,
+        sequences_scores=found.scores.flatten() if config.output_scores else None,
+        beam_indices=outputs.filled(found.parents, found.lengths, -1).to(torch.int32),
+    )

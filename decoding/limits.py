@@ -1,0 +1,53 @@
+"""What the memory plan of a model must hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The largest work that a model's memory is planned for.
+
+    batch: sentences that are computed at once; a larger call is split, not refused.
+    beams: rows of one sentence: num_beams, or num_return_sequences when sampling.
+    source: encoder tokens of a sentence, padding not counted; 0 for decoder-only models.
+    prompt: decoder tokens given for a sentence, padding not counted; 1 for an encoder-decoder that
+        starts with its start token alone.
+    target: tokens generated for a row: max_new_tokens, or max_length less the prompt's width.
+    eos: ids in eos_token_id; beam search considers (1 + eos) * beams next tokens of a row.
+
+    Raises ValueError for a size below 1 (source: below 0).
+    """
+
+    batch: int
+    beams: int
+    source: int = 0
+    prompt: int = 1
+    target: int
+    eos: int = 4
+
+    def __post_init__(self) -> None:
+        for name, least in LEAST.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"Limits.{name} must be at least {least}: {getattr(self, name)}")
+
+    @property
+    def candidates(self) -> int:
+        """Next tokens that a beam search considers for a row."""
+        return max(2, 1 + self.eos) * self.beams
+
+
+LEAST = {"batch": 1, "beams": 1, "source": 0, "prompt": 1, "target": 1, "eos": 0}
+
+
+def next_bucket(size: int) -> int:
+    """The least of 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, ... that is not below `size`.
+
+    Plans grow in these steps, so that slightly longer sentences do not make a new plan each time,
+    and no size is planned more than one and a half times too large.
+    """
+    if size <= 3:
+        return size
+    power = 1 << (size - 1).bit_length()
+    return power * 3 // 4 if size <= power * 3 // 4 else power

@@ -1,0 +1,118 @@
+"""What generate() returns: sequences shaped and filled as Hugging Face does, and their scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from decoding.config import GenerationConfig
+from decoding.search.rules import fill_id
+from decoding.session import Results
+
+
+@dataclass
+class GenerateDecoderOnlyOutput:
+    """Greedy search and sampling with a decoder-only model.
+
+    sequences: int64 [B * num_return_sequences, P + longest generated], the prompts included.
+    scores: with output_scores, one float32 [rows, V] for each step: processed logits, after
+        temperature, top_k and top_p when sampling. Undefined for rows that have ended.
+    """
+
+    sequences: Tensor
+    scores: tuple[Tensor, ...] | None = None
+
+
+@dataclass
+class GenerateEncoderDecoderOutput(GenerateDecoderOnlyOutput):
+    """The same with an encoder-decoder; sequences begin with the decoder's prompt."""
+
+
+@dataclass
+class GenerateBeamDecoderOnlyOutput:
+    """Beam search with a decoder-only model.
+
+    sequences: int64 [B * num_return_sequences, P + longest generated], best first per sentence.
+    sequences_scores: with output_scores, float32 [B * num_return_sequences]: S / G^length_penalty.
+    scores: with output_scores, one float32 [B * num_beams, V] for each step: processed
+        log-probabilities of the beams' next tokens. Undefined for sentences that have ended.
+    beam_indices: int32 [B * num_return_sequences, longest generated], the row of `scores` that each
+        token extended; -1 behind a row's end.
+    """
+
+    sequences: Tensor
+    sequences_scores: Tensor | None = None
+    scores: tuple[Tensor, ...] | None = None
+    beam_indices: Tensor | None = None
+
+
+@dataclass
+class GenerateBeamEncoderDecoderOutput(GenerateBeamDecoderOnlyOutput):
+    """The same with an encoder-decoder; sequences begin with the decoder's prompt."""
+
+
+GenerateOutput = GenerateDecoderOnlyOutput | GenerateBeamDecoderOnlyOutput
+
+
+@dataclass(frozen=True)
+class Generated:
+    """All results of a call, in the order of its sentences; K' results of each sentence."""
+
+    tokens: Tensor  # int64 [B, K', longest], undefined behind a row's length
+    lengths: Tensor  # int64 [B, K']
+    scores: Tensor  # float32 [B, K']
+    parents: Tensor  # int64 [B, K', longest], the row b * K + k that each token extended
+
+
+def joined(parts: Sequence[tuple[Tensor, Results]], returned: int, rows: int) -> Generated:
+    """Puts sub-batches together. Each part: int64 [n], its sentences, and what was found for them.
+
+    returned: results of each sentence that the caller wants; rows: of each while it ran.
+    """
+    lengths = [found.lengths[:, :returned].long() for _, found in parts]
+    longest = max(int(length.max()) for length in lengths)
+    order = torch.cat([chosen for chosen, _ in parts]).argsort()
+    tokens, parents = [], []
+    for chosen, found in parts:
+        first = torch.arange(len(chosen)) * rows  # of each sentence in the part, then in the call
+        moved = (chosen * rows - first)[:, None, None]
+        tokens.append(widened(found.tokens[:, :returned].long(), longest))
+        parents.append(widened(found.slots[:, :returned].long() + moved, longest))
+    return Generated(
+        tokens=torch.cat(tokens)[order],
+        lengths=torch.cat(lengths)[order],
+        scores=torch.cat([found.scores[:, :returned] for _, found in parts])[order],
+        parents=torch.cat(parents)[order],
+    )
+
+
+def widened(x: Tensor, width: int) -> Tensor:
+    """x [..., W] cut or filled up to `width` columns."""
+    return torch.nn.functional.pad(x[..., :width], (0, max(0, width - x.shape[-1])))
+
+
+def filled(x: Tensor, lengths: Tensor, fill: int) -> Tensor:
+    """x [B, K', W] with `fill` behind each row's length, as [B * K', W]."""
+    behind = torch.arange(x.shape[-1]) >= lengths[..., None]
+    return x.masked_fill(behind, fill).flatten(0, 1)
+
+
+def sequences(found: Generated, prompt: Tensor, fill: int) -> Tensor:
+    """int64 [B * K', P + longest]: each sentence's prompt [P] as given, then its tokens."""
+    before = prompt.repeat_interleave(found.tokens.shape[1], 0)
+    return torch.cat([before, filled(found.tokens, found.lengths, fill)], 1)
+
+
+def fill_value(config: GenerationConfig, beams: bool) -> int:
+    """What stands behind a row's end.
+
+    Hugging Face fills with pad, for which the first EOS stands in; its beam search computes
+    `pad or eos[0]` and so takes the EOS where pad is 0 too, and -1 where nothing can end a row.
+    """
+    pad = fill_id(config)
+    if not beams:
+        return 0 if pad is None else pad
+    return (pad or config.eos_token_id[0]) if config.eos_token_id else -1

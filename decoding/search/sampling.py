@@ -1,0 +1,25 @@
+"""Multinomial sampling from softmax(logits / temperature), cut to the top k and the top p."""
+
+from __future__ import annotations
+
+import torch
+
+from decoding import _C
+from decoding.config import GenerationConfig
+from decoding.search.strategy import Strategy
+
+
+def sampling(config: GenerationConfig) -> Strategy:
+    """num_return_sequences copies of each sentence, each with random numbers of its own."""
+    search = _C.Sampling(
+        seed=drawn_seed() if config.seed is None else config.seed,
+        temperature=config.temperature,
+        top_k=config.top_k,
+        top_p=config.top_p,
+    )
+    return Strategy(search, config.num_return_sequences, config.num_return_sequences)
+
+
+def drawn_seed() -> int:
+    """64 bits of torch's default generator: torch.manual_seed repeats a program, calls differ."""
+    return int(torch.randint(-(2**63), 2**63 - 1, (), dtype=torch.int64)) % 2**64

@@ -1,0 +1,21 @@
+"""What a search strategy is to the rest of generate()."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from decoding import _C
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How a call searches.
+
+    search: for the engine. rows: of each sentence while it runs. returned: of each sentence in the
+    results. beams: whether rows compete, so that results have scores and parents.
+    """
+
+    search: _C.Greedy | _C.Sampling | _C.Beam
+    rows: int
+    returned: int
+    beams: bool = False

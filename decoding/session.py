@@ -1,0 +1,222 @@
+"""The engine of one model, its one block of memory, and the queue of its callers."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from decoding import _C
+from decoding.batching import Packed
+from decoding.limits import Limits, next_bucket
+from decoding.memory import MemoryPlan, available_memory, readable
+from decoding.models.spec import ModelSpec
+
+Search = _C.Greedy | _C.Sampling | _C.Beam
+
+ALIGNMENT = 256  # bytes, of the pool
+STEPS = 16  # between two looks at the outside world: Ctrl-C gets through within so many tokens
+SENTENCE = 64  # tokens; what memory_plan() speaks of before anything ran
+
+
+@dataclass(frozen=True)
+class Work:
+    """One sub-batch of a call, ready for the engine. Shapes: B sentences, K rows of each."""
+
+    source: Packed | None  # None without an encoder
+    prompt: Packed
+    beams: int
+    max_new: int
+    eos: int  # how many ids end a row
+    rules: _C.Rules
+    search: Search
+    random_rows: Tensor | None = None  # int32 [B * K], for sampling
+
+    def limits(self) -> Limits:
+        """What the memory must hold for it."""
+        return Limits(
+            batch=len(self.prompt),
+            beams=self.beams,
+            source=0 if self.source is None else self.source.longest,
+            prompt=self.prompt.longest,
+            target=self.max_new,
+            eos=self.eos,
+        )
+
+
+@dataclass(frozen=True)
+class Results:
+    """What the engine found; see _C.Session.take. Nothing is defined behind a row's length."""
+
+    tokens: Tensor  # int32 [B, K, target]
+    lengths: Tensor  # int32 [B, K]
+    scores: Tensor  # float32 [B, K]
+    sums: Tensor  # float32 [B, K]
+    slots: Tensor  # int32 [B, K, target]
+
+    @classmethod
+    def empty(cls, batch: int, beams: int, target: int) -> Results:
+        shape = (batch, beams)
+        return cls(
+            tokens=torch.zeros(*shape, target, dtype=torch.int32),
+            lengths=torch.zeros(shape, dtype=torch.int32),
+            scores=torch.zeros(shape),
+            sums=torch.zeros(shape),
+            slots=torch.zeros(*shape, target, dtype=torch.int32),
+        )
+
+
+def engine_limits(limits: Limits) -> _C.Limits:
+    return _C.Limits(
+        batch=limits.batch,
+        beams=limits.beams,
+        source=limits.source,
+        prompt=limits.prompt,
+        target=limits.target,
+        candidates=limits.candidates,
+    )
+
+
+class Session:
+    """Runs one sub-batch at a time; callers of other threads wait for their turn.
+
+    limits: plans the memory once, here, and refuses what is beyond; None: the plan follows each
+    request, in buckets, and the pool grows to the largest so far. It never shrinks.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: dict[str, Tensor],
+        *,
+        threads: int,
+        isa: str,
+        limits: Limits | None,
+    ) -> None:
+        self.spec = spec
+        self.limits = limits
+        self._engine = _C.Session(spec, weights, threads=threads, isa=isa)
+        self._turn = threading.Lock()
+        self._bound: Limits | None = None
+        self._pool = torch.empty(0, dtype=torch.uint8)
+        if limits is not None:
+            self._bind(limits)
+
+    @property
+    def threads(self) -> int:
+        return self._engine.threads
+
+    @property
+    def isa(self) -> str:
+        return self._engine.isa
+
+    def run(self, work: Work) -> Results:
+        """Generates; raises ValueError beyond explicit limits, decoding.Error without the memory.
+
+        Ctrl-C is raised between steps. Whatever is raised, the next call starts afresh.
+        """
+        with self._turn:
+            self._reserve(work.limits())
+            source = work.source
+            self._engine.start(
+                None if source is None else source.ids,
+                None if source is None else source.offsets,
+                work.prompt.ids,
+                work.prompt.offsets,
+                work.beams,
+                work.rules,
+                work.search,
+                work.random_rows,
+            )
+            while not self._engine.step(STEPS):
+                pass
+            found = Results.empty(len(work.prompt), work.beams, work.max_new)
+            self._engine.take(found.tokens, found.lengths, found.scores, found.sums, found.slots)
+            return found
+
+    def memory_plan(self, limits: Limits | None = None) -> MemoryPlan:
+        """The plan for `limits`; None: the present one, before the first call one sentence's."""
+        with self._turn:
+            if limits is None:
+                limits = self._bound or self._bucket(
+                    Limits(batch=1, beams=1, source=SENTENCE, target=SENTENCE)
+                )
+            return self._plan(limits)
+
+    def _plan(self, limits: Limits) -> MemoryPlan:
+        buffers, size = self._engine.plan(engine_limits(limits))
+        return MemoryPlan(limits, tuple(buffers), size)
+
+    def _reserve(self, needed: Limits) -> None:
+        """Makes sure that the engine is bound to memory for `needed`."""
+        if self.limits is None:
+            wanted = self._bucket(needed)
+            if wanted != self._bound and not self._fits(wanted):
+                wanted = needed
+        else:
+            self._check(needed, self.limits)
+            wanted = self.limits
+        if wanted != self._bound:
+            self._bind(wanted)
+
+    def _bucket(self, needed: Limits) -> Limits:
+        """`needed`, rounded up, but not beyond the model's own tables."""
+        encoder, decoder = self.spec.encoder, self.spec.decoder
+        source = min(next_bucket(needed.source), encoder.positions) if encoder else 0
+        return replace(
+            needed,
+            batch=next_bucket(needed.batch),
+            source=source,
+            prompt=min(next_bucket(needed.prompt), decoder.positions),
+            target=min(next_bucket(needed.target), decoder.positions),
+            eos=max(needed.eos, 1),
+        )
+
+    def _fits(self, limits: Limits) -> bool:
+        available = available_memory()
+        size = self._plan(limits).bytes
+        return available is None or size <= max(available, len(self._pool))
+
+    def _check(self, needed: Limits, limits: Limits) -> None:
+        for name in ("beams", "source", "prompt", "target", "eos"):
+            asked, most = getattr(needed, name), getattr(limits, name)
+            if asked > most:
+                size = self._plan(replace(limits, **{name: asked})).bytes
+                raise ValueError(
+                    f"this call needs {name}={asked}, the model was loaded with limits of "
+                    f"{name}={most}: ask for less, or load it with Limits({name}={asked}, ...), "
+                    f"which takes {size} bytes ({readable(size)})"
+                )
+
+    def _bind(self, limits: Limits) -> None:
+        plan = self._plan(limits)
+        if plan.bytes > len(self._pool):
+            self._pool = self._allocate(plan)
+        self._bound = None  # until the engine has taken the new plan
+        self._engine.bind(engine_limits(limits), self._pool)
+        self._bound = limits
+
+    def _allocate(self, plan: MemoryPlan) -> Tensor:
+        available = available_memory()
+        if available is None or plan.bytes <= available:
+            try:
+                block = torch.empty(plan.bytes + ALIGNMENT, dtype=torch.uint8)
+                return block[-block.data_ptr() % ALIGNMENT :][: plan.bytes]
+            except RuntimeError:
+                pass  # torch has no memory either: the same message
+        there = "unknown" if available is None else f"{available} bytes ({readable(available)})"
+        raise _C.Error(
+            f"the plan needs {plan.bytes} bytes ({readable(plan.bytes)}) for {plan.limits}, "
+            f"available: {there}; lower {self._costliest(plan)}, here or as limits= of load()"
+        )
+
+    def _costliest(self, plan: MemoryPlan) -> str:
+        """The limit that frees most when it is halved."""
+
+        def halved(name: str) -> int:
+            size = getattr(plan.limits, name)
+            return self._plan(replace(plan.limits, **{name: max(min(size, 1), size // 2)})).bytes
+
+        return min(("batch", "beams", "source", "prompt", "target"), key=halved)

@@ -1,0 +1,107 @@
+"""The options of Hugging Face transformers 5.23 that generate() does not have yet, as data.
+
+Each name with the values that mean "off" beside None: with any other, generate() refuses.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    # stopping
+    "max_time": (),
+    "stop_strings": (),
+    "stopping_criteria": ([],),
+    # processors
+    "guidance_scale": (1,),
+    "sequence_bias": (),
+    "encoder_repetition_penalty": (1,),
+    "repetition_penalty": (1,),
+    "no_repeat_ngram_size": (0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "prefix_allowed_tokens_fn": (),
+    "remove_invalid_values": (False,),
+    "exponential_decay_length_penalty": (),
+    "suppress_tokens": ([],),
+    "begin_suppress_tokens": ([],),
+    "logits_processor": ([],),
+    "renormalize_logits": (False,),
+    "watermarking_config": (),
+    "token_healing": (False,),
+    # warpers
+    "top_h": (),
+    "min_p": (0,),
+    "typical_p": (1,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    # search
+    "num_beam_groups": (1,),
+    "diversity_penalty": (0,),
+    "diversity_rate": (0,),
+    "patience": (1,),
+    "coverage_penalty": (0,),
+    "length_normalization": (),
+    "constraints": (),
+    "force_words_ids": (),
+    "penalty_alpha": (0,),
+    "dola_layers": (),
+    "custom_generate": (),
+    "trust_remote_code": (False,),
+    # results
+    "output_logits": (False,),
+    "output_attentions": (False,),
+    "output_hidden_states": (False,),
+    "streamer": (),
+    # speculation; the numbers tune what is off
+    "assistant_model": (),
+    "is_assistant": (False,),
+    "num_assistant_tokens": (20,),
+    "num_assistant_tokens_schedule": ("constant",),
+    "assistant_confidence_threshold": (0.4,),
+    "assistant_lookbehind": (10,),
+    "target_lookbehind": (10,),
+    "prompt_lookup_num_tokens": (),
+    "max_matching_ngram_size": (),
+    "assistant_early_exit": (),
+    "assistant_ensemble_weight": (),
+    "assistant_tokenizer": (),
+    "speculation_type": (),
+    "use_mtp": (False,),
+    # caches and compilation
+    "cache_implementation": (),
+    "cache_config": (),
+    "max_cache_len": (),
+    "past_key_values": (),
+    "low_memory": (False,),
+    "prefill_chunk_size": (),
+    "compile_config": (),
+    "disable_compile": (False,),
+    "continuous_batching_config": (),
+    "synced_gpus": (False,),
+    # model inputs
+    "tokenizer": (),
+    "inputs_embeds": (),
+    "encoder_outputs": (),
+    "decoder_attention_mask": (),
+    "position_ids": (),
+    "token_type_ids": (),
+    "negative_prompt_ids": (),
+    "negative_prompt_attention_mask": (),
+}
+
+# Named arguments of generate(): offered when a name is misspelt.
+ARGUMENTS = (
+    "input_ids",
+    "inputs",
+    "attention_mask",
+    "decoder_input_ids",
+    "generation_config",
+)
+
+# What a transformers GenerationConfig carries beside options.
+METADATA = (
+    "transformers_version",
+    "_from_model_config",
+    "_commit_hash",
+    "_original_object_hash",
+)

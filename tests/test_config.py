@@ -1,0 +1,257 @@
+"""Options of generate(): defaults, precedence, None, and everything that is refused."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from decoding.config import OPTIONS, GenerationConfig, resolve
+from decoding.search import choose
+from decoding.search.rules import lengths
+from decoding.unsupported import ARGUMENTS, METADATA, UNSUPPORTED
+
+
+def test_defaults_are_those_of_transformers() -> None:
+    config = resolve({}, None, {})
+    theirs = transformers.GenerationConfig._get_default_generation_params()
+    for name in OPTIONS:
+        if theirs.get(name) is not None and name != "max_length":
+            assert getattr(config, name) == theirs[name], name
+    assert config.max_length is None  # theirs is 20, but counts as 20 new tokens: see `lengths`
+    assert config.seed is None and config.eos_token_id == ()
+
+
+def test_every_option_of_transformers_is_known() -> None:
+    theirs = set(vars(transformers.GenerationConfig())) - set(METADATA)
+    assert theirs <= set(OPTIONS) | set(UNSUPPORTED)
+    arguments = set(inspect.signature(transformers.GenerationMixin.generate).parameters)
+    assert arguments - {"self", "kwargs"} <= set(UNSUPPORTED) | set(ARGUMENTS)
+
+
+def test_none_of_transformers_own_defaults_is_refused() -> None:
+    values = transformers.GenerationConfig._get_default_generation_params()
+    resolve({name: value for name, value in values.items() if name != "max_length"}, None, values)
+
+
+def test_precedence() -> None:
+    checkpoint = {"num_beams": 6, "length_penalty": 0.5, "max_length": 99, "top_k": 7}
+    base = GenerationConfig(num_beams=4, length_penalty=2.0)
+    config = resolve({"num_beams": 3}, base, checkpoint)
+    assert (config.num_beams, config.length_penalty, config.max_length) == (3, 2.0, 99)
+    assert resolve({}, {"num_beams": 4, "max_length": None}, checkpoint).max_length == 99
+    theirs = transformers.GenerationConfig(num_beams=4, early_stopping=True)
+    config = resolve({}, theirs, checkpoint)
+    assert (config.num_beams, config.early_stopping, config.top_k) == (4, True, 7)
+
+
+def test_keyword_none_switches_off() -> None:
+    checkpoint = {
+        "eos_token_id": 3,
+        "top_k": 7,
+        "num_beams": 6,
+        "max_length": 9,
+        "min_length": 5,
+        "bad_words_ids": [[4]],
+        "no_repeat_ngram_size": 2,
+    }
+    off = dict.fromkeys(checkpoint)
+    config = resolve(off, None, checkpoint)
+    assert config.eos_token_id == () and config.bad_words_ids == ()
+    assert (config.top_k, config.num_beams, config.min_length) == (0, 1, 0)
+    assert config.max_length is None
+    assert resolve({"top_k": None}, None, {}).top_k == 0
+    assert resolve({}, {"top_k": None}, {}).top_k == 50
+
+
+@pytest.mark.parametrize(
+    "name, value, expected",
+    [
+        ("eos_token_id", 2, (2,)),
+        ("eos_token_id", [2, 5], (2, 5)),
+        ("eos_token_id", torch.tensor([2, 5]), (2, 5)),
+        ("eos_token_id", -1, (-1,)),
+        ("forced_eos_token_id", 4, (4,)),
+        ("temperature", 2, 2.0),
+        ("num_beams", 3.0, 3),
+        ("num_beams", torch.tensor(3), 3),
+        ("seed", 2**64 - 1, 2**64 - 1),
+        ("length_penalty", -1, -1.0),
+        ("bad_words_ids", [[4], (6,)], ((4,), (6,))),
+        ("early_stopping", "never", "never"),
+        ("use_cache", False, False),
+    ],
+)
+def test_accepted(name: str, value: Any, expected: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        got = getattr(resolve({name: value}, None, {}), name)
+    assert got == expected and type(got) is type(expected)
+
+
+@pytest.mark.parametrize(
+    "name, value, error, words",
+    [
+        ("num_beam", 4, TypeError, "num_beams"),
+        ("temprature", 1.0, TypeError, "temperature"),
+        ("max_tokens", 1.0, TypeError, "max_"),
+        ("attention_masks", 1, TypeError, "attention_mask"),
+        ("no_repeat_ngram_size", 2, NotImplementedError, "no_repeat_ngram_size"),
+        ("repetition_penalty", 1.2, NotImplementedError, "repetition_penalty"),
+        ("logits_processor", [len], NotImplementedError, "logits_processor"),
+        ("streamer", object(), NotImplementedError, "streamer"),
+        ("num_beam_groups", 2, NotImplementedError, "num_beam_groups"),
+        ("output_logits", True, NotImplementedError, "output_logits"),
+        ("num_beams", 0, ValueError, "at least 1, got 0"),
+        ("num_beams", -1, ValueError, "at least 1, got -1"),
+        ("num_beams", 2.5, ValueError, "whole number, got 2.5"),
+        ("num_beams", True, TypeError, "whole number"),
+        ("num_beams", "4", TypeError, "whole number"),
+        ("num_return_sequences", 0, ValueError, "at least 1"),
+        ("max_new_tokens", 0, ValueError, "at least 1"),
+        ("max_new_tokens", -3, ValueError, "at least 1"),
+        ("max_length", 0, ValueError, "at least 1"),
+        ("min_length", -1, ValueError, "at least 0"),
+        ("early_stopping", "maybe", ValueError, "never"),
+        ("early_stopping", 1, ValueError, "never"),
+        ("temperature", 0, ValueError, "greater than 0"),
+        ("temperature", -1.0, ValueError, "greater than 0"),
+        ("temperature", float("nan"), ValueError, "finite"),
+        ("temperature", float("inf"), ValueError, "finite"),
+        ("temperature", "hot", TypeError, "number"),
+        ("top_k", -1, ValueError, "at least 0"),
+        ("top_p", 0, ValueError, "greater than 0 and at most 1, got 0"),
+        ("top_p", -0.1, ValueError, "greater than 0"),
+        ("top_p", 1.5, ValueError, "at most 1"),
+        ("length_penalty", float("nan"), ValueError, "finite"),
+        ("seed", -1, ValueError, "at least 0"),
+        ("seed", 2**64, ValueError, "at most"),
+        ("do_sample", "yes", TypeError, "True or False"),
+        ("bad_words_ids", [], ValueError, "not empty"),
+        ("bad_words_ids", [[]], ValueError, "empty"),
+        ("bad_words_ids", [3], ValueError, "lists of ids"),
+        ("bad_words_ids", [[1, 2]], NotImplementedError, "bad_words_ids"),
+    ],
+)
+def test_refused(name: str, value: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        resolve({name: value}, None, {})
+    if error is not TypeError or name in OPTIONS:
+        with pytest.raises(error, match=words):
+            resolve({}, {name: value}, {})
+
+
+@pytest.mark.parametrize(
+    "options, error, words",
+    [
+        ({"num_return_sequences": 2}, ValueError, "greedy"),
+        ({"num_return_sequences": 4, "num_beams": 3}, ValueError, "num_beams=3"),
+        ({"do_sample": True, "num_beams": 2}, NotImplementedError, "do_sample"),
+    ],
+)
+def test_contradictions(options: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        resolve(options, None, {})
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_what_is_not_there_yet_is_refused_wherever_it_stands(name: str) -> None:
+    value = "something"
+    for keywords, base, checkpoint in (
+        ({name: value}, None, {}),
+        ({}, {name: value}, {}),
+        ({}, None, {name: value}),
+    ):
+        with pytest.raises(NotImplementedError, match=f"{name}='something'.*{name}=None"):
+            resolve(keywords, base, checkpoint)
+    resolve({name: None}, None, {name: value})
+    for state in UNSUPPORTED[name]:
+        resolve({name: state}, None, {name: value})
+
+
+def test_a_checkpoint_may_hold_what_is_no_option() -> None:
+    resolve({}, None, {"transformers_version": "5.23.0", "of_our_trainer": 1})
+    with pytest.raises(TypeError, match="of_our_trainer"):
+        resolve({}, {"of_our_trainer": 1}, {})
+    with pytest.raises(TypeError, match="generation_config"):
+        resolve({}, 3, {})
+    assert set(ARGUMENTS).isdisjoint(OPTIONS)
+
+
+@pytest.mark.parametrize(
+    "options, warning",
+    [
+        ({"temperature": 0.5}, "do_sample"),
+        ({"top_k": 3}, "do_sample"),
+        ({"top_p": 0.5}, "do_sample"),
+        ({"seed": 1}, "do_sample"),
+        ({"length_penalty": 0.5}, "num_beams"),
+        ({"early_stopping": True}, "num_beams"),
+        ({"output_scores": True}, "return_dict_in_generate"),
+        ({"max_length": 9, "max_new_tokens": 3}, "max_new_tokens=3 wins"),
+        ({"min_length": 9, "min_new_tokens": 3}, "min_new_tokens=3 wins"),
+        ({"top_k": 50}, None),
+        ({"temperature": 1}, None),
+        ({"temperature": 0.5, "do_sample": True}, None),
+        ({"length_penalty": 0.5, "num_beams": 2}, None),
+    ],
+)
+def test_warnings_for_what_the_caller_gave(options: dict[str, Any], warning: str | None) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        resolve(options, None, {})
+        assert [warning in str(w.message) for w in caught if warning] == [True] * len(caught)
+        assert len(caught) == (warning is not None)
+        resolve({}, None, {k: v for k, v in options.items() if k != "max_new_tokens"})
+        assert len(caught) == (warning is not None), "a checkpoint's values do not warn"
+
+
+@pytest.mark.parametrize(
+    "options, width, expected",
+    [
+        ({}, 1, (20, 0)),
+        ({}, 30, (10, 0)),  # capped at the model's 40 positions
+        ({"max_length": 12}, 5, (7, 0)),
+        ({"max_length": 12, "max_new_tokens": 3}, 5, (3, 0)),
+        ({"max_new_tokens": 9, "min_length": 8}, 5, (9, 3)),
+        ({"max_new_tokens": 9, "min_length": 3}, 5, (9, 0)),
+        ({"max_new_tokens": 9, "min_length": 8, "min_new_tokens": 1}, 5, (9, 1)),
+        ({"max_new_tokens": 41}, 1, None),
+        ({"max_new_tokens": 40}, 1, (40, 0)),
+        ({"max_length": 5}, 5, None),
+        ({}, 40, None),
+    ],
+)
+def test_lengths(options: dict[str, Any], width: int, expected: tuple[int, int] | None) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = resolve(options, None, {})
+    if expected is None:
+        with pytest.raises(ValueError, match="max_length|positions"):
+            lengths(config, width, width, 40)
+    else:
+        found = lengths(config, width, width, 40)
+        assert (found.max_new, found.min_new) == expected
+
+
+def test_a_minimum_above_the_maximum_warns() -> None:
+    config = resolve({"max_new_tokens": 3, "min_new_tokens": 5}, None, {})
+    with pytest.warns(UserWarning, match="minimum of 5"):
+        assert lengths(config, 1, 1, 40).min_new == 5
+
+
+def test_a_missing_seed_follows_torch() -> None:
+    config = resolve({"do_sample": True, "num_return_sequences": 3}, None, {})
+    strategy = choose(config)
+    assert (strategy.rows, strategy.returned, strategy.beams) == (3, 3, False)
+    from decoding.search.sampling import drawn_seed
+
+    torch.manual_seed(5)
+    first = [drawn_seed() for _ in range(3)]
+    torch.manual_seed(5)
+    assert [drawn_seed() for _ in range(3)] == first and len(set(first)) == 3
+    assert all(0 <= seed < 2**64 for seed in first)
