@@ -28,6 +28,9 @@ ISAS = {
     "avx512": "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mprefer-vector-width=512",
 }
 
+# Tells an engine that was built from these sources from an older one: decoding/sources.py.
+HASH = 'namespace decoding {{\nextern const char* const kSourcesHash = "{}";\n}}\n'
+
 
 def quoted(path: Path) -> str:
     """The path as ninja writes it."""
@@ -49,7 +52,8 @@ def ninja_file(target: Path, build: Path) -> str:
         "  command = $cxx -shared -pthread -o $out $in",
     ]
     isas = ISAS if platform.machine() in ("x86_64", "AMD64") else {"portable": ""}
-    objects = []
+    objects = [(-1, build / "hash.o")]
+    lines.append(f"build {quoted(build / 'hash.o')}: compile {quoted(build / 'hash.cc')}")
     for source in sorted((ROOT / "csrc").rglob("*.cc")):
         per_isa = source.parent == KERNELS and source.stem != "team"
         for isa in isas if per_isa else [""]:
@@ -73,16 +77,16 @@ class NinjaBuild(build_ext):
         build = (ROOT / "build" / f"{sys.implementation.cache_tag}-{platform.machine()}").resolve()
         build.mkdir(parents=True, exist_ok=True)
         target.parent.mkdir(parents=True, exist_ok=True)
-        (build / "build.ninja").write_text(ninja_file(target, build))
-        subprocess.check_call([Path(ninja.BIN_DIR) / "ninja", "-C", str(build)])
         # Not an import: the package needs torch, which an isolated build does not have.
         sources_hash = runpy.run_path(str(ROOT / "decoding/sources.py"))["sources_hash"]
-        target.with_name("_C.sources").write_text(sources_hash(ROOT / "csrc"))
+        (build / "build.ninja").write_text(ninja_file(target, build))
+        (build / "hash.cc").write_text(HASH.format(sources_hash(ROOT / "csrc")))
+        subprocess.check_call([Path(ninja.BIN_DIR) / "ninja", "-C", str(build)])
 
 
 setup(
     packages=find_packages(include=["decoding", "decoding.*"]),
-    package_data={"decoding": ["py.typed", "_C.pyi", "_C.sources"], "decoding.models.demo": ["*"]},
+    package_data={"decoding": ["py.typed", "_C.pyi"], "decoding.models.demo": ["*"]},
     ext_modules=[Extension("decoding._C", [])],
     cmdclass={"build_ext": NinjaBuild},
 )

@@ -6,6 +6,8 @@ from torch import Tensor
 
 from decoding.models.spec import ModelSpec
 
+sources_hash: str  # of the C++ sources that the engine was built from
+
 class Error(RuntimeError): ...
 
 def isas() -> list[str]:

@@ -27,9 +27,11 @@ def check_built(package: Path) -> None:
     engine's presence is checked.
     """
     command = "run `pip install -e .` (or `python setup.py build_ext --inplace`) in the checkout"
-    stamp = package / "_C.sources"
-    if not stamp.exists():
-        raise ImportError(f"decoding's compiled engine is missing from {package}: {command}")
+    try:
+        from decoding import _C
+    except ImportError as error:
+        message = f"decoding's compiled engine is missing from {package} or cannot be loaded"
+        raise ImportError(f"{message} ({error}): {command}") from error
     sources = package.parent / "csrc"
-    if sources.is_dir() and stamp.read_text() != sources_hash(sources):
+    if sources.is_dir() and _C.sources_hash != sources_hash(sources):
         raise ImportError(f"decoding's compiled engine is older than {sources}: {command}")

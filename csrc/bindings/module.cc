@@ -6,9 +6,14 @@
 #include "bindings/session.h"
 #include "core/check.h"
 
+namespace decoding {
+extern const char* const kSourcesHash;  // written by setup.py
+}
+
 PYBIND11_MODULE(_C, module) {
   namespace py = pybind11;
   py::register_exception<decoding::Error>(module, "Error", PyExc_RuntimeError);
+  module.attr("sources_hash") = decoding::kSourcesHash;
   module.def("isas", &decoding::cpu::isas);
   decoding::bind_session(module);
   py::module_ kernels = module.def_submodule("kernels");
