@@ -1,0 +1,1 @@
+"""The program `decoding`: one file for each of its commands."""

@@ -1,0 +1,38 @@
+"""Prints the memory that a model plans for given sizes: every buffer, and the total.
+
+The weights are not part of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from decoding import Limits
+from decoding.cli.arguments import add_model_arguments, load_model, positive
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_arguments(parser)
+    sizes = {
+        "batch": "sentences at once (default: 1)",
+        "beams": "rows of each sentence (default: 1)",
+        "source": "encoder tokens of a sentence (default: 64; decoder-only models have none)",
+        "prompt": "decoder tokens given for a sentence (default: 1)",
+        "target": "tokens generated for a row (default: 64)",
+    }
+    for name, help in sizes.items():
+        parser.add_argument(f"--{name}", type=positive, metavar="N", help=help)
+
+
+def run(args: argparse.Namespace) -> None:
+    model = load_model(args)
+    if args.source and model.spec.encoder is None:
+        raise ValueError("this model has a decoder alone: leave --source out")
+    limits = Limits(
+        batch=args.batch or 1,
+        beams=args.beams or 1,
+        source=(args.source or 64) if model.spec.encoder else 0,
+        prompt=args.prompt or 1,
+        target=args.target or 64,
+    )
+    print(model.memory_plan(limits))

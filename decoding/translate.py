@@ -1,0 +1,270 @@
+"""Lines of text to translated lines, in their order and whatever their number.
+
+A `Translator` reads ahead, sorts what it has read by length, and hands the model batches of about
+equal lengths. A line comes out as soon as it and all lines before it are done.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+from torch import Tensor
+
+from decoding.config import GenerationConfig, as_mapping, resolve
+from decoding.outputs import GenerateBeamDecoderOnlyOutput
+from decoding.splitting import split_text
+from decoding.tokenizers import split_language_code
+
+if TYPE_CHECKING:
+    from decoding.model import Model
+
+AHEAD = 8  # batches
+OURS = "num_return_sequences return_dict_in_generate output_scores attention_mask decoder_input_ids"
+
+
+class Hypothesis(NamedTuple):
+    """A translation of a line and its score S / G^a; NaN where the search gives no score."""
+
+    text: str
+    score: float
+
+
+@dataclass(frozen=True, eq=False)  # told apart by identity: a line may occur twice
+class Part:
+    """What the model sees of a line: all of it, unless it is too long."""
+
+    line: int  # counted from 1
+    ids: list[int]
+
+
+@dataclass(frozen=True)
+class Output:
+    """One hypothesis of a part."""
+
+    text: str
+    score: float
+    tokens: int  # G, with EOS
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How long sources and translations may be, in tokens."""
+
+    source: int  # of a part, EOS included
+    own: int | None  # the model's own max_length; None: it has none
+    positions: int  # of the decoder
+    asked: bool  # the caller has set a length, so generate() knows it
+
+    @classmethod
+    def of(cls, model: Model, options: dict[str, Any], config: GenerationConfig) -> Lengths:
+        encoder, decoder = model.spec.encoder, model.spec.decoder
+        if encoder is None:
+            raise ValueError("translation needs an encoder, this model has a decoder alone")
+        asked = any(options.get(name) is not None for name in ("max_length", "max_new_tokens"))
+        own = config.max_length
+        if config.max_new_tokens is not None:  # it wins, and does not count the start token
+            own = 1 + config.max_new_tokens
+        own = min(own, decoder.positions) if own is not None and not asked else None
+        # Half, so that a translation of twice the source's length is not cut.
+        source = min(encoder.positions, (own or decoder.positions) // 2)
+        return cls(source, own, decoder.positions, asked)
+
+    def max_new_tokens(self, source: int) -> int | None:
+        """What to ask generate() for; None: what the caller has asked for."""
+        if self.asked:
+            return None
+        return (self.own or min(2 * source + 50, self.positions)) - 1
+
+
+@overload
+def translate(
+    model: Model, texts: Iterable[str], *, n_best: int, batch_tokens: int = ..., **options: Any
+) -> list[list[Hypothesis]]: ...
+@overload
+def translate(
+    model: Model,
+    texts: Iterable[str],
+    *,
+    n_best: None = None,
+    batch_tokens: int = ...,
+    **options: Any,
+) -> list[str]: ...
+def translate(
+    model: Model,
+    texts: Iterable[str],
+    *,
+    n_best: int | None = None,
+    batch_tokens: int = 4096,
+    **options: Any,
+) -> list[str] | list[list[Hypothesis]]:
+    """The translation of every text; with `n_best` so many of each, best first, with scores.
+
+    Arguments and errors are those of Translator.
+    """
+    translator = Translator(model, n_best=n_best, batch_tokens=batch_tokens, **options)
+    found = list(translator.stream(texts))
+    return [hypotheses[0].text for hypotheses in found] if n_best is None else found
+
+
+class Translator:
+    """Translates lines with one model and one set of options.
+
+    n_best: hypotheses of each line; None: the best alone, of any search.
+    batch_tokens: source tokens in one call of the model.
+    options: those of Model.generate(). Where they set no length it is the model's own max_length,
+    else 2 * source + 50. A line so long that its translation might find no room is cut where a
+    reader would pause; its parts are translated and joined, and a warning says so. With `seed`,
+    samples repeat as long as the lines and batch_tokens are the same.
+
+    Raises ValueError for a model without an encoder and for scores that the search does not give,
+    and what generate() raises for its options.
+    """
+
+    def __init__(
+        self, model: Model, *, n_best: int | None = None, batch_tokens: int = 4096, **options: Any
+    ) -> None:
+        if batch_tokens < 1:
+            raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
+        for name in OURS.split():
+            if name in options:
+                raise TypeError(f"translation sets {name} itself (n_best: hypotheses of a line)")
+        base = as_mapping(options.pop("generation_config", None))
+        self.model, self.n_best = model, n_best
+        self.options = {**base, **options, "num_return_sequences": 1 if n_best is None else n_best}
+        self.config = resolve(self.options, None, model.generation_config)
+        self.scored = self.config.num_beams > 1
+        if n_best is not None and not self.scored:
+            least = max(2, n_best)
+            raise ValueError(f"scores come from beam search: num_beams must be at least {least}")
+        self.batch_tokens = batch_tokens
+        self.tokens = 0  # in the best hypotheses so far
+        self._calls = 0
+        self._lengths = Lengths.of(model, self.options, self.config)
+        self._blank = model.tokenizer.encode("")
+
+    def stream(self, lines: Iterable[str], ahead: int = AHEAD) -> Iterator[list[Hypothesis]]:
+        """The hypotheses of each line, in order; a blank line has one, empty, of score 0.
+
+        ahead: how many batches' worth of lines to read before the model works; 0: line by line.
+        """
+        for window in self._windows(lines, ahead * self.batch_tokens):
+            waiting = deque(window)
+            done: dict[Part, list[Output]] = {}
+            for batch in self._batches([part for parts in window for part in parts]):
+                done.update(zip(batch, self._run(batch), strict=True))
+                yield from self._finished(waiting, done)
+            yield from self._finished(waiting, done)  # where all lines are blank
+
+    def _windows(self, lines: Iterable[str], tokens: int) -> Iterator[list[list[Part]]]:
+        """The parts of successive lines, `tokens` of them or a little more at a time."""
+        window: list[list[Part]] = []
+        size = 0
+        for number, line in enumerate(lines, 1):
+            window.append(self._cut(number, line))
+            size += 1 + sum(len(part.ids) for part in window[-1])
+            if size >= tokens:
+                yield window
+                window, size = [], 0
+        if window:
+            yield window
+
+    def _cut(self, number: int, line: str) -> list[Part]:
+        encode = self.model.tokenizer.encode
+        ids = encode(line)
+        if not line.strip() or ids == self._blank:
+            return []
+        if len(ids) <= self._lengths.source:
+            return [Part(number, ids)]
+        code, text = split_language_code(line)  # every part needs it
+        texts = split_text(text, lambda part: len(encode(code + part)) <= self._lengths.source)
+        parts = [Part(number, encode(code + part)) for part in texts if part.strip()]
+        warnings.warn(
+            f"line {number} has {len(ids)} tokens, too many for this model: it is translated in "
+            f"{len(parts)} parts of at most {self._lengths.source}",
+            stacklevel=2,
+        )
+        return parts
+
+    def _batches(self, parts: list[Part]) -> Iterator[list[Part]]:
+        """Groups of about equal lengths, longest first so that memory grows only once."""
+        batch: list[Part] = []
+        tokens = 0
+        for part in sorted(parts, key=lambda part: len(part.ids), reverse=True):
+            full = tokens + len(part.ids) > self.batch_tokens
+            # One call has one length limit, and a line's limit must not depend on its neighbours.
+            if batch and (full or self._max_new(part) != self._max_new(batch[0])):
+                yield batch
+                batch, tokens = [], 0
+            batch.append(part)
+            tokens += len(part.ids)
+        if batch:
+            yield batch
+
+    def _max_new(self, part: Part) -> int | None:
+        return self._lengths.max_new_tokens(len(part.ids))
+
+    def _run(self, batch: list[Part]) -> list[list[Output]]:
+        """One call of the model: the hypotheses of each part."""
+        options = dict(self.options)
+        max_new = self._max_new(batch[0])
+        if max_new is not None:
+            options["max_new_tokens"] = max_new
+        if self.config.do_sample and self.config.seed is not None:
+            options["seed"] = (self.config.seed + self._calls) % 2**64  # not the same draws again
+        self._calls += 1
+        found = self.model.generate(
+            [part.ids for part in batch],
+            return_dict_in_generate=True,
+            output_scores=self.scored,
+            **options,
+        )
+        assert not isinstance(found, Tensor)  # return_dict_in_generate
+        n = self.config.num_return_sequences
+        rows = found.sequences.tolist()
+        scores = [math.nan] * len(rows)
+        if isinstance(found, GenerateBeamDecoderOnlyOutput) and found.sequences_scores is not None:
+            scores = found.sequences_scores.tolist()
+        outputs = [self._output(row, score) for row, score in zip(rows, scores, strict=True)]
+        hypotheses = [outputs[i : i + n] for i in range(0, len(outputs), n)]
+        for part, best_first in zip(batch, hypotheses, strict=True):
+            self.tokens += best_first[0].tokens
+            if any(output.tokens == max_new for output in best_first):
+                warnings.warn(
+                    f"line {part.line}: a translation has reached the model's maximum of "
+                    f"{max_new} tokens and may be cut",
+                    stacklevel=2,
+                )
+        return hypotheses
+
+    def _output(self, row: list[int], score: float) -> Output:
+        """row: the start token, what was generated, and fill behind its EOS."""
+        generated = row[1:]
+        ends = [i for i, token in enumerate(generated) if token in self.config.eos_token_id]
+        generated = generated[: ends[0] + 1] if ends else generated
+        return Output(self.model.tokenizer.decode(generated), score, len(generated))
+
+    def _finished(
+        self, waiting: deque[list[Part]], done: dict[Part, list[Output]]
+    ) -> Iterator[list[Hypothesis]]:
+        """Takes the lines off `waiting` that are done and have none before them that is not."""
+        while waiting and all(part in done for part in waiting[0]):
+            yield self._join([done.pop(part) for part in waiting.popleft()])
+
+    def _join(self, parts: list[list[Output]]) -> list[Hypothesis]:
+        """The hypotheses of a line: its parts' best, second best, ... one behind the other."""
+        if not parts:
+            return [Hypothesis("", 0.0)]
+        return [self._joined(outputs) for outputs in zip(*parts, strict=True)]
+
+    def _joined(self, outputs: tuple[Output, ...]) -> Hypothesis:
+        if len(outputs) == 1:
+            return Hypothesis(outputs[0].text, outputs[0].score)
+        a = self.config.length_penalty
+        total = sum(output.score * output.tokens**a for output in outputs)
+        score = total / sum(output.tokens for output in outputs) ** a
+        return Hypothesis(" ".join(output.text for output in outputs if output.text), score)
