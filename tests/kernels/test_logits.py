@@ -1,0 +1,108 @@
+"""scan_logits, ban_tokens and force_tokens against torch."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from decoding import _C
+from decoding._C import kernels
+from tests.conftest import assert_same_bits, assert_within_torch, random
+
+VOCABS = [1, 2, 15, 16, 17, 127, 128, 129, 1000, 32000]
+GROUP = 128
+
+
+def log_sum_exp(x: Tensor) -> Tensor:
+    return x.logsumexp(-1)
+
+
+def group_maxima(x: Tensor) -> Tensor:
+    groups = x.split(GROUP, dim=-1)
+    return torch.stack([group.max(-1).values for group in groups], dim=-1)
+
+
+@pytest.mark.parametrize("vocab", VOCABS)
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_equals_torch(isa: str, threads: int, vocab: int, scale: float) -> None:
+    x = random(3, vocab) * scale
+    maxima, sums, lse = kernels.scan_logits(x, isa=isa, threads=threads)
+    assert_same_bits(maxima, group_maxima(x))
+    assert_within_torch(log_sum_exp, lse, x)
+    assert_within_torch(log_sum_exp, maxima + sums.log(), torch.stack(_padded_groups(x), 1))
+
+
+def _padded_groups(x: Tensor) -> list[Tensor]:
+    missing = -x.shape[1] % GROUP
+    return list(torch.nn.functional.pad(x, (0, missing), value=-math.inf).split(GROUP, dim=1))
+
+
+@pytest.mark.parametrize("vocab", VOCABS)
+def test_a_row_does_not_depend_on_its_batch_or_the_threads(
+    isa: str, threads: int, vocab: int
+) -> None:
+    x = random(5, vocab)
+    x[1] = math.nan
+    together = kernels.scan_logits(x, isa=isa, threads=threads)
+    for row in (0, 2, 4):
+        alone = kernels.scan_logits(x[row : row + 1].clone(), isa=isa, threads=1)
+        for all_rows, one in zip(together, alone, strict=True):
+            assert_same_bits(all_rows[row : row + 1], one)
+
+
+@given(
+    st.sampled_from(_C.isas()),
+    st.sampled_from(VOCABS),
+    st.lists(
+        st.tuples(st.integers(0, 31999), st.sampled_from([math.nan, math.inf, -math.inf, 3e38])),
+        max_size=4,
+    ),
+    st.booleans(),
+)
+def test_what_is_not_finite_shows(
+    isa: str, vocab: int, specials: list[tuple[int, float]], empty: bool
+) -> None:
+    x = torch.full((1, vocab), -math.inf) if empty else random(1, vocab)
+    for place, value in specials:
+        x[0, place % vocab] = value
+    lse = float(kernels.scan_logits(x, isa=isa, threads=2)[2])
+    broken = bool(x.isnan().any()) or bool((x == math.inf).any())
+    assert (math.isnan(lse) or lse == math.inf) == broken
+    assert (lse == -math.inf) == bool((x == -math.inf).all())
+
+
+@pytest.mark.parametrize("vocab", VOCABS)
+def test_banned_tokens(isa: str, threads: int, vocab: int) -> None:
+    x = random(3, vocab)
+    ids = [0, vocab - 1, vocab // 2, vocab // 2]
+    masked = x.clone()
+    masked[:, ids] = -math.inf
+    ours = x.clone()
+    maxima, sums, lse = kernels.ban_tokens(ours, ids, isa=isa, threads=threads)
+    assert_same_bits(ours, masked)
+    assert_same_bits(lse, kernels.scan_logits(x, isa=isa, threads=1)[2])
+    expected = kernels.scan_logits(masked, isa=isa, threads=1)
+    assert_same_bits(maxima, expected[0])
+    assert_same_bits(sums, expected[1])
+
+
+@pytest.mark.parametrize("vocab", VOCABS)
+def test_forced_tokens(isa: str, threads: int, vocab: int) -> None:
+    x = random(4, vocab)
+    x[1, 0], x[2], x[3, -1] = math.nan, -math.inf, math.inf
+    before = kernels.scan_logits(x, isa=isa, threads=1)[2]
+    ids = [vocab - 1, 0]
+    forced = torch.full_like(x, -math.inf)
+    forced[:, ids] = 0.0
+    maxima, sums, lse = kernels.force_tokens(x, ids, isa=isa, threads=threads)
+    assert_same_bits(x, forced)
+    expected = kernels.scan_logits(forced, isa=isa, threads=1)
+    assert_same_bits(maxima, expected[0])
+    assert_same_bits(sums, expected[1])
+    assert lse[0] == 0.0
+    assert_same_bits(lse[1:], before[1:])

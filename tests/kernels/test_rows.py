@@ -1,0 +1,107 @@
+"""gather_live and accept_tokens against a few lines of Python."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from decoding import _C
+from decoding._C import kernels
+
+
+def ints(*values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+@given(
+    isa=st.sampled_from(_C.isas()),
+    threads=st.sampled_from([1, 2, 3]),
+    beams=st.integers(1, 4),
+    done=st.lists(st.booleans(), min_size=1, max_size=7),
+    steps=st.integers(0, 5),
+    data=st.data(),
+)
+def test_gather_live(
+    isa: str, threads: int, beams: int, done: list[bool], steps: int, data: st.DataObject
+) -> None:
+    sentences = len(done)
+    live = data.draw(st.lists(st.integers(0, sentences - 1), unique=True).map(sorted))
+    first, last = torch.arange(sentences) * 10, torch.arange(sentences * beams) + 100
+    words = torch.arange(sentences * beams) + 1000
+    listed = ints(*live)
+    count, ids, at, random_row = kernels.gather_live(
+        ints(*done), first.int(), last.int(), words.int(), listed,
+        steps=steps, isa=isa, threads=threads,
+    )  # fmt: skip
+    kept = [sentence for sentence in live if not done[sentence]]
+    slots = [sentence * beams + beam for sentence in kept for beam in range(beams)]
+    assert listed[:count].tolist() == kept
+    assert ids[: len(slots)].tolist() == [100 + slot for slot in slots]
+    assert at[: len(slots)].tolist() == [10 * (slot // beams) + steps for slot in slots]
+    assert random_row[: len(slots)].tolist() == [1000 + slot for slot in slots]
+
+
+class Accepted:
+    """Three sentences of two rows; the second one is no longer live."""
+
+    def __init__(self) -> None:
+        self.state = {
+            "tokens": torch.full((4, 6), -7, dtype=torch.int32),
+            "length": torch.zeros(6, dtype=torch.int32),
+            "done": ints(0, 1, 0),
+            "fault": torch.zeros(3, dtype=torch.int32),
+        }
+
+    def step(
+        self, step: int, ids: list[int], lse: list[float], *, fallback: int, isa: str, threads: int
+    ) -> None:
+        kernels.accept_tokens(
+            torch.zeros(4), ints(*ids), torch.tensor(lse), ints(0, 2), eos=[8, 9],
+            state=self.state, pad=1, fallback=fallback, step=step, max_new=3,
+            isa=isa, threads=threads,
+        )  # fmt: skip
+
+    def __getitem__(self, name: str) -> list[int]:
+        return self.state[name].tolist()
+
+
+def test_rows_end_by_eos_and_by_length(isa: str, threads: int) -> None:
+    rows, fine = Accepted(), [0.0] * 4
+    rows.step(1, [5, 8, 6, 7], fine, fallback=-1, isa=isa, threads=threads)
+    assert rows["length"] == [0, 1, 0, 0, 0, 0] and rows["done"] == [0, 1, 0]
+    rows.step(2, [9, 5, 6, 7], [0.0, math.nan, 0.0, 0.0], fallback=-1, isa=isa, threads=threads)
+    assert rows["length"] == [2, 1, 0, 0, 0, 0] and rows["done"] == [1, 1, 0]
+    rows.step(3, [5, 5, 6, 9], fine, fallback=-1, isa=isa, threads=threads)
+    assert rows["length"] == [2, 1, 0, 0, 3, 3] and rows["done"] == [1, 1, 1]
+    assert rows["fault"] == [0, 0, 0]
+    untouched = [-7, -7]
+    assert rows["tokens"] == [
+        [5, 8, *untouched, 6, 7],
+        [9, 1, *untouched, 6, 7],
+        [1, 1, *untouched, 6, 9],
+        [-7] * 6,
+    ]
+
+
+def test_broken_logits_are_a_fault(isa: str, threads: int) -> None:
+    for value in (math.nan, math.inf):
+        rows = Accepted()
+        rows.step(1, [5] * 4, [0.0] * 4, fallback=0, isa=isa, threads=threads)
+        rows.step(2, [5] * 4, [0.0, 0.0, 0.0, value], fallback=0, isa=isa, threads=threads)
+        assert rows["fault"] == [0, 0, 2]
+        assert rows["length"] == [0, 0, 0, 0, 0, 2]
+
+
+def test_nothing_left_to_choose(isa: str, threads: int) -> None:
+    empty = [0.0, -math.inf, 0.0, 0.0]
+    rows = Accepted()
+    rows.step(2, [5, -1, 5, 5], empty, fallback=-1, isa=isa, threads=threads)
+    assert rows["fault"] == [-2, 0, 0]
+    rows = Accepted()
+    rows.step(2, [5, -1, 5, 5], empty, fallback=0, isa=isa, threads=threads)
+    assert rows["fault"] == [0, 0, 0]
+    assert rows["tokens"][1] == [5, 0, -7, -7, 5, 5]
