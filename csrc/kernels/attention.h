@@ -11,6 +11,8 @@
 
 namespace decoding {
 
+constexpr int kMaxHeadDim = 256;
+
 // Every token attends to the tokens of its own sentence (causal: to those up to itself).
 template <typename T>
 struct PackedAttentionParams {

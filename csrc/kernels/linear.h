@@ -1,9 +1,9 @@
 // y = activation(x W^T + bias) + residual.
 //
 // W [N, K] is packed once, at load: panels of kPanel outputs, each [K, kPanel], zero behind N; so a
-// product of few rows reads every weight once, in order. Each sum runs over K in ascending order,
-// one fused multiply-add at a time, whatever the number of rows: a row's result never depends on
-// its neighbours.
+// product of few rows reads every weight once, in order. The order in which a sum over K is added
+// up depends on K alone, never on the number of rows: a row's result never depends on its
+// neighbours.
 #pragma once
 
 #include "core/types.h"

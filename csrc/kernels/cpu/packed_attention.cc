@@ -1,0 +1,155 @@
+// A block of keys is transposed and a block of values copied onto the stack once for many queries;
+// both products then are those of kernels/cpu/tile.h. Blocks begin at the sentence's first token,
+// so a sentence's numbers do not depend on where it stands in the batch.
+#include <cstdint>
+
+#include "kernels/attention.h"
+#include "kernels/cpu/softmax.h"
+#include "kernels/cpu/stream.h"
+#include "kernels/cpu/tile.h"
+
+namespace decoding {
+namespace cpu {
+namespace {
+
+constexpr int kBlock = 64;    // positions
+constexpr int kQueries = 96;  // that pass over a block together
+
+// Turns a square of registers around its diagonal: rows and lanes that differ in one bit of their
+// index change places, bit by bit.
+void transpose(Floats (&rows)[kLanes]) {
+  for (int bit = 1; bit < kLanes; bit *= 2) {
+    const Ints odd = (lane_ids() & bit) != 0;
+    for (int i = 0; i < kLanes; ++i) {
+      if (i & bit) continue;
+      const Floats low = rows[i], high = rows[i + bit];
+      rows[i] = odd ? __builtin_shuffle(high, lane_ids() ^ bit) : low;
+      rows[i + bit] = odd ? high : __builtin_shuffle(low, lane_ids() ^ bit);
+    }
+  }
+}
+
+// to[d][i] = from[i][d] for i < count, zero for the other i < kBlock; a whole number of vectors
+// of d is written.
+void transpose_block(Rows<const float> from, int count, int dim, float* to) {
+  for (int i = 0; i < kBlock; i += kLanes) {
+    for_vectors(dim, [&](int d, auto... tail) {
+      Floats square[kLanes];
+      for (int j = 0; j < kLanes; ++j) {
+        square[j] = i + j < count ? load(from.data + (i + j) * from.stride + d, tail...) : Floats{};
+      }
+      transpose(square);
+      for (int j = 0; j < kLanes; ++j) store(to + (d + j) * kBlock + i, square[j]);
+    });
+  }
+}
+
+// Queries of one sentence and head, with all that is kept of them between blocks of positions.
+// Their vectors are padded to `width` elements, a whole number of registers.
+struct Queries {
+  alignas(64) float q[kQueries * kMaxHeadDim];    // scaled
+  alignas(64) float sum[kQueries * kMaxHeadDim];  // of the weighted values
+  OnlineSoftmax softmax[kQueries];
+  int dim, width;
+};
+
+struct Block {
+  alignas(64) float keys[kMaxHeadDim * kBlock];    // [dim, kBlock]
+  alignas(64) float values[kBlock * kMaxHeadDim];  // [kBlock, width]
+  int count;
+};
+
+// Lets the `rows` queries from `begin` on attend to a block, of which query r sees the first
+// `seen` + r positions.
+void attend(Queries& queries, int begin, int rows, const Block& block, int seen) {
+  const size_t width = queries.width;
+  alignas(64) float scores[kTileRows * kBlock] = {};
+  float* sums = queries.sum + begin * width;
+  multiply_rows(rows, {queries.q + begin * width, width}, {block.keys, kBlock}, {scores, kBlock},
+                queries.dim, kBlock, [](int) {});
+  for (int r = 0; r < rows; ++r) {
+    const int visible = std::min(seen + r, block.count);
+    float* row = scores + r * kBlock;
+    for (int i = 0; i < kBlock; i += kLanes) {
+      store(row + i, lane_ids() + i < visible ? load(row + i) : broadcast(-__builtin_inff()));
+    }
+    const float rescale = queries.softmax[begin + r].template weigh<kBlock>(row);
+    for (size_t d = r * width; d < (r + 1) * width; d += kLanes) {
+      store(sums + d, load(sums + d) * rescale);
+    }
+  }
+  multiply_rows(rows, {scores, kBlock}, {block.values, width}, {sums, width}, block.count,
+                queries.width, [](int) {});
+}
+
+// Queries [begin, end) of one sentence of `length` tokens, end - begin <= kQueries; q, k, v and y
+// begin at its first token and at the head.
+void attend(const PackedAttentionParams<float>& p, const float* q, const float* k, const float* v,
+            float* y, int length, int begin, int end) {
+  const int count = end - begin;
+  const size_t stride = p.stride, width = (p.head_dim + kLanes - 1) / kLanes * kLanes;
+  Queries queries;
+  queries.dim = p.head_dim;
+  queries.width = width;
+  for (int r = 0; r < count; ++r) {
+    queries.softmax[r] = {};
+    for_vectors(p.head_dim, [&](int d, auto... tail) {
+      store(queries.q + r * width + d, load(q + (begin + r) * stride + d, tail...) * p.scale);
+      store(queries.sum + r * width + d, Floats{});
+    });
+  }
+  Block block;
+  const int reach = p.causal ? end : length;
+  for (int position = 0; position < reach; position += kBlock) {
+    block.count = std::min(kBlock, length - position);
+    transpose_block({k + position * stride, stride}, block.count, p.head_dim, block.keys);
+    for (int i = 0; i < block.count; ++i) {
+      for_vectors(p.head_dim, [&](int d, auto... tail) {
+        store(block.values + i * width + d, load(v + (position + i) * stride + d, tail...));
+      });
+    }
+    // A query that sees nothing of the block must not meet it.
+    const int first = p.causal ? std::max(0, position - begin) : 0;
+    const int tiles = (count - first + kTileRows - 1) / kTileRows;
+    for (int tile = 0; tile < tiles; ++tile) {
+      const int top = first + tile * (count - first) / tiles;
+      const int bottom = first + (tile + 1) * (count - first) / tiles;
+      const int seen = p.causal ? begin + top + 1 - position : block.count;
+      attend(queries, top, bottom - top, block, seen);
+    }
+  }
+  for (int r = 0; r < count; ++r) {
+    const float normaliser = queries.softmax[r].normaliser();
+    for_vectors(p.head_dim, [&](int d, auto... tail) {
+      store(y + static_cast<size_t>(begin + r) * p.heads * p.head_dim + d,
+            load(queries.sum + r * width + d) * normaliser, tail...);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace cpu
+
+template <typename T, cpu::Isa isa>
+void packed_attention(cpu::Stream<isa>& stream, const PackedAttentionParams<T>& p) {
+  // Work is dealt out like cards, so that long sentences and late, costly queries spread evenly.
+  int card = 0;
+  for (int sentence = 0; sentence < p.sentences; ++sentence) {
+    const size_t row = p.offsets[sentence];
+    const int length = p.offsets[sentence + 1] - p.offsets[sentence];
+    for (int begin = 0; begin < length; begin += cpu::kQueries) {
+      for (int head = 0; head < p.heads; ++head, ++card) {
+        if (card % stream.size() != stream.rank()) continue;
+        const size_t at = row * p.stride + head * p.head_dim;
+        cpu::attend(p, p.q + at, p.k + at, p.v + at, p.y + (row * p.heads + head) * p.head_dim,
+                    length, begin, std::min(begin + cpu::kQueries, length));
+      }
+    }
+  }
+  stream.barrier();
+}
+
+template void packed_attention(cpu::Stream<cpu::Isa::DECODING_ISA>&,
+                               const PackedAttentionParams<float>&);
+
+}  // namespace decoding

@@ -1,0 +1,188 @@
+// The vector vocabulary of the CPU kernels, in the widest registers of the instruction set that the
+// file is compiled for. GCC's vector extensions carry most of it: operators work lane by lane, a
+// scalar operand is repeated, and `mask ? a : b` selects.
+//
+// Everything stands in an anonymous namespace: every source is compiled once per instruction set,
+// and the linker must never take the code of one for another's.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
+namespace decoding::cpu {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+
+using Floats [[gnu::vector_size(4 * kLanes)]] = float;
+using Ints [[gnu::vector_size(4 * kLanes)]] = int32_t;
+
+inline Floats broadcast(float value) { return value - Floats{}; }  // x - 0 is x, even for -0
+
+inline Ints lane_ids() {
+  Ints ids;
+  for (int lane = 0; lane < kLanes; ++lane) ids[lane] = lane;
+  return ids;
+}
+
+inline Floats load(const float* from) {
+  Floats value;
+  __builtin_memcpy(&value, from, sizeof value);
+  return value;
+}
+
+inline void store(float* to, Floats value) { __builtin_memcpy(to, &value, sizeof value); }
+
+// The first `count` < kLanes elements, zero in the other lanes; memory behind them is not touched.
+inline Floats load(const float* from, int count) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), from);
+#elif defined(__AVX2__)
+  return _mm256_maskload_ps(from, (__m256i)(lane_ids() < count));
+#else
+  Floats value = {};
+  for (int lane = 0; lane < count; ++lane) value[lane] = from[lane];
+  return value;
+#endif
+}
+
+inline void store(float* to, Floats value, int count) {
+#if defined(__AVX512F__)
+  _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1u << count) - 1), value);
+#elif defined(__AVX2__)
+  _mm256_maskstore_ps(to, (__m256i)(lane_ids() < count), value);
+#else
+  for (int lane = 0; lane < count; ++lane) to[lane] = value[lane];
+#endif
+}
+
+// a * b + c, rounded once where the hardware can. Spelt out, because whether a compiler fuses an
+// expression may depend on the code around it, and equal rows must give equal bits.
+inline Floats fma(Floats a, Floats b, Floats c) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_ps(a, b, c);
+#elif defined(__AVX2__)
+  return _mm256_fmadd_ps(a, b, c);
+#elif defined(__ARM_NEON)
+  return vfmaq_f32(c, a, b);
+#else
+  return a * b + c;
+#endif
+}
+
+inline Floats fma(float a, Floats b, Floats c) { return fma(broadcast(a), b, c); }
+
+// Where one operand is NaN, the second one comes out.
+inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
+inline Floats min(Floats a, Floats b) { return a < b ? a : b; }
+
+inline Floats bits(Ints x) { return __builtin_bit_cast(Floats, x); }
+inline Ints bits(Floats x) { return __builtin_bit_cast(Ints, x); }
+
+inline Floats abs(Floats x) { return bits(bits(x) & 0x7fffffff); }
+inline Floats with_sign_of(Floats sign, Floats magnitude) {
+  return bits((bits(sign) & INT32_MIN) | bits(magnitude));
+}
+
+// Calls use(i, count...) for all vectors of `size` elements: without a count for whole ones, with
+// the number of elements for a last one that is not.
+template <typename Use>
+inline void for_vectors(int size, Use&& use) {
+  int i = 0;
+  for (; i + kLanes <= size; i += kLanes) use(i);
+  if (i < size) use(i, size - i);
+}
+
+// Across the lanes, halves first: the order is fixed.
+template <typename Combine>
+inline float reduce(Floats x, Combine combine) {
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    x = combine(x, __builtin_shuffle(x, (lane_ids() + half) & (kLanes - 1)));
+  }
+  return x[0];
+}
+
+inline float sum_of(Floats x) {
+  return reduce(x, [](Floats a, Floats b) { return a + b; });
+}
+
+inline float max_of(Floats x) {
+  return reduce(x, [](Floats a, Floats b) { return max(a, b); });
+}
+
+// The coefficients below are our own: minimax fits (Lawson's iteration on Chebyshev nodes, in
+// 40-digit arithmetic) of the relative error in the result, rounded to float.
+
+// Within 1 ulp; 0 below -104, infinity above 88.7, NaN for NaN.
+inline Floats exp(Floats x) {
+  x = x > 90.0f ? broadcast(90.0f) : x;
+  x = x < -105.0f ? broadcast(-105.0f) : x;
+  // x = n ln 2 + r with |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to an integer, which then stands
+  // in the low bits; ln 2 is split so that n * 0.693145752 is exact.
+  const Floats shifter = broadcast(12582912.0f);
+  const Floats shifted = fma(1.44269504f, x, shifter);
+  const Floats n = shifted - shifter;
+  Floats r = fma(-0.693145752f, n, x);
+  r = fma(-1.42860677e-6f, n, r);
+  // e^r = 1 + r + r^2 p(r)
+  Floats p = broadcast(0.00138143206f);
+  p = fma(p, r, broadcast(0.00836885069f));
+  p = fma(p, r, broadcast(0.0416684002f));
+  p = fma(p, r, broadcast(0.166665196f));
+  p = fma(p, r, broadcast(0.49999994f));
+  p = fma(r * r, p, r) + 1.0f;
+  // Times 2^n in two steps, so that results below the normal range round once and do not wrap.
+  const Ints power = bits(shifted) - bits(shifter);
+  const Ints half = power >> 1;
+  return p * bits((half + 127) << 23) * bits((power - half + 127) << 23);
+}
+
+// Within 2 ulp. Near zero x + x^3 p(x^2), so that small values keep their precision.
+inline Floats tanh(Floats x) {
+  const Floats a = abs(x), z = x * x;
+  Floats p = broadcast(-0.00589514989f);
+  p = fma(p, z, broadcast(0.0207959637f));
+  p = fma(p, z, broadcast(-0.0537838265f));
+  p = fma(p, z, broadcast(0.133319244f));
+  p = fma(p, z, broadcast(-0.333332986f));
+  const Floats near = fma(p * z, a, a);
+  const Floats far = 1.0f - 2.0f / (exp(a + a) + 1.0f);
+  return with_sign_of(x, a < 0.6f ? near : far);
+}
+
+// Within 2 ulp. Near zero x + x p(x^2), beyond 1 - e^q(x) where q fits log(erfc(x)) up to 4.
+inline Floats erf(Floats x) {
+  const Floats a = abs(x), z = x * x;
+  Floats p = broadcast(7.85385419e-05f);
+  p = fma(p, z, broadcast(-0.000801019138f));
+  p = fma(p, z, broadcast(0.00518832728f));
+  p = fma(p, z, broadcast(-0.026853811f));
+  p = fma(p, z, broadcast(0.112835854f));
+  p = fma(p, z, broadcast(-0.37612626f));
+  p = fma(p, z, broadcast(0.128379166f));
+  const Floats near = fma(p, a, a);
+  const Floats b = a > 4.0f ? broadcast(4.0f) : a;
+  Floats q = broadcast(0.000188822829f);
+  q = fma(q, b, broadcast(-0.00297243474f));
+  q = fma(q, b, broadcast(0.0219404027f));
+  q = fma(q, b, broadcast(-0.103327289f));
+  q = fma(q, b, broadcast(-0.637883127f));
+  q = fma(q, b, broadcast(-1.12725139f));
+  q = fma(q, b, broadcast(-0.000300436863f));
+  const Floats far = 1.0f - exp(q);
+  return with_sign_of(x, a < 1.0f ? near : far);
+}
+
+}  // namespace
+}  // namespace decoding::cpu

@@ -1,0 +1,94 @@
+"""What all tests share: devices and threads to run on, and the one rule of what is close enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis
+import pytest
+import torch
+from torch import Tensor
+
+from decoding import _C
+
+hypothesis.settings.register_profile("decoding", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("decoding")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="there is no NVIDIA GPU"))
+
+
+@pytest.fixture(params=_C.isas())
+def isa(request: pytest.FixtureRequest) -> str:
+    """Each instruction set that this machine runs."""
+    return str(request.param)
+
+
+@pytest.fixture(params=[1, 2, 3])
+def threads(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    """Normal numbers, the same for equal seeds."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def poison(*shape: int) -> Tensor:
+    """Memory that nobody may read before it is written."""
+    return torch.full(shape, float("nan"))
+
+
+def assert_same_bits(ours: Tensor, expected: Tensor, what: str = "") -> None:
+    """Equal to the bit, so that -0 is not 0 and NaN is NaN."""
+    assert ours.shape == expected.shape and ours.dtype == expected.dtype == torch.float32
+    differs = ours.contiguous().view(torch.int32) != expected.contiguous().view(torch.int32)
+    assert not differs.any(), (
+        f"{what}: {int(differs.sum())} of {differs.numel()} differ, first at "
+        f"{differs.nonzero()[0].tolist()}: {ours[differs][0]} instead of {expected[differs][0]}"
+    )
+
+
+def assert_within_torch(op: Callable[..., Tensor], ours: Tensor, *inputs: Any) -> None:
+    """Passes when `ours` is at most twice as wrong as torch, plus one rounding step.
+
+    op: the operator in a few lines of torch; it is called with `inputs` as they are and once with
+    all floating point tensors among them in float64, which gives the exact result.
+    """
+    theirs = op(*inputs)
+    exact = op(*(_upcast(value) for value in inputs))
+    assert ours.shape == exact.shape, f"shape {list(ours.shape)}, not {list(exact.shape)}"
+    if ours.numel() == 0:
+        return
+    finite = exact.isfinite()
+    wrong_place = ours.isfinite() != finite
+    wrong_value = ~finite & ~wrong_place & (ours != exact) & ~(ours.isnan() & exact.isnan())
+    for places in (wrong_place, wrong_value):
+        assert not places.any(), _report(op, ours, exact, places)
+    if not finite.any():
+        return
+    error = (ours.double() - exact).abs().where(finite, 0.0)
+    allowed = 2 * (theirs.double() - exact).abs().where(finite, 0.0).max()
+    allowed += torch.finfo(theirs.dtype).eps * exact[finite].abs().max()
+    assert error.max() <= allowed, (
+        _report(op, ours, exact, error == error.max())
+        + f", error {error.max():.3g} > {allowed:.3g}"
+    )
+
+
+def _upcast(value: Any) -> Any:
+    floating = isinstance(value, Tensor) and value.is_floating_point()
+    return value.double() if floating else value
+
+
+def _report(op: Callable[..., Tensor], ours: Tensor, exact: Tensor, places: Tensor) -> str:
+    at = tuple(places.nonzero()[0].tolist())
+    return (
+        f"{op.__name__}, {ours.dtype}, shape {list(ours.shape)}: at {list(at)} "
+        f"{ours[at].item():.9g} instead of {exact[at].item():.9g}"
+    )
