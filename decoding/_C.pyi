@@ -1,11 +1,13 @@
 """The compiled engine. Tensors are contiguous CPU tensors; shapes use the letters of csrc/README.md."""
 
 from collections.abc import Sequence
+from types import ModuleType
 
 from torch import Tensor
 
 from decoding.models.spec import ModelSpec
 
+kernels: ModuleType  # each kernel alone, for tests and benchmarks: csrc/bindings/{layers,search}.cc
 sources_hash: str  # of the C++ sources that the engine was built from
 
 class Error(RuntimeError): ...

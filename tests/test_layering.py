@@ -113,18 +113,10 @@ def test_imports_point_downward(folder: str) -> None:
     assert not any(wrong.values()), wrong
 
 
-def test_only_the_session_touches_the_engine() -> None:
-    users = {
-        path.relative_to(ROOT).as_posix()
-        for path in python_files("decoding")
-        if any(inside(name, "decoding._C") for name in imports(path))
-    }
-    assert users <= {
-        "decoding/__init__.py",
-        "decoding/session.py",
-        "decoding/memory.py",
-        "decoding/search/strategies.py",
-    }, users
+def test_text_does_not_touch_the_engine() -> None:
+    text = [ROOT / f"decoding/{name}.py" for name in ("translate", "tokenizers", "splitting")]
+    for path in [*text, *(ROOT / "decoding/cli").rglob("*.py")]:
+        assert not any(inside(name, "decoding._C") for name in imports(path)), path
 
 
 def test_the_rules_can_fail() -> None:

@@ -1,0 +1,76 @@
+"""The compiled engine: absent, out of date, and as its stub describes it."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import decoding
+from decoding import _C
+from decoding.sources import check_built, sources_hash
+
+PACKAGE = Path(decoding.__file__).parent
+
+
+def test_a_missing_engine_is_named_with_the_command(tmp_path: Path) -> None:
+    shutil.copytree(PACKAGE, tmp_path / "decoding", ignore=shutil.ignore_patterns("_C*.so"))
+    run = subprocess.run(
+        [sys.executable, "-c", "import decoding"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert run.returncode != 0
+    assert "engine is missing" in run.stderr and "pip install -e ." in run.stderr
+
+
+def test_an_old_engine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not (PACKAGE.parent / "csrc").is_dir():
+        pytest.skip("an installed wheel has no sources beside it")
+    check_built(PACKAGE)
+    monkeypatch.setattr(_C, "sources_hash", "of other sources")
+    with pytest.raises(ImportError, match="older than .*csrc.*pip install -e"):
+        check_built(PACKAGE)
+
+
+def test_every_change_of_a_source_changes_the_hash(tmp_path: Path) -> None:
+    (tmp_path / "a.cc").write_text("int a;")
+    first = sources_hash(tmp_path)
+    (tmp_path / "README.md").write_text("not compiled")
+    assert sources_hash(tmp_path) == first
+    (tmp_path / "a.cc").write_text("int b;")
+    second = sources_hash(tmp_path)
+    (tmp_path / "a.cc").rename(tmp_path / "b.cc")
+    assert len({first, second, sources_hash(tmp_path)}) == 3
+
+
+def test_models_cannot_be_imported_under_a_second_name() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", "import models"], cwd=PACKAGE.parent, capture_output=True, text=True
+    )
+    assert "decoding.models" in run.stderr and run.returncode != 0
+
+
+def names(body: list[ast.stmt]) -> set[str]:
+    """What a stub's module or class defines, private names apart."""
+    found = set()
+    for node in body:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
+    return {name for name in found if not name.startswith("_")}
+
+
+def public(thing: object) -> set[str]:
+    return {name for name in dir(thing) if not name.startswith("_")}
+
+
+def test_the_stub_names_what_the_module_has() -> None:
+    stub = ast.parse((PACKAGE / "_C.pyi").read_text())
+    assert names(stub.body) == public(_C)
+    for node in stub.body:
+        if isinstance(node, ast.ClassDef) and node.name != "Error":
+            assert names(node.body) == public(getattr(_C, node.name)), node.name
