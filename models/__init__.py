@@ -5,8 +5,11 @@ A leaf of the project: it imports torch and nothing else of ours.
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,12 @@ from decoding.models.spec import ModelSpec
 
 __all__ = ["Loaded", "ModelSpec", "load"]
 
+# Hugging Face's architecture and model_type, and the file in importers/.
+FAMILIES = (
+    ("MarianMTModel", "marian", "marian"),
+    ("GPT2LMHeadModel", "gpt2", "gpt2"),
+)
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -26,9 +35,9 @@ class Loaded:
 
     architecture: str  # as in config.json: "MarianMTModel", "GPT2LMHeadModel"
     spec: ModelSpec
-    state: dict[str, Tensor]  # canonical names, float32, contiguous, on the CPU
-    config: dict[str, Any]  # config.json
-    generation_config: dict[str, Any]  # generation_config.json, or {} where there is none
+    state: dict[str, Tensor]  # canonical names, float32, on the CPU
+    config: dict[str, Any]  # config.json, with the family's defaults where it is silent
+    generation_config: dict[str, Any]  # generation_config.json; without one, `config`, as there
     directory: Path | None  # None for a model that was in memory
 
 
@@ -38,8 +47,90 @@ def load(source: str | os.PathLike[str] | object) -> Loaded:
     Of a model in memory only `.config.to_dict()`, `.generation_config.to_dict()` and
     `.state_dict()` are used. Its weights are copied.
 
-    Raises FileNotFoundError when a file of the directory is missing, ValueError when the
-    architecture, an option of the configuration or a tensor is not what we implement; the message
-    names it.
+    Raises FileNotFoundError when a file of the directory is missing, TypeError when `source` is
+    neither, ValueError when the architecture, an option of the configuration or a tensor is not
+    what we implement; the message names it.
     """
-    raise NotImplementedError
+    if isinstance(source, (str, os.PathLike)):
+        return load_directory(Path(source))
+    if not hasattr(source, "state_dict") or not hasattr(source, "config"):
+        raise TypeError(
+            f"expected a model directory or a transformers model, got {type(source).__name__}"
+        )
+    generation_config = getattr(source, "generation_config", None)
+    return convert(
+        type(source).__name__,
+        source.config.to_dict(),
+        None if generation_config is None else generation_config.to_dict(),
+        source.state_dict(),
+        None,
+    )
+
+
+def load_directory(directory: Path) -> Loaded:
+    from decoding.models.weights import read
+
+    if not directory.is_dir():
+        raise FileNotFoundError(
+            f"{directory} is no directory: models are read from a local one, never downloaded"
+        )
+    config = read_json(directory / "config.json")
+    generation = directory / "generation_config.json"
+    return convert(
+        architecture_of(config),
+        config,
+        read_json(generation) if generation.is_file() else None,
+        read(directory),
+        directory,
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing: is this a Hugging Face model directory?")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a JSON object, got {type(content).__name__}")
+    return content
+
+
+def architecture_of(config: Mapping[str, Any]) -> str:
+    """The first of "architectures", or what "model_type" stands for where there are none."""
+    architectures = config.get("architectures")
+    if architectures:
+        return str(architectures[0])
+    model_type = config.get("model_type")
+    by_type = {family: architecture for architecture, family, _ in FAMILIES}
+    return by_type.get(str(model_type), f"of model_type {model_type!r}")
+
+
+def convert(
+    architecture: str,
+    config: dict[str, Any],
+    generation_config: dict[str, Any] | None,
+    state: Mapping[str, Tensor],
+    directory: Path | None,
+) -> Loaded:
+    from decoding.models.weights import Checkpoint
+
+    importers = {name: importer for name, _, importer in FAMILIES}
+    if architecture not in importers:
+        raise ValueError(
+            f"the architecture {architecture} is not supported, only {', '.join(importers)}"
+        )
+    if config.get("quantization_config") is not None:
+        raise ValueError("config.json: quantization_config is not supported, only float weights")
+    importer = import_module(f"decoding.models.importers.{importers[architecture]}")
+    config = {**importer.DEFAULTS, **config}
+    spec, canonical = importer.convert(config, Checkpoint(state))
+    return Loaded(
+        architecture=architecture,
+        spec=spec,
+        state=canonical,
+        config=config,
+        generation_config=config if generation_config is None else generation_config,
+        directory=directory,
+    )

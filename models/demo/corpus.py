@@ -68,11 +68,20 @@ class Packed:
 def encode(model: bytes, lines: list[str], dropout: float = 0.0, seed: int = 0) -> Packed:
     """dropout: the rate of BPE-dropout (Provilkov et al. 2020)."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    sampling = {"enable_sampling": True, "alpha": dropout, "nbest_size": -1} if dropout else {}
     rows: list[list[int]] = []
 
     def run() -> None:
-        rows.extend(processor.encode(lines, out_type=int, add_eos=True, num_threads=1, **sampling))
+        rows.extend(
+            processor.encode(
+                lines,
+                out_type=int,
+                add_eos=True,
+                num_threads=1,
+                enable_sampling=dropout > 0,
+                alpha=dropout,
+                nbest_size=-1,
+            )
+        )
 
     # SentencePiece seeds its generator once a thread: a thread of its own makes `seed` count.
     sentencepiece.set_random_generator_seed(seed)

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from decoding.models.demo.corpus import EOS, UNK
+from decoding.models.importers import marian
 from decoding.models.spec import ModelSpec
 from decoding.models.transformer import Transformer
 
@@ -100,37 +101,9 @@ def config(spec: ModelSpec, pad: int) -> dict[str, Any]:
 
 def marian_state(model: Transformer) -> dict[str, Tensor]:
     """Marian's names in float16; the tied table once, no sinusoids: both are made on loading."""
-    state = {"model.shared.weight": model.decoder.embed.tokens}
-    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
-        for index, layer in enumerate(stack.layers):
-            prefix = f"model.{side}.layers.{index}"
-            blocks = {
-                "self_attn": layer.self_attention,
-                "encoder_attn": layer.cross_attention,
-            }
-            for name, block in blocks.items():
-                if block is not None:
-                    state |= attention_state(f"{prefix}.{name}", block)
-            for name, module in (
-                ("fc1", layer.feed_forward.up),
-                ("fc2", layer.feed_forward.down),
-                ("final_layer_norm", layer.feed_forward.norm),
-            ):
-                state[f"{prefix}.{name}.weight"] = module.weight
-                state[f"{prefix}.{name}.bias"] = module.bias
-    return {name: tensor.detach().cpu().to(torch.float16).clone() for name, tensor in state.items()}
-
-
-def attention_state(prefix: str, block: Any) -> dict[str, Tensor]:
-    """Stacked projections split again: q, k, v or q and k, v."""
-    state: dict[str, Tensor] = {}
-    for kind in ("weight", "bias"):
-        if hasattr(block, "qkv"):
-            q, k, v = getattr(block.qkv, kind).chunk(3)
-        else:
-            q, (k, v) = getattr(block.q, kind), getattr(block.kv, kind).chunk(2)
-        out, norm = getattr(block.out, kind), getattr(block.norm, kind)
-        named = {"q_proj": q, "k_proj": k, "v_proj": v, "out_proj": out}
-        state |= {f"{prefix}.{name}.{kind}": tensor for name, tensor in named.items()}
-        state[f"{prefix}_layer_norm.{kind}"] = norm
-    return state
+    state = {marian.SHARED: model.decoder.embed.tokens.detach()}
+    for name, tensor in model.state_dict().items():
+        if ".layers." in name:
+            stored = marian.stored_names(name)
+            state |= dict(zip(stored, tensor.chunk(len(stored)), strict=True))
+    return {name: tensor.to("cpu", torch.float16, copy=True) for name, tensor in state.items()}

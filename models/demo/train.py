@@ -101,8 +101,8 @@ def loss(
     )
     hidden = model.decode(model.encode(source, mask), mask, target)
     # Only labels, no padding, pay for the large product with the output table.
-    hidden = hidden.unflatten(0, (2, -1)).flatten(1, 2)[:, batch.places]
-    log_p = model.output(hidden).float().log_softmax(-1)  # [2, labels, V]
+    hidden = hidden.view(2, -1, hidden.shape[-1])[:, batch.places]
+    log_p: Tensor = model.output(hidden).float().log_softmax(-1)  # [2, labels, V]
     labels = batch.labels.expand(2, -1)[..., None]
     likelihood = log_p.gather(-1, labels).mean()
     total = -(1 - SMOOTHING) * likelihood - SMOOTHING * log_p.mean()
@@ -142,9 +142,9 @@ class Trainer:
 
     def __init__(self, model: Transformer, args: argparse.Namespace, rate: float) -> None:
         self.model, self.args, self.rate = model, args, rate
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
         self.average = copy.deepcopy(model).eval()
-        self.averaged = [p for p in self.average.parameters() if p.requires_grad]
+        self.averaged: list[Tensor] = [p for p in self.average.parameters() if p.requires_grad]
         self.average.requires_grad_(False)
         self.device = model.output.weight.device
         self.optimizer = torch.optim.AdamW(
@@ -163,7 +163,7 @@ class Trainer:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=cuda):
             value = loss(self.model, batch, args.r_drop, teacher, args.distil)
         self.optimizer.zero_grad(set_to_none=True)
-        value.backward()
+        torch.autograd.backward(value)
         nn.utils.clip_grad_norm_(self.parameters, 1.0, foreach=True)
         self.optimizer.step()
         # Early on the average must forget the random start.

@@ -1,0 +1,439 @@
+"""Checkpoints as they are found: file layouts, stored types, names, and everything refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import decoding.models
+from decoding.models import load
+from decoding.models.weights import module, pack, panels, shapes
+
+State = dict[str, Tensor]
+Config = dict[str, Any]
+FLOATS = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+SHARED = "model.shared.weight"
+ENCODER = "model.encoder.embed_tokens.weight"
+DECODER = "model.decoder.embed_tokens.weight"
+OUTPUT = "lm_head.weight"
+
+
+def marian(**options: Any) -> Any:
+    torch.manual_seed(0)
+    settings = {
+        "vocab_size": 30, "d_model": 16, "encoder_layers": 1, "decoder_layers": 2,
+        "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 24,
+        "decoder_ffn_dim": 24, "max_position_embeddings": 12, "pad_token_id": 29,
+        "decoder_start_token_id": 29,
+    }  # fmt: skip
+    return transformers.MarianMTModel(transformers.MarianConfig(**settings | options))
+
+
+def gpt2(**options: Any) -> Any:
+    torch.manual_seed(0)
+    settings = {
+        "vocab_size": 30, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 12,
+        "bos_token_id": 1, "eos_token_id": 1,
+    }  # fmt: skip
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**settings | options))
+
+
+FAMILIES = {"marian": marian, "gpt2": gpt2}
+
+
+def assert_same(ours: State, expected: State) -> None:
+    assert ours.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert ours[name].dtype == torch.float32
+        torch.testing.assert_close(ours[name], tensor.float(), rtol=0, atol=0, msg=name)
+
+
+def write(directory: Path, model: Any, state: State | None = None, **config: Any) -> Path:
+    """A directory of one safetensors file, with `config` changed (None takes an entry away)."""
+    directory.mkdir(exist_ok=True)
+    if state is None:
+        state = stored(model)
+    save_file(state, directory / "model.safetensors")
+    written = model.config.to_dict() | {"architectures": [type(model).__name__]} | config
+    kept = {name: value for name, value in written.items() if value is not None}
+    (directory / "config.json").write_text(json.dumps(kept))
+    return directory
+
+
+def stored(model: Any) -> State:
+    """What save_pretrained would store, each tensor with memory of its own."""
+    tied = {DECODER, ENCODER} if SHARED in model.state_dict() else set()
+    if model.config.tie_word_embeddings:
+        tied.add(OUTPUT)
+    return {
+        name: tensor.clone()
+        for name, tensor in model.state_dict().items()
+        if name not in tied and "embed_positions" not in name
+    }
+
+
+# File layouts and stored types
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_save_pretrained_in_every_float_type(
+    family: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    model = FAMILIES[family]().to(dtype)
+    model.save_pretrained(tmp_path)
+    loaded = load(tmp_path)
+    expected = load(model).state
+    if dtype != torch.float32 and family == "marian":  # save_pretrained leaves out the sinusoids
+        for side in ("encoder", "decoder"):
+            expected[f"{side}.embed.positions"] = loaded.state[f"{side}.embed.positions"]
+    assert_same(loaded.state, expected)
+    assert loaded.directory == tmp_path
+    assert loaded.architecture == type(model).__name__
+    assert loaded.generation_config["eos_token_id"] == model.generation_config.eos_token_id
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sharded_safetensors(family: str, tmp_path: Path) -> None:
+    model = FAMILIES[family]()
+    model.save_pretrained(tmp_path, max_shard_size=4000)
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
+    assert_same(load(tmp_path).state, load(model).state)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_torch_files_whole_and_sharded(family: str, tmp_path: Path) -> None:
+    model = FAMILIES[family]()
+    write(tmp_path, model)
+    (tmp_path / "model.safetensors").unlink()
+    state = model.state_dict()
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    assert_same(load(tmp_path).state, load(model).state)
+
+    (tmp_path / "pytorch_model.bin").unlink()
+    shard_of = {name: f"pytorch_model-{i % 3}.bin" for i, name in enumerate(state)}
+    for shard in set(shard_of.values()):
+        part = {name: state[name] for name in state if shard_of[name] == shard}
+        torch.save(part, tmp_path / shard)
+    index = tmp_path / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"weight_map": shard_of}))
+    assert_same(load(tmp_path).state, load(model).state)
+
+
+def test_safetensors_win_over_torch_files(tmp_path: Path) -> None:
+    model = gpt2()
+    write(tmp_path, model)
+    torch.save({}, tmp_path / "pytorch_model.bin")
+    assert_same(load(tmp_path).state, load(model).state)
+
+
+# Names
+
+
+def test_gpt2_as_published_without_prefix_and_with_masks(tmp_path: Path) -> None:
+    model = gpt2()
+    state = {name.removeprefix("transformer."): t for name, t in stored(model).items()}
+    for layer in range(2):
+        state[f"h.{layer}.attn.bias"] = torch.ones(1, 1, 12, 12).tril()
+        state[f"h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
+    assert_same(load(write(tmp_path, model, state)).state, load(model).state)
+
+
+@pytest.mark.parametrize("name", [SHARED, ENCODER, DECODER, OUTPUT])
+def test_one_table_under_any_of_its_names(name: str, tmp_path: Path) -> None:
+    model = marian()
+    state = stored(model)
+    state[name] = state.pop(SHARED)
+    loaded = load(write(tmp_path, model, state)).state
+    assert_same(loaded, load(model).state)
+    table = loaded["encoder.embed.tokens"]
+    assert loaded["decoder.embed.tokens"] is table and loaded["output.weight"] is table
+
+
+def test_a_table_that_the_file_holds_is_used_though_it_could_be_tied(tmp_path: Path) -> None:
+    model = marian()
+    state = stored(model) | {OUTPUT: torch.randn(30, 16)}
+    loaded = load(write(tmp_path, model, state)).state
+    torch.testing.assert_close(loaded["output.weight"], state[OUTPUT])
+    torch.testing.assert_close(loaded["decoder.embed.tokens"], state[SHARED])
+    theirs = transformers.MarianMTModel.from_pretrained(tmp_path).state_dict()
+    torch.testing.assert_close(theirs[OUTPUT], state[OUTPUT])
+
+
+def test_separate_tables_with_an_untied_or_a_tied_output(tmp_path: Path) -> None:
+    options = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 32}
+    untied = marian(tie_word_embeddings=False, **options)
+    loaded = load(write(tmp_path / "untied", untied))
+    assert_same(loaded.state, load(untied).state)
+    assert loaded.spec.encoder is not None
+    assert (loaded.spec.encoder.vocab, loaded.spec.decoder.vocab) == (30, 32)
+    tied = load(write(tmp_path / "tied", marian(**options))).state
+    assert tied["output.weight"] is tied["decoder.embed.tokens"]
+
+
+def test_stored_sinusoids_are_used(tmp_path: Path) -> None:
+    model = marian()
+    name = "model.decoder.embed_positions.weight"
+    state = stored(model) | {name: torch.randn(12, 16)}
+    loaded = load(write(tmp_path, model, state)).state
+    torch.testing.assert_close(loaded["decoder.embed.positions"], state[name])
+    assert not torch.equal(loaded["encoder.embed.positions"], state[name])
+
+
+def test_the_outputs_bias_is_there_only_where_it_is_not_zero(tmp_path: Path) -> None:
+    model = marian()
+    assert "output.bias" not in load(model).state
+    bias = torch.randn(1, 30)
+    model.final_logits_bias.copy_(bias)
+    loaded = load(write(tmp_path, model))
+    torch.testing.assert_close(loaded.state["output.bias"], bias[0])
+    assert "output.bias" in pack(loaded.state, loaded.spec)
+
+
+# Configurations
+
+
+def test_what_a_configuration_leaves_out_means_what_it_means_in_transformers(
+    tmp_path: Path,
+) -> None:
+    silent: Config = {
+        "activation_function": None, "max_position_embeddings": None, "eos_token_id": None,
+        "forced_eos_token_id": None, "share_encoder_decoder_embeddings": None,
+        "tie_word_embeddings": None, "scale_embedding": None, "decoder_vocab_size": None,
+        "architectures": None,
+    }  # fmt: skip
+    loaded = load(write(tmp_path, marian(), **silent))
+    assert loaded.spec.decoder.activation == "gelu" and loaded.spec.decoder.positions == 1024
+    assert loaded.architecture == "MarianMTModel"  # from model_type
+    # There is no generation_config.json: its options are those of config.json.
+    assert loaded.generation_config["eos_token_id"] == 0
+    assert loaded.generation_config["forced_eos_token_id"] == 0
+    assert loaded.generation_config["decoder_start_token_id"] == 29
+
+
+@pytest.mark.parametrize(
+    ("published", "ours"),
+    [("relu", "relu"), ("gelu", "gelu"), ("gelu_new", "gelu_tanh"),
+     ("gelu_pytorch_tanh", "gelu_tanh"), ("silu", "silu"), ("swish", "silu")],
+)  # fmt: skip
+def test_activations(published: str, ours: str) -> None:
+    assert load(gpt2(activation_function=published)).spec.decoder.activation == ours
+
+
+def test_numbers_of_a_specification() -> None:
+    decoder = load(marian(scale_embedding=True)).spec.decoder
+    assert decoder.embed_scale == math.sqrt(16) and decoder.attention_scale == (8**-0.5,) * 2
+    options = {"scale_attn_by_inverse_layer_idx": True, "n_inner": 20, "layer_norm_epsilon": 1e-3}
+    decoder = load(gpt2(**options)).spec.decoder
+    assert decoder.attention_scale == (8**-0.5, 8**-0.5 / 2)
+    assert (decoder.ffn, decoder.eps) == (20, 1e-3)
+    assert load(gpt2(scale_attn_weights=False)).spec.decoder.attention_scale == (1, 1)
+
+
+def test_weights_in_memory_are_copied() -> None:
+    model = gpt2()
+    loaded = load(model)
+    before = loaded.state["decoder.norm.weight"].clone()
+    with torch.no_grad():
+        model.transformer.ln_f.weight.add_(1)
+    assert torch.equal(loaded.state["decoder.norm.weight"], before)
+    assert loaded.directory is None
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("family", "config", "message"),
+    [
+        ("marian", {"architectures": ["BartModel"]}, "architecture BartModel is not supported"),
+        ("marian", {"architectures": None, "model_type": "bart"}, "model_type 'bart'"),
+        ("marian", {"activation_function": "mish"}, "activation_function='mish'"),
+        ("marian", {"static_position_embeddings": False}, "static_position_embeddings=False"),
+        ("marian", {"is_decoder": True}, "is_decoder=True"),
+        ("marian", {"is_encoder_decoder": False}, "is_encoder_decoder=False"),
+        ("marian", {"quantization_config": {"bits": 8}}, "quantization_config"),
+        ("marian", {"encoder_attention_heads": 3}, "encoder_attention_heads=3 does not divide"),
+        ("marian", {"decoder_layers": 0}, "decoder_layers to a positive number, got 0"),
+        ("marian", {"d_model": None}, "d_model to a positive number, got None"),
+        ("marian", {"scale_embedding": 1}, "scale_embedding to true or false, got 1"),
+        ("marian", {"normalize_embedding": True}, "model.encoder.layernorm_embedding.weight"),
+        ("marian", {"add_final_layer_norm": True}, "model.encoder.layer_norm.weight"),
+        ("marian", {"encoder_layers": 2}, "lacks the tensor model.encoder.layers.1."),
+        ("marian", {"decoder_layers": 1}, "unexpected tensors.*model.decoder.layers.1."),
+        ("marian", {"vocab_size": 31}, r"model.shared.weight.*\[31, 16\], got \[30, 16\]"),
+        ("marian", {"encoder_ffn_dim": 8}, r"fc1.weight.*\[8, 16\], got \[24, 16\]"),
+        ("gpt2", {"add_cross_attention": True}, "add_cross_attention=True"),
+        ("gpt2", {"architectures": ["GPT2Model"]}, "architecture GPT2Model"),
+        ("gpt2", {"n_inner": 8}, r"transformer.h.0.mlp.c_fc.weight.*\[16, 8\], got \[16, 64\]"),
+        ("gpt2", {"n_head": 3}, "n_head=3 does not divide n_embd=16"),
+        ("gpt2", {"n_head": True}, "n_head to a positive number, got True"),
+        ("gpt2", {"tie_word_embeddings": False}, "lacks the tensor lm_head.weight"),
+        ("gpt2", {"layer_norm_epsilon": "small"}, "layer_norm_epsilon.*'small'"),
+    ],
+)  # fmt: skip
+def test_refused_configurations(family: str, config: Config, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        load(write(tmp_path, FAMILIES[family](), **config))
+
+
+def remove(state: State, name: str) -> None:
+    del state[name]
+
+
+def add(state: State, name: str) -> None:
+    state[name] = torch.zeros(2)
+
+
+def spoil(state: State, name: str) -> None:
+    state[name].view(-1)[3] = math.nan
+
+
+def overflow(state: State, name: str) -> None:
+    state[name] = state[name].double() * 1e300  # beyond float32
+
+
+def round_off(state: State, name: str) -> None:
+    state[name] = state[name].to(torch.int8)
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "damage", "message"),
+    [
+        ("marian", "model.decoder.layers.1.fc2.bias", remove, "lacks the tensor"),
+        ("marian", SHARED, remove, "lacks the tensor"),
+        ("marian", "model.decoder.layers.1.fc3.bias", add, "unexpected tensors"),
+        ("marian", "model.encoder.layers.0.self_attn.k_proj.weight", spoil, "NaN or inf"),
+        ("marian", "final_logits_bias", spoil, "NaN or inf"),
+        ("marian", SHARED, overflow, "NaN or inf"),
+        ("gpt2", "transformer.wte.weight", remove, "lacks the tensor"),
+        ("gpt2", "transformer.h.1.ln_1.bias", remove, "lacks the tensor"),
+        ("gpt2", "transformer.h.1.attn.scale", add, "unexpected tensors"),
+        ("gpt2", "transformer.h.1.mlp.c_fc.weight", spoil, "NaN or inf"),
+        ("gpt2", "transformer.wpe.weight", round_off, "floating-point numbers, got torch.int8"),
+    ],
+)
+def test_refused_tensors(
+    family: str, name: str, damage: Callable[[State, str], None], message: str, tmp_path: Path
+) -> None:
+    model = FAMILIES[family]()
+    state = stored(model)
+    damage(state, name)
+    with pytest.raises(ValueError, match=message) as error:
+        load(write(tmp_path, model, state))
+    assert name in str(error.value)
+
+
+def test_refused_sources(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="never downloaded"):
+        load("Helsinki-NLP/opus-mt-de-en")
+    with pytest.raises(FileNotFoundError, match="config.json is missing"):
+        load(tmp_path)
+    with pytest.raises(TypeError, match="got int"):
+        load(3)
+    config = tmp_path / "config.json"
+    config.write_text("{")
+    with pytest.raises(ValueError, match="config.json is not valid JSON"):
+        load(tmp_path)
+    config.write_text("[]")
+    with pytest.raises(ValueError, match="must hold a JSON object, got list"):
+        load(tmp_path)
+    config.write_text(json.dumps(gpt2().config.to_dict()))
+    with pytest.raises(FileNotFoundError, match="holds no weights: expected one of model.safe"):
+        load(tmp_path)
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    weights = write(tmp_path, gpt2()) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ValueError, match="model.safetensors cannot be read as weights"):
+        load(tmp_path)
+    weights.unlink()
+    for content in (b"", b"not a torch file"):
+        (tmp_path / "pytorch_model.bin").write_bytes(content)
+        with pytest.raises(ValueError, match="pytorch_model.bin cannot be read as weights"):
+            load(tmp_path)
+
+
+def test_a_torch_file_with_code_in_it_is_not_run(tmp_path: Path) -> None:
+    (write(tmp_path, gpt2()) / "model.safetensors").unlink()
+    torch.save({"transformer.wte.weight": Path("code")}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="pytorch_model.bin cannot be read as weights"):
+        load(tmp_path)
+
+
+def test_damaged_shards(tmp_path: Path) -> None:
+    model = gpt2()
+    model.save_pretrained(tmp_path, max_shard_size=4000)
+    index = tmp_path / "model.safetensors.index.json"
+    shard = sorted(tmp_path.glob("model-*.safetensors"))[1]
+    state = load_file(shard)
+    lost = next(iter(state))
+    state["another"] = state.pop(lost)
+    save_file(state, shard)
+    with pytest.raises(ValueError, match=f"{shard.name} lacks the tensor {lost}"):
+        load(tmp_path)
+    shard.unlink()
+    with pytest.raises(FileNotFoundError, match=f"{shard.name} is missing, but model.safetensors"):
+        load(tmp_path)
+    index.write_text("{}")
+    with pytest.raises(ValueError, match="is not an index of weights"):
+        load(tmp_path)
+
+
+def test_a_bare_import_of_models_is_refused() -> None:
+    file = decoding.models.__file__
+    assert file is not None
+    spec = importlib.util.spec_from_file_location("models", file)
+    assert spec is not None and spec.loader is not None
+    with pytest.raises(ImportError, match="import decoding.models"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+# Packing
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(64, 3), (1, 5), (65, 4), (130, 1)])
+def test_panels(outputs: int, inputs: int) -> None:
+    weight = torch.randn(outputs, inputs)
+    packed = panels(weight)
+    assert packed.shape == (math.ceil(outputs / 64), inputs, 64)
+    for output in range(outputs):
+        assert torch.equal(packed[output // 64, :, output % 64], weight[output])
+    assert packed.transpose(1, 2).reshape(-1, inputs)[outputs:].eq(0).all()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pack_gives_contiguous_float32_by_the_canonical_names(family: str) -> None:
+    loaded = load(FAMILIES[family]())
+    packed = pack({name: t.double() for name, t in loaded.state.items()}, loaded.spec)
+    assert packed.keys() == loaded.state.keys() == shapes(loaded.spec).keys()
+    for name, tensor in packed.items():
+        original = loaded.state[name]
+        assert tensor.dtype == torch.float32 and tensor.is_contiguous()
+        is_linear = original.ndim == 2 and ".embed." not in name
+        assert torch.equal(tensor, panels(original) if is_linear else original), name
+
+
+def test_pack_names_what_is_wrong() -> None:
+    spec = load(gpt2()).spec
+    state = module(spec).state_dict()
+    name = "decoder.layers.1.feed_forward.up.weight"
+    for wrong, message in [
+        ({n: t for n, t in state.items() if n != name}, f"the weight {name} is missing"),
+        (state | {"output.bias": torch.zeros(30)}, "no weights named output.bias"),
+        (state | {name: state[name].t()}, rf"{name} must have the shape \[64, 16\], got"),
+        (state | {name: state[name] / 0}, f"{name} holds NaN or inf"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            pack(wrong, spec)
