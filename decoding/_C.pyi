@@ -86,16 +86,17 @@ class Session:
         source_offsets: Tensor | None,
         prompt: Tensor,
         prompt_offsets: Tensor,
+        items: Tensor,
         beams: int,
         rules: Rules,
         search: Greedy | Sampling | Beam,
-        random_rows: Tensor | None = None,
     ) -> None:
         """Runs the encoder and all but the last token of each prompt.
 
         source: int32 [tokens], the sentences one after the other; source_offsets: int32 [B + 1];
         both None without an encoder. prompt, prompt_offsets: the same for the decoder.
-        random_rows: int32 [B * beams], the row word of each row's random numbers (Sampling).
+        items: int32 [B], the index of each sentence in the caller's batch: random numbers are
+        keyed by it, so that a split of the batch does not show, and errors name it.
         """
     def step(self, steps: int) -> bool:
         """Generates up to `steps` tokens for every live sentence; True when none is left alive."""

@@ -42,20 +42,15 @@ def generate(
         work = Work(
             source=None if source is None else source.pack(chosen),
             prompt=prompt.pack(chosen),
+            items=chosen.to(torch.int32),
             beams=strategy.rows,
             max_new=length.max_new,
             eos=len(config.eos_token_id),
             rules=rule,
             search=strategy.search,
-            random_rows=random_rows(chosen, strategy.rows),
         )
         parts.append((chosen, session.run(work)))
     return results(config, strategy, parts, prompt, source is not None)
-
-
-def random_rows(chosen: Tensor, rows: int) -> Tensor:
-    """int32 [n * rows], the row word of each row's random numbers: its place in the whole call."""
-    return (chosen[:, None] * rows + torch.arange(rows)).flatten().to(torch.int32)
 
 
 def read_inputs(

@@ -27,12 +27,12 @@ class Work:
 
     source: Packed | None  # None without an encoder
     prompt: Packed
+    items: Tensor  # int32 [B], indices of the sentences in the whole call
     beams: int
     max_new: int
     eos: int  # how many ids end a row
     rules: _C.Rules
     search: Search
-    random_rows: Tensor | None = None  # int32 [B * K], for sampling
 
     def limits(self) -> Limits:
         """What the memory must hold for it."""
@@ -125,10 +125,10 @@ class Session:
                 None if source is None else source.offsets,
                 work.prompt.ids,
                 work.prompt.offsets,
+                work.items,
                 work.beams,
                 work.rules,
                 work.search,
-                work.random_rows,
             )
             while not self._engine.step(STEPS):
                 pass

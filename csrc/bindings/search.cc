@@ -208,25 +208,24 @@ void run_beam_step(const py::object& values, const py::object& ids, const py::ob
 }
 
 py::tuple run_gather_live(const py::object& done, const py::object& first, const py::object& last,
-                          const py::object& random_rows, const py::object& live, int steps,
+                          const py::object& items, const py::object& live, int steps,
                           const std::string& isa, int threads) {
   const TensorView listed = TensorView::of(live, "live"), slots = TensorView::of(last, "last");
   const int64_t sentences = TensorView::of(done, "done").size(0), total = slots.size(0);
   int32_t live_count = static_cast<int32_t>(listed.size(0));
   const Made ids = make("int32", {total}), at = make("int32", {total});
   const Made random_row = make("int32", {total});
-  const GatherLiveParams params{
-      .done = TensorView::of(done, "done").data<int32_t>(),
-      .first = TensorView::of(first, "first").data<int32_t>({sentences}),
-      .last = slots.data<int32_t>(),
-      .random_rows = TensorView::of(random_rows, "random_rows").data<int32_t>({total}),
-      .live = listed.data<int32_t>(),
-      .live_count = &live_count,
-      .ids = ids.view.data<int32_t>(),
-      .at = at.view.data<int32_t>(),
-      .random_row = random_row.view.data<int32_t>(),
-      .beams = static_cast<int>(total / sentences),
-      .steps = steps};
+  const GatherLiveParams params{.done = TensorView::of(done, "done").data<int32_t>(),
+                                .first = TensorView::of(first, "first").data<int32_t>({sentences}),
+                                .last = slots.data<int32_t>(),
+                                .items = TensorView::of(items, "items").data<int32_t>({sentences}),
+                                .live = listed.data<int32_t>(),
+                                .live_count = &live_count,
+                                .ids = ids.view.data<int32_t>(),
+                                .at = at.view.data<int32_t>(),
+                                .random_row = random_row.view.data<int32_t>(),
+                                .beams = static_cast<int>(total / sentences),
+                                .steps = steps};
   on_cpu(isa, threads, [&](auto& stream) { gather_live(stream, params); });
   return py::make_tuple(live_count, ids.tensor, at.tensor, random_row.tensor);
 }
@@ -290,8 +289,8 @@ void bind_search(py::module_& kernels) {
               py::arg("early_stopping"), isa, threads);
   kernels.def("gather_live", &run_gather_live,
               "(live_count, ids, positions, random words); the head of `live` is kept.",
-              py::arg("done"), py::arg("first"), py::arg("last"), py::arg("random_rows"),
-              py::arg("live"), named, py::arg("steps"), isa, threads);
+              py::arg("done"), py::arg("first"), py::arg("last"), py::arg("items"), py::arg("live"),
+              named, py::arg("steps"), isa, threads);
   kernels.def("accept_tokens", &run_accept_tokens, "Takes tokens in; `state` as in rows.h.",
               py::arg("values"), py::arg("ids"), py::arg("lse"), py::arg("live"), named,
               py::arg("eos"), py::arg("state"), py::arg("pad"), py::arg("fallback"),

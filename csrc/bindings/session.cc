@@ -84,18 +84,22 @@ class PySession {
   }
 
   void start(const py::object& source, const py::object& source_offsets, const py::object& prompt,
-             const py::object& prompt_offsets, int beams, const Rules& rules, const Search& search,
-             const py::object& random_rows) {
+             const py::object& prompt_offsets, const py::object& items, int beams,
+             const Rules& rules, const Search& search) {
     const auto ids = [](const py::object& tensor, const char* name) -> const int32_t* {
       return tensor.is_none() ? nullptr : TensorView::of(tensor, name).data<int32_t>({-1});
     };
-    const int sentences =
-        static_cast<int>(TensorView::of(prompt_offsets, "prompt_offsets").numel()) - 1;
+    const auto listed = TensorView::of(items, "items");
+    const int sentences = static_cast<int>(listed.numel());
+    TensorView::of(prompt_offsets, "prompt_offsets").data<int32_t>({sentences + 1});
+    if (!source_offsets.is_none()) {
+      TensorView::of(source_offsets, "source_offsets").data<int32_t>({sentences + 1});
+    }
     const Batch batch{.source = ids(source, "source"),
                       .source_offsets = ids(source_offsets, "source_offsets"),
                       .prompt = ids(prompt, "prompt"),
                       .prompt_offsets = ids(prompt_offsets, "prompt_offsets"),
-                      .random_rows = ids(random_rows, "random_rows"),
+                      .items = listed.data<int32_t>(),
                       .sentences = sentences,
                       .beams = beams};
     const py::gil_scoped_release release;
@@ -193,8 +197,8 @@ void bind_session(py::module_& module) {
       .def("plan", &PySession::plan, py::arg("limits"))
       .def("bind", &PySession::bind, py::arg("limits"), py::arg("pool"))
       .def("start", &PySession::start, py::arg("source"), py::arg("source_offsets"),
-           py::arg("prompt"), py::arg("prompt_offsets"), py::arg("beams"), py::arg("rules"),
-           py::arg("search"), py::arg("random_rows") = py::none())
+           py::arg("prompt"), py::arg("prompt_offsets"), py::arg("items"), py::arg("beams"),
+           py::arg("rules"), py::arg("search"))
       .def("step", &PySession::step, py::arg("steps"))
       .def("take", &PySession::take, py::arg("tokens"), py::arg("lengths"), py::arg("scores"),
            py::arg("sums"), py::arg("slots"));

@@ -19,7 +19,8 @@ struct Batch {
   const int32_t* source_offsets;  // [sentences + 1], null with source
   const int32_t* prompt;          // [prompt_offsets[sentences]], the decoder rows to go on from
   const int32_t* prompt_offsets;  // [sentences + 1]
-  const int32_t* random_rows;     // [sentences * beams], see sample.h; null unless sampling
+  const int32_t* items;           // [sentences], index of each in the caller's batch: it keys the
+                                  // random numbers (rows.h) and names faults
   int sentences, beams;
 };
 

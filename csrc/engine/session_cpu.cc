@@ -98,7 +98,6 @@ class CpuSession : public Session {
   }
 
   void check_fits(const Batch& batch) const {
-    const bool sampling = std::holds_alternative<Sampling>(search_);
     CHECK(w_.logits != nullptr, "start() needs a bind() before it");
     CHECK(batch.sentences > 0 && batch.sentences <= limits_.batch, "batch must be 1 to ",
           limits_.batch, ", got ", batch.sentences);
@@ -110,7 +109,6 @@ class CpuSession : public Session {
               beam_candidates(rules_, beams_) <= limits_.candidates,
           "candidates must be ", beam_candidates(rules_, beams_), " or more, they are ",
           limits_.candidates);
-    CHECK(!sampling || batch.random_rows != nullptr, "sampling needs random_rows");
     if (spec_.encoder) {
       check_packed("source", batch.source_offsets, batch.source, limits_.source,
                    spec_.encoder->vocab, spec_.encoder->positions);
@@ -158,11 +156,7 @@ class CpuSession : public Session {
     } else {
       positions(w_.prompt_offsets);
     }
-    if (batch.random_rows != nullptr) {
-      std::copy_n(batch.random_rows, sentences_ * beams_, w_.random_rows);
-    } else {
-      std::iota(w_.random_rows, w_.random_rows + sentences_ * beams_, 0);
-    }
+    std::copy_n(batch.items, sentences_, w_.items);
   }
 
   void fill_search_state() {
@@ -210,7 +204,7 @@ class CpuSession : public Session {
     gather_live(stream, {.done = w.done,
                          .first = w.first,
                          .last = done == 0 ? w.prompt_last : w.tokens + int64_t{done - 1} * slots,
-                         .random_rows = w.random_rows,
+                         .items = w.items,
                          .live = w.live,
                          .live_count = w.live_count,
                          .ids = w.ids,
@@ -244,9 +238,9 @@ class CpuSession : public Session {
     const int step = std::abs(w_.fault[b]);
     if (w_.fault[b] > 0) {
       throw Error("the model's logits are not finite (NaN or infinite) for item " +
-                  std::to_string(b) + " at step " + std::to_string(step));
+                  std::to_string(w_.items[b]) + " at step " + std::to_string(step));
     }
-    throw Error("every token is banned for item " + std::to_string(b) + " at step " +
+    throw Error("every token is banned for item " + std::to_string(w_.items[b]) + " at step " +
                 std::to_string(step) + ": there is nothing to sample");
   }
 

@@ -58,7 +58,7 @@ struct Workspace {
   int32_t* source_offsets;  // [B + 1]
   int32_t* prompt_ids;      // [B * prompt], packed
   int32_t* prompt_offsets;  // [B + 1], of all but the last token of each prompt
-  int32_t* random_rows;     // [R], see sample.h
+  int32_t* items;           // [B], index of each sentence in the caller's batch
 
   // keys and values
   T *cross_k, *cross_v;         // [L, N, B * S, D], once per sentence
@@ -107,7 +107,7 @@ struct Workspace {
     source_offsets = a.take<int32_t>("source_offsets", {batch + 1});
     prompt_ids = a.take<int32_t>("prompt_ids", {prompt_tokens});
     prompt_offsets = a.take<int32_t>("prompt_offsets", {batch + 1});
-    random_rows = a.take<int32_t>("random_rows", {rows});
+    items = a.take<int32_t>("items", {batch});
 
     cross_k = a.take<T>("cross_k", {d.layers, d.heads, source_tokens, d.head_dim});
     cross_v = a.take<T>("cross_v", {d.layers, d.heads, source_tokens, d.head_dim});

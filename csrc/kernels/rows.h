@@ -14,13 +14,13 @@ struct GatherLiveParams {
   const int32_t* done;   // [sentences]
   const int32_t* first;  // [sentences], position of the token that a row's first step reads
   const int32_t* last;   // [slots], the token that each slot generated last (or its prompt's last)
-  const int32_t* random_rows;  // [slots], the row word of each slot's random numbers (sample.h)
-  int32_t* live;               // [sentences], sentence ids; its head is kept, in order
-  int32_t* live_count;         // [1], before and after
-  int32_t* ids;                // [live * beams], token of each row
-  int32_t* at;                 // [live * beams], position of each row
-  int32_t* random_row;         // [live * beams], word of each row
-  int beams, steps;            // steps: tokens generated so far
+  const int32_t* items;  // [sentences], each one's index in the caller's batch
+  int32_t* live;         // [sentences], sentence ids; its head is kept, in order
+  int32_t* live_count;   // [1], before and after
+  int32_t* ids;          // [live * beams], token of each row
+  int32_t* at;           // [live * beams], position of each row
+  int32_t* random_row;   // [live * beams], item * beams + beam: the row word of random numbers
+  int beams, steps;      // steps: tokens generated so far
 };
 
 template <cpu::Isa isa>

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from hypothesis import given
@@ -31,10 +32,10 @@ def test_gather_live(
     sentences = len(done)
     live = data.draw(st.lists(st.integers(0, sentences - 1), unique=True).map(sorted))
     first, last = torch.arange(sentences) * 10, torch.arange(sentences * beams) + 100
-    words = torch.arange(sentences * beams) + 1000
+    items = torch.arange(sentences) + 50
     listed = ints(*live)
     count, ids, at, random_row = kernels.gather_live(
-        ints(*done), first.int(), last.int(), words.int(), listed,
+        ints(*done), first.int(), last.int(), items.int(), listed,
         steps=steps, isa=isa, threads=threads,
     )  # fmt: skip
     kept = [sentence for sentence in live if not done[sentence]]
@@ -42,7 +43,7 @@ def test_gather_live(
     assert listed[:count].tolist() == kept
     assert ids[: len(slots)].tolist() == [100 + slot for slot in slots]
     assert at[: len(slots)].tolist() == [10 * (slot // beams) + steps for slot in slots]
-    assert random_row[: len(slots)].tolist() == [1000 + slot for slot in slots]
+    assert random_row[: len(slots)].tolist() == [50 * beams + slot for slot in slots]
 
 
 class Accepted:
@@ -65,7 +66,7 @@ class Accepted:
             isa=isa, threads=threads,
         )  # fmt: skip
 
-    def __getitem__(self, name: str) -> list[int]:
+    def __getitem__(self, name: str) -> Any:
         return self.state[name].tolist()
 
 

@@ -38,7 +38,7 @@ void gather_live(cpu::Stream<isa>& stream, const GatherLiveParams& p) {
       for (int beam = 0; beam < p.beams; ++beam) {
         p.ids[kept * p.beams + beam] = p.last[sentence * p.beams + beam];
         p.at[kept * p.beams + beam] = p.first[sentence] + p.steps;
-        p.random_row[kept * p.beams + beam] = p.random_rows[sentence * p.beams + beam];
+        p.random_row[kept * p.beams + beam] = p.items[sentence] * p.beams + beam;
       }
       p.live[kept++] = sentence;
     }
