@@ -32,8 +32,8 @@ class Rules:
 
     def apply(self, scores: Tensor, step: int) -> Tensor:
         """Scores [V] with -inf for what may not follow; forced tokens, which override, get 0."""
-        forced = self.forced_first if step == 1 and self.forced_first else ()
-        forced = forced or (self.forced_last if step == self.max_new else ())
+        forced = self.forced_last if step == self.max_new else ()
+        forced = forced or (self.forced_first if step == 1 else ())
         if forced:
             scores = torch.full_like(scores, -math.inf)
             scores[list(forced)] = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 import torch
@@ -66,12 +67,11 @@ class Search:
         slots = count * beams
         self.cache = torch.full((slots, steps), -1, dtype=torch.int32)
         sums = torch.tensor([0.0] + [FILL_IN] * (beams - 1)).repeat(count)
-        own = torch.arange(slots, dtype=torch.int32)
         self.kept = {
             "sums": sums,
             "tokens": torch.full((steps, slots), -1, dtype=torch.int32),
             "parents": torch.full((steps, slots), -1, dtype=torch.int32),
-            "slots": own[:, None].repeat(1, steps),
+            "slots": torch.full((slots, steps), -1, dtype=torch.int32),
             "next_slots": torch.full((slots, steps), -1, dtype=torch.int32),
             "finished": torch.full((count, beams, 5), -1, dtype=torch.int32),
             "finished_count": torch.zeros(count, dtype=torch.int32),
@@ -82,7 +82,7 @@ class Search:
         last, first = torch.full((slots,), -5, dtype=torch.int32), torch.zeros(count).int()
         for step in range(1, steps + 1):
             alive, ids, _, _ = kernels.gather_live(
-                self.kept["done"], first, last, own, live,
+                self.kept["done"], first, last, first, live,
                 steps=step - 1, isa=self.isa, threads=self.threads,
             )  # fmt: skip
             live = live[:alive].clone()
@@ -96,10 +96,12 @@ class Search:
     def step(self, step: int, live: Tensor, ids: Tensor) -> None:
         beams, rules, options = self.options.beams, self.rules, self.options
         rows = (live[:, None] * beams + torch.arange(beams)).flatten().tolist()
-        logits = torch.stack([self.read(row, int(i), step) for row, i in zip(rows, ids, strict=True)])
+        logits = torch.stack(
+            [self.read(row, int(i), step) for row, i in zip(rows, ids, strict=True)]
+        )
         on = {"isa": self.isa, "threads": self.threads}
-        forced = rules.forced_first if step == 1 and rules.forced_first else ()
-        forced = forced or (rules.forced_last if step == rules.max_new else ())
+        forced = rules.forced_last if step == rules.max_new else ()
+        forced = forced or (rules.forced_first if step == 1 else ())
         if forced:
             lse = kernels.force_tokens(logits, list(forced), **on)[2]
         else:
@@ -148,7 +150,7 @@ class Search:
 def check(search: Search) -> None:
     for sentence, ours in zip(search.sentences, search.run(), strict=True):
         expected = reference.beam_search(
-            lambda tokens, sentence=sentence: search.table.logits(sentence, tokens),
+            partial(search.table.logits, sentence),
             search.rules,
             beams=search.options.beams,
             length_penalty=search.options.length_penalty,
