@@ -84,10 +84,11 @@ def prompt_rows(
         given = given & (table != pad)
     rows = Rows(table, given & as_mask(mask, table, pad_left=True))
     check_rows(name, rows, vocab)
-    for row in (~rows.mask[:, -1]).nonzero():
+    ends_in_padding = (~rows.mask[:, -1]).nonzero()
+    if len(ends_in_padding):
         raise ValueError(
-            f"{name}: row {int(row)} ends with padding, and generation goes on behind its last "
-            "token; pad on the left"
+            f"{name}: row {int(ends_in_padding[0])} ends with padding, and generation goes on "
+            "behind its last token; pad on the left"
         )
     return rows
 
@@ -139,6 +140,7 @@ def as_mask(mask: Any, table: Tensor, *, pad_left: bool) -> Tensor:
     if mask is None:
         return torch.ones_like(table, dtype=torch.bool)
     if isinstance(mask, (list, tuple)):
+        mask = [[int(counts) for counts in row] for row in mask]
         mask = as_table("attention_mask", mask, fill=0, pad_left=pad_left)[0]
     given: Tensor = torch.as_tensor(mask, device="cpu")
     if given.shape != table.shape:
@@ -153,16 +155,18 @@ def as_mask(mask: Any, table: Tensor, *, pad_left: bool) -> Tensor:
 
 
 def check_rows(name: str, rows: Rows, vocab: int) -> None:
-    for row in (rows.lengths == 0).nonzero():
-        raise ValueError(f"{name}: every token of row {int(row)} is masked")
+    empty = (rows.lengths == 0).nonzero()
+    if len(empty):
+        raise ValueError(f"{name}: every token of row {int(empty[0])} is masked")
     check_ids(name, rows.ids[rows.mask], vocab)
 
 
 def check_ids(name: str, ids: Tensor | Sequence[int], vocab: int) -> None:
     """Raises ValueError for an id that the model has no token for."""
     ids = torch.as_tensor(ids)
-    for id in ids[(ids < 0) | (ids >= vocab)]:
-        raise ValueError(f"{name} holds {int(id)}, the model's ids are 0 to {vocab - 1}")
+    unknown = ids[(ids < 0) | (ids >= vocab)]
+    if len(unknown):
+        raise ValueError(f"{name} holds {int(unknown[0])}, the model's ids are 0 to {vocab - 1}")
 
 
 def split(lengths: Tensor, beams: int, batch: int | None) -> list[Tensor]:
