@@ -2,10 +2,9 @@
 
     python -m decoding.models.demo.train --data DIR --out DIR --minutes 8
 
-DIR of --data holds {train,dev,test}.{de,en}.gz. The recipe is for few pairs: strong dropout, label
-smoothing, BPE-dropout on both sides (Provilkov et al. 2020), R-Drop (Liang et al. 2021), averaged
-weights (EMA), and, with --teacher-minutes, a larger model trained first whose distributions the
-small one learns beside the labels (Hinton et al. 2015).
+DIR of --data holds {train,dev,test}.{de,en}.gz. The recipe is for few pairs: dropout, label
+smoothing, BPE-dropout on both sides (Provilkov et al. 2020), R-Drop (Liang et al. 2021) and the
+average of the weights along the way.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import argparse
 import copy
 import math
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -86,35 +85,19 @@ def make_spec(
     return ModelSpec(encoder=stack(encoder), decoder=stack(decoder))
 
 
-def loss(
-    model: Transformer,
-    batch: Batch,
-    r_drop: float,
-    teacher: Transformer | None,
-    distil: float,
-) -> Tensor:
-    """The mean over labels of the smoothed cross-entropy of two dropout passes, plus `r_drop` / 4
-    of their symmetric divergence; with a teacher, a share `distil` of the cross-entropy is to its
-    distribution instead of to the label."""
+def loss(model: Transformer, batch: Batch, r_drop: float) -> Tensor:
+    """The mean over labels of the smoothed cross-entropy. With `r_drop`, that of two dropout
+    passes, plus `r_drop` / 4 of their symmetric divergence."""
+    passes = 2 if r_drop else 1
     source, mask, target = (
-        torch.cat([side, side]) for side in (batch.source, batch.source_mask, batch.target)
+        side.repeat(passes, 1) for side in (batch.source, batch.source_mask, batch.target)
     )
     hidden = model.decode(model.encode(source, mask), mask, target)
     # Only labels, no padding, pay for the large product with the output table.
-    hidden = hidden.view(2, -1, hidden.shape[-1])[:, batch.places]
-    log_p: Tensor = model.output(hidden).float().log_softmax(-1)  # [2, labels, V]
-    labels = batch.labels.expand(2, -1)[..., None]
-    likelihood = log_p.gather(-1, labels).mean()
+    hidden = hidden.view(passes, -1, hidden.shape[-1])[:, batch.places]
+    log_p: Tensor = model.output(hidden).float().log_softmax(-1)  # [passes, labels, V]
+    likelihood = log_p.gather(-1, batch.labels.expand(passes, -1)[..., None]).mean()
     total = -(1 - SMOOTHING) * likelihood - SMOOTHING * log_p.mean()
-    if teacher is not None:
-        with torch.no_grad():
-            hidden = teacher.decode(
-                teacher.encode(batch.source, batch.source_mask),
-                batch.source_mask,
-                batch.target,
-            )
-            p = teacher.output(hidden.flatten(0, 1)[batch.places]).float().softmax(-1)
-        total = (1 - distil) * total - distil * (p * log_p).sum(-1).mean()
     if r_drop:
         divergence = ((log_p[0].exp() - log_p[1].exp()) * (log_p[0] - log_p[1])).sum(-1).mean()
         total = total + r_drop / 4 * divergence
@@ -140,8 +123,9 @@ class Clock:
 class Trainer:
     """A model, its optimizer and its running average (EMA)."""
 
-    def __init__(self, model: Transformer, args: argparse.Namespace, rate: float) -> None:
-        self.model, self.args, self.rate = model, args, rate
+    def __init__(self, model: Transformer, args: argparse.Namespace) -> None:
+        self.model, self.args = model, args
+        self.loss = torch.compile(loss, dynamic=True) if args.compile else loss
         self.parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
         self.average = copy.deepcopy(model).eval()
         self.averaged: list[Tensor] = [p for p in self.average.parameters() if p.requires_grad]
@@ -155,13 +139,13 @@ class Trainer:
         )
         self.steps = 0
 
-    def step(self, batch: Batch, progress: float, teacher: Transformer | None) -> Tensor:
+    def step(self, batch: Batch, progress: float) -> Tensor:
         """One update; linear warm-up, then a cosine down to nothing at `progress` 1."""
         args, cuda = self.args, self.device.type == "cuda"
         warm = min(1.0, (self.steps + 1) / args.warmup)
-        self.optimizer.param_groups[0]["lr"] = self.rate * warm * math.cos(math.pi / 2 * progress)
+        self.optimizer.param_groups[0]["lr"] = args.rate * warm * math.cos(math.pi / 2 * progress)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=cuda):
-            value = loss(self.model, batch, args.r_drop, teacher, args.distil)
+            value = self.loss(self.model, batch, args.r_drop)
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(value)
         nn.utils.clip_grad_norm_(self.parameters, 1.0, foreach=True)
@@ -174,13 +158,7 @@ class Trainer:
         return value.detach()
 
 
-def fit(
-    name: str,
-    trainer: Trainer,
-    corpus: Corpus,
-    clock: Clock,
-    teacher: Transformer | None = None,
-) -> Transformer:
+def fit(trainer: Trainer, corpus: Corpus, clock: Clock) -> Transformer:
     """Trains until the clock is full; returns the average that was best on dev."""
     args, order = trainer.args, np.random.default_rng(trainer.args.seed)
     best, best_bleu, evaluated, labels = copy.deepcopy(trainer.average), -1.0, 0, 0
@@ -188,7 +166,7 @@ def fit(
     trainer.model.train()
     while progress < 1:
         for batch in batches(next(corpus.epochs), corpus.pad, args.tokens, order, trainer.device):
-            value = trainer.step(batch, progress, teacher)
+            value = trainer.step(batch, progress)
             labels += len(batch.labels)
             progress = min(1.0, clock.progress(trainer.steps))
             if progress * args.evaluations < evaluated + 1:
@@ -200,7 +178,7 @@ def fit(
                 best_bleu = bleu
                 best.load_state_dict(trainer.average.state_dict())
             print(
-                f"{name} {progress:5.0%}  step {trainer.steps}  loss {value.item():.3f}  "
+                f"{progress:4.0%}  step {trainer.steps}  loss {value.item():.3f}  "
                 f"{labels / seconds:,.0f} labels/s  dev BLEU {bleu:.2f}",
                 flush=True,
             )
@@ -224,17 +202,9 @@ def main() -> None:
         lines={split: read_split(data, split) for split in ("dev", "test")},
     )
 
-    def build(shape: Sequence[int], dropout: float) -> Transformer:
-        spec = make_spec(*shape, vocab=vocab)
-        rates = Dropout(block=dropout, attention=0.1, activation=0.1)
-        return Transformer(spec, tied=True, dropout=rates).to(device)
-
-    teacher = None
-    if args.teacher_minutes:
-        trainer = Trainer(build(args.teacher_shape, args.teacher_dropout), args, args.teacher_rate)
-        teacher = fit("teacher", trainer, corpus, Clock(args.teacher_minutes, args.steps))
-    trainer = Trainer(build(args.shape, args.dropout), args, args.rate)
-    model = fit("model", trainer, corpus, Clock(args.minutes, args.steps), teacher)
+    rates = Dropout(block=args.dropout, attention=0.1, activation=0.1)
+    start = Transformer(make_spec(*args.shape, vocab=vocab), tied=True, dropout=rates).to(device)
+    model = fit(Trainer(start, args), corpus, Clock(args.minutes, args.steps))
     corpus.epochs.close()
 
     export.save(model, pieces, Path(args.out))
@@ -254,8 +224,8 @@ def parse_arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--data", required=True, help="a folder of {train,dev,test}.{de,en}.gz")
     add("--out", required=True, help="where the model directory is written")
-    add("--minutes", type=float, default=8, help="of the model's training")
-    add("--steps", type=int, help="end each training after this many steps instead")
+    add("--minutes", type=float, default=8, help="of training")
+    add("--steps", type=int, help="end after this many steps instead")
     add("--seed", type=int, default=1)
     add(
         "--tokens",
@@ -268,9 +238,10 @@ def parse_arguments() -> argparse.Namespace:
         "--evaluations",
         type=int,
         default=16,
-        help="of the average on dev, in one training",
+        help="of the average on dev",
     )
     add("--workers", type=int, default=10, help="processes that cut text into subwords")
+    add("--compile", action="store_true", help="compile the forward and backward pass")
     add("--bpe-dropout", type=float, default=0.1)
     add(
         "--r-drop",
@@ -279,20 +250,9 @@ def parse_arguments() -> argparse.Namespace:
         help="weight of the divergence of two passes",
     )
     shape = ("ENCODER", "DECODER", "HIDDEN", "HEADS", "FFN")
-    add("--shape", type=int, nargs=5, default=(6, 2, 256, 4, 768), metavar=shape)
-    add("--rate", type=float, default=2e-3, help="peak of the learning rate")
-    add("--dropout", type=float, default=0.2)
-    add("--teacher-minutes", type=float, default=0, help="0 trains without a teacher")
-    add(
-        "--teacher-shape",
-        type=int,
-        nargs=5,
-        default=(6, 6, 512, 8, 1024),
-        metavar=shape,
-    )
-    add("--teacher-rate", type=float, default=1e-3)
-    add("--teacher-dropout", type=float, default=0.3)
-    add("--distil", type=float, default=0.5, help="share of the teacher in the loss")
+    add("--shape", type=int, nargs=5, default=(4, 3, 256, 4, 896), metavar=shape)
+    add("--rate", type=float, default=1.5e-3, help="peak of the learning rate")
+    add("--dropout", type=float, default=0.1)
     return parser.parse_args()
 
 
