@@ -90,6 +90,7 @@ class Session:
         beams: int,
         rules: Rules,
         search: Greedy | Sampling | Beam,
+        source_at: Tensor | None = None,
     ) -> None:
         """Runs the encoder and all but the last token of each prompt.
 
@@ -97,6 +98,8 @@ class Session:
         both None without an encoder. prompt, prompt_offsets: the same for the decoder.
         items: int32 [B], the index of each sentence in the caller's batch: random numbers are
         keyed by it, so that a split of the batch does not show, and errors name it.
+        source_at: int32 [tokens], where each source token stood in its row, for encoders whose
+        positions count masked tokens; None: each sentence's count from 0.
         """
     def step(self, steps: int) -> bool:
         """Generates up to `steps` tokens for every live sentence; True when none is left alive."""

@@ -23,6 +23,7 @@ class Packed:
 
     ids: Tensor  # int32 [tokens]
     offsets: Tensor  # int32 [B + 1], sentence b is ids[offsets[b] : offsets[b + 1]]
+    at: Tensor  # int32 [tokens], the column where each stood, masked tokens counted
     longest: int
 
     def __len__(self) -> int:
@@ -54,7 +55,8 @@ class Rows:
         lengths = mask.sum(1)
         offsets = torch.zeros(len(chosen) + 1, dtype=torch.int32)
         offsets[1:] = lengths.cumsum(0)
-        return Packed(ids[mask].to(torch.int32), offsets, int(lengths.max()))
+        at = torch.arange(self.width, dtype=torch.int32).expand_as(mask)[mask]
+        return Packed(ids[mask].to(torch.int32), offsets, at, int(lengths.max()))
 
 
 def source_rows(ids: Any, mask: Any, vocab: int) -> Rows:

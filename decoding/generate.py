@@ -71,10 +71,10 @@ def read_inputs(
         pad, eos = fill_id(config), config.eos_token_id
         return None, prompt_rows(input_ids, attention_mask, spec.decoder.vocab, pad=pad, eos=eos)
     source = source_rows(input_ids, attention_mask, spec.encoder.vocab)
-    longest, positions = int(source.lengths.max()), spec.encoder.positions
-    if longest > positions:
+    reach, positions = int(source.mask.nonzero()[:, 1].max()) + 1, spec.encoder.positions
+    if reach > positions:
         raise ValueError(
-            f"input_ids has a row of {longest} tokens, the model has {positions} positions: "
+            f"input_ids has a row that reaches to position {reach}, the model has {positions}: "
             "split or shorten it"
         )
     return source, decoder_rows(config, decoder_input_ids, len(source), spec.decoder.vocab)

@@ -129,6 +129,7 @@ class Session:
                 work.beams,
                 work.rules,
                 work.search,
+                None if source is None else source.at,
             )
             while not self._engine.step(STEPS):
                 pass

@@ -112,6 +112,12 @@ class CpuSession : public Session {
     if (spec_.encoder) {
       check_packed("source", batch.source_offsets, batch.source, limits_.source,
                    spec_.encoder->vocab, spec_.encoder->positions);
+      const int tokens = batch.source_at == nullptr ? 0 : batch.source_offsets[sentences_];
+      for (int i = 0; i < tokens; ++i) {
+        CHECK(batch.source_at[i] >= 0 && batch.source_at[i] < spec_.encoder->positions,
+              "source_at must be 0 to ", spec_.encoder->positions - 1, ", got ",
+              batch.source_at[i]);
+      }
     }
     check_packed("prompt", batch.prompt_offsets, batch.prompt, limits_.prompt, spec_.decoder.vocab,
                  spec_.decoder.positions - rules_.max_new + 1);
@@ -153,6 +159,9 @@ class CpuSession : public Session {
       std::copy_n(batch.source_offsets, sentences_ + 1, w_.source_offsets);
       std::copy_n(batch.source, batch.source_offsets[sentences_], w_.source_ids);
       positions(w_.source_offsets);
+      if (batch.source_at != nullptr) {
+        std::copy_n(batch.source_at, w_.source_offsets[sentences_], w_.packed.at);
+      }
     } else {
       positions(w_.prompt_offsets);
     }
