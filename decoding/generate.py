@@ -36,6 +36,7 @@ def generate(
     )
     rule = rules(config, length, prompt.width, vocab)
     order_by = prompt.lengths if source is None else source.lengths
+    scored = config.return_dict_in_generate and config.output_scores
     parts: list[tuple[Tensor, Results]] = []
     most = None if session.limits is None else session.limits.batch
     for chosen in split(order_by, strategy.rows, most):
@@ -48,6 +49,7 @@ def generate(
             eos=len(config.eos_token_id),
             rules=rule,
             search=strategy.search,
+            scores=strategy.scores if scored else None,
         )
         parts.append((chosen, session.run(work)))
     return results(config, strategy, parts, prompt, source is not None)
@@ -119,11 +121,12 @@ def results(
     sequences = outputs.sequences(found, prompt.ids, fill)
     if not config.return_dict_in_generate:
         return sequences
+    steps = outputs.step_scores(parts, strategy.rows) if config.output_scores else None
     if not strategy.beams:
         plain = (
             outputs.GenerateEncoderDecoderOutput if encoder else outputs.GenerateDecoderOnlyOutput
         )
-        return plain(sequences)
+        return plain(sequences, scores=steps)
     beam = (
         outputs.GenerateBeamEncoderDecoderOutput
         if encoder
@@ -132,5 +135,6 @@ def results(
     return beam(
         sequences,
         sequences_scores=found.scores.flatten() if config.output_scores else None,
+        scores=steps,
         beam_indices=outputs.filled(found.parents, found.lengths, -1).to(torch.int32),
     )

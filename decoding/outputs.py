@@ -89,6 +89,21 @@ def joined(parts: Sequence[tuple[Tensor, Results]], returned: int, rows: int) ->
     )
 
 
+def step_scores(parts: Sequence[tuple[Tensor, Results]], rows: int) -> tuple[Tensor, ...]:
+    """One float32 [B * rows, V] for each step until the last sentence ended; 0 behind an end."""
+    sentences = sum(len(chosen) for chosen, _ in parts)
+    first = parts[0][1].steps[0]
+    steps = []
+    for step in range(max(len(found.steps) for _, found in parts)):
+        scores = torch.zeros(sentences * rows, first.shape[1])
+        for chosen, found in parts:
+            if step < len(found.steps):
+                places = (chosen[:, None] * rows + torch.arange(rows)).flatten()
+                scores[places] = found.steps[step]
+        steps.append(scores)
+    return tuple(steps)
+
+
 def widened(x: Tensor, width: int) -> Tensor:
     """x [..., W] cut or filled up to `width` columns."""
     return torch.nn.functional.pad(x[..., :width], (0, max(0, width - x.shape[-1])))

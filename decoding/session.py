@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -33,6 +34,7 @@ class Work:
     eos: int  # how many ids end a row
     rules: _C.Rules
     search: Search
+    scores: Callable[[Tensor, Tensor], Tensor] | None = None  # keeps those of each step, if given
 
     def limits(self) -> Limits:
         """What the memory must hold for it."""
@@ -55,11 +57,13 @@ class Results:
     scores: Tensor  # float32 [B, K]
     sums: Tensor  # float32 [B, K]
     slots: Tensor  # int32 [B, K, target]
+    steps: list[Tensor]  # float32 [B * K, V], if kept: Work.scores of each step, 0 where done
 
     @classmethod
     def empty(cls, batch: int, beams: int, target: int) -> Results:
         shape = (batch, beams)
         return cls(
+            steps=[],
             tokens=torch.zeros(*shape, target, dtype=torch.int32),
             lengths=torch.zeros(shape, dtype=torch.int32),
             scores=torch.zeros(shape),
@@ -131,11 +135,31 @@ class Session:
                 work.search,
                 None if source is None else source.at,
             )
-            while not self._engine.step(STEPS):
-                pass
             found = Results.empty(len(work.prompt), work.beams, work.max_new)
+            done = False
+            while not done:
+                done = self._engine.step(1 if work.scores else STEPS)
+                if work.scores:
+                    found.steps.append(self._step_scores(work.scores, len(work.prompt), work.beams))
             self._engine.take(found.tokens, found.lengths, found.scores, found.sums, found.slots)
             return found
+
+    def _step_scores(
+        self, scores: Callable[[Tensor, Tensor], Tensor], batch: int, beams: int
+    ) -> Tensor:
+        """float32 [batch * beams, V]: what the step just made chose from, 0 for those done."""
+        live = self._buffer("live")[: int(self._buffer("live_count"))].long()
+        rows = (live[:, None] * beams + torch.arange(beams)).flatten()
+        logits, lse = self._buffer("logits")[: len(rows)], self._buffer("lse")[: len(rows)]
+        every = torch.zeros(batch * beams, logits.shape[1])
+        every[rows] = scores(logits, lse)
+        return every
+
+    def _buffer(self, name: str) -> Tensor:
+        """A buffer of the bound plan, as a view of the pool."""
+        buffer = self._plan_in_use[name]
+        view = self._pool[buffer.offset : buffer.offset + buffer.bytes]
+        return view.view(getattr(torch, buffer.type)).view(buffer.shape)
 
     def memory_plan(self, limits: Limits | None = None) -> MemoryPlan:
         """The plan for `limits`; None: the present one, before the first call one sentence's."""
@@ -196,6 +220,7 @@ class Session:
         if plan.bytes > len(self._pool):
             self._pool = self._allocate(plan)
         self._bound = None  # until the engine has taken the new plan
+        self._plan_in_use = {buffer.name: buffer for buffer in plan.buffers}
         self._engine.bind(engine_limits(limits), self._pool)
         self._bound = limits
 

@@ -13,4 +13,10 @@ def beam(config: GenerationConfig) -> Strategy:
     search = _C.Beam(
         length_penalty=config.length_penalty, early_stopping=STOPPING[config.early_stopping]
     )
-    return Strategy(search, config.num_beams, config.num_return_sequences, beams=True)
+    return Strategy(
+        search,
+        rows=config.num_beams,
+        returned=config.num_return_sequences,
+        scores=lambda logits, lse: logits - lse[:, None],
+        beams=True,
+    )

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from decoding import _C
 from decoding.config import GenerationConfig
+from decoding.reference import kept
 from decoding.search.strategy import Strategy
 
 
 def sampling(config: GenerationConfig) -> Strategy:
     """num_return_sequences copies of each sentence, each with random numbers of its own."""
-    search = _C.Sampling(
-        seed=drawn_seed() if config.seed is None else config.seed,
-        temperature=config.temperature,
-        top_k=config.top_k,
-        top_p=config.top_p,
+    warpers: dict[str, Any] = {
+        "temperature": config.temperature,
+        "top_k": config.top_k,
+        "top_p": config.top_p,
+    }
+    seed = drawn_seed() if config.seed is None else config.seed
+    copies = config.num_return_sequences
+    return Strategy(
+        _C.Sampling(seed=seed, **warpers),
+        rows=copies,
+        returned=copies,
+        scores=lambda logits, _: torch.stack([kept(row, **warpers) for row in logits]).float(),
     )
-    return Strategy(search, config.num_return_sequences, config.num_return_sequences)
 
 
 def drawn_seed() -> int:
