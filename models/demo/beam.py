@@ -22,8 +22,9 @@ def search(
     beams: int,
     limit: int,
 ) -> Tensor:
-    """The best row of each sentence by mean log-probability, int64 [B, limit], behind `pad`, EOS
-    to the end. A sentence stops when no live row beats its finished one."""
+    """The best row of each sentence by mean log-probability, int64 [B, limit]: `pad`, its tokens,
+    EOS to the end. A sentence stops when no live row beats its finished one; one that has none
+    within the limit comes back empty."""
     sentences = len(source)
     memory = model.encode(source, source_mask).repeat_interleave(beams, 0)
     memory_mask = source_mask.repeat_interleave(beams, 0)
@@ -32,6 +33,7 @@ def search(
     sums[:, 0] = 0
     best = torch.full((sentences,), -torch.inf, device=source.device)
     best_row = source.new_full((sentences, limit), EOS)
+    best_row[:, 0] = pad
     for step in range(1, limit):
         hidden = model.decode(memory, memory_mask, rows.flatten(0, 1))[:, -1]
         logits = model.output(hidden).float()

@@ -8,10 +8,8 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
-from threading import Thread
 
 import numpy as np
 import sentencepiece
@@ -65,49 +63,39 @@ class Packed:
         return np.diff(self.offsets)
 
 
-def encode(model: bytes, lines: list[str], dropout: float = 0.0, seed: int = 0) -> Packed:
-    """dropout: the rate of BPE-dropout (Provilkov et al. 2020)."""
+def encode(model: bytes, lines: list[str], dropout: float = 0.0) -> Packed:
+    """dropout: the rate of BPE-dropout (Provilkov et al. 2020). What it drops is another each time:
+    SentencePiece salts its seed in each process."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    rows: list[list[int]] = []
-
-    def run() -> None:
-        rows.extend(
-            processor.encode(
-                lines,
-                out_type=int,
-                add_eos=True,
-                num_threads=1,
-                enable_sampling=dropout > 0,
-                alpha=dropout,
-                nbest_size=-1,
-            )
-        )
-
-    # SentencePiece seeds its generator once a thread: a thread of its own makes `seed` count.
-    sentencepiece.set_random_generator_seed(seed)
-    thread = Thread(target=run)
-    thread.start()
-    thread.join()
+    rows = processor.encode(
+        lines,
+        out_type=int,
+        add_eos=True,
+        num_threads=1,
+        enable_sampling=dropout > 0,
+        alpha=dropout,
+        nbest_size=-1,
+    )
     offsets = np.cumsum([0, *map(len, rows)])
     return Packed(np.concatenate([np.asarray(row, np.int16) for row in rows]), offsets)
 
 
 def encode_split(
-    model: bytes, data: Path, split: str, dropout: float = 0.0, seed: int = 0
+    model: bytes, data: Path, split: str, dropout: float = 0.0
 ) -> tuple[Packed, Packed]:
     source, target = read_split(data, split)
-    return encode(model, source, dropout, 2 * seed), encode(model, target, dropout, 2 * seed + 1)
+    return encode(model, source, dropout), encode(model, target, dropout)
 
 
 def sampled_epochs(
-    model: bytes, data: Path, dropout: float, seed: int, workers: int
+    model: bytes, data: Path, dropout: float, workers: int
 ) -> Generator[tuple[Packed, Packed]]:
     """Endless epochs of the training split, each cut anew into subwords, made ahead by `workers`
     other processes."""
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         ahead: deque[Future[tuple[Packed, Packed]]] = deque()
-        for epoch in count(seed):
-            ahead.append(pool.submit(encode_split, model, data, "train", dropout, epoch))
+        while True:
+            ahead.append(pool.submit(encode_split, model, data, "train", dropout))
             if len(ahead) > 2 * workers:
                 yield ahead.popleft().result()
 

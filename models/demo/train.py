@@ -198,7 +198,7 @@ def main() -> None:
     corpus = Corpus(
         pieces=pieces,
         pad=vocab - 1,
-        epochs=sampled_epochs(pieces, data, args.bpe_dropout, args.seed, args.workers),
+        epochs=sampled_epochs(pieces, data, args.bpe_dropout, args.workers),
         lines={split: read_split(data, split) for split in ("dev", "test")},
     )
 
