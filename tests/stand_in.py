@@ -9,16 +9,17 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 import decoding
 from decoding.cli.main import main
+from decoding.models.spec import ModelSpec, StackSpec
 from decoding.outputs import (
     GenerateBeamEncoderDecoderOutput,
     GenerateEncoderDecoderOutput,
+    GenerateOutput,
 )
 
 EOS, START, FIRST = 0, 1, 2
@@ -39,15 +40,19 @@ class Words:
         return " ".join(self.words[id - FIRST].upper() for id in ids if id >= FIRST)
 
 
-class StandIn:
+class StandIn(decoding.Model):
     """Hypothesis k of a sentence repeats its last word k times more and scores -k - length / 100.
 
     calls: for each call of generate() its ids and its options.
     """
 
+    threads, isa = 1, "none"
+
     def __init__(self, positions: int = 512, seconds: float = 0, **generation_config: Any) -> None:
-        stack = SimpleNamespace(positions=positions)
-        self.spec = SimpleNamespace(encoder=stack, decoder=stack)
+        stack = StackSpec(
+            1, 8, 1, 8, 8, 9999, positions, "relu", 1, False, False, False, 1e-5, (1,)
+        )
+        self.spec = ModelSpec(encoder=stack, decoder=stack)
         self.generation_config = {
             "num_beams": 4,
             "eos_token_id": EOS,
@@ -56,19 +61,16 @@ class StandIn:
             **generation_config,
         }
         self.tokenizer = Words()
-        self.threads, self.isa = 1, "none"
         self.seconds = seconds
         self.calls: list[tuple[list[list[int]], dict[str, Any]]] = []
 
-    def generate(
-        self, ids: list[list[int]], **options: Any
-    ) -> GenerateBeamEncoderDecoderOutput | GenerateEncoderDecoderOutput:
-        self.calls.append((ids, options))
+    def generate(self, input_ids: Any = None, *_: Any, **options: Any) -> GenerateOutput:
+        self.calls.append((input_ids, options))
         time.sleep(self.seconds)
         settings = self.generation_config | options
         most = settings.get("max_new_tokens") or settings["max_length"] - 1
         rows, scores = [], []
-        for row in ids:
+        for row in input_ids:
             for k in range(settings["num_return_sequences"]):
                 rows.append((row[:-1] + row[-2:-1] * k + [EOS])[:most])
                 scores.append(-k - len(rows[-1]) / 100)

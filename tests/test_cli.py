@@ -7,13 +7,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import decoding
 from decoding.cli.main import main
-from tests import stand_in
+from decoding.models.demo import __main__ as demo
+from tests import random_models, stand_in
 
 ROOT = Path(decoding.__file__).parent.parent
 
@@ -244,6 +246,51 @@ def test_the_module_is_the_program() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, input=b"", check=False)
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"nowhere" in done.stderr and one_line(done.stderr.decode())
+
+
+@pytest.mark.parametrize("name", ["marian", "gpt2"])
+def test_plan_prints_the_memory_plan(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    random_models.reference(name).save_pretrained(tmp_path)
+    model = decoding.load(tmp_path)
+    command = ["plan", "--model", str(tmp_path)]
+    assert main(command) == 0
+    source = 64 if model.spec.encoder else 0
+    limits = decoding.Limits(batch=1, beams=1, source=source, prompt=1, target=64)
+    assert capsys.readouterr().out == f"{model.memory_plan(limits)}\n"
+    sizes = "--batch 3 --beams 2 --prompt 4 --target 9".split()
+    assert main([*command, *sizes, *(["--source", "7"] if source else [])]) == 0
+    limits = decoding.Limits(batch=3, beams=2, source=7 if source else 0, prompt=4, target=9)
+    assert capsys.readouterr().out == f"{model.memory_plan(limits)}\n"
+
+
+def test_plan_without_an_encoder_has_no_source(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    random_models.reference("gpt2").save_pretrained(tmp_path)
+    capsys.readouterr()
+    assert main(["plan", "--model", str(tmp_path), "--source", "7"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and one_line(err) and "leave --source out" in err
+
+
+def test_demo_shows_source_translation_and_score(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = SimpleNamespace(summary="1 MB in 3 buffers")
+    model = stand_in.StandIn()
+    monkeypatch.setattr(model, "memory_plan", lambda: plan)
+    monkeypatch.setattr(decoding, "load", lambda folder: model)
+    demo.main()
+    *blocks, last = capsys.readouterr().out.split("\n\n")
+    sentences = Path(demo.__file__).with_name("sentences.de.txt").read_text(encoding="utf-8")
+    assert [block.split("\n")[0] for block in blocks] == sentences.splitlines()
+    for block in blocks:
+        source, translation, score = block.split("\n")
+        assert translation == f"  {source.upper()}"
+        assert score == f"  score {-0.01 * (len(source.split()) + 1):.3f}"
+    assert "tokens/s" in last and last.endswith("memory: 1 MB in 3 buffers\n")
 
 
 def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:

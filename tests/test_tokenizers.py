@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import sentencepiece
-import tokenizers as hf_tokenizers
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding.tokenizers import Tokenizer, load_tokenizer, split_language_code
+from tests.vocabularies import ENGLISH, GERMAN, numbered, train_bpe, train_sentencepiece
 
-transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 
-GERMAN = """Heute Morgen hat es geregnet, aber jetzt scheint die Sonne.
-Wo hast du meinen Schlüssel hingelegt?
-Meine Großmutter backt jeden Sonntag einen Kuchen.
-Ich möchte gern eine Tasse Tee mit Milch.
-Der Zug nach Köln fährt um 7:45 Uhr ab, oder?
-„Das ist nicht wahr“, sagte er leise.""".splitlines()
-ENGLISH = """It rained this morning, but now the sun is shining.
-Where did you put my key?
-My grandmother bakes a cake every Sunday.
-I'd like a cup of tea with milk, please.
-The train to Cologne leaves at 7:45, doesn't it?
-"That isn't true," he said quietly.""".splitlines()
 TEXTS = [
     *GERMAN,
     *ENGLISH,
@@ -63,29 +49,6 @@ PADDING = {"__type": "AddedToken", "content": "<pad>", "special": True}
 texts = st.lists(st.one_of(st.text(max_size=12), st.sampled_from(SPECIAL)), max_size=8).map("".join)
 
 
-def train_sentencepiece(lines: list[str], path: Path) -> list[str]:
-    """Writes a unigram model of at most 120 pieces; returns its pieces."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines * 4),
-        model_writer=model,
-        vocab_size=120,
-        hard_vocab_limit=False,
-        minloglevel=2,
-        bos_id=-1,
-    )
-    path.write_bytes(model.getvalue())
-    spm = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    return [spm.id_to_piece(number) for number in range(spm.get_piece_size())]
-
-
-def numbered(pieces: list[str]) -> str:
-    """A vocabulary in Marian's order: EOS, unknown, the pieces, language codes, padding."""
-    ordinary = sorted(set(pieces) - {"</s>", "<unk>"})
-    tokens = ["</s>", "<unk>", *ordinary, ">>fra<<", ">>deu<<", "<pad>"]
-    return json.dumps({token: number for number, token in enumerate(tokens)})
-
-
 @pytest.fixture(scope="module")
 def marian_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("marian")
@@ -117,16 +80,6 @@ def marian(
     (folder / "tokenizer_config.json").write_text(json.dumps(written))
     theirs = transformers.MarianTokenizer.from_pretrained(folder)
     return load_tokenizer(folder, {"model_type": "marian"}), theirs
-
-
-def train_bpe(folder: Path) -> hf_tokenizers.Tokenizer:
-    """Writes vocab.json and merges.txt of a byte-level BPE, `<|endoftext|>` behind the merges."""
-    trained = hf_tokenizers.ByteLevelBPETokenizer()
-    trained.train_from_iterator(ENGLISH + GERMAN, vocab_size=330, show_progress=False)
-    trained.save_model(str(folder))
-    vocab = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
-    (folder / "vocab.json").write_text(json.dumps(vocab | {"<|endoftext|>": len(vocab)}))
-    return trained
 
 
 @pytest.fixture(scope="module", params=["files", "settings", "tokenizer.json"])
@@ -169,7 +122,7 @@ def test_marian_encodes_as_transformers(marian: tuple[Tokenizer, Any], text: str
     check_encode(marian, text)
 
 
-@settings(derandomize=True, max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(text=texts, data=st.data())
 def test_marian_equals_transformers(
     marian: tuple[Tokenizer, Any], text: str, data: st.DataObject
@@ -209,7 +162,7 @@ def test_gpt2_encodes_as_transformers(gpt2: tuple[Tokenizer, Any], text: str) ->
     check_encode(gpt2, text)
 
 
-@settings(derandomize=True, max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(text=texts, data=st.data())
 def test_gpt2_equals_transformers(
     gpt2: tuple[Tokenizer, Any], text: str, data: st.DataObject
