@@ -137,7 +137,7 @@ def greedy_score(model: Transformer, source: Tensor, limit: int) -> float:
         logits = model(source, mask, torch.tensor([ids]))[0, -1]
         logits[PAD] = -torch.inf
         log_p, token = logits.log_softmax(-1).max(-1)
-        total += log_p.item()
+        total += float(log_p)
         ids.append(int(token))
         if ids[-1] == EOS:
             return total / step
@@ -149,7 +149,7 @@ def row_score(model: Transformer, source: Tensor, ids: list[int]) -> float:
     mask = torch.ones_like(source, dtype=torch.bool)
     logits = model(source, mask, torch.tensor([ids[:-1]]))[0]
     logits[:, PAD] = -torch.inf
-    return logits.log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None]).mean().item()
+    return float(logits.log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None]).mean())
 
 
 def trained(pair: tuple[Packed, Packed]) -> Transformer:
@@ -177,7 +177,7 @@ def test_the_search_ends_its_rows_and_is_no_worse_than_greedy() -> None:
         ours = row_score(model, source[sentence, None], ids[:end])
         greedy = greedy_score(model, source[sentence, None], 60)
         assert ours >= greedy - 1e-5
-        better += ours > greedy + 1e-3 > -1e9
+        better += int(ours > greedy + 1e-3 > -1e9)
     assert better >= 2
     alone = [search(model, ids[None], mask[:1], PAD, 4, 60)[0].tolist() for ids in source]
     assert alone == found

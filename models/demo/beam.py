@@ -34,6 +34,7 @@ def search(
     best = torch.full((sentences,), -torch.inf, device=source.device)
     best_row = source.new_full((sentences, limit), EOS)
     best_row[:, 0] = pad
+    done = torch.zeros_like(source_mask[:, 0])
     for step in range(1, limit):
         hidden = model.decode(memory, memory_mask, rows.flatten(0, 1))[:, -1]
         logits = model.output(hidden).float()
@@ -46,13 +47,14 @@ def search(
         rows = torch.cat([rows.gather(1, parent), token[:, :, None]], 2)
         ended = token == EOS
         finished, place = score.masked_fill(~ended, -torch.inf)[:, :beams].div(step).max(1)
-        better = finished > best
+        better = (finished > best) & ~done
         best = torch.where(better, finished, best)
         best_row[better, : step + 1] = rows[torch.arange(sentences), place][better]
         best_row[better, step + 1 :] = EOS
         sums, alive = score.masked_fill(ended, -torch.inf).topk(beams)
         rows = rows.gather(1, alive[:, :, None].expand(-1, -1, step + 1))
-        if bool((best >= sums[:, 0] / step).all()):
+        done |= best >= sums[:, 0] / step
+        if bool(done.all()):
             break
     return best_row
 
