@@ -189,7 +189,7 @@ def test_the_written_directory_is_marians(tmp_path: Path) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 1:
-                parameter += torch.randn(parameter.shape).half() * 0.25
+                parameter.add_(torch.randn(parameter.shape), alpha=0.25)
     model = model.half().float()
     for side in (model.encoder, model.decoder):  # not stored, hence not rounded
         side.embed.positions.copy_(small_model().encoder.embed.positions)
