@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import pytest
 import torch
@@ -26,16 +25,16 @@ class Table:
     vocab: int
     sharpness: float = 3.0
     flat: bool = False  # the same logit everywhere: nothing but ties
+    holes: float = 0.0  # share of tokens with logit -inf; token 0 is never one
 
     def logits(self, sentence: int, tokens: Tokens) -> Tensor:
+        generator = torch.Generator().manual_seed(hash((sentence, *tokens)) & 0xFFFFFFFF)
+        logits = self.sharpness * torch.randn(self.vocab, generator=generator)
         if self.flat:
-            return torch.zeros(self.vocab)
-        seed = hash((sentence, *tokens)) & 0xFFFFFFFF
-        return self.sharpness * torch.randn(self.vocab, generator=_generator(seed))
-
-
-def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+            logits.zero_()
+        hole = torch.rand(self.vocab, generator=generator) < self.holes
+        hole[0] = False
+        return logits.masked_fill(hole, -math.inf)
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,7 @@ class Search:
     threads: int = 1
     broken: tuple[int, int] | None = None  # (place of a sentence, step): a NaN there
     kept: dict[str, Tensor] = field(init=False)
+    steps: dict[int, int] = field(init=False)  # that each sentence took
 
     def run(self) -> list[list[Hypothesis]]:
         count, beams, steps = len(self.sentences), self.options.beams, self.rules.max_new
@@ -78,6 +78,7 @@ class Search:
             "done": torch.zeros(count, dtype=torch.int32),
             "fault": torch.zeros(count, dtype=torch.int32),
         }
+        self.steps = {}
         live = torch.arange(count, dtype=torch.int32)
         last, first = torch.full((slots,), -5, dtype=torch.int32), torch.zeros(count).int()
         for step in range(1, steps + 1):
@@ -95,6 +96,7 @@ class Search:
 
     def step(self, step: int, live: Tensor, ids: Tensor) -> None:
         beams, rules, options = self.options.beams, self.rules, self.options
+        self.steps.update(dict.fromkeys(live.tolist(), step))
         rows = (live[:, None] * beams + torch.arange(beams)).flatten().tolist()
         logits = torch.stack(
             [self.read(row, int(i), step) for row, i in zip(rows, ids, strict=True)]
@@ -148,15 +150,21 @@ class Search:
 
 
 def check(search: Search) -> None:
-    for sentence, ours in zip(search.sentences, search.run(), strict=True):
+    for place, ours in enumerate(search.run()):
+        lengths = [0]
+
+        def logits(tokens: Tokens, place: int = place, lengths: list[int] = lengths) -> Tensor:
+            lengths.append(len(tokens))
+            return search.table.logits(search.sentences[place], tokens)
+
         expected = reference.beam_search(
-            partial(search.table.logits, sentence),
+            logits,
             search.rules,
             beams=search.options.beams,
             length_penalty=search.options.length_penalty,
             early_stopping=search.options.early_stopping,
         )
-        assert len(ours) == len(expected)
+        assert search.steps[place] == max(lengths) + 1
         for row, other in zip(ours, expected, strict=True):
             assert (row.score <= FILLED) == (other.score <= FILLED)
             if row.score > FILLED:
@@ -180,10 +188,11 @@ def searches(draw: st.DrawFn) -> Search:
     )
     options = Options(
         beams=draw(st.integers(1, 5)),
-        length_penalty=draw(st.sampled_from([-1.0, 0.0, 0.6, 1.0, 2.0])),
+        length_penalty=draw(st.sampled_from([-1.0, -0.2, 0.0, 0.6, 1.0, 2.0])),
         early_stopping=draw(st.sampled_from([False, True, "never"])),
     )
-    table = Table(vocab, draw(st.sampled_from([0.5, 2.0, 6.0])), draw(st.booleans()))
+    sharpness, flat = draw(st.sampled_from([0.5, 2.0, 6.0])), draw(st.booleans())
+    table = Table(vocab, sharpness, flat, draw(st.sampled_from([0.0, 0.0, 0.5, 0.9])))
     sentences = draw(st.lists(st.integers(0, 1000), min_size=1, max_size=3))
     threads = draw(st.sampled_from([1, 2, 3]))
     return Search(table, rules, options, sentences, draw(st.sampled_from(_C.isas())), threads)
@@ -208,10 +217,10 @@ def test_long_searches(
 
 def test_more_beams_than_candidates(isa: str) -> None:
     """One token is left: after the first step every beam but one is a fill-in."""
-    rules = Rules(max_new=4, banned=(0, 1, 2), eos=(4,), min_new=9)
+    rules = Rules(max_new=20, banned=(0, 1, 2), eos=(4,), min_new=20)
     search = Search(Table(5), rules, Options(beams=4), [0], isa)
     check(search)
-    assert search.results(0)[0].tokens == (3, 3, 3, 3)
+    assert search.results(0)[0].tokens == (3,) * 20
 
 
 def test_everything_banned(isa: str) -> None:

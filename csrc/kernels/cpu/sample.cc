@@ -130,15 +130,16 @@ Candidate end_of_prefix(Candidate* queue, int queued, const Softmax& softmax, do
   return queue[begin];
 }
 
+constexpr Candidate kWorst = {-FLT_MAX, INT_MAX};  // behind every finite logit
+
 // The last token that top-p keeps, best first. Bisection narrows down the logits among which it
 // lies, so that few are queued even where the nucleus holds much of the vocabulary.
 template <typename T>
 Candidate end_of_nucleus(const SampleParams<T>& p, const Row<T>& row, const Softmax& softmax) {
   const double target = p.top_p * softmax.mass_from(-FLT_MAX, row, p.vocab);
-  const float reach = 32.0f * p.temperature;  // what lies lower has no mass to speak of
+  const float reach = 32.0f * p.temperature;  // below: less mass than any p < 1 leaves out
   float low = softmax.peak * p.temperature - reach, high = INFINITY;
   double before = 0.0;  // mass above high
-  if (softmax.mass_from(low, row, p.vocab) < target) low = -FLT_MAX;
   for (float step = reach / 2; step > reach / 1024; step /= 2) {
     const double mass = softmax.mass_from(low + step, row, p.vocab);
     if (mass >= target) {
@@ -149,24 +150,24 @@ Candidate end_of_nucleus(const SampleParams<T>& p, const Row<T>& row, const Soft
     }
   }
   const int queued = cpu::queue_between(low, high, row.logits, row.group_max, p.vocab, row.queue);
+  if (queued == 0) return kWorst;  // a broken row
   return end_of_prefix(row.queue, queued, softmax, before, target);
 }
 
 // The last token that the warpers keep, best first.
 template <typename T>
 Candidate last_kept(const SampleParams<T>& p, const Row<T>& row) {
-  const Candidate all = {-FLT_MAX, INT_MAX};
   const int k = p.top_k;
   const float largest = *std::max_element(row.group_max, row.group_max + groups_of(p.vocab));
   const Softmax softmax = {1.0f / p.temperature, largest / p.temperature};
-  if (largest == -INFINITY) return all;
+  if (largest == -INFINITY) return kWorst;
   if (k <= 0 || k >= p.vocab) {
-    return p.top_p < 1.0f ? end_of_nucleus(p, row, softmax) : all;
+    return p.top_p < 1.0f ? end_of_nucleus(p, row, softmax) : kWorst;
   }
 
   const float bound = cpu::bound_of_best(row.group_max, p.vocab, k, row.maxima);
   int queued = cpu::queue_between(bound, INFINITY, row.logits, row.group_max, p.vocab, row.queue);
-  Candidate last = all;
+  Candidate last = kWorst;
   if (queued >= k) {
     std::nth_element(row.queue, row.queue + k - 1, row.queue + queued, Better());
     last.value = row.queue[k - 1].value;  // with any id: ties stay
