@@ -1,4 +1,4 @@
-"""The compiled engine. Tensors are contiguous CPU tensors; shapes use the letters of csrc/README.md."""
+"""The compiled engine. Tensors are contiguous, on the CPU; csrc/README.md has the shape letters."""
 
 from collections.abc import Sequence
 from types import ModuleType
@@ -109,6 +109,6 @@ class Session:
         """Writes the results, best first for Beam.
 
         tokens: int32 [B, K, target]; lengths: int32 [B, K]; scores, sums: float32 [B, K], zero for
-        Greedy and Sampling; slots: int32 [B, K, target], the row b * K + k that each token extended.
-        What lies behind a length is left as it was.
+        Greedy and Sampling; slots: int32 [B, K, target], the row b * K + k that each token
+        extended. What lies behind a length is left as it was.
         """

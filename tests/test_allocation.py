@@ -67,7 +67,7 @@ for search in searches:
 """
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="interposes malloc with LD_PRELOAD")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs LD_PRELOAD")
 def test_steps_allocate_nothing(tmp_path: Path) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     assert compiler, "the tests need a C compiler, as the build does"
