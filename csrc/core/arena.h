@@ -5,7 +5,7 @@
 //   Arena arena(pool, bytes);        // binds
 //   x = arena.take<float>("x", {rows, hidden});
 //   arena.reuse([&] { ... });        // what is taken inside ends with the block; blocks side by
-//                                    // side share their bytes
+//                                    // side share their bytes, so they come last
 #pragma once
 
 #include <cstdint>
@@ -42,6 +42,7 @@ class Arena {
   template <typename T>
   T* take(const std::string& name, std::vector<int64_t> shape) {
     CHECK(names_.insert(name).second, "two buffers are named ", name);
+    CHECK(!ended_.count(lifetime_), name, " would share bytes with the reuse block before it");
     size_t bytes = sizeof(T);
     for (int64_t size : shape) bytes *= static_cast<size_t>(size);
     const size_t offset = top_;
@@ -59,6 +60,7 @@ class Arena {
     lifetime_.push_back(blocks_++);
     take();
     lifetime_.pop_back();
+    ended_.insert(lifetime_);
     top_ = bottom;
   }
 
@@ -69,7 +71,8 @@ class Arena {
   std::byte* pool_ = nullptr;
   size_t capacity_ = 0, top_ = 0, peak_ = 0;
   int blocks_ = 0;
-  std::vector<int> lifetime_;
+  std::vector<int> lifetime_;         // of what is taken now
+  std::set<std::vector<int>> ended_;  // lifetimes in which a reuse block has ended
   std::vector<Buffer> buffers_;
   std::set<std::string> names_;
 };

@@ -134,14 +134,13 @@ struct Workspace {
 
     a.reuse([&] {
       if (spec.encoder) {
-        packed = Activations<T>(a, "encoder", *spec.encoder, source_tokens);
         packed_kv = a.take<T>("encoder.cross_kv", {source_tokens, 2 * inner});
+        packed = Activations<T>(a, "encoder", *spec.encoder, source_tokens);
       } else {
         packed = Activations<T>(a, "prompt", d, shared_prompt);
       }
     });
     a.reuse([&] {
-      step = Activations<T>(a, "step", d, rows);
       ids = a.take<int32_t>("ids", {rows});
       random_row = a.take<int32_t>("random_row", {rows});
       logits = a.take<T>("logits", {rows, d.vocab});
@@ -152,6 +151,7 @@ struct Workspace {
       queue = a.take<Candidate>("queue", {threads, d.vocab});
       maxima = a.take<float>("maxima", {threads, groups});
       merged = a.take<Candidate>("merged", {batch, beams * limits.candidates});
+      step = Activations<T>(a, "step", d, rows);
     });
   }
 };

@@ -1,0 +1,134 @@
+"""Results: shapes, fills, order, scores."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import torch
+import transformers.generation.utils as theirs
+
+from decoding import outputs
+from decoding.config import resolve
+from decoding.session import Results
+from tests.random_models import ours, reference
+
+
+@pytest.mark.parametrize(
+    "options, plain, beams",
+    [
+        ({"pad_token_id": 7, "eos_token_id": 3}, 7, 7),
+        ({"pad_token_id": 0, "eos_token_id": 3}, 0, 3),
+        ({"eos_token_id": [3, 5]}, 3, 3),
+        ({"pad_token_id": 7}, 7, -1),
+        ({}, 0, -1),
+        ({"eos_token_id": -1}, -1, -1),
+    ],
+)
+def test_what_stands_behind_a_row(options: dict[str, Any], plain: int, beams: int) -> None:
+    config = resolve(options, None, {})
+    assert outputs.fill_value(config, beams=False) == plain
+    assert outputs.fill_value(config, beams=True) == beams
+
+
+def found(tokens: list[list[list[int]]]) -> Results:
+    """Results with these tokens; scores 10 * sentence + row, and row b * K + k for each token."""
+    batch, beams = len(tokens), len(tokens[0])
+    longest = max(len(row) for rows in tokens for row in rows)
+    results = Results.empty(batch, beams, longest)
+    for b, rows in enumerate(tokens):
+        for k, row in enumerate(rows):
+            results.tokens[b, k, : len(row)] = torch.tensor(row)
+            results.slots[b, k, : len(row)] = b * beams + k
+            results.lengths[b, k] = len(row)
+            results.scores[b, k] = 10 * tokens[b][0][0] + k
+    return results
+
+
+def test_parts_are_put_back_in_order() -> None:
+    first = (torch.tensor([2, 0]), found([[[5, 6], [5]], [[3], [3]]]))
+    second = (torch.tensor([1]), found([[[4, 4, 4], [4, 7, 7, 7]]]))
+    whole = outputs.joined([first, second], returned=1, rows=2)
+    assert whole.lengths.tolist() == [[1], [3], [2]]  # the second row, of 4, is not wanted
+    assert whole.scores.tolist() == [[30], [40], [50]]
+    prompt = torch.tensor([[1, 2], [1, 3], [1, 4]])
+    assert outputs.sequences(whole, prompt, 9).tolist() == [
+        [1, 2, 3, 9, 9],
+        [1, 3, 4, 4, 4],
+        [1, 4, 5, 6, 9],
+    ]
+    rows = outputs.filled(whole.parents, whole.lengths, -1)
+    assert rows.tolist() == [[0, -1, -1], [2, 2, 2], [4, 4, -1]]
+    both = outputs.joined([first, second], returned=2, rows=2)
+    assert outputs.filled(both.parents, both.lengths, -1)[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert outputs.sequences(both, prompt, 9).shape == (6, 6)
+
+
+@pytest.mark.parametrize("name", ["marian", "gpt2"])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_types_and_fields_are_those_of_transformers(name: str, beams: int) -> None:
+    ids = torch.tensor([[12, 13, 14]])
+    options = {"max_new_tokens": 4, "num_beams": beams, "eos_token_id": None}
+    plain = ours(name).generate(ids, **options)
+    assert isinstance(plain, torch.Tensor) and plain.dtype == torch.int64
+    output: Any = ours(name).generate(ids, **options, return_dict_in_generate=True)
+    kind = "EncoderDecoder" if name == "marian" else "DecoderOnly"
+    assert type(output).__name__ == f"Generate{'Beam' * (beams > 1)}{kind}Output"
+    known = {field.name for field in fields(getattr(theirs, type(output).__name__))}
+    assert {field.name for field in fields(output)} <= known
+    assert torch.equal(output.sequences, plain) and output.scores is None
+    if beams > 1:
+        assert output.sequences_scores is None and output.beam_indices.shape == (1, 4)
+
+
+@pytest.mark.parametrize("name", ["marian", "gpt2"])
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3, "num_return_sequences": 2}])
+def test_scores_of_every_step(name: str, options: dict[str, Any]) -> None:
+    """Steps' scores are the reference's, in sub-batches too, and add up to sequences_scores."""
+    torch.manual_seed(0)
+    ids = torch.randint(12, 40, (5, 4))
+    options = options | {
+        "max_new_tokens": 9,
+        "bad_words_ids": [[13], [21]],
+        "min_new_tokens": 2,
+        "forced_eos_token_id": 17,
+        "attention_mask": torch.ones_like(ids),
+        "return_dict_in_generate": True,
+        "output_scores": True,
+    }
+    expected = reference(name).generate(ids, **options)
+    got: Any = ours(name).generate(ids, **options)
+    assert len(got.scores) == len(expected.scores)
+    indices = getattr(got, "beam_indices", None)
+    transitions = [
+        reference(name).compute_transition_scores(x.sequences, x.scores, indices)
+        for x in (got, expected)
+    ]
+    width = got.sequences.shape[1] - transitions[0].shape[1]
+    eos = reference(name).generation_config.eos_token_id
+    ended = (got.sequences[:, width:] == eos).cumsum(1).cumsum(1) > 1
+    difference = torch.where(ended, 0, transitions[0] - transitions[1])
+    assert bool((difference.nan_to_num(0).abs() < 1e-4).all())
+    if indices is not None:
+        sums = torch.where(indices >= 0, transitions[0], 0).sum(1)
+        mean = sums / (indices >= 0).sum(1)
+        torch.testing.assert_close(mean, got.sequences_scores, atol=1e-4, rtol=1e-4)
+
+
+def test_warped_scores_when_sampling() -> None:
+    ids = torch.tensor([[12, 13, 14], [15, 16, 17]])
+    options = {
+        "max_new_tokens": 1,
+        "do_sample": True,
+        "temperature": 0.7,
+        "top_k": 9,
+        "top_p": 0.8,
+        "return_dict_in_generate": True,
+        "output_scores": True,
+        "attention_mask": torch.ones_like(ids),
+    }
+    expected = reference("gpt2").generate(ids, **options).scores[0]
+    got: Any = ours("gpt2").generate(ids, **options)
+    assert torch.equal(got.scores[0].isinf(), expected.isinf())
+    torch.testing.assert_close(got.scores[0], expected, atol=1e-4, rtol=1e-4)
