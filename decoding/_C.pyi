@@ -83,6 +83,7 @@ class Session:
     def start(
         self,
         source: Tensor | None,
+        source_at: Tensor | None,
         source_offsets: Tensor | None,
         prompt: Tensor,
         prompt_offsets: Tensor,
@@ -90,16 +91,14 @@ class Session:
         beams: int,
         rules: Rules,
         search: Greedy | Sampling | Beam,
-        source_at: Tensor | None = None,
     ) -> None:
         """Runs the encoder and all but the last token of each prompt.
 
-        source: int32 [tokens], the sentences one after the other; source_offsets: int32 [B + 1];
-        both None without an encoder. prompt, prompt_offsets: the same for the decoder.
+        source: int32 [tokens], the sentences one after the other; source_at: int32 [tokens], the
+        position of each token in its row, masked ones counted; source_offsets: int32 [B + 1];
+        all None without an encoder. prompt, prompt_offsets: the same for the decoder.
         items: int32 [B], the index of each sentence in the caller's batch: random numbers are
         keyed by it, so that a split of the batch does not show, and errors name it.
-        source_at: int32 [tokens], where each source token stood in its row, for encoders whose
-        positions count masked tokens; None: each sentence's count from 0.
         """
     def step(self, steps: int) -> bool:
         """Generates up to `steps` tokens for every live sentence; True when none is left alive."""

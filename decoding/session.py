@@ -126,6 +126,7 @@ class Session:
             source = work.source
             self._engine.start(
                 None if source is None else source.ids,
+                None if source is None else source.at,
                 None if source is None else source.offsets,
                 work.prompt.ids,
                 work.prompt.offsets,
@@ -133,7 +134,6 @@ class Session:
                 work.beams,
                 work.rules,
                 work.search,
-                None if source is None else source.at,
             )
             found = Results.empty(len(work.prompt), work.beams, work.max_new)
             done = False

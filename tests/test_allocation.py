@@ -56,7 +56,7 @@ items = torch.arange(2, dtype=torch.int32)
 searches = [_C.Greedy(), _C.Sampling(seed=1, top_k=50, top_p=0.9), _C.Sampling(seed=1), _C.Beam()]
 for search in searches:
     rules = _C.Rules(max_new=48, min_new=48, eos=[0], banned=[7])
-    session.start(None, None, prompt, offsets, items, 3, rules, search)
+    session.start(None, None, None, prompt, offsets, items, 3, rules, search)
     session.step(1)  # whatever a first step leaves behind for good
     counts = []
     for steps in (1, 20, 1, 20):

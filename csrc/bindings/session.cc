@@ -83,9 +83,10 @@ class PySession {
     pool_ = pool;
   }
 
-  void start(const py::object& source, const py::object& source_offsets, const py::object& prompt,
+  void start(const py::object& source, const py::object& source_at,
+             const py::object& source_offsets, const py::object& prompt,
              const py::object& prompt_offsets, const py::object& items, int beams,
-             const Rules& rules, const Search& search, const py::object& source_at) {
+             const Rules& rules, const Search& search) {
     const auto ids = [](const py::object& tensor, const char* name) -> const int32_t* {
       return tensor.is_none() ? nullptr : TensorView::of(tensor, name).data<int32_t>({-1});
     };
@@ -96,8 +97,8 @@ class PySession {
       TensorView::of(source_offsets, "source_offsets").data<int32_t>({sentences + 1});
     }
     const Batch batch{.source = ids(source, "source"),
-                      .source_offsets = ids(source_offsets, "source_offsets"),
                       .source_at = ids(source_at, "source_at"),
+                      .source_offsets = ids(source_offsets, "source_offsets"),
                       .prompt = ids(prompt, "prompt"),
                       .prompt_offsets = ids(prompt_offsets, "prompt_offsets"),
                       .items = listed.data<int32_t>(),
@@ -197,9 +198,9 @@ void bind_session(py::module_& module) {
       .def_readonly("isa", &PySession::isa)
       .def("plan", &PySession::plan, py::arg("limits"))
       .def("bind", &PySession::bind, py::arg("limits"), py::arg("pool"))
-      .def("start", &PySession::start, py::arg("source"), py::arg("source_offsets"),
-           py::arg("prompt"), py::arg("prompt_offsets"), py::arg("items"), py::arg("beams"),
-           py::arg("rules"), py::arg("search"), py::arg("source_at") = py::none())
+      .def("start", &PySession::start, py::arg("source"), py::arg("source_at"),
+           py::arg("source_offsets"), py::arg("prompt"), py::arg("prompt_offsets"),
+           py::arg("items"), py::arg("beams"), py::arg("rules"), py::arg("search"))
       .def("step", &PySession::step, py::arg("steps"))
       .def("take", &PySession::take, py::arg("tokens"), py::arg("lengths"), py::arg("scores"),
            py::arg("sums"), py::arg("slots"));

@@ -8,23 +8,11 @@
 
 #include "core/arena.h"
 #include "core/spec.h"
+#include "engine/batch.h"
 #include "engine/search.h"
 #include "engine/weights.h"
 
 namespace decoding {
-
-// The sentences of a call, packed; the session copies what it needs.
-struct Batch {
-  const int32_t* source;          // [source_offsets[sentences]], null without an encoder
-  const int32_t* source_offsets;  // [sentences + 1], null with source
-  const int32_t* source_at;       // [source_offsets[sentences]], where each token stood in its row
-                                  // (masked ones left gaps); null: 0, 1, ... in every sentence
-  const int32_t* prompt;          // [prompt_offsets[sentences]], the decoder rows to go on from
-  const int32_t* prompt_offsets;  // [sentences + 1]
-  const int32_t* items;           // [sentences], index of each in the caller's batch: it keys the
-                                  // random numbers (rows.h) and names faults
-  int sentences, beams;
-};
 
 // Where take() writes: rows of a sentence best first where they compete (beam search).
 struct Results {

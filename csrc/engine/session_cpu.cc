@@ -38,7 +38,8 @@ class CpuSession : public Session {
     sentences_ = batch.sentences;
     beams_ = batch.beams;
     steps_ = 0;
-    check_fits(batch);
+    CHECK(w_.logits != nullptr, "start() needs a bind() before it");
+    check_fits(batch, rules_, search_, spec_, limits_);
     fill_inputs(batch);
     fill_search_state();
     const int tokens =
@@ -97,55 +98,7 @@ class CpuSession : public Session {
     });
   }
 
-  void check_fits(const Batch& batch) const {
-    CHECK(w_.logits != nullptr, "start() needs a bind() before it");
-    CHECK(batch.sentences > 0 && batch.sentences <= limits_.batch, "batch must be 1 to ",
-          limits_.batch, ", got ", batch.sentences);
-    CHECK(beams_ > 0 && beams_ <= limits_.beams, "beams must be 1 to ", limits_.beams, ", got ",
-          beams_);
-    CHECK(rules_.max_new > 0 && rules_.max_new <= limits_.target, "target must be 1 to ",
-          limits_.target, ", got ", rules_.max_new);
-    CHECK(!std::holds_alternative<Beam>(search_) ||
-              beam_candidates(rules_, beams_) <= limits_.candidates,
-          "candidates must be ", beam_candidates(rules_, beams_), " or more, they are ",
-          limits_.candidates);
-    if (spec_.encoder) {
-      check_packed("source", batch.source_offsets, batch.source, limits_.source,
-                   spec_.encoder->vocab, spec_.encoder->positions);
-      const int tokens = batch.source_at == nullptr ? 0 : batch.source_offsets[sentences_];
-      for (int i = 0; i < tokens; ++i) {
-        CHECK(batch.source_at[i] >= 0 && batch.source_at[i] < spec_.encoder->positions,
-              "source_at must be 0 to ", spec_.encoder->positions - 1, ", got ",
-              batch.source_at[i]);
-      }
-    }
-    check_packed("prompt", batch.prompt_offsets, batch.prompt, limits_.prompt, spec_.decoder.vocab,
-                 spec_.decoder.positions - rules_.max_new + 1);
-  }
-
-  // Between 1 and min(limit, positions) tokens for each sentence, each within the vocabulary.
-  void check_packed(const char* name, const int32_t* offsets, const int32_t* ids, int limit,
-                    int vocab, int positions) const {
-    CHECK(offsets != nullptr && ids != nullptr, name, " must be given");
-    CHECK(offsets[0] == 0, name, " offsets must start at 0, got ", offsets[0]);
-    for (int b = 0; b < sentences_; ++b) {
-      const int length = offsets[b + 1] - offsets[b];
-      CHECK(length > 0 && length <= limit, name, " must have 1 to ", limit, " tokens, sentence ", b,
-            " has ", length);
-      CHECK(length <= positions, name, " of sentence ", b, " has ", length,
-            " tokens, the model's positions leave room for ", positions);
-    }
-    for (int i = 0; i < offsets[sentences_]; ++i) {
-      CHECK(ids[i] >= 0 && ids[i] < vocab, name, " ids must be 0 to ", vocab - 1, ", got ", ids[i]);
-    }
-  }
-
   void fill_inputs(const Batch& batch) {
-    const auto positions = [&](const int32_t* offsets) {
-      for (int b = 0; b < sentences_; ++b) {
-        std::iota(w_.packed.at + offsets[b], w_.packed.at + offsets[b + 1], 0);
-      }
-    };
     const int32_t* given = batch.prompt_offsets;
     w_.prompt_offsets[0] = 0;
     for (int b = 0; b < sentences_; ++b) {
@@ -154,16 +107,14 @@ class CpuSession : public Session {
       std::copy_n(batch.prompt + given[b], read, w_.prompt_ids + w_.prompt_offsets[b]);
       std::fill_n(w_.prompt_last + b * beams_, beams_, batch.prompt[given[b + 1] - 1]);
       w_.first[b] = read;
+      if (!spec_.encoder)
+        std::iota(w_.packed.at + w_.prompt_offsets[b], w_.packed.at + w_.prompt_offsets[b + 1], 0);
     }
     if (spec_.encoder) {
+      const int tokens = batch.source_offsets[sentences_];
       std::copy_n(batch.source_offsets, sentences_ + 1, w_.source_offsets);
-      std::copy_n(batch.source, batch.source_offsets[sentences_], w_.source_ids);
-      positions(w_.source_offsets);
-      if (batch.source_at != nullptr) {
-        std::copy_n(batch.source_at, w_.source_offsets[sentences_], w_.packed.at);
-      }
-    } else {
-      positions(w_.prompt_offsets);
+      std::copy_n(batch.source, tokens, w_.source_ids);
+      std::copy_n(batch.source_at, tokens, w_.packed.at);
     }
     std::copy_n(batch.items, sentences_, w_.items);
   }
@@ -171,9 +122,6 @@ class CpuSession : public Session {
   void fill_search_state() {
     const int rows = sentences_ * beams_;
     prefix_ = spec_.encoder ? w_.first[0] : 0;
-    for (int b = 0; spec_.encoder && b < sentences_; ++b) {
-      CHECK(w_.first[b] == prefix_, "prompts of an encoder-decoder must be equally long");
-    }
     std::iota(w_.live, w_.live + sentences_, 0);
     *w_.live_count = sentences_;
     for (int b = 0; b < sentences_; ++b) w_.prefix_rows[b] = b * beams_;

@@ -1,0 +1,83 @@
+// What a session is given to work on, and the checks that make the rest of the engine trust it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/check.h"
+#include "core/spec.h"
+#include "engine/search.h"
+
+namespace decoding {
+
+// The sentences of a call, packed; the session copies what it needs.
+struct Batch {
+  const int32_t* source;          // [source_offsets[sentences]], null without an encoder
+  const int32_t* source_at;       // [source_offsets[sentences]], where each token stood in its row:
+                                  // masked ones leave gaps; null with source
+  const int32_t* source_offsets;  // [sentences + 1], null with source
+  const int32_t* prompt;          // [prompt_offsets[sentences]], the decoder rows to go on from
+  const int32_t* prompt_offsets;  // [sentences + 1]
+  const int32_t* items;           // [sentences], index of each in the caller's batch: it keys the
+                                  // random numbers (rows.h) and names faults
+  int sentences, beams;
+};
+
+inline void check_ids(const char* name, const int32_t* ids, int count, int size) {
+  for (int i = 0; i < count; ++i) {
+    CHECK(ids[i] >= 0 && ids[i] < size, name, " must be 0 to ", size - 1, ", got ", ids[i]);
+  }
+}
+
+// Between 1 and min(limit, positions) tokens for each sentence, each within the vocabulary.
+inline void check_packed(const char* name, const int32_t* ids, const int32_t* offsets,
+                         int sentences, int limit, int vocab, int positions) {
+  CHECK(ids != nullptr && offsets != nullptr, name, " must be given");
+  CHECK(offsets[0] == 0, name, " offsets must start at 0, got ", offsets[0]);
+  for (int b = 0; b < sentences; ++b) {
+    const int length = offsets[b + 1] - offsets[b];
+    CHECK(length > 0 && length <= limit, name, " must have 1 to ", limit, " tokens, sentence ", b,
+          " has ", length);
+    CHECK(length <= positions, name, " of sentence ", b, " has ", length,
+          " tokens, the model's positions leave room for ", positions);
+  }
+  check_ids(name, ids, offsets[sentences], vocab);
+}
+
+inline void check_rules(const Rules& rules, int vocab) {
+  for (const auto* ids : {&rules.eos, &rules.banned, &rules.forced_first, &rules.forced_last}) {
+    check_ids("the rules' ids", ids->data(), static_cast<int>(ids->size()), vocab);
+  }
+  check_ids("pad", &rules.pad, 1, vocab);
+}
+
+// Throws where the batch or the search goes beyond the limits or the model's tables.
+inline void check_fits(const Batch& batch, const Rules& rules, const Search& search,
+                       const ModelSpec& spec, const Limits& limits) {
+  CHECK(batch.sentences > 0 && batch.sentences <= limits.batch, "batch must be 1 to ", limits.batch,
+        ", got ", batch.sentences);
+  CHECK(batch.beams > 0 && batch.beams <= limits.beams, "beams must be 1 to ", limits.beams,
+        ", got ", batch.beams);
+  CHECK(rules.max_new > 0 && rules.max_new <= limits.target, "target must be 1 to ", limits.target,
+        ", got ", rules.max_new);
+  const int candidates =
+      std::holds_alternative<Beam>(search) ? beam_candidates(rules, batch.beams) : 1;
+  CHECK(candidates <= limits.candidates, "candidates must be ", candidates, " or more, they are ",
+        limits.candidates);
+  check_rules(rules, spec.decoder.vocab);
+  check_packed("prompt", batch.prompt, batch.prompt_offsets, batch.sentences, limits.prompt,
+               spec.decoder.vocab, spec.decoder.positions - rules.max_new + 1);
+  if (!spec.encoder) return;
+  check_packed("source", batch.source, batch.source_offsets, batch.sentences, limits.source,
+               spec.encoder->vocab, spec.encoder->positions);
+  CHECK(batch.source_at != nullptr, "source_at must be given with a source");
+  check_ids("source_at", batch.source_at, batch.source_offsets[batch.sentences],
+            spec.encoder->positions);
+  const int length = batch.prompt_offsets[1];
+  for (int b = 0; b < batch.sentences; ++b) {
+    CHECK(batch.prompt_offsets[b + 1] - batch.prompt_offsets[b] == length,
+          "prompts of an encoder-decoder must be equally long");
+  }
+}
+
+}  // namespace decoding
