@@ -155,7 +155,7 @@ def row_score(model: Transformer, source: Tensor, ids: list[int]) -> float:
 def trained(pair: tuple[Packed, Packed]) -> Transformer:
     """A model that knows when sentences end, and is unsure about the rest."""
     model = small_model()
-    args = argparse.Namespace(rate=1e-2, warmup=5, r_drop=0.0, compile=False)
+    args = argparse.Namespace(rate=1e-2, warmup=5, r_drop=0.0)
     trainer, order = train.Trainer(model, args), np.random.default_rng(0)
     for _ in range(10):
         for batch in batches(pair, PAD, 100, order, CPU):
@@ -221,7 +221,7 @@ def test_a_short_training_improves_and_returns_the_best(capsys: pytest.CaptureFi
     pieces = train_pieces(lines, PAD)
     pair = encode(pieces, lines), encode(pieces, lines)
     args = argparse.Namespace(
-        rate=1e-2, warmup=5, r_drop=0.0, compile=False, tokens=200, seed=0, evaluations=2
+        rate=1e-2, warmup=5, r_drop=0.0, tokens=200, seed=0, evaluations=2
     )  # fmt: skip
     model = small_model()
     batch = next(batches(pair, PAD, 200, np.random.default_rng(0), CPU))

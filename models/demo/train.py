@@ -125,7 +125,6 @@ class Trainer:
 
     def __init__(self, model: Transformer, args: argparse.Namespace) -> None:
         self.model, self.args = model, args
-        self.loss = torch.compile(loss, dynamic=True) if args.compile else loss
         self.parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
         self.average = copy.deepcopy(model).eval()
         self.averaged: list[Tensor] = [p for p in self.average.parameters() if p.requires_grad]
@@ -145,7 +144,7 @@ class Trainer:
         warm = min(1.0, (self.steps + 1) / args.warmup)
         self.optimizer.param_groups[0]["lr"] = args.rate * warm * math.cos(math.pi / 2 * progress)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=cuda):
-            value = self.loss(self.model, batch, args.r_drop)
+            value = loss(self.model, batch, args.r_drop)
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(value)
         nn.utils.clip_grad_norm_(self.parameters, 1.0, foreach=True)
@@ -241,7 +240,6 @@ def parse_arguments() -> argparse.Namespace:
         help="of the average on dev",
     )
     add("--workers", type=int, default=10, help="processes that cut text into subwords")
-    add("--compile", action="store_true", help="compile the forward and backward pass")
     add("--bpe-dropout", type=float, default=0.1)
     add(
         "--r-drop",
