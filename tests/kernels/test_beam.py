@@ -223,6 +223,12 @@ def test_more_beams_than_candidates(isa: str) -> None:
     assert search.results(0)[0].tokens == (3,) * 20
 
 
+def test_fewer_rows_go_on_than_there_are_beams(isa: str) -> None:
+    """Most rows have one continuation or none, so that fill-ins take their place."""
+    table, rules = Table(12, holes=0.88), Rules(max_new=6, banned=(0,))
+    check(Search(table, rules, Options(beams=3), list(range(60)), isa))
+
+
 def test_everything_banned(isa: str) -> None:
     rules = Rules(max_new=4, banned=(0, 1, 2, 3, 4))
     assert Search(Table(5), rules, Options(beams=2), [0], isa).run() == [[Hypothesis(FILL_IN)] * 2]

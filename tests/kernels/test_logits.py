@@ -29,9 +29,9 @@ def grouped(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("vocab", VOCABS)
-@pytest.mark.parametrize("scale", [1.0, 30.0])
-def test_equals_torch(isa: str, threads: int, vocab: int, scale: float) -> None:
-    x = random(3, vocab) * scale
+@pytest.mark.parametrize(("scale", "offset"), [(1.0, 0.0), (30.0, 0.0), (1.0, -200.0)])
+def test_equals_torch(isa: str, threads: int, vocab: int, scale: float, offset: float) -> None:
+    x = random(3, vocab) * scale + offset
     maxima, sums, lse = kernels.scan_logits(x, isa=isa, threads=threads)
     assert_same_bits(maxima, grouped(x).amax(-1))
     assert_within_torch(log_sum_exp, lse, x)
