@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 import torch
 from torch import Tensor
@@ -32,7 +34,8 @@ def packed_reference(qkv: Tensor, offsets: Tensor, scale: float, causal: bool) -
     y = torch.empty_like(qkv[:, 0])
     for begin, end in zip(offsets.tolist(), offsets[1:].tolist(), strict=False):
         mask = torch.ones(end - begin, end - begin).tril().bool() if causal else None
-        y[begin:end] = attend(*qkv[begin:end].unbind(1), scale, mask)
+        q, k, v = qkv[begin:end].unbind(1)
+        y[begin:end] = attend(q, k, v, scale, mask)
     return y
 
 
@@ -47,7 +50,7 @@ def packed_attention(
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dim", DIMS)
 def test_packed_equals_torch(isa: str, dim: int, causal: bool) -> None:
-    lengths = [0, 1, 5, 0, 64, 65, 97, 200, 0]
+    lengths = [0, 1, 5, 0, 64, 65, 130, 0]
     inputs = random(sum(lengths), 3, 2, dim), offsets_of(lengths), dim**-0.5, causal
     y = packed_attention(*inputs, isa=isa, threads=2)
     assert_within_torch(packed_reference, y, *inputs)
@@ -108,99 +111,107 @@ def test_store_shared(isa: str, threads: int, tokens: int) -> None:
 # One new token per row.
 
 
+class Shared(NamedTuple):
+    k: Tensor  # [N, capacity, D]
+    v: Tensor
+    offsets: Tensor  # [sentences + 1]
+
+    def of(self, sentence: int) -> slice:
+        return slice(int(self.offsets[sentence]), int(self.offsets[sentence + 1]))
+
+
+class History(NamedTuple):
+    k: Tensor  # [slots, N, target, D]
+    v: Tensor
+    slots: Tensor  # [slots, target]
+    position: int  # of the new token
+
+
 class Step:
-    """One decoding step with everything unused poisoned: three heads, sentences in any order.
+    """One decoding step of the sentences `live`, with everything that is not theirs poisoned.
 
     shared: shared positions of each sentence, or None; position: of the new token, or None
-    without history; live: sentence ids.
+    without history.
     """
 
+    heads, sentences, scale = 3, 5, 0.2
+
     def __init__(
-        self,
-        live: list[int],
-        beams: int,
-        dim: int,
-        shared: list[int] | None,
-        position: int | None,
-        seed: int = 0,
+        self, live: list[int], beams: int, dim: int, shared: list[int] | None, position: int | None
     ) -> None:
-        heads, target, sentences = 3, 80, 5
-        generator = torch.Generator().manual_seed(seed)
-        self.live, self.beams, self.scale = torch.tensor(live).int(), beams, dim**-0.5
-        rows = len(live) * beams
+        self.live, self.beams, self.dim = live, beams, dim
         self.row_slots = [i * beams + j for i in live for j in range(beams)]
-        self.position = position
-        # A sentence's queries depend on the sentence alone, so that batches can be compared.
         parts = 1 if position is None else 3
-        everything = random(sentences * beams, parts, heads, dim, seed=seed + 1)
-        self.qkv = everything[self.row_slots].reshape(rows, parts, heads, dim).contiguous()
-        self.shared_k = self.shared_v = self.shared_offsets = None
-        if shared is not None:
-            self.shared_offsets = offsets_of(shared)
-            kv = random(2, heads, sum(shared), dim, seed=seed + 2)
-            self.shared_k, self.shared_v = poison(heads, 200, dim), poison(heads, 200, dim)
-            for i in live:
-                own = slice(int(self.shared_offsets[i]), int(self.shared_offsets[i + 1]))
-                self.shared_k[:, own], self.shared_v[:, own] = kv[:, :, own]
-        self.self_k = self.self_v = self.slots = None
-        if position is not None:
-            size = (sentences * beams, heads, target, dim)
-            self.self_k, self.self_v = poison(*size), poison(*size)
-            self.slots = torch.full((sentences * beams, target), 1 << 30, dtype=torch.int32)
-            kv = random(2, *size, seed=seed + 3)
+        # Drawn for all sentences, so that a sentence has the same numbers in every batch.
+        self.qkv = random(self.sentences * beams, parts, self.heads, dim, seed=1)[self.row_slots]
+        self.shared = None if shared is None else self.make_shared(offsets_of(shared))
+        self.history = None if position is None else self.make_history(position)
+
+    def make_shared(self, offsets: Tensor) -> Shared:
+        shared = Shared(
+            poison(self.heads, 200, self.dim), poison(self.heads, 200, self.dim), offsets
+        )
+        keys, values = random(2, self.heads, 200, self.dim, seed=2)
+        for own in map(shared.of, self.live):
+            shared.k[:, own], shared.v[:, own] = keys[:, own], values[:, own]
+        return shared
+
+    def make_history(self, position: int) -> History:
+        """The beams of a sentence have exchanged their pasts at every position."""
+        slots, target = self.sentences * self.beams, 80
+        size = slots, self.heads, target, self.dim
+        nowhere = torch.full((slots, target), 1 << 30, dtype=torch.int32)
+        history = History(poison(*size), poison(*size), nowhere, position)
+        keys, values = random(2, *size, seed=3)
+        exchanged = torch.randint(
+            self.beams, (slots, target), generator=torch.Generator().manual_seed(4)
+        )
+        for slot in self.row_slots:
             for at in range(position):
-                for i in range(sentences):
-                    # The beams of a sentence have exchanged their histories at every position.
-                    exchanged = torch.randint(beams, (beams,), generator=generator)
-                    if i in live:
-                        own = torch.arange(i * beams, (i + 1) * beams)
-                        self.slots[own, at] = own[exchanged].int()
-                        read = own[exchanged]
-                        self.self_k[read, :, at] = kv[0, read, :, at]
-                        self.self_v[read, :, at] = kv[1, read, :, at]
+                holder = slot // self.beams * self.beams + int(exchanged[slot, at])
+                history.slots[slot, at] = holder
+                history.k[holder, :, at] = keys[holder, :, at]
+                history.v[holder, :, at] = values[holder, :, at]
+        return history
 
     def run(self, isa: str, threads: int = 1) -> Tensor:
-        y = poison(*self.qkv[:, 0].shape)
+        y = poison(len(self.row_slots), self.heads, self.dim)
+        shared, history = self.shared, self.history
         kernels.decode_attention(
             self.qkv,
-            self.live,
+            torch.tensor(self.live, dtype=torch.int32),
             y,
             self.scale,
             self.beams,
-            shared_k=self.shared_k,
-            shared_v=self.shared_v,
-            shared_offsets=self.shared_offsets,
-            self_k=self.self_k,
-            self_v=self.self_v,
-            slots=self.slots,
-            position=self.position or 0,
+            shared_k=shared and shared.k,
+            shared_v=shared and shared.v,
+            shared_offsets=shared and shared.offsets,
+            self_k=history and history.k,
+            self_v=history and history.v,
+            slots=history and history.slots,
+            position=history.position if history else 0,
             isa=isa,
             threads=threads,
         )
         return y
 
-    def rows(self) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """q [1, N, D], k and v [positions, N, D] of each row, gathered the slow way."""
-        found = []
+    def check(self, y: Tensor) -> None:
+        """Against keys and values that are gathered the slow way."""
         for row, slot in enumerate(self.row_slots):
-            keys, values = [], []
-            if self.shared_k is not None:
-                i = slot // self.beams
-                own = slice(int(self.shared_offsets[i]), int(self.shared_offsets[i + 1]))
-                keys += self.shared_k[:, own].unbind(1)
-                values += self.shared_v[:, own].unbind(1)
-            if self.position is not None:
-                for at in range(self.position):
-                    keys.append(self.self_k[self.slots[slot, at], :, at])
-                    values.append(self.self_v[self.slots[slot, at], :, at])
+            keys: list[Tensor] = []
+            values: list[Tensor] = []
+            if self.shared is not None:
+                own = self.shared.of(slot // self.beams)
+                keys += self.shared.k[:, own].unbind(1)
+                values += self.shared.v[:, own].unbind(1)
+            if self.history is not None:
+                for at, holder in enumerate(self.history.slots[slot, : self.history.position]):
+                    keys.append(self.history.k[holder, :, at])
+                    values.append(self.history.v[holder, :, at])
                 keys.append(self.qkv[row, 1])
                 values.append(self.qkv[row, 2])
-            found.append((self.qkv[row, :1], torch.stack(keys), torch.stack(values)))
-        return found
-
-    def check(self, y: Tensor) -> None:
-        for row, (q, k, v) in enumerate(self.rows()):
-            assert_within_torch(attend, y[row : row + 1], q, k, v, self.scale)
+            inputs = self.qkv[row, :1], torch.stack(keys), torch.stack(values), self.scale
+            assert_within_torch(attend, y[row : row + 1], *inputs)
 
 
 @pytest.mark.parametrize("dim", DIMS)
@@ -227,13 +238,20 @@ def test_a_sentence_may_share_nothing(isa: str) -> None:
     step.check(step.run(isa))
 
 
+def test_a_sentence_without_anything_gives_zero(isa: str) -> None:
+    step = Step([0, 1], 2, 16, [0, 1, 0, 0, 0], None)
+    assert_same_bits(step.run(isa)[:2], torch.zeros(2, 3, 16))
+
+
 def test_decode_writes_its_own_keys_and_nothing_else(isa: str, threads: int) -> None:
     step = Step([2, 0], 3, 17, None, 5)
-    before_k, before_v = step.self_k.clone(), step.self_v.clone()
+    assert step.history is not None
+    expected_k, expected_v = step.history.k.clone(), step.history.v.clone()
+    expected_k[step.row_slots, :, 5] = step.qkv[:, 1]
+    expected_v[step.row_slots, :, 5] = step.qkv[:, 2]
     step.run(isa, threads)
-    before_k[step.row_slots, :, 5], before_v[step.row_slots, :, 5] = step.qkv[:, 1], step.qkv[:, 2]
-    assert_same_bits(step.self_k, before_k)
-    assert_same_bits(step.self_v, before_v)
+    assert_same_bits(step.history.k, expected_k)
+    assert_same_bits(step.history.v, expected_v)
 
 
 @pytest.mark.parametrize(

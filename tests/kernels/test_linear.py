@@ -14,7 +14,7 @@ from decoding._C import kernels
 from tests.conftest import assert_same_bits, assert_within_torch, poison, random
 
 PANEL = 64  # outputs in a panel
-BLOCK = 128  # inputs that are added up apart
+BLOCK = 64  # inputs that are added up apart
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
@@ -106,14 +106,17 @@ def test_residual_may_be_the_output(isa: str, threads: int) -> None:
     assert_same_bits(y, expected)
 
 
-@pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (129, 65), (300, 640)])
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (129, 65), (300, 200)])
 def test_a_row_does_not_depend_on_its_batch(isa: str, inputs: int, outputs: int) -> None:
     x, weight, bias = random(200, inputs), random(outputs, inputs, seed=1), random(outputs, seed=2)
-    alone = torch.cat([linear(x[r : r + 1], weight, bias, isa=isa) for r in range(len(x))])
-    for rows in (2, 3, 4, 5, 6, 7, 8, 13, 96, 97, 200):
-        for threads in (1, 2, 3, 7):
-            y = linear(x[:rows], weight, bias, isa=isa, threads=threads)
-            assert_same_bits(y, alone[:rows], f"{rows} rows, {threads} threads")
+    rows = [*range(13), 95, 96, 199]
+    alone = torch.cat([linear(x[r : r + 1], weight, bias, isa=isa) for r in rows])
+    for count in (2, 3, 4, 5, 6, 7, 8, 13, 96, 97, 200):
+        for threads in (1, 2, 7):
+            y = linear(x[:count], weight, bias, isa=isa, threads=threads)
+            known = [at for at, r in enumerate(rows) if r < count]
+            ours = y[[rows[at] for at in known]]
+            assert_same_bits(ours, alone[known], f"{count} rows, {threads} threads")
 
 
 @pytest.mark.parametrize("rows", [1, 5, 100])

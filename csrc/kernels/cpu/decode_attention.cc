@@ -14,21 +14,6 @@ namespace {
 constexpr int kBlock = 32;  // positions
 constexpr int kBeams = 8;   // that pass over a block together
 
-// Sums each of kLanes vectors: lane i of the result belongs to sums[i]. Halves the number of
-// vectors kLanes -> ... -> 1 by adding neighbouring lanes, then pairs, and so on; every lane adds
-// in the same order.
-Floats sum_each(Floats (&sums)[kLanes]) {
-  for (int bit = 1; bit < kLanes; bit *= 2) {
-    const Ints odd = (lane_ids() & bit) != 0;
-    for (int i = 0; i < kLanes; i += 2 * bit) {
-      const Floats even_lanes = sums[i], odd_lanes = sums[i + bit];
-      sums[i] = (odd ? odd_lanes : even_lanes) +
-                __builtin_shuffle(odd ? even_lanes : odd_lanes, lane_ids() ^ bit);
-    }
-  }
-  return sums[0];
-}
-
 // The rows of one head's keys and values that a block holds.
 struct Block {
   const float* k;
@@ -43,31 +28,47 @@ struct Beam {
   OnlineSoftmax softmax;
 };
 
-// scores[i] = q . k[i]; rows behind the last one repeat it.
+// Lanes whose index has `bit` keep the sum of two neighbours of b, the others of a. Doing this for
+// all bits turns kLanes vectors into one that holds the sum of each; every lane adds in the same
+// order.
+template <int bit>
+Floats add_neighbours(Floats a, Floats b) {
+  const Ints odd = (lane_ids() & bit) != 0;
+  return (odd ? b : a) + __builtin_shuffle(odd ? a : b, lane_ids() ^ bit);
+}
+
+// q . k in `rows` neighbouring lanes, over and over, for the rows from `first` on; rows behind the
+// last one repeat it.
+template <int rows>
+Floats dots(const float* q, const Block& block, int first, int dim) {
+  if constexpr (rows > 4) {
+    return add_neighbours<rows / 2>(dots<rows / 2>(q, block, first, dim),
+                                    dots<rows / 2>(q, block, first + rows / 2, dim));
+  } else {
+    const auto row = [&](int i) {
+      return block.k + block.offsets[std::min(first + i, block.count - 1)];
+    };
+    const float *k0 = row(0), *k1 = row(1), *k2 = row(2), *k3 = row(3);
+    Floats sum0 = {}, sum1 = {}, sum2 = {}, sum3 = {};
+    for_vectors(dim, [&](int d, auto... tail) {
+      const Floats qs = load(q + d);
+      sum0 = fma(qs, load(k0 + d, tail...), sum0);
+      sum1 = fma(qs, load(k1 + d, tail...), sum1);
+      sum2 = fma(qs, load(k2 + d, tail...), sum2);
+      sum3 = fma(qs, load(k3 + d, tail...), sum3);
+    });
+    return add_neighbours<2>(add_neighbours<1>(sum0, sum1), add_neighbours<1>(sum2, sum3));
+  }
+}
+
+// scores[i] = q . k[i], -inf behind the last row.
 void score(const float* q, const Block& block, int dim, float* scores) {
-  constexpr int kGroup = 4;  // rows that share a load of q
   for (int i = 0; i < kBlock; i += kLanes) {
-    if (i >= block.count) {
-      store(scores + i, broadcast(-__builtin_inff()));
-      continue;
+    Floats score = broadcast(-__builtin_inff());
+    if (i < block.count) {
+      score = lane_ids() + i < block.count ? dots<kLanes>(q, block, i, dim) : score;
     }
-    Floats sums[kLanes];
-    for (int j = 0; j < kLanes; j += kGroup) {
-      Floats group[kGroup] = {};
-      const float* rows[kGroup];
-      for (int g = 0; g < kGroup; ++g) {
-        rows[g] = block.k + block.offsets[std::min(i + j + g, block.count - 1)];
-      }
-      for_vectors(dim, [&](int d, auto... tail) {
-        const Floats qs = load(q + d);
-        for (int g = 0; g < kGroup; ++g) {
-          group[g] = fma(qs, load(rows[g] + d, tail...), group[g]);
-        }
-      });
-      for (int g = 0; g < kGroup; ++g) sums[j + g] = group[g];
-    }
-    const Floats score = sum_each(sums);
-    store(scores + i, lane_ids() + i < block.count ? score : broadcast(-__builtin_inff()));
+    store(scores + i, score);
   }
 }
 
@@ -96,7 +97,7 @@ void accumulate(const Block& block, const float* weights, float rescale, int d, 
 void attend(Beam& beam, const Block& block, int dim) {
   alignas(64) float weights[kBlock];
   score(beam.q, block, dim, weights);
-  const float rescale = beam.softmax.template weigh<kBlock>(weights);
+  const float rescale = beam.softmax.weigh(weights, kBlock);
   constexpr int kWide = 4;
   int d = 0;
   for (; d + kWide * kLanes <= dim; d += kWide * kLanes) {
@@ -121,8 +122,9 @@ void for_blocks(const float* k, const float* v, int count, Offset&& offset, Atte
 void attend_history(const DecodeAttentionParams<float>& p, Beam& beam, int head, size_t slot,
                     const float* k, const float* v) {
   const size_t dim = p.head_dim;
+  const size_t slot_stride = dim * p.heads * p.target, first = dim * head * p.target;
   const auto offset = [&](size_t slot, int position) {
-    return ((slot * p.heads + head) * p.target + position) * dim;
+    return slot * slot_stride + first + position * dim;
   };
   const size_t own = offset(slot, p.position);
   for_vectors(p.head_dim, [&](int d, auto... tail) {

@@ -11,8 +11,8 @@ namespace decoding {
 namespace cpu {
 namespace {
 
-constexpr int kRowBlock = 96;  // rows that pass over a block of the panel
-constexpr int kDepth = 128;    // K of a block: 32 KB of weights
+constexpr int kRowBlock = 96;  // most rows that pass over a block of the panel
+constexpr int kDepth = 64;     // K of a block: 16 KB of weights
 
 template <Activation activation>
 Floats activate(Floats x) {
@@ -57,22 +57,41 @@ void finish(const LinearParams<float>& p, int row, int rows, int column, const f
   }
 }
 
+// sums += x weight for one block of a panel. Meanwhile the tiles ask for the next block, each for
+// its part of every line of four cache lines, so that requests spread evenly over the time there
+// is: memory then is never idle, and never has more to do than it can queue.
+void multiply_block(Rows<const float> x, int rows, const float* weight, int depth, float* sums) {
+  const int tiles = (rows + kTileRows - 1) / kTileRows;
+  const float* next = weight + kDepth * kPanel;
+  for (int tile = 0; tile < tiles; ++tile) {  // of nearly equal heights
+    const int begin = tile * rows / tiles, end = (tile + 1) * rows / tiles;
+    const auto multiply = [&]<int lines>(Prefetch<lines>) {
+      const float* part = next + tile * lines * 16;
+      multiply_rows(end - begin, {x.data + begin * x.stride, x.stride}, {weight, kPanel},
+                    {sums + begin * kPanel, kPanel}, depth, kPanel,
+                    Prefetch<lines>{{part, kPanel}});
+    };
+    if (tiles == 1) {
+      multiply(Prefetch<4>{});
+    } else if (tiles <= 3 && tile < 2) {
+      multiply(Prefetch<2>{});
+    } else if (tiles > 3 && tile < 4) {
+      multiply(Prefetch<1>{});
+    } else {
+      multiply(Prefetch<0>{});
+    }
+  }
+}
+
 // Rows [row, row + rows) of one panel; rows <= kRowBlock.
 void multiply_panel(const LinearParams<float>& p, int panel, int row, int rows) {
   alignas(64) float sums[kRowBlock * kPanel];
   __builtin_memset(sums, 0, sizeof(float) * rows * kPanel);
   const size_t inputs = p.weight.inputs;
-  const float* x = p.x + row * inputs;
   const float* weight = static_cast<const float*>(p.weight.data) + panel * inputs * kPanel;
-  const int tiles = (rows + kTileRows - 1) / kTileRows;
-  for (int k = 0; k < p.weight.inputs; k += kDepth) {
-    const int depth = std::min(kDepth, p.weight.inputs - k);
-    for (int tile = 0; tile < tiles; ++tile) {  // of nearly equal heights
-      const int begin = tile * rows / tiles, end = (tile + 1) * rows / tiles;
-      multiply_rows(end - begin, {x + static_cast<size_t>(begin) * inputs + k, inputs},
-                    {weight + static_cast<size_t>(k) * kPanel, kPanel},
-                    {sums + begin * kPanel, kPanel}, depth, kPanel, [](int) {});
-    }
+  for (size_t k = 0; k < inputs; k += kDepth) {
+    const int depth = std::min<size_t>(kDepth, inputs - k);
+    multiply_block({p.x + row * inputs + k, inputs}, rows, weight + k * kPanel, depth, sums);
   }
   finish(p, row, rows, panel * kPanel, sums);
 }
@@ -83,11 +102,14 @@ void multiply_panel(const LinearParams<float>& p, int panel, int row, int rows) 
 template <typename T, cpu::Isa isa>
 void linear(cpu::Stream<isa>& stream, const LinearParams<T>& p) {
   const int panels = (p.weight.outputs + kPanel - 1) / kPanel;
-  const int blocks = (p.rows + cpu::kRowBlock - 1) / cpu::kRowBlock;
-  const cpu::Range share = stream.share(panels * blocks);
+  // Rows part where the panels alone would leave threads without work.
+  int rows = cpu::kRowBlock;
+  const auto blocks = [&] { return (p.rows + rows - 1) / rows; };
+  while (panels * blocks() < 4 * stream.size() && rows > 2 * cpu::kTileRows) rows /= 2;
+  const cpu::Range share = stream.share(panels * blocks());
   for (int item = share.begin; item < share.end; ++item) {
-    const int row = item % blocks * cpu::kRowBlock;
-    cpu::multiply_panel(p, item / blocks, row, std::min(cpu::kRowBlock, p.rows - row));
+    const int row = item % blocks() * rows;
+    cpu::multiply_panel(p, item / blocks(), row, std::min(rows, p.rows - row));
   }
   stream.barrier();
 }

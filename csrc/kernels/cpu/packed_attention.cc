@@ -18,8 +18,10 @@ constexpr int kQueries = 96;  // that pass over a block together
 // Turns a square of registers around its diagonal: rows and lanes that differ in one bit of their
 // index change places, bit by bit.
 void transpose(Floats (&rows)[kLanes]) {
+#pragma GCC unroll 4
   for (int bit = 1; bit < kLanes; bit *= 2) {
     const Ints odd = (lane_ids() & bit) != 0;
+#pragma GCC unroll 16
     for (int i = 0; i < kLanes; ++i) {
       if (i & bit) continue;
       const Floats low = rows[i], high = rows[i + bit];
@@ -29,10 +31,11 @@ void transpose(Floats (&rows)[kLanes]) {
   }
 }
 
-// to[d][i] = from[i][d] for i < count, zero for the other i < kBlock; a whole number of vectors
-// of d is written.
+constexpr int whole_vectors(int count) { return (count + kLanes - 1) / kLanes * kLanes; }
+
+// to[d][i] = from[i][d] for i < count, zero up to a whole number of vectors, of i and of d.
 void transpose_block(Rows<const float> from, int count, int dim, float* to) {
-  for (int i = 0; i < kBlock; i += kLanes) {
+  for (int i = 0; i < count; i += kLanes) {
     for_vectors(dim, [&](int d, auto... tail) {
       Floats square[kLanes];
       for (int j = 0; j < kLanes; ++j) {
@@ -63,23 +66,24 @@ struct Block {
 // `seen` + r positions.
 void attend(Queries& queries, int begin, int rows, const Block& block, int seen) {
   const size_t width = queries.width;
+  const int columns = whole_vectors(block.count);
   alignas(64) float scores[kTileRows * kBlock] = {};
   float* sums = queries.sum + begin * width;
   multiply_rows(rows, {queries.q + begin * width, width}, {block.keys, kBlock}, {scores, kBlock},
-                queries.dim, kBlock, [](int) {});
+                queries.dim, columns);
   for (int r = 0; r < rows; ++r) {
     const int visible = std::min(seen + r, block.count);
     float* row = scores + r * kBlock;
-    for (int i = 0; i < kBlock; i += kLanes) {
+    for (int i = 0; i < columns; i += kLanes) {
       store(row + i, lane_ids() + i < visible ? load(row + i) : broadcast(-__builtin_inff()));
     }
-    const float rescale = queries.softmax[begin + r].template weigh<kBlock>(row);
+    const float rescale = queries.softmax[begin + r].weigh(row, columns);
     for (size_t d = r * width; d < (r + 1) * width; d += kLanes) {
       store(sums + d, load(sums + d) * rescale);
     }
   }
   multiply_rows(rows, {scores, kBlock}, {block.values, width}, {sums, width}, block.count,
-                queries.width, [](int) {});
+                queries.width);
 }
 
 // Queries [begin, end) of one sentence of `length` tokens, end - begin <= kQueries; q, k, v and y
@@ -87,7 +91,7 @@ void attend(Queries& queries, int begin, int rows, const Block& block, int seen)
 void attend(const PackedAttentionParams<float>& p, const float* q, const float* k, const float* v,
             float* y, int length, int begin, int end) {
   const int count = end - begin;
-  const size_t stride = p.stride, width = (p.head_dim + kLanes - 1) / kLanes * kLanes;
+  const size_t stride = p.stride, width = whole_vectors(p.head_dim);
   Queries queries;
   queries.dim = p.head_dim;
   queries.width = width;

@@ -11,17 +11,17 @@ struct OnlineSoftmax {
   float maximum = -__builtin_inff();
   Floats sum = {};  // of the weights so far, lane by lane
 
-  // Turns a block of scores into weights relative to the maximum so far, and returns the factor
-  // for all that was added up with the weights of earlier blocks. Scores of -inf weigh nothing.
-  template <int block>
-  float weigh(float* scores) {
+  // Turns `count` scores, a whole number of vectors, into weights relative to the maximum so far,
+  // and returns the factor for all that was added up with earlier weights. Scores of -inf weigh
+  // nothing.
+  float weigh(float* scores, int count) {
     Floats top = load(scores);
-    for (int i = kLanes; i < block; i += kLanes) top = max(load(scores + i), top);
+    for (int i = kLanes; i < count; i += kLanes) top = max(load(scores + i), top);
     const float before = maximum;
     const float highest = max_of(top);
     if (!(highest <= before)) maximum = highest;
     const float rescale = before == maximum ? 1.0f : exp(broadcast(before - maximum))[0];
-    for (int i = 0; i < block; i += kLanes) {
+    for (int i = 0; i < count; i += kLanes) {
       const Floats weight = exp(load(scores + i) - maximum);
       store(scores + i, weight);
       sum = i == 0 ? fma(rescale, sum, weight) : sum + weight;

@@ -23,24 +23,44 @@ struct Rows {
   size_t stride;
 };
 
+// Memory that is asked for while a tile works: the first `lines` cache lines of each row.
+template <int lines>
+struct Prefetch {
+  Rows<const float> from = {};
+
+  void operator()(int k) const {
+    for (int line = 0; line < lines; ++line) {
+      __builtin_prefetch(from.data + k * from.stride + line * (64 / sizeof(float)));
+    }
+  }
+};
+
 // c[r][j] += sum over k < depth of a[r][k] * b[k][j], which is added up first, in ascending order,
-// one fused multiply-add at a time: the bits do not depend on the shape of the tile. Calls ahead(k)
-// on the way, to prefetch.
-template <int rows, int vectors, typename Ahead>
+// one fused multiply-add at a time: the bits do not depend on the shape of the tile.
+template <int rows, int vectors, int lines>
 inline void multiply_tile(Rows<const float> a, Rows<const float> b, Rows<float> c, int depth,
-                          Ahead&& ahead) {
-  Floats sum[rows][vectors] = {};
+                          Prefetch<lines> prefetch) {
+  Floats sum[rows][vectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; ++v) sum[r][v] = Floats{};
+  }
   const float* line = b.data;
   for (int k = 0; k < depth; ++k, line += b.stride) {
-    ahead(k);
+    prefetch(k);
+#pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v) {
       const Floats column = load(line + v * kLanes);
+#pragma GCC unroll 8
       for (int r = 0; r < rows; ++r) {
         sum[r][v] = fma(a.data[r * a.stride + k], column, sum[r][v]);
       }
     }
   }
+#pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v) {
       float* to = c.data + r * c.stride + v * kLanes;
       store(to, load(to) + sum[r][v]);
@@ -48,21 +68,28 @@ inline void multiply_tile(Rows<const float> a, Rows<const float> b, Rows<float> 
   }
 }
 
-// The same for `rows` <= kTileRows and any number of whole vectors of columns.
-template <int rows = kTileRows, typename Ahead>
+// The same for up to kTileRows rows and any whole number of vectors of columns.
+template <int lines = 0, int rows = kTileRows>
 inline void multiply_rows(int count, Rows<const float> a, Rows<const float> b, Rows<float> c,
-                          int depth, int columns, Ahead&& ahead) {
+                          int depth, int columns, Prefetch<lines> prefetch = {}) {
   if constexpr (rows > 1) {
-    if (count < rows) return multiply_rows<rows - 1>(count, a, b, c, depth, columns, ahead);
+    if (count < rows) {
+      return multiply_rows<lines, rows - 1>(count, a, b, c, depth, columns, prefetch);
+    }
   }
-  constexpr int width = tile_vectors(rows) * kLanes;
+  constexpr int width = tile_vectors(rows);
+  const auto right = [&](int j) { return Rows<const float>{b.data + j, b.stride}; };
+  const auto sums = [&](int j) { return Rows<float>{c.data + j, c.stride}; };
   int j = 0;
-  for (; j + width <= columns; j += width) {
-    multiply_tile<rows, tile_vectors(rows)>(a, {b.data + j, b.stride}, {c.data + j, c.stride},
-                                            depth, ahead);
+  if (columns >= width * kLanes) {
+    multiply_tile<rows, width>(a, b, c, depth, prefetch);
+    j = width * kLanes;
+  }
+  for (; j + width * kLanes <= columns; j += width * kLanes) {
+    multiply_tile<rows, width>(a, right(j), sums(j), depth, Prefetch<0>{});
   }
   for (; j < columns; j += kLanes) {
-    multiply_tile<rows, 1>(a, {b.data + j, b.stride}, {c.data + j, c.stride}, depth, ahead);
+    multiply_tile<rows, 1>(a, right(j), sums(j), depth, Prefetch<0>{});
   }
 }
 
