@@ -1,0 +1,53 @@
+"""What counts as the reference's answer, where rounding could have decided otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import LogitsProcessor, LogitsProcessorList
+
+NOISE = 1e-5  # on the reference's log-probabilities
+LOST = -1e8  # beam search's results with scores below are fill-ins: their content is undefined
+
+
+class Noise(LogitsProcessor):
+    """Shakes the reference's scores as much as rounding might."""
+
+    def __init__(self, seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores + NOISE * torch.randn(scores.shape, generator=self.generator)
+
+
+def rows_of(found: Any) -> list[list[int]]:
+    """The rows of an output of generate() that are no fill-ins."""
+    scores = getattr(found, "sequences_scores", None)
+    kept = found.sequences if scores is None else found.sequences[scores > LOST]
+    return kept.tolist()
+
+
+def is_tie(generate: Callable[..., Any], found: Any, tries: int = 30) -> bool:
+    """Whether the reference, shaken, gives each row of `found`.
+
+    generate: calls the reference; it takes one keyword, logits_processor.
+    """
+    wanted = rows_of(found)
+    seen: list[set[tuple[int, ...]]] = [set() for _ in wanted]
+    for seed in range(tries):
+        shaken = generate(logits_processor=LogitsProcessorList([Noise(seed)]))
+        for row, rows in zip(rows_of(shaken), seen, strict=False):
+            rows.add(tuple(row))
+        if all(tuple(row) in rows for row, rows in zip(wanted, seen, strict=True)):
+            return True
+    return False
+
+
+def assert_close_scores(ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    """Within 1e-4, relative above 1; fill-ins are as far down as the reference's."""
+    kept = theirs > LOST
+    error = (ours - theirs)[kept].abs() / theirs[kept].abs().clamp(min=1)
+    assert bool((error <= 1e-4).all()), f"scores differ by up to {float(error.max())}"
+    assert bool((ours[~kept] <= LOST).all())

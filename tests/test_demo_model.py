@@ -1,0 +1,77 @@
+"""The bundled model: the same translations as transformers', token for token."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import MarianMTModel
+
+import decoding
+from tests.comparison import assert_close_scores, is_tie, rows_of
+
+DEMO = Path(decoding.__file__).parent / "models" / "demo"
+BATCH = 25
+
+SUBJECTS = ["Mein Bruder", "Die alte Lehrerin", "Unser neuer Nachbar", "Das kleine Mädchen", "Tom"]
+PREDICATES = [
+    "liest ein Buch über die Geschichte Europas",
+    "wartet auf den Zug",
+    "hat den ganzen Kuchen allein gegessen, obwohl niemand es wusste",
+    "kann nicht schwimmen",
+    "wollte gestern mit uns ins Kino gehen, aber es regnete",
+]
+ENDINGS = [".", "?", ", und das gefällt mir.", ", weil es draußen sehr kalt ist."]
+SENTENCES = ["".join((s, " ", p, e)) for s, p, e in product(SUBJECTS, PREDICATES, ENDINGS)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_beams": 1},
+        {"num_beams": 5, "num_return_sequences": 2, "length_penalty": 0.6, "early_stopping": True},
+    ],
+)
+def test_a_hundred_sentences(options: dict[str, Any]) -> None:
+    model = decoding.load(DEMO, threads=2)
+    theirs = MarianMTModel.from_pretrained(DEMO, dtype=torch.float32).eval()
+    ids = [model.tokenizer.encode(sentence) for sentence in SENTENCES]
+    assert len(ids) == 100
+    options = options | {"return_dict_in_generate": True, "output_scores": True}
+    copies = options.get("num_return_sequences", 1)
+    mine: Any = model.generate(ids, **options)
+    pad, ties = theirs.generation_config.pad_token_id, 0
+    for start in range(0, len(ids), BATCH):
+        part = ids[start : start + BATCH]
+        table = torch.nn.utils.rnn.pad_sequence(
+            [torch.tensor(row) for row in part], batch_first=True, padding_value=pad
+        )
+        lengths = torch.tensor([len(row) for row in part])
+        mask = (torch.arange(table.shape[1]) < lengths[:, None]).long()
+        expected = theirs.generate(table, attention_mask=mask, **options)
+        ours = slice(start * copies, (start + BATCH) * copies)
+        width = expected.sequences.shape[1]
+        assert bool((mine.sequences[ours, width:] == pad).all())
+        for row, (a, b) in enumerate(
+            zip(mine.sequences[ours, :width].tolist(), expected.sequences.tolist(), strict=True)
+        ):
+            if a != b:
+                ties += 1
+                item = row // copies
+                alone = {"input_ids": torch.tensor([part[item]])} | options
+                found = model.generate(**alone)
+                assert is_tie(lambda alone=alone, **more: theirs.generate(**alone, **more), found)
+                assert rows_of(found)[row % copies] == a[: found.sequences.shape[1]]
+        if "num_beams" not in options or options["num_beams"] > 1:
+            assert_close_scores(mine.sequences_scores[ours], expected.sequences_scores)
+    assert ties <= copies
+
+
+def test_translations_are_english() -> None:
+    model = decoding.load(DEMO, threads=2)
+    found = " ".join(model.translate(SENTENCES[:20])).lower().split()
+    assert sum(word in ("the", "a", "my", "is", "has", "to", "of", "for") for word in found) >= 20

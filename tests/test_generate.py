@@ -1,0 +1,420 @@
+"""generate() beyond parity: independence of neighbours, random numbers, defaults, bad arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from scipy.stats import chisquare
+from torch import Tensor
+
+import decoding
+from decoding import GenerationConfig, batching
+from decoding.reference import Rules, sample
+from tests.random_models import GPT2, MARIAN, ours, reference
+
+SEARCHES: list[dict[str, Any]] = [
+    {},
+    {"num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.7},
+    {"num_beams": 3, "early_stopping": True, "min_new_tokens": 3},
+    {"do_sample": True, "seed": 7, "num_return_sequences": 2, "temperature": 1.5},
+]
+
+
+def ragged(name: str, batch: int, width: int = 7, seed: int = 0) -> dict[str, Tensor]:
+    """Rows of all lengths, padded on the family's side."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(12, 40, (batch, width), generator=generator)
+    tokens = torch.randint(1, width + 1, (batch, 1), generator=generator)
+    columns = torch.arange(width)
+    mask = columns < tokens if name in MARIAN else columns >= width - tokens
+    return {"input_ids": ids, "attention_mask": mask.long()}
+
+
+def run(name: str, inputs: dict[str, Tensor], **options: Any) -> Any:
+    options = {"max_new_tokens": 12, "return_dict_in_generate": True} | options
+    return ours(name).generate(**inputs, output_scores=True, **options)
+
+
+FILL = 5
+
+
+def item_of(found: Any, item: int, copies: int) -> list[Any]:
+    """One item's rows and scores, to compare bit for bit, without the fill behind the rows: there
+    is as much of it as the longest row of the batch needs."""
+    place = slice(item * copies, (item + 1) * copies)
+    scores = getattr(found, "sequences_scores", None)
+    return [
+        [stripped(row) for row in found.sequences[place].tolist()],
+        None if scores is None else scores[place].tolist(),
+    ]
+
+
+def stripped(row: list[int]) -> list[int]:
+    while row and row[-1] == FILL:
+        row = row[:-1]
+    return row
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("name", ["marian", "marian-relu-wide", "gpt2", "gpt2-wide"])
+def test_neighbours_change_nothing(name: str, search: dict[str, Any]) -> None:
+    """Bit for bit: alone, behind other neighbours, repeated, reversed."""
+    inputs = ragged(name, 6)
+    copies = search.get("num_return_sequences", 1)
+
+    def items(change: Callable[[Tensor], Tensor]) -> list[Any]:
+        changed = {key: change(value) for key, value in inputs.items()}
+        batch = len(changed["input_ids"])
+        found = run(name, changed, pad_token_id=FILL, **search)
+        return [item_of(found, item, copies) for item in range(batch)]
+
+    together = items(lambda x: x)
+    for item in range(6):
+        # behind copies of the first row: an item's random numbers belong to its place
+        assert (
+            items(lambda x, i=item: torch.cat([x[:1].repeat(i, 1), x[i : i + 1]]))[-1]
+            == (together[item])
+        )
+    assert items(lambda x: x.repeat(2, 1))[:6] == together
+    if "seed" not in search:
+        assert [items(lambda x, i=item: x[i : i + 1])[0] for item in range(6)] == together
+        assert items(lambda x: x.flip(0))[::-1] == together
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("name", ["marian", "gpt2"])
+def test_sub_batches_change_nothing(
+    name: str, search: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = ragged(name, 9)
+    whole = run(name, inputs, **search)
+    for rows, tokens in ((1, 10**6), (9, 10**6), (128, 15)):
+        monkeypatch.setattr(batching, "ROWS", rows)
+        monkeypatch.setattr(batching, "TOKENS", tokens)
+        split = run(name, inputs, **search)
+        assert torch.equal(split.sequences, whole.sequences)
+        for field in ("sequences_scores", "beam_indices"):
+            if hasattr(whole, field):
+                assert torch.equal(getattr(split, field), getattr(whole, field))
+        # rows of sentences that have ended are undefined
+        for a, b in zip(split.scores, whole.scores, strict=True):
+            both = (a != 0).any(1) & (b != 0).any(1)
+            assert torch.equal(a[both], b[both])
+
+
+def test_padding_changes_nothing() -> None:
+    ids = torch.tensor([[12, 13, 14]])
+    padded = torch.tensor([[9, 9, 9, 12, 13, 14]])
+    mask = torch.tensor([[0, 0, 0, 1, 1, 1]])
+    for search in ({}, {"num_beams": 4}):
+        alone: Any = ours("gpt2").generate(ids, max_new_tokens=12, **search)
+        with_padding: Any = ours("gpt2").generate(
+            padded, attention_mask=mask, max_new_tokens=12, **search
+        )
+        assert torch.equal(with_padding[:, 3:], alone) and torch.equal(with_padding[:, :6], padded)
+        mask_right = mask.flip(1)
+        source = torch.tensor([[12, 13, 14, 9, 9, 9]])
+        assert torch.equal(
+            ours("marian").generate(ids, **search),
+            ours("marian").generate(source, attention_mask=mask_right, **search),
+        )
+
+
+WARPERS: list[dict[str, Any]] = [
+    {"top_k": None},
+    {"top_k": 5},
+    {"top_k": None, "top_p": 0.8},
+    {"temperature": 0.6, "top_k": 9},
+    {"temperature": 1.7, "top_k": 20, "top_p": 0.7},
+]
+
+
+@pytest.mark.parametrize("warpers", WARPERS)
+@pytest.mark.parametrize("name", ["marian-unscaled", "gpt2-tied"])
+def test_samples_follow_the_reference(name: str, warpers: dict[str, Any]) -> None:
+    """Support and chi-square of first and second tokens against transformers' own distribution."""
+    ids, copies = torch.tensor([[15, 21, 33]]), 4000
+    options = {"do_sample": True, "bad_words_ids": [[6]], "min_new_tokens": 1} | warpers
+    found: Any = ours(name).generate(
+        ids, max_new_tokens=2, seed=11, num_return_sequences=copies, **options
+    )
+    prompt = found[:, :-2]
+    first, second = found[:, -2], found[:, -1]
+    check_frequencies(first, distribution(name, ids, prompt[:1], options))
+    common = int(first.mode().values)
+    eos = reference(name).generation_config.eos_token_id
+    assert common != eos
+    start = torch.cat([prompt[:1], torch.tensor([[common]])], 1)
+    more = {key: value for key, value in options.items() if key != "min_new_tokens"}
+    check_frequencies(second[first == common], distribution(name, ids, start, more))
+
+
+def distribution(name: str, ids: Tensor, start: Tensor, options: dict[str, Any]) -> Tensor:
+    """Probabilities [V] of the next token, by transformers."""
+    inputs = (
+        {"input_ids": ids, "decoder_input_ids": start} if name in MARIAN else {"input_ids": start}
+    )
+    found = reference(name).generate(
+        **inputs,
+        **options,
+        attention_mask=torch.ones_like(inputs["input_ids"]),
+        max_new_tokens=1,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    return found.scores[0][0].softmax(-1)
+
+
+def check_frequencies(tokens: Tensor, probabilities: Tensor) -> None:
+    counts = tokens.bincount(minlength=len(probabilities))
+    assert bool((counts[probabilities == 0] == 0).all()), "outside of the support"
+    expected = probabilities.double() * len(tokens)
+    often = expected >= 5
+    bins = [*counts[often].tolist(), int(counts[~often].sum())]
+    theory = [*expected[often].tolist(), float(expected[~often].sum())]
+    assert len(bins) > 2 and len(tokens) >= 200
+    if theory[-1] < 1:  # too rare for a bin of its own
+        bins, theory = bins[:-1], theory[:-1]
+    scale = sum(bins) / sum(theory)
+    assert chisquare(bins, [scale * x for x in theory]).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("warpers", WARPERS)
+def test_samples_are_those_of_our_reference(warpers: dict[str, Any]) -> None:
+    """Token for token: the engine's random numbers are Philox's, keyed as documented."""
+    model = reference("gpt2")
+    ids = ragged("gpt2", 3)
+    off = {"top_k": 0} if warpers.get("top_k", 50) is None else {}
+    found: Any = ours("gpt2").generate(
+        **ids, do_sample=True, seed=2**63 + 5, num_return_sequences=2, max_new_tokens=6, **warpers
+    )
+    for row in range(6):
+        given = ids["input_ids"][row // 2][ids["attention_mask"][row // 2] == 1]
+
+        def logits(tokens: tuple[int, ...], given: Tensor = given) -> Tensor:
+            return model(torch.cat([given, torch.tensor(tokens, dtype=torch.int64)])[None]).logits[
+                0, -1
+            ]
+
+        rules = Rules(max_new=6, eos=(1,))
+        expected = sample(logits, rules, seed=2**63 + 5, row=row, **(warpers | off))
+        tokens = found[row, 7:].tolist()
+        assert tuple(tokens[: len(expected)]) == expected
+        assert set(tokens[len(expected) :]) <= {1}
+
+
+def test_seeds() -> None:
+    inputs = ragged("gpt2", 3)
+    options = {"do_sample": True, "num_return_sequences": 4, "eos_token_id": None, "top_k": 0}
+    generate = ours("gpt2").generate
+
+    def draw(**more: Any) -> Any:
+        return generate(**inputs, max_new_tokens=8, **options, **more)
+
+    assert torch.equal(draw(seed=1), draw(seed=1))
+    assert not torch.equal(draw(seed=1), draw(seed=2))
+    assert len({tuple(row) for row in draw(seed=1)[:4].tolist()}) == 4, "copies draw for themselves"
+    torch.manual_seed(3)
+    first, second = draw(), draw()
+    torch.manual_seed(3)
+    assert torch.equal(draw(), first) and not torch.equal(first, second)
+    drawn = set(draw(seed=1)[:, 7:].flatten().tolist())
+    never = next(id for id in range(60) if id not in drawn)
+    other_options = draw(seed=1, bad_words_ids=[[never]], min_new_tokens=3)
+    assert torch.equal(other_options, draw(seed=1)), "other options do not shift the stream"
+
+
+def test_forced_tokens_when_sampling() -> None:
+    found: Any = ours("marian").generate(
+        [[12, 13]],
+        do_sample=True,
+        num_return_sequences=200,
+        seed=1,
+        max_new_tokens=3,
+        forced_bos_token_id=20,
+        forced_eos_token_id=[4, 9],
+        eos_token_id=None,
+    )
+    assert set(found[:, 1].tolist()) == {20}
+    counts = found[:, 3].bincount(minlength=10)
+    assert counts[4] + counts[9] == 200 and 60 < int(counts[4]) < 140
+
+
+@pytest.mark.parametrize("name", ["marian", "gpt2"])
+def test_everything_banned(name: str) -> None:
+    vocab = reference(name).config.vocab_size
+    eos = reference(name).generation_config.eos_token_id
+    options = {"bad_words_ids": [[id] for id in range(vocab)], "max_new_tokens": 3}
+    options["eos_token_id"] = None
+    ids = torch.tensor([[12, 13]])
+    theirs = reference(name).generate(ids, **options)
+    assert torch.equal(ours(name).generate(ids, **options), theirs)
+    assert set(theirs[:, -3:].flatten().tolist()) == {0}
+    beams: Any = ours(name).generate(
+        ids, **options, num_beams=2, return_dict_in_generate=True, output_scores=True
+    )
+    assert bool((beams.sequences_scores <= -1e8).all())
+    with pytest.raises(decoding.Error, match="item 0 at step 1"):
+        ours(name).generate(ids, **options, do_sample=True)
+    assert ours(name).generate(ids, max_new_tokens=1, eos_token_id=eos).shape[0] == 1
+
+
+def test_defaults_of_length() -> None:
+    ids = torch.tensor([[12, 13, 14]])
+    assert ours("gpt2").generate(ids, eos_token_id=None).shape == (1, 23)
+    assert ours("marian").generate(ids, eos_token_id=None).shape == (1, 21)
+    long = ids.repeat(1, 14)  # 42 of 48 positions
+    expected = reference("gpt2").generate(long, eos_token_id=None)
+    assert torch.equal(ours("gpt2").generate(long, eos_token_id=None), expected)
+    assert expected.shape == (1, 48)
+
+
+def test_the_checkpoints_own_options_count() -> None:
+    model = reference("marian")
+    before = model.generation_config
+    try:
+        model.generation_config = transformers.GenerationConfig.from_dict(
+            before.to_dict()
+            | {"num_beams": 3, "max_length": 9, "bad_words_ids": [[59]], "forced_eos_token_id": 3}
+        )
+        loaded = decoding.load(model)
+        ids = torch.tensor([[12, 13, 14], [15, 16, 17]])
+        for options in (
+            {},
+            {"num_beams": 2},
+            {"generation_config": {"length_penalty": 0.1, "num_beams": 4}},
+            {"generation_config": GenerationConfig(max_new_tokens=4), "early_stopping": True},
+            {"generation_config": transformers.GenerationConfig(length_penalty=-1.0)},
+        ):
+            theirs = dict(options)
+            config = theirs.pop("generation_config", None)
+            if config is not None and not isinstance(config, transformers.GenerationConfig):
+                config = config if isinstance(config, dict) else {"max_new_tokens": 4}
+                config = transformers.GenerationConfig(**config)
+            expected = model.generate(ids, generation_config=config, **theirs)
+            assert torch.equal(loaded.generate(ids, **options), expected), options
+    finally:
+        model.generation_config = before
+    strict = dict(loaded.generation_config) | {"no_repeat_ngram_size": 3}
+    loaded.generation_config = strict
+    with pytest.raises(NotImplementedError, match="no_repeat_ngram_size=3.*checkpoint"):
+        loaded.generate(ids)
+    loaded.generate(ids, no_repeat_ngram_size=None)
+
+
+def test_ways_to_give_inputs() -> None:
+    ids = torch.tensor([[12, 13, 14], [15, 16, 17]])
+    expected: Any = ours("marian").generate(ids)
+    same: list[Any] = [
+        ours("marian").generate(inputs=ids),
+        ours("marian").generate(input_ids=ids.int()),
+        ours("marian").generate(ids.tolist()),
+        ours("marian").generate(np.array(ids)),
+        decoding.generate(ours("marian"), ids),
+        decoding.generate(reference("marian"), ids),
+    ]
+    assert all(torch.equal(x, expected) for x in same)
+    lists: Any = ours("gpt2-pad").generate([[12, 13, 14], [15]], max_new_tokens=5)
+    padded = torch.tensor([[12, 13, 14], [5, 5, 15]])
+    assert torch.equal(lists, reference("gpt2-pad").generate(padded, max_new_tokens=5))
+    begun: Any = ours("gpt2").generate(max_new_tokens=5)
+    assert torch.equal(begun, reference("gpt2").generate(max_new_tokens=5))
+
+
+def test_start_tokens() -> None:
+    ids = torch.tensor([[12, 13], [15, 16], [17, 18]])
+    model, theirs = ours("marian").generate, reference("marian").generate
+    for options in (
+        {"decoder_start_token_id": 8},
+        {"decoder_start_token_id": [8, 9, 10]},
+        {"decoder_start_token_id": None, "bos_token_id": 4},
+        {"decoder_input_ids": torch.tensor([[59, 8], [7, 9], [6, 8]])},  # one row has the start
+        {"decoder_input_ids": torch.tensor([[8], [9], [10]])},
+    ):
+        assert torch.equal(model(ids, **options), theirs(ids, **options)), options
+
+
+@pytest.mark.parametrize(
+    "name, options, error, words",
+    [
+        ("marian", {"input_ids": [[12, 60]]}, ValueError, "input_ids holds 60"),
+        ("marian", {"input_ids": None}, ValueError, "bos_token_id"),
+        ("marian", {"inputs": [[12]]}, ValueError, "two names"),
+        ("marian", {"input_ids": [[12] * 49]}, ValueError, "49, the model has 48"),
+        ("marian", {"decoder_input_ids": [[1], [2]]}, ValueError, "must have 1 rows"),
+        ("marian", {"decoder_input_ids": [[60]]}, ValueError, "decoder_input_ids holds 60"),
+        ("marian", {"decoder_start_token_id": None}, ValueError, "decoder_start_token_id or bos"),
+        ("marian", {"decoder_start_token_id": [1, 2]}, ValueError, "one for each of 1 rows"),
+        ("marian", {"bad_words_ids": [[60]]}, ValueError, "bad_words_ids holds 60.*0 to 59"),
+        ("marian", {"forced_bos_token_id": 60}, ValueError, "forced_bos_token_id holds 60"),
+        ("marian", {"forced_eos_token_id": [1, -1]}, ValueError, "forced_eos_token_id holds -1"),
+        ("marian", {"max_new_tokens": 49}, ValueError, "max_new_tokens=48 or less"),
+        ("marian", {"max_length": 1}, ValueError, "max_length=1 counts the prompt"),
+        ("marian", {"attention_mask": [[1]]}, ValueError, r"\[1, 2\]; got \[1, 1\]"),
+        ("marian", {"attention_mask": [[0, 0]]}, ValueError, "row 0 is masked"),
+        ("gpt2", {"decoder_input_ids": [[1]]}, ValueError, "pass them as input_ids"),
+        ("gpt2", {"max_new_tokens": 48}, ValueError, "max_new_tokens=47 or less"),
+        ("gpt2", {"input_ids": [[12] * 49]}, ValueError, "48"),
+        ("gpt2", {"attention_mask": [[1, 0]]}, ValueError, "pad on the left"),
+        ("gpt2", {"num_beam": 2}, TypeError, "num_beams"),
+        ("gpt2", {"position_ids": [[0, 1]]}, NotImplementedError, "position_ids"),
+    ],
+)
+def test_bad_calls(name: str, options: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        ours(name).generate(**({"input_ids": [[12, 13]]} | options))
+
+
+def test_an_eos_outside_the_vocabulary_never_comes() -> None:
+    ids = torch.tensor([[12, 13]])
+    for eos in (-1, 1000, [-1, 1000]):
+        found: Any = ours("gpt2").generate(ids, eos_token_id=eos, max_new_tokens=9)
+        assert torch.equal(found, ours("gpt2").generate(ids, eos_token_id=None, max_new_tokens=9))
+
+
+def test_devices_and_types() -> None:
+    model = reference("gpt2")
+    for options in ({"device": "cpu"}, {"dtype": "float32"}, {"dtype": torch.float32}):
+        decoding.load(model, **options)
+    with pytest.raises(NotImplementedError, match="CUDA.*cpu"):
+        decoding.load(model, device="cuda")
+    with pytest.raises(NotImplementedError, match="CUDA.*cpu"):
+        decoding.load(model, device=torch.device("cuda", 1))
+    with pytest.raises(ValueError, match="'tpu'"):
+        decoding.load(model, device="tpu")
+    for dtype in ("float16", "bfloat16", torch.bfloat16, "int8"):
+        with pytest.raises(NotImplementedError, match="float32"):
+            decoding.load(model, dtype=dtype)
+    with pytest.raises(ValueError, match="'float99'"):
+        decoding.load(model, dtype="float99")
+
+
+def test_directories_load_too(tmp_path: Any) -> None:
+    for name in ("marian", "gpt2"):
+        reference(name).save_pretrained(tmp_path / name)
+        model = decoding.load(tmp_path / name)
+        ids = torch.tensor([[12, 13, 14]])
+        expected = ours(name).generate(ids, num_beams=3)
+        assert torch.equal(model.generate(ids, num_beams=3), expected)
+        assert torch.equal(decoding.generate(str(tmp_path / name), ids, num_beams=3), expected)
+
+
+@pytest.mark.parametrize("family", [list(MARIAN), list(GPT2)], ids=["marian", "gpt2"])
+def test_the_models_are_worth_comparing(family: list[str]) -> None:
+    """Rows end at several lengths, and greedy rows are not what beams find."""
+    lengths, changed = set(), 0
+    for name in family:
+        inputs = ragged(name, 12)
+        found = run(name, inputs, num_beams=4, num_return_sequences=4, pad_token_id=FILL)
+        lengths |= set((found.beam_indices >= 0).sum(1).tolist())
+        greedy = run(name, inputs, pad_token_id=FILL)
+        changed += sum(
+            stripped(a) != stripped(b)
+            for a, b in zip(found.sequences[::4].tolist(), greedy.sequences.tolist(), strict=True)
+        )
+    assert len(lengths) >= 8 and changed >= 10
