@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from torch import Tensor
 
-from decoding.config import GenerationConfig, as_mapping, resolve
+from decoding.config import as_mapping, resolve
+from decoding.lengths import Lengths
 from decoding.outputs import GenerateBeamDecoderOnlyOutput
 from decoding.splitting import split_text
 from decoding.tokenizers import split_language_code
@@ -23,8 +24,13 @@ from decoding.tokenizers import split_language_code
 if TYPE_CHECKING:
     from decoding.model import Model
 
-AHEAD = 8  # batches
-OURS = "num_return_sequences return_dict_in_generate output_scores attention_mask decoder_input_ids"
+OURS = {  # arguments of generate() that translation sets itself
+    "attention_mask",
+    "decoder_input_ids",
+    "num_return_sequences",
+    "output_scores",
+    "return_dict_in_generate",
+}
 
 
 class Hypothesis(NamedTuple):
@@ -32,6 +38,9 @@ class Hypothesis(NamedTuple):
 
     text: str
     score: float
+
+
+BLANK = Hypothesis("", 0.0)
 
 
 @dataclass(frozen=True, eq=False)  # told apart by identity: a line may occur twice
@@ -49,36 +58,6 @@ class Output:
     text: str
     score: float
     tokens: int  # G, with EOS
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """How long sources and translations may be, in tokens."""
-
-    source: int  # of a part, EOS included
-    own: int | None  # the model's own max_length; None: it has none
-    positions: int  # of the decoder
-    asked: bool  # the caller has set a length, so generate() knows it
-
-    @classmethod
-    def of(cls, model: Model, options: dict[str, Any], config: GenerationConfig) -> Lengths:
-        encoder, decoder = model.spec.encoder, model.spec.decoder
-        if encoder is None:
-            raise ValueError("translation needs an encoder, this model has a decoder alone")
-        asked = any(options.get(name) is not None for name in ("max_length", "max_new_tokens"))
-        own = config.max_length
-        if config.max_new_tokens is not None:  # it wins, and does not count the start token
-            own = 1 + config.max_new_tokens
-        own = min(own, decoder.positions) if own is not None and not asked else None
-        # Half, so that a translation of twice the source's length is not cut.
-        source = min(encoder.positions, (own or decoder.positions) // 2)
-        return cls(source, own, decoder.positions, asked)
-
-    def max_new_tokens(self, source: int) -> int | None:
-        """What to ask generate() for; None: what the caller has asked for."""
-        if self.asked:
-            return None
-        return (self.own or min(2 * source + 50, self.positions)) - 1
 
 
 @overload
@@ -130,9 +109,8 @@ class Translator:
     ) -> None:
         if batch_tokens < 1:
             raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
-        for name in OURS.split():
-            if name in options:
-                raise TypeError(f"translation sets {name} itself (n_best: hypotheses of a line)")
+        for name in OURS & options.keys():
+            raise TypeError(f"translation sets {name} itself (n_best: hypotheses of a line)")
         base = as_mapping(options.pop("generation_config", None))
         self.model, self.n_best = model, n_best
         self.options = {**base, **options, "num_return_sequences": 1 if n_best is None else n_best}
@@ -147,10 +125,11 @@ class Translator:
         self._lengths = Lengths.of(model, self.options, self.config)
         self._blank = model.tokenizer.encode("")
 
-    def stream(self, lines: Iterable[str], ahead: int = AHEAD) -> Iterator[list[Hypothesis]]:
+    def stream(self, lines: Iterable[str], ahead: int = 1) -> Iterator[list[Hypothesis]]:
         """The hypotheses of each line, in order; a blank line has one, empty, of score 0.
 
-        ahead: how many batches' worth of lines to read before the model works; 0: line by line.
+        ahead: how many batches' worth of lines to read and sort before the model works. More than
+        one delays the first line and gained nothing on a CPU. 0: line by line.
         """
         for window in self._windows(lines, ahead * self.batch_tokens):
             waiting = deque(window)
@@ -253,13 +232,9 @@ class Translator:
     ) -> Iterator[list[Hypothesis]]:
         """Takes the lines off `waiting` that are done and have none before them that is not."""
         while waiting and all(part in done for part in waiting[0]):
-            yield self._join([done.pop(part) for part in waiting.popleft()])
-
-    def _join(self, parts: list[list[Output]]) -> list[Hypothesis]:
-        """The hypotheses of a line: its parts' best, second best, ... one behind the other."""
-        if not parts:
-            return [Hypothesis("", 0.0)]
-        return [self._joined(outputs) for outputs in zip(*parts, strict=True)]
+            parts = [done.pop(part) for part in waiting.popleft()]
+            # The best of all parts, one behind the other, then the second best, ...
+            yield [self._joined(ranked) for ranked in zip(*parts, strict=True)] or [BLANK]
 
     def _joined(self, outputs: tuple[Output, ...]) -> Hypothesis:
         if len(outputs) == 1:

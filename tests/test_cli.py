@@ -121,8 +121,8 @@ def test_arguments_reach_the_model(program: Program) -> None:
 
 def test_warnings_are_one_line_each(program: Program) -> None:
     program.positions = 8
-    code, out, err = program(source=b"a b. c d.\n" * 2)
-    assert (code, out) == (0, "A B. C D.\n" * 2)
+    code, out, err = program(source=b"a bb. C d.\n" * 2)
+    assert (code, out) == (0, "A BB. C D.\n" * 2)
     first, second, summary, end = err.split("\n")
     assert first.startswith("decoding: warning: line 1 has 5 tokens")
     assert second.startswith("decoding: warning: line 2 has 5 tokens")

@@ -14,7 +14,7 @@ from typing import BinaryIO, TextIO
 from tqdm import tqdm
 
 from decoding.cli.arguments import add_model_arguments, load_model, positive
-from decoding.translate import AHEAD, Translator
+from decoding.translate import Translator
 
 # Arguments that have the name and meaning of generate()'s options.
 OPTIONS = (
@@ -98,7 +98,7 @@ def translate_lines(
     """Writes each line as soon as it is there; returns how many there were."""
     count = 0
     lines = read_lines(source, args.input or "standard input")
-    ahead = 0 if source.isatty() else AHEAD  # who types a line waits for its translation
+    ahead = 0 if source.isatty() else 1  # who types a line waits for its translation
     total = count_lines(source) if args.progress else None
     with tqdm(
         total=total, unit=" sentences", file=sys.stderr, disable=not args.progress
