@@ -21,8 +21,8 @@
 
 namespace decoding {
 
-constexpr float kFillIn =
-    -1e9f;  // S of a beam that stands in for none; initially all but the first
+// S of a beam that stands in for none; at the start, all but the first do.
+constexpr float kFillIn = -1e9f;
 
 enum class EarlyStopping { no, yes, never };
 

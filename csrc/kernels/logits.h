@@ -1,6 +1,6 @@
 // One pass over the logits: the maximum of each group of kGroup columns and the sum of exponentials
-// relative to it, then the log-sum-exp of the row, groups added in index order. The bounds of the
-// groups depend on V alone, so nothing depends on how rows are shared out.
+// relative to it, then the log-sum-exp of the row. The bounds of the groups and the order in which
+// they are added depend on V alone, so nothing depends on how rows are shared out.
 #pragma once
 
 #include <cstdint>

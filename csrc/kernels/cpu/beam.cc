@@ -5,14 +5,11 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/cpu/groups.h"
 #include "kernels/cpu/stream.h"
 
 namespace decoding {
 namespace {
-
-struct Better {
-  bool operator()(const Candidate& a, const Candidate& b) const { return better(a, b); }
-};
 
 bool ends(const BeamStepParams& p, int token) {
   if (p.step == p.max_new) return true;
@@ -40,7 +37,7 @@ int merge(const BeamStepParams& p, int i, Candidate* queue) {
     }
   }
   const int count = std::min(queued, p.m);
-  std::partial_sort(queue, queue + count, queue + queued, Better());
+  std::partial_sort(queue, queue + count, queue + queued, cpu::Better());
   return count;
 }
 
