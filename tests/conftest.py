@@ -12,6 +12,7 @@ from torch import Tensor
 
 from decoding import _C
 
+torch.set_num_threads(1)  # the tensors here are too small for more, and waiting threads burn time
 hypothesis.settings.register_profile("decoding", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("decoding")
 
