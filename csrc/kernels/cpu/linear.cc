@@ -62,21 +62,19 @@ void finish(const LinearParams<float>& p, int row, int rows, int column, const f
 // is: memory then is never idle, and never has more to do than it can queue.
 void multiply_block(Rows<const float> x, int rows, const float* weight, int depth, float* sums) {
   const int tiles = (rows + kTileRows - 1) / kTileRows;
-  const float* next = weight + kDepth * kPanel;
+  const Prefetch<4> next{{weight + kDepth * kPanel, kPanel}};
   for (int tile = 0; tile < tiles; ++tile) {  // of nearly equal heights
     const int begin = tile * rows / tiles, end = (tile + 1) * rows / tiles;
-    const auto multiply = [&]<int lines>(Prefetch<lines>) {
-      const float* part = next + tile * lines * 16;
+    const auto multiply = [&](auto prefetch) {
       multiply_rows(end - begin, {x.data + begin * x.stride, x.stride}, {weight, kPanel},
-                    {sums + begin * kPanel, kPanel}, depth, kPanel,
-                    Prefetch<lines>{{part, kPanel}});
+                    {sums + begin * kPanel, kPanel}, depth, kPanel, prefetch);
     };
     if (tiles == 1) {
-      multiply(Prefetch<4>{});
+      multiply(next);
     } else if (tiles <= 3 && tile < 2) {
-      multiply(Prefetch<2>{});
+      multiply(next.part<2>(2 * tile));
     } else if (tiles > 3 && tile < 4) {
-      multiply(Prefetch<1>{});
+      multiply(next.part<1>(tile));
     } else {
       multiply(Prefetch<0>{});
     }

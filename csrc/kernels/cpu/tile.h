@@ -23,16 +23,23 @@ struct Rows {
   size_t stride;
 };
 
-// Memory that is asked for while a tile works: the first `lines` cache lines of each row.
+// Memory that is asked for while a tile works: `lines` cache lines of each row.
 template <int lines>
 struct Prefetch {
   Rows<const float> from = {};
 
   void operator()(int k) const {
     for (int line = 0; line < lines; ++line) {
-      __builtin_prefetch(from.data + k * from.stride + line * (64 / sizeof(float)));
+      __builtin_prefetch(from.data + k * from.stride + line * kLine);
     }
   }
+
+  template <int count>
+  Prefetch<count> part(int first) const {
+    return {{from.data + first * kLine, from.stride}};
+  }
+
+  static constexpr int kLine = 64 / sizeof(float);
 };
 
 // c[r][j] += sum over k < depth of a[r][k] * b[k][j], which is added up first, in ascending order,
@@ -49,13 +56,14 @@ inline void multiply_tile(Rows<const float> a, Rows<const float> b, Rows<float> 
   const float* line = b.data;
   for (int k = 0; k < depth; ++k, line += b.stride) {
     prefetch(k);
+    Floats right[vectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; ++v) {
-      const Floats column = load(line + v * kLanes);
+    for (int v = 0; v < vectors; ++v) right[v] = load(line + v * kLanes);
 #pragma GCC unroll 8
-      for (int r = 0; r < rows; ++r) {
-        sum[r][v] = fma(a.data[r * a.stride + k], column, sum[r][v]);
-      }
+    for (int r = 0; r < rows; ++r) {
+      const Floats left = broadcast(a.data[r * a.stride + k]);
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; ++v) sum[r][v] = fma(left, right[v], sum[r][v]);
     }
   }
 #pragma GCC unroll 8
@@ -77,19 +85,22 @@ inline void multiply_rows(int count, Rows<const float> a, Rows<const float> b, R
       return multiply_rows<lines, rows - 1>(count, a, b, c, depth, columns, prefetch);
     }
   }
-  constexpr int width = tile_vectors(rows);
-  const auto right = [&](int j) { return Rows<const float>{b.data + j, b.stride}; };
-  const auto sums = [&](int j) { return Rows<float>{c.data + j, c.stride}; };
+  constexpr int vectors = tile_vectors(rows), width = vectors * kLanes;
+  // What is asked for spreads over the tiles that 64 columns take.
+  constexpr int share = lines == 0 ? 0 : (lines * width + 63) / 64;
   int j = 0;
-  if (columns >= width * kLanes) {
-    multiply_tile<rows, width>(a, b, c, depth, prefetch);
-    j = width * kLanes;
-  }
-  for (; j + width * kLanes <= columns; j += width * kLanes) {
-    multiply_tile<rows, width>(a, right(j), sums(j), depth, Prefetch<0>{});
+  const auto right = [&] { return Rows<const float>{b.data + j, b.stride}; };
+  const auto sums = [&] { return Rows<float>{c.data + j, c.stride}; };
+  for (; j + width <= columns; j += width) {
+    const int line = j / width * share;
+    if (line < lines) {
+      multiply_tile<rows, vectors>(a, right(), sums(), depth, prefetch.template part<share>(line));
+    } else {
+      multiply_tile<rows, vectors>(a, right(), sums(), depth, Prefetch<0>{});
+    }
   }
   for (; j < columns; j += kLanes) {
-    multiply_tile<rows, 1>(a, right(j), sums(j), depth, Prefetch<0>{});
+    multiply_tile<rows, 1>(a, right(), sums(), depth, Prefetch<0>{});
   }
 }
 
