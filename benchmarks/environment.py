@@ -1,0 +1,51 @@
+"""Where and when a measurement was taken."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+# What matters to somebody's kernels here; /proc/cpuinfo lists a hundred more.
+FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_bf16", "amx_int8")
+
+
+@dataclass(frozen=True)
+class Environment:
+    device: str
+    flags: str
+    commit: str
+    date: str
+
+
+def environment() -> Environment:
+    info = cpu_info()
+    return Environment(
+        device=f"{info.get('model name', platform.machine())}, {len(os.sched_getaffinity(0))} CPUs",
+        flags=" ".join(flag for flag in FLAGS if flag in info.get("flags", "").split()),
+        commit=commit(),
+        date=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+    )
+
+
+def cpu_info() -> dict[str, str]:
+    """The first processor's lines of /proc/cpuinfo; empty where there is none."""
+    path = Path("/proc/cpuinfo")
+    text = path.read_text().split("\n\n")[0] if path.exists() else ""
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def commit() -> str:
+    """The project's commit, "+changes" when tracked files differ from it, "" outside of git."""
+    root = Path(__file__).parents[1]
+    command = ["git", "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+changes"]
+    try:
+        return subprocess.run(
+            command, cwd=root, capture_output=True, text=True, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""

@@ -1,0 +1,190 @@
+"""Timing and memory of engines side by side, each in a process of its own."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import multiprocessing
+import os
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from benchmarks.baselines import Engine, Ids
+from benchmarks.workloads import Workload
+
+# OpenMP's threads of one engine go on spinning for a while after a call (200 ms in LLVM's runtime).
+# The next engine's turn begins when they sleep.
+PAUSE = 0.3
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Growth of the resident set of an engine's process over what its imports took, in bytes.
+
+    loading: the peak while the model is loaded. running: the peak while it generates.
+    """
+
+    loading: int
+    running: int
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What an engine says of itself."""
+
+    version: str
+    isa: str
+
+
+class Worker:
+    """One engine with a model in a process of its own, so that no library's threads, allocator or
+    memory count as another's. Use as a context; the process ends with it.
+
+    Raises RuntimeError with the worker's traceback when the engine fails.
+    """
+
+    def __init__(
+        self, engine: type[Engine], directory: Path, workload: Workload, threads: int
+    ) -> None:
+        spawn = multiprocessing.get_context("spawn")  # a fork would inherit pages and threads
+        self.name = engine.name
+        self._connection, theirs = spawn.Pipe()
+        self._process = spawn.Process(
+            target=serve, args=(theirs, engine, directory, workload, threads), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+        self.loaded: Loaded = self._receive()
+
+    def run_once(self, ids: Ids, beams: int) -> list[list[int]]:
+        """Takes a new input and runs it once, untimed: the warm-up. Returns the new tokens."""
+        tokens: list[list[int]] = self._ask("run_once", ids, beams)
+        return tokens
+
+    def time(self) -> float:
+        """Seconds of one more call on the same input."""
+        seconds: float = self._ask("time")
+        return seconds
+
+    def memory(self) -> Memory:
+        memory: Memory = self._ask("memory")
+        return memory
+
+    def _ask(self, request: str, *arguments: object) -> Any:
+        self._connection.send((request, arguments))
+        return self._receive()
+
+    def _receive(self) -> Any:
+        try:
+            answer = self._connection.recv()
+        except EOFError:
+            self._process.join()
+            raise RuntimeError(
+                f"{self.name} died with exit code {self._process.exitcode}"
+            ) from None
+        if isinstance(answer, Failure):
+            raise RuntimeError(f"{self.name} failed:\n{answer.text}")
+        return answer
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._connection.close()  # ends serve()'s loop
+        self._process.join(timeout=10)
+        if self._process.is_alive():
+            self._process.kill()
+
+
+@dataclass(frozen=True)
+class Failure:
+    text: str
+
+
+def serve(
+    connection: Connection, engine: type[Engine], directory: Path, workload: Workload, threads: int
+) -> None:
+    """The worker's process: loads, then answers requests until the connection closes."""
+    try:
+        pin_to_cores(threads)
+        for library in engine.libraries:
+            importlib.import_module(library)
+        imported = resident("VmRSS")
+        loaded = engine(directory, workload, threads)
+        loading = resident("VmHWM") - imported
+        connection.send(Loaded(loaded.version, loaded.isa))
+        while True:
+            request, arguments = connection.recv()
+            if request == "run_once":
+                forget_peak()
+                loaded.prepare(*arguments)
+                connection.send(loaded.generate())
+            elif request == "time":
+                begin = time.perf_counter()
+                loaded.generate()
+                connection.send(time.perf_counter() - begin)
+            else:
+                connection.send(Memory(loading, resident("VmHWM") - imported))
+    except EOFError:
+        pass
+    except Exception:
+        connection.send(Failure(traceback.format_exc()))
+
+
+def interleaved(workers: Sequence[Worker], repeats: int) -> dict[str, list[float]]:
+    """Seconds of `repeats` calls of each worker, in turns: drift of the machine hits all alike."""
+    seconds: dict[str, list[float]] = {worker.name: [] for worker in workers}
+    for turn in range(repeats):
+        first = turn % len(workers)  # nobody always follows the same neighbour
+        for worker in [*workers[first:], *workers[:first]]:
+            time.sleep(PAUSE)
+            seconds[worker.name].append(worker.time())
+    return seconds
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """With linear interpolation between the two nearest values."""
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * percent / 100
+    low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
+    return low + (high - low) * (place - math.floor(place))
+
+
+def pin_to_cores(threads: int) -> None:
+    """Keeps this process on `threads` cores, one logical CPU of each where there are enough."""
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    cpus = sorted(os.sched_getaffinity(0))
+    first_of_core = {siblings(cpu): cpu for cpu in reversed(cpus)}
+    chosen = sorted(first_of_core.values())
+    os.sched_setaffinity(0, (chosen if len(chosen) >= threads else cpus)[:threads])
+
+
+def siblings(cpu: int) -> str:
+    """The logical CPUs of the core that `cpu` belongs to."""
+    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+    return path.read_text().strip() if path.exists() else str(cpu)
+
+
+def resident(field: str) -> int:
+    """Bytes of this process in memory: "VmRSS" now, "VmHWM" at most so far. Linux only."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"/proc/self/status has no {field}")
+
+
+def forget_peak() -> None:
+    """Starts VmHWM afresh from what is resident now (see proc_pid_clear_refs(5))."""
+    Path("/proc/self/clear_refs").write_text("5")

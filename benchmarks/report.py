@@ -1,0 +1,151 @@
+"""Rows of measurements: as CSV, as lines for the console, as tables for a README.
+
+`python -m benchmarks.report benchmarks/results/generate-cpu.csv` prints the table of a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Row:
+    """One engine on one shape, with all conditions.
+
+    p20, p50, p80: percentiles of whole calls divided by their steps. rate: new tokens a second.
+    floor: the least that p50 could be on this machine; NaN if its ceilings were not measured.
+    bandwidth, flops: those ceilings, GB/s and GFLOP/s, of the threads together.
+    memory, loading: growth of the process's resident set while generating and while loading, MB.
+    equal: sentences with the reference's tokens, as "8/8".
+    """
+
+    what: str
+    model: str
+    shape: str
+    provider: str
+    version: str
+    dtype: str
+    isa: str
+    threads: int
+    repeats: int
+    p20: float
+    p50: float
+    p80: float
+    unit: str
+    rate: float
+    floor: float
+    bandwidth: float
+    flops: float
+    memory: float
+    loading: float
+    equal: str
+    device: str
+    flags: str
+    commit: str
+    date: str
+
+    @property
+    def of_floor(self) -> float:
+        """The floor's share of the time, at most 1 when the ceilings were measured well."""
+        return self.floor / self.p50
+
+
+def write_rows(rows: Sequence[Row], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Row)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(
+            {name: rounded(value) for name, value in asdict(row).items()} for row in rows
+        )
+
+
+def rounded(value: object) -> object:
+    return f"{value:.5g}" if isinstance(value, float) else value
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a file that write_rows() wrote."""
+    types = {"str": str, "int": int, "float": float}
+    with path.open(newline="") as file:
+        return [
+            Row(**{field.name: types[str(field.type)](line[field.name]) for field in fields(Row)})
+            for line in csv.DictReader(file)
+        ]
+
+
+def console(rows: Sequence[Row]) -> str:
+    """One aligned line for each row; ours ends in how many times faster than each peer it is."""
+    width = max((len(row.model) for row in rows), default=0)
+    lines = []
+    for row in rows:
+        parts = [
+            f"{row.what}  {row.dtype}  {row.model:{width}}  {row.shape:>5}  {row.provider:11}"
+            f" {row.p50:8.2f} {row.unit} [{row.p20:.2f} {row.p80:.2f}]",
+            f"{row.rate:7.1f} tok/s",
+            f"floor {row.floor:5.2f} = {row.of_floor:4.0%}",
+            f"memory {row.memory:5.0f} MB",
+            f"{row.equal} equal",
+            *(f"{ratio:5.2f}x {peer}" for peer, ratio in speedups(row, rows).items()),
+        ]
+        lines.append(" | ".join(parts))
+    return "\n".join(lines)
+
+
+def speedups(row: Row, rows: Iterable[Row]) -> dict[str, float]:
+    """How many times faster `row` is than each peer on the same shape; nothing for a peer's row."""
+    if row.provider != "ours":
+        return {}
+    same = [r for r in rows if (r.what, r.model, r.shape) == (row.what, row.model, row.shape)]
+    return {r.provider: r.p50 / row.p50 for r in same if r.provider != row.provider}
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """A table with a line for each shape and the conditions below it."""
+    providers = list(dict.fromkeys(row.provider for row in rows))
+    peers = [name for name in providers if name != "ours"]
+    ours = len(peers) < len(providers)
+    head = [rows[0].unit, "floor", *providers]
+    if ours:
+        head += ["floor / ours", *(f"x {peer}" for peer in peers)]
+    head += [f"MB {name}" for name in providers]
+    lines = [head, ["---"] * len(head)]
+    for model, shape in dict.fromkeys((row.model, row.shape) for row in rows):
+        cell = {row.provider: row for row in rows if (row.model, row.shape) == (model, shape)}
+        line = [f"{model} {shape}", f"{next(iter(cell.values())).floor:.2f}"]
+        line += [f"{cell[name].p50:.2f}" if name in cell else "-" for name in providers]
+        if ours and "ours" in cell:
+            ratios = speedups(cell["ours"], cell.values())
+            line.append(f"{cell['ours'].of_floor:.0%}")
+            line += [f"{ratios[peer]:.2f}" if peer in ratios else "-" for peer in peers]
+        elif ours:
+            line += ["-"] * (1 + len(peers))
+        line += [f"{cell[name].memory:.0f}" if name in cell else "-" for name in providers]
+        lines.append(line)
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{table}\n\n{conditions(rows)}"
+
+
+def conditions(rows: Sequence[Row]) -> str:
+    """What all rows have in common, in two sentences."""
+    row = rows[0]
+    versions = dict.fromkeys(f"{r.version} ({r.isa})" if r.isa else r.version for r in rows)
+    return (
+        f"Median of {row.repeats} interleaved calls, {row.dtype}, {row.threads} threads; "
+        f"{row.device} ({row.flags}), {row.bandwidth:.0f} GB/s, {row.flops:.0f} GFLOP/s; "
+        f"{'; '.join(versions)}; commit {row.commit}, {row.date}."
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
+    parser.add_argument("file", type=Path)
+    print(markdown(read_rows(parser.parse_args().file)))
+
+
+if __name__ == "__main__":
+    main()

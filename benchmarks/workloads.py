@@ -1,0 +1,131 @@
+"""What is measured: models of random weights, and the shape of a call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SEED = 1
+SOURCE = 32  # tokens of each source or prompt
+STEPS = 64  # new tokens of each row, forced: EOS is banned until the last
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The sizes of a model; without encoder layers it is decoder-only (GPT-2)."""
+
+    layers: int
+    hidden: int
+    heads: int
+    feed_forward: int
+    vocabulary: int
+    encoder_layers: int = 0
+
+    @property
+    def has_encoder(self) -> bool:
+        return self.encoder_layers > 0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sentences and beams of one call, written "8x4"."""
+
+    batch: int
+    beams: int
+
+    @staticmethod
+    def parse(text: str) -> Shape:
+        try:
+            batch, beams = map(int, text.split("x"))
+        except ValueError:
+            raise ValueError(f'a shape is written BATCHxBEAMS, as in "8x4", got {text!r}') from None
+        if min(batch, beams) < 1:
+            raise ValueError(f"batch and beams must be at least 1, got {text!r}")
+        return Shape(batch, beams)
+
+    def __str__(self) -> str:
+        return f"{self.batch}x{self.beams}"
+
+
+WORKLOADS = {
+    "marian-base": Workload(
+        layers=6, hidden=512, heads=8, feed_forward=2048, vocabulary=32000, encoder_layers=6
+    ),
+    "gpt2-124M": Workload(layers=12, hidden=768, heads=12, feed_forward=3072, vocabulary=50257),
+}
+
+
+def random_model(workload: Workload) -> Any:
+    """A transformers model of these sizes, with the library's own initial weights."""
+    import torch
+    from transformers import GenerationConfig
+
+    torch.manual_seed(SEED)
+    model = marian(workload) if workload.has_encoder else gpt2(workload)
+    model.generation_config = GenerationConfig(
+        eos_token_id=model.config.eos_token_id,
+        pad_token_id=model.config.pad_token_id,
+        decoder_start_token_id=getattr(model.config, "decoder_start_token_id", None),
+    )
+    return model.eval()
+
+
+def marian(workload: Workload) -> Any:
+    from transformers import MarianConfig, MarianMTModel
+
+    pad = workload.vocabulary - 1  # where Marian has it; decoding starts from its zero embedding
+    return MarianMTModel(
+        MarianConfig(
+            vocab_size=workload.vocabulary,
+            d_model=workload.hidden,
+            encoder_layers=workload.encoder_layers,
+            decoder_layers=workload.layers,
+            encoder_attention_heads=workload.heads,
+            decoder_attention_heads=workload.heads,
+            encoder_ffn_dim=workload.feed_forward,
+            decoder_ffn_dim=workload.feed_forward,
+            activation_function="swish",
+            scale_embedding=True,
+            eos_token_id=0,
+            forced_eos_token_id=None,
+            pad_token_id=pad,
+            decoder_start_token_id=pad,
+        )
+    )
+
+
+def gpt2(workload: Workload) -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    end = workload.vocabulary - 1
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=workload.vocabulary,
+            n_embd=workload.hidden,
+            n_layer=workload.layers,
+            n_head=workload.heads,
+            n_inner=workload.feed_forward,
+            bos_token_id=end,
+            eos_token_id=end,
+            pad_token_id=end,
+        )
+    )
+
+
+def save(workload: Workload, directory: Path) -> None:
+    """Writes the random model as transformers does."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    random_model(workload).save_pretrained(directory)
+
+
+def random_ids(workload: Workload, batch: int) -> list[list[int]]:
+    """Sources or prompts, [batch][SOURCE]; no end or padding token among them."""
+    import random
+
+    draw = random.Random(SEED)
+    return [
+        [draw.randrange(2, workload.vocabulary - 1) for _ in range(SOURCE)] for _ in range(batch)
+    ]
