@@ -10,14 +10,13 @@ from decoding.sources import check_built
 
 check_built(Path(__file__).parent)
 
-from torch import Tensor  # noqa: E402
+import torch  # noqa: E402
 
 from decoding._C import Error  # noqa: E402
 from decoding.config import GenerationConfig  # noqa: E402
 from decoding.limits import Limits  # noqa: E402
 from decoding.model import Model  # noqa: E402
 from decoding.models import load as load_checkpoint  # noqa: E402
-from decoding.outputs import GenerateOutput  # noqa: E402
 
 __all__ = ["Error", "GenerationConfig", "Limits", "Model", "generate", "load"]
 __version__ = "0.1.0"
@@ -25,8 +24,8 @@ __version__ = "0.1.0"
 
 def load(
     source: str | os.PathLike[str] | object,
-    device: str = "auto",
-    dtype: str = "auto",
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "auto",
     limits: Limits | None = None,
     threads: int | None = None,
 ) -> Model:
@@ -53,6 +52,6 @@ def load(
 
 def generate(
     model: Model | str | os.PathLike[str] | object, input_ids: Any = None, **options: Any
-) -> Tensor | GenerateOutput:
+) -> Any:
     """Model.generate in one call; `model` may also be anything that load() takes."""
     return (model if isinstance(model, Model) else load(model)).generate(input_ids, **options)

@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from decoding import _C
 from decoding.generate import generate
@@ -15,7 +14,6 @@ from decoding.limits import Limits
 from decoding.memory import MemoryPlan
 from decoding.models import Loaded, ModelSpec
 from decoding.models.weights import pack
-from decoding.outputs import GenerateOutput
 from decoding.session import Session
 
 if TYPE_CHECKING:
@@ -74,7 +72,7 @@ class Model:
         attention_mask: Any = None,
         decoder_input_ids: Any = None,
         **options: Any,
-    ) -> Tensor | GenerateOutput:
+    ) -> Any:
         """Generates, with the names, defaults and results of Hugging Face's generate().
 
         input_ids: the encoder's input, or a decoder-only model's prompts: integers [B, W], as a

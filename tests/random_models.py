@@ -16,6 +16,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTMode
 import decoding
 
 transformers.logging.set_verbosity_error()
+torch.set_num_threads(1)  # these models are too small for more
 
 MARIAN: dict[str, dict[str, Any]] = {
     "marian": {},
@@ -51,7 +52,7 @@ def reference(name: str) -> Any:
 
 @cache
 def ours(name: str) -> decoding.Model:
-    return decoding.load(reference(name), threads=2)
+    return decoding.load(reference(name), threads=1)
 
 
 def marian(name: str) -> MarianMTModel:

@@ -72,7 +72,7 @@ def test_types_and_fields_are_those_of_transformers(name: str, beams: int) -> No
     options = {"max_new_tokens": 4, "num_beams": beams, "eos_token_id": None}
     plain = ours(name).generate(ids, **options)
     assert isinstance(plain, torch.Tensor) and plain.dtype == torch.int64
-    output: Any = ours(name).generate(ids, **options, return_dict_in_generate=True)
+    output = ours(name).generate(ids, **options, return_dict_in_generate=True)
     kind = "EncoderDecoder" if name == "marian" else "DecoderOnly"
     assert type(output).__name__ == f"Generate{'Beam' * (beams > 1)}{kind}Output"
     known = {field.name for field in fields(getattr(theirs, type(output).__name__))}
@@ -98,7 +98,7 @@ def test_scores_of_every_step(name: str, options: dict[str, Any]) -> None:
         "output_scores": True,
     }
     expected = reference(name).generate(ids, **options)
-    got: Any = ours(name).generate(ids, **options)
+    got = ours(name).generate(ids, **options)
     assert len(got.scores) == len(expected.scores)
     indices = getattr(got, "beam_indices", None)
     transitions = [
@@ -129,6 +129,6 @@ def test_warped_scores_when_sampling() -> None:
         "attention_mask": torch.ones_like(ids),
     }
     expected = reference("gpt2").generate(ids, **options).scores[0]
-    got: Any = ours("gpt2").generate(ids, **options)
+    got = ours("gpt2").generate(ids, **options)
     assert torch.equal(got.scores[0].isinf(), expected.isinf())
     torch.testing.assert_close(got.scores[0], expected, atol=1e-4, rtol=1e-4)

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from tests.comparison import LOST, assert_close_scores, is_tie, rows_of
 from tests.random_models import GPT2, MARIAN, ours, reference
 
-CASES = 100  # of each family and search
+CASES = 150  # of each family and search
 
 
 @dataclass(frozen=True)

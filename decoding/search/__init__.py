@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from decoding.config import GenerationConfig
-from decoding.search.beam import beam
-from decoding.search.greedy import greedy
-from decoding.search.sampling import sampling
+from decoding.search import beam, greedy, sampling
 from decoding.search.strategy import Strategy
 
 __all__ = ["Strategy", "choose"]
@@ -14,5 +12,5 @@ __all__ = ["Strategy", "choose"]
 def choose(config: GenerationConfig) -> Strategy:
     """The strategy that the options of a resolved configuration ask for."""
     if config.num_beams > 1:
-        return beam(config)
-    return sampling(config) if config.do_sample else greedy()
+        return beam.strategy(config)
+    return sampling.strategy(config) if config.do_sample else greedy.strategy()

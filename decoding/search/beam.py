@@ -9,7 +9,7 @@ from decoding.search.strategy import Strategy
 STOPPING = {False: "no", True: "yes", "never": "never"}
 
 
-def beam(config: GenerationConfig) -> Strategy:
+def strategy(config: GenerationConfig) -> Strategy:
     search = _C.Beam(
         length_penalty=config.length_penalty, early_stopping=STOPPING[config.early_stopping]
     )

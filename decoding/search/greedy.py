@@ -6,5 +6,5 @@ from decoding import _C
 from decoding.search.strategy import Strategy
 
 
-def greedy() -> Strategy:
+def strategy() -> Strategy:
     return Strategy(_C.Greedy(), rows=1, returned=1, scores=lambda logits, _: logits.clone())

@@ -37,12 +37,16 @@ def lengths(config: GenerationConfig, width: int, longest: int, positions: int) 
             )
     else:
         max_new = min(DEFAULT_NEW, positions - width)
-    # The last token is never read, so it needs no position.
-    if longest + max_new - 1 > positions or max_new <= 0:
+    room = positions - longest + 1  # the last token is never read, so it needs no position
+    if min(max_new, room) <= 0:
         raise ValueError(
-            f"a prompt of {longest} tokens and {max(max_new, 1)} new ones need "
-            f"{longest + max(max_new, 1) - 1} positions, the model has {positions}: "
-            f"pass max_new_tokens={max(positions - longest + 1, 0)} or less, or a shorter prompt"
+            f"a prompt of {longest} tokens, {width} wide, leaves no room for new ones in the "
+            f"model's {positions} positions: shorten it"
+        )
+    if max_new > room:
+        raise ValueError(
+            f"{max_new} new tokens behind a prompt of {longest} need {longest + max_new - 1} "
+            f"positions, the model has {positions}: pass max_new_tokens={room} or less"
         )
     if config.min_new_tokens is not None:
         min_new = config.min_new_tokens

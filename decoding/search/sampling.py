@@ -12,7 +12,7 @@ from decoding.reference import kept
 from decoding.search.strategy import Strategy
 
 
-def sampling(config: GenerationConfig) -> Strategy:
+def strategy(config: GenerationConfig) -> Strategy:
     """num_return_sequences copies of each sentence, each with random numbers of its own."""
     warpers: dict[str, Any] = {
         "temperature": config.temperature,
