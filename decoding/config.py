@@ -132,7 +132,8 @@ class GenerationConfig:
 
     # results
     return_dict_in_generate: bool = option(flag, False)
-    output_scores: bool = option(flag, False)
+    output_scores: bool = option(flag, False)  # of every step, and of sequences with beams
+    output_sequences_scores: bool = option(flag, False)  # ours: the latter alone, which is cheap
     use_cache: bool = option(flag, True)  # accepted; the engine always has its cache
 
 
@@ -234,10 +235,11 @@ def check_combinations(config: GenerationConfig) -> None:
 def warn_ignored(config: GenerationConfig, caller: Mapping[str, Any]) -> None:
     """Warns about what the caller set and nothing reads."""
     sampling = ("temperature", "top_k", "top_p", "seed")
+    scores = ("output_scores", "output_sequences_scores")
     reasons = [
         (not config.do_sample, sampling, "do_sample=True"),
         (config.num_beams == 1, ("length_penalty", "early_stopping"), "num_beams above 1"),
-        (not config.return_dict_in_generate, ("output_scores",), "return_dict_in_generate=True"),
+        (not config.return_dict_in_generate, scores, "return_dict_in_generate=True"),
     ]
     for ignored, names, needs in reasons:
         for name in names:
@@ -245,12 +247,12 @@ def warn_ignored(config: GenerationConfig, caller: Mapping[str, Any]) -> None:
                 warnings.warn(
                     f"{name}={caller[name]!r} has no effect without {needs}",
                     UserWarning,
-                    stacklevel=4,
+                    stacklevel=5,
                 )
     for long, short in (("max_length", "max_new_tokens"), ("min_length", "min_new_tokens")):
         if long in caller and getattr(config, short) is not None:
             warnings.warn(
                 f"{short}={getattr(config, short)} wins over {long}={caller[long]}",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=5,
             )

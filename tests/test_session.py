@@ -14,8 +14,10 @@ import pytest
 import torch
 
 import decoding
-from decoding import Limits, session
+from decoding import Limits, models, session
 from decoding.limits import next_bucket
+from decoding.models.weights import pack
+from tests.comparison import assert_close_scores
 from tests.random_models import ours, reference
 
 LIMITS = Limits(batch=2, beams=3, source=6, prompt=2, target=8)
@@ -295,3 +297,15 @@ def test_the_number_of_threads_is_visible_and_changes_nothing() -> None:
     assert decoding.load(reference("marian")).threads == torch.get_num_threads()
     with pytest.raises(ValueError, match="at least 1"):
         decoding.load(reference("marian"), threads=0)
+
+
+@pytest.mark.parametrize("name", ["marian", "gpt2"])
+def test_every_instruction_set_finds_the_same(name: str, isa: str) -> None:
+    loaded = models.load(reference(name))
+    model = decoding.Model(loaded, threads=1)
+    weights = pack(loaded.state, loaded.spec)
+    model._session = session.Session(loaded.spec, weights, threads=1, isa=isa, limits=None)
+    assert model.isa == isa
+    found, expected = run(model, tokens(5, 6)), run(ours(name), tokens(5, 6))
+    assert torch.equal(found.sequences, expected.sequences)
+    assert_close_scores(found.sequences_scores, expected.sequences_scores)
