@@ -132,9 +132,10 @@ def results(
         if encoder
         else outputs.GenerateBeamDecoderOnlyOutput
     )
+    scored = config.output_scores or config.output_sequences_scores
     return beam(
         sequences,
-        sequences_scores=found.scores.flatten() if config.output_scores else None,
+        sequences_scores=found.scores.flatten() if scored else None,
         scores=steps,
         beam_indices=outputs.filled(found.parents, found.lengths, -1).to(torch.int32),
     )

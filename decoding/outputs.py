@@ -36,7 +36,8 @@ class GenerateBeamDecoderOnlyOutput:
     """Beam search with a decoder-only model.
 
     sequences: int64 [B * num_return_sequences, P + longest generated], best first per sentence.
-    sequences_scores: with output_scores, float32 [B * num_return_sequences]: S / G^length_penalty.
+    sequences_scores: with output_scores or output_sequences_scores, float32
+        [B * num_return_sequences]: S / G^length_penalty.
     scores: with output_scores, one float32 [B * num_beams, V] for each step: processed
         log-probabilities of the beams' next tokens. Undefined for sentences that have ended.
     beam_indices: int32 [B * num_return_sequences, longest generated], the row of `scores` that each
@@ -79,8 +80,8 @@ def joined(parts: Sequence[tuple[Tensor, Results]], returned: int, rows: int) ->
     for chosen, found in parts:
         first = torch.arange(len(chosen)) * rows  # of each sentence in the part, then in the call
         moved = (chosen * rows - first)[:, None, None]
-        tokens.append(widened(found.tokens[:, :returned].long(), longest))
-        parents.append(widened(found.slots[:, :returned].long() + moved, longest))
+        tokens.append(widened(found.tokens[:, :returned], longest).long())
+        parents.append(widened(found.slots[:, :returned], longest).long() + moved)
     return Generated(
         tokens=torch.cat(tokens)[order],
         lengths=torch.cat(lengths)[order],

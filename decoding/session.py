@@ -64,11 +64,11 @@ class Results:
         shape = (batch, beams)
         return cls(
             steps=[],
-            tokens=torch.zeros(*shape, target, dtype=torch.int32),
-            lengths=torch.zeros(shape, dtype=torch.int32),
-            scores=torch.zeros(shape),
-            sums=torch.zeros(shape),
-            slots=torch.zeros(*shape, target, dtype=torch.int32),
+            tokens=torch.empty(*shape, target, dtype=torch.int32),
+            lengths=torch.empty(shape, dtype=torch.int32),
+            scores=torch.empty(shape),
+            sums=torch.empty(shape),
+            slots=torch.empty(*shape, target, dtype=torch.int32),
         )
 
 

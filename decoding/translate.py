@@ -29,6 +29,7 @@ OURS = {  # arguments of generate() that translation sets itself
     "decoder_input_ids",
     "num_return_sequences",
     "output_scores",
+    "output_sequences_scores",
     "return_dict_in_generate",
 }
 
@@ -199,7 +200,7 @@ class Translator:
         found = self.model.generate(
             [part.ids for part in batch],
             return_dict_in_generate=True,
-            output_scores=self.scored,
+            output_sequences_scores=self.scored,
             **options,
         )
         assert not isinstance(found, Tensor)  # return_dict_in_generate

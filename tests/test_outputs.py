@@ -132,3 +132,13 @@ def test_warped_scores_when_sampling() -> None:
     got = ours("gpt2").generate(ids, **options)
     assert torch.equal(got.scores[0].isinf(), expected.isinf())
     torch.testing.assert_close(got.scores[0], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_scores_of_sequences_alone() -> None:
+    ids = torch.tensor([[12, 13, 14], [15, 16, 17]])
+    options = {"max_new_tokens": 9, "num_beams": 3, "return_dict_in_generate": True}
+    every = ours("gpt2").generate(ids, output_scores=True, **options)
+    alone = ours("gpt2").generate(ids, output_sequences_scores=True, **options)
+    assert alone.scores is None
+    assert torch.equal(alone.sequences_scores, every.sequences_scores)
+    assert ours("gpt2").generate(ids, **options).sequences_scores is None
