@@ -80,6 +80,11 @@ def test_types_and_fields_are_those_of_transformers(name: str, beams: int) -> No
     assert torch.equal(output.sequences, plain) and output.scores is None
     if beams > 1:
         assert output.sequences_scores is None and output.beam_indices.shape == (1, 4)
+        options |= {"return_dict_in_generate": True}
+        cheap = ours(name).generate(ids, **options, output_sequences_scores=True)
+        full = ours(name).generate(ids, **options, output_scores=True)
+        assert torch.equal(cheap.sequences_scores, full.sequences_scores)
+        assert cheap.scores is None and len(full.scores) == 4
 
 
 @pytest.mark.parametrize("name", ["marian", "gpt2"])
