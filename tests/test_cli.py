@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import decoding
+from decoding.cli import demo
 from decoding.cli.main import main
-from decoding.models.demo import __main__ as demo
 from tests import random_models, stand_in
 
 ROOT = Path(decoding.__file__).parent.parent
@@ -284,7 +284,7 @@ def test_demo_shows_source_translation_and_score(
     monkeypatch.setattr(decoding, "load", lambda folder: model)
     demo.main()
     *blocks, last = capsys.readouterr().out.split("\n\n")
-    sentences = Path(demo.__file__).with_name("sentences.de.txt").read_text(encoding="utf-8")
+    sentences = (ROOT / "models/demo/sentences.de.txt").read_text(encoding="utf-8")
     assert [block.split("\n")[0] for block in blocks] == sentences.splitlines()
     for block in blocks:
         source, translation, score = block.split("\n")

@@ -108,8 +108,6 @@ def test_imports_point_downward(folder: str) -> None:
     files = python_files(folder)
     assert files
     wrong = {str(path.relative_to(ROOT)): wrong_imports(folder, imports(path)) for path in files}
-    # The demo is a program on top of the library, although it lies beside its model.
-    wrong = {path: names for path, names in wrong.items() if path != "models/demo/__main__.py"}
     assert not any(wrong.values()), wrong
 
 

@@ -1,4 +1,4 @@
-"""`python -m decoding.models.demo` translates a few German sentences with the model beside it."""
+"""`make demo`: translates a few German sentences with the bundled model."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import time
 from pathlib import Path
 
 import decoding
+from decoding.models import demo
 from decoding.translate import Translator
 
 
 def main() -> None:
-    folder = Path(__file__).parent
+    folder = Path(demo.__file__).parent
     model = decoding.load(folder)
     lines = (folder / "sentences.de.txt").read_text(encoding="utf-8").splitlines()
     translator = Translator(model, num_beams=4, n_best=1)
