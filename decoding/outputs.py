@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,8 +14,18 @@ from decoding.search.rules import fill_id
 from decoding.session import Results
 
 
+class Output:
+    """A field that is set can also be read by its name, out["sequences"], as in Hugging Face."""
+
+    def __getitem__(self, name: str) -> Any:
+        value = vars(self).get(name)
+        if value is None:
+            raise KeyError(name)
+        return value
+
+
 @dataclass
-class GenerateDecoderOnlyOutput:
+class GenerateDecoderOnlyOutput(Output):
     """Greedy search and sampling with a decoder-only model.
 
     sequences: int64 [B * num_return_sequences, P + longest generated], the prompts included.
@@ -32,7 +43,7 @@ class GenerateEncoderDecoderOutput(GenerateDecoderOnlyOutput):
 
 
 @dataclass
-class GenerateBeamDecoderOnlyOutput:
+class GenerateBeamDecoderOnlyOutput(Output):
     """Beam search with a decoder-only model.
 
     sequences: int64 [B * num_return_sequences, P + longest generated], best first per sentence.

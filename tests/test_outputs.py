@@ -144,6 +144,8 @@ def test_scores_of_sequences_alone() -> None:
     options = {"max_new_tokens": 9, "num_beams": 3, "return_dict_in_generate": True}
     every = ours("gpt2").generate(ids, output_scores=True, **options)
     alone = ours("gpt2").generate(ids, output_sequences_scores=True, **options)
-    assert alone.scores is None
+    assert alone.scores is None and alone["sequences"] is alone.sequences
+    with pytest.raises(KeyError, match="scores"):
+        alone["scores"]
     assert torch.equal(alone.sequences_scores, every.sequences_scores)
     assert ours("gpt2").generate(ids, **options).sequences_scores is None
