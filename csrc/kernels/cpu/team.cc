@@ -7,8 +7,8 @@
 namespace decoding::cpu {
 namespace {
 
-// A pause takes some 50 ns, so this is about 100 us: longer than any stage's imbalance, shorter than
-// a scheduler's slice.
+// A pause takes some 50 ns, so this is about 100 us: longer than any stage's imbalance, shorter
+// than a scheduler's slice.
 constexpr int kSpins = 2000;
 // Now and then a waiting thread offers its core to others: on a busy machine that may be the very
 // thread that it waits for (a barrier then took 10 us instead of 200).
