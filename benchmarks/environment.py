@@ -40,7 +40,7 @@ def cpu_info() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The project's commit, "+changes" when tracked files differ from it, "" outside of git."""
+    """The project's commit, "+changes" if tracked files differ from it; "unknown" without git."""
     root = Path(__file__).parents[1]
     command = ["git", "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+changes"]
     try:
@@ -48,4 +48,4 @@ def commit() -> str:
             command, cwd=root, capture_output=True, text=True, check=True
         ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return ""
+        return "unknown"

@@ -50,7 +50,7 @@ class Row:
 
     @property
     def of_floor(self) -> float:
-        """The floor's share of the time, at most 1 when the ceilings were measured well."""
+        """The floor's share of the time; above 1 where weights stay in cache between steps."""
         return self.floor / self.p50
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,12 +37,13 @@ class Shape:
 
     @staticmethod
     def parse(text: str) -> Shape:
+        """For a command line."""
         try:
             batch, beams = map(int, text.split("x"))
         except ValueError:
-            raise ValueError(f'a shape is written BATCHxBEAMS, as in "8x4", got {text!r}') from None
+            batch = beams = 0
         if min(batch, beams) < 1:
-            raise ValueError(f"batch and beams must be at least 1, got {text!r}")
+            raise ArgumentTypeError(f'a shape is written BATCHxBEAMS, as in "8x4", got {text!r}')
         return Shape(batch, beams)
 
     def __str__(self) -> str:
