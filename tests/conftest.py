@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,8 @@ from torch import Tensor
 from decoding import _C
 
 torch.set_num_threads(1)  # the tensors here are too small for more, and waiting threads burn time
+# A shell's background jobs ignore Ctrl-C, and so would the processes that the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 hypothesis.settings.register_profile("decoding", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("decoding")
 

@@ -19,8 +19,12 @@ PACKAGE = Path(decoding.__file__).parent
 
 def test_a_missing_engine_is_named_with_the_command(tmp_path: Path) -> None:
     shutil.copytree(PACKAGE, tmp_path / "decoding", ignore=shutil.ignore_patterns("_C*.so"))
+    # -S: an editable install would find the engine of the checkout.
     run = subprocess.run(
-        [sys.executable, "-c", "import decoding"], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "-S", "-c", "import decoding"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     assert run.returncode != 0
     assert "engine is missing" in run.stderr and "pip install -e ." in run.stderr
