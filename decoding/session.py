@@ -13,11 +13,11 @@ from decoding import _C
 from decoding.batching import Packed
 from decoding.limits import Limits, next_bucket
 from decoding.memory import MemoryPlan, available_memory, readable
+from decoding.models.memory import empty
 from decoding.models.spec import ModelSpec
 
 Search = _C.Greedy | _C.Sampling | _C.Beam
 
-ALIGNMENT = 256  # bytes, of the pool
 STEPS = 16  # between two looks at the outside world: Ctrl-C gets through within so many tokens
 SENTENCE = 64  # tokens; what memory_plan() speaks of before anything ran
 
@@ -228,10 +228,9 @@ class Session:
         available = available_memory()
         if available is None or plan.bytes <= available:
             try:
-                block = torch.empty(plan.bytes + ALIGNMENT, dtype=torch.uint8)
-                return block[-block.data_ptr() % ALIGNMENT :][: plan.bytes]
-            except RuntimeError:
-                pass  # torch has no memory either: the same message
+                return empty(plan.bytes)
+            except OSError:
+                pass  # the system has none either: the same message
         there = "unknown" if available is None else f"{available} bytes ({readable(available)})"
         raise _C.Error(
             f"the plan needs {plan.bytes} bytes ({readable(plan.bytes)}) for {plan.limits}, "

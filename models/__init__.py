@@ -45,7 +45,7 @@ def load(source: str | os.PathLike[str] | object) -> Loaded:
     """Reads a Hugging Face directory, or takes an in-memory transformers model.
 
     Of a model in memory only `.config.to_dict()`, `.generation_config.to_dict()` and
-    `.state_dict()` are used. Its weights are copied.
+    `.state_dict()` are used. `Loaded.state` may share memory with its weights.
 
     Raises FileNotFoundError when a file of the directory is missing, TypeError when `source` is
     neither, ValueError when the architecture, an option of the configuration or a tensor is not

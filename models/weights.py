@@ -6,16 +6,17 @@ The canonical names are those of our own modules' state dicts (transformer.py, g
 from __future__ import annotations
 
 import json
+import math
 import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from decoding.models import memory
 from decoding.models.gpt import GPT
 from decoding.models.spec import ModelSpec
 from decoding.models.transformer import Transformer
@@ -85,22 +86,25 @@ class Checkpoint:
     def __init__(self, state: Mapping[str, Tensor]) -> None:
         self._state = state
         self._taken: set[str] = set()
-        self._copies: dict[tuple[object, ...], Tensor] = {}
+        self._converted: dict[tuple[object, ...], Tensor] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._state
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """A float32 copy. Raises ValueError when it is missing, of another shape or not finite."""
+        """The tensor in float32, copied only where it must be.
+
+        Raises ValueError when it is missing, of another shape or not finite.
+        """
         if name not in self._state:
             raise ValueError(f"the checkpoint lacks the tensor {name}")
         self._taken.add(name)
         tensor = self._state[name]
         check(name, tensor, shape)
-        key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        if key not in self._copies:
-            self._copies[key] = tensor.detach().to("cpu", torch.float32, copy=True).contiguous()
-        return self._copies[key]
+        key = identity(tensor)
+        if key not in self._converted:
+            self._converted[key] = tensor.detach().to("cpu", torch.float32).contiguous()
+        return self._converted[key]
 
     def finish(self, may_be_left: Callable[[str], bool]) -> None:
         """Raises ValueError for tensors that nobody took, but for those that may be left."""
@@ -135,28 +139,57 @@ def shapes(spec: ModelSpec, *, output_bias: bool = False) -> dict[str, tuple[int
 
 
 def pack(state: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
-    """What the engine is given: the names of `state`, float32 and contiguous; linear weights [N, K]
-    in panels [ceil(N / 64), K, 64], zero behind the last output.
+    """What the engine is given: the names of `state`, float32, copied into one block; linear
+    weights [N, K] in panels [ceil(N / 64), K, 64], zero behind the last output.
 
-    Raises ValueError that names a missing, unexpected, mis-shaped or not finite tensor.
+    What shares storage in `state` shares it here, but for linear weights. Raises ValueError that
+    names a missing, unexpected, mis-shaped or not finite tensor.
     """
     expected = shapes(spec, output_bias="output.bias" in state)
     unexpected = [name for name in state if name not in expected]
     if unexpected:
         raise ValueError(f"this model has no weights named {', '.join(unexpected)}")
-    packed: dict[str, Tensor] = {}
+    places: dict[str, object] = {}  # of each name; equal ones are stored once
+    packed_shapes: dict[object, tuple[int, ...]] = {}
     for name, shape in expected.items():
         if name not in state:
             raise ValueError(f"the weight {name} is missing")
-        tensor = state[name].detach()
-        check(name, tensor, shape)
-        is_linear = name.endswith(tuple(f"{linear}.weight" for linear in LINEAR))
-        packed[name] = (panels(tensor) if is_linear else tensor).float().contiguous()
-    return packed
+        check(name, state[name], shape)
+        linear = name.endswith(tuple(f"{linear}.weight" for linear in LINEAR))
+        places[name] = name if linear else identity(state[name])
+        packed_shapes[places[name]] = panel_shape(*shape) if linear else shape
+    blocks = carve(packed_shapes)
+    for name, place in places.items():
+        if place == name:
+            fill_panels(blocks[place], state[name].detach())
+        else:
+            blocks[place].copy_(state[name].detach())
+    return {name: blocks[place] for name, place in places.items()}
 
 
-def panels(weight: Tensor) -> Tensor:
-    """[N, K] to [ceil(N / 64), K, 64]."""
-    outputs, inputs = weight.shape
-    padded = F.pad(weight, (0, 0, 0, -outputs % PANEL))
-    return padded.view(-1, PANEL, inputs).transpose(1, 2)
+def identity(tensor: Tensor) -> tuple[object, ...]:
+    """Equal for tensors that are views of the same numbers."""
+    return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+
+
+def carve(shapes: Mapping[object, tuple[int, ...]]) -> dict[object, Tensor]:
+    """A float32 tensor of each shape, all in one block, each aligned to 64 bytes."""
+    sizes = [math.prod(shape) + -math.prod(shape) % 16 for shape in shapes.values()]
+    parts = torch.split(memory.empty(4 * sum(sizes)).view(torch.float32), sizes)
+    return {
+        key: part[: math.prod(shape)].view(shape)
+        for (key, shape), part in zip(shapes.items(), parts, strict=True)
+    }
+
+
+def panel_shape(outputs: int, inputs: int) -> tuple[int, int, int]:
+    return (-(-outputs // PANEL), inputs, PANEL)
+
+
+def fill_panels(panels: Tensor, weight: Tensor) -> None:
+    """weight: [N, K], into panels: [ceil(N / 64), K, 64]."""
+    whole, rest = divmod(weight.shape[0], PANEL)
+    panels[:whole] = weight[: whole * PANEL].reshape(whole, PANEL, weight.shape[1]).transpose(1, 2)
+    if rest:
+        panels[whole] = 0
+        panels[whole, :, :rest] = weight[-rest:].t()

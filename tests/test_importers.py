@@ -17,7 +17,7 @@ from torch import Tensor
 
 import decoding.models
 from decoding.models import load
-from decoding.models.weights import module, pack, panels, shapes
+from decoding.models.weights import fill_panels, module, pack, panel_shape, shapes
 
 State = dict[str, Tensor]
 Config = dict[str, Any]
@@ -240,13 +240,15 @@ def test_numbers_of_a_specification() -> None:
     assert load(gpt2(scale_attn_weights=False)).spec.decoder.attention_scale == (1, 1)
 
 
-def test_weights_in_memory_are_copied() -> None:
+def test_packed_weights_are_copies() -> None:
     model = gpt2()
     loaded = load(model)
-    before = loaded.state["decoder.norm.weight"].clone()
+    packed = pack(loaded.state, loaded.spec)
+    before = {name: tensor.clone() for name, tensor in packed.items()}
     with torch.no_grad():
-        model.transformer.ln_f.weight.add_(1)
-    assert torch.equal(loaded.state["decoder.norm.weight"], before)
+        for weight in model.parameters():
+            weight.add_(1)
+    assert all(torch.equal(packed[name], before[name]) for name in packed)
     assert loaded.directory is None
 
 
@@ -401,6 +403,12 @@ def test_a_bare_import_of_models_is_refused() -> None:
 
 
 # Packing
+
+
+def panels(weight: torch.Tensor) -> torch.Tensor:
+    packed = torch.full(panel_shape(*weight.shape), float("nan"))
+    fill_panels(packed, weight)
+    return packed
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), [(64, 3), (1, 5), (65, 4), (130, 1)])

