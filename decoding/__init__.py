@@ -17,6 +17,7 @@ from decoding.config import GenerationConfig  # noqa: E402
 from decoding.limits import Limits  # noqa: E402
 from decoding.model import Model  # noqa: E402
 from decoding.models import load as load_checkpoint  # noqa: E402
+from decoding.models.memory import trim  # noqa: E402
 
 __all__ = ["Error", "GenerationConfig", "Limits", "Model", "generate", "load"]
 __version__ = "0.1.0"
@@ -47,7 +48,9 @@ def load(
         raise NotImplementedError(f'dtype="{dtype}" is not supported yet: pass dtype="float32"')
     if dtype not in ("auto", "float32"):
         raise ValueError(f'dtype must be "auto" or "float32", got {dtype!r}')
-    return Model(load_checkpoint(source), limits=limits, threads=threads)
+    model = Model(load_checkpoint(source), limits=limits, threads=threads)
+    trim()
+    return model
 
 
 def generate(
