@@ -51,6 +51,7 @@ class Rules:
         banned: Sequence[int] = (),
         forced_first: Sequence[int] = (),
         forced_last: Sequence[int] = (),
+        renormalize: bool = False,
     ) -> None: ...
 
 class Greedy:

@@ -129,6 +129,7 @@ class GenerationConfig:
     forced_bos_token_id: int | None = option(whole())  # first token where P is 1
     forced_eos_token_id: Sequence[int] = option(ids, ())  # token at max_length
     bad_words_ids: Sequence[Sequence[int]] = option(words, ())  # of one token each
+    renormalize_logits: bool = option(flag, False)  # after bans; published Marian files have it
 
     # results
     return_dict_in_generate: bool = option(flag, False)

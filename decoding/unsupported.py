@@ -25,7 +25,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "suppress_tokens": ([],),
     "begin_suppress_tokens": ([],),
     "logits_processor": ([],),
-    "renormalize_logits": (False,),
     "watermarking_config": (),
     "token_healing": (False,),
     # warpers

@@ -88,14 +88,16 @@ def test_types_and_fields_are_those_of_transformers(name: str, beams: int) -> No
 
 
 @pytest.mark.parametrize("name", ["marian", "gpt2"])
+@pytest.mark.parametrize("renormalize", [False, True])
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3, "num_return_sequences": 2}])
-def test_scores_of_every_step(name: str, options: dict[str, Any]) -> None:
+def test_scores_of_every_step(name: str, options: dict[str, Any], renormalize: bool) -> None:
     """Steps' scores are the reference's, in sub-batches too, and add up to sequences_scores."""
     torch.manual_seed(0)
     ids = torch.randint(12, 40, (5, 4))
     options = options | {
         "max_new_tokens": 9,
         "bad_words_ids": [[13], [21]],
+        "renormalize_logits": renormalize,
         "min_new_tokens": 2,
         "forced_eos_token_id": 17,
         "attention_mask": torch.ones_like(ids),

@@ -82,6 +82,7 @@ def tokens(draw: st.DrawFn, vocab: int) -> dict[str, Any]:
         "forced_bos_token_id": id,
         "forced_eos_token_id": st.one_of(id, some),
         "bad_words_ids": st.lists(id.map(lambda i: [i]), min_size=1, max_size=12),
+        "renormalize_logits": st.booleans(),
     }
     chance = {"eos_token_id": 3}  # one time in three; the others in six
     given = [n for n in choices if draw(st.integers(1, chance.get(n, 6))) == 1]

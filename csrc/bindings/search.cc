@@ -89,8 +89,10 @@ py::tuple run_scan_logits(const py::object& logits, const std::string& isa, int 
   return Scanned(logits, isa, threads).results();
 }
 
-py::tuple run_ban_tokens(const py::object& logits, const std::vector<int32_t>& ids,
-                         const std::string& isa, int threads) {
+// Bans `ids`, then calls then(stream, scanned).
+template <typename Then>
+py::tuple ban_and(const py::object& logits, const std::vector<int32_t>& ids, const std::string& isa,
+                  int threads, Then&& then) {
   Scanned scanned(logits, isa, threads);
   check_ids(ids, scanned.vocab);
   const BanTokensParams<float> params{.logits = scanned.logits,
@@ -100,8 +102,27 @@ py::tuple run_ban_tokens(const py::object& logits, const std::vector<int32_t>& i
                                       .rows = scanned.rows,
                                       .vocab = scanned.vocab,
                                       .count = static_cast<int>(ids.size())};
-  on_cpu(isa, threads, [&](auto& stream) { ban_tokens<float>(stream, params); });
+  on_cpu(isa, threads, [&](auto& stream) {
+    ban_tokens<float>(stream, params);
+    then(stream, scanned);
+  });
   return scanned.results();
+}
+
+py::tuple run_ban_tokens(const py::object& logits, const std::vector<int32_t>& ids,
+                         const std::string& isa, int threads) {
+  return ban_and(logits, ids, isa, threads, [](auto&, const Scanned&) {});
+}
+
+py::tuple run_renormalize(const py::object& logits, const std::vector<int32_t>& ids,
+                          const std::string& isa, int threads) {
+  return ban_and(logits, ids, isa, threads, [](auto& stream, const Scanned& scanned) {
+    renormalize(stream, {.group_max = scanned.group_max.view.template data<float>(),
+                         .group_sum = scanned.group_sum.view.template data<float>(),
+                         .lse = scanned.lse.view.template data<float>(),
+                         .rows = scanned.rows,
+                         .vocab = scanned.vocab});
+  });
 }
 
 py::tuple run_force_tokens(const py::object& logits, const std::vector<int32_t>& ids,
@@ -272,6 +293,9 @@ void bind_search(py::module_& kernels) {
               py::arg("logits"), py::arg("ids"), named, isa, threads);
   kernels.def("force_tokens", &run_force_tokens, "The same after leaving `ids` alone in them.",
               py::arg("logits"), py::arg("ids"), named, isa, threads);
+  kernels.def("renormalize", &run_renormalize,
+              "The same after taking `ids` out and adding up what is left.", py::arg("logits"),
+              py::arg("ids"), named, isa, threads);
   kernels.def("topk", &run_topk, "(values, ids), both [rows, k], best first.", py::arg("logits"),
               py::arg("k"), named, isa, threads);
   kernels.def("sample", &run_sample, "(logits, ids), both [rows], of the tokens drawn.",

@@ -161,18 +161,19 @@ void bind_options(py::module_& module) {
   using Ids = std::vector<int32_t>;
   py::class_<Rules>(module, "Rules")
       .def(py::init([](int max_new, int min_new, Ids eos, int pad, Ids banned, Ids forced_first,
-                       Ids forced_last) {
+                       Ids forced_last, bool renormalize) {
              return Rules{max_new,
                           min_new,
                           std::move(eos),
                           pad,
                           std::move(banned),
                           std::move(forced_first),
-                          std::move(forced_last)};
+                          std::move(forced_last),
+                          renormalize};
            }),
            py::kw_only(), py::arg("max_new"), py::arg("min_new") = 0, py::arg("eos") = Ids{},
            py::arg("pad") = 0, py::arg("banned") = Ids{}, py::arg("forced_first") = Ids{},
-           py::arg("forced_last") = Ids{});
+           py::arg("forced_last") = Ids{}, py::arg("renormalize") = false);
   py::class_<Greedy>(module, "Greedy").def(py::init<>());
   py::class_<Sampling>(module, "Sampling")
       .def(py::init([](uint64_t seed, float temperature, int top_k, float top_p) {

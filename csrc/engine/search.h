@@ -25,6 +25,7 @@ struct Rules {
   std::vector<int32_t> banned;        // never chosen
   std::vector<int32_t> forced_first;  // where not empty, the only tokens of the first step
   std::vector<int32_t> forced_last;   // and of step max_new
+  bool renormalize;                   // what the rules leave adds up to 1 again
 };
 
 struct Greedy {};
@@ -92,6 +93,13 @@ void apply_rules(Stream& stream, const Workspace<T>& w, const Step& step) {
   if (step.number <= rules.min_new && !rules.eos.empty()) ban(rules.eos);
   if (step.number == 1 && !rules.forced_first.empty()) force(rules.forced_first);
   if (step.number == rules.max_new && !rules.forced_last.empty()) force(rules.forced_last);
+  if (rules.renormalize) {
+    renormalize(stream, {.group_max = w.group_max,
+                         .group_sum = w.group_sum,
+                         .lse = w.lse,
+                         .rows = step.rows(),
+                         .vocab = step.vocab});
+  }
 }
 
 template <typename T, typename Stream>

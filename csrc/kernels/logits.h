@@ -54,4 +54,16 @@ struct ForceTokensParams {
 template <typename T, cpu::Isa isa>
 void force_tokens(cpu::Stream<isa>&, const ForceTokensParams<T>&);
 
+// The log-sum-exp of what bans and forced tokens have left, so that probabilities add up to 1
+// again. A row keeps its lse where that is not finite, or where nothing is left.
+struct RenormalizeParams {
+  const float* group_max;  // [rows, G]
+  const float* group_sum;  // [rows, G]
+  float* lse;              // [rows]
+  int rows, vocab;
+};
+
+template <cpu::Isa isa>
+void renormalize(cpu::Stream<isa>&, const RenormalizeParams&);
+
 }  // namespace decoding

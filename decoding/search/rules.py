@@ -81,6 +81,7 @@ def rules(config: GenerationConfig, lengths: Lengths, width: int, vocab: int) ->
         banned=sorted(banned - set(config.eos_token_id)),
         forced_first=forced_first if width == 1 else [],
         forced_last=sorted(set(config.forced_eos_token_id)),
+        renormalize=config.renormalize_logits,
     )
 
 

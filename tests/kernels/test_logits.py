@@ -1,4 +1,4 @@
-"""scan_logits, ban_tokens and force_tokens against torch."""
+"""scan_logits, ban_tokens, force_tokens and renormalize against torch."""
 
 from __future__ import annotations
 
@@ -102,3 +102,14 @@ def test_forced_tokens(isa: str, threads: int, vocab: int) -> None:
     assert_same_bits(sums, expected[1])
     assert lse[0] == 0.0
     assert_same_bits(lse[1:], before[1:])
+
+
+@pytest.mark.parametrize("vocab", [2, 129, 1000])
+def test_renormalized(isa: str, threads: int, vocab: int) -> None:
+    x = random(4, vocab)
+    x[1, 0], x[2, 1:] = math.nan, -math.inf
+    raw = kernels.scan_logits(x, isa=isa, threads=1)[2]
+    lse = kernels.renormalize(x, [0], isa=isa, threads=threads)[2]
+    assert_within_torch(log_sum_exp, lse[[0, 3]], x[[0, 3]])
+    assert bool((lse[[0, 3]] < raw[[0, 3]]).all())
+    assert_same_bits(lse[1:3], raw[1:3])  # broken, and nothing left

@@ -94,8 +94,20 @@ void force_tokens(cpu::Stream<isa>& stream, const ForceTokensParams<T>& p) {
   stream.barrier();
 }
 
+template <cpu::Isa isa>
+void renormalize(cpu::Stream<isa>& stream, const RenormalizeParams& p) {
+  const int groups = groups_of(p.vocab);
+  const cpu::Range rows = stream.share(p.rows);
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    const float left = log_sum_exp(p.group_max + row * groups, p.group_sum + row * groups, groups);
+    if (std::isfinite(p.lse[row]) && std::isfinite(left)) p.lse[row] = left;
+  }
+  stream.barrier();
+}
+
 template void scan_logits(cpu::Stream<cpu::Isa::DECODING_ISA>&, const ScanLogitsParams<float>&);
 template void ban_tokens(cpu::Stream<cpu::Isa::DECODING_ISA>&, const BanTokensParams<float>&);
 template void force_tokens(cpu::Stream<cpu::Isa::DECODING_ISA>&, const ForceTokensParams<float>&);
+template void renormalize(cpu::Stream<cpu::Isa::DECODING_ISA>&, const RenormalizeParams&);
 
 }  // namespace decoding
