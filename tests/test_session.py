@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -309,3 +312,30 @@ def test_every_instruction_set_finds_the_same(name: str, isa: str) -> None:
     found, expected = run(model, tokens(5, 6)), run(ours(name), tokens(5, 6))
     assert torch.equal(found.sequences, expected.sequences)
     assert_close_scores(found.sequences_scores, expected.sequences_scores)
+
+
+FORK = """
+import os, sys
+import decoding
+
+model = decoding.load(sys.argv[1], threads=2)
+model.generate([[5, 6, 0]])
+if os.fork() == 0:
+    try:
+        model.generate([[5, 6, 0]])
+    except decoding.Error as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+model.generate([[5, 6, 0]])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_is_told_to_load_its_own_model() -> None:
+    demo = Path(decoding.__file__).parent / "models/demo"
+    run = subprocess.run(
+        [sys.executable, "-c", FORK, str(demo)], capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 0, run.stderr
+    assert "before the process forked" in run.stdout
