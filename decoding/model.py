@@ -104,8 +104,9 @@ class Model:
             options,
         )
 
-    def translate(self, texts: Sequence[str], **options: Any) -> list[str]:
-        """One translation for each text; see decoding.translate."""
+    def translate(self, texts: Sequence[str], **options: Any) -> Any:
+        """A list with one translation for each text, or with n_best a list of Hypothesis(text,
+        score) for each; see decoding.translate."""
         from decoding.translate import translate
 
         return translate(self, list(texts), **options)

@@ -12,8 +12,8 @@ from torch import Tensor
 def empty(size: int) -> Tensor:
     """uint8 [size], page-aligned, given back to the system when the last view of it goes.
 
-    In pages of 2 MB where Linux has them: every step reads all weights, and the processor then
-    finds 10 to 20 % more of them in a second. Pages take memory only once they are written.
+    In pages of 2 MB where Linux has them: every step reads all weights, and one thread then reads
+    10 to 20 % more of them in a second. Pages take memory only once they are written.
     Raises OSError where there is none left.
     """
     block = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -9,6 +9,7 @@
 
 #include "bindings/tensor.h"
 #include "engine/session.h"
+#include "kernels/attention.h"
 
 namespace decoding {
 namespace {
@@ -45,8 +46,8 @@ StackSpec stack_spec(const py::handle& from) {
                  .final_norm = from.attr("final_norm").cast<bool>(),
                  .eps = from.attr("eps").cast<float>(),
                  .attention_scale = from.attr("attention_scale").cast<std::vector<float>>()};
-  CHECK(spec.head_dim > 0 && spec.head_dim <= 256, "head_dim must be 1 to 256, got ",
-        spec.head_dim);
+  CHECK(spec.head_dim > 0 && spec.head_dim <= kMaxHeadDim, "head_dim must be 1 to ", kMaxHeadDim,
+        ", got ", spec.head_dim);
   CHECK(static_cast<int>(spec.attention_scale.size()) == spec.layers,
         "attention_scale must have one value per layer, got ", spec.attention_scale.size());
   return spec;
