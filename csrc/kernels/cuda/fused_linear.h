@@ -1,0 +1,22 @@
+// Our own kernels for products of few rows: y = activation(norm(x) W^T + bias) + residual as one
+// launch.
+//
+// They start the weights' way from memory before they wait for the kernel that writes x, and take
+// the norm along, so that a stage of a step costs little more than its bytes. matmul.h times them
+// against cuBLASLt and picks.
+#pragma once
+
+#include "kernels/cuda/stream.h"
+#include "kernels/linear.h"
+
+namespace decoding::cuda {
+
+// How many variants of our own can compute p on that device, numbered from 0. 0: none.
+template <typename T>
+int fused_linear_variants(const Device& device, const LinearParams<T>& p);
+
+// One launch. variant < fused_linear_variants(...).
+template <typename T>
+void fused_linear(Stream& stream, const LinearParams<T>& p, int variant);
+
+}  // namespace decoding::cuda
