@@ -1,16 +1,25 @@
 """Builds csrc/ into decoding/_C through ninja. Everything else is in pyproject.toml.
 
 torch is not needed to build: the engine reads tensors through their pointers.
+
+The CUDA engine is built where nvcc is found: in CUDA_HOME, on the PATH, or in the packages of the
+extra `cuda`. DECODING_CUDA_ARCHS names its targets, by default "80 90" (machine code for Ampere and
+Hopper, which also runs on their kin, and code that newer GPUs compile when they load it); empty, it
+leaves CUDA out.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import runpy
+import shutil
 import subprocess
 import sys
 import sysconfig
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import ninja
@@ -28,8 +37,15 @@ ISAS = {
     "avx512": "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mprefer-vector-width=512",
 }
 
+CUDA_ONLY = ("session_cuda", "cuda")  # besides the folder kernels/cuda
+NVCC_FLAGS = "-std=c++20 -O3 -Xcompiler=-fPIC,-fvisibility=hidden -Xcudafe=--diag_suppress=186"
+
 # Tells an engine that was built from these sources from an older one: decoding/sources.py.
-HASH = 'namespace decoding {{\nextern const char* const kSourcesHash = "{}";\n}}\n'
+HASH = """namespace decoding {{
+extern const char* const kSourcesHash = "{}";
+extern const char* const kCudaArchs = "{}";
+}}
+"""
 
 
 def quoted(path: Path) -> str:
@@ -37,24 +53,91 @@ def quoted(path: Path) -> str:
     return str(path).replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
 
 
-def ninja_file(target: Path, build: Path) -> str:
+@dataclass(frozen=True)
+class Cuda:
+    """A CUDA compiler, and what it builds for."""
+
+    nvcc: Path
+    archs: list[str]  # "80", "90"
+
+    @classmethod
+    def find(cls) -> Cuda | None:
+        archs = os.environ.get("DECODING_CUDA_ARCHS", "80 90").replace(";", " ").split()
+        packages = sorted(Path(sysconfig.get_paths()["purelib"]).glob("nvidia/*/bin/nvcc"))
+        found = [
+            Path(os.environ.get("CUDA_HOME", "/nowhere")) / "bin/nvcc",
+            Path(shutil.which("nvcc") or "/nowhere"),
+            *packages,
+        ]
+        compilers = [path for path in found if path.is_file()]
+        return cls(compilers[0], archs) if compilers and archs else None
+
+    @cached_property
+    def root(self) -> Path:
+        """The toolkit's folder: nvcc itself knows, wherever it was called from."""
+        command = [self.nvcc, "--dryrun", "-x", "cu", "-c", os.devnull, "-o", os.devnull]
+        said = subprocess.run(command, capture_output=True, text=True).stderr
+        top = re.search(r"^#\$ TOP=(.*)$", said, re.MULTILINE)
+        if top is None:
+            raise SystemExit(f"{self.nvcc} does not work as a CUDA compiler:\n{said}")
+        return Path(top[1]).resolve()
+
+    def folder(self, holding: str) -> Path:
+        """The folder of the toolkit that holds a file."""
+        for folder in ("include", "targets/*/include", "lib64", "lib", "targets/*/lib"):
+            for path in sorted(self.root.glob(f"{folder}/{holding}")):
+                return path.parent
+        raise SystemExit(
+            f"{self.nvcc} is there but {holding} is not: install the whole CUDA toolkit (or "
+            "`pip install .[cuda]`), or build without CUDA by setting DECODING_CUDA_ARCHS= "
+        )
+
+    @property
+    def targets(self) -> str:
+        """Machine code for each target, and what newer GPUs compile for the last one."""
+        real = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in self.archs]
+        newest = self.archs[-1]
+        return " ".join([*real, f"-gencode=arch=compute_{newest},code=compute_{newest}"])
+
+
+def ninja_file(target: Path, build: Path, cuda: Cuda | None) -> str:
     """The whole build as ninja's text: one object per source (and instruction set), one link."""
     includes = [ROOT / "csrc", pybind11.get_include(), sysconfig.get_paths()["include"]]
+    libraries = ""
+    if cuda is not None:
+        includes.append(cuda.folder("cuda_runtime_api.h"))
+        libraries = f'-L"{cuda.folder("libcudart_static.a")}" -lcudart_static -ldl -lrt'
     lines = [
         f"cxx = {os.environ.get('CXX', 'g++')}",
         f"flags = {FLAGS} " + " ".join(f'-I"{path}"' for path in includes),
+        f"libraries = {libraries}",
         "rule compile",
         "  command = $cxx -MMD -MF $out.d $flags $isa -c $in -o $out",
         "  depfile = $out.d",
         "  deps = gcc",
         "  description = $out",
         "rule link",
-        "  command = $cxx -shared -pthread -o $out $in",
+        "  command = $cxx -shared -pthread -o $out $in $libraries",
     ]
+    if cuda is not None:
+        lines[1] += " -DDECODING_CUDA"
+        lines += [
+            "rule nvcc",
+            f'  command = "{cuda.nvcc}" -MD -MF $out.d {NVCC_FLAGS} {cuda.targets}'
+            f' -I"{ROOT / "csrc"}" -c $in -o $out',
+            "  depfile = $out.d",
+            "  deps = gcc",
+            "  description = $out",
+        ]
     isas = ISAS if platform.machine() in ("x86_64", "AMD64") else {"portable": ""}
     objects = [(-1, build / "hash.o")]
     lines.append(f"build {quoted(build / 'hash.o')}: compile {quoted(build / 'hash.cc')}")
+    for source in sorted((ROOT / "csrc").rglob("*.cu")) if cuda else []:
+        objects.append((-1, build / f"cuda.{source.stem}.cu.o"))
+        lines.append(f"build {quoted(objects[-1][1])}: nvcc {quoted(source)}")
     for source in sorted((ROOT / "csrc").rglob("*.cc")):
+        if cuda is None and (source.parent.name == "cuda" or source.stem in CUDA_ONLY):
+            continue
         per_isa = source.parent == KERNELS and source.stem != "team"
         for isa in isas if per_isa else [""]:
             name = f"{source.parent.name}.{source.stem}" + f".{isa}" * bool(isa)
@@ -79,8 +162,10 @@ class NinjaBuild(build_ext):
         target.parent.mkdir(parents=True, exist_ok=True)
         # Not an import: the package needs torch, which an isolated build does not have.
         sources_hash = runpy.run_path(str(ROOT / "decoding/sources.py"))["sources_hash"]
-        (build / "build.ninja").write_text(ninja_file(target, build))
-        (build / "hash.cc").write_text(HASH.format(sources_hash(ROOT / "csrc")))
+        cuda = Cuda.find()
+        archs = " ".join(cuda.archs) if cuda else ""
+        (build / "build.ninja").write_text(ninja_file(target, build, cuda))
+        (build / "hash.cc").write_text(HASH.format(sources_hash(ROOT / "csrc"), archs))
         subprocess.check_call([Path(ninja.BIN_DIR) / "ninja", "-C", str(build)])
 
 

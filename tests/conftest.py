@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import hypothesis
@@ -31,6 +32,38 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def isa(request: pytest.FixtureRequest) -> str:
     """Each instruction set that this machine runs."""
     return str(request.param)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a kernel runs, and in which type."""
+
+    isa: str  # an instruction set of the CPU, or "cuda"
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def device(self) -> str:
+        return "cuda" if self.isa == "cuda" else "cpu"
+
+    def __str__(self) -> str:
+        return f"{self.isa}-{self.dtype}".replace("torch.", "")
+
+
+PLACES = [Place(isa) for isa in _C.isas()] + [
+    Place("cuda", dtype) for dtype in (torch.float32, torch.float16, torch.bfloat16)
+]
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(place, id=str(place), marks=[pytest.mark.gpu] if place.isa == "cuda" else [])
+        for place in PLACES
+    ]
+)
+def place(request: pytest.FixtureRequest) -> Place:
+    """Every instruction set that this machine runs, and the GPU in every type."""
+    found: Place = request.param
+    return found
 
 
 @pytest.fixture(params=[1, 2, 3])

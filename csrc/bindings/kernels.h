@@ -4,8 +4,14 @@
 #include <pybind11/pybind11.h>
 
 #include <string>
+#include <vector>
 
+#include "bindings/tensor.h"
+#include "core/types.h"
 #include "kernels/cpu/isa.h"
+#ifdef DECODING_CUDA
+#include "bindings/cuda.h"
+#endif
 
 namespace decoding {
 
@@ -21,7 +27,60 @@ void on_cpu(const std::string& isa, int threads, Op&& op) {
   });
 }
 
-void bind_layers(pybind11::module_& kernels);  // layers.cc
-void bind_search(pybind11::module_& kernels);  // search.cc
+// The tensors of one call, all on one device.
+class Tensors {
+ public:
+  explicit Tensors(std::string device) : device_(std::move(device)) {}
+
+  TensorView view(const py::object& tensor, const std::string& name) const {
+    return TensorView::of(tensor, name, device_);
+  }
+  template <typename T>
+  T* data(const py::object& tensor, const std::string& name,
+          const std::vector<int64_t>& shape) const {
+    return view(tensor, name).data<T>(shape);
+  }
+  // Null where Python gives None.
+  template <typename T>
+  T* data_or_null(const py::object& tensor, const std::string& name,
+                  const std::vector<int64_t>& shape) const {
+    return tensor.is_none() ? nullptr : data<T>(tensor, name, shape);
+  }
+  // The sizes of a tensor of `axes` dimensions.
+  std::vector<int64_t> sizes(const py::object& tensor, const std::string& name, size_t axes) const {
+    const auto shape = view(tensor, name).shape();
+    CHECK(shape.size() == axes, name, " must have ", axes, " dimensions, has ", shape.size());
+    return shape;
+  }
+  bool on_cuda() const { return device_ != "cpu"; }
+
+ private:
+  std::string device_;
+};
+
+// Runs a kernel where `like` lies, in its type. make<T>(tensors) reads the parameters, op(stream,
+// parameters) calls the overload. isa and threads count on the CPU alone.
+template <typename Make, typename Op>
+void run_kernel(const py::object& like, const std::string& isa, int threads, Make&& make, Op&& op) {
+  const std::string device = py::str(like.attr("device"));
+  const Tensors tensors(device);
+  if (!tensors.on_cuda()) {
+    const auto params = make.template operator()<float>(tensors);
+    return on_cpu(isa, threads, [&](auto& stream) { op(stream, params); });
+  }
+#ifdef DECODING_CUDA
+  on_cuda(like, [&]<typename T>(cuda::Stream& stream) {
+    op(stream, make.template operator()<T>(tensors));
+  });
+#else
+  throw Error("this engine was built without CUDA");
+#endif
+}
+
+Activation activation_of(const std::string& name);
+
+void bind_layers(py::module_& kernels);     // layers.cc
+void bind_attention(py::module_& kernels);  // attention.cc
+void bind_search(py::module_& kernels);     // search.cc
 
 }  // namespace decoding

@@ -7,8 +7,10 @@
 #include "core/check.h"
 
 namespace decoding {
-extern const char* const kSourcesHash;  // written by setup.py
-}
+// Written by setup.py.
+extern const char* const kSourcesHash;
+extern const char* const kCudaArchs;
+}  // namespace decoding
 
 PYBIND11_MODULE(_C, module) {
   namespace py = pybind11;
@@ -18,5 +20,12 @@ PYBIND11_MODULE(_C, module) {
   decoding::bind_session(module);
   py::module_ kernels = module.def_submodule("kernels");
   decoding::bind_layers(kernels);
+  decoding::bind_attention(kernels);
   decoding::bind_search(kernels);
+#ifdef DECODING_CUDA
+  module.attr("cuda_archs") = decoding::kCudaArchs;
+  decoding::bind_cuda(kernels);
+#else
+  module.attr("cuda_archs") = "";
+#endif
 }

@@ -228,27 +228,46 @@ void run_beam_step(const py::object& values, const py::object& ids, const py::ob
   on_cpu(isa, threads, [&](auto& stream) { beam_step(stream, params); });
 }
 
-py::tuple run_gather_live(const py::object& done, const py::object& first, const py::object& last,
-                          const py::object& items, const py::object& live, int steps,
+// now: number, position and live_count, of the step that ends and then of the next.
+py::tuple run_gather_live(const py::object& now, const py::object& done, const py::object& first,
+                          const py::object& tokens, const py::object& items, const py::object& live,
                           const std::string& isa, int threads) {
-  const TensorView listed = TensorView::of(live, "live"), slots = TensorView::of(last, "last");
-  const int64_t sentences = TensorView::of(done, "done").size(0), total = slots.size(0);
-  int32_t live_count = static_cast<int32_t>(listed.size(0));
+  const TensorView trellis = TensorView::of(tokens, "tokens");
+  const int64_t sentences = TensorView::of(done, "done").size(0), total = trellis.size(1);
   const Made ids = make("int32", {total}), at = make("int32", {total});
   const Made random_row = make("int32", {total});
-  const GatherLiveParams params{.done = TensorView::of(done, "done").data<int32_t>(),
-                                .first = TensorView::of(first, "first").data<int32_t>({sentences}),
-                                .last = slots.data<int32_t>(),
-                                .items = TensorView::of(items, "items").data<int32_t>({sentences}),
-                                .live = listed.data<int32_t>(),
-                                .live_count = &live_count,
-                                .ids = ids.view.data<int32_t>(),
-                                .at = at.view.data<int32_t>(),
-                                .random_row = random_row.view.data<int32_t>(),
-                                .beams = static_cast<int>(total / sentences),
-                                .steps = steps};
+  const GatherLiveParams params{
+      .now = reinterpret_cast<StepState*>(TensorView::of(now, "now").data<int32_t>({3})),
+      .done = TensorView::of(done, "done").data<int32_t>(),
+      .first = TensorView::of(first, "first").data<int32_t>({sentences}),
+      .tokens = trellis.data<int32_t>(),
+      .items = TensorView::of(items, "items").data<int32_t>({sentences}),
+      .live = TensorView::of(live, "live").data<int32_t>({-1}),
+      .ids = ids.view.data<int32_t>(),
+      .at = at.view.data<int32_t>(),
+      .random_row = random_row.view.data<int32_t>(),
+      .beams = static_cast<int>(total / sentences),
+      .slots = static_cast<int>(total)};
   on_cpu(isa, threads, [&](auto& stream) { gather_live(stream, params); });
-  return py::make_tuple(live_count, ids.tensor, at.tensor, random_row.tensor);
+  return py::make_tuple(ids.tensor, at.tensor, random_row.tensor);
+}
+
+void run_reset_slots(const py::object& slots, int beams, int prefix, const std::string& isa,
+                     int threads) {
+  const Tensors in(py::str(slots.attr("device")));
+  const auto shape = in.sizes(slots, "slots", 3);
+  const ResetSlotsParams params{.slots = in.data<int32_t>(slots, "slots", {2, -1, -1}),
+                                .rows = static_cast<int>(shape[1]),
+                                .beams = beams,
+                                .history = static_cast<int>(shape[2]),
+                                .prefix = prefix};
+#ifdef DECODING_CUDA
+  if (in.on_cuda()) {
+    cuda::Stream stream = current_stream(slots.attr("device").attr("index").cast<int>());
+    return reset_slots(stream, params);
+  }
+#endif
+  on_cpu(isa, threads, [&](auto& stream) { reset_slots(stream, params); });
 }
 
 void run_accept_tokens(const py::object& values, const py::object& ids, const py::object& lse,
@@ -312,9 +331,11 @@ void bind_search(py::module_& kernels) {
               py::arg("position"), py::arg("max_new"), py::arg("length_penalty"),
               py::arg("early_stopping"), isa, threads);
   kernels.def("gather_live", &run_gather_live,
-              "(live_count, ids, positions, random words); the head of `live` is kept.",
-              py::arg("done"), py::arg("first"), py::arg("last"), py::arg("items"), py::arg("live"),
-              named, py::arg("steps"), isa, threads);
+              "(ids, positions, random words); `now` and the head of `live` are kept.",
+              py::arg("now"), py::arg("done"), py::arg("first"), py::arg("tokens"),
+              py::arg("items"), py::arg("live"), named, isa, threads);
+  kernels.def("reset_slots", &run_reset_slots, "slots: [2, rows, history]", py::arg("slots"), named,
+              py::arg("beams"), py::arg("prefix"), isa, threads);
   kernels.def("accept_tokens", &run_accept_tokens, "Takes tokens in; `state` as in rows.h.",
               py::arg("values"), py::arg("ids"), py::arg("lse"), py::arg("live"), named,
               py::arg("eos"), py::arg("state"), py::arg("pad"), py::arg("fallback"),

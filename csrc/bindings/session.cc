@@ -7,20 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/kernels.h"
 #include "bindings/tensor.h"
 #include "engine/session.h"
 #include "kernels/attention.h"
 
 namespace decoding {
 namespace {
-
-Activation activation(const std::string& name) {
-  if (name == "relu") return Activation::relu;
-  if (name == "gelu") return Activation::gelu;
-  if (name == "gelu_tanh") return Activation::gelu_tanh;
-  CHECK(name == "silu", "activation must be relu, gelu, gelu_tanh or silu, got ", name);
-  return Activation::silu;
-}
 
 EarlyStopping early_stopping(const std::string& name) {
   if (name == "no") return EarlyStopping::no;
@@ -39,7 +32,7 @@ StackSpec stack_spec(const py::handle& from) {
                  .ffn = number("ffn"),
                  .vocab = number("vocab"),
                  .positions = number("positions"),
-                 .activation = activation(from.attr("activation").cast<std::string>()),
+                 .activation = activation_of(from.attr("activation").cast<std::string>()),
                  .embed_scale = from.attr("embed_scale").cast<float>(),
                  .embed_norm = from.attr("embed_norm").cast<bool>(),
                  .pre_norm = from.attr("pre_norm").cast<bool>(),
@@ -59,18 +52,34 @@ ModelSpec model_spec(const py::handle& from) {
   return spec;
 }
 
+WeightKind kind_of(const py::handle& tensor) {
+  const std::string type = py::str(tensor.attr("dtype"));
+  if (type == "torch.float32") return WeightKind::float32;
+  if (type == "torch.float16") return WeightKind::float16;
+  CHECK(type == "torch.bfloat16", "weights must be float32, float16 or bfloat16, got ", type);
+  return WeightKind::bfloat16;
+}
+
 // A session and the tensors that it reads: they must live as long as it does.
 class PySession {
  public:
   PySession(const py::object& spec, py::dict weights, int threads, std::string isa)
-      : threads(threads), isa(std::move(isa)), weights_(std::move(weights)) {
-    WeightTable table;
-    for (const auto& [name, tensor] : weights_) {
-      const auto view = TensorView::of(tensor, name.cast<std::string>());
-      table.add(name.cast<std::string>(), view.data<float>(), view.shape());
-    }
+      : threads(threads), isa(std::move(isa)), device_("cpu"), weights_(std::move(weights)) {
     const ModelSpec model = model_spec(spec);
-    session_ = make_cpu_session(model, load_weights(table, model), threads, this->isa);
+    session_ = make_cpu_session(model, load_weights(table(WeightKind::float32, true), model),
+                                threads, this->isa);
+  }
+
+  // On a GPU, in the type of the decoder's token table.
+  PySession(const py::object& spec, py::dict weights, int device)
+      : device_("cuda:" + std::to_string(device)), weights_(std::move(weights)) {
+#ifdef DECODING_CUDA
+    const ModelSpec model = model_spec(spec);
+    const WeightKind kind = kind_of(weights_["decoder.embed.tokens"]);
+    session_ = make_cuda_session(model, load_weights(table(kind, false), model), kind, device);
+#else
+    throw Error("this engine was built without CUDA");
+#endif
   }
 
   std::pair<std::vector<Buffer>, size_t> plan(const Limits& limits) const {
@@ -79,7 +88,7 @@ class PySession {
   }
 
   void bind(const Limits& limits, const py::object& pool) {
-    const auto view = TensorView::of(pool, "pool");
+    const auto view = TensorView::of(pool, "pool", device_);
     session_->bind(limits, view.data<uint8_t>({-1}), view.numel());
     pool_ = pool;
   }
@@ -87,7 +96,7 @@ class PySession {
   void start(const py::object& source, const py::object& source_at,
              const py::object& source_offsets, const py::object& prompt,
              const py::object& prompt_offsets, const py::object& items, int beams,
-             const Rules& rules, const Search& search) {
+             const Rules& rules, const Search& search, uintptr_t stream) {
     const auto ids = [](const py::object& tensor, const char* name) -> const int32_t* {
       return tensor.is_none() ? nullptr : TensorView::of(tensor, name).data<int32_t>({-1});
     };
@@ -104,7 +113,8 @@ class PySession {
                       .prompt_offsets = ids(prompt_offsets, "prompt_offsets"),
                       .items = listed.data<int32_t>(),
                       .sentences = sentences,
-                      .beams = beams};
+                      .beams = beams,
+                      .stream = reinterpret_cast<void*>(stream)};
     const py::gil_scoped_release release;
     session_->start(batch, rules, search);
   }
@@ -127,10 +137,24 @@ class PySession {
                     .width = static_cast<int>(view.size(2))});
   }
 
-  const int threads;
+  int graph_nodes() const { return session_->graph_nodes(); }
+  std::string tuned() const { return session_->tuned(); }
+
+  const int threads = 0;  // 0 and none on a GPU
   const std::string isa;
 
  private:
+  WeightTable table(WeightKind kind, bool panels) const {
+    WeightTable table(kind, panels);
+    for (const auto& [key, tensor] : weights_) {
+      const auto name = key.cast<std::string>();
+      const auto view = TensorView::of(tensor, name, device_);
+      table.add(name, view.data(), kind_of(tensor), view.shape());
+    }
+    return table;
+  }
+
+  std::string device_;
   py::dict weights_;
   py::object pool_;
   std::unique_ptr<Session> session_;
@@ -196,13 +220,18 @@ void bind_session(py::module_& module) {
   py::class_<PySession>(module, "Session")
       .def(py::init<const py::object&, py::dict, int, std::string>(), py::arg("spec"),
            py::arg("weights"), py::kw_only(), py::arg("threads"), py::arg("isa"))
+      .def(py::init<const py::object&, py::dict, int>(), py::arg("spec"), py::arg("weights"),
+           py::kw_only(), py::arg("device"))
       .def_readonly("threads", &PySession::threads)
       .def_readonly("isa", &PySession::isa)
+      .def_property_readonly("graph_nodes", &PySession::graph_nodes)
+      .def("tuned", &PySession::tuned)
       .def("plan", &PySession::plan, py::arg("limits"))
       .def("bind", &PySession::bind, py::arg("limits"), py::arg("pool"))
       .def("start", &PySession::start, py::arg("source"), py::arg("source_at"),
            py::arg("source_offsets"), py::arg("prompt"), py::arg("prompt_offsets"),
-           py::arg("items"), py::arg("beams"), py::arg("rules"), py::arg("search"))
+           py::arg("items"), py::arg("beams"), py::arg("rules"), py::arg("search"),
+           py::arg("stream") = 0)
       .def("step", &PySession::step, py::arg("steps"))
       .def("take", &PySession::take, py::arg("tokens"), py::arg("lengths"), py::arg("scores"),
            py::arg("sums"), py::arg("slots"));

@@ -24,16 +24,17 @@ inline constexpr const char* torch_type<uint8_t> = "torch.uint8";
 
 class TensorView {
  public:
-  // Checks that `tensor` is a contiguous CPU tensor; `name` is for messages. The view does not keep
-  // the tensor alive.
-  static TensorView of(const py::handle& tensor, const std::string& name) {
+  // Checks that `tensor` is contiguous and on the device; `name` is for messages. The view does not
+  // keep the tensor alive.
+  static TensorView of(const py::handle& tensor, const std::string& name,
+                       const std::string& device = "cpu") {
     CHECK(py::hasattr(tensor, "data_ptr"), name, " must be a torch tensor, got ",
           py::str(py::type::of(tensor)).cast<std::string>());
     TensorView view;
     view.name_ = name;
     view.type_ = py::str(tensor.attr("dtype"));
-    const std::string device = py::str(tensor.attr("device").attr("type"));
-    CHECK(device == "cpu", name, " must be on the CPU, it is on ", device);
+    const std::string place = py::str(tensor.attr("device"));
+    CHECK(place == device, name, " must be on ", device, ", it is on ", place);
     CHECK(tensor.attr("is_contiguous")().cast<bool>(), name, " must be contiguous");
     view.data_ = reinterpret_cast<void*>(tensor.attr("data_ptr")().cast<uintptr_t>());
     for (py::handle size : tensor.attr("shape")) view.shape_.push_back(size.cast<int64_t>());
@@ -41,6 +42,8 @@ class TensorView {
   }
 
   const std::vector<int64_t>& shape() const { return shape_; }
+  const std::string& type() const { return type_; }  // "torch.float32"
+  void* data() const { return data_; }               // whatever the type
   int64_t size(int axis) const { return shape_.at(axis); }
   int64_t numel() const {
     int64_t count = 1;

@@ -11,11 +11,18 @@ constexpr size_t kAlignment = 256;  // bytes; of every buffer in the pool
 enum class Activation { none, relu, gelu, gelu_tanh, silu };
 
 // How the numbers of a linear weight are stored. Quantised kinds join here.
-enum class WeightKind { float32 };
+enum class WeightKind { float32, float16, bfloat16 };
 
-// The weight of y = x W^T, packed for the kernels: see kernels/linear.h for the layout.
+// The layer norm that stands before an operator; none where gamma is null.
+struct Norm {
+  const float* gamma = nullptr;  // [H]
+  const float* beta = nullptr;   // [H], may be null
+  float eps = 1e-5f;
+};
+
+// The weight of y = x W^T, laid out for the kernels of a backend: see kernels/linear.h.
 struct LinearWeight {
-  const void* data = nullptr;    // [panels, inputs, kPanel], in the type that `kind` names
+  const void* data = nullptr;    // in the type that `kind` names
   const float* scale = nullptr;  // [outputs] for quantised kinds, else null
   WeightKind kind = WeightKind::float32;
   int outputs = 0, inputs = 0;

@@ -21,6 +21,7 @@ struct Batch {
   const int32_t* items;           // [sentences], index of each in the caller's batch: it keys the
                                   // random numbers (rows.h) and names faults
   int sentences, beams;
+  void* stream = nullptr;  // CUDA: the caller's, on which all work is done
 };
 
 inline void check_ids(const char* name, const int32_t* ids, int count, int size) {

@@ -2,75 +2,112 @@
 // causal, the prompt of a decoder-only model.
 #pragma once
 
+#include <algorithm>
+
+#include "engine/batch.h"
 #include "engine/blocks.h"
 #include "kernels/attention.h"
 #include "kernels/embed.h"
 
 namespace decoding {
 
-// Fills a.x with the stack's output, before its final norm.
+// The tokens of a packed pass.
+struct PackedTokens {
+  const int32_t* ids;      // [count]
+  const int32_t* at;       // [count], positions
+  const int32_t* offsets;  // [sentences + 1]
+  int sentences, count;
+  int longest;  // most tokens of a sentence
+};
+
+inline int longest_of(const int32_t* offsets, int sentences) {
+  int longest = 0;
+  for (int b = 0; b < sentences; ++b) longest = std::max(longest, offsets[b + 1] - offsets[b]);
+  return longest;
+}
+
+inline PackedTokens source_tokens(const Inputs& in, const Batch& batch) {
+  const int32_t* offsets = batch.source_offsets;
+  return {in.source_ids,
+          in.source_at,
+          in.source_offsets,
+          batch.sentences,
+          offsets[batch.sentences],
+          longest_of(offsets, batch.sentences)};
+}
+
+// All but the last token of each prompt.
+inline PackedTokens prompt_tokens(const Inputs& in, const Batch& batch) {
+  const int32_t* offsets = batch.prompt_offsets;
+  return {in.prompt_ids,
+          in.prompt_at,
+          in.prompt_offsets,
+          batch.sentences,
+          offsets[batch.sentences] - batch.sentences,
+          longest_of(offsets, batch.sentences) - 1};
+}
+
+// Fills a.x with the stack's output, up to the norm that is returned.
 // after_qkv(i): called when a.qkv holds layer i's queries, keys and values.
 template <typename T, typename Stream, typename AfterQkv>
-void packed_pass(Stream& stream, const StackSpec& spec, const StackWeights& weights,
-                 const Activations<T>& a, const int32_t* ids, const int32_t* offsets, int sentences,
-                 int tokens, bool causal, AfterQkv&& after_qkv) {
+Norm packed_pass(Stream& stream, const StackSpec& spec, const StackWeights& weights,
+                 const Activations<T>& a, const PackedTokens& tokens, bool causal,
+                 AfterQkv&& after_qkv) {
   const int inner = spec.heads * spec.head_dim;
-  embed<T>(stream, {.ids = ids,
-                    .at = a.at,
-                    .token_table = weights.tokens,
-                    .position_table = weights.positions,
-                    .gamma = weights.embed_norm.gamma,
-                    .beta = weights.embed_norm.beta,
+  embed<T>(stream, {.ids = tokens.ids,
+                    .at = tokens.at,
+                    .token_table = static_cast<const T*>(weights.tokens),
+                    .position_table = static_cast<const T*>(weights.positions),
+                    .norm = weights.embed_norm,
                     .y = a.x,
-                    .rows = tokens,
+                    .rows = tokens.count,
                     .hidden = spec.hidden,
-                    .scale = spec.embed_scale,
-                    .eps = spec.eps});
+                    .scale = spec.embed_scale});
+  Norm due;
   for (int i = 0; i < spec.layers; ++i) {
     const LayerWeights& layer = weights.layers[i];
-    const T* x = block_input(stream, spec, layer.self_norm, a, tokens);
-    linear<T>(
-        stream,
-        {.x = x, .weight = layer.qkv.weight, .bias = layer.qkv.bias, .y = a.qkv, .rows = tokens});
+    const auto block = enter_block(spec, layer.self_norm, due, a);
+    first_product<T>(stream, layer.qkv, block, a, a.qkv, tokens.count);
     after_qkv(i);
     packed_attention<T>(stream, {.q = a.qkv,
                                  .k = a.qkv + inner,
                                  .v = a.qkv + 2 * inner,
-                                 .offsets = offsets,
-                                 .y = a.h,
-                                 .sentences = sentences,
+                                 .offsets = tokens.offsets,
+                                 .y = a.attended,
+                                 .sentences = tokens.sentences,
+                                 .longest = tokens.longest,
                                  .heads = spec.heads,
                                  .head_dim = spec.head_dim,
                                  .stride = 3 * inner,
                                  .scale = spec.attention_scale[i],
                                  .causal = causal});
-    block_output<T>(stream, spec, layer.self_norm, layer.self_out, a.h, a, tokens);
-    feed_forward(stream, spec, layer, a, tokens);
+    last_product<T>(stream, layer.self_out, block, a, a.attended, tokens.count);
+    feed_forward(stream, spec, layer, due, a, tokens.count);
   }
+  return last_norm(stream, spec, weights, due, a, tokens.count);
 }
 
 // Runs the encoder, and stores the keys and values that every decoder layer attends to.
 template <typename T, typename Stream>
 void encode(Stream& stream, const ModelSpec& spec, const ModelWeights& weights,
-            const Workspace<T>& w, int sentences, int tokens, int capacity) {
+            const Workspace<T>& w, const PackedTokens& tokens, int capacity) {
   const StackSpec& d = spec.decoder;
   const Activations<T>& a = w.packed;
-  packed_pass(stream, *spec.encoder, *weights.encoder, a, w.source_ids, w.source_offsets, sentences,
-              tokens, false, [](int) {});
-  if (spec.encoder->final_norm) {
-    normalize<T>(stream, *spec.encoder, weights.encoder->norm, a.x, a.x, tokens);
-  }
+  const Norm norm =
+      packed_pass(stream, *spec.encoder, *weights.encoder, a, tokens, false, [](int) {});
+  if (norm.gamma != nullptr) normalize(stream, *spec.encoder, norm, a, tokens.count);
   const int inner = d.heads * d.head_dim;
   const size_t layer_size = size_t(d.heads) * capacity * d.head_dim;
   for (int i = 0; i < d.layers; ++i) {
     const Linear& kv = weights.decoder.layers[i].cross_kv;
-    linear<T>(stream,
-              {.x = a.x, .weight = kv.weight, .bias = kv.bias, .y = w.packed_kv, .rows = tokens});
+    linear<T>(
+        stream,
+        {.x = a.x, .weight = kv.weight, .bias = kv.bias, .y = w.packed_kv, .rows = tokens.count});
     store_shared<T>(stream, {.k = w.packed_kv,
                              .v = w.packed_kv + inner,
                              .shared_k = w.cross_k + i * layer_size,
                              .shared_v = w.cross_v + i * layer_size,
-                             .tokens = tokens,
+                             .tokens = tokens.count,
                              .heads = d.heads,
                              .head_dim = d.head_dim,
                              .stride = 2 * inner,
@@ -81,22 +118,21 @@ void encode(Stream& stream, const ModelSpec& spec, const ModelWeights& weights,
 // Runs a decoder-only model over all but the last token of each prompt, for its keys and values.
 template <typename T, typename Stream>
 void read_prompt(Stream& stream, const ModelSpec& spec, const ModelWeights& weights,
-                 const Workspace<T>& w, int sentences, int tokens, int capacity) {
+                 const Workspace<T>& w, const PackedTokens& tokens, int capacity) {
   const StackSpec& d = spec.decoder;
   const int inner = d.heads * d.head_dim;
   const size_t layer_size = size_t(d.heads) * capacity * d.head_dim;
-  packed_pass(stream, d, weights.decoder, w.packed, w.prompt_ids, w.prompt_offsets, sentences,
-              tokens, true, [&](int i) {
-                store_shared<T>(stream, {.k = w.packed.qkv + inner,
-                                         .v = w.packed.qkv + 2 * inner,
-                                         .shared_k = w.prompt_k + i * layer_size,
-                                         .shared_v = w.prompt_v + i * layer_size,
-                                         .tokens = tokens,
-                                         .heads = d.heads,
-                                         .head_dim = d.head_dim,
-                                         .stride = 3 * inner,
-                                         .capacity = capacity});
-              });
+  packed_pass(stream, d, weights.decoder, w.packed, tokens, true, [&](int i) {
+    store_shared<T>(stream, {.k = w.packed.qkv + inner,
+                             .v = w.packed.qkv + 2 * inner,
+                             .shared_k = w.prompt_k + i * layer_size,
+                             .shared_v = w.prompt_v + i * layer_size,
+                             .tokens = tokens.count,
+                             .heads = d.heads,
+                             .head_dim = d.head_dim,
+                             .stride = 3 * inner,
+                             .capacity = capacity});
+  });
 }
 
 }  // namespace decoding

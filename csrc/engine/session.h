@@ -37,10 +37,18 @@ class Session {
   // Generates up to `steps` tokens for every sentence; true when no sentence is left alive.
   virtual bool step(int steps) = 0;
   virtual void take(const Results& results) const = 0;
+
+  // Kernels of the step that was captured last; 0 where none are.
+  virtual int graph_nodes() const { return 0; }
+  // The matrix products, and what was found to compute each fastest.
+  virtual std::string tuned() const { return ""; }
 };
 
 // isa: one of cpu::isas().
 std::unique_ptr<Session> make_cpu_session(const ModelSpec& spec, const ModelWeights& weights,
                                           int threads, const std::string& isa);
+// kind: of the weights, and of the session's own numbers. device: CUDA's index of the GPU.
+std::unique_ptr<Session> make_cuda_session(const ModelSpec& spec, const ModelWeights& weights,
+                                           WeightKind kind, int device);
 
 }  // namespace decoding

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "kernels/step.h"
 #include "kernels/stream.h"
 
 namespace decoding {
@@ -21,13 +22,16 @@ struct PackedAttentionParams {
   const T* v;
   const int32_t* offsets;  // [sentences + 1]
   T* y;                    // [tokens, N, D], contiguous
-  int sentences, heads, head_dim, stride;
+  int sentences, longest;  // longest: most tokens of a sentence
+  int heads, head_dim, stride;
   float scale;
   bool causal;
 };
 
 template <typename T, cpu::Isa isa>
 void packed_attention(cpu::Stream<isa>&, const PackedAttentionParams<T>&);
+template <typename T>
+void packed_attention(cuda::Stream&, const PackedAttentionParams<T>&);
 
 // Keys and values of packed rows go where decode attention reads them, one head after the other:
 // each sentence's are stored once, whatever its number of beams.
@@ -42,33 +46,52 @@ struct StoreSharedParams {
 
 template <typename T, cpu::Isa isa>
 void store_shared(cpu::Stream<isa>&, const StoreSharedParams<T>&);
+template <typename T>
+void store_shared(cuda::Stream&, const StoreSharedParams<T>&);
 
 // One new token per row attends to its sentence's shared keys (the source, or the prompt), then to
 // its own history. History is found through an indirection table (FasterTransformer's): a beam
-// reorder rewrites `slots`, never keys or values.
+// reorder rewrites `slots`, never keys or values. There are two tables, since the one of the next
+// step is made from the present one: step g reads table g % 2.
 //
 // Live row i * beams + j is beam j of sentence live[i], and belongs to slot live[i] * beams + j.
-// Where k is given, each row's new key and value are first written to its own slot at `position`,
-// and the row's history is the positions 0 .. position, the last one in its own slot.
+// Where k is given, each row's new key and value are first written to its own slot at the step's
+// position, and the row's history is the positions 0 .. position, the last one in its own slot.
 template <typename T>
 struct DecodeAttentionParams {
-  const T* q;                   // [live * beams, N, D], rows `stride` apart; so are k, v
+  const StepState* now;         // live_count, and where there is history number and position
+  const T* q;                   // [sentences * beams, N, D], rows `stride` apart; so are k, v
   const T* k = nullptr;         // null where there is no history (cross attention)
   const T* v = nullptr;         // null with k
   const T* shared_k = nullptr;  // [N, shared_capacity, D], null where nothing is shared
   const T* shared_v = nullptr;  // [N, shared_capacity, D]
-  const int32_t* shared_offsets = nullptr;  // [sentences + 1], rows of a sentence in shared_k
+  const int32_t* shared_offsets = nullptr;  // [B + 1], rows of a sentence in shared_k
   T* self_k = nullptr;                      // [slots, N, target, D]
   T* self_v = nullptr;                      // [slots, N, target, D]
-  const int32_t* slots = nullptr;           // [slots, target]: slot that holds a position of a row
-  const int32_t* live;                      // [live_count], sentence ids
-  T* y;                                     // [live * beams, N, D], contiguous
-  int live_count, beams, heads, head_dim, stride;
-  int shared_capacity = 0, target = 0, position = 0;
+  const int32_t* slots = nullptr;  // [2, total_slots, target]: slot that holds a position of a row
+  const int32_t* live;             // [live_count], sentence ids
+  T* y;                            // [sentences * beams, N, D], contiguous
+  float* partial = nullptr;        // CUDA: [partial_size(heads, head_dim, beams)], scratch
+  int32_t* tickets = nullptr;      // CUDA: [kTickets], 0 before and after
+  int sentences;                   // at least live_count: a captured step is made for so many
+  int beams, heads, head_dim, stride;
+  int shared_capacity = 0, target = 0, total_slots = 0;
   float scale;
 };
 
+// Where sentences * heads leave a GPU idle, blocks share a long history and leave partial results:
+// the weighted sum [D], the maximum and the sum of exponentials.
+constexpr int kSplits = 8;     // most blocks that share the history of one head
+constexpr int kTickets = 256;  // heads of sentences that may be shared
+
+inline int64_t partial_size(int heads, int head_dim, int beams) {
+  const int64_t pairs = kTickets > heads ? kTickets : heads;  // one sentence can always be shared
+  return pairs * kSplits * beams * (head_dim + 2);
+}
+
 template <typename T, cpu::Isa isa>
 void decode_attention(cpu::Stream<isa>&, const DecodeAttentionParams<T>&);
+template <typename T>
+void decode_attention(cuda::Stream&, const DecodeAttentionParams<T>&);
 
 }  // namespace decoding

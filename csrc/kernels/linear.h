@@ -1,9 +1,14 @@
-// y = activation(x W^T + bias) + residual.
+// y = activation(norm(x) W^T + bias) + residual, the norm only where it is given.
 //
-// W [N, K] is packed once, at load: panels of kPanel outputs, each [K, kPanel], zero behind N; so a
-// product of few rows reads every weight once, in order. The order in which a sum over K is added
-// up depends on K alone, never on the number of rows: a row's result never depends on its
-// neighbours.
+// The norm is part of the contract because of what it costs: on CUDA a stage of its own is longer
+// than its work, so a product of few rows norms them on their way in. Where that does not pay, it
+// is a pass of its own; either way norm(x) is left in `normed`, where post-norm models find their
+// residual.
+//
+// W is [N, K]. On CUDA it lies as published. On the CPU it is packed once, at load: panels of
+// kPanel outputs, each [K, kPanel], zero behind N; so a product of few rows reads every weight
+// once, in order. The order in which a sum over K is added up there depends on K alone, never on
+// the number of rows: a row's result never depends on its neighbours.
 #pragma once
 
 #include "core/types.h"
@@ -16,6 +21,8 @@ constexpr int kPanel = 64;  // outputs in a panel
 template <typename T>
 struct LinearParams {
   const T* x;                   // [rows, K]
+  Norm norm = {};               // gamma and beta are [K]
+  T* normed = nullptr;          // [rows, K], takes norm(x); null without a norm
   LinearWeight weight;          // N outputs, K inputs
   const float* bias = nullptr;  // [N], may be null
   const T* residual = nullptr;  // [rows, N], may be null, may alias y
@@ -26,5 +33,7 @@ struct LinearParams {
 
 template <typename T, cpu::Isa isa>
 void linear(cpu::Stream<isa>&, const LinearParams<T>&);
+template <typename T>
+void linear(cuda::Stream&, const LinearParams<T>&);
 
 }  // namespace decoding

@@ -4,27 +4,39 @@
 
 #include <cstdint>
 
+#include "kernels/step.h"
 #include "kernels/stream.h"
 #include "kernels/topk.h"
 
 namespace decoding {
 
-// Drops the sentences that are done, and lists what the rows of the others read next.
+// Ends a step: drops the sentences that are done, and lists what the rows of the others read next.
 struct GatherLiveParams {
-  const int32_t* done;   // [sentences]
-  const int32_t* first;  // [sentences], position of the token that a row's first step reads
-  const int32_t* last;   // [slots], the token that each slot generated last (or its prompt's last)
-  const int32_t* items;  // [sentences], each one's index in the caller's batch
-  int32_t* live;         // [sentences], sentence ids; its head is kept, in order
-  int32_t* live_count;   // [1], before and after
-  int32_t* ids;          // [live * beams], token of each row
-  int32_t* at;           // [live * beams], position of each row
-  int32_t* random_row;   // [live * beams], item * beams + beam: the row word of random numbers
-  int beams, steps;      // steps: tokens generated so far
+  StepState* now;         // of the step that ends, then of the next
+  const int32_t* done;    // [sentences]
+  const int32_t* first;   // [sentences], position of the token that a row's first step reads
+  const int32_t* tokens;  // [target, slots], of every step so far
+  const int32_t* items;   // [sentences], each one's index in the caller's batch
+  int32_t* live;          // [sentences], sentence ids; its head is kept, in order
+  int32_t* ids;           // [live * beams], token of each row
+  int32_t* at;            // [live * beams], position of each row
+  int32_t* random_row;    // [live * beams], item * beams + beam: the row word of random numbers
+  int beams, slots;
 };
 
 template <cpu::Isa isa>
 void gather_live(cpu::Stream<isa>&, const GatherLiveParams&);
+
+// Begins a search: every row's history lies in its own slot, but the first `prefix` positions lie
+// in the slot of its sentence's first row, which read the prompt for all.
+struct ResetSlotsParams {
+  int32_t* slots;  // [2, rows, history]
+  int rows, beams, history, prefix;
+};
+
+template <cpu::Isa isa>
+void reset_slots(cpu::Stream<isa>&, const ResetSlotsParams&);
+void reset_slots(cuda::Stream&, const ResetSlotsParams&);
 
 // Each row of a live sentence takes its token; a row that has ended keeps its length and writes
 // pad.

@@ -9,3 +9,9 @@ template <Isa isa>
 class Stream;  // kernels/cpu/stream.h
 
 }  // namespace decoding::cpu
+
+namespace decoding::cuda {
+
+class Stream;  // kernels/cuda/stream.h
+
+}  // namespace decoding::cuda

@@ -126,15 +126,17 @@ void attend_history(const DecodeAttentionParams<float>& p, Beam& beam, int head,
   const auto offset = [&](size_t slot, int position) {
     return slot * slot_stride + first + position * dim;
   };
-  const size_t own = offset(slot, p.position);
+  const int position = p.now->position;
+  const size_t own = offset(slot, position);
   for_vectors(p.head_dim, [&](int d, auto... tail) {
     store(p.self_k + own + d, load(k + d, tail...), tail...);
     store(p.self_v + own + d, load(v + d, tail...), tail...);
   });
-  const int32_t* slots = p.slots + slot * p.target;
+  const size_t table = p.now->number % 2;
+  const int32_t* slots = p.slots + (table * p.total_slots + slot) * p.target;
   for_blocks(
-      p.self_k, p.self_v, p.position + 1,
-      [&](int i) { return i == p.position ? own : offset(slots[i], i); },
+      p.self_k, p.self_v, position + 1,
+      [&](int i) { return i == position ? own : offset(slots[i], i); },
       [&](const Block& block) { attend(beam, block, p.head_dim); });
 }
 
@@ -197,16 +199,17 @@ void store_shared(cpu::Stream<isa>& stream, const StoreSharedParams<T>& p) {
 template <typename T, cpu::Isa isa>
 void decode_attention(cpu::Stream<isa>& stream, const DecodeAttentionParams<T>& p) {
   // Beams part only where sentences and heads alone would leave threads without work.
+  const int live_count = p.now->live_count;
   int tile = std::min(p.beams, cpu::kBeams);
-  while (tile > 1 && p.live_count * p.heads * ((p.beams + tile - 1) / tile) < 4 * stream.size()) {
+  while (tile > 1 && live_count * p.heads * ((p.beams + tile - 1) / tile) < 4 * stream.size()) {
     tile = (tile + 1) / 2;
   }
   const int tiles = (p.beams + tile - 1) / tile;
   // Heads are the outer loop: threads then have equal shares of every sentence, however long.
-  const cpu::Range share = stream.share(p.heads * p.live_count * tiles);
+  const cpu::Range share = stream.share(p.heads * live_count * tiles);
   for (int item = share.begin; item < share.end; ++item) {
-    const int sentence = item / tiles % p.live_count, begin = item % tiles * tile;
-    cpu::attend(p, item / tiles / p.live_count, sentence, begin, std::min(begin + tile, p.beams));
+    const int sentence = item / tiles % live_count, begin = item % tiles * tile;
+    cpu::attend(p, item / tiles / live_count, sentence, begin, std::min(begin + tile, p.beams));
   }
   stream.barrier();
 }

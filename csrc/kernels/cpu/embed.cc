@@ -18,7 +18,7 @@ void embed(cpu::Stream<isa>& stream, const EmbedParams<T>& p) {
           position == nullptr ? cpu::Floats{} : cpu::load(position + c, count...);
       cpu::store(y + c, cpu::fma(p.scale, cpu::load(token + c, count...), shift), count...);
     });
-    if (p.gamma != nullptr) cpu::normalize(y, p.gamma, p.beta, y, p.hidden, p.eps);
+    if (p.norm.gamma != nullptr) cpu::normalize(y, p.norm, y, p.hidden);
   }
   stream.barrier();
 }

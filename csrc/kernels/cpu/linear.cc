@@ -4,6 +4,7 @@
 // sums small.
 #include "kernels/linear.h"
 
+#include "kernels/cpu/normalize.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu/tile.h"
 
@@ -98,7 +99,16 @@ void multiply_panel(const LinearParams<float>& p, int panel, int row, int rows) 
 }  // namespace cpu
 
 template <typename T, cpu::Isa isa>
-void linear(cpu::Stream<isa>& stream, const LinearParams<T>& p) {
+void linear(cpu::Stream<isa>& stream, const LinearParams<T>& params) {
+  LinearParams<T> p = params;
+  if (p.norm.gamma != nullptr) {
+    const cpu::Range rows = stream.share(p.rows);
+    for (size_t r = rows.begin, cols = p.weight.inputs; r < static_cast<size_t>(rows.end); ++r) {
+      cpu::normalize(p.x + r * cols, p.norm, p.normed + r * cols, p.weight.inputs);
+    }
+    stream.barrier();
+    p.x = p.normed;
+  }
   const int panels = (p.weight.outputs + kPanel - 1) / kPanel;
   // Rows part where the panels alone would leave threads without work.
   int rows = cpu::kRowBlock;

@@ -10,7 +10,7 @@ void layer_norm(cpu::Stream<isa>& stream, const LayerNormParams<T>& p) {
   const cpu::Range rows = stream.share(p.rows);
   for (int r = rows.begin; r < rows.end; ++r) {
     const size_t at = static_cast<size_t>(r) * p.cols;
-    cpu::normalize(p.x + at, p.gamma, p.beta, p.y + at, p.cols, p.eps);
+    cpu::normalize(p.x + at, p.norm, p.y + at, p.cols);
   }
   stream.barrier();
 }

@@ -1,6 +1,7 @@
 // Bookkeeping of live rows. The contract is in rows.h.
 #include "kernels/rows.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/stream.h"
@@ -31,18 +32,31 @@ void accept_token(const AcceptTokensParams& p, int row, int sentence, int slot) 
 template <cpu::Isa isa>
 void gather_live(cpu::Stream<isa>& stream, const GatherLiveParams& p) {
   if (stream.rank() == 0) {  // a few integers: not worth sharing
+    const int32_t* last = p.tokens + int64_t{p.now->number - 1} * p.slots;
     int kept = 0;
-    for (int i = 0; i < *p.live_count; ++i) {
+    for (int i = 0; i < p.now->live_count; ++i) {
       const int sentence = p.live[i];
       if (p.done[sentence]) continue;
       for (int beam = 0; beam < p.beams; ++beam) {
-        p.ids[kept * p.beams + beam] = p.last[sentence * p.beams + beam];
-        p.at[kept * p.beams + beam] = p.first[sentence] + p.steps;
+        p.ids[kept * p.beams + beam] = last[sentence * p.beams + beam];
+        p.at[kept * p.beams + beam] = p.first[sentence] + p.now->number;
         p.random_row[kept * p.beams + beam] = p.items[sentence] * p.beams + beam;
       }
       p.live[kept++] = sentence;
     }
-    *p.live_count = kept;
+    *p.now = {p.now->number + 1, p.now->position + 1, kept};
+  }
+  stream.barrier();
+}
+
+template <cpu::Isa isa>
+void reset_slots(cpu::Stream<isa>& stream, const ResetSlotsParams& p) {
+  const cpu::Range mine = stream.share(2 * p.rows);
+  for (int i = mine.begin; i < mine.end; ++i) {
+    const int row = i % p.rows;
+    int32_t* history = p.slots + int64_t{i} * p.history;
+    std::fill_n(history, p.prefix, row / p.beams * p.beams);
+    std::fill(history + p.prefix, history + p.history, row);
   }
   stream.barrier();
 }
@@ -64,6 +78,7 @@ void accept_tokens(cpu::Stream<isa>& stream, const AcceptTokensParams& p) {
 }
 
 template void gather_live(cpu::Stream<cpu::Isa::DECODING_ISA>&, const GatherLiveParams&);
+template void reset_slots(cpu::Stream<cpu::Isa::DECODING_ISA>&, const ResetSlotsParams&);
 template void accept_tokens(cpu::Stream<cpu::Isa::DECODING_ISA>&, const AcceptTokensParams&);
 
 }  // namespace decoding

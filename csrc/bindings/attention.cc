@@ -1,0 +1,156 @@
+// kernels.*: the attentions.
+#include "kernels/attention.h"
+
+#include <pybind11/pybind11.h>
+
+#include "bindings/kernels.h"
+
+namespace decoding {
+namespace {
+
+using py::object;
+using std::string;
+
+// [..., N, D] of a tensor of `axes` dimensions.
+std::vector<int64_t> head_sizes(const Tensors& in, const object& tensor, const string& name) {
+  const auto shape = in.sizes(tensor, name, 4);
+  CHECK(shape[3] <= kMaxHeadDim, "head_dim must be at most ", kMaxHeadDim, ", got ", shape[3]);
+  return shape;
+}
+
+object zeros(const object& like, const char* dtype, int64_t size) {
+  const py::module_ torch = py::module_::import("torch");
+  return torch.attr("zeros")(size, py::arg("dtype") = torch.attr(dtype),
+                             py::arg("device") = like.attr("device"));
+}
+
+void bind_packed_attention(py::module_& kernels) {
+  kernels.def(
+      "packed_attention",
+      [](object qkv, object offsets, object y, float scale, bool causal, int longest,
+         const string& isa, int threads) {
+        run_kernel(
+            y, isa, threads,
+            [&]<typename T>(const Tensors& in) {
+              const auto shape = head_sizes(in, qkv, "qkv");
+              const int64_t tokens = shape[0], heads = shape[2], dim = shape[3];
+              const T* q = in.data<T>(qkv, "qkv", {tokens, 3, heads, dim});
+              return PackedAttentionParams<T>{
+                  .q = q,
+                  .k = q + heads * dim,
+                  .v = q + 2 * heads * dim,
+                  .offsets = in.data<int32_t>(offsets, "offsets", {-1}),
+                  .y = in.data<T>(y, "y", {tokens, heads, dim}),
+                  .sentences = static_cast<int>(in.sizes(offsets, "offsets", 1)[0] - 1),
+                  .longest = longest > 0 ? longest : static_cast<int>(tokens),
+                  .heads = static_cast<int>(heads),
+                  .head_dim = static_cast<int>(dim),
+                  .stride = static_cast<int>(3 * heads * dim),
+                  .scale = scale,
+                  .causal = causal};
+            },
+            [](auto& stream, const auto& params) { packed_attention(stream, params); });
+      },
+      "qkv: [tokens, 3, N, D]; longest: most tokens of a sentence, 0: all of them", py::arg("qkv"),
+      py::arg("offsets"), py::arg("y"), py::arg("scale"), py::arg("causal"), py::kw_only(),
+      py::arg("longest") = 0, py::arg("isa"), py::arg("threads"));
+}
+
+void bind_store_shared(py::module_& kernels) {
+  kernels.def(
+      "store_shared",
+      [](object kv, object shared_k, object shared_v, const string& isa, int threads) {
+        run_kernel(
+            kv, isa, threads,
+            [&]<typename T>(const Tensors& in) {
+              const auto shape = head_sizes(in, kv, "kv");
+              const int64_t tokens = shape[0], heads = shape[2], dim = shape[3];
+              const int64_t capacity = in.sizes(shared_k, "shared_k", 3)[1];
+              const T* k = in.data<T>(kv, "kv", {tokens, 2, heads, dim});
+              return StoreSharedParams<T>{
+                  .k = k,
+                  .v = k + heads * dim,
+                  .shared_k = in.data<T>(shared_k, "shared_k", {heads, capacity, dim}),
+                  .shared_v = in.data<T>(shared_v, "shared_v", {heads, capacity, dim}),
+                  .tokens = static_cast<int>(tokens),
+                  .heads = static_cast<int>(heads),
+                  .head_dim = static_cast<int>(dim),
+                  .stride = static_cast<int>(2 * heads * dim),
+                  .capacity = static_cast<int>(capacity)};
+            },
+            [](auto& stream, const auto& params) { store_shared(stream, params); });
+      },
+      "kv: [tokens, 2, N, D]", py::arg("kv"), py::arg("shared_k"), py::arg("shared_v"),
+      py::kw_only(), py::arg("isa"), py::arg("threads"));
+}
+
+void bind_decode_attention(py::module_& kernels) {
+  kernels.def(
+      "decode_attention",
+      [](object qkv, object live, object y, float scale, int beams, object shared_k,
+         object shared_v, object shared_offsets, object self_k, object self_v, object slots,
+         object now, const string& isa, int threads) {
+        object partial = py::none(), tickets = py::none();  // they live until the launch is queued
+        run_kernel(
+            y, isa, threads,
+            [&]<typename T>(const Tensors& in) {
+              const auto shape = head_sizes(in, qkv, "qkv");
+              const int64_t rows = shape[0], parts = shape[1], heads = shape[2], dim = shape[3];
+              const bool history = !self_k.is_none(), shared = !shared_k.is_none();
+              CHECK(parts == (history ? 3 : 1), "qkv must hold ", history ? 3 : 1, " parts, has ",
+                    parts);
+              const int64_t total = history ? in.sizes(self_k, "self_k", 4)[0] : 0;
+              const int64_t target = history ? in.sizes(self_k, "self_k", 4)[2] : 0;
+              const int64_t capacity = shared ? in.sizes(shared_k, "shared_k", 3)[1] : 0;
+              const int64_t scratch = partial_size(heads, dim, beams);
+              if (in.on_cuda()) {
+                partial = zeros(y, "float32", scratch);
+                tickets = zeros(y, "int32", kTickets);
+              }
+              const T* q = in.data<T>(qkv, "qkv", shape);
+              return DecodeAttentionParams<T>{
+                  .now = reinterpret_cast<StepState*>(in.data<int32_t>(now, "now", {3})),
+                  .q = q,
+                  .k = history ? q + heads * dim : nullptr,
+                  .v = history ? q + 2 * heads * dim : nullptr,
+                  .shared_k = in.data_or_null<T>(shared_k, "shared_k", {heads, capacity, dim}),
+                  .shared_v = in.data_or_null<T>(shared_v, "shared_v", {heads, capacity, dim}),
+                  .shared_offsets =
+                      in.data_or_null<int32_t>(shared_offsets, "shared_offsets", {-1}),
+                  .self_k = in.data_or_null<T>(self_k, "self_k", {total, heads, target, dim}),
+                  .self_v = in.data_or_null<T>(self_v, "self_v", {total, heads, target, dim}),
+                  .slots = in.data_or_null<int32_t>(slots, "slots", {2, total, target}),
+                  .live = in.data<int32_t>(live, "live", {rows / beams}),
+                  .y = in.data<T>(y, "y", {rows, heads, dim}),
+                  .partial = in.data_or_null<float>(partial, "partial", {scratch}),
+                  .tickets = in.data_or_null<int32_t>(tickets, "tickets", {kTickets}),
+                  .sentences = static_cast<int>(rows / beams),
+                  .beams = beams,
+                  .heads = static_cast<int>(heads),
+                  .head_dim = static_cast<int>(dim),
+                  .stride = static_cast<int>(parts * heads * dim),
+                  .shared_capacity = static_cast<int>(capacity),
+                  .target = static_cast<int>(target),
+                  .total_slots = static_cast<int>(total),
+                  .scale = scale};
+            },
+            [](auto& stream, const auto& params) { decode_attention(stream, params); });
+      },
+      "qkv: [rows, 3, N, D], or [rows, 1, N, D], only q, where there is no history; now: number, "
+      "position, live_count",
+      py::arg("qkv"), py::arg("live"), py::arg("y"), py::arg("scale"), py::arg("beams"),
+      py::kw_only(), py::arg("shared_k") = py::none(), py::arg("shared_v") = py::none(),
+      py::arg("shared_offsets") = py::none(), py::arg("self_k") = py::none(),
+      py::arg("self_v") = py::none(), py::arg("slots") = py::none(), py::arg("now"), py::arg("isa"),
+      py::arg("threads"));
+}
+
+}  // namespace
+
+void bind_attention(py::module_& kernels) {
+  bind_packed_attention(kernels);
+  bind_store_shared(kernels);
+  bind_decode_attention(kernels);
+}
+
+}  // namespace decoding

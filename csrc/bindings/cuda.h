@@ -1,0 +1,33 @@
+// Kernels on a GPU, for their tests and benchmarks: on torch's current stream.
+#pragma once
+
+#include <string>
+
+#include "bindings/tensor.h"
+#include "kernels/cuda/stream.h"
+#include "kernels/cuda/types.h"
+
+namespace decoding {
+
+template <>
+inline constexpr const char* torch_type<cuda::half> = "torch.float16";
+template <>
+inline constexpr const char* torch_type<cuda::bfloat16> = "torch.bfloat16";
+
+// The current stream of a device, with products that are tuned on first use.
+cuda::Stream current_stream(int device);
+
+// Calls op<T>(stream) for the device and the type of `like`.
+template <typename Op>
+void on_cuda(const py::object& like, Op&& op) {
+  cuda::Stream stream = current_stream(like.attr("device").attr("index").cast<int>());
+  const std::string type = py::str(like.attr("dtype"));
+  if (type == torch_type<float>) return op.template operator()<float>(stream);
+  if (type == torch_type<cuda::half>) return op.template operator()<cuda::half>(stream);
+  CHECK(type == torch_type<cuda::bfloat16>, "float32, float16 or bfloat16 is expected, got ", type);
+  op.template operator()<cuda::bfloat16>(stream);
+}
+
+void bind_cuda(py::module_& module);  // cuda.cc
+
+}  // namespace decoding

@@ -1,0 +1,139 @@
+// What the host writes before the first step: a call's sentences, and where its search begins. All
+// of it lies at the head of the pool, so that a GPU receives it in one copy.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+
+#include "core/arena.h"
+#include "core/spec.h"
+#include "engine/batch.h"
+#include "kernels/beam.h"
+#include "kernels/step.h"
+
+namespace decoding {
+
+template <>
+inline const char* type_name<float>() {
+  return "float32";
+}
+template <>
+inline const char* type_name<int32_t>() {
+  return "int32";
+}
+
+struct Inputs {
+  // the sentences
+  int32_t* source_ids;      // [B * S], packed
+  int32_t* source_at;       // [B * S], positions
+  int32_t* source_offsets;  // [B + 1]
+  // The prompts but for their last tokens. Decoder-only: packed. Encoder-decoder: read position by
+  // position, [prompt - 1, sentences].
+  int32_t* prompt_ids;      // [B * (prompt - 1)]
+  int32_t* prompt_at;       // [B * (prompt - 1)], positions
+  int32_t* prompt_offsets;  // [B + 1], where packed
+  StepState* prompt_steps;  // [prompt - 1], where read position by position
+  int32_t* items;           // [B], index of each sentence in the caller's batch
+  int32_t* first;           // [B], position of the token that a row's first step reads
+  int32_t* first_rows;      // [B], slot of each sentence's first row
+  // the search
+  StepState* state;
+  int32_t* live;                           // [B], ids of the sentences that go on
+  int32_t* ids;                            // [R], token that each live row reads
+  int32_t* at;                             // [R], its position
+  int32_t* random_row;                     // [R], of each live row
+  float* sums;                             // [R]
+  int32_t* length;                         // [R], of rows that have ended
+  int32_t *finished_count, *done, *fault;  // [B]
+
+  Inputs() = default;
+  Inputs(Arena& a, const ModelSpec& spec, const Limits& limits) {
+    const int64_t batch = limits.batch, rows = limits.rows(), before = limits.prompt - 1;
+    const int64_t source_tokens = spec.encoder ? batch * limits.source : 0;
+    source_ids = a.take<int32_t>("source_ids", {source_tokens});
+    source_at = a.take<int32_t>("source_at", {source_tokens});
+    source_offsets = a.take<int32_t>("source_offsets", {batch + 1});
+    prompt_ids = a.take<int32_t>("prompt_ids", {batch * before});
+    prompt_at = a.take<int32_t>("prompt_at", {batch * before});
+    prompt_offsets = a.take<int32_t>("prompt_offsets", {batch + 1});
+    prompt_steps = take_states(a, "prompt_steps", {spec.encoder ? before : 0, 3});
+    items = a.take<int32_t>("items", {batch});
+    first = a.take<int32_t>("first", {batch});
+    first_rows = a.take<int32_t>("first_rows", {batch});
+    state = take_states(a, "state", {3});
+    live = a.take<int32_t>("live", {batch});
+    ids = a.take<int32_t>("ids", {rows});
+    at = a.take<int32_t>("at", {rows});
+    random_row = a.take<int32_t>("random_row", {rows});
+    sums = a.take<float>("sums", {rows});
+    length = a.take<int32_t>("length", {rows});
+    finished_count = a.take<int32_t>("finished_count", {batch});
+    done = a.take<int32_t>("done", {batch});
+    fault = a.take<int32_t>("fault", {batch});
+  }
+
+ private:
+  static StepState* take_states(Arena& a, const char* name, std::vector<int64_t> shape) {
+    static_assert(sizeof(StepState) == 3 * sizeof(int32_t));
+    return reinterpret_cast<StepState*>(a.take<int32_t>(name, std::move(shape)));
+  }
+};
+
+// How many positions of the prompts are read one by one.
+inline int prefix_of(const Batch& batch, const ModelSpec& spec) {
+  return spec.encoder ? batch.prompt_offsets[1] - 1 : 0;
+}
+
+inline void fill_prompts(const Inputs& in, const Batch& batch, const ModelSpec& spec) {
+  const int32_t* given = batch.prompt_offsets;
+  const int prefix = prefix_of(batch, spec);
+  in.prompt_offsets[0] = 0;
+  for (int b = 0; b < batch.sentences; ++b) {
+    const int read = given[b + 1] - given[b] - 1;  // the last token is the first step's
+    in.prompt_offsets[b + 1] = in.prompt_offsets[b] + read;
+    for (int i = 0; i < read; ++i) {
+      const int to = spec.encoder ? i * batch.sentences + b : in.prompt_offsets[b] + i;
+      in.prompt_ids[to] = batch.prompt[given[b] + i];
+      in.prompt_at[to] = i;
+    }
+    in.first[b] = read;
+  }
+  for (int i = 0; i < prefix; ++i) in.prompt_steps[i] = {0, i, batch.sentences};
+}
+
+// The first step's rows; those behind the last, which a captured step may compute, read token 0.
+inline void fill_rows(const Inputs& in, const Batch& batch, const ModelSpec& spec, int all_rows) {
+  std::fill_n(in.ids, all_rows, 0);
+  std::fill_n(in.at, all_rows, 0);
+  for (int b = 0; b < batch.sentences; ++b) {
+    in.live[b] = b;
+    in.first_rows[b] = b * batch.beams;
+    in.finished_count[b] = in.done[b] = in.fault[b] = 0;
+    for (int beam = 0; beam < batch.beams; ++beam) {
+      const int row = b * batch.beams + beam;
+      in.ids[row] = batch.prompt[batch.prompt_offsets[b + 1] - 1];
+      in.at[row] = in.first[b];
+      in.random_row[row] = batch.items[b] * batch.beams + beam;
+      in.sums[row] = beam == 0 ? 0.0f : kFillIn;
+      in.length[row] = 0;
+    }
+  }
+  *in.state = {1, prefix_of(batch, spec), batch.sentences};
+}
+
+// The batch must have been checked (batch.h).
+inline void fill_inputs(const Inputs& in, const Batch& batch, const ModelSpec& spec,
+                        const Limits& limits) {
+  if (spec.encoder) {
+    const int tokens = batch.source_offsets[batch.sentences];
+    std::copy_n(batch.source_offsets, batch.sentences + 1, in.source_offsets);
+    std::copy_n(batch.source, tokens, in.source_ids);
+    std::copy_n(batch.source_at, tokens, in.source_at);
+  }
+  std::copy_n(batch.items, batch.sentences, in.items);
+  fill_prompts(in, batch, spec);
+  fill_rows(in, batch, spec, limits.rows());
+}
+
+}  // namespace decoding

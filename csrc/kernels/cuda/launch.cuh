@@ -1,0 +1,59 @@
+// How kernels start, one after the other with as little between them as the hardware allows.
+//
+// On sm_90 a kernel is launched while the one before it still runs (programmatic dependent launch).
+// Every kernel therefore begins in two parts:
+//
+//   ... load what no kernel of this step writes: weights, biases, tables ...
+//   wait_for_previous();   // now everything before is complete and visible
+//   let_next_start();      // the next kernel may begin its own first part
+//
+// No kernel may touch, before the wait, what the kernel right before it reads or writes. Since
+// let_next_start() comes after the wait, what stems from kernels before that one is complete.
+// On sm_80 both fall away.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <type_traits>
+
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/stream.h"
+
+namespace decoding::cuda {
+
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// shared: bytes of dynamic shared memory.
+template <typename... Params>
+void launch(Stream& stream, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
+            std::type_identity_t<Params>... params) {
+  if (stream.rehearsal()) return;
+  if (shared > 48 * 1024) {
+    CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(shared)));
+  }
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared;
+  config.stream = stream.handle();
+  config.attrs = &overlap;
+  config.numAttrs = stream.overlaps() ? 1 : 0;
+  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, params...));
+}
+
+}  // namespace decoding::cuda
