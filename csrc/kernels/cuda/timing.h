@@ -1,0 +1,35 @@
+// How long each of several ways to compute a product takes in a step: inside a graph, one right
+// after the other, with weights that come from memory and not from the L2 cache. Timing with warm
+// weights picks the wrong kernels.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/stream.h"
+
+namespace decoding::cuda {
+
+// While it lives, this thread may allocate and wait although another one captures a graph: torch's
+// captures would fail otherwise.
+class BesideCaptures {
+ public:
+  BesideCaptures() { CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  ~BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // swapped with the thread's own
+};
+
+// Launches one product with that weight. Throws Error where it cannot.
+using Launch = std::function<void(cudaStream_t, const void* weight)>;
+
+// Microseconds of each, 0 where it threw; empty where there is no memory to time in. weight: the
+// `bytes` that every launch reads. Call it BesideCaptures.
+std::vector<float> time_cold(const Device& device, const void* weight, size_t bytes,
+                             const std::vector<Launch>& launches);
+
+}  // namespace decoding::cuda
