@@ -7,65 +7,121 @@ import torch
 from torch import Tensor
 
 from decoding._C import kernels
-from tests.conftest import assert_same_bits, assert_within_torch, poison, random
+from tests.conftest import Place, assert_same_bits, assert_within_torch, poison, random
 
-COLS = [1, 2, 15, 16, 17, 31, 63, 64, 65, 257, 512]
+COLS = [1, 2, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 72, 128, 136, 256, 257, 264, 512, 520]
+COLS += [768, 1023, 1024, 1025, 1032, 2048, 4096, 4104, 8192, 8200, 16384]  # registers, blocks
+LONG = [16392, 32768, 32776, 65536, 65544, 65545]  # clusters of blocks, then read again
 
 
 def reference(x: Tensor, gamma: Tensor, beta: Tensor | None, eps: float = 1e-5) -> Tensor:
+    gamma, beta = gamma.to(x.dtype), None if beta is None else beta.to(x.dtype)
     return torch.nn.functional.layer_norm(x, x.shape[-1:], gamma, beta, eps)
 
 
+def inputs(place: Place, rows: int, cols: int) -> tuple[Tensor, Tensor, Tensor]:
+    """x in the place's type; gamma and beta in float32, but of values that the type has."""
+    x = random(rows, cols).to(place.device, place.dtype)
+    gamma, beta = (random(cols, seed=seed).to(place.dtype).float() for seed in (1, 2))
+    return x, gamma.to(place.device), beta.to(place.device)
+
+
 def layer_norm(
-    x: Tensor, gamma: Tensor, beta: Tensor | None, isa: str, threads: int = 1, eps: float = 1e-5
+    x: Tensor,
+    gamma: Tensor,
+    beta: Tensor | None,
+    place: Place,
+    threads: int = 1,
+    eps: float = 1e-5,
 ) -> Tensor:
-    y = poison(*x.shape)
-    kernels.layer_norm(x, gamma, beta, y, eps, isa=isa, threads=threads)
+    y = poison(*x.shape).to(x)
+    kernels.layer_norm(x, gamma, beta, y, eps, isa=place.isa, threads=threads)
     return y
 
 
 @pytest.mark.parametrize("cols", COLS)
 @pytest.mark.parametrize("rows", [1, 7])
-def test_equals_torch(isa: str, rows: int, cols: int) -> None:
-    x, gamma = random(rows, cols) * 3 + 1, random(cols, seed=1)
-    beta = random(cols, seed=2)
-    assert_within_torch(reference, layer_norm(x, gamma, beta, isa), x, gamma, beta)
-    assert_within_torch(reference, layer_norm(x, gamma, None, isa), x, gamma, None)
+def test_equals_torch(place: Place, rows: int, cols: int) -> None:
+    x, gamma, beta = inputs(place, rows, cols)
+    x = x * 3 + 1
+    assert_within_torch(reference, layer_norm(x, gamma, beta, place), x, gamma, beta)
+    assert_within_torch(reference, layer_norm(x, gamma, None, place), x, gamma, None)
 
 
-def test_no_rows(isa: str, threads: int) -> None:
-    assert layer_norm(random(0, 7), random(7), None, isa, threads).shape == (0, 7)
+@pytest.mark.gpu
+@pytest.mark.parametrize("cols", LONG)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_long_rows(dtype: torch.dtype, cols: int) -> None:
+    place = Place("cuda", dtype)
+    x, gamma, beta = inputs(place, 5, cols)
+    assert_within_torch(reference, layer_norm(x, gamma, beta, place), x, gamma, beta)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("rows", "cols"),
+    [(70001, 32), (40003, 104), (9001, 512), (5003, 1024), (2501, 2048), (301, 16384), (401, 77)],
+)
+def test_more_rows_than_fit_at_once(rows: int, cols: int) -> None:
+    place = Place("cuda", torch.float16)
+    x, gamma, beta = inputs(place, rows, cols)
+    assert_within_torch(reference, layer_norm(x, gamma, beta, place), x, gamma, beta)
+
+
+def test_no_rows(place: Place, threads: int) -> None:
+    assert layer_norm(*inputs(place, 0, 7), place, threads).shape == (0, 7)
 
 
 @pytest.mark.parametrize("offset", [100.0, -10000.0])
-def test_rows_far_from_zero_keep_their_variance(isa: str, offset: float) -> None:
-    x, gamma, beta = random(4, 257) + offset, random(257, seed=1), random(257, seed=2)
-    assert_within_torch(reference, layer_norm(x, gamma, beta, isa), x, gamma, beta)
+@pytest.mark.parametrize("cols", [257, 2048])
+def test_rows_far_from_zero_keep_their_variance(place: Place, cols: int, offset: float) -> None:
+    x, gamma, beta = inputs(place, 4, cols)
+    x = x + offset
+    assert_within_torch(reference, layer_norm(x, gamma, beta, place), x, gamma, beta)
 
 
-def test_equal_elements_give_beta(isa: str) -> None:
-    beta = random(65)
-    y = layer_norm(torch.full((2, 65), 3.0), random(65, seed=1), beta, isa)
-    assert_same_bits(y, beta.expand(2, 65))
+@pytest.mark.parametrize("cols", [65, 64])
+def test_equal_elements_give_beta(place: Place, cols: int) -> None:
+    x, gamma, beta = inputs(place, 2, cols)
+    y = layer_norm(torch.full_like(x, 3.0), gamma, beta, place)
+    assert_same_bits(y.float(), beta.expand(2, cols))
 
 
 @pytest.mark.parametrize("eps", [1e-12, 1e-5, 1.0])
-def test_eps(isa: str, eps: float) -> None:
-    x, gamma = random(3, 65) * 1e-2, random(65, seed=1)
-    y = layer_norm(x, gamma, None, isa, eps=eps)
+def test_eps(place: Place, eps: float) -> None:
+    x, gamma, _ = inputs(place, 3, 65)
+    x = x * 1e-2
+    y = layer_norm(x, gamma, None, place, eps=eps)
     assert_within_torch(reference, y, x, gamma, None, eps)
 
 
-def test_in_place(isa: str, threads: int) -> None:
-    x, gamma, beta = random(5, 129), random(129, seed=1), random(129, seed=2)
-    expected = layer_norm(x, gamma, beta, isa)
-    kernels.layer_norm(x, gamma, beta, x, 1e-5, isa=isa, threads=threads)
-    assert_same_bits(x, expected)
+@pytest.mark.parametrize("cols", [129, 256, 2048])
+def test_in_place(place: Place, threads: int, cols: int) -> None:
+    x, gamma, beta = inputs(place, 5, cols)
+    expected = layer_norm(x, gamma, beta, place)
+    kernels.layer_norm(x, gamma, beta, x, 1e-5, isa=place.isa, threads=threads)
+    assert_same_bits(x.float(), expected.float())
 
 
-def test_a_row_does_not_depend_on_its_batch(isa: str, threads: int) -> None:
-    x, gamma, beta = random(11, 130), random(130, seed=1), random(130, seed=2)
+@pytest.mark.parametrize("cols", [33, 64, 1024, 2048])
+@pytest.mark.parametrize("offset", [1, 8])
+def test_touches_only_its_rows(place: Place, cols: int, offset: int) -> None:
+    """Also where rows do not begin on 16 bytes."""
+    x, gamma, beta = inputs(place, 3, cols)
+    wide = poison(x.numel() + 2 * offset).to(x)
+    inside, y = (wide.clone()[offset:-offset].view_as(x) for _ in range(2))
+    inside.copy_(x)
+    kernels.layer_norm(inside, gamma, beta, y, 1e-5, isa=place.isa, threads=1)
+    assert_within_torch(reference, y, x, gamma, beta)
+    around = y.as_strided(wide.shape, (1,), 0)
+    assert around[:offset].isnan().all() and around[-offset:].isnan().all()
+
+
+@pytest.mark.parametrize("cols", [32, 130, 512, 2048])
+def test_a_row_does_not_depend_on_its_batch(place: Place, threads: int, cols: int) -> None:
+    x, gamma, beta = inputs(place, 11, cols)
     x[3] = float("nan")
-    together = layer_norm(x, gamma, beta, isa, threads)
+    together = layer_norm(x, gamma, beta, place, threads)
     for r in (0, 2, 4, 10):
-        assert_same_bits(together[r : r + 1], layer_norm(x[r : r + 1], gamma, beta, isa))
+        alone = layer_norm(x[r : r + 1].clone(), gamma, beta, place)
+        assert_same_bits(together[r : r + 1].float(), alone.float())

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "kernels/attention.h"
-#include "kernels/cpu/softmax.h"
+#include "kernels/cpu/online_softmax.h"
 #include "kernels/cpu/stream.h"
 
 namespace decoding {
