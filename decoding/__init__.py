@@ -14,6 +14,7 @@ import torch  # noqa: E402
 
 from decoding._C import Error  # noqa: E402
 from decoding.config import GenerationConfig  # noqa: E402
+from decoding.devices import choose_device, choose_dtype  # noqa: E402
 from decoding.limits import Limits  # noqa: E402
 from decoding.model import Model  # noqa: E402
 from decoding.models import load as load_checkpoint  # noqa: E402
@@ -32,23 +33,25 @@ def load(
 ) -> Model:
     """Loads a Hugging Face model directory, or takes a transformers model that is in memory.
 
-    device: "auto" or "cpu". dtype: "auto" or "float32". limits: what the memory is planned for,
-    once; None: it grows with the calls. threads: that compute each step; None: as many as torch.
+    device: "cpu", "cuda", "cuda:N" or a torch.device; "auto" is CUDA where torch sees a GPU and the
+    engine was built for it. dtype: "float32", and on a GPU "float16" or "bfloat16"; "auto" is what
+    the checkpoint is stored in on a GPU, float32 on the CPU. limits: what the memory is planned
+    for, once; None: it grows with the calls. threads: that compute each step on the CPU; None: as
+    many as torch.
 
     Raises FileNotFoundError or ValueError where the checkpoint is not what we can read, ValueError
     and NotImplementedError for devices and types that this build has no engine for, decoding.Error
-    when `limits` need more memory than there is.
+    when there is no GPU, or when weights or `limits` need more memory than there is.
     """
-    device, dtype = str(device), str(dtype).removeprefix("torch.")
-    if device.split(":")[0] == "cuda":
-        raise NotImplementedError('this build has no CUDA engine yet: pass device="cpu"')
-    if device not in ("auto", "cpu"):
-        raise ValueError(f'device must be "auto" or "cpu", got {device!r}')
-    if dtype in ("float16", "bfloat16", "int8"):
-        raise NotImplementedError(f'dtype="{dtype}" is not supported yet: pass dtype="float32"')
-    if dtype not in ("auto", "float32"):
-        raise ValueError(f'dtype must be "auto" or "float32", got {dtype!r}')
-    model = Model(load_checkpoint(source), limits=limits, threads=threads)
+    place = choose_device(device)
+    loaded = load_checkpoint(source)
+    model = Model(
+        loaded,
+        device=place,
+        dtype=choose_dtype(dtype, place, loaded.stored),
+        limits=limits,
+        threads=threads,
+    )
     trim()
     return model
 

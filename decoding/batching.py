@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -44,19 +45,50 @@ class Rows:
     def width(self) -> int:
         return self.ids.shape[1]
 
-    @property
+    @cached_property
+    def full(self) -> bool:
+        """Every token counts."""
+        return bool(self.mask.all())
+
+    @cached_property
     def lengths(self) -> Tensor:
         """int64 [B], tokens that count."""
         return self.mask.sum(1)
 
-    def pack(self, chosen: Tensor) -> Packed:
-        """The sentences `chosen`, int64 [n], in that order."""
-        ids, mask = self.ids[chosen], self.mask[chosen]
-        lengths = mask.sum(1)
-        offsets = torch.zeros(len(chosen) + 1, dtype=torch.int32)
+    @property
+    def reach(self) -> int:
+        """Columns up to the last one in which a token counts."""
+        return self.width if self.full else int(self.mask.any(0).nonzero()[-1]) + 1
+
+    def pack(self, chosen: Tensor | None) -> Packed:
+        """The sentences `chosen`, int64 [n], in that order; None: all."""
+        ids, mask, lengths = self.ids, self.mask, self.lengths
+        if chosen is not None:
+            ids, mask, lengths = ids[chosen], mask[chosen], lengths[chosen]
+        at = torch.arange(self.width, dtype=torch.int32)
+        if self.full:
+            offsets = torch.arange(0, ids.numel() + 1, self.width, dtype=torch.int32)
+            return Packed(ids.flatten().to(torch.int32), offsets, at.repeat(len(ids)), self.width)
+        offsets = torch.zeros(len(lengths) + 1, dtype=torch.int32)
         offsets[1:] = lengths.cumsum(0)
-        at = torch.arange(self.width, dtype=torch.int32).expand_as(mask)[mask]
+        at = at.expand_as(ids)[mask]
         return Packed(ids[mask].to(torch.int32), offsets, at, int(lengths.max()))
+
+
+def common_device(model: torch.device, **given: Any) -> torch.device:
+    """Where results go: to the device of the tensors among `given`, the CPU where there are none.
+
+    Raises ValueError for tensors of several devices, or of another GPU than the model's.
+    """
+    devices = {name: value.device for name, value in given.items() if isinstance(value, Tensor)}
+    if len(set(devices.values())) > 1:
+        places = ", ".join(f"{name} is on {device}" for name, device in devices.items())
+        raise ValueError(f"the inputs must be on one device, but {places}")
+    for name, device in devices.items():
+        if device.type != "cpu" and device != model:
+            raise ValueError(f"{name} is on {device}, but the model on {model}: move one of them")
+        return device
+    return torch.device("cpu")
 
 
 def source_rows(ids: Any, mask: Any, vocab: int) -> Rows:
@@ -151,12 +183,14 @@ def as_mask(mask: Any, table: Tensor, *, pad_left: bool) -> Tensor:
             f"got {list(given.shape)}"
         )
     counts = given == 1
-    if not bool((counts | (given == 0)).all()):
+    if given.dtype != torch.bool and not bool((counts | (given == 0)).all()):
         raise ValueError("attention_mask must hold 1 for tokens that count and 0 for the others")
     return counts
 
 
 def check_rows(name: str, rows: Rows, vocab: int) -> None:
+    if rows.full:
+        return check_ids(name, rows.ids, vocab)
     empty = (rows.lengths == 0).nonzero()
     if len(empty):
         raise ValueError(f"{name}: every token of row {int(empty[0])} is masked")
@@ -165,22 +199,29 @@ def check_rows(name: str, rows: Rows, vocab: int) -> None:
 
 def check_ids(name: str, ids: Tensor | Sequence[int], vocab: int) -> None:
     """Raises ValueError for an id that the model has no token for."""
-    ids = torch.as_tensor(ids)
-    unknown = ids[(ids < 0) | (ids >= vocab)]
-    if len(unknown):
-        raise ValueError(f"{name} holds {int(unknown[0])}, the model's ids are 0 to {vocab - 1}")
+    if len(ids) == 0:
+        return
+    for id in map(int, torch.as_tensor(ids).aminmax()):
+        if not 0 <= id < vocab:
+            raise ValueError(f"{name} holds {id}, the model's ids are 0 to {vocab - 1}")
 
 
 def split(lengths: Tensor, beams: int, batch: int | None) -> list[Tensor]:
-    """Sub-batches of a call: int64 indices of its sentences, longest first.
+    """Sub-batches of a call, int64 indices of its sentences: longest first, or one as it is.
 
     lengths: int64 [B], tokens of each sentence. beams: rows of each. batch: sentences that explicit
     limits allow at once; None: ROWS and TOKENS decide.
     """
+
+    def most(longest: Tensor) -> int:
+        return batch or max(1, min(ROWS // beams, TOKENS // int(longest)))
+
+    if len(lengths) <= most(lengths.max()):
+        return [torch.arange(len(lengths))]
     order = lengths.argsort(descending=True, stable=True)
     parts = []
     while len(order):
-        most = batch or max(1, min(ROWS // beams, TOKENS // int(lengths[order[0]])))
-        parts.append(order[:most])
-        order = order[most:]
+        size = most(lengths[order[0]])
+        parts.append(order[:size])
+        order = order[size:]
     return parts

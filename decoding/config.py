@@ -159,15 +159,20 @@ def resolve(
     check_names(keywords)
     check_names(given)
     caller = {**given, **keywords}
-    check_supported({**set_only(checkpoint), **caller}, caller)
+    check_supported(caller)
+    check_supported(
+        {name: value for name, value in checkpoint.items() if name not in caller},
+        " (from the checkpoint's generation_config.json)",
+    )
     values: dict[str, Any] = {}
     for name, meta in OPTIONS.items():
-        if name in keywords and keywords[name] is None:
+        value = caller.get(name)
+        if value is None and name in keywords:
             values[name] = meta["off"]
             continue
-        layers = (keywords, given, checkpoint)
-        found = [layer[name] for layer in layers if layer.get(name) is not None]
-        values[name] = meta["check"](name, found[0]) if found else meta["default"]
+        if value is None:
+            value = checkpoint.get(name)
+        values[name] = meta["default"] if value is None else meta["check"](name, value)
     config = GenerationConfig(**values)
     check_combinations(config)
     warn_ignored(config, set_only(caller))
@@ -195,20 +200,19 @@ def set_only(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_names(values: Mapping[str, Any]) -> None:
-    known = [*OPTIONS, *UNSUPPORTED, *ARGUMENTS]
     for name in values:
         if name not in OPTIONS and name not in UNSUPPORTED:
+            known = [*OPTIONS, *UNSUPPORTED, *ARGUMENTS]
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
             raise TypeError(f"generate() has no option {name!r}; did you mean {near!r}?")
 
 
-def check_supported(values: Mapping[str, Any], caller: Mapping[str, Any]) -> None:
-    for name, off in UNSUPPORTED.items():
-        value = values.get(name)
+def check_supported(values: Mapping[str, Any], where: str = "") -> None:
+    for name in sorted(UNSUPPORTED.keys() & values):
+        value = values[name]
         plain = isinstance(value, (bool, int, float, str, list))
-        if value is None or (plain and value in off):
+        if value is None or (plain and value in UNSUPPORTED[name]):
             continue
-        where = "" if name in caller else " (from the checkpoint's generation_config.json)"
         raise NotImplementedError(
             f"{name}={value!r}{where} is not supported yet: pass {name}=None to go without"
         )

@@ -9,7 +9,15 @@ import torch
 from torch import Tensor
 
 from decoding import outputs
-from decoding.batching import Rows, as_table, check_rows, prompt_rows, source_rows, split
+from decoding.batching import (
+    Rows,
+    as_table,
+    check_rows,
+    common_device,
+    prompt_rows,
+    source_rows,
+    split,
+)
 from decoding.config import GenerationConfig, resolve
 from decoding.models.spec import ModelSpec
 from decoding.search import Strategy, choose
@@ -28,6 +36,12 @@ def generate(
 ) -> Tensor | outputs.GenerateOutput:
     """See Model.generate. checkpoint: the model's generation_config.json."""
     config = resolve(options, generation_config, checkpoint)
+    device = common_device(
+        session.device,
+        input_ids=input_ids,
+        attention_mask=attention_mask,
+        decoder_input_ids=decoder_input_ids,
+    )
     source, prompt = read_inputs(session.spec, config, input_ids, attention_mask, decoder_input_ids)
     strategy = choose(config)
     vocab = session.spec.decoder.vocab
@@ -37,12 +51,15 @@ def generate(
     rule = rules(config, length, prompt.width, vocab)
     order_by = prompt.lengths if source is None else source.lengths
     scored = config.return_dict_in_generate and config.output_scores
+    groups = split(
+        order_by, strategy.rows, None if session.limits is None else session.limits.batch
+    )
     parts: list[tuple[Tensor, Results]] = []
-    most = None if session.limits is None else session.limits.batch
-    for chosen in split(order_by, strategy.rows, most):
+    for chosen in groups:
+        some = None if len(groups) == 1 else chosen
         work = Work(
-            source=None if source is None else source.pack(chosen),
-            prompt=prompt.pack(chosen),
+            source=None if source is None else source.pack(some),
+            prompt=prompt.pack(some),
             items=chosen.to(torch.int32),
             beams=strategy.rows,
             max_new=length.max_new,
@@ -52,7 +69,8 @@ def generate(
             scores=strategy.scores if scored else None,
         )
         parts.append((chosen, session.run(work)))
-    return results(config, strategy, parts, prompt, source is not None)
+    found = results(config, strategy, parts, prompt, source is not None)
+    return found if device.type == "cpu" else outputs.moved(found, device)
 
 
 def read_inputs(
@@ -73,11 +91,11 @@ def read_inputs(
         pad, eos = fill_id(config), config.eos_token_id
         return None, prompt_rows(input_ids, attention_mask, spec.decoder.vocab, pad=pad, eos=eos)
     source = source_rows(input_ids, attention_mask, spec.encoder.vocab)
-    reach, positions = int(source.mask.nonzero()[:, 1].max()) + 1, spec.encoder.positions
-    if reach > positions:
+    positions = spec.encoder.positions
+    if source.reach > positions:
         raise ValueError(
-            f"input_ids has a row that reaches to position {reach}, the model has {positions}: "
-            "split or shorten it"
+            f"input_ids has a row that reaches to position {source.reach}, the model has "
+            f"{positions}: split or shorten it"
         )
     return source, decoder_rows(config, decoder_input_ids, len(source), spec.decoder.vocab)
 
@@ -116,7 +134,7 @@ def results(
     prompt: Rows,
     encoder: bool,
 ) -> Tensor | outputs.GenerateOutput:
-    found = outputs.joined(parts, strategy.returned, strategy.rows)
+    found = outputs.joined(parts, strategy.returned)
     fill = outputs.fill_value(config, strategy.beams)
     sequences = outputs.sequences(found, prompt.ids, fill)
     if not config.return_dict_in_generate:
@@ -133,9 +151,10 @@ def results(
         else outputs.GenerateBeamDecoderOnlyOutput
     )
     scored = config.output_scores or config.output_sequences_scores
+    parents = outputs.parents(parts, strategy.returned, strategy.rows, found.tokens.shape[2])
     return beam(
         sequences,
         sequences_scores=found.scores.flatten() if scored else None,
         scores=steps,
-        beam_indices=outputs.filled(found.parents, found.lengths, -1).to(torch.int32),
+        beam_indices=outputs.filled(parents, found.lengths, -1).to(torch.int32),
     )

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from decoding import _C
 from decoding.limits import Limits
 
@@ -76,8 +78,22 @@ def readable(size: float) -> str:
     return f"{size:.{0 if units[0] == 'bytes' else 1}f} {units[0]}"
 
 
-def available_memory() -> int | None:
-    """Bytes that this process may still take, by the kernel and by its cgroup; None if unknown."""
+def available_memory(device: torch.device) -> int | None:
+    """Bytes that this process may still take on `device`; None if unknown."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return free + held  # torch's allocator gives back what it only holds
+    return available_to_process()
+
+
+def available_text(available: int | None) -> str:
+    size = "unknown" if available is None else f"{available} bytes ({readable(available)})"
+    return f"available: {size}"
+
+
+def available_to_process() -> int | None:
+    """Bytes of main memory, by the kernel and by the process's cgroup."""
     found = []
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():

@@ -7,12 +7,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from decoding import _C
 from decoding.generate import generate
 from decoding.limits import Limits
-from decoding.memory import MemoryPlan
+from decoding.memory import MemoryPlan, available_memory, available_text
 from decoding.models import Loaded, ModelSpec
+from decoding.models.memory import CPU
 from decoding.models.weights import pack
 from decoding.session import Session
 
@@ -28,30 +30,42 @@ class Model:
     """
 
     def __init__(
-        self, loaded: Loaded, *, limits: Limits | None = None, threads: int | None = None
+        self,
+        loaded: Loaded,
+        *,
+        device: torch.device = CPU,
+        dtype: torch.dtype = torch.float32,
+        limits: Limits | None = None,
+        threads: int | None = None,
     ) -> None:
         self.spec: ModelSpec = loaded.spec
         self.config: dict[str, Any] = loaded.config
         self.generation_config: dict[str, Any] = loaded.generation_config
         self.directory = loaded.directory
+        self.dtype = dtype
         if threads is not None and threads < 1:
             raise ValueError(f"threads must be at least 1, got {threads}")
-        self._session = Session(
-            loaded.spec,
-            pack(loaded.state, loaded.spec),
-            threads=threads or torch.get_num_threads(),
-            isa=_C.isas()[0],
-            limits=limits,
-        )
+        weights = weights_on(loaded, device, dtype)
+        if device.type == "cuda":
+            engine = _C.Session(loaded.spec, weights, device=device.index)
+        else:
+            threads = threads or torch.get_num_threads()
+            engine = _C.Session(loaded.spec, weights, threads=threads, isa=_C.isas()[0])
+        self._session = Session(loaded.spec, engine, device=device, limits=limits)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        return self._session.device
 
     @property
     def threads(self) -> int:
-        """Threads that compute each step."""
+        """Threads that compute each step on the CPU."""
         return self._session.threads
 
     @property
     def isa(self) -> str:
-        """The instruction set in use."""
+        """The CPU's instruction set in use, or "cuda"."""
         return self._session.isa
 
     @cached_property
@@ -118,3 +132,11 @@ class Model:
         sentence of 64 tokens takes. Weights are not part of it.
         """
         return self._session.memory_plan(limits)
+
+
+def weights_on(loaded: Loaded, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
+    try:
+        return pack(loaded.state, loaded.spec, device, dtype)
+    except torch.OutOfMemoryError as error:
+        there = available_text(available_memory(device))
+        raise _C.Error(f"the weights do not fit into the memory of {device}, {there}") from error

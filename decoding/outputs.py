@@ -69,6 +69,9 @@ class GenerateBeamEncoderDecoderOutput(GenerateBeamDecoderOnlyOutput):
 GenerateOutput = GenerateDecoderOnlyOutput | GenerateBeamDecoderOnlyOutput
 
 
+Parts = Sequence[tuple[Tensor, Results]]  # int64 [n], sentences, and what was found for them
+
+
 @dataclass(frozen=True)
 class Generated:
     """All results of a call, in the order of its sentences; K' results of each sentence."""
@@ -76,32 +79,35 @@ class Generated:
     tokens: Tensor  # int64 [B, K', longest], undefined behind a row's length
     lengths: Tensor  # int64 [B, K']
     scores: Tensor  # float32 [B, K']
-    parents: Tensor  # int64 [B, K', longest], the row b * K + k that each token extended
 
 
-def joined(parts: Sequence[tuple[Tensor, Results]], returned: int, rows: int) -> Generated:
-    """Puts sub-batches together. Each part: int64 [n], its sentences, and what was found for them.
+def joined(parts: Parts, returned: int) -> Generated:
+    """Puts sub-batches together. returned: results of each sentence that the caller wants."""
+    lengths = in_order(parts, [found.lengths[:, :returned].long() for _, found in parts])
+    longest = int(lengths.max())
+    tokens = [widened(found.tokens[:, :returned], longest).long() for _, found in parts]
+    scores = [found.scores[:, :returned] for _, found in parts]
+    return Generated(in_order(parts, tokens), lengths, in_order(parts, scores))
 
-    returned: results of each sentence that the caller wants; rows: of each while it ran.
-    """
-    lengths = [found.lengths[:, :returned].long() for _, found in parts]
-    longest = max(int(length.max()) for length in lengths)
-    order = torch.cat([chosen for chosen, _ in parts]).argsort()
-    tokens, parents = [], []
+
+def parents(parts: Parts, returned: int, rows: int, longest: int) -> Tensor:
+    """int64 [B, K', longest], the row b * rows + k that each token extended, as in Generated."""
+    moved = []
     for chosen, found in parts:
         first = torch.arange(len(chosen)) * rows  # of each sentence in the part, then in the call
-        moved = (chosen * rows - first)[:, None, None]
-        tokens.append(widened(found.tokens[:, :returned], longest).long())
-        parents.append(widened(found.slots[:, :returned], longest).long() + moved)
-    return Generated(
-        tokens=torch.cat(tokens)[order],
-        lengths=torch.cat(lengths)[order],
-        scores=torch.cat([found.scores[:, :returned] for _, found in parts])[order],
-        parents=torch.cat(parents)[order],
-    )
+        slots = widened(found.slots[:, :returned], longest).long()
+        moved.append(slots + (chosen * rows - first)[:, None, None])
+    return in_order(parts, moved)
 
 
-def step_scores(parts: Sequence[tuple[Tensor, Results]], rows: int) -> tuple[Tensor, ...]:
+def in_order(parts: Parts, rows: list[Tensor]) -> Tensor:
+    """Of each part, a row for each of its sentences; returns them in the call's order."""
+    if len(rows) == 1:  # split() leaves it as it is
+        return rows[0]
+    return torch.cat(rows)[torch.cat([chosen for chosen, _ in parts]).argsort()]
+
+
+def step_scores(parts: Parts, rows: int) -> tuple[Tensor, ...]:
     """One float32 [B * rows, V] for each step until the last sentence ended; 0 behind an end."""
     sentences = sum(len(chosen) for chosen, _ in parts)
     first = parts[0][1].steps[0]
@@ -129,7 +135,7 @@ def filled(x: Tensor, lengths: Tensor, fill: int) -> Tensor:
 
 def sequences(found: Generated, prompt: Tensor, fill: int) -> Tensor:
     """int64 [B * K', P + longest]: each sentence's prompt [P] as given, then its tokens."""
-    before = prompt.repeat_interleave(found.tokens.shape[1], 0)
+    before = prompt[:, None].expand(-1, found.tokens.shape[1], -1).flatten(0, 1)
     return torch.cat([before, filled(found.tokens, found.lengths, fill)], 1)
 
 
@@ -143,3 +149,15 @@ def fill_value(config: GenerationConfig, beams: bool) -> int:
     if not beams:
         return 0 if pad is None else pad
     return (pad or config.eos_token_id[0]) if config.eos_token_id else -1
+
+
+def moved(output: Tensor | GenerateOutput, device: torch.device) -> Tensor | GenerateOutput:
+    """The same on `device`."""
+    if isinstance(output, Tensor):
+        return output.to(device)
+    for name, value in vars(output).items():
+        if isinstance(value, Tensor):
+            setattr(output, name, value.to(device))
+        elif value is not None:
+            setattr(output, name, tuple(step.to(device) for step in value))
+    return output

@@ -12,11 +12,12 @@ from torch import Tensor
 from decoding import _C
 from decoding.batching import Packed
 from decoding.limits import Limits, next_bucket
-from decoding.memory import MemoryPlan, available_memory, readable
-from decoding.models.memory import empty
+from decoding.memory import MemoryPlan, available_memory, available_text, readable
+from decoding.models.memory import CPU, empty
 from decoding.models.spec import ModelSpec
 
 Search = _C.Greedy | _C.Sampling | _C.Beam
+Scores = Callable[[Tensor, Tensor], Tensor]  # of a step's logits and their log-sum-exp
 
 STEPS = 16  # between two looks at the outside world: Ctrl-C gets through within so many tokens
 SENTENCE = 64  # tokens; what memory_plan() speaks of before anything ran
@@ -34,7 +35,7 @@ class Work:
     eos: int  # how many ids end a row
     rules: _C.Rules
     search: Search
-    scores: Callable[[Tensor, Tensor], Tensor] | None = None  # keeps those of each step, if given
+    scores: Scores | None = None  # keeps those of each step, if given
 
     def limits(self) -> Limits:
         """What the memory must hold for it."""
@@ -60,15 +61,21 @@ class Results:
     steps: list[Tensor]  # float32 [B * K, V], if kept: Work.scores of each step, 0 where done
 
     @classmethod
-    def empty(cls, batch: int, beams: int, target: int) -> Results:
-        shape = (batch, beams)
+    def empty(
+        cls, batch: int, beams: int, target: int, steps: list[Tensor], pinned: bool
+    ) -> Results:
+        """To be filled by the engine. pinned: in memory that a GPU can write to."""
+        rows = batch * beams
+        block = torch.empty((2 * target + 3) * rows, dtype=torch.int32, pin_memory=pinned)
+        sizes = [target * rows] * 2 + [rows] * 3
+        tokens, slots, lengths, scores, sums = torch.split(block, sizes)
         return cls(
-            steps=[],
-            tokens=torch.empty(*shape, target, dtype=torch.int32),
-            lengths=torch.empty(shape, dtype=torch.int32),
-            scores=torch.empty(shape),
-            sums=torch.empty(shape),
-            slots=torch.empty(*shape, target, dtype=torch.int32),
+            tokens=tokens.view(batch, beams, target),
+            lengths=lengths.view(batch, beams),
+            scores=scores.view(torch.float32).view(batch, beams),
+            sums=sums.view(torch.float32).view(batch, beams),
+            slots=slots.view(batch, beams, target),
+            steps=steps,
         )
 
 
@@ -86,25 +93,27 @@ def engine_limits(limits: Limits) -> _C.Limits:
 class Session:
     """Runs one sub-batch at a time; callers of other threads wait for their turn.
 
-    limits: plans the memory once, here, and refuses what is beyond; None: the plan follows each
-    request, in buckets, and the pool grows to the largest so far. It never shrinks.
+    engine: made for `spec` on `device`. limits: plans the memory once, here, and refuses what is
+    beyond; None: the plan follows each request, in buckets, and the pool grows to the largest so
+    far. It never shrinks.
     """
 
     def __init__(
         self,
         spec: ModelSpec,
-        weights: dict[str, Tensor],
+        engine: _C.Session,
         *,
-        threads: int,
-        isa: str,
+        device: torch.device = CPU,
         limits: Limits | None,
     ) -> None:
         self.spec = spec
+        self.device = device
         self.limits = limits
-        self._engine = _C.Session(spec, weights, threads=threads, isa=isa)
+        self._engine = engine
         self._turn = threading.Lock()
         self._bound: Limits | None = None
-        self._pool = torch.empty(0, dtype=torch.uint8)
+        self._reserved: Limits | None = None  # what the last call needed
+        self._pool = empty(0, device)
         if limits is not None:
             self._bind(limits)
 
@@ -119,9 +128,11 @@ class Session:
     def run(self, work: Work) -> Results:
         """Generates; raises ValueError beyond explicit limits, decoding.Error without the memory.
 
-        Ctrl-C is raised between steps. Whatever is raised, the next call starts afresh.
+        On a GPU it is work of the caller's current stream. Ctrl-C is raised between steps. Whatever
+        is raised, the next call starts afresh.
         """
         with self._turn:
+            stream = self._stream()
             self._reserve(work.limits())
             source = work.source
             self._engine.start(
@@ -134,26 +145,44 @@ class Session:
                 work.beams,
                 work.rules,
                 work.search,
+                stream=stream,
             )
-            found = Results.empty(len(work.prompt), work.beams, work.max_new)
-            done = False
-            while not done:
-                done = self._engine.step(1 if work.scores else STEPS)
-                if work.scores:
-                    found.steps.append(self._step_scores(work.scores, len(work.prompt), work.beams))
+            steps = []
+            if work.scores is None:
+                while not self._engine.step(STEPS):
+                    pass
+            else:
+                steps = self._scored_steps(work.scores, len(work.prompt), work.beams)
+            pinned = self.device.type == "cuda"
+            found = Results.empty(len(work.prompt), work.beams, work.max_new, steps, pinned)
             self._engine.take(found.tokens, found.lengths, found.scores, found.sums, found.slots)
             return found
 
-    def _step_scores(
-        self, scores: Callable[[Tensor, Tensor], Tensor], batch: int, beams: int
-    ) -> Tensor:
-        """float32 [batch * beams, V]: what the step just made chose from, 0 for those done."""
-        live = self._buffer("live")[: int(self._buffer("live_count"))].long()
-        rows = (live[:, None] * beams + torch.arange(beams)).flatten()
-        logits, lse = self._buffer("logits")[: len(rows)], self._buffer("lse")[: len(rows)]
-        every = torch.zeros(batch * beams, logits.shape[1])
-        every[rows] = scores(logits, lse)
-        return every
+    def _stream(self) -> int:
+        """The caller's current stream on the model's GPU."""
+        if self.device.type == "cpu":
+            return 0
+        try:
+            return torch.cuda.current_stream(self.device).cuda_stream
+        except RuntimeError as error:  # torch refuses in a forked child
+            raise _C.Error(str(error)) from error
+
+    def _scored_steps(self, scores: Scores, batch: int, beams: int) -> list[Tensor]:
+        """Steps one by one; of each, float32 [batch * beams, V]: what it chose from, 0 for those
+        done."""
+        steps = []
+        done = False
+        while not done:
+            live = self._buffer("live")[: int(self._buffer("state")[2])].cpu()
+            rows = (live[:, None] * beams + torch.arange(beams)).flatten()  # of the step to come
+            if not len(rows):
+                break  # the host may hear of the end later than the device
+            done = self._engine.step(1)
+            logits, lse = self._buffer("logits")[: len(rows)], self._buffer("lse")[: len(rows)]
+            every = torch.zeros(batch * beams, logits.shape[1])
+            every[rows] = scores(logits.float(), lse).cpu()
+            steps.append(every)
+        return steps
 
     def _buffer(self, name: str) -> Tensor:
         """A buffer of the bound plan, as a view of the pool."""
@@ -176,6 +205,8 @@ class Session:
 
     def _reserve(self, needed: Limits) -> None:
         """Makes sure that the engine is bound to memory for `needed`."""
+        if needed == self._reserved:
+            return
         if self.limits is None:
             wanted = self._bucket(needed)
             if wanted != self._bound and not self._fits(wanted):
@@ -185,6 +216,7 @@ class Session:
             wanted = self.limits
         if wanted != self._bound:
             self._bind(wanted)
+        self._reserved = needed
 
     def _bucket(self, needed: Limits) -> Limits:
         """`needed`, rounded up, but not beyond the model's own tables."""
@@ -200,7 +232,7 @@ class Session:
         )
 
     def _fits(self, limits: Limits) -> bool:
-        available = available_memory()
+        available = available_memory(self.device)
         size = self._plan(limits).bytes
         return available is None or size <= max(available, len(self._pool))
 
@@ -219,22 +251,22 @@ class Session:
         plan = self._plan(limits)
         if plan.bytes > len(self._pool):
             self._pool = self._allocate(plan)
-        self._bound = None  # until the engine has taken the new plan
+        self._bound = self._reserved = None  # until the engine has taken the new plan
         self._plan_in_use = {buffer.name: buffer for buffer in plan.buffers}
         self._engine.bind(engine_limits(limits), self._pool)
         self._bound = limits
 
     def _allocate(self, plan: MemoryPlan) -> Tensor:
-        available = available_memory()
+        available = available_memory(self.device)
         if available is None or plan.bytes <= available:
             try:
-                return empty(plan.bytes)
-            except OSError:
-                pass  # the system has none either: the same message
-        there = "unknown" if available is None else f"{available} bytes ({readable(available)})"
+                return empty(plan.bytes, self.device)
+            except (OSError, torch.OutOfMemoryError):
+                pass  # there is none either: the same message
         raise _C.Error(
-            f"the plan needs {plan.bytes} bytes ({readable(plan.bytes)}) for {plan.limits}, "
-            f"available: {there}; lower {self._costliest(plan)}, here or as limits= of load()"
+            f"the plan needs {plan.bytes} bytes ({readable(plan.bytes)}) on {self.device} for "
+            f"{plan.limits}, {available_text(available)}; lower {self._costliest(plan)}, here or "
+            "as limits= of load()"
         )
 
     def _costliest(self, plan: MemoryPlan) -> str:

@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 if __name__ == "models":
@@ -36,6 +37,7 @@ class Loaded:
     architecture: str  # as in config.json: "MarianMTModel", "GPT2LMHeadModel"
     spec: ModelSpec
     state: dict[str, Tensor]  # canonical names, float32, on the CPU
+    stored: torch.dtype  # what the checkpoint holds most of its numbers in
     config: dict[str, Any]  # config.json, with the family's defaults where it is silent
     generation_config: dict[str, Any]  # generation_config.json; without one, `config`, as there
     directory: Path | None  # None for a model that was in memory
@@ -125,11 +127,13 @@ def convert(
         raise ValueError("config.json: quantization_config is not supported, only float weights")
     importer = import_module(f"decoding.models.importers.{importers[architecture]}")
     config = {**importer.DEFAULTS, **config}
-    spec, canonical = importer.convert(config, Checkpoint(state))
+    checkpoint = Checkpoint(state)
+    spec, canonical = importer.convert(config, checkpoint)
     return Loaded(
         architecture=architecture,
         spec=spec,
         state=canonical,
+        stored=checkpoint.dtype,
         config=config,
         generation_config=config if generation_config is None else generation_config,
         directory=directory,

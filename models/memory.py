@@ -8,14 +8,19 @@ import mmap
 import torch
 from torch import Tensor
 
+CPU = torch.device("cpu")
 
-def empty(size: int) -> Tensor:
-    """uint8 [size], page-aligned, given back to the system when the last view of it goes.
 
-    In pages of 2 MB where Linux has them: every step reads all weights, and one thread then reads
-    10 to 20 % more of them in a second. Pages take memory only once they are written.
-    Raises OSError where there is none left.
+def empty(size: int, device: torch.device = CPU) -> Tensor:
+    """uint8 [size]. Raises OSError or torch.OutOfMemoryError where there is no memory left.
+
+    On a GPU it is torch's allocator that gives it and takes it back. On the CPU it is page-aligned
+    and goes back to the system with its last view, in pages of 2 MB where Linux has them: every
+    step reads all weights, and one thread then reads 10 to 20 % more of them in a second. Pages
+    take memory only once they are written.
     """
+    if device.type != "cpu":
+        return torch.empty(size, dtype=torch.uint8, device=device)
     block = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         block.madvise(mmap.MADV_HUGEPAGE)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import math
 import pickle
+from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -22,6 +24,7 @@ from decoding.models.spec import ModelSpec
 from decoding.models.transformer import Transformer
 
 PANEL = 64  # outputs in a panel of a packed linear weight; kPanel in csrc/kernels/linear.h
+ALIGNMENT = 256  # bytes; of every tensor in a packed block
 LINEAR = ("qkv", "q", "kv", "out", "up", "down", "output")
 
 
@@ -91,6 +94,15 @@ class Checkpoint:
     def __contains__(self, name: str) -> bool:
         return name in self._state
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type that most of the numbers are stored in."""
+        numbers: Counter[torch.dtype] = Counter()
+        for tensor in self._state.values():
+            if tensor.is_floating_point():
+                numbers[tensor.dtype] += tensor.numel()
+        return max(numbers, key=numbers.__getitem__, default=torch.float32)
+
     def take(self, name: str, *shape: int) -> Tensor:
         """The tensor in float32, copied only where it must be.
 
@@ -138,33 +150,59 @@ def shapes(spec: ModelSpec, *, output_bias: bool = False) -> dict[str, tuple[int
     return {name: tuple(tensor.shape) for name, tensor in state.items()}
 
 
-def pack(state: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
-    """What the engine is given: the names of `state`, float32, copied into one block; linear
-    weights [N, K] in panels [ceil(N / 64), K, 64], zero behind the last output.
+@dataclass(frozen=True)
+class Place:
+    """A tensor of the packed block."""
 
-    What shares storage in `state` shares it here, but for linear weights. Raises ValueError that
-    names a missing, unexpected, mis-shaped or not finite tensor.
+    source: str  # the weight that fills it
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    panels: bool
+
+
+def pack(
+    state: Mapping[str, Tensor],
+    spec: ModelSpec,
+    device: torch.device = memory.CPU,
+    dtype: torch.dtype = torch.float32,
+) -> dict[str, Tensor]:
+    """What the engine of `device` is given: the names of `state`, copied into one block there.
+
+    Tables and linear weights [N, K] are of the type `dtype`, norms and biases float32. On the CPU
+    linear weights lie in panels [ceil(N / 64), K, 64], zero behind the last output. What shares
+    storage in `state` shares it here, but for panels. Raises ValueError that names a missing,
+    unexpected, mis-shaped or not finite tensor, torch.OutOfMemoryError where a GPU has no room.
     """
     expected = shapes(spec, output_bias="output.bias" in state)
     unexpected = [name for name in state if name not in expected]
     if unexpected:
         raise ValueError(f"this model has no weights named {', '.join(unexpected)}")
-    places: dict[str, object] = {}  # of each name; equal ones are stored once
-    packed_shapes: dict[object, tuple[int, ...]] = {}
+    keys: dict[str, object] = {}  # of each name; equal ones are stored once
+    places: dict[object, Place] = {}
     for name, shape in expected.items():
         if name not in state:
             raise ValueError(f"the weight {name} is missing")
         check(name, state[name], shape)
-        linear = name.endswith(tuple(f"{linear}.weight" for linear in LINEAR))
-        places[name] = name if linear else identity(state[name])
-        packed_shapes[places[name]] = panel_shape(*shape) if linear else shape
-    blocks = carve(packed_shapes)
-    for name, place in places.items():
-        if place == name:
-            fill_panels(blocks[place], state[name].detach())
+        panels = device.type == "cpu" and is_linear(name)
+        keys[name] = name if panels else identity(state[name])
+        places[keys[name]] = Place(
+            source=name,
+            shape=panel_shape(*shape) if panels else shape,
+            dtype=dtype if len(shape) == 2 else torch.float32,
+            panels=panels,
+        )
+    blocks = carve(places, device)
+    for key, place in places.items():
+        weight = converted(place.source, state[place.source].detach(), place.dtype)
+        if place.panels:
+            fill_panels(blocks[key], weight)
         else:
-            blocks[place].copy_(state[name].detach())
-    return {name: blocks[place] for name, place in places.items()}
+            blocks[key].copy_(weight)
+    return {name: blocks[key] for name, key in keys.items()}
+
+
+def is_linear(name: str) -> bool:
+    return name.endswith(tuple(f"{linear}.weight" for linear in LINEAR))
 
 
 def identity(tensor: Tensor) -> tuple[object, ...]:
@@ -172,13 +210,26 @@ def identity(tensor: Tensor) -> tuple[object, ...]:
     return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
 
 
-def carve(shapes: Mapping[object, tuple[int, ...]]) -> dict[object, Tensor]:
-    """A float32 tensor of each shape, all in one block, each aligned to 64 bytes."""
-    sizes = [math.prod(shape) + -math.prod(shape) % 16 for shape in shapes.values()]
-    parts = torch.split(memory.empty(4 * sum(sizes)).view(torch.float32), sizes)
+def converted(name: str, weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """Raises ValueError where a number is beyond what `dtype` can hold."""
+    found = weight.to(dtype)
+    if not found.isfinite().all():
+        most, kind = torch.finfo(dtype).max, str(dtype).removeprefix("torch.")
+        raise ValueError(
+            f"{name} holds {float(weight.abs().max()):.3g}, and {kind} ends at {most:.3g}"
+            + (': pass dtype="bfloat16"' if dtype == torch.float16 else "")
+        )
+    return found
+
+
+def carve(places: Mapping[object, Place], device: torch.device) -> dict[object, Tensor]:
+    """A tensor for each place, all in one block."""
+    sizes = [math.prod(place.shape) * place.dtype.itemsize for place in places.values()]
+    padded = [size + -size % ALIGNMENT for size in sizes]
+    parts = torch.split(memory.empty(sum(padded), device), padded)
     return {
-        key: part[: math.prod(shape)].view(shape)
-        for (key, shape), part in zip(shapes.items(), parts, strict=True)
+        key: part[:size].view(place.dtype).view(place.shape)
+        for (key, place), part, size in zip(places.items(), parts, sizes, strict=True)
     }
 
 

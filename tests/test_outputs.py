@@ -36,7 +36,7 @@ def found(tokens: list[list[list[int]]]) -> Results:
     """Results with these tokens; scores 10 * sentence + row, and row b * K + k for each token."""
     batch, beams = len(tokens), len(tokens[0])
     longest = max(len(row) for rows in tokens for row in rows)
-    results = Results.empty(batch, beams, longest)
+    results = Results.empty(batch, beams, longest, steps=[], pinned=False)
     for b, rows in enumerate(tokens):
         for k, row in enumerate(rows):
             results.tokens[b, k, : len(row)] = torch.tensor(row)
@@ -49,7 +49,7 @@ def found(tokens: list[list[list[int]]]) -> Results:
 def test_parts_are_put_back_in_order() -> None:
     first = (torch.tensor([2, 0]), found([[[5, 6], [5]], [[3], [3]]]))
     second = (torch.tensor([1]), found([[[4, 4, 4], [4, 7, 7, 7]]]))
-    whole = outputs.joined([first, second], returned=1, rows=2)
+    whole = outputs.joined([first, second], returned=1)
     assert whole.lengths.tolist() == [[1], [3], [2]]  # the second row, of 4, is not wanted
     assert whole.scores.tolist() == [[30], [40], [50]]
     prompt = torch.tensor([[1, 2], [1, 3], [1, 4]])
@@ -58,10 +58,12 @@ def test_parts_are_put_back_in_order() -> None:
         [1, 3, 4, 4, 4],
         [1, 4, 5, 6, 9],
     ]
-    rows = outputs.filled(whole.parents, whole.lengths, -1)
+    rows = outputs.parents([first, second], returned=1, rows=2, longest=3)
+    rows = outputs.filled(rows, whole.lengths, -1)
     assert rows.tolist() == [[0, -1, -1], [2, 2, 2], [4, 4, -1]]
-    both = outputs.joined([first, second], returned=2, rows=2)
-    assert outputs.filled(both.parents, both.lengths, -1)[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    both = outputs.joined([first, second], returned=2)
+    rows = outputs.parents([first, second], returned=2, rows=2, longest=4)
+    assert rows[..., 0].flatten().tolist() == [0, 1, 2, 3, 4, 5]
     assert outputs.sequences(both, prompt, 9).shape == (6, 6)
 
 

@@ -1,0 +1,76 @@
+"""Where a model runs and in which type: what the arguments of load() stand for."""
+
+from __future__ import annotations
+
+import torch
+
+from decoding import _C
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def choose_device(device: str | torch.device) -> torch.device:
+    """With an index where it is a GPU. Raises ValueError, NotImplementedError or decoding.Error,
+    which say what is missing."""
+    if str(device) == "auto":
+        device = "cuda" if _C.cuda_archs and torch.cuda.is_available() else "cpu"
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        chosen = torch.device("meta")  # torch does not know it either
+    if chosen.type == "cpu":
+        return torch.device("cpu")
+    if chosen.type != "cuda":
+        raise ValueError(f'device must be "auto", "cpu", "cuda" or "cuda:N", got {str(device)!r}')
+    check_cuda()
+    index = torch.cuda.current_device() if chosen.index is None else chosen.index
+    if index >= torch.cuda.device_count():
+        raise ValueError(f"there is no {chosen}: this machine has {torch.cuda.device_count()} GPUs")
+    check_capability(index)
+    return torch.device("cuda", index)
+
+
+def check_cuda() -> None:
+    if not _C.cuda_archs:
+        raise NotImplementedError(
+            "this build has no CUDA engine: build it again where nvcc is found, of a toolkit or of "
+            '`pip install decoding[cuda]`, or pass device="cpu"'
+        )
+    if torch.version.cuda is None:
+        raise _C.Error(
+            f"torch {torch.__version__} was built without CUDA, and GPU memory comes from torch: "
+            'install a torch with CUDA, or pass device="cpu"'
+        )
+    if not torch.cuda.is_available():
+        raise _C.Error(
+            f"torch {torch.__version__} finds no NVIDIA GPU, or no driver for CUDA "
+            f'{torch.version.cuda}: see what `nvidia-smi` prints, or pass device="cpu"'
+        )
+
+
+def check_capability(index: int) -> None:
+    """Code for an older GPU of the same generation runs, code for a newer one does not."""
+    capability = torch.cuda.get_device_capability(index)
+    oldest = min(int(arch.rstrip("af")) for arch in _C.cuda_archs.split())
+    if 10 * capability[0] + capability[1] < oldest:
+        raise NotImplementedError(
+            f"{torch.cuda.get_device_name(index)} has compute capability {capability[0]}."
+            f"{capability[1]}, this build needs {oldest // 10}.{oldest % 10} or newer: "
+            'pass device="cpu"'
+        )
+
+
+def choose_dtype(
+    dtype: str | torch.dtype, device: torch.device, stored: torch.dtype
+) -> torch.dtype:
+    """ "auto" on a GPU: the type that the checkpoint is stored in, if the engine has it."""
+    name = str(dtype).removeprefix("torch.")
+    if name == "auto":
+        return stored if device.type == "cuda" and stored in DTYPES.values() else torch.float32
+    if name == "int8" or (name in DTYPES and name != "float32" and device.type == "cpu"):
+        raise NotImplementedError(
+            f'dtype="{name}" is not supported on {device} yet: pass dtype="float32"'
+        )
+    if name not in DTYPES:
+        raise ValueError(f'dtype must be "auto" or one of {", ".join(DTYPES)}, got {name!r}')
+    return DTYPES[name]
