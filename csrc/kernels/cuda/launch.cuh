@@ -33,27 +33,40 @@ __device__ __forceinline__ void let_next_start() {
 #endif
 }
 
-// shared: bytes of dynamic shared memory.
+// shared: bytes of dynamic shared memory. cluster: blocks that run together, on sm_90.
 template <typename... Params>
-void launch(Stream& stream, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
-            std::type_identity_t<Params>... params) {
+void launch_clusters(Stream& stream, void (*kernel)(Params...), dim3 cluster, dim3 grid, dim3 block,
+                     size_t shared, std::type_identity_t<Params>... params) {
   if (stream.rehearsal()) return;
   if (shared > 48 * 1024) {
     CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(shared)));
   }
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned count = 0;
+  if (stream.overlaps()) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster.x * cluster.y * cluster.z > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {cluster.x, cluster.y, cluster.z};
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared;
   config.stream = stream.handle();
-  config.attrs = &overlap;
-  config.numAttrs = stream.overlaps() ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, params...));
+}
+
+template <typename... Params>
+void launch(Stream& stream, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
+            std::type_identity_t<Params>... params) {
+  launch_clusters(stream, kernel, dim3(1), grid, block, shared, params...);
 }
 
 }  // namespace decoding::cuda
