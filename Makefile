@@ -5,7 +5,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 VENV := .venv
 RUN := $(VENV)/bin/python
-SOURCES := setup.py pyproject.toml $(shell find csrc -name '*.cc' -o -name '*.h')
+SOURCES := setup.py pyproject.toml $(shell find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
 .PHONY: demo test lint format
 demo: $(VENV)/installed
@@ -18,12 +18,12 @@ lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(RUN) -m mypy
-	find csrc -name '*.cc' -o -name '*.h' | xargs $(VENV)/bin/clang-format --dry-run --Werror
+	find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' | xargs $(VENV)/bin/clang-format --dry-run --Werror
 
 format: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
-	find csrc -name '*.cc' -o -name '*.h' | xargs $(VENV)/bin/clang-format -i
+	find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' | xargs $(VENV)/bin/clang-format -i
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

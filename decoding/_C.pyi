@@ -1,13 +1,18 @@
-"""The compiled engine. Tensors are contiguous, on the CPU; csrc/README.md has the shape letters."""
+"""The compiled engine. Tensors are contiguous; csrc/README.md has the shape letters.
+
+A session on a GPU has its weights and its pool there, everything else on the CPU.
+"""
 
 from collections.abc import Sequence
 from types import ModuleType
+from typing import overload
 
 from torch import Tensor
 
 from decoding.models.spec import ModelSpec
 
-kernels: ModuleType  # each kernel alone, for tests and benchmarks: csrc/bindings/{layers,search}.cc
+kernels: ModuleType  # each kernel alone, for tests and benchmarks: csrc/bindings
+cuda_archs: str  # what there is machine code for, "80 90"; empty without CUDA
 sources_hash: str  # of the C++ sources that the engine was built from
 
 class Error(RuntimeError): ...
@@ -67,16 +72,23 @@ class Beam:
         """early_stopping: "no", "yes" or "never"."""
 
 class Session:
-    """A model bound to a team of threads and to one block of memory.
+    """A model bound to a team of threads, or to a GPU, and to one block of memory.
 
     Not reentrant: one caller at a time (decoding.session queues them). Long calls release the GIL.
     """
 
+    @overload
     def __init__(
         self, spec: ModelSpec, weights: dict[str, Tensor], *, threads: int, isa: str
     ) -> None: ...
+    @overload
+    def __init__(self, spec: ModelSpec, weights: dict[str, Tensor], *, device: int) -> None:
+        """device: CUDA's index of the GPU; the type of the weights is the session's."""
     threads: int
     isa: str
+    graph_nodes: int  # kernels of the step that was captured last; 0 on the CPU
+    def tuned(self) -> str:
+        """The matrix products met so far, and how each is computed fastest; "" on the CPU."""
     def plan(self, limits: Limits) -> tuple[list[Buffer], int]:
         """The buffers that `limits` need, and the bytes of all of them together."""
     def bind(self, limits: Limits, pool: Tensor) -> None:
@@ -92,6 +104,7 @@ class Session:
         beams: int,
         rules: Rules,
         search: Greedy | Sampling | Beam,
+        stream: int = 0,
     ) -> None:
         """Runs the encoder and all but the last token of each prompt.
 
@@ -100,6 +113,7 @@ class Session:
         all None without an encoder. prompt, prompt_offsets: the same for the decoder.
         items: int32 [B], the index of each sentence in the caller's batch: random numbers are
         keyed by it, so that a split of the batch does not show, and errors name it.
+        stream: the CUDA stream on which all work of the call is done.
         """
     def step(self, steps: int) -> bool:
         """Generates up to `steps` tokens for every live sentence; True when none is left alive."""

@@ -21,14 +21,17 @@ ROOMS = {
     "engine": ("core/", "kernels/[a-z]+.h", "engine/"),
     "bindings": ("core/", "kernels/[a-z]+.h", "kernels/cpu/isa.h", "engine/session.h", "bindings/"),
 }
-SESSIONS = {
+BACKENDS = {  # the few files that choose a backend
+    "engine/select_cpu.h": ("kernels/cpu/stream.h",),
     "engine/session_cpu.cc": ("kernels/cpu/isa.h", "kernels/cpu/stream.h"),
+    "bindings/cuda.h": ("kernels/cuda/",),
+    "bindings/cuda.cc": ("kernels/cuda/",),
     "engine/session_cuda.cc": ("kernels/cuda/",),
 }
 FOREIGN = {  # headers that belong to one place
     r"(Python\.h|pybind11/.*)": r"bindings/.*",
     r"cuda_runtime.*": r"(kernels/cuda/.*|engine/session_cuda\.cc)",
-    r"cublas.*": r"kernels/cuda/linear\.cu",
+    r"(cublas|cudnn|cutlass|cub/|thrust/).*": r"nowhere",  # cuBLASLt is found at run time
     r"(torch|ATen|c10)/.*": r"nowhere",
 }
 
@@ -44,7 +47,7 @@ def sources() -> list[str]:
 def upward_includes(name: str, text: str) -> list[str]:
     """The includes of a C++ file that its place in csrc does not allow."""
     room = name.rsplit("/", 1)[0]
-    allowed = (*ROOMS[room], *SESSIONS.get(name, ()))
+    allowed = (*ROOMS[room], *BACKENDS.get(name, ()))
     wrong = []
     for quote, header in re.findall(r'^\s*#\s*include\s*(["<])([^">]+)', text, re.MULTILINE):
         if quote == '"':

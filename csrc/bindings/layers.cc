@@ -4,6 +4,7 @@
 #include "bindings/linear.h"
 #include "kernels/embed.h"
 #include "kernels/norm.h"
+#include "kernels/softmax.h"
 
 namespace decoding {
 
@@ -70,6 +71,27 @@ void bind_layer_norm(py::module_& kernels) {
       py::arg("isa"), py::arg("threads"));
 }
 
+void bind_softmax(py::module_& kernels) {
+  kernels.def(
+      "softmax",
+      [](object x, object bias, object y, float scale, const string& isa, int threads) {
+        run_kernel(
+            y, isa, threads,
+            [&]<typename T>(const Tensors& in) {
+              const auto shape = in.sizes(x, "x", 2);
+              return SoftmaxParams<T>{.x = in.data<T>(x, "x", shape),
+                                      .bias = in.data_or_null<float>(bias, "bias", {shape[1]}),
+                                      .y = in.data<T>(y, "y", shape),
+                                      .rows = static_cast<int>(shape[0]),
+                                      .cols = static_cast<int>(shape[1]),
+                                      .scale = scale};
+            },
+            [](auto& stream, const auto& params) { softmax(stream, params); });
+      },
+      py::arg("x"), py::arg("bias"), py::arg("y"), py::arg("scale"), py::kw_only(), py::arg("isa"),
+      py::arg("threads"));
+}
+
 void bind_linear(py::module_& kernels) {
   kernels.def(
       "linear",
@@ -94,6 +116,7 @@ void bind_linear(py::module_& kernels) {
 void bind_layers(py::module_& kernels) {
   bind_embed(kernels);
   bind_layer_norm(kernels);
+  bind_softmax(kernels);
   bind_linear(kernels);
 }
 

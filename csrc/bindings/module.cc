@@ -16,6 +16,7 @@ PYBIND11_MODULE(_C, module) {
   namespace py = pybind11;
   py::register_exception<decoding::Error>(module, "Error", PyExc_RuntimeError);
   module.attr("sources_hash") = decoding::kSourcesHash;
+  module.attr("cuda_archs") = decoding::kCudaArchs;
   module.def("isas", &decoding::cpu::isas);
   decoding::bind_session(module);
   py::module_ kernels = module.def_submodule("kernels");
@@ -23,9 +24,6 @@ PYBIND11_MODULE(_C, module) {
   decoding::bind_attention(kernels);
   decoding::bind_search(kernels);
 #ifdef DECODING_CUDA
-  module.attr("cuda_archs") = decoding::kCudaArchs;
   decoding::bind_cuda(kernels);
-#else
-  module.attr("cuda_archs") = "";
 #endif
 }

@@ -71,7 +71,7 @@ class PySession {
   }
 
   // On a GPU, in the type of the decoder's token table.
-  PySession(const py::object& spec, py::dict weights, int device)
+  PySession([[maybe_unused]] const py::object& spec, py::dict weights, int device)
       : device_("cuda:" + std::to_string(device)), weights_(std::move(weights)) {
 #ifdef DECODING_CUDA
     const ModelSpec model = model_spec(spec);
@@ -129,12 +129,14 @@ class PySession {
             const py::object& sums, const py::object& slots) const {
     const auto view = TensorView::of(tokens, "tokens");
     const std::vector<int64_t> rows(view.shape().begin(), view.shape().end() - 1);
-    session_->take({.tokens = view.data<int32_t>({-1, -1, -1}),
-                    .lengths = TensorView::of(lengths, "lengths").data<int32_t>(rows),
-                    .scores = TensorView::of(scores, "scores").data<float>(rows),
-                    .sums = TensorView::of(sums, "sums").data<float>(rows),
-                    .slots = TensorView::of(slots, "slots").data<int32_t>(view.shape()),
-                    .width = static_cast<int>(view.size(2))});
+    const Results results{.tokens = view.data<int32_t>({-1, -1, -1}),
+                          .lengths = TensorView::of(lengths, "lengths").data<int32_t>(rows),
+                          .scores = TensorView::of(scores, "scores").data<float>(rows),
+                          .sums = TensorView::of(sums, "sums").data<float>(rows),
+                          .slots = TensorView::of(slots, "slots").data<int32_t>(view.shape()),
+                          .width = static_cast<int>(view.size(2))};
+    const py::gil_scoped_release release;
+    session_->take(results);
   }
 
   int graph_nodes() const { return session_->graph_nodes(); }

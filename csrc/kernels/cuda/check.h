@@ -5,9 +5,34 @@
 
 #include "core/check.h"
 
-#define CUDA_CHECK(call)                                                     \
-  do {                                                                       \
-    const cudaError_t error_ = (call);                                       \
-    CHECK(error_ == cudaSuccess, "CUDA: ", cudaGetErrorString(error_), " (", \
-          cudaGetErrorName(error_), ") in ", #call);                         \
+namespace decoding::cuda {
+
+// After some errors CUDA refuses everything else that the process asks for.
+inline const char* advice(cudaError_t error) {
+  switch (error) {
+    case cudaErrorMemoryAllocation:
+      return "; lower the limits, or free memory of the GPU";
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchFailure:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorDevicesUnavailable:
+      return "; the GPU is lost to this process: start it again";
+    case cudaErrorNoKernelImageForDevice:
+      return "; build with DECODING_CUDA_ARCHS naming this GPU's compute capability";
+    default:
+      return "";
+  }
+}
+
+}  // namespace decoding::cuda
+
+#define CUDA_CHECK(call)                                                                         \
+  do {                                                                                           \
+    const cudaError_t error_ = (call);                                                           \
+    CHECK(error_ == cudaSuccess, "CUDA: ", cudaGetErrorString(error_),                           \
+          ::decoding::cuda::advice(error_), " (", cudaGetErrorName(error_), " in ", #call, ")"); \
   } while (false)

@@ -1,0 +1,421 @@
+// The session on a GPU. A call's inputs go over in one copy and its results come back in one go;
+// between them the host only launches captured steps, and looks at one word of its own memory to
+// see how far they have come.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "engine/decoder.h"
+#include "engine/encoder.h"
+#include "engine/faults.h"
+#include "engine/results.h"
+#include "engine/session.h"
+#include "kernels/cuda/matmul.h"
+#include "kernels/cuda/resources.h"
+#include "kernels/cuda/stream.h"
+#include "kernels/cuda/types.h"
+#include "kernels/rows.h"
+#include "kernels/select.h"
+
+namespace decoding {
+
+template <>
+inline const char* type_name<uint8_t>() {
+  return "uint8";
+}
+template <>
+inline const char* type_name<cuda::half>() {
+  return "float16";
+}
+template <>
+inline const char* type_name<cuda::bfloat16>() {
+  return "bfloat16";
+}
+template <>
+inline const char* type_name<SelectRules>() {
+  return "rules";
+}
+
+namespace {
+
+constexpr int kAhead = 3;  // steps launched before the first of them is known to have ended
+constexpr int kLists = 4;  // of ids: end, banned, forced first and last
+
+SelectRules select_rules(const Rules& rules, const Search& search) {
+  const auto count = [](const std::vector<int32_t>& ids) { return static_cast<int>(ids.size()); };
+  SelectRules to{.max_new = rules.max_new,
+                 .min_new = rules.min_new,
+                 .pad = rules.pad,
+                 .eos_count = count(rules.eos),
+                 .banned_count = count(rules.banned),
+                 .forced_first_count = count(rules.forced_first),
+                 .forced_last_count = count(rules.forced_last),
+                 .renormalize = rules.renormalize,
+                 .seed = 0,
+                 .temperature = 1.0f,
+                 .top_k = 0,
+                 .top_p = 1.0f,
+                 .length_penalty = 0.0,
+                 .early_stopping = EarlyStopping::no};
+  if (const auto* sampling = std::get_if<Sampling>(&search)) {
+    to.seed = sampling->seed;
+    to.temperature = sampling->temperature;
+    to.top_k = sampling->top_k;
+    to.top_p = sampling->top_p;
+  }
+  if (const auto* beam = std::get_if<Beam>(&search)) {
+    to.length_penalty = beam->length_penalty;
+    to.early_stopping = beam->early_stopping;
+  }
+  return to;
+}
+
+SearchKind kind_of(const Search& search) {
+  if (std::holds_alternative<Beam>(search)) return SearchKind::beam;
+  return std::holds_alternative<Sampling>(search) ? SearchKind::sampling : SearchKind::greedy;
+}
+
+// The least of 1, 2, 3, 4, 6, 8, 12, ... that is not below `size`: sizes that steps are captured
+// for.
+int bucket_of(int size) {
+  int power = 1;
+  while (power < size) power *= 2;
+  return size > 3 && size <= power / 4 * 3 ? power / 4 * 3 : power;
+}
+
+// What a GPU needs beside the workspace.
+struct CudaBuffers {
+  SelectRules* rules;    // [1]
+  int32_t* ids[kLists];  // [V] each, the lists of the rules
+  uint8_t* products;     // [kMatmulWorkspace]
+  int32_t* tickets;      // [B * (K + 1) + 1], see select.h
+};
+
+template <typename T>
+class CudaSession : public Session {
+ public:
+  // The device must be the current one.
+  CudaSession(const ModelSpec& spec, const ModelWeights& weights, int device)
+      : spec_(spec),
+        weights_(weights),
+        device_(cuda::Device::of(device)),
+        matmul_(device_, nullptr, cuda::kMatmulWorkspace),
+        seen_memory_(sizeof(StepState)),
+        seen_(static_cast<volatile StepState*>(seen_memory_.data())) {}
+
+  ~CudaSession() override {
+    try {
+      ended_.wait();  // what is launched uses what goes now
+    } catch (const Error&) {
+      // A lost GPU runs nothing.
+    }
+  }
+
+  Arena plan(const Limits& limits) const override {
+    Arena arena;
+    CudaBuffers buffers;
+    workspace(arena, limits, buffers);
+    return arena;
+  }
+
+  void bind(const Limits& limits, void* pool, size_t bytes) override {
+    const cuda::UseDevice use(device_.id);
+    started_ = false;
+    ended_.wait();
+    graphs_.clear();
+    Arena measured;
+    Inputs(measured, spec_, limits);
+    staging_ = cuda::PinnedMemory(measured.bytes());
+    Arena staging(staging_.data(), staging_.bytes());
+    host_inputs_ = Inputs(staging, spec_, limits);
+    rules_memory_ =
+        cuda::PinnedMemory(kLists * sizeof(int32_t) * spec_.decoder.vocab + sizeof(SelectRules));
+    const size_t trellis = sizeof(int32_t) * limits.target * limits.rows();
+    host_tokens_ = cuda::PinnedMemory(trellis);
+    host_parents_ = cuda::PinnedMemory(trellis);
+    host_finished_ = cuda::PinnedMemory(sizeof(Hypothesis) * limits.rows());
+    Arena arena(pool, bytes);
+    w_ = workspace(arena, limits, buffers_);
+    matmul_.workspace(buffers_.products);
+    limits_ = limits;
+  }
+
+  void start(const Batch& batch, const Rules& rules, const Search& search) override {
+    const cuda::UseDevice use(device_.id);
+    started_ = false;
+    ended_.wait();  // steps of a call that was given up still write
+    rules_ = rules;
+    search_ = search;
+    sentences_ = batch.sentences;
+    beams_ = batch.beams;
+    stream_ = static_cast<cudaStream_t>(batch.stream);
+    CHECK(w_.logits != nullptr, "start() needs a bind() before it");
+    check_fits(batch, rules_, search_, spec_, limits_);
+    send_inputs(batch);
+    read_sentences(batch);
+    ended_.record(stream_);
+    launched_ = 0;
+    started_ = true;
+  }
+
+  bool step(int steps) override {
+    const cuda::UseDevice use(device_.id);
+    CHECK(started_, "step() needs a start() before it");
+    for (int i = 0; i < steps && launched_ < rules_.max_new; ++i) {
+      const int live_count = wait_for(launched_ - kAhead);
+      if (live_count == 0) return true;
+      captured_step(live_count).launch(stream_);
+      ended_.record(stream_);
+      ++launched_;
+    }
+    return launched_ == rules_.max_new || seen_->live_count == 0;
+  }
+
+  void take(const Results& results) const override {
+    const cuda::UseDevice use(device_.id);
+    CHECK(started_, "take() needs a start() before it");
+    fetch(host_tokens_, w_.tokens, sizeof(int32_t) * launched_ * limits_.rows());
+    fetch(host_parents_, w_.parents, sizeof(int32_t) * launched_ * limits_.rows());
+    fetch(host_finished_, w_.finished, sizeof(Hypothesis) * sentences_ * beams_);
+    fetch(host_inputs_.length, w_.inputs.length, sizeof(int32_t) * sentences_ * beams_);
+    fetch(host_inputs_.fault, w_.inputs.fault, sizeof(int32_t) * sentences_);
+    CUDA_CHECK(cudaStreamSynchronize(stream_));
+    check_faults(host_inputs_.fault, host_inputs_.items, sentences_);
+    const int taken = seen_->number - 1;
+    CHECK(results.width >= taken, "results need ", taken, " columns, got ", results.width);
+    const Trellis trellis{static_cast<const int32_t*>(host_tokens_.data()),
+                          static_cast<const int32_t*>(host_parents_.data()), limits_.rows()};
+    if (std::holds_alternative<Beam>(search_)) {
+      take_finished(trellis, static_cast<const Hypothesis*>(host_finished_.data()), sentences_,
+                    beams_, results);
+    } else {
+      take_rows(trellis, host_inputs_.length, taken, sentences_, beams_, results);
+    }
+  }
+
+  int graph_nodes() const override { return nodes_; }
+  std::string tuned() const override { return matmul_.report(); }
+
+ private:
+  // sentences, beams, kind of search, candidates
+  using StepKey = std::tuple<int, int, SearchKind, int>;
+
+  Workspace<T> workspace(Arena& arena, const Limits& limits, CudaBuffers& buffers) const {
+    const StackSpec& d = spec_.decoder;
+    return Workspace<T>(
+        arena, spec_, limits,
+        [&](auto&) {
+          const char* lists[kLists] = {"eos", "banned", "forced_first", "forced_last"};
+          buffers.rules = arena.take<SelectRules>("rules", {1});
+          for (int i = 0; i < kLists; ++i) {
+            buffers.ids[i] = arena.take<int32_t>(lists[i], {d.vocab});
+          }
+          buffers.products = arena.take<uint8_t>("products", {int64_t{cuda::kMatmulWorkspace}});
+          buffers.tickets = arena.take<int32_t>("select_tickets",
+                                                {int64_t{limits.batch} * (limits.beams + 1) + 1});
+        },
+        [&](auto& w) {
+          w.tickets = arena.take<int32_t>("attention_tickets", {kTickets});
+          w.partial = arena.take<float>("attention_partial",
+                                        {partial_size(d.heads, d.head_dim, limits.beams)});
+        });
+  }
+
+  cuda::Stream stream(bool rehearsal = false) { return {stream_, device_, matmul_, rehearsal}; }
+
+  void send(void* to, const void* from, size_t bytes) const {
+    if (bytes == 0) return;
+    CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_));
+  }
+
+  void fetch(void* to, const void* from, size_t bytes) const {
+    CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_));
+  }
+  void fetch(const cuda::PinnedMemory& to, const void* from, size_t bytes) const {
+    fetch(to.data(), from, bytes);
+  }
+
+  void send_inputs(const Batch& batch) {
+    fill_inputs(host_inputs_, batch, spec_, limits_);
+    send(w_.inputs.source_ids, staging_.data(), staging_.bytes());
+    auto* rules = static_cast<SelectRules*>(rules_memory_.data());
+    *rules = select_rules(rules_, search_);
+    send(buffers_.rules, rules, sizeof(SelectRules));
+    auto* ids = reinterpret_cast<int32_t*>(rules + 1);
+    int i = 0;
+    for (const auto* list :
+         {&rules_.eos, &rules_.banned, &rules_.forced_first, &rules_.forced_last}) {
+      std::copy(list->begin(), list->end(), ids);
+      send(buffers_.ids[i++], ids, sizeof(int32_t) * list->size());
+      ids += spec_.decoder.vocab;
+    }
+    seen_->number = 1;
+    seen_->live_count = sentences_;
+  }
+
+  void read_sentences(const Batch& batch) {
+    auto stream = this->stream();
+    const int prefix = prefix_of(batch, spec_);
+    const int64_t tickets = int64_t{limits_.batch} * (limits_.beams + 1) + 1;
+    reset_slots(stream, {.slots = w_.slots,
+                         .rows = limits_.rows(),
+                         .beams = beams_,
+                         .history = w_.history,
+                         .prefix = prefix});
+    CUDA_CHECK(cudaMemsetAsync(buffers_.tickets, 0, sizeof(int32_t) * tickets, stream_));
+    rehearse(batch, prefix);
+    if (spec_.encoder) {
+      encode(stream, spec_, weights_, w_, source_tokens(w_.inputs, batch),
+             limits_.batch * limits_.source);
+      CUDA_CHECK(cudaMemsetAsync(w_.tickets, 0, sizeof(int32_t) * kTickets, stream_));
+      read_prefix(stream, spec_, weights_, w_, limits_, sentences_, prefix);
+      return;
+    }
+    const PackedTokens tokens = prompt_tokens(w_.inputs, batch);
+    if (tokens.count > 0) {
+      read_prompt(stream, spec_, weights_, w_, tokens, limits_.batch * (limits_.prompt - 1));
+    }
+    CUDA_CHECK(cudaMemsetAsync(w_.tickets, 0, sizeof(int32_t) * kTickets, stream_));
+  }
+
+  // Finds out how to compute the products of the packed pass, once for each size of it.
+  void rehearse(const Batch& batch, int prefix) {
+    const PackedTokens tokens =
+        spec_.encoder ? source_tokens(w_.inputs, batch) : prompt_tokens(w_.inputs, batch);
+    if (tokens.count == 0 || !rehearsed_.insert({bucket_of(tokens.count), prefix > 0}).second) {
+      return;
+    }
+    auto stream = this->stream(true);
+    if (spec_.encoder) {
+      encode(stream, spec_, weights_, w_, tokens, limits_.batch * limits_.source);
+      read_prefix(stream, spec_, weights_, w_, limits_, sentences_, std::min(prefix, 1));
+    } else {
+      read_prompt(stream, spec_, weights_, w_, tokens, limits_.batch * (limits_.prompt - 1));
+    }
+  }
+
+  // Waits until `steps` steps have ended; returns how many sentences went on then, or later.
+  int wait_for(int steps) const {
+    while (seen_->number - 1 < steps && seen_->live_count > 0) {
+      const cudaError_t state = cudaStreamQuery(stream_);
+      CHECK(state == cudaSuccess || state == cudaErrorNotReady, "CUDA: ", cudaGetErrorString(state),
+            cuda::advice(state));
+    }
+    return seen_->live_count;
+  }
+
+  // A step for at least that many sentences. A smaller size is taken once it halves the work.
+  const cuda::Graph& captured_step(int live_count) {
+    const bool shrinks = launched_ > 0 && 2 * live_count <= captured_for_;
+    if (launched_ == 0 || shrinks) {
+      captured_for_ = std::min(bucket_of(live_count), limits_.batch);
+    }
+    const int m = candidates();
+    const StepKey key{captured_for_, beams_, kind_of(search_), m};
+    auto found = graphs_.find(key);
+    if (found == graphs_.end()) {
+      CUDA_CHECK(cudaStreamSynchronize(stream_));  // a rehearsal writes where steps do
+      auto rehearsal = stream(true);
+      one_step(rehearsal, captured_for_);
+      found = graphs_
+                  .emplace(key, cuda::Graph::capture([&](cudaStream_t recorder) {
+                             cuda::Stream recording(recorder, device_, matmul_);
+                             one_step(recording, captured_for_);
+                           }))
+                  .first;
+    }
+    nodes_ = found->second.nodes();
+    return found->second;
+  }
+
+  int candidates() const {
+    return std::holds_alternative<Beam>(search_) ? beam_candidates(rules_, beams_) : 1;
+  }
+
+  void one_step(cuda::Stream& stream, int sentences) {
+    const StepRows rows{.now = w_.inputs.state,
+                        .ids = w_.inputs.ids,
+                        .at = w_.inputs.at,
+                        .live = w_.inputs.live,
+                        .slot_live = w_.inputs.live,
+                        .sentences = sentences,
+                        .beams = beams_};
+    const Norm due = decoder_layers(stream, spec_, weights_, w_, limits_, rows);
+    output_logits(stream, spec_, weights_, due, w_, rows.total());
+    select<T>(stream, {.kind = kind_of(search_),
+                       .logits = w_.logits,
+                       .rules = buffers_.rules,
+                       .eos = buffers_.ids[0],
+                       .banned = buffers_.ids[1],
+                       .forced_first = buffers_.ids[2],
+                       .forced_last = buffers_.ids[3],
+                       .first = w_.inputs.first,
+                       .items = w_.inputs.items,
+                       .now = w_.inputs.state,
+                       .seen = static_cast<StepState*>(seen_memory_.data()),
+                       .live = w_.inputs.live,
+                       .sums = w_.inputs.sums,
+                       .tokens = w_.tokens,
+                       .parents = w_.parents,
+                       .slots = w_.slots,
+                       .length = w_.inputs.length,
+                       .finished = w_.finished,
+                       .finished_count = w_.inputs.finished_count,
+                       .done = w_.inputs.done,
+                       .fault = w_.inputs.fault,
+                       .ids = w_.inputs.ids,
+                       .at = w_.inputs.at,
+                       .random_row = w_.inputs.random_row,
+                       .group_max = w_.group_max,
+                       .group_sum = w_.group_sum,
+                       .lse = w_.lse,
+                       .best = w_.best,
+                       .tickets = buffers_.tickets,
+                       .sentences = sentences,
+                       .beams = beams_,
+                       .m = candidates(),
+                       .vocab = spec_.decoder.vocab,
+                       .total_slots = limits_.rows(),
+                       .history = w_.history});
+  }
+
+  const ModelSpec spec_;
+  const ModelWeights weights_;
+  const cuda::Device device_;
+  cuda::Matmul matmul_;
+  cuda::Event ended_;  // of the work launched last
+  cuda::PinnedMemory seen_memory_;
+  volatile StepState* const seen_;  // how far the GPU has come
+  Limits limits_{};
+  Workspace<T> w_{};
+  CudaBuffers buffers_{};
+  cuda::PinnedMemory staging_, rules_memory_, host_tokens_, host_parents_, host_finished_;
+  Inputs host_inputs_{};
+  std::map<StepKey, cuda::Graph> graphs_;
+  std::set<std::pair<int, bool>> rehearsed_;
+  Rules rules_{};
+  Search search_;
+  cudaStream_t stream_ = nullptr;
+  int sentences_ = 0, beams_ = 0, launched_ = 0, captured_for_ = 0, nodes_ = 0;
+  bool started_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Session> make_cuda_session(const ModelSpec& spec, const ModelWeights& weights,
+                                           WeightKind kind, int device) {
+  cuda::Device::of(device);
+  const cuda::UseDevice use(device);
+  switch (kind) {
+    case WeightKind::float32:
+      return std::make_unique<CudaSession<float>>(spec, weights, device);
+    case WeightKind::float16:
+      return std::make_unique<CudaSession<cuda::half>>(spec, weights, device);
+    case WeightKind::bfloat16:
+      return std::make_unique<CudaSession<cuda::bfloat16>>(spec, weights, device);
+  }
+  throw Error("these weights have no CUDA engine");
+}
+
+}  // namespace decoding
