@@ -106,7 +106,9 @@ def ninja_file(target: Path, build: Path, cuda: Cuda | None) -> str:
     libraries = ""
     if cuda is not None:
         includes.append(cuda.folder("cuda_runtime_api.h"))
-        libraries = f'-L"{cuda.folder("libcudart_static.a")}" -Wl,--exclude-libs,ALL -lcudart_static -ldl -lrt'
+        # Its own copy of CUDA's runtime, unseen by torch's.
+        folder = cuda.folder("libcudart_static.a")
+        libraries = f'-Wl,--exclude-libs,ALL -L"{folder}" -lcudart_static -ldl -lrt'
     lines = [
         f"cxx = {os.environ.get('CXX', 'g++')}",
         f"flags = {FLAGS} " + " ".join(f'-I"{path}"' for path in includes),
