@@ -11,38 +11,37 @@ namespace decoding::cuda {
 // memory is visible.
 __device__ __forceinline__ void meet_cluster() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;\n "
-               "barrier.cluster.wait.acquire.aligned;" ::
-                   : "memory");
+  asm volatile(
+      "barrier.cluster.arrive.release.aligned;\n "
+      "barrier.cluster.wait.acquire.aligned;" ::
+          : "memory");
 #endif
 }
 
 // What lies at this place of the shared memory of another block.
-__device__ __forceinline__ float load_from_block(unsigned block,
-                                                 const float *from) {
+__device__ __forceinline__ float load_from_block(unsigned block, const float* from) {
   float value = 0.0f;
 #if __CUDA_ARCH__ >= 900
-  asm volatile("{\n .reg .b32 at;\n mapa.shared::cluster.u32 at, %1, %2;\n"
-               " ld.shared::cluster.f32 %0, [at];\n}"
-               : "=f"(value)
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))),
-                 "r"(block)
-               : "memory");
+  asm volatile(
+      "{\n .reg .b32 at;\n mapa.shared::cluster.u32 at, %1, %2;\n"
+      " ld.shared::cluster.f32 %0, [at];\n}"
+      : "=f"(value)
+      : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))), "r"(block)
+      : "memory");
 #endif
   return value;
 }
-__device__ __forceinline__ float4 load_from_block(unsigned block,
-                                                  const float4 *from) {
+__device__ __forceinline__ float4 load_from_block(unsigned block, const float4* from) {
   float4 values{};
 #if __CUDA_ARCH__ >= 900
-  asm volatile("{\n .reg .b32 at;\n mapa.shared::cluster.u32 at, %4, %5;\n"
-               " ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [at];\n}"
-               : "=f"(values.x), "=f"(values.y), "=f"(values.z), "=f"(values.w)
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))),
-                 "r"(block)
-               : "memory");
+  asm volatile(
+      "{\n .reg .b32 at;\n mapa.shared::cluster.u32 at, %4, %5;\n"
+      " ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [at];\n}"
+      : "=f"(values.x), "=f"(values.y), "=f"(values.z), "=f"(values.w)
+      : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))), "r"(block)
+      : "memory");
 #endif
   return values;
 }
 
-} // namespace decoding::cuda
+}  // namespace decoding::cuda
