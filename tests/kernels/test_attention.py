@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from decoding._C import kernels
-from tests.conftest import assert_same_bits, assert_within_torch, poison, random
+from tests.conftest import Place, assert_same_bits, assert_within_torch, poison, random
 
-DIMS = [1, 15, 16, 17, 64, 65, 80, 256]
+DIMS = [1, 8, 15, 16, 17, 32, 40, 64, 65, 80, 96, 128, 256]
 SHARED = [5, 0, 70, 33, 64]  # positions of each sentence
+NOWHERE = 1 << 30  # an index that nobody may follow
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None = None) -> Tensor:
@@ -27,84 +28,126 @@ def offsets_of(lengths: list[int]) -> Tensor:
     return torch.tensor([0, *lengths]).cumsum(0).int()
 
 
+def assert_equal(ours: Tensor, expected: Tensor) -> None:
+    """To the bit, in any type."""
+    assert_same_bits(ours.float().cpu(), expected.float().cpu())
+
+
 # Packed rows: the encoder, or the prompt.
 
 
 def packed_reference(qkv: Tensor, offsets: Tensor, scale: float, causal: bool) -> Tensor:
     y = torch.empty_like(qkv[:, 0])
     for begin, end in zip(offsets.tolist(), offsets[1:].tolist(), strict=False):
-        mask = torch.ones(end - begin, end - begin).tril().bool() if causal else None
+        mask = None
+        if causal:
+            mask = torch.ones(end - begin, end - begin, device=qkv.device).tril().bool()
         q, k, v = qkv[begin:end].unbind(1)
         y[begin:end] = attend(q, k, v, scale, mask)
     return y
 
 
 def packed_attention(
-    qkv: Tensor, offsets: Tensor, scale: float, causal: bool, *, isa: str, threads: int = 1
+    qkv: Tensor,
+    offsets: Tensor,
+    scale: float,
+    causal: bool,
+    *,
+    isa: str,
+    threads: int = 1,
+    longest: int = 0,
 ) -> Tensor:
-    y = poison(len(qkv), *qkv.shape[2:])
-    kernels.packed_attention(qkv, offsets, y, scale, causal, isa=isa, threads=threads)
+    y = poison(len(qkv), *qkv.shape[2:]).to(qkv)
+    kernels.packed_attention(
+        qkv, offsets, y, scale, causal, longest=longest, isa=isa, threads=threads
+    )
     return y
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("dim", DIMS)
-def test_packed_equals_torch(isa: str, dim: int, causal: bool) -> None:
-    lengths = [0, 1, 5, 0, 64, 65, 130, 0]
-    inputs = random(sum(lengths), 3, 2, dim), offsets_of(lengths), dim**-0.5, causal
-    y = packed_attention(*inputs, isa=isa, threads=2)
+def check_packed(place: Place, lengths: list[int], heads: int, dim: int, causal: bool) -> None:
+    qkv = random(sum(lengths), 3, heads, dim).to(place.device, place.dtype)
+    inputs = qkv, offsets_of(lengths).to(place.device), dim**-0.5, causal
+    y = packed_attention(*inputs, isa=place.isa, threads=2, longest=max(lengths))
     assert_within_torch(packed_reference, y, *inputs)
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_packed_with_large_scores(isa: str, causal: bool) -> None:
-    # The maximum changes from block to block, and some weights underflow.
-    lengths = [300, 17]
-    inputs = random(sum(lengths), 3, 1, 32) * 6, offsets_of(lengths), 1.0, causal
-    assert_within_torch(packed_reference, packed_attention(*inputs, isa=isa), *inputs)
+@pytest.mark.parametrize("dim", DIMS)
+def test_packed_equals_torch(place: Place, dim: int, causal: bool) -> None:
+    check_packed(place, [0, 1, 5, 0, 64, 65, 130, 0], 2, dim, causal)
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_packed_touches_only_its_sentences(isa: str, threads: int, causal: bool) -> None:
+def test_packed_of_all_lengths(place: Place, causal: bool) -> None:
+    check_packed(place, [1, 2, 31, 32, 33, 63, 64, 65, 127, 200, 513, 1100], 2, 64, causal)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dim", [32, 64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_packed_of_many_heads(dtype: torch.dtype, dim: int, causal: bool) -> None:
+    """A GPU takes larger tiles where there is much to do."""
+    check_packed(Place("cuda", dtype), [130, 1, 64, 17, 97, 33, 300, 128], 64, dim, causal)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_packed_with_large_scores(place: Place, causal: bool) -> None:
+    # The maximum changes from block to block, and some weights underflow.
+    lengths = [300, 17]
+    qkv = (random(sum(lengths), 3, 1, 32) * 6).to(place.device, place.dtype)
+    inputs = qkv, offsets_of(lengths).to(place.device), 1.0, causal
+    assert_within_torch(packed_reference, packed_attention(*inputs, isa=place.isa), *inputs)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dim", [17, 24])
+def test_packed_touches_only_its_sentences(
+    place: Place, threads: int, dim: int, causal: bool
+) -> None:
     lengths = [7, 0, 70, 1]
-    inner = random(sum(lengths), 3, 2, 24)
-    expected = packed_attention(inner, offsets_of(lengths), 0.2, causal, isa=isa)
-    qkv = torch.cat([poison(3, 3, 2, 24), inner, poison(2, 3, 2, 24)])
-    y = packed_attention(qkv, offsets_of(lengths) + 3, 0.2, causal, isa=isa, threads=threads)
-    assert_same_bits(y[3:-2], expected)
+    inner = random(sum(lengths), 3, 2, dim)
+    offsets = offsets_of(lengths).to(place.device)
+    qkv = torch.cat([poison(3, 3, 2, dim), inner, poison(2, 3, 2, dim)])
+    inner, qkv = inner.to(place.device, place.dtype), qkv.to(place.device, place.dtype)
+    expected = packed_attention(inner, offsets, 0.2, causal, isa=place.isa)
+    y = packed_attention(qkv, offsets + 3, 0.2, causal, isa=place.isa, threads=threads)
+    assert_equal(y[3:-2], expected)
     assert y[:3].isnan().all() and y[-2:].isnan().all()
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_packed_sentence_does_not_depend_on_its_batch(
-    isa: str, threads: int, causal: bool
+    place: Place, threads: int, causal: bool
 ) -> None:
     lengths = [3, 150, 0, 64, 1, 33, 100]
-    offsets = offsets_of(lengths)
-    qkv = random(sum(lengths), 3, 3, 40)
-    together = packed_attention(qkv, offsets, 0.2, causal, isa=isa, threads=threads)
+    offsets = offsets_of(lengths).to(place.device)
+    qkv = random(sum(lengths), 3, 3, 40).to(place.device, place.dtype)
+    together = packed_attention(qkv, offsets, 0.2, causal, isa=place.isa, threads=threads)
     for begin, end in zip(offsets.tolist(), offsets[1:].tolist(), strict=False):
-        alone = packed_attention(
-            qkv[begin:end].contiguous(), offsets_of([end - begin]), 0.2, causal, isa=isa
-        )
-        assert_same_bits(together[begin:end], alone, f"rows {begin} to {end}")
+        own = offsets_of([end - begin]).to(place.device)
+        alone = packed_attention(qkv[begin:end].contiguous(), own, 0.2, causal, isa=place.isa)
+        assert_equal(together[begin:end], alone)
 
 
-def test_nothing_packed(isa: str, threads: int) -> None:
-    y = packed_attention(poison(2, 3, 1, 8), offsets_of([]), 1.0, False, isa=isa, threads=threads)
+def test_nothing_packed(place: Place, threads: int) -> None:
+    qkv = poison(2, 3, 1, 8).to(place.device, place.dtype)
+    offsets = offsets_of([]).to(place.device)
+    y = packed_attention(qkv, offsets, 1.0, False, isa=place.isa, threads=threads)
     assert y.isnan().all()
 
 
 # Shared keys and values.
 
 
+@pytest.mark.parametrize("dim", [17, 32])
 @pytest.mark.parametrize("tokens", [0, 1, 5])
-def test_store_shared(isa: str, threads: int, tokens: int) -> None:
-    kv = random(tokens, 2, 3, 17)
-    shared_k, shared_v = poison(3, 9, 17), poison(3, 9, 17)
-    kernels.store_shared(kv, shared_k, shared_v, isa=isa, threads=threads)
+def test_store_shared(place: Place, threads: int, tokens: int, dim: int) -> None:
+    kv = random(tokens, 2, 3, dim).to(place.device, place.dtype)
+    shared_k, shared_v = (poison(3, 9, dim).to(kv) for _ in range(2))
+    kernels.store_shared(kv, shared_k, shared_v, isa=place.isa, threads=threads)
     for part, shared in enumerate((shared_k, shared_v)):
-        assert_same_bits(shared[:, :tokens], kv[:, part].transpose(0, 1))
+        assert_equal(shared[:, :tokens], kv[:, part].transpose(0, 1))
         assert shared[:, tokens:].isnan().all()
 
 
@@ -123,7 +166,7 @@ class Shared(NamedTuple):
 class History(NamedTuple):
     k: Tensor  # [slots, N, target, D]
     v: Tensor
-    slots: Tensor  # [slots, target]
+    slots: Tensor  # [2, slots, target]
     position: int  # of the new token
 
 
@@ -131,55 +174,74 @@ class Step:
     """One decoding step of the sentences `live`, with everything that is not theirs poisoned.
 
     shared: shared positions of each sentence, or None; position: of the new token, or None
-    without history.
+    without history; behind: sentences at the end that a captured step has room for, but that are
+    finished; number: of the step.
     """
 
     heads, sentences, scale = 3, 5, 0.2
 
     def __init__(
-        self, live: list[int], beams: int, dim: int, shared: list[int] | None, position: int | None
+        self,
+        live: list[int],
+        beams: int,
+        dim: int,
+        shared: list[int] | None,
+        position: int | None,
+        place: Place,
+        behind: int = 0,
+        number: int = 7,
     ) -> None:
-        self.live, self.beams, self.dim = live, beams, dim
+        self.live, self.beams, self.dim, self.place = live, beams, dim, place
+        self.behind, self.number = behind, number
         self.row_slots = [i * beams + j for i in live for j in range(beams)]
         parts = 1 if position is None else 3
         # Drawn for all sentences, so that a sentence has the same numbers in every batch.
-        self.qkv = random(self.sentences * beams, parts, self.heads, dim, seed=1)[self.row_slots]
+        qkv = random(self.sentences * beams, parts, self.heads, dim, seed=1)[self.row_slots]
+        self.qkv = self.put(torch.cat([qkv, poison(behind * beams, *qkv.shape[1:])]))
         self.shared = None if shared is None else self.make_shared(offsets_of(shared))
         self.history = None if position is None else self.make_history(position)
 
+    def put(self, tensor: Tensor) -> Tensor:
+        """Where the step runs, and in its type."""
+        dtype = self.place.dtype if tensor.is_floating_point() else tensor.dtype
+        return tensor.to(self.place.device, dtype)
+
     def make_shared(self, offsets: Tensor) -> Shared:
-        shared = Shared(
-            poison(self.heads, 200, self.dim), poison(self.heads, 200, self.dim), offsets
-        )
-        keys, values = random(2, self.heads, 200, self.dim, seed=2)
-        for own in map(shared.of, self.live):
-            shared.k[:, own], shared.v[:, own] = keys[:, own], values[:, own]
-        return shared
+        capacity = int(offsets[-1]) + 3
+        k, v = (poison(self.heads, capacity, self.dim) for _ in range(2))
+        keys, values = random(2, self.heads, capacity, self.dim, seed=2)
+        for own in (slice(int(offsets[i]), int(offsets[i + 1])) for i in self.live):
+            k[:, own], v[:, own] = keys[:, own], values[:, own]
+        return Shared(self.put(k), self.put(v), self.put(offsets))
 
     def make_history(self, position: int) -> History:
         """The beams of a sentence have exchanged their pasts at every position."""
-        slots, target = self.sentences * self.beams, 80
-        size = slots, self.heads, target, self.dim
-        nowhere = torch.full((slots, target), 1 << 30, dtype=torch.int32)
-        history = History(poison(*size), poison(*size), nowhere, position)
-        keys, values = random(2, *size, seed=3)
+        slots, target = self.sentences * self.beams, max(80, position + 2)
+        k, v = (poison(slots, self.heads, target, self.dim) for _ in range(2))
+        tables = torch.full((2, slots, target), NOWHERE, dtype=torch.int32)
+        keys, values = random(2, slots, self.heads, target, self.dim, seed=3)
         exchanged = torch.randint(
             self.beams, (slots, target), generator=torch.Generator().manual_seed(4)
         )
+        at = torch.arange(position)
         for slot in self.row_slots:
-            for at in range(position):
-                holder = slot // self.beams * self.beams + int(exchanged[slot, at])
-                history.slots[slot, at] = holder
-                history.k[holder, :, at] = keys[holder, :, at]
-                history.v[holder, :, at] = values[holder, :, at]
-        return history
+            holders = slot // self.beams * self.beams + exchanged[slot, :position]
+            tables[self.number % 2, slot, :position] = holders.int()
+            k[holders, :, at], v[holders, :, at] = keys[holders, :, at], values[holders, :, at]
+        return History(self.put(k), self.put(v), self.put(tables), position)
 
-    def run(self, isa: str, threads: int = 1) -> Tensor:
-        y = poison(len(self.row_slots), self.heads, self.dim)
+    def run(self, threads: int = 1) -> Tensor:
+        y = self.put(poison(len(self.qkv), self.heads, self.dim))
         shared, history = self.shared, self.history
+        live = torch.tensor(self.live + [NOWHERE] * self.behind, dtype=torch.int32)
+        position = NOWHERE if history is None else history.position
+        now = torch.tensor([self.number, position, len(self.live)], dtype=torch.int32)
+        live, now = self.put(live), self.put(now)
+        if self.place.device == "cuda":
+            torch.cuda.synchronize()  # a kernel may read such things before the last one has ended
         kernels.decode_attention(
             self.qkv,
-            torch.tensor(self.live, dtype=torch.int32),
+            live,
             y,
             self.scale,
             self.beams,
@@ -189,69 +251,113 @@ class Step:
             self_k=history and history.k,
             self_v=history and history.v,
             slots=history and history.slots,
-            position=history.position if history else 0,
-            isa=isa,
+            now=now,
+            isa=self.place.isa,
             threads=threads,
         )
         return y
 
     def check(self, y: Tensor) -> None:
         """Against keys and values that are gathered the slow way."""
-        for row, slot in enumerate(self.row_slots):
-            keys: list[Tensor] = []
-            values: list[Tensor] = []
-            if self.shared is not None:
-                own = self.shared.of(slot // self.beams)
-                keys += self.shared.k[:, own].unbind(1)
-                values += self.shared.v[:, own].unbind(1)
-            if self.history is not None:
-                for at, holder in enumerate(self.history.slots[slot, : self.history.position]):
-                    keys.append(self.history.k[holder, :, at])
-                    values.append(self.history.v[holder, :, at])
-                keys.append(self.qkv[row, 1])
-                values.append(self.qkv[row, 2])
-            inputs = self.qkv[row, :1], torch.stack(keys), torch.stack(values), self.scale
-            assert_within_torch(attend, y[row : row + 1], *inputs)
+        rows = len(self.row_slots)
+        gathered = [part for row in range(rows) for part in self.gather(row)]
+        assert_within_torch(decode_reference, y[:rows], self.qkv[:rows, 0], self.scale, *gathered)
+        assert y[rows:].isnan().all()
+
+    def gather(self, row: int) -> tuple[Tensor, Tensor]:
+        """All keys, [positions, N, D], and values that a row attends to."""
+        slot = self.row_slots[row]
+        keys: list[Tensor] = []
+        values: list[Tensor] = []
+        if self.shared is not None:
+            own = self.shared.of(slot // self.beams)
+            keys.append(self.shared.k[:, own].transpose(0, 1))
+            values.append(self.shared.v[:, own].transpose(0, 1))
+        if self.history is not None:
+            at = torch.arange(self.history.position, device=self.place.device)
+            holders = self.history.slots[self.number % 2, slot, : self.history.position]
+            keys += [self.history.k[holders, :, at], self.qkv[row, 1][None]]
+            values += [self.history.v[holders, :, at], self.qkv[row, 2][None]]
+        return torch.cat(keys), torch.cat(values)
+
+
+def decode_reference(q: Tensor, scale: float, *gathered: Tensor) -> Tensor:
+    """gathered: keys and values of row 0, keys and values of row 1, ..."""
+    rows = zip(q, gathered[::2], gathered[1::2], strict=True)
+    return torch.cat([attend(q[None], k, v, scale) for q, k, v in rows])
 
 
 @pytest.mark.parametrize("dim", DIMS)
-@pytest.mark.parametrize("beams", [1, 3])
-def test_decode_equals_torch(isa: str, beams: int, dim: int) -> None:
-    step = Step([3, 0, 4], beams, dim, [5, 0, 9, 33, 64], 37)
-    step.check(step.run(isa, threads=2))
+@pytest.mark.parametrize("beams", [1, 2, 3])
+def test_decode_equals_torch(place: Place, beams: int, dim: int) -> None:
+    step = Step([3, 0, 4], beams, dim, [5, 0, 9, 33, 64], 37, place)
+    step.check(step.run(threads=2))
 
 
 @pytest.mark.parametrize("beams", [1, 4, 8, 9, 19])
-def test_cross_attention_equals_torch(isa: str, beams: int) -> None:
-    step = Step([0, 2, 1], beams, 64, [1, 32, 100, 3, 3], None)
-    step.check(step.run(isa))
+def test_cross_attention_equals_torch(place: Place, beams: int) -> None:
+    step = Step([0, 2, 1], beams, 64, [1, 32, 100, 3, 3], None, place)
+    step.check(step.run())
 
 
+@pytest.mark.parametrize("beams", [1, 4, 5, 12])
 @pytest.mark.parametrize("position", [0, 1, 15, 31, 32, 33, 79])
-def test_history_equals_torch(isa: str, position: int) -> None:
-    step = Step([4, 1], 4, 64, None, position)
-    step.check(step.run(isa))
+def test_history_equals_torch(place: Place, position: int, beams: int) -> None:
+    step = Step([4, 1], beams, 64, None, position, place)
+    step.check(step.run())
 
 
-def test_a_sentence_may_share_nothing(isa: str) -> None:
-    step = Step([0, 1, 2], 2, 16, [0, 40, 0, 0, 0], 3)
-    step.check(step.run(isa))
+@pytest.mark.parametrize(
+    ("shared", "position"),
+    [([600, 0, 1, 513, 2500], None), ([0, 0, 2, 511, 300], 400), (None, 1500)],
+)
+@pytest.mark.parametrize("beams", [1, 2, 5])
+def test_long_histories_equal_torch(
+    place: Place, beams: int, shared: list[int] | None, position: int | None
+) -> None:
+    """A GPU splits them over blocks, as many as each needs."""
+    step = Step([4, 2, 3], beams, 64, shared, position, place)
+    step.check(step.run(threads=3))
 
 
-def test_a_sentence_without_anything_gives_zero(isa: str) -> None:
-    step = Step([0, 1], 2, 16, [0, 1, 0, 0, 0], None)
-    assert_same_bits(step.run(isa)[:2], torch.zeros(2, 3, 16))
+def test_a_sentence_may_share_nothing(place: Place) -> None:
+    step = Step([0, 1, 2], 2, 16, [0, 40, 0, 0, 0], 3, place)
+    step.check(step.run())
 
 
-def test_decode_writes_its_own_keys_and_nothing_else(isa: str, threads: int) -> None:
-    step = Step([2, 0], 3, 17, None, 5)
+def test_a_sentence_without_anything_gives_zero(place: Place) -> None:
+    step = Step([0, 1], 2, 16, [0, 1, 0, 0, 0], None, place)
+    assert_equal(step.run()[:2], torch.zeros(2, 3, 16))
+
+
+@pytest.mark.parametrize(("shared", "position"), [(SHARED, None), (SHARED, 9), (None, 300)])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_finished_sentences_are_left_alone(
+    place: Place, beams: int, shared: list[int] | None, position: int | None
+) -> None:
+    step = Step([2, 0], beams, 64, shared, position, place, behind=2)
+    step.check(step.run(threads=2))
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_step_reads_its_own_table(place: Place, number: int) -> None:
+    step = Step([3, 1], 3, 32, None, 40, place, number=number)
+    step.check(step.run())
+
+
+@pytest.mark.parametrize(("dim", "position"), [(17, 5), (64, 0), (64, 5), (128, 700)])
+def test_decode_writes_its_own_keys_and_nothing_else(
+    place: Place, threads: int, dim: int, position: int
+) -> None:
+    step = Step([2, 0], 3, dim, None, position, place, behind=1)
     assert step.history is not None
     expected_k, expected_v = step.history.k.clone(), step.history.v.clone()
-    expected_k[step.row_slots, :, 5] = step.qkv[:, 1]
-    expected_v[step.row_slots, :, 5] = step.qkv[:, 2]
-    step.run(isa, threads)
-    assert_same_bits(step.history.k, expected_k)
-    assert_same_bits(step.history.v, expected_v)
+    rows = len(step.row_slots)
+    expected_k[step.row_slots, :, position] = step.qkv[:rows, 1]
+    expected_v[step.row_slots, :, position] = step.qkv[:rows, 2]
+    step.run(threads)
+    assert_equal(step.history.k, expected_k)
+    assert_equal(step.history.v, expected_v)
 
 
 @pytest.mark.parametrize(
@@ -261,18 +367,15 @@ def test_decode_writes_its_own_keys_and_nothing_else(isa: str, threads: int) -> 
 def test_a_row_does_not_depend_on_its_batch(
     isa: str, beams: int, position: int | None, shared: list[int] | None
 ) -> None:
+    """A GPU gives few rows more threads each, and may add up in another order."""
     live = [3, 0, 4, 2]
-    alone = torch.cat([_alone(i, beams, shared, position, isa) for i in live])
+    alone = torch.cat([Step([i], beams, 40, shared, position, Place(isa)).run() for i in live])
     for threads in (1, 2, 3, 7):
-        together = Step(live, beams, 40, shared, position).run(isa, threads)
+        together = Step(live, beams, 40, shared, position, Place(isa)).run(threads)
         assert_same_bits(together, alone, f"{threads} threads")
 
 
-def _alone(
-    sentence: int, beams: int, shared: list[int] | None, position: int | None, isa: str
-) -> Tensor:
-    return Step([sentence], beams, 40, shared, position).run(isa)
-
-
-def test_no_live_sentence(isa: str, threads: int) -> None:
-    assert Step([], 4, 64, [1, 1, 1, 1, 1], 3).run(isa, threads).shape == (0, 3, 64)
+def test_no_live_sentence(place: Place, threads: int) -> None:
+    step = Step([], 4, 64, [1, 1, 1, 1, 1], 3, place)
+    assert step.run(threads).shape == (0, 3, 64)
+    assert Step([], 4, 64, [1, 1, 1, 1, 1], 3, place, behind=2).run(threads).isnan().all()

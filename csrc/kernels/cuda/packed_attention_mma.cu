@@ -1,0 +1,282 @@
+// FlashAttention-2's tiling (Dao 2023) on packed rows. A block has 4 warps and the queries of one
+// sentence and head that these hold in registers, 16 or 32 each; tiles of 64 keys and values pass
+// by in shared memory, the next one on its way while the present one is worked on. Scores stay in
+// the registers where the product leaves them: rounded to T, they are the first operand of the
+// product with the values.
+//
+// A quad of lanes holds a row: lane t of it the columns 2t and 2t + 1 of every 8. Half h of a
+// product's registers is row g + 8h of its 16 (fused_linear_mma.cuh).
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cuda/fused_linear_mma.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/online_softmax.cuh"
+#include "kernels/cuda/packed_attention.cuh"
+#include "kernels/cuda/vector.cuh"
+
+namespace decoding {
+namespace cuda {
+namespace {
+
+constexpr int kKeys = 64;  // of a tile
+constexpr int kWarps = 4, kThreads = kWarps * kWarp;
+
+// Like load_matrices, each transposed.
+__device__ __forceinline__ void load_transposed(uint32_t (&to)[4], uint32_t shared_address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(shared_address)
+               : "memory");
+}
+
+// Rows of `dim` elements in shared memory. They are 16 bytes apart from a multiple of 128, so that
+// the 8 rows of a matrix lie in different banks.
+template <typename T, int dim>
+struct Rows {
+  static constexpr int stride = dim + 8;  // elements
+  uint32_t address;
+
+  __device__ uint32_t at(int row, int column) const {
+    return address + (row * stride + column) * sizeof(T);
+  }
+  __device__ Rows from(int row) const { return {at(row, 0)}; }
+
+  // The lane's address for four 8x8 matrices that make a square of 16 from (row, column) on:
+  // by_rows has the lower left one second, by_columns the upper right one.
+  __device__ uint32_t by_rows(int row, int column) const {
+    const int lane = threadIdx.x % kWarp;
+    return at(row + lane % 16, column + lane / 16 * 8);
+  }
+  __device__ uint32_t by_columns(int row, int column) const {
+    const int lane = threadIdx.x % kWarp;
+    return at(row + lane / 16 * 8 + lane % 8, column + lane / 8 % 2 * 8);
+  }
+
+  // Starts to copy `count` rows of a sentence from its row `begin` on; zeros from `length` and from
+  // head_dim on.
+  __device__ void request(const T* source, int count, int begin, int length, int source_stride,
+                          int head_dim) const {
+    constexpr int kPieces = dim / 8;
+    for (int i = threadIdx.x; i < count * kPieces; i += kThreads) {
+      const int row = i / kPieces, d = i % kPieces * 8;
+      const bool inside = begin + row < length && d < head_dim;
+      const int64_t offset = inside ? static_cast<int64_t>(begin + row) * source_stride + d : 0;
+      copy_async(at(row, d), source + offset, inside);
+    }
+  }
+};
+
+// The 16 queries of one product, and what was attended to so far.
+template <typename T, int dim>
+struct Queries {
+  uint32_t q[dim / 16][4];
+  float sums[dim / 8][4] = {};
+  float maxima[2] = {kNoScore, kNoScore}, totals[2] = {};  // of rows g, g + 8
+
+  __device__ __forceinline__ void load(Rows<T, dim> rows) {
+#pragma unroll
+    for (int d = 0; d < dim / 16; ++d) load_matrices(q[d], rows.by_rows(0, d * 16));
+  }
+
+  // Turns scores into weights, for which everything so far is rescaled.
+  __device__ __forceinline__ void weigh(float (&scores)[kKeys / 8][4], float scale) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float top = maxima[h];
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) {
+        top = fmaxf(top, fmaxf(scores[n][2 * h], scores[n][2 * h + 1]));
+      }
+      top = warp_max<4>(top);
+      const float subtrahend = reference(top) * scale;
+      const float factor = power_of_two(maxima[h] * scale - subtrahend);
+      maxima[h] = top;
+      totals[h] *= factor;
+#pragma unroll
+      for (int d = 0; d < dim / 8; ++d) sums[d][2 * h] *= factor, sums[d][2 * h + 1] *= factor;
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+        for (int c = 2 * h; c < 2 * h + 2; ++c) {
+          scores[n][c] = power_of_two(fmaf(scores[n][c], scale, -subtrahend));
+          totals[h] += scores[n][c];
+        }
+      }
+    }
+  }
+
+  // Puts the results where the queries came from, as T.
+  __device__ __forceinline__ void store(Rows<T, dim> rows) {
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float normaliser = 1.0f / warp_sum<4>(totals[h]);
+#pragma unroll
+      for (int d = 0; d < dim / 8; ++d) {
+        const uint32_t pair =
+            pack<T>(make_float2(sums[d][2 * h] * normaliser, sums[d][2 * h + 1] * normaliser));
+        asm volatile(
+            "st.shared.u32 [%0], %1;" ::"r"(rows.at(lane / 4 + 8 * h, d * 8 + lane % 4 * 2)),
+            "r"(pair)
+            : "memory");
+      }
+    }
+  }
+};
+
+// Sees: whether query `row` (of the 16) may look at key `column` (of the tile).
+template <typename Sees>
+__device__ __forceinline__ void mask(float (&scores)[kKeys / 8][4], Sees&& sees) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int row = lane / 4 + c / 2 * 8, column = n * 8 + lane % 4 * 2 + c % 2;
+      if (!sees(row, column)) scores[n][c] = kNoScore;
+    }
+  }
+}
+
+// squares: of 16 queries, per warp.
+template <typename T, int dim, int squares>
+__device__ __forceinline__ void attend(Queries<T, dim> (&queries)[squares], Rows<T, dim> k,
+                                       Rows<T, dim> v, const PackedAttentionParams<T>& p, int query,
+                                       int key, int length) {
+  float scores[squares][kKeys / 8][4] = {};
+#pragma unroll
+  for (int d = 0; d < dim / 16; ++d) {
+#pragma unroll
+    for (int n = 0; n < kKeys / 16; ++n) {
+      uint32_t b[4];
+      load_matrices(b, k.by_columns(n * 16, d * 16));
+#pragma unroll
+      for (int s = 0; s < squares; ++s) {
+        const auto& a = queries[s].q[d];
+        multiply_add<T>(scores[s][2 * n], a[0], a[1], a[2], a[3], b[0], b[1]);
+        multiply_add<T>(scores[s][2 * n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+      }
+    }
+  }
+#pragma unroll
+  for (int s = 0; s < squares; ++s) {
+    const int first = query + s * 16;
+    if (key + kKeys > length || (p.causal && key + kKeys - 1 > first)) {
+      mask(scores[s], [&](int row, int column) {
+        return key + column < length && (!p.causal || key + column <= first + row);
+      });
+    }
+    queries[s].weigh(scores[s], p.scale * kLog2e);
+  }
+#pragma unroll
+  for (int n = 0; n < kKeys / 16; ++n) {
+    uint32_t a[squares][4];
+#pragma unroll
+    for (int s = 0; s < squares; ++s) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* pair = &scores[s][2 * n + i / 2][i % 2 * 2];
+        a[s][i] = pack<T>(make_float2(pair[0], pair[1]));
+      }
+    }
+#pragma unroll
+    for (int d = 0; d < dim / 16; ++d) {
+      uint32_t b[4];
+      load_transposed(b, v.by_rows(n * 16, d * 16));
+#pragma unroll
+      for (int s = 0; s < squares; ++s) {
+        multiply_add<T>(queries[s].sums[2 * d], a[s][0], a[s][1], a[s][2], a[s][3], b[0], b[1]);
+        multiply_add<T>(queries[s].sums[2 * d + 1], a[s][0], a[s][1], a[s][2], a[s][3], b[2], b[3]);
+      }
+    }
+  }
+}
+
+template <typename T, int dim, int squares>
+__global__ void __launch_bounds__(kThreads)
+    packed_attention_kernel(const PackedAttentionParams<T> p) {
+  constexpr int kPerWarp = 16 * squares, kQueries = kPerWarp * kWarps;
+  static_assert(kQueries <= 2 * kKeys);
+  extern __shared__ __align__(16) char memory[];  // twice a tile of keys and a tile of values
+  const Rows<T, dim> rows{static_cast<uint32_t>(__cvta_generic_to_shared(memory))};
+  const Sentence sentence(p, kQueries);
+  const int length = sentence.length, begin = sentence.begin;
+  wait_for_previous();
+  let_next_start();
+  if (begin >= length) return;
+
+  const T *k = sentence.of(p.k, p), *v = sentence.of(p.v, p);
+  const auto keys = [&](int i) { return rows.from(i % 2 * 2 * kKeys); };
+  const auto values = [&](int i) { return rows.from(i % 2 * 2 * kKeys + kKeys); };
+  const auto request = [&](int i) {
+    keys(i).request(k, kKeys, i * kKeys, length, p.stride, p.head_dim);
+    values(i).request(v, kKeys, i * kKeys, length, p.stride, p.head_dim);
+    close_copies();
+  };
+  // The queries come where the second tile will be.
+  keys(1).request(sentence.of(p.q, p), kQueries, begin, length, p.stride, p.head_dim);
+  close_copies();
+  request(0);
+  wait_for_copies<1>();
+  __syncthreads();
+  const int own = threadIdx.x / kWarp * kPerWarp;  // the warp's first query in the block
+  Queries<T, dim> queries[squares];
+#pragma unroll
+  for (int s = 0; s < squares; ++s) queries[s].load(keys(1).from(own + s * 16));
+
+  const int query = begin + own, last = query + kPerWarp - 1;
+  const int reach = p.causal ? min(length, begin + kQueries) : length;
+  for (int i = 0; i * kKeys < reach; ++i) {
+    wait_for_copies<0>();
+    __syncthreads();  // the tile is there, and nobody needs the one before
+    if ((i + 1) * kKeys < reach) request(i + 1);
+    const bool idle = query >= length || (p.causal && i * kKeys > last);
+    if (!idle) attend(queries, keys(i), values(i), p, query, i * kKeys, length);
+  }
+  __syncthreads();
+  const Rows<T, dim> results = rows.from(own);
+#pragma unroll
+  for (int s = 0; s < squares; ++s) queries[s].store(results.from(s * 16));
+  __syncwarp();
+  constexpr int kPieces = dim / 8;
+  for (int i = threadIdx.x % kWarp; i < kPerWarp * kPieces; i += kWarp) {
+    const int row = i / kPieces, d = i % kPieces * 8;
+    if (query + row >= length || d >= p.head_dim) continue;
+    T* to = p.y + ((sentence.row + query + row) * p.heads + sentence.head) * p.head_dim + d;
+    const T* from = reinterpret_cast<const T*>(memory) + (own + row) * Rows<T, dim>::stride + d;
+    Vector<T>::load(from).store(to);
+  }
+}
+
+template <typename T, int dim, int squares>
+void start(Stream& stream, const PackedAttentionParams<T>& p) {
+  constexpr int kQueries = 16 * squares * kWarps;
+  const dim3 grid(p.heads, p.sentences, (p.longest + kQueries - 1) / kQueries);
+  launch(stream, packed_attention_kernel<T, dim, squares>, grid, kThreads,
+         4 * kKeys * Rows<T, dim>::stride * sizeof(T), p);
+}
+
+}  // namespace
+
+template <typename T>
+void attend_with_tensor_cores(Stream& stream, const PackedAttentionParams<T>& p) {
+  // Twice the queries read keys and values half as often, where there are blocks enough.
+  const int64_t blocks = static_cast<int64_t>(p.heads) * p.sentences * ((p.longest + 127) / 128);
+  const bool many = blocks > 4 * stream.device().multiprocessors;
+  if (p.head_dim <= 32) {
+    many ? start<T, 32, 2>(stream, p) : start<T, 32, 1>(stream, p);
+  } else if (p.head_dim <= 64) {
+    many ? start<T, 64, 2>(stream, p) : start<T, 64, 1>(stream, p);
+  } else if (p.head_dim <= 96) {
+    start<T, 96, 1>(stream, p);
+  } else {
+    start<T, 128, 1>(stream, p);
+  }
+}
+
+template void attend_with_tensor_cores(Stream&, const PackedAttentionParams<half>&);
+template void attend_with_tensor_cores(Stream&, const PackedAttentionParams<bfloat16>&);
+
+}  // namespace cuda
+}  // namespace decoding
