@@ -88,7 +88,7 @@ void bind_fused_linear(py::module_& kernels) {
   };
   const auto def = [&](const char* name, auto function, const char* doc) {
     kernels.def(name, function, doc, py::arg("x"), py::arg("weight"), py::arg("bias"),
-                py::arg("residual"), py::arg("y"), py::arg("activation"), py::kw_only(),
+                py::arg("residual"), py::arg("y"), py::arg("activation"),
                 py::arg("gamma") = py::none(), py::arg("beta") = py::none(),
                 py::arg("normed") = py::none(), py::arg("eps") = 1e-5f, py::arg("variant") = 0);
   };

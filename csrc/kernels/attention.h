@@ -69,7 +69,7 @@ struct DecodeAttentionParams {
   T* self_k = nullptr;                      // [slots, N, target, D]
   T* self_v = nullptr;                      // [slots, N, target, D]
   const int32_t* slots = nullptr;  // [2, total_slots, target]: slot that holds a position of a row
-  const int32_t* live;             // [live_count], sentence ids
+  const int32_t* live;             // [sentences], sentence ids, of which live_count count
   T* y;                            // [sentences * beams, N, D], contiguous
   float* partial = nullptr;        // CUDA: [partial_size(heads, head_dim, beams)], scratch
   int32_t* tickets = nullptr;      // CUDA: [kTickets], 0 before and after
