@@ -89,8 +89,7 @@ void bind_decode_attention(py::module_& kernels) {
       "decode_attention",
       [](object qkv, object live, object y, float scale, int beams, object shared_k,
          object shared_v, object shared_offsets, object self_k, object self_v, object slots,
-         object now, const string& isa, int threads) {
-        object partial = py::none(), tickets = py::none();  // they live until the launch is queued
+         object now, object partial, object tickets, const string& isa, int threads) {
         run_kernel(
             y, isa, threads,
             [&]<typename T>(const Tensors& in) {
@@ -103,7 +102,7 @@ void bind_decode_attention(py::module_& kernels) {
               const int64_t target = history ? in.sizes(self_k, "self_k", 4)[2] : 0;
               const int64_t capacity = shared ? in.sizes(shared_k, "shared_k", 3)[1] : 0;
               const int64_t scratch = partial_size(heads, dim, beams);
-              if (in.on_cuda()) {
+              if (in.on_cuda() && partial.is_none()) {
                 partial = zeros(y, "float32", scratch);
                 tickets = zeros(y, "int32", kTickets);
               }
@@ -137,11 +136,12 @@ void bind_decode_attention(py::module_& kernels) {
             [](auto& stream, const auto& params) { decode_attention(stream, params); });
       },
       "qkv: [rows, 3, N, D], or [rows, 1, N, D], only q, where there is no history; now: number, "
-      "position, live_count",
+      "position, live_count; partial and tickets: CUDA's scratch, made where they are not given",
       py::arg("qkv"), py::arg("live"), py::arg("y"), py::arg("scale"), py::arg("beams"),
       py::kw_only(), py::arg("shared_k") = py::none(), py::arg("shared_v") = py::none(),
       py::arg("shared_offsets") = py::none(), py::arg("self_k") = py::none(),
-      py::arg("self_v") = py::none(), py::arg("slots") = py::none(), py::arg("now"), py::arg("isa"),
+      py::arg("self_v") = py::none(), py::arg("slots") = py::none(), py::arg("now"),
+      py::arg("partial") = py::none(), py::arg("tickets") = py::none(), py::arg("isa"),
       py::arg("threads"));
 }
 

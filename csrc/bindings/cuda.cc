@@ -130,7 +130,7 @@ SearchKind search_kind(const string& name) {
 }
 
 void run_select(const object& logits, const py::dict& state, const py::dict& rules,
-                const string& kind, int beams, int m) {
+                const string& kind, int beams, int m, bool upload) {
   on_cuda(logits, [&]<typename T>(cuda::Stream& stream) {
     const Tensors in(py::str(logits.attr("device")));
     const auto shape = in.sizes(logits, "logits", 2);
@@ -156,8 +156,10 @@ void run_select(const object& logits, const py::dict& state, const py::dict& rul
                              .length_penalty = number(1.0, "length_penalty"),
                              .early_stopping = number(EarlyStopping::no, "early_stopping")};
     void* device_rules = in.view(state["rules"], "rules").data<uint8_t>();
-    CUDA_CHECK(cudaMemcpyAsync(device_rules, &filled, sizeof(filled), cudaMemcpyHostToDevice,
-                               stream.handle()));
+    if (upload) {
+      CUDA_CHECK(cudaMemcpyAsync(device_rules, &filled, sizeof(filled), cudaMemcpyHostToDevice,
+                                 stream.handle()));
+    }
     const auto trellis = in.sizes(state["tokens"], "tokens", 2);
     const auto slots = in.sizes(state["slots"], "slots", 3);
     select<T>(stream, {.kind = search_kind(kind),
@@ -210,11 +212,13 @@ cuda::Stream current_stream(int device) {
 
 void bind_cuda(py::module_& kernels) {
   bind_fused_linear(kernels);
-  kernels.def("select", &run_select,
-              "One step from logits [sentences * beams, V], in place; `state` holds tensors named "
-              "as the fields of SelectParams, `rules` those of SelectRules and the lists of ids.",
-              py::arg("logits"), py::arg("state"), py::arg("rules"), py::arg("kind"), py::kw_only(),
-              py::arg("beams"), py::arg("m"));
+  kernels.def(
+      "select", &run_select,
+      "One step from logits [sentences * beams, V], in place; `state` holds tensors named "
+      "as the fields of SelectParams, `rules` those of SelectRules and the lists of ids; upload: "
+      "whether they go over, or are still there from a call before.",
+      py::arg("logits"), py::arg("state"), py::arg("rules"), py::arg("kind"), py::kw_only(),
+      py::arg("beams"), py::arg("m"), py::arg("upload") = true);
 }
 
 }  // namespace decoding
