@@ -9,6 +9,7 @@
 // form of gelu, and the residual as the matrix that it adds to. A kernel of our own does the rest.
 #include <algorithm>
 #include <bit>
+#include <vector>
 
 #include "kernels/cuda/fused_linear.h"
 #include "kernels/cuda/fused_linear_finish.cuh"
@@ -163,23 +164,28 @@ ProductKey key_of(const Matmul& matmul, const LinearParams<T>& p) {
           .bias = p.bias != nullptr,
           .residual = p.residual != nullptr,
           .whole = is_whole(matmul, p),
-          .rows = p.rows};
+          .rows = rows_bucket(p.rows)};
+}
+
+// What cuBLASLt proposes for all counts of rows that share a key with p's.
+template <typename T>
+std::vector<cublaslt::Algorithm> proposals(const Matmul& matmul, const LinearParams<T>& p,
+                                           int most) {
+  Product product = product_of(matmul, p);
+  product.rows = rows_bucket(p.rows);
+  return matmul.algorithms(product, most);
 }
 
 // The best way that is known, else the one that is best as a rule.
 template <typename T>
 Way choose(Stream& stream, const LinearParams<T>& p) {
   Matmul& matmul = stream.matmul();
-  ProductKey key = key_of(matmul, p);
+  const ProductKey key = key_of(matmul, p);
   const int own = fused_linear_variants(stream.device(), p);
-  const Way* known = matmul.tuning().find(key);
-  if (known != nullptr && known->variant < own) return *known;
+  const Tuned* known = matmul.tuning().find(key);
+  if (known != nullptr && known->way.variant < own) return known->way;
   if (p.rows <= kFewRows && own > 0) return {.variant = 0};
-  // For the next power of two, so that passes of any number of rows share what was found.
-  key.rows = static_cast<int>(std::bit_ceil(static_cast<unsigned>(p.rows)));
-  Product product = product_of(matmul, p);
-  product.rows = key.rows;
-  const auto algorithms = matmul.algorithms(product, 1);
+  const auto algorithms = proposals(matmul, p, 1);
   CHECK(!algorithms.empty(), "cuBLASLt has no algorithm for [", p.rows, ", ", key.inputs, "] x [",
         key.outputs, ", ", key.inputs, "]^T");
   const Way way{.algorithm = algorithms.front()};
@@ -188,17 +194,17 @@ Way choose(Stream& stream, const LinearParams<T>& p) {
 }
 
 template <typename T>
-void keep_narrow_bias(Stream& stream, const float* bias, int outputs) {
-  T* const narrow = static_cast<T*>(stream.matmul().make_narrow_bias(bias, outputs));
+void make_narrow_bias(Stream& stream, const float* bias, int outputs) {
+  T* const narrow = static_cast<T*>(stream.matmul().new_narrow_bias(bias, outputs));
   narrow_kernel<<<(outputs + 255) / 256, 256, 0, stream.handle()>>>(bias, narrow, outputs);
   CUDA_CHECK(cudaGetLastError());
+  CUDA_CHECK(cudaStreamSynchronize(stream.handle()));  // other streams will read it
 }
 
 template <typename T>
 std::vector<Way> all_ways(Stream& stream, const LinearParams<T>& p) {
   std::vector<Way> ways;
-  for (const auto& algorithm :
-       stream.matmul().algorithms(product_of(stream.matmul(), p), kAlgorithms)) {
+  for (const auto& algorithm : proposals(stream.matmul(), p, kAlgorithms)) {
     ways.push_back({.algorithm = algorithm});
   }
   const int own = p.rows <= kMostOwnRows ? fused_linear_variants(stream.device(), p) : 0;
@@ -238,12 +244,15 @@ template <typename T>
 void rehearse(Stream& stream, const LinearParams<T>& p) {
   const BesideCaptures beside;
   Matmul& matmul = stream.matmul();
-  if (sizeof(T) < sizeof(float) && p.bias != nullptr && has_epilogue(p)) {
-    keep_narrow_bias<T>(stream, p.bias, p.weight.outputs);
+  const bool narrow = sizeof(T) < sizeof(float) && p.bias != nullptr && has_epilogue(p);
+  if (narrow && matmul.narrow_bias(p.bias) == nullptr) {
+    make_narrow_bias<T>(stream, p.bias, p.weight.outputs);
   }
-  // What the stream still does may use the buffers of p, and graphs may run on another.
-  CUDA_CHECK(cudaStreamSynchronize(stream.handle()));
-  if (matmul.tuning().enabled() && !matmul.tuning().timed(key_of(matmul, p))) tune(stream, p);
+  if (!matmul.tuning().enabled()) return;
+  const Tuned* known = matmul.tuning().find(key_of(matmul, p));
+  if (known != nullptr && known->time > 0) return;
+  CUDA_CHECK(cudaStreamSynchronize(stream.handle()));  // it may still use the buffers of p
+  tune(stream, p);
 }
 
 }  // namespace

@@ -114,10 +114,10 @@ void* Matmul::narrow_bias(const float* bias) const {
   return at == narrow_biases_.end() ? nullptr : at->second;
 }
 
-void* Matmul::make_narrow_bias(const float* bias, int outputs) {
-  void*& narrow = narrow_biases_[bias];
-  if (narrow == nullptr) CUDA_CHECK(cudaMalloc(&narrow, outputs * sizeof(uint16_t)));
-  return narrow;
+void* Matmul::new_narrow_bias(const float* bias, int outputs) {
+  void* narrow = nullptr;
+  CUDA_CHECK(cudaMalloc(&narrow, outputs * sizeof(uint16_t)));
+  return narrow_biases_[bias] = narrow;
 }
 
 }  // namespace decoding::cuda

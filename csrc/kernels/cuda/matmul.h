@@ -39,14 +39,15 @@ class Matmul {
 
   void workspace(void* workspace) { workspace_ = workspace; }
 
-  // The library's own proposals for p, best first by its estimate; at most `most`.
+  // The library's own proposals for up to p.rows rows, best first by its estimate.
   std::vector<cublaslt::Algorithm> algorithms(const Product& p, int most) const;
   void multiply(cudaStream_t stream, const Product& p, const cublaslt::Algorithm& algorithm) const;
 
-  // A copy of a bias [outputs] in 16 bits, which is what cuBLASLt adds to numbers of 16 bits. Made
-  // in rehearsals, so a bias must stay as it was from then on; null before.
+  // The copy of a bias in 16 bits, which is what cuBLASLt adds to numbers of 16 bits; null before
+  // it is made. It is made in a rehearsal; the bias must stay as it is from then on.
   void* narrow_bias(const float* bias) const;
-  void* make_narrow_bias(const float* bias, int outputs);
+  // Room for it.
+  void* new_narrow_bias(const float* bias, int outputs);
 
   Tuning& tuning() { return tuning_; }
   // How each product is computed and how long that takes.

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <bit>
 #include <cctype>
 #include <cstdlib>
 #include <cstring>
@@ -103,22 +104,20 @@ double bytes_of(const ProductKey& key) {
 
 }  // namespace
 
+int rows_bucket(int rows) {
+  const unsigned power = std::bit_ceil(static_cast<unsigned>(rows));
+  return static_cast<int>(power > 2 && power / 4 * 3 >= static_cast<unsigned>(rows) ? power / 4 * 3
+                                                                                    : power);
+}
+
 Tuning::Tuning(const Device& device, size_t cublaslt_version)
     : file_(cache_file(device, cublaslt_version)), enabled_(environment("DECODING_TUNE") != "0") {
   if (enabled_) known_ = read(file_);
 }
 
-bool Tuning::timed(const ProductKey& key) const {
+const Tuned* Tuning::find(const ProductKey& key) const {
   const auto at = known_.find(key);
-  return at != known_.end() && at->second.time > 0;
-}
-
-const Way* Tuning::find(const ProductKey& key) const {
-  const auto at = known_.lower_bound(key);
-  if (at == known_.end() || at->first.rows >= 2 * key.rows) return nullptr;
-  ProductKey same = at->first;
-  same.rows = key.rows;
-  return same == key ? &at->second.way : nullptr;
+  return at == known_.end() ? nullptr : &at->second;
 }
 
 void Tuning::remember(const ProductKey& key, const Tuned& tuned) {

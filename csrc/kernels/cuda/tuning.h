@@ -16,6 +16,10 @@
 
 namespace decoding::cuda {
 
+// The least of 1, 2, 3, 4, 6, 8, 12, 16, ... that is not below `rows`: counts in between share what
+// was found for one of them.
+int rows_bucket(int rows);
+
 // What the time of a product depends on.
 struct ProductKey {
   cudaDataType_t type;
@@ -23,7 +27,7 @@ struct ProductKey {
   Activation activation;
   bool norm, bias, residual;
   bool whole;  // whether cuBLASLt does all that follows the product, for it needs other code then
-  int rows;    // last, so that neighbours in a map differ in their rows
+  int rows;    // a bucket
 
   auto operator<=>(const ProductKey&) const = default;
 };
@@ -34,7 +38,7 @@ struct Way {
   cublaslt::Algorithm algorithm = {};
 };
 
-// The best way, and microseconds; 0 where nothing was timed.
+// The way to take, and microseconds; 0 where nothing was timed.
 struct Tuned {
   Way way = {};
   float time = 0;
@@ -46,13 +50,11 @@ class Tuning {
   // cublaslt_version: as the library tells it.
   Tuning(const Device& device, size_t cublaslt_version);
 
-  // Whether unknown products should be timed.
+  // Whether products should be timed.
   bool enabled() const { return enabled_; }
-  // Whether exactly this product was timed.
-  bool timed(const ProductKey& key) const;
-  // What is known for the nearest count of rows from the key's up to its double; null for nothing.
-  const Way* find(const ProductKey& key) const;
-  // Into the file as well, where it was timed.
+  // Null for nothing.
+  const Tuned* find(const ProductKey& key) const;
+  // In the file as well, where it was timed.
   void remember(const ProductKey& key, const Tuned& tuned);
   // A line for each product that was timed.
   std::string report() const;
