@@ -12,7 +12,8 @@ template <typename T>
 int fused_linear_variants(const Device& device, const LinearParams<T>& p) {
   const int inputs = p.weight.inputs;
   if (!aligned16<T>(p.x, inputs) || !aligned16<T>(p.weight.data, inputs) ||
-      !aligned16<T>(p.normed, inputs)) {
+      !aligned16<T>(p.normed, inputs) || !aligned16<float>(p.norm.gamma, 0) ||
+      !aligned16<float>(p.norm.beta, 0)) {
     return 0;
   }
   if constexpr (std::is_same_v<T, float>) {

@@ -133,7 +133,7 @@ __device__ __forceinline__ float2 merge(const Moments (*slices)[kRows], int row,
   return {mean, 1.0f / sqrtf(squares / inputs + eps)};
 }
 
-// One pair of a row, normed. table: gamma and beta from this pair on.
+// One pair of a row, normed. row: its mean and 1 / deviation.
 template <typename T>
 __device__ __forceinline__ uint32_t norm_pair(uint32_t pair, float2 row, float2 gamma,
                                               float2 beta) {
@@ -142,8 +142,7 @@ __device__ __forceinline__ uint32_t norm_pair(uint32_t pair, float2 row, float2 
                   fmaf((values.y - row.x) * row.y, gamma.y, beta.y)});
 }
 
-// x = norm(x). gamma, beta: in shared memory; filled before the barrier in
-// here.
+// x = norm(x). gamma, beta: in shared memory, or on their way to it.
 template <typename T, int kWarps, int kChunks>
 __device__ __forceinline__ void norm_rows(Fragments<2, kChunks>& x, Slice slice, int rows,
                                           int inputs, float eps, const float* gamma,
@@ -156,6 +155,7 @@ __device__ __forceinline__ void norm_rows(Fragments<2, kChunks>& x, Slice slice,
     const Moments own = moments_of<T>(x.at[h], slice, inputs);
     if (lane.t == 0) moments[lane.warp][lane.g + 8 * h] = own;
   }
+  wait_for_copies<0>();
   __syncthreads();
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -176,8 +176,7 @@ __device__ __forceinline__ void norm_rows(Fragments<2, kChunks>& x, Slice slice,
   }
 }
 
-// The blocks of a row of the grid write norm(x) together, each some of the
-// chunks.
+// The blocks of a row of the grid write norm(x) together, each some of the chunks.
 template <typename T, int kChunks>
 __device__ __forceinline__ void store_rows(const Fragments<2, kChunks>& x, T* to, int rows,
                                            int inputs, Slice slice) {
@@ -198,8 +197,7 @@ __device__ __forceinline__ void store_rows(const Fragments<2, kChunks>& x, T* to
 // Shared memory of a block.
 template <int kTiles, int kWarps>
 struct Layout {
-  // A row of partial sums; an odd multiple of 8 words, so that four rows fall
-  // on different banks.
+  // A row of partial sums; an odd multiple of 8 words, so that four rows fall on different banks.
   static constexpr int kStride = 8 * (kTiles % 2 == 1 ? kTiles : kTiles + 1);
   static constexpr size_t kPartial = sizeof(float) * kWarps * kRows * kStride;
   static constexpr size_t kMoments = sizeof(Moments) * kWarps * kRows;
@@ -210,8 +208,7 @@ struct Layout {
   }
 };
 
-// One tile of sums, in independent chains, as a product waits long for the one
-// before it.
+// One tile of sums, in independent chains, as a product waits long for the one before it.
 template <typename T, int kChunks>
 __device__ __forceinline__ void multiply(const Fragments<2, kChunks>& x,
                                          const uint4 (&weights)[kChunks], float (&sums)[4]) {
@@ -234,11 +231,9 @@ __device__ __forceinline__ void multiply(const Fragments<2, kChunks>& x,
 template <int kTiles_, int kWarps_, int kChunks_, int kParts_ = 1, bool kLoops_ = false>
 struct Shape {
   static constexpr int kTiles = kTiles_, kWarps = kWarps_, kChunks = kChunks_, kParts = kParts_;
-  // Whether a block may go on to further outputs, which needs registers for
-  // their weights.
+  // Whether a block may go on to further outputs, which needs registers for their weights.
   static constexpr bool kLoops = kLoops_;
-  // Whether there may be a norm: rows must be in one block, and more would not
-  // fit its registers.
+  // Whether there may be a norm: rows must be in one block, and more would not fit registers.
   static constexpr bool kNorms = kParts == 1 && kChunks <= 4;
   static constexpr int kThreads = kWarps * kWarp, kOutputs = 8 * kTiles;
   static constexpr int kInputs = kParts * kWarps * kChunks * kChunk;  // at most
@@ -271,12 +266,7 @@ __global__ void __launch_bounds__(S::kThreads) direct_kernel(const LinearParams<
   Fragments<kTiles, kChunks> weights;
   request<kTiles, kChunks, T>(weights, p.weight, slice, output);
   float bias = bias_of(output + own_output);
-  if (norm) {
-    for (int k = threadIdx.x; k < inputs; k += kThreads) {
-      gamma[k] = p.norm.gamma[k];
-      gamma[inputs + k] = p.norm.beta != nullptr ? p.norm.beta[k] : 0.0f;
-    }
-  }
+  if (norm) request_scales<kThreads>(gamma, p.norm, inputs, inputs);
   wait_for_previous();
   let_next_start();
 

@@ -6,6 +6,7 @@
 //   c: (row g, column 2t) (row g, column 2t + 1) (row g + 8, column 2t) (row g + 8, column 2t + 1)
 #pragma once
 
+#include "core/types.h"
 #include "kernels/cuda/vector.cuh"
 
 namespace decoding::cuda {
@@ -87,6 +88,17 @@ __device__ __forceinline__ void copy_async(uint32_t shared_address, const void* 
 }
 __device__ __forceinline__ void close_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// gamma [inputs] to shared memory, and beta to `beta` floats behind it: zeros where there is none.
+template <int kThreads>
+__device__ __forceinline__ void request_scales(float* to, const Norm& norm, int beta, int inputs) {
+  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  const float* const from = norm.beta != nullptr ? norm.beta : norm.gamma;
+  for (int k = 4 * threadIdx.x; k < inputs; k += 4 * kThreads) {
+    copy_async(at + 4 * k, norm.gamma + k, true);
+    copy_async(at + 4 * (beta + k), from + k, norm.beta != nullptr);
+  }
+  close_copies();
 }
 // Until at most `open` of the closed groups of copies are still under way.
 template <int open>

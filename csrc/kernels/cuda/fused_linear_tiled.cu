@@ -42,7 +42,8 @@ struct Shape {
                        kWBytes = kColumns * kDepth * 2;  // of a step
   static constexpr size_t kSumBytes = sizeof(float) * kSplits * kRows * kSumStride;
   static constexpr size_t kBiasBytes = sizeof(float) * kColumns;
-  static_assert(kTileRows > 0 && kTileColumns > 0 && kDepth / 16 % kSplits == 0);
+  static_assert(kThreads >= kColumns && kTileRows > 0 && kTileColumns > 0 &&
+                kDepth / 16 % kSplits == 0);
 
   // Bias, gamma and beta, W's stages, then x: stages, or all of it. The sums
   // take the place of both.
@@ -271,16 +272,10 @@ __global__ void __launch_bounds__(S::kThreads) tiled_kernel(const LinearParams<T
   };
 
   for (int step = 0; step < S::kStages - 1; ++step) request_w(step);
-  for (int i = threadIdx.x; i < S::kColumns; i += S::kThreads) {
-    const bool valid = p.bias != nullptr && first_column + i < outputs;
-    bias[i] = valid ? p.bias[first_column + i] : 0.0f;
-  }
-  if (norm) {
-    for (int k = threadIdx.x; k < inputs; k += S::kThreads) {
-      gamma[k] = p.norm.gamma[k];
-      beta[k] = p.norm.beta != nullptr ? p.norm.beta[k] : 0.0f;
-    }
-  }
+  if (norm) request_scales<S::kThreads>(gamma, p.norm, steps * kDepth, inputs);
+  const int own_column = first_column + threadIdx.x;
+  const bool has_bias = threadIdx.x < S::kColumns && own_column < outputs && p.bias != nullptr;
+  const float own_bias = has_bias ? p.bias[own_column] : 0.0f;
   wait_for_previous();
   let_next_start();
   if (norm) {
@@ -295,6 +290,8 @@ __global__ void __launch_bounds__(S::kThreads) tiled_kernel(const LinearParams<T
       close_copies();
     }
   }
+
+  if (threadIdx.x < S::kColumns) bias[threadIdx.x] = own_bias;
 
   const int warp = threadIdx.x / kWarp, split = warp / (S::kDown * S::kAcross);
   const int down = warp / S::kAcross % S::kDown, across = warp % S::kAcross;
