@@ -101,6 +101,10 @@ std::vector<Algorithm> Matmul::algorithms(const Product& p, int most) const {
 }
 
 void Matmul::multiply(cudaStream_t stream, const Product& p, const Algorithm& algorithm) const {
+  for (const void* operand : {p.x, p.weight, p.residual, static_cast<const void*>(p.y)}) {
+    CHECK(reinterpret_cast<uintptr_t>(operand) % kOperandAlignment == 0,
+          "matrices must be aligned to ", kOperandAlignment, " bytes");
+  }
   const Description of(p);
   const float one = 1.0f, beta = p.residual == nullptr ? 0.0f : 1.0f;
   CUBLASLT_CHECK(library().matmul(handle_, of.operation.get(), &one, p.weight, of.weight.get(), p.x,
