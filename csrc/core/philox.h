@@ -5,18 +5,31 @@
 #include <array>
 #include <cstdint>
 
+#ifdef __CUDACC__
+#define DECODING_EVERYWHERE __host__ __device__
+#else
+#define DECODING_EVERYWHERE
+#endif
+
 namespace decoding {
 
-inline std::array<uint32_t, 4> philox(uint64_t key, std::array<uint32_t, 4> counter) {
+// The counter's four words become the random ones.
+DECODING_EVERYWHERE inline void philox_rounds(uint64_t key, uint32_t* counter) {
   auto k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
     const uint64_t p0 = uint64_t{0xD2511F53u} * counter[0];
     const uint64_t p1 = uint64_t{0xCD9E8D57u} * counter[2];
-    counter = {static_cast<uint32_t>(p1 >> 32) ^ counter[1] ^ k0, static_cast<uint32_t>(p1),
-               static_cast<uint32_t>(p0 >> 32) ^ counter[3] ^ k1, static_cast<uint32_t>(p0)};
+    counter[0] = static_cast<uint32_t>(p1 >> 32) ^ counter[1] ^ k0;
+    counter[1] = static_cast<uint32_t>(p1);
+    counter[2] = static_cast<uint32_t>(p0 >> 32) ^ counter[3] ^ k1;
+    counter[3] = static_cast<uint32_t>(p0);
     k0 += 0x9E3779B9u;
     k1 += 0xBB67AE85u;
   }
+}
+
+inline std::array<uint32_t, 4> philox(uint64_t key, std::array<uint32_t, 4> counter) {
+  philox_rounds(key, counter.data());
   return counter;
 }
 

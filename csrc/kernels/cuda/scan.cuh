@@ -1,0 +1,182 @@
+// One pass over a row's logits: of each group of kGroup columns the maximum and the sum of
+// exponentials relative to it; then the log-sum-exp of the row. Eight lanes share a group, each
+// takes 16 columns of it, in 16-byte pieces. Which lane takes which column, and the order in which
+// groups are added up, depend on V alone: not on how a row is split, nor on where it lies in
+// memory.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/block.cuh"
+#include "kernels/logits.h"
+
+namespace decoding::cuda::selection {
+
+constexpr int kLanes = 8;                         // that share a group
+constexpr int kColumns = kGroup / kLanes;         // of a lane
+constexpr int kGroupsAtOnce = kThreads / kLanes;  // by a block
+
+// A row, its groups' maxima and sums in shared memory.
+template <typename T>
+struct Row {
+  T* logits;
+  float *group_max, *group_sum;  // [groups]
+  int vocab, groups;
+};
+
+__device__ __forceinline__ uint32_t bits_of(half x) { return __half_as_ushort(x); }
+__device__ __forceinline__ uint32_t bits_of(bfloat16 x) { return __bfloat16_as_ushort(x); }
+
+// 16 bytes from any element on: the two aligned pieces that hold them, shifted into one.
+__device__ __forceinline__ uint4 load_unaligned(const void* from) {
+  const auto address = reinterpret_cast<uintptr_t>(from);
+  const unsigned skip = address % 16;
+  const auto* at = reinterpret_cast<const uint4*>(address - skip);
+  const uint4 a = at[0];
+  if (skip == 0) return a;
+  const uint4 b = at[1];
+  uint32_t w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+  for (int i = 0; i < 6; ++i) w[i] = skip & 8 ? w[i + 2] : w[i];
+#pragma unroll
+  for (int i = 0; i < 5; ++i) w[i] = skip & 4 ? w[i + 1] : w[i];
+  const unsigned bits = skip % 4 * 8;
+  return make_uint4(__funnelshift_r(w[0], w[1], bits), __funnelshift_r(w[1], w[2], bits),
+                    __funnelshift_r(w[2], w[3], bits), __funnelshift_r(w[3], w[4], bits));
+}
+
+// A lane's columns of a group, as they lie in memory.
+template <typename T>
+struct Columns {
+  static constexpr int kWidth = 16 / sizeof(T);
+  static constexpr int kPieces = kColumns / kWidth;
+
+  // The lane's column i, counted from the row's begin.
+  __device__ __forceinline__ static int column(int group, int i) {
+    const int lane = threadIdx.x % kLanes;
+    return group * kGroup + (i / kWidth * kLanes + lane) * kWidth + i % kWidth;
+  }
+
+  // -inf from `end` on.
+  template <bool aligned>
+  __device__ __forceinline__ void load(const T* row, int end, int group) {
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      const int begin = column(group, p * kWidth);
+      if (begin + kWidth > end) {
+        pieces[p] = cut_off(row, begin, end);
+      } else if constexpr (aligned) {
+        pieces[p] = *reinterpret_cast<const uint4*>(row + begin);
+      } else {
+        pieces[p] = load_unaligned(row + begin);
+      }
+    }
+  }
+
+  __device__ __forceinline__ float operator[](int i) const {
+    constexpr int in_word = 4 / sizeof(T);
+    const uint4 piece = pieces[i / kWidth];
+    const int at = i % kWidth / in_word;
+    const uint32_t word = at == 0 ? piece.x : at == 1 ? piece.y : at == 2 ? piece.z : piece.w;
+    if constexpr (sizeof(T) == 4) {
+      return __uint_as_float(word);
+    } else if constexpr (std::is_same_v<T, half>) {
+      return __half2float(__ushort_as_half(word >> 16 * (i % 2)));
+    } else {
+      return __uint_as_float(i % 2 ? word & 0xFFFF0000u : word << 16);
+    }
+  }
+
+  uint4 pieces[kPieces];
+
+ private:
+  __device__ __forceinline__ static uint4 cut_off(const T* row, int begin, int end) {
+    uint32_t words[4];
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      if constexpr (sizeof(T) == 4) {
+        words[w] = __float_as_uint(begin + w < end ? row[begin + w] : -INFINITY);
+      } else {
+        const T none = from_float<T>(-INFINITY);
+        const int at = begin + 2 * w;
+        words[w] = bits_of(at < end ? row[at] : none) | bits_of(at + 1 < end ? row[at + 1] : none)
+                                                            << 16;
+      }
+    }
+    return make_uint4(words[0], words[1], words[2], words[3]);
+  }
+};
+
+// Of the group that eight neighbouring lanes hold; whole warps call this.
+template <typename T>
+__device__ __forceinline__ void summarize(const Columns<T>& x, float& max, float& sum) {
+  max = -INFINITY;
+#pragma unroll
+  for (int i = 0; i < kColumns; ++i) max = fmaxf(max, x[i]);
+  max = warp_max<kLanes>(max);
+  // -inf - -inf would be NaN; with any other peak, exp(-inf) is the 0 that it should be.
+  const float peak = max == -INFINITY ? 0.0f : max;
+  sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kColumns; ++i) sum += __expf(x[i] - peak);
+  sum = warp_sum<kLanes>(sum);
+}
+
+// Groups begin to end - 1 by one block; the next groups are on their way while these are added up.
+template <bool aligned, typename T>
+__device__ __forceinline__ void scan(const T* row, int vocab, int begin, int end, float* group_max,
+                                     float* group_sum) {
+  int group = begin + threadIdx.x / kLanes;
+  Columns<T> next;
+  next.template load<aligned>(row, group < end ? vocab : 0, group);
+  for (int base = begin; base < end; base += kGroupsAtOnce, group += kGroupsAtOnce) {
+    const Columns<T> x = next;
+    const int after = group + kGroupsAtOnce;
+    next.template load<aligned>(row, after < end ? vocab : 0, after);
+    float max, sum;
+    summarize(x, max, sum);
+    if (threadIdx.x % kLanes == 0 && group < end) {
+      group_max[group] = max;
+      group_sum[group] = sum;
+    }
+  }
+}
+
+// Each thread adds every kThreads-th group; then the threads are added up.
+__device__ __forceinline__ float log_sum_exp(const float* group_max, const float* group_sum,
+                                             int groups) {
+  float peak = -INFINITY;
+  for (int g = threadIdx.x; g < groups; g += kThreads) peak = fmaxf(peak, group_max[g]);
+  peak = block_max(peak);
+  if (peak == -INFINITY) peak = 0.0f;
+  float sum = 0.0f;
+  for (int g = threadIdx.x; g < groups; g += kThreads) {
+    sum += group_sum[g] * __expf(group_max[g] - peak);
+  }
+  return peak + logf(block_sum(sum));
+}
+
+// Calls visitor(value, id) for every element that reaches `low`, a finite number, reading only the
+// groups that hold some.
+template <typename T, typename Visitor>
+__device__ __forceinline__ void visit(const Row<T>& row, float low, Visitor&& visitor) {
+  const int team = lane_id() / kLanes;
+  for (int base = 32 * warp_id(); base < row.groups; base += kThreads) {
+    const int mine = base + lane_id();
+    const unsigned reaching =
+        __ballot_sync(kAllLanes, mine < row.groups && row.group_max[mine] >= low);
+    // Of 32 groups, each team takes eight.
+    for (unsigned mask = reaching >> kLanes * team & 0xFF; mask != 0; mask &= mask - 1) {
+      const int group = base + kLanes * team + __ffs(mask) - 1;
+      Columns<T> x;
+      x.template load<false>(row.logits, row.vocab, group);
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) {
+        if (x[i] >= low) visitor(x[i], Columns<T>::column(group, i));
+      }
+    }
+  }
+}
+
+}  // namespace decoding::cuda::selection

@@ -1,0 +1,60 @@
+// The k best of a row, best first. The idea is in topk.h: what reaches a bound that the groups'
+// maxima prove is queued and sorted. Where there are many groups, each number that the bound is
+// chosen from is the maximum of several groups: k of those still prove k elements.
+#pragma once
+
+#include "kernels/cuda/prefix.cuh"
+
+namespace decoding::cuda::selection {
+
+constexpr Key kBestKey = ~Key{0};
+
+__device__ __forceinline__ float largest(const float* group_max, int groups) {
+  float x = -INFINITY;
+  for (int g = threadIdx.x; g < groups; g += kThreads) x = fmaxf(x, group_max[g]);
+  return block_max(x);
+}
+
+// A bound that the k best elements reach; -FLT_MAX where the maxima prove none. Uses the queue's
+// memory: k is at most half of its capacity.
+__device__ __forceinline__ float bound_of_best(const float* group_max, int groups, int k,
+                                               Queue queue) {
+  if (k >= groups) return -FLT_MAX;
+  if (k == 1) return fmaxf(-FLT_MAX, largest(group_max, groups));
+  auto* orders = reinterpret_cast<uint32_t*>(queue.keys);
+  const int count = min(groups, max(kThreads / 2, 2 * k)), padded = (count + 3) / 4 * 4;
+  for (int i = threadIdx.x; i < padded; i += kThreads) {
+    float x = -INFINITY;
+    for (int g = i; g < groups && i < count; g += count) x = fmaxf(x, group_max[g]);
+    orders[i] = i < count ? order_of(x) : 0;
+  }
+  __syncthreads();
+  // The k-th largest is the smallest that fewer than k exceed.
+  uint32_t kth = 0xFFFFFFFFu;
+  for (int i = threadIdx.x; i < count; i += kThreads) {
+    const uint32_t mine = orders[i];
+    int above = 0;
+#pragma unroll 4
+    for (int j = 0; j < padded; j += 4) {
+      const uint4 four = *reinterpret_cast<const uint4*>(orders + j);
+      above += (four.x > mine) + (four.y > mine) + (four.z > mine) + (four.w > mine);
+    }
+    if (above < k) kth = min(kth, mine);
+  }
+  return fmaxf(-FLT_MAX, value_at(block_min(kth)));
+}
+
+// Leaves the k best at the queue's head; returns how many there are, as far as they are finite.
+template <typename T>
+__device__ int find_best(const Row<T>& row, int k, Queue queue) {
+  const float bound = bound_of_best(row.group_max, row.groups, k, queue);
+  int count = collect(row, first_key(bound), kBestKey, queue);
+  if (count > queue.capacity) {  // there are more equals than the queue holds
+    const Counted best = {k, largest(row.group_max, row.groups)};
+    count = collect(row, end_of_prefix(row, best, bound, queue), kBestKey, queue);
+  }
+  sort(queue, count);
+  return min(count, k);
+}
+
+}  // namespace decoding::cuda::selection
