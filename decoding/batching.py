@@ -12,7 +12,7 @@ from torch import Tensor
 
 # A sub-batch has at most so many rows: enough for the matrix products to run at full speed, few
 # enough that sentences of about one length stay together and that memory is bounded.
-ROWS = 128
+ROWS = {"cpu": 128, "cuda": 512}
 # And at most so many places for source or prompt tokens (sentences times the longest of them),
 # which bounds the memory of the packed pass.
 TOKENS = 16384
@@ -206,15 +206,15 @@ def check_ids(name: str, ids: Tensor | Sequence[int], vocab: int) -> None:
             raise ValueError(f"{name} holds {id}, the model's ids are 0 to {vocab - 1}")
 
 
-def split(lengths: Tensor, beams: int, batch: int | None) -> list[Tensor]:
+def split(lengths: Tensor, beams: int, batch: int | None, device: str) -> list[Tensor]:
     """Sub-batches of a call, int64 indices of its sentences: longest first, or one as it is.
 
     lengths: int64 [B], tokens of each sentence. beams: rows of each. batch: sentences that explicit
-    limits allow at once; None: ROWS and TOKENS decide.
+    limits allow at once; None: ROWS and TOKENS decide. device: its type.
     """
 
     def most(longest: Tensor) -> int:
-        return batch or max(1, min(ROWS // beams, TOKENS // int(longest)))
+        return batch or max(1, min(ROWS[device] // beams, TOKENS // int(longest)))
 
     if len(lengths) <= most(lengths.max()):
         return [torch.arange(len(lengths))]

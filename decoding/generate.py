@@ -51,9 +51,8 @@ def generate(
     rule = rules(config, length, prompt.width, vocab)
     order_by = prompt.lengths if source is None else source.lengths
     scored = config.return_dict_in_generate and config.output_scores
-    groups = split(
-        order_by, strategy.rows, None if session.limits is None else session.limits.batch
-    )
+    most = None if session.limits is None else session.limits.batch
+    groups = split(order_by, strategy.rows, most, session.device.type)
     parts: list[tuple[Tensor, Results]] = []
     for chosen in groups:
         some = None if len(groups) == 1 else chosen

@@ -66,6 +66,12 @@ def place(request: pytest.FixtureRequest) -> Place:
     return found
 
 
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Where a model runs."""
+    return str(request.param)
+
+
 @pytest.fixture(params=[1, 2, 3])
 def threads(request: pytest.FixtureRequest) -> int:
     return int(request.param)

@@ -39,7 +39,26 @@ GPT2: dict[str, dict[str, Any]] = {
     "gpt2-pad-0": {"pad_token_id": 0, "eos_token_id": 11, "scale_attn_weights": False},
     "gpt2-tied": {"tie_word_embeddings": True, "n_layer": 1},
 }
-NAMES = [*MARIAN, *GPT2]
+# Wide enough for every kernel of a GPU: tiles, head sizes of 64, several blocks a row.
+LARGE: dict[str, dict[str, Any]] = {
+    "marian-large": {
+        "vocab_size": 3000,
+        "d_model": 256,
+        "encoder_ffn_dim": 512,
+        "decoder_ffn_dim": 512,
+        "activation_function": "swish",
+        "max_position_embeddings": 96,
+        "init_std": 0.1,
+    },
+    "gpt2-large": {
+        "vocab_size": 3001,
+        "n_embd": 256,
+        "n_positions": 96,
+        "initializer_range": 0.1,
+        "tie_word_embeddings": True,
+    },
+}
+NAMES = [*MARIAN, *GPT2, *LARGE]
 
 
 @cache
@@ -47,12 +66,16 @@ def reference(name: str) -> Any:
     """The transformers model."""
     torch.manual_seed(NAMES.index(name))
     with torch.no_grad():
-        return (marian if name in MARIAN else gpt2)(name).eval()
+        return (marian if name.startswith("marian") else gpt2)(name).eval()
+
+
+def load(name: str, device: str = "cpu", **options: Any) -> decoding.Model:
+    return decoding.load(reference(name), **{"device": device, "dtype": "float32", **options})
 
 
 @cache
-def ours(name: str) -> decoding.Model:
-    return decoding.load(reference(name), threads=1)
+def ours(name: str, device: str = "cpu") -> decoding.Model:
+    return load(name, device, threads=1)
 
 
 def marian(name: str) -> MarianMTModel:
@@ -74,8 +97,9 @@ def marian(name: str) -> MarianMTModel:
         "init_std": 0.4,
         "scale_embedding": True,
     }
-    settings |= MARIAN[name]
-    if "pad_token_id" not in MARIAN[name]:
+    own = (MARIAN | LARGE)[name]
+    settings |= own
+    if "pad_token_id" not in own:
         settings["pad_token_id"] = settings["decoder_start_token_id"] = settings["vocab_size"] - 1
     model = MarianMTModel(MarianConfig(**settings))
     randomize(model)
@@ -107,7 +131,7 @@ def gpt2(name: str) -> GPT2LMHeadModel:
         "tie_word_embeddings": False,
         "initializer_range": 0.4,
     }
-    settings |= GPT2[name]
+    settings |= (GPT2 | LARGE)[name]
     model = GPT2LMHeadModel(GPT2Config(**settings))
     randomize(model)
     model.lm_head.weight[settings["eos_token_id"]] *= 2

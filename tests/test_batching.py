@@ -113,11 +113,11 @@ def test_split_takes_each_sentence_once_longest_first_where_it_must(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lengths = torch.tensor([3, 9, 1, 9, 5, 2, 7])
-    assert [part.tolist() for part in split(lengths, 1, None)] == [[0, 1, 2, 3, 4, 5, 6]]
-    assert [part.tolist() for part in split(lengths, 4, 3)] == [[1, 3, 6], [4, 0, 5], [2]]
-    monkeypatch.setattr(batching, "ROWS", 8)
-    assert [len(part) for part in split(lengths, 4, None)] == [2, 2, 2, 1]
-    assert [len(part) for part in split(lengths, 20, None)] == [1] * 7
-    monkeypatch.setattr(batching, "ROWS", 100)
+    assert [part.tolist() for part in split(lengths, 1, None, "cpu")] == [[0, 1, 2, 3, 4, 5, 6]]
+    assert [part.tolist() for part in split(lengths, 4, 3, "cpu")] == [[1, 3, 6], [4, 0, 5], [2]]
+    monkeypatch.setitem(batching.ROWS, "cpu", 8)
+    assert [len(part) for part in split(lengths, 4, None, "cpu")] == [2, 2, 2, 1]
+    assert [len(part) for part in split(lengths, 20, None, "cpu")] == [1] * 7
+    monkeypatch.setitem(batching.ROWS, "cpu", 100)
     monkeypatch.setattr(batching, "TOKENS", 18)
-    assert [part.tolist() for part in split(lengths, 1, None)] == [[1, 3], [6, 4], [0, 5, 2]]
+    assert [part.tolist() for part in split(lengths, 1, None, "cpu")] == [[1, 3], [6, 4], [0, 5, 2]]

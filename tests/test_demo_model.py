@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sacrebleu
 import torch
 from transformers import MarianMTModel
 
@@ -35,8 +36,8 @@ SENTENCES = ["".join((s, " ", p, e)) for s, p, e in product(SUBJECTS, PREDICATES
         {"num_beams": 1},
     ],
 )
-def test_a_hundred_sentences(options: dict[str, Any]) -> None:
-    model = decoding.load(DEMO, threads=2)
+def test_a_hundred_sentences(options: dict[str, Any], device: str) -> None:
+    model = decoding.load(DEMO, device, "float32", threads=2)
     theirs = MarianMTModel.from_pretrained(DEMO, dtype=torch.float32).eval()
     ids = [model.tokenizer.encode(sentence) for sentence in SENTENCES]
     assert len(ids) == 100
@@ -71,6 +72,17 @@ def test_a_hundred_sentences(options: dict[str, Any]) -> None:
 
 
 def test_translations_are_english() -> None:
-    model = decoding.load(DEMO, threads=2)
+    model = decoding.load(DEMO, "cpu", threads=2)
     found = " ".join(model.translate(SENTENCES[:20])).lower().split()
     assert sum(word in ("the", "a", "my", "is", "has", "to", "of", "for") for word in found) >= 20
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_translates_as_well(dtype: str) -> None:
+    """BLEU of the sentences' float32 translations as references: a word in a hundred may differ."""
+    exact = decoding.load(DEMO, "cpu", threads=2).translate(SENTENCES)
+    half = decoding.load(DEMO, "cuda", dtype)
+    assert half.dtype == getattr(torch, dtype)
+    assert sacrebleu.corpus_bleu(half.translate(SENTENCES), [exact]).score > 97
+    assert decoding.load(DEMO, "cuda").dtype == torch.float16, "as the checkpoint is stored"

@@ -34,9 +34,9 @@ def ragged(name: str, batch: int, width: int = 7, seed: int = 0) -> dict[str, Te
     return {"input_ids": ids, "attention_mask": mask.long()}
 
 
-def run(name: str, inputs: dict[str, Tensor], **options: Any) -> Any:
+def run(name: str, inputs: dict[str, Tensor], device: str = "cpu", **options: Any) -> Any:
     options = {"max_new_tokens": 12, "return_dict_in_generate": True} | options
-    return ours(name).generate(**inputs, output_scores=True, **options)
+    return ours(name, device).generate(**inputs, output_scores=True, **options)
 
 
 FILL = 5
@@ -53,6 +53,21 @@ def item_of(found: Any, item: int, copies: int) -> list[Any]:
     ]
 
 
+def same(a: Any, b: Any, device: str) -> bool:
+    """To the bit on the CPU. On a GPU the order of a sum may depend on the number of rows."""
+    slack = 0.0 if device == "cpu" else 1e-5
+    return torch.allclose(a, b, rtol=slack, atol=slack)
+
+
+def same_items(a: list[Any], b: list[Any], device: str) -> bool:
+    """Lists of item_of()."""
+    return all(
+        rows == other_rows
+        and (scores is None or same(torch.tensor(scores), torch.tensor(other_scores), device))
+        for (rows, scores), (other_rows, other_scores) in zip(a, b, strict=True)
+    )
+
+
 def stripped(row: list[int]) -> list[int]:
     while row and row[-1] == FILL:
         row = row[:-1]
@@ -61,61 +76,62 @@ def stripped(row: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("name", ["marian", "marian-relu-wide", "gpt2", "gpt2-wide"])
-def test_neighbours_change_nothing(name: str, search: dict[str, Any]) -> None:
-    """Bit for bit: alone, behind other neighbours, repeated, reversed."""
+def test_neighbours_change_nothing(name: str, search: dict[str, Any], device: str) -> None:
+    """Alone, behind other neighbours, repeated, reversed."""
     inputs = ragged(name, 6)
     copies = search.get("num_return_sequences", 1)
 
     def items(order: list[int]) -> list[Any]:
         batch = {key: value[order] for key, value in inputs.items()}
-        found = run(name, batch, pad_token_id=FILL, **search)
+        found = run(name, batch, device, pad_token_id=FILL, **search)
         return [item_of(found, place, copies) for place in range(len(order))]
 
     together = items([0, 1, 2, 3, 4, 5])
-    assert items([0, 1, 2, 3, 4, 5] * 2)[:6] == together
-    for item in range(6):  # an item's random numbers belong to its place, so that stays
-        assert items([0] * item + [item])[item] == together[item]
+    assert same_items(items([0, 1, 2, 3, 4, 5] * 2)[:6], together, device)
+    # an item's random numbers belong to its place, so that stays
+    placed = [items([0] * item + [item])[item] for item in range(6)]
+    assert same_items(placed, together, device)
     if "seed" not in search:
-        assert [items([item])[0] for item in range(6)] == together
-        assert items([5, 4, 3, 2, 1, 0])[::-1] == together
+        assert same_items([items([item])[0] for item in range(6)], together, device)
+        assert same_items(items([5, 4, 3, 2, 1, 0])[::-1], together, device)
 
 
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("name", ["marian", "gpt2"])
 def test_sub_batches_change_nothing(
-    name: str, search: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    name: str, search: dict[str, Any], monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
     inputs = ragged(name, 9)
-    whole = run(name, inputs, **search)
+    whole = run(name, inputs, device, **search)
     for rows, tokens in ((1, 10**6), (9, 10**6), (128, 15)):
-        monkeypatch.setattr(batching, "ROWS", rows)
+        monkeypatch.setitem(batching.ROWS, device, rows)
         monkeypatch.setattr(batching, "TOKENS", tokens)
-        split = run(name, inputs, **search)
+        split = run(name, inputs, device, **search)
         assert torch.equal(split.sequences, whole.sequences)
         for field in ("sequences_scores", "beam_indices"):
             if hasattr(whole, field):
-                assert torch.equal(getattr(split, field), getattr(whole, field))
+                assert same(getattr(split, field), getattr(whole, field), device)
         # rows of sentences that have ended are undefined
         for a, b in zip(split.scores, whole.scores, strict=True):
             both = (a != 0).any(1) & (b != 0).any(1)
-            assert torch.equal(a[both], b[both])
+            assert same(a[both], b[both], device)
 
 
-def test_padding_changes_nothing() -> None:
+def test_padding_changes_nothing(device: str) -> None:
     ids = torch.tensor([[12, 13, 14]])
     padded = torch.tensor([[9, 9, 9, 12, 13, 14]])
     mask = torch.tensor([[0, 0, 0, 1, 1, 1]])
     for search in ({}, {"num_beams": 4}):
-        alone = ours("gpt2").generate(ids, max_new_tokens=12, **search)
-        with_padding = ours("gpt2").generate(
+        alone = ours("gpt2", device).generate(ids, max_new_tokens=12, **search)
+        with_padding = ours("gpt2", device).generate(
             padded, attention_mask=mask, max_new_tokens=12, **search
         )
         assert torch.equal(with_padding[:, 3:], alone) and torch.equal(with_padding[:, :6], padded)
         mask_right = mask.flip(1)
         source = torch.tensor([[12, 13, 14, 9, 9, 9]])
         assert torch.equal(
-            ours("marian").generate(ids, **search),
-            ours("marian").generate(source, attention_mask=mask_right, **search),
+            ours("marian", device).generate(ids, **search),
+            ours("marian", device).generate(source, attention_mask=mask_right, **search),
         )
 
 
@@ -130,11 +146,11 @@ WARPERS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("warpers", WARPERS)
 @pytest.mark.parametrize("name", ["marian-unscaled", "gpt2-tied"])
-def test_samples_follow_the_reference(name: str, warpers: dict[str, Any]) -> None:
+def test_samples_follow_the_reference(name: str, warpers: dict[str, Any], device: str) -> None:
     """Support and chi-square of first and second tokens against transformers' own distribution."""
     ids, copies = torch.tensor([[15, 21, 33]]), 4000
     options = {"do_sample": True, "bad_words_ids": [[6]], "min_new_tokens": 1} | warpers
-    found = ours(name).generate(
+    found = ours(name, device).generate(
         ids, max_new_tokens=2, seed=11, num_return_sequences=copies, **options
     )
     prompt = found[:, :-2]
@@ -179,12 +195,12 @@ def check_frequencies(tokens: Tensor, probabilities: Tensor) -> None:
 
 
 @pytest.mark.parametrize("warpers", WARPERS)
-def test_samples_are_those_of_our_reference(warpers: dict[str, Any]) -> None:
+def test_samples_are_those_of_our_reference(warpers: dict[str, Any], device: str) -> None:
     """Token for token: the engine's random numbers are Philox's, keyed as documented."""
     model = reference("gpt2")
     ids = ragged("gpt2", 3)
     off = {"top_k": 0} if warpers.get("top_k", 50) is None else {}
-    found = ours("gpt2").generate(
+    found = ours("gpt2", device).generate(
         **ids, do_sample=True, seed=2**63 + 5, num_return_sequences=2, max_new_tokens=6, **warpers
     )
     for row in range(6):
@@ -202,10 +218,10 @@ def test_samples_are_those_of_our_reference(warpers: dict[str, Any]) -> None:
         assert set(tokens[len(expected) :]) <= {1}
 
 
-def test_seeds() -> None:
+def test_seeds(device: str) -> None:
     inputs = ragged("gpt2", 3)
     options = {"do_sample": True, "num_return_sequences": 4, "eos_token_id": None, "top_k": 0}
-    generate = ours("gpt2").generate
+    generate = ours("gpt2", device).generate
 
     def draw(**more: Any) -> Any:
         return generate(**inputs, max_new_tokens=8, **options, **more)
@@ -223,8 +239,8 @@ def test_seeds() -> None:
     assert torch.equal(other_options, draw(seed=1)), "other options do not shift the stream"
 
 
-def test_forced_tokens_when_sampling() -> None:
-    found = ours("marian").generate(
+def test_forced_tokens_when_sampling(device: str) -> None:
+    found = ours("marian", device).generate(
         [[12, 13]],
         do_sample=True,
         num_return_sequences=200,
@@ -240,22 +256,22 @@ def test_forced_tokens_when_sampling() -> None:
 
 
 @pytest.mark.parametrize("name", ["marian", "gpt2"])
-def test_everything_banned(name: str) -> None:
+def test_everything_banned(name: str, device: str) -> None:
     vocab = reference(name).config.vocab_size
     eos = reference(name).generation_config.eos_token_id
     options = {"bad_words_ids": [[id] for id in range(vocab)], "max_new_tokens": 3}
     options["eos_token_id"] = None
     ids = torch.tensor([[12, 13]])
     theirs = reference(name).generate(ids, **options)
-    assert torch.equal(ours(name).generate(ids, **options), theirs)
+    assert torch.equal(ours(name, device).generate(ids, **options), theirs)
     assert set(theirs[:, -3:].flatten().tolist()) == {0}
-    beams = ours(name).generate(
+    beams = ours(name, device).generate(
         ids, **options, num_beams=2, return_dict_in_generate=True, output_scores=True
     )
     assert bool((beams.sequences_scores <= -1e8).all())
     with pytest.raises(decoding.Error, match="item 0 at step 1"):
-        ours(name).generate(ids, **options, do_sample=True)
-    assert ours(name).generate(ids, max_new_tokens=1, eos_token_id=eos).shape[0] == 1
+        ours(name, device).generate(ids, **options, do_sample=True)
+    assert ours(name, device).generate(ids, max_new_tokens=1, eos_token_id=eos).shape[0] == 1
 
 
 def test_defaults_of_length() -> None:
@@ -276,7 +292,7 @@ def test_the_checkpoints_own_options_count() -> None:
             before.to_dict()
             | {"num_beams": 3, "max_length": 9, "bad_words_ids": [[59]], "forced_eos_token_id": 3}
         )
-        loaded = decoding.load(model)
+        loaded = decoding.load(model, "cpu")
         ids = torch.tensor([[12, 13, 14], [15, 16, 17]])
         for options in (
             {},
@@ -320,9 +336,9 @@ def test_ways_to_give_inputs() -> None:
     assert torch.equal(begun, reference("gpt2").generate(max_new_tokens=5))
 
 
-def test_start_tokens() -> None:
+def test_start_tokens(device: str) -> None:
     ids = torch.tensor([[12, 13], [15, 16], [17, 18]])
-    model, theirs = ours("marian").generate, reference("marian").generate
+    model, theirs = ours("marian", device).generate, reference("marian").generate
     for options in (
         {"decoder_start_token_id": 8},
         {"decoder_start_token_id": [8, 9, 10]},
@@ -369,23 +385,6 @@ def test_an_eos_outside_the_vocabulary_never_comes() -> None:
     for eos in (-1, 1000, [-1, 1000]):
         found = ours("gpt2").generate(ids, eos_token_id=eos, max_new_tokens=9)
         assert torch.equal(found, ours("gpt2").generate(ids, eos_token_id=None, max_new_tokens=9))
-
-
-def test_devices_and_types() -> None:
-    model = reference("gpt2")
-    for options in ({"device": "cpu"}, {"dtype": "float32"}, {"dtype": torch.float32}):
-        decoding.load(model, **options)
-    with pytest.raises(NotImplementedError, match="CUDA.*cpu"):
-        decoding.load(model, device="cuda")
-    with pytest.raises(NotImplementedError, match="CUDA.*cpu"):
-        decoding.load(model, device=torch.device("cuda", 1))
-    with pytest.raises(ValueError, match="'tpu'"):
-        decoding.load(model, device="tpu")
-    for dtype in ("float16", "bfloat16", torch.bfloat16, "int8"):
-        with pytest.raises(NotImplementedError, match="float32"):
-            decoding.load(model, dtype=dtype)
-    with pytest.raises(ValueError, match="'float99'"):
-        decoding.load(model, dtype="float99")
 
 
 def test_directories_load_too(tmp_path: Any) -> None:

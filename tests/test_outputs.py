@@ -69,12 +69,12 @@ def test_parts_are_put_back_in_order() -> None:
 
 @pytest.mark.parametrize("name", ["marian", "gpt2"])
 @pytest.mark.parametrize("beams", [1, 3])
-def test_types_and_fields_are_those_of_transformers(name: str, beams: int) -> None:
+def test_types_and_fields_are_those_of_transformers(name: str, beams: int, device: str) -> None:
     ids = torch.tensor([[12, 13, 14]])
     options = {"max_new_tokens": 4, "num_beams": beams, "eos_token_id": None}
-    plain = ours(name).generate(ids, **options)
+    plain = ours(name, device).generate(ids, **options)
     assert isinstance(plain, torch.Tensor) and plain.dtype == torch.int64
-    output = ours(name).generate(ids, **options, return_dict_in_generate=True)
+    output = ours(name, device).generate(ids, **options, return_dict_in_generate=True)
     kind = "EncoderDecoder" if name == "marian" else "DecoderOnly"
     assert type(output).__name__ == f"Generate{'Beam' * (beams > 1)}{kind}Output"
     known = {field.name for field in fields(getattr(theirs, type(output).__name__))}
@@ -83,8 +83,8 @@ def test_types_and_fields_are_those_of_transformers(name: str, beams: int) -> No
     if beams > 1:
         assert output.sequences_scores is None and output.beam_indices.shape == (1, 4)
         options |= {"return_dict_in_generate": True}
-        cheap = ours(name).generate(ids, **options, output_sequences_scores=True)
-        full = ours(name).generate(ids, **options, output_scores=True)
+        cheap = ours(name, device).generate(ids, **options, output_sequences_scores=True)
+        full = ours(name, device).generate(ids, **options, output_scores=True)
         assert torch.equal(cheap.sequences_scores, full.sequences_scores)
         assert cheap.scores is None and len(full.scores) == 4
 
@@ -92,7 +92,9 @@ def test_types_and_fields_are_those_of_transformers(name: str, beams: int) -> No
 @pytest.mark.parametrize("name", ["marian", "gpt2"])
 @pytest.mark.parametrize("renormalize", [False, True])
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3, "num_return_sequences": 2}])
-def test_scores_of_every_step(name: str, options: dict[str, Any], renormalize: bool) -> None:
+def test_scores_of_every_step(
+    name: str, options: dict[str, Any], renormalize: bool, device: str
+) -> None:
     """Steps' scores are the reference's, in sub-batches too, and add up to sequences_scores."""
     torch.manual_seed(0)
     ids = torch.randint(12, 40, (5, 4))
@@ -107,7 +109,7 @@ def test_scores_of_every_step(name: str, options: dict[str, Any], renormalize: b
         "output_scores": True,
     }
     expected = reference(name).generate(ids, **options)
-    got = ours(name).generate(ids, **options)
+    got = ours(name, device).generate(ids, **options)
     assert len(got.scores) == len(expected.scores)
     indices = getattr(got, "beam_indices", None)
     transitions = [
@@ -125,7 +127,7 @@ def test_scores_of_every_step(name: str, options: dict[str, Any], renormalize: b
         torch.testing.assert_close(mean, got.sequences_scores, atol=1e-4, rtol=1e-4)
 
 
-def test_warped_scores_when_sampling() -> None:
+def test_warped_scores_when_sampling(device: str) -> None:
     ids = torch.tensor([[12, 13, 14], [15, 16, 17]])
     options = {
         "max_new_tokens": 1,
@@ -138,18 +140,18 @@ def test_warped_scores_when_sampling() -> None:
         "attention_mask": torch.ones_like(ids),
     }
     expected = reference("gpt2").generate(ids, **options).scores[0]
-    got = ours("gpt2").generate(ids, **options)
+    got = ours("gpt2", device).generate(ids, **options)
     assert torch.equal(got.scores[0].isinf(), expected.isinf())
     torch.testing.assert_close(got.scores[0], expected, atol=1e-4, rtol=1e-4)
 
 
-def test_scores_of_sequences_alone() -> None:
+def test_scores_of_sequences_alone(device: str) -> None:
     ids = torch.tensor([[12, 13, 14], [15, 16, 17]])
     options = {"max_new_tokens": 9, "num_beams": 3, "return_dict_in_generate": True}
-    every = ours("gpt2").generate(ids, output_scores=True, **options)
-    alone = ours("gpt2").generate(ids, output_sequences_scores=True, **options)
+    every = ours("gpt2", device).generate(ids, output_scores=True, **options)
+    alone = ours("gpt2", device).generate(ids, output_sequences_scores=True, **options)
     assert alone.scores is None and alone["sequences"] is alone.sequences
     with pytest.raises(KeyError, match="scores"):
         alone["scores"]
     assert torch.equal(alone.sequences_scores, every.sequences_scores)
-    assert ours("gpt2").generate(ids, **options).sequences_scores is None
+    assert ours("gpt2", device).generate(ids, **options).sequences_scores is None

@@ -1,0 +1,82 @@
+"""GPU memory: planned once, within its bound, and nothing beside it.
+
+These tests read how much of the GPU is free, so nothing else may use it meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from decoding import _C, Limits
+from decoding.models.spec import ModelSpec, StackSpec
+from decoding.models.weights import module, pack
+from decoding.session import engine_limits
+from tests.random_models import load
+
+pytestmark = pytest.mark.gpu
+
+
+def used() -> tuple[int, int, int]:
+    torch.cuda.synchronize()
+    free, _ = torch.cuda.mem_get_info()
+    return torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), free
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("name", ["marian-large", "gpt2-large"])
+def test_calls_of_the_planned_size_allocate_nothing(name: str, dtype: str) -> None:
+    source = 0 if name.startswith("gpt2") else 24
+    limits = Limits(batch=16, beams=4, source=source, prompt=24, target=24)
+    model = load(name, "cuda", dtype=dtype, limits=limits)
+    searches: list[dict[str, Any]] = [
+        {"num_beams": 4},
+        {"num_beams": 1},
+        {"do_sample": True, "top_p": 0.9},
+        {"do_sample": True, "num_return_sequences": 3, "top_k": 0},
+        {"num_beams": 2, "early_stopping": True, "eos_token_id": None},
+    ]
+
+    def calls() -> None:
+        for batch in (1, 5, 16):
+            ids = torch.randint(12, 50, (batch, 20), generator=torch.Generator().manual_seed(batch))
+            for options in searches:
+                model.generate(ids, max_new_tokens=24, **options)
+
+    calls()
+    before = used()
+    for _ in range(3):
+        calls()
+    assert used() == before
+
+
+def transformer_base() -> ModelSpec:
+    stack = StackSpec(
+        layers=6, hidden=512, heads=8, head_dim=64, ffn=2048, vocab=32000, positions=512,
+        activation="silu", embed_scale=512**0.5, embed_norm=False, pre_norm=False,
+        final_norm=False, eps=1e-5, attention_scale=(0.125,) * 6,
+    )  # fmt: skip
+    return ModelSpec(encoder=stack, decoder=stack)
+
+
+def test_the_memory_of_a_transformer_base() -> None:
+    """At most 1.15 times weights, keys and values, and logits, at 32x4, 128 to 128 tokens."""
+    spec, layers, hidden, rows = transformer_base(), 6, 512, 32 * 4
+    state = module(spec).state_dict()
+    table = state["output.weight"]
+    state |= {f"{side}.embed.tokens": table for side in ("encoder", "decoder")}
+    weights = pack(state, spec, torch.device("cuda", 0), torch.float16)
+    engine = _C.Session(spec, weights, device=0)
+    limits = Limits(batch=32, beams=4, source=128, target=128, eos=1)
+    buffers, planned = engine.plan(engine_limits(limits))
+    stored = weights["output.weight"].untyped_storage().nbytes()
+    assert stored < 2 * 62e6, "one table for source, target and output"
+    kept = 2 * 2 * layers * hidden * (rows * 128 + 32 * 128)
+    logits = 2 * rows * 32000
+    assert stored + planned <= 1.15 * (stored + kept + logits), "\n".join(
+        f"{b.name} {b.type} {list(b.shape)} {b.bytes}" for b in buffers
+    )
+    assert math.isclose(kept, 252e6, rel_tol=0.01)
