@@ -21,14 +21,28 @@ class Environment:
     date: str
 
 
-def environment() -> Environment:
-    info = cpu_info()
+def environment(device: str = "cpu") -> Environment:
+    """Of the CPU, or of the GPU that `device` names."""
+    name, flags = cpu() if device == "cpu" else gpu(device)
     return Environment(
-        device=f"{info.get('model name', platform.machine())}, {len(os.sched_getaffinity(0))} CPUs",
-        flags=" ".join(flag for flag in FLAGS if flag in info.get("flags", "").split()),
+        device=name,
+        flags=flags,
         commit=commit(),
         date=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     )
+
+
+def cpu() -> tuple[str, str]:
+    info = cpu_info()
+    name = f"{info.get('model name', platform.machine())}, {len(os.sched_getaffinity(0))} CPUs"
+    return name, " ".join(flag for flag in FLAGS if flag in info.get("flags", "").split())
+
+
+def gpu(device: str) -> tuple[str, str]:
+    import torch
+
+    major, minor = torch.cuda.get_device_capability(device)
+    return torch.cuda.get_device_name(device), f"sm_{major}{minor}, CUDA {torch.version.cuda}"
 
 
 def cpu_info() -> dict[str, str]:

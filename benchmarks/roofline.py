@@ -1,6 +1,7 @@
 """What the machine allows: measured ceilings, and the least time that a decoding step can take.
 
-`python -m benchmarks.roofline` prints the ceilings with one thread and with more.
+`python -m benchmarks.roofline` prints the ceilings with one thread and with more, or with
+`--device cuda` those of a GPU.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy
 
@@ -26,16 +28,24 @@ ROUNDS = 10_000_000
 TRIALS = 7
 
 
+GPU_BYTES = 2 << 30  # copied; far more than an L2
+GPU_SIZE = 8192  # of the matrices that are multiplied
+GPU_STAGES = 500  # in the graph of dependent kernels
+
+
 @dataclass(frozen=True)
 class Ceilings:
-    """Bytes a second from memory and float32 operations a second, of `threads` together.
+    """Bytes a second from memory and operations a second, of `threads` together, in float32.
 
-    NaN where there was no C compiler to measure them with.
+    NaN where there was no C compiler to measure them with. Of a GPU: bytes that a copy reads and
+    writes, operations of a matrix product, and `stage`: seconds from one kernel of a graph to the
+    next that depends on it.
     """
 
     threads: int
     bandwidth: float
     flops: float
+    stage: float = 0.0
 
 
 def measure(threads: int) -> Ceilings:
@@ -56,6 +66,60 @@ def measure(threads: int) -> Ceilings:
             bandwidth=threads * READ_BYTES / read_seconds,
             flops=threads * 2 * library.multiply_adds_per_round() * ROUNDS / add_seconds,
         )
+
+
+def measure_gpu(dtype: Any, device: str = "cuda") -> Ceilings:
+    """Of a torch dtype. float32 stays float32: no tensor cores, which round to TF32."""
+    import torch
+
+    with torch.cuda.device(device):
+        # Random numbers, since zeros cost less energy and so run at a higher clock.
+        source, target = torch.randn(2, GPU_BYTES // 4, device=device)
+        copy_seconds = best_of_graph(lambda: target.copy_(source), 10)
+        a, b = torch.randn(2, GPU_SIZE, GPU_SIZE, device=device).to(dtype)
+        product_seconds = best_of_graph(lambda: torch.mm(a, b), 3)
+        few = torch.zeros(32, device=device)
+        stage_seconds = best_of_graph(lambda: few.add_(1), GPU_STAGES)
+    return Ceilings(
+        threads=0,
+        bandwidth=2 * GPU_BYTES / copy_seconds,
+        flops=2 * GPU_SIZE**3 / product_seconds,
+        stage=stage_seconds,
+    )
+
+
+def best_of_graph(call: Callable[[], object], times: int) -> float:
+    """Seconds of one of `times` calls in a CUDA graph; the least of the trials."""
+    call()
+    graph = capture(call() for _ in range(times))
+    return min(replay_seconds(graph) for _ in range(TRIALS)) / times
+
+
+def capture(calls: Iterable[object]) -> Any:
+    """A CUDA graph of what happens on the GPU while `calls` are gone through."""
+    import torch
+
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in calls:
+            pass
+    return graph
+
+
+def replay_seconds(graph: Any) -> float:
+    import torch
+
+    begin, end = (
+        torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        for _ in range(2)
+    )
+    begin.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    milliseconds: float = begin.elapsed_time(end)
+    return milliseconds / 1e3
 
 
 def compile_loops(compiler: str, directory: Path) -> ctypes.CDLL:
@@ -83,11 +147,13 @@ def best(jobs: list[Callable[[], object]]) -> float:
     return min(seconds)
 
 
-def floor(workload: Workload, shape: Shape, ceilings: Ceilings) -> float:
-    """Seconds that a step takes at least in float32, the encoder or prompt spread over the steps.
+def floor(workload: Workload, shape: Shape, ceilings: Ceilings, width: int = 4) -> float:
+    """Seconds that a step takes at least, the encoder or prompt spread over the steps.
 
-    Every weight is read once a step; K/V of source and prompt once for each sentence, generated
-    K/V once for each row; logits stay in cache.
+    Every weight, a number of `width` bytes, is read once a step; K/V of source and prompt once for
+    each sentence, generated K/V once for each row; logits stay in cache. On a GPU no step is faster
+    than its stages, each of which waits for the one before: 8 in a layer with cross attention, 5 in
+    one without, and 3 around them.
     """
     w, sentences, rows = workload, shape.batch, shape.batch * shape.beams
     cross = 1 if w.has_encoder else 0
@@ -102,29 +168,47 @@ def floor(workload: Workload, shape: Shape, ceilings: Ceilings) -> float:
         ceilings,
         values=weights + 2 * kept,
         operations=2 * weights * rows + 4 * w.hidden * w.layers * attended * rows,
+        width=width,
     )
+    step = max(step, ((5 + 3 * cross) * w.layers + 3) * ceilings.stage)
     # All but the last prompt token, or the encoder and the K/V that the decoder takes from it.
     if w.has_encoder:
         first = w.encoder_layers * (4 * w.hidden**2 + block) + w.layers * 2 * w.hidden**2
         tokens = SOURCE * sentences
     else:
         first, tokens = layers, (SOURCE - 1) * sentences
-    return step + seconds(ceilings, values=first, operations=2 * first * tokens) / STEPS
+    once = seconds(ceilings, values=first, operations=2 * first * tokens, width=width)
+    return step + once / STEPS
 
 
-def seconds(ceilings: Ceilings, *, values: float, operations: float) -> float:
-    """Reading float32 values and computing, whichever takes longer."""
-    return max(4 * values / ceilings.bandwidth, operations / ceilings.flops)
+def seconds(ceilings: Ceilings, *, values: float, operations: float, width: int) -> float:
+    """Reading values and computing, whichever takes longer."""
+    return max(width * values / ceilings.bandwidth, operations / ceilings.flops)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.roofline", description=__doc__)
-    parser.add_argument("--threads", type=int, default=2)
-    for threads in range(1, parser.parse_args().threads + 1):
+    parser.add_argument("--device", default="cpu", help="cpu, or a GPU as torch names it")
+    parser.add_argument("--threads", type=int, default=2, help="of the CPU, at most")
+    options = parser.parse_args()
+    if options.device != "cpu":
+        return print_gpu(options.device)
+    for threads in range(1, options.threads + 1):
         found = measure(threads)
         print(
             f"{threads} threads: read {found.bandwidth / 1e9:6.1f} GB/s, "
             f"float32 {found.flops / 1e9:7.1f} GFLOP/s"
+        )
+
+
+def print_gpu(device: str) -> None:
+    import torch
+
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        found = measure_gpu(dtype, device)
+        print(
+            f"{str(dtype).removeprefix('torch.')}: copy {found.bandwidth / 1e9:6.0f} GB/s, "
+            f"product {found.flops / 1e12:6.1f} TFLOP/s, stage {found.stage * 1e6:.2f} us"
         )
 
 

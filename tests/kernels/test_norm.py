@@ -10,8 +10,9 @@ from decoding._C import kernels
 from tests.conftest import Place, assert_same_bits, assert_within_torch, poison, random
 
 COLS = [1, 2, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 72, 128, 136, 256, 257, 264, 512, 520]
-COLS += [768, 1023, 1024, 1025, 1032, 2048, 4096, 4104, 8192, 8200, 16384]  # registers, blocks
-LONG = [16392, 32768, 32776, 65536, 65544, 65545]  # clusters of blocks, then read again
+COLS += [768, 1023, 1024, 1025, 1032, 2048, 4096, 4104]
+# On a GPU: a block, a cluster of blocks, read again.
+LONG = [8192, 8200, 16384, 16392, 32768, 32776, 65536, 65544, 65545]
 
 
 def reference(x: Tensor, gamma: Tensor, beta: Tensor | None, eps: float = 1e-5) -> Tensor:
@@ -54,7 +55,9 @@ def test_equals_torch(place: Place, rows: int, cols: int) -> None:
 def test_long_rows(dtype: torch.dtype, cols: int) -> None:
     place = Place("cuda", dtype)
     x, gamma, beta = inputs(place, 5, cols)
-    assert_within_torch(reference, layer_norm(x, gamma, beta, place), x, gamma, beta)
+    for offset in (0.0, 100.0):
+        y = layer_norm(x + offset, gamma, beta, place)
+        assert_within_torch(reference, y, x + offset, gamma, beta)
 
 
 @pytest.mark.gpu
@@ -73,9 +76,8 @@ def test_no_rows(place: Place, threads: int) -> None:
 
 
 @pytest.mark.parametrize("offset", [100.0, -10000.0])
-@pytest.mark.parametrize("cols", [257, 2048])
-def test_rows_far_from_zero_keep_their_variance(place: Place, cols: int, offset: float) -> None:
-    x, gamma, beta = inputs(place, 4, cols)
+def test_rows_far_from_zero_keep_their_variance(place: Place, offset: float) -> None:
+    x, gamma, beta = inputs(place, 4, 257)
     x = x + offset
     assert_within_torch(reference, layer_norm(x, gamma, beta, place), x, gamma, beta)
 

@@ -1,0 +1,244 @@
+"""Every kernel of ours beside torch and torch.compile, as fractions of the machine's limits.
+
+On a GPU each provider's calls are captured in a CUDA graph and go through several sets of tensors
+in turns, together larger than the L2 cache where there is memory for that. See
+benchmarks/README.md for what a row means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import torch
+
+from benchmarks.environment import Environment, environment
+from benchmarks.harness import percentile
+from benchmarks.kernel_cases import Call, Case, Place, Set, cases
+from benchmarks.report import rounded
+from benchmarks.roofline import Ceilings, capture, measure, measure_gpu, replay_seconds
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+COLD = 128 << 20  # bytes of all sets of a case: twice the L2 cache of an H200
+MOST_SETS = 256
+ROUND = 2 << 30  # bytes that a round of calls moves, if that takes no more than
+MOST_CALLS = 256
+REPEATS = 7
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """One provider on one case, with all conditions. Times are microseconds of a call.
+
+    megabytes: what a call must move at least; rate: that over p50, GB/s. floor: the longest of
+    moving it at the speed of a copy, of the operations at the speed of a large matrix product, and
+    of a near-empty kernel in a chain of dependent ones. bandwidth, flops, stage: those three, in
+    GB/s, TFLOP/s and us, measured in the same run. error: largest difference to torch's result
+    over torch's largest number.
+    """
+
+    kernel: str
+    shape: str
+    provider: str
+    version: str
+    dtype: str
+    isa: str
+    threads: int
+    repeats: int
+    p20: float
+    p50: float
+    p80: float
+    unit: str
+    megabytes: float
+    rate: float
+    floor: float
+    bandwidth: float
+    flops: float
+    stage: float
+    error: float
+    device: str
+    flags: str
+    commit: str
+    date: str
+
+    @property
+    def of_floor(self) -> float:
+        return self.floor / self.p50
+
+
+@dataclass(frozen=True)
+class Run:
+    place: Place
+    ceilings: Ceilings
+    where: Environment
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    torch.manual_seed(1)
+    torch.set_num_threads(options.threads)
+    dtype = DTYPES[options.dtype or ("float32" if options.device == "cpu" else "float16")]
+    gpu = options.device != "cpu"
+    run = Run(
+        Place(options.device, dtype, 1 if gpu else options.threads),
+        measure_gpu(dtype, options.device) if gpu else measure(options.threads),
+        environment(options.device),
+    )
+    rows: list[KernelRow] = []
+    with torch.inference_mode():
+        for case in cases(run.place):
+            if options.kernel and case.kernel not in options.kernel:
+                continue
+            found = compare(run, case)
+            print(console(found), flush=True)
+            rows += found
+    if options.output:
+        write_rows(rows, options.output)
+    return 0
+
+
+def compare(run: Run, case: Case) -> list[KernelRow]:
+    """Checks and times one case. Raises RuntimeError when results differ."""
+    sets = [case.make() for _ in range(sets_of(case, run.place))]
+    if case.prepare:
+        case.prepare(sets[0])
+    errors = differences(case, sets[0])
+    rounds = {name: round_of(run.place, case, call, sets) for name, call in case.providers.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in rounds}
+    for repeat in range(REPEATS + 1):
+        for name, timed in rounds.items():
+            for each in sets:
+                if case.reset:
+                    case.reset(each)
+            took = timed()
+            if repeat > 0:  # the first is the warm-up
+                seconds[name].append(took)
+    return [make_row(run, case, name, seconds[name], errors[name]) for name in rounds]
+
+
+def sets_of(case: Case, place: Place) -> int:
+    sets = math.ceil(COLD / case.moved) if place.device != "cpu" else 1
+    return min(max(sets, 1), MOST_SETS)
+
+
+def differences(case: Case, tensors: Set) -> dict[str, float]:
+    """Of each provider's result to torch's; relative to the largest number."""
+    results = {}
+    for name, call in case.providers.items():
+        if case.reset:
+            case.reset(tensors)
+        result = call(tensors)
+        if name in case.comparable:
+            result = case.comparable[name](result)
+        results[name] = result.float()
+    reference = next(y for name, y in results.items() if name != "ours")
+    largest = reference.abs().max()
+    errors = {name: float((y - reference).abs().max() / largest) for name, y in results.items()}
+    for name, error in errors.items():
+        if not error < 0.02:
+            raise RuntimeError(f"{case.kernel} {case.shape}: {name} differs from torch by {error}")
+    return errors
+
+
+def round_of(place: Place, case: Case, call: Call, sets: Sequence[Set]) -> Callable[[], float]:
+    """What runs many calls and returns the seconds of one."""
+    calls = min(max(ROUND / case.moved, 3), MOST_CALLS)
+    calls = math.ceil(calls / len(sets)) * len(sets)
+    if place.device == "cpu":
+        return lambda: on_cpu(call, sets[0])
+    kept = [call(sets[0])] * len(sets)  # results take turns too
+
+    def go_through() -> Iterator[None]:
+        for i in range(calls):
+            kept[i % len(sets)] = call(sets[i % len(sets)])
+            yield
+
+    graph = capture(go_through())
+    return lambda: replay_seconds(graph) / calls
+
+
+def on_cpu(call: Call, tensors: Set) -> float:
+    """Seconds of one of as many calls as take a twentieth of a second."""
+    begin, calls = time.perf_counter(), 0
+    while time.perf_counter() - begin < 0.05:
+        call(tensors)
+        calls += 1
+    return (time.perf_counter() - begin) / calls
+
+
+def make_row(
+    run: Run, case: Case, provider: str, seconds: Sequence[float], error: float
+) -> KernelRow:
+    p20, p50, p80 = (1e6 * percentile(seconds, percent) for percent in (20, 50, 80))
+    ceilings = run.ceilings
+    floor = max(case.moved / ceilings.bandwidth, case.operations / ceilings.flops, ceilings.stage)
+    return KernelRow(
+        kernel=case.kernel,
+        shape=case.shape,
+        provider=provider,
+        version="" if provider == "ours" else f"torch {torch.__version__}",
+        dtype=str(run.place.dtype).removeprefix("torch."),
+        isa=run.place.isa,
+        threads=run.place.threads,
+        repeats=len(seconds),
+        p20=p20,
+        p50=p50,
+        p80=p80,
+        unit="us",
+        megabytes=case.moved / 1e6,
+        rate=case.moved / p50 / 1e3,
+        floor=1e6 * floor,
+        bandwidth=ceilings.bandwidth / 1e9,
+        flops=ceilings.flops / 1e12,
+        stage=1e6 * ceilings.stage,
+        error=error,
+        **asdict(run.where),
+    )
+
+
+def console(rows: Sequence[KernelRow]) -> str:
+    """One aligned line for each row; ours ends in how many times faster than each peer it is."""
+    lines = []
+    for row in rows:
+        parts = [
+            f"{row.kernel:16}  {row.dtype}  {row.shape:24}  {row.provider:18}"
+            f" {row.p50:9.2f} us [{row.p20:.2f} {row.p80:.2f}]",
+            f"{row.rate:6.0f} GB/s",
+            f"{row.of_floor:4.0%} of the limit",
+        ]
+        if row.provider == "ours":
+            peers = [peer for peer in rows if peer.provider != "ours"]
+            parts += [f"{peer.p50 / row.p50:.2f}x {peer.provider}" for peer in peers]
+        lines.append(" | ".join(parts))
+    return "\n".join(lines)
+
+
+def write_rows(rows: Iterable[KernelRow], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        names = [field.name for field in fields(KernelRow)]
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(
+            {name: rounded(value) for name, value in asdict(row).items()} for row in rows
+        )
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kernels", description=__doc__)
+    parser.add_argument("--device", default="cpu", help="cpu, or a GPU as torch names it")
+    parser.add_argument("--kernel", nargs="+", help="names of contracts; default all")
+    parser.add_argument("--dtype", choices=DTYPES, help="default float16, on a CPU float32")
+    parser.add_argument("--threads", type=int, default=2, help="of the CPU")
+    parser.add_argument("--output", type=Path, help="a CSV file for the rows")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
