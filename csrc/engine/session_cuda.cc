@@ -295,9 +295,11 @@ class CudaSession : public Session {
     }
   }
 
-  // Waits until `steps` steps have ended; returns how many sentences went on then, or later.
+  // Waits until `steps` steps have ended; returns how many sentences went on then, or later. The
+  // stream is asked now and then, since a GPU that is lost would never say so by itself.
   int wait_for(int steps) const {
-    while (seen_->number - 1 < steps && seen_->live_count > 0) {
+    for (int looks = 1; seen_->number - 1 < steps && seen_->live_count > 0; ++looks) {
+      if (looks % 4096 != 0) continue;
       const cudaError_t state = cudaStreamQuery(stream_);
       CHECK(state == cudaSuccess || state == cudaErrorNotReady, "CUDA: ", cudaGetErrorString(state),
             cuda::advice(state));
