@@ -4,10 +4,9 @@
 // split a long history between them, over blocks (flash decoding, Dao et al. 2023).
 //
 // Rows come in tiles. A tile holds 4 shared positions, which every beam looks at, or 4 / beams
-// positions of the histories with a row for each beam. Two tiles are requested before the previous
-// kernel has ended, and each later one while its predecessor is worked on: few rows would else wait
-// for memory all the time. The newest position stems from the previous kernel and opens the
-// softmax.
+// positions of the histories with a row for each beam. The first tiles are requested before the
+// previous kernel has ended, and each later one while its predecessor is worked on. The newest
+// position stems from the previous kernel and opens the softmax.
 #include <algorithm>
 #include <cstdint>
 
@@ -21,10 +20,11 @@ namespace {
 constexpr int kSplitRows = 256;  // rows of keys that are worth a block of their own
 
 // The part of the work that is this block's.
-// Grid: heads times chunks of `beams` beams, sentences, splits.
+// Grid: heads times chunks of `beams` beams, sentences, splits. What it reads is read before the
+// previous kernel has ended.
 template <int beams>
 struct Share {
-  bool exists = false;
+  bool exists;
   int head, beam, count;  // beams [beam, beam + count) of the sentence
   int sentence;           // its id
   int chunk, split, splits;
@@ -35,8 +35,9 @@ struct Share {
   template <typename T>
   __device__ explicit Share(const DecodeAttentionParams<T>& p) {
     const StepState now = *p.now;
-    sentence = p.live[blockIdx.y];  // read at once with `now`
-    if (static_cast<int>(blockIdx.y) >= now.live_count) return;
+    const int id = p.live[blockIdx.y];
+    const bool alive = static_cast<int>(blockIdx.y) < now.live_count;
+    sentence = alive ? id : 0;
     head = blockIdx.x % p.heads;
     chunk = blockIdx.x / p.heads;
     beam = chunk * beams;
@@ -48,7 +49,7 @@ struct Share {
     split = blockIdx.z;
     const int wanted = (shared_length + own_length * beams) / kSplitRows;
     splits = max(1, min(static_cast<int>(gridDim.z), wanted));
-    exists = split < splits;
+    exists = alive && split < splits;
   }
 };
 
@@ -58,8 +59,7 @@ struct History {
   const T *shared_k, *shared_v;  // of the sentence and head
   const T *self_k, *self_v;      // of the head in slot 0
   const int32_t* slots;          // [beams, target], from the first beam on
-  int64_t slot_stride;
-  int dim, target, count;
+  int slot_stride, dim, target, count;
   int shared_begin, shared_end, own_begin, own_end;  // positions
   int shared_tiles, tiles;
 
@@ -71,7 +71,7 @@ struct History {
     shared_v = p.shared_v + shared;
     self_k = p.self_k + head * target * dim;
     self_v = p.self_v + head * target * dim;
-    slot_stride = static_cast<int64_t>(p.heads) * target * dim;
+    slot_stride = p.heads * target * dim;
     const int64_t slot = static_cast<int64_t>(share.sentence) * p.beams + share.beam;
     slots = p.slots + (static_cast<int64_t>(share.table) * p.total_slots + slot) * target;
     const int split = share.split, splits = share.splits, step = kTileRows * groups();
@@ -86,45 +86,32 @@ struct History {
   __device__ static int groups() { return blockDim.x / S::lanes; }
   __device__ static int group() { return threadIdx.x / S::lanes; }
 
-  // Starts the loads of the i-th tile; behind the last one it is empty.
-  __device__ __forceinline__ Tile<T, S> request(int i) const {
-    Tile<T, S> tile;
-    if (i < shared_tiles) {
-      request_shared(tile, i);
-    } else if (i < tiles) {
-      request_own(tile, i - shared_tiles);
-    }
-    return tile;
-  }
-
-  // Neighbouring groups read neighbouring positions.
-  __device__ __forceinline__ void request_shared(Tile<T, S>& tile, int i) const {
+  // Asks for the i-th tile, and says which of its rows there are, a bit for each. Neighbouring
+  // groups read neighbouring positions.
+  __device__ __forceinline__ uint32_t request(Ring<T, S>& ring, int i) const {
+    const bool own = i >= shared_tiles;
+    const int first =
+        group() + (own ? own_begin + (i - shared_tiles) * (kTileRows / beams) * groups()
+                       : shared_begin + i * kTileRows * groups());
+    const int end = own ? own_end : shared_end;
+    const T *k = own ? self_k : shared_k, *v = own ? self_v : shared_v;
+    int64_t at[kTileRows];
+    bool valid[kTileRows];
 #pragma unroll
     for (int r = 0; r < kTileRows; ++r) {
-      const int position = shared_begin + (i * kTileRows + r) * groups() + group();
-      tile.valid[r] = position < shared_end;
-      if (!tile.valid[r]) continue;
-      tile.k[r].load(shared_k + static_cast<int64_t>(position) * dim, dim);
-      tile.v[r].load(shared_v + static_cast<int64_t>(position) * dim, dim);
+      const int position = first + (own ? r / beams : r) * groups();  // own: of beam r % beams
+      valid[r] = position < end && !(own && r % beams >= count);
+      const int holder = own && valid[r] ? slots[r % beams * target + position] : 0;
+      at[r] = static_cast<int64_t>(holder) * slot_stride + static_cast<int64_t>(position) * dim;
     }
-  }
-
-  // Row r belongs to beam r % beams.
-  __device__ __forceinline__ void request_own(Tile<T, S>& tile, int i) const {
-    int positions[kTileRows], holders[kTileRows];
+    uint32_t rows = 0;
 #pragma unroll
     for (int r = 0; r < kTileRows; ++r) {
-      positions[r] = own_begin + (i * (kTileRows / beams) + r / beams) * groups() + group();
-      tile.valid[r] = positions[r] < own_end && r % beams < count;
-      if (tile.valid[r]) holders[r] = slots[r % beams * target + positions[r]];
+      ring.request(i, 0, r, k + at[r], dim, valid[r]);
+      ring.request(i, 1, r, v + at[r], dim, valid[r]);
+      rows |= static_cast<uint32_t>(valid[r]) << r;
     }
-#pragma unroll
-    for (int r = 0; r < kTileRows; ++r) {
-      if (!tile.valid[r]) continue;
-      const int64_t at = holders[r] * slot_stride + static_cast<int64_t>(positions[r]) * dim;
-      tile.k[r].load(self_k + at, dim);
-      tile.v[r].load(self_v + at, dim);
-    }
+    return rows;
   }
 };
 
@@ -137,28 +124,26 @@ __device__ __forceinline__ void open(const DecodeAttentionParams<T>& p, const Sh
   const int64_t row = static_cast<int64_t>(blockIdx.y) * p.beams + share.beam;
   const int64_t at = row * p.stride + share.head * dim;
   const bool opens = p.k != nullptr && share.split == 0 && warp < share.count;
+  const bool speaks = opens && threadIdx.x % kWarp < S::lanes;  // one group for the position
   Row<T, S> q[beams], k, v;
 #pragma unroll
   for (int b = 0; b < beams; ++b) {
-    if (b < share.count) q[b].load(p.q + at + static_cast<int64_t>(b) * p.stride, dim);
+    q[b].load(p.q + at + static_cast<int64_t>(b) * p.stride, dim, b < share.count);
   }
-  if (opens) {
-    k.load(p.k + at + static_cast<int64_t>(warp) * p.stride, dim);
-    v.load(p.v + at + static_cast<int64_t>(warp) * p.stride, dim);
-  }
+  k.load(p.k + at + static_cast<int64_t>(warp) * p.stride, dim, opens);
+  v.load(p.v + at + static_cast<int64_t>(warp) * p.stride, dim, opens);
 #pragma unroll
   for (int b = 0; b < beams; ++b) {
 #pragma unroll
     for (int e = 0; e < S::elements; ++e) states[b].q[e] = q[b][e] * (p.scale * kLog2e);
-    if (!opens || b != warp) continue;
     const float score = states[b].score(k);
-    if (threadIdx.x % kWarp >= S::lanes) continue;  // one group speaks for the position
-    states[b].maximum = score;
-    states[b].total = 1;
+    const bool mine = speaks && b == warp;
+    states[b].maximum = mine ? score : kNoScore;
+    states[b].total = mine ? 1.0f : 0.0f;
 #pragma unroll
-    for (int e = 0; e < S::elements; ++e) states[b].sum[e] = v[e];
+    for (int e = 0; e < S::elements; ++e) states[b].sum[e] = mine ? v[e] : 0.0f;
   }
-  if (opens && threadIdx.x % kWarp < S::lanes) {
+  if (speaks) {
     const int64_t slot = static_cast<int64_t>(share.sentence) * p.beams + share.beam + warp;
     const int64_t to = ((slot * p.heads + share.head) * p.target + share.own_length) * dim;
     k.store(p.self_k + to, dim);
@@ -199,35 +184,61 @@ __device__ __forceinline__ void close(const DecodeAttentionParams<T>& p, const S
   }
 }
 
+// Every beam attends to all rows of a shared tile, or to each `beams`-th row of an own one.
+template <bool shared, typename T, typename S, int beams>
+__device__ __forceinline__ void attend(const Ring<T, S>& ring, int i, Beam<T, S> (&states)[beams]) {
+  constexpr int kStep = shared ? 1 : beams;
+  float weights[beams][kTileRows];
+#pragma unroll
+  for (int r = 0; r < kTileRows; ++r) {
+    const Row<T, S> k = ring.read(i, 0, r);
+#pragma unroll
+    for (int b = r % kStep; b < beams; b += kStep) {
+      const float score = states[b].score(k);
+      weights[b][r] = ring.valid(r) ? score : kNoScore;
+    }
+  }
+#pragma unroll
+  for (int b = 0; b < beams; ++b) states[b].weigh(weights[b], shared ? 0 : b, kStep);
+#pragma unroll
+  for (int r = 0; r < kTileRows; ++r) {
+    const Row<T, S> v = ring.read(i, 1, r);
+#pragma unroll
+    for (int b = r % kStep; b < beams; b += kStep) states[b].add(weights[b][r], v);
+  }
+}
+
 template <typename T, typename S, int beams>
-__global__ void __launch_bounds__(kMaxWarps* kWarp)
+__global__ void __launch_bounds__(kMaxWarps* kWarp, S::width > 1 ? 2 : 1)
     decode_attention_kernel(const DecodeAttentionParams<T> p) {
   static_assert(kTileRows % beams == 0);
-  extern __shared__ float parts[];  // [warps, beams, dim + 2]
+  extern __shared__ uint4 memory[];
+  float* parts = reinterpret_cast<float*>(memory) + blockDim.x * (Ring<T, S>::kBytes / 4);
   const Share<beams> share(p);
   if (!share.exists) {
     wait_for_previous();  // else this kernel might be over, and its successor start, before that
     return;
   }
   const History<T, S, beams> history(p, share);
-  Tile<T, S> tile = history.request(0), next = history.request(1);
-  wait_for_previous();
-  let_next_start();
-
+  Ring<T, S> ring(memory);
   Beam<T, S> states[beams];
-  open(p, share, states);
-  for (int i = 0; i < history.tiles; ++i) {
-    const bool shared = i < history.shared_tiles;
-#pragma unroll
-    for (int b = 0; b < beams; ++b) {
-      if (shared) {
-        states[b].attend(tile, 0, 1);
+  // It first runs ahead, in the same loop: the code of a step, too, must come from memory.
+  constexpr int kAhead = Ring<T, S>::kTiles;
+  for (int i = -kAhead; i < max(1, history.tiles); ++i) {
+    if (i == 0) {
+      wait_for_previous();
+      let_next_start();
+      open(p, share, states);
+    }
+    if (i >= 0 && i < history.tiles) {
+      ring.wait();
+      if (beams == 1 || i < history.shared_tiles) {
+        attend<true>(ring, i, states);
       } else {
-        states[b].attend(tile, b, beams);
+        attend<false>(ring, i, states);
       }
     }
-    tile = next;
-    next = history.request(i + 2);
+    ring.close(i + kAhead < history.tiles ? history.request(ring, i + kAhead) : 0);
   }
   const int size = p.head_dim + 2;
 #pragma unroll
@@ -244,8 +255,13 @@ void start(Stream& stream, const DecodeAttentionParams<T>& p) {
   const int multiprocessors = stream.device().multiprocessors;
   const int chunks = (p.beams + beams - 1) / beams;
   const int64_t blocks = static_cast<int64_t>(p.sentences) * p.heads * chunks;
+  const auto shared = [&](int warps) {  // bytes: the ring, and the parts
+    return warps * (kWarp * Ring<T, S>::kBytes + beams * (p.head_dim + 2) * sizeof(float));
+  };
   // Few blocks must be quick ones; of many, small ones fill a multiprocessor better.
-  const int warps = blocks <= multiprocessors ? kMaxWarps : kMaxWarps / 2;
+  const bool few = blocks <= multiprocessors &&
+                   shared(kMaxWarps) <= static_cast<size_t>(stream.device().shared_memory);
+  const int warps = few ? kMaxWarps : kMaxWarps / 2;
   int splits = 1;
   if (p.partial != nullptr && blocks <= kTickets) {
     const int64_t longest = p.shared_capacity + static_cast<int64_t>(p.target) * beams;
@@ -253,7 +269,7 @@ void start(Stream& stream, const DecodeAttentionParams<T>& p) {
     splits = std::clamp<int64_t>(std::min(longest / kSplitRows, room), 1, kSplits);
   }
   launch(stream, decode_attention_kernel<T, S, beams>, dim3(p.heads * chunks, p.sentences, splits),
-         warps * kWarp, warps * beams * (p.head_dim + 2) * sizeof(float), p);
+         warps * kWarp, shared(warps), p);
 }
 
 template <typename T, typename S>

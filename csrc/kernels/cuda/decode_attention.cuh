@@ -5,12 +5,13 @@
 #include <cstdint>
 
 #include "kernels/attention.h"
+#include "kernels/cuda/fused_linear_mma.cuh"
 #include "kernels/cuda/online_softmax.cuh"
 #include "kernels/cuda/vector.cuh"
 
 namespace decoding::cuda {
 
-constexpr int kTileRows = 4;  // rows of keys, and of values, that a lane has under way together
+constexpr int kTileRows = 4;  // rows of keys, and of values, that a lane asks for at once
 constexpr int kMaxWarps = 8;  // of a block
 
 // How `lanes` neighbouring lanes hold a row: `vectors` vectors of `width` elements each.
@@ -23,30 +24,115 @@ struct Shape {
   __device__ static int at(int v) { return (v * lanes + threadIdx.x % lanes) * width; }
 };
 
-// A lane's part of a row of `dim` elements, zero behind the last one.
+// 16 bytes, zeros where not `valid`. In assembly, since the compiler makes branches of such loads,
+// and then each waits for the one before.
+__device__ __forceinline__ void load16(uint32_t* to, const void* from, bool valid) {
+  asm volatile(
+      "{\n .reg .pred p;\n setp.ne.b32 p, %5, 0;\n"
+      " mov.b32 %0, 0;\n mov.b32 %1, 0;\n mov.b32 %2, 0;\n mov.b32 %3, 0;\n"
+      " @p ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+      : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+      : "l"(from), "r"(static_cast<int>(valid))
+      : "memory");
+}
+
+// The same to shared memory. It goes through L1, where beams find what they have in common.
+__device__ __forceinline__ void copy16(uint4* to, const void* from, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(from), "r"(valid ? 16 : 0)
+               : "memory");
+}
+
+// A lane's part of a row, as it lies in memory.
 template <typename T, typename S>
 struct Row {
-  Vector<T, S::width> vectors[S::vectors] = {};
+  static constexpr int per_word = 4 / sizeof(T), count = S::elements / per_word;
+  uint32_t words[count];
 
-  __device__ void load(const T* from, int dim) {
-#pragma unroll
-    for (int v = 0; v < S::vectors; ++v) {
-      if (S::at(v) < dim) vectors[v] = Vector<T, S::width>::load(from + S::at(v));
+  __device__ __forceinline__ float operator[](int e) const {
+    if constexpr (per_word == 1) {
+      return __uint_as_float(words[e]);
+    } else {
+      const float2 pair = unpack<T>(words[e / 2]);
+      return e % 2 == 0 ? pair.x : pair.y;
     }
   }
-  __device__ void store(T* to, int dim) const {
+
+  // Zeros where not `valid`, and from element `dim` on.
+  __device__ __forceinline__ void load(const T* from, int dim, bool valid) {
 #pragma unroll
     for (int v = 0; v < S::vectors; ++v) {
-      if (S::at(v) < dim) vectors[v].store(to + S::at(v));
+      const bool inside = valid && S::at(v) < dim;
+      if constexpr (S::width * sizeof(T) == 16) {
+        load16(words + 4 * v, from + S::at(v), inside);
+      } else {
+        const T value = inside ? from[S::at(v)] : from_float<T>(0);
+        memcpy(reinterpret_cast<T*>(words) + v, &value, sizeof(T));
+      }
     }
   }
-  __device__ float operator[](int e) const { return vectors[e / S::width][e % S::width]; }
+  __device__ __forceinline__ void store(T* to, int dim) const {
+#pragma unroll
+    for (int v = 0; v < S::vectors; ++v) {
+      Vector<T, S::width> vector;
+      memcpy(&vector, reinterpret_cast<const char*>(words) + v * sizeof(vector), sizeof(vector));
+      if (S::at(v) < dim) vector.store(to + S::at(v));
+    }
+  }
 };
 
+// The tiles that a lane has requested, oldest first, in shared memory that no other lane touches.
+// There they arrive without the lane's help, and do not take its registers.
 template <typename T, typename S>
-struct Tile {
-  Row<T, S> k[kTileRows], v[kTileRows];
-  bool valid[kTileRows] = {};
+class Ring {
+ public:
+  static constexpr int kTiles = 2;
+  static constexpr int kPieces = sizeof(Row<T, S>) / 16;                // of a row
+  static constexpr int kBytes = kTiles * 2 * kTileRows * kPieces * 16;  // of a lane
+
+  __device__ explicit Ring(uint4* memory) : own_(memory + threadIdx.x) {}
+
+  // Starts to copy row r, of the keys (which = 0) or values (1), into the place of tile i.
+  __device__ __forceinline__ void request(int i, int which, int r, const T* from, int dim,
+                                          bool valid) {
+    uint4* to = at(i, which, r);
+    if constexpr (S::width * sizeof(T) == 16) {
+#pragma unroll
+      for (int v = 0; v < S::vectors; ++v) {
+        copy16(to + v * blockDim.x, from + S::at(v), valid && S::at(v) < dim);
+      }
+    } else {  // too small pieces for asynchronous copies
+      Row<T, S> row;
+      row.load(from, dim, valid);
+#pragma unroll
+      for (int v = 0; v < kPieces; ++v) memcpy(to + v * blockDim.x, row.words + 4 * v, 16);
+    }
+  }
+  // Ends a tile; `valid` has a bit for each of its rows.
+  __device__ __forceinline__ void close(uint32_t valid) {
+    close_copies();
+    valid_ = valid_ >> kTileRows | valid << (kTiles - 1) * kTileRows;
+  }
+
+  // The oldest tile, until it is closed again.
+  __device__ __forceinline__ void wait() const { wait_for_copies<kTiles - 1>(); }
+  __device__ __forceinline__ Row<T, S> read(int i, int which, int r) const {
+    Row<T, S> row;
+#pragma unroll
+    for (int v = 0; v < kPieces; ++v)
+      memcpy(row.words + 4 * v, at(i, which, r) + v * blockDim.x, 16);
+    return row;
+  }
+  __device__ __forceinline__ bool valid(int r) const { return (valid_ >> r & 1) != 0; }
+
+ private:
+  __device__ __forceinline__ uint4* at(int i, int which, int r) const {
+    return own_ + ((i % kTiles * 2 + which) * kTileRows + r) * kPieces * blockDim.x;
+  }
+
+  uint4* own_;  // [kTiles, 2, kTileRows, kPieces, threads]
+  uint32_t valid_ = 0;
 };
 
 // The softmax of one beam's query in one group of lanes.
@@ -63,24 +149,22 @@ struct Beam {
     return warp_sum<S::lanes>(dot);
   }
 
-  // Rows first, first + step, ... of the tile.
-  __device__ __forceinline__ void attend(const Tile<T, S>& tile, int first, int step) {
-    float weights[kTileRows];
+  // Turns the scores of a tile into weights; rows first, first + step, ... of it are the beam's.
+  __device__ __forceinline__ void weigh(float (&scores)[kTileRows], int first, int step) {
     float top = maximum;
 #pragma unroll
-    for (int r = first; r < kTileRows; r += step) {
-      const float s = score(tile.k[r]);
-      weights[r] = tile.valid[r] ? s : kNoScore;
-      top = fmaxf(top, weights[r]);
-    }
+    for (int r = first; r < kTileRows; r += step) top = fmaxf(top, scores[r]);
     rescale(top);
 #pragma unroll
     for (int r = first; r < kTileRows; r += step) {
-      weights[r] = power_of_two(weights[r] - reference(top));
-      total += weights[r];
-#pragma unroll
-      for (int e = 0; e < S::elements; ++e) sum[e] = fmaf(weights[r], tile.v[r][e], sum[e]);
+      scores[r] = power_of_two(scores[r] - reference(top));
+      total += scores[r];
     }
+  }
+
+  __device__ __forceinline__ void add(float weight, const Row<T, S>& v) {
+#pragma unroll
+    for (int e = 0; e < S::elements; ++e) sum[e] = fmaf(weight, v[e], sum[e]);
   }
 
   __device__ __forceinline__ void rescale(float top) {
