@@ -55,14 +55,17 @@ struct Rows {
 
   // Starts to copy `count` rows of a sentence from its row `begin` on; zeros from `length` and from
   // head_dim on.
-  __device__ void request(const T* source, int count, int begin, int length, int source_stride,
-                          int head_dim) const {
-    constexpr int kPieces = dim / 8;
-    for (int i = threadIdx.x; i < count * kPieces; i += kThreads) {
-      const int row = i / kPieces, d = i % kPieces * 8;
+  template <int count>
+  __device__ __forceinline__ void request(const T* source, int begin, int length, int source_stride,
+                                          int head_dim) const {
+    constexpr int kPieces = dim / 8;  // of a row
+    static_assert(count * kPieces % kThreads == 0);
+#pragma unroll
+    for (int i = 0; i < count * kPieces / kThreads; ++i) {
+      const int piece = threadIdx.x + i * kThreads, row = piece / kPieces, d = piece % kPieces * 8;
       const bool inside = begin + row < length && d < head_dim;
-      const int64_t offset = inside ? static_cast<int64_t>(begin + row) * source_stride + d : 0;
-      copy_async(at(row, d), source + offset, inside);
+      const int64_t offset = static_cast<int64_t>(begin + row) * source_stride + d;
+      copy_async(at(row, d), source + (inside ? offset : 0), inside);
     }
   }
 };
@@ -210,12 +213,12 @@ __global__ void __launch_bounds__(kThreads)
   const auto keys = [&](int i) { return rows.from(i % 2 * 2 * kKeys); };
   const auto values = [&](int i) { return rows.from(i % 2 * 2 * kKeys + kKeys); };
   const auto request = [&](int i) {
-    keys(i).request(k, kKeys, i * kKeys, length, p.stride, p.head_dim);
-    values(i).request(v, kKeys, i * kKeys, length, p.stride, p.head_dim);
+    keys(i).template request<kKeys>(k, i * kKeys, length, p.stride, p.head_dim);
+    values(i).template request<kKeys>(v, i * kKeys, length, p.stride, p.head_dim);
     close_copies();
   };
   // The queries come where the second tile will be.
-  keys(1).request(sentence.of(p.q, p), kQueries, begin, length, p.stride, p.head_dim);
+  keys(1).template request<kQueries>(sentence.of(p.q, p), begin, length, p.stride, p.head_dim);
   close_copies();
   request(0);
   wait_for_copies<1>();
