@@ -8,15 +8,15 @@ import multiprocessing
 import os
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from benchmarks.baselines import Engine, Ids
-from benchmarks.workloads import Workload
+from benchmarks.baselines import Engine, Ids, Settings
+from benchmarks.workloads import Shape, Workload
 
 # OpenMP's threads of one engine go on spinning for a while after a call (200 ms in LLVM's runtime).
 # The next engine's turn begins when they sleep.
@@ -25,9 +25,9 @@ PAUSE = 0.3
 
 @dataclass(frozen=True)
 class Memory:
-    """Growth of the resident set of an engine's process over what its imports took, in bytes.
-
-    loading: the peak while the model is loaded. running: the peak while it generates.
+    """Growth over what an engine's imports took, in bytes, while the model is loaded and while it
+    generates. On the CPU: the peak of the process's resident set. On a GPU: what it has taken there
+    for good, the buffers of its libraries too.
     """
 
     loading: int
@@ -50,31 +50,39 @@ class Worker:
     """
 
     def __init__(
-        self, engine: type[Engine], directory: Path, workload: Workload, threads: int
+        self, engine: type[Engine], directory: Path, workload: Workload, settings: Settings
     ) -> None:
         spawn = multiprocessing.get_context("spawn")  # a fork would inherit pages and threads
-        self.name = engine.name
+        self.name, self.engine = engine.name, engine
         self._connection, theirs = spawn.Pipe()
         self._process = spawn.Process(
-            target=serve, args=(theirs, engine, directory, workload, threads), daemon=True
+            target=serve, args=(theirs, engine, directory, workload, settings), daemon=True
         )
         self._process.start()
         theirs.close()
-        self.loaded: Loaded = self._receive()
 
-    def run_once(self, ids: Ids, beams: int) -> list[list[int]]:
+    def load(self) -> None:
+        """Waits for the libraries' imports, then loads the model."""
+        self._receive()
+        self.loaded: Loaded = self._ask("load")
+
+    def run_once(self, ids: Ids, shape: Shape) -> list[list[int]]:
         """Takes a new input and runs it once, untimed: the warm-up. Returns the new tokens."""
-        tokens: list[list[int]] = self._ask("run_once", ids, beams)
+        tokens: list[list[int]] = self._ask("run_once", ids, shape)
         return tokens
 
-    def time(self) -> float:
-        """Seconds of one more call on the same input."""
-        seconds: float = self._ask("time")
+    def time(self, calls: int) -> list[float]:
+        """Seconds of each of so many more calls on the same input."""
+        seconds: list[float] = self._ask("time", calls)
         return seconds
 
     def memory(self) -> Memory:
         memory: Memory = self._ask("memory")
         return memory
+
+    def nodes(self) -> int:
+        nodes: int = self._ask("nodes")
+        return nodes
 
     def _ask(self, request: str, *arguments: object) -> Any:
         self._connection.send((request, arguments))
@@ -113,44 +121,106 @@ class Failure:
 
 
 def serve(
-    connection: Connection, engine: type[Engine], directory: Path, workload: Workload, threads: int
+    connection: Connection,
+    engine: type[Engine],
+    directory: Path,
+    workload: Workload,
+    settings: Settings,
 ) -> None:
-    """The worker's process: loads, then answers requests until the connection closes."""
+    """The worker's process: imports, then answers requests until the connection closes."""
     try:
-        pin_to_cores(threads)
+        if settings.device == "cpu":
+            pin_to_cores(settings.threads)
         for library in engine.libraries:
             importlib.import_module(library)
-        imported = resident("VmRSS")
-        loaded = engine(directory, workload, threads)
-        loading = resident("VmHWM") - imported
-        connection.send(Loaded(loaded.version, loaded.isa))
+        meter = ResidentMemory() if settings.device == "cpu" else GpuMemory()
+        connection.send(None)
         while True:
             request, arguments = connection.recv()
-            if request == "run_once":
-                forget_peak()
-                loaded.prepare(*arguments)
-                connection.send(loaded.generate())
+            if request == "load":
+                with meter:
+                    loaded = engine(directory, workload, settings)
+                loading = meter.growth
+                connection.send(Loaded(loaded.version, loaded.isa))
+            elif request == "run_once":
+                with meter:
+                    loaded.prepare(*arguments)
+                    tokens = loaded.generate()
+                connection.send(tokens)
             elif request == "time":
-                begin = time.perf_counter()
-                loaded.generate()
-                connection.send(time.perf_counter() - begin)
+                connection.send([seconds(loaded.generate) for _ in range(*arguments)])
+            elif request == "nodes":
+                connection.send(loaded.nodes)
             else:
-                connection.send(Memory(loading, resident("VmHWM") - imported))
+                connection.send(Memory(loading, meter.growth))
     except EOFError:
         pass
     except Exception:
         connection.send(Failure(traceback.format_exc()))
 
 
-def interleaved(workers: Sequence[Worker], repeats: int) -> dict[str, list[float]]:
-    """Seconds of `repeats` calls of each worker, in turns: drift of the machine hits all alike."""
-    seconds: dict[str, list[float]] = {worker.name: [] for worker in workers}
+def seconds(call: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+class ResidentMemory:
+    """Measures what it is wrapped around. growth: the peak so far over what was resident at first,
+    each time afresh."""
+
+    def __init__(self) -> None:
+        self.before = resident("VmRSS")
+
+    def __enter__(self) -> None:
+        forget_peak()
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    @property
+    def growth(self) -> int:
+        return resident("VmHWM") - self.before
+
+
+class GpuMemory:
+    """Measures what it is wrapped around, while other processes use the GPU's memory too but do not
+    change what they hold. growth: of all so far together."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.growth = 0
+        torch.zeros(1, device="cuda")  # the context, which every engine has
+
+    def __enter__(self) -> None:
+        self.before = free_memory()
+
+    def __exit__(self, *_: object) -> None:
+        self.growth += self.before - free_memory()
+
+
+def free_memory() -> int:
+    """Of the GPU, in bytes."""
+    import torch
+
+    return torch.cuda.mem_get_info()[0]
+
+
+def interleaved(
+    workers: Sequence[Worker], repeats: int, calls: Mapping[str, int], pause: float
+) -> dict[str, list[float]]:
+    """Seconds of calls of each worker, in turns: drift of the machine hits all alike.
+
+    calls: of each worker in a turn. pause: seconds between two workers.
+    """
+    found: dict[str, list[float]] = {worker.name: [] for worker in workers}
     for turn in range(repeats):
         first = turn % len(workers)  # nobody always follows the same neighbour
         for worker in [*workers[first:], *workers[:first]]:
-            time.sleep(PAUSE)
-            seconds[worker.name].append(worker.time())
-    return seconds
+            time.sleep(pause)
+            found[worker.name] += worker.time(calls[worker.name])
+    return found
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -18,9 +19,11 @@ class Row:
 
     p20, p50, p80: percentiles of whole calls divided by their steps. rate: new tokens a second.
     floor: the least that p50 could be on this machine; NaN if its ceilings were not measured.
-    bandwidth, flops: those ceilings, GB/s and GFLOP/s, of the threads together.
-    memory, loading: growth of the process's resident set while generating and while loading, MB.
-    equal: sentences with the reference's tokens, as "8/8".
+    bandwidth, flops, stage: those ceilings, GB/s and GFLOP/s, of the threads together, and on a GPU
+        the microseconds between two dependent kernels. nodes: of the graph that a step is there.
+    memory, loading: growth of the process's resident set, or of what it holds of the GPU's memory,
+        while generating and while loading, MB.
+    equal: sentences with the reference's tokens, as "8/8"; of what is drawn, nothing.
     """
 
     what: str
@@ -40,6 +43,8 @@ class Row:
     floor: float
     bandwidth: float
     flops: float
+    stage: float
+    nodes: int
     memory: float
     loading: float
     equal: str
@@ -85,11 +90,12 @@ def console(rows: Sequence[Row]) -> str:
     for row in rows:
         parts = [
             f"{row.what}  {row.dtype}  {row.model:{width}}  {row.shape:>5}  {row.provider:11}"
-            f" {row.p50:8.2f} {row.unit} [{row.p20:.2f} {row.p80:.2f}]",
+            f" {number(row.p50):>7} {row.unit} [{number(row.p20)} {number(row.p80)}]",
             f"{row.rate:7.1f} tok/s",
-            f"floor {row.floor:5.2f} = {row.of_floor:4.0%}",
+            f"floor {number(row.floor)} = {row.of_floor:4.0%}",
             f"memory {row.memory:5.0f} MB",
-            f"{row.equal} equal",
+            *([f"{row.equal} equal"] if row.equal else []),
+            *([f"{row.nodes} nodes"] if row.nodes else []),
             *(f"{ratio:5.2f}x {peer}" for peer, ratio in speedups(row, rows).items()),
         ]
         lines.append(" | ".join(parts))
@@ -104,6 +110,13 @@ def speedups(row: Row, rows: Iterable[Row]) -> dict[str, float]:
     return {r.provider: r.p50 / row.p50 for r in same if r.provider != row.provider}
 
 
+def number(milliseconds: float) -> str:
+    """Three digits."""
+    if not milliseconds > 0:
+        return "-"
+    return f"{milliseconds:.{max(0, 2 - math.floor(math.log10(milliseconds)))}f}"
+
+
 def markdown(rows: Sequence[Row]) -> str:
     """A table with a line for each shape and the conditions below it."""
     providers = list(dict.fromkeys(row.provider for row in rows))
@@ -116,8 +129,8 @@ def markdown(rows: Sequence[Row]) -> str:
     lines = [head, ["---"] * len(head)]
     for model, shape in dict.fromkeys((row.model, row.shape) for row in rows):
         cell = {row.provider: row for row in rows if (row.model, row.shape) == (model, shape)}
-        line = [f"{model} {shape}", f"{next(iter(cell.values())).floor:.2f}"]
-        line += [f"{cell[name].p50:.2f}" if name in cell else "-" for name in providers]
+        line = [f"{model} {shape}", number(next(iter(cell.values())).floor)]
+        line += [number(cell[name].p50) if name in cell else "-" for name in providers]
         if ours and "ours" in cell:
             ratios = speedups(cell["ours"], cell.values())
             line.append(f"{cell['ours'].of_floor:.0%}")
@@ -134,9 +147,11 @@ def conditions(rows: Sequence[Row]) -> str:
     """What all rows have in common, in two sentences."""
     row = rows[0]
     versions = dict.fromkeys(f"{r.version} ({r.isa})" if r.isa else r.version for r in rows)
+    threads = f", {row.threads} threads" if row.threads else ""
+    stage = f", {row.stage:.2f} us a stage" if row.stage else ""
     return (
-        f"Median of {row.repeats} interleaved calls, {row.dtype}, {row.threads} threads; "
-        f"{row.device} ({row.flags}), {row.bandwidth:.0f} GB/s, {row.flops:.0f} GFLOP/s; "
+        f"Median of {row.repeats} interleaved calls or more, {row.dtype}{threads}; "
+        f"{row.device} ({row.flags}), {row.bandwidth:.0f} GB/s, {row.flops:.0f} GFLOP/s{stage}; "
         f"{'; '.join(versions)}; commit {row.commit}, {row.date}."
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 SEED = 1
 SOURCE = 32  # tokens of each source or prompt
 STEPS = 64  # new tokens of each row, forced: EOS is banned until the last
+TOP_K, TOP_P = 50, 0.9
 
 
 @dataclass(frozen=True)
@@ -30,29 +32,35 @@ class Workload:
 
 @dataclass(frozen=True)
 class Shape:
-    """Sentences and beams of one call, written "8x4"."""
+    """Sentences and beams of one call, written "8x4"; one beam is greedy search.
+
+    sample: draws instead, from the TOP_K and TOP_P of each row; written "8s".
+    """
 
     batch: int
     beams: int
+    sample: bool = False
 
     @staticmethod
     def parse(text: str) -> Shape:
         """For a command line."""
-        try:
-            batch, beams = map(int, text.split("x"))
-        except ValueError:
-            batch = beams = 0
-        if min(batch, beams) < 1:
-            raise ArgumentTypeError(f'a shape is written BATCHxBEAMS, as in "8x4", got {text!r}')
-        return Shape(batch, beams)
+        found = re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*)|s)", text)
+        if found is None:
+            raise ArgumentTypeError(
+                f'a shape is written BATCHxBEAMS, as in "8x4", or BATCHs to sample; got {text!r}'
+            )
+        return Shape(int(found[1]), int(found[2] or 1), sample=found[2] is None)
 
     def __str__(self) -> str:
-        return f"{self.batch}x{self.beams}"
+        return f"{self.batch}s" if self.sample else f"{self.batch}x{self.beams}"
 
 
 WORKLOADS = {
     "marian-base": Workload(
         layers=6, hidden=512, heads=8, feed_forward=2048, vocabulary=32000, encoder_layers=6
+    ),
+    "marian-big": Workload(
+        layers=6, hidden=1024, heads=16, feed_forward=4096, vocabulary=32000, encoder_layers=6
     ),
     "gpt2-124M": Workload(layers=12, hidden=768, heads=12, feed_forward=3072, vocabulary=50257),
 }

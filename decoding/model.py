@@ -68,6 +68,11 @@ class Model:
         """The CPU's instruction set in use, or "cuda"."""
         return self._session.isa
 
+    @property
+    def graph_nodes(self) -> int:
+        """On a GPU: nodes of the graph that a decoding step is, in the last call. Else 0."""
+        return self._session.graph_nodes
+
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the model's directory. Raises ValueError where there is none."""

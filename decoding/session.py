@@ -125,6 +125,10 @@ class Session:
     def isa(self) -> str:
         return self._engine.isa
 
+    @property
+    def graph_nodes(self) -> int:
+        return self._engine.graph_nodes
+
     def run(self, work: Work) -> Results:
         """Generates; raises ValueError beyond explicit limits, decoding.Error without the memory.
 
