@@ -151,12 +151,21 @@ __device__ __forceinline__ void open(const DecodeAttentionParams<T>& p, const Sh
   }
 }
 
+// Calls visit(beam, d) in some thread for each element of the `count` beams.
+template <int beams, typename Visit>
+__device__ __forceinline__ void for_elements(int count, int dim, Visit&& visit) {
+  const int warps = blockDim.x / kWarp;
+  for (int i = threadIdx.x / kWarp; i < (dim + 31) / 32 * beams; i += warps) {
+    const int b = i % beams, d = i / beams * 32 + threadIdx.x % kWarp;
+    if (b < count && d < dim) visit(b, d);
+  }
+}
+
 // Merges the parts of the block's warps, then those of the blocks of a split history.
 template <typename T, int beams>
 __device__ __forceinline__ void close(const DecodeAttentionParams<T>& p, const Share<beams>& share,
                                       const float* parts) {
-  const int warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
-  const int dim = p.head_dim, size = dim + 2;
+  const int warps = blockDim.x / kWarp, dim = p.head_dim, size = dim + 2;
   const int64_t row = static_cast<int64_t>(blockIdx.y) * p.beams + share.beam;
   const int pair = blockIdx.y * p.heads + share.head;
   float* partial = p.partial + (static_cast<int64_t>(pair) * kSplits * p.beams + share.beam) * size;
@@ -164,24 +173,25 @@ __device__ __forceinline__ void close(const DecodeAttentionParams<T>& p, const S
     p.y[((row + b) * p.heads + share.head) * dim + d] =
         from_float<T>(total == 0 ? 0.0f : sum / total);
   };
-  for (int b = warp; b < share.count; b += warps) {
+  for_elements<beams>(share.count, dim, [&](int b, int d) {
+    const float* from = parts + b * size;
+    const Merged merged(from, warps, beams * size, dim);
+    const float sum = merged.sum(from, warps, beams * size, d);
+    if (share.splits == 1) return write(b, d, sum, merged.total);
     float* mine = partial + (share.split * p.beams + b) * size;
-    merge_parts(parts + b * size, warps, beams * size, dim,
-                [&](int d, float sum, float maximum, float total) {
-                  if (share.splits == 1) return write(b, d, sum, total);
-                  mine[d] = sum;
-                  if (d > 0) return;
-                  mine[dim] = maximum;
-                  mine[dim + 1] = total;
-                });
-  }
+    mine[d] = sum;
+    if (d > 0) return;
+    mine[dim] = merged.maximum;
+    mine[dim + 1] = merged.total;
+  });
   if (share.splits == 1) return;
   const int chunks = gridDim.x / p.heads;
   if (!last_to_arrive(p.tickets + pair * chunks + share.chunk, share.splits)) return;
-  for (int b = warp; b < share.count; b += warps) {
-    merge_parts(partial + b * size, share.splits, p.beams * size, dim,
-                [&](int d, float sum, float, float total) { write(b, d, sum, total); });
-  }
+  for_elements<beams>(share.count, dim, [&](int b, int d) {
+    const float* from = partial + b * size;
+    const Merged merged(from, share.splits, p.beams * size, dim);
+    write(b, d, merged.sum(from, share.splits, p.beams * size, d), merged.total);
+  });
 }
 
 // Every beam attends to all rows of a shared tile, or to each `beams`-th row of an own one.

@@ -206,31 +206,35 @@ struct Beam {
   }
 };
 
-// Makes one of `count` parts, `stride` floats apart, in one warp: take(d, sum, maximum, total) is
-// called once for each element.
-template <typename Take>
-__device__ void merge_parts(const float* parts, int count, int stride, int dim, Take&& take) {
-  static_assert(kSplits <= kMaxWarps);
-  float weights[kMaxWarps], maximum = kNoScore, total = 0;
+// What `count` parts of one beam, `stride` floats apart, are together.
+struct Merged {
+  float weights[kMaxWarps];  // of each part
+  float maximum = kNoScore, total = 0;
+
+  __device__ __forceinline__ Merged(const float* parts, int count, int stride, int dim) {
+    static_assert(kSplits <= kMaxWarps);
 #pragma unroll
-  for (int i = 0; i < kMaxWarps; ++i) {
-    weights[i] = i < count ? parts[i * stride + dim] : kNoScore;
-    maximum = fmaxf(maximum, weights[i]);
-  }
+    for (int i = 0; i < kMaxWarps; ++i) {
+      weights[i] = i < count ? parts[i * stride + dim] : kNoScore;
+      maximum = fmaxf(maximum, weights[i]);
+    }
 #pragma unroll
-  for (int i = 0; i < kMaxWarps; ++i) {
-    weights[i] = power_of_two(weights[i] - reference(maximum));
-    if (i < count) total = fmaf(weights[i], parts[i * stride + dim + 1], total);
+    for (int i = 0; i < kMaxWarps; ++i) {
+      weights[i] = power_of_two(weights[i] - reference(maximum));
+      if (i < count) total = fmaf(weights[i], parts[i * stride + dim + 1], total);
+    }
   }
-  for (int d = threadIdx.x % kWarp; d < dim; d += kWarp) {
+
+  // Element d of the weighted values.
+  __device__ __forceinline__ float sum(const float* parts, int count, int stride, int d) const {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < kMaxWarps; ++i) {
       if (i < count) sum = fmaf(weights[i], parts[i * stride + d], sum);
     }
-    take(d, sum, maximum, total);
+    return sum;
   }
-}
+};
 
 // Whether this block is the last of `count` to get here; it then sees what the others wrote before.
 __device__ inline bool last_to_arrive(int32_t* ticket, int count) {
