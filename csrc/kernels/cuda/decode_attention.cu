@@ -135,7 +135,7 @@ __device__ __forceinline__ void open(const DecodeAttentionParams<T>& p, const Sh
 #pragma unroll
   for (int b = 0; b < beams; ++b) {
 #pragma unroll
-    for (int e = 0; e < S::elements; ++e) states[b].q[e] = q[b][e] * (p.scale * kLog2e);
+    for (int e = 0; e < S::elements; ++e) states[b].q[e] = q[b][e] * p.scale;
     const float score = states[b].score(k);
     const bool mine = speaks && b == warp;
     states[b].maximum = mine ? score : kNoScore;
@@ -175,7 +175,7 @@ __device__ __forceinline__ void close(const DecodeAttentionParams<T>& p, const S
   };
   for_elements<beams>(share.count, dim, [&](int b, int d) {
     const float* from = parts + b * size;
-    const Merged merged(from, warps, beams * size, dim);
+    const Merged<T> merged(from, warps, beams * size, dim);
     const float sum = merged.sum(from, warps, beams * size, d);
     if (share.splits == 1) return write(b, d, sum, merged.total);
     float* mine = partial + (share.split * p.beams + b) * size;
@@ -189,7 +189,7 @@ __device__ __forceinline__ void close(const DecodeAttentionParams<T>& p, const S
   if (!last_to_arrive(p.tickets + pair * chunks + share.chunk, share.splits)) return;
   for_elements<beams>(share.count, dim, [&](int b, int d) {
     const float* from = partial + b * size;
-    const Merged merged(from, share.splits, p.beams * size, dim);
+    const Merged<T> merged(from, share.splits, p.beams * size, dim);
     write(b, d, merged.sum(from, share.splits, p.beams * size, d), merged.total);
   });
 }

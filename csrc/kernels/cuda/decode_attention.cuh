@@ -157,7 +157,7 @@ struct Beam {
     rescale(top);
 #pragma unroll
     for (int r = first; r < kTileRows; r += step) {
-      scores[r] = power_of_two(scores[r] - reference(top));
+      scores[r] = exponential<T>(scores[r] - reference(top));
       total += scores[r];
     }
   }
@@ -168,7 +168,7 @@ struct Beam {
   }
 
   __device__ __forceinline__ void rescale(float top) {
-    const float factor = power_of_two(maximum - reference(top));
+    const float factor = exponential<T>(maximum - reference(top));
     maximum = top;
     total *= factor;
 #pragma unroll
@@ -207,6 +207,7 @@ struct Beam {
 };
 
 // What `count` parts of one beam, `stride` floats apart, are together.
+template <typename T>
 struct Merged {
   float weights[kMaxWarps];  // of each part
   float maximum = kNoScore, total = 0;
@@ -220,7 +221,7 @@ struct Merged {
     }
 #pragma unroll
     for (int i = 0; i < kMaxWarps; ++i) {
-      weights[i] = power_of_two(weights[i] - reference(maximum));
+      weights[i] = exponential<T>(weights[i] - reference(maximum));
       if (i < count) total = fmaf(weights[i], parts[i * stride + dim + 1], total);
     }
   }

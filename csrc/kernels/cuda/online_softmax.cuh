@@ -1,4 +1,4 @@
-// What the attentions share: weights are powers of two, scores come scaled by log2(e).
+// What the attentions share.
 #pragma once
 
 namespace decoding::cuda {
@@ -6,11 +6,17 @@ namespace decoding::cuda {
 constexpr float kLog2e = 1.4426950408889634f;
 constexpr float kNoScore = -__builtin_inff();  // the maximum of nothing
 
-// To 2 ulp, like exp2f, but without its care for denormal results.
 __device__ __forceinline__ float power_of_two(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+
+// e^x, for T = float to the last bit or two: scaling by log2(e) costs a large x some.
+template <typename T>
+__device__ __forceinline__ float exponential(float x) {
+  if constexpr (sizeof(T) == 4) return expf(x);
+  return power_of_two(x * kLog2e);
 }
 
 // What scores are taken relative to: where all are -inf, they weigh nothing, and no NaN arises.

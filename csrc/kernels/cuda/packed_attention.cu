@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(Tile::threads)
   if (begin >= length) return;
   const int x = threadIdx.x % kAcross, y = threadIdx.x / kAcross * 4;
   const T *k = sentence.of(p.k, p), *v = sentence.of(p.v, p);
-  fill(tile.q, sentence.of(p.q, p), p.stride, begin, length, p.head_dim, p.scale * kLog2e);
+  fill(tile.q, sentence.of(p.q, p), p.stride, begin, length, p.head_dim, p.scale);
 
   float4 sums[4][kParts] = {};
   float maxima[4] = {kNoScore, kNoScore, kNoScore, kNoScore}, totals[4] = {};
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(Tile::threads)
         top = fmaxf(top, scores[i][j]);
       }
       top = warp_max<kAcross>(top);
-      const float factor = power_of_two(maxima[i] - reference(top));
+      const float factor = exponential<float>(maxima[i] - reference(top));
       maxima[i] = top;
       totals[i] *= factor;
 #pragma unroll
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(Tile::threads)
       }
 #pragma unroll
       for (int j = 0; j < kKeys; ++j) {
-        const float weight = power_of_two(scores[i][j] - reference(top));
+        const float weight = exponential<float>(scores[i][j] - reference(top));
         totals[i] += weight;
         tile.weights[y + i][x + j * kAcross] = weight;
       }
