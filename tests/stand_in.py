@@ -46,7 +46,7 @@ class StandIn(decoding.Model):
     calls: for each call of generate() its ids and its options.
     """
 
-    threads, isa = 1, "none"
+    threads, isa, device = 1, "none", torch.device("cpu")
 
     def __init__(self, positions: int = 512, seconds: float = 0, **generation_config: Any) -> None:
         stack = StackSpec(

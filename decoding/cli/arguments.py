@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+import torch
+
 import decoding
 
 
@@ -16,9 +18,24 @@ def positive(text: str) -> int:
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="DIR", help="a Hugging Face directory")
-    parser.add_argument("--device", default="auto", help="auto or cpu (default: auto)")
-    parser.add_argument("--dtype", default="auto", help="auto or float32 (default: auto)")
-    parser.add_argument("--threads", type=positive, metavar="N", help="default: one a core")
+    parser.add_argument(
+        "--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)"
+    )
+    parser.add_argument(
+        "--dtype",
+        default="auto",
+        help="float32, on a GPU float16 or bfloat16 (default: auto, there as the model is stored)",
+    )
+    parser.add_argument("--threads", type=positive, metavar="N", help="of the CPU; one a core")
+
+
+def place(model: decoding.Model) -> str:
+    """What computes, for people."""
+    if model.device.type == "cpu":
+        return f"{model.threads} threads"
+    return (
+        f"{torch.cuda.get_device_name(model.device)} in {str(model.dtype).removeprefix('torch.')}"
+    )
 
 
 def load_model(args: argparse.Namespace) -> decoding.Model:

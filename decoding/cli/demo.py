@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import decoding
+from decoding.cli.arguments import place
 from decoding.models import demo
 from decoding.translate import Translator
 
@@ -19,7 +20,7 @@ def main() -> None:
     for line, [best] in zip(lines, translator.stream(lines), strict=True):
         print(f"{line}\n  {best.text}\n  score {best.score:.3f}\n")
     seconds = time.perf_counter() - start
-    speed = f"{translator.tokens / seconds:.0f} tokens/s with {model.threads} threads"
+    speed = f"{translator.tokens / seconds:.0f} tokens/s with {place(model)}"
     print(f"{speed}; memory: {model.memory_plan().summary}")
 
 

@@ -13,7 +13,7 @@ from typing import BinaryIO, TextIO
 
 from tqdm import tqdm
 
-from decoding.cli.arguments import add_model_arguments, load_model, positive
+from decoding.cli.arguments import add_model_arguments, load_model, place, positive
 from decoding.translate import Translator
 
 # Arguments that have the name and meaning of generate()'s options.
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> None:
     print(
         f"{lines} lines, {translator.tokens} tokens in {seconds:.1f} s: "
         f"{lines / seconds:.1f} sentences/s, {translator.tokens / seconds:.0f} tokens/s "
-        f"with {model.threads} threads",
+        f"with {place(model)}",
         file=sys.stderr,
     )
 
