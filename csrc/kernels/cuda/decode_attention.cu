@@ -269,7 +269,7 @@ void start(Stream& stream, const DecodeAttentionParams<T>& p) {
     return warps * (kWarp * Ring<T, S>::kBytes + beams * (p.head_dim + 2) * sizeof(float));
   };
   // Few blocks must be quick ones; of many, small ones fill a multiprocessor better.
-  const bool few = blocks <= multiprocessors &&
+  const bool few = blocks <= 2 * multiprocessors &&
                    shared(kMaxWarps) <= static_cast<size_t>(stream.device().shared_memory);
   const int warps = few ? kMaxWarps : kMaxWarps / 2;
   int splits = 1;
