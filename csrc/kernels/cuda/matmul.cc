@@ -81,7 +81,9 @@ std::vector<Algorithm> Matmul::algorithms(const Product& p, int most) const {
   CUBLASLT_CHECK(library().preference_create(&made));
   Owned<Preference> preference(made, library().preference_destroy);
   set(preference, PreferenceAttribute::workspace_bytes, uint64_t{workspace_bytes_});
-  set(preference, PreferenceAttribute::reduction_schemes, kReduceInComputeType);
+  if (p.type != CUDA_R_32F) {
+    set(preference, PreferenceAttribute::reduction_schemes, kReduceInComputeType);
+  }
   for (auto operand : {PreferenceAttribute::alignment_a, PreferenceAttribute::alignment_b,
                        PreferenceAttribute::alignment_c, PreferenceAttribute::alignment_d}) {
     set(preference, operand, kOperandAlignment);
@@ -107,10 +109,16 @@ void Matmul::multiply(cudaStream_t stream, const Product& p, const Algorithm& al
   }
   const Description of(p);
   const float one = 1.0f, beta = p.residual == nullptr ? 0.0f : 1.0f;
-  CUBLASLT_CHECK(library().matmul(handle_, of.operation.get(), &one, p.weight, of.weight.get(), p.x,
-                                  of.x.get(), &beta, p.residual == nullptr ? p.y : p.residual,
-                                  of.y.get(), p.y, of.y.get(), &algorithm, workspace_,
-                                  workspace_bytes_, stream));
+  const auto run = [&](const Algorithm& chosen) {
+    return library().matmul(handle_, of.operation.get(), &one, p.weight, of.weight.get(), p.x,
+                            of.x.get(), &beta, p.residual == nullptr ? p.y : p.residual, of.y.get(),
+                            p.y, of.y.get(), &chosen, workspace_, workspace_bytes_, stream);
+  };
+  if (run(algorithm) == Status::success) return;
+  const auto others = algorithms(p, 1);
+  CHECK(!others.empty(), "cuBLASLt has no algorithm for [", p.rows, ", ", p.inputs, "] x [",
+        p.outputs, ", ", p.inputs, "]^T");
+  CUBLASLT_CHECK(run(others.front()));
 }
 
 void* Matmul::narrow_bias(const float* bias) const {

@@ -39,8 +39,10 @@ class Matmul {
 
   void workspace(void* workspace) { workspace_ = workspace; }
 
-  // The library's own proposals for up to p.rows rows, best first by its estimate.
+  // The library's own proposals, best first by its estimate.
   std::vector<cublaslt::Algorithm> algorithms(const Product& p, int most) const;
+  // algorithm: proposed for this product, or for one that differs in its rows; where it does not
+  // suit these rows, another one is taken.
   void multiply(cudaStream_t stream, const Product& p, const cublaslt::Algorithm& algorithm) const;
 
   // The copy of a bias in 16 bits, which is what cuBLASLt adds to numbers of 16 bits; null before
