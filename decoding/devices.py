@@ -13,7 +13,8 @@ def choose_device(device: str | torch.device) -> torch.device:
     """With an index where it is a GPU. Raises ValueError, NotImplementedError or decoding.Error,
     which say what is missing."""
     if str(device) == "auto":
-        device = "cuda" if _C.cuda_archs and torch.cuda.is_available() else "cpu"
+        there = _C.cuda_archs and torch.cuda.is_available()
+        device = "cuda" if there and supported(torch.cuda.current_device()) else "cpu"
     try:
         chosen = torch.device(device)
     except RuntimeError:
@@ -26,7 +27,13 @@ def choose_device(device: str | torch.device) -> torch.device:
     index = torch.cuda.current_device() if chosen.index is None else chosen.index
     if index >= torch.cuda.device_count():
         raise ValueError(f"there is no {chosen}: this machine has {torch.cuda.device_count()} GPUs")
-    check_capability(index)
+    if not supported(index):
+        major, minor = torch.cuda.get_device_capability(index)
+        raise NotImplementedError(
+            f"{torch.cuda.get_device_name(index)} has compute capability {major}.{minor}, this "
+            f"build needs {oldest() // 10}.{oldest() % 10} or newer: "
+            'pass device="cpu"'
+        )
     return torch.device("cuda", index)
 
 
@@ -48,16 +55,15 @@ def check_cuda() -> None:
         )
 
 
-def check_capability(index: int) -> None:
-    """Code for an older GPU of the same generation runs, code for a newer one does not."""
-    capability = torch.cuda.get_device_capability(index)
-    oldest = min(int(arch.rstrip("af")) for arch in _C.cuda_archs.split())
-    if 10 * capability[0] + capability[1] < oldest:
-        raise NotImplementedError(
-            f"{torch.cuda.get_device_name(index)} has compute capability {capability[0]}."
-            f"{capability[1]}, this build needs {oldest // 10}.{oldest % 10} or newer: "
-            'pass device="cpu"'
-        )
+def supported(index: int) -> bool:
+    """Code for an older GPU runs on a newer one, as machine code or from PTX; never the reverse."""
+    major, minor = torch.cuda.get_device_capability(index)
+    return 10 * major + minor >= oldest()
+
+
+def oldest() -> int:
+    """The least compute capability that the engine was built for, 80 for 8.0."""
+    return min(int(arch.rstrip("af")) for arch in _C.cuda_archs.split())
 
 
 def choose_dtype(

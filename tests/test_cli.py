@@ -253,8 +253,8 @@ def test_plan_prints_the_memory_plan(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     random_models.reference(name).save_pretrained(tmp_path)
-    model = decoding.load(tmp_path)
-    command = ["plan", "--model", str(tmp_path)]
+    model = decoding.load(tmp_path, "cpu")
+    command = ["plan", "--model", str(tmp_path), "--device", "cpu"]
     assert main(command) == 0
     source = 64 if model.spec.encoder else 0
     limits = decoding.Limits(batch=1, beams=1, source=source, prompt=1, target=64)

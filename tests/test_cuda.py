@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import copy
+import re
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +17,7 @@ from torch import Tensor
 
 import decoding
 from decoding import Limits
+from decoding.cli.main import main
 from tests.comparison import assert_close_scores
 from tests.random_models import load, ours, reference
 
@@ -213,3 +218,42 @@ def test_memory_that_a_gpu_does_not_have() -> None:
     del hog
     assert torch.equal(found.sequences, before.sequences), "the model and the process live on"
     run(ours("gpt2", "cuda"), inputs("gpt2", 2, 5))
+
+
+LOST = """
+import torch, decoding
+from pathlib import Path
+
+model = decoding.load(Path(decoding.__file__).parent / "models" / "demo", "cuda")
+before = model.generate([[5, 6, 0]])
+try:  # an assertion on the device ends its context
+    torch.zeros(3, device="cuda")[torch.tensor([7], device="cuda")].tolist()
+except RuntimeError:
+    pass
+for _ in range(2):
+    try:
+        model.generate([[5, 6, 0]])
+    except decoding.Error as error:
+        print("decoding.Error:", error)
+"""
+
+
+def test_a_lost_device_is_an_error_and_the_process_lives() -> None:
+    run = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, timeout=80)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("decoding.Error:") == 2 and "CUDA" in run.stdout
+
+
+def test_the_program(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    demo = str(Path(decoding.__file__).parent / "models" / "demo")
+    place = ["--model", demo, "--device", "cuda:0", "--dtype", "bfloat16"]
+    assert main(["plan", *place, "--beams", "4"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].startswith("total ") and re.fullmatch(
+        r"a decoding step is a graph of [1-9]\d* nodes", lines[-1]
+    )
+    (tmp_path / "in").write_text("Das ist ein Haus.\n")
+    assert main(["translate", *place, "--input", str(tmp_path / "in")]) == 0
+    out, err = capsys.readouterr()
+    assert out == "This is a house.\n" and torch.cuda.get_device_name(0) in err
+    assert "bfloat16" in err

@@ -42,7 +42,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_auto_is_the_gpu_where_everything_is_there(machine: Any) -> None:
     assert devices.choose_device("auto") == CUDA
-    for missing in ({"archs": ""}, {"gpus": 0}, {"torch": None}):
+    for missing in ({"archs": ""}, {"gpus": 0}, {"torch": None}, {"archs": "90"}):
         machine(**{"archs": "80 90", "torch": "13.0", "gpus": 1} | missing)
         assert devices.choose_device("auto") == torch.device("cpu")
 

@@ -328,7 +328,7 @@ FORK = """
 import os, sys
 import decoding
 
-model = decoding.load(sys.argv[1], threads=2)
+model = decoding.load(sys.argv[1], sys.argv[2], threads=2)
 model.generate([[5, 6, 0]])
 if os.fork() == 0:
     try:
@@ -342,10 +342,11 @@ model.generate([[5, 6, 0]])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_child_is_told_to_load_its_own_model() -> None:
+def test_a_forked_child_is_told_to_load_its_own_model(device: str) -> None:
     demo = Path(decoding.__file__).parent / "models/demo"
     run = subprocess.run(
-        [sys.executable, "-c", FORK, str(demo)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", FORK, str(demo), device], capture_output=True, text=True, timeout=60
     )
     assert run.returncode == 0, run.stderr
-    assert "before the process forked" in run.stdout
+    words = {"cpu": "before the process forked", "cuda": "CUDA in forked subprocess"}
+    assert words[device] in run.stdout

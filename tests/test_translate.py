@@ -289,6 +289,6 @@ def test_the_demo_model_gives_the_text_of_transformers(options: dict) -> None:
         found = theirs.generate(**tokenizer([line], return_tensors="pt"), **options)[0]
         expected.append(tokenizer.decode(found, skip_special_tokens=True) if line else "")
     assert len(set(expected)) > 7
-    model = decoding.load(DEMO, threads=2)
+    model = decoding.load(DEMO, "cpu", threads=2)
     for batch_tokens in (1, 60, 4096):
         assert model.translate(lines, batch_tokens=batch_tokens, **options) == expected
