@@ -16,9 +16,8 @@ namespace {
 
 constexpr size_t kMostCopies = 16;
 constexpr size_t kCopyBytes = 256 << 20;  // of all copies, unless one has more
-constexpr int kQuickRuns = 3;
-constexpr float kPromising = 1.25f;  // times the best quick run
-constexpr int kCarefulRuns = 7;
+constexpr float kPromising = 1.5f;        // times the best first run
+constexpr int kRuns = 7;                  // of what is promising
 
 // Reads all of it; writes only where the unlikely happens, which the compiler cannot know.
 __global__ void read_kernel(uint4* data, size_t count) {
@@ -100,9 +99,11 @@ std::optional<Graph> Bench::record(const Launch& launch) const {
   } catch (const Error&) {
     return {};
   }
-  return Graph::capture([&](cudaStream_t stream) {
+  Graph graph = Graph::capture([&](cudaStream_t stream) {
     for (size_t i = 0; i < copies_; ++i) launch(stream, copy(i));
   });
+  graph.launch(stream_.get());  // the first launch takes longer
+  return graph;
 }
 
 float Bench::time(const Graph& graph) const {
@@ -119,21 +120,6 @@ float Bench::time(const Graph& graph) const {
   return milliseconds * 1e3f / copies_;
 }
 
-// runs[i]: of graphs[chosen[i]]. In rounds over all of them rather than each by itself, so that
-// clocks that rise or fall meanwhile favour none.
-std::vector<std::vector<float>> time_rounds(const Bench& bench,
-                                            const std::vector<std::optional<Graph>>& graphs,
-                                            const std::vector<size_t>& chosen, int rounds) {
-  std::vector<std::vector<float>> runs(chosen.size());
-  for (int round = 0; round < rounds; ++round) {
-    for (size_t i = 0; i < chosen.size(); ++i) {
-      runs[i].push_back(bench.time(*graphs[chosen[i]]));
-    }
-  }
-  for (auto& times : runs) std::ranges::sort(times);
-  return runs;
-}
-
 }  // namespace
 
 std::vector<float> time_cold(const Device& device, const void* weight, size_t bytes,
@@ -143,19 +129,23 @@ std::vector<float> time_cold(const Device& device, const void* weight, size_t by
   std::vector<std::optional<Graph>> graphs;
   for (const Launch& launch : launches) graphs.push_back(bench.record(launch));
 
-  std::vector<size_t> able, promising;
-  for (size_t i = 0; i < graphs.size(); ++i) {
-    if (graphs[i]) able.push_back(i);
-  }
   std::vector<float> times(launches.size());
   float best = std::numeric_limits<float>::infinity();
-  const auto quick = time_rounds(bench, graphs, able, kQuickRuns);
-  for (size_t i = 0; i < able.size(); ++i) best = std::min(best, times[able[i]] = quick[i].front());
-  for (size_t i : able) {
-    if (times[i] <= kPromising * best) promising.push_back(i);
+  for (size_t i = 0; i < graphs.size(); ++i) {
+    if (graphs[i]) best = std::min(best, times[i] = bench.time(*graphs[i]));
   }
-  const auto careful = time_rounds(bench, graphs, promising, kCarefulRuns);
-  for (size_t i = 0; i < promising.size(); ++i) times[promising[i]] = careful[i][kCarefulRuns / 2];
+  // In rounds over all rather than each by itself, so that clocks that change favour none.
+  std::vector<std::vector<float>> runs(graphs.size());
+  for (int round = 0; round < kRuns; ++round) {
+    for (size_t i = 0; i < graphs.size(); ++i) {
+      if (graphs[i] && times[i] <= kPromising * best) runs[i].push_back(bench.time(*graphs[i]));
+    }
+  }
+  for (size_t i = 0; i < graphs.size(); ++i) {
+    if (runs[i].empty()) continue;
+    std::ranges::nth_element(runs[i], runs[i].begin() + kRuns / 2);
+    times[i] = runs[i][kRuns / 2];
+  }
   return times;
 }
 
