@@ -1,17 +1,20 @@
-// Operators over rows: y = store(weigh(load(x), c) * f), where c stems from one reduction over the
-// row and f from a second one. Layer norm: c is the mean, weigh subtracts it, f is one over the
-// standard deviation. Softmax: c is the maximum, weigh takes exp(x - c), f is one over their sum.
+// Operators over rows: y = store(f * weigh(load(x), c) + g), where c stems from one reduction over
+// the row, and f and g from a second one. Layer norm: c is the mean, weigh subtracts it, f is one
+// over the standard deviation. Softmax: c is the maximum, weigh takes exp(x - c), f is one over
+// their sum.
 //
-// Three regimes, by columns alone, so that a row's bits never depend on the number of rows. The
-// idea and the load and store functors are OneFlow's (layer_norm.cuh, softmax.cuh); what follows is
-// made for Hopper:
-//   up to 1024 columns  part of a warp, or a warp
-//   up to 65536 bytes   a block, and above 16384 bytes a cluster of them
-//   else                a block that reads the row again for each pass; any alignment
-// In the first two a row lies in registers and is read once. Threads stay with their columns, so
-// what belongs to a column (gamma, beta, a bias) is loaded once, before the previous kernel has
-// ended, and the next rows are on their way while the present ones are reduced: a
-// multiprocessor has about 32 KB under way at any time, twice what the memory's latency asks for.
+// Three regimes, chosen by columns alone, so that a row's bits never depend on the number of rows.
+// They and the load and store functors are OneFlow's idea (layer_norm.cuh, softmax.cuh); what
+// follows is made for Hopper. For two-byte numbers:
+//   up to 1024 columns   part of a warp, or a warp
+//   up to 65536 columns  a block, above 16384 columns a cluster of two or four
+//   else                 a block that reads the row again for each pass; also rows that cannot be
+//                        read 16 bytes at a time
+// In the first two a row is read once and lies in registers, not in shared memory: the threads that
+// load numbers are the ones that need them. A thread stays with its columns, so what belongs to
+// them (gamma, beta, a bias) is loaded once, before the previous kernel has ended; and the next
+// rows are on their way while the present ones are reduced. Few threads with 64 bytes each beat
+// many with 16: a reduction costs by the warp.
 #pragma once
 
 #include <algorithm>
@@ -98,7 +101,12 @@ struct StoreRows {
   }
 };
 
-// One thread of a team: `vectors` pieces of kPack columns of `batch` rows a turn.
+// f * x + g
+struct Line {
+  float f, g;
+};
+
+// One thread of a team: `vectors` pieces of kPack columns of `batch` rows at a time.
 template <int vectors, int batch, typename Op, typename Team>
 class RowStream {
  public:
@@ -118,19 +126,23 @@ class RowStream {
   __device__ __forceinline__ void run() {
     fetch(team_.unit * kTurn);
     for (int first = team_.unit * kTurn; first < rows_; first += team_.units * kTurn) {
-      float x[batch][vectors][kPack], found[batch];
+      Values x;
+      float found[batch], sums[batch * kSums];
       read(x, found);
       fetch(first + team_.units * kTurn);
-      team_.template reduce<typename Op::Center::First>(found);
-      weigh(x, found);
-      team_.template reduce<Sum>(found);
-      store(first, x, found);
+      team_.template reduce<First>(found);
+      weigh(x, found, sums);
+      team_.template reduce<Sum>(sums);
+      store(first, x, sums);
     }
   }
 
  private:
   static constexpr int kPack = Op::kPack;
+  static constexpr int kSums = Op::Center::kSums;
   using First = typename Op::Center::First;
+  using Values = float[batch][vectors][kPack];
+  using Sums = float[kSums];
 
   __device__ __forceinline__ int col_of(int v) const {
     return (v * team_.size + team_.rank) * kPack;
@@ -157,44 +169,41 @@ class RowStream {
     });
   }
 
-  __device__ __forceinline__ void read(float (&x)[batch][vectors][kPack], float (&first)[batch]) {
+  __device__ __forceinline__ void read(Values& x, float (&found)[batch]) {
 #pragma unroll
-    for (int r = 0; r < batch; ++r) first[r] = First::kNeutral;
+    for (float& value : found) value = First::kNeutral;
     for_pieces([&](int r, int v) {
       op_.load.values(next_[r][v], load_columns_[v], x[r][v]);
       float piece = First::kNeutral;
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) {
-        piece = First::combine(piece, x[r][v][i]);
-      }
-      first[r] = First::combine(first[r], piece);
+      for (float value : x[r][v]) piece = First::combine(piece, value);
+      found[r] = First::combine(found[r], piece);
     });
   }
 
-  // found: the first reduction, then this thread's part of the second.
-  __device__ __forceinline__ void weigh(float (&x)[batch][vectors][kPack], float (&found)[batch]) {
-    float center[batch];
+  __device__ __forceinline__ void weigh(Values& x, const float (&found)[batch],
+                                        float (&sums)[batch * kSums]) {
+#pragma unroll
+    for (float& sum : sums) sum = 0.0f;
+    for_pieces([&](int r, int v) {
+      const float center = op_.center.center(found[r]);
+      Sums piece = {};
+#pragma unroll
+      for (float& value : x[r][v]) op_.center.weigh(value, center, piece);
+#pragma unroll
+      for (int s = 0; s < kSums; ++s) sums[r * kSums + s] += piece[s];
+    });
+  }
+
+  __device__ __forceinline__ void store(int first, Values& x, const float (&sums)[batch * kSums]) {
+    Line lines[batch];
 #pragma unroll
     for (int r = 0; r < batch; ++r) {
-      center[r] = op_.center.center(found[r]);
-      found[r] = 0.0f;
+      lines[r] = op_.center.line(reinterpret_cast<const Sums&>(sums[r * kSums]));
     }
     for_pieces([&](int r, int v) {
-      float piece = 0.0f;
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) piece += op_.center.weigh(x[r][v][i], center[r]);
-      found[r] += piece;
-    });
-  }
-
-  __device__ __forceinline__ void store(int first, float (&x)[batch][vectors][kPack],
-                                        const float (&second)[batch]) {
-    float factor[batch];
-#pragma unroll
-    for (int r = 0; r < batch; ++r) factor[r] = op_.center.factor(second[r]);
-    for_pieces([&](int r, int v) {
-#pragma unroll
-      for (int i = 0; i < kPack; ++i) x[r][v][i] *= factor[r];
+      for (float& value : x[r][v]) value = fmaf(lines[r].f, value, lines[r].g);
       const int row = row_of(first, r);
       if (row < rows_) op_.store.store(row, col_of(v), store_columns_[v], x[r][v]);
     });
@@ -208,49 +217,30 @@ class RowStream {
   typename Op::Load::Raw next_[batch][vectors];
 };
 
-constexpr int kLaneThreads = 128;  // in a block of a lane kernel
-constexpr int kBlockThreads = 1024;
+constexpr int kLaneThreads = 128;   // in a block of a lane kernel
+constexpr int kBlockThreads = 512;  // in other blocks, at most
 
+// Bytes that a thread has under way with so many pieces.
 template <typename Op, int vectors>
-constexpr int kRawBytes = vectors * sizeof(typename Op::Load::Raw);
+constexpr int kBytes = vectors * sizeof(typename Op::Load::Raw);
 
-// Rows in a turn: a thread has 32 bytes under way at least.
-template <typename Op, int vectors = 1>
-constexpr int kBatch = kRawBytes<Op, vectors> < 32 ? 32 / kRawBytes<Op, vectors> : 1;
-
-// Threads that a multiprocessor has registers for.
+// Blocks of a lane kernel that a multiprocessor shall have registers for.
 template <typename Op, int vectors>
-constexpr int kResident = kRawBytes<Op, vectors> <= 16    ? 1024
-                          : kRawBytes<Op, vectors> <= 32  ? 768
-                          : kRawBytes<Op, vectors> <= 64  ? 512
-                          : kRawBytes<Op, vectors> <= 128 ? 384
-                                                          : 256;
-
-template <int lanes, int vectors, typename Op>
-__global__ void __launch_bounds__(kLaneThreads, kResident<Op, vectors> / kLaneThreads)
-    lane_rows_kernel(const Op op, int rows, int cols) {
-  LaneTeam<lanes> team;
-  RowStream<vectors, kBatch<Op, vectors>, Op, LaneTeam<lanes>> stream(op, team, rows, cols);
-  wait_for_previous();
-  let_next_start();
-  stream.run();
-}
-
-template <int cluster, typename Op>
-__device__ __forceinline__ void block_rows(const Op& op, int rows, int cols) {
-  using Team = BlockTeam<cluster, kBatch<Op>>;
-  __shared__ typename Team::Found found;
-  Team team(found);
-  RowStream<1, kBatch<Op>, Op, Team> stream(op, team, rows, cols);
-  wait_for_previous();
-  let_next_start();
-  stream.run();
-}
+constexpr int kLaneBlocks = kBytes<Op, vectors> <= 32   ? 6
+                            : kBytes<Op, vectors> <= 64 ? 4
+                                                        : 3;
 
 template <typename Op>
-__global__ void __launch_bounds__(kBlockThreads)
-    block_rows_kernel(const Op op, int rows, int cols) {
-  block_rows<1>(op, rows, cols);
+constexpr int kBlockVectors = 64 / kBytes<Op, 1>;
+
+template <int lanes, int vectors, typename Op>
+__global__ void __launch_bounds__(kLaneThreads, (kLaneBlocks<Op, vectors>))
+    lane_rows_kernel(const Op op, int rows, int cols) {
+  LaneTeam<lanes> team;
+  RowStream<vectors, 1, Op, LaneTeam<lanes>> stream(op, team, rows, cols);
+  wait_for_previous();
+  let_next_start();
+  stream.run();
 }
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
@@ -261,18 +251,21 @@ __global__ void __launch_bounds__(kBlockThreads)
 
 template <int cluster, typename Op>
 __global__ void CLUSTER(cluster) __launch_bounds__(kBlockThreads)
-    cluster_rows_kernel(const Op op, int rows, int cols) {
-  block_rows<cluster>(op, rows, cols);
+    block_rows_kernel(const Op op, int rows, int cols) {
+  __shared__ typename BlockTeam<cluster>::Found found;
+  BlockTeam<cluster> team(found);
+  RowStream<kBlockVectors<Op>, 1, Op, BlockTeam<cluster>> stream(op, team, rows, cols);
+  wait_for_previous();
+  let_next_start();
+  stream.run();
 }
 
 // Reads a row three times, from the cache where it is lucky.
 template <typename Op>
-__global__ void __launch_bounds__(kBlockThreads)
-    reread_rows_kernel(const Op op, int rows, int cols) {
-  using Team = BlockTeam<1, 1>;
+__global__ void __launch_bounds__(1024, 1) reread_rows_kernel(const Op op, int rows, int cols) {
   using First = typename Op::Center::First;
-  __shared__ typename Team::Found found;
-  Team team(found);
+  __shared__ BlockTeam<1>::Found shared;
+  BlockTeam<1> team(shared);
   wait_for_previous();
   let_next_start();
   for (int row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -285,81 +278,98 @@ __global__ void __launch_bounds__(kBlockThreads)
         use(col, x);
       }
     };
-    float first[1] = {First::kNeutral}, second[1] = {0.0f};
+    float found[1] = {First::kNeutral}, sums[Op::Center::kSums] = {};
     for_pieces([&](int, const auto& x) {
-      for (float value : x) first[0] = First::combine(first[0], value);
+      for (float value : x) found[0] = First::combine(found[0], value);
     });
-    team.template reduce<First>(first);
-    const float center = op.center.center(first[0]);
+    team.template reduce<First>(found);
+    const float center = op.center.center(found[0]);
     for_pieces([&](int, auto& x) {
-      for (float& value : x) second[0] += op.center.weigh(value, center);
+      for (float& value : x) op.center.weigh(value, center, sums);
     });
-    team.template reduce<Sum>(second);
-    const float factor = op.center.factor(second[0]);
+    team.template reduce<Sum>(sums);
+    const Line line = op.center.line(sums);
     for_pieces([&](int col, auto& x) {
       for (float& value : x) {
-        op.center.weigh(value, center);
-        value *= factor;
+        op.center.weigh(value, center, sums);
+        value = fmaf(line.f, value, line.g);
       }
       op.store.store(row, col, op.store.columns(col), x);
     });
   }
 }
 
+// How many such blocks the device runs at once: no kernel here gains by more.
+template <typename Op>
+int most_blocks(const Stream& stream, void (*kernel)(Op, int, int), int threads) {
+  int each = 0;
+  CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, 0));
+  return each * stream.device().multiprocessors;
+}
+
+// Blocks of a cluster lie in one group of multiprocessors, and groups differ in size.
+template <typename Op>
+int most_clusters(void (*kernel)(Op, int, int), int cluster, int threads) {
+  cudaLaunchAttribute size{};
+  size.id = cudaLaunchAttributeClusterDimension;
+  size.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = cluster;
+  config.blockDim = threads;
+  config.attrs = &size;
+  config.numAttrs = 1;
+  int clusters = 0;
+  CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
+  return clusters;
+}
+
+inline int divide_up(int a, int b) { return (a + b - 1) / b; }
+inline int whole_warps(int threads) { return divide_up(threads, kWarp) * int{kWarp}; }
+
 template <int lanes, int vectors, typename Op>
 void launch_lanes(Stream& stream, const Op& op, int rows, int cols) {
-  constexpr int kTurn = int{kWarp} / lanes * kBatch<Op, vectors>;
-  const int multiprocessors = stream.device().multiprocessors;
-  const int warps = (rows + kTurn - 1) / kTurn;
+  const auto kernel = lane_rows_kernel<lanes, vectors, Op>;
+  const int warps = divide_up(rows, LaneTeam<lanes>::kRows);
   // Few rows spread over all multiprocessors.
-  const int threads = warps <= multiprocessors ? int{kWarp} : kLaneThreads;
-  const int blocks = (warps * int{kWarp} + threads - 1) / threads;
-  const int most = multiprocessors * (kResident<Op, vectors> / kLaneThreads);
-  launch(stream, lane_rows_kernel<lanes, vectors, Op>, std::min(blocks, most), threads, 0, op, rows,
-         cols);
+  const int threads = warps <= stream.device().multiprocessors ? int{kWarp} : kLaneThreads;
+  const int blocks =
+      std::min(divide_up(warps * int{kWarp}, threads), most_blocks(stream, kernel, threads));
+  launch(stream, kernel, blocks, threads, 0, op, rows, cols);
 }
 
 template <int cluster, typename Op>
 void launch_blocks(Stream& stream, const Op& op, int rows, int cols) {
-  const int pieces = (cols + Op::kPack - 1) / Op::kPack;
-  const int each = (pieces + cluster - 1) / cluster;
-  const int threads = (each + int{kWarp} - 1) / int{kWarp} * int{kWarp};
-  const int turns = (rows + kBatch<Op> - 1) / kBatch<Op>;
-  const int most = stream.device().multiprocessors * (kBlockThreads / threads) / cluster;
-  const int blocks = std::min(turns, most) * cluster;
-  if constexpr (cluster == 1) {
-    launch(stream, block_rows_kernel<Op>, blocks, threads, 0, op, rows, cols);
-  } else {
-    launch(stream, cluster_rows_kernel<cluster, Op>, blocks, threads, 0, op, rows, cols);
-  }
+  const auto kernel = block_rows_kernel<cluster, Op>;
+  const int threads = whole_warps(divide_up(cols, Op::kPack * kBlockVectors<Op> * cluster));
+  const int most =
+      cluster == 1 ? most_blocks(stream, kernel, threads) : most_clusters(kernel, cluster, threads);
+  launch(stream, kernel, std::min(rows, most) * cluster, threads, 0, op, rows, cols);
 }
 
 template <typename Op>
 void launch_reread(Stream& stream, const Op& op, int rows, int cols) {
-  const int pieces = (cols + Op::kPack - 1) / Op::kPack;
-  const int threads = std::min(kBlockThreads, (pieces + int{kWarp} - 1) / int{kWarp} * int{kWarp});
-  const int most = stream.device().multiprocessors * (2 * kBlockThreads / threads);
-  launch(stream, reread_rows_kernel<Op>, std::min(rows, most), threads, 0, op, rows, cols);
+  const auto kernel = reread_rows_kernel<Op>;
+  const int threads = std::min(1024, whole_warps(divide_up(cols, Op::kPack)));
+  const int blocks = std::min(rows, most_blocks(stream, kernel, threads));
+  launch(stream, kernel, blocks, threads, 0, op, rows, cols);
 }
 
 template <typename Op>
 void launch_rows(Stream& stream, const Op& op, int rows, int cols) {
-  const int pieces = (cols + Op::kPack - 1) / Op::kPack;
   if constexpr (Op::kPack > 1) {
+    const int pieces = divide_up(cols, Op::kPack);
+    constexpr int kBlockPieces = kBlockThreads * kBlockVectors<Op>;
     const bool clusters = stream.device().major >= 9;
-    if (pieces <= 4) return launch_lanes<4, 1>(stream, op, rows, cols);
-    if (pieces <= 8) return launch_lanes<8, 1>(stream, op, rows, cols);
-    if (pieces <= 16) return launch_lanes<16, 1>(stream, op, rows, cols);
-    if (pieces <= 32) return launch_lanes<32, 1>(stream, op, rows, cols);
+    if (pieces <= 4) return launch_lanes<2, 2>(stream, op, rows, cols);
+    if (pieces <= 8) return launch_lanes<4, 2>(stream, op, rows, cols);
+    if (pieces <= 16) return launch_lanes<8, 2>(stream, op, rows, cols);
+    if (pieces <= 32) return launch_lanes<16, 2>(stream, op, rows, cols);
     if (pieces <= 64) return launch_lanes<32, 2>(stream, op, rows, cols);
+    if (pieces <= 96) return launch_lanes<32, 3>(stream, op, rows, cols);
     if (pieces <= 128) return launch_lanes<32, 4>(stream, op, rows, cols);
-    if constexpr (Op::kPack == 4) {
-      if (pieces <= 256) return launch_lanes<32, 8>(stream, op, rows, cols);
-    }
-    if (pieces <= kBlockThreads) return launch_blocks<1>(stream, op, rows, cols);
-    if (clusters && pieces <= 2 * kBlockThreads) return launch_blocks<2>(stream, op, rows, cols);
-    if (clusters && pieces <= 4 * kBlockThreads) return launch_blocks<4>(stream, op, rows, cols);
-    if (clusters && pieces <= 8 * kBlockThreads) return launch_blocks<8>(stream, op, rows, cols);
+    if (pieces <= kBlockPieces) return launch_blocks<1>(stream, op, rows, cols);
+    if (clusters && pieces <= 2 * kBlockPieces) return launch_blocks<2>(stream, op, rows, cols);
+    if (clusters && pieces <= 4 * kBlockPieces) return launch_blocks<4>(stream, op, rows, cols);
   }
   launch_reread(stream, op, rows, cols);
 }

@@ -1,10 +1,12 @@
 // Who computes a row together: neighbouring lanes of a warp, a block, or a cluster of blocks. Rows
 // stream through a team, while each of its threads stays with its columns.
 //
-// A team takes several rows in one turn. Threads that take part in the same shuffles and barriers
-// (a warp, or the whole team) form a unit, and all threads of a unit run the same number of turns.
+// Threads that take part in the same shuffles and barriers (a warp, or the whole team) form a unit,
+// and all threads of a unit go through the same number of rows.
 #pragma once
 
+#include "kernels/cuda/cluster.cuh"
+#include "kernels/cuda/row_messages.cuh"
 #include "kernels/cuda/vector.cuh"
 
 namespace decoding::cuda {
@@ -38,19 +40,28 @@ struct LaneTeam {
   int unit = (blockIdx.x * blockDim.x + threadIdx.x) / kWarp;
   int units = gridDim.x * blockDim.x / kWarp;
 
-  template <typename Reduction, int rows>
-  __device__ __forceinline__ void reduce(float (&x)[rows]) {
+  // Reduces each of the values over the team.
+  template <typename Reduction, int count>
+  __device__ __forceinline__ void reduce(float (&values)[count]) {
 #pragma unroll
-    for (int r = 0; r < rows; ++r) x[r] = over_lanes<Reduction, lanes>(x[r]);
+    for (float& value : values) value = over_lanes<Reduction, lanes>(value);
   }
 };
 
+constexpr int kMostValues = 2;  // that a block or a cluster reduces at once
+
 // One block, or `cluster` of them, which write into each other's shared memory (sm_90).
-template <int cluster, int kMostRows>
+//
+// A barrier of the cluster would wait for everything that its threads have under way, the loads of
+// the next row among it. So blocks count what arrives from each other instead.
+template <int cluster>
 struct BlockTeam {
-  // What the warps found. Two sets in turns, so that one barrier is enough: before anybody writes
-  // into a set again, all have passed the other set's barrier and so have read this one.
-  using Found = float[2][kMostRows][cluster * kWarp];
+  // What the warps found. Two sets in turns, so that one meeting is enough: whoever writes into a
+  // set again has seen the other set complete, for which all had to have read this one.
+  struct Found {
+    float values[2][kMostValues][cluster * kWarp];
+    uint64_t arrived[2];  // mbarriers
+  };
 
   static constexpr int kRows = 1;
   Found& found;
@@ -59,57 +70,46 @@ struct BlockTeam {
   int row = 0;
   int unit = blockIdx.x / cluster;
   int units = gridDim.x / cluster;
-  int set = 0;
+  unsigned meetings = 0;
 
   __device__ explicit BlockTeam(Found& shared) : found(shared) {
-    if constexpr (cluster > 1) barrier();  // nobody may write to a block that has not begun
-  }
-
-  template <typename Reduction, int rows>
-  __device__ __forceinline__ void reduce(float (&x)[rows]) {
-    const int lane = threadIdx.x % kWarp;
-#pragma unroll
-    for (int r = 0; r < rows; ++r) {
-      x[r] = over_lanes<Reduction, kWarp>(x[r]);
-      if (lane < cluster) tell(lane, &found[set][r][rank / kWarp], x[r]);
-    }
-    barrier();
-#pragma unroll
-    for (int r = 0; r < rows; ++r) {
-      float all = Reduction::kNeutral;
-#pragma unroll
-      for (int first = 0; first < cluster * kWarp; first += kWarp) {
-        if (first + lane < size / kWarp) {
-          all = Reduction::combine(all, found[set][r][first + lane]);
-        }
+    if constexpr (cluster > 1) {
+      if (threadIdx.x == 0) {
+        for (uint64_t& counter : found.arrived) expect_one_thread(&counter);
       }
-      x[r] = over_lanes<Reduction, kWarp>(all);
+      meet_cluster();  // nobody may write to a block that has not begun
     }
-    set ^= 1;
   }
 
- private:
-  __device__ __forceinline__ static void barrier() {
+  template <typename Reduction, int count>
+  __device__ __forceinline__ void reduce(float (&values)[count]) {
+    const int lane = threadIdx.x % kWarp, warps = size / kWarp;
+    const unsigned set = meetings % 2;
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      values[i] = over_lanes<Reduction, kWarp>(values[i]);
+      float* place = &found.values[set][i][rank / kWarp];
+      if (cluster == 1 && lane == 0) *place = values[i];
+      if (cluster > 1 && lane < cluster) send(lane, place, values[i], &found.arrived[set]);
+    }
     if constexpr (cluster == 1) {
       __syncthreads();
     } else {
-#if __CUDA_ARCH__ >= 900
-      asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-      asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
+      if (threadIdx.x == 0) expect_bytes(&found.arrived[set], count * warps * sizeof(float));
+      while (!complete(&found.arrived[set], meetings / 2 % 2)) {
+      }
     }
-  }
-
-  // Writes to where `to` lies in the shared memory of that block of the cluster.
-  __device__ __forceinline__ static void tell(int block, float* to, float value) {
-    if constexpr (cluster == 1) {
-      *to = value;
-    } else {
-#if __CUDA_ARCH__ >= 900
-      uint32_t address = __cvta_generic_to_shared(to);
-      asm("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(block));
-      asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
-#endif
+    ++meetings;
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      float all = Reduction::kNeutral;
+#pragma unroll
+      for (int first = 0; first < cluster * kWarp; first += kWarp) {
+        if (first + lane < warps) {
+          all = Reduction::combine(all, found.values[set][i][first + lane]);
+        }
+      }
+      values[i] = over_lanes<Reduction, kWarp>(all);
     }
   }
 };

@@ -29,13 +29,16 @@ struct LoadScaled {
 // A row of -inf takes exp(-inf - -inf) and becomes NaN; so does one with NaN or +inf.
 struct Exponentials {
   using First = Max;
+  static constexpr int kSums = 1;
 
   __device__ __forceinline__ static float center(float maximum) { return maximum; }
-  __device__ __forceinline__ static float weigh(float& x, float maximum) {
+  __device__ __forceinline__ static void weigh(float& x, float maximum, float (&sums)[1]) {
     x = expf(x - maximum);
-    return x;
+    sums[0] += x;
   }
-  __device__ __forceinline__ static float factor(float sum) { return 1.0f / sum; }
+  __device__ __forceinline__ static Line line(const float (&sums)[1]) {
+    return {1.0f / sums[0], 0.0f};
+  }
 };
 
 template <int pack, typename T>
