@@ -89,6 +89,14 @@ def test_equal_elements_give_beta(place: Place, cols: int) -> None:
     assert_same_bits(y.float(), beta.expand(2, cols))
 
 
+@pytest.mark.parametrize("cols", [65, 64, 2048])
+def test_rows_without_a_mean_are_nan(place: Place, cols: int) -> None:
+    x, gamma, beta = inputs(place, 4, cols)
+    x[0, 3], x[1, -1], x[2, 5] = float("inf"), float("nan"), float("-inf")
+    y = layer_norm(x, gamma, beta, place)
+    assert y[:3].isnan().all() and not y[3].isnan().any()
+
+
 @pytest.mark.parametrize("eps", [1e-12, 1e-5, 1.0])
 def test_eps(place: Place, eps: float) -> None:
     x, gamma, _ = inputs(place, 3, 65)

@@ -23,8 +23,9 @@ struct Standardize {
     if constexpr (kSums == 2) sums[1] += x;
   }
   __device__ __forceinline__ Line line(const float (&sums)[kSums]) const {
-    const float left = sums[kSums - 1] / cols * (kSums - 1);
-    const float variance = fmaxf(sums[0] / cols - left * left, 0.0f);
+    const float left = kSums == 2 ? sums[kSums - 1] / cols : 0.0f;
+    float variance = sums[0] / cols - left * left;
+    if (variance < 0.0f) variance = 0.0f;  // rounding; NaN stays
     const float factor = 1.0f / sqrtf(variance + eps);
     return {factor, -left * factor};
   }
