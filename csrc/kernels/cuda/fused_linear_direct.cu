@@ -1,21 +1,22 @@
-// y = activation(norm(x) W^T + bias) + residual for few rows: weights go from
-// memory straight to the registers of the tensor cores.
+// y = activation(norm(x) W^T + bias) + residual for few rows: weights go from memory straight to
+// the registers of the tensor cores.
 //
-// A block computes 16 rows by 8 * kTiles outputs; its warps share out K and add
-// up in shared memory at the end. mma.m16n8k16 wants from lane (g, t) the pairs
-// k = 2t and 2t + 8 of row or column g. But the order of a sum over k is free,
-// as long as both factors agree: so lane (g, t) takes the 16 bytes at k = 32c +
-// 8t, whole, of weight row g and of x rows g and g + 8, and calls its first and
-// second half the k of two products. No shuffle, no shared memory, full
-// sectors, and all of a block's weights are under way before it waits for the
-// kernel that writes x.
+// A block computes 16 rows by 8 * kTiles outputs; its warps share out K and add up in shared memory
+// at the end. mma.m16n8k16 wants from lane (g, t) the pairs k = 2t and 2t + 8 of row or column g.
+// But the order of a sum over k is free, as long as both factors agree: so lane (g, t) takes the 16
+// bytes at k = 32c + 8t, whole, of weight row g and of x rows g and g + 8, and calls its first and
+// second half the k of two products. No shuffle, no shared memory, full sectors, and all of a
+// block's weights are under way before it waits for the kernel that writes x.
 //
-// With a norm, every warp takes mean and squares of its slice of K; slices are
-// merged as in Chan, Golub and LeVeque (1979), which costs one barrier. The
-// rows are then normed where they lie, in registers. Where there are more
-// outputs than blocks (a vocabulary), a block goes on to its next outputs,
-// their weights requested before the current ones are multiplied. Where outputs
-// are few and K is long, the kParts blocks of a cluster share out K as well.
+// What stands after that wait is on the critical path of a step, and a lone warp takes some four
+// cycles for every instruction: addresses are settled before, and the norm takes one pass and one
+// barrier. Its sums are relative to the row's first element s: no element is further from the mean
+// than sqrt(K) deviations, so (mean - s)^2 <= K variance, and the subtraction of such squares in
+// float32 costs at most 2048 of 2^24 parts of the variance.
+//
+// Where there are more outputs than blocks (a vocabulary), a block goes on to its next outputs,
+// their weights requested before the current ones are multiplied. Where outputs are few and K is
+// long, the kParts blocks of a cluster share out K as well.
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/fused_linear_families.h"
 #include "kernels/cuda/fused_linear_finish.cuh"
@@ -26,207 +27,7 @@ namespace decoding::cuda {
 namespace {
 
 constexpr int kRows = 16;   // of a block
-constexpr int kChunk = 32;  // inputs that a warp multiplies at a time
-
-// Where a thread stands.
-struct Lane {
-  int warp = threadIdx.x / kWarp;
-  int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
-};
-
-// The chunks of K that a warp multiplies: [first, first + count).
-struct Slice {
-  int first, count;
-
-  __device__ Slice(int warp, int warps, int inputs) {
-    const int chunks = (inputs + kChunk - 1) / kChunk;
-    count = (chunks + warps - 1) / warps;
-    first = warp * count;
-  }
-  __device__ int size(int inputs) const {
-    return max(0, min(inputs, (first + count) * kChunk) - first * kChunk);
-  }
-};
-
-// A lane's share of `kRowGroups` x 8 rows of a matrix, over its warp's slice of
-// K.
-template <int kRowGroups, int kChunks>
-struct Fragments {
-  uint4 at[kRowGroups][kChunks];
-};
-
-template <int kTiles, int kChunks, typename T>
-__device__ __forceinline__ void request(Fragments<kTiles, kChunks>& weights,
-                                        const LinearWeight& weight, Slice slice, int output) {
-  const Lane lane;
-#pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-    const int n = output + 8 * i + lane.g;
-    const T* row = static_cast<const T*>(weight.data) + static_cast<int64_t>(n) * weight.inputs;
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      const int k = (slice.first + c) * kChunk + 8 * lane.t;
-      weights.at[i][c] =
-          request_weight(row + k, c < slice.count && k < weight.inputs && n < weight.outputs);
-    }
-  }
-}
-
-template <int kChunks, typename T>
-__device__ __forceinline__ void load_rows(Fragments<2, kChunks>& x, const T* from, int rows,
-                                          int inputs, Slice slice) {
-  const Lane lane;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int row = lane.g + 8 * h;
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      const int k = (slice.first + c) * kChunk + 8 * lane.t;
-      const bool valid = row < rows && c < slice.count && k < inputs;
-      x.at[h][c] = valid ? *reinterpret_cast<const uint4*>(from + row * inputs + k) : uint4{};
-    }
-  }
-}
-
-// Mean of a row and the sum of squares around it, over a part of the row.
-struct Moments {
-  float mean, squares;
-};
-
-// Moments of row g + 8h over the warp's slice.
-template <typename T, int kChunks>
-__device__ __forceinline__ Moments moments_of(const uint4 (&x)[kChunks], Slice slice, int inputs) {
-  const Lane lane;
-  const auto add_up = [&](auto term) {
-    float sum = 0.0f;
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      if (c >= slice.count || (slice.first + c) * kChunk + 8 * lane.t >= inputs) continue;
-      for (const uint32_t pair : {x[c].x, x[c].y, x[c].z, x[c].w}) {
-        const float2 values = unpack<T>(pair);
-        sum += term(values.x) + term(values.y);
-      }
-    }
-    return warp_sum<4>(sum);
-  };
-  const int size = slice.size(inputs);
-  const float mean = size > 0 ? add_up([](float value) { return value; }) / size : 0.0f;
-  return {mean, add_up([&](float value) { return (value - mean) * (value - mean); })};
-}
-
-// Mean and 1 / deviation of a row from the moments of its slices.
-template <int kWarps>
-__device__ __forceinline__ float2 merge(const Moments (*slices)[kRows], int row, int inputs,
-                                        float eps) {
-  float sum = 0.0f;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) {
-    sum += Slice(w, kWarps, inputs).size(inputs) * slices[w][row].mean;
-  }
-  const float mean = sum / inputs;
-  float squares = 0.0f;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) {
-    const float distance = slices[w][row].mean - mean;
-    squares += slices[w][row].squares + Slice(w, kWarps, inputs).size(inputs) * distance * distance;
-  }
-  return {mean, 1.0f / sqrtf(squares / inputs + eps)};
-}
-
-// One pair of a row, normed. row: its mean and 1 / deviation.
-template <typename T>
-__device__ __forceinline__ uint32_t norm_pair(uint32_t pair, float2 row, float2 gamma,
-                                              float2 beta) {
-  const float2 values = unpack<T>(pair);
-  return pack<T>({fmaf((values.x - row.x) * row.y, gamma.x, beta.x),
-                  fmaf((values.y - row.x) * row.y, gamma.y, beta.y)});
-}
-
-// x = norm(x). gamma, beta: in shared memory, or on their way to it.
-template <typename T, int kWarps, int kChunks>
-__device__ __forceinline__ void norm_rows(Fragments<2, kChunks>& x, Slice slice, int rows,
-                                          int inputs, float eps, const float* gamma,
-                                          const float* beta, Moments (*moments)[kRows]) {
-  const Lane lane;
-  const int groups = rows > 8 ? 2 : 1;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    if (h >= groups) break;
-    const Moments own = moments_of<T>(x.at[h], slice, inputs);
-    if (lane.t == 0) moments[lane.warp][lane.g + 8 * h] = own;
-  }
-  wait_for_copies<0>();
-  __syncthreads();
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    if (h >= groups) break;
-    const float2 row = merge<kWarps>(moments, lane.g + 8 * h, inputs, eps);
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      const int k = (slice.first + c) * kChunk + 8 * lane.t;
-      if (c >= slice.count || k >= inputs) continue;
-      const float2* scales = reinterpret_cast<const float2*>(gamma + k);
-      const float2* shifts = reinterpret_cast<const float2*>(beta + k);
-      uint4& own = x.at[h][c];
-      own.x = norm_pair<T>(own.x, row, scales[0], shifts[0]);
-      own.y = norm_pair<T>(own.y, row, scales[1], shifts[1]);
-      own.z = norm_pair<T>(own.z, row, scales[2], shifts[2]);
-      own.w = norm_pair<T>(own.w, row, scales[3], shifts[3]);
-    }
-  }
-}
-
-// The blocks of a row of the grid write norm(x) together, each some of the chunks.
-template <typename T, int kChunks>
-__device__ __forceinline__ void store_rows(const Fragments<2, kChunks>& x, T* to, int rows,
-                                           int inputs, Slice slice) {
-  const Lane lane;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int row = lane.g + 8 * h;
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      const int chunk = slice.first + c, k = chunk * kChunk + 8 * lane.t;
-      if (c < slice.count && chunk % gridDim.x == blockIdx.x && row < rows && k < inputs) {
-        *reinterpret_cast<uint4*>(to + row * inputs + k) = x.at[h][c];
-      }
-    }
-  }
-}
-
-// Shared memory of a block.
-template <int kTiles, int kWarps>
-struct Layout {
-  // A row of partial sums; an odd multiple of 8 words, so that four rows fall on different banks.
-  static constexpr int kStride = 8 * (kTiles % 2 == 1 ? kTiles : kTiles + 1);
-  static constexpr size_t kPartial = sizeof(float) * kWarps * kRows * kStride;
-  static constexpr size_t kMoments = sizeof(Moments) * kWarps * kRows;
-  static constexpr size_t kBlockSums = sizeof(float) * kRows * 8 * kTiles;
-
-  static size_t bytes(int inputs, bool norm) {
-    return kPartial + (norm ? kMoments + 2 * sizeof(float) * inputs : kBlockSums);
-  }
-};
-
-// One tile of sums, in independent chains, as a product waits long for the one before it.
-template <typename T, int kChunks>
-__device__ __forceinline__ void multiply(const Fragments<2, kChunks>& x,
-                                         const uint4 (&weights)[kChunks], float (&sums)[4]) {
-  constexpr int kChains = kChunks < 4 ? kChunks : 4;
-  float chains[kChains][4] = {};
-#pragma unroll
-  for (int c = 0; c < kChunks; ++c) {
-    const uint4 a = x.at[0][c], b = x.at[1][c], w = weights[c];
-    multiply_add<T>(chains[c % kChains], a.x, b.x, a.y, b.y, w.x, w.y);
-    multiply_add<T>(chains[c % kChains], a.z, b.z, a.w, b.w, w.z, w.w);
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    sums[i] = chains[0][i];
-#pragma unroll
-    for (int chain = 1; chain < kChains; ++chain) sums[i] += chains[chain][i];
-  }
-}
+constexpr int kChunk = 32;  // inputs that a warp multiplies at a time, 8 in a lane
 
 template <int kTiles_, int kWarps_, int kChunks_, int kParts_ = 1, bool kLoops_ = false>
 struct Shape {
@@ -236,142 +37,351 @@ struct Shape {
   // Whether there may be a norm: rows must be in one block, and more would not fit registers.
   static constexpr bool kNorms = kParts == 1 && kChunks <= 4;
   static constexpr int kThreads = kWarps * kWarp, kOutputs = 8 * kTiles;
+  // At a time on a multiprocessor: room for the next kernel's blocks to come in early.
+  static constexpr int kBlocks = (kTiles <= 2 && kChunks <= 2 ? 768 : 512) / kThreads;
   static constexpr int kInputs = kParts * kWarps * kChunks * kChunk;  // at most
+  static constexpr int kRowStep = kThreads / kOutputs;  // rows that the threads finish at a time
+  static constexpr int kSums = (kRows + kRowStep - 1) / kRowStep;  // that a thread finishes
 };
 
-template <typename T, typename S>
-__global__ void __launch_bounds__(S::kThreads) direct_kernel(const LinearParams<T> p) {
-  constexpr int kTiles = S::kTiles, kWarps = S::kWarps, kChunks = S::kChunks;
-  constexpr int kThreads = S::kThreads, kOutputs = S::kOutputs;
-  constexpr bool kLoops = S::kLoops;
-  using Shared = Layout<kTiles, kWarps>;
-  constexpr int kRowStep = kThreads / kOutputs;  // rows that the threads finish at a time
-  constexpr int kSums = (kRows + kRowStep - 1) / kRowStep;
-  extern __shared__ __align__(16) char shared[];
-  auto partial = reinterpret_cast<float (*)[kRows][Shared::kStride]>(shared);
-  auto moments = reinterpret_cast<Moments(*)[kRows]>(shared + Shared::kPartial);
-  auto block_sums = reinterpret_cast<float (*)[kOutputs]>(shared + Shared::kPartial);
-  float* gamma = reinterpret_cast<float*>(shared + Shared::kPartial + Shared::kMoments);
+// Shared memory of a block.
+template <typename S>
+struct Shared {
+  // A row of partial sums; an odd multiple of 8 words, so that four rows fall on different banks.
+  static constexpr int kStride = 8 * (S::kTiles % 2 == 1 ? S::kTiles : S::kTiles + 1);
 
-  const Lane lane;
-  const int inputs = p.weight.inputs, outputs = p.weight.outputs;
-  const bool norm = S::kNorms && p.norm.gamma != nullptr;
-  const Slice slice(blockIdx.z * kWarps + lane.warp, S::kParts * kWarps, inputs);
-  const int own_row = threadIdx.x / kOutputs, own_output = threadIdx.x % kOutputs;
-  const auto bias_of = [&](int output) {
-    return p.bias != nullptr && output < outputs ? p.bias[output] : 0.0f;
+  float partial[S::kWarps][kRows][kStride];
+  union {
+    float sums[kRows][S::kOutputs];  // of the block, for its cluster
+    struct {
+      float2 moments[S::kWarps][kRows];
+      float gamma[S::kInputs], beta[S::kInputs];  // zeros behind the end
+    } norm;
   };
 
-  int output = blockIdx.x * kOutputs;
-  Fragments<kTiles, kChunks> weights;
-  request<kTiles, kChunks, T>(weights, p.weight, slice, output);
-  float bias = bias_of(output + own_output);
-  if (norm) request_scales<kThreads>(gamma, p.norm, inputs, inputs);
-  wait_for_previous();
-  let_next_start();
+  static size_t bytes(bool norm) {
+    return offsetof(Shared, sums) + (norm ? sizeof(Shared::norm) : sizeof(Shared::sums));
+  }
+};
 
-  const int first_row = blockIdx.y * kRows, rows = min(kRows, p.rows - first_row);
-  Fragments<2, kChunks> x;
-  load_rows(x, p.x + static_cast<int64_t>(first_row) * inputs, rows, inputs, slice);
-  if (norm) {
-    norm_rows<T, kWarps>(x, slice, rows, inputs, p.norm.eps, gamma, gamma + inputs, moments);
-    store_rows(x, p.normed + static_cast<int64_t>(first_row) * inputs, rows, inputs, slice);
+// Where a lane stands, and which chunks of K are its own: [0, chunks) from k on.
+struct Lane {
+  int warp = threadIdx.x / kWarp, g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
+  int k, chunks;
+
+  // share, shares: the warp's share of K.
+  __device__ Lane(int share, int shares, int inputs) {
+    const int all = (inputs + kChunk - 1) / kChunk, most = (all + shares - 1) / shares;
+    k = share * most * kChunk + 8 * t;
+    chunks = max(0, min(most, (inputs - k + kChunk - 1) / kChunk));
+  }
+};
+
+// The bias and the weights of a block for 8 * kTiles outputs.
+template <typename T, typename S>
+struct Weights {
+  uint4 at[S::kTiles][S::kChunks];
+  float bias;  // of the output that this thread finishes
+
+  __device__ __forceinline__ void request(const LinearParams<T>& p, const Lane& lane, int output) {
+    const int inputs = p.weight.inputs, outputs = p.weight.outputs;
+#pragma unroll
+    for (int i = 0; i < S::kTiles; ++i) {
+      const int n = output + 8 * i + lane.g, chunks = n < outputs ? lane.chunks : 0;
+      const T* from =
+          static_cast<const T*>(p.weight.data) + static_cast<int64_t>(n) * inputs + lane.k;
+#pragma unroll
+      for (int c = 0; c < S::kChunks; ++c) at[i][c] = request_weight(from + c * kChunk, c < chunks);
+    }
+    const int own = output + threadIdx.x % S::kOutputs;
+    bias = p.bias != nullptr && own < outputs ? p.bias[own] : 0.0f;
+  }
+};
+
+// f(i, pair) over the four pairs of 16 bytes, which it may change.
+template <typename F>
+__device__ __forceinline__ void for_pairs(uint4& bits, const F& f) {
+  f(0, bits.x), f(1, bits.y), f(2, bits.z), f(3, bits.w);
+}
+
+// A lane's part of rows g and g + 8 of x.
+template <typename T, typename S>
+struct Rows {
+  const T* from[2];
+  int chunks[2];  // that there are: 0 for rows behind the last
+  uint4 at[2][S::kChunks];
+  float first[2];  // element of the row
+
+  // Before the wait.
+  __device__ __forceinline__ Rows(const LinearParams<T>& p, const Lane& lane) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = blockIdx.y * kRows + lane.g + 8 * h;
+      from[h] = p.x + static_cast<int64_t>(row) * p.weight.inputs;
+      chunks[h] = row < p.rows ? lane.chunks : 0;
+      if (chunks[h] > 0) prefetch(from[h] + lane.k);
+    }
   }
 
-  while (true) {
-    const int next = output + gridDim.x * kOutputs, column = output + own_output;
-    Fragments<kTiles, kChunks> coming;
-    float next_bias;
-    if (kLoops) {
-      request<kTiles, kChunks, T>(coming, p.weight, slice, next);
-      next_bias = bias_of(next + own_output);
+  __device__ __forceinline__ void load(const Lane& lane) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int c = 0; c < S::kChunks; ++c) {
+        const T* const chunk = from[h] + lane.k + c * kChunk;
+        at[h][c] = c < chunks[h] ? *reinterpret_cast<const uint4*>(chunk) : uint4{};
+      }
     }
-    // Each block of a cluster finishes some of the rows.
-    const auto finishes = [&](int row) {
-      return row < rows && column < outputs && row % S::kParts == blockIdx.z;
-    };
-    float residual[kSums];
+  }
+
+  // The first elements; places behind the end take them too, so that they do not count in sums
+  // relative to the first.
+  __device__ __forceinline__ void load_first(const Lane& lane) {
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) {
-      const int row = own_row + i * kRowStep;
-      const int64_t at = static_cast<int64_t>(first_row + row) * outputs + column;
-      residual[i] = p.residual != nullptr && finishes(row) ? to_float(p.residual[at]) : 0.0f;
+    for (int h = 0; h < 2; ++h) first[h] = chunks[h] > 0 ? to_float(*from[h]) : 0.0f;
+    if (lane.chunks == S::kChunks) return;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const uint32_t pair = pack<T>({first[h], first[h]});
+#pragma unroll
+      for (int c = 0; c < S::kChunks; ++c) {
+        if (c >= lane.chunks) at[h][c] = {pair, pair, pair, pair};
+      }
+    }
+  }
+
+  // The blocks of a row of the grid store the rows together, each a chunk of K; where blocks are
+  // fewer than chunks, the first stores all.
+  __device__ __forceinline__ void store(T* to, const Lane& lane, int inputs) const {
+    const bool shared = gridDim.x * kChunk >= inputs;
+    if (!shared && blockIdx.x > 0) return;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = blockIdx.y * kRows + lane.g + 8 * h;
+#pragma unroll
+      for (int c = 0; c < S::kChunks; ++c) {
+        const int k = lane.k + c * kChunk;
+        if (c < chunks[h] && (!shared || k / kChunk == blockIdx.x)) {
+          *reinterpret_cast<uint4*>(to + static_cast<int64_t>(row) * inputs + k) = at[h][c];
+        }
+      }
+    }
+  }
+};
+
+// x = norm(x) for kGroups x 8 rows. part: 1 / K.
+template <int kGroups, typename T, typename S>
+__device__ __forceinline__ void norm_rows(Rows<T, S>& x, const Lane& lane, float part, float eps,
+                                          Shared<S>& shared) {
+#pragma unroll
+  for (int h = 0; h < kGroups; ++h) {
+    float2 even{}, odd{};  // sums and sums of squares
+#pragma unroll
+    for (int c = 0; c < S::kChunks; ++c) {
+      for_pairs(x.at[h][c], [&](int, uint32_t pair) {
+        const float2 values = unpack<T>(pair);
+        const float a = values.x - x.first[h], b = values.y - x.first[h];
+        even = {even.x + a, fmaf(a, a, even.y)};
+        odd = {odd.x + b, fmaf(b, b, odd.y)};
+      });
+    }
+    const float2 sums = {warp_sum<4>(even.x + odd.x), warp_sum<4>(even.y + odd.y)};
+    if (lane.t == 0) shared.norm.moments[lane.warp][lane.g + 8 * h] = sums;
+  }
+  wait_for_copies<0>();
+  __syncthreads();
+#pragma unroll
+  for (int h = 0; h < kGroups; ++h) {
+    float2 sums{};
+#pragma unroll
+    for (int w = 0; w < S::kWarps; ++w) {
+      const float2 own = shared.norm.moments[w][lane.g + 8 * h];
+      sums = {sums.x + own.x, sums.y + own.y};
+    }
+    const float distance = sums.x * part, mean = x.first[h] + distance;
+    const float variance = sums.y * part - distance * distance;
+    const float scale = rsqrtf((variance < 0.0f ? 0.0f : variance) + eps);
+#pragma unroll
+    for (int c = 0; c < S::kChunks; ++c) {
+      const float* gamma = shared.norm.gamma + lane.k + c * kChunk;
+      const float* beta = shared.norm.beta + lane.k + c * kChunk;
+      for_pairs(x.at[h][c], [&](int i, uint32_t& pair) {
+        const float2 factor = *reinterpret_cast<const float2*>(gamma + 2 * i);
+        const float2 shift = *reinterpret_cast<const float2*>(beta + 2 * i);
+        const float2 values = unpack<T>(pair);
+        pair = pack<T>({fmaf(values.x - mean, scale * factor.x, shift.x),
+                        fmaf(values.y - mean, scale * factor.y, shift.y)});
+      });
+    }
+  }
+}
+
+// The warp's partial sums, to shared memory. A sum is split into independent chains, as a product
+// waits long for the one before it.
+template <typename T, typename S>
+__device__ __forceinline__ void multiply(const Rows<T, S>& x, const Weights<T, S>& weights,
+                                         const Lane& lane, Shared<S>& shared) {
+  constexpr int kChains = S::kChunks < 4 ? S::kChunks : 4;
+#pragma unroll
+  for (int i = 0; i < S::kTiles; ++i) {
+    float sums[kChains][4] = {};
+#pragma unroll
+    for (int c = 0; c < S::kChunks; ++c) {
+      const uint4 a = x.at[0][c], b = x.at[1][c], w = weights.at[i][c];
+      multiply_add<T>(sums[c % kChains], a.x, b.x, a.y, b.y, w.x, w.y);
+      multiply_add<T>(sums[c % kChains], a.z, b.z, a.w, b.w, w.z, w.w);
     }
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      float sums[4];
-      multiply<T>(x, weights.at[i], sums);
-      float2* to = reinterpret_cast<float2*>(&partial[lane.warp][lane.g][8 * i + 2 * lane.t]);
-      to[0] = {sums[0], sums[1]};
-      to[8 * Shared::kStride / 2] = {sums[2], sums[3]};
+    for (int chain = 1; chain < kChains; ++chain) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) sums[0][j] += sums[chain][j];
     }
-    __syncthreads();
-    float sums[kSums] = {};
+    const int column = 8 * i + 2 * lane.t;
+    float (*to)[Shared<S>::kStride] = shared.partial[lane.warp];
+    *reinterpret_cast<float2*>(&to[lane.g][column]) = {sums[0][0], sums[0][1]};
+    *reinterpret_cast<float2*>(&to[lane.g + 8][column]) = {sums[0][2], sums[0][3]};
+  }
+}
+
+// The outputs that a thread finishes: one column, every kRowStep-th row.
+template <typename T, typename S>
+struct Outputs {
+  const int row = threadIdx.x / S::kOutputs, column = threadIdx.x % S::kOutputs;
+  const int rows;  // of the block
+  int64_t at;      // of the first, for the block's first outputs
+  float residual[S::kSums];
+
+  __device__ __forceinline__ explicit Outputs(const LinearParams<T>& p)
+      : rows(min(kRows, p.rows - static_cast<int>(blockIdx.y) * kRows)),
+        at(static_cast<int64_t>(blockIdx.y * kRows + row) * p.weight.outputs + column) {}
+
+  // Each block of a cluster finishes some of the rows.
+  __device__ bool finishes(const LinearParams<T>& p, int i, int output) const {
+    const int own = row + i * S::kRowStep;
+    return own < rows && output + column < p.weight.outputs &&
+           (S::kParts == 1 || own % S::kParts == blockIdx.z);
+  }
+
+  __device__ __forceinline__ void load_residual(const LinearParams<T>& p, int output) {
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) {
-      const int row = own_row + i * kRowStep;
-      if (row >= rows) break;
+    for (int i = 0; i < S::kSums; ++i) {
+      const T* from =
+          p.residual + at + output + static_cast<int64_t>(i) * S::kRowStep * p.weight.outputs;
+      residual[i] = p.residual != nullptr && finishes(p, i, output) ? to_float(*from) : 0.0f;
+    }
+  }
+
+  // Adds up what the warps and the blocks of the cluster have.
+  __device__ __forceinline__ void add_up(Shared<S>& shared, float (&sums)[S::kSums]) const {
 #pragma unroll
-      for (int w = 0; w < kWarps; ++w) sums[i] += partial[w][row][own_output];
+    for (int i = 0; i < S::kSums; ++i) {
+      sums[i] = 0.0f;
+      const int own = row + i * S::kRowStep;
+      if (own >= rows) break;
+#pragma unroll
+      for (int w = 0; w < S::kWarps; ++w) sums[i] += shared.partial[w][own][column];
     }
     if constexpr (S::kParts > 1) {
 #pragma unroll
-      for (int i = 0; i < kSums; ++i) {
-        const int row = own_row + i * kRowStep;
-        if (row < rows) block_sums[row][own_output] = sums[i];
+      for (int i = 0; i < S::kSums; ++i) {
+        const int own = row + i * S::kRowStep;
+        if (own < rows) shared.sums[own][column] = sums[i];
       }
       meet_cluster();
 #pragma unroll
-      for (int i = 0; i < kSums; ++i) {
-        const int row = own_row + i * kRowStep;
-        if (!finishes(row)) continue;
+      for (int i = 0; i < S::kSums; ++i) {
+        const int own = row + i * S::kRowStep;
+        if (own >= rows || own % S::kParts != blockIdx.z) continue;
         sums[i] = 0.0f;
 #pragma unroll
         for (int part = 0; part < S::kParts; ++part) {
-          sums[i] += load_from_block(part, &block_sums[row][own_output]);
+          sums[i] += load_from_block(part, &shared.sums[own][column]);
         }
       }
       meet_cluster();  // a block's sums stay until all have read them
     }
+  }
+
+  __device__ __forceinline__ void store(const LinearParams<T>& p, const float (&sums)[S::kSums],
+                                        float bias, int output) const {
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) {
-      const int row = own_row + i * kRowStep;
-      if (!finishes(row)) continue;
-      p.y[static_cast<int64_t>(first_row + row) * outputs + column] =
+    for (int i = 0; i < S::kSums; ++i) {
+      if (!finishes(p, i, output)) continue;
+      p.y[at + output + static_cast<int64_t>(i) * S::kRowStep * p.weight.outputs] =
           from_float<T>(activate(sums[i] + bias, p.activation) + residual[i]);
     }
-    if (!kLoops || next >= outputs) break;
+  }
+};
+
+template <typename T, typename S>
+__global__ void __launch_bounds__(S::kThreads, S::kBlocks) direct_kernel(const LinearParams<T> p) {
+  extern __shared__ __align__(16) char bytes[];
+  Shared<S>& shared = *reinterpret_cast<Shared<S>*>(bytes);
+  const int inputs = p.weight.inputs;
+  const Lane lane(blockIdx.z * S::kWarps + threadIdx.x / kWarp, S::kParts * S::kWarps, inputs);
+  int output = blockIdx.x * S::kOutputs;
+  Weights<T, S> weights;
+  weights.request(p, lane, output);
+  const bool norm = S::kNorms && p.norm.gamma != nullptr;
+  if (norm) request_scales<S::kThreads>(shared.norm.gamma, p.norm, S::kInputs, inputs);
+  const float part = 1.0f / inputs;
+  Rows<T, S> x(p, lane);
+  Outputs<T, S> outputs(p);
+  wait_for_previous();
+  let_next_start();
+
+  x.load(lane);
+  if (norm) {
+    x.load_first(lane);
+    if (outputs.rows > 8) {
+      norm_rows<2>(x, lane, part, p.norm.eps, shared);
+    } else {
+      norm_rows<1>(x, lane, part, p.norm.eps, shared);
+    }
+  }
+  while (true) {
+    const int next = output + gridDim.x * S::kOutputs;
+    Weights<T, S> coming;
+    if (S::kLoops) coming.request(p, lane, next);
+    outputs.load_residual(p, output);
+    multiply(x, weights, lane, shared);
+    __syncthreads();
+    float sums[S::kSums];
+    outputs.add_up(shared, sums);
+    outputs.store(p, sums, weights.bias, output);
+    if (!S::kLoops || next >= p.weight.outputs) break;
     __syncthreads();  // the partial sums are read
     weights = coming;
-    bias = next_bias;
     output = next;
   }
+  if (norm) x.store(p.normed, lane, inputs);
 }
 
 template <typename T>
 struct Variant {
-  int outputs, threads, inputs, parts;
+  int outputs, threads, blocks, inputs, parts;
   bool norms, loops;
   void (*kernel)(LinearParams<T>);
-  size_t (*shared)(int inputs, bool norm);
+  size_t (*shared)(bool norm);
 };
 
 template <typename T, typename S>
 constexpr Variant<T> make_variant() {
   return {.outputs = S::kOutputs,
           .threads = S::kThreads,
+          .blocks = S::kBlocks,
           .inputs = S::kInputs,
           .parts = S::kParts,
           .norms = S::kNorms,
           .loops = S::kLoops,
           .kernel = direct_kernel<T, S>,
-          .shared = Layout<S::kTiles, S::kWarps>::bytes};
+          .shared = Shared<S>::bytes};
 }
 
 template <typename T>
 constexpr Variant<T> kVariants[] = {
     make_variant<T, Shape<1, 8, 2>>(),    make_variant<T, Shape<2, 8, 2>>(),
-    make_variant<T, Shape<4, 8, 2>>(),    make_variant<T, Shape<2, 8, 2, 1, true>>(),
+    make_variant<T, Shape<4, 8, 2>>(),    make_variant<T, Shape<4, 8, 2, 1, true>>(),
     make_variant<T, Shape<1, 8, 4>>(),    make_variant<T, Shape<2, 8, 4>>(),
     make_variant<T, Shape<4, 16, 2>>(),   make_variant<T, Shape<4, 16, 2, 1, true>>(),
     make_variant<T, Shape<4, 4, 2, 4>>(), make_variant<T, Shape<1, 16, 4>>(),
@@ -408,15 +418,14 @@ void direct_linear(Stream& stream, const LinearParams<T>& p, int n) {
   const Variant<T>& variant = *find_variant(stream.device(), p, n);
   const int tiles = (p.weight.outputs + variant.outputs - 1) / variant.outputs;
   int rounds = 1;
-  if (variant.loops) {                   // as many blocks as run at a time, and all with nearly
-                                         // as many tiles
-    constexpr int kThreadsAtOnce = 768;  // of a multiprocessor
-    const int resident = stream.device().multiprocessors * (kThreadsAtOnce / variant.threads);
+  if (variant.loops) {  // as many blocks as run at a time, and all with nearly
+                        // as many tiles
+    const int resident = stream.device().multiprocessors * variant.blocks;
     rounds = (tiles + resident - 1) / resident;
   }
   const dim3 grid((tiles + rounds - 1) / rounds, (p.rows + kRows - 1) / kRows, variant.parts);
   launch_clusters(stream, variant.kernel, dim3(1, 1, variant.parts), grid, dim3(variant.threads),
-                  variant.shared(p.weight.inputs, p.norm.gamma != nullptr), p);
+                  variant.shared(p.norm.gamma != nullptr), p);
 }
 
 #define INSTANTIATE(T)                                                 \

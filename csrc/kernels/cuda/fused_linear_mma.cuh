@@ -89,14 +89,23 @@ __device__ __forceinline__ void copy_async(uint32_t shared_address, const void* 
 __device__ __forceinline__ void close_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// gamma [inputs] to shared memory, and beta to `beta` floats behind it: zeros where there is none.
+// Has the cache look for what will be read after the wait for the kernel before. It reads nothing,
+// so it may stand before the wait; where it stands the compiler must have computed the address,
+// which it would otherwise put off until after, where every instruction counts.
+__device__ __forceinline__ void prefetch(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
+
+// gamma to shared memory, and beta `size` floats behind it; zeros behind the inputs and where there
+// is no beta.
 template <int kThreads>
-__device__ __forceinline__ void request_scales(float* to, const Norm& norm, int beta, int inputs) {
+__device__ __forceinline__ void request_scales(float* to, const Norm& norm, int size, int inputs) {
   const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  const float* const from = norm.beta != nullptr ? norm.beta : norm.gamma;
-  for (int k = 4 * threadIdx.x; k < inputs; k += 4 * kThreads) {
-    copy_async(at + 4 * k, norm.gamma + k, true);
-    copy_async(at + 4 * (beta + k), from + k, norm.beta != nullptr);
+  const float* const beta = norm.beta != nullptr ? norm.beta : norm.gamma;
+  for (int k = 4 * threadIdx.x; k < size; k += 4 * kThreads) {
+    const int from = k < inputs ? k : 0;
+    copy_async(at + 4 * k, norm.gamma + from, k < inputs);
+    copy_async(at + 4 * (size + k), beta + from, k < inputs && norm.beta != nullptr);
   }
   close_copies();
 }
