@@ -1,18 +1,17 @@
-// y = activation(norm(x) W^T + bias) + residual for more rows: tiles of x and W
-// pass through shared memory to the tensor cores.
+// y = activation(x W^T + bias) + residual for more rows: tiles of x and W pass through shared
+// memory to the tensor cores. A norm is a pass of its own here: in every block of a row of tiles it
+// would cost more.
 //
-// A block computes kRows x kColumns of y. K goes in steps of 64, a line of 128
-// bytes for each row of a tile; kStages steps are under way by cp.async, and
-// those of W begin before the wait for the kernel that writes x. In a line the
-// 16-byte chunks are permuted by the row (chunk ^ row % 8), so that ldmatrix
-// finds eight rows in eight different bank groups. Where few tiles leave a
-// block with little to do at a time, kSplits groups of warps share the products
-// of a step. The sums go through shared memory once more, so that bias,
-// residual and y are read and written in 16 bytes.
+// A block computes kRows x kColumns of y. K goes in steps of 64, a line of 128 bytes for each row
+// of a tile; kStages steps are under way by cp.async, and those of W begin before the wait for the
+// kernel that writes x. In a line the 16-byte chunks are permuted by the row (chunk ^ row % 8), so
+// that ldmatrix finds eight rows in eight different bank groups. kSplits groups of warps share the
+// products of a step, so that a small tile has work for as many warps as hide each other's waits.
+// The sums go through shared memory once more, so that bias, residual and y are read and written in
+// 16 bytes.
 //
-// With a norm, the block's rows of x lie in shared memory whole, and are normed
-// there first. Where tiles are few and K is long, the kParts blocks of a
-// cluster share out K, and each then adds up some rows of all their sums.
+// Where tiles are few and K is long, the kParts blocks of a cluster share out K, and each then adds
+// up some rows of all their sums.
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/fused_linear_families.h"
 #include "kernels/cuda/fused_linear_finish.cuh"
@@ -25,111 +24,85 @@ namespace {
 constexpr int kDepth = 64;              // inputs of a step
 constexpr int kChunk = 8;               // elements in 16 bytes
 constexpr int kLine = kDepth / kChunk;  // chunks of a row of a tile
-constexpr int kChunkBytes = 16;
+constexpr int kLineBytes = kDepth * 2;
 
-// What a variant is: kRows x kColumns outputs of kParts blocks, in each by
-// kDown x kAcross warps in kSplits groups.
+// What a variant is: kRows x kColumns outputs of kParts blocks, in each by kDown x kAcross warps in
+// kSplits groups.
 template <int kRows_, int kColumns_, int kDown_, int kAcross_, int kSplits_, int kStages_,
           int kParts_ = 1>
 struct Shape {
   static constexpr int kRows = kRows_, kColumns = kColumns_, kDown = kDown_, kAcross = kAcross_,
                        kSplits = kSplits_, kStages = kStages_, kParts = kParts_;
-  static constexpr int kWarps = kDown * kAcross * kSplits, kThreads = kWarps * kWarp;
+  static constexpr int kThreads = kDown * kAcross * kSplits * kWarp;
   static constexpr int kTileRows = kRows / kDown / 16;          // mma tiles of a warp
   static constexpr int kTileColumns = kColumns / kAcross / 16;  // pairs of mma tiles of a warp
+  static constexpr int kPartRows = kRows / kParts;              // that a block finishes
+  static constexpr int kWidth = kColumns / kChunk;              // chunks in a row of y's tile
   static constexpr int kSumStride = kColumns + 8;  // four rows of sums fall on different banks
-  static constexpr int kXBytes = kRows * kDepth * 2,
-                       kWBytes = kColumns * kDepth * 2;  // of a step
-  static constexpr size_t kSumBytes = sizeof(float) * kSplits * kRows * kSumStride;
-  static constexpr size_t kBiasBytes = sizeof(float) * kColumns;
-  static_assert(kThreads >= kColumns && kTileRows > 0 && kTileColumns > 0 &&
-                kDepth / 16 % kSplits == 0);
+  static_assert(kThreads >= kColumns && kTileRows > 0 && kTileColumns > 0);
+};
 
-  // Bias, gamma and beta, W's stages, then x: stages, or all of it. The sums
-  // take the place of both.
-  static size_t shared_bytes(int inputs, bool norm) {
-    const size_t steps = (inputs + kDepth - 1) / kDepth;
-    const size_t table = norm ? 2 * sizeof(float) * steps * kDepth : 0;
-    const size_t tiles = kStages * kWBytes + (norm ? steps : kStages) * kXBytes;
-    return kBiasBytes + table + (tiles > kSumBytes ? tiles : kSumBytes);
+template <typename T, typename S>
+struct Shared {
+  float bias[S::kColumns];
+  union {
+    struct {
+      char w[S::kStages][S::kColumns * kLineBytes];
+      char x[S::kStages][S::kRows * kLineBytes];
+    };
+    float sums[S::kSplits][S::kRows][S::kSumStride];
+  };
+  T residual[S::kRows][S::kColumns];  // last: where there is none, it takes no place
+
+  static size_t bytes(bool residual) {
+    return residual ? sizeof(Shared) : offsetof(Shared, residual);
   }
 };
 
-// Byte of a chunk in a tile.
-__device__ __forceinline__ int place(int row, int chunk) {
-  return (row * kLine + (chunk ^ (row % kLine))) * kChunkBytes;
+__device__ __forceinline__ uint32_t address(const void* shared) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
-// Asks for one step of kTileRows rows of a matrix [rows, inputs]; zeros outside
-// of it.
-template <int kTileRows, int kThreads, typename T>
-__device__ __forceinline__ void request(uint32_t to, const T* from, int first, int rows, int inputs,
-                                        int step) {
-  static_assert(kTileRows * kLine % kThreads == 0);
-#pragma unroll
-  for (int i = 0; i < kTileRows * kLine / kThreads; ++i) {
-    const int at = i * kThreads + threadIdx.x, row = at / kLine, chunk = at % kLine;
-    const int k = step * kDepth + chunk * kChunk;
-    const bool valid = first + row < rows && k < inputs;
-    const int64_t offset = valid ? static_cast<int64_t>(first + row) * inputs + k : 0;
-    copy_async(to + place(row, chunk), from + offset, valid);
-  }
-}
+// The way of kCount rows of a matrix [rows, inputs] to shared memory, step by step, in the order of
+// the steps. A thread takes the same chunk of every kStride-th row; nothing but sums is left to
+// compute in a step.
+template <typename T, int kCount, int kThreads>
+class Source {
+ public:
+  __device__ __forceinline__ Source(const T* from, int first, int rows, int inputs, int k)
+      : k_(k + threadIdx.x % kLine * kChunk),
+        inputs_(inputs),
+        rows_(rows - first - static_cast<int>(threadIdx.x / kLine)),
+        from_(from + static_cast<int64_t>(first + threadIdx.x / kLine) * inputs + k_),
+        row_step_(static_cast<int64_t>(kStride) * inputs),
+        to_(threadIdx.x / kLine * kLineBytes +
+            (threadIdx.x % kLine ^ threadIdx.x / kLine % kLine) * kChunk * 2) {}
 
-// Norms the block's rows of x where they lie: eight lanes a row, one for each
-// chunk of a line. Each of the blocks that hold these rows writes some steps of
-// them to p.normed.
-template <typename T, typename S>
-__device__ void norm_rows(const LinearParams<T>& p, char* x, const float* gamma, const float* beta,
-                          int first_row) {
-  const int inputs = p.weight.inputs, steps = (inputs + kDepth - 1) / kDepth;
-  const int chunk = threadIdx.x % kLine;
-  // Only the last step can end before the chunk does.
-  const int own_steps = steps - ((steps - 1) * kDepth + chunk * kChunk >= inputs);
-  for (int row = threadIdx.x / kLine; row < S::kRows; row += S::kThreads / kLine) {
-    char* const own = x + place(row, chunk);
-    const auto sum_of = [&](auto term) {
-      float sum = 0.0f;
-#pragma unroll 4
-      for (int step = 0; step < own_steps; ++step) {
-        const uint4 bits = *reinterpret_cast<const uint4*>(own + step * S::kXBytes);
-        for (const uint32_t pair : {bits.x, bits.y, bits.z, bits.w}) {
-          const float2 values = unpack<T>(pair);
-          sum += term(values.x) + term(values.y);
-        }
-      }
-      return warp_sum<kLine>(sum);
-    };
-    const float mean = sum_of([](float value) { return value; }) / inputs;
-    const float squares = sum_of([&](float value) { return (value - mean) * (value - mean); });
-    const float scale = 1.0f / sqrtf(squares / inputs + p.norm.eps);
-#pragma unroll 4
-    for (int step = 0; step < own_steps; ++step) {
-      const int k = step * kDepth + chunk * kChunk;
-      uint4 bits = *reinterpret_cast<const uint4*>(own + step * S::kXBytes);
-      uint32_t* const pairs[] = {&bits.x, &bits.y, &bits.z, &bits.w};
+  __device__ __forceinline__ void request_next(uint32_t stage) {
+    const T* from = from_;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float2 value = unpack<T>(*pairs[i]);
-        const float2 factor = *reinterpret_cast<const float2*>(gamma + k + 2 * i);
-        const float2 shift = *reinterpret_cast<const float2*>(beta + k + 2 * i);
-        *pairs[i] = pack<T>({fmaf((value.x - mean) * scale, factor.x, shift.x),
-                             fmaf((value.y - mean) * scale, factor.y, shift.y)});
-      }
-      *reinterpret_cast<uint4*>(own + step * S::kXBytes) = bits;
-      if (step % gridDim.y == blockIdx.y && first_row + row < p.rows) {
-        *reinterpret_cast<uint4*>(p.normed + static_cast<int64_t>(first_row + row) * inputs + k) =
-            bits;
-      }
+    for (int i = 0; i < kCount / kStride; ++i, from += row_step_) {
+      copy_async(stage + to_ + i * kStride * kLineBytes, from, i * kStride < rows_ && k_ < inputs_);
     }
+    from_ += kDepth;
+    k_ += kDepth;
   }
-}
 
-// sums += one step of x W^T: the products of this warp's tiles and its group's
-// part of the inputs.
+ private:
+  static constexpr int kStride = kThreads / kLine;
+  static_assert(kCount % kStride == 0 && kStride % kLine == 0);
+
+  int k_;
+  const int inputs_, rows_;
+  const T* from_;
+  const int64_t row_step_;
+  const uint32_t to_;
+};
+
+// sums += one step of x W^T: the products of this warp's tiles and its group's part of the inputs.
 template <typename T, typename S>
 __device__ __forceinline__ void multiply(float (&sums)[S::kTileRows][2 * S::kTileColumns][4],
-                                         uint32_t x, uint32_t w, int down, int across, int split) {
+                                         uint32_t x, uint32_t w, int split) {
   const int lane = threadIdx.x % kWarp;
   constexpr int kProducts = kDepth / 16 / S::kSplits;
 #pragma unroll
@@ -138,13 +111,11 @@ __device__ __forceinline__ void multiply(float (&sums)[S::kTileRows][2 * S::kTil
     uint32_t a[S::kTileRows][4], b[S::kTileColumns][4];
 #pragma unroll
     for (int i = 0; i < S::kTileRows; ++i) {
-      const int row = (down * S::kTileRows + i) * 16 + lane % 16;
-      load_matrices(a[i], x + place(row, chunk + lane / 16));
+      load_matrices(a[i], x + i * 16 * kLineBytes + ((chunk + lane / 16) ^ lane % 8) * 16);
     }
 #pragma unroll
     for (int j = 0; j < S::kTileColumns; ++j) {
-      const int column = (across * S::kTileColumns + j) * 16 + lane % 8 + lane / 16 * 8;
-      load_matrices(b[j], w + place(column, chunk + lane / 8 % 2));
+      load_matrices(b[j], w + j * 16 * kLineBytes + ((chunk + lane / 8 % 2) ^ lane % 8) * 16);
     }
 #pragma unroll
     for (int i = 0; i < S::kTileRows; ++i) {
@@ -157,227 +128,220 @@ __device__ __forceinline__ void multiply(float (&sums)[S::kTileRows][2 * S::kTil
   }
 }
 
-// How the threads of a block divide its outputs among them: in chunks of a row.
+// The block's sums, from the registers of its warps.
 template <typename T, typename S>
-class Finish {
- public:
-  __device__ Finish(const LinearParams<T>& p, bool wide, int first_row, int first_column)
-      : p_(p), wide_(wide), first_row_(first_row), first_column_(first_column) {}
-
-  // Asks for the residual, so that it comes while the sums pass through shared
-  // memory.
-  __device__ __forceinline__ void request_residual() {
+__device__ __forceinline__ void store_sums(
+    const float (&sums)[S::kTileRows][2 * S::kTileColumns][4], int down, int across, int split,
+    Shared<T, S>& shared) {
+  const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
 #pragma unroll
-    for (int i = 0; i < kRounds; ++i) {
-      const bool wanted = wide_ && p_.residual != nullptr && has(i);
-      residual_[i] = wanted ? Vector<T>::load(p_.residual + at(i)) : Vector<T>{};
+  for (int i = 0; i < S::kTileRows; ++i) {
+    const int row = (down * S::kTileRows + i) * 16 + g;
+#pragma unroll
+    for (int j = 0; j < 2 * S::kTileColumns; ++j) {
+      const int column = (across * 2 * S::kTileColumns + j) * 8 + 2 * t;
+      float (*to)[S::kSumStride] = shared.sums[split];
+      *reinterpret_cast<float2*>(&to[row][column]) = {sums[i][j][0], sums[i][j][1]};
+      *reinterpret_cast<float2*>(&to[row + 8][column]) = {sums[i][j][2], sums[i][j][3]};
     }
   }
+}
 
-  // sums: of every block, [kSplits][kRows][kSumStride]
-  __device__ __forceinline__ void store(const float* sums, const float* bias) {
+// The blocks of a cluster add up their own sums, and then see each other's.
+template <typename T, typename S>
+__device__ __forceinline__ void share_sums(Shared<T, S>& shared) {
+  for (int i = threadIdx.x; i < S::kRows * S::kColumns; i += S::kThreads) {
+    const int row = i / S::kColumns, column = i % S::kColumns;
+    float sum = shared.sums[0][row][column];
 #pragma unroll
-    for (int i = 0; i < kRounds; ++i) {
-      if (!has(i)) break;
-      float values[kChunk];
+    for (int split = 1; split < S::kSplits; ++split) sum += shared.sums[split][row][column];
+    shared.sums[0][row][column] = sum;
+  }
+  meet_cluster();
+}
+
+// add(sums) for all that adds up to the outputs at a place; Floats: float or float4.
+template <typename Floats, typename T, typename S, typename Add>
+__device__ __forceinline__ void for_sums(const Shared<T, S>& shared, int row, int column,
+                                         const Add& add) {
+  if constexpr (S::kParts == 1) {
 #pragma unroll
-      for (int c = 0; c < kChunk; ++c) values[c] = bias[column_ + c];
+    for (int split = 0; split < S::kSplits; ++split) {
+      add(*reinterpret_cast<const Floats*>(&shared.sums[split][row][column]));
+    }
+  } else {
 #pragma unroll
-      for (int part = 0; part < S::kParts * S::kSplits; ++part) {
-        const int row = part % S::kSplits * S::kRows + tile_row(i);
-        const float* from = sums + row * S::kSumStride + column_;
-        add(values, load(part / S::kSplits, from));
-        add(values + 4, load(part / S::kSplits, from + 4));
-      }
-      Vector<T> y;
-#pragma unroll
-      for (int c = 0; c < kChunk; ++c) {
-        float residual = residual_[i][c];
-        if (!wide_ && p_.residual != nullptr && c < count()) {
-          residual = to_float(p_.residual[at(i) + c]);
-        }
-        y.values[c] = from_float<T>(activate(values[c], p_.activation) + residual);
-      }
-      if (wide_) {
-        y.store(p_.y + at(i));
-        continue;
-      }
-#pragma unroll
-      for (int c = 0; c < kChunk; ++c) {
-        if (c < count()) p_.y[at(i) + c] = y.values[c];
-      }
+    for (int part = 0; part < S::kParts; ++part) {
+      add(load_from_block(part, reinterpret_cast<const Floats*>(&shared.sums[0][row][column])));
     }
   }
+}
 
- private:
-  static constexpr int kAcross = S::kColumns / kChunk;  // threads on a row
-  static constexpr int kRowStep = S::kThreads / kAcross;
-  static constexpr int kPartRows = S::kRows / S::kParts;
-  static constexpr int kRounds = (kPartRows + kRowStep - 1) / kRowStep;
-  static_assert(S::kThreads % kAcross == 0 && S::kRows % S::kParts == 0);
+// Where y and the residual can be accessed in 16 bytes: eight outputs at a time.
+template <typename T, typename S>
+__device__ __forceinline__ void finish_wide(const LinearParams<T>& p, int first_row,
+                                            int first_column, const Shared<T, S>& shared) {
+#pragma unroll 1
+  for (int i = threadIdx.x; i < S::kPartRows * S::kWidth; i += S::kThreads) {
+    const int row = blockIdx.z * S::kPartRows + i / S::kWidth, column = i % S::kWidth * kChunk;
+    if (first_row + row >= p.rows || first_column + column >= p.weight.outputs) continue;
+    float values[kChunk];
+#pragma unroll
+    for (int c = 0; c < kChunk; ++c) values[c] = shared.bias[column + c];
+#pragma unroll
+    for (int c = 0; c < kChunk; c += 4) {
+      for_sums<float4>(shared, row, column + c, [&](float4 sums) {
+        values[c] += sums.x, values[c + 1] += sums.y;
+        values[c + 2] += sums.z, values[c + 3] += sums.w;
+      });
+    }
+    if (p.activation != Activation::none) {
+#pragma unroll
+      for (int c = 0; c < kChunk; ++c) values[c] = activate(values[c], p.activation);
+    }
+    if (p.residual != nullptr) {
+      const auto residual = Vector<T>::load(&shared.residual[row][column]);
+#pragma unroll
+      for (int c = 0; c < kChunk; ++c) values[c] += residual[c];
+    }
+    Vector<T> y;
+#pragma unroll
+    for (int c = 0; c < kChunk; ++c) y.values[c] = from_float<T>(values[c]);
+    y.store(p.y + static_cast<int64_t>(first_row + row) * p.weight.outputs + first_column + column);
+  }
+}
 
-  __device__ static float4 load(int block, const float* from) {
-    const float4* four = reinterpret_cast<const float4*>(from);
-    if constexpr (S::kParts == 1) return *four;
-    return load_from_block(block, four);
+// Else one at a time, neighbouring lanes next to each other.
+template <typename T, typename S>
+__device__ __forceinline__ void finish_narrow(const LinearParams<T>& p, int first_row,
+                                              int first_column, const Shared<T, S>& shared) {
+  for (int i = threadIdx.x; i < S::kPartRows * S::kColumns; i += S::kThreads) {
+    const int row = blockIdx.z * S::kPartRows + i / S::kColumns, column = i % S::kColumns;
+    if (first_row + row >= p.rows || first_column + column >= p.weight.outputs) continue;
+    float value = shared.bias[column];
+    for_sums<float>(shared, row, column, [&](float sum) { value += sum; });
+    value = activate(value, p.activation);
+    const int64_t at =
+        static_cast<int64_t>(first_row + row) * p.weight.outputs + first_column + column;
+    if (p.residual != nullptr) value += to_float(p.residual[at]);
+    p.y[at] = from_float<T>(value);
   }
-  __device__ static void add(float* to, float4 values) {
-    to[0] += values.x, to[1] += values.y, to[2] += values.z, to[3] += values.w;
-  }
-  __device__ int tile_row(int i) const { return blockIdx.z * kPartRows + row_ + i * kRowStep; }
-  __device__ int row(int i) const { return first_row_ + tile_row(i); }
-  __device__ bool has(int i) const {
-    return row_ + i * kRowStep < kPartRows && row(i) < p_.rows && count() > 0;
-  }
-  __device__ int count() const { return p_.weight.outputs - first_column_ - column_; }
-  __device__ int64_t at(int i) const {
-    return static_cast<int64_t>(row(i)) * p_.weight.outputs + first_column_ + column_;
-  }
+}
 
-  const LinearParams<T>& p_;
-  const bool wide_;
-  const int first_row_, first_column_;
-  const int row_ = threadIdx.x / kAcross, column_ = threadIdx.x % kAcross * kChunk;
-  Vector<T> residual_[kRounds];
-};
+// The residual of the part of the tile that this block finishes.
+template <typename T, typename S>
+__device__ __forceinline__ void request_residual(const LinearParams<T>& p, int first_row,
+                                                 int first_column, Shared<T, S>& shared) {
+  for (int i = threadIdx.x; i < S::kPartRows * S::kWidth; i += S::kThreads) {
+    const int row = blockIdx.z * S::kPartRows + i / S::kWidth, column = i % S::kWidth * kChunk;
+    const bool valid = first_row + row < p.rows && first_column + column < p.weight.outputs;
+    const int64_t at =
+        static_cast<int64_t>(first_row + row) * p.weight.outputs + first_column + column;
+    copy_async(address(&shared.residual[row][column]), p.residual + (valid ? at : 0), valid);
+  }
+}
 
 // wide: y and the residual can be accessed in 16 bytes.
 template <typename T, typename S>
 __global__ void __launch_bounds__(S::kThreads) tiled_kernel(const LinearParams<T> p, bool wide) {
-  extern __shared__ __align__(128) char shared[];
+  extern __shared__ __align__(128) char bytes[];
+  Shared<T, S>& shared = *reinterpret_cast<Shared<T, S>*>(bytes);
   const int inputs = p.weight.inputs, outputs = p.weight.outputs;
   const int all_steps = (inputs + kDepth - 1) / kDepth;
-  const int part_steps = (all_steps + S::kParts - 1) / S::kParts;
-  const int first_step = blockIdx.z * part_steps;
+  const int part_steps = (all_steps + S::kParts - 1) / S::kParts,
+            first_step = blockIdx.z * part_steps;
   const int steps = min(part_steps, all_steps - first_step);  // of this block; may be negative
   const int first_row = blockIdx.x * S::kRows, first_column = blockIdx.y * S::kColumns;
-  const bool norm = S::kParts == 1 && p.norm.gamma != nullptr;
-  float* const bias = reinterpret_cast<float*>(shared);
-  float* const gamma = bias + S::kColumns;
-  float* const beta = gamma + steps * kDepth;
-  char* const tiles = reinterpret_cast<char*>(norm ? beta + steps * kDepth : gamma);
-  char* const x = tiles + S::kStages * S::kWBytes;
-  const uint32_t w_at = static_cast<uint32_t>(__cvta_generic_to_shared(tiles));
-  const uint32_t x_at = static_cast<uint32_t>(__cvta_generic_to_shared(x));
-  const auto request_w = [&](int step) {
-    if (step >= steps) return;
-    request<S::kColumns, S::kThreads>(w_at + step % S::kStages * S::kWBytes,
-                                      static_cast<const T*>(p.weight.data), first_column, outputs,
-                                      inputs, first_step + step);
-  };
-  const auto x_of = [&](int step) { return x_at + (norm ? step : step % S::kStages) * S::kXBytes; };
-  const auto request_x = [&](int step) {
-    if (step >= steps) return;
-    request<S::kRows, S::kThreads>(x_of(step), p.x, first_row, p.rows, inputs, first_step + step);
-  };
 
-  for (int step = 0; step < S::kStages - 1; ++step) request_w(step);
-  if (norm) request_scales<S::kThreads>(gamma, p.norm, steps * kDepth, inputs);
+  Source<T, S::kColumns, S::kThreads> w(static_cast<const T*>(p.weight.data), first_column, outputs,
+                                        inputs, first_step * kDepth);
+#pragma unroll
+  for (int stage = 0; stage < S::kStages - 1; ++stage) {
+    if (stage < steps) w.request_next(address(shared.w[stage]));
+  }
   const int own_column = first_column + threadIdx.x;
   const bool has_bias = threadIdx.x < S::kColumns && own_column < outputs && p.bias != nullptr;
   const float own_bias = has_bias ? p.bias[own_column] : 0.0f;
+  Source<T, S::kRows, S::kThreads> x(p.x, first_row, p.rows, inputs, first_step * kDepth);
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const int split = warp / (S::kDown * S::kAcross);
+  const int down = warp / S::kAcross % S::kDown, across = warp % S::kAcross;
+  const int x_row = down * S::kTileRows * 16 + lane % 16;
+  const int w_row = across * S::kTileColumns * 16 + lane % 8 + lane / 16 * 8;
   wait_for_previous();
   let_next_start();
-  if (norm) {
-    for (int step = 0; step < steps; ++step) request_x(step);
-    close_copies();
-    wait_for_copies<0>();
-    __syncthreads();
-    norm_rows<T, S>(p, x, gamma, beta, first_row);
-  } else {
-    for (int step = 0; step < S::kStages - 1; ++step) {
-      request_x(step);
-      close_copies();
+
+#pragma unroll
+  for (int stage = 0; stage < S::kStages - 1; ++stage) {
+    if (stage < steps) x.request_next(address(shared.x[stage]));
+    if (stage == S::kStages - 2 && wide && p.residual != nullptr) {
+      request_residual(p, first_row, first_column, shared);
     }
+    close_copies();
   }
+  if (threadIdx.x < S::kColumns) shared.bias[threadIdx.x] = own_bias;
 
-  if (threadIdx.x < S::kColumns) bias[threadIdx.x] = own_bias;
-
-  const int warp = threadIdx.x / kWarp, split = warp / (S::kDown * S::kAcross);
-  const int down = warp / S::kAcross % S::kDown, across = warp % S::kAcross;
   float sums[S::kTileRows][2 * S::kTileColumns][4] = {};
+  int stage = 0;
   for (int step = 0; step < steps; ++step) {
     wait_for_copies<S::kStages - 2>();
-    __syncthreads();  // this step has arrived, and nobody reads the one before
-                      // any more
-    request_w(step + S::kStages - 1);
-    if (!norm) request_x(step + S::kStages - 1);
-    close_copies();
-    multiply<T, S>(sums, x_of(step), w_at + step % S::kStages * S::kWBytes, down, across, split);
-  }
-  Finish<T, S> finish(p, wide, first_row, first_column);
-  finish.request_residual();
-  __syncthreads();  // the tiles are read, their place takes the sums
-
-  float* const all = reinterpret_cast<float*>(tiles);
-  const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
-#pragma unroll
-  for (int i = 0; i < S::kTileRows; ++i) {
-    const int row = split * S::kRows + (down * S::kTileRows + i) * 16 + g;
-#pragma unroll
-    for (int j = 0; j < 2 * S::kTileColumns; ++j) {
-      const int column = (across * 2 * S::kTileColumns + j) * 8 + 2 * t;
-      float2* to = reinterpret_cast<float2*>(all + row * S::kSumStride + column);
-      to[0] = {sums[i][j][0], sums[i][j][1]};
-      to[8 * S::kSumStride / 2] = {sums[i][j][2], sums[i][j][3]};
+    __syncthreads();  // this step has arrived, and nobody reads the one before any more
+    multiply<T, S>(sums, address(shared.x[stage]) + x_row * kLineBytes,
+                   address(shared.w[stage]) + w_row * kLineBytes, split);
+    const int free = stage == 0 ? S::kStages - 1 : stage - 1;
+    if (step + S::kStages - 1 < steps) {
+      w.request_next(address(shared.w[free]));
+      x.request_next(address(shared.x[free]));
     }
+    close_copies();
+    stage = stage == S::kStages - 1 ? 0 : stage + 1;
   }
-  if constexpr (S::kParts == 1) {
-    __syncthreads();
-    finish.store(all, bias);
+  wait_for_copies<0>();
+  __syncthreads();  // the tiles are read, their place takes the sums
+  store_sums(sums, down, across, split, shared);
+  __syncthreads();
+  if constexpr (S::kParts > 1) share_sums(shared);
+  if (wide) {
+    finish_wide(p, first_row, first_column, shared);
   } else {
-    meet_cluster();
-    finish.store(all, bias);
-    meet_cluster();  // a block's sums stay until all have read them
+    finish_narrow(p, first_row, first_column, shared);
   }
+  if constexpr (S::kParts > 1) meet_cluster();  // a block's sums stay until all have read them
 }
 
 template <typename T>
 struct Variant {
   int rows, columns, parts, threads;
+  size_t (*shared)(bool residual);
   void (*kernel)(LinearParams<T>, bool wide);
-  size_t (*shared)(int inputs, bool norm);
 };
 
 template <typename T, typename S>
 constexpr Variant<T> make_variant() {
-  return {S::kRows, S::kColumns, S::kParts, S::kThreads, tiled_kernel<T, S>, S::shared_bytes};
+  return {S::kRows, S::kColumns, S::kParts, S::kThreads, Shared<T, S>::bytes, tiled_kernel<T, S>};
 }
 
 template <typename T>
 constexpr Variant<T> kVariants[] = {
-    make_variant<T, Shape<32, 32, 2, 1, 2, 8>>(),
-    make_variant<T, Shape<64, 32, 2, 1, 2, 6>>(),
-    make_variant<T, Shape<64, 64, 2, 2, 1, 5>>(),
+    make_variant<T, Shape<32, 32, 2, 1, 4, 6>>(),
+    make_variant<T, Shape<64, 32, 2, 1, 4, 6>>(),
     make_variant<T, Shape<64, 64, 2, 2, 2, 5>>(),
-    make_variant<T, Shape<128, 64, 4, 2, 1, 4>>(),
-    make_variant<T, Shape<128, 128, 2, 4, 1, 4>>(),
-    make_variant<T, Shape<32, 32, 2, 1, 2, 8, 4>>(),
-    make_variant<T, Shape<64, 32, 2, 1, 2, 6, 4>>(),
+    make_variant<T, Shape<128, 64, 2, 2, 2, 4>>(),
+    make_variant<T, Shape<128, 128, 2, 4, 1, 3>>(),
+    make_variant<T, Shape<32, 32, 2, 1, 4, 6, 4>>(),
+    make_variant<T, Shape<64, 32, 2, 1, 4, 6, 4>>(),
     make_variant<T, Shape<64, 64, 2, 2, 2, 5, 4>>(),
-    make_variant<T, Shape<128, 64, 4, 2, 1, 4, 4>>(),
+    make_variant<T, Shape<128, 64, 2, 2, 2, 4, 4>>(),
 };
 
-// Norming many rows in every block of a row of tiles costs more than a pass of
-// its own.
-constexpr int kMostNormedRows = 64;
-
-// Parts make up a cluster, know only their part of a row, and should have a few
-// steps each.
-template <typename T>
-bool suits_parts(const Device& device, const LinearParams<T>& p, int parts) {
-  return parts == 1 ||
-         (device.major >= 9 && p.norm.gamma == nullptr && p.weight.inputs >= 2 * kDepth * parts);
-}
-
-// The nth variant that suits p; null behind the last.
+// The nth variant that suits p; null behind the last. A part of K should have a few steps.
 template <typename T>
 const Variant<T>* find_variant(const Device& device, const LinearParams<T>& p, int n) {
-  const bool norm = p.norm.gamma != nullptr;
+  if (p.norm.gamma != nullptr) return nullptr;
   for (const Variant<T>& variant : kVariants<T>) {
-    const bool suits =
-        (!norm || variant.rows <= kMostNormedRows) && suits_parts(device, p, variant.parts) &&
-        variant.shared(p.weight.inputs, norm) <= static_cast<size_t>(device.shared_memory);
+    const bool suits = variant.shared(true) <= static_cast<size_t>(device.shared_memory) &&
+                       (variant.parts == 1 ||
+                        (device.major >= 9 && p.weight.inputs >= 2 * kDepth * variant.parts));
     if (suits && n-- == 0) return &variant;
   }
   return nullptr;
@@ -397,10 +361,10 @@ void tiled_linear(Stream& stream, const LinearParams<T>& p, int n) {
   const Variant<T>& variant = *find_variant(stream.device(), p, n);
   const dim3 grid((p.rows + variant.rows - 1) / variant.rows,
                   (p.weight.outputs + variant.columns - 1) / variant.columns, variant.parts);
-  launch_clusters(
-      stream, variant.kernel, dim3(1, 1, variant.parts), grid, dim3(variant.threads),
-      variant.shared(p.weight.inputs, p.norm.gamma != nullptr), p,
-      aligned16<T>(p.y, p.weight.outputs) && aligned16<T>(p.residual, p.weight.outputs));
+  const bool wide =
+      aligned16<T>(p.y, p.weight.outputs) && aligned16<T>(p.residual, p.weight.outputs);
+  launch_clusters(stream, variant.kernel, dim3(1, 1, variant.parts), grid, dim3(variant.threads),
+                  variant.shared(wide && p.residual != nullptr), p, wide);
 }
 
 #define INSTANTIATE(T)                                                \
