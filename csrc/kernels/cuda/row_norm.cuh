@@ -13,8 +13,7 @@ template <typename T>
 struct Standardize {
   using First = Sum;
   static constexpr int kSums = sizeof(T) == 4 ? 2 : 1;
-  int cols;
-  float eps;
+  float cols, share, eps;  // share: 1 / cols
 
   __device__ __forceinline__ float center(float sum) const { return sum / cols; }
   __device__ __forceinline__ static void weigh(float& x, float mean, float (&sums)[kSums]) {
@@ -23,11 +22,11 @@ struct Standardize {
     if constexpr (kSums == 2) sums[1] += x;
   }
   __device__ __forceinline__ Line line(const float (&sums)[kSums]) const {
-    const float left = kSums == 2 ? sums[kSums - 1] / cols : 0.0f;
-    float variance = sums[0] / cols - left * left;
+    const float left = kSums == 2 ? sums[kSums - 1] * share : 0.0f;
+    float variance = sums[0] * share - left * left;
     if (variance < 0.0f) variance = 0.0f;  // rounding; NaN stays
-    const float factor = 1.0f / sqrtf(variance + eps);
-    return {factor, -left * factor};
+    const float factor = rsqrtf(variance + eps);
+    return {factor, kSums == 2 ? -left * factor : 0.0f};
   }
 };
 
@@ -63,7 +62,7 @@ template <typename T, typename Load>
 auto row_norm(const Load& load, const Norm& norm, T* y, int cols) {
   using Store = StoreAffine<T, Load::kPack>;
   return RowOp<Load, Standardize<T>, Store>{
-      load, {cols, norm.eps}, {norm.gamma, norm.beta, {y, cols}}};
+      load, {static_cast<float>(cols), 1.0f / cols, norm.eps}, {norm.gamma, norm.beta, {y, cols}}};
 }
 
 }  // namespace decoding::cuda
