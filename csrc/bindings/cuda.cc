@@ -34,14 +34,20 @@ struct DeviceTools {
   cuda::Matmul matmul;
 };
 
-DeviceTools& tools_of(int id) {
+std::unique_ptr<DeviceTools>& place_of(int id) {
   static auto& all = *new std::map<int, std::unique_ptr<DeviceTools>>;  // outlives Python
-  auto& tools = all[id];
-  if (tools == nullptr) {
-    const cuda::UseDevice use(id);
-    tools = std::make_unique<DeviceTools>(id);
-  }
-  return *tools;
+  return all[id];
+}
+
+// New ones know nothing of biases, whose addresses tensors may share one after the other.
+DeviceTools& renewed_tools(int id) {
+  const cuda::UseDevice use(id);
+  place_of(id) = std::make_unique<DeviceTools>(id);
+  return *place_of(id);
+}
+
+DeviceTools& tools_of(int id) {
+  return place_of(id) == nullptr ? renewed_tools(id) : *place_of(id);
 }
 
 int index_of(const object& tensor) { return tensor.attr("device").attr("index").cast<int>(); }
@@ -106,12 +112,13 @@ void bind_fused_linear(py::module_& kernels) {
       }),
       "One of them.");
   def("tune_linear", call([]<typename T>(cuda::Stream& stream, const LinearParams<T>& p, int) {
-        cuda::Stream rehearsal(stream.handle(), stream.device(), stream.matmul(), true);
+        DeviceTools& tools = renewed_tools(stream.device().id);
+        cuda::Stream rehearsal(stream.handle(), tools.device, tools.matmul, true);
         linear(rehearsal, p);
         return 0;
       }),
-      "Finds the fastest way to compute the product, for `linear` to take; y is overwritten. The "
-      "bias must stay as it is.");
+      "Finds the fastest way to compute the product, for `linear` to take until the next call of "
+      "this; y is overwritten. The bias must stay as it is.");
   kernels.def("tuned_linear", &run_tuned_linear,
               "Rehearses the product, then runs it; returns the report.", py::arg("x"),
               py::arg("weight"), py::arg("bias"), py::arg("residual"), py::arg("y"),
@@ -130,7 +137,7 @@ SearchKind search_kind(const string& name) {
 }
 
 void run_select(const object& logits, const py::dict& state, const py::dict& rules,
-                const string& kind, int beams, int m, bool upload) {
+                const string& kind, int beams, int m, int vocab, bool upload) {
   on_cuda(logits, [&]<typename T>(cuda::Stream& stream) {
     const Tensors in(py::str(logits.attr("device")));
     const auto shape = in.sizes(logits, "logits", 2);
@@ -194,7 +201,8 @@ void run_select(const object& logits, const py::dict& state, const py::dict& rul
                        .sentences = static_cast<int>(shape[0] / beams),
                        .beams = beams,
                        .m = m,
-                       .vocab = static_cast<int>(shape[1]),
+                       .vocab = vocab > 0 ? vocab : static_cast<int>(shape[1]),
+                       .stride = static_cast<int>(shape[1]),
                        .total_slots = static_cast<int>(trellis[1]),
                        .history = static_cast<int>(slots[2])});
   });
@@ -214,11 +222,12 @@ void bind_cuda(py::module_& kernels) {
   bind_fused_linear(kernels);
   kernels.def(
       "select", &run_select,
-      "One step from logits [sentences * beams, V], in place; `state` holds tensors named "
+      "One step from logits [sentences * beams, stride], of which the first `vocab` columns count "
+      "(0: all), in place; `state` holds tensors named "
       "as the fields of SelectParams, `rules` those of SelectRules and the lists of ids; upload: "
       "whether they go over, or are still there from a call before.",
       py::arg("logits"), py::arg("state"), py::arg("rules"), py::arg("kind"), py::kw_only(),
-      py::arg("beams"), py::arg("m"), py::arg("upload") = true);
+      py::arg("beams"), py::arg("m"), py::arg("vocab") = 0, py::arg("upload") = true);
 }
 
 }  // namespace decoding

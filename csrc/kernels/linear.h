@@ -25,10 +25,11 @@ struct LinearParams {
   T* normed = nullptr;          // [rows, K], takes norm(x); null without a norm
   LinearWeight weight;          // N outputs, K inputs
   const float* bias = nullptr;  // [N], may be null
-  const T* residual = nullptr;  // [rows, N], may be null, may alias y
-  T* y;                         // [rows, N]
+  const T* residual = nullptr;  // [rows, N], may be null
+  T* y;                         // [rows, N], may alias residual where activation is none
   int rows;
   Activation activation = Activation::none;
+  int stride = 0;  // CUDA: elements between rows of y, 0: N; without a residual
 };
 
 template <typename T, cpu::Isa isa>

@@ -34,7 +34,7 @@ template <typename T>
 struct SelectParams {
   SearchKind kind;
   // what the step reads
-  T* logits;                    // [sentences * beams, V]; banned ones become -inf
+  T* logits;                    // [sentences * beams, V], `stride` apart; banned ones become -inf
   const SelectRules* rules;     // [1]
   const int32_t* eos;           // [eos_count]
   const int32_t* banned;        // [banned_count], never chosen
@@ -67,7 +67,7 @@ struct SelectParams {
   int32_t* tickets;  // [sentences * (beams + 1) + 1], 0 before and after
   int sentences;     // at least live_count: a captured step is made for so many
   int beams, m;      // m: candidates of a row, 1 but for beam search
-  int vocab, total_slots, history;
+  int vocab, stride, total_slots, history;  // stride: a multiple of 8
 };
 
 template <typename T>
