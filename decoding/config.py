@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any
 
 from decoding.unsupported import ARGUMENTS, METADATA, UNSUPPORTED
@@ -160,10 +161,7 @@ def resolve(
     check_names(given)
     caller = {**given, **keywords}
     check_supported(caller)
-    check_supported(
-        {name: value for name, value in checkpoint.items() if name not in caller},
-        " (from the checkpoint's generation_config.json)",
-    )
+    check_supported(checkpoint, but=caller, where=" (from the checkpoint's generation_config.json)")
     values: dict[str, Any] = {}
     for name, meta in OPTIONS.items():
         value = caller.get(name)
@@ -207,15 +205,17 @@ def check_names(values: Mapping[str, Any]) -> None:
             raise TypeError(f"generate() has no option {name!r}; did you mean {near!r}?")
 
 
-def check_supported(values: Mapping[str, Any], where: str = "") -> None:
-    for name in sorted(UNSUPPORTED.keys() & values):
-        value = values[name]
-        plain = isinstance(value, (bool, int, float, str, list))
-        if value is None or (plain and value in UNSUPPORTED[name]):
+def check_supported(
+    values: Mapping[str, Any], but: Mapping[str, Any] = MappingProxyType({}), where: str = ""
+) -> None:
+    for name, value in values.items():
+        if value is None or name not in UNSUPPORTED or name in but:
             continue
-        raise NotImplementedError(
-            f"{name}={value!r}{where} is not supported yet: pass {name}=None to go without"
-        )
+        plain = isinstance(value, (bool, int, float, str, list))
+        if not (plain and value in UNSUPPORTED[name]):
+            raise NotImplementedError(
+                f"{name}={value!r}{where} is not supported yet: pass {name}=None to go without"
+            )
 
 
 def check_combinations(config: GenerationConfig) -> None:

@@ -61,20 +61,15 @@ class Results:
     steps: list[Tensor]  # float32 [B * K, V], if kept: Work.scores of each step, 0 where done
 
     @classmethod
-    def empty(
-        cls, batch: int, beams: int, target: int, steps: list[Tensor], pinned: bool
-    ) -> Results:
-        """To be filled by the engine. pinned: in memory that a GPU can write to."""
-        rows = batch * beams
-        block = torch.empty((2 * target + 3) * rows, dtype=torch.int32, pin_memory=pinned)
-        sizes = [target * rows] * 2 + [rows] * 3
-        tokens, slots, lengths, scores, sums = torch.split(block, sizes)
+    def empty(cls, batch: int, beams: int, target: int, steps: list[Tensor]) -> Results:
+        """To be filled by the engine."""
+        shape = (batch, beams)
         return cls(
-            tokens=tokens.view(batch, beams, target),
-            lengths=lengths.view(batch, beams),
-            scores=scores.view(torch.float32).view(batch, beams),
-            sums=sums.view(torch.float32).view(batch, beams),
-            slots=slots.view(batch, beams, target),
+            tokens=torch.empty(*shape, target, dtype=torch.int32),
+            lengths=torch.empty(shape, dtype=torch.int32),
+            scores=torch.empty(shape),
+            sums=torch.empty(shape),
+            slots=torch.empty(*shape, target, dtype=torch.int32),
             steps=steps,
         )
 
@@ -151,14 +146,13 @@ class Session:
                 work.search,
                 stream=stream,
             )
-            steps = []
+            steps: list[Tensor] = []
             if work.scores is None:
                 while not self._engine.step(STEPS):
-                    pass
+                    pass  # Ctrl-C gets through
             else:
                 steps = self._scored_steps(work.scores, len(work.prompt), work.beams)
-            pinned = self.device.type == "cuda"
-            found = Results.empty(len(work.prompt), work.beams, work.max_new, steps, pinned)
+            found = Results.empty(len(work.prompt), work.beams, work.max_new, steps)
             self._engine.take(found.tokens, found.lengths, found.scores, found.sums, found.slots)
             return found
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import decoding
 from decoding import _C, Limits
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights import module, pack
@@ -80,3 +81,22 @@ def test_the_memory_of_a_transformer_base() -> None:
         f"{b.name} {b.type} {list(b.shape)} {b.bytes}" for b in buffers
     )
     assert math.isclose(kept, 252e6, rel_tol=0.01)
+
+
+def test_memory_that_a_gpu_does_not_have() -> None:
+    """Beyond the GPU's size, and beyond what others have left of it; the model lives on."""
+    model = load("marian-large", "cuda")
+    ids, many = torch.arange(12, 52).view(2, 20), torch.full((25, 90), 12)
+    options = {"num_beams": 20, "max_new_tokens": 90, "eos_token_id": None}
+    before = model.generate(ids, num_beams=4)
+    words = r"needs \d{9,} bytes .* on cuda:0 .*available: \d+ bytes .*lower (batch|beams|target)"
+    with pytest.raises(decoding.Error, match=words):
+        load("marian-large", "cuda", limits=Limits(batch=10**5, beams=8, source=96, target=96))
+    free, _ = torch.cuda.mem_get_info()
+    hog = torch.empty(free - 100 * 2**20, dtype=torch.uint8, device="cuda")
+    with pytest.raises(decoding.Error, match=words):
+        model.generate(many, **options)
+    assert torch.equal(model.generate(ids, num_beams=4), before)
+    del hog
+    torch.cuda.empty_cache()
+    assert model.generate(many, **options).shape == (25, 91)

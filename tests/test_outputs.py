@@ -36,7 +36,7 @@ def found(tokens: list[list[list[int]]]) -> Results:
     """Results with these tokens; scores 10 * sentence + row, and row b * K + k for each token."""
     batch, beams = len(tokens), len(tokens[0])
     longest = max(len(row) for rows in tokens for row in rows)
-    results = Results.empty(batch, beams, longest, steps=[], pinned=False)
+    results = Results.empty(batch, beams, longest, steps=[])
     for b, rows in enumerate(tokens):
         for k, row in enumerate(rows):
             results.tokens[b, k, : len(row)] = torch.tensor(row)
