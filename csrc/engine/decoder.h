@@ -119,7 +119,8 @@ void output_logits(Stream& stream, const ModelSpec& spec, const ModelWeights& we
                      .weight = weights.output.weight,
                      .bias = weights.output.bias,
                      .y = w.logits,
-                     .rows = rows});
+                     .rows = rows,
+                     .stride = w.logits_stride});
 }
 
 // An encoder-decoder's prompt but for its last token, position by position, read by the first row

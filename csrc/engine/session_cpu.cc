@@ -84,7 +84,7 @@ class CpuSession : public Session {
   Workspace<T> workspace(Arena& arena, const Limits& limits, SelectScratch& scratch) const {
     const int64_t threads = team_.size(), vocab = spec_.decoder.vocab;
     return Workspace<T>(
-        arena, spec_, limits, [](auto&) {},
+        arena, spec_, limits, 1, [](auto&) {},
         [&](auto&) {
           scratch.queue = arena.take<Candidate>("queue", {threads, vocab});
           scratch.maxima = arena.take<float>("maxima", {threads, groups_of(vocab)});

@@ -39,8 +39,11 @@ inline const char* type_name<SelectRules>() {
 
 namespace {
 
-constexpr int kAhead = 3;  // steps launched before the first of them is known to have ended
-constexpr int kLists = 4;  // of ids: end, banned, forced first and last
+// Steps that may wait behind the one that runs; what is launched behind a search's end is computed
+// in vain.
+constexpr int kAhead = 2;
+constexpr int kRowAlignment = 8;  // elements: of each row of logits, for accesses of 16 bytes
+constexpr int kLists = 4;         // of ids: end, banned, forced first and last
 
 SelectRules select_rules(const Rules& rules, const Search& search) {
   const auto count = [](const std::vector<int32_t>& ids) { return static_cast<int>(ids.size()); };
@@ -164,11 +167,11 @@ class CudaSession : public Session {
     CHECK(started_, "step() needs a start() before it");
     for (int i = 0; i < steps && launched_ < rules_.max_new; ++i) {
       const int live_count = wait_for(launched_ - kAhead);
-      if (live_count == 0) return true;
+      if (live_count == 0) break;
       captured_step(live_count).launch(stream_);
-      ended_.record(stream_);
       ++launched_;
     }
+    ended_.record(stream_);
     return launched_ == rules_.max_new || seen_->live_count == 0;
   }
 
@@ -204,7 +207,7 @@ class CudaSession : public Session {
   Workspace<T> workspace(Arena& arena, const Limits& limits, CudaBuffers& buffers) const {
     const StackSpec& d = spec_.decoder;
     return Workspace<T>(
-        arena, spec_, limits,
+        arena, spec_, limits, kRowAlignment,
         [&](auto&) {
           const char* lists[kLists] = {"eos", "banned", "forced_first", "forced_last"};
           buffers.rules = arena.take<SelectRules>("rules", {1});
@@ -378,6 +381,7 @@ class CudaSession : public Session {
                        .beams = beams_,
                        .m = candidates(),
                        .vocab = spec_.decoder.vocab,
+                       .stride = w_.logits_stride,
                        .total_slots = limits_.rows(),
                        .history = w_.history});
   }

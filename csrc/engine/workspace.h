@@ -65,7 +65,8 @@ struct Workspace {
   Activations<T> packed;
   T* packed_kv;  // [B * S, 2 * N * D], cross keys and values of one layer
   Activations<T> step;
-  T* logits;                     // [R, V]
+  T* logits;  // [R, V], logits_stride apart
+  int logits_stride;
   float *group_max, *group_sum;  // [R, G]
   float* lse;                    // [R]
   Candidate* best;               // [R, candidates]
@@ -73,10 +74,11 @@ struct Workspace {
   int32_t* tickets = nullptr;
 
   Workspace() = default;
-  // take_backend(w): takes what else a backend needs for good, take_step(w) while it steps.
+  // alignment: elements on whose multiples rows of logits begin. take_backend(w): takes what else a
+  // backend needs for good, take_step(w) while it steps.
   template <typename TakeBackend, typename TakeStep>
-  Workspace(Arena& a, const ModelSpec& spec, const Limits& limits, TakeBackend&& take_backend,
-            TakeStep&& take_step)
+  Workspace(Arena& a, const ModelSpec& spec, const Limits& limits, int alignment,
+            TakeBackend&& take_backend, TakeStep&& take_step)
       : inputs(a, spec, limits) {
     const StackSpec& d = spec.decoder;
     const int64_t batch = limits.batch, beams = limits.beams, rows = limits.rows();
@@ -84,6 +86,7 @@ struct Workspace {
     const int64_t shared_prompt = spec.encoder ? 0 : batch * (limits.prompt - 1);
     const int64_t groups = groups_of(d.vocab), inner = int64_t{d.heads} * d.head_dim;
     history = limits.target + (spec.encoder ? limits.prompt - 1 : 0);
+    logits_stride = (d.vocab + alignment - 1) / alignment * alignment;
 
     cross_k = a.take<T>("cross_k", {d.layers, d.heads, source_tokens, d.head_dim});
     cross_v = a.take<T>("cross_v", {d.layers, d.heads, source_tokens, d.head_dim});
@@ -107,7 +110,7 @@ struct Workspace {
       }
     });
     a.reuse([&] {
-      logits = a.take<T>("logits", {rows, d.vocab});
+      logits = a.take<T>("logits", {rows, logits_stride});
       group_max = a.take<float>("group_max", {rows, groups});
       group_sum = a.take<float>("group_sum", {rows, groups});
       lse = a.take<float>("lse", {rows});
