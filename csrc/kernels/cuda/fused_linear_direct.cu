@@ -15,9 +15,7 @@
 // float32 costs at most 2048 of 2^24 parts of the variance.
 //
 // Where there are more outputs than blocks (a vocabulary), a block goes on to its next outputs,
-// their weights requested before the current ones are multiplied. Where outputs are few and K is
-// long, the kParts blocks of a cluster share out K as well.
-#include "kernels/cuda/cluster.cuh"
+// their weights requested before the current ones are multiplied.
 #include "kernels/cuda/fused_linear_families.h"
 #include "kernels/cuda/fused_linear_finish.cuh"
 #include "kernels/cuda/fused_linear_mma.cuh"
@@ -29,17 +27,16 @@ namespace {
 constexpr int kRows = 16;   // of a block
 constexpr int kChunk = 32;  // inputs that a warp multiplies at a time, 8 in a lane
 
-template <int kTiles_, int kWarps_, int kChunks_, int kParts_ = 1, bool kLoops_ = false>
+template <int kTiles_, int kWarps_, int kChunks_, bool kLoops_ = false>
 struct Shape {
-  static constexpr int kTiles = kTiles_, kWarps = kWarps_, kChunks = kChunks_, kParts = kParts_;
+  static constexpr int kTiles = kTiles_, kWarps = kWarps_, kChunks = kChunks_;
   // Whether a block may go on to further outputs, which needs registers for their weights.
   static constexpr bool kLoops = kLoops_;
-  // Whether there may be a norm: rows must be in one block, and more would not fit registers.
-  static constexpr bool kNorms = kParts == 1 && kChunks <= 4;
+  static constexpr bool kNorms = kChunks <= 4;  // with a norm, more would not fit registers
   static constexpr int kThreads = kWarps * kWarp, kOutputs = 8 * kTiles;
   // At a time on a multiprocessor: room for the next kernel's blocks to come in early.
   static constexpr int kBlocks = (kTiles <= 2 && kChunks <= 2 ? 768 : 512) / kThreads;
-  static constexpr int kInputs = kParts * kWarps * kChunks * kChunk;  // at most
+  static constexpr int kInputs = kWarps * kChunks * kChunk;  // at most
   static constexpr int kRowStep = kThreads / kOutputs;  // rows that the threads finish at a time
   static constexpr int kSums = (kRows + kRowStep - 1) / kRowStep;  // that a thread finishes
 };
@@ -51,17 +48,12 @@ struct Shared {
   static constexpr int kStride = 8 * (S::kTiles % 2 == 1 ? S::kTiles : S::kTiles + 1);
 
   float partial[S::kWarps][kRows][kStride];
-  union {
-    float sums[kRows][S::kOutputs];  // of the block, for its cluster
-    struct {
-      float2 moments[S::kWarps][kRows];
-      float gamma[S::kInputs], beta[S::kInputs];  // zeros behind the end
-    } norm;
-  };
+  struct {
+    float2 moments[S::kWarps][kRows];
+    float gamma[S::kInputs], beta[S::kInputs];  // zeros behind the end
+  } norm;                                       // last: without a norm, it takes no place
 
-  static size_t bytes(bool norm) {
-    return offsetof(Shared, sums) + (norm ? sizeof(Shared::norm) : sizeof(Shared::sums));
-  }
+  static size_t bytes(bool norm) { return norm ? sizeof(Shared) : offsetof(Shared, norm); }
 };
 
 // Where a lane stands, and which chunks of K are its own: [0, chunks) from k on.
@@ -69,10 +61,9 @@ struct Lane {
   int warp = threadIdx.x / kWarp, g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
   int k, chunks;
 
-  // share, shares: the warp's share of K.
-  __device__ Lane(int share, int shares, int inputs) {
-    const int all = (inputs + kChunk - 1) / kChunk, most = (all + shares - 1) / shares;
-    k = share * most * kChunk + 8 * t;
+  __device__ Lane(int warps, int inputs) {
+    const int all = (inputs + kChunk - 1) / kChunk, most = (all + warps - 1) / warps;
+    k = warp * most * kChunk + 8 * t;
     chunks = max(0, min(most, (inputs - k + kChunk - 1) / kChunk));
   }
 };
@@ -247,68 +238,39 @@ __device__ __forceinline__ void multiply(const Rows<T, S>& x, const Weights<T, S
 template <typename T, typename S>
 struct Outputs {
   const int row = threadIdx.x / S::kOutputs, column = threadIdx.x % S::kOutputs;
-  const int rows;  // of the block
-  int64_t at;      // of the first, for the block's first outputs
+  const int rows;        // of the block
+  const int64_t stride;  // of y and the residual
+  const int64_t at;      // of the first, for the block's first outputs
   float residual[S::kSums];
 
   __device__ __forceinline__ explicit Outputs(const LinearParams<T>& p)
       : rows(min(kRows, p.rows - static_cast<int>(blockIdx.y) * kRows)),
-        at(static_cast<int64_t>(blockIdx.y * kRows + row) * p.weight.outputs + column) {}
+        stride(p.stride > 0 ? p.stride : p.weight.outputs),
+        at((blockIdx.y * kRows + row) * stride + column) {}
 
-  // Each block of a cluster finishes some of the rows.
-  __device__ bool finishes(const LinearParams<T>& p, int i, int output) const {
-    const int own = row + i * S::kRowStep;
-    return own < rows && output + column < p.weight.outputs &&
-           (S::kParts == 1 || own % S::kParts == blockIdx.z);
+  __device__ bool has(const LinearParams<T>& p, int i, int output) const {
+    return row + i * S::kRowStep < rows && output + column < p.weight.outputs;
   }
 
   __device__ __forceinline__ void load_residual(const LinearParams<T>& p, int output) {
 #pragma unroll
     for (int i = 0; i < S::kSums; ++i) {
-      const T* from =
-          p.residual + at + output + static_cast<int64_t>(i) * S::kRowStep * p.weight.outputs;
-      residual[i] = p.residual != nullptr && finishes(p, i, output) ? to_float(*from) : 0.0f;
+      const T* from = p.residual + at + output + i * S::kRowStep * stride;
+      residual[i] = p.residual != nullptr && has(p, i, output) ? to_float(*from) : 0.0f;
     }
   }
 
-  // Adds up what the warps and the blocks of the cluster have.
-  __device__ __forceinline__ void add_up(Shared<S>& shared, float (&sums)[S::kSums]) const {
-#pragma unroll
-    for (int i = 0; i < S::kSums; ++i) {
-      sums[i] = 0.0f;
-      const int own = row + i * S::kRowStep;
-      if (own >= rows) break;
-#pragma unroll
-      for (int w = 0; w < S::kWarps; ++w) sums[i] += shared.partial[w][own][column];
-    }
-    if constexpr (S::kParts > 1) {
-#pragma unroll
-      for (int i = 0; i < S::kSums; ++i) {
-        const int own = row + i * S::kRowStep;
-        if (own < rows) shared.sums[own][column] = sums[i];
-      }
-      meet_cluster();
-#pragma unroll
-      for (int i = 0; i < S::kSums; ++i) {
-        const int own = row + i * S::kRowStep;
-        if (own >= rows || own % S::kParts != blockIdx.z) continue;
-        sums[i] = 0.0f;
-#pragma unroll
-        for (int part = 0; part < S::kParts; ++part) {
-          sums[i] += load_from_block(part, &shared.sums[own][column]);
-        }
-      }
-      meet_cluster();  // a block's sums stay until all have read them
-    }
-  }
-
-  __device__ __forceinline__ void store(const LinearParams<T>& p, const float (&sums)[S::kSums],
+  // Adds up what the warps have.
+  __device__ __forceinline__ void store(const LinearParams<T>& p, const Shared<S>& shared,
                                         float bias, int output) const {
 #pragma unroll
     for (int i = 0; i < S::kSums; ++i) {
-      if (!finishes(p, i, output)) continue;
-      p.y[at + output + static_cast<int64_t>(i) * S::kRowStep * p.weight.outputs] =
-          from_float<T>(activate(sums[i] + bias, p.activation) + residual[i]);
+      if (!has(p, i, output)) break;
+      float sum = bias;
+#pragma unroll
+      for (int w = 0; w < S::kWarps; ++w) sum += shared.partial[w][row + i * S::kRowStep][column];
+      p.y[at + output + i * S::kRowStep * stride] =
+          from_float<T>(activate(sum, p.activation) + residual[i]);
     }
   }
 };
@@ -318,7 +280,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) direct_kernel(const L
   extern __shared__ __align__(16) char bytes[];
   Shared<S>& shared = *reinterpret_cast<Shared<S>*>(bytes);
   const int inputs = p.weight.inputs;
-  const Lane lane(blockIdx.z * S::kWarps + threadIdx.x / kWarp, S::kParts * S::kWarps, inputs);
+  const Lane lane(S::kWarps, inputs);
   int output = blockIdx.x * S::kOutputs;
   Weights<T, S> weights;
   weights.request(p, lane, output);
@@ -346,9 +308,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) direct_kernel(const L
     outputs.load_residual(p, output);
     multiply(x, weights, lane, shared);
     __syncthreads();
-    float sums[S::kSums];
-    outputs.add_up(shared, sums);
-    outputs.store(p, sums, weights.bias, output);
+    outputs.store(p, shared, weights.bias, output);
     if (!S::kLoops || next >= p.weight.outputs) break;
     __syncthreads();  // the partial sums are read
     weights = coming;
@@ -359,7 +319,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) direct_kernel(const L
 
 template <typename T>
 struct Variant {
-  int outputs, threads, blocks, inputs, parts;
+  int outputs, threads, blocks, inputs;
   bool norms, loops;
   void (*kernel)(LinearParams<T>);
   size_t (*shared)(bool norm);
@@ -371,7 +331,6 @@ constexpr Variant<T> make_variant() {
           .threads = S::kThreads,
           .blocks = S::kBlocks,
           .inputs = S::kInputs,
-          .parts = S::kParts,
           .norms = S::kNorms,
           .loops = S::kLoops,
           .kernel = direct_kernel<T, S>,
@@ -380,25 +339,36 @@ constexpr Variant<T> make_variant() {
 
 template <typename T>
 constexpr Variant<T> kVariants[] = {
-    make_variant<T, Shape<1, 8, 2>>(),    make_variant<T, Shape<2, 8, 2>>(),
-    make_variant<T, Shape<4, 8, 2>>(),    make_variant<T, Shape<4, 8, 2, 1, true>>(),
-    make_variant<T, Shape<1, 8, 4>>(),    make_variant<T, Shape<2, 8, 4>>(),
-    make_variant<T, Shape<4, 16, 2>>(),   make_variant<T, Shape<4, 16, 2, 1, true>>(),
-    make_variant<T, Shape<4, 4, 2, 4>>(), make_variant<T, Shape<1, 16, 4>>(),
-    make_variant<T, Shape<2, 16, 4>>(),   make_variant<T, Shape<2, 8, 2, 4>>(),
-    make_variant<T, Shape<1, 16, 8>>(),   make_variant<T, Shape<2, 8, 4, 4>>(),
+    // K <= 512
+    make_variant<T, Shape<1, 8, 2>>(),
+    make_variant<T, Shape<2, 8, 2>>(),
+    make_variant<T, Shape<4, 8, 2>>(),
+    make_variant<T, Shape<4, 8, 2, true>>(),
+    // K <= 768
+    make_variant<T, Shape<1, 8, 3>>(),
+    make_variant<T, Shape<2, 8, 3>>(),
+    make_variant<T, Shape<4, 8, 3>>(),
+    // K <= 1024
+    make_variant<T, Shape<1, 8, 4>>(),
+    make_variant<T, Shape<2, 8, 4>>(),
+    make_variant<T, Shape<4, 16, 2>>(),
+    make_variant<T, Shape<4, 16, 2, true>>(),
+    // K <= 2048
+    make_variant<T, Shape<1, 16, 4>>(),
+    make_variant<T, Shape<2, 16, 4>>(),
+    // K <= 4096
+    make_variant<T, Shape<1, 16, 8>>(),
 };
 
 // The nth variant that suits p; null behind the last. Those that hold more than
 // twice the inputs would leave warps without work, except the smallest.
 template <typename T>
-const Variant<T>* find_variant(const Device& device, const LinearParams<T>& p, int n) {
+const Variant<T>* find_variant(const LinearParams<T>& p, int n) {
   constexpr int kSmallest = kVariants<T>[0].inputs;
   for (const Variant<T>& variant : kVariants<T>) {
     const bool suits = p.weight.inputs <= variant.inputs &&
                        (variant.inputs == kSmallest || variant.inputs < 2 * p.weight.inputs) &&
-                       (variant.norms || p.norm.gamma == nullptr) &&
-                       (variant.parts == 1 || device.major >= 9);
+                       (variant.norms || p.norm.gamma == nullptr);
     if (suits && n-- == 0) return &variant;
   }
   return nullptr;
@@ -407,25 +377,23 @@ const Variant<T>* find_variant(const Device& device, const LinearParams<T>& p, i
 }  // namespace
 
 template <typename T>
-int direct_variants(const Device& device, const LinearParams<T>& p) {
+int direct_variants(const Device&, const LinearParams<T>& p) {
   int count = 0;
-  while (find_variant(device, p, count) != nullptr) ++count;
+  while (find_variant(p, count) != nullptr) ++count;
   return count;
 }
 
 template <typename T>
 void direct_linear(Stream& stream, const LinearParams<T>& p, int n) {
-  const Variant<T>& variant = *find_variant(stream.device(), p, n);
+  const Variant<T>& variant = *find_variant(p, n);
   const int tiles = (p.weight.outputs + variant.outputs - 1) / variant.outputs;
   int rounds = 1;
-  if (variant.loops) {  // as many blocks as run at a time, and all with nearly
-                        // as many tiles
+  if (variant.loops) {  // as many blocks as run at a time, all with nearly as many tiles
     const int resident = stream.device().multiprocessors * variant.blocks;
     rounds = (tiles + resident - 1) / resident;
   }
-  const dim3 grid((tiles + rounds - 1) / rounds, (p.rows + kRows - 1) / kRows, variant.parts);
-  launch_clusters(stream, variant.kernel, dim3(1, 1, variant.parts), grid, dim3(variant.threads),
-                  variant.shared(p.norm.gamma != nullptr), p);
+  launch(stream, variant.kernel, dim3((tiles + rounds - 1) / rounds, (p.rows + kRows - 1) / kRows),
+         dim3(variant.threads), variant.shared(p.norm.gamma != nullptr), p);
 }
 
 #define INSTANTIATE(T)                                                 \

@@ -94,6 +94,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) exact_kernel(const LinearParams
       fetch(ahead, k + kAhead * kStep);
     }
   }
+  const int64_t stride = p.stride > 0 ? p.stride : outputs;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
 #pragma unroll
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) exact_kernel(const LinearParams
       const float sum = warp_sum(sums[n][r]);
       const int column = output + n;
       if (lane != kOutputs * r + n || r >= rows || column >= outputs) continue;
-      const int64_t at = static_cast<int64_t>(first_row + r) * outputs + column;
+      const int64_t at = (first_row + r) * stride + column;
       const float biased = p.bias != nullptr ? sum + p.bias[column] : sum;
       const float y = activate(biased, p.activation);
       p.y[at] = p.residual != nullptr ? y + p.residual[at] : y;

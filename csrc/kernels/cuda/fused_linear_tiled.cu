@@ -177,7 +177,14 @@ __device__ __forceinline__ void for_sums(const Shared<T, S>& shared, int row, in
   }
 }
 
-// Where y and the residual can be accessed in 16 bytes: eight outputs at a time.
+// In y and in the residual.
+template <typename T>
+__device__ __forceinline__ int64_t place(const LinearParams<T>& p, int row, int column) {
+  return static_cast<int64_t>(row) * (p.stride > 0 ? p.stride : p.weight.outputs) + column;
+}
+
+// Where y and the residual can be accessed in 16 bytes: eight outputs at a time, the last of which
+// may lie behind the end of a row, where its stride has room for them.
 template <typename T, typename S>
 __device__ __forceinline__ void finish_wide(const LinearParams<T>& p, int first_row,
                                             int first_column, const Shared<T, S>& shared) {
@@ -207,7 +214,7 @@ __device__ __forceinline__ void finish_wide(const LinearParams<T>& p, int first_
     Vector<T> y;
 #pragma unroll
     for (int c = 0; c < kChunk; ++c) y.values[c] = from_float<T>(values[c]);
-    y.store(p.y + static_cast<int64_t>(first_row + row) * p.weight.outputs + first_column + column);
+    y.store(p.y + place(p, first_row + row, first_column + column));
   }
 }
 
@@ -221,8 +228,7 @@ __device__ __forceinline__ void finish_narrow(const LinearParams<T>& p, int firs
     float value = shared.bias[column];
     for_sums<float>(shared, row, column, [&](float sum) { value += sum; });
     value = activate(value, p.activation);
-    const int64_t at =
-        static_cast<int64_t>(first_row + row) * p.weight.outputs + first_column + column;
+    const int64_t at = place(p, first_row + row, first_column + column);
     if (p.residual != nullptr) value += to_float(p.residual[at]);
     p.y[at] = from_float<T>(value);
   }
@@ -235,8 +241,7 @@ __device__ __forceinline__ void request_residual(const LinearParams<T>& p, int f
   for (int i = threadIdx.x; i < S::kPartRows * S::kWidth; i += S::kThreads) {
     const int row = blockIdx.z * S::kPartRows + i / S::kWidth, column = i % S::kWidth * kChunk;
     const bool valid = first_row + row < p.rows && first_column + column < p.weight.outputs;
-    const int64_t at =
-        static_cast<int64_t>(first_row + row) * p.weight.outputs + first_column + column;
+    const int64_t at = place(p, first_row + row, first_column + column);
     copy_async(address(&shared.residual[row][column]), p.residual + (valid ? at : 0), valid);
   }
 }
@@ -361,8 +366,8 @@ void tiled_linear(Stream& stream, const LinearParams<T>& p, int n) {
   const Variant<T>& variant = *find_variant(stream.device(), p, n);
   const dim3 grid((p.rows + variant.rows - 1) / variant.rows,
                   (p.weight.outputs + variant.columns - 1) / variant.columns, variant.parts);
-  const bool wide =
-      aligned16<T>(p.y, p.weight.outputs) && aligned16<T>(p.residual, p.weight.outputs);
+  const int64_t stride = p.stride > 0 ? p.stride : p.weight.outputs;
+  const bool wide = aligned16<T>(p.y, stride) && aligned16<T>(p.residual, stride);
   launch_clusters(stream, variant.kernel, dim3(1, 1, variant.parts), grid, dim3(variant.threads),
                   variant.shared(wide && p.residual != nullptr), p, wide);
 }
