@@ -20,6 +20,7 @@ from decoding._C import kernels
 HEAD_DIM = 64
 PANEL = 64  # outputs in a panel of a CPU weight
 VOCABULARY = 32000
+STEP_ROWS = 512  # of a decode step, at most
 
 Set = Any  # the tensors of one call, however a case keeps them
 Call = Callable[[Set], Any]  # returns a tensor
@@ -61,6 +62,7 @@ class Case:
     make: Callable[[], Set]
     providers: dict[str, Call]
     operations: float = 0
+    warm: bool = False  # reads what another kernel has just written, so from the L2 cache
     prepare: Callable[[Set], object] | None = None  # called once, on the first set
     reset: Callable[[Set], object] | None = None  # called on every set before each round
     comparable: dict[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)  # results
@@ -83,7 +85,7 @@ def norm(place: Place, rows: int, cols: int, compiled: bool = False) -> Case:
 
     providers = {"ours": ours, "torch": theirs} | compiled_too(theirs, compiled)
     moved = 2 * rows * cols * place.dtype.itemsize + 8 * cols
-    return Case("norm", f"{rows}x{cols}", moved, make, providers)
+    return Case("norm", f"{rows}x{cols}", moved, make, providers, warm=rows <= STEP_ROWS)
 
 
 def softmax(place: Place, rows: int, cols: int, compiled: bool = False) -> Case:
@@ -100,7 +102,7 @@ def softmax(place: Place, rows: int, cols: int, compiled: bool = False) -> Case:
 
     providers = {"ours": ours, "torch": theirs} | compiled_too(theirs, compiled)
     moved = 2 * rows * cols * place.dtype.itemsize
-    return Case("softmax", f"{rows}x{cols}", moved, make, providers)
+    return Case("softmax", f"{rows}x{cols}", moved, make, providers, warm=rows <= STEP_ROWS)
 
 
 def compiled_too(call: Call, wanted: bool) -> dict[str, Call]:
@@ -131,7 +133,8 @@ def embed(place: Place, rows: int, hidden: int, normed: bool, compiled: bool = F
 
     providers = {"ours": ours, "torch": theirs} | compiled_too(theirs, compiled)
     name = f"{rows}x{hidden}" + ", norm" * normed
-    return Case("embed", name, 3 * rows * hidden * place.dtype.itemsize, make, providers)
+    moved = 3 * rows * hidden * place.dtype.itemsize
+    return Case("embed", name, moved, make, providers, warm=rows <= STEP_ROWS)
 
 
 def linear(place: Place, rows: int, inputs: int, outputs: int) -> Case:
