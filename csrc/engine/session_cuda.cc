@@ -3,6 +3,7 @@
 // see how far they have come.
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -42,6 +43,7 @@ namespace {
 // Steps that may wait behind the one that runs; what is launched behind a search's end is computed
 // in vain.
 constexpr int kAhead = 2;
+constexpr int kReads = 128;       // sizes of packed passes that are remembered
 constexpr int kRowAlignment = 8;  // elements: of each row of logits, for accesses of 16 bytes
 constexpr int kLists = 4;         // of ids: end, banned, forced first and last
 
@@ -127,6 +129,7 @@ class CudaSession : public Session {
     started_ = false;
     ended_.wait();
     graphs_.clear();
+    reads_.clear();
     Arena measured;
     Inputs(measured, spec_, limits);
     staging_ = cuda::PinnedMemory(measured.bytes());
@@ -201,6 +204,8 @@ class CudaSession : public Session {
   std::string tuned() const override { return matmul_.report(); }
 
  private:
+  // sentences, beams, tokens, most tokens of a sentence, prefix
+  using ReadKey = std::tuple<int, int, int, int, int>;
   // sentences, beams, kind of search, candidates
   using StepKey = std::tuple<int, int, SearchKind, int>;
 
@@ -257,45 +262,63 @@ class CudaSession : public Session {
     seen_->live_count = sentences_;
   }
 
+  // Sizes that come again are worth a graph: launching kernels one by one takes the host longer
+  // than a GPU needs to read a few sentences.
   void read_sentences(const Batch& batch) {
-    auto stream = this->stream();
+    const PackedTokens tokens =
+        spec_.encoder ? source_tokens(w_.inputs, batch) : prompt_tokens(w_.inputs, batch);
     const int prefix = prefix_of(batch, spec_);
+    rehearse(tokens, prefix);
+    if (reads_.size() > kReads) reads_.clear();
+    const ReadKey key{sentences_, beams_, tokens.count, tokens.longest, prefix};
+    const auto [found, is_new] = reads_.try_emplace(key);
+    std::optional<cuda::Graph>& graph = found->second;
+    if (is_new) {
+      auto stream = this->stream();
+      return read(stream, tokens, prefix);
+    }
+    if (!graph) {
+      graph = cuda::Graph::capture([&](cudaStream_t recorder) {
+        cuda::Stream recording(recorder, device_, matmul_);
+        read(recording, tokens, prefix);
+      });
+    }
+    graph->launch(stream_);
+  }
+
+  void read(cuda::Stream& stream, const PackedTokens& tokens, int prefix) {
     const int64_t tickets = int64_t{limits_.batch} * (limits_.beams + 1) + 1;
     reset_slots(stream, {.slots = w_.slots,
                          .rows = limits_.rows(),
                          .beams = beams_,
                          .history = w_.history,
                          .prefix = prefix});
-    CUDA_CHECK(cudaMemsetAsync(buffers_.tickets, 0, sizeof(int32_t) * tickets, stream_));
-    rehearse(batch, prefix);
+    clear(stream, buffers_.tickets, tickets);
+    if (tokens.count > 0) packed(stream, tokens);
+    clear(stream, w_.tickets, kTickets);  // where the packed pass had other things
+    read_prefix(stream, spec_, weights_, w_, limits_, sentences_, prefix);
+  }
+
+  void packed(cuda::Stream& stream, const PackedTokens& tokens) {
     if (spec_.encoder) {
-      encode(stream, spec_, weights_, w_, source_tokens(w_.inputs, batch),
-             limits_.batch * limits_.source);
-      CUDA_CHECK(cudaMemsetAsync(w_.tickets, 0, sizeof(int32_t) * kTickets, stream_));
-      read_prefix(stream, spec_, weights_, w_, limits_, sentences_, prefix);
-      return;
-    }
-    const PackedTokens tokens = prompt_tokens(w_.inputs, batch);
-    if (tokens.count > 0) {
+      encode(stream, spec_, weights_, w_, tokens, limits_.batch * limits_.source);
+    } else {
       read_prompt(stream, spec_, weights_, w_, tokens, limits_.batch * (limits_.prompt - 1));
     }
-    CUDA_CHECK(cudaMemsetAsync(w_.tickets, 0, sizeof(int32_t) * kTickets, stream_));
+  }
+
+  void clear(cuda::Stream& stream, int32_t* numbers, int64_t count) {
+    CUDA_CHECK(cudaMemsetAsync(numbers, 0, sizeof(int32_t) * count, stream.handle()));
   }
 
   // Finds out how to compute the products of the packed pass, once for each size of it.
-  void rehearse(const Batch& batch, int prefix) {
-    const PackedTokens tokens =
-        spec_.encoder ? source_tokens(w_.inputs, batch) : prompt_tokens(w_.inputs, batch);
+  void rehearse(const PackedTokens& tokens, int prefix) {
     if (tokens.count == 0 || !rehearsed_.insert({bucket_of(tokens.count), prefix > 0}).second) {
       return;
     }
     auto stream = this->stream(true);
-    if (spec_.encoder) {
-      encode(stream, spec_, weights_, w_, tokens, limits_.batch * limits_.source);
-      read_prefix(stream, spec_, weights_, w_, limits_, sentences_, std::min(prefix, 1));
-    } else {
-      read_prompt(stream, spec_, weights_, w_, tokens, limits_.batch * (limits_.prompt - 1));
-    }
+    packed(stream, tokens);
+    read_prefix(stream, spec_, weights_, w_, limits_, sentences_, std::min(prefix, 1));
   }
 
   // Waits until `steps` steps have ended; returns how many sentences went on then, or later. The
@@ -398,6 +421,7 @@ class CudaSession : public Session {
   CudaBuffers buffers_{};
   cuda::PinnedMemory staging_, rules_memory_, host_tokens_, host_parents_, host_finished_;
   Inputs host_inputs_{};
+  std::map<ReadKey, std::optional<cuda::Graph>> reads_;
   std::map<StepKey, cuda::Graph> graphs_;
   std::set<std::pair<int, bool>> rehearsed_;
   Rules rules_{};
