@@ -16,6 +16,8 @@
 //
 // Where there are more outputs than blocks (a vocabulary), a block goes on to its next outputs,
 // their weights requested before the current ones are multiplied.
+#include <algorithm>
+
 #include "kernels/cuda/fused_linear_families.h"
 #include "kernels/cuda/fused_linear_finish.cuh"
 #include "kernels/cuda/fused_linear_mma.cuh"
@@ -107,7 +109,7 @@ struct Rows {
   __device__ __forceinline__ Rows(const LinearParams<T>& p, const Lane& lane) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int row = blockIdx.y * kRows + lane.g + 8 * h;
+      const int row = blockIdx.x * kRows + lane.g + 8 * h;
       from[h] = p.x + static_cast<int64_t>(row) * p.weight.inputs;
       chunks[h] = row < p.rows ? lane.chunks : 0;
       if (chunks[h] > 0) prefetch(from[h] + lane.k);
@@ -141,18 +143,18 @@ struct Rows {
     }
   }
 
-  // The blocks of a row of the grid store the rows together, each a chunk of K; where blocks are
+  // The blocks that have the same rows store the rows together, each a chunk of K; where blocks are
   // fewer than chunks, the first stores all.
   __device__ __forceinline__ void store(T* to, const Lane& lane, int inputs) const {
-    const bool shared = gridDim.x * kChunk >= inputs;
-    if (!shared && blockIdx.x > 0) return;
+    const bool shared = gridDim.y * kChunk >= inputs;
+    if (!shared && blockIdx.y > 0) return;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int row = blockIdx.y * kRows + lane.g + 8 * h;
+      const int row = blockIdx.x * kRows + lane.g + 8 * h;
 #pragma unroll
       for (int c = 0; c < S::kChunks; ++c) {
         const int k = lane.k + c * kChunk;
-        if (c < chunks[h] && (!shared || k / kChunk == blockIdx.x)) {
+        if (c < chunks[h] && (!shared || k / kChunk == blockIdx.y)) {
           *reinterpret_cast<uint4*>(to + static_cast<int64_t>(row) * inputs + k) = at[h][c];
         }
       }
@@ -244,9 +246,9 @@ struct Outputs {
   float residual[S::kSums];
 
   __device__ __forceinline__ explicit Outputs(const LinearParams<T>& p)
-      : rows(min(kRows, p.rows - static_cast<int>(blockIdx.y) * kRows)),
+      : rows(min(kRows, p.rows - static_cast<int>(blockIdx.x) * kRows)),
         stride(p.stride > 0 ? p.stride : p.weight.outputs),
-        at((blockIdx.y * kRows + row) * stride + column) {}
+        at((blockIdx.x * kRows + row) * stride + column) {}
 
   __device__ bool has(const LinearParams<T>& p, int i, int output) const {
     return row + i * S::kRowStep < rows && output + column < p.weight.outputs;
@@ -281,7 +283,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) direct_kernel(const L
   Shared<S>& shared = *reinterpret_cast<Shared<S>*>(bytes);
   const int inputs = p.weight.inputs;
   const Lane lane(S::kWarps, inputs);
-  int output = blockIdx.x * S::kOutputs;
+  int output = blockIdx.y * S::kOutputs;
   Weights<T, S> weights;
   weights.request(p, lane, output);
   const bool norm = S::kNorms && p.norm.gamma != nullptr;
@@ -302,7 +304,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) direct_kernel(const L
     }
   }
   while (true) {
-    const int next = output + gridDim.x * S::kOutputs;
+    const int next = output + gridDim.y * S::kOutputs;
     Weights<T, S> coming;
     if (S::kLoops) coming.request(p, lane, next);
     outputs.load_residual(p, output);
@@ -360,8 +362,8 @@ constexpr Variant<T> kVariants[] = {
     make_variant<T, Shape<1, 16, 8>>(),
 };
 
-// The nth variant that suits p; null behind the last. Those that hold more than
-// twice the inputs would leave warps without work, except the smallest.
+// The nth variant that suits p; null behind the last. Those that hold more than twice the inputs
+// would leave warps without work, except the smallest.
 template <typename T>
 const Variant<T>* find_variant(const LinearParams<T>& p, int n) {
   constexpr int kSmallest = kVariants<T>[0].inputs;
@@ -387,12 +389,14 @@ template <typename T>
 void direct_linear(Stream& stream, const LinearParams<T>& p, int n) {
   const Variant<T>& variant = *find_variant(p, n);
   const int tiles = (p.weight.outputs + variant.outputs - 1) / variant.outputs;
+  const int row_blocks = (p.rows + kRows - 1) / kRows;
   int rounds = 1;
   if (variant.loops) {  // as many blocks as run at a time, all with nearly as many tiles
-    const int resident = stream.device().multiprocessors * variant.blocks;
-    rounds = (tiles + resident - 1) / resident;
+    const int resident = stream.device().multiprocessors * variant.blocks / row_blocks;
+    rounds = (tiles + std::max(resident, 1) - 1) / std::max(resident, 1);
   }
-  launch(stream, variant.kernel, dim3((tiles + rounds - 1) / rounds, (p.rows + kRows - 1) / kRows),
+  // Blocks with the same weights are neighbours, so that memory is asked only once.
+  launch(stream, variant.kernel, dim3(row_blocks, (tiles + rounds - 1) / rounds),
          dim3(variant.threads), variant.shared(p.norm.gamma != nullptr), p);
 }
 
