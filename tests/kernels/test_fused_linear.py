@@ -172,6 +172,18 @@ def test_residual_may_be_the_output(dtype: torch.dtype, outputs: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rows_of_y_may_lie_apart(dtype: torch.dtype) -> None:
+    case = replace(make(dtype, 513, 512, rows=150), residual=None)
+    for variant in range(case.variants()):
+        expected = case.run(variant)[0][:-BEHIND]
+        y = case.x.new_full((150 + BEHIND, 528), float("nan"))
+        normed = case.new_normed()
+        kernels.fused_linear(*case.arguments(y, normed), variant)
+        assert torch.equal(y[:-BEHIND, :513], expected)
+        assert y[-BEHIND:].isnan().all() and y[:, 520:].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_rows_do_not_depend_on_each_other(dtype: torch.dtype) -> None:
     case = make(dtype, 200, 512, rows=130)
     for variant in range(case.variants()):
