@@ -26,6 +26,7 @@ BACKENDS = {  # the few files that choose a backend
     "engine/session_cpu.cc": ("kernels/cpu/isa.h", "kernels/cpu/stream.h"),
     "bindings/cuda.h": ("kernels/cuda/",),
     "bindings/cuda.cc": ("kernels/cuda/",),
+    "engine/rules_cuda.h": ("kernels/cuda/resources.h",),
     "engine/session_cuda.cc": ("kernels/cuda/",),
 }
 FOREIGN = {  # headers that belong to one place

@@ -11,6 +11,7 @@
 #include "engine/encoder.h"
 #include "engine/faults.h"
 #include "engine/results.h"
+#include "engine/rules_cuda.h"
 #include "engine/session.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/resources.h"
@@ -33,10 +34,6 @@ template <>
 inline const char* type_name<cuda::bfloat16>() {
   return "bfloat16";
 }
-template <>
-inline const char* type_name<SelectRules>() {
-  return "rules";
-}
 
 namespace {
 
@@ -45,41 +42,6 @@ namespace {
 constexpr int kAhead = 2;
 constexpr int kReads = 128;       // sizes of packed passes that are remembered
 constexpr int kRowAlignment = 8;  // elements: of each row of logits, for accesses of 16 bytes
-constexpr int kLists = 4;         // of ids: end, banned, forced first and last
-
-SelectRules select_rules(const Rules& rules, const Search& search) {
-  const auto count = [](const std::vector<int32_t>& ids) { return static_cast<int>(ids.size()); };
-  SelectRules to{.max_new = rules.max_new,
-                 .min_new = rules.min_new,
-                 .pad = rules.pad,
-                 .eos_count = count(rules.eos),
-                 .banned_count = count(rules.banned),
-                 .forced_first_count = count(rules.forced_first),
-                 .forced_last_count = count(rules.forced_last),
-                 .renormalize = rules.renormalize,
-                 .seed = 0,
-                 .temperature = 1.0f,
-                 .top_k = 0,
-                 .top_p = 1.0f,
-                 .length_penalty = 0.0,
-                 .early_stopping = EarlyStopping::no};
-  if (const auto* sampling = std::get_if<Sampling>(&search)) {
-    to.seed = sampling->seed;
-    to.temperature = sampling->temperature;
-    to.top_k = sampling->top_k;
-    to.top_p = sampling->top_p;
-  }
-  if (const auto* beam = std::get_if<Beam>(&search)) {
-    to.length_penalty = beam->length_penalty;
-    to.early_stopping = beam->early_stopping;
-  }
-  return to;
-}
-
-SearchKind kind_of(const Search& search) {
-  if (std::holds_alternative<Beam>(search)) return SearchKind::beam;
-  return std::holds_alternative<Sampling>(search) ? SearchKind::sampling : SearchKind::greedy;
-}
 
 // The least of 1, 2, 3, 4, 6, 8, 12, ... that is not below `size`: sizes that steps are captured
 // for.
@@ -91,10 +53,9 @@ int bucket_of(int size) {
 
 // What a GPU needs beside the workspace.
 struct CudaBuffers {
-  SelectRules* rules;    // [1]
-  int32_t* ids[kLists];  // [V] each, the lists of the rules
-  uint8_t* products;     // [kMatmulWorkspace]
-  int32_t* tickets;      // [B * (K + 1) + 1], see select.h
+  CudaRules rules;
+  uint8_t* products;  // [kMatmulWorkspace]
+  int32_t* tickets;   // [B * (K + 1) + 1], see select.h
 };
 
 template <typename T>
@@ -135,14 +96,13 @@ class CudaSession : public Session {
     staging_ = cuda::PinnedMemory(measured.bytes());
     Arena staging(staging_.data(), staging_.bytes());
     host_inputs_ = Inputs(staging, spec_, limits);
-    rules_memory_ =
-        cuda::PinnedMemory(kLists * sizeof(int32_t) * spec_.decoder.vocab + sizeof(SelectRules));
     const size_t trellis = sizeof(int32_t) * limits.target * limits.rows();
     host_tokens_ = cuda::PinnedMemory(trellis);
     host_parents_ = cuda::PinnedMemory(trellis);
     host_finished_ = cuda::PinnedMemory(sizeof(Hypothesis) * limits.rows());
     Arena arena(pool, bytes);
     w_ = workspace(arena, limits, buffers_);
+    rules_memory_ = buffers_.rules.staging();
     matmul_.workspace(buffers_.products);
     limits_ = limits;
   }
@@ -214,11 +174,7 @@ class CudaSession : public Session {
     return Workspace<T>(
         arena, spec_, limits, kRowAlignment,
         [&](auto&) {
-          const char* lists[kLists] = {"eos", "banned", "forced_first", "forced_last"};
-          buffers.rules = arena.take<SelectRules>("rules", {1});
-          for (int i = 0; i < kLists; ++i) {
-            buffers.ids[i] = arena.take<int32_t>(lists[i], {d.vocab});
-          }
+          buffers.rules = CudaRules(arena, d.vocab);
           buffers.products = arena.take<uint8_t>("products", {int64_t{cuda::kMatmulWorkspace}});
           buffers.tickets = arena.take<int32_t>("select_tickets",
                                                 {int64_t{limits.batch} * (limits.beams + 1) + 1});
@@ -232,11 +188,6 @@ class CudaSession : public Session {
 
   cuda::Stream stream(bool rehearsal = false) { return {stream_, device_, matmul_, rehearsal}; }
 
-  void send(void* to, const void* from, size_t bytes) const {
-    if (bytes == 0) return;
-    CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_));
-  }
-
   void fetch(void* to, const void* from, size_t bytes) const {
     CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_));
   }
@@ -246,18 +197,9 @@ class CudaSession : public Session {
 
   void send_inputs(const Batch& batch) {
     fill_inputs(host_inputs_, batch, spec_, limits_);
-    send(w_.inputs.source_ids, staging_.data(), staging_.bytes());
-    auto* rules = static_cast<SelectRules*>(rules_memory_.data());
-    *rules = select_rules(rules_, search_);
-    send(buffers_.rules, rules, sizeof(SelectRules));
-    auto* ids = reinterpret_cast<int32_t*>(rules + 1);
-    int i = 0;
-    for (const auto* list :
-         {&rules_.eos, &rules_.banned, &rules_.forced_first, &rules_.forced_last}) {
-      std::copy(list->begin(), list->end(), ids);
-      send(buffers_.ids[i++], ids, sizeof(int32_t) * list->size());
-      ids += spec_.decoder.vocab;
-    }
+    CUDA_CHECK(cudaMemcpyAsync(w_.inputs.source_ids, staging_.data(), staging_.bytes(),
+                               cudaMemcpyHostToDevice, stream_));
+    buffers_.rules.send(rules_, search_, rules_memory_, stream_);
     seen_->number = 1;
     seen_->live_count = sentences_;
   }
@@ -373,11 +315,11 @@ class CudaSession : public Session {
     output_logits(stream, spec_, weights_, due, w_, rows.total());
     select<T>(stream, {.kind = kind_of(search_),
                        .logits = w_.logits,
-                       .rules = buffers_.rules,
-                       .eos = buffers_.ids[0],
-                       .banned = buffers_.ids[1],
-                       .forced_first = buffers_.ids[2],
-                       .forced_last = buffers_.ids[3],
+                       .rules = buffers_.rules.rules(),
+                       .eos = buffers_.rules.eos(),
+                       .banned = buffers_.rules.banned(),
+                       .forced_first = buffers_.rules.forced_first(),
+                       .forced_last = buffers_.rules.forced_last(),
                        .first = w_.inputs.first,
                        .items = w_.inputs.items,
                        .now = w_.inputs.state,
