@@ -8,6 +8,7 @@ what a decoding step consists of: the time of one is that of a stage.
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -240,7 +241,7 @@ def store(tokens: int, heads: int) -> Iterator[Row]:
     yield Row("store_shared", "ours", "float16", shape, p20, p50, p80, rate, of_ceiling)
 
 
-def rows() -> Iterator[Row]:
+def decode_rows() -> Iterator[Row]:
     for sentences, beams, heads, shared, history in [
         (1, 1, 8, None, 32),
         (1, 1, 8, 32, None),
@@ -264,22 +265,31 @@ def rows() -> Iterator[Row]:
         (128, 1, 12, 128, 128),
     ]:
         yield from decode(sentences, beams, heads, shared, history)
+
+
+def packed_rows() -> Iterator[Row]:
     for batch, longest, heads in [(16, 128, 8), (32, 128, 8), (32, 256, 16), (16, 512, 8),
                                   (32, 512, 16), (16, 1024, 16), (32, 1024, 8)]:  # fmt: skip
         for causal in (False, True):
             yield from packed(batch, longest, heads, causal)
     yield from packed(32, 256, 16, False, torch.float32)
+
+
+def store_rows() -> Iterator[Row]:
     yield from store(32 * 77, 8)
     yield from store(32 * 600, 16)
 
 
-def main() -> None:
+def main(kinds: Sequence[str]) -> None:
+    """kinds: decode, packed, store; default all."""
     torch.manual_seed(0)
     print(torch.cuda.get_device_name(), torch.__version__)
     with torch.inference_mode():
-        for row in rows():
-            print(row, flush=True)
+        for kind, make in (("decode", decode_rows), ("packed", packed_rows), ("store", store_rows)):
+            if not kinds or kind in kinds:
+                for row in make():
+                    print(row, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

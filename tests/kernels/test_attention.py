@@ -95,7 +95,7 @@ def test_packed_of_many_heads(dtype: torch.dtype, dim: int, causal: bool) -> Non
 def test_packed_with_large_scores(place: Place, causal: bool) -> None:
     # The maximum changes from block to block, and some weights underflow.
     lengths = [300, 17]
-    qkv = (random(sum(lengths), 3, 1, 32) * 6).to(place.device, place.dtype)
+    qkv = (random(sum(lengths), 3, 8, 32) * 6).to(place.device, place.dtype)
     inputs = qkv, offsets_of(lengths).to(place.device), 1.0, causal
     assert_within_torch(packed_reference, packed_attention(*inputs, isa=place.isa), *inputs)
 

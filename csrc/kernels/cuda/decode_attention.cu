@@ -9,8 +9,10 @@
 // position stems from the previous kernel and opens the softmax.
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 
 #include "kernels/cuda/decode_attention.cuh"
+#include "kernels/cuda/decode_attention_mma.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace decoding {
@@ -31,6 +33,12 @@ struct Share {
   int shared_start, shared_length;  // of the sentence
   int own_length;                   // positions of the history, without the newest
   int table;                        // of the slots
+
+  // The first beam's, of q, k, v and y.
+  template <typename T>
+  __device__ int64_t row(const DecodeAttentionParams<T>& p) const {
+    return static_cast<int64_t>(blockIdx.y) * p.beams + beam;
+  }
 
   template <typename T>
   __device__ explicit Share(const DecodeAttentionParams<T>& p) {
@@ -59,7 +67,8 @@ struct History {
   const T *shared_k, *shared_v;  // of the sentence and head
   const T *self_k, *self_v;      // of the head in slot 0
   const int32_t* slots;          // [beams, target], from the first beam on
-  int slot_stride, dim, target, count;
+  int dim, target, count;
+  uint32_t row_size, slot_size;                      // in units of width elements
   int shared_begin, shared_end, own_begin, own_end;  // positions
   int shared_tiles, tiles;
 
@@ -71,7 +80,8 @@ struct History {
     shared_v = p.shared_v + shared;
     self_k = p.self_k + head * target * dim;
     self_v = p.self_v + head * target * dim;
-    slot_stride = p.heads * target * dim;
+    row_size = dim / S::width;
+    slot_size = p.heads * target * row_size;
     const int64_t slot = static_cast<int64_t>(share.sentence) * p.beams + share.beam;
     slots = p.slots + (static_cast<int64_t>(share.table) * p.total_slots + slot) * target;
     const int split = share.split, splits = share.splits, step = kTileRows * groups();
@@ -89,108 +99,139 @@ struct History {
   // Asks for the i-th tile, and says which of its rows there are, a bit for each. Neighbouring
   // groups read neighbouring positions.
   __device__ __forceinline__ uint32_t request(Ring<T, S>& ring, int i) const {
-    const bool own = i >= shared_tiles;
-    const int first =
-        group() + (own ? own_begin + (i - shared_tiles) * (kTileRows / beams) * groups()
-                       : shared_begin + i * kTileRows * groups());
-    const int end = own ? own_end : shared_end;
-    const T *k = own ? self_k : shared_k, *v = own ? self_v : shared_v;
-    int64_t at[kTileRows];
-    bool valid[kTileRows];
-#pragma unroll
-    for (int r = 0; r < kTileRows; ++r) {
-      const int position = first + (own ? r / beams : r) * groups();  // own: of beam r % beams
-      valid[r] = position < end && !(own && r % beams >= count);
-      const int holder = own && valid[r] ? slots[r % beams * target + position] : 0;
-      at[r] = static_cast<int64_t>(holder) * slot_stride + static_cast<int64_t>(position) * dim;
-    }
+    if (i < shared_tiles) return request_shared(ring, i);
+    return i < tiles ? request_own(ring, i) : 0;
+  }
+
+  __device__ __forceinline__ uint32_t request_shared(Ring<T, S>& ring, int i) const {
     uint32_t rows = 0;
 #pragma unroll
     for (int r = 0; r < kTileRows; ++r) {
-      ring.request(i, 0, r, k + at[r], dim, valid[r]);
-      ring.request(i, 1, r, v + at[r], dim, valid[r]);
-      rows |= static_cast<uint32_t>(valid[r]) << r;
+      const int position = shared_begin + (i * kTileRows + r) * groups() + group();
+      const bool valid = position < shared_end;
+      ring.request(i, r, shared_k, shared_v, position * row_size, dim, valid);
+      rows |= static_cast<uint32_t>(valid) << r;
     }
     return rows;
   }
+
+  // Row r belongs to beam r % beams.
+  __device__ __forceinline__ uint32_t request_own(Ring<T, S>& ring, int i) const {
+    uint32_t rows = 0, holders[kTileRows];
+    const int first = own_begin + (i - shared_tiles) * (kTileRows / beams) * groups() + group();
+#pragma unroll
+    for (int r = 0; r < kTileRows; ++r) {
+      const int position = first + r / beams * groups();
+      const bool valid = position < own_end && r % beams < count;
+      holders[r] = load_number(slots + r % beams * target + position, valid);
+      rows |= static_cast<uint32_t>(valid) << r;
+    }
+#pragma unroll
+    for (int r = 0; r < kTileRows; ++r) {
+      const int position = first + r / beams * groups();
+      ring.request(i, r, self_k, self_v, holders[r] * slot_size + position * row_size, dim,
+                   (rows >> r & 1) != 0);
+    }
+    return rows;
+  }
+
+  // Of row j of tile i seen as a matrix (Ring).
+  __device__ __forceinline__ int shared_position(int i, int j) const {
+    constexpr int kGroups = kWarp / S::lanes;
+    const int first = threadIdx.x / kWarp * kGroups;
+    return shared_begin + (i * kTileRows + j / kGroups) * groups() + first + j % kGroups;
+  }
 };
 
-// Loads the queries. The softmax of beam b opens in warp b with the newest position, whose key and
-// value are also put in their slot.
+// The newest position of beam b, in the block's group b.
+template <typename T, typename S>
+struct Newest {
+  Row<T, S> q, k, v;
+  bool exists;
+
+  template <int beams>
+  __device__ __forceinline__ Newest(const DecodeAttentionParams<T>& p, const Share<beams>& share) {
+    const int group = threadIdx.x / S::lanes;
+    const int64_t at = (share.row(p) + group) * p.stride + share.head * p.head_dim;
+    exists = p.k != nullptr && share.split == 0 && group < share.count;
+    q.load(p.q + at, p.head_dim, exists);
+    k.load(p.k + at, p.head_dim, exists);
+    v.load(p.v + at, p.head_dim, exists);
+  }
+};
+
+// Opens the softmax of each beam in one group of lanes: with the newest position, whose key and
+// value are also put in their slot, and with the part (null: none) that stems from tensor cores.
 template <typename T, typename S, int beams>
 __device__ __forceinline__ void open(const DecodeAttentionParams<T>& p, const Share<beams>& share,
+                                     const Newest<T, S>& newest, const float* parts,
                                      Beam<T, S> (&states)[beams]) {
-  const int warp = threadIdx.x / kWarp, dim = p.head_dim;
-  const int64_t row = static_cast<int64_t>(blockIdx.y) * p.beams + share.beam;
-  const int64_t at = row * p.stride + share.head * dim;
-  const bool opens = p.k != nullptr && share.split == 0 && warp < share.count;
-  const bool speaks = opens && threadIdx.x % kWarp < S::lanes;  // one group for the position
-  Row<T, S> q[beams], k, v;
+  const int group = threadIdx.x / S::lanes, dim = p.head_dim;
+  Row<T, S> q[beams];
 #pragma unroll
   for (int b = 0; b < beams; ++b) {
-    q[b].load(p.q + at + static_cast<int64_t>(b) * p.stride, dim, b < share.count);
+    q[b].load(p.q + (share.row(p) + b) * p.stride + share.head * dim, dim, b < share.count);
   }
-  k.load(p.k + at + static_cast<int64_t>(warp) * p.stride, dim, opens);
-  v.load(p.v + at + static_cast<int64_t>(warp) * p.stride, dim, opens);
+  Beam<T, S> own;
+#pragma unroll
+  for (int e = 0; e < S::elements; ++e) own.q[e] = newest.q[e] * p.scale;
+  const float score = own.score(newest.k);
+  own.maximum = newest.exists ? score : kNoScore;
+  own.total = newest.exists ? 1.0f : 0.0f;
+#pragma unroll
+  for (int e = 0; e < S::elements; ++e) own.sum[e] = newest.v[e];
+  const int beam = parts == nullptr ? group : group % static_cast<int>(kWarp / S::lanes);
+  if (parts != nullptr && beam < share.count) {
+    own.template absorb<1>(parts + beam * (dim + 2), 1, 0, dim);
+  }
 #pragma unroll
   for (int b = 0; b < beams; ++b) {
+    const bool mine = b == beam;
+    states[b].maximum = mine ? own.maximum : kNoScore;
+    states[b].total = mine ? own.total : 0.0f;
 #pragma unroll
-    for (int e = 0; e < S::elements; ++e) states[b].q[e] = q[b][e] * p.scale;
-    const float score = states[b].score(k);
-    const bool mine = speaks && b == warp;
-    states[b].maximum = mine ? score : kNoScore;
-    states[b].total = mine ? 1.0f : 0.0f;
-#pragma unroll
-    for (int e = 0; e < S::elements; ++e) states[b].sum[e] = mine ? v[e] : 0.0f;
+    for (int e = 0; e < S::elements; ++e) {
+      states[b].q[e] = q[b][e] * p.scale;
+      states[b].sum[e] = mine ? own.sum[e] : 0.0f;
+    }
   }
-  if (speaks) {
-    const int64_t slot = static_cast<int64_t>(share.sentence) * p.beams + share.beam + warp;
+  if (newest.exists) {
+    const int64_t slot = static_cast<int64_t>(share.sentence) * p.beams + share.beam + group;
     const int64_t to = ((slot * p.heads + share.head) * p.target + share.own_length) * dim;
-    k.store(p.self_k + to, dim);
-    v.store(p.self_v + to, dim);
+    newest.k.store(p.self_k + to, dim);
+    newest.v.store(p.self_v + to, dim);
   }
 }
 
-// Calls visit(beam, d) in some thread for each element of the `count` beams.
-template <int beams, typename Visit>
-__device__ __forceinline__ void for_elements(int count, int dim, Visit&& visit) {
-  const int warps = blockDim.x / kWarp;
-  for (int i = threadIdx.x / kWarp; i < (dim + 31) / 32 * beams; i += warps) {
-    const int b = i % beams, d = i / beams * 32 + threadIdx.x % kWarp;
-    if (b < count && d < dim) visit(b, d);
-  }
-}
-
-// Merges the parts of the block's warps, then those of the blocks of a split history.
-template <typename T, int beams>
+// In one warp: writes the results of a block, or its part of them where a history is split, of
+// which the last block makes the whole.
+template <typename T, typename S, int beams>
 __device__ __forceinline__ void close(const DecodeAttentionParams<T>& p, const Share<beams>& share,
-                                      const float* parts) {
-  const int warps = blockDim.x / kWarp, dim = p.head_dim, size = dim + 2;
-  const int64_t row = static_cast<int64_t>(blockIdx.y) * p.beams + share.beam;
+                                      const Merged<T, S, beams>& merged,
+                                      Beam<T, S> (&states)[beams]) {
+  const int dim = p.head_dim, size = dim + 2;
   const int pair = blockIdx.y * p.heads + share.head;
   float* partial = p.partial + (static_cast<int64_t>(pair) * kSplits * p.beams + share.beam) * size;
-  const auto write = [&](int b, int d, float sum, float total) {
-    p.y[((row + b) * p.heads + share.head) * dim + d] =
-        from_float<T>(total == 0 ? 0.0f : sum / total);
+  const auto for_held = [&](auto&& call) {
+#pragma unroll
+    for (int j = 0; j < merged.kHeld; ++j) {
+      const int b = merged.first + j;
+      if (merged.speaks && b < share.count) call(states[j], b);
+    }
   };
-  for_elements<beams>(share.count, dim, [&](int b, int d) {
-    const float* from = parts + b * size;
-    const Merged<T> merged(from, warps, beams * size, dim);
-    const float sum = merged.sum(from, warps, beams * size, d);
-    if (share.splits == 1) return write(b, d, sum, merged.total);
-    float* mine = partial + (share.split * p.beams + b) * size;
-    mine[d] = sum;
-    if (d > 0) return;
-    mine[dim] = merged.maximum;
-    mine[dim + 1] = merged.total;
-  });
-  if (share.splits == 1) return;
-  const int chunks = gridDim.x / p.heads;
-  if (!last_to_arrive(p.tickets + pair * chunks + share.chunk, share.splits)) return;
-  for_elements<beams>(share.count, dim, [&](int b, int d) {
-    const float* from = partial + b * size;
-    const Merged<T> merged(from, share.splits, p.beams * size, dim);
-    write(b, d, merged.sum(from, share.splits, p.beams * size, d), merged.total);
+  if (share.splits > 1) {
+    for_held([&](Beam<T, S>& state, int b) {
+      state.store(partial + (share.split * p.beams + b) * size, dim);
+    });
+    const int chunks = gridDim.x / p.heads;
+    if (!last_to_arrive(p.tickets + pair * chunks + share.chunk, share.splits)) return;
+    for_held([&](Beam<T, S>& state, int b) {
+      state = {};
+      state.template absorb<kSplits>(partial + b * size, share.splits, p.beams * size, dim);
+    });
+  }
+  for_held([&](Beam<T, S>& state, int b) {
+    state.result().store(p.y + ((share.row(p) + b) * p.heads + share.head) * dim, dim);
   });
 }
 
@@ -219,11 +260,11 @@ __device__ __forceinline__ void attend(const Ring<T, S>& ring, int i, Beam<T, S>
 }
 
 template <typename T, typename S, int beams>
-__global__ void __launch_bounds__(kMaxWarps* kWarp, S::width > 1 ? 2 : 1)
+__global__ void __launch_bounds__(kMaxWarps* kWarp, S::width > 1 && S::lanes < 32 ? 2 : 1)
     decode_attention_kernel(const DecodeAttentionParams<T> p) {
   static_assert(kTileRows % beams == 0);
+  constexpr bool kTogether = beams > 1 && S::lanes == 8;  // shared tiles go to the tensor cores
   extern __shared__ uint4 memory[];
-  float* parts = reinterpret_cast<float*>(memory) + blockDim.x * (Ring<T, S>::kBytes / 4);
   const Share<beams> share(p);
   if (!share.exists) {
     wait_for_previous();  // else this kernel might be over, and its successor start, before that
@@ -231,33 +272,67 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, S::width > 1 ? 2 : 1)
   }
   const History<T, S, beams> history(p, share);
   Ring<T, S> ring(memory);
-  Beam<T, S> states[beams];
-  // It first runs ahead, in the same loop: the code of a step, too, must come from memory.
   constexpr int kAhead = Ring<T, S>::kTiles;
-  for (int i = -kAhead; i < max(1, history.tiles); ++i) {
-    if (i == 0) {
-      wait_for_previous();
-      let_next_start();
-      open(p, share, states);
-    }
-    if (i >= 0 && i < history.tiles) {
+#pragma unroll 1
+  for (int i = 0; i < kAhead; ++i) ring.close(history.request(ring, i));
+  wait_for_previous();
+  let_next_start();
+
+  const int warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
+  const int dim = p.head_dim, size = dim + 2;
+  float* parts = reinterpret_cast<float*>(memory) + blockDim.x * (Ring<T, S>::kBytes / 4);
+  float* part = parts + warp * beams * size;        // [beams, size], the warp's
+  const bool alone = !kTogether || p.k != nullptr;  // whether there are tiles for each beam alone
+  const Newest<T, S> newest(p, share);
+  Beam<T, S> states[beams];
+  const Merged<T, S, beams> merged;
+  int i = 0;
+  if constexpr (kTogether) {
+    SharedSoftmax<T, S> together;
+    together.load(p.q + share.row(p) * p.stride + share.head * dim, p.stride, share.count, dim);
+    for (; i < history.shared_tiles; ++i) {
       ring.wait();
-      if (beams == 1 || i < history.shared_tiles) {
-        attend<true>(ring, i, states);
-      } else {
+      __syncwarp();
+      together.attend(ring, i, p.scale,
+                      [&](int j) { return history.shared_position(i, j) < history.shared_end; });
+      __syncwarp();
+      ring.close(history.request(ring, i + kAhead));
+    }
+    together.store(part, share.count, dim);
+    __syncwarp();
+  }
+  if (alone) {
+    open(p, share, newest, kTogether ? part : nullptr, states);
+    for (; i < history.tiles; ++i) {
+      ring.wait();
+      if (kTogether || beams == 1 || i >= history.shared_tiles) {
         attend<false>(ring, i, states);
+      } else {
+        attend<true>(ring, i, states);
+      }
+      ring.close(kTogether ? history.request_own(ring, i + kAhead)
+                           : history.request(ring, i + kAhead));
+    }
+    merged.merge(states);
+    if (warp > 0 && merged.speaks) {
+#pragma unroll
+      for (int j = 0; j < merged.kHeld; ++j) {
+        states[j].store(part + (merged.first + j) * size, dim);
       }
     }
-    ring.close(i + kAhead < history.tiles ? history.request(ring, i + kAhead) : 0);
-  }
-  const int size = p.head_dim + 2;
-#pragma unroll
-  for (int b = 0; b < beams; ++b) {
-    states[b].merge();
-    states[b].store(parts + (threadIdx.x / kWarp * beams + b) * size, p.head_dim);
   }
   __syncthreads();
-  close(p, share, parts);
+  if (warp > 0) return;
+  const int own = alone ? 1 : 0;  // the first warp's part is in its states
+  if (own < warps) {
+#pragma unroll
+    for (int j = 0; j < merged.kHeld; ++j) {
+      if (!alone) states[j] = {};
+      states[j].template absorb<kMaxWarps>(parts + (own * beams + merged.first + j) * size,
+                                           warps - own, beams * size, dim);
+    }
+  }
+  close(p, share, merged, states);
 }
 
 template <typename T, typename S, int beams>
@@ -265,13 +340,18 @@ void start(Stream& stream, const DecodeAttentionParams<T>& p) {
   const int multiprocessors = stream.device().multiprocessors;
   const int chunks = (p.beams + beams - 1) / beams;
   const int64_t blocks = static_cast<int64_t>(p.sentences) * p.heads * chunks;
+  // Few blocks must be quick ones; of many, small ones have less to merge. Each beam's newest
+  // position needs a group of lanes.
+  constexpr int kLeast = std::max(1, beams * S::lanes / static_cast<int>(kWarp));
   const auto shared = [&](int warps) {  // bytes: the ring, and the parts
     return warps * (kWarp * Ring<T, S>::kBytes + beams * (p.head_dim + 2) * sizeof(float));
   };
-  // Few blocks must be quick ones; of many, small ones fill a multiprocessor better.
-  const bool few = blocks <= 2 * multiprocessors &&
-                   shared(kMaxWarps) <= static_cast<size_t>(stream.device().shared_memory);
-  const int warps = few ? kMaxWarps : kMaxWarps / 2;
+  static const int per = getenv("DECODE_WARPS") ? atoi(getenv("DECODE_WARPS")) : 16;
+  int warps = kMaxWarps;
+  while (warps > kLeast && (blocks * warps > per * multiprocessors ||
+                            shared(warps) > static_cast<size_t>(stream.device().shared_memory))) {
+    warps /= 2;
+  }
   int splits = 1;
   if (p.partial != nullptr && blocks <= kTickets) {
     const int64_t longest = p.shared_capacity + static_cast<int64_t>(p.target) * beams;
@@ -301,7 +381,7 @@ void decode_attention(cuda::Stream& stream, const DecodeAttentionParams<T>& p) {
   const auto whole = [](const T* data, int64_t stride) { return cuda::aligned16<T>(data, stride); };
   const bool aligned = p.head_dim % kWidth == 0 && whole(p.q, p.stride) && whole(p.k, p.stride) &&
                        whole(p.v, p.stride) && whole(p.shared_k, 0) && whole(p.shared_v, 0) &&
-                       whole(p.self_k, 0) && whole(p.self_v, 0);
+                       whole(p.self_k, 0) && whole(p.self_v, 0) && whole(p.y, 0);
   if (!aligned) {
     cuda::start<T, cuda::Shape<1, 32, kMaxHeadDim / 32>>(stream, p);
   } else if (p.head_dim <= 64) {

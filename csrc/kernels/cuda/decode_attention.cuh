@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "kernels/attention.h"
+#include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/fused_linear_mma.cuh"
-#include "kernels/cuda/online_softmax.cuh"
 #include "kernels/cuda/vector.cuh"
 
 namespace decoding::cuda {
@@ -36,7 +36,18 @@ __device__ __forceinline__ void load16(uint32_t* to, const void* from, bool vali
       : "memory");
 }
 
-// The same to shared memory. It goes through L1, where beams find what they have in common.
+// One number, likewise.
+__device__ __forceinline__ int32_t load_number(const int32_t* from, bool valid) {
+  int32_t number;
+  asm volatile(
+      "{\n .reg .pred p;\n setp.ne.b32 p, %2, 0;\n mov.b32 %0, 0;\n @p ld.global.b32 %0, [%1];\n}"
+      : "=r"(number)
+      : "l"(from), "r"(static_cast<int>(valid))
+      : "memory");
+  return number;
+}
+
+// 16 bytes to shared memory. They go through L1, where beams find what they have in common.
 __device__ __forceinline__ void copy16(uint4* to, const void* from, bool valid) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(
                    static_cast<uint32_t>(__cvta_generic_to_shared(to))),
@@ -82,31 +93,39 @@ struct Row {
   }
 };
 
-// The tiles that a lane has requested, oldest first, in shared memory that no other lane touches.
-// There they arrive without the lane's help, and do not take its registers.
+// The tiles that a warp has requested, oldest first, in shared memory that no other warp touches.
+// There they arrive without the lanes' help, and take none of their registers.
+//
+// Each lane reads what it has requested itself. Where 8 lanes hold a row, a tile's keys (or values)
+// are also a matrix of 16 rows: pieces change places within a row so that those below each other
+// lie in different banks.
 template <typename T, typename S>
 class Ring {
  public:
   static constexpr int kTiles = 2;
-  static constexpr int kPieces = sizeof(Row<T, S>) / 16;                // of a row
-  static constexpr int kBytes = kTiles * 2 * kTileRows * kPieces * 16;  // of a lane
+  static constexpr int kPieces = sizeof(Row<T, S>) / 16;                // that a lane has of a row
+  static constexpr int kBytes = kTiles * 2 * kTileRows * kPieces * 16;  // for a lane
 
-  __device__ explicit Ring(uint4* memory) : own_(memory + threadIdx.x) {}
+  __device__ explicit Ring(uint4* memory)
+      : memory_(memory + threadIdx.x / kWarp * (kBytes * kWarp / 16)) {}
 
-  // Starts to copy row r, of the keys (which = 0) or values (1), into the place of tile i.
-  __device__ __forceinline__ void request(int i, int which, int r, const T* from, int dim,
-                                          bool valid) {
-    uint4* to = at(i, which, r);
-    if constexpr (S::width * sizeof(T) == 16) {
+  // Starts to copy row r of tile i; `offset`: of the row in k and in v, in units of width elements.
+  __device__ __forceinline__ void request(int i, int r, const T* k, const T* v, uint32_t offset,
+                                          int dim, bool valid) {
 #pragma unroll
-      for (int v = 0; v < S::vectors; ++v) {
-        copy16(to + v * blockDim.x, from + S::at(v), valid && S::at(v) < dim);
+    for (int which = 0; which < 2; ++which) {
+      const T* from = (which == 0 ? k : v) + static_cast<size_t>(offset) * S::width;
+      if constexpr (S::width * sizeof(T) == 16) {
+#pragma unroll
+        for (int v = 0; v < S::vectors; ++v) {
+          copy16(own(i, which, r, v), from + S::at(v), valid && S::at(v) < dim);
+        }
+      } else {  // too small pieces for asynchronous copies
+        Row<T, S> row;
+        row.load(from, dim, valid);
+#pragma unroll
+        for (int v = 0; v < kPieces; ++v) memcpy(own(i, which, r, v), row.words + 4 * v, 16);
       }
-    } else {  // too small pieces for asynchronous copies
-      Row<T, S> row;
-      row.load(from, dim, valid);
-#pragma unroll
-      for (int v = 0; v < kPieces; ++v) memcpy(to + v * blockDim.x, row.words + 4 * v, 16);
     }
   }
   // Ends a tile; `valid` has a bit for each of its rows.
@@ -120,18 +139,28 @@ class Ring {
   __device__ __forceinline__ Row<T, S> read(int i, int which, int r) const {
     Row<T, S> row;
 #pragma unroll
-    for (int v = 0; v < kPieces; ++v)
-      memcpy(row.words + 4 * v, at(i, which, r) + v * blockDim.x, 16);
+    for (int v = 0; v < kPieces; ++v) memcpy(row.words + 4 * v, own(i, which, r, v), 16);
     return row;
   }
   __device__ __forceinline__ bool valid(int r) const { return (valid_ >> r & 1) != 0; }
 
- private:
-  __device__ __forceinline__ uint4* at(int i, int which, int r) const {
-    return own_ + ((i % kTiles * 2 + which) * kTileRows + r) * kPieces * blockDim.x;
+  // Where a piece of the matrix lies. Its row 4r + g is row r of the warp's group g.
+  __device__ __forceinline__ uint4* piece(int i, int which, int row, int column) const {
+    static_assert(kPieces == 1);
+    return tile(i, which) + row * 8 + (column ^ row % 8);
   }
 
-  uint4* own_;  // [kTiles, 2, kTileRows, kPieces, threads]
+ private:
+  __device__ __forceinline__ uint4* tile(int i, int which) const {
+    return memory_ + (i % kTiles * 2 + which) * (kTileRows * kPieces * kWarp);
+  }
+  __device__ __forceinline__ uint4* own(int i, int which, int r, int v) const {
+    const int lane = threadIdx.x % kWarp;
+    if constexpr (S::lanes == 8) return piece(i, which, r * 4 + lane / 8, lane % 8);
+    return tile(i, which) + (r * kPieces + v) * kWarp + lane;
+  }
+
+  uint4* memory_;  // [kTiles, 2, kTileRows, kPieces, lanes], the warp's
   uint32_t valid_ = 0;
 };
 
@@ -175,80 +204,129 @@ struct Beam {
     for (int e = 0; e < S::elements; ++e) sum[e] *= factor;
   }
 
-  // Over the groups of a warp; every one gets the result.
-  __device__ __forceinline__ void merge() {
-    float top = maximum;
+  // A part: sum [dim], maximum, total.
+  __device__ __forceinline__ void store(float* part, int dim) const {
 #pragma unroll
-    for (int other = S::lanes; other < static_cast<int>(kWarp); other *= 2) {
-      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, other));
+    for (int e = 0; e < S::elements; ++e) {
+      if (element(e) < dim) part[element(e)] = sum[e];
+    }
+    if (element(0) > 0) return;
+    part[dim] = maximum;
+    part[dim + 1] = total;
+  }
+
+  // Adds `count` parts, `stride` floats apart; there are at most `most`.
+  template <int most>
+  __device__ __forceinline__ void absorb(const float* parts, int count, int stride, int dim) {
+    float weights[most], top = maximum;
+#pragma unroll
+    for (int i = 0; i < most; ++i) {
+      weights[i] = i < count ? parts[i * stride + dim] : kNoScore;
+      top = fmaxf(top, weights[i]);
     }
     rescale(top);
 #pragma unroll
-    for (int other = S::lanes; other < static_cast<int>(kWarp); other *= 2) {
-      total += __shfl_xor_sync(kAllLanes, total, other);
+    for (int i = 0; i < most; ++i) {
+      const float* part = parts + i * stride;
+      const float weight = exponential<T>(weights[i] - reference(top));
+      total = fmaf(weight, i < count ? part[dim + 1] : 0.0f, total);
 #pragma unroll
-      for (int e = 0; e < S::elements; ++e) sum[e] += __shfl_xor_sync(kAllLanes, sum[e], other);
+      for (int e = 0; e < S::elements; ++e) {
+        const bool there = i < count && element(e) < dim;
+        sum[e] = fmaf(weight, there ? part[element(e)] : 0.0f, sum[e]);
+      }
     }
   }
 
-  // A part: sum [dim], maximum, total.
-  __device__ __forceinline__ void store(float* part, int dim) const {
-    if (threadIdx.x % kWarp >= S::lanes) return;
+  __device__ __forceinline__ Row<T, S> result() const {
+    const float normaliser = total == 0 ? 0.0f : 1.0f / total;
+    Row<T, S> row;
 #pragma unroll
-    for (int e = 0; e < S::elements; ++e) {
-      const int d = S::at(e / S::width) + e % S::width;
-      if (d < dim) part[d] = sum[e];
+    for (int i = 0; i < Row<T, S>::count; ++i) {
+      if constexpr (Row<T, S>::per_word == 1) {
+        row.words[i] = __float_as_uint(sum[i] * normaliser);
+      } else {
+        row.words[i] = pack<T>({sum[2 * i] * normaliser, sum[2 * i + 1] * normaliser});
+      }
     }
-    if (threadIdx.x % kWarp == 0) {
-      part[dim] = maximum;
-      part[dim + 1] = total;
-    }
+    return row;
   }
+
+ private:
+  __device__ static int element(int e) { return S::at(e / S::width) + e % S::width; }
 };
 
-// What `count` parts of one beam, `stride` floats apart, are together.
-template <typename T>
+// The beams of a warp after its groups have merged: each group has some of them to itself.
+template <typename T, typename S, int beams>
 struct Merged {
-  float weights[kMaxWarps];  // of each part
-  float maximum = kNoScore, total = 0;
+  static constexpr int kGroups = kWarp / S::lanes;
+  static constexpr int kHeld = beams > kGroups ? beams / kGroups : 1;  // by each group
+  int first = 0;       // of the beams that the lane's group holds
+  bool speaks = true;  // where several groups hold the same, one speaks for it
 
-  __device__ __forceinline__ Merged(const float* parts, int count, int stride, int dim) {
-    static_assert(kSplits <= kMaxWarps);
+  __device__ __forceinline__ Merged() {
+    int held = beams;
 #pragma unroll
-    for (int i = 0; i < kMaxWarps; ++i) {
-      weights[i] = i < count ? parts[i * stride + dim] : kNoScore;
-      maximum = fmaxf(maximum, weights[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < kMaxWarps; ++i) {
-      weights[i] = exponential<T>(weights[i] - reference(maximum));
-      if (i < count) total = fmaf(weights[i], parts[i * stride + dim + 1], total);
+    for (int other = S::lanes; other < static_cast<int>(kWarp); other *= 2) {
+      const bool upper = (threadIdx.x & other) != 0;
+      if (held == 1) {
+        speaks &= !upper;
+      } else {
+        held /= 2;
+        if (upper) first += held;
+      }
     }
   }
 
-  // Element d of the weighted values.
-  __device__ __forceinline__ float sum(const float* parts, int count, int stride, int d) const {
-    float sum = 0;
+  // Leaves the beams from `first` on in states[0], states[1], ...
+  __device__ __forceinline__ void merge(Beam<T, S> (&states)[beams]) const {
 #pragma unroll
-    for (int i = 0; i < kMaxWarps; ++i) {
-      if (i < count) sum = fmaf(weights[i], parts[i * stride + d], sum);
+    for (int b = 0; b < beams; ++b) {
+      float top = states[b].maximum;
+#pragma unroll
+      for (int other = S::lanes; other < static_cast<int>(kWarp); other *= 2) {
+        top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, other));
+      }
+      states[b].rescale(top);
     }
-    return sum;
+    add<beams, S::lanes>(states);
+  }
+
+ private:
+  // Groups whose lanes differ in the bit `other` share out the `held` beams that both have.
+  template <int held, int other>
+  __device__ __forceinline__ static void add(Beam<T, S> (&states)[beams]) {
+    if constexpr (other < static_cast<int>(kWarp)) {
+      constexpr int kKept = held > 1 ? held / 2 : 1;
+      const bool upper = held > 1 && (threadIdx.x & other) != 0;
+#pragma unroll
+      for (int b = 0; b < kKept; ++b) {
+        Beam<T, S>&low = states[b], &high = states[held - kKept + b];
+        const auto exchange = [&](float a, float b) {
+          return (upper ? b : a) + __shfl_xor_sync(kAllLanes, upper ? a : b, other);
+        };
+        low.total = exchange(low.total, high.total);
+#pragma unroll
+        for (int e = 0; e < S::elements; ++e) low.sum[e] = exchange(low.sum[e], high.sum[e]);
+        low.maximum = upper ? high.maximum : low.maximum;
+      }
+      add<kKept, other * 2>(states);
+    }
   }
 };
 
-// Whether this block is the last of `count` to get here; it then sees what the others wrote before.
+// Whether this warp is the last of `count`, one of each block, to get here; it then sees what the
+// others wrote before.
 __device__ inline bool last_to_arrive(int32_t* ticket, int count) {
-  __shared__ bool last;
+  const bool leads = threadIdx.x % kWarp == 0;
   __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    last = atomicAdd(ticket, 1) == count - 1;
-    if (last) *ticket = 0;
-  }
-  __syncthreads();
+  __syncwarp();
+  int before = leads ? atomicAdd(ticket, 1) : 0;
+  before = __shfl_sync(kAllLanes, before, 0);
+  if (before < count - 1) return false;
+  if (leads) *ticket = 0;
   __threadfence();
-  return last;
+  return true;
 }
 
 }  // namespace decoding::cuda

@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/fused_linear_mma.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/online_softmax.cuh"
 #include "kernels/cuda/packed_attention.cuh"
 #include "kernels/cuda/vector.cuh"
 
@@ -21,14 +21,6 @@ namespace {
 
 constexpr int kKeys = 64;  // of a tile
 constexpr int kWarps = 4, kThreads = kWarps * kWarp;
-
-// Like load_matrices, each transposed.
-__device__ __forceinline__ void load_transposed(uint32_t (&to)[4], uint32_t shared_address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(shared_address)
-               : "memory");
-}
 
 // Rows of `dim` elements in shared memory. They are 16 bytes apart from a multiple of 128, so that
 // the 8 rows of a matrix lie in different banks.

@@ -1,6 +1,8 @@
 // What the attentions share.
 #pragma once
 
+#include <cstdint>
+
 namespace decoding::cuda {
 
 constexpr float kLog2e = 1.4426950408889634f;
@@ -17,6 +19,14 @@ template <typename T>
 __device__ __forceinline__ float exponential(float x) {
   if constexpr (sizeof(T) == 4) return expf(x);
   return power_of_two(x * kLog2e);
+}
+
+// Like load_matrices, each transposed.
+__device__ __forceinline__ void load_transposed(uint32_t (&to)[4], uint32_t shared_address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(shared_address)
+               : "memory");
 }
 
 // What scores are taken relative to: where all are -inf, they weigh nothing, and no NaN arises.
