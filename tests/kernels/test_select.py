@@ -1,5 +1,5 @@
-"""select, all from the logits to the next step in one launch, against the CPU's kernels one after the
-other; and reset_slots."""
+"""select, all from the logits to the next step in one launch, against the CPU's kernels one by one;
+and reset_slots."""
 
 from __future__ import annotations
 
@@ -71,6 +71,11 @@ class Rules:
         return lse
 
 
+def padded(x: Tensor) -> Tensor:
+    """On the GPU, each row on 16 bytes; nobody may read behind its end."""
+    return torch.nn.functional.pad(x, (0, -x.shape[1] % 8), value=math.nan).to("cuda", copy=True)
+
+
 def ints(values: Any) -> Tensor:
     return torch.tensor(list(values), dtype=torch.int32)
 
@@ -130,13 +135,19 @@ class Search:
     def live_count(self) -> int:
         return int(self.kept["now"][2])
 
+    def select(self, logits: Tensor, rows: int | None = None) -> None:
+        """rows: that belong to live sentences, by default all."""
+        ours = padded(logits.to(self.dtype))
+        ours[rows if rows is not None else len(ours) :] = math.nan
+        kernels.select(
+            ours, self.ours, self.lists, self.kind, beams=self.beams, m=self.m, vocab=self.vocab
+        )
+
     def step(self, logits: Tensor) -> None:
-        """logits: [batch * beams, vocab], rows behind those of live sentences are poisoned."""
+        """logits: [batch * beams, vocab]."""
         rows = self.live_count * self.beams
-        ours = logits.to("cuda", self.dtype, copy=True)
-        theirs = ours.float().cpu()[:rows]
-        ours[rows:] = math.nan
-        kernels.select(ours, self.ours, self.lists, self.kind, beams=self.beams, m=self.m)
+        theirs = logits.to(self.dtype).float().cpu()[:rows]
+        self.select(logits, rows)
         lse = self.ours["lse"].cpu()[:rows]
         expected = self.rules.apply(theirs, int(self.kept["now"][0]))
         # What is not finite is the same kind of fault, NaN or inf.
@@ -145,9 +156,10 @@ class Search:
             expected.where(expected != math.inf, math.nan),
             rtol=1e-6, atol=2e-6, equal_nan=True,
         )  # fmt: skip
+        before = self.kept["now"].clone()
         self.choose(theirs, lse)
         self.gather()
-        self.compare()
+        self.compare(before)
 
     def choose(self, logits: Tensor, lse: Tensor) -> None:
         """By the CPU. lse: the GPU's, so that scores must be equal to the bit."""
@@ -189,14 +201,15 @@ class Search:
         kept["live"][: len(live)] = live
         kept["now"].copy_(ints([step + 1, position + 1, len(live)]))
 
-    def compare(self) -> None:
+    def compare(self, before: Tensor) -> None:
+        """before: `now` of this step, which is what the host sees until the search ends."""
         ours = {name: tensor.cpu() for name, tensor in self.ours.items()}
         for name, expected in self.kept.items():
             count = self.live_count * (1 if name == "live" else self.beams)
             # Behind what is live, old entries are left.
             part = slice(count if name in ("live", "ids", "at", "random_row") else None)
             assert torch.equal(ours[name][part], expected[part]), name
-        assert torch.equal(ours["seen"], ours["now"])
+        assert torch.equal(ours["seen"], before if self.live_count else ours["now"])
         assert not ours["tickets"].any()
 
     def run(self, style: str, seed: int = 0) -> None:
@@ -316,8 +329,7 @@ def test_replayed_when_all_is_done(kind: str) -> None:
     search.run("normal")
     before = {name: tensor.clone() for name, tensor in search.ours.items()}
     search.ours["seen"].zero_()
-    logits = torch.full((6, 1000), math.nan, device="cuda")
-    kernels.select(logits, search.ours, search.lists, kind, beams=2, m=search.m)
+    search.select(torch.full((6, 1000), math.nan))
     for name, tensor in before.items():
         if tensor.dtype == torch.int32:
             assert torch.equal(search.ours[name], tensor), name
@@ -335,9 +347,7 @@ def test_log_sum_exp(dtype: torch.dtype, vocab: int) -> None:
 
     def lse(rows: Tensor) -> Tensor:
         search = Search("greedy", Rules(), len(rows), 1, vocab, dtype)
-        kernels.select(
-            rows.to("cuda", copy=True), search.ours, search.lists, "greedy", beams=1, m=1
-        )
+        search.select(rows)
         return search.ours["lse"].cpu()
 
     together = lse(x)
@@ -370,9 +380,7 @@ def drawn(logits: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
     rules = Rules(max_new=9, **options)
     search = Search("sampling", rules, rows, 1, vocab, logits.dtype)
     words = search.kept["random_row"]
-    kernels.select(
-        logits.to("cuda", copy=True), search.ours, search.lists, "sampling", beams=1, m=1
-    )
+    search.select(logits)
     theirs = kernels.sample(
         logits.float(), words, seed=rules.seed, step=1, temperature=rules.temperature,
         top_k=rules.top_k, top_p=rules.top_p, **CPU,
@@ -430,7 +438,7 @@ def test_draws_do_not_depend_on_the_batch() -> None:
     for row in (0, 7, 39):
         alone = replace(search)
         alone.ours["random_row"].fill_(3 * row + 1)
-        kernels.select(x[row : row + 1].cuda(), alone.ours, alone.lists, "sampling", beams=1, m=1)
+        alone.select(x[row : row + 1])
         assert int(alone.ours["tokens"][0, 0]) == together[row]
 
 

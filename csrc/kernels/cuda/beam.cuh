@@ -3,10 +3,12 @@
 // that end enter the finished list all at once: each counts what comes before it.
 #pragma once
 
+#include "kernels/cuda/call.cuh"
 #include "kernels/cuda/order.cuh"
-#include "kernels/select.h"
 
 namespace decoding::cuda::selection {
+
+constexpr int kAhead = 4;  // loads that a thread has under way
 
 // A beam of the next step.
 struct Heir {
@@ -25,15 +27,6 @@ struct Ranks {
         ended(reinterpret_cast<Hypothesis*>(heirs + beams)),
         finished(ended + beams) {}
 };
-
-__device__ __forceinline__ bool ends(const int32_t* eos, const SelectRules& rules, int step,
-                                     int token) {
-  if (step == rules.max_new) return true;
-  for (int e = 0; e < rules.eos_count; ++e) {
-    if (eos[e] == token) return true;
-  }
-  return false;
-}
 
 // length^a, in double precision and then rounded, as Python and torch do.
 __device__ __forceinline__ float penalty(const SelectRules& rules, int length) {
@@ -66,11 +59,10 @@ struct Counts {
 // The first warp goes through the m best in order: those that go on become heirs, those of the
 // first K that end become rows.
 template <typename T>
-__device__ Counts choose(const SelectParams<T>& p, int step, int first_slot, Queue queue,
-                         Ranks ranks) {
+__device__ Counts choose(const SelectParams<T>& p, const Call& call, int step, int first_slot,
+                         Queue queue, Ranks ranks) {
   __shared__ Counts shared;
   if (warp_id() == 0) {
-    const SelectRules& rules = *p.rules;
     const unsigned before = (1u << lane_id()) - 1;
     Counts counts = {0, 0};
     for (int base = 0; base < p.m && counts.alive < p.beams; base += 32) {
@@ -80,14 +72,14 @@ __device__ Counts choose(const SelectParams<T>& p, int step, int first_slot, Que
       const float sum = value_of(key);
       const int id = there ? id_of(key) : 0;
       const int parent = first_slot + id / p.vocab, token = id % p.vocab;
-      const bool ending = there && ends(p.eos, rules, step, token);
+      const bool ending = there && call.ends(p.eos, step, token);
       const unsigned going = __ballot_sync(kAllLanes, there && !ending);
       const int place = counts.alive + __popc(going & before);
       if (there && !ending && place < p.beams) ranks.heirs[place] = {parent, token, sum};
       const bool enters = ending && place < p.beams && c < p.beams;
       const unsigned entering = __ballot_sync(kAllLanes, enters);
       if (enters) {
-        const float scale = penalty(rules, step);
+        const float scale = penalty(call.rules, step);
         // What stems from a fill-in stays as bad as one, however long it is.
         const float score = sum <= 0.1f * kFillIn ? fminf(sum, sum / scale) : sum / scale;
         ranks.ended[counts.ended + __popc(entering & before)] = {score, sum, step, parent, token};
@@ -139,13 +131,23 @@ __device__ void extend(const SelectParams<T>& p, StepState now, int first_slot, 
   const int64_t table = int64_t{p.total_slots} * p.history;
   const int32_t* from = p.slots + now.number % 2 * table;
   int32_t* to = p.slots + (now.number + 1) % 2 * table + int64_t{first_slot} * p.history;
-  const int columns = now.position + 1;
-  for (int i = threadIdx.x; i < p.beams * columns; i += kThreads) {
-    const int beam = i / columns, column = i % columns;
+  // Each warp takes some of the beams, and asks for several positions before it stores the first.
+  for (int beam = warp_id(); beam < p.beams; beam += kWarps) {
     const int parent = heirs[beam < alive ? beam : 0].parent;
-    // The last position is that of the token which this step read: the parent wrote it.
-    to[int64_t{beam} * p.history + column] =
-        column < now.position ? from[int64_t{parent} * p.history + column] : parent;
+    const int32_t* old = from + int64_t{parent} * p.history;
+    int32_t* history = to + int64_t{beam} * p.history;
+    for (int base = lane_id(); base < now.position; base += 32 * kAhead) {
+      int32_t some[kAhead];
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        some[j] = base + 32 * j < now.position ? old[base + 32 * j] : 0;
+      }
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        if (base + 32 * j < now.position) history[base + 32 * j] = some[j];
+      }
+    }
+    if (lane_id() == 0) history[now.position] = parent;  // it wrote the token that this step read
   }
 }
 
@@ -158,21 +160,21 @@ __device__ __forceinline__ bool settled(const SelectRules& rules, int step, floa
 }
 
 template <typename T>
-__device__ void beam_step(const SelectParams<T>& p, StepState now, int i, Queue queue,
-                          Ranks ranks) {
-  const int sentence = p.live[i], first_slot = sentence * p.beams;
+__device__ void beam_step(const SelectParams<T>& p, const Call& call, StepState now, int i,
+                          int sentence, Queue queue, Ranks ranks) {
+  const int first_slot = sentence * p.beams;
   Hypothesis* list = p.finished + int64_t{first_slot};
   int finished = p.finished_count[sentence];
   bool done = true;
   if (!merge(p, i, first_slot, queue)) {
     if (threadIdx.x == 0) p.fault[sentence] = now.number;
   } else {
-    const Counts counts = choose(p, now.number, first_slot, queue, ranks);
+    const Counts counts = choose(p, call, now.number, first_slot, queue, ranks);
     if (counts.ended > 0) finished = finish(list, finished, counts.ended, p.beams, ranks);
     if (counts.alive > 0) {
       extend(p, now, first_slot, counts.alive, ranks.heirs);
       done = finished == p.beams &&
-             settled(*p.rules, now.number, ranks.heirs[0].sum, list[p.beams - 1].score);
+             settled(call.rules, now.number, ranks.heirs[0].sum, list[p.beams - 1].score);
     }
   }
   __syncthreads();

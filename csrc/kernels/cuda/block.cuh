@@ -87,17 +87,20 @@ __device__ __forceinline__ int block_rank(bool yes, int& total) {
   return before + __popc(votes & ((1u << lane_id()) - 1));
 }
 
-// True in the block that is the last of `count` to arrive: it sees what the others wrote, through
-// __ldcg, and leaves the ticket 0.
+// True in the block that is the last of `count` to arrive: it sees what the others wrote and leaves
+// the ticket 0.
 __device__ __forceinline__ bool last_to_arrive(int32_t* ticket, int count) {
   __shared__ bool last;
   __syncthreads();
   if (count == 1) return true;
   if (threadIdx.x == 0) {
-    __threadfence();
-    last = atomicAdd(ticket, 1) == count - 1;
+    int before;
+    asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "l"(ticket)
+                 : "memory");
+    last = before == count - 1;
     if (last) *ticket = 0;
-    __threadfence();
   }
   __syncthreads();
   return last;

@@ -23,7 +23,7 @@ __device__ void write(const Row<T>& row, const int32_t* ids, int count, float va
   __syncthreads();
   for_groups_of(ids, count, [&](int group) {
     Columns<T> x;
-    x.template load<false>(row.logits, group < 0 ? 0 : row.vocab, max(group, 0));
+    x.load(row.logits, group < 0 ? 0 : row.vocab, max(group, 0));
     float max, sum;
     summarize(x, max, sum);
     if (group >= 0 && threadIdx.x % kLanes == 0) {
@@ -53,8 +53,8 @@ __device__ void force(const Row<T>& row, const int32_t* ids, int count) {
 
 // lse: of the raw row. Returns what it is after the rules.
 template <typename T>
-__device__ float apply_rules(const SelectParams<T>& p, int step, const Row<T>& row, float lse) {
-  const SelectRules& rules = *p.rules;
+__device__ float apply_rules(const SelectParams<T>& p, const SelectRules& rules, int step,
+                             const Row<T>& row, float lse) {
   if (rules.banned_count > 0) write(row, p.banned, rules.banned_count, -INFINITY);
   if (step <= rules.min_new && rules.eos_count > 0) {
     write(row, p.eos, rules.eos_count, -INFINITY);

@@ -20,31 +20,13 @@ constexpr int kGroupsAtOnce = kThreads / kLanes;  // by a block
 // A row, its groups' maxima and sums in shared memory.
 template <typename T>
 struct Row {
-  T* logits;
+  T* logits;                     // on 16 bytes
   float *group_max, *group_sum;  // [groups]
   int vocab, groups;
 };
 
 __device__ __forceinline__ uint32_t bits_of(half x) { return __half_as_ushort(x); }
 __device__ __forceinline__ uint32_t bits_of(bfloat16 x) { return __bfloat16_as_ushort(x); }
-
-// 16 bytes from any element on: the two aligned pieces that hold them, shifted into one.
-__device__ __forceinline__ uint4 load_unaligned(const void* from) {
-  const auto address = reinterpret_cast<uintptr_t>(from);
-  const unsigned skip = address % 16;
-  const auto* at = reinterpret_cast<const uint4*>(address - skip);
-  const uint4 a = at[0];
-  if (skip == 0) return a;
-  const uint4 b = at[1];
-  uint32_t w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-#pragma unroll
-  for (int i = 0; i < 6; ++i) w[i] = skip & 8 ? w[i + 2] : w[i];
-#pragma unroll
-  for (int i = 0; i < 5; ++i) w[i] = skip & 4 ? w[i + 1] : w[i];
-  const unsigned bits = skip % 4 * 8;
-  return make_uint4(__funnelshift_r(w[0], w[1], bits), __funnelshift_r(w[1], w[2], bits),
-                    __funnelshift_r(w[2], w[3], bits), __funnelshift_r(w[3], w[4], bits));
-}
 
 // A lane's columns of a group, as they lie in memory.
 template <typename T>
@@ -58,18 +40,15 @@ struct Columns {
     return group * kGroup + (i / kWidth * kLanes + lane) * kWidth + i % kWidth;
   }
 
-  // -inf from `end` on.
-  template <bool aligned>
+  // -inf from `end` on. row: on 16 bytes.
   __device__ __forceinline__ void load(const T* row, int end, int group) {
 #pragma unroll
     for (int p = 0; p < kPieces; ++p) {
       const int begin = column(group, p * kWidth);
       if (begin + kWidth > end) {
         pieces[p] = cut_off(row, begin, end);
-      } else if constexpr (aligned) {
-        pieces[p] = *reinterpret_cast<const uint4*>(row + begin);
       } else {
-        pieces[p] = load_unaligned(row + begin);
+        pieces[p] = *reinterpret_cast<const uint4*>(row + begin);
       }
     }
   }
@@ -124,16 +103,15 @@ __device__ __forceinline__ void summarize(const Columns<T>& x, float& max, float
 }
 
 // Groups begin to end - 1 by one block; the next groups are on their way while these are added up.
-template <bool aligned, typename T>
-__device__ __forceinline__ void scan(const T* row, int vocab, int begin, int end, float* group_max,
-                                     float* group_sum) {
+// next: the first of them.
+template <typename T>
+__device__ __forceinline__ void scan(Columns<T> next, const T* row, int vocab, int begin, int end,
+                                     float* group_max, float* group_sum) {
   int group = begin + threadIdx.x / kLanes;
-  Columns<T> next;
-  next.template load<aligned>(row, group < end ? vocab : 0, group);
   for (int base = begin; base < end; base += kGroupsAtOnce, group += kGroupsAtOnce) {
     const Columns<T> x = next;
     const int after = group + kGroupsAtOnce;
-    next.template load<aligned>(row, after < end ? vocab : 0, after);
+    next.load(row, after < end ? vocab : 0, after);
     float max, sum;
     summarize(x, max, sum);
     if (threadIdx.x % kLanes == 0 && group < end) {
@@ -170,7 +148,7 @@ __device__ __forceinline__ void visit(const Row<T>& row, float low, Visitor&& vi
     for (unsigned mask = reaching >> kLanes * team & 0xFF; mask != 0; mask &= mask - 1) {
       const int group = base + kLanes * team + __ffs(mask) - 1;
       Columns<T> x;
-      x.template load<false>(row.logits, row.vocab, group);
+      x.load(row.logits, row.vocab, group);
 #pragma unroll
       for (int i = 0; i < kColumns; ++i) {
         if (x[i] >= low) visitor(x[i], Columns<T>::column(group, i));

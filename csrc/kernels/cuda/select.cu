@@ -37,22 +37,37 @@ struct Shape {
   size_t bytes(int beams) const { return ranks_at() + Ranks::kBytes * beams; }
 };
 
-// What the rules and the search make of a row whose groups have been scanned.
-template <SearchKind kind, typename T>
-__device__ void finish_row(const SelectParams<T>& p, int step, int index, const Row<T>& row,
-                           Queue queue) {
-  const int64_t groups_at = int64_t{index} * row.groups;
-  for (int g = threadIdx.x; g < row.groups; g += kThreads) {
-    row.group_max[g] = __ldcg(p.group_max + groups_at + g);
-    row.group_sum[g] = __ldcg(p.group_sum + groups_at + g);
+// Copies what several blocks found out about a row's groups.
+template <typename T>
+__device__ void take_groups(const Row<T>& row, const float* group_max, const float* group_sum) {
+  for (int begin = threadIdx.x; begin < row.groups; begin += kThreads * kAhead) {
+    float max[kAhead], sum[kAhead];
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) {
+      const int g = begin + j * kThreads;
+      max[j] = g < row.groups ? __ldcg(group_max + g) : 0.0f;
+      sum[j] = g < row.groups ? __ldcg(group_sum + g) : 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) {
+      const int g = begin + j * kThreads;
+      if (g >= row.groups) break;
+      row.group_max[g] = max[j];
+      row.group_sum[g] = sum[j];
+    }
   }
+}
+
+// What the rules and the search make of row `index`, whose groups have been scanned.
+template <SearchKind kind, typename T>
+__device__ void finish_row(const SelectParams<T>& p, const Call& call, int step, int index,
+                           const Row<T>& row, Queue queue) {
   const float raw = log_sum_exp(row.group_max, row.group_sum, row.groups);
-  const float lse = apply_rules(p, step, row, raw);
-  __syncthreads();
+  const float lse = apply_rules(p, call.rules, step, row, raw);
   if (threadIdx.x == 0) p.lse[index] = lse;
   Candidate* best = p.best + int64_t{index} * p.m;
   if constexpr (kind == SearchKind::sampling) {
-    const Candidate drawn = draw(row, *p.rules, step, p.random_row[index], queue);
+    const Candidate drawn = draw(row, call.rules, step, p.random_row[index], queue);
     if (threadIdx.x == 0) *best = drawn;
   } else {
     const int count = find_best(row, p.m, queue);
@@ -65,43 +80,56 @@ __device__ void finish_row(const SelectParams<T>& p, int step, int index, const 
 
 // grid: (blocks that share a row, rows). Rows of sentences that are done have nothing to do.
 template <SearchKind kind, typename T>
-__global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling ? 3 : 4)
+__global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || sizeof(T) == 4 ? 3 : 4)
     select_kernel(const SelectParams<T> p, const Shape shape) {
   extern __shared__ __align__(16) unsigned char memory[];
+  __shared__ Call call;
+  const uint32_t asked = Call::ask(p.rules);
   wait_for_previous();
   let_next_start();
-  const StepState now = *p.now;
-  const int index = blockIdx.y, splits = gridDim.x;
-  if (now.live_count == 0 && index == 0 && blockIdx.x == 0 && threadIdx.x == 0) *p.seen = now;
-  if (index >= now.live_count * p.beams) return;
 
-  T* logits = p.logits + int64_t{index} * p.vocab;
+  // Everything that can be asked for at once is, also where the row turns out to be none.
+  const int index = blockIdx.y, i = index / p.beams, splits = gridDim.x;
+  const StepState now = *p.now;
+  const int sentence = p.live[i];
+  T* logits = p.logits + int64_t{index} * p.stride;
   const int share = (shape.groups + splits - 1) / splits, begin = blockIdx.x * share;
   const int end = min(begin + share, shape.groups);
-  const int64_t groups_at = int64_t{index} * shape.groups;
-  if (p.vocab * sizeof(T) % 16 == 0) {
-    scan<true>(logits, p.vocab, begin, end, p.group_max + groups_at, p.group_sum + groups_at);
-  } else {
-    scan<false>(logits, p.vocab, begin, end, p.group_max + groups_at, p.group_sum + groups_at);
-  }
-  if (!last_to_arrive(p.tickets + index, splits)) return;
+  const int group = begin + threadIdx.x / kLanes;
+  Columns<T> first;
+  first.load(logits, group < end ? p.vocab : 0, group);
+  if (index == 0 && blockIdx.x == 0 && threadIdx.x == 0) *p.seen = now;
+  if (index >= now.live_count * p.beams) return;
+  call.take(asked);
 
   auto* group_max = reinterpret_cast<float*>(memory);
   const Row<T> row = {logits, group_max, group_max + shape.groups, p.vocab, shape.groups};
   const Queue queue = {reinterpret_cast<Key*>(memory + shape.queue_at()), shape.capacity};
-  finish_row<kind>(p, now.number, index, row, queue);
-  const int i = index / p.beams;
+  // Where one block does the whole row, what it finds out stays in shared memory.
+  float* all_max = p.group_max + int64_t{index} * shape.groups;
+  float* all_sum = p.group_sum + int64_t{index} * shape.groups;
+  float* to_max = splits == 1 ? row.group_max : all_max;
+  float* to_sum = splits == 1 ? row.group_sum : all_sum;
+  scan(first, logits, p.vocab, begin, end, to_max, to_sum);
+  if (!last_to_arrive(p.tickets + index, splits)) return;
+  call.take_eos(p.eos);
+  if (splits > 1) {
+    take_groups(row, all_max, all_sum);
+    __syncthreads();
+  }
+  finish_row<kind>(p, call, now.number, index, row, queue);
   int32_t* sentences_at = p.tickets + int64_t{p.sentences} * p.beams;
   if (!last_to_arrive(sentences_at + i, p.beams)) return;
 
+  const Waiting waiting(p, threadIdx.x, now.live_count);
   if constexpr (kind == SearchKind::beam) {
-    beam_step(p, now, i, queue, Ranks(memory + shape.ranks_at(), p.beams));
+    beam_step(p, call, now, i, sentence, queue, Ranks(memory + shape.ranks_at(), p.beams));
   } else {
     // Greedily, everything banned: Hugging Face takes id 0.
-    accept_tokens(p, now.number, i, kind == SearchKind::greedy ? 0 : -1);
+    accept_tokens(p, call, now.number, i, sentence, kind == SearchKind::greedy ? 0 : -1);
   }
   if (!last_to_arrive(sentences_at + p.sentences, now.live_count)) return;
-  gather_live(p, now);
+  gather_live(p, now, waiting);
 }
 
 template <SearchKind kind, typename T>

@@ -1,0 +1,42 @@
+// What a call asks for, at hand in shared memory. No kernel of a step writes it, so that a block
+// may ask for it before it waits.
+#pragma once
+
+#include "kernels/cuda/block.cuh"
+#include "kernels/select.h"
+
+namespace decoding::cuda::selection {
+
+class Call {
+ public:
+  // A thread's part of the rules, and putting it down; the threads must meet before rules are read.
+  __device__ static uint32_t ask(const SelectRules* rules) {
+    return threadIdx.x < kWords ? reinterpret_cast<const uint32_t*>(rules)[threadIdx.x] : 0;
+  }
+  __device__ void take(uint32_t word) {
+    if (threadIdx.x < kWords) reinterpret_cast<uint32_t*>(&rules)[threadIdx.x] = word;
+  }
+  __device__ void take_eos(const int32_t* eos) {
+    if (threadIdx.x < min(rules.eos_count, kFew)) eos_[threadIdx.x] = eos[threadIdx.x];
+  }
+
+  // Whether a row ends with a token. eos: all of the ids, in global memory.
+  __device__ bool ends(const int32_t* eos, int step, int token) const {
+    if (step == rules.max_new) return true;
+    const int32_t* ids = rules.eos_count <= kFew ? eos_ : eos;
+    for (int e = 0; e < rules.eos_count; ++e) {
+      if (ids[e] == token) return true;
+    }
+    return false;
+  }
+
+  SelectRules rules;
+
+ private:
+  static constexpr int kWords = sizeof(SelectRules) / sizeof(uint32_t);
+  static constexpr int kFew = 32;
+
+  int32_t eos_[kFew];  // the ids, where they are few
+};
+
+}  // namespace decoding::cuda::selection
