@@ -147,6 +147,20 @@ def test_residual_may_be_the_output(place: Place, rows: int) -> None:
         assert_same_bits(y.float(), expected.float())
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_rows_of_y_may_lie_apart(dtype: torch.dtype) -> None:
+    place = Place("cuda", dtype)
+    for rows in rows_at(place):
+        x, weight = at(place, random(rows, 64)), at(place, random(331, 64, seed=1))
+        for activation, bias in (("none", None), ("silu", bias_at(place, 331))):
+            y = torch.full((rows + 1, 384), math.nan, dtype=dtype, device="cuda")
+            arguments = (x, weight, bias, None)
+            kernels.linear(*arguments, y[:rows], activation, isa="cuda", threads=1)
+            assert_within_torch(reference, y[:rows, :331], *arguments, activation)
+            assert y[rows:].isnan().all() and y[:, 336:].isnan().all()
+
+
 def normed_reference(
     x: Tensor, gamma: Tensor, beta: Tensor, weight: Tensor, bias: Tensor, activation: str
 ) -> Tensor:
@@ -195,6 +209,7 @@ def test_tuned_equals_torch(
     ):
         y = torch.full((rows, outputs), math.nan, dtype=dtype, device="cuda")
         report = kernels.tuned_linear(*arguments[:4], y, arguments[4])
+        print(report)
         assert_within_torch(reference, y, *arguments)
         assert len(report.splitlines()) > 1
 

@@ -49,10 +49,10 @@ __global__ void narrow_kernel(const float* wide, T* narrow, int count) {
 // y = activation(y + bias) + residual: what cuBLASLt left to do.
 template <typename T>
 struct RestParams {
-  T* y;               // [rows, cols]
+  T* y;               // [rows, cols], its rows `stride` apart
   const float* bias;  // [cols], may be null
-  const T* residual;  // [rows, cols], may be null
-  int rows, cols;
+  const T* residual;  // [rows, cols] like y, may be null
+  int rows, cols, stride;
   Activation activation;
 };
 
@@ -70,7 +70,7 @@ __global__ void rest_kernel(RestParams<T> p) {
   if (column >= p.cols) return;
   for (int row = blockIdx.y * blockDim.y + threadIdx.y; row < p.rows;
        row += gridDim.y * blockDim.y) {
-    const int64_t at = int64_t(row) * p.cols + column;
+    const int64_t at = int64_t(row) * p.stride + column;
     auto y = Vector<T, width>::load(p.y + at);
     Vector<T, width> residual{};
     if (p.residual != nullptr) residual = Vector<T, width>::load(p.residual + at);
@@ -85,7 +85,8 @@ __global__ void rest_kernel(RestParams<T> p) {
 template <typename T>
 void finish(Stream& stream, const RestParams<T>& p) {
   constexpr int kWidth = 16 / sizeof(T);
-  const bool wide = aligned16<T>(p.y, p.cols) && aligned16<T>(p.residual, p.cols);
+  const bool wide =
+      p.cols % kWidth == 0 && aligned16<T>(p.y, p.stride) && aligned16<T>(p.residual, p.stride);
   const int vectors = wide ? p.cols / kWidth : p.cols;
   const unsigned x = std::min(256u, std::bit_ceil(static_cast<unsigned>(vectors))), y = 256 / x;
   const dim3 grid((vectors + x - 1) / x, std::min((p.rows + y - 1) / y, 65535u));
@@ -115,27 +116,30 @@ bool is_whole(const Matmul& matmul, const LinearParams<T>& p) {
 }
 
 template <typename T>
+int stride_of(const LinearParams<T>& p) {
+  return p.stride == 0 ? p.weight.outputs : p.stride;
+}
+
+// As cuBLASLt sees p, which has its norm behind it.
+template <typename T>
 Product product_of(const Matmul& matmul, const LinearParams<T>& p) {
   const bool whole = is_whole(matmul, p);
   return {.type = kType<T>,
           .rows = p.rows,
           .outputs = p.weight.outputs,
           .inputs = p.weight.inputs,
-          .x = p.norm.gamma == nullptr ? p.x : p.normed,
+          .x = p.x,
           .weight = p.weight.data,
           .bias = whole ? bias_in_type<T>(matmul, p.bias) : nullptr,
           .residual = p.activation == Activation::none ? p.residual : nullptr,
           .y = p.y,
+          .stride = stride_of(p),
           .activation = whole ? p.activation : Activation::none};
 }
 
 template <typename T>
 void through_cublaslt(Stream& stream, const LinearParams<T>& p,
                       const cublaslt::Algorithm& algorithm) {
-  if (p.norm.gamma != nullptr) {
-    layer_norm<T>(
-        stream, {.x = p.x, .norm = p.norm, .y = p.normed, .rows = p.rows, .cols = p.weight.inputs});
-  }
   const Product product = product_of(stream.matmul(), p);
   stream.matmul().multiply(stream.handle(), product, algorithm);
   const bool bias_left = p.bias != nullptr && product.bias == nullptr;
@@ -147,16 +151,43 @@ void through_cublaslt(Stream& stream, const LinearParams<T>& p,
                      .residual = residual_left ? p.residual : nullptr,
                      .rows = p.rows,
                      .cols = p.weight.outputs,
+                     .stride = stride_of(p),
                      .activation = p.activation});
+}
+
+// What is left of p behind its norm.
+template <typename T>
+LinearParams<T> without_norm(const LinearParams<T>& p) {
+  LinearParams<T> rest = p;
+  if (p.norm.gamma != nullptr) rest.x = p.normed;
+  rest.norm = {};
+  rest.normed = nullptr;
+  return rest;
 }
 
 template <typename T>
 void run(Stream& stream, const LinearParams<T>& p, const Way& way) {
-  if (way.variant >= 0) {
-    fused_linear(stream, p, way.variant);
-  } else {
-    through_cublaslt(stream, p, way.algorithm);
+  if (way.variant >= 0 && !way.norm_apart) return fused_linear(stream, p, way.variant);
+  if (p.norm.gamma != nullptr) {
+    layer_norm<T>(
+        stream, {.x = p.x, .norm = p.norm, .y = p.normed, .rows = p.rows, .cols = p.weight.inputs});
   }
+  if (way.variant >= 0) return fused_linear(stream, without_norm(p), way.variant);
+  through_cublaslt(stream, without_norm(p), way.algorithm);
+}
+
+// The kernels of our own that compute p.
+template <typename T>
+std::vector<Way> own_ways(const Device& device, const LinearParams<T>& p) {
+  std::vector<Way> ways;
+  const int variants = fused_linear_variants(device, p);
+  for (int variant = 0; variant < variants; ++variant) ways.push_back({.variant = variant});
+  if (p.norm.gamma == nullptr) return ways;
+  const int behind = fused_linear_variants(device, without_norm(p));
+  for (int variant = 0; variant < behind; ++variant) {
+    ways.push_back({.variant = variant, .norm_apart = true});
+  }
+  return ways;
 }
 
 template <typename T>
@@ -169,7 +200,15 @@ ProductKey key_of(const Matmul& matmul, const LinearParams<T>& p) {
           .bias = p.bias != nullptr,
           .residual = p.residual != nullptr,
           .whole = is_whole(matmul, p),
+          .stride = stride_of(p),
           .rows = rows_bucket(p.rows)};
+}
+
+// Whether a way that another product of this key took can compute p: our own kernels ask for
+// alignment.
+template <typename T>
+bool suits(const Device& device, const LinearParams<T>& p, const Way& way) {
+  return way.variant < fused_linear_variants(device, way.norm_apart ? without_norm(p) : p);
 }
 
 // The best way that is known, else the one that is best as a rule.
@@ -177,10 +216,9 @@ template <typename T>
 Way choose(Stream& stream, const LinearParams<T>& p) {
   Matmul& matmul = stream.matmul();
   const ProductKey key = key_of(matmul, p);
-  const int own = fused_linear_variants(stream.device(), p);
   const Tuned* known = matmul.tuning().find(key);
-  if (known != nullptr && known->way.variant < own) return known->way;
-  if (p.rows <= kFewRows && own > 0) return {.variant = 0};
+  if (known != nullptr && suits(stream.device(), p, known->way)) return known->way;
+  if (p.rows <= kFewRows && fused_linear_variants(stream.device(), p) > 0) return {.variant = 0};
   const auto algorithms = matmul.algorithms(product_of(matmul, p), 1);
   CHECK(!algorithms.empty(), "cuBLASLt has no algorithm for [", p.rows, ", ", key.inputs, "] x [",
         key.outputs, ", ", key.inputs, "]^T");
@@ -204,8 +242,10 @@ std::vector<Way> all_ways(Stream& stream, const LinearParams<T>& p) {
   for (const auto& algorithm : matmul.algorithms(product_of(matmul, p), kAlgorithms<T>)) {
     ways.push_back({.algorithm = algorithm});
   }
-  const int own = p.rows <= kMostOwnRows ? fused_linear_variants(stream.device(), p) : 0;
-  for (int variant = 0; variant < own; ++variant) ways.push_back({.variant = variant});
+  if (p.rows <= kMostOwnRows) {
+    const auto own = own_ways(stream.device(), p);
+    ways.insert(ways.end(), own.begin(), own.end());
+  }
   return ways;
 }
 

@@ -26,9 +26,9 @@ void set(Owned<Preference>& preference, PreferenceAttribute attribute, Value val
   CUBLASLT_CHECK(library().preference_set(preference.get(), attribute, &value, sizeof(value)));
 }
 
-Owned<Layout> layout(cudaDataType_t type, int rows, int cols) {
+Owned<Layout> layout(cudaDataType_t type, int rows, int cols, int stride) {
   Layout made = nullptr;
-  CUBLASLT_CHECK(library().layout_create(&made, type, rows, cols, rows));
+  CUBLASLT_CHECK(library().layout_create(&made, type, rows, cols, stride));
   return {made, library().layout_destroy};
 }
 
@@ -55,9 +55,9 @@ Owned<Operation> operation(const Product& p) {
 struct Description {
   explicit Description(const Product& p)
       : operation(cuda::operation(p)),
-        weight(layout(p.type, p.inputs, p.outputs)),
-        x(layout(p.type, p.inputs, p.rows)),
-        y(layout(p.type, p.outputs, p.rows)) {}
+        weight(layout(p.type, p.inputs, p.outputs, p.inputs)),
+        x(layout(p.type, p.inputs, p.rows, p.inputs)),
+        y(layout(p.type, p.outputs, p.rows, p.stride)) {}
 
   Owned<Operation> operation;
   Owned<Layout> weight, x, y;

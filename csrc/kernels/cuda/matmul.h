@@ -20,11 +20,12 @@ constexpr size_t kMatmulWorkspace = 16 << 20;
 struct Product {
   cudaDataType_t type;
   int rows, outputs, inputs;
-  const void* x;          // [rows, inputs]
-  const void* weight;     // [outputs, inputs]
-  const void* bias;       // [outputs], may be null
-  const void* residual;   // [rows, outputs], may be null, may alias y; null with an activation
-  void* y;                // [rows, outputs]
+  const void* x;         // [rows, inputs]
+  const void* weight;    // [outputs, inputs]
+  const void* bias;      // [outputs], may be null
+  const void* residual;  // [rows, outputs], may be null, may alias y; null with an activation
+  void* y;               // [rows, outputs], its rows `stride` apart
+  int stride;
   Activation activation;  // none, relu or gelu_tanh
 };
 

@@ -27,6 +27,7 @@ struct ProductKey {
   Activation activation;
   bool norm, bias, residual;
   bool whole;  // whether cuBLASLt does all that follows the product, for it needs other code then
+  int stride;  // of the rows of y
   int rows;    // a bucket
 
   auto operator<=>(const ProductKey&) const = default;
@@ -34,8 +35,9 @@ struct ProductKey {
 
 // One way to compute a product.
 struct Way {
-  int variant = -1;  // of fused_linear.h; -1: cuBLASLt with `algorithm`
-  cublaslt::Algorithm algorithm = {};
+  int variant = -1;                    // of fused_linear.h; -1: cuBLASLt with `algorithm`
+  bool norm_apart = false;             // before a variant, as a kernel of its own
+  cublaslt::Algorithm algorithm = {};  // which always has the norm before it
 };
 
 // The way to take, and microseconds; 0 where nothing was timed.
