@@ -36,7 +36,7 @@ class Rows:
     """A call's token ids as given, and which of them count."""
 
     ids: Tensor  # int64 [B, W]
-    mask: Tensor  # bool [B, W]
+    mask: Tensor | None  # bool [B, W]; None: all count, which most calls have, so it is fast
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -46,29 +46,28 @@ class Rows:
         return self.ids.shape[1]
 
     @cached_property
-    def full(self) -> bool:
-        """Every token counts."""
-        return bool(self.mask.all())
-
-    @cached_property
     def lengths(self) -> Tensor:
         """int64 [B], tokens that count."""
-        return self.mask.sum(1)
+        return torch.full((len(self),), self.width) if self.mask is None else self.mask.sum(1)
+
+    @property
+    def longest(self) -> int:
+        return self.width if self.mask is None else int(self.lengths.max())
 
     @property
     def reach(self) -> int:
         """Columns up to the last one in which a token counts."""
-        return self.width if self.full else int(self.mask.any(0).nonzero()[-1]) + 1
+        return self.width if self.mask is None else int(self.mask.any(0).nonzero()[-1]) + 1
 
     def pack(self, chosen: Tensor | None) -> Packed:
         """The sentences `chosen`, int64 [n], in that order; None: all."""
-        ids, mask, lengths = self.ids, self.mask, self.lengths
-        if chosen is not None:
-            ids, mask, lengths = ids[chosen], mask[chosen], lengths[chosen]
+        ids = self.ids if chosen is None else self.ids[chosen]
         at = torch.arange(self.width, dtype=torch.int32)
-        if self.full:
+        if self.mask is None:
             offsets = torch.arange(0, ids.numel() + 1, self.width, dtype=torch.int32)
             return Packed(ids.flatten().to(torch.int32), offsets, at.repeat(len(ids)), self.width)
+        mask = self.mask if chosen is None else self.mask[chosen]
+        lengths = mask.sum(1)
         offsets = torch.zeros(len(lengths) + 1, dtype=torch.int32)
         offsets[1:] = lengths.cumsum(0)
         at = at.expand_as(ids)[mask]
@@ -98,7 +97,7 @@ def source_rows(ids: Any, mask: Any, vocab: int) -> Rows:
     the token counts. Raises ValueError for anything else.
     """
     table, given = as_table("input_ids", ids, fill=0, pad_left=False)
-    rows = Rows(table, given & as_mask(mask, table, pad_left=False))
+    rows = Rows(table, both(given, as_mask(mask, table, pad_left=False)))
     check_rows("input_ids", rows, vocab)
     return rows
 
@@ -115,9 +114,11 @@ def prompt_rows(
         raise ValueError(f"{name}: rows of different lengths need a pad_token_id or eos_token_id")
     table, given = as_table(name, ids, fill=0 if pad is None else pad, pad_left=True)
     if mask is None and pad is not None and pad not in eos:
-        given = given & (table != pad)
-    rows = Rows(table, given & as_mask(mask, table, pad_left=True))
+        given = both(given, unless_all(table != pad))
+    rows = Rows(table, both(given, as_mask(mask, table, pad_left=True)))
     check_rows(name, rows, vocab)
+    if rows.mask is None:
+        return rows
     ends_in_padding = (~rows.mask[:, -1]).nonzero()
     if len(ends_in_padding):
         raise ValueError(
@@ -131,8 +132,19 @@ def size(row: Any) -> int:
     return len(row) if hasattr(row, "__len__") else -1
 
 
-def as_table(name: str, value: Any, *, fill: int, pad_left: bool) -> tuple[Tensor, Tensor]:
-    """int64 [B, W], and bool [B, W]: False at the places that fill up rows of a ragged list."""
+def unless_all(mask: Tensor) -> Tensor | None:
+    """None where all is True."""
+    return None if bool(mask.all()) else mask
+
+
+def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """a & b, None being all True."""
+    return b if a is None else a if b is None else a & b
+
+
+def as_table(name: str, value: Any, *, fill: int, pad_left: bool) -> tuple[Tensor, Tensor | None]:
+    """int64 [B, W], and bool [B, W], False at the places that fill up rows of a ragged list; None
+    where there are none."""
     if isinstance(value, (list, tuple)) and all(size(row) >= 0 for row in value):
         if not value or any(size(row) == 0 for row in value):
             raise ValueError(f"{name} must have at least one row, and no row may be empty")
@@ -143,7 +155,7 @@ def as_table(name: str, value: Any, *, fill: int, pad_left: bool) -> tuple[Tenso
             f"{name} must have two dimensions, [batch, tokens], neither of them 0; "
             f"got shape {list(table.shape)}"
         )
-    return table, torch.ones_like(table, dtype=torch.bool)
+    return table, None
 
 
 def as_integers(name: str, value: Any) -> Tensor:
@@ -156,7 +168,9 @@ def as_integers(name: str, value: Any) -> Tensor:
     return tensor.to(torch.int64)
 
 
-def as_padded(name: str, rows: list[Tensor], fill: int, pad_left: bool) -> tuple[Tensor, Tensor]:
+def as_padded(
+    name: str, rows: list[Tensor], fill: int, pad_left: bool
+) -> tuple[Tensor, Tensor | None]:
     if any(row.ndim != 1 for row in rows):
         raise ValueError(f"{name} must have two dimensions, [batch, tokens]")
     width = max(len(row) for row in rows)
@@ -166,13 +180,13 @@ def as_padded(name: str, rows: list[Tensor], fill: int, pad_left: bool) -> tuple
         place = slice(width - len(row), width) if pad_left else slice(0, len(row))
         table[i, place] = row
         given[i, place] = True
-    return table, given
+    return table, unless_all(given)
 
 
-def as_mask(mask: Any, table: Tensor, *, pad_left: bool) -> Tensor:
-    """bool [B, W]; all True for None."""
+def as_mask(mask: Any, table: Tensor, *, pad_left: bool) -> Tensor | None:
+    """bool [B, W]; None where all is True."""
     if mask is None:
-        return torch.ones_like(table, dtype=torch.bool)
+        return None
     if isinstance(mask, (list, tuple)):
         mask = [[int(counts) for counts in row] for row in mask]
         mask = as_table("attention_mask", mask, fill=0, pad_left=pad_left)[0]
@@ -185,11 +199,11 @@ def as_mask(mask: Any, table: Tensor, *, pad_left: bool) -> Tensor:
     counts = given == 1
     if given.dtype != torch.bool and not bool((counts | (given == 0)).all()):
         raise ValueError("attention_mask must hold 1 for tokens that count and 0 for the others")
-    return counts
+    return unless_all(counts)
 
 
 def check_rows(name: str, rows: Rows, vocab: int) -> None:
-    if rows.full:
+    if rows.mask is None:
         return check_ids(name, rows.ids, vocab)
     empty = (rows.lengths == 0).nonzero()
     if len(empty):
@@ -201,7 +215,8 @@ def check_ids(name: str, ids: Tensor | Sequence[int], vocab: int) -> None:
     """Raises ValueError for an id that the model has no token for."""
     if len(ids) == 0:
         return
-    for id in map(int, torch.as_tensor(ids).aminmax()):
+    ends = ids.aminmax() if isinstance(ids, Tensor) else (min(ids), max(ids))
+    for id in map(int, ends):
         if not 0 <= id < vocab:
             raise ValueError(f"{name} holds {id}, the model's ids are 0 to {vocab - 1}")
 

@@ -12,7 +12,7 @@ from decoding import outputs
 from decoding.batching import (
     Rows,
     as_table,
-    check_rows,
+    check_ids,
     common_device,
     prompt_rows,
     source_rows,
@@ -45,9 +45,7 @@ def generate(
     source, prompt = read_inputs(session.spec, config, input_ids, attention_mask, decoder_input_ids)
     strategy = choose(config)
     vocab = session.spec.decoder.vocab
-    length = lengths(
-        config, prompt.width, int(prompt.lengths.max()), session.spec.decoder.positions
-    )
+    length = lengths(config, prompt.width, prompt.longest, session.spec.decoder.positions)
     rule = rules(config, length, prompt.width, vocab)
     order_by = prompt.lengths if source is None else source.lengths
     scored = config.return_dict_in_generate and config.output_scores
@@ -65,6 +63,7 @@ def generate(
             eos=len(config.eos_token_id),
             rules=rule,
             search=strategy.search,
+            fill=outputs.fill_value(config, strategy.beams),
             scores=strategy.scores if scored else None,
         )
         parts.append((chosen, session.run(work)))
@@ -111,19 +110,19 @@ def decoder_rows(config: GenerationConfig, ids: Any, batch: int, vocab: int) -> 
             f"decoder_start_token_id must be one id or one for each of {batch} rows, "
             f"got {len(starts)}"
         )
+    check_ids("decoder_start_token_id", starts, vocab)
     table = torch.tensor(starts).expand(batch)[:, None]
-    if ids is not None:
-        given, whole = as_table("decoder_input_ids", ids, fill=0, pad_left=True)
-        if len(given) != batch or not bool(whole.all()):
-            raise ValueError(
-                f"decoder_input_ids must have {batch} rows, as input_ids, all of one length; "
-                f"got {len(given)}"
-            )
-        started = bool((given[:, :1] == table).any())
-        table = given if started else torch.cat([table, given], 1)
-    rows = Rows(table, torch.ones_like(table, dtype=torch.bool))
-    check_rows("decoder_input_ids", rows, vocab)
-    return rows
+    if ids is None:
+        return Rows(table, None)
+    given, mask = as_table("decoder_input_ids", ids, fill=0, pad_left=True)
+    if len(given) != batch or mask is not None:
+        raise ValueError(
+            f"decoder_input_ids must have {batch} rows, as input_ids, all of one length; "
+            f"got {len(given)}"
+        )
+    check_ids("decoder_input_ids", given, vocab)
+    started = bool((given[:, :1] == table).any())
+    return Rows(given if started else torch.cat([table, given], 1), None)
 
 
 def results(
@@ -133,9 +132,8 @@ def results(
     prompt: Rows,
     encoder: bool,
 ) -> Tensor | outputs.GenerateOutput:
-    found = outputs.joined(parts, strategy.returned)
-    fill = outputs.fill_value(config, strategy.beams)
-    sequences = outputs.sequences(found, prompt.ids, fill)
+    longest = outputs.longest(parts, strategy.returned)
+    sequences = outputs.sequences(parts, strategy.returned, longest, prompt.ids)
     if not config.return_dict_in_generate:
         return sequences
     steps = outputs.step_scores(parts, strategy.rows) if config.output_scores else None
@@ -150,10 +148,9 @@ def results(
         else outputs.GenerateBeamDecoderOnlyOutput
     )
     scored = config.output_scores or config.output_sequences_scores
-    parents = outputs.parents(parts, strategy.returned, strategy.rows, found.tokens.shape[2])
     return beam(
         sequences,
-        sequences_scores=found.scores.flatten() if scored else None,
+        sequences_scores=outputs.sequences_scores(parts, strategy.returned) if scored else None,
         scores=steps,
-        beam_indices=outputs.filled(parents, found.lengths, -1).to(torch.int32),
+        beam_indices=outputs.beam_indices(parts, strategy.returned, strategy.rows, longest),
     )

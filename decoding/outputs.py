@@ -72,32 +72,32 @@ GenerateOutput = GenerateDecoderOnlyOutput | GenerateBeamDecoderOnlyOutput
 Parts = Sequence[tuple[Tensor, Results]]  # int64 [n], sentences, and what was found for them
 
 
-@dataclass(frozen=True)
-class Generated:
-    """All results of a call, in the order of its sentences; K' results of each sentence."""
-
-    tokens: Tensor  # int64 [B, K', longest], undefined behind a row's length
-    lengths: Tensor  # int64 [B, K']
-    scores: Tensor  # float32 [B, K']
+def longest(parts: Parts, returned: int) -> int:
+    """Tokens of the longest result. returned: results of each sentence that the caller wants."""
+    return max(int(found.lengths[:, :returned].max()) for _, found in parts)
 
 
-def joined(parts: Parts, returned: int) -> Generated:
-    """Puts sub-batches together. returned: results of each sentence that the caller wants."""
-    lengths = in_order(parts, [found.lengths[:, :returned].long() for _, found in parts])
-    longest = int(lengths.max())
-    tokens = [widened(found.tokens[:, :returned], longest).long() for _, found in parts]
-    scores = [found.scores[:, :returned] for _, found in parts]
-    return Generated(in_order(parts, tokens), lengths, in_order(parts, scores))
+def sequences(parts: Parts, returned: int, longest: int, prompt: Tensor) -> Tensor:
+    """int64 [B * returned, P + longest]: each sentence's prompt [P] as given, then its tokens."""
+    tokens = [widened(found.tokens[:, :returned], longest, found.fill) for _, found in parts]
+    before = prompt[:, None].expand(-1, returned, -1)
+    return torch.cat([before, in_order(parts, tokens)], 2).flatten(0, 1)
 
 
-def parents(parts: Parts, returned: int, rows: int, longest: int) -> Tensor:
-    """int64 [B, K', longest], the row b * rows + k that each token extended, as in Generated."""
+def sequences_scores(parts: Parts, returned: int) -> Tensor:
+    """float32 [B * returned]."""
+    return in_order(parts, [found.scores[:, :returned] for _, found in parts]).flatten()
+
+
+def beam_indices(parts: Parts, returned: int, rows: int, longest: int) -> Tensor:
+    """int32 [B * returned, longest], the row b * rows + k that each token extended; -1 behind."""
     moved = []
     for chosen, found in parts:
         first = torch.arange(len(chosen)) * rows  # of each sentence in the part, then in the call
-        slots = widened(found.slots[:, :returned], longest).long()
-        moved.append(slots + (chosen * rows - first)[:, None, None])
-    return in_order(parts, moved)
+        slots = widened(found.slots[:, :returned], longest, -1)
+        there = slots + (chosen * rows - first)[:, None, None]
+        moved.append(torch.where(slots >= 0, there, -1))
+    return in_order(parts, moved).flatten(0, 1).to(torch.int32)
 
 
 def in_order(parts: Parts, rows: list[Tensor]) -> Tensor:
@@ -122,21 +122,11 @@ def step_scores(parts: Parts, rows: int) -> tuple[Tensor, ...]:
     return tuple(steps)
 
 
-def widened(x: Tensor, width: int) -> Tensor:
+def widened(x: Tensor, width: int, fill: int) -> Tensor:
     """x [..., W] cut or filled up to `width` columns."""
-    return torch.nn.functional.pad(x[..., :width], (0, max(0, width - x.shape[-1])))
-
-
-def filled(x: Tensor, lengths: Tensor, fill: int) -> Tensor:
-    """x [B, K', W] with `fill` behind each row's length, as [B * K', W]."""
-    behind = torch.arange(x.shape[-1]) >= lengths[..., None]
-    return x.masked_fill(behind, fill).flatten(0, 1)
-
-
-def sequences(found: Generated, prompt: Tensor, fill: int) -> Tensor:
-    """int64 [B * K', P + longest]: each sentence's prompt [P] as given, then its tokens."""
-    before = prompt[:, None].expand(-1, found.tokens.shape[1], -1).flatten(0, 1)
-    return torch.cat([before, filled(found.tokens, found.lengths, fill)], 1)
+    if x.shape[-1] >= width:
+        return x[..., :width]
+    return torch.nn.functional.pad(x, (0, width - x.shape[-1]), value=fill)
 
 
 def fill_value(config: GenerationConfig, beams: bool) -> int:

@@ -35,6 +35,7 @@ class Work:
     eos: int  # how many ids end a row
     rules: _C.Rules
     search: Search
+    fill: int  # stands behind a row's end
     scores: Scores | None = None  # keeps those of each step, if given
 
     def limits(self) -> Limits:
@@ -51,26 +52,28 @@ class Work:
 
 @dataclass(frozen=True)
 class Results:
-    """What the engine found; see _C.Session.take. Nothing is defined behind a row's length."""
+    """What the engine found; see _C.Session.take."""
 
-    tokens: Tensor  # int32 [B, K, target]
+    tokens: Tensor  # int32 [B, K, target], `fill` behind a row's length
     lengths: Tensor  # int32 [B, K]
     scores: Tensor  # float32 [B, K]
     sums: Tensor  # float32 [B, K]
-    slots: Tensor  # int32 [B, K, target]
+    slots: Tensor  # int32 [B, K, target], -1 behind a row's length
+    fill: int
     steps: list[Tensor]  # float32 [B * K, V], if kept: Work.scores of each step, 0 where done
 
     @classmethod
-    def empty(cls, batch: int, beams: int, target: int, steps: list[Tensor]) -> Results:
-        """To be filled by the engine."""
+    def empty(cls, batch: int, beams: int, target: int, fill: int) -> Results:
+        """To be filled by the engine, which leaves alone what is behind a row's length."""
         shape = (batch, beams)
         return cls(
-            tokens=torch.empty(*shape, target, dtype=torch.int32),
+            tokens=torch.full((*shape, target), fill, dtype=torch.int32),
             lengths=torch.empty(shape, dtype=torch.int32),
             scores=torch.empty(shape),
             sums=torch.empty(shape),
-            slots=torch.empty(*shape, target, dtype=torch.int32),
-            steps=steps,
+            slots=torch.full((*shape, target), -1, dtype=torch.int32),
+            fill=fill,
+            steps=[],
         )
 
 
@@ -146,13 +149,13 @@ class Session:
                 work.search,
                 stream=stream,
             )
-            steps: list[Tensor] = []
+            # A GPU is busy with the source by now, so this takes none of the call's time.
+            found = Results.empty(len(work.prompt), work.beams, work.max_new, work.fill)
             if work.scores is None:
                 while not self._engine.step(STEPS):
                     pass  # Ctrl-C gets through
             else:
-                steps = self._scored_steps(work.scores, len(work.prompt), work.beams)
-            found = Results.empty(len(work.prompt), work.beams, work.max_new, steps)
+                found.steps.extend(self._scored_steps(work.scores, len(work.prompt), work.beams))
             self._engine.take(found.tokens, found.lengths, found.scores, found.sums, found.slots)
             return found
 
@@ -168,17 +171,16 @@ class Session:
     def _scored_steps(self, scores: Scores, batch: int, beams: int) -> list[Tensor]:
         """Steps one by one; of each, float32 [batch * beams, V]: what it chose from, 0 for those
         done."""
-        steps = []
-        done = False
+        steps, done, vocab = [], False, self.spec.decoder.vocab
         while not done:
             live = self._buffer("live")[: int(self._buffer("state")[2])].cpu()
             rows = (live[:, None] * beams + torch.arange(beams)).flatten()  # of the step to come
             if not len(rows):
                 break  # the host may hear of the end later than the device
             done = self._engine.step(1)
-            logits, lse = self._buffer("logits")[: len(rows)], self._buffer("lse")[: len(rows)]
-            every = torch.zeros(batch * beams, logits.shape[1])
-            every[rows] = scores(logits.float(), lse).cpu()
+            logits, lse = self._buffer("logits")[: len(rows), :vocab], self._buffer("lse")
+            every = torch.zeros(batch * beams, vocab)
+            every[rows] = scores(logits.float(), lse[: len(rows)]).cpu()
             steps.append(every)
         return steps
 

@@ -9,13 +9,18 @@ import pytest
 import torch
 
 from decoding import batching
-from decoding.batching import prompt_rows, source_rows, split
+from decoding.batching import Rows, prompt_rows, source_rows, split
 
 PAD = 9
 
 
 def prompts(ids: Any, mask: Any = None, pad: int | None = PAD, eos: tuple[int, ...] = (3,)) -> Any:
     return prompt_rows(ids, mask, 10, pad=pad, eos=eos)
+
+
+def counting(rows: Rows) -> list[list[bool]]:
+    mask = torch.ones_like(rows.ids, dtype=torch.bool) if rows.mask is None else rows.mask
+    return mask.tolist()
 
 
 def test_packing_drops_masked_tokens_and_keeps_their_places() -> None:
@@ -32,15 +37,15 @@ def test_packing_drops_masked_tokens_and_keeps_their_places() -> None:
 
 def test_lists_may_be_ragged() -> None:
     source = source_rows([[4, 5, 6], [7]], None, 10)
-    assert source.mask.tolist() == [[True, True, True], [True, False, False]]
+    assert counting(source) == [[True, True, True], [True, False, False]]
     prompt = prompts([[4, 5, 6], [7]])
     assert prompt.ids.tolist() == [[4, 5, 6], [PAD, PAD, 7]]
-    assert prompt.mask.tolist() == [[True, True, True], [False, False, True]]
+    assert counting(prompt) == [[True, True, True], [False, False, True]]
     # a pad that is an EOS counts as a token where it is given, not where it fills up
     prompt = prompts([[PAD, 5, 6], [7]], eos=(PAD,))
-    assert prompt.mask.tolist() == [[True, True, True], [False, False, True]]
+    assert counting(prompt) == [[True, True, True], [False, False, True]]
     masked = prompts([[4, 5, 6], [7, 8]], [[0, 1, 1], [1, 1]])
-    assert masked.mask.tolist() == [[False, True, True], [False, True, True]]
+    assert counting(masked) == [[False, True, True], [False, True, True]]
     with pytest.raises(ValueError, match="pad_token_id"):
         prompts([[4, 5], [7]], pad=None, eos=())
 
@@ -49,7 +54,7 @@ def test_lists_may_be_ragged() -> None:
 def test_kinds_of_arrays(convert: Any) -> None:
     rows = source_rows(convert([[4, 5], [6, 7]]), convert([[1, 1], [1, 0]]), 10)
     assert rows.ids.tolist() == [[4, 5], [6, 7]] and rows.ids.dtype == torch.int64
-    assert rows.mask.tolist() == [[True, True], [True, False]]
+    assert counting(rows) == [[True, True], [True, False]]
 
 
 @pytest.mark.parametrize(
@@ -65,8 +70,8 @@ def test_kinds_of_arrays(convert: Any) -> None:
 def test_a_missing_mask_of_a_prompt_is_inferred(
     pad: int | None, eos: tuple[int, ...], expected: list[bool]
 ) -> None:
-    assert prompts([[PAD, 4]], pad=pad, eos=eos).mask.tolist() == [expected]
-    assert source_rows([[PAD, 4]], None, 10).mask.tolist() == [[True, True]]
+    assert counting(prompts([[PAD, 4]], pad=pad, eos=eos)) == [expected]
+    assert counting(source_rows([[PAD, 4]], None, 10)) == [[True, True]]
 
 
 @pytest.mark.parametrize(

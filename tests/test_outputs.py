@@ -36,7 +36,7 @@ def found(tokens: list[list[list[int]]]) -> Results:
     """Results with these tokens; scores 10 * sentence + row, and row b * K + k for each token."""
     batch, beams = len(tokens), len(tokens[0])
     longest = max(len(row) for rows in tokens for row in rows)
-    results = Results.empty(batch, beams, longest, steps=[])
+    results = Results.empty(batch, beams, longest, fill=9)
     for b, rows in enumerate(tokens):
         for k, row in enumerate(rows):
             results.tokens[b, k, : len(row)] = torch.tensor(row)
@@ -49,22 +49,21 @@ def found(tokens: list[list[list[int]]]) -> Results:
 def test_parts_are_put_back_in_order() -> None:
     first = (torch.tensor([2, 0]), found([[[5, 6], [5]], [[3], [3]]]))
     second = (torch.tensor([1]), found([[[4, 4, 4], [4, 7, 7, 7]]]))
-    whole = outputs.joined([first, second], returned=1)
-    assert whole.lengths.tolist() == [[1], [3], [2]]  # the second row, of 4, is not wanted
-    assert whole.scores.tolist() == [[30], [40], [50]]
+    parts = [first, second]
+    assert outputs.longest(parts, 1) == 3  # the second row, of 4, is not wanted
+    assert outputs.sequences_scores(parts, 1).tolist() == [30, 40, 50]
     prompt = torch.tensor([[1, 2], [1, 3], [1, 4]])
-    assert outputs.sequences(whole, prompt, 9).tolist() == [
-        [1, 2, 3, 9, 9],
-        [1, 3, 4, 4, 4],
-        [1, 4, 5, 6, 9],
+    sequences = outputs.sequences(parts, 1, 3, prompt)
+    assert sequences.tolist() == [[1, 2, 3, 9, 9], [1, 3, 4, 4, 4], [1, 4, 5, 6, 9]]
+    assert sequences.dtype == torch.int64
+    rows = outputs.beam_indices(parts, 1, 2, 3)
+    assert rows.tolist() == [[0, -1, -1], [2, 2, 2], [4, 4, -1]] and rows.dtype == torch.int32
+    assert outputs.beam_indices(parts, 2, 2, 4)[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert outputs.sequences(parts, 2, 4, prompt).shape == (6, 6)
+    assert outputs.sequences([second], 2, 4, prompt[1:2]).tolist() == [
+        [1, 3, 4, 4, 4, 9],
+        [1, 3, 4, 7, 7, 7],
     ]
-    rows = outputs.parents([first, second], returned=1, rows=2, longest=3)
-    rows = outputs.filled(rows, whole.lengths, -1)
-    assert rows.tolist() == [[0, -1, -1], [2, 2, 2], [4, 4, -1]]
-    both = outputs.joined([first, second], returned=2)
-    rows = outputs.parents([first, second], returned=2, rows=2, longest=4)
-    assert rows[..., 0].flatten().tolist() == [0, 1, 2, 3, 4, 5]
-    assert outputs.sequences(both, prompt, 9).shape == (6, 6)
 
 
 @pytest.mark.parametrize("name", ["marian", "gpt2"])
