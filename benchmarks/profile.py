@@ -19,21 +19,25 @@ IDLE = "(nothing runs)"
 def print_profile(
     directory: Path, model: str, workload: Workload, settings: Settings, shapes: Sequence[Shape]
 ) -> None:
-    """A table for each shape."""
+    """A table for each shape: kernels, then what the host asks of CUDA."""
     engine = Ours(directory, workload, settings)
     for shape in shapes:
         engine.prepare(random_ids(workload, shape.batch), shape)
         step = 1e6 * timed(engine) / STEPS
-        kernels = profiled(engine)
+        kernels, host = profiled(engine)
         total = sum(sum(durations) for durations in kernels.values())
         print(f"{model} {shape} {settings.dtype}: {step:.1f} us a step, {engine.nodes} nodes")
         print("   share  us/step  us each  in a call  kernel")
         for name, durations in sorted(kernels.items(), key=lambda item: -sum(item[1])):
-            print(
-                f"  {sum(durations) / total:6.1%} {sum(durations) / CALLS / STEPS:8.2f} "
-                f"{sum(durations) / len(durations):8.2f} {len(durations) / CALLS:10.1f}  {name}"
-            )
+            print(f"  {sum(durations) / total:6.1%} {line(durations)}  {name}")
+        for name, durations in sorted(host.items(), key=lambda item: -sum(item[1]))[:5]:
+            print(f"    host {line(durations)}  {name}")
         print(flush=True)
+
+
+def line(durations: Sequence[float]) -> str:
+    step, each = sum(durations) / CALLS / STEPS, sum(durations) / len(durations)
+    return f"{step:8.2f} {each:8.2f} {len(durations) / CALLS:10.1f}"
 
 
 def timed(engine: Ours) -> float:
@@ -46,8 +50,9 @@ def timed(engine: Ours) -> float:
     return sorted(found[1:])[CALLS]
 
 
-def profiled(engine: Ours) -> dict[str, list[float]]:
-    """Microseconds that every kernel and copy of CALLS calls adds, by name.
+def profiled(engine: Ours) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Of CALLS calls, by name: microseconds that every kernel and copy adds, and that the host
+    spends in CUDA.
 
     Kernels overlap where one starts early and waits for the one before it: what a kernel adds is
     the time from that one's end to its own.
@@ -59,16 +64,20 @@ def profiled(engine: Ours) -> dict[str, list[float]]:
         for _ in range(CALLS):
             engine.generate()
         torch.cuda.synchronize()
-    events: Any = [event for event in trace.events() if "CUDA" in str(event.device_type)]
+    host: dict[str, list[float]] = defaultdict(list)
     added: dict[str, list[float]] = defaultdict(list)
     before = None
+    events: Any = trace.events()
     for event in sorted(events, key=lambda event: event.time_range.end):
         begin, end = event.time_range.start, event.time_range.end
+        if "CUDA" not in str(event.device_type):
+            host[event.name].append(end - begin)
+            continue
         if before is not None and begin > before:
             added[IDLE].append(begin - before)
         added[shortened(event.name)].append(end - max(begin, before or begin))
         before = end
-    return dict(added)
+    return dict(added), dict(host)
 
 
 def shortened(name: str) -> str:
