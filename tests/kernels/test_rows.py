@@ -1,10 +1,11 @@
-"""gather_live and accept_tokens against a few lines of Python."""
+"""gather_live, reset_slots and accept_tokens against a few lines of Python."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from decoding import _C
 from decoding._C import kernels
+from tests.conftest import Place
 
 
 def ints(*values: int) -> Tensor:
@@ -23,27 +25,42 @@ def ints(*values: int) -> Tensor:
     threads=st.sampled_from([1, 2, 3]),
     beams=st.integers(1, 4),
     done=st.lists(st.booleans(), min_size=1, max_size=7),
-    steps=st.integers(0, 5),
+    number=st.integers(1, 5),
     data=st.data(),
 )
 def test_gather_live(
-    isa: str, threads: int, beams: int, done: list[bool], steps: int, data: st.DataObject
+    isa: str, threads: int, beams: int, done: list[bool], number: int, data: st.DataObject
 ) -> None:
     sentences = len(done)
     live = data.draw(st.lists(st.integers(0, sentences - 1), unique=True).map(sorted))
-    first, last = torch.arange(sentences) * 10, torch.arange(sentences * beams) + 100
-    items = torch.arange(sentences) + 50
-    listed = ints(*live)
-    count, ids, at, random_row = kernels.gather_live(
-        ints(*done), first.int(), last.int(), items.int(), listed,
-        steps=steps, isa=isa, threads=threads,
-    )  # fmt: skip
+    first, items = torch.arange(sentences) * 10, torch.arange(sentences) + 50
+    tokens = torch.full((5, sentences * beams), -7, dtype=torch.int32)
+    tokens[number - 1] = torch.arange(sentences * beams) + 100
+    listed = torch.zeros(sentences, dtype=torch.int32)
+    listed[: len(live)] = ints(*live)
+    now = ints(number, 30, len(live))
+    ids, at, random_row = kernels.gather_live(
+        now, ints(*done), first.int(), tokens, items.int(), listed, isa=isa, threads=threads
+    )
     kept = [sentence for sentence in live if not done[sentence]]
     slots = [sentence * beams + beam for sentence in kept for beam in range(beams)]
-    assert listed[:count].tolist() == kept
+    assert now.tolist() == [number + 1, 31, len(kept)]
+    assert listed[: len(kept)].tolist() == kept
     assert ids[: len(slots)].tolist() == [100 + slot for slot in slots]
-    assert at[: len(slots)].tolist() == [10 * (slot // beams) + steps for slot in slots]
+    assert at[: len(slots)].tolist() == [10 * (slot // beams) + number for slot in slots]
     assert random_row[: len(slots)].tolist() == [50 * beams + slot for slot in slots]
+
+
+@pytest.mark.parametrize(("beams", "prefix"), [(1, 0), (1, 3), (4, 0), (4, 2), (3, 7)])
+def test_reset_slots(place: Place, beams: int, prefix: int) -> None:
+    if place.dtype != torch.float32:
+        pytest.skip("integers alone")
+    rows, history = 5 * beams, 7
+    slots = torch.full((2, rows, history), -7, dtype=torch.int32, device=place.device)
+    kernels.reset_slots(slots, beams=beams, prefix=prefix, isa=place.isa, threads=3)
+    row = torch.arange(rows)[:, None].expand(rows, history).clone()
+    row[:, :prefix] = row[:, :prefix] // beams * beams
+    assert (slots.cpu() == row).all()
 
 
 class Accepted:
