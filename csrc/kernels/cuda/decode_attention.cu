@@ -22,14 +22,14 @@ namespace {
 constexpr int kSplitRows = 256;  // rows of keys that are worth a block of their own
 
 // The part of the work that is this block's.
-// Grid: heads times chunks of `beams` beams, sentences, splits. What it reads is read before the
+// Grid: heads, sentences, splits times chunks of `beams` beams. What it reads is read before the
 // previous kernel has ended.
 template <int beams>
 struct Share {
   bool exists;
   int head, beam, count;  // beams [beam, beam + count) of the sentence
   int sentence;           // its id
-  int chunk, split, splits;
+  int chunk, chunks, split, splits;
   int shared_start, shared_length;  // of the sentence
   int own_length;                   // positions of the history, without the newest
   int table;                        // of the slots
@@ -46,58 +46,69 @@ struct Share {
     const int id = p.live[blockIdx.y];
     const bool alive = static_cast<int>(blockIdx.y) < now.live_count;
     sentence = alive ? id : 0;
-    head = blockIdx.x % p.heads;
-    chunk = blockIdx.x / p.heads;
+    head = blockIdx.x;
+    chunks = (p.beams + beams - 1) / beams;
+    chunk = blockIdx.z % chunks;
+    split = blockIdx.z / chunks;
     beam = chunk * beams;
     count = min(beams, p.beams - beam);
     shared_start = p.shared_k == nullptr ? 0 : p.shared_offsets[sentence];
     shared_length = p.shared_k == nullptr ? 0 : p.shared_offsets[sentence + 1] - shared_start;
     own_length = p.k == nullptr ? 0 : now.position;
     table = now.number % 2;
-    split = blockIdx.z;
     const int wanted = (shared_length + own_length * beams) / kSplitRows;
-    splits = max(1, min(static_cast<int>(gridDim.z), wanted));
+    splits = max(1, min(static_cast<int>(gridDim.z) / chunks, wanted));
     exists = alive && split < splits;
   }
 };
 
-// Where the keys and values of a share lie.
+// Where the keys and values of a share lie, and which of them are this warp's. Warps take turns at
+// whole tiles, so that a short history leaves the last ones out.
 template <typename T, typename S, int beams>
 struct History {
-  const T *shared_k, *shared_v;  // of the sentence and head
-  const T *self_k, *self_v;      // of the head in slot 0
-  const int32_t* slots;          // [beams, target], from the first beam on
-  int dim, target, count;
-  uint32_t row_size, slot_size;                      // in units of width elements
+  static constexpr int kGroups = kWarp / S::lanes;          // of a warp
+  static constexpr int kShared = kTileRows * kGroups;       // positions in a tile that is shared
+  static constexpr int kOwn = kTileRows / beams * kGroups;  // positions in one that is not
+
+  const DecodeAttentionParams<T>& p;
+  // Where the first row lies, and how large one is, in units of width elements: in the shared keys
+  // and values, in those of the head in slot 0. slots_first: of the first beam, in the table.
+  uint32_t shared_first, self_first, slots_first, row_size, slot_size;
+  int count;                                         // of beams
   int shared_begin, shared_end, own_begin, own_end;  // positions
-  int shared_tiles, tiles;
+  int warp, warps;
+  int shared_tiles, tiles;  // the warp's
+  int active;               // warps that there is work for
 
   __device__ History(const DecodeAttentionParams<T>& p, const Share<beams>& share)
-      : dim(p.head_dim), target(p.target), count(share.count) {
-    const int64_t head = share.head;
-    const int64_t shared = (head * p.shared_capacity + share.shared_start) * dim;
-    shared_k = p.shared_k + shared;
-    shared_v = p.shared_v + shared;
-    self_k = p.self_k + head * target * dim;
-    self_v = p.self_v + head * target * dim;
-    row_size = dim / S::width;
-    slot_size = p.heads * target * row_size;
-    const int64_t slot = static_cast<int64_t>(share.sentence) * p.beams + share.beam;
-    slots = p.slots + (static_cast<int64_t>(share.table) * p.total_slots + slot) * target;
-    const int split = share.split, splits = share.splits, step = kTileRows * groups();
-    shared_begin = share.shared_length * split / splits;
-    shared_end = share.shared_length * (split + 1) / splits;
-    own_begin = share.own_length * split / splits;
-    own_end = share.own_length * (split + 1) / splits;
-    shared_tiles = (shared_end - shared_begin + step - 1) / step;
-    tiles = shared_tiles + ((own_end - own_begin) * beams + step - 1) / step;
+      : p(p), row_size(p.head_dim / S::width), count(share.count) {
+    shared_first = (share.head * p.shared_capacity + share.shared_start) * row_size;
+    self_first = share.head * p.target * row_size;
+    slot_size = p.heads * p.target * row_size;
+    slots_first = (share.table * p.total_slots + share.sentence * p.beams + share.beam) * p.target;
+    shared_begin = own_begin = 0;
+    shared_end = share.shared_length;
+    own_end = share.own_length;
+    if (share.splits > 1) {  // seldom, and divisions take long
+      const int split = share.split, splits = share.splits;
+      shared_begin = share.shared_length * split / splits;
+      shared_end = share.shared_length * (split + 1) / splits;
+      own_begin = share.own_length * split / splits;
+      own_end = share.own_length * (split + 1) / splits;
+    }
+    warp = threadIdx.x / kWarp;
+    warps = blockDim.x / kWarp;  // a power of two
+    const int shared_of_all = (shared_end - shared_begin + kShared - 1) / kShared;
+    const int own_of_all = (own_end - own_begin + kOwn - 1) / kOwn;
+    const int shift = 31 - __clz(warps);
+    shared_tiles = (shared_of_all + warps - 1 - warp) >> shift;
+    tiles = shared_tiles + ((own_of_all + warps - 1 - warp) >> shift);
+    active = min(warps, max(max(shared_of_all, own_of_all), (count * S::lanes + 31) / 32));
   }
 
-  __device__ static int groups() { return blockDim.x / S::lanes; }
-  __device__ static int group() { return threadIdx.x / S::lanes; }
+  __device__ static int group() { return threadIdx.x % kWarp / S::lanes; }
 
-  // Asks for the i-th tile, and says which of its rows there are, a bit for each. Neighbouring
-  // groups read neighbouring positions.
+  // Asks for the i-th tile, and says which of its rows there are, a bit for each.
   __device__ __forceinline__ uint32_t request(Ring<T, S>& ring, int i) const {
     if (i < shared_tiles) return request_shared(ring, i);
     return i < tiles ? request_own(ring, i) : 0;
@@ -107,9 +118,10 @@ struct History {
     uint32_t rows = 0;
 #pragma unroll
     for (int r = 0; r < kTileRows; ++r) {
-      const int position = shared_begin + (i * kTileRows + r) * groups() + group();
+      const int position = shared_position(i, r * kGroups + group());
       const bool valid = position < shared_end;
-      ring.request(i, r, shared_k, shared_v, position * row_size, dim, valid);
+      ring.request(i, r, p.shared_k, p.shared_v, shared_first + position * row_size, p.head_dim,
+                   valid);
       rows |= static_cast<uint32_t>(valid) << r;
     }
     return rows;
@@ -118,28 +130,27 @@ struct History {
   // Row r belongs to beam r % beams.
   __device__ __forceinline__ uint32_t request_own(Ring<T, S>& ring, int i) const {
     uint32_t rows = 0, holders[kTileRows];
-    const int first = own_begin + (i - shared_tiles) * (kTileRows / beams) * groups() + group();
+    const int first = own_begin + ((i - shared_tiles) * warps + warp) * kOwn + group();
 #pragma unroll
     for (int r = 0; r < kTileRows; ++r) {
-      const int position = first + r / beams * groups();
+      const int position = first + r / beams * kGroups;
       const bool valid = position < own_end && r % beams < count;
-      holders[r] = load_number(slots + r % beams * target + position, valid);
+      holders[r] = load_number(p.slots + slots_first + r % beams * p.target + position, valid);
       rows |= static_cast<uint32_t>(valid) << r;
     }
 #pragma unroll
     for (int r = 0; r < kTileRows; ++r) {
-      const int position = first + r / beams * groups();
-      ring.request(i, r, self_k, self_v, holders[r] * slot_size + position * row_size, dim,
+      const int position = first + r / beams * kGroups;
+      ring.request(i, r, p.self_k, p.self_v,
+                   self_first + holders[r] * slot_size + position * row_size, p.head_dim,
                    (rows >> r & 1) != 0);
     }
     return rows;
   }
 
-  // Of row j of tile i seen as a matrix (Ring).
+  // The j-th position of shared tile i.
   __device__ __forceinline__ int shared_position(int i, int j) const {
-    constexpr int kGroups = kWarp / S::lanes;
-    const int first = threadIdx.x / kWarp * kGroups;
-    return shared_begin + (i * kTileRows + j / kGroups) * groups() + first + j % kGroups;
+    return shared_begin + (i * warps + warp) * kShared + j;
   }
 };
 
@@ -182,7 +193,7 @@ __device__ __forceinline__ void open(const DecodeAttentionParams<T>& p, const Sh
   for (int e = 0; e < S::elements; ++e) own.sum[e] = newest.v[e];
   const int beam = parts == nullptr ? group : group % static_cast<int>(kWarp / S::lanes);
   if (parts != nullptr && beam < share.count) {
-    own.template absorb<1>(parts + beam * (dim + 2), 1, 0, dim);
+    own.absorb(parts + beam * (dim + 2), dim);
   }
 #pragma unroll
   for (int b = 0; b < beams; ++b) {
@@ -223,11 +234,10 @@ __device__ __forceinline__ void close(const DecodeAttentionParams<T>& p, const S
     for_held([&](Beam<T, S>& state, int b) {
       state.store(partial + (share.split * p.beams + b) * size, dim);
     });
-    const int chunks = gridDim.x / p.heads;
-    if (!last_to_arrive(p.tickets + pair * chunks + share.chunk, share.splits)) return;
+    if (!last_to_arrive(p.tickets + pair * share.chunks + share.chunk, share.splits)) return;
     for_held([&](Beam<T, S>& state, int b) {
       state = {};
-      state.template absorb<kSplits>(partial + b * size, share.splits, p.beams * size, dim);
+      state.absorb(partial + b * size, share.splits, p.beams * size, dim);
     });
   }
   for_held([&](Beam<T, S>& state, int b) {
@@ -271,6 +281,11 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, S::width > 1 && S::lanes < 3
     return;
   }
   const History<T, S, beams> history(p, share);
+  const int warp = history.warp, dim = p.head_dim, size = dim + 2;
+  if (warp >= history.active) {
+    wait_for_previous();
+    return;
+  }
   Ring<T, S> ring(memory);
   constexpr int kAhead = Ring<T, S>::kTiles;
 #pragma unroll 1
@@ -278,8 +293,6 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, S::width > 1 && S::lanes < 3
   wait_for_previous();
   let_next_start();
 
-  const int warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
-  const int dim = p.head_dim, size = dim + 2;
   float* parts = reinterpret_cast<float*>(memory) + blockDim.x * (Ring<T, S>::kBytes / 4);
   float* part = parts + warp * beams * size;        // [beams, size], the warp's
   const bool alone = !kTogether || p.k != nullptr;  // whether there are tiles for each beam alone
@@ -324,13 +337,11 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, S::width > 1 && S::lanes < 3
   __syncthreads();
   if (warp > 0) return;
   const int own = alone ? 1 : 0;  // the first warp's part is in its states
-  if (own < warps) {
 #pragma unroll
-    for (int j = 0; j < merged.kHeld; ++j) {
-      if (!alone) states[j] = {};
-      states[j].template absorb<kMaxWarps>(parts + (own * beams + merged.first + j) * size,
-                                           warps - own, beams * size, dim);
-    }
+  for (int j = 0; j < merged.kHeld; ++j) {
+    if (!alone) states[j] = {};
+    states[j].absorb(parts + (own * beams + merged.first + j) * size, history.active - own,
+                     beams * size, dim);
   }
   close(p, share, merged, states);
 }
@@ -358,7 +369,7 @@ void start(Stream& stream, const DecodeAttentionParams<T>& p) {
     const int64_t room = 2 * multiprocessors / blocks;
     splits = std::clamp<int64_t>(std::min(longest / kSplitRows, room), 1, kSplits);
   }
-  launch(stream, decode_attention_kernel<T, S, beams>, dim3(p.heads * chunks, p.sentences, splits),
+  launch(stream, decode_attention_kernel<T, S, beams>, dim3(p.heads, p.sentences, chunks * splits),
          warps * kWarp, shared(warps), p);
 }
 

@@ -207,34 +207,28 @@ struct Beam {
   // A part: sum [dim], maximum, total.
   __device__ __forceinline__ void store(float* part, int dim) const {
 #pragma unroll
-    for (int e = 0; e < S::elements; ++e) {
-      if (element(e) < dim) part[element(e)] = sum[e];
+    for (int e = 0; e < S::elements; e += kTwo) {
+      if (element(e) >= dim) continue;
+      if constexpr (kTwo == 2) {
+        *reinterpret_cast<float2*>(part + element(e)) = {sum[e], sum[e + 1]};
+      } else {
+        part[element(e)] = sum[e];
+      }
     }
     if (element(0) > 0) return;
     part[dim] = maximum;
     part[dim + 1] = total;
   }
 
-  // Adds `count` parts, `stride` floats apart; there are at most `most`.
-  template <int most>
+  __device__ __forceinline__ void absorb(const float* part, int dim) {
+    absorb_some<1>(part, 1, 0, dim);
+  }
+  // `count` parts, `stride` floats apart.
   __device__ __forceinline__ void absorb(const float* parts, int count, int stride, int dim) {
-    float weights[most], top = maximum;
-#pragma unroll
-    for (int i = 0; i < most; ++i) {
-      weights[i] = i < count ? parts[i * stride + dim] : kNoScore;
-      top = fmaxf(top, weights[i]);
-    }
-    rescale(top);
-#pragma unroll
-    for (int i = 0; i < most; ++i) {
-      const float* part = parts + i * stride;
-      const float weight = exponential<T>(weights[i] - reference(top));
-      total = fmaf(weight, i < count ? part[dim + 1] : 0.0f, total);
-#pragma unroll
-      for (int e = 0; e < S::elements; ++e) {
-        const bool there = i < count && element(e) < dim;
-        sum[e] = fmaf(weight, there ? part[element(e)] : 0.0f, sum[e]);
-      }
+    constexpr int kAtOnce = 4;
+#pragma unroll 1
+    for (int i = 0; i < count; i += kAtOnce) {
+      absorb_some<kAtOnce>(parts + i * stride, count - i, stride, dim);
     }
   }
 
@@ -253,7 +247,39 @@ struct Beam {
   }
 
  private:
+  static constexpr int kTwo = S::width > 1 ? 2 : 1;  // elements that are stored together
+
   __device__ static int element(int e) { return S::at(e / S::width) + e % S::width; }
+
+  // The first `most` of `count` parts.
+  template <int most>
+  __device__ __forceinline__ void absorb_some(const float* parts, int count, int stride, int dim) {
+    float weights[most], top = maximum;
+#pragma unroll
+    for (int i = 0; i < most; ++i) {
+      weights[i] = i < count ? parts[i * stride + dim] : kNoScore;
+      top = fmaxf(top, weights[i]);
+    }
+    rescale(top);
+#pragma unroll
+    for (int i = 0; i < most; ++i) {
+      const float* part = parts + i * stride;
+      const float weight = exponential<T>(weights[i] - reference(top));
+      total = fmaf(weight, i < count ? part[dim + 1] : 0.0f, total);
+#pragma unroll
+      for (int e = 0; e < S::elements; e += kTwo) {
+        const bool there = i < count && element(e) < dim;
+        if constexpr (kTwo == 2) {
+          const float2 pair =
+              there ? *reinterpret_cast<const float2*>(part + element(e)) : make_float2(0.0f, 0.0f);
+          sum[e] = fmaf(weight, pair.x, sum[e]);
+          sum[e + 1] = fmaf(weight, pair.y, sum[e + 1]);
+        } else {
+          sum[e] = fmaf(weight, there ? part[element(e)] : 0.0f, sum[e]);
+        }
+      }
+    }
+  }
 };
 
 // The beams of a warp after its groups have merged: each group has some of them to itself.

@@ -75,7 +75,7 @@ class SharedSoftmax {
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
       const int d = n * 8 + column();
-      if (d < dim) part[d] = sums_[n][0], part[d + 1] = sums_[n][1];
+      if (d < dim) *reinterpret_cast<float2*>(part + d) = {sums_[n][0], sums_[n][1]};
     }
     if (column() > 0) return;
     part[dim] = maximum_;
