@@ -334,7 +334,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, S::width > 1 && S::lanes < 3
       }
     }
   }
-  __syncthreads();
+  synchronize(history.active);
   if (warp > 0) return;
   const int own = alone ? 1 : 0;  // the first warp's part is in its states
 #pragma unroll

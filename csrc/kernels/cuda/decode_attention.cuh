@@ -341,6 +341,11 @@ struct Merged {
   }
 };
 
+// A barrier for the first `warps` warps of the block, the only ones that come here.
+__device__ __forceinline__ void synchronize(int warps) {
+  asm volatile("barrier.sync 1, %0;" ::"r"(warps * static_cast<int>(kWarp)) : "memory");
+}
+
 // Whether this warp is the last of `count`, one of each block, to get here; it then sees what the
 // others wrote before.
 __device__ inline bool last_to_arrive(int32_t* ticket, int count) {
