@@ -29,12 +29,12 @@ namespace {
 constexpr int kRows = 16;   // of a block
 constexpr int kChunk = 32;  // inputs that a warp multiplies at a time, 8 in a lane
 
-template <int kTiles_, int kWarps_, int kChunks_, bool kLoops_ = false>
+template <bool kNorm_, int kTiles_, int kWarps_, int kChunks_, bool kLoops_ = false>
 struct Shape {
   static constexpr int kTiles = kTiles_, kWarps = kWarps_, kChunks = kChunks_;
+  static constexpr bool kNorm = kNorm_;
   // Whether a block may go on to further outputs, which needs registers for their weights.
   static constexpr bool kLoops = kLoops_;
-  static constexpr bool kNorms = kChunks <= 4;  // with a norm, more would not fit registers
   static constexpr int kThreads = kWarps * kWarp, kOutputs = 8 * kTiles;
   // At a time on a multiprocessor: room for the next kernel's blocks to come in early.
   static constexpr int kBlocks = (kTiles <= 2 && kChunks <= 2 ? 768 : 512) / kThreads;
@@ -55,7 +55,7 @@ struct Shared {
     float gamma[S::kInputs], beta[S::kInputs];  // zeros behind the end
   } norm;                                       // last: without a norm, it takes no place
 
-  static size_t bytes(bool norm) { return norm ? sizeof(Shared) : offsetof(Shared, norm); }
+  static constexpr size_t bytes() { return S::kNorm ? sizeof(Shared) : offsetof(Shared, norm); }
 };
 
 // Where a lane stands, and which chunks of K are its own: [0, chunks) from k on.
@@ -286,8 +286,9 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) direct_kernel(const L
   int output = blockIdx.y * S::kOutputs;
   Weights<T, S> weights;
   weights.request(p, lane, output);
-  const bool norm = S::kNorms && p.norm.gamma != nullptr;
-  if (norm) request_scales<S::kThreads>(shared.norm.gamma, p.norm, S::kInputs, inputs);
+  if constexpr (S::kNorm) {
+    request_scales<S::kThreads>(shared.norm.gamma, p.norm, S::kInputs, inputs);
+  }
   const float part = 1.0f / inputs;
   Rows<T, S> x(p, lane);
   Outputs<T, S> outputs(p);
@@ -295,7 +296,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) direct_kernel(const L
   let_next_start();
 
   x.load(lane);
-  if (norm) {
+  if constexpr (S::kNorm) {
     x.load_first(lane);
     if (outputs.rows > 8) {
       norm_rows<2>(x, lane, part, p.norm.eps, shared);
@@ -316,64 +317,86 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) direct_kernel(const L
     weights = coming;
     output = next;
   }
-  if (norm) x.store(p.normed, lane, inputs);
+  if constexpr (S::kNorm) x.store(p.normed, lane, inputs);
 }
 
 template <typename T>
 struct Variant {
   int outputs, threads, blocks, inputs;
-  bool norms, loops;
+  bool loops;
+  size_t shared;
   void (*kernel)(LinearParams<T>);
-  size_t (*shared)(bool norm);
 };
 
-template <typename T, typename S>
+template <typename T, bool kNorm, int kTiles, int kWarps, int kChunks, bool kLoops = false>
 constexpr Variant<T> make_variant() {
+  using S = Shape<kNorm, kTiles, kWarps, kChunks, kLoops>;
   return {.outputs = S::kOutputs,
           .threads = S::kThreads,
           .blocks = S::kBlocks,
           .inputs = S::kInputs,
-          .norms = S::kNorms,
           .loops = S::kLoops,
-          .kernel = direct_kernel<T, S>,
-          .shared = Shared<S>::bytes};
+          .shared = Shared<S>::bytes(),
+          .kernel = direct_kernel<T, S>};
 }
 
 template <typename T>
-constexpr Variant<T> kVariants[] = {
+constexpr Variant<T> kPlain[] = {
     // K <= 512
-    make_variant<T, Shape<1, 8, 2>>(),
-    make_variant<T, Shape<2, 8, 2>>(),
-    make_variant<T, Shape<4, 8, 2>>(),
-    make_variant<T, Shape<4, 8, 2, true>>(),
+    make_variant<T, false, 1, 8, 2>(),
+    make_variant<T, false, 2, 8, 2>(),
+    make_variant<T, false, 4, 8, 2>(),
+    make_variant<T, false, 4, 8, 2, true>(),
     // K <= 768
-    make_variant<T, Shape<1, 8, 3>>(),
-    make_variant<T, Shape<2, 8, 3>>(),
-    make_variant<T, Shape<4, 8, 3>>(),
+    make_variant<T, false, 1, 8, 3>(),
+    make_variant<T, false, 2, 8, 3>(),
+    make_variant<T, false, 4, 8, 3>(),
     // K <= 1024
-    make_variant<T, Shape<1, 8, 4>>(),
-    make_variant<T, Shape<2, 8, 4>>(),
-    make_variant<T, Shape<4, 16, 2>>(),
-    make_variant<T, Shape<4, 16, 2, true>>(),
+    make_variant<T, false, 1, 8, 4>(),
+    make_variant<T, false, 2, 8, 4>(),
+    make_variant<T, false, 4, 8, 4>(),
+    make_variant<T, false, 4, 16, 2, true>(),
     // K <= 2048
-    make_variant<T, Shape<1, 16, 4>>(),
-    make_variant<T, Shape<2, 16, 4>>(),
+    make_variant<T, false, 1, 16, 4>(),
+    make_variant<T, false, 2, 16, 4>(),
     // K <= 4096
-    make_variant<T, Shape<1, 16, 8>>(),
+    make_variant<T, false, 1, 16, 8>(),
+};
+
+// A norm needs registers of its own.
+template <typename T>
+constexpr Variant<T> kNormed[] = {
+    // K <= 512
+    make_variant<T, true, 1, 8, 2>(),
+    make_variant<T, true, 2, 8, 2>(),
+    make_variant<T, true, 4, 8, 2>(),
+    make_variant<T, true, 4, 8, 2, true>(),
+    // K <= 768
+    make_variant<T, true, 1, 8, 3>(),
+    make_variant<T, true, 2, 8, 3>(),
+    make_variant<T, true, 4, 8, 3>(),
+    // K <= 1024
+    make_variant<T, true, 2, 8, 4>(),
+    make_variant<T, true, 4, 16, 2>(),
+    make_variant<T, true, 4, 16, 2, true>(),
+    // K <= 2048
+    make_variant<T, true, 1, 16, 4>(),
+    make_variant<T, true, 2, 16, 4>(),
 };
 
 // The nth variant that suits p; null behind the last. Those that hold more than twice the inputs
 // would leave warps without work, except the smallest.
 template <typename T>
 const Variant<T>* find_variant(const LinearParams<T>& p, int n) {
-  constexpr int kSmallest = kVariants<T>[0].inputs;
-  for (const Variant<T>& variant : kVariants<T>) {
-    const bool suits = p.weight.inputs <= variant.inputs &&
-                       (variant.inputs == kSmallest || variant.inputs < 2 * p.weight.inputs) &&
-                       (variant.norms || p.norm.gamma == nullptr);
-    if (suits && n-- == 0) return &variant;
-  }
-  return nullptr;
+  const int inputs = p.weight.inputs;
+  const auto find = [&](const auto& variants) -> const Variant<T>* {
+    for (const Variant<T>& variant : variants) {
+      const bool wasteful = variant.inputs >= 2 * inputs && variant.inputs > variants[0].inputs;
+      if (inputs <= variant.inputs && !wasteful && n-- == 0) return &variant;
+    }
+    return nullptr;
+  };
+  return p.norm.gamma != nullptr ? find(kNormed<T>) : find(kPlain<T>);
 }
 
 }  // namespace
@@ -397,7 +420,7 @@ void direct_linear(Stream& stream, const LinearParams<T>& p, int n) {
   }
   // Blocks with the same weights are neighbours, so that memory is asked only once.
   launch(stream, variant.kernel, dim3(row_blocks, (tiles + rounds - 1) / rounds),
-         dim3(variant.threads), variant.shared(p.norm.gamma != nullptr), p);
+         dim3(variant.threads), variant.shared, p);
 }
 
 #define INSTANTIATE(T)                                                 \

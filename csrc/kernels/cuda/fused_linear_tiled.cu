@@ -333,6 +333,8 @@ constexpr Variant<T> kVariants[] = {
     make_variant<T, Shape<64, 64, 2, 2, 2, 5>>(),
     make_variant<T, Shape<128, 64, 2, 2, 2, 4>>(),
     make_variant<T, Shape<128, 128, 2, 4, 1, 3>>(),
+    make_variant<T, Shape<128, 64, 2, 1, 2, 4>>(),
+    make_variant<T, Shape<128, 128, 2, 2, 1, 3>>(),
     make_variant<T, Shape<32, 32, 2, 1, 4, 6, 4>>(),
     make_variant<T, Shape<64, 32, 2, 1, 4, 6, 4>>(),
     make_variant<T, Shape<64, 64, 2, 2, 2, 5, 4>>(),
