@@ -29,7 +29,7 @@ struct Ranks {
 };
 
 // length^a, in double precision and then rounded, as Python and torch do.
-__device__ __forceinline__ float penalty(const SelectRules& rules, int length) {
+static __device__ __noinline__ float penalty(const SelectRules& rules, int length) {
   return static_cast<float>(pow(static_cast<double>(length), rules.length_penalty));
 }
 
@@ -37,18 +37,23 @@ __device__ __forceinline__ float penalty(const SelectRules& rules, int length) {
 // the id is beam * V + token. False where the sentence's logits were not finite.
 template <typename T>
 __device__ bool merge(const SelectParams<T>& p, int i, int first_slot, Queue queue) {
-  const int count = p.beams * p.m;
   bool finite = true;
-  for (int c = threadIdx.x; c < count; c += kThreads) {
-    const int beam = c / p.m, row = i * p.beams + beam;
-    const int2 best = __ldcg(reinterpret_cast<const int2*>(p.best + int64_t{row} * p.m + c % p.m));
+#pragma unroll 1
+  for (int beam = warp_id(); beam < p.beams; beam += kWarps) {
+    const int row = i * p.beams + beam;
     const float lse = __ldcg(p.lse + row), sum = p.sums[first_slot + beam];
+    const int2* best = reinterpret_cast<const int2*>(p.best + int64_t{row} * p.m);
+#pragma unroll 1
+    for (int c = lane_id(); c < p.m; c += 32) {
+      const int2 token = __ldcg(best + c);
+      const float score = sum + (__int_as_float(token.x) - lse);
+      const int at = beam * p.m + c;
+      queue.keys[at] = token.y < 0 ? static_cast<Key>(at) : key_of(score, beam * p.vocab + token.y);
+    }
     finite &= static_cast<bool>(isfinite(lse));
-    const float score = sum + (__int_as_float(best.x) - lse);
-    queue.keys[c] = best.y < 0 ? static_cast<Key>(c) : key_of(score, beam * p.vocab + best.y);
   }
   if (!__syncthreads_and(finite)) return false;
-  sort(queue, count);
+  sort(queue, p.beams * p.m);
   return true;
 }
 
@@ -65,6 +70,7 @@ __device__ Counts choose(const SelectParams<T>& p, const Call& call, int step, i
   if (warp_id() == 0) {
     const unsigned before = (1u << lane_id()) - 1;
     Counts counts = {0, 0};
+#pragma unroll 1
     for (int base = 0; base < p.m && counts.alive < p.beams; base += 32) {
       const int c = base + lane_id();
       const Key key = c < p.m ? queue.keys[c] : 0;
@@ -95,8 +101,8 @@ __device__ Counts choose(const SelectParams<T>& p, const Call& call, int step, i
 
 // Merges the rows that end into the finished list: before those that they beat, behind their
 // equals; the K best stay. Returns how many there are then; `ranks.finished` is the list.
-__device__ __forceinline__ int finish(Hypothesis* list, int count, int ended, int beams,
-                                      Ranks ranks) {
+static __device__ __noinline__ int finish(Hypothesis* list, int count, int ended, int beams,
+                                          Ranks ranks) {
   for (int r = threadIdx.x; r < count; r += kThreads) ranks.finished[r] = list[r];
   __syncthreads();
   for (int r = threadIdx.x; r < count + ended; r += kThreads) {
@@ -122,6 +128,7 @@ template <typename T>
 __device__ void extend(const SelectParams<T>& p, StepState now, int first_slot, int alive,
                        const Heir* heirs) {
   const int64_t at = int64_t{now.number - 1} * p.total_slots + first_slot;
+#pragma unroll 1
   for (int beam = threadIdx.x; beam < p.beams; beam += kThreads) {
     const Heir heir = heirs[beam < alive ? beam : 0];
     p.tokens[at + beam] = heir.token;
@@ -132,10 +139,12 @@ __device__ void extend(const SelectParams<T>& p, StepState now, int first_slot, 
   const int32_t* from = p.slots + now.number % 2 * table;
   int32_t* to = p.slots + (now.number + 1) % 2 * table + int64_t{first_slot} * p.history;
   // Each warp takes some of the beams, and asks for several positions before it stores the first.
+#pragma unroll 1
   for (int beam = warp_id(); beam < p.beams; beam += kWarps) {
     const int parent = heirs[beam < alive ? beam : 0].parent;
     const int32_t* old = from + int64_t{parent} * p.history;
     int32_t* history = to + int64_t{beam} * p.history;
+#pragma unroll 1
     for (int base = lane_id(); base < now.position; base += 32 * kAhead) {
       int32_t some[kAhead];
 #pragma unroll
@@ -179,6 +188,7 @@ __device__ void beam_step(const SelectParams<T>& p, const Call& call, StepState 
   }
   __syncthreads();
   if (done) {
+#pragma unroll 1
     for (int r = finished + threadIdx.x; r < p.beams; r += kThreads) {
       list[r] = {kFillIn, kFillIn, 0, first_slot, 0};
     }

@@ -1,6 +1,10 @@
 // What the threads of one block work out together, and how blocks find out who is last.
 //
 // Sums have one order, fixed by the number of threads: the same numbers give the same bits.
+//
+// A selection runs through much code once a step, and most of its time would go by while
+// instructions come from memory. So what is used more than once is not inlined, and loops stay
+// loops.
 #pragma once
 
 #include <cstdint>
@@ -16,24 +20,26 @@ __device__ __forceinline__ int lane_id() { return threadIdx.x % 32; }
 __device__ __forceinline__ int warp_id() { return threadIdx.x / 32; }
 
 // NaN is passed over. Every thread gets the result.
-__device__ __forceinline__ float block_max(float x) {
+static __device__ __noinline__ float block_max(float x) {
   __shared__ float parts[kWarps];
   x = warp_max(x);
   __syncthreads();  // what the last call left has been read
   if (lane_id() == 0) parts[warp_id()] = x;
   __syncthreads();
   x = parts[0];
+#pragma unroll 1
   for (int w = 1; w < kWarps; ++w) x = fmaxf(x, parts[w]);
   return x;
 }
 
-__device__ __forceinline__ float block_sum(float x) {
+static __device__ __noinline__ float block_sum(float x) {
   __shared__ float parts[kWarps];
   x = warp_sum(x);
   __syncthreads();
   if (lane_id() == 0) parts[warp_id()] = x;
   __syncthreads();
   x = parts[0];
+#pragma unroll 1
   for (int w = 1; w < kWarps; ++w) x += parts[w];
   return x;
 }
@@ -45,12 +51,13 @@ __device__ __forceinline__ uint32_t block_min(uint32_t x) {
   if (lane_id() == 0) parts[warp_id()] = x;
   __syncthreads();
   x = parts[0];
+#pragma unroll 1
   for (int w = 1; w < kWarps; ++w) x = min(x, parts[w]);
   return x;
 }
 
 // The sum over the threads before this one; `total` is that over all.
-__device__ __forceinline__ double block_prefix(double x, double& total) {
+static __device__ __noinline__ double block_prefix(double x, double& total) {
   __shared__ double parts[kWarps];
   double through = x;
 #pragma unroll
@@ -63,6 +70,7 @@ __device__ __forceinline__ double block_prefix(double x, double& total) {
   __syncthreads();
   double before = 0.0;
   total = 0.0;
+#pragma unroll 1
   for (int w = 0; w < kWarps; ++w) {
     if (w == warp_id()) before = total;
     total += parts[w];
@@ -80,6 +88,7 @@ __device__ __forceinline__ int block_rank(bool yes, int& total) {
   __syncthreads();
   int before = 0;
   total = 0;
+#pragma unroll 1
   for (int w = 0; w < kWarps; ++w) {
     if (w < warp_id()) before += parts[w];
     total += parts[w];
@@ -89,7 +98,7 @@ __device__ __forceinline__ int block_rank(bool yes, int& total) {
 
 // True in the block that is the last of `count` to arrive: it sees what the others wrote and leaves
 // the ticket 0.
-__device__ __forceinline__ bool last_to_arrive(int32_t* ticket, int count) {
+static __device__ __noinline__ bool last_to_arrive(int32_t* ticket, int count) {
   __shared__ bool last;
   __syncthreads();
   if (count == 1) return true;

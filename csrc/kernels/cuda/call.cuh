@@ -24,6 +24,7 @@ class Call {
   __device__ bool ends(const int32_t* eos, int step, int token) const {
     if (step == rules.max_new) return true;
     const int32_t* ids = rules.eos_count <= kFew ? eos_ : eos;
+#pragma unroll 1
     for (int e = 0; e < rules.eos_count; ++e) {
       if (ids[e] == token) return true;
     }

@@ -43,14 +43,14 @@ struct Queue {
 
 // Best first; all keys differ. Few are ranked by comparing each with all, many go through Batcher's
 // bitonic network.
-__device__ __forceinline__ void sort(Queue queue, int count) {
+static __device__ __noinline__ void sort(Queue queue, int count) {
   Key* keys = queue.keys;
   const int i = threadIdx.x;
   if (count <= kThreads) {
     const Key mine = i < count ? keys[i] : 0;
     int rank = 0;
     if (i < count) {
-#pragma unroll 4
+#pragma unroll 2
       for (int j = 0; j < count; ++j) rank += keys[j] > mine;
     }
     __syncthreads();
@@ -60,10 +60,12 @@ __device__ __forceinline__ void sort(Queue queue, int count) {
   }
   int padded = 2 * kThreads;
   while (padded < count) padded *= 2;
+#pragma unroll 1
   for (int at = count + i; at < padded; at += kThreads) keys[at] = 0;
   __syncthreads();
   for (int size = 2; size <= padded; size *= 2) {
     for (int stride = size / 2; stride > 0; stride /= 2) {
+#pragma unroll 1
       for (int pair = i; pair < padded / 2; pair += kThreads) {
         const int left = 2 * pair - (pair & (stride - 1));
         const Key a = keys[left], b = keys[left + stride];

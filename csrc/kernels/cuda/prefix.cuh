@@ -60,9 +60,11 @@ __device__ __forceinline__ int crossing(int each, WeightOf&& weight, Goal&& goal
   }
   const int begin = threadIdx.x * each, end = begin + each;
   double mine = 0.0, total;
+#pragma unroll 1
   for (int i = begin; i < end; ++i) mine += weight(i);
   double sum = before + block_prefix(mine, total);
   const double wanted = goal(total), start = sum;
+#pragma unroll 1
   for (int i = begin; i < end; ++i) {
     const double more = weight(i);
     sum += more;
@@ -76,6 +78,7 @@ __device__ __forceinline__ int crossing(int each, WeightOf&& weight, Goal&& goal
   const int at = reached < INT_MAX ? reached : last;
   if (begin <= at && at < end) {
     sum = start;
+#pragma unroll 1
     for (int i = begin; i < at; ++i) sum += weight(i);
     preceding = sum;
   }
@@ -90,6 +93,7 @@ class Bins {
   __device__ explicit Bins(Queue queue)
       : low_(reinterpret_cast<uint32_t*>(queue.keys)), high_(low_ + kBins) {
     __syncthreads();
+#pragma unroll 1
     for (int i = threadIdx.x; i < 2 * kBins; i += kThreads) low_[i] = 0;
     __syncthreads();
   }
@@ -138,7 +142,7 @@ struct Ruler {
 // Queues what lies between two keys, both included; returns how much that is, which may be more
 // than the queue holds.
 template <typename T>
-__device__ __forceinline__ int collect(const Row<T>& row, Key from, Key to, Queue queue) {
+__device__ __noinline__ int collect(Row<T> row, Key from, Key to, Queue queue) {
   __shared__ int count;
   __syncthreads();
   if (threadIdx.x == 0) count = 0;
@@ -163,7 +167,7 @@ __device__ __forceinline__ int end_of_queue(const Weight& weight, Queue queue, i
 
 // The last key of the prefix, among the values that reach `floor`.
 template <typename T, typename Weight>
-__device__ Key end_of_prefix(const Row<T>& row, const Weight& weight, float floor, Queue queue) {
+__device__ __noinline__ Key end_of_prefix(Row<T> row, Weight weight, float floor, Queue queue) {
   double before = 0.0, wanted;
   Key from, to;
   {

@@ -15,6 +15,7 @@ __device__ void accept_tokens(const SelectParams<T>& p, const Call& call, int st
   if (threadIdx.x == 0) fault = 0;
   __syncthreads();
   bool open = false;
+#pragma unroll 1
   for (int beam = threadIdx.x; beam < p.beams; beam += kThreads) {
     const int row = i * p.beams + beam, slot = sentence * p.beams + beam;
     int32_t* token = p.tokens + int64_t{step - 1} * p.total_slots + slot;
@@ -59,6 +60,7 @@ struct Waiting {
 template <typename T>
 __device__ void list_rows(const SelectParams<T>& p, const Waiting& waiting, int number, int place) {
   const int32_t* last = p.tokens + int64_t{number - 1} * p.total_slots + waiting.sentence * p.beams;
+#pragma unroll 1
   for (int begin = 0; begin < p.beams; begin += kAhead) {
     int32_t tokens[kAhead];
 #pragma unroll
@@ -81,6 +83,7 @@ __device__ void list_rows(const SelectParams<T>& p, const Waiting& waiting, int 
 template <typename T>
 __device__ void gather_live(const SelectParams<T>& p, StepState now, Waiting waiting) {
   int kept = 0;
+#pragma unroll 1
   for (int base = 0; base < now.live_count; base += kThreads) {
     const int i = base + threadIdx.x;
     if (base > 0) waiting = Waiting(p, i, now.live_count);

@@ -11,6 +11,7 @@ namespace decoding::cuda::selection {
 // with group -1 where there is none.
 template <typename F>
 __device__ __forceinline__ void for_groups_of(const int32_t* ids, int count, F&& f) {
+#pragma unroll 1
   for (int base = 0; base < count; base += kGroupsAtOnce) {
     const int i = base + threadIdx.x / kLanes;
     f(i < count ? ids[i] / kGroup : -1);
@@ -18,7 +19,8 @@ __device__ __forceinline__ void for_groups_of(const int32_t* ids, int count, F&&
 }
 
 template <typename T>
-__device__ void write(const Row<T>& row, const int32_t* ids, int count, float value) {
+__device__ __noinline__ void write(Row<T> row, const int32_t* ids, int count, float value) {
+#pragma unroll 1
   for (int i = threadIdx.x; i < count; i += kThreads) row.logits[ids[i]] = from_float<T>(value);
   __syncthreads();
   for_groups_of(ids, count, [&](int group) {
@@ -36,7 +38,7 @@ __device__ void write(const Row<T>& row, const int32_t* ids, int count, float va
 
 // Groups without forced tokens keep their logits: with a maximum of -inf nobody reads them again.
 template <typename T>
-__device__ void force(const Row<T>& row, const int32_t* ids, int count) {
+__device__ __noinline__ void force(Row<T> row, const int32_t* ids, int count) {
   for (int g = threadIdx.x; g < row.groups; g += kThreads) {
     row.group_max[g] = -INFINITY;
     row.group_sum[g] = 0.0f;
@@ -54,7 +56,7 @@ __device__ void force(const Row<T>& row, const int32_t* ids, int count) {
 // lse: of the raw row. Returns what it is after the rules.
 template <typename T>
 __device__ float apply_rules(const SelectParams<T>& p, const SelectRules& rules, int step,
-                             const Row<T>& row, float lse) {
+                             Row<T> row, float lse) {
   if (rules.banned_count > 0) write(row, p.banned, rules.banned_count, -INFINITY);
   if (step <= rules.min_new && rules.eos_count > 0) {
     write(row, p.eos, rules.eos_count, -INFINITY);

@@ -83,8 +83,7 @@ __device__ __forceinline__ Candidate decide(Queue queue, int count, const Dice& 
 
 // Queues the finalists among the tokens whose keys reach `last`; returns how many there are.
 template <typename T>
-__device__ int find_finalists(const Row<T>& row, Key last, float peak, const Dice& dice,
-                              Queue queue) {
+__device__ int find_finalists(Row<T> row, Key last, float peak, const Dice& dice, Queue queue) {
   __shared__ int count;
   __shared__ uint32_t best;  // order of the highest score so far
   __syncthreads();
@@ -160,7 +159,7 @@ __device__ __forceinline__ Kept keep_queued(Queue queue, int count, int k, const
 }
 
 template <typename T>
-__device__ Kept keep(const Row<T>& row, int k, const Mass& mass, Queue queue) {
+__device__ Kept keep(Row<T> row, int k, const Mass& mass, Queue queue) {
   const bool limited = 0 < k && k < row.vocab;
   float floor = -FLT_MAX;
   if (limited) {
@@ -177,7 +176,7 @@ __device__ Kept keep(const Row<T>& row, int k, const Mass& mass, Queue queue) {
 
 // random_row: the row word of the counter.
 template <typename T>
-__device__ Candidate draw(const Row<T>& row, const SelectRules& rules, int step, int random_row,
+__device__ Candidate draw(Row<T> row, const SelectRules& rules, int step, int random_row,
                           Queue queue) {
   const float peak = largest(row.group_max, row.groups);
   if (peak == -INFINITY) return {-INFINITY, -1};

@@ -40,16 +40,14 @@ struct Columns {
     return group * kGroup + (i / kWidth * kLanes + lane) * kWidth + i % kWidth;
   }
 
-  // -inf from `end` on. row: on 16 bytes.
+  // -inf from `end` on. row: on 16 bytes, as is the next one.
   __device__ __forceinline__ void load(const T* row, int end, int group) {
 #pragma unroll
     for (int p = 0; p < kPieces; ++p) {
       const int begin = column(group, p * kWidth);
-      if (begin + kWidth > end) {
-        pieces[p] = cut_off(row, begin, end);
-      } else {
-        pieces[p] = *reinterpret_cast<const uint4*>(row + begin);
-      }
+      pieces[p] = make_uint4(0, 0, 0, 0);
+      if (begin < end) pieces[p] = *reinterpret_cast<const uint4*>(row + begin);
+      if (begin + kWidth > end) pieces[p] = cut_off(pieces[p], begin, end);
     }
   }
 
@@ -70,17 +68,18 @@ struct Columns {
   uint4 pieces[kPieces];
 
  private:
-  __device__ __forceinline__ static uint4 cut_off(const T* row, int begin, int end) {
-    uint32_t words[4];
+  // The columns from `end` on become -inf.
+  __device__ __forceinline__ static uint4 cut_off(uint4 piece, int begin, int end) {
+    uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
 #pragma unroll
-    for (int w = 0; w < 4; ++w) {
+    for (int i = 0; i < kWidth; ++i) {
+      uint32_t& word = words[i * static_cast<int>(sizeof(T)) / 4];
+      if (begin + i < end) continue;
       if constexpr (sizeof(T) == 4) {
-        words[w] = __float_as_uint(begin + w < end ? row[begin + w] : -INFINITY);
+        word = __float_as_uint(-INFINITY);
       } else {
-        const T none = from_float<T>(-INFINITY);
-        const int at = begin + 2 * w;
-        words[w] = bits_of(at < end ? row[at] : none) | bits_of(at + 1 < end ? row[at + 1] : none)
-                                                            << 16;
+        const uint32_t none = bits_of(from_float<T>(-INFINITY));
+        word = i % 2 ? (word & 0xFFFFu) | none << 16 : (word & 0xFFFF0000u) | none;
       }
     }
     return make_uint4(words[0], words[1], words[2], words[3]);
@@ -108,6 +107,7 @@ template <typename T>
 __device__ __forceinline__ void scan(Columns<T> next, const T* row, int vocab, int begin, int end,
                                      float* group_max, float* group_sum) {
   int group = begin + threadIdx.x / kLanes;
+#pragma unroll 1
   for (int base = begin; base < end; base += kGroupsAtOnce, group += kGroupsAtOnce) {
     const Columns<T> x = next;
     const int after = group + kGroupsAtOnce;
@@ -122,13 +122,15 @@ __device__ __forceinline__ void scan(Columns<T> next, const T* row, int vocab, i
 }
 
 // Each thread adds every kThreads-th group; then the threads are added up.
-__device__ __forceinline__ float log_sum_exp(const float* group_max, const float* group_sum,
-                                             int groups) {
+static __device__ __noinline__ float log_sum_exp(const float* group_max, const float* group_sum,
+                                                 int groups) {
   float peak = -INFINITY;
+#pragma unroll 1
   for (int g = threadIdx.x; g < groups; g += kThreads) peak = fmaxf(peak, group_max[g]);
   peak = block_max(peak);
   if (peak == -INFINITY) peak = 0.0f;
   float sum = 0.0f;
+#pragma unroll 1
   for (int g = threadIdx.x; g < groups; g += kThreads) {
     sum += group_sum[g] * __expf(group_max[g] - peak);
   }
@@ -136,22 +138,34 @@ __device__ __forceinline__ float log_sum_exp(const float* group_max, const float
 }
 
 // Calls visitor(value, id) for every element that reaches `low`, a finite number, reading only the
-// groups that hold some.
+// groups that hold some. A warp takes a group at a time, and asks for its next one before it looks
+// at the elements.
 template <typename T, typename Visitor>
 __device__ __forceinline__ void visit(const Row<T>& row, float low, Visitor&& visitor) {
-  const int team = lane_id() / kLanes;
-  for (int base = 32 * warp_id(); base < row.groups; base += kThreads) {
-    const int mine = base + lane_id();
-    const unsigned reaching =
-        __ballot_sync(kAllLanes, mine < row.groups && row.group_max[mine] >= low);
-    // Of 32 groups, each team takes eight.
-    for (unsigned mask = reaching >> kLanes * team & 0xFF; mask != 0; mask &= mask - 1) {
-      const int group = base + kLanes * team + __ffs(mask) - 1;
-      Columns<T> x;
-      x.load(row.logits, row.vocab, group);
+  using Four = Vector<T, kGroup / 32>;
+#pragma unroll 1
+  for (int base = warp_id(); base < row.groups; base += kThreads) {
+    const int mine = base + kWarps * lane_id();
+    unsigned reaching = __ballot_sync(kAllLanes, mine < row.groups && row.group_max[mine] >= low);
+    const auto take = [&](int& id) {
+      id = (base + kWarps * (__ffs(reaching) - 1)) * kGroup + 4 * lane_id();
+      reaching &= reaching - 1;
+      // The last vector may begin within the row and end behind it, where there is room.
+      return id < row.vocab ? Four::load(row.logits + id) : Four{};
+    };
+    int id, next_id = 0;
+    Four next{};
+    bool more = reaching != 0;
+    if (more) next = take(next_id);
+#pragma unroll 1
+    while (more) {
+      const Four four = next;
+      id = next_id;
+      more = reaching != 0;
+      if (more) next = take(next_id);
 #pragma unroll
-      for (int i = 0; i < kColumns; ++i) {
-        if (x[i] >= low) visitor(x[i], Columns<T>::column(group, i));
+      for (int i = 0; i < 4; ++i) {
+        if (four[i] >= low && id + i < row.vocab) visitor(four[i], id + i);
       }
     }
   }

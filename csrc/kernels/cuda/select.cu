@@ -40,6 +40,7 @@ struct Shape {
 // Copies what several blocks found out about a row's groups.
 template <typename T>
 __device__ void take_groups(const Row<T>& row, const float* group_max, const float* group_sum) {
+#pragma unroll 1
   for (int begin = threadIdx.x; begin < row.groups; begin += kThreads * kAhead) {
     float max[kAhead], sum[kAhead];
 #pragma unroll
@@ -71,6 +72,7 @@ __device__ void finish_row(const SelectParams<T>& p, const Call& call, int step,
     if (threadIdx.x == 0) *best = drawn;
   } else {
     const int count = find_best(row, p.m, queue);
+#pragma unroll 1
     for (int i = threadIdx.x; i < p.m; i += kThreads) {
       best[i] = i < count ? Candidate{value_of(queue.keys[i]), id_of(queue.keys[i])}
                           : Candidate{-INFINITY, -1};
@@ -78,7 +80,8 @@ __device__ void finish_row(const SelectParams<T>& p, const Call& call, int step,
   }
 }
 
-// grid: (blocks that share a row, rows). Rows of sentences that are done have nothing to do.
+// grid: (blocks that share a row, beams, sentences). Rows of sentences that are done have nothing
+// to do.
 template <SearchKind kind, typename T>
 __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || sizeof(T) == 4 ? 3 : 4)
     select_kernel(const SelectParams<T> p, const Shape shape) {
@@ -89,7 +92,7 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
   let_next_start();
 
   // Everything that can be asked for at once is, also where the row turns out to be none.
-  const int index = blockIdx.y, i = index / p.beams, splits = gridDim.x;
+  const int i = blockIdx.z, index = i * p.beams + blockIdx.y, splits = gridDim.x;
   const StepState now = *p.now;
   const int sentence = p.live[i];
   T* logits = p.logits + int64_t{index} * p.stride;
@@ -99,7 +102,7 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
   Columns<T> first;
   first.load(logits, group < end ? p.vocab : 0, group);
   if (index == 0 && blockIdx.x == 0 && threadIdx.x == 0) *p.seen = now;
-  if (index >= now.live_count * p.beams) return;
+  if (i >= now.live_count) return;
   call.take(asked);
 
   auto* group_max = reinterpret_cast<float*>(memory);
@@ -140,8 +143,8 @@ void launch_select(cuda::Stream& stream, const SelectParams<T>& p) {
   const int wanted = std::clamp(4 * stream.device().multiprocessors / rows, 1, 16);
   const int splits = std::clamp(shape.groups / kGroupsAtOnce, 1, wanted);
   const int beams = kind == SearchKind::beam ? p.beams : 0;
-  launch(stream, select_kernel<kind, T>, dim3(splits, rows), dim3(kThreads), shape.bytes(beams), p,
-         shape);
+  launch(stream, select_kernel<kind, T>, dim3(splits, p.beams, p.sentences), dim3(kThreads),
+         shape.bytes(beams), p, shape);
 }
 
 }  // namespace

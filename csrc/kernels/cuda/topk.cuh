@@ -9,8 +9,9 @@ namespace decoding::cuda::selection {
 
 constexpr Key kBestKey = ~Key{0};
 
-__device__ __forceinline__ float largest(const float* group_max, int groups) {
+static __device__ __noinline__ float largest(const float* group_max, int groups) {
   float x = -INFINITY;
+#pragma unroll 1
   for (int g = threadIdx.x; g < groups; g += kThreads) x = fmaxf(x, group_max[g]);
   return block_max(x);
 }
@@ -23,18 +24,21 @@ __device__ __forceinline__ float bound_of_best(const float* group_max, int group
   if (k == 1) return fmaxf(-FLT_MAX, largest(group_max, groups));
   auto* orders = reinterpret_cast<uint32_t*>(queue.keys);
   const int count = min(groups, max(kThreads / 2, 2 * k)), padded = (count + 3) / 4 * 4;
+#pragma unroll 1
   for (int i = threadIdx.x; i < padded; i += kThreads) {
     float x = -INFINITY;
+#pragma unroll 1
     for (int g = i; g < groups && i < count; g += count) x = fmaxf(x, group_max[g]);
     orders[i] = i < count ? order_of(x) : 0;
   }
   __syncthreads();
   // The k-th largest is the smallest that fewer than k exceed.
   uint32_t kth = 0xFFFFFFFFu;
+#pragma unroll 1
   for (int i = threadIdx.x; i < count; i += kThreads) {
     const uint32_t mine = orders[i];
     int above = 0;
-#pragma unroll 4
+#pragma unroll 2
     for (int j = 0; j < padded; j += 4) {
       const uint4 four = *reinterpret_cast<const uint4*>(orders + j);
       above += (four.x > mine) + (four.y > mine) + (four.z > mine) + (four.w > mine);
@@ -46,7 +50,7 @@ __device__ __forceinline__ float bound_of_best(const float* group_max, int group
 
 // Leaves the k best at the queue's head; returns how many there are, as far as they are finite.
 template <typename T>
-__device__ int find_best(const Row<T>& row, int k, Queue queue) {
+__device__ int find_best(Row<T> row, int k, Queue queue) {
   const float bound = bound_of_best(row.group_max, row.groups, k, queue);
   int count = collect(row, first_key(bound), kBestKey, queue);
   if (count > queue.capacity) {  // there are more equals than the queue holds
