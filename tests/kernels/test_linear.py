@@ -197,7 +197,7 @@ def test_tuned_equals_torch(
     monkeypatch.setenv("DECODING_CACHE", str(tmp_path))
     place = Place("cuda", dtype)
     outputs = 331 if rows == 40 else 336
-    x, weight = at(place, random(rows, 256)), at(place, random(outputs, 256, seed=1) / 16)
+    x, weight = at(place, random(rows, 64)), at(place, random(outputs, 64, seed=1) / 8)
     bias, residual = bias_at(place, outputs), at(place, random(rows, outputs, seed=3))
     for arguments in (
         (x, weight, None, None, "none"),

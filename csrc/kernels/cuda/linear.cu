@@ -120,7 +120,7 @@ int stride_of(const LinearParams<T>& p) {
   return p.stride == 0 ? p.weight.outputs : p.stride;
 }
 
-// As cuBLASLt sees p, which has its norm behind it.
+// As cuBLASLt sees p.
 template <typename T>
 Product product_of(const Matmul& matmul, const LinearParams<T>& p) {
   const bool whole = is_whole(matmul, p);
@@ -155,6 +155,28 @@ void through_cublaslt(Stream& stream, const LinearParams<T>& p,
                      .activation = p.activation});
 }
 
+// Some of the outputs of p.
+template <typename T>
+LinearParams<T> outputs_of(const LinearParams<T>& p, int first, int count) {
+  LinearParams<T> part = p;
+  part.weight.data = static_cast<const T*>(p.weight.data) + int64_t(first) * p.weight.inputs;
+  part.weight.outputs = count;
+  if (p.bias != nullptr) part.bias = p.bias + first;
+  part.y = p.y + first;
+  part.stride = stride_of(p);
+  return part;
+}
+
+// How many outputs of p cuBLASLt computes. Without a multiple of 8 it leaves the fast kernels;
+// where rows of y lie apart for their sake (an odd vocabulary), the last few outputs are ours.
+template <typename T>
+int outputs_in_cublaslt(const Device& device, const LinearParams<T>& p) {
+  const int outputs = p.weight.outputs, even = outputs / 8 * 8;
+  const bool splits = even > 0 && even < outputs && stride_of(p) % 8 == 0;
+  return splits && fused_linear_variants(device, outputs_of(p, even, outputs - even)) > 0 ? even
+                                                                                          : outputs;
+}
+
 // What is left of p behind its norm.
 template <typename T>
 LinearParams<T> without_norm(const LinearParams<T>& p) {
@@ -172,8 +194,11 @@ void run(Stream& stream, const LinearParams<T>& p, const Way& way) {
     layer_norm<T>(
         stream, {.x = p.x, .norm = p.norm, .y = p.normed, .rows = p.rows, .cols = p.weight.inputs});
   }
-  if (way.variant >= 0) return fused_linear(stream, without_norm(p), way.variant);
-  through_cublaslt(stream, without_norm(p), way.algorithm);
+  const LinearParams<T> rest = without_norm(p);
+  if (way.variant >= 0) return fused_linear(stream, rest, way.variant);
+  const int outputs = p.weight.outputs, most = outputs_in_cublaslt(stream.device(), rest);
+  through_cublaslt(stream, outputs_of(rest, 0, most), way.algorithm);
+  if (most < outputs) fused_linear(stream, outputs_of(rest, most, outputs - most), 0);
 }
 
 // The kernels of our own that compute p.
@@ -204,6 +229,15 @@ ProductKey key_of(const Matmul& matmul, const LinearParams<T>& p) {
           .rows = rows_bucket(p.rows)};
 }
 
+// The algorithms that cuBLASLt proposes for its share of p.
+template <typename T>
+std::vector<cublaslt::Algorithm> proposals(Stream& stream, const LinearParams<T>& p, int most) {
+  const LinearParams<T> rest = without_norm(p);
+  const int outputs = outputs_in_cublaslt(stream.device(), rest);
+  const Matmul& matmul = stream.matmul();
+  return matmul.algorithms(product_of(matmul, outputs_of(rest, 0, outputs)), most);
+}
+
 // Whether a way that another product of this key took can compute p: our own kernels ask for
 // alignment.
 template <typename T>
@@ -219,7 +253,7 @@ Way choose(Stream& stream, const LinearParams<T>& p) {
   const Tuned* known = matmul.tuning().find(key);
   if (known != nullptr && suits(stream.device(), p, known->way)) return known->way;
   if (p.rows <= kFewRows && fused_linear_variants(stream.device(), p) > 0) return {.variant = 0};
-  const auto algorithms = matmul.algorithms(product_of(matmul, p), 1);
+  const auto algorithms = proposals(stream, p, 1);
   CHECK(!algorithms.empty(), "cuBLASLt has no algorithm for [", p.rows, ", ", key.inputs, "] x [",
         key.outputs, ", ", key.inputs, "]^T");
   const Way way{.algorithm = algorithms.front()};
@@ -238,8 +272,7 @@ void make_narrow_bias(Stream& stream, const float* bias, int outputs) {
 template <typename T>
 std::vector<Way> all_ways(Stream& stream, const LinearParams<T>& p) {
   std::vector<Way> ways;
-  const Matmul& matmul = stream.matmul();
-  for (const auto& algorithm : matmul.algorithms(product_of(matmul, p), kAlgorithms<T>)) {
+  for (const auto& algorithm : proposals(stream, p, kAlgorithms<T>)) {
     ways.push_back({.algorithm = algorithm});
   }
   if (p.rows <= kMostOwnRows) {
