@@ -147,7 +147,7 @@ __device__ __noinline__ int collect(Row<T> row, Key from, Key to, Queue queue) {
   __syncthreads();
   if (threadIdx.x == 0) count = 0;
   __syncthreads();
-  visit(row, value_of(from), [&](float value, int id) {
+  visit<2>(row, value_of(from), [&](float value, int id) {
     const Key key = key_of(value, id);
     if (key < from || key > to) return;
     const int at = atomicAdd(&count, 1);
@@ -174,7 +174,7 @@ __device__ __noinline__ Key end_of_prefix(Row<T> row, Weight weight, float floor
     const float width = kReach / kBins * weight.temperature;
     const Ruler ruler = {weight.peak, width, 1.0f / width};
     Bins bins(queue);
-    visit(row, floor, [&](float value, int) {
+    visit<4>(row, floor, [&](float value, int) {
       const int bin = ruler.bin(value);
       bins.add(bin, weight.part(value, ruler.top(bin)));
     });
@@ -195,7 +195,7 @@ __device__ __noinline__ Key end_of_prefix(Row<T> row, Weight weight, float floor
     const float top = value_of(to);
     const int shift = 64 - __clzll(to - from) - 11;
     Bins bins(queue);
-    visit(row, value_of(from), [&](float value, int id) {
+    visit<4>(row, value_of(from), [&](float value, int id) {
       const Key key = key_of(value, id);
       if (from <= key && key <= to) bins.add((to - key) >> shift, weight.part(value, top));
     });

@@ -138,34 +138,34 @@ static __device__ __noinline__ float log_sum_exp(const float* group_max, const f
 }
 
 // Calls visitor(value, id) for every element that reaches `low`, a finite number, reading only the
-// groups that hold some. A warp takes a group at a time, and asks for its next one before it looks
-// at the elements.
-template <typename T, typename Visitor>
+// groups that hold some. A warp takes `batch` groups at a time.
+template <int batch, typename T, typename Visitor>
 __device__ __forceinline__ void visit(const Row<T>& row, float low, Visitor&& visitor) {
   using Four = Vector<T, kGroup / 32>;
 #pragma unroll 1
   for (int base = warp_id(); base < row.groups; base += kThreads) {
     const int mine = base + kWarps * lane_id();
     unsigned reaching = __ballot_sync(kAllLanes, mine < row.groups && row.group_max[mine] >= low);
-    const auto take = [&](int& id) {
-      id = (base + kWarps * (__ffs(reaching) - 1)) * kGroup + 4 * lane_id();
-      reaching &= reaching - 1;
-      // The last vector may begin within the row and end behind it, where there is room.
-      return id < row.vocab ? Four::load(row.logits + id) : Four{};
-    };
-    int id, next_id = 0;
-    Four next{};
-    bool more = reaching != 0;
-    if (more) next = take(next_id);
 #pragma unroll 1
-    while (more) {
-      const Four four = next;
-      id = next_id;
-      more = reaching != 0;
-      if (more) next = take(next_id);
+    while (reaching != 0) {
+      Four four[batch];
+      int id[batch];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (four[i] >= low && id + i < row.vocab) visitor(four[i], id + i);
+      for (int j = 0; j < batch; ++j) {
+        id[j] = row.vocab;
+        if (reaching != 0) {
+          id[j] = (base + kWarps * (__ffs(reaching) - 1)) * kGroup + 4 * lane_id();
+          reaching &= reaching - 1;
+        }
+        // What begins within the row may end behind it, where there is room.
+        if (id[j] < row.vocab) four[j] = Four::load(row.logits + id[j]);
+      }
+#pragma unroll
+      for (int j = 0; j < batch; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if (id[j] + i < row.vocab && four[j][i] >= low) visitor(four[j][i], id[j] + i);
+        }
       }
     }
   }
