@@ -32,6 +32,13 @@ class Limits:
             if getattr(self, name) < least:
                 raise ValueError(f"Limits.{name} must be at least {least}: {getattr(self, name)}")
 
+    def cover(self, other: Limits) -> bool:
+        return all(getattr(self, name) >= getattr(other, name) for name in LEAST)
+
+    def joined(self, other: Limits) -> Limits:
+        """The least that covers both."""
+        return Limits(**{name: max(getattr(self, name), getattr(other, name)) for name in LEAST})
+
     @property
     def candidates(self) -> int:
         """Next tokens that a beam search considers for a row."""

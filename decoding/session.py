@@ -20,6 +20,7 @@ Search = _C.Greedy | _C.Sampling | _C.Beam
 Scores = Callable[[Tensor, Tensor], Tensor]  # of a step's logits and their log-sum-exp
 
 STEPS = 16  # between two looks at the outside world: Ctrl-C gets through within so many tokens
+SPARE = 4  # times what a call needs: so much is planned to serve other shapes of calls too
 SENTENCE = 64  # tokens; what memory_plan() speaks of before anything ran
 
 
@@ -204,19 +205,31 @@ class Session:
         return MemoryPlan(limits, tuple(buffers), size)
 
     def _reserve(self, needed: Limits) -> None:
-        """Makes sure that the engine is bound to memory for `needed`."""
+        """Makes sure that the engine is bound to memory for `needed`.
+
+        What is bound stays as long as it serves: with it a GPU's captured steps would go.
+        """
         if needed == self._reserved:
             return
-        if self.limits is None:
-            wanted = self._bucket(needed)
-            if wanted != self._bound and not self._fits(wanted):
-                wanted = needed
-        else:
+        if self.limits is not None:
             self._check(needed, self.limits)
             wanted = self.limits
+        elif self._bound is not None and self._bound.cover(needed):
+            wanted = self._bound
+        else:
+            wanted = self._grown(needed)
         if wanted != self._bound:
             self._bind(wanted)
         self._reserved = needed
+
+    def _grown(self, needed: Limits) -> Limits:
+        """A plan for `needed`, and for what is bound now where both together are not too much."""
+        alone = self._bucket(needed)
+        if self._bound is not None:
+            both = self._bound.joined(alone)
+            if self._fits(both) and self._plan(both).bytes <= SPARE * self._plan(alone).bytes:
+                return both
+        return alone if self._fits(alone) else needed
 
     def _bucket(self, needed: Limits) -> Limits:
         """`needed`, rounded up, but not beyond the model's own tables."""

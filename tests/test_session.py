@@ -109,6 +109,25 @@ def test_the_pool_grows_on_demand_and_never_shrinks(device: str) -> None:
     assert model._session._pool.data_ptr() == pool.data_ptr()
 
 
+def test_calls_of_alternating_shapes_share_a_plan(device: str) -> None:
+    model = load("gpt2", device, threads=1)
+    shapes = [(1, 9, 3), (6, 2, 2), (2, 4, 5)]  # batch, width, beams
+    found = [run(model, tokens(b, w), num_beams=k) for b, w, k in shapes]
+    bound, plan = model._session._bound, model.memory_plan()
+    assert plan.limits == Limits(batch=6, beams=5, prompt=12, target=8, eos=1)
+    for _ in range(2):
+        again = [run(model, tokens(b, w), num_beams=k) for b, w, k in shapes]
+        assert all(same(a, b, device) for a, b in zip(found, again, strict=True))
+        assert model._session._bound is bound
+
+
+def test_calls_that_have_little_in_common_do_not_share_a_plan() -> None:
+    model = load("gpt2", threads=1)
+    run(model, tokens(1, 2), max_new_tokens=46, num_beams=12)
+    run(model, tokens(60, 2), max_new_tokens=2, num_beams=2)
+    assert model.memory_plan().limits == Limits(batch=64, beams=2, prompt=2, target=2, eos=1)
+
+
 def test_explicit_limits_are_planned_once_and_hold(device: str) -> None:
     model = load("marian", device, limits=LIMITS, threads=1)
     plan, pool = model.memory_plan(), model._session._pool
