@@ -1,6 +1,7 @@
-// How long each of several ways to compute a product takes in a step: inside a graph, one right
-// after the other, with weights that come from memory and not from the L2 cache. Timing with warm
-// weights picks the wrong kernels.
+// How long each of several ways to compute a product takes in a step: inside a graph, with weights
+// that come from memory and not from the L2 cache, and behind a kernel that has just written x.
+// Warm weights pick the wrong kernels, and so do launches of one kernel right after the other, of
+// which each loads its weights while the one before still computes.
 #pragma once
 
 #include <functional>
@@ -28,8 +29,9 @@ class BesideCaptures {
 using Launch = std::function<void(cudaStream_t, const void* weight)>;
 
 // Microseconds of each, 0 where it threw; empty where there is no memory to time in. weight: the
-// `bytes` that every launch reads. Call it BesideCaptures.
+// `bytes` that every launch reads. write_x: runs before each; its own time does not count. Call it
+// BesideCaptures.
 std::vector<float> time_cold(const Device& device, const void* weight, size_t bytes,
-                             const std::vector<Launch>& launches);
+                             const Launch& write_x, const std::vector<Launch>& launches);
 
 }  // namespace decoding::cuda
