@@ -79,18 +79,15 @@ class Search:
             "fault": torch.zeros(count, dtype=torch.int32),
         }
         self.steps = {}
-        live = torch.arange(count, dtype=torch.int32)
-        last, first = torch.full((slots,), -5, dtype=torch.int32), torch.zeros(count).int()
-        for step in range(1, steps + 1):
-            alive, ids, _, _ = kernels.gather_live(
-                self.kept["done"], first, last, first, live,
-                steps=step - 1, isa=self.isa, threads=self.threads,
+        live, now = torch.arange(count, dtype=torch.int32), torch.tensor([1, 0, count]).int()
+        ids, first = torch.full((slots,), -5, dtype=torch.int32), torch.zeros(count).int()
+        while (alive := int(now[2])) > 0:
+            step = int(now[0])
+            self.step(step, live[:alive].clone(), ids[: alive * beams])
+            ids, _, _ = kernels.gather_live(
+                now, self.kept["done"], first, self.kept["tokens"], first, live,
+                isa=self.isa, threads=self.threads,
             )  # fmt: skip
-            live = live[:alive].clone()
-            if alive == 0:
-                break
-            self.step(step, live, ids[: alive * beams])
-            last = self.kept["tokens"][step - 1]
         assert bool(self.kept["done"].all())
         return [self.results(place) for place in range(count)]
 
