@@ -4,11 +4,11 @@
 //
 // A block computes kRows x kColumns of y. K goes in steps of 64, a line of 128 bytes for each row
 // of a tile; kStages steps are under way by cp.async, and those of W begin before the wait for the
-// kernel that writes x. In a line the 16-byte chunks are permuted by the row (chunk ^ row % 8), so
-// that ldmatrix finds eight rows in eight different bank groups. kSplits groups of warps share the
-// products of a step, so that a small tile has work for as many warps as hide each other's waits.
-// The sums go through shared memory once more, so that bias, residual and y are read and written in
-// 16 bytes.
+// kernel that writes x; the rest of W comes as near as the L2 cache meanwhile. In a line the
+// 16-byte chunks are permuted by the row (chunk ^ row % 8), so that ldmatrix finds eight rows in
+// eight different bank groups. kSplits groups of warps share the products of a step, so that a
+// small tile has work for as many warps as hide each other's waits. The sums go through shared
+// memory once more, so that bias, residual and y are read and written in 16 bytes.
 //
 // Where tiles are few and K is long, the kParts blocks of a cluster share out K, and each then adds
 // up some rows of all their sums.
@@ -263,6 +263,13 @@ __global__ void __launch_bounds__(S::kThreads) tiled_kernel(const LinearParams<T
 #pragma unroll
   for (int stage = 0; stage < S::kStages - 1; ++stage) {
     if (stage < steps) w.request_next(address(shared.w[stage]));
+  }
+  for (int i = threadIdx.x; i < S::kColumns * (steps - S::kStages + 1); i += S::kThreads) {
+    const int column = first_column + i % S::kColumns;
+    const int step = first_step + S::kStages - 1 + i / S::kColumns;
+    if (column >= outputs) continue;
+    prefetch(static_cast<const T*>(p.weight.data) + static_cast<int64_t>(column) * inputs +
+             step * kDepth);
   }
   const int own_column = first_column + threadIdx.x;
   const bool has_bias = threadIdx.x < S::kColumns && own_column < outputs && p.bias != nullptr;
