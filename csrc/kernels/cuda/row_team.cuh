@@ -33,9 +33,9 @@ __device__ __forceinline__ float over_lanes(float x) {
 
 template <int lanes>
 struct LaneTeam {
+  static constexpr int kLanes = lanes;         // side by side in a warp
   static constexpr int kRows = kWarp / lanes;  // teams, so rows, side by side in a unit
   int rank = threadIdx.x % lanes;              // of this thread in its team
-  int size = lanes;
   int row = threadIdx.x % kWarp / lanes;  // of its team among those of the unit
   int unit = (blockIdx.x * blockDim.x + threadIdx.x) / kWarp;
   int units = gridDim.x * blockDim.x / kWarp;
@@ -63,6 +63,7 @@ struct BlockTeam {
     uint64_t arrived[2];  // mbarriers
   };
 
+  static constexpr int kLanes = kWarp;
   static constexpr int kRows = 1;
   Found& found;
   int rank = blockIdx.x % cluster * blockDim.x + threadIdx.x;
