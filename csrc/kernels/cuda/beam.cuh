@@ -168,8 +168,9 @@ __device__ __forceinline__ bool settled(const SelectRules& rules, int step, floa
   return best_sum / penalty(rules, longest ? rules.max_new : step) <= worst_finished;
 }
 
+// Returns whether the sentence is done; if not, the heirs' tokens are what its rows read next.
 template <typename T>
-__device__ void beam_step(const SelectParams<T>& p, const Call& call, StepState now, int i,
+__device__ bool beam_step(const SelectParams<T>& p, const Call& call, StepState now, int i,
                           int sentence, Queue queue, Ranks ranks) {
   const int first_slot = sentence * p.beams;
   Hypothesis* list = p.finished + int64_t{first_slot};
@@ -193,9 +194,11 @@ __device__ void beam_step(const SelectParams<T>& p, const Call& call, StepState 
       list[r] = {kFillIn, kFillIn, 0, first_slot, 0};
     }
   }
-  if (threadIdx.x != 0) return;
-  p.finished_count[sentence] = done ? p.beams : finished;
-  if (done) p.done[sentence] = 1;
+  if (threadIdx.x == 0) {
+    p.finished_count[sentence] = done ? p.beams : finished;
+    if (done) p.done[sentence] = 1;
+  }
+  return done;
 }
 
 }  // namespace decoding::cuda::selection

@@ -19,41 +19,34 @@ constexpr int kWarps = kThreads / 32;
 __device__ __forceinline__ int lane_id() { return threadIdx.x % 32; }
 __device__ __forceinline__ int warp_id() { return threadIdx.x / 32; }
 
-// NaN is passed over. Every thread gets the result.
-static __device__ __noinline__ float block_max(float x) {
-  __shared__ float parts[kWarps];
-  x = warp_max(x);
+// Grows with x; below every order_of(-inf) lies 0.
+__device__ __forceinline__ uint32_t order_of(float x) {
+  const uint32_t bits = __float_as_uint(x + 0.0f);
+  return bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
+}
+
+__device__ __forceinline__ float value_at(uint32_t order) {
+  return __uint_as_float(order & 0x80000000u ? order ^ 0x80000000u : ~order);
+}
+
+// Gives every thread what all warps have brought, once each has put its own part down.
+template <typename T, typename Combine>
+__device__ __forceinline__ T combine_warps(T part, T (&parts)[kWarps], Combine&& combine) {
   __syncthreads();  // what the last call left has been read
-  if (lane_id() == 0) parts[warp_id()] = x;
+  if (lane_id() == 0) parts[warp_id()] = part;
   __syncthreads();
-  x = parts[0];
-#pragma unroll 1
-  for (int w = 1; w < kWarps; ++w) x = fmaxf(x, parts[w]);
-  return x;
+  return combine(parts[lane_id() % kWarps]);
+}
+
+static __device__ __noinline__ uint32_t block_max(uint32_t x) {
+  __shared__ uint32_t parts[kWarps];
+  const auto combine = [](uint32_t y) { return __reduce_max_sync(kAllLanes, y); };
+  return combine_warps(combine(x), parts, combine);
 }
 
 static __device__ __noinline__ float block_sum(float x) {
   __shared__ float parts[kWarps];
-  x = warp_sum(x);
-  __syncthreads();
-  if (lane_id() == 0) parts[warp_id()] = x;
-  __syncthreads();
-  x = parts[0];
-#pragma unroll 1
-  for (int w = 1; w < kWarps; ++w) x += parts[w];
-  return x;
-}
-
-__device__ __forceinline__ uint32_t block_min(uint32_t x) {
-  __shared__ uint32_t parts[kWarps];
-  x = __reduce_min_sync(kAllLanes, x);
-  __syncthreads();
-  if (lane_id() == 0) parts[warp_id()] = x;
-  __syncthreads();
-  x = parts[0];
-#pragma unroll 1
-  for (int w = 1; w < kWarps; ++w) x = min(x, parts[w]);
-  return x;
+  return combine_warps(warp_sum(x), parts, warp_sum<kWarps>);
 }
 
 // The sum over the threads before this one; `total` is that over all.
@@ -96,23 +89,31 @@ __device__ __forceinline__ int block_rank(bool yes, int& total) {
   return before + __popc(votes & ((1u << lane_id()) - 1));
 }
 
-// True in the block that is the last of `count` to arrive: it sees what the others wrote and leaves
-// the ticket 0.
-static __device__ __noinline__ bool last_to_arrive(int32_t* ticket, int count) {
-  __shared__ bool last;
+// Blocks hand in a ticket each. The last of `count` gets how many of them were `marked`, sees what
+// the others wrote and leaves the ticket 0; the others get -1.
+static __device__ __noinline__ int hand_in(int32_t* ticket, int count, bool marked) {
+  constexpr int kMark = 1 << 16;
+  __shared__ int result;
   __syncthreads();
-  if (count == 1) return true;
   if (threadIdx.x == 0) {
-    int before;
-    asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;"
-                 : "=r"(before)
-                 : "l"(ticket)
-                 : "memory");
-    last = before == count - 1;
-    if (last) *ticket = 0;
+    const int mine = marked ? kMark + 1 : 1;
+    int all = mine;
+    if (count > 1) {
+      asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;"
+                   : "=r"(all)
+                   : "l"(ticket), "r"(mine)
+                   : "memory");
+      all += mine;
+      if (all % kMark == count) *ticket = 0;
+    }
+    result = all % kMark == count ? all / kMark : -1;
   }
   __syncthreads();
-  return last;
+  return result;
+}
+
+__device__ __forceinline__ bool last_to_arrive(int32_t* ticket, int count) {
+  return hand_in(ticket, count, false) >= 0;
 }
 
 }  // namespace decoding::cuda::selection

@@ -10,16 +10,6 @@ namespace decoding::cuda::selection {
 
 using Key = unsigned long long;
 
-// Grows with x; below every order_of(-inf) lies 0.
-__device__ __forceinline__ uint32_t order_of(float x) {
-  const uint32_t bits = __float_as_uint(x + 0.0f);
-  return bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
-}
-
-__device__ __forceinline__ float value_at(uint32_t order) {
-  return __uint_as_float(order & 0x80000000u ? order ^ 0x80000000u : ~order);
-}
-
 __device__ __forceinline__ Key key_of(float value, int id) {
   return Key{order_of(value)} << 32 | ~static_cast<uint32_t>(id);
 }

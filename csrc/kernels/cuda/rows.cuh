@@ -6,10 +6,10 @@
 
 namespace decoding::cuda::selection {
 
-// The rows of live sentence i take their tokens. fallback: taken where none was left to choose; -1:
-// that is a fault.
+// The rows of live sentence i take their tokens; returns whether all of them have ended. fallback:
+// taken where none was left to choose; -1: that is a fault.
 template <typename T>
-__device__ void accept_tokens(const SelectParams<T>& p, const Call& call, int step, int i,
+__device__ bool accept_tokens(const SelectParams<T>& p, const Call& call, int step, int i,
                               int sentence, int fallback) {
   __shared__ int fault;  // of the last row that has one: 2 * (beam + 1), and 1 where it is broken
   if (threadIdx.x == 0) fault = 0;
@@ -40,66 +40,57 @@ __device__ void accept_tokens(const SelectParams<T>& p, const Call& call, int st
     }
   }
   open = __syncthreads_or(open);
-  if (threadIdx.x != 0) return;
-  if (fault != 0) p.fault[sentence] = fault % 2 == 1 ? step : -step;
-  if (!open) p.done[sentence] = 1;
-}
-
-// A live sentence, for the thread that is to drop or keep it.
-struct Waiting {
-  int sentence, first, item;
-
-  template <typename T>
-  __device__ Waiting(const SelectParams<T>& p, int i, int live_count)
-      : sentence(i < live_count ? p.live[i] : 0),
-        first(p.first[sentence]),
-        item(p.items[sentence]) {}
-};
-
-// What the rows of a sentence that goes on read next. place: of the sentence among those.
-template <typename T>
-__device__ void list_rows(const SelectParams<T>& p, const Waiting& waiting, int number, int place) {
-  const int32_t* last = p.tokens + int64_t{number - 1} * p.total_slots + waiting.sentence * p.beams;
-#pragma unroll 1
-  for (int begin = 0; begin < p.beams; begin += kAhead) {
-    int32_t tokens[kAhead];
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      tokens[j] = begin + j < p.beams ? __ldcg(last + begin + j) : 0;
-    }
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      if (begin + j >= p.beams) break;
-      const int row = place * p.beams + begin + j;
-      p.ids[row] = tokens[j];
-      p.at[row] = waiting.first + number;
-      p.random_row[row] = waiting.item * p.beams + begin + j;
-    }
+  if (threadIdx.x == 0) {
+    if (fault != 0) p.fault[sentence] = fault % 2 == 1 ? step : -step;
+    if (!open) p.done[sentence] = 1;
   }
+  return !open;
 }
 
-// Ends the step: drops the sentences that are done, lists what the rows of the others read next.
-// waiting: the first kThreads sentences.
+// What the rows of a sentence read next. place: of the sentence among those that go on.
 template <typename T>
-__device__ void gather_live(const SelectParams<T>& p, StepState now, Waiting waiting) {
+__device__ __forceinline__ void list_row(const SelectParams<T>& p, int number, int sentence,
+                                         int place, int beam) {
+  const int64_t slot = sentence * p.beams + beam;
+  const int32_t token = p.tokens[int64_t{number - 1} * p.total_slots + slot];
+  const int first = p.first[sentence], item = p.items[sentence];
+  const int row = place * p.beams + beam;
+  p.ids[row] = token;
+  p.at[row] = first + number;
+  p.random_row[row] = item * p.beams + beam;
+}
+
+// Drops the sentences that are done and lists the rows of the others anew; returns how many go on.
+template <typename T>
+__device__ __forceinline__ int gather_live(const SelectParams<T>& p, StepState now) {
   int kept = 0;
 #pragma unroll 1
   for (int base = 0; base < now.live_count; base += kThreads) {
     const int i = base + threadIdx.x;
-    if (base > 0) waiting = Waiting(p, i, now.live_count);
-    const bool stays = i < now.live_count && __ldcg(p.done + waiting.sentence) == 0;
+    const int sentence = i < now.live_count ? p.live[i] : 0;
+    const bool stays = i < now.live_count && __ldcg(p.done + sentence) == 0;
     int total;
     const int place = kept + block_rank(stays, total);
-    if (stays) {
-      list_rows(p, waiting, now.number, place);
-      p.live[place] = waiting.sentence;  // this and what lies before it has been read
-    }
+    if (stays) p.live[place] = sentence;  // this and what lies before it has been read
     kept += total;
   }
-  if (threadIdx.x != 0) return;
-  const StepState next = {now.number + 1, now.position + 1, kept};
+  __syncthreads();
+#pragma unroll 1
+  for (int place = warp_id(); place < kept; place += kWarps) {
+#pragma unroll 1
+    for (int beam = lane_id(); beam < p.beams; beam += 32) {
+      list_row(p, now.number, p.live[place], place, beam);
+    }
+  }
+  return kept;
+}
+
+// Ends the step. live_count: of the next one.
+template <typename T>
+__device__ __forceinline__ void publish(const SelectParams<T>& p, StepState now, int live_count) {
+  const StepState next = {now.number + 1, now.position + 1, live_count};
   *p.now = next;
-  if (kept == 0) {
+  if (live_count == 0) {
     __threadfence_system();  // whoever sees it in the host's memory sees the rest too
     *p.seen = next;
   }

@@ -127,7 +127,7 @@ static __device__ __noinline__ float log_sum_exp(const float* group_max, const f
   float peak = -INFINITY;
 #pragma unroll 1
   for (int g = threadIdx.x; g < groups; g += kThreads) peak = fmaxf(peak, group_max[g]);
-  peak = block_max(peak);
+  peak = value_at(block_max(order_of(peak)));
   if (peak == -INFINITY) peak = 0.0f;
   float sum = 0.0f;
 #pragma unroll 1

@@ -124,15 +124,22 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
   int32_t* sentences_at = p.tickets + int64_t{p.sentences} * p.beams;
   if (!last_to_arrive(sentences_at + i, p.beams)) return;
 
-  const Waiting waiting(p, threadIdx.x, now.live_count);
+  bool done;
   if constexpr (kind == SearchKind::beam) {
-    beam_step(p, call, now, i, sentence, queue, Ranks(memory + shape.ranks_at(), p.beams));
+    done = beam_step(p, call, now, i, sentence, queue, Ranks(memory + shape.ranks_at(), p.beams));
   } else {
     // Greedily, everything banned: Hugging Face takes id 0.
-    accept_tokens(p, call, now.number, i, sentence, kind == SearchKind::greedy ? 0 : -1);
+    done = accept_tokens(p, call, now.number, i, sentence, kind == SearchKind::greedy ? 0 : -1);
   }
-  if (!last_to_arrive(sentences_at + p.sentences, now.live_count)) return;
-  gather_live(p, now, waiting);
+  // As long as no sentence ends, each keeps its place.
+#pragma unroll 1
+  for (int beam = threadIdx.x; beam < p.beams && !done; beam += kThreads) {
+    list_row(p, now.number, sentence, i, beam);
+  }
+  const int ended = hand_in(sentences_at + p.sentences, now.live_count, done);
+  if (ended < 0) return;
+  const int live_count = ended > 0 ? gather_live(p, now) : now.live_count;
+  if (threadIdx.x == 0) publish(p, now, live_count);
 }
 
 template <SearchKind kind, typename T>

@@ -13,7 +13,7 @@ static __device__ __noinline__ float largest(const float* group_max, int groups)
   float x = -INFINITY;
 #pragma unroll 1
   for (int g = threadIdx.x; g < groups; g += kThreads) x = fmaxf(x, group_max[g]);
-  return block_max(x);
+  return value_at(block_max(order_of(x)));
 }
 
 // A bound that the k best elements reach; -FLT_MAX where the maxima prove none. Uses the queue's
@@ -32,20 +32,22 @@ __device__ __forceinline__ float bound_of_best(const float* group_max, int group
     orders[i] = i < count ? order_of(x) : 0;
   }
   __syncthreads();
-  // The k-th largest is the smallest that fewer than k exceed.
+  // The k-th largest is the smallest that fewer than k exceed. Two threads share a number.
   uint32_t kth = 0xFFFFFFFFu;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < count; i += kThreads) {
-    const uint32_t mine = orders[i];
+  for (int base = 0; base < count; base += kThreads / 2) {
+    const int i = base + threadIdx.x / 2;
+    const uint32_t mine = i < count ? orders[i] : 0;
     int above = 0;
-#pragma unroll 2
-    for (int j = 0; j < padded; j += 4) {
+#pragma unroll 4
+    for (int j = threadIdx.x % 2 * 4; j < padded; j += 8) {
       const uint4 four = *reinterpret_cast<const uint4*>(orders + j);
       above += (four.x > mine) + (four.y > mine) + (four.z > mine) + (four.w > mine);
     }
-    if (above < k) kth = min(kth, mine);
+    above += __shfl_xor_sync(kAllLanes, above, 1);
+    if (above < k && i < count) kth = min(kth, mine);
   }
-  return fmaxf(-FLT_MAX, value_at(block_min(kth)));
+  return fmaxf(-FLT_MAX, value_at(~block_max(~kth)));
 }
 
 // Leaves the k best at the queue's head; returns how many there are, as far as they are finite.
