@@ -18,7 +18,7 @@ pytestmark = pytest.mark.gpu
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 ROWS = [1, 3, 8, 15, 16, 17, 31, 33, 64, 100, 129, 512]
 SIZES = [(n, k) for n in (8, 40, 512, 513) for k in (64, 72, 512, 768, 1024, 2048, 4096)]
-SIZES += [(1000, 512), (1000, 520), (32000, 512)]
+SIZES += [(1000, 512), (1000, 520), (32000, 512), (8201, 1024)]
 BEHIND = 2  # rows behind the last, which nobody may touch
 
 

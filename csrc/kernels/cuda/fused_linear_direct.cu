@@ -73,6 +73,8 @@ struct Lane {
 // The bias and the weights of a block for 8 * kTiles outputs.
 template <typename T, typename S>
 struct Weights {
+  static constexpr Keep kKeep = S::kLoops ? Keep::evict_first : Keep::normal;
+
   uint4 at[S::kTiles][S::kChunks];
   float bias;  // of the output that this thread finishes
 
@@ -84,7 +86,9 @@ struct Weights {
       const T* from =
           static_cast<const T*>(p.weight.data) + static_cast<int64_t>(n) * inputs + lane.k;
 #pragma unroll
-      for (int c = 0; c < S::kChunks; ++c) at[i][c] = request_weight(from + c * kChunk, c < chunks);
+      for (int c = 0; c < S::kChunks; ++c) {
+        at[i][c] = request_weight<kKeep>(from + c * kChunk, c < chunks);
+      }
     }
     const int own = output + threadIdx.x % S::kOutputs;
     bias = p.bias != nullptr && own < outputs ? p.bias[own] : 0.0f;
@@ -409,6 +413,8 @@ constexpr Variant<T> kNormed[] = {
     make_variant<T, true, 2, 16, 4>(),
 };
 
+constexpr int kManyOutputs = 8192;  // from here on blocks may loop
+
 // The nth variant that suits p; null behind the last. Those that hold more than twice the inputs
 // would leave warps without work, except the smallest.
 template <typename T>
@@ -417,7 +423,9 @@ const Variant<T>* find_variant(const LinearParams<T>& p, int n) {
   const auto find = [&](const auto& variants) -> const Variant<T>* {
     for (const Variant<T>& variant : variants) {
       const bool wasteful = variant.inputs >= 2 * inputs && variant.inputs > variants[0].inputs;
-      if (inputs <= variant.inputs && !wasteful && n-- == 0) return &variant;
+      const bool fits =
+          inputs <= variant.inputs && (!variant.loops || p.weight.outputs >= kManyOutputs);
+      if (fits && !wasteful && n-- == 0) return &variant;
     }
     return nullptr;
   };

@@ -66,17 +66,33 @@ __device__ __forceinline__ uint32_t pack<bfloat16>(float2 pair) {
   return reinterpret_cast<const uint32_t&>(packed);
 }
 
+// What becomes of a line of the L2 cache that was read: where a matrix would fill the cache, such
+// as a vocabulary's, its lines go first, so that smaller ones stay from step to step.
+enum class Keep { normal, evict_first };
+
 // 16 bytes of a weight, zeros where not `valid`. Volatile, so that the compiler leaves the request
 // where it stands: before the wait for the previous kernel. Each weight is read once: it need not
 // stay in L1.
+template <Keep keep = Keep::normal>
 __device__ __forceinline__ uint4 request_weight(const void* from, bool valid) {
   uint4 to;
-  asm volatile(
-      "{\n .reg .pred p;\n setp.ne.b32 p, %5, 0;\n"
-      " mov.b32 %0, 0;\n mov.b32 %1, 0;\n mov.b32 %2, 0;\n mov.b32 %3, 0;\n"
-      " @p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
-      : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
-      : "l"(from), "r"(static_cast<int>(valid)));
+  if constexpr (keep == Keep::normal) {
+    asm volatile(
+        "{\n .reg .pred p;\n setp.ne.b32 p, %5, 0;\n"
+        " mov.b32 %0, 0;\n mov.b32 %1, 0;\n mov.b32 %2, 0;\n mov.b32 %3, 0;\n"
+        " @p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+        : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
+        : "l"(from), "r"(static_cast<int>(valid)));
+  } else {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile(
+        "{\n .reg .pred p;\n setp.ne.b32 p, %5, 0;\n"
+        " mov.b32 %0, 0;\n mov.b32 %1, 0;\n mov.b32 %2, 0;\n mov.b32 %3, 0;\n"
+        " @p ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %6;\n}"
+        : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
+        : "l"(from), "r"(static_cast<int>(valid)), "l"(policy));
+  }
   return to;
 }
 
