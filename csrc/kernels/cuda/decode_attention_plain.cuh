@@ -1,0 +1,306 @@
+// The plain design's tools: rows of keys and values shared out over the lanes of a warp, and online
+// softmaxes that groups of lanes keep and merge.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/decode_attention.cuh"
+#include "kernels/cuda/fused_linear_mma.cuh"
+#include "kernels/cuda/vector.cuh"
+
+namespace decoding::cuda {
+
+constexpr int kTileRows = 4;  // rows of keys, and of values, that a lane asks for at once
+
+// How `lanes` neighbouring lanes hold a row: `vectors` vectors of `width` elements each.
+template <int width_, int lanes_, int vectors_>
+struct Shape {
+  static constexpr int width = width_, lanes = lanes_, vectors = vectors_;
+  static constexpr int elements = width * vectors;
+
+  // Where a lane's v-th vector begins.
+  __device__ static int at(int v) { return (v * lanes + threadIdx.x % lanes) * width; }
+};
+
+// 16 bytes, zeros where not `valid`. In assembly, since the compiler makes branches of such loads,
+// and then each waits for the one before.
+__device__ __forceinline__ void load16(uint32_t* to, const void* from, bool valid) {
+  asm volatile(
+      "{\n .reg .pred p;\n setp.ne.b32 p, %5, 0;\n"
+      " mov.b32 %0, 0;\n mov.b32 %1, 0;\n mov.b32 %2, 0;\n mov.b32 %3, 0;\n"
+      " @p ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+      : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+      : "l"(from), "r"(static_cast<int>(valid))
+      : "memory");
+}
+
+// A lane's part of a row, as it lies in memory.
+template <typename T, typename S>
+struct Row {
+  static constexpr int per_word = 4 / sizeof(T), count = S::elements / per_word;
+  uint32_t words[count];
+
+  __device__ __forceinline__ float operator[](int e) const {
+    if constexpr (per_word == 1) {
+      return __uint_as_float(words[e]);
+    } else {
+      const float2 pair = unpack<T>(words[e / 2]);
+      return e % 2 == 0 ? pair.x : pair.y;
+    }
+  }
+
+  // Zeros where not `valid`, and from element `dim` on.
+  __device__ __forceinline__ void load(const T* from, int dim, bool valid) {
+#pragma unroll
+    for (int v = 0; v < S::vectors; ++v) {
+      const bool inside = valid && S::at(v) < dim;
+      if constexpr (S::width * sizeof(T) == 16) {
+        load16(words + 4 * v, from + S::at(v), inside);
+      } else {
+        const T value = inside ? from[S::at(v)] : from_float<T>(0);
+        memcpy(reinterpret_cast<T*>(words) + v, &value, sizeof(T));
+      }
+    }
+  }
+  __device__ __forceinline__ void store(T* to, int dim) const {
+#pragma unroll
+    for (int v = 0; v < S::vectors; ++v) {
+      Vector<T, S::width> vector;
+      memcpy(&vector, reinterpret_cast<const char*>(words) + v * sizeof(vector), sizeof(vector));
+      if (S::at(v) < dim) vector.store(to + S::at(v));
+    }
+  }
+};
+
+// The tiles that a lane has requested, oldest first, in shared memory that no other lane touches.
+// There they arrive without its help, and take none of its registers.
+template <typename T, typename S>
+class Ring {
+ public:
+  static constexpr int kTiles = 2;
+  static constexpr int kPieces = sizeof(Row<T, S>) / 16;                // that a lane has of a row
+  static constexpr int kBytes = kTiles * 2 * kTileRows * kPieces * 16;  // for a lane
+
+  __device__ explicit Ring(uint4* memory) : own_(memory + threadIdx.x) {}
+
+  // Starts to copy row r of tile i; `offset`: of the row in k and in v, in units of width elements.
+  __device__ __forceinline__ void request(int i, int r, const T* k, const T* v, uint32_t offset,
+                                          int dim, bool valid) {
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+      const T* from = (which == 0 ? k : v) + static_cast<size_t>(offset) * S::width;
+      if constexpr (S::width * sizeof(T) == 16) {
+#pragma unroll
+        for (int v = 0; v < S::vectors; ++v) {
+          copy16(static_cast<uint32_t>(__cvta_generic_to_shared(piece(i, which, r, v))),
+                 from + S::at(v), valid && S::at(v) < dim);
+        }
+      } else {  // too small for asynchronous copies
+        Row<T, S> row;
+        row.load(from, dim, valid);
+#pragma unroll
+        for (int v = 0; v < kPieces; ++v) memcpy(piece(i, which, r, v), row.words + 4 * v, 16);
+      }
+    }
+  }
+  // Ends a tile; `valid` has a bit for each of its rows.
+  __device__ __forceinline__ void close(uint32_t valid) {
+    close_copies();
+    valid_ = valid_ >> kTileRows | valid << (kTiles - 1) * kTileRows;
+  }
+
+  // The oldest tile, until it is closed again.
+  __device__ __forceinline__ void wait() const { wait_for_copies<kTiles - 1>(); }
+  __device__ __forceinline__ Row<T, S> read(int i, int which, int r) const {
+    Row<T, S> row;
+#pragma unroll
+    for (int v = 0; v < kPieces; ++v) memcpy(row.words + 4 * v, piece(i, which, r, v), 16);
+    return row;
+  }
+  __device__ __forceinline__ bool valid(int r) const { return (valid_ >> r & 1) != 0; }
+
+ private:
+  __device__ __forceinline__ uint4* piece(int i, int which, int r, int v) const {
+    return own_ + (((i % kTiles * 2 + which) * kTileRows + r) * kPieces + v) * blockDim.x;
+  }
+
+  uint4* own_;  // [kTiles, 2, kTileRows, kPieces, threads]
+  uint32_t valid_ = 0;
+};
+
+// The softmax of one beam's query in one group of lanes.
+template <typename T, typename S>
+struct Beam {
+  float q[S::elements];         // scaled
+  float sum[S::elements] = {};  // of the weighted values
+  float maximum = kNoScore, total = 0;
+
+  __device__ __forceinline__ float score(const Row<T, S>& k) const {
+    float dot = 0;
+#pragma unroll
+    for (int e = 0; e < S::elements; ++e) dot = fmaf(q[e], k[e], dot);
+    return warp_sum<S::lanes>(dot);
+  }
+
+  // Turns the scores of a tile into weights; rows first, first + step, ... of it are the beam's.
+  __device__ __forceinline__ void weigh(float (&scores)[kTileRows], int first, int step) {
+    float top = maximum;
+#pragma unroll
+    for (int r = first; r < kTileRows; r += step) top = fmaxf(top, scores[r]);
+    rescale(top);
+#pragma unroll
+    for (int r = first; r < kTileRows; r += step) {
+      scores[r] = exponential<T>(scores[r] - reference(top));
+      total += scores[r];
+    }
+  }
+
+  __device__ __forceinline__ void add(float weight, const Row<T, S>& v) {
+#pragma unroll
+    for (int e = 0; e < S::elements; ++e) sum[e] = fmaf(weight, v[e], sum[e]);
+  }
+
+  __device__ __forceinline__ void rescale(float top) {
+    const float factor = exponential<T>(maximum - reference(top));
+    maximum = top;
+    total *= factor;
+#pragma unroll
+    for (int e = 0; e < S::elements; ++e) sum[e] *= factor;
+  }
+
+  // A part: sum [dim], maximum, total.
+  __device__ __forceinline__ void store(float* part, int dim) const {
+#pragma unroll
+    for (int e = 0; e < S::elements; e += kTwo) {
+      if (element(e) >= dim) continue;
+      if constexpr (kTwo == 2) {
+        *reinterpret_cast<float2*>(part + element(e)) = {sum[e], sum[e + 1]};
+      } else {
+        part[element(e)] = sum[e];
+      }
+    }
+    if (element(0) > 0) return;
+    part[dim] = maximum;
+    part[dim + 1] = total;
+  }
+
+  // `count` parts, `stride` floats apart.
+  __device__ __forceinline__ void absorb(const float* parts, int count, int stride, int dim) {
+    constexpr int kAtOnce = 4;
+#pragma unroll 1
+    for (int i = 0; i < count; i += kAtOnce) {
+      absorb_some<kAtOnce>(parts + i * stride, count - i, stride, dim);
+    }
+  }
+
+  __device__ __forceinline__ Row<T, S> result() const {
+    const float normaliser = total == 0 ? 0.0f : 1.0f / total;
+    Row<T, S> row;
+#pragma unroll
+    for (int i = 0; i < Row<T, S>::count; ++i) {
+      if constexpr (Row<T, S>::per_word == 1) {
+        row.words[i] = __float_as_uint(sum[i] * normaliser);
+      } else {
+        row.words[i] = pack<T>({sum[2 * i] * normaliser, sum[2 * i + 1] * normaliser});
+      }
+    }
+    return row;
+  }
+
+ private:
+  static constexpr int kTwo = S::width > 1 ? 2 : 1;  // elements that are stored together
+
+  __device__ static int element(int e) { return S::at(e / S::width) + e % S::width; }
+
+  // The first `most` of `count` parts.
+  template <int most>
+  __device__ __forceinline__ void absorb_some(const float* parts, int count, int stride, int dim) {
+    float weights[most], top = maximum;
+#pragma unroll
+    for (int i = 0; i < most; ++i) {
+      weights[i] = i < count ? parts[i * stride + dim] : kNoScore;
+      top = fmaxf(top, weights[i]);
+    }
+    rescale(top);
+#pragma unroll
+    for (int i = 0; i < most; ++i) {
+      const float* part = parts + i * stride;
+      const float weight = exponential<T>(weights[i] - reference(top));
+      total = fmaf(weight, i < count ? part[dim + 1] : 0.0f, total);
+#pragma unroll
+      for (int e = 0; e < S::elements; e += kTwo) {
+        const bool there = i < count && element(e) < dim;
+        if constexpr (kTwo == 2) {
+          const float2 pair =
+              there ? *reinterpret_cast<const float2*>(part + element(e)) : make_float2(0.0f, 0.0f);
+          sum[e] = fmaf(weight, pair.x, sum[e]);
+          sum[e + 1] = fmaf(weight, pair.y, sum[e + 1]);
+        } else {
+          sum[e] = fmaf(weight, there ? part[element(e)] : 0.0f, sum[e]);
+        }
+      }
+    }
+  }
+};
+
+// The beams of a warp after its groups have merged: each group has some of them to itself.
+template <typename T, typename S, int beams>
+struct Merged {
+  static constexpr int kGroups = kWarp / S::lanes;
+  static constexpr int kHeld = beams > kGroups ? beams / kGroups : 1;  // by each group
+  int first = 0;       // of the beams that the lane's group holds
+  bool speaks = true;  // where several groups hold the same, one speaks for it
+
+  __device__ __forceinline__ Merged() {
+    int held = beams;
+#pragma unroll
+    for (int other = S::lanes; other < static_cast<int>(kWarp); other *= 2) {
+      const bool upper = (threadIdx.x & other) != 0;
+      if (held == 1) {
+        speaks &= !upper;
+      } else {
+        held /= 2;
+        if (upper) first += held;
+      }
+    }
+  }
+
+  // Leaves the beams from `first` on in states[0], states[1], ...
+  __device__ __forceinline__ void merge(Beam<T, S> (&states)[beams]) const {
+#pragma unroll
+    for (int b = 0; b < beams; ++b) {
+      float top = states[b].maximum;
+#pragma unroll
+      for (int other = S::lanes; other < static_cast<int>(kWarp); other *= 2) {
+        top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, other));
+      }
+      states[b].rescale(top);
+    }
+    add<beams, S::lanes>(states);
+  }
+
+ private:
+  // Groups whose lanes differ in the bit `other` share out the `held` beams that both have.
+  template <int held, int other>
+  __device__ __forceinline__ static void add(Beam<T, S> (&states)[beams]) {
+    if constexpr (other < static_cast<int>(kWarp)) {
+      constexpr int kKept = held > 1 ? held / 2 : 1;
+      const bool upper = held > 1 && (threadIdx.x & other) != 0;
+#pragma unroll
+      for (int b = 0; b < kKept; ++b) {
+        Beam<T, S>&low = states[b], &high = states[held - kKept + b];
+        const auto exchange = [&](float a, float b) {
+          return (upper ? b : a) + __shfl_xor_sync(kAllLanes, upper ? a : b, other);
+        };
+        low.total = exchange(low.total, high.total);
+#pragma unroll
+        for (int e = 0; e < S::elements; ++e) low.sum[e] = exchange(low.sum[e], high.sum[e]);
+        low.maximum = upper ? high.maximum : low.maximum;
+      }
+      add<kKept, other * 2>(states);
+    }
+  }
+};
+
+}  // namespace decoding::cuda
