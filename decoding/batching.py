@@ -1,4 +1,8 @@
-"""Token ids in: checked, masked tokens dropped, packed, and split into sub-batches."""
+"""Token ids in: checked, masked tokens dropped, packed, and split into sub-batches.
+
+In NumPy: a GPU waits for this, and on arrays this small an operation of torch's takes several times
+as long.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+
+Array = npt.NDArray[Any]
 
 # A sub-batch has at most so many rows: enough for the matrix products to run at full speed, few
 # enough that sentences of about one length stay together and that memory is bounded.
@@ -35,43 +43,48 @@ class Packed:
 class Rows:
     """A call's token ids as given, and which of them count."""
 
-    ids: Tensor  # int64 [B, W]
-    mask: Tensor | None  # bool [B, W]; None: all count, which most calls have, so it is fast
+    ids: Array  # int64 [B, W]
+    mask: Array | None  # bool [B, W]; None: all count, which most calls have, so it is fast
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def width(self) -> int:
-        return self.ids.shape[1]
+        return int(self.ids.shape[1])
 
     @cached_property
-    def lengths(self) -> Tensor:
+    def lengths(self) -> Array:
         """int64 [B], tokens that count."""
-        return torch.full((len(self),), self.width) if self.mask is None else self.mask.sum(1)
+        return np.full(len(self), self.width) if self.mask is None else self.mask.sum(1)
 
     @property
     def longest(self) -> int:
-        return self.width if self.mask is None else int(self.lengths.max())
+        return int(self.lengths.max())
 
     @property
     def reach(self) -> int:
         """Columns up to the last one in which a token counts."""
-        return self.width if self.mask is None else int(self.mask.any(0).nonzero()[-1]) + 1
+        return self.width if self.mask is None else int(self.mask.nonzero()[1].max()) + 1
 
-    def pack(self, chosen: Tensor | None) -> Packed:
+    def pack(self, chosen: Array | None) -> Packed:
         """The sentences `chosen`, int64 [n], in that order; None: all."""
-        ids = self.ids if chosen is None else self.ids[chosen]
-        at = torch.arange(self.width, dtype=torch.int32)
-        if self.mask is None:
-            offsets = torch.arange(0, ids.numel() + 1, self.width, dtype=torch.int32)
-            return Packed(ids.flatten().to(torch.int32), offsets, at.repeat(len(ids)), self.width)
-        mask = self.mask if chosen is None else self.mask[chosen]
-        lengths = mask.sum(1)
-        offsets = torch.zeros(len(lengths) + 1, dtype=torch.int32)
-        offsets[1:] = lengths.cumsum(0)
-        at = at.expand_as(ids)[mask]
-        return Packed(ids[mask].to(torch.int32), offsets, at, int(lengths.max()))
+        ids, lengths, mask = self.ids, self.lengths, self.mask
+        if chosen is not None:
+            ids, lengths = ids[chosen], lengths[chosen]
+            mask = None if mask is None else mask[chosen]
+        offsets = np.zeros(len(ids) + 1, np.int32)
+        np.cumsum(lengths, out=offsets[1:])
+        at = np.empty(ids.shape, np.int32)
+        at[:] = np.arange(self.width)
+        if mask is not None:
+            ids, at = ids[mask], at[mask]
+        return Packed(
+            torch.from_numpy(ids.astype(np.int32).reshape(-1)),
+            torch.from_numpy(offsets),
+            torch.from_numpy(at.reshape(-1)),
+            int(lengths.max()),
+        )
 
 
 def common_device(model: torch.device, **given: Any) -> torch.device:
@@ -119,10 +132,10 @@ def prompt_rows(
     check_rows(name, rows, vocab)
     if rows.mask is None:
         return rows
-    ends_in_padding = (~rows.mask[:, -1]).nonzero()
-    if len(ends_in_padding):
+    ends_in_padding = ~rows.mask[:, -1]
+    if ends_in_padding.any():
         raise ValueError(
-            f"{name}: row {int(ends_in_padding[0])} ends with padding, and generation goes on "
+            f"{name}: row {ends_in_padding.argmax()} ends with padding, and generation goes on "
             "behind its last token; pad on the left"
         )
     return rows
@@ -132,17 +145,17 @@ def size(row: Any) -> int:
     return len(row) if hasattr(row, "__len__") else -1
 
 
-def unless_all(mask: Tensor) -> Tensor | None:
+def unless_all(mask: Array) -> Array | None:
     """None where all is True."""
     return None if bool(mask.all()) else mask
 
 
-def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+def both(a: Array | None, b: Array | None) -> Array | None:
     """a & b, None being all True."""
     return b if a is None else a if b is None else a & b
 
 
-def as_table(name: str, value: Any, *, fill: int, pad_left: bool) -> tuple[Tensor, Tensor | None]:
+def as_table(name: str, value: Any, *, fill: int, pad_left: bool) -> tuple[Array, Array | None]:
     """int64 [B, W], and bool [B, W], False at the places that fill up rows of a ragged list; None
     where there are none."""
     if isinstance(value, (list, tuple)) and all(size(row) >= 0 for row in value):
@@ -158,24 +171,31 @@ def as_table(name: str, value: Any, *, fill: int, pad_left: bool) -> tuple[Tenso
     return table, None
 
 
-def as_integers(name: str, value: Any) -> Tensor:
+def as_array(value: Any) -> Array:
+    if isinstance(value, Tensor):
+        value = value.float() if value.dtype == torch.bfloat16 else value  # NumPy has no such type
+        value = value.detach().cpu().numpy()
+    return np.asarray(value)
+
+
+def as_integers(name: str, value: Any) -> Array:
     try:
-        tensor = torch.as_tensor(value, device="cpu")
+        array = as_array(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{name} must be integers, [batch, tokens]: {error}") from error
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
-        raise ValueError(f"{name} must be integers, got {tensor.dtype}")
-    return tensor.to(torch.int64)
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"{name} must be integers, got {array.dtype}")
+    return array.astype(np.int64, copy=False)
 
 
 def as_padded(
-    name: str, rows: list[Tensor], fill: int, pad_left: bool
-) -> tuple[Tensor, Tensor | None]:
+    name: str, rows: list[Array], fill: int, pad_left: bool
+) -> tuple[Array, Array | None]:
     if any(row.ndim != 1 for row in rows):
         raise ValueError(f"{name} must have two dimensions, [batch, tokens]")
     width = max(len(row) for row in rows)
-    table = torch.full((len(rows), width), fill, dtype=torch.int64)
-    given = torch.zeros(len(rows), width, dtype=torch.bool)
+    table = np.full((len(rows), width), fill, np.int64)
+    given = np.zeros((len(rows), width), np.bool_)
     for i, row in enumerate(rows):
         place = slice(width - len(row), width) if pad_left else slice(0, len(row))
         table[i, place] = row
@@ -183,21 +203,21 @@ def as_padded(
     return table, unless_all(given)
 
 
-def as_mask(mask: Any, table: Tensor, *, pad_left: bool) -> Tensor | None:
+def as_mask(mask: Any, table: Array, *, pad_left: bool) -> Array | None:
     """bool [B, W]; None where all is True."""
     if mask is None:
         return None
     if isinstance(mask, (list, tuple)):
         mask = [[int(counts) for counts in row] for row in mask]
         mask = as_table("attention_mask", mask, fill=0, pad_left=pad_left)[0]
-    given: Tensor = torch.as_tensor(mask, device="cpu")
+    given = as_array(mask)
     if given.shape != table.shape:
         raise ValueError(
             f"attention_mask must have the shape of the ids, {list(table.shape)}; "
             f"got {list(given.shape)}"
         )
-    counts = given == 1
-    if given.dtype != torch.bool and not bool((counts | (given == 0)).all()):
+    counts: Array = given == 1
+    if given.dtype != np.bool_ and not (counts | (given == 0)).all():
         raise ValueError("attention_mask must hold 1 for tokens that count and 0 for the others")
     return unless_all(counts)
 
@@ -205,38 +225,37 @@ def as_mask(mask: Any, table: Tensor, *, pad_left: bool) -> Tensor | None:
 def check_rows(name: str, rows: Rows, vocab: int) -> None:
     if rows.mask is None:
         return check_ids(name, rows.ids, vocab)
-    empty = (rows.lengths == 0).nonzero()
-    if len(empty):
-        raise ValueError(f"{name}: every token of row {int(empty[0])} is masked")
+    empty = rows.lengths == 0
+    if empty.any():
+        raise ValueError(f"{name}: every token of row {empty.argmax()} is masked")
     check_ids(name, rows.ids[rows.mask], vocab)
 
 
-def check_ids(name: str, ids: Tensor | Sequence[int], vocab: int) -> None:
+def check_ids(name: str, ids: Array | Sequence[int], vocab: int) -> None:
     """Raises ValueError for an id that the model has no token for."""
     if len(ids) == 0:
         return
-    ends = ids.aminmax() if isinstance(ids, Tensor) else (min(ids), max(ids))
-    for id in map(int, ends):
+    for id in (ids.min(), ids.max()) if isinstance(ids, np.ndarray) else (min(ids), max(ids)):
         if not 0 <= id < vocab:
             raise ValueError(f"{name} holds {id}, the model's ids are 0 to {vocab - 1}")
 
 
-def split(lengths: Tensor, beams: int, batch: int | None, device: str) -> list[Tensor]:
+def split(lengths: Array, beams: int, batch: int | None, device: str) -> list[Array]:
     """Sub-batches of a call, int64 indices of its sentences: longest first, or one as it is.
 
     lengths: int64 [B], tokens of each sentence. beams: rows of each. batch: sentences that explicit
     limits allow at once; None: ROWS and TOKENS decide. device: its type.
     """
 
-    def most(longest: Tensor) -> int:
-        return batch or max(1, min(ROWS[device] // beams, TOKENS // int(longest)))
+    def most(longest: int) -> int:
+        return batch or max(1, min(ROWS[device] // beams, TOKENS // longest))
 
-    if len(lengths) <= most(lengths.max()):
-        return [torch.arange(len(lengths))]
-    order = lengths.argsort(descending=True, stable=True)
+    if len(lengths) <= most(int(lengths.max())):
+        return [np.arange(len(lengths))]
+    order = (-lengths).argsort(kind="stable")
     parts = []
     while len(order):
-        size = most(lengths[order[0]])
+        size = most(int(lengths[order[0]]))
         parts.append(order[:size])
         order = order[size:]
     return parts

@@ -7,7 +7,6 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from types import MappingProxyType
 from typing import Any
 
 from decoding.unsupported import ARGUMENTS, METADATA, UNSUPPORTED
@@ -160,17 +159,21 @@ def resolve(
     check_names(keywords)
     check_names(given)
     caller = {**given, **keywords}
-    check_supported(caller)
-    check_supported(checkpoint, but=caller, where=" (from the checkpoint's generation_config.json)")
-    values: dict[str, Any] = {}
-    for name, meta in OPTIONS.items():
-        value = caller.get(name)
-        if value is None and name in keywords:
-            values[name] = meta["off"]
+    values = {name: meta["default"] for name, meta in OPTIONS.items()}
+    for name, value in checkpoint.items():
+        if value is None or name in caller:
             continue
-        if value is None:
-            value = checkpoint.get(name)
-        values[name] = meta["default"] if value is None else meta["check"](name, value)
+        if name in OPTIONS:
+            values[name] = OPTIONS[name]["check"](name, value)
+        else:
+            check_supported(name, value, " (from the checkpoint's generation_config.json)")
+    for name, value in caller.items():
+        if name not in OPTIONS:
+            check_supported(name, value)
+        elif value is None:
+            values[name] = OPTIONS[name]["off"]
+        else:
+            values[name] = OPTIONS[name]["check"](name, value)
     config = GenerationConfig(**values)
     check_combinations(config)
     warn_ignored(config, set_only(caller))
@@ -205,17 +208,15 @@ def check_names(values: Mapping[str, Any]) -> None:
             raise TypeError(f"generate() has no option {name!r}; did you mean {near!r}?")
 
 
-def check_supported(
-    values: Mapping[str, Any], but: Mapping[str, Any] = MappingProxyType({}), where: str = ""
-) -> None:
-    for name, value in values.items():
-        if value is None or name not in UNSUPPORTED or name in but:
-            continue
-        plain = isinstance(value, (bool, int, float, str, list))
-        if not (plain and value in UNSUPPORTED[name]):
-            raise NotImplementedError(
-                f"{name}={value!r}{where} is not supported yet: pass {name}=None to go without"
-            )
+def check_supported(name: str, value: Any, where: str = "") -> None:
+    off = UNSUPPORTED.get(name)
+    if off is None or value is None:
+        return
+    plain = isinstance(value, (bool, int, float, str, list))
+    if not (plain and value in off):
+        raise NotImplementedError(
+            f"{name}={value!r}{where} is not supported yet: pass {name}=None to go without"
+        )
 
 
 def check_combinations(config: GenerationConfig) -> None:

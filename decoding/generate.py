@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from decoding import outputs
 from decoding.batching import (
+    Array,
     Rows,
     as_table,
     check_ids,
@@ -51,13 +53,13 @@ def generate(
     scored = config.return_dict_in_generate and config.output_scores
     most = None if session.limits is None else session.limits.batch
     groups = split(order_by, strategy.rows, most, session.device.type)
-    parts: list[tuple[Tensor, Results]] = []
+    parts: list[tuple[Array, Results]] = []
     for chosen in groups:
         some = None if len(groups) == 1 else chosen
         work = Work(
             source=None if source is None else source.pack(some),
             prompt=prompt.pack(some),
-            items=chosen.to(torch.int32),
+            items=torch.from_numpy(chosen.astype(np.int32)),
             beams=strategy.rows,
             max_new=length.max_new,
             eos=len(config.eos_token_id),
@@ -111,7 +113,8 @@ def decoder_rows(config: GenerationConfig, ids: Any, batch: int, vocab: int) -> 
             f"got {len(starts)}"
         )
     check_ids("decoder_start_token_id", starts, vocab)
-    table = torch.tensor(starts).expand(batch)[:, None]
+    table = np.empty((batch, 1), np.int64)
+    table[:, 0] = starts
     if ids is None:
         return Rows(table, None)
     given, mask = as_table("decoder_input_ids", ids, fill=0, pad_left=True)
@@ -121,14 +124,14 @@ def decoder_rows(config: GenerationConfig, ids: Any, batch: int, vocab: int) -> 
             f"got {len(given)}"
         )
     check_ids("decoder_input_ids", given, vocab)
-    started = bool((given[:, :1] == table).any())
-    return Rows(given if started else torch.cat([table, given], 1), None)
+    started = (given[:, :1] == table).any()
+    return Rows(given if started else np.concatenate([table, given], 1), None)
 
 
 def results(
     config: GenerationConfig,
     strategy: Strategy,
-    parts: list[tuple[Tensor, Results]],
+    parts: outputs.Parts,
     prompt: Rows,
     encoder: bool,
 ) -> Tensor | outputs.GenerateOutput:

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from decoding.batching import Array
 from decoding.config import GenerationConfig
 from decoding.search.rules import fill_id
 from decoding.session import Results
@@ -69,42 +71,46 @@ class GenerateBeamEncoderDecoderOutput(GenerateBeamDecoderOnlyOutput):
 GenerateOutput = GenerateDecoderOnlyOutput | GenerateBeamDecoderOnlyOutput
 
 
-Parts = Sequence[tuple[Tensor, Results]]  # int64 [n], sentences, and what was found for them
+Parts = Sequence[tuple[Array, Results]]  # int64 [n], sentences, and what was found for them
 
 
 def longest(parts: Parts, returned: int) -> int:
     """Tokens of the longest result. returned: results of each sentence that the caller wants."""
-    return max(int(found.lengths[:, :returned].max()) for _, found in parts)
+    return max(int(found.lengths.numpy()[:, :returned].max()) for _, found in parts)
 
 
-def sequences(parts: Parts, returned: int, longest: int, prompt: Tensor) -> Tensor:
+def sequences(parts: Parts, returned: int, longest: int, prompt: Array) -> Tensor:
     """int64 [B * returned, P + longest]: each sentence's prompt [P] as given, then its tokens."""
-    tokens = [widened(found.tokens[:, :returned], longest, found.fill) for _, found in parts]
-    before = prompt[:, None].expand(-1, returned, -1)
-    return torch.cat([before, in_order(parts, tokens)], 2).flatten(0, 1)
+    batch, width = prompt.shape
+    rows = np.empty((batch, returned, width + longest), np.int64)
+    rows[:, :, :width] = prompt[:, None]
+    for chosen, found in parts:
+        place = slice(None) if len(parts) == 1 else chosen
+        rows[place, :, width:] = widened(found.tokens[:, :returned], longest, found.fill)
+    return torch.from_numpy(rows.reshape(batch * returned, width + longest))
 
 
 def sequences_scores(parts: Parts, returned: int) -> Tensor:
     """float32 [B * returned]."""
-    return in_order(parts, [found.scores[:, :returned] for _, found in parts]).flatten()
+    scores = np.concatenate([found.scores.numpy()[:, :returned] for _, found in parts])
+    return torch.from_numpy(scores[order(parts)].reshape(-1))
 
 
 def beam_indices(parts: Parts, returned: int, rows: int, longest: int) -> Tensor:
     """int32 [B * returned, longest], the row b * rows + k that each token extended; -1 behind."""
     moved = []
     for chosen, found in parts:
-        first = torch.arange(len(chosen)) * rows  # of each sentence in the part, then in the call
+        first = np.arange(len(chosen)) * rows  # of each sentence in the part, then in the call
         slots = widened(found.slots[:, :returned], longest, -1)
         there = slots + (chosen * rows - first)[:, None, None]
-        moved.append(torch.where(slots >= 0, there, -1))
-    return in_order(parts, moved).flatten(0, 1).to(torch.int32)
+        moved.append(np.where(slots >= 0, there, -1).astype(np.int32))
+    joined = np.concatenate(moved)[order(parts)]
+    return torch.from_numpy(joined.reshape(len(joined) * returned, longest))
 
 
-def in_order(parts: Parts, rows: list[Tensor]) -> Tensor:
-    """Of each part, a row for each of its sentences; returns them in the call's order."""
-    if len(rows) == 1:  # split() leaves it as it is
-        return rows[0]
-    return torch.cat(rows)[torch.cat([chosen for chosen, _ in parts]).argsort()]
+def order(parts: Parts) -> Array:
+    """Where each of the call's sentences is, in parts one behind the other."""
+    return np.concatenate([chosen for chosen, _ in parts]).argsort()
 
 
 def step_scores(parts: Parts, rows: int) -> tuple[Tensor, ...]:
@@ -116,17 +122,19 @@ def step_scores(parts: Parts, rows: int) -> tuple[Tensor, ...]:
         scores = torch.zeros(sentences * rows, first.shape[1])
         for chosen, found in parts:
             if step < len(found.steps):
-                places = (chosen[:, None] * rows + torch.arange(rows)).flatten()
-                scores[places] = found.steps[step]
+                places = (chosen[:, None] * rows + np.arange(rows)).reshape(-1)
+                scores[torch.from_numpy(places)] = found.steps[step]
         steps.append(scores)
     return tuple(steps)
 
 
-def widened(x: Tensor, width: int, fill: int) -> Tensor:
+def widened(x: Tensor, width: int, fill: int) -> Array:
     """x [..., W] cut or filled up to `width` columns."""
-    if x.shape[-1] >= width:
-        return x[..., :width]
-    return torch.nn.functional.pad(x, (0, width - x.shape[-1]), value=fill)
+    found: Array = x.numpy()[..., :width]
+    missing = width - found.shape[-1]
+    if missing == 0:
+        return found
+    return np.pad(found, [(0, 0)] * (found.ndim - 1) + [(0, missing)], constant_values=fill)
 
 
 def fill_value(config: GenerationConfig, beams: bool) -> int:

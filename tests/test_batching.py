@@ -19,7 +19,7 @@ def prompts(ids: Any, mask: Any = None, pad: int | None = PAD, eos: tuple[int, .
 
 
 def counting(rows: Rows) -> list[list[bool]]:
-    mask = torch.ones_like(rows.ids, dtype=torch.bool) if rows.mask is None else rows.mask
+    mask = np.ones_like(rows.ids, dtype=bool) if rows.mask is None else rows.mask
     return mask.tolist()
 
 
@@ -27,7 +27,7 @@ def test_packing_drops_masked_tokens_and_keeps_their_places() -> None:
     ids = torch.tensor([[4, 5, 6, 7], [1, 2, 3, 4], [8, 8, 5, 8]])
     mask = torch.tensor([[1, 1, 0, 0], [1, 0, 1, 1], [0, 0, 1, 0]])
     rows = source_rows(ids, mask, 10)
-    packed = rows.pack(torch.tensor([1, 2, 0]))
+    packed = rows.pack(np.array([1, 2, 0]))
     assert packed.ids.tolist() == [1, 3, 4, 5, 4, 5]
     assert packed.at.tolist() == [0, 2, 3, 2, 0, 1]
     assert packed.offsets.tolist() == [0, 3, 4, 6]
@@ -53,7 +53,7 @@ def test_lists_may_be_ragged() -> None:
 @pytest.mark.parametrize("convert", [np.array, torch.tensor, lambda x: torch.tensor(x).int(), list])
 def test_kinds_of_arrays(convert: Any) -> None:
     rows = source_rows(convert([[4, 5], [6, 7]]), convert([[1, 1], [1, 0]]), 10)
-    assert rows.ids.tolist() == [[4, 5], [6, 7]] and rows.ids.dtype == torch.int64
+    assert rows.ids.tolist() == [[4, 5], [6, 7]] and rows.ids.dtype == np.int64
     assert counting(rows) == [[True, True], [True, False]]
 
 
@@ -117,7 +117,7 @@ def test_prompts_are_padded_on_the_left() -> None:
 def test_split_takes_each_sentence_once_longest_first_where_it_must(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lengths = torch.tensor([3, 9, 1, 9, 5, 2, 7])
+    lengths = np.array([3, 9, 1, 9, 5, 2, 7])
     assert [part.tolist() for part in split(lengths, 1, None, "cpu")] == [[0, 1, 2, 3, 4, 5, 6]]
     assert [part.tolist() for part in split(lengths, 4, 3, "cpu")] == [[1, 3, 6], [4, 0, 5], [2]]
     monkeypatch.setitem(batching.ROWS, "cpu", 8)

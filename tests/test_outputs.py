@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers.generation.utils as theirs
@@ -47,12 +48,12 @@ def found(tokens: list[list[list[int]]]) -> Results:
 
 
 def test_parts_are_put_back_in_order() -> None:
-    first = (torch.tensor([2, 0]), found([[[5, 6], [5]], [[3], [3]]]))
-    second = (torch.tensor([1]), found([[[4, 4, 4], [4, 7, 7, 7]]]))
+    first = (np.array([2, 0]), found([[[5, 6], [5]], [[3], [3]]]))
+    second = (np.array([1]), found([[[4, 4, 4], [4, 7, 7, 7]]]))
     parts = [first, second]
     assert outputs.longest(parts, 1) == 3  # the second row, of 4, is not wanted
     assert outputs.sequences_scores(parts, 1).tolist() == [30, 40, 50]
-    prompt = torch.tensor([[1, 2], [1, 3], [1, 4]])
+    prompt = np.array([[1, 2], [1, 3], [1, 4]])
     sequences = outputs.sequences(parts, 1, 3, prompt)
     assert sequences.tolist() == [[1, 2, 3, 9, 9], [1, 3, 4, 4, 4], [1, 4, 5, 6, 9]]
     assert sequences.dtype == torch.int64
@@ -60,7 +61,7 @@ def test_parts_are_put_back_in_order() -> None:
     assert rows.tolist() == [[0, -1, -1], [2, 2, 2], [4, 4, -1]] and rows.dtype == torch.int32
     assert outputs.beam_indices(parts, 2, 2, 4)[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
     assert outputs.sequences(parts, 2, 4, prompt).shape == (6, 6)
-    assert outputs.sequences([second], 2, 4, prompt[1:2]).tolist() == [
+    assert outputs.sequences([(np.array([0]), second[1])], 2, 4, prompt[1:2]).tolist() == [
         [1, 3, 4, 4, 4, 9],
         [1, 3, 4, 7, 7, 7],
     ]
