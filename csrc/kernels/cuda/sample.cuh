@@ -39,7 +39,7 @@ struct Dice {
 };
 
 // To a few units in the last place for every word: near 1, u is taken from its distance to 1.
-__device__ __forceinline__ float noise(uint32_t word) {
+static __device__ __noinline__ float noise(uint32_t word) {
   const float u = (word + 0.5f) * 0x1p-32f, rest = (~word + 0.5f) * 0x1p-32f;
   return -logf(u < 0.5f ? -log1pf(-u) : -logf(rest));
 }
@@ -61,12 +61,13 @@ __device__ __forceinline__ Candidate decide(Queue queue, int count, const Dice& 
     best = score;
     chosen = token;
   };
+#pragma unroll 1
   for (int i = threadIdx.x; i < count; i += kThreads) {
     const Key token = queue.keys[i];
     const double score = dice.score(token);
     if (score > -INFINITY) offer(score, token);
   }
-#pragma unroll
+#pragma unroll 1
   for (int other = 16; other > 0; other /= 2) {
     const double score = __shfl_xor_sync(kAllLanes, best, other);
     offer(score, __shfl_xor_sync(kAllLanes, chosen, other));
@@ -77,6 +78,7 @@ __device__ __forceinline__ Candidate decide(Queue queue, int count, const Dice& 
     tokens[warp_id()] = chosen;
   }
   __syncthreads();
+#pragma unroll 1
   for (int w = 0; w < kWarps; ++w) offer(scores[w], tokens[w]);
   return chosen == 0 ? Candidate{-INFINITY, -1} : Candidate{value_of(chosen), id_of(chosen)};
 }
@@ -93,6 +95,7 @@ __device__ int find_finalists(Row<T> row, Key last, float peak, const Dice& dice
   }
   __syncthreads();
   const float low = value_of(last), scaled_peak = peak / dice.temperature;
+#pragma unroll 1
   for (int group = warp_id(); group < row.groups; group += kWarps) {
     if (!(row.group_max[group] >= low)) continue;
     const uint32_t so_far = lane_id() == 0 ? atomicMax(&best, 0) : 0;
@@ -143,6 +146,7 @@ __device__ __forceinline__ Kept keep_queued(Queue queue, int count, int k, const
   if (count > k) {  // with any id: ties at the k-th stay
     kept.last = queue.keys[k - 1] >> 32 << 32;
     kept.queued = 0;
+#pragma unroll 1
     for (int base = 0; base < count; base += kThreads) {
       const int i = base + threadIdx.x;
       kept.queued += __syncthreads_count(i < count && queue.keys[i] >= kept.last);
