@@ -209,7 +209,6 @@ def test_tuned_equals_torch(
     ):
         y = torch.full((rows, outputs), math.nan, dtype=dtype, device="cuda")
         report = kernels.tuned_linear(*arguments[:4], y, arguments[4])
-        print(report)
         assert_within_torch(reference, y, *arguments)
         assert len(report.splitlines()) > 1
 

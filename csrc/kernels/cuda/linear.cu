@@ -19,9 +19,12 @@ namespace {
 
 constexpr int kFewRows = 16;       // up to here our own kernels win as a rule
 constexpr int kMostOwnRows = 512;  // above they are not even timed
+// By how much a way with the norm as a kernel of its own must win: a stage more costs more in a
+// step than it does where it is timed.
+constexpr float kNormApart = 1.1f;
 
-// How many of cuBLASLt's proposals are timed. In float32, which is there to be exact, only the one
-// that it takes by itself: others may add up in one long row what this one adds up in parts.
+// How many of cuBLASLt's proposals are timed. In float32, which is there to be exact, only the
+// first: algorithms differ in how they add up, and that one is tested beside torch's.
 template <typename T>
 constexpr int kAlgorithms = sizeof(T) < sizeof(float) ? 16 : 1;
 
@@ -141,13 +144,16 @@ void tune(Stream& stream, const LinearParams<T>& p) {
   const size_t bytes = sizeof(T) * p.weight.outputs * p.weight.inputs;
   const auto times = time_cold(stream.device(), p.weight.data, bytes, write_x, launches);
   Tuned tuned;
+  float least = 0;
   const auto improves = [](float time, float& best) {
     return time > 0 && (best == 0 || time < best) && (best = time, true);
   };
   for (size_t i = 0; i < times.size(); ++i) {
-    if (i == 0 && ways[i].variant < 0) tuned.cublaslt_default = times[i];
-    improves(times[i], ways[i].variant < 0 ? tuned.cublaslt_best : tuned.own_best);
-    if (improves(times[i], tuned.time)) tuned.way = ways[i];
+    const bool own = ways[i].variant >= 0, apart = !own || ways[i].norm_apart;
+    if (i == 0 && !own) tuned.cublaslt_default = times[i];
+    improves(times[i], own ? tuned.own_best : tuned.cublaslt_best);
+    const float cost = p.norm.gamma != nullptr && apart ? kNormApart * times[i] : times[i];
+    if (improves(cost, least)) tuned.way = ways[i], tuned.time = times[i];
   }
   if (tuned.time == 0) return;  // no memory to time in
   matmul.tuning().remember(key_of(matmul, p), tuned);
