@@ -47,7 +47,8 @@ struct Shape {
     splits = std::clamp(wanted, 1, 16);
     if (meeting == Meeting::tickets) return;
     splits = std::bit_floor(static_cast<unsigned>(std::min(splits, kClusterBlocks)));
-    if (!std::has_single_bit(static_cast<unsigned>(p.beams))) return;
+    // Where there are rows enough, a block better makes room than waits for the other rows.
+    if (splits == 1 || !std::has_single_bit(static_cast<unsigned>(p.beams))) return;
     const int few = std::min(splits, kClusterBlocks / p.beams);
     if (few == 0 || (few < splits && groups > 4 * few * kGroupsAtOnce)) return;
     meeting = Meeting::sentences;
