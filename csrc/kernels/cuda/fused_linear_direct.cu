@@ -9,13 +9,13 @@
 // block's weights are under way before it waits for the kernel that writes x.
 //
 // What stands after that wait is on the critical path of a step, and a lone warp takes some four
-// cycles for every instruction: addresses are settled before, and the norm takes one pass and one
+// cycles for every instruction: addresses are computed before, and the norm takes one pass and one
 // barrier. Its sums are relative to the row's first element s: no element is further from the mean
 // than sqrt(K) deviations, so (mean - s)^2 <= K variance, and the subtraction of such squares in
 // float32 costs at most 2048 of 2^24 parts of the variance.
 //
-// Where there are more outputs than blocks (a vocabulary), a block goes on to its next outputs,
-// their weights requested before the current ones are multiplied.
+// Where there are many more outputs than blocks (a vocabulary), a block goes on to its next
+// outputs, their weights requested before the current ones are multiplied.
 #include <algorithm>
 
 #include "kernels/cuda/fused_linear_families.h"
@@ -37,7 +37,7 @@ struct Shape {
   static constexpr bool kLoops = kLoops_;
   static constexpr int kThreads = kWarps * kWarp, kOutputs = 8 * kTiles;
   // At a time on a multiprocessor: room for the next kernel's blocks to come in early.
-  static constexpr int kBlocks = (!kNorm && kTiles <= 2 && kChunks <= 2 ? 768 : 512) / kThreads;
+  static constexpr int kBlocks = (kTiles <= 2 && kChunks <= 2 ? 768 : 512) / kThreads;
   static constexpr int kInputs = kWarps * kChunks * kChunk;  // at most
   static constexpr int kRowStep = kThreads / kOutputs;  // rows that the threads finish at a time
   static constexpr int kSums = (kRows + kRowStep - 1) / kRowStep;  // that a thread finishes
@@ -116,9 +116,6 @@ struct Rows {
       const int row = blockIdx.x * kRows + lane.g + 8 * h;
       from[h] = p.x + static_cast<int64_t>(row) * p.weight.inputs;
       chunks[h] = row < p.rows ? lane.chunks : 0;
-      first[h] = 0.0f;
-#pragma unroll
-      for (int c = 0; c < S::kChunks; ++c) at[h][c] = {};
       if (chunks[h] > 0) prefetch(from[h] + lane.k);
     }
   }
@@ -172,13 +169,7 @@ struct Rows {
 // x = norm(x) for kGroups x 8 rows. part: 1 / K.
 template <int kGroups, typename T, typename S>
 __device__ __forceinline__ void norm_rows(Rows<T, S>& x, const Lane& lane, float part, float eps,
-                                          bool rehearsal, Shared<S>& shared) {
-  static_assert(sizeof(shared.partial) >= sizeof(shared.norm.gamma));
-  // A rehearsal must not touch what is on its way.
-  void* const spare = shared.partial;
-  auto moments = rehearsal ? static_cast<float2(*)[kRows]>(spare) : shared.norm.moments;
-  const float* const gammas = rehearsal ? static_cast<const float*>(spare) : shared.norm.gamma;
-  const float* const betas = rehearsal ? gammas : shared.norm.beta;
+                                          Shared<S>& shared) {
 #pragma unroll
   for (int h = 0; h < kGroups; ++h) {
     float2 even{}, odd{};  // sums and sums of squares
@@ -192,16 +183,16 @@ __device__ __forceinline__ void norm_rows(Rows<T, S>& x, const Lane& lane, float
       });
     }
     const float2 sums = {warp_sum<4>(even.x + odd.x), warp_sum<4>(even.y + odd.y)};
-    if (lane.t == 0) moments[lane.warp][lane.g + 8 * h] = sums;
+    if (lane.t == 0) shared.norm.moments[lane.warp][lane.g + 8 * h] = sums;
   }
-  if (!rehearsal) wait_for_copies<0>();
+  wait_for_copies<0>();
   __syncthreads();
 #pragma unroll
   for (int h = 0; h < kGroups; ++h) {
     float2 sums{};
 #pragma unroll
     for (int w = 0; w < S::kWarps; ++w) {
-      const float2 own = moments[w][lane.g + 8 * h];
+      const float2 own = shared.norm.moments[w][lane.g + 8 * h];
       sums = {sums.x + own.x, sums.y + own.y};
     }
     const float distance = sums.x * part, mean = x.first[h] + distance;
@@ -209,8 +200,8 @@ __device__ __forceinline__ void norm_rows(Rows<T, S>& x, const Lane& lane, float
     const float scale = rsqrtf((variance < 0.0f ? 0.0f : variance) + eps);
 #pragma unroll
     for (int c = 0; c < S::kChunks; ++c) {
-      const float* gamma = gammas + lane.k + c * kChunk;
-      const float* beta = betas + lane.k + c * kChunk;
+      const float* gamma = shared.norm.gamma + lane.k + c * kChunk;
+      const float* beta = shared.norm.beta + lane.k + c * kChunk;
       for_pairs(x.at[h][c], [&](int i, uint32_t& pair) {
         const float2 factor = *reinterpret_cast<const float2*>(gamma + 2 * i);
         const float2 shift = *reinterpret_cast<const float2*>(beta + 2 * i);
@@ -290,12 +281,6 @@ struct Outputs {
   }
 };
 
-#if __CUDA_ARCH__ >= 900
-constexpr int kRehearses = 1;  // there is a wait to fill
-#else
-constexpr int kRehearses = 0;
-#endif
-
 template <typename T, typename S>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks) direct_kernel(const LinearParams<T> p) {
   extern __shared__ __align__(16) char bytes[];
@@ -311,27 +296,17 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) direct_kernel(const L
   const float part = 1.0f / inputs;
   Rows<T, S> x(p, lane);
   Outputs<T, S> outputs(p);
+  wait_for_previous();
+  let_next_start();
+
+  x.load(lane);
   if constexpr (S::kNorm) {
-    // Once on nothing, for the instructions: between the kernels of a step they are in no near
-    // cache, and fetching them one by one would take longer than all that they do.
-#pragma unroll 1
-    for (int rehearsal = kRehearses; rehearsal >= 0; --rehearsal) {
-      if (rehearsal == 0) {
-        wait_for_previous();
-        let_next_start();
-        x.load(lane);
-        x.load_first(lane);
-      }
-      if (outputs.rows > 8) {
-        norm_rows<2>(x, lane, part, p.norm.eps, rehearsal > 0, shared);
-      } else {
-        norm_rows<1>(x, lane, part, p.norm.eps, rehearsal > 0, shared);
-      }
+    x.load_first(lane);
+    if (outputs.rows > 8) {
+      norm_rows<2>(x, lane, part, p.norm.eps, shared);
+    } else {
+      norm_rows<1>(x, lane, part, p.norm.eps, shared);
     }
-  } else {
-    wait_for_previous();
-    let_next_start();
-    x.load(lane);
   }
   while (true) {
     const int next = output + gridDim.y * S::kOutputs;

@@ -246,6 +246,17 @@ __device__ __forceinline__ void request_residual(const LinearParams<T>& p, int f
   }
 }
 
+// Steps [step, end) of the block's part of W, as far as the L2 cache.
+template <typename T, typename S>
+__device__ __forceinline__ void prefetch_steps(const LinearWeight& weight, int first_column,
+                                               int step, int end) {
+  for (int i = threadIdx.x; i < S::kColumns * (end - step); i += S::kThreads) {
+    const int column = first_column + i % S::kColumns, k = (step + i / S::kColumns) * kDepth;
+    if (column >= weight.outputs) continue;
+    prefetch(static_cast<const T*>(weight.data) + static_cast<int64_t>(column) * weight.inputs + k);
+  }
+}
+
 // wide: y and the residual can be accessed in 16 bytes.
 template <typename T, typename S>
 __global__ void __launch_bounds__(S::kThreads) tiled_kernel(const LinearParams<T> p, bool wide) {
@@ -264,13 +275,7 @@ __global__ void __launch_bounds__(S::kThreads) tiled_kernel(const LinearParams<T
   for (int stage = 0; stage < S::kStages - 1; ++stage) {
     if (stage < steps) w.request_next(address(shared.w[stage]));
   }
-  for (int i = threadIdx.x; i < S::kColumns * (steps - S::kStages + 1); i += S::kThreads) {
-    const int column = first_column + i % S::kColumns;
-    const int step = first_step + S::kStages - 1 + i / S::kColumns;
-    if (column >= outputs) continue;
-    prefetch(static_cast<const T*>(p.weight.data) + static_cast<int64_t>(column) * inputs +
-             step * kDepth);
-  }
+  prefetch_steps<T, S>(p.weight, first_column, first_step + S::kStages - 1, first_step + steps);
   const int own_column = first_column + threadIdx.x;
   const bool has_bias = threadIdx.x < S::kColumns && own_column < outputs && p.bias != nullptr;
   const float own_bias = has_bias ? p.bias[own_column] : 0.0f;
