@@ -1,22 +1,69 @@
-// The plain design, for float32 and for head sizes that do not suit tensor cores: every product a
-// float32 multiplication and addition. One block serves up to 4 beams of a (sentence, head), so
-// that what they share is read once. Groups of lanes share out the positions: each reads whole rows
-// of keys and values, 16 bytes a lane, and keeps an online softmax for every beam. These are merged
-// over groups, warps and, where blocks split a long history between them, over blocks.
+// One block serves all beams of a (sentence, head), so that what they share is read once. Groups of
+// lanes share out the positions: each reads whole rows of keys and values, 16 bytes a lane, and
+// keeps an online softmax for every beam. These are merged over groups, warps and, where blocks
+// split a long history between them, over blocks (flash decoding, Dao et al. 2023).
 //
 // Rows come in tiles. A tile holds 4 shared positions, which every beam looks at, or 4 / beams
 // positions of the histories with a row for each beam. The first tiles are requested before the
 // previous kernel has ended, and each later one while its predecessor is worked on. The newest
 // position stems from the previous kernel and opens the softmax.
+//
+// Where several beams share positions, in 2-byte types with head sizes up to 64, tensor cores take
+// the shared tiles: a matrix of 16 positions for all beams at once (decode_attention_mma.cuh).
 #include <algorithm>
 #include <cstdint>
 
 #include "kernels/cuda/decode_attention.cuh"
-#include "kernels/cuda/decode_attention_plain.cuh"
+#include "kernels/cuda/decode_attention_mma.cuh"
+#include "kernels/cuda/launch.cuh"
 
 namespace decoding {
 namespace cuda {
 namespace {
+
+constexpr int kSplitRows = 256;              // rows of keys that are worth a block of their own
+constexpr int kWarpsPerMultiprocessor = 16;  // that a launch should come to
+
+// The part of the work that is this block's.
+// Grid: heads, sentences, splits times chunks of `beams` beams. What it reads is read before the
+// previous kernel has ended.
+template <int beams>
+struct Share {
+  bool exists;
+  int head, beam, count;  // beams [beam, beam + count) of the sentence
+  int sentence;           // its id
+  int chunk, chunks, split, splits;
+  int shared_start, shared_length;  // of the sentence
+  int own_length;                   // positions of the history, without the newest
+  int table;                        // of the slots
+
+  // The first beam's, of q, k, v and y.
+  template <typename T>
+  __device__ int64_t row(const DecodeAttentionParams<T>& p) const {
+    return static_cast<int64_t>(blockIdx.y) * p.beams + beam;
+  }
+
+  template <typename T>
+  __device__ explicit Share(const DecodeAttentionParams<T>& p) {
+    const StepState now = *p.now;
+    const int id = p.live[blockIdx.y];
+    const bool alive = static_cast<int>(blockIdx.y) < now.live_count;
+    sentence = alive ? id : 0;
+    head = blockIdx.x;
+    chunks = (p.beams + beams - 1) / beams;
+    chunk = blockIdx.z % chunks;
+    split = blockIdx.z / chunks;
+    beam = chunk * beams;
+    count = min(beams, p.beams - beam);
+    shared_start = p.shared_k == nullptr ? 0 : p.shared_offsets[sentence];
+    shared_length = p.shared_k == nullptr ? 0 : p.shared_offsets[sentence + 1] - shared_start;
+    own_length = p.k == nullptr ? 0 : now.position;
+    table = now.number % 2;
+    const int wanted = (shared_length + own_length * beams) / kSplitRows;
+    splits = max(1, min(static_cast<int>(gridDim.z) / chunks, wanted));
+    exists = alive && split < splits;
+  }
+};
 
 // Where the keys and values of a share lie, and which of them are this warp's. Warps take turns at
 // whole tiles, so that a short history leaves the last ones out.
@@ -36,7 +83,7 @@ struct History {
   int shared_tiles, tiles;  // the warp's
   int active;               // warps that there is work for
 
-  __device__ History(const DecodeAttentionParams<T>& p, const Share& share)
+  __device__ History(const DecodeAttentionParams<T>& p, const Share<beams>& share)
       : p(p), row_size(p.head_dim / S::width), count(share.count) {
     shared_first = (share.head * p.shared_capacity + share.shared_start) * row_size;
     self_first = share.head * p.target * row_size;
@@ -116,9 +163,10 @@ struct Newest {
   Row<T, S> q, k, v;
   bool exists;
 
-  __device__ __forceinline__ Newest(const DecodeAttentionParams<T>& p, const Share& share) {
+  template <int beams>
+  __device__ __forceinline__ Newest(const DecodeAttentionParams<T>& p, const Share<beams>& share) {
     const int group = threadIdx.x / S::lanes;
-    const int64_t at = (share.row + group) * p.stride + share.head * p.head_dim;
+    const int64_t at = (share.row(p) + group) * p.stride + share.head * p.head_dim;
     exists = p.k != nullptr && share.split == 0 && group < share.count;
     q.load(p.q + at, p.head_dim, exists);
     k.load(p.k + at, p.head_dim, exists);
@@ -126,16 +174,17 @@ struct Newest {
   }
 };
 
-// Opens the softmax of each beam in one group of lanes, with the newest position, whose key and
-// value are also put in their slot.
+// Opens the softmax of each beam in one group of lanes: with the newest position, whose key and
+// value are also put in their slot, and with the part (null: none) that stems from tensor cores.
 template <typename T, typename S, int beams>
-__device__ __forceinline__ void open(const DecodeAttentionParams<T>& p, const Share& share,
-                                     const Newest<T, S>& newest, Beam<T, S> (&states)[beams]) {
+__device__ __forceinline__ void open(const DecodeAttentionParams<T>& p, const Share<beams>& share,
+                                     const Newest<T, S>& newest, const float* parts,
+                                     Beam<T, S> (&states)[beams]) {
   const int group = threadIdx.x / S::lanes, dim = p.head_dim;
   Row<T, S> q[beams];
 #pragma unroll
   for (int b = 0; b < beams; ++b) {
-    q[b].load(p.q + (share.row + b) * p.stride + share.head * dim, dim, b < share.count);
+    q[b].load(p.q + (share.row(p) + b) * p.stride + share.head * dim, dim, b < share.count);
   }
   Beam<T, S> own;
 #pragma unroll
@@ -145,9 +194,13 @@ __device__ __forceinline__ void open(const DecodeAttentionParams<T>& p, const Sh
   own.total = newest.exists ? 1.0f : 0.0f;
 #pragma unroll
   for (int e = 0; e < S::elements; ++e) own.sum[e] = newest.v[e];
+  const int beam = parts == nullptr ? group : group % static_cast<int>(kWarp / S::lanes);
+  if (parts != nullptr && beam < share.count) {
+    own.absorb(parts + beam * (dim + 2), dim);
+  }
 #pragma unroll
   for (int b = 0; b < beams; ++b) {
-    const bool mine = b == group;
+    const bool mine = b == beam;
     states[b].maximum = mine ? own.maximum : kNoScore;
     states[b].total = mine ? own.total : 0.0f;
 #pragma unroll
@@ -167,10 +220,12 @@ __device__ __forceinline__ void open(const DecodeAttentionParams<T>& p, const Sh
 // In one warp: writes the results of a block, or its part of them where a history is split, of
 // which the last block makes the whole.
 template <typename T, typename S, int beams>
-__device__ __forceinline__ void finish(const DecodeAttentionParams<T>& p, const Share& share,
-                                       const Merged<T, S, beams>& merged,
-                                       Beam<T, S> (&states)[beams]) {
+__device__ __forceinline__ void close(const DecodeAttentionParams<T>& p, const Share<beams>& share,
+                                      const Merged<T, S, beams>& merged,
+                                      Beam<T, S> (&states)[beams]) {
   const int dim = p.head_dim, size = dim + 2;
+  const int pair = blockIdx.y * p.heads + share.head;
+  float* partial = p.partial + (static_cast<int64_t>(pair) * kSplits * p.beams + share.beam) * size;
   const auto for_held = [&](auto&& call) {
 #pragma unroll
     for (int j = 0; j < merged.kHeld; ++j) {
@@ -179,18 +234,17 @@ __device__ __forceinline__ void finish(const DecodeAttentionParams<T>& p, const 
     }
   };
   if (share.splits > 1) {
-    float* partial = share.partial(p);
     for_held([&](Beam<T, S>& state, int b) {
       state.store(partial + (share.split * p.beams + b) * size, dim);
     });
-    if (!last_to_arrive(share.ticket(p), share.splits)) return;
+    if (!last_to_arrive(p.tickets + pair * share.chunks + share.chunk, share.splits)) return;
     for_held([&](Beam<T, S>& state, int b) {
       state = {};
       state.absorb(partial + b * size, share.splits, p.beams * size, dim);
     });
   }
   for_held([&](Beam<T, S>& state, int b) {
-    state.result().store(p.y + ((share.row + b) * p.heads + share.head) * dim, dim);
+    state.result().store(p.y + ((share.row(p) + b) * p.heads + share.head) * dim, dim);
   });
 }
 
@@ -219,15 +273,20 @@ __device__ __forceinline__ void attend(const Ring<T, S>& ring, int i, Beam<T, S>
 }
 
 template <typename T, typename S, int beams>
-__global__ void __launch_bounds__(kMaxWarps* kWarp, 1)
+__global__ void __launch_bounds__(kMaxWarps* kWarp, S::width > 1 && S::lanes < 32 ? 2 : 1)
     decode_attention_kernel(const DecodeAttentionParams<T> p) {
   static_assert(kTileRows % beams == 0);
+  constexpr bool kTogether = beams > 1 && S::lanes == 8;  // shared tiles go to the tensor cores
   extern __shared__ uint4 memory[];
-  const Share share(p, beams);
+  const Share<beams> share(p);
+  if (!share.exists) {
+    wait_for_previous();  // else this kernel might be over, and its successor start, before that
+    return;
+  }
   const History<T, S, beams> history(p, share);
   const int warp = history.warp, dim = p.head_dim, size = dim + 2;
-  if (!share.exists || warp >= history.active) {
-    wait_for_previous();  // else this kernel might be over, and its successor start, before that
+  if (warp >= history.active) {
+    wait_for_previous();
     return;
   }
   Ring<T, S> ring(memory);
@@ -237,66 +296,91 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, 1)
   wait_for_previous();
   let_next_start();
 
-  Beam<T, S> states[beams];
-  open(p, share, Newest<T, S>(p, share), states);
-  for (int i = 0; i < history.tiles; ++i) {
-    ring.wait();
-    if (beams == 1 || i >= history.shared_tiles) {
-      attend<false>(ring, i, states);
-    } else {
-      attend<true>(ring, i, states);
-    }
-    ring.close(history.request(ring, i + kAhead));
-  }
-  const Merged<T, S, beams> merged;
-  merged.merge(states);
   float* parts = reinterpret_cast<float*>(memory) + blockDim.x * (Ring<T, S>::kBytes / 4);
-  if (warp > 0 && merged.speaks) {
+  float* part = parts + warp * beams * size;        // [beams, size], the warp's
+  const bool alone = !kTogether || p.k != nullptr;  // whether there are tiles for each beam alone
+  const Newest<T, S> newest(p, share);
+  Beam<T, S> states[beams];
+  const Merged<T, S, beams> merged;
+  int i = 0;
+  if constexpr (kTogether) {
+    SharedSoftmax<T, S> together;
+    together.load(p.q + share.row(p) * p.stride + share.head * dim, p.stride, share.count, dim);
+    for (; i < history.shared_tiles; ++i) {
+      ring.wait();
+      __syncwarp();
+      together.attend(ring, i, p.scale,
+                      [&](int j) { return history.shared_position(i, j) < history.shared_end; });
+      __syncwarp();
+      ring.close(history.request(ring, i + kAhead));
+    }
+    together.store(part, share.count, dim);
+    __syncwarp();
+  }
+  if (alone) {
+    open(p, share, newest, kTogether ? part : nullptr, states);
+    for (; i < history.tiles; ++i) {
+      ring.wait();
+      if (kTogether || beams == 1 || i >= history.shared_tiles) {
+        attend<false>(ring, i, states);
+      } else {
+        attend<true>(ring, i, states);
+      }
+      ring.close(kTogether ? history.request_own(ring, i + kAhead)
+                           : history.request(ring, i + kAhead));
+    }
+    merged.merge(states);
+    if (warp > 0 && merged.speaks) {
 #pragma unroll
-    for (int j = 0; j < merged.kHeld; ++j) {
-      states[j].store(parts + (warp * beams + merged.first + j) * size, dim);
+      for (int j = 0; j < merged.kHeld; ++j) {
+        states[j].store(part + (merged.first + j) * size, dim);
+      }
     }
   }
   synchronize(history.active);
   if (warp > 0) return;
+  const int own = alone ? 1 : 0;  // the first warp's part is in its states
 #pragma unroll
   for (int j = 0; j < merged.kHeld; ++j) {
-    states[j].absorb(parts + (beams + merged.first + j) * size, history.active - 1, beams * size,
-                     dim);
+    if (!alone) states[j] = {};
+    states[j].absorb(parts + (own * beams + merged.first + j) * size, history.active - own,
+                     beams * size, dim);
   }
-  finish(p, share, merged, states);
+  close(p, share, merged, states);
 }
 
 template <typename T, typename S, int beams>
-void run(Stream& stream, const DecodeAttentionParams<T>& p) {
+void start(Stream& stream, const DecodeAttentionParams<T>& p) {
+  const int multiprocessors = stream.device().multiprocessors;
+  const int chunks = (p.beams + beams - 1) / beams;
+  const int64_t blocks = static_cast<int64_t>(p.sentences) * p.heads * chunks;
+  // Few blocks must be quick ones; of many, small ones have less to merge. Each beam's newest
+  // position needs a group of lanes.
   constexpr int kLeast = std::max(1, beams * S::lanes / static_cast<int>(kWarp));
-  start(stream, decode_attention_kernel<T, S, beams>, p, beams, kLeast, [&](int warps) {
+  const auto shared = [&](int warps) {  // bytes: the ring, and the parts
     return warps * (kWarp * Ring<T, S>::kBytes + beams * (p.head_dim + 2) * sizeof(float));
-  });
+  };
+  int warps = kMaxWarps;
+  while (warps > kLeast && (blocks * warps > kWarpsPerMultiprocessor * multiprocessors ||
+                            shared(warps) > static_cast<size_t>(stream.device().shared_memory))) {
+    warps /= 2;
+  }
+  int splits = 1;
+  if (p.partial != nullptr && blocks <= kTickets) {
+    const int64_t longest = p.shared_capacity + static_cast<int64_t>(p.target) * beams;
+    const int64_t room = 2 * multiprocessors / blocks;
+    splits = std::clamp<int64_t>(std::min(longest / kSplitRows, room), 1, kSplits);
+  }
+  launch(stream, decode_attention_kernel<T, S, beams>, dim3(p.heads, p.sentences, chunks * splits),
+         warps * kWarp, shared(warps), p);
 }
 
 template <typename T, typename S>
-void run(Stream& stream, const DecodeAttentionParams<T>& p) {
+void start(Stream& stream, const DecodeAttentionParams<T>& p) {
   if (S::vectors > 1 || p.beams == 1) {  // more would not fit into the registers
-    run<T, S, 1>(stream, p);
+    start<T, S, 1>(stream, p);
   } else if constexpr (S::vectors == 1) {
-    p.beams == 2 ? run<T, S, 2>(stream, p) : run<T, S, 4>(stream, p);
-  }
-}
-
-// Where rows are whole multiples of 16 bytes.
-template <typename T>
-void run_whole(Stream& stream, const DecodeAttentionParams<T>& p) {
-  constexpr int kWidth = 16 / sizeof(T);
-  if constexpr (sizeof(T) == 2) {
-    if (p.head_dim <= 128) return decode_with_tensor_cores(stream, p);
-    run<T, Shape<kWidth, 32, 1>>(stream, p);
-  } else if (p.head_dim <= 64) {
-    run<T, Shape<kWidth, 16, 1>>(stream, p);
-  } else if (p.head_dim <= 128) {
-    run<T, Shape<kWidth, 32, 1>>(stream, p);
-  } else {
-    run<T, Shape<kWidth, 32, 2>>(stream, p);
+    p.beams == 2 ? start<T, S, 2>(stream, p) : start<T, S, 4>(stream, p);
   }
 }
 
@@ -306,13 +390,19 @@ void run_whole(Stream& stream, const DecodeAttentionParams<T>& p) {
 template <typename T>
 void decode_attention(cuda::Stream& stream, const DecodeAttentionParams<T>& p) {
   if (p.sentences == 0) return;
+  constexpr int kWidth = 16 / sizeof(T);
   const auto whole = [](const T* data, int64_t stride) { return cuda::aligned16<T>(data, stride); };
-  if (whole(nullptr, p.head_dim) && whole(p.q, p.stride) && whole(p.k, p.stride) &&
-      whole(p.v, p.stride) && whole(p.shared_k, 0) && whole(p.shared_v, 0) && whole(p.self_k, 0) &&
-      whole(p.self_v, 0) && whole(p.y, 0)) {
-    cuda::run_whole(stream, p);
+  const bool aligned = p.head_dim % kWidth == 0 && whole(p.q, p.stride) && whole(p.k, p.stride) &&
+                       whole(p.v, p.stride) && whole(p.shared_k, 0) && whole(p.shared_v, 0) &&
+                       whole(p.self_k, 0) && whole(p.self_v, 0) && whole(p.y, 0);
+  if (!aligned) {
+    cuda::start<T, cuda::Shape<1, 32, kMaxHeadDim / 32>>(stream, p);
+  } else if (p.head_dim <= 64) {
+    cuda::start<T, cuda::Shape<kWidth, 64 / kWidth, 1>>(stream, p);
+  } else if (p.head_dim <= 128) {
+    cuda::start<T, cuda::Shape<kWidth, 128 / kWidth, 1>>(stream, p);
   } else {
-    cuda::run<T, cuda::Shape<1, 32, kMaxHeadDim / 32>>(stream, p);
+    cuda::start<T, cuda::Shape<kWidth, 32, kMaxHeadDim / kWidth / 32>>(stream, p);
   }
 }
 
