@@ -44,7 +44,8 @@ struct SelectParams {
   const int32_t* items;         // [B]
   // what the search keeps: beam.h and rows.h
   StepState* now;           // of this step, then of the next
-  StepState* seen;          // a copy of `now` in the host's memory, written last
+  StepState* seen;          // in the host's memory: `now` as the step begins, and at its end where
+                            // no sentence goes on; a write at every end would hold up the next step
   int32_t* live;            // [B]
   float* sums;              // [slots], slots = B * K of the plan
   int32_t* tokens;          // [target, slots]

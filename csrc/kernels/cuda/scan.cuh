@@ -86,6 +86,13 @@ struct Columns {
   }
 };
 
+// e^x in two instructions; what would be denormal is 0.
+__device__ __forceinline__ float fast_exp(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
+  return y;
+}
+
 // Of the group that eight neighbouring lanes hold; whole warps call this.
 template <typename T>
 __device__ __forceinline__ void summarize(const Columns<T>& x, float& max, float& sum) {
@@ -97,7 +104,7 @@ __device__ __forceinline__ void summarize(const Columns<T>& x, float& max, float
   const float peak = max == -INFINITY ? 0.0f : max;
   sum = 0.0f;
 #pragma unroll
-  for (int i = 0; i < kColumns; ++i) sum += __expf(x[i] - peak);
+  for (int i = 0; i < kColumns; ++i) sum += fast_exp(x[i] - peak);
   sum = warp_sum<kLanes>(sum);
 }
 
