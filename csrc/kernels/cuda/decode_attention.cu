@@ -330,6 +330,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, S::width > 1 && S::lanes < 3
                            : history.request(ring, i + kAhead));
     }
     merged.merge(states);
+    __syncwarp();  // all lanes have read what open() found in `part`
     if (warp > 0 && merged.speaks) {
 #pragma unroll
       for (int j = 0; j < merged.kHeld; ++j) {
