@@ -146,6 +146,7 @@ class CudaSession : public Session {
     fetch(host_finished_, w_.finished, sizeof(Hypothesis) * sentences_ * beams_);
     fetch(host_inputs_.length, w_.inputs.length, sizeof(int32_t) * sentences_ * beams_);
     fetch(host_inputs_.fault, w_.inputs.fault, sizeof(int32_t) * sentences_);
+    fetch(seen_memory_, w_.inputs.state, sizeof(StepState));
     CUDA_CHECK(cudaStreamSynchronize(stream_));
     check_faults(host_inputs_.fault, host_inputs_.items, sentences_);
     const int taken = seen_->number - 1;
@@ -269,8 +270,9 @@ class CudaSession : public Session {
     for (int looks = 1; seen_->number - 1 < steps && seen_->live_count > 0; ++looks) {
       if (looks % 4096 != 0) continue;
       const cudaError_t state = cudaStreamQuery(stream_);
-      CHECK(state == cudaSuccess || state == cudaErrorNotReady, "CUDA: ", cudaGetErrorString(state),
-            cuda::advice(state));
+      if (state == cudaErrorNotReady) continue;
+      CHECK(state == cudaSuccess, "CUDA: ", cudaGetErrorString(state), cuda::advice(state));
+      break;  // it has done all that was launched
     }
     return seen_->live_count;
   }

@@ -76,7 +76,7 @@ struct DecodeAttentionParams {
   int sentences;                   // at least live_count: a captured step is made for so many
   int beams, heads, head_dim, stride;
   int shared_capacity = 0, target = 0, total_slots = 0;
-  float scale;
+  float scale;  // above 0
 };
 
 // Where sentences * heads leave a GPU idle, blocks share a long history and leave partial results:

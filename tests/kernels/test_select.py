@@ -432,9 +432,9 @@ def test_a_nucleus_that_ends_among_ties(dtype: torch.dtype, vocab: int) -> None:
 
 @pytest.mark.gpu
 def test_draws_do_not_depend_on_the_batch() -> None:
-    x, options = random(40, 5001) * 2, {"top_p": 0.9}
-    together = drawn(x, **options)[0]
-    search = Search("sampling", Rules(max_new=9, **options), 1, 1, 5001)
+    x, top_p = random(40, 5001) * 2, 0.9
+    together = drawn(x, top_p=top_p)[0]
+    search = Search("sampling", Rules(max_new=9, top_p=top_p), 1, 1, 5001)
     for row in (0, 7, 39):
         alone = replace(search)
         alone.ours["random_row"].fill_(3 * row + 1)

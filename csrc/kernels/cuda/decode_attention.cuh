@@ -6,7 +6,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/cuda/attention.cuh"
-#include "kernels/cuda/fused_linear_mma.cuh"
+#include "kernels/cuda/tensor_core.cuh"
 #include "kernels/cuda/vector.cuh"
 
 namespace decoding::cuda {

@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/decode_attention.cuh"
-#include "kernels/cuda/fused_linear_mma.cuh"
+#include "kernels/cuda/tensor_core.cuh"
 
 namespace decoding::cuda {
 

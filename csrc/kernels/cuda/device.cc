@@ -1,8 +1,28 @@
 // What a device is, and whether there is code for it.
+#include <cstdio>
+#include <sstream>
+
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/stream.h"
 
-namespace decoding::cuda {
+namespace decoding {
+
+extern const char* const kCudaArchs;  // "80 90", written by setup.py
+
+namespace cuda {
+namespace {
+
+// The newest target up to a capability; 0 where there is none.
+int newest_code(int capability) {
+  std::istringstream targets(kCudaArchs);
+  int newest = 0;
+  for (int target; targets >> target;) {
+    if (target <= capability && target > newest) newest = target;
+  }
+  return newest;
+}
+
+}  // namespace
 
 Device Device::of(int id) {
   int count = 0;
@@ -14,15 +34,19 @@ Device Device::of(int id) {
   CUDA_CHECK(cudaGetDeviceProperties(&properties, id));
   CHECK(properties.major >= 8, properties.name, " has compute capability ", properties.major, '.',
         properties.minor, ", the CUDA engine needs 8.0 (Ampere) or newer: use device=\"cpu\"");
+  const int capability = 10 * properties.major + properties.minor;
   Device device{.id = id,
-                .major = properties.major,
-                .minor = properties.minor,
+                .capability = capability,
+                .code = newest_code(capability),
                 .multiprocessors = properties.multiProcessorCount,
                 .shared_memory = static_cast<int>(properties.sharedMemPerBlockOptin),
                 .l2 = properties.l2CacheSize,
                 .name = {}};
   std::snprintf(device.name, sizeof(device.name), "%s", properties.name);
+  CHECK(device.code > 0, "the engine was built for compute capabilities ", kCudaArchs, ", ",
+        properties.name, " has ", capability, ": build with DECODING_CUDA_ARCHS=", capability);
   return device;
 }
 
-}  // namespace decoding::cuda
+}  // namespace cuda
+}  // namespace decoding

@@ -20,8 +20,8 @@
 
 #include "kernels/cuda/fused_linear_families.h"
 #include "kernels/cuda/fused_linear_finish.cuh"
-#include "kernels/cuda/fused_linear_mma.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/tensor_core.cuh"
 
 namespace decoding::cuda {
 namespace {

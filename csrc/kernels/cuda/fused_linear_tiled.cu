@@ -15,8 +15,8 @@
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/fused_linear_families.h"
 #include "kernels/cuda/fused_linear_finish.cuh"
-#include "kernels/cuda/fused_linear_mma.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/tensor_core.cuh"
 
 namespace decoding::cuda {
 namespace {
@@ -358,9 +358,9 @@ template <typename T>
 const Variant<T>* find_variant(const Device& device, const LinearParams<T>& p, int n) {
   if (p.norm.gamma != nullptr) return nullptr;
   for (const Variant<T>& variant : kVariants<T>) {
-    const bool suits = variant.shared(true) <= static_cast<size_t>(device.shared_memory) &&
-                       (variant.parts == 1 ||
-                        (device.major >= 9 && p.weight.inputs >= 2 * kDepth * variant.parts));
+    const bool suits =
+        variant.shared(true) <= static_cast<size_t>(device.shared_memory) &&
+        (variant.parts == 1 || (device.hopper() && p.weight.inputs >= 2 * kDepth * variant.parts));
     if (suits && n-- == 0) return &variant;
   }
   return nullptr;

@@ -45,7 +45,7 @@ void launch_clusters(Stream& stream, void (*kernel)(Params...), dim3 cluster, di
   }
   cudaLaunchAttribute attributes[2] = {};
   unsigned count = 0;
-  if (stream.overlaps()) {
+  if (stream.device().hopper()) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;
   }

@@ -5,14 +5,14 @@
 // product with the values.
 //
 // A quad of lanes holds a row: lane t of it the columns 2t and 2t + 1 of every 8. Half h of a
-// product's registers is row g + 8h of its 16 (fused_linear_mma.cuh).
+// product's registers is row g + 8h of its 16 (tensor_core.cuh).
 #include <algorithm>
 #include <cstdint>
 
 #include "kernels/cuda/attention.cuh"
-#include "kernels/cuda/fused_linear_mma.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/packed_attention.cuh"
+#include "kernels/cuda/tensor_core.cuh"
 #include "kernels/cuda/vector.cuh"
 
 namespace decoding {

@@ -158,7 +158,7 @@ void launch_rows(Stream& stream, const Op& op, int rows, int cols) {
   if constexpr (Op::kPack > 1) {
     const int pieces = divide_up(cols, Op::kPack);
     constexpr int kBlockPieces = kBlockThreads * kBlockVectors<Op>;
-    const bool clusters = stream.device().major >= 9;
+    const bool clusters = stream.device().hopper();
     if (pieces <= 4) return launch_lanes<2, 2>(stream, op, rows, cols);
     if (pieces <= 8) return launch_lanes<4, 2>(stream, op, rows, cols);
     if (pieces <= 16) return launch_lanes<8, 2>(stream, op, rows, cols);

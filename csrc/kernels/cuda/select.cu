@@ -43,7 +43,7 @@ struct Shape {
     // Enough blocks to keep every multiprocessor busy, none with less than a round of groups.
     const int wanted =
         std::min(4 * device.multiprocessors / (p.sentences * p.beams), groups / kGroupsAtOnce);
-    meeting = device.major >= 9 ? Meeting::rows : Meeting::tickets;
+    meeting = device.hopper() ? Meeting::rows : Meeting::tickets;
     splits = std::clamp(wanted, 1, 16);
     if (meeting == Meeting::tickets) return;
     splits = std::bit_floor(static_cast<unsigned>(std::min(splits, kClusterBlocks)));

@@ -11,7 +11,8 @@ class Matmul;  // kernels/cuda/matmul.h
 
 struct Device {
   int id;
-  int major, minor;  // compute capability
+  int capability;  // 80, 90, ...
+  int code;        // the newest target that our code for it was compiled for
   int multiprocessors;
   int shared_memory;  // bytes that one block may have
   int l2;             // bytes
@@ -19,6 +20,11 @@ struct Device {
 
   // Throws where there is no such device, or where we have no code for it.
   static Device of(int id);
+
+  // Whether kernels have what came with Hopper: a start while the kernel before ends (programmatic
+  // dependent launch), and clusters of blocks. Both sides need it: code for sm_80 that runs on a
+  // newer device never waits.
+  bool hopper() const { return code >= 90; }
 };
 
 class Stream {
@@ -31,8 +37,6 @@ class Stream {
   const Device& device() const { return device_; }
   Matmul& matmul() const { return matmul_; }
   bool rehearsal() const { return rehearsal_; }
-  // Whether a kernel may start while the one before it ends (programmatic dependent launch).
-  bool overlaps() const { return device_.major >= 9; }
 
  private:
   cudaStream_t handle_;
