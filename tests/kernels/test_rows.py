@@ -13,7 +13,6 @@ from torch import Tensor
 
 from decoding import _C
 from decoding._C import kernels
-from tests.conftest import Place
 
 
 def ints(*values: int) -> Tensor:
@@ -51,13 +50,13 @@ def test_gather_live(
     assert random_row[: len(slots)].tolist() == [50 * beams + slot for slot in slots]
 
 
+@pytest.mark.parametrize("isa", [*_C.isas(), pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize(("beams", "prefix"), [(1, 0), (1, 3), (4, 0), (4, 2), (3, 7)])
-def test_reset_slots(place: Place, beams: int, prefix: int) -> None:
-    if place.dtype != torch.float32:
-        pytest.skip("integers alone")
+def test_reset_slots(isa: str, beams: int, prefix: int) -> None:
     rows, history = 5 * beams, 7
-    slots = torch.full((2, rows, history), -7, dtype=torch.int32, device=place.device)
-    kernels.reset_slots(slots, beams=beams, prefix=prefix, isa=place.isa, threads=3)
+    device = "cuda" if isa == "cuda" else "cpu"
+    slots = torch.full((2, rows, history), -7, dtype=torch.int32, device=device)
+    kernels.reset_slots(slots, beams=beams, prefix=prefix, isa=isa, threads=3)
     row = torch.arange(rows)[:, None].expand(rows, history).clone()
     row[:, :prefix] = row[:, :prefix] // beams * beams
     assert (slots.cpu() == row).all()
