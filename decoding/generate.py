@@ -20,10 +20,12 @@ from decoding.batching import (
     source_rows,
     split,
 )
-from decoding.config import GenerationConfig, resolve
+from decoding.config import GenerationConfig
 from decoding.models.spec import ModelSpec
+from decoding.resolve import resolve
 from decoding.search import Strategy, choose
 from decoding.search.rules import fill_id, lengths, rules
+from decoding.search.sentences import sentence_rules
 from decoding.session import Results, Session, Work
 
 
@@ -48,7 +50,8 @@ def generate(
     strategy = choose(config)
     vocab = session.spec.decoder.vocab
     length = lengths(config, prompt.width, prompt.longest, session.spec.decoder.positions)
-    rule = rules(config, length, prompt.width, vocab)
+    rule = rules(config, length, vocab)
+    own = sentence_rules(config, length, prompt.width, len(prompt), strategy.rows)
     order_by = prompt.lengths if source is None else source.lengths
     scored = config.return_dict_in_generate and config.output_scores
     most = None if session.limits is None else session.limits.batch
@@ -60,6 +63,7 @@ def generate(
             source=None if source is None else source.pack(some),
             prompt=prompt.pack(some),
             items=torch.from_numpy(chosen.astype(np.int32)),
+            sentences=torch.from_numpy(own[chosen].view(np.uint8)),
             beams=strategy.rows,
             max_new=length.max_new,
             eos=len(config.eos_token_id),

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from torch import Tensor
 
-from decoding.config import as_mapping, resolve
 from decoding.lengths import Lengths
 from decoding.outputs import GenerateBeamDecoderOnlyOutput
+from decoding.resolve import as_mapping, resolve
 from decoding.splitting import split_text
 from decoding.tokenizers import split_language_code
 

@@ -1,4 +1,4 @@
-"""The options of Hugging Face transformers 5.23 that generate() does not have yet, as data.
+"""The options of Hugging Face transformers 5.23 that generate() does not have, as data.
 
 Each name with the values that mean "off" beside None: with any other, generate() refuses.
 """
@@ -8,49 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    # stopping
-    "max_time": (),
-    "stop_strings": (),
-    "stopping_criteria": ([],),
     # processors
-    "guidance_scale": (1,),
-    "sequence_bias": (),
-    "encoder_repetition_penalty": (1,),
-    "repetition_penalty": (1,),
-    "no_repeat_ngram_size": (0,),
-    "encoder_no_repeat_ngram_size": (0,),
-    "prefix_allowed_tokens_fn": (),
-    "remove_invalid_values": (False,),
-    "exponential_decay_length_penalty": (),
-    "suppress_tokens": ([],),
-    "begin_suppress_tokens": ([],),
-    "logits_processor": ([],),
     "watermarking_config": (),
     "token_healing": (False,),
-    # warpers
-    "top_h": (),
-    "min_p": (0,),
-    "typical_p": (1,),
-    "epsilon_cutoff": (0,),
-    "eta_cutoff": (0,),
     # search
-    "num_beam_groups": (1,),
-    "diversity_penalty": (0,),
-    "diversity_rate": (0,),
-    "patience": (1,),
-    "coverage_penalty": (0,),
-    "length_normalization": (),
-    "constraints": (),
-    "force_words_ids": (),
-    "penalty_alpha": (0,),
+    "constraints": (),  # force_words_ids says the same
     "dola_layers": (),
     "custom_generate": (),
     "trust_remote_code": (False,),
     # results
-    "output_logits": (False,),
-    "output_attentions": (False,),
     "output_hidden_states": (False,),
-    "streamer": (),
     # speculation; the numbers tune what is off
     "assistant_model": (),
     "is_assistant": (False,),
@@ -78,7 +45,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "continuous_batching_config": (),
     "synced_gpus": (False,),
     # model inputs
-    "tokenizer": (),
     "inputs_embeds": (),
     "encoder_outputs": (),
     "decoder_attention_mask": (),
@@ -88,6 +54,57 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "negative_prompt_attention_mask": (),
 }
 
+# Options of ours whose part of the engine is still to come, in the same form.
+WAITING: dict[str, tuple[Any, ...]] = {
+    # stopping
+    "max_time": (),
+    "stop_strings": ((),),
+    # processors
+    "guidance_scale": (1,),
+    "sequence_bias": ((),),
+    "encoder_repetition_penalty": (1,),
+    "repetition_penalty": (1,),
+    "no_repeat_ngram_size": (0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "remove_invalid_values": (False,),
+    "exponential_decay_length_penalty": (),
+    "suppress_tokens": ((),),
+    "begin_suppress_tokens": ((),),
+    # warpers
+    "top_h": (),
+    "min_p": (0,),
+    "typical_p": (1,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    # search
+    "num_beam_groups": (1,),
+    "diversity_rate": (0,),
+    "patience": (1,),
+    "coverage_penalty": (0,),
+    "length_normalization": (),
+    "force_words_ids": ((),),
+    # results
+    "output_logits": (False,),
+    "output_attentions": (False,),
+}
+
+
+def check_waiting(config: Any) -> None:
+    """The same for combinations; config: a GenerationConfig."""
+    for name in ("max_new_tokens", "temperature", "top_k", "top_p", "seed", "forced_bos_token_id"):
+        if isinstance(getattr(config, name), tuple):
+            raise NotImplementedError(f"{name} for each row is not supported yet: pass one value")
+    if any(len(word) > 1 for word in config.bad_words_ids):
+        raise NotImplementedError("bad_words_ids with words of several tokens: not supported yet")
+    if config.contrastive:
+        raise NotImplementedError("penalty_alpha is not supported yet: pass penalty_alpha=None")
+    if config.num_beams > 1 and config.do_sample:
+        raise NotImplementedError(
+            f"num_beams={config.num_beams} with do_sample=True is not supported yet: "
+            "pass do_sample=False, or num_beams=1"
+        )
+
+
 # Named arguments of generate(): offered when a name is misspelt.
 ARGUMENTS = (
     "input_ids",
@@ -95,6 +112,11 @@ ARGUMENTS = (
     "attention_mask",
     "decoder_input_ids",
     "generation_config",
+    "logits_processor",
+    "stopping_criteria",
+    "prefix_allowed_tokens_fn",
+    "streamer",
+    "tokenizer",
 )
 
 # What a transformers GenerationConfig carries beside options.

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
 
-from decoding.config import OPTIONS, GenerationConfig, resolve
+from decoding.config import OPTIONS, GenerationConfig
+from decoding.resolve import resolve
 from decoding.search import choose
 from decoding.search.rules import lengths
 from decoding.unsupported import ARGUMENTS, METADATA, UNSUPPORTED
+
+GROUPS = {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5}
+
+
+@pytest.fixture(autouse=True)
+def everything_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("decoding.resolve.WAITING", {})
+    monkeypatch.setattr("decoding.resolve.check_waiting", lambda config: None)
 
 
 def test_defaults_are_those_of_transformers() -> None:
@@ -84,12 +95,30 @@ def test_keyword_none_switches_off() -> None:
         ("bad_words_ids", [[4], (6,)], ((4,), (6,))),
         ("early_stopping", "never", "never"),
         ("use_cache", False, False),
+        ("max_new_tokens", [3, 4.0], (3, 4)),
+        ("temperature", torch.tensor([0.5, 2.0]), (0.5, 2.0)),
+        ("temperature", torch.tensor(0.5), 0.5),
+        ("top_k", (0, 5), (0, 5)),
+        ("seed", [7, 2**64 - 1], (7, 2**64 - 1)),
+        ("forced_bos_token_id", np.array([3, 4]), (3, 4)),
+        ("bad_words_ids", [[4, 5], torch.tensor([6])], ((4, 5), (6,))),
+        ("sequence_bias", {(4,): 2, (5, 6): -1.5}, (((4,), 2.0), ((5, 6), -1.5))),
+        ("sequence_bias", [[[4], 2.0], [[4], -math.inf]], (((4,), -math.inf),)),
+        ("force_words_ids", [[4, 5], [[6], [7, 8]]], (((4, 5),), ((6,), (7, 8)))),
+        ("exponential_decay_length_penalty", [3, 1], (3, 1.0)),
+        ("suppress_tokens", [3, 4], (3, 4)),
+        ("stop_strings", "end", ("end",)),
+        ("stop_strings", ["a", "b c"], ("a", "b c")),
+        ("length_normalization", "gnmt", "gnmt"),
+        ("max_time", 0, 0.0),
+        ("eta_cutoff", 0.5, 0.5),
     ],
 )
 def test_accepted(name: str, value: Any, expected: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        got = getattr(resolve({name: value}, None, {}), name)
+        beams = {"num_beams": 2} if name == "force_words_ids" else {}
+        got = getattr(resolve({name: value, **beams}, None, {}), name)
     assert got == expected and type(got) is type(expected)
 
 
@@ -100,12 +129,9 @@ def test_accepted(name: str, value: Any, expected: Any) -> None:
         ("temprature", 1.0, TypeError, "temperature"),
         ("max_tokens", 1.0, TypeError, "max_"),
         ("attention_masks", 1, TypeError, "attention_mask"),
-        ("no_repeat_ngram_size", 2, NotImplementedError, "no_repeat_ngram_size"),
-        ("repetition_penalty", 1.2, NotImplementedError, "repetition_penalty"),
-        ("logits_processor", [len], NotImplementedError, "logits_processor"),
-        ("streamer", object(), NotImplementedError, "streamer"),
-        ("num_beam_groups", 2, NotImplementedError, "num_beam_groups"),
-        ("output_logits", True, NotImplementedError, "output_logits"),
+        ("watermarking_config", {}, NotImplementedError, "watermarking_config"),
+        ("assistant_model", object(), NotImplementedError, "assistant_model"),
+        ("logits_processor", [len], TypeError, "argument of generate"),
         ("num_beams", 0, ValueError, "at least 1, got 0"),
         ("num_beams", -1, ValueError, "at least 1, got -1"),
         ("num_beams", 2.5, ValueError, "whole number, got 2.5"),
@@ -134,7 +160,36 @@ def test_accepted(name: str, value: Any, expected: Any) -> None:
         ("bad_words_ids", [], ValueError, "not empty"),
         ("bad_words_ids", [[]], ValueError, "empty"),
         ("bad_words_ids", [3], ValueError, "lists of ids"),
-        ("bad_words_ids", [[1, 2]], NotImplementedError, "bad_words_ids"),
+        ("max_new_tokens", [3, 0], ValueError, "at least 1, got 0"),
+        ("max_new_tokens", [], ValueError, "one for each row"),
+        ("temperature", [[0.5]], TypeError, "a number"),
+        ("top_h", 0, ValueError, "greater than 0 and at most 1"),
+        ("min_p", -0.1, ValueError, "at least 0 and at most 1"),
+        ("typical_p", 0, ValueError, "greater than 0 and at most 1"),
+        ("epsilon_cutoff", 1, ValueError, "at least 0 and less than 1"),
+        ("eta_cutoff", 1.0, ValueError, "at least 0 and less than 1"),
+        ("repetition_penalty", 0, ValueError, "greater than 0"),
+        ("encoder_repetition_penalty", -1, ValueError, "greater than 0"),
+        ("no_repeat_ngram_size", -1, ValueError, "at least 0"),
+        ("guidance_scale", float("inf"), ValueError, "finite"),
+        ("sequence_bias", {}, ValueError, "not empty"),
+        ("sequence_bias", {(): 1.0}, ValueError, "none of them empty"),
+        ("sequence_bias", {3: 1.0}, ValueError, "lists of ids"),
+        ("sequence_bias", [[[3], 1.0, 2]], ValueError, r"\[ids, bias\]"),
+        ("sequence_bias", {(3,): float("nan")}, ValueError, "finite"),
+        ("sequence_bias", {(3,): "much"}, TypeError, "a number"),
+        ("force_words_ids", [], ValueError, "not empty"),
+        ("force_words_ids", [[]], ValueError, "empty"),
+        ("force_words_ids", [[[4], [4, 5]]], ValueError, "begins another"),
+        ("exponential_decay_length_penalty", 3, ValueError, "start, factor"),
+        ("exponential_decay_length_penalty", (-1, 2.0), ValueError, "at least 0"),
+        ("stop_strings", [], ValueError, "a string or a list"),
+        ("stop_strings", ["a", ""], ValueError, "none empty"),
+        ("length_normalization", "fairseq", ValueError, "gnmt"),
+        ("patience", 0, ValueError, "greater than 0"),
+        ("coverage_penalty", -1, ValueError, "at least 0"),
+        ("penalty_alpha", 1.5, ValueError, "at most 1"),
+        ("max_time", -1, ValueError, "at least 0"),
     ],
 )
 def test_refused(name: str, value: Any, error: type[Exception], words: str) -> None:
@@ -150,7 +205,19 @@ def test_refused(name: str, value: Any, error: type[Exception], words: str) -> N
     [
         ({"num_return_sequences": 2}, ValueError, "greedy"),
         ({"num_return_sequences": 4, "num_beams": 3}, ValueError, "num_beams=3"),
-        ({"do_sample": True, "num_beams": 2}, NotImplementedError, "do_sample"),
+        ({"num_beams": 2, "early_stopping": True, "patience": 0.2}, ValueError, "patience=0.2"),
+        ({"num_beam_groups": 2}, ValueError, "divide num_beams=1"),
+        ({"num_beam_groups": 2, "num_beams": 3}, ValueError, "divide num_beams=3"),
+        ({"num_beam_groups": 2, "num_beams": 4}, ValueError, "diversity_penalty above 0"),
+        ({**GROUPS, "do_sample": True}, ValueError, "do_sample"),
+        ({**GROUPS, "diversity_rate": 0.5}, ValueError, "diversity_rate"),
+        ({**GROUPS, "patience": 2}, ValueError, "patience"),
+        ({**GROUPS, "force_words_ids": [[4]]}, ValueError, "num_beam_groups"),
+        ({"force_words_ids": [[4]]}, ValueError, "num_beams above 1"),
+        ({"force_words_ids": [[4]], "num_beams": 2, "do_sample": True}, ValueError, "do_sample"),
+        ({"diversity_rate": 1, "num_beams": 2, "do_sample": True}, ValueError, "diversity_rate"),
+        ({"forced_bos_token_id": 4, "suppress_tokens": [4, 5]}, ValueError, "bans .4."),
+        ({"forced_eos_token_id": [4, 5], "suppress_tokens": [4, 5]}, ValueError, "bans .4, 5."),
     ],
 )
 def test_contradictions(options: dict[str, Any], error: type[Exception], words: str) -> None:

@@ -11,7 +11,7 @@ import torch
 import transformers.generation.utils as theirs
 
 from decoding import outputs
-from decoding.config import resolve
+from decoding.resolve import resolve
 from decoding.session import Results
 from tests.random_models import ours, reference
 
