@@ -3,6 +3,7 @@
 
 #include "bindings/linear.h"
 #include "kernels/embed.h"
+#include "kernels/loss.h"
 #include "kernels/norm.h"
 #include "kernels/softmax.h"
 
@@ -92,6 +93,33 @@ void bind_softmax(py::module_& kernels) {
       py::arg("threads"));
 }
 
+void bind_cross_entropy(py::module_& kernels) {
+  kernels.def(
+      "cross_entropy",
+      [](object logits, object labels, object y, int vocab, const string& isa, int threads) {
+        run_kernel(
+            logits, isa, threads,
+            [&]<typename T>(const Tensors& in) {
+              const auto shape = in.sizes(logits, "logits", 2);
+              CHECK(vocab > 0 && vocab <= shape[1], "vocab must be 1 to ", shape[1], ", got ",
+                    vocab);
+              const object on_host = labels.attr("cpu")();
+              check_labels(TensorView::of(on_host, "labels").data<int32_t>({shape[0]}), shape[0],
+                           vocab);
+              return CrossEntropyParams<T>{.logits = in.data<T>(logits, "logits", shape),
+                                           .labels = in.data<int32_t>(labels, "labels", {shape[0]}),
+                                           .y = in.data<float>(y, "y", {shape[0]}),
+                                           .rows = static_cast<int>(shape[0]),
+                                           .vocab = vocab,
+                                           .stride = static_cast<int>(shape[1])};
+            },
+            [](auto& stream, const auto& params) { cross_entropy(stream, params); });
+      },
+      "logits: [rows, stride], of which the first `vocab` columns count", py::arg("logits"),
+      py::arg("labels"), py::arg("y"), py::arg("vocab"), py::kw_only(), py::arg("isa"),
+      py::arg("threads"));
+}
+
 void bind_linear(py::module_& kernels) {
   kernels.def(
       "linear",
@@ -117,6 +145,7 @@ void bind_layers(py::module_& kernels) {
   bind_embed(kernels);
   bind_layer_norm(kernels);
   bind_softmax(kernels);
+  bind_cross_entropy(kernels);
   bind_linear(kernels);
 }
 

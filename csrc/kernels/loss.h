@@ -1,0 +1,37 @@
+// Cross-entropy, token by token: the log-probability of each row's label,
+//   y = x[label] - log(sum(exp(x))),
+// and 0 where the label is to be ignored. The logits are read once, all sums are float32. A row
+// that holds NaN or +inf, or nothing but -inf, gets NaN.
+#pragma once
+
+#include <cstdint>
+
+#include "core/check.h"
+#include "kernels/stream.h"
+
+namespace decoding {
+
+constexpr int32_t kIgnored = -100;  // a label that does not count, as in torch
+
+template <typename T>
+struct CrossEntropyParams {
+  const T* logits;        // [rows, V], rows `stride` elements apart
+  const int32_t* labels;  // [rows], see check_labels
+  float* y;               // [rows]
+  int rows, vocab, stride;
+};
+
+template <typename T, cpu::Isa isa>
+void cross_entropy(cpu::Stream<isa>&, const CrossEntropyParams<T>&);
+template <typename T>
+void cross_entropy(cuda::Stream&, const CrossEntropyParams<T>&);
+
+// On the host, before the labels go anywhere.
+inline void check_labels(const int32_t* labels, int64_t count, int vocab) {
+  for (int64_t i = 0; i < count; ++i) {
+    CHECK((labels[i] >= 0 && labels[i] < vocab) || labels[i] == kIgnored, "labels must be 0 to ",
+          vocab - 1, ", or ", kIgnored, " where they are ignored, got ", labels[i]);
+  }
+}
+
+}  // namespace decoding
