@@ -27,33 +27,46 @@ object zeros(const object& like, const char* dtype, int64_t size) {
 void bind_packed_attention(py::module_& kernels) {
   kernels.def(
       "packed_attention",
-      [](object qkv, object offsets, object y, float scale, bool causal, int longest,
-         const string& isa, int threads) {
+      [](object qkv, object offsets, object y, float scale, bool causal, object shared_k,
+         object shared_v, object shared_offsets, int longest, const string& isa, int threads) {
         run_kernel(
             y, isa, threads,
             [&]<typename T>(const Tensors& in) {
               const auto shape = head_sizes(in, qkv, "qkv");
-              const int64_t tokens = shape[0], heads = shape[2], dim = shape[3];
-              const T* q = in.data<T>(qkv, "qkv", {tokens, 3, heads, dim});
+              const int64_t tokens = shape[0], parts = shape[1], heads = shape[2], dim = shape[3];
+              const bool cross = !shared_k.is_none();
+              CHECK(parts == (cross ? 1 : 3), "qkv must hold ", cross ? 1 : 3, " parts, has ",
+                    parts);
+              const int64_t capacity = cross ? in.sizes(shared_k, "shared_k", 3)[1] : 0;
+              const std::vector<int64_t> shared{heads, capacity, dim};
+              const T* q = in.data<T>(qkv, "qkv", shape);
+              const int64_t sentences = in.sizes(offsets, "offsets", 1)[0] - 1;
               return PackedAttentionParams<T>{
                   .q = q,
-                  .k = q + heads * dim,
-                  .v = q + 2 * heads * dim,
+                  .k = cross ? in.data<T>(shared_k, "shared_k", shared) : q + heads * dim,
+                  .v = cross ? in.data<T>(shared_v, "shared_v", shared) : q + 2 * heads * dim,
                   .offsets = in.data<int32_t>(offsets, "offsets", {-1}),
+                  .key_offsets = in.data<int32_t>(cross ? shared_offsets : offsets, "key offsets",
+                                                  {sentences + 1}),
                   .y = in.data<T>(y, "y", {tokens, heads, dim}),
-                  .sentences = static_cast<int>(in.sizes(offsets, "offsets", 1)[0] - 1),
+                  .sentences = static_cast<int>(sentences),
                   .longest = longest > 0 ? longest : static_cast<int>(tokens),
                   .heads = static_cast<int>(heads),
                   .head_dim = static_cast<int>(dim),
-                  .stride = static_cast<int>(3 * heads * dim),
+                  .stride = static_cast<int>(parts * heads * dim),
+                  .key_stride = static_cast<int>(cross ? dim : parts * heads * dim),
+                  .head_stride = cross ? capacity * dim : dim,
                   .scale = scale,
                   .causal = causal};
             },
             [](auto& stream, const auto& params) { packed_attention(stream, params); });
       },
-      "qkv: [tokens, 3, N, D]; longest: most tokens of a sentence, 0: all of them", py::arg("qkv"),
-      py::arg("offsets"), py::arg("y"), py::arg("scale"), py::arg("causal"), py::kw_only(),
-      py::arg("longest") = 0, py::arg("isa"), py::arg("threads"));
+      "qkv: [tokens, 3, N, D], or [tokens, 1, N, D], only q, where keys are shared ones; longest: "
+      "most tokens of a sentence, 0: all of them",
+      py::arg("qkv"), py::arg("offsets"), py::arg("y"), py::arg("scale"), py::arg("causal"),
+      py::kw_only(), py::arg("shared_k") = py::none(), py::arg("shared_v") = py::none(),
+      py::arg("shared_offsets") = py::none(), py::arg("longest") = 0, py::arg("isa"),
+      py::arg("threads"));
 }
 
 void bind_store_shared(py::module_& kernels) {

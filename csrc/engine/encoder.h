@@ -73,12 +73,15 @@ Norm packed_pass(Stream& stream, const StackSpec& spec, const StackWeights& weig
                                  .k = a.qkv + inner,
                                  .v = a.qkv + 2 * inner,
                                  .offsets = tokens.offsets,
+                                 .key_offsets = tokens.offsets,
                                  .y = a.attended,
                                  .sentences = tokens.sentences,
                                  .longest = tokens.longest,
                                  .heads = spec.heads,
                                  .head_dim = spec.head_dim,
                                  .stride = 3 * inner,
+                                 .key_stride = 3 * inner,
+                                 .head_stride = spec.head_dim,
                                  .scale = spec.attention_scale[i],
                                  .causal = causal});
     last_product<T>(stream, layer.self_out, block, a, a.attended, tokens.count);

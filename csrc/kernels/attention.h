@@ -14,18 +14,22 @@ namespace decoding {
 
 constexpr int kMaxHeadDim = 256;
 
-// Every token attends to the tokens of its own sentence (causal: to those up to itself).
+// Every token attends to the keys of its own sentence (causal: to those up to itself); one without
+// any gets 0. Self-attention: keys are as many as queries, and have their offsets. Cross attention:
+// keys have offsets of their own.
 template <typename T>
 struct PackedAttentionParams {
-  const T* q;  // [tokens, N, D], rows `stride` elements apart; so are k and v
-  const T* k;
+  const T* q;  // [tokens, N, D], rows `stride` elements apart
+  const T* k;  // [keys, N, D], rows `key_stride` apart, heads `head_stride`; so is v
   const T* v;
-  const int32_t* offsets;  // [sentences + 1]
-  T* y;                    // [tokens, N, D], contiguous
-  int sentences, longest;  // longest: most tokens of a sentence
-  int heads, head_dim, stride;
+  const int32_t* offsets;      // [sentences + 1], of queries
+  const int32_t* key_offsets;  // [sentences + 1], of keys
+  T* y;                        // [tokens, N, D], contiguous
+  int sentences, longest;      // longest: most queries of a sentence
+  int heads, head_dim, stride, key_stride;
+  int64_t head_stride;  // D; capacity * D where they lie as store_shared leaves them
   float scale;
-  bool causal;
+  bool causal;  // only in self-attention
 };
 
 template <typename T, cpu::Isa isa>

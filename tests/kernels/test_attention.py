@@ -137,6 +137,85 @@ def test_nothing_packed(place: Place, threads: int) -> None:
     assert y.isnan().all()
 
 
+# Packed queries that attend to another text: a decoder's, to the source.
+
+
+def cross_reference(
+    q: Tensor, offsets: Tensor, k: Tensor, v: Tensor, key_offsets: Tensor, scale: float
+) -> Tensor:
+    """k, v: [N, capacity, D]."""
+    y = torch.zeros_like(q)
+    for b, (begin, end) in enumerate(zip(offsets.tolist(), offsets[1:].tolist(), strict=False)):
+        keys = slice(int(key_offsets[b]), int(key_offsets[b + 1]))
+        if keys.start < keys.stop:
+            seen = (x[:, keys].transpose(0, 1) for x in (k, v))
+            y[begin:end] = attend(q[begin:end], *seen, scale)
+    return y
+
+
+def cross_attention(
+    q: Tensor,
+    offsets: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_offsets: Tensor,
+    scale: float,
+    *,
+    isa: str,
+    threads: int = 1,
+) -> Tensor:
+    y = poison(*q.shape).to(q)
+    shared = {"shared_k": k, "shared_v": v, "shared_offsets": key_offsets}
+    kernels.packed_attention(
+        q[:, None].contiguous(), offsets, y, scale, False, **shared, isa=isa, threads=threads
+    )
+    return y
+
+
+def cross_inputs(place: Place, queries: list[int], keys: list[int], heads: int, dim: int) -> tuple:
+    """What lies behind the last sentence's keys is poisoned."""
+    q = random(sum(queries), heads, dim)
+    k, v = (
+        torch.cat([random(heads, sum(keys), dim, seed=seed), poison(heads, 5, dim)], 1)
+        for seed in (3, 4)
+    )
+    q, k, v = (x.to(place.device, place.dtype) for x in (q, k, v))
+    offsets, key_offsets = (offsets_of(lengths).to(place.device) for lengths in (queries, keys))
+    return q, offsets, k, v, key_offsets, dim**-0.5
+
+
+@pytest.mark.parametrize("dim", DIMS)
+def test_cross_equals_torch(place: Place, threads: int, dim: int) -> None:
+    queries, keys = [3, 0, 1, 64, 100, 2, 5, 130], [5, 7, 1, 33, 64, 0, 130, 65]
+    inputs = cross_inputs(place, queries, keys, 3, dim)
+    y = cross_attention(*inputs, isa=place.isa, threads=threads)
+    assert_within_torch(cross_reference, y, *inputs)
+    assert (y[168:170] == 0).all()  # the sentence without a source
+
+
+def test_cross_of_a_sentence_does_not_depend_on_its_batch(place: Place, threads: int) -> None:
+    queries, keys = [3, 150, 64, 1], [70, 5, 130, 0]
+    q, offsets, k, v, key_offsets, scale = cross_inputs(place, queries, keys, 2, 40)
+    together = cross_attention(q, offsets, k, v, key_offsets, scale, isa=place.isa, threads=threads)
+    for b in range(4):
+        mine = slice(int(offsets[b]), int(offsets[b + 1]))
+        one = torch.tensor([0, queries[b]]).int().to(place.device)
+        alone = cross_attention(
+            q[mine], one, k, v, key_offsets[b : b + 2].clone(), scale, isa=place.isa
+        )
+        assert_equal(together[mine], alone)
+
+
+def test_self_attention_is_cross_attention_to_itself(place: Place) -> None:
+    lengths = [7, 70, 1]
+    qkv = random(sum(lengths), 3, 2, 40).to(place.device, place.dtype)
+    offsets = offsets_of(lengths).to(place.device)
+    q, k, v = qkv.unbind(1)
+    shared = (x.transpose(0, 1).contiguous() for x in (k, v))
+    y = cross_attention(q, offsets, *shared, offsets, 0.2, isa=place.isa)
+    assert_equal(y, packed_attention(qkv, offsets, 0.2, False, isa=place.isa))
+
+
 # Shared keys and values.
 
 

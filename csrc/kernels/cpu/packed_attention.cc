@@ -86,12 +86,12 @@ void attend(Queries& queries, int begin, int rows, const Block& block, int seen)
                 queries.width);
 }
 
-// Queries [begin, end) of one sentence of `length` tokens, end - begin <= kQueries; q, k, v and y
-// begin at its first token and at the head.
+// Queries [begin, end) of one sentence, end - begin <= kQueries, and its `length` keys; q, k, v and
+// y begin at its first token and at the head.
 void attend(const PackedAttentionParams<float>& p, const float* q, const float* k, const float* v,
             float* y, int length, int begin, int end) {
   const int count = end - begin;
-  const size_t stride = p.stride, width = whole_vectors(p.head_dim);
+  const size_t stride = p.stride, key_stride = p.key_stride, width = whole_vectors(p.head_dim);
   Queries queries;
   queries.dim = p.head_dim;
   queries.width = width;
@@ -106,10 +106,10 @@ void attend(const PackedAttentionParams<float>& p, const float* q, const float* 
   const int reach = p.causal ? end : length;
   for (int position = 0; position < reach; position += kBlock) {
     block.count = std::min(kBlock, length - position);
-    transpose_block({k + position * stride, stride}, block.count, p.head_dim, block.keys);
+    transpose_block({k + position * key_stride, key_stride}, block.count, p.head_dim, block.keys);
     for (int i = 0; i < block.count; ++i) {
       for_vectors(p.head_dim, [&](int d, auto... tail) {
-        store(block.values + i * width + d, load(v + (position + i) * stride + d, tail...));
+        store(block.values + i * width + d, load(v + (position + i) * key_stride + d, tail...));
       });
     }
     // A query that sees nothing of the block must not meet it.
@@ -139,14 +139,16 @@ void packed_attention(cpu::Stream<isa>& stream, const PackedAttentionParams<T>& 
   // Work is dealt out like cards, so that long sentences and late, costly queries spread evenly.
   int card = 0;
   for (int sentence = 0; sentence < p.sentences; ++sentence) {
-    const size_t row = p.offsets[sentence];
-    const int length = p.offsets[sentence + 1] - p.offsets[sentence];
-    for (int begin = 0; begin < length; begin += cpu::kQueries) {
+    const size_t row = p.offsets[sentence], key = p.key_offsets[sentence];
+    const int queries = p.offsets[sentence + 1] - p.offsets[sentence];
+    const int keys = p.key_offsets[sentence + 1] - p.key_offsets[sentence];
+    for (int begin = 0; begin < queries; begin += cpu::kQueries) {
       for (int head = 0; head < p.heads; ++head, ++card) {
         if (card % stream.size() != stream.rank()) continue;
-        const size_t at = row * p.stride + head * p.head_dim;
-        cpu::attend(p, p.q + at, p.k + at, p.v + at, p.y + (row * p.heads + head) * p.head_dim,
-                    length, begin, std::min(begin + cpu::kQueries, length));
+        const size_t at = key * p.key_stride + head * p.head_stride;
+        cpu::attend(p, p.q + row * p.stride + head * p.head_dim, p.k + at, p.v + at,
+                    p.y + (row * p.heads + head) * p.head_dim, keys, begin,
+                    std::min(begin + cpu::kQueries, queries));
       }
     }
   }

@@ -56,31 +56,31 @@ __global__ void __launch_bounds__(Tile::threads)
   extern __shared__ __align__(16) char memory[];
   Tile& tile = *reinterpret_cast<Tile*>(memory);
   const Sentence sentence(p, Tile::queries);
-  const int length = sentence.length, begin = sentence.begin;
+  const int length = sentence.length, keys = sentence.keys, begin = sentence.begin;
   wait_for_previous();
   let_next_start();
   if (begin >= length) return;
   const int x = threadIdx.x % kAcross, y = threadIdx.x / kAcross * 4;
-  const T *k = sentence.of(p.k, p), *v = sentence.of(p.v, p);
-  fill(tile.q, sentence.of(p.q, p), p.stride, begin, length, p.head_dim, p.scale);
+  const T *k = sentence.keys_of(p.k, p), *v = sentence.keys_of(p.v, p);
+  fill(tile.q, sentence.queries_of(p), p.stride, begin, length, p.head_dim, p.scale);
 
   float4 sums[4][kParts] = {};
   float maxima[4] = {kNoScore, kNoScore, kNoScore, kNoScore}, totals[4] = {};
-  const int reach = p.causal ? min(length, begin + Tile::queries) : length;
+  const int reach = p.causal ? min(keys, begin + Tile::queries) : keys;
   for (int first = 0; first < reach; first += Tile::keys) {
     __syncthreads();
-    fill(tile.kv, k, p.stride, first, length, p.head_dim, 1.0f);
+    fill(tile.kv, k, p.key_stride, first, keys, p.head_dim, 1.0f);
     __syncthreads();
     float scores[4][kKeys] = {};
     for (int d = 0; d < p.head_dim; d += 4) {
-      float4 keys[kKeys];
+      float4 columns[kKeys];
 #pragma unroll
-      for (int j = 0; j < kKeys; ++j) keys[j] = load4(&tile.kv[x + j * kAcross][d]);
+      for (int j = 0; j < kKeys; ++j) columns[j] = load4(&tile.kv[x + j * kAcross][d]);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float4 query = load4(&tile.q[y + i][d]);
 #pragma unroll
-        for (int j = 0; j < kKeys; ++j) scores[i][j] += dot(query, keys[j]);
+        for (int j = 0; j < kKeys; ++j) scores[i][j] += dot(query, columns[j]);
       }
     }
 #pragma unroll
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(Tile::threads)
 #pragma unroll
       for (int j = 0; j < kKeys; ++j) {
         const int position = first + x + j * kAcross;
-        const bool seen = position < length && (!p.causal || position <= begin + y + i);
+        const bool seen = position < keys && (!p.causal || position <= begin + y + i);
         if (!seen) scores[i][j] = kNoScore;
         top = fmaxf(top, scores[i][j]);
       }
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(Tile::threads)
       }
     }
     __syncthreads();
-    fill(tile.kv, v, p.stride, first, length, p.head_dim, 1.0f);
+    fill(tile.kv, v, p.key_stride, first, keys, p.head_dim, 1.0f);
     __syncthreads();
     for (int key = 0; key < Tile::keys; key += 4) {
       float4 weights[4];
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(Tile::threads)
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float normaliser = 1.0f / warp_sum<kAcross>(totals[i]);
+    const float normaliser = inverse(warp_sum<kAcross>(totals[i]));
     if (begin + y + i >= length) continue;
     T* to = p.y + ((sentence.row + begin + y + i) * p.heads + sentence.head) * p.head_dim;
 #pragma unroll
@@ -167,8 +167,9 @@ template <typename T>
 void packed_attention(cuda::Stream& stream, const PackedAttentionParams<T>& p) {
   if (p.sentences == 0 || p.longest == 0) return;
   if constexpr (sizeof(T) == 2) {
-    const bool aligned = cuda::aligned16<T>(p.q, p.stride) && cuda::aligned16<T>(p.k, p.stride) &&
-                         cuda::aligned16<T>(p.v, p.stride) && cuda::aligned16<T>(p.y, 0);
+    const bool aligned = cuda::aligned16<T>(p.q, p.stride) &&
+                         cuda::aligned16<T>(p.k, p.key_stride) &&
+                         cuda::aligned16<T>(p.v, p.head_stride) && cuda::aligned16<T>(p.y, 0);
     if (aligned && p.head_dim % 8 == 0 && p.head_dim <= 128) {
       return cuda::attend_with_tensor_cores(stream, p);
     }

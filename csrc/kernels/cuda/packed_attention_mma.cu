@@ -106,7 +106,7 @@ struct Queries {
     const int lane = threadIdx.x % kWarp;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float normaliser = 1.0f / warp_sum<4>(totals[h]);
+      const float normaliser = inverse(warp_sum<4>(totals[h]));
 #pragma unroll
       for (int d = 0; d < dim / 8; ++d) {
         const uint32_t pair =
@@ -138,7 +138,7 @@ __device__ __forceinline__ void mask(float (&scores)[kKeys / 8][4], Sees&& sees)
 template <typename T, int dim, int squares>
 __device__ __forceinline__ void attend(Queries<T, dim> (&queries)[squares], Rows<T, dim> k,
                                        Rows<T, dim> v, const PackedAttentionParams<T>& p, int query,
-                                       int key, int length) {
+                                       int key, int keys) {
   float scores[squares][kKeys / 8][4] = {};
 #pragma unroll
   for (int d = 0; d < dim / 16; ++d) {
@@ -157,9 +157,9 @@ __device__ __forceinline__ void attend(Queries<T, dim> (&queries)[squares], Rows
 #pragma unroll
   for (int s = 0; s < squares; ++s) {
     const int first = query + s * 16;
-    if (key + kKeys > length || (p.causal && key + kKeys - 1 > first)) {
+    if (key + kKeys > keys || (p.causal && key + kKeys - 1 > first)) {
       mask(scores[s], [&](int row, int column) {
-        return key + column < length && (!p.causal || key + column <= first + row);
+        return key + column < keys && (!p.causal || key + column <= first + row);
       });
     }
     queries[s].weigh(scores[s], p.scale * kLog2e);
@@ -201,16 +201,16 @@ __global__ void __launch_bounds__(kThreads)
   let_next_start();
   if (begin >= length) return;
 
-  const T *k = sentence.of(p.k, p), *v = sentence.of(p.v, p);
+  const T *k = sentence.keys_of(p.k, p), *v = sentence.keys_of(p.v, p);
   const auto keys = [&](int i) { return rows.from(i % 2 * 2 * kKeys); };
   const auto values = [&](int i) { return rows.from(i % 2 * 2 * kKeys + kKeys); };
   const auto request = [&](int i) {
-    keys(i).template request<kKeys>(k, i * kKeys, length, p.stride, p.head_dim);
-    values(i).template request<kKeys>(v, i * kKeys, length, p.stride, p.head_dim);
+    keys(i).template request<kKeys>(k, i * kKeys, sentence.keys, p.key_stride, p.head_dim);
+    values(i).template request<kKeys>(v, i * kKeys, sentence.keys, p.key_stride, p.head_dim);
     close_copies();
   };
   // The queries come where the second tile will be.
-  keys(1).template request<kQueries>(sentence.of(p.q, p), begin, length, p.stride, p.head_dim);
+  keys(1).template request<kQueries>(sentence.queries_of(p), begin, length, p.stride, p.head_dim);
   close_copies();
   request(0);
   wait_for_copies<1>();
@@ -221,14 +221,15 @@ __global__ void __launch_bounds__(kThreads)
   for (int s = 0; s < squares; ++s) queries[s].load(keys(1).from(own + s * 16));
 
   const int query = begin + own, last = query + kPerWarp - 1;
-  const int reach = p.causal ? min(length, begin + kQueries) : length;
+  const int reach = p.causal ? min(sentence.keys, begin + kQueries) : sentence.keys;
   for (int i = 0; i * kKeys < reach; ++i) {
     wait_for_copies<0>();
     __syncthreads();  // the tile is there, and nobody needs the one before
     if ((i + 1) * kKeys < reach) request(i + 1);
     const bool idle = query >= length || (p.causal && i * kKeys > last);
-    if (!idle) attend(queries, keys(i), values(i), p, query, i * kKeys, length);
+    if (!idle) attend(queries, keys(i), values(i), p, query, i * kKeys, sentence.keys);
   }
+  wait_for_copies<0>();  // of a sentence without keys
   __syncthreads();
   const Rows<T, dim> results = rows.from(own);
 #pragma unroll
