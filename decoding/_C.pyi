@@ -54,7 +54,6 @@ class Rules:
         eos: Sequence[int] = (),
         pad: int = 0,
         banned: Sequence[int] = (),
-        forced_first: Sequence[int] = (),
         forced_last: Sequence[int] = (),
         renormalize: bool = False,
     ) -> None: ...
@@ -63,9 +62,9 @@ class Greedy:
     def __init__(self) -> None: ...
 
 class Sampling:
-    def __init__(
-        self, *, seed: int, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
-    ) -> None: ...
+    """Seeds, temperatures, top_k and top_p are those of the sentences."""
+
+    def __init__(self) -> None: ...
 
 class Beam:
     def __init__(self, *, length_penalty: float = 1.0, early_stopping: str = "no") -> None:
@@ -101,6 +100,7 @@ class Session:
         prompt: Tensor,
         prompt_offsets: Tensor,
         items: Tensor,
+        sentences: Tensor,
         beams: int,
         rules: Rules,
         search: Greedy | Sampling | Beam,

@@ -31,6 +31,7 @@ class Work:
     source: Packed | None  # None without an encoder
     prompt: Packed
     items: Tensor  # int32 [B], indices of the sentences in the whole call
+    sentences: Tensor  # uint8 [B * bytes], see search/sentences.py
     beams: int
     max_new: int
     eos: int  # how many ids end a row
@@ -145,6 +146,7 @@ class Session:
                 work.prompt.ids,
                 work.prompt.offsets,
                 work.items,
+                work.sentences,
                 work.beams,
                 work.rules,
                 work.search,

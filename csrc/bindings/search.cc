@@ -162,20 +162,27 @@ py::tuple run_sample(const py::object& logits, const py::object& random_row, uin
                      int threads) {
   Scanned scanned(logits, isa, threads);
   const TensorView words = TensorView::of(random_row, "random_row");
+  const std::vector<SentenceRules> sentences(1, {.seed = seed,
+                                                 .random_first = 0,
+                                                 .max_new = step,
+                                                 .forced_first = -1,
+                                                 .top_k = top_k,
+                                                 .temperature = temperature,
+                                                 .top_p = top_p});
+  const int32_t live = 0;
   std::vector<Candidate> chosen(scanned.rows);
   const SampleParams<float> params{.logits = scanned.logits,
                                    .group_max = scanned.group_max.view.data<float>(),
                                    .random_row = words.data<int32_t>({scanned.rows}),
+                                   .live = &live,
+                                   .sentences = sentences.data(),
                                    .chosen = chosen.data(),
                                    .queue = scanned.queue.data(),
                                    .maxima = scanned.maxima.data(),
-                                   .seed = seed,
-                                   .rows = scanned.rows,
+                                   .live_count = 1,
+                                   .beams = scanned.rows,
                                    .vocab = scanned.vocab,
-                                   .step = step,
-                                   .temperature = temperature,
-                                   .top_k = top_k,
-                                   .top_p = top_p};
+                                   .step = step};
   on_cpu(isa, threads, [&](auto& stream) { sample<float>(stream, params); });
   return as_tensors(chosen, {scanned.rows});
 }
@@ -234,6 +241,9 @@ py::tuple run_gather_live(const py::object& now, const py::object& done, const p
                           const std::string& isa, int threads) {
   const TensorView trellis = TensorView::of(tokens, "tokens");
   const int64_t sentences = TensorView::of(done, "done").size(0), total = trellis.size(1);
+  const int32_t* item = TensorView::of(items, "items").data<int32_t>({sentences});
+  std::vector<SentenceRules> rules(sentences);
+  for (int b = 0; b < sentences; ++b) rules[b].random_first = item[b] * (total / sentences);
   const Made ids = make("int32", {total}), at = make("int32", {total});
   const Made random_row = make("int32", {total});
   const GatherLiveParams params{
@@ -241,7 +251,7 @@ py::tuple run_gather_live(const py::object& now, const py::object& done, const p
       .done = TensorView::of(done, "done").data<int32_t>(),
       .first = TensorView::of(first, "first").data<int32_t>({sentences}),
       .tokens = trellis.data<int32_t>(),
-      .items = TensorView::of(items, "items").data<int32_t>({sentences}),
+      .sentences = rules.data(),
       .live = TensorView::of(live, "live").data<int32_t>({-1}),
       .ids = ids.view.data<int32_t>(),
       .at = at.view.data<int32_t>(),
@@ -280,10 +290,15 @@ void run_accept_tokens(const py::object& values, const py::object& ids, const py
   const int64_t beams = total / sentences, rows = alive.size(0) * beams;
   const std::vector<Candidate> chosen =
       as_candidates(TensorView::of(values, "values"), TensorView::of(ids, "ids"));
+  const std::vector<SentenceRules> rules(sentences, {.max_new = max_new});
+  const int32_t stop_now = 0;
   const AcceptTokensParams params{.chosen = chosen.data(),
                                   .lse = TensorView::of(lse, "lse").data<float>({rows}),
                                   .live = alive.data<int32_t>(),
-                                  .eos = eos.data(),
+                                  .sentences = rules.data(),
+                                  .ends = {.eos = eos.data(),
+                                           .stop_now = &stop_now,
+                                           .eos_count = static_cast<int>(eos.size())},
                                   .tokens = kept("tokens").data<int32_t>({-1, total}),
                                   .length = length.data<int32_t>(),
                                   .done = kept("done").data<int32_t>(),
@@ -291,11 +306,10 @@ void run_accept_tokens(const py::object& values, const py::object& ids, const py
                                   .live_count = static_cast<int>(alive.size(0)),
                                   .beams = static_cast<int>(beams),
                                   .slots = static_cast<int>(total),
-                                  .eos_count = static_cast<int>(eos.size()),
+                                  .vocab = 0,  // only of interest with stop strings
                                   .pad = pad,
                                   .fallback = fallback,
-                                  .step = step,
-                                  .max_new = max_new};
+                                  .step = step};
   on_cpu(isa, threads, [&](auto& stream) { accept_tokens(stream, params); });
 }
 

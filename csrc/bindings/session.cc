@@ -95,8 +95,9 @@ class PySession {
 
   void start(const py::object& source, const py::object& source_at,
              const py::object& source_offsets, const py::object& prompt,
-             const py::object& prompt_offsets, const py::object& items, int beams,
-             const Rules& rules, const Search& search, uintptr_t stream) {
+             const py::object& prompt_offsets, const py::object& items,
+             const py::object& sentence_rules, int beams, const Rules& rules, const Search& search,
+             const py::object& stop_table, const py::object& stop_first, uintptr_t stream) {
     const auto ids = [](const py::object& tensor, const char* name) -> const int32_t* {
       return tensor.is_none() ? nullptr : TensorView::of(tensor, name).data<int32_t>({-1});
     };
@@ -106,12 +107,20 @@ class PySession {
     if (!source_offsets.is_none()) {
       TensorView::of(source_offsets, "source_offsets").data<int32_t>({sentences + 1});
     }
+    const int64_t own = sentences * int64_t{sizeof(SentenceRules)};
     const Batch batch{.source = ids(source, "source"),
                       .source_at = ids(source_at, "source_at"),
                       .source_offsets = ids(source_offsets, "source_offsets"),
                       .prompt = ids(prompt, "prompt"),
                       .prompt_offsets = ids(prompt_offsets, "prompt_offsets"),
                       .items = listed.data<int32_t>(),
+                      .rules = reinterpret_cast<const SentenceRules*>(
+                          TensorView::of(sentence_rules, "sentence_rules").data<uint8_t>({own})),
+                      .stop_table = stop_table.is_none()
+                                        ? nullptr
+                                        : TensorView::of(stop_table, "stop_table", device_)
+                                              .data<int32_t>({-1, -1}),
+                      .stop_first = ids(stop_first, "stop_first"),
                       .sentences = sentences,
                       .beams = beams,
                       .stream = reinterpret_cast<void*>(stream)};
@@ -164,14 +173,17 @@ class PySession {
 
 void bind_options(py::module_& module) {
   py::class_<Limits>(module, "Limits")
-      .def(py::init([](int batch, int beams, int source, int prompt, int target, int candidates) {
+      .def(py::init([](int batch, int beams, int source, int prompt, int target, int candidates,
+                       int finished, int controls, int attentions) {
              CHECK(batch > 0 && beams > 0 && source >= 0 && prompt > 0 && target > 0 &&
-                       candidates > 0,
+                       candidates > 0 && finished >= 0 && controls >= 0 && attentions >= 0,
                    "limits must be positive");
-             return Limits{batch, beams, source, prompt, target, candidates};
+             return Limits{batch,      beams,    source,   prompt,    target,
+                           candidates, finished, controls, attentions};
            }),
            py::kw_only(), py::arg("batch"), py::arg("beams"), py::arg("source"), py::arg("prompt"),
-           py::arg("target"), py::arg("candidates"))
+           py::arg("target"), py::arg("candidates"), py::arg("finished") = 0,
+           py::arg("controls") = 0, py::arg("attentions") = 0)
       .def_readonly("batch", &Limits::batch)
       .def_readonly("beams", &Limits::beams)
       .def_readonly("source", &Limits::source)
@@ -187,27 +199,18 @@ void bind_options(py::module_& module) {
       .def_readonly("lifetime", &Buffer::lifetime);
   using Ids = std::vector<int32_t>;
   py::class_<Rules>(module, "Rules")
-      .def(py::init([](int max_new, int min_new, Ids eos, int pad, Ids banned, Ids forced_first,
-                       Ids forced_last, bool renormalize) {
-             return Rules{max_new,
-                          min_new,
-                          std::move(eos),
-                          pad,
-                          std::move(banned),
-                          std::move(forced_first),
-                          std::move(forced_last),
+      .def(py::init([](int max_new, int min_new, Ids eos, int pad, Ids banned, Ids forced_last,
+                       bool renormalize) {
+             return Rules{max_new,           min_new,
+                          std::move(eos),    pad,
+                          std::move(banned), std::move(forced_last),
                           renormalize};
            }),
            py::kw_only(), py::arg("max_new"), py::arg("min_new") = 0, py::arg("eos") = Ids{},
-           py::arg("pad") = 0, py::arg("banned") = Ids{}, py::arg("forced_first") = Ids{},
-           py::arg("forced_last") = Ids{}, py::arg("renormalize") = false);
+           py::arg("pad") = 0, py::arg("banned") = Ids{}, py::arg("forced_last") = Ids{},
+           py::arg("renormalize") = false);
   py::class_<Greedy>(module, "Greedy").def(py::init<>());
-  py::class_<Sampling>(module, "Sampling")
-      .def(py::init([](uint64_t seed, float temperature, int top_k, float top_p) {
-             return Sampling{seed, temperature, top_k, top_p};
-           }),
-           py::kw_only(), py::arg("seed"), py::arg("temperature") = 1.0f, py::arg("top_k") = 0,
-           py::arg("top_p") = 1.0f);
+  py::class_<Sampling>(module, "Sampling").def(py::init<>());
   py::class_<Beam>(module, "Beam")
       .def(py::init([](double length_penalty, const std::string& stopping) {
              return Beam{length_penalty, early_stopping(stopping)};
@@ -232,8 +235,9 @@ void bind_session(py::module_& module) {
       .def("bind", &PySession::bind, py::arg("limits"), py::arg("pool"))
       .def("start", &PySession::start, py::arg("source"), py::arg("source_at"),
            py::arg("source_offsets"), py::arg("prompt"), py::arg("prompt_offsets"),
-           py::arg("items"), py::arg("beams"), py::arg("rules"), py::arg("search"),
-           py::arg("stream") = 0)
+           py::arg("items"), py::arg("sentences"), py::arg("beams"), py::arg("rules"),
+           py::arg("search"), py::kw_only(), py::arg("stop_table") = py::none(),
+           py::arg("stop_first") = py::none(), py::arg("stream") = 0)
       .def("step", &PySession::step, py::arg("steps"))
       .def("take", &PySession::take, py::arg("tokens"), py::arg("lengths"), py::arg("scores"),
            py::arg("sums"), py::arg("slots"));

@@ -35,7 +35,11 @@ struct Limits {
   int prompt;      // decoder tokens given for a sentence
   int target;      // decoder tokens generated for a row
   int candidates;  // next tokens considered for a row
+  int finished = 0;    // rows that end of a sentence that are kept; 0: beams
+  int controls = 0;    // 32-bit words of a call's controls (controls.h); 0: none, and no scores
+  int attentions = 0;  // 1: cross attention of every step is kept
   int rows() const { return batch * beams; }
+  int places() const { return finished > 0 ? finished : beams; }
 };
 
 }  // namespace decoding

@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "core/spec.h"
 #include "engine/search.h"
+#include "kernels/sentence.h"
 
 namespace decoding {
 
@@ -20,6 +21,9 @@ struct Batch {
   const int32_t* prompt_offsets;  // [sentences + 1]
   const int32_t* items;           // [sentences], index of each in the caller's batch: it keys the
                                   // random numbers (rows.h) and names faults
+  const SentenceRules* rules;     // [sentences]
+  const int32_t* stop_table;      // [states, V], see ends.h; null: no stop strings
+  const int32_t* stop_first;      // [sentences], null with stop_table
   int sentences, beams;
   void* stream = nullptr;  // CUDA: the caller's, on which all work is done
 };
@@ -46,7 +50,7 @@ inline void check_packed(const char* name, const int32_t* ids, const int32_t* of
 }
 
 inline void check_rules(const Rules& rules, int vocab) {
-  for (const auto* ids : {&rules.eos, &rules.banned, &rules.forced_first, &rules.forced_last}) {
+  for (const auto* ids : {&rules.eos, &rules.banned, &rules.forced_last}) {
     check_ids("the rules' ids", ids->data(), static_cast<int>(ids->size()), vocab);
   }
   check_ids("pad", &rules.pad, 1, vocab);
@@ -66,6 +70,15 @@ inline void check_fits(const Batch& batch, const Rules& rules, const Search& sea
   CHECK(candidates <= limits.candidates, "candidates must be ", candidates, " or more, they are ",
         limits.candidates);
   check_rules(rules, spec.decoder.vocab);
+  for (int b = 0; b < batch.sentences; ++b) {
+    const SentenceRules& own = batch.rules[b];
+    CHECK(own.max_new > 0 && own.max_new <= rules.max_new, "max_new of sentence ", b,
+          " must be 1 to ", rules.max_new, ", got ", own.max_new);
+    CHECK(own.forced_first < spec.decoder.vocab, "forced_first of sentence ", b,
+          " is not below ", spec.decoder.vocab);
+    CHECK(own.temperature > 0.0f && own.top_p > 0.0f && own.top_k >= 0,
+          "sentence ", b, " has a temperature, top_p or top_k out of range");
+  }
   check_packed("prompt", batch.prompt, batch.prompt_offsets, batch.sentences, limits.prompt,
                spec.decoder.vocab, spec.decoder.positions - rules.max_new + 1);
   if (!spec.encoder) return;

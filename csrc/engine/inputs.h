@@ -10,6 +10,7 @@
 #include "core/spec.h"
 #include "engine/batch.h"
 #include "kernels/beam.h"
+#include "kernels/sentence.h"
 #include "kernels/step.h"
 
 namespace decoding {
@@ -21,6 +22,10 @@ inline const char* type_name<float>() {
 template <>
 inline const char* type_name<int32_t>() {
   return "int32";
+}
+template <>
+inline const char* type_name<SentenceRules>() {
+  return "sentence";
 }
 
 struct Inputs {
@@ -35,10 +40,13 @@ struct Inputs {
   int32_t* prompt_offsets;  // [B + 1], where packed
   StepState* prompt_steps;  // [prompt - 1], where read position by position
   int32_t* items;           // [B], index of each sentence in the caller's batch
+  SentenceRules* rules;     // [B]
+  int32_t* stop_first;      // [B], the stop automaton's state behind each prompt
   int32_t* first;           // [B], position of the token that a row's first step reads
   int32_t* first_rows;      // [B], slot of each sentence's first row
   // the search
   StepState* state;
+  int32_t* stop_now;                       // [1], 1: every row ends with this step
   int32_t* live;                           // [B], ids of the sentences that go on
   int32_t* ids;                            // [R], token that each live row reads
   int32_t* at;                             // [R], its position
@@ -59,9 +67,12 @@ struct Inputs {
     prompt_offsets = a.take<int32_t>("prompt_offsets", {batch + 1});
     prompt_steps = take_states(a, "prompt_steps", {spec.encoder ? before : 0, 3});
     items = a.take<int32_t>("items", {batch});
+    rules = a.take<SentenceRules>("sentences", {batch});
+    stop_first = a.take<int32_t>("stop_first", {batch});
     first = a.take<int32_t>("first", {batch});
     first_rows = a.take<int32_t>("first_rows", {batch});
     state = take_states(a, "state", {3});
+    stop_now = a.take<int32_t>("stop_now", {1});
     live = a.take<int32_t>("live", {batch});
     ids = a.take<int32_t>("ids", {rows});
     at = a.take<int32_t>("at", {rows});
@@ -114,11 +125,12 @@ inline void fill_rows(const Inputs& in, const Batch& batch, const ModelSpec& spe
       const int row = b * batch.beams + beam;
       in.ids[row] = batch.prompt[batch.prompt_offsets[b + 1] - 1];
       in.at[row] = in.first[b];
-      in.random_row[row] = batch.items[b] * batch.beams + beam;
+      in.random_row[row] = batch.rules[b].random_first + beam;
       in.sums[row] = beam == 0 ? 0.0f : kFillIn;
       in.length[row] = 0;
     }
   }
+  *in.stop_now = 0;
   *in.state = {1, prefix_of(batch, spec), batch.sentences};
 }
 
@@ -132,6 +144,10 @@ inline void fill_inputs(const Inputs& in, const Batch& batch, const ModelSpec& s
     std::copy_n(batch.source_at, tokens, in.source_at);
   }
   std::copy_n(batch.items, batch.sentences, in.items);
+  std::copy_n(batch.rules, batch.sentences, in.rules);
+  if (batch.stop_first != nullptr) {
+    std::copy_n(batch.stop_first, batch.sentences, in.stop_first);
+  }
   fill_prompts(in, batch, spec);
   fill_rows(in, batch, spec, limits.rows());
 }

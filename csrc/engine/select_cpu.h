@@ -24,6 +24,7 @@ struct SelectScratch {
 // What a step works on.
 struct Step {
   const Rules& rules;
+  Ends ends;
   SelectScratch scratch;
   StepState now;
   int beams;
@@ -31,6 +32,33 @@ struct Step {
   int vocab;
   int rows() const { return now.live_count * beams; }
 };
+
+template <typename T, typename Stream>
+void ban(Stream& stream, const Workspace<T>& w, const Step& step, const std::vector<int32_t>& ids) {
+  if (ids.empty()) return;
+  ban_tokens<T>(stream, {.logits = w.logits,
+                         .group_max = w.group_max,
+                         .group_sum = w.group_sum,
+                         .ids = ids.data(),
+                         .rows = step.rows(),
+                         .vocab = step.vocab,
+                         .count = static_cast<int>(ids.size())});
+}
+
+// In the rows of live sentence i.
+template <typename T, typename Stream>
+void force(Stream& stream, const Workspace<T>& w, const Step& step, int i, const int32_t* ids,
+           size_t count) {
+  const int64_t row = int64_t{i} * step.beams, groups = groups_of(step.vocab);
+  force_tokens<T>(stream, {.logits = w.logits + row * step.vocab,
+                           .group_max = w.group_max + row * groups,
+                           .group_sum = w.group_sum + row * groups,
+                           .lse = w.lse + row,
+                           .ids = ids,
+                           .rows = step.beams,
+                           .vocab = step.vocab,
+                           .count = static_cast<int>(count)});
+}
 
 // The log-sum-exp of the raw logits, then what the rules leave of them.
 template <typename T, typename Stream>
@@ -42,29 +70,17 @@ void apply_rules(Stream& stream, const Workspace<T>& w, const Step& step) {
                           .lse = w.lse,
                           .rows = step.rows(),
                           .vocab = step.vocab});
-  const auto ban = [&](const std::vector<int32_t>& ids) {
-    ban_tokens<T>(stream, {.logits = w.logits,
-                           .group_max = w.group_max,
-                           .group_sum = w.group_sum,
-                           .ids = ids.data(),
-                           .rows = step.rows(),
-                           .vocab = step.vocab,
-                           .count = static_cast<int>(ids.size())});
-  };
-  const auto force = [&](const std::vector<int32_t>& ids) {
-    force_tokens<T>(stream, {.logits = w.logits,
-                             .group_max = w.group_max,
-                             .group_sum = w.group_sum,
-                             .lse = w.lse,
-                             .ids = ids.data(),
-                             .rows = step.rows(),
-                             .vocab = step.vocab,
-                             .count = static_cast<int>(ids.size())});
-  };
-  if (!rules.banned.empty()) ban(rules.banned);
-  if (step.now.number <= rules.min_new && !rules.eos.empty()) ban(rules.eos);
-  if (step.now.number == 1 && !rules.forced_first.empty()) force(rules.forced_first);
-  if (step.now.number == rules.max_new && !rules.forced_last.empty()) force(rules.forced_last);
+  ban(stream, w, step, rules.banned);
+  if (step.now.number <= rules.min_new) ban(stream, w, step, rules.eos);
+  for (int i = 0; i < step.now.live_count; ++i) {
+    const SentenceRules& own = w.inputs.rules[w.inputs.live[i]];
+    if (step.now.number == 1 && own.forced_first >= 0) {
+      force(stream, w, step, i, &own.forced_first, 1);
+    }
+    if (step.now.number == own.max_new && !rules.forced_last.empty()) {
+      force(stream, w, step, i, rules.forced_last.data(), rules.forced_last.size());
+    }
+  }
   if (rules.renormalize) {
     renormalize(stream, {.group_max = w.group_max,
                          .group_sum = w.group_sum,
@@ -89,11 +105,11 @@ void find_best(Stream& stream, const Workspace<T>& w, const Step& step, int k) {
 // fallback: see rows.h.
 template <typename T, typename Stream>
 void accept(Stream& stream, const Workspace<T>& w, const Step& step, int fallback) {
-  const Rules& rules = step.rules;
   accept_tokens(stream, {.chosen = w.best,
                          .lse = w.lse,
                          .live = w.inputs.live,
-                         .eos = rules.eos.data(),
+                         .sentences = w.inputs.rules,
+                         .ends = step.ends,
                          .tokens = w.tokens,
                          .length = w.inputs.length,
                          .done = w.inputs.done,
@@ -101,11 +117,10 @@ void accept(Stream& stream, const Workspace<T>& w, const Step& step, int fallbac
                          .live_count = step.now.live_count,
                          .beams = step.beams,
                          .slots = step.slots,
-                         .eos_count = static_cast<int>(rules.eos.size()),
-                         .pad = rules.pad,
+                         .vocab = step.vocab,
+                         .pad = step.rules.pad,
                          .fallback = fallback,
-                         .step = step.now.number,
-                         .max_new = rules.max_new});
+                         .step = step.now.number});
 }
 
 template <typename T, typename Stream>
@@ -115,21 +130,19 @@ void choose_tokens(Stream& stream, const Greedy&, const Workspace<T>& w, const S
 }
 
 template <typename T, typename Stream>
-void choose_tokens(Stream& stream, const Sampling& search, const Workspace<T>& w,
-                   const Step& step) {
+void choose_tokens(Stream& stream, const Sampling&, const Workspace<T>& w, const Step& step) {
   sample<T>(stream, {.logits = w.logits,
                      .group_max = w.group_max,
                      .random_row = w.inputs.random_row,
+                     .live = w.inputs.live,
+                     .sentences = w.inputs.rules,
                      .chosen = w.best,
                      .queue = step.scratch.queue,
                      .maxima = step.scratch.maxima,
-                     .seed = search.seed,
-                     .rows = step.rows(),
+                     .live_count = step.now.live_count,
+                     .beams = step.beams,
                      .vocab = step.vocab,
-                     .step = step.now.number,
-                     .temperature = search.temperature,
-                     .top_k = search.top_k,
-                     .top_p = search.top_p});
+                     .step = step.now.number});
   accept(stream, w, step, -1);
 }
 
@@ -177,7 +190,7 @@ void select(cpu::Stream<isa>& stream, const Search& search, const Workspace<T>& 
                        .done = w.inputs.done,
                        .first = w.inputs.first,
                        .tokens = w.tokens,
-                       .items = w.inputs.items,
+                       .sentences = w.inputs.rules,
                        .live = w.inputs.live,
                        .ids = w.inputs.ids,
                        .at = w.inputs.at,

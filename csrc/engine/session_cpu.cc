@@ -39,6 +39,7 @@ class CpuSession : public Session {
     search_ = search;
     sentences_ = batch.sentences;
     beams_ = batch.beams;
+    stop_table_ = batch.stop_table;
     CHECK(w_.logits != nullptr, "start() needs a bind() before it");
     check_fits(batch, rules_, search_, spec_, limits_);
     fill_inputs(w_.inputs, batch, spec_, limits_);
@@ -124,6 +125,12 @@ class CpuSession : public Session {
     output_logits(stream, spec_, weights_, due, w_, rows.total());
     select(stream, search_, w_,
            {.rules = rules_,
+            .ends = {.eos = rules_.eos.data(),
+                     .stop_now = w_.inputs.stop_now,
+                     .eos_count = static_cast<int>(rules_.eos.size()),
+                     .stop_table = stop_table_,
+                     .stop_first = w_.inputs.stop_first,
+                     .stop_states = w_.stop_states},
             .scratch = scratch_,
             .now = now,
             .beams = beams_,
@@ -139,6 +146,7 @@ class CpuSession : public Session {
   SelectScratch scratch_{};
   Rules rules_{};
   Search search_;
+  const int32_t* stop_table_ = nullptr;
   int sentences_ = 0, beams_ = 0;
   bool started_ = false;
 };

@@ -59,7 +59,9 @@ struct Workspace {
 
   // search
   int32_t *tokens, *parents;  // [target, R], the trellis of hypotheses
-  Hypothesis* finished;       // [B, K]
+  int32_t* stop_states;       // [target, R], see ends.h
+  Hypothesis* finished;       // [B, places]
+  int32_t* words;             // [controls], lists of a call's controls
 
   // scratch: the packed pass of the encoder or the prompt, then the steps
   Activations<T> packed;
@@ -67,6 +69,7 @@ struct Workspace {
   Activations<T> step;
   T* logits;  // [R, V], logits_stride apart
   int logits_stride;
+  float* scores;                 // [R, V], what controls make of them; only with controls
   float *group_max, *group_sum;  // [R, G]
   float* lse;                    // [R]
   Candidate* best;               // [R, candidates]
@@ -81,7 +84,7 @@ struct Workspace {
             TakeBackend&& take_backend, TakeStep&& take_step)
       : inputs(a, spec, limits) {
     const StackSpec& d = spec.decoder;
-    const int64_t batch = limits.batch, beams = limits.beams, rows = limits.rows();
+    const int64_t batch = limits.batch, rows = limits.rows();
     const int64_t source_tokens = spec.encoder ? batch * limits.source : 0;
     const int64_t shared_prompt = spec.encoder ? 0 : batch * (limits.prompt - 1);
     const int64_t groups = groups_of(d.vocab), inner = int64_t{d.heads} * d.head_dim;
@@ -98,7 +101,9 @@ struct Workspace {
 
     tokens = a.take<int32_t>("tokens", {limits.target, rows});
     parents = a.take<int32_t>("parents", {limits.target, rows});
-    finished = a.take<Hypothesis>("finished", {batch, beams});
+    stop_states = a.take<int32_t>("stop_states", {limits.target, rows});
+    finished = a.take<Hypothesis>("finished", {batch, limits.places()});
+    words = a.take<int32_t>("control_words", {limits.controls});
     take_backend(*this);
 
     a.reuse([&] {
@@ -111,6 +116,7 @@ struct Workspace {
     });
     a.reuse([&] {
       logits = a.take<T>("logits", {rows, logits_stride});
+      scores = a.take<float>("scores", {limits.controls > 0 ? rows : 0, d.vocab});
       group_max = a.take<float>("group_max", {rows, groups});
       group_sum = a.take<float>("group_sum", {rows, groups});
       lse = a.take<float>("lse", {rows});

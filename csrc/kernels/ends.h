@@ -12,10 +12,11 @@ constexpr int kMatched = -1;  // in the automaton's table: the token completes a
 struct Ends {
   const int32_t* eos;         // [eos_count]
   const int32_t* stop_now;    // [1], 1: every row ends with this step
-  const int32_t* stop_table;  // [states, V], the state behind a token; null: no stop strings
-  const int32_t* stop_first;  // [sentences], the state behind each prompt
-  int32_t* stop_states;       // [target, slots], the state behind each token of the trellis
-  int eos_count;
+  int eos_count = 0;
+  // where there are stop strings
+  const int32_t* stop_table = nullptr;  // [states, V], the state behind a token
+  const int32_t* stop_first = nullptr;  // [sentences], the state behind each prompt
+  int32_t* stop_states = nullptr;  // [target, slots], the state behind each token of the trellis
 };
 
 }  // namespace decoding

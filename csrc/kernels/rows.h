@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "kernels/ends.h"
+#include "kernels/sentence.h"
 #include "kernels/step.h"
 #include "kernels/stream.h"
 #include "kernels/topk.h"
@@ -16,11 +18,11 @@ struct GatherLiveParams {
   const int32_t* done;    // [sentences]
   const int32_t* first;   // [sentences], position of the token that a row's first step reads
   const int32_t* tokens;  // [target, slots], of every step so far
-  const int32_t* items;   // [sentences], each one's index in the caller's batch
+  const SentenceRules* sentences;  // [sentences]
   int32_t* live;          // [sentences], sentence ids; its head is kept, in order
   int32_t* ids;           // [live * beams], token of each row
   int32_t* at;            // [live * beams], position of each row
-  int32_t* random_row;    // [live * beams], item * beams + beam: the row word of random numbers
+  int32_t* random_row;    // [live * beams], the row word of random numbers
   int beams, slots;
 };
 
@@ -44,15 +46,17 @@ struct AcceptTokensParams {
   const Candidate* chosen;  // [live * beams]; id -1: no token was left to choose
   const float* lse;         // [live * beams], of the raw logits
   const int32_t* live;      // [live], sentence ids
-  const int32_t* eos;       // [eos_count]
+  const SentenceRules* sentences;  // [sentences]
+  Ends ends;
+  const uint8_t* ended = nullptr;  // [live * beams], 1: the host ends the row here
   int32_t* tokens;          // [target, slots]
   int32_t* length;          // [slots], tokens of a row that has ended, 0 while it goes on
   int32_t* done;            // [sentences], 1 when every row has ended
   int32_t* fault;           // [sentences], the step at which logits were not finite; -step where
                             // none was left to choose
-  int live_count, beams, slots, eos_count, pad;
-  int fallback;       // taken where none was left to choose; -1: that is a fault
-  int step, max_new;  // g, counted from 1, and the tokens that a row may have
+  int live_count, beams, slots, vocab, pad;
+  int fallback;  // taken where none was left to choose; -1: that is a fault
+  int step;      // g, counted from 1
 };
 
 template <cpu::Isa isa>

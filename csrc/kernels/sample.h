@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "kernels/sentence.h"
 #include "kernels/stream.h"
 #include "kernels/topk.h"
 
@@ -19,14 +20,12 @@ struct SampleParams {
   const T* logits;            // [rows, V]
   const float* group_max;     // [rows, G]
   const int32_t* random_row;  // [rows], the row word of the counter
+  const int32_t* live;        // [live], sentence ids; row i * beams + j is one of live[i]'s
+  const SentenceRules* sentences;  // [sentences]: seed, temperature, top_k, top_p
   Candidate* chosen;          // [rows], the token and its logit; {-inf, -1} where all are -inf
   Candidate* queue;           // [threads, V], scratch
   float* maxima;              // [threads, G], scratch
-  uint64_t seed;
-  int rows, vocab, step;
-  float temperature = 1.0f;
-  int top_k = 0;       // 0: off
-  float top_p = 1.0f;  // 1: off
+  int live_count, beams, vocab, step;
 };
 
 template <typename T, cpu::Isa isa>

@@ -61,8 +61,8 @@ def lengths(config: GenerationConfig, width: int, longest: int, positions: int) 
     return Lengths(max_new, min_new)
 
 
-def rules(config: GenerationConfig, lengths: Lengths, width: int, vocab: int) -> _C.Rules:
-    """The engine's rules. width: of the prompt; vocab: ids that the decoder has.
+def rules(config: GenerationConfig, lengths: Lengths, vocab: int) -> _C.Rules:
+    """The engine's rules. vocab: ids that the decoder has.
 
     Raises ValueError for forced and banned ids that the model has no token for. An EOS that it has
     no token for never comes.
@@ -79,7 +79,6 @@ def rules(config: GenerationConfig, lengths: Lengths, width: int, vocab: int) ->
         eos=[id for id in sorted(set(config.eos_token_id)) if 0 <= id < vocab],
         pad=pad if pad is not None and 0 <= pad < vocab else 0,  # ended rows compute, unread
         banned=sorted(banned - set(config.eos_token_id)),
-        forced_first=forced_first if width == 1 else [],
         forced_last=sorted(set(config.forced_eos_token_id)),
         renormalize=config.renormalize_logits,
     )

@@ -19,16 +19,10 @@ def strategy(config: GenerationConfig) -> Strategy:
         "top_k": config.top_k,
         "top_p": config.top_p,
     }
-    seed = drawn_seed() if config.seed is None else config.seed
     copies = config.num_return_sequences
     return Strategy(
-        _C.Sampling(seed=seed, **warpers),
+        _C.Sampling(),
         rows=copies,
         returned=copies,
         scores=lambda logits, _: torch.stack([kept(row, **warpers) for row in logits]).float(),
     )
-
-
-def drawn_seed() -> int:
-    """64 bits of torch's default generator: torch.manual_seed repeats a program, calls differ."""
-    return int(torch.randint(-(2**63), 2**63 - 1, (), dtype=torch.int64)) % 2**64

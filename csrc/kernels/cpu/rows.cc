@@ -4,27 +4,35 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/ends.h"
 #include "kernels/cpu/stream.h"
 
 namespace decoding {
 namespace {
 
 void accept_token(const AcceptTokensParams& p, int row, int sentence, int slot) {
-  int32_t* token = p.tokens + int64_t{p.step - 1} * p.slots + slot;
+  const int64_t at = int64_t{p.step - 1} * p.slots + slot;
   if (p.length[slot] > 0) {
-    *token = p.pad;
+    p.tokens[at] = p.pad;
     return;
   }
+  const int chosen = p.chosen[row].id >= 0 ? p.chosen[row].id : p.fallback;
   const bool broken = std::isnan(p.lse[row]) || p.lse[row] == INFINITY;
-  *token = p.chosen[row].id >= 0 ? p.chosen[row].id : p.fallback;
-  bool ends = p.step == p.max_new;
-  if (broken || *token < 0) {
+  if (broken || chosen < 0) {
     p.fault[sentence] = broken ? p.step : -p.step;
-    *token = p.pad;
-    ends = true;
+    p.tokens[at] = p.pad;
+    p.length[slot] = p.step;
+    return;
   }
-  for (int e = 0; e < p.eos_count; ++e) ends |= *token == p.eos[e];
-  if (ends) p.length[slot] = p.step;
+  p.tokens[at] = chosen;
+  const cpu::Extension to = {p.step, sentence, slot, chosen};
+  if (p.ends.stop_table != nullptr) {
+    p.ends.stop_states[at] = cpu::stop_state(p.ends, to, p.slots, p.vocab);
+  }
+  const bool by_host = p.ended != nullptr && p.ended[row];
+  if (by_host || cpu::row_ends(p.ends, p.sentences[sentence], to, p.slots, p.vocab)) {
+    p.length[slot] = p.step;
+  }
 }
 
 }  // namespace
@@ -40,7 +48,7 @@ void gather_live(cpu::Stream<isa>& stream, const GatherLiveParams& p) {
       for (int beam = 0; beam < p.beams; ++beam) {
         p.ids[kept * p.beams + beam] = last[sentence * p.beams + beam];
         p.at[kept * p.beams + beam] = p.first[sentence] + p.now->number;
-        p.random_row[kept * p.beams + beam] = p.items[sentence] * p.beams + beam;
+        p.random_row[kept * p.beams + beam] = p.sentences[sentence].random_first + beam;
       }
       p.live[kept++] = sentence;
     }

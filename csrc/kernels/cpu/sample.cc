@@ -59,22 +59,23 @@ bool any_up_to(uint32_t limit, const uint32_t (*words)[kCounters]) {
 
 // The best of logit / temperature + noise among the finite logits that are not behind `last`.
 template <typename T>
-Candidate draw(const SampleParams<T>& p, const Row<T>& row, Candidate last) {
+Candidate draw(const SampleParams<T>& p, const SentenceRules& rules, const Row<T>& row,
+               Candidate last) {
   alignas(64) uint32_t words[4][kCounters];
   Candidate chosen = {-INFINITY, -1};
   double best = -INFINITY;
   for (int g = 0; g < groups_of(p.vocab); ++g) {
     if (row.group_max[g] < last.value) continue;
-    const float highest = row.group_max[g] / p.temperature;
+    const float highest = row.group_max[g] / rules.temperature;
     uint32_t limit = largest_word(best - highest);
-    random_words(p.seed, p.step, row.word, g, words);
+    random_words(rules.seed, p.step, row.word, g, words);
     if (!any_up_to(limit, words)) continue;
     const int begin = g * kGroup, end = std::min(p.vocab, begin + kGroup);
     for (int id = begin; id < end; ++id) {
       const uint32_t word = words[id % 4][(id - begin) / 4];
       const Candidate token = {row.logits[id], id};
       if (word > limit || !(token.value >= last.value) || better(last, token)) continue;
-      const double score = token.value / p.temperature + noise(word);
+      const double score = token.value / rules.temperature + noise(word);
       if (score <= best) continue;
       best = score;
       chosen = token;
@@ -135,13 +136,14 @@ constexpr Candidate kWorst = {-FLT_MAX, INT_MAX};  // behind every finite logit
 // The last token that top-p keeps, best first. Bisection narrows down the logits among which it
 // lies, so that few are queued even where the nucleus holds much of the vocabulary.
 template <typename T>
-Candidate end_of_nucleus(const SampleParams<T>& p, const Row<T>& row, const Softmax& softmax) {
-  const double target = p.top_p * softmax.mass_from(-FLT_MAX, row, p.vocab);
-  const float reach = 32.0f * p.temperature;  // below: less mass than any p < 1 leaves out
-  float low = softmax.peak * p.temperature - reach, high = INFINITY;
+Candidate end_of_nucleus(const SentenceRules& rules, int vocab, const Row<T>& row,
+                         const Softmax& softmax) {
+  const double target = rules.top_p * softmax.mass_from(-FLT_MAX, row, vocab);
+  const float reach = 32.0f * rules.temperature;  // below: less mass than any p < 1 leaves out
+  float low = softmax.peak * rules.temperature - reach, high = INFINITY;
   double before = 0.0;  // mass above high
   for (float step = reach / 2; step > reach / 1024; step /= 2) {
-    const double mass = softmax.mass_from(low + step, row, p.vocab);
+    const double mass = softmax.mass_from(low + step, row, vocab);
     if (mass >= target) {
       low += step;
     } else {
@@ -149,24 +151,24 @@ Candidate end_of_nucleus(const SampleParams<T>& p, const Row<T>& row, const Soft
       before = mass;
     }
   }
-  const int queued = cpu::queue_between(low, high, row.logits, row.group_max, p.vocab, row.queue);
+  const int queued = cpu::queue_between(low, high, row.logits, row.group_max, vocab, row.queue);
   if (queued == 0) return kWorst;  // a broken row
   return end_of_prefix(row.queue, queued, softmax, before, target);
 }
 
 // The last token that the warpers keep, best first.
 template <typename T>
-Candidate last_kept(const SampleParams<T>& p, const Row<T>& row) {
-  const int k = p.top_k;
-  const float largest = *std::max_element(row.group_max, row.group_max + groups_of(p.vocab));
-  const Softmax softmax = {1.0f / p.temperature, largest / p.temperature};
+Candidate last_kept(const SentenceRules& rules, int vocab, const Row<T>& row) {
+  const int k = rules.top_k;
+  const float largest = *std::max_element(row.group_max, row.group_max + groups_of(vocab));
+  const Softmax softmax = {1.0f / rules.temperature, largest / rules.temperature};
   if (largest == -INFINITY) return kWorst;
-  if (k <= 0 || k >= p.vocab) {
-    return p.top_p < 1.0f ? end_of_nucleus(p, row, softmax) : kWorst;
+  if (k <= 0 || k >= vocab) {
+    return rules.top_p < 1.0f ? end_of_nucleus(rules, vocab, row, softmax) : kWorst;
   }
 
-  const float bound = cpu::bound_of_best(row.group_max, p.vocab, k, row.maxima);
-  int queued = cpu::queue_between(bound, INFINITY, row.logits, row.group_max, p.vocab, row.queue);
+  const float bound = cpu::bound_of_best(row.group_max, vocab, k, row.maxima);
+  int queued = cpu::queue_between(bound, INFINITY, row.logits, row.group_max, vocab, row.queue);
   Candidate last = kWorst;
   if (queued >= k) {
     std::nth_element(row.queue, row.queue + k - 1, row.queue + queued, Better());
@@ -175,9 +177,9 @@ Candidate last_kept(const SampleParams<T>& p, const Row<T>& row) {
                             [=](const Candidate& c) { return c.value == last.value; }) -
              row.queue;
   }
-  if (p.top_p == 1.0f) return last;
+  if (rules.top_p == 1.0f) return last;
   return end_of_prefix(row.queue, queued, softmax, 0.0,
-                       p.top_p * softmax.mass_of(row.queue, queued));
+                       rules.top_p * softmax.mass_of(row.queue, queued));
 }
 
 }  // namespace
@@ -185,14 +187,15 @@ Candidate last_kept(const SampleParams<T>& p, const Row<T>& row) {
 template <typename T, cpu::Isa isa>
 void sample(cpu::Stream<isa>& stream, const SampleParams<T>& p) {
   const int64_t groups = groups_of(p.vocab);
-  const cpu::Range mine = stream.share(p.rows);
+  const cpu::Range mine = stream.share(p.live_count * p.beams);
   for (int64_t i = mine.begin; i < mine.end; ++i) {
     const Row<T> row = {.logits = p.logits + i * p.vocab,
                         .group_max = p.group_max + i * groups,
                         .queue = p.queue + int64_t{stream.rank()} * p.vocab,
                         .maxima = p.maxima + stream.rank() * groups,
                         .word = static_cast<uint32_t>(p.random_row[i])};
-    p.chosen[i] = draw(p, row, last_kept(p, row));
+    const SentenceRules& rules = p.sentences[p.live[i / p.beams]];
+    p.chosen[i] = draw(p, rules, row, last_kept(rules, p.vocab, row));
   }
   stream.barrier();
 }

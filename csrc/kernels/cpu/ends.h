@@ -1,0 +1,31 @@
+// Whether a row ends with a token, by what ends.h lists.
+#pragma once
+
+#include "kernels/ends.h"
+#include "kernels/sentence.h"
+
+namespace decoding::cpu {
+
+// Of a step's token: where it stands, and the slot of the row that it extends.
+struct Extension {
+  int step, sentence, parent, token;
+};
+
+// The stop automaton's state behind the token.
+inline int stop_state(const Ends& ends, const Extension& to, int slots, int vocab) {
+  if (ends.stop_table == nullptr) return 0;
+  const int before = to.step == 1 ? ends.stop_first[to.sentence]
+                                  : ends.stop_states[int64_t{to.step - 2} * slots + to.parent];
+  return ends.stop_table[int64_t{before} * vocab + to.token];
+}
+
+inline bool row_ends(const Ends& ends, const SentenceRules& sentence, const Extension& to,
+                     int slots, int vocab) {
+  if (to.step == sentence.max_new || *ends.stop_now) return true;
+  for (int e = 0; e < ends.eos_count; ++e) {
+    if (ends.eos[e] == to.token) return true;
+  }
+  return stop_state(ends, to, slots, vocab) == kMatched;
+}
+
+}  // namespace decoding::cpu
