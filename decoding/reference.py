@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -65,6 +65,32 @@ class Hypothesis:
     score: float = FILL_IN  # sum / length ** length_penalty, once the row has ended
 
 
+@dataclass(frozen=True)
+class Scoring:
+    """What a row of so many tokens is worth, and when no better one can come."""
+
+    length_penalty: float = 1.0
+    early_stopping: bool | str = False
+    gnmt: bool = False  # lengths as in Wu et al. 2016: (5 + tokens) / 6
+
+    def score(self, total: float, tokens: int) -> float:
+        length = (5 + tokens) / 6 if self.gnmt else tokens
+        return float(torch.tensor(total) / length**self.length_penalty)
+
+    def ended(self, row: Hypothesis) -> Hypothesis:
+        score = self.score(row.sum, len(row.tokens))
+        if row.sum <= FILL_IN / 10:  # what stems from a fill-in stays as bad as one
+            score = min(score, row.sum)
+        return replace(row, score=score)
+
+    def settled(self, best: float, worst: float, step: int, max_new: int) -> bool:
+        """Whether a row of sum `best` cannot beat a finished one of score `worst` any more."""
+        # Sums can only fall, and lengths only grow.
+        longest = self.early_stopping == "never" and self.length_penalty > 0
+        bound = self.score(best, max_new if longest else step)
+        return self.early_stopping is True or bound <= worst
+
+
 def beam_search(
     logits: Logits,
     rules: Rules,
@@ -72,61 +98,125 @@ def beam_search(
     beams: int,
     length_penalty: float = 1.0,
     early_stopping: bool | str = False,
+    gnmt: bool = False,
+    patience: float = 1.0,
+    diversity_rate: float = 0.0,
 ) -> list[Hypothesis]:
-    """Beam search by the rules of transformers 5; `beams` finished rows, best first.
+    """Beam search by the rules of transformers 5; the rows that finished, best first.
 
     Log-probabilities are taken before the rules apply and are not renormalised afterwards. Where
     the rules leave too little to choose from, the last rows are fill-ins with scores near -1e9.
+
+    patience: so many times `beams` rows are kept and waited for (Kasai et al. 2022).
+    diversity_rate: the q-th best continuation of a row competes with those of other rows as if it
+    were lower by q * diversity_rate (Li, Monroe, Jurafsky 2016).
     """
+    scoring, places = Scoring(length_penalty, early_stopping, gnmt), round(beams * patience)
     alive = [Hypothesis(0.0)] + [Hypothesis(FILL_IN)] * (beams - 1)
     finished: list[Hypothesis] = []
     for step in range(1, rules.max_new + 1):
-        sums = torch.stack(
-            [rules.apply(logits(h.tokens).log_softmax(-1), step) + h.sum for h in alive]
-        )
-        candidates = _best_candidates(alive, sums, max(2, 1 + len(rules.eos)) * beams)
+        scores = [rules.apply(logits(h.tokens).log_softmax(-1), step) for h in alive]
+        candidates = _candidates(alive, scores, rules, diversity_rate=diversity_rate)
 
         def ends(candidate: Hypothesis, step: int = step) -> bool:
             return candidate.tokens[-1] in rules.eos or step == rules.max_new
 
         # Only one of the best `beams` may end; a lower rank would not have stayed alive either.
-        ended = [_scored(c, length_penalty) for c in candidates[:beams] if ends(c)]
-        finished = sorted(finished + ended, key=lambda h: -h.score)[:beams]
+        ended = [scoring.ended(c) for c in candidates[:beams] if ends(c)]
+        finished = _best(finished + ended, places)
         alive = [c for c in candidates if not ends(c)][:beams]
         if not alive:
             break
-        alive += [Hypothesis(FILL_IN, alive[0].tokens, alive[0].beams)] * (beams - len(alive))
-        if len(finished) == beams:
-            # What the best beam can still reach: its sum can only fall, its length only grow.
-            longest = early_stopping == "never" and length_penalty > 0
-            bound = _penalised(alive[0].sum, rules.max_new if longest else step, length_penalty)
-            if early_stopping is True or bound <= finished[-1].score:
-                break
-    return finished + [Hypothesis(FILL_IN)] * (beams - len(finished))
+        alive = _filled_in(sorted(alive, key=lambda row: -row.sum), beams)
+        if len(finished) == places and scoring.settled(
+            alive[0].sum, finished[-1].score, step, rules.max_new
+        ):
+            break
+    return finished + [Hypothesis(FILL_IN)] * (places - len(finished))
 
 
-def _best_candidates(alive: list[Hypothesis], sums: Tensor, count: int) -> list[Hypothesis]:
-    """The best continuations with a finite sum, the lower beam * V + token first among equals."""
-    vocab = sums.shape[1]
-    values, places = sums.flatten().sort(descending=True, stable=True)
+def diverse_beam_search(
+    logits: Logits,
+    rules: Rules,
+    *,
+    beams: int,
+    groups: int,
+    penalty: float,
+    pad: int,
+    length_penalty: float = 1.0,
+    early_stopping: bool | str = False,
+) -> list[Hypothesis]:
+    """Group diverse beam search (Vijayakumar et al. 2016) by the rules of transformers 4.
+
+    Each group is a beam search of its own. In a step they go one after the other, and a token costs
+    `penalty` for every beam of the groups before that has just taken it; a group that has stopped
+    takes `pad`. The rules apply to what the penalty leaves. Returns `beams` rows, best first.
+
+    Unlike in `beam_search`, a group stops when the best of all its candidates cannot win, those
+    that end included; and after the last step every row that goes on finishes.
+    """
+    size, scoring = beams // groups, Scoring(length_penalty, early_stopping)
+    alive = [[Hypothesis(0.0)] + [Hypothesis(FILL_IN)] * (size - 1) for _ in range(groups)]
+    finished: list[list[Hypothesis]] = [[] for _ in range(groups)]
+    stopped = [False] * groups
+    for step in range(1, rules.max_new + 1):
+        taken: list[int] = []
+        for n in range(groups):
+            if stopped[n]:
+                taken += [pad] * size
+                continue
+            scores = []
+            for row in alive[n]:
+                values = logits(row.tokens).log_softmax(-1)
+                counts = torch.bincount(torch.tensor(taken).long(), minlength=len(values))
+                scores.append(rules.apply(values - penalty * counts, step))
+            candidates = _candidates(alive[n], scores, rules, first=n * size)
+            ended = [scoring.ended(c) for c in candidates[:size] if c.tokens[-1] in rules.eos]
+            finished[n] = _best(finished[n] + ended, size)
+            alive[n] = [c for c in candidates if c.tokens[-1] not in rules.eos][:size]
+            stopped[n] = not alive[n] or (
+                len(finished[n]) == size
+                and scoring.settled(candidates[0].sum, finished[n][-1].score, step, rules.max_new)
+            )
+            alive[n] = _filled_in(alive[n], size)
+            taken += [row.tokens[-1] for row in alive[n]]
+            if step == rules.max_new and not stopped[n]:
+                finished[n] = _best(finished[n] + [scoring.ended(row) for row in alive[n]], size)
+    rows = _best([row for group in finished for row in group], beams)
+    return rows + [Hypothesis(FILL_IN)] * (beams - len(rows))
+
+
+def _candidates(
+    alive: list[Hypothesis],
+    scores: list[Tensor],
+    rules: Rules,
+    *,
+    first: int = 0,
+    diversity_rate: float = 0.0,
+) -> list[Hypothesis]:
+    """The best continuations with a finite sum, the lower beam * V + token first among equals.
+
+    They are so many that enough go on whatever ends. alive: beams `first`, `first` + 1, ...;
+    scores: of their next tokens, [V] each.
+    """
+    sums = torch.stack([x + row.sum for x, row in zip(scores, alive, strict=True)])
+    ranks = sums.argsort(dim=1, descending=True, stable=True).argsort(dim=1) + 1
+    places = (sums - diversity_rate * ranks).flatten().argsort(descending=True, stable=True)
     candidates = []
-    for value, place in zip(values[:count].tolist(), places[:count].tolist(), strict=True):
-        if value > -math.inf:
-            beam, token = divmod(place, vocab)
-            parent = alive[beam]
-            candidates.append(Hypothesis(value, (*parent.tokens, token), (*parent.beams, beam)))
+    for place in places[: max(2, 1 + len(rules.eos)) * len(alive)].tolist():
+        beam, token = divmod(place, sums.shape[1])
+        row, total = alive[beam], float(sums[beam, token])
+        if total > -math.inf:
+            candidates.append(Hypothesis(total, (*row.tokens, token), (*row.beams, first + beam)))
     return candidates
 
 
-def _penalised(total: float, length: int, length_penalty: float) -> float:
-    return float(torch.tensor(total) / length**length_penalty)
+def _best(rows: list[Hypothesis], count: int) -> list[Hypothesis]:
+    return sorted(rows, key=lambda row: -row.score)[:count]
 
 
-def _scored(row: Hypothesis, length_penalty: float) -> Hypothesis:
-    score = _penalised(row.sum, len(row.tokens), length_penalty)
-    if row.sum <= FILL_IN / 10:  # what stems from a fill-in stays as bad as one
-        score = min(score, row.sum)
-    return Hypothesis(row.sum, row.tokens, row.beams, score)
+def _filled_in(alive: list[Hypothesis], count: int) -> list[Hypothesis]:
+    return alive + [replace(row, sum=FILL_IN) for row in alive[:1]] * (count - len(alive))
 
 
 def kept(scores: Tensor, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Tensor:
