@@ -79,8 +79,9 @@ void run_kernel(const py::object& like, const std::string& isa, int threads, Mak
 
 Activation activation_of(const std::string& name);
 
-void bind_layers(py::module_& kernels);     // layers.cc
-void bind_attention(py::module_& kernels);  // attention.cc
-void bind_search(py::module_& kernels);     // search.cc
+void bind_layers(py::module_& kernels);                     // layers.cc
+void bind_attention(py::module_& kernels);                  // attention.cc
+void bind_search(py::module_& kernels);                     // search.cc
+void bind_warp(py::module_& module, py::module_& kernels);  // warp.cc
 
 }  // namespace decoding
