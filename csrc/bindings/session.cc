@@ -148,6 +148,32 @@ class PySession {
     session_->take(results);
   }
 
+  void score(const py::object& source, const py::object& source_at,
+             const py::object& source_offsets, const py::object& ids, const py::object& labels,
+             const py::object& offsets, const py::object& logprobs, uintptr_t stream) {
+    const auto bounds = TensorView::of(offsets, "offsets");
+    const int64_t sentences = bounds.numel() - 1;
+    const auto found = TensorView::of(logprobs, "logprobs");
+    const auto packed = [](const py::object& tensor, const char* name, int64_t size) {
+      return tensor.is_none() ? nullptr : TensorView::of(tensor, name).data<int32_t>({size});
+    };
+    Batch batch{};
+    batch.source = packed(source, "source", -1);
+    batch.source_at = packed(source_at, "source_at", -1);
+    batch.source_offsets = packed(source_offsets, "source_offsets", sentences + 1);
+    batch.sentences = static_cast<int>(sentences);
+    batch.stream = reinterpret_cast<void*>(stream);
+    const Labelled labelled{.source = batch,
+                            .ids = packed(ids, "ids", found.numel()),
+                            .labels = packed(labels, "labels", found.numel()),
+                            .offsets = bounds.data<int32_t>({-1})};
+    CHECK(labelled.tokens() == found.numel(), "offsets end with ", labelled.tokens(), ", there are ",
+          found.numel(), " tokens");
+    float* to = found.data<float>();
+    const py::gil_scoped_release release;
+    session_->score(labelled, to);
+  }
+
   int graph_nodes() const { return session_->graph_nodes(); }
   std::string tuned() const { return session_->tuned(); }
 
@@ -174,16 +200,17 @@ class PySession {
 void bind_options(py::module_& module) {
   py::class_<Limits>(module, "Limits")
       .def(py::init([](int batch, int beams, int source, int prompt, int target, int candidates,
-                       int finished, int controls, int attentions) {
+                       int finished, int controls, int attentions, int labels) {
              CHECK(batch > 0 && beams > 0 && source >= 0 && prompt > 0 && target > 0 &&
-                       candidates > 0 && finished >= 0 && controls >= 0 && attentions >= 0,
+                       candidates > 0 && finished >= 0 && controls >= 0 && attentions >= 0 &&
+                       labels >= 0,
                    "limits must be positive");
              return Limits{batch,      beams,    source,   prompt,    target,
-                           candidates, finished, controls, attentions};
+                           candidates, finished, controls, attentions, labels};
            }),
            py::kw_only(), py::arg("batch"), py::arg("beams"), py::arg("source"), py::arg("prompt"),
            py::arg("target"), py::arg("candidates"), py::arg("finished") = 0,
-           py::arg("controls") = 0, py::arg("attentions") = 0)
+           py::arg("controls") = 0, py::arg("attentions") = 0, py::arg("labels") = 0)
       .def_readonly("batch", &Limits::batch)
       .def_readonly("beams", &Limits::beams)
       .def_readonly("source", &Limits::source)
@@ -240,7 +267,10 @@ void bind_session(py::module_& module) {
            py::arg("stop_first") = py::none(), py::arg("stream") = 0)
       .def("step", &PySession::step, py::arg("steps"))
       .def("take", &PySession::take, py::arg("tokens"), py::arg("lengths"), py::arg("scores"),
-           py::arg("sums"), py::arg("slots"));
+           py::arg("sums"), py::arg("slots"))
+      .def("score", &PySession::score, py::arg("source"), py::arg("source_at"),
+           py::arg("source_offsets"), py::arg("ids"), py::arg("labels"), py::arg("offsets"),
+           py::arg("logprobs"), py::arg("stream") = 0);
 }
 
 }  // namespace decoding

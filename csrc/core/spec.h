@@ -38,6 +38,7 @@ struct Limits {
   int finished = 0;    // rows that end of a sentence that are kept; 0: beams
   int controls = 0;    // 32-bit words of a call's controls (controls.h); 0: none, and no scores
   int attentions = 0;  // 1: cross attention of every step is kept
+  int labels = 0;      // decoder tokens scored for a sentence
   int rows() const { return batch * beams; }
   int places() const { return finished > 0 ? finished : beams; }
 };

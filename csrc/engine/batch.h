@@ -56,6 +56,14 @@ inline void check_rules(const Rules& rules, int vocab) {
   check_ids("pad", &rules.pad, 1, vocab);
 }
 
+inline void check_source(const Batch& batch, const ModelSpec& spec, const Limits& limits) {
+  check_packed("source", batch.source, batch.source_offsets, batch.sentences, limits.source,
+               spec.encoder->vocab, spec.encoder->positions);
+  CHECK(batch.source_at != nullptr, "source_at must be given with a source");
+  check_ids("source_at", batch.source_at, batch.source_offsets[batch.sentences],
+            spec.encoder->positions);
+}
+
 // Throws where the batch or the search goes beyond the limits or the model's tables.
 inline void check_fits(const Batch& batch, const Rules& rules, const Search& search,
                        const ModelSpec& spec, const Limits& limits) {
@@ -82,11 +90,7 @@ inline void check_fits(const Batch& batch, const Rules& rules, const Search& sea
   check_packed("prompt", batch.prompt, batch.prompt_offsets, batch.sentences, limits.prompt,
                spec.decoder.vocab, spec.decoder.positions - rules.max_new + 1);
   if (!spec.encoder) return;
-  check_packed("source", batch.source, batch.source_offsets, batch.sentences, limits.source,
-               spec.encoder->vocab, spec.encoder->positions);
-  CHECK(batch.source_at != nullptr, "source_at must be given with a source");
-  check_ids("source_at", batch.source_at, batch.source_offsets[batch.sentences],
-            spec.encoder->positions);
+  check_source(batch, spec, limits);
   const int length = batch.prompt_offsets[1];
   for (int b = 0; b < batch.sentences; ++b) {
     CHECK(batch.prompt_offsets[b + 1] - batch.prompt_offsets[b] == length,

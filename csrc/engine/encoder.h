@@ -47,13 +47,9 @@ inline PackedTokens prompt_tokens(const Inputs& in, const Batch& batch) {
           longest_of(offsets, batch.sentences) - 1};
 }
 
-// Fills a.x with the stack's output, up to the norm that is returned.
-// after_qkv(i): called when a.qkv holds layer i's queries, keys and values.
-template <typename T, typename Stream, typename AfterQkv>
-Norm packed_pass(Stream& stream, const StackSpec& spec, const StackWeights& weights,
-                 const Activations<T>& a, const PackedTokens& tokens, bool causal,
-                 AfterQkv&& after_qkv) {
-  const int inner = spec.heads * spec.head_dim;
+template <typename T, typename Stream>
+void embed_packed(Stream& stream, const StackSpec& spec, const StackWeights& weights,
+                  const Activations<T>& a, const PackedTokens& tokens) {
   embed<T>(stream, {.ids = tokens.ids,
                     .at = tokens.at,
                     .token_table = static_cast<const T*>(weights.tokens),
@@ -63,28 +59,45 @@ Norm packed_pass(Stream& stream, const StackSpec& spec, const StackWeights& weig
                     .rows = tokens.count,
                     .hidden = spec.hidden,
                     .scale = spec.embed_scale});
+}
+
+// after_qkv(i): called when a.qkv holds layer i's queries, keys and values.
+template <typename T, typename Stream, typename AfterQkv>
+void packed_self_attention(Stream& stream, const StackSpec& spec, const LayerWeights& layer,
+                           Norm& due, const Activations<T>& a, const PackedTokens& tokens,
+                           bool causal, int i, AfterQkv&& after_qkv) {
+  const int inner = spec.heads * spec.head_dim;
+  const auto block = enter_block(spec, layer.self_norm, due, a);
+  first_product<T>(stream, layer.qkv, block, a, a.qkv, tokens.count);
+  after_qkv(i);
+  packed_attention<T>(stream, {.q = a.qkv,
+                               .k = a.qkv + inner,
+                               .v = a.qkv + 2 * inner,
+                               .offsets = tokens.offsets,
+                               .key_offsets = tokens.offsets,
+                               .y = a.attended,
+                               .sentences = tokens.sentences,
+                               .longest = tokens.longest,
+                               .heads = spec.heads,
+                               .head_dim = spec.head_dim,
+                               .stride = 3 * inner,
+                               .key_stride = 3 * inner,
+                               .head_stride = spec.head_dim,
+                               .scale = spec.attention_scale[i],
+                               .causal = causal});
+  last_product<T>(stream, layer.self_out, block, a, a.attended, tokens.count);
+}
+
+// Fills a.x with the stack's output, up to the norm that is returned. after_qkv: as above.
+template <typename T, typename Stream, typename AfterQkv>
+Norm packed_pass(Stream& stream, const StackSpec& spec, const StackWeights& weights,
+                 const Activations<T>& a, const PackedTokens& tokens, bool causal,
+                 AfterQkv&& after_qkv) {
+  embed_packed(stream, spec, weights, a, tokens);
   Norm due;
   for (int i = 0; i < spec.layers; ++i) {
     const LayerWeights& layer = weights.layers[i];
-    const auto block = enter_block(spec, layer.self_norm, due, a);
-    first_product<T>(stream, layer.qkv, block, a, a.qkv, tokens.count);
-    after_qkv(i);
-    packed_attention<T>(stream, {.q = a.qkv,
-                                 .k = a.qkv + inner,
-                                 .v = a.qkv + 2 * inner,
-                                 .offsets = tokens.offsets,
-                                 .key_offsets = tokens.offsets,
-                                 .y = a.attended,
-                                 .sentences = tokens.sentences,
-                                 .longest = tokens.longest,
-                                 .heads = spec.heads,
-                                 .head_dim = spec.head_dim,
-                                 .stride = 3 * inner,
-                                 .key_stride = 3 * inner,
-                                 .head_stride = spec.head_dim,
-                                 .scale = spec.attention_scale[i],
-                                 .causal = causal});
-    last_product<T>(stream, layer.self_out, block, a, a.attended, tokens.count);
+    packed_self_attention(stream, spec, layer, due, a, tokens, causal, i, after_qkv);
     feed_forward(stream, spec, layer, due, a, tokens.count);
   }
   return last_norm(stream, spec, weights, due, a, tokens.count);

@@ -44,6 +44,10 @@ struct Inputs {
   int32_t* stop_first;      // [B], the stop automaton's state behind each prompt
   int32_t* first;           // [B], position of the token that a row's first step reads
   int32_t* first_rows;      // [B], slot of each sentence's first row
+  // what is scored
+  int32_t *forced_ids, *forced_at;  // [B * labels], what the decoder reads, and positions
+  int32_t* labels;                  // [B * labels], what it should say
+  int32_t* forced_offsets;          // [B + 1]
   // the search
   StepState* state;
   int32_t* stop_now;                       // [1], 1: every row ends with this step
@@ -71,6 +75,10 @@ struct Inputs {
     stop_first = a.take<int32_t>("stop_first", {batch});
     first = a.take<int32_t>("first", {batch});
     first_rows = a.take<int32_t>("first_rows", {batch});
+    forced_ids = a.take<int32_t>("forced_ids", {batch * limits.labels});
+    forced_at = a.take<int32_t>("forced_at", {batch * limits.labels});
+    labels = a.take<int32_t>("labels", {batch * limits.labels});
+    forced_offsets = a.take<int32_t>("forced_offsets", {batch + 1});
     state = take_states(a, "state", {3});
     stop_now = a.take<int32_t>("stop_now", {1});
     live = a.take<int32_t>("live", {batch});
@@ -134,15 +142,17 @@ inline void fill_rows(const Inputs& in, const Batch& batch, const ModelSpec& spe
   *in.state = {1, prefix_of(batch, spec), batch.sentences};
 }
 
+inline void fill_source(const Inputs& in, const Batch& batch) {
+  const int tokens = batch.source_offsets[batch.sentences];
+  std::copy_n(batch.source_offsets, batch.sentences + 1, in.source_offsets);
+  std::copy_n(batch.source, tokens, in.source_ids);
+  std::copy_n(batch.source_at, tokens, in.source_at);
+}
+
 // The batch must have been checked (batch.h).
 inline void fill_inputs(const Inputs& in, const Batch& batch, const ModelSpec& spec,
                         const Limits& limits) {
-  if (spec.encoder) {
-    const int tokens = batch.source_offsets[batch.sentences];
-    std::copy_n(batch.source_offsets, batch.sentences + 1, in.source_offsets);
-    std::copy_n(batch.source, tokens, in.source_ids);
-    std::copy_n(batch.source_at, tokens, in.source_at);
-  }
+  if (spec.encoder) fill_source(in, batch);
   std::copy_n(batch.items, batch.sentences, in.items);
   std::copy_n(batch.rules, batch.sentences, in.rules);
   if (batch.stop_first != nullptr) {

@@ -9,6 +9,7 @@
 #include "core/arena.h"
 #include "core/spec.h"
 #include "engine/batch.h"
+#include "engine/labelled.h"
 #include "engine/search.h"
 #include "engine/weights.h"
 
@@ -37,6 +38,10 @@ class Session {
   // Generates up to `steps` tokens for every sentence; true when no sentence is left alive.
   virtual bool step(int steps) = 0;
   virtual void take(const Results& results) const = 0;
+
+  // The log-probability of each label, 0 where it is ignored. logprobs: [labelled.tokens()]. It ends
+  // what was started.
+  virtual void score(const Labelled& labelled, float* logprobs) = 0;
 
   // Kernels of the step that was captured last; 0 where none are.
   virtual int graph_nodes() const { return 0; }

@@ -5,6 +5,7 @@
 #include "engine/encoder.h"
 #include "engine/faults.h"
 #include "engine/results.h"
+#include "engine/score.h"
 #include "engine/select_cpu.h"
 #include "engine/session.h"
 #include "kernels/cpu/isa.h"
@@ -81,6 +82,18 @@ class CpuSession : public Session {
     }
   }
 
+  void score(const Labelled& labelled, float* logprobs) override {
+    started_ = false;
+    CHECK(w_.logits != nullptr, "score() needs a bind() before it");
+    check_labelled(labelled, spec_, limits_);
+    fill_labelled(w_.inputs, labelled, spec_);
+    run([&](auto& stream) {
+      if (spec_.encoder) read_source(stream, labelled.source);
+      score_labels(stream, spec_, weights_, w_, limits_, forced_tokens(w_.inputs, labelled));
+    });
+    std::copy_n(w_.logprobs, labelled.tokens(), logprobs);
+  }
+
  private:
   Workspace<T> workspace(Arena& arena, const Limits& limits, SelectScratch& scratch) const {
     const int64_t threads = team_.size(), vocab = spec_.decoder.vocab;
@@ -102,10 +115,14 @@ class CpuSession : public Session {
     });
   }
 
+  void read_source(cpu::Stream<isa>& stream, const Batch& batch) {
+    encode(stream, spec_, weights_, w_, source_tokens(w_.inputs, batch),
+           limits_.batch * limits_.source);
+  }
+
   void read_sentences(cpu::Stream<isa>& stream, const Batch& batch) {
     if (spec_.encoder) {
-      encode(stream, spec_, weights_, w_, source_tokens(w_.inputs, batch),
-             limits_.batch * limits_.source);
+      read_source(stream, batch);
       read_prefix(stream, spec_, weights_, w_, limits_, sentences_, prefix_of(batch, spec_));
     } else if (const auto tokens = prompt_tokens(w_.inputs, batch); tokens.count > 0) {
       read_prompt(stream, spec_, weights_, w_, tokens, limits_.batch * (limits_.prompt - 1));

@@ -14,6 +14,8 @@
 
 namespace decoding {
 
+constexpr int kForcedRows = 256;  // whose logits are there at once when labels are scored
+
 template <>
 inline const char* type_name<Candidate>() {
   return "candidate";
@@ -76,6 +78,11 @@ struct Workspace {
   float* partial = nullptr;      // CUDA's decode attention: attention.h
   int32_t* tickets = nullptr;
 
+  // scratch: the packed pass of the decoder over labelled sentences
+  float* logprobs;   // [B * labels]
+  T* forced_logits;  // [kForcedRows or less, V], logits_stride apart
+  Activations<T> forced;
+
   Workspace() = default;
   // alignment: elements on whose multiples rows of logits begin. take_backend(w): takes what else a
   // backend needs for good, take_step(w) while it steps.
@@ -123,6 +130,13 @@ struct Workspace {
       best = a.take<Candidate>("best", {rows, limits.candidates});
       take_step(*this);
       step = Activations<T>(a, "step", d, rows);
+    });
+    a.reuse([&] {
+      const int64_t labels = batch * limits.labels;
+      logprobs = a.take<float>("logprobs", {labels});
+      forced_logits =
+          a.take<T>("forced_logits", {std::min<int64_t>(labels, kForcedRows), logits_stride});
+      forced = Activations<T>(a, "forced", d, labels);
     });
   }
 };
