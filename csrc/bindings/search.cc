@@ -9,7 +9,6 @@
 #include "bindings/kernels.h"
 #include "bindings/tensor.h"
 #include "core/philox.h"
-#include "kernels/beam.h"
 #include "kernels/logits.h"
 #include "kernels/rows.h"
 #include "kernels/sample.h"
@@ -187,54 +186,6 @@ py::tuple run_sample(const py::object& logits, const py::object& random_row, uin
   return as_tensors(chosen, {scanned.rows});
 }
 
-// What a beam search keeps; see beam.h for the shapes. `finished` is int32 [sentences, K, 5]: a
-// Hypothesis has five numbers, the first two of them floats.
-static_assert(sizeof(Hypothesis) == 5 * sizeof(int32_t));
-
-void run_beam_step(const py::object& values, const py::object& ids, const py::object& lse,
-                   const py::object& live, const std::vector<int32_t>& eos, const py::dict& state,
-                   int vocab, int step, int position, int max_new, double length_penalty,
-                   EarlyStopping early_stopping, const std::string& isa, int threads) {
-  const auto kept = [&](const char* name) { return TensorView::of(state[name], name); };
-  const TensorView best = TensorView::of(values, "values"), slots = kept("slots");
-  const TensorView alive = TensorView::of(live, "live"), finished = kept("finished");
-  const int64_t sentences = finished.size(0), beams = finished.size(1);
-  const int64_t total = slots.size(0), history = slots.size(1);
-  const int64_t rows = alive.size(0) * beams, m = best.size(1);
-  CHECK(0 < step && step <= max_new && 0 <= position && position < history, "step ", step, " of ",
-        max_new, " at position ", position, " of ", history);
-  std::vector<Candidate> candidates = as_candidates(best, TensorView::of(ids, "ids"));
-  std::vector<Candidate> queue(rows * m);
-  const BeamStepParams params{
-      .best = candidates.data(),
-      .lse = TensorView::of(lse, "lse").data<float>({rows}),
-      .live = alive.data<int32_t>(),
-      .eos = eos.data(),
-      .sums = kept("sums").data<float>({total}),
-      .tokens = kept("tokens").data<int32_t>({-1, total}),
-      .parents = kept("parents").data<int32_t>({-1, total}),
-      .slots = slots.data<int32_t>(),
-      .next_slots = kept("next_slots").data<int32_t>({total, history}),
-      .finished = reinterpret_cast<Hypothesis*>(finished.data<int32_t>({-1, -1, 5})),
-      .finished_count = kept("finished_count").data<int32_t>({sentences}),
-      .done = kept("done").data<int32_t>({sentences}),
-      .fault = kept("fault").data<int32_t>({sentences}),
-      .queue = queue.data(),
-      .live_count = static_cast<int>(alive.size(0)),
-      .beams = static_cast<int>(beams),
-      .m = static_cast<int>(m),
-      .vocab = vocab,
-      .eos_count = static_cast<int>(eos.size()),
-      .total_slots = static_cast<int>(total),
-      .history = static_cast<int>(history),
-      .step = step,
-      .position = position,
-      .max_new = max_new,
-      .length_penalty = length_penalty,
-      .early_stopping = early_stopping};
-  on_cpu(isa, threads, [&](auto& stream) { beam_step(stream, params); });
-}
-
 // now: number, position and live_count, of the step that ends and then of the next.
 py::tuple run_gather_live(const py::object& now, const py::object& done, const py::object& first,
                           const py::object& tokens, const py::object& items, const py::object& live,
@@ -335,15 +286,6 @@ void bind_search(py::module_& kernels) {
               py::arg("logits"), py::arg("random_row"), named, py::arg("seed"), py::arg("step"),
               py::arg("temperature") = 1.0f, py::arg("top_k") = 0, py::arg("top_p") = 1.0f, isa,
               threads);
-  py::enum_<EarlyStopping>(kernels, "EarlyStopping")
-      .value("no", EarlyStopping::no)
-      .value("yes", EarlyStopping::yes)
-      .value("never", EarlyStopping::never);
-  kernels.def("beam_step", &run_beam_step, "One step; `state` holds what the search keeps.",
-              py::arg("values"), py::arg("ids"), py::arg("lse"), py::arg("live"), named,
-              py::arg("eos"), py::arg("state"), py::arg("vocab"), py::arg("step"),
-              py::arg("position"), py::arg("max_new"), py::arg("length_penalty"),
-              py::arg("early_stopping"), isa, threads);
   kernels.def("gather_live", &run_gather_live,
               "(ids, positions, random words); `now` and the head of `live` are kept.",
               py::arg("now"), py::arg("done"), py::arg("first"), py::arg("tokens"),

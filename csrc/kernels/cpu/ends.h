@@ -19,13 +19,21 @@ inline int stop_state(const Ends& ends, const Extension& to, int slots, int voca
   return ends.stop_table[int64_t{before} * vocab + to.token];
 }
 
-inline bool row_ends(const Ends& ends, const SentenceRules& sentence, const Extension& to,
-                     int slots, int vocab) {
-  if (to.step == sentence.max_new || *ends.stop_now) return true;
+// Whether the token itself ends the row.
+inline bool token_ends(const Ends& ends, const Extension& to, int slots, int vocab) {
   for (int e = 0; e < ends.eos_count; ++e) {
     if (ends.eos[e] == to.token) return true;
   }
   return stop_state(ends, to, slots, vocab) == kMatched;
+}
+
+inline bool is_last_step(const Ends& ends, const SentenceRules& sentence, int step) {
+  return step == sentence.max_new || *ends.stop_now != 0;
+}
+
+inline bool row_ends(const Ends& ends, const SentenceRules& sentence, const Extension& to,
+                     int slots, int vocab) {
+  return is_last_step(ends, sentence, to.step) || token_ends(ends, to, slots, vocab);
 }
 
 }  // namespace decoding::cpu

@@ -1,0 +1,193 @@
+// decoding._C.kernels: the searches in which rows compete, for their tests. See search.cc.
+#include <pybind11/stl.h>
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "bindings/kernels.h"
+#include "bindings/tensor.h"
+#include "kernels/beam.h"
+#include "kernels/diverse.h"
+
+namespace decoding {
+namespace {
+
+// `finished` is int32 [sentences, capacity, 5]: a Hypothesis has five numbers, the first two of
+// them floats.
+static_assert(sizeof(Hypothesis) == 5 * sizeof(int32_t));
+
+// One step of a search, and what only lives as long. options: eos, state (what the search keeps,
+// see beam.h for the shapes), vocab, step, position, max_new (of all, or of each sentence),
+// length_penalty, early_stopping; gnmt, stop_table and stop_first where given.
+class SearchStep {
+ public:
+  SearchStep(const py::object& lse, const py::object& live, const py::dict& options)
+      : eos_(options["eos"].cast<std::vector<int32_t>>()) {
+    const py::dict state = options["state"];
+    const auto kept = [&](const char* name) { return TensorView::of(state[name], name); };
+    const TensorView slots = kept("slots"), finished = kept("finished");
+    const TensorView alive = TensorView::of(live, "live");
+    const int64_t sentences = finished.size(0), total = slots.size(0), history = slots.size(1);
+    read_max_new(options, sentences);
+    const StepState now{options["step"].cast<int>(), options["position"].cast<int>(),
+                        static_cast<int>(alive.size(0))};
+    CHECK(0 < now.number && 0 <= now.position && now.position < history, "step ", now.number,
+          " at position ", now.position, " of ", history);
+    const int beams = static_cast<int>(total / sentences);
+    search = {.lse = TensorView::of(lse, "lse").data<float>({now.live_count * beams}),
+              .live = alive.data<int32_t>(),
+              .sentences = rules_.data(),
+              .ends = ends(options, total),
+              .sums = kept("sums").data<float>({total}),
+              .tokens = kept("tokens").data<int32_t>({-1, total}),
+              .parents = kept("parents").data<int32_t>({-1, total}),
+              .slots = slots.data<int32_t>(),
+              .next_slots = kept("next_slots").data<int32_t>({total, history}),
+              .finished = reinterpret_cast<Hypothesis*>(finished.data<int32_t>({-1, -1, 5})),
+              .finished_count = kept("finished_count").data<int32_t>({sentences}),
+              .done = kept("done").data<int32_t>({sentences}),
+              .fault = kept("fault").data<int32_t>({sentences}),
+              .now = now,
+              .beams = beams,
+              .capacity = static_cast<int>(finished.size(1)),
+              .vocab = options["vocab"].cast<int>(),
+              .total_slots = static_cast<int>(total),
+              .history = static_cast<int>(history),
+              .length_penalty = options["length_penalty"].cast<double>(),
+              .normalization = options.contains("gnmt") && options["gnmt"].cast<bool>()
+                                   ? LengthNormalization::gnmt
+                                   : LengthNormalization::power,
+              .early_stopping = options["early_stopping"].cast<EarlyStopping>()};
+  }
+  SearchStep(const SearchStep&) = delete;
+  SearchStep& operator=(const SearchStep&) = delete;
+
+  int rows() const { return search.now.live_count * search.beams; }
+
+  BeamSearch search;
+
+ private:
+  void read_max_new(const py::dict& options, int64_t sentences) {
+    using OneOrEach = std::variant<int, std::vector<int>>;
+    const auto max_new = options["max_new"].cast<OneOrEach>();
+    rules_.assign(sentences, SentenceRules{.forced_first = -1});
+    for (int64_t b = 0; b < sentences; ++b) {
+      const auto* each = std::get_if<std::vector<int>>(&max_new);
+      rules_[b].max_new = each != nullptr ? each->at(b) : std::get<int>(max_new);
+    }
+  }
+
+  Ends ends(const py::dict& options, int64_t total) const {
+    Ends ends{
+        .eos = eos_.data(), .stop_now = &stop_now_, .eos_count = static_cast<int>(eos_.size())};
+    if (!options.contains("stop_table")) return ends;
+    const py::dict state = options["state"];
+    ends.stop_table = TensorView::of(options["stop_table"], "stop_table").data<int32_t>({-1, -1});
+    ends.stop_first = TensorView::of(options["stop_first"], "stop_first").data<int32_t>({-1});
+    ends.stop_states =
+        TensorView::of(state["stop_states"], "stop_states").data<int32_t>({-1, total});
+    return ends;
+  }
+
+  const std::vector<int32_t> eos_;
+  std::vector<SentenceRules> rules_;
+  const int32_t stop_now_ = 0;
+};
+
+// Each row's best, [rows, k].
+class Best {
+ public:
+  Best(const py::object& values, const py::object& ids) {
+    const TensorView value = TensorView::of(values, "values"), id = TensorView::of(ids, "ids");
+    k = static_cast<int>(value.size(1));
+    for (int64_t i = 0; i < value.numel(); ++i) {
+      candidates.push_back({value.data<float>()[i], id.data<int32_t>(value.shape())[i]});
+    }
+  }
+
+  std::vector<Candidate> candidates;
+  int k;
+};
+
+// keys: [rows, m] of candidates that were drawn. ended: uint8 [live, m], from the host.
+void run_beam_step(const py::object& values, const py::object& ids, const py::object& lse,
+                   const py::object& live, const py::object& keys, const py::object& ended,
+                   float sibling_penalty, const std::string& isa, int threads,
+                   const py::kwargs& options) {
+  const SearchStep step(lse, live, options);
+  const BeamSearch& s = step.search;
+  const Best best(values, ids);
+  const int live_count = s.now.live_count, m = best.k;
+  std::vector<Candidate> candidates(int64_t{live_count} * m);
+  std::vector<Contender> queue(best.candidates.size());
+  const MergeBeamsParams merge{
+      .best = best.candidates.data(),
+      .keys = keys.is_none() ? nullptr : TensorView::of(keys, "keys").data<float>({step.rows(), m}),
+      .lse = s.lse,
+      .sums = s.sums,
+      .live = s.live,
+      .candidates = candidates.data(),
+      .queue = queue.data(),
+      .live_count = live_count,
+      .beams = s.beams,
+      .k = m,
+      .m = m,
+      .vocab = s.vocab,
+      .sibling_penalty = sibling_penalty};
+  const BeamStepParams params{
+      .search = s,
+      .candidates = candidates.data(),
+      .ended =
+          ended.is_none() ? nullptr : TensorView::of(ended, "ended").data<uint8_t>({live_count, m}),
+      .m = m};
+  on_cpu(isa, threads, [&](auto& stream) {
+    merge_beams(stream, merge);
+    beam_step(stream, params);
+  });
+}
+
+// state: group_counts too.
+void run_diverse_step(const py::object& values, const py::object& ids, const py::object& lse,
+                      const py::object& live, int m, float penalty, int pad, bool forced_last,
+                      const std::string& isa, int threads, const py::kwargs& options) {
+  const SearchStep step(lse, live, options);
+  const BeamSearch& s = step.search;
+  const Best best(values, ids);
+  const py::dict state = options["state"];
+  const TensorView counts = TensorView::of(state["group_counts"], "group_counts");
+  std::vector<Candidate> queue(best.candidates.size());
+  const DiverseStepParams<float> params{.search = s,
+                                        .best = best.candidates.data(),
+                                        .lse = s.lse,
+                                        .processors = nullptr,
+                                        .group_counts = counts.data<int32_t>({-1, -1}),
+                                        .queue = queue.data(),
+                                        .groups = static_cast<int>(counts.size(1)),
+                                        .k = best.k,
+                                        .m = m,
+                                        .pad = pad,
+                                        .penalty = penalty,
+                                        .forced_last = forced_last};
+  on_cpu(isa, threads, [&](auto& stream) { diverse_step<float>(stream, params); });
+}
+
+}  // namespace
+
+void bind_beams(py::module_& kernels) {
+  const py::arg values("values"), ids("ids"), lse("lse"), live("live");
+  const py::arg isa("isa"), threads("threads");
+  const py::kw_only named;
+  py::enum_<EarlyStopping>(kernels, "EarlyStopping")
+      .value("no", EarlyStopping::no)
+      .value("yes", EarlyStopping::yes)
+      .value("never", EarlyStopping::never);
+  kernels.def("beam_step", &run_beam_step, "One step; `state` holds what the search keeps.", values,
+              ids, lse, live, named, py::arg("keys") = py::none(), py::arg("ended") = py::none(),
+              py::arg("sibling_penalty") = 0.0f, isa, threads);
+  kernels.def("diverse_step", &run_diverse_step, "The same in groups.", values, ids, lse, live,
+              named, py::arg("m"), py::arg("penalty"), py::arg("pad"), py::arg("forced_last"), isa,
+              threads);
+}
+
+}  // namespace decoding
