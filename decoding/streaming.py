@@ -1,0 +1,166 @@
+"""Tokens as they come: to streamer objects of transformers, and out of Model.stream().
+
+Where rows do not compete, a token is certain at once. In beam search those tokens are that all
+beams and all finished rows of a sentence agree upon: every result begins with them.
+"""
+
+from __future__ import annotations
+
+import os.path
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from decoding.watch import Step
+
+if TYPE_CHECKING:
+    from decoding.session import Results
+
+Rows = list[list[int]]  # the new tokens of each row that is returned; empty where there are none
+
+
+class Listener(Protocol):
+    """What a call tells while it runs."""
+
+    def begin(self, prompt: Tensor, rows: int, competing: bool) -> None: ...
+    def accepted(self, step: Step, before: Tensor, after: Tensor) -> None:
+        """before, after: int64 [R, g - 1] and [R, g], what the rows have generated."""
+
+    def end(self, found: Results) -> None: ...
+
+
+class News:
+    """A listener that passes on what is new and certain, a step at a time.
+
+    plain: in beam search, whether finished rows compete by nothing but their scores in one list;
+    else all comes at the end.
+    """
+
+    def __init__(self, plain: bool = True) -> None:
+        self._plain = plain
+
+    def begin(self, prompt: Tensor, rows: int, competing: bool) -> None:
+        self._rows, self._competing = rows, competing
+        self._told: Rows = [[] for _ in range(len(prompt) * (1 if competing else rows))]
+        self._finished: dict[tuple[int, ...], list[int]] = {}  # rows that beams have left behind
+
+    def accepted(self, step: Step, before: Tensor, after: Tensor) -> None:
+        if not self._competing:
+            self.tell(self._chosen(step, after))
+        elif self._plain:
+            self.tell(self._agreed(step, before, after))
+
+    def end(self, found: Results) -> None:
+        """Tells what was not certain before the best row was known."""
+        if not self._competing:
+            return
+        tokens, lengths = found.tokens[:, 0].tolist(), found.lengths[:, 0].tolist()
+        best = [row[:n] for row, n in zip(tokens, lengths, strict=True)]
+        self.tell([self._new(b, row) for b, row in enumerate(best)])
+
+    def tell(self, new: Rows) -> None:
+        raise NotImplementedError
+
+    def _new(self, row: int, certain: list[int]) -> list[int]:
+        """What of a row's first tokens has not been told."""
+        new = certain[len(self._told[row]) :]
+        self._told[row] += new
+        return new
+
+    def _chosen(self, step: Step, after: Tensor) -> Rows:
+        new: Rows = [[] for _ in self._told]
+        tokens, ended = after[:, -1].tolist(), step.ended().tolist()
+        for sentence in step.live.tolist():
+            for row in range(sentence * self._rows, (sentence + 1) * self._rows):
+                if ended[row] in (0, step.number):
+                    new[row] = [tokens[row]]
+        return new
+
+    def _agreed(self, step: Step, before: Tensor, after: Tensor) -> Rows:
+        new: Rows = [[] for _ in self._told]
+        finished, counts = (x.tolist() for x in step.finished())
+        left, alive = before.tolist(), after.tolist()
+        for b in step.live.tolist():
+            rows = alive[b * self._rows : (b + 1) * self._rows]
+            for _, _, length, slot, token in finished[b][: counts[b]]:
+                place = (b, length, slot, token)
+                if length == step.number:
+                    self._finished[place] = [*left[slot], token]
+                if length:  # else it stands in for none
+                    rows.append(self._finished[place])
+            new[b] = self._new(b, os.path.commonprefix(rows))
+        return new
+
+
+class StreamerNews(News):
+    """Speaks to a streamer object of transformers: put(prompt), put(new tokens), ..., end()."""
+
+    def __init__(self, streamer: Any, fill: int, plain: bool = True) -> None:
+        super().__init__(plain)
+        self._streamer, self._fill = streamer, fill
+
+    def begin(self, prompt: Tensor, rows: int, competing: bool) -> None:
+        super().begin(prompt, rows, competing)
+        self._streamer.put(prompt)
+
+    def tell(self, new: Rows) -> None:
+        if self._competing:  # of one sentence
+            if new[0]:
+                self._streamer.put(torch.tensor(new[0]))
+        else:
+            self._streamer.put(torch.tensor([row[0] if row else self._fill for row in new]))
+
+    def end(self, found: Results) -> None:
+        super().end(found)
+        self._streamer.end()
+
+
+class Abandoned(Exception):
+    """Nobody listens any more."""
+
+
+class QueuedNews(News):
+    """Hands what is new to another thread."""
+
+    def __init__(self, plain: bool = True) -> None:
+        super().__init__(plain)
+        self.queue: queue.SimpleQueue[Rows | BaseException | None] = queue.SimpleQueue()
+        self.abandoned = False
+
+    def tell(self, new: Rows) -> None:
+        if self.abandoned:
+            raise Abandoned
+        if any(new):
+            self.queue.put(new)
+
+
+def stream(run: Callable[[], Any], news: QueuedNews) -> Iterator[Rows]:
+    """What `run`, in a thread of its own, tells to `news`; what it raises is raised here.
+
+    The thread does not wait for the caller. Where the iterator is closed or collected, it stops
+    behind its present step.
+    """
+
+    def work() -> None:
+        try:
+            run()
+            news.queue.put(None)
+        except Abandoned:
+            pass
+        except BaseException as error:  # it belongs to who iterates
+            news.queue.put(error)
+
+    thread = threading.Thread(target=work, name="decoding.stream", daemon=True)
+    thread.start()
+    try:
+        while (item := news.queue.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        news.abandoned = True
+        thread.join()
