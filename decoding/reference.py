@@ -7,8 +7,9 @@ function from the tokens generated so far to the logits of the next one, float32
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -101,6 +102,7 @@ def beam_search(
     gnmt: bool = False,
     patience: float = 1.0,
     diversity_rate: float = 0.0,
+    draws: Draws | None = None,
 ) -> list[Hypothesis]:
     """Beam search by the rules of transformers 5; the rows that finished, best first.
 
@@ -110,13 +112,18 @@ def beam_search(
     patience: so many times `beams` rows are kept and waited for (Kasai et al. 2022).
     diversity_rate: the q-th best continuation of a row competes with those of other rows as if it
     were lower by q * diversity_rate (Li, Monroe, Jurafsky 2016).
+    draws: candidates are drawn; see `beam_sample`.
     """
     scoring, places = Scoring(length_penalty, early_stopping, gnmt), round(beams * patience)
     alive = [Hypothesis(0.0)] + [Hypothesis(FILL_IN)] * (beams - 1)
     finished: list[Hypothesis] = []
     for step in range(1, rules.max_new + 1):
         scores = [rules.apply(logits(h.tokens).log_softmax(-1), step) for h in alive]
-        candidates = _candidates(alive, scores, rules, diversity_rate=diversity_rate)
+        noise = None
+        if draws is not None:
+            scores = [draws.kept(x) for x in scores]
+            noise = draws.noise(step, beams, len(scores[0]))
+        candidates = _candidates(alive, scores, rules, diversity_rate=diversity_rate, noise=noise)
 
         def ends(candidate: Hypothesis, step: int = step) -> bool:
             return candidate.tokens[-1] in rules.eos or step == rules.max_new
@@ -124,10 +131,12 @@ def beam_search(
         # Only one of the best `beams` may end; a lower rank would not have stayed alive either.
         ended = [scoring.ended(c) for c in candidates[:beams] if ends(c)]
         finished = _best(finished + ended, places)
-        alive = [c for c in candidates if not ends(c)][:beams]
+        alive = [c for c in candidates if not ends(c)]
         if not alive:
             break
-        alive = _filled_in(sorted(alive, key=lambda row: -row.sum), beams)
+        # Of what was drawn the best go on, else the first.
+        alive = sorted(alive if draws else alive[:beams], key=lambda row: -row.sum)[:beams]
+        alive = _filled_in(alive, beams)
         if len(finished) == places and scoring.settled(
             alive[0].sum, finished[-1].score, step, rules.max_new
         ):
@@ -193,15 +202,19 @@ def _candidates(
     *,
     first: int = 0,
     diversity_rate: float = 0.0,
+    noise: Tensor | None = None,
 ) -> list[Hypothesis]:
     """The best continuations with a finite sum, the lower beam * V + token first among equals.
 
     They are so many that enough go on whatever ends. alive: beams `first`, `first` + 1, ...;
-    scores: of their next tokens, [V] each.
+    scores: of their next tokens, [V] each. noise: [beams, V], to be added before they compete.
     """
     sums = torch.stack([x + row.sum for x, row in zip(scores, alive, strict=True)])
     ranks = sums.argsort(dim=1, descending=True, stable=True).argsort(dim=1) + 1
-    places = (sums - diversity_rate * ranks).flatten().argsort(descending=True, stable=True)
+    keys = sums - diversity_rate * ranks
+    if noise is not None:
+        keys = (keys + noise).float()  # which leaves nothing of it beside a fill-in's sum
+    places = keys.flatten().argsort(descending=True, stable=True)
     candidates = []
     for place in places[: max(2, 1 + len(rules.eos)) * len(alive)].tolist():
         beam, token = divmod(place, sums.shape[1])
@@ -219,21 +232,86 @@ def _filled_in(alive: list[Hypothesis], count: int) -> list[Hypothesis]:
     return alive + [replace(row, sum=FILL_IN) for row in alive[:1]] * (count - len(alive))
 
 
-def kept(scores: Tensor, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Tensor:
+def kept(
+    scores: Tensor,
+    *,
+    temperature: float = 1.0,
+    top_h: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    typical_p: float = 1.0,
+    epsilon: float = 0.0,
+    eta: float = 0.0,
+    keep: int = 1,
+) -> Tensor:
     """Scores [V] after the warpers, float64, -inf for the tokens that they take out.
 
-    top_k (0: off) keeps the k largest and all that equal the k-th. top_p (1: off) then keeps the
-    tokens that less than top_p of the mass precedes, best first.
+    Each works on what those before it left; the defaults turn them off. With p the probabilities,
+    best first and the lower id first among equals:
+
+    top_h (Baghaei Potraghloo et al. 2025): of the 100 best, as if there were no others, as many as
+    hold top_h of their entropy.
+    top_k (Fan et al. 2018): the k largest and all that equal the k-th.
+    top_p (Holtzman et al. 2020): tokens that less than top_p of the mass precedes.
+    min_p (Nguyen et al. 2024): p of at least min_p times the largest.
+    typical_p (Meister et al. 2022): those whose -log p is closest to the entropy, up to a mass of
+    typical_p, and all that equal the last.
+    epsilon, eta (Hewitt et al. 2022): p of at least epsilon; of at least eta, or less where the
+    entropy is high.
+
+    All but top_h leave at least `keep` tokens: the best, or those closest to the entropy.
     """
-    scores = scores.double() / temperature
-    if 0 < top_k < len(scores):
-        scores[scores < scores.topk(top_k).values[-1]] = -math.inf
-    if top_p < 1.0:
-        values, ids = scores.sort(descending=True, stable=True)
-        probabilities = values.softmax(-1)
-        preceding = probabilities.cumsum(-1) - probabilities
-        scores[ids[preceding >= top_p]] = -math.inf
-    return scores
+    x = scores.double() / temperature
+    if top_h > 0:
+        best = _first(x, 100)
+        terms = _entropy_terms(x.where(best, -math.inf).softmax(-1))
+        through = _preceding(x, terms) + terms
+        x = x.where(best & ((through <= top_h * through[best].max()) | _first(x, 1)), -math.inf)
+    if top_k > 0:
+        x = x.where(x >= _kth_largest(x, max(top_k, keep)), -math.inf)
+    if top_p < 1:
+        x = x.where((_preceding(x, x.softmax(-1)) < top_p) | _first(x, keep), -math.inf)
+    if min_p > 0:
+        p = x.softmax(-1)
+        x = x.where((p >= min_p * p.max()) | _first(x, keep), -math.inf)
+    if typical_p < 1:
+        p = x.softmax(-1)
+        typicality = -(x.log_softmax(-1) + _entropy_terms(p).sum()).abs()
+        needed = (_preceding(typicality, p) < typical_p) & (p > 0)
+        last = typicality[needed].min() if needed.any() else -math.inf
+        x = x.where((typicality >= last) | _first(typicality, keep), -math.inf)
+    if epsilon > 0:
+        p = x.softmax(-1)
+        x = x.where((p >= epsilon) | (x >= _kth_largest(x, keep)), -math.inf)
+    if eta > 0:
+        p = x.softmax(-1)
+        least = min(eta, math.sqrt(eta) * math.exp(-_entropy_terms(p).sum()))
+        x = x.where((p >= least) | (x >= _kth_largest(x, keep)), -math.inf)
+    return x
+
+
+def _entropy_terms(p: Tensor) -> Tensor:
+    return -(p * p.log()).nan_to_num(0.0)
+
+
+def _kth_largest(x: Tensor, k: int) -> Tensor:
+    return x.topk(min(k, len(x))).values[-1]
+
+
+def _first(key: Tensor, count: int) -> Tensor:
+    """Marks the `count` tokens of the largest key, the lower id first among equals."""
+    first = torch.zeros_like(key, dtype=torch.bool)
+    first[key.argsort(descending=True, stable=True)[:count]] = True
+    return first
+
+
+def _preceding(key: Tensor, weight: Tensor) -> Tensor:
+    """The weight before each token when they are ordered by key, best first."""
+    order = key.argsort(descending=True, stable=True)
+    preceding = torch.empty_like(weight)
+    preceding[order] = weight[order].cumsum(-1) - weight[order]
+    return preceding
 
 
 def philox(key: int, counter: list[Tensor]) -> list[Tensor]:
@@ -257,24 +335,14 @@ def gumbel(vocab: int, *, seed: int, step: int, row: int) -> Tensor:
     return -(-(-uniform).log1p()).log()
 
 
-def sample(
-    logits: Logits,
-    rules: Rules,
-    *,
-    seed: int,
-    row: int = 0,
-    temperature: float = 1.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-) -> Tokens:
-    """At every step a random token of softmax(kept(...)), by the Gumbel-max trick.
+def sample(logits: Logits, rules: Rules, *, seed: int, row: int = 0, **warpers: Any) -> Tokens:
+    """At every step a random token of softmax(kept(..., **warpers)), by the Gumbel-max trick.
 
     The argmax of scores plus Gumbel noise is distributed as their softmax (Kool et al. 2019).
     """
     tokens: Tokens = ()
     for step in range(1, rules.max_new + 1):
-        scores = rules.apply(logits(tokens), step)
-        scores = kept(scores, temperature=temperature, top_k=top_k, top_p=top_p)
+        scores = kept(rules.apply(logits(tokens), step), **warpers)
         if scores.max() == -math.inf:
             raise ValueError(f"no token may follow at step {step}")
         noise = gumbel(len(scores), seed=seed, step=step, row=row)
@@ -282,3 +350,48 @@ def sample(
         if tokens[-1] in rules.eos:
             break
     return tokens
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What chooses the candidates of beams: beam k has the random numbers of row `row` + k."""
+
+    seed: int
+    row: int
+    warpers: Mapping[str, Any]
+
+    def kept(self, scores: Tensor) -> Tensor:
+        return kept(scores, **self.warpers).float()
+
+    def noise(self, step: int, beams: int, vocab: int) -> Tensor:
+        """Float64 [beams, V]."""
+        rows = range(self.row, self.row + beams)
+        return torch.stack([gumbel(vocab, seed=self.seed, step=step, row=row) for row in rows])
+
+
+def beam_sample(
+    logits: Logits,
+    rules: Rules,
+    *,
+    beams: int,
+    seed: int,
+    row: int = 0,
+    length_penalty: float = 1.0,
+    early_stopping: bool | str = False,
+    **warpers: Any,
+) -> list[Hypothesis]:
+    """Beam search whose candidates are drawn, without replacement, from the softmax of their sums.
+
+    The best of sum plus Gumbel noise are such draws, in that order (Kool et al. 2019), and only the
+    first `beams` drawn may end. The best by sum of those that do not end go on. Sums add up what
+    the warpers leave of the log-probabilities; those leave as many tokens as may end, and one.
+    """
+    draws = Draws(seed, row, {"keep": max(2, 1 + len(rules.eos)), **warpers})
+    return beam_search(
+        logits,
+        rules,
+        beams=beams,
+        length_penalty=length_penalty,
+        early_stopping=early_stopping,
+        draws=draws,
+    )
