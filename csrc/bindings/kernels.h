@@ -79,9 +79,11 @@ void run_kernel(const py::object& like, const std::string& isa, int threads, Mak
 
 Activation activation_of(const std::string& name);
 
-void bind_layers(py::module_& kernels);                     // layers.cc
-void bind_attention(py::module_& kernels);                  // attention.cc
-void bind_search(py::module_& kernels);                     // search.cc
-void bind_warp(py::module_& module, py::module_& kernels);  // warp.cc
+void bind_layers(py::module_& kernels);                         // layers.cc
+void bind_attention(py::module_& kernels);                      // attention.cc
+void bind_search(py::module_& kernels);                         // search.cc
+void bind_beams(py::module_& kernels);                          // beams.cc
+void bind_warp(py::module_& module, py::module_& kernels);      // warp.cc
+void bind_controls(py::module_& module, py::module_& kernels);  // controls.cc
 
 }  // namespace decoding

@@ -23,7 +23,9 @@ PYBIND11_MODULE(_C, module) {
   decoding::bind_layers(kernels);
   decoding::bind_attention(kernels);
   decoding::bind_search(kernels);
+  decoding::bind_beams(kernels);
   decoding::bind_warp(module, kernels);
+  decoding::bind_controls(module, kernels);
 #ifdef DECODING_CUDA
   decoding::bind_cuda(kernels);
 #endif
