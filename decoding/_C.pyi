@@ -24,7 +24,18 @@ class Limits:
     """What the memory plan must hold: see decoding.Limits."""
 
     def __init__(
-        self, *, batch: int, beams: int, source: int, prompt: int, target: int, candidates: int
+        self,
+        *,
+        batch: int,
+        beams: int,
+        source: int,
+        prompt: int,
+        target: int,
+        candidates: int,
+        finished: int = 0,
+        controls: int = 0,
+        attentions: int = 0,
+        labels: int = 0,
     ) -> None: ...
     batch: int
     beams: int
@@ -67,8 +78,49 @@ class Sampling:
     def __init__(self) -> None: ...
 
 class Beam:
-    def __init__(self, *, length_penalty: float = 1.0, early_stopping: str = "no") -> None:
-        """early_stopping: "no", "yes" or "never"."""
+    def __init__(
+        self,
+        *,
+        length_penalty: float = 1.0,
+        gnmt: bool = False,
+        early_stopping: str = "no",
+        capacity: int = 0,
+        diversity_rate: float = 0.0,
+        draws: bool = False,
+    ) -> None:
+        """early_stopping: "no", "yes" or "never". capacity: of a finished list; 0: one for each beam.
+        draws: candidates are drawn; the scores must be processed."""
+
+class Controls:
+    """The processors of a call: docs/options.md, with Hugging Face's names where it has one."""
+
+    def __init__(
+        self,
+        *,
+        guidance_scale: float = 1.0,
+        sequence_bias: Sequence[tuple[Sequence[int], float]] = (),
+        encoder_repetition_penalty: float = 1.0,
+        repetition_penalty: float = 1.0,
+        no_repeat_ngram_size: int = 0,
+        encoder_no_repeat_ngram_size: int = 0,
+        bad_words: Sequence[Sequence[int]] = (),
+        eos: Sequence[int] = (),
+        min_new: int = 0,
+        forced_last: Sequence[int] = (),
+        remove_invalid_values: bool = False,
+        decay_start: int = 0,
+        decay_factor: float = 1.0,
+        suppress_tokens: Sequence[int] = (),
+        begin_suppress_tokens: Sequence[int] = (),
+        renormalize: bool = False,
+        prompt: Tensor | None = None,
+        prompt_first: Sequence[int] = (),
+        source: Tensor | None = None,
+    ) -> None:
+        """prompt: int32 [B, P], as the caller gave it; prompt_first: [B], the first column of each
+        that is not masked; source: int32 [B, S]. All on the CPU, None where nothing reads them.
+        """
+    words: int  # 32-bit words of the lists, for Limits.controls
 
 class Session:
     """A model bound to a team of threads, or to a GPU, and to one block of memory.
@@ -104,6 +156,11 @@ class Session:
         beams: int,
         rules: Rules,
         search: Greedy | Sampling | Beam,
+        *,
+        controls: Controls | None = None,
+        warpers: Warpers | None = None,
+        stop_table: Tensor | None = None,
+        stop_first: Tensor | None = None,
         stream: int = 0,
     ) -> None:
         """Runs the encoder and all but the last token of each prompt.
@@ -113,10 +170,40 @@ class Session:
         all None without an encoder. prompt, prompt_offsets: the same for the decoder.
         items: int32 [B], the index of each sentence in the caller's batch: random numbers are
         keyed by it, so that a split of the batch does not show, and errors name it.
+        controls: what is made of the logits, where the rules are not enough; warpers need them.
+        stop_table: int32 [states, V], stop_first: int32 [B]; see csrc/kernels/ends.h.
         stream: the CUDA stream on which all work of the call is done.
         """
     def step(self, steps: int) -> bool:
         """Generates up to `steps` tokens for every live sentence; True when none is left alive."""
+    def compute(self) -> None:
+        """One step in parts, which together do what step(1) does: the logits of the live rows."""
+    def process(self, stages: int) -> None:
+        """Then their scores, with controls: stages 1, 2 and 4 of csrc/kernels/process.h."""
+    def pick(self) -> None:
+        """Then what may follow: a token of each row, or candidates of each sentence."""
+    def accept(self, ended: Tensor | None = None) -> bool:
+        """Then taking that in. ended: uint8, 1 for each token or candidate with which its row ends.
+        True when no sentence is left alive."""
+    def stop_now(self) -> None:
+        """Ends every row with the step that comes next."""
+    def score(
+        self,
+        source: Tensor | None,
+        source_at: Tensor | None,
+        source_offsets: Tensor | None,
+        ids: Tensor,
+        labels: Tensor,
+        offsets: Tensor,
+        logprobs: Tensor,
+        stream: int = 0,
+    ) -> None:
+        """Writes the log-probability of each label, 0 where it is -100.
+
+        source, source_at, source_offsets, stream: as in start(). ids: int32 [tokens], what the
+        decoder reads; labels: int32 [tokens], what it should say behind each; offsets: int32
+        [B + 1]; logprobs: float32 [tokens]. It ends what was started.
+        """
     def take(
         self, tokens: Tensor, lengths: Tensor, scores: Tensor, sums: Tensor, slots: Tensor
     ) -> None:

@@ -15,9 +15,15 @@ class Limits:
     prompt: decoder tokens given for a sentence, padding not counted; 1 for an encoder-decoder that
         starts with its start token alone.
     target: tokens generated for a row: max_new_tokens, or max_length less the prompt's width.
+    labels: decoder tokens of a sentence that Model.score() reads; 0: it is not planned for.
     eos: ids in eos_token_id; beam search considers (1 + eos) * beams next tokens of a row.
+    finished: rows that have ended which a beam search holds of a sentence: round(beams * patience);
+        0: as many as beams.
+    controls: 32-bit words for what a call asks of the logits beside beams, lengths and single
+        tokens, and memory for the scores that it is done to; 0: none. An error says how many.
+    attentions: 1 where attention to the source is asked for.
 
-    Raises ValueError for a size below 1 (source: below 0).
+    Raises ValueError for a size below 1 (source and those with a default of 0: below 0).
     """
 
     batch: int
@@ -26,6 +32,10 @@ class Limits:
     prompt: int = 1
     target: int
     eos: int = 4
+    labels: int = 0
+    finished: int = 0
+    controls: int = 0
+    attentions: int = 0
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
@@ -45,7 +55,8 @@ class Limits:
         return max(2, 1 + self.eos) * self.beams
 
 
-LEAST = {"batch": 1, "beams": 1, "source": 0, "prompt": 1, "target": 1, "eos": 0}
+LEAST = {"batch": 1, "beams": 1, "source": 0, "prompt": 1, "target": 1, "eos": 0, "labels": 0}
+LEAST |= {"finished": 0, "controls": 0, "attentions": 0}
 
 
 def next_bucket(size: int) -> int:

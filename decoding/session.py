@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,13 +11,14 @@ from torch import Tensor
 
 from decoding import _C
 from decoding.batching import Packed
-from decoding.limits import Limits, next_bucket
+from decoding.watch import Step, Watch
+from decoding.limits import LEAST, Limits, next_bucket
 from decoding.memory import MemoryPlan, available_memory, available_text, readable
 from decoding.models.memory import CPU, empty
 from decoding.models.spec import ModelSpec
 
 Search = _C.Greedy | _C.Sampling | _C.Beam
-Scores = Callable[[Tensor, Tensor], Tensor]  # of a step's logits and their log-sum-exp
+BEFORE, MIDDLE, LAST = 1, 2, 4  # parts of what controls do: csrc/kernels/process.h
 
 STEPS = 16  # between two looks at the outside world: Ctrl-C gets through within so many tokens
 SPARE = 4  # times what a call needs: so much is planned to serve other shapes of calls too
@@ -38,7 +39,20 @@ class Work:
     rules: _C.Rules
     search: Search
     fill: int  # stands behind a row's end
-    scores: Scores | None = None  # keeps those of each step, if given
+    places: int = 0  # of a finished list; 0: one for each of the K rows
+    controls: _C.Controls | None = None  # where the rules do not say all
+    warpers: _C.Warpers | None = None  # need controls
+    stop_table: Tensor | None = None  # int32 [states, V], with stop_first int32 [B]
+    stop_first: Tensor | None = None
+    max_time: float | None = None  # seconds
+    attentions: bool = False  # keep those to the source
+    keep_scores: bool = False  # of every step; needs controls
+    keep_logits: bool = False  # of every step
+    watch: Watch | None = None  # Python that looks on, or takes part
+
+    @property
+    def keeps(self) -> bool:
+        return self.keep_scores or self.keep_logits
 
     def limits(self) -> Limits:
         """What the memory must hold for it."""
@@ -49,6 +63,31 @@ class Work:
             prompt=self.prompt.longest,
             target=self.max_new,
             eos=self.eos,
+            finished=max(self.places, self.beams),
+            controls=0 if self.controls is None else max(1, self.controls.words),
+            attentions=int(self.attentions),
+        )
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Sentences whose labels are to be scored: see _C.Session.score."""
+
+    source: Packed | None  # None without an encoder
+    ids: Tensor  # int32 [tokens], what the decoder reads
+    labels: Tensor  # int32 [tokens], what it should say behind each
+    offsets: Tensor  # int32 [B + 1]
+    longest: int  # at least 1
+
+    def limits(self) -> Limits:
+        """What the memory must hold for it."""
+        return Limits(
+            batch=len(self.offsets) - 1,
+            beams=1,
+            source=0 if self.source is None else self.source.longest,
+            target=1,
+            eos=0,
+            labels=self.longest,
         )
 
 
@@ -62,7 +101,9 @@ class Results:
     sums: Tensor  # float32 [B, K]
     slots: Tensor  # int32 [B, K, target], -1 behind a row's length
     fill: int
-    steps: list[Tensor]  # float32 [B * K, V], if kept: Work.scores of each step, 0 where done
+    # of every step, if kept: float32 [B * K, V], 0 where done
+    steps: list[Tensor]  # scores
+    logits: list[Tensor]
 
     @classmethod
     def empty(cls, batch: int, beams: int, target: int, fill: int) -> Results:
@@ -76,6 +117,7 @@ class Results:
             slots=torch.full((*shape, target), -1, dtype=torch.int32),
             fill=fill,
             steps=[],
+            logits=[],
         )
 
 
@@ -87,6 +129,10 @@ def engine_limits(limits: Limits) -> _C.Limits:
         prompt=limits.prompt,
         target=limits.target,
         candidates=limits.candidates,
+        finished=limits.finished,
+        controls=limits.controls,
+        attentions=limits.attentions,
+        labels=limits.labels,
     )
 
 
@@ -150,17 +196,42 @@ class Session:
                 work.beams,
                 work.rules,
                 work.search,
+                controls=work.controls,
+                warpers=work.warpers,
+                stop_table=work.stop_table,
+                stop_first=work.stop_first,
                 stream=stream,
             )
             # A GPU is busy with the source by now, so this takes none of the call's time.
             found = Results.empty(len(work.prompt), work.beams, work.max_new, work.fill)
-            if work.scores is None:
+            if work.watch is None and work.max_time is None and not work.keeps:
                 while not self._engine.step(STEPS):
                     pass  # Ctrl-C gets through
             else:
-                found.steps.extend(self._scored_steps(work.scores, len(work.prompt), work.beams))
+                self._watched(work, found)
             self._engine.take(found.tokens, found.lengths, found.scores, found.sums, found.slots)
+            if work.watch is not None:
+                work.watch.end(found)
             return found
+
+    def score(self, labelled: Labelled) -> Tensor:
+        """float32 [tokens], each label's log-probability. Errors as in `run`."""
+        with self._turn:
+            stream = self._stream()
+            self._reserve(labelled.limits())
+            source = labelled.source
+            logprobs = torch.empty(len(labelled.ids))
+            self._engine.score(
+                None if source is None else source.ids,
+                None if source is None else source.at,
+                None if source is None else source.offsets,
+                labelled.ids,
+                labelled.labels,
+                labelled.offsets,
+                logprobs,
+                stream=stream,
+            )
+            return logprobs
 
     def _stream(self) -> int:
         """The caller's current stream on the model's GPU."""
@@ -171,21 +242,86 @@ class Session:
         except RuntimeError as error:  # torch refuses in a forked child
             raise _C.Error(str(error)) from error
 
-    def _scored_steps(self, scores: Scores, batch: int, beams: int) -> list[Tensor]:
-        """Steps one by one; of each, float32 [batch * beams, V]: what it chose from, 0 for those
-        done."""
-        steps, done, vocab = [], False, self.spec.decoder.vocab
+    def _watched(self, work: Work, found: Results) -> None:
+        """Steps one by one, with whatever of Python comes between their parts."""
+        end = None if work.max_time is None else time.monotonic() + work.max_time
+        watch, done = work.watch, False
+        hooked = watch is not None and watch.hooked
+        if watch is not None:
+            watch.begin(self.device)
         while not done:
-            live = self._buffer("live")[: int(self._buffer("state")[2])].cpu()
-            rows = (live[:, None] * beams + torch.arange(beams)).flatten()  # of the step to come
-            if not len(rows):
+            step = self._look(work, tuple(found.steps) if work.keep_scores else None)
+            if not len(step.live):
                 break  # the host may hear of the end later than the device
-            done = self._engine.step(1)
-            logits, lse = self._buffer("logits")[: len(rows), :vocab], self._buffer("lse")
-            every = torch.zeros(batch * beams, vocab)
-            every[rows] = scores(logits.float(), lse[: len(rows)]).cpu()
-            steps.append(every)
-        return steps
+            if end is not None and time.monotonic() >= end:
+                self._engine.stop_now()
+            if hooked or work.keeps:
+                done = self._in_parts(work, found, step)
+            else:
+                done = self._engine.step(1)
+            if watch is not None:
+                watch.accepted(step)
+
+    def _in_parts(self, work: Work, found: Results, step: Step) -> bool:
+        watch = work.watch if work.watch is not None and work.watch.hooked else None
+        self._engine.compute()
+        if work.keep_logits:
+            rows, vocab = len(step.live) * work.beams, self.spec.decoder.vocab
+            found.logits.append(self._kept(work, step, self._buffer("logits")[:rows, :vocab]))
+        if work.controls is not None:
+            self._engine.process(BEFORE)
+            if watch is not None:
+                watch.before_middle(step)
+            self._engine.process(MIDDLE)
+            if watch is not None:
+                watch.before_warping(step)
+            self._engine.process(LAST)
+            if work.keep_scores:
+                assert step.scores is not None
+                found.steps.append(self._kept(work, step, step.scores))
+        self._engine.pick()
+        return self._engine.accept(None if watch is None else watch.ended(step))
+
+    def _kept(self, work: Work, step: Step, rows: Tensor) -> Tensor:
+        """float32 [B * K, V], a copy; 0 for sentences that are done."""
+        every = torch.zeros(len(work.prompt), work.beams, rows.shape[1])
+        every[step.live.cpu()] = rows.float().cpu().view(-1, work.beams, rows.shape[1])
+        return every.flatten(0, 1)
+
+    def _look(self, work: Work, kept: tuple[Tensor, ...] | None) -> Step:
+        """The step that comes next, as Python may look at it."""
+        number, _, live_count = self._buffer("state").tolist()
+        rows, all_rows = live_count * work.beams, len(work.prompt) * work.beams
+        competing = isinstance(work.search, _C.Beam)
+        m = max(2, 1 + work.eos) * work.beams
+
+        def candidates() -> Tensor:
+            if not competing:
+                return self._raw("best").view(-1, 2)[:rows, 1:].long()
+            return self._raw("candidates").view(-1, 2)[: live_count * m, 1].view(-1, m).long()
+
+        def finished() -> tuple[Tensor, Tensor]:
+            places = max(work.places, work.beams)
+            lists = self._raw("finished").view(-1, 5)[: len(work.prompt) * places]
+            return lists.view(-1, places, 5), self._buffer("finished_count")[: len(work.prompt)]
+
+        return Step(
+            number=number,
+            vocab=self.spec.decoder.vocab,
+            live=self._buffer("live")[:live_count].long(),
+            scores=None if work.controls is None else self._buffer("scores")[:rows],
+            kept=kept,
+            candidates=candidates,
+            tokens=lambda: self._buffer("tokens")[number - 1, :all_rows].long(),
+            parents=lambda: self._buffer("parents")[number - 1, :all_rows].long(),
+            ended=lambda: self._buffer("length")[:all_rows].long(),
+            finished=finished,
+        )
+
+    def _raw(self, name: str) -> Tensor:
+        """A buffer of the bound plan as int32, whatever its elements are made of."""
+        buffer = self._plan_in_use[name]
+        return self._pool[buffer.offset : buffer.offset + buffer.bytes].view(torch.int32)
 
     def _buffer(self, name: str) -> Tensor:
         """A buffer of the bound plan, as a view of the pool."""
@@ -243,6 +379,7 @@ class Session:
             source=source,
             prompt=min(next_bucket(needed.prompt), decoder.positions),
             target=min(next_bucket(needed.target), decoder.positions),
+            labels=min(next_bucket(needed.labels), decoder.positions),
             eos=max(needed.eos, 1),
         )
 
@@ -252,7 +389,7 @@ class Session:
         return available is None or size <= max(available, len(self._pool))
 
     def _check(self, needed: Limits, limits: Limits) -> None:
-        for name in ("beams", "source", "prompt", "target", "eos"):
+        for name in [name for name in LEAST if name != "batch"]:
             asked, most = getattr(needed, name), getattr(limits, name)
             if asked > most:
                 size = self._plan(replace(limits, **{name: asked})).bytes
@@ -291,4 +428,4 @@ class Session:
             size = getattr(plan.limits, name)
             return self._plan(replace(plan.limits, **{name: max(min(size, 1), size // 2)})).bytes
 
-        return min(("batch", "beams", "source", "prompt", "target"), key=halved)
+        return min(("batch", "beams", "source", "prompt", "target", "labels"), key=halved)

@@ -9,6 +9,7 @@
 
 #include "bindings/kernels.h"
 #include "bindings/tensor.h"
+#include "engine/controls.h"
 #include "engine/session.h"
 #include "kernels/attention.h"
 
@@ -97,7 +98,8 @@ class PySession {
              const py::object& source_offsets, const py::object& prompt,
              const py::object& prompt_offsets, const py::object& items,
              const py::object& sentence_rules, int beams, const Rules& rules, const Search& search,
-             const py::object& stop_table, const py::object& stop_first, uintptr_t stream) {
+             const Controls* controls, const WarpRules* warpers, const py::object& stop_table,
+             const py::object& stop_first, uintptr_t stream) {
     const auto ids = [](const py::object& tensor, const char* name) -> const int32_t* {
       return tensor.is_none() ? nullptr : TensorView::of(tensor, name).data<int32_t>({-1});
     };
@@ -124,8 +126,15 @@ class PySession {
                       .sentences = sentences,
                       .beams = beams,
                       .stream = reinterpret_cast<void*>(stream)};
+    CHECK(controls != nullptr || warpers == nullptr, "warpers need controls");
     const py::gil_scoped_release release;
-    session_->start(batch, rules, search);
+    Request request{.rules = rules, .search = search, .processing = std::nullopt};
+    if (controls != nullptr) {
+      PackedControls packed = pack(*controls);
+      request.processing = {packed.rules, std::move(packed.words), std::nullopt};
+      if (warpers != nullptr) request.processing->warp = *warpers;
+    }
+    session_->start(batch, request);
   }
 
   bool step(int steps) {
@@ -133,6 +142,27 @@ class PySession {
     const py::gil_scoped_release release;
     return session_->step(steps);
   }
+
+  void compute() {
+    const py::gil_scoped_release release;
+    session_->compute();
+  }
+  void process(int stages) {
+    const py::gil_scoped_release release;
+    session_->process(stages);
+  }
+  void pick() {
+    const py::gil_scoped_release release;
+    session_->pick();
+  }
+  // ended: uint8, where the session's numbers are.
+  bool accept(const py::object& ended) {
+    const uint8_t* flags =
+        ended.is_none() ? nullptr : TensorView::of(ended, "ended", device_).data<uint8_t>({-1});
+    const py::gil_scoped_release release;
+    return session_->accept(flags);
+  }
+  void stop_now() { session_->stop_now(); }
 
   void take(const py::object& tokens, const py::object& lengths, const py::object& scores,
             const py::object& sums, const py::object& slots) const {
@@ -239,10 +269,23 @@ void bind_options(py::module_& module) {
   py::class_<Greedy>(module, "Greedy").def(py::init<>());
   py::class_<Sampling>(module, "Sampling").def(py::init<>());
   py::class_<Beam>(module, "Beam")
-      .def(py::init([](double length_penalty, const std::string& stopping) {
-             return Beam{length_penalty, early_stopping(stopping)};
+      .def(py::init([](double length_penalty, bool gnmt, const std::string& stopping, int capacity,
+                       float diversity_rate, bool draws) {
+             return Beam{length_penalty,
+                         gnmt ? LengthNormalization::gnmt : LengthNormalization::power,
+                         early_stopping(stopping),
+                         capacity,
+                         diversity_rate,
+                         draws};
            }),
-           py::kw_only(), py::arg("length_penalty") = 1.0, py::arg("early_stopping") = "no");
+           py::kw_only(), py::arg("length_penalty") = 1.0, py::arg("gnmt") = false,
+           py::arg("early_stopping") = "no", py::arg("capacity") = 0,
+           py::arg("diversity_rate") = 0.0f, py::arg("draws") = false);
+  py::class_<Diverse>(module, "Diverse")
+      .def(py::init([](const Beam& beam, int groups, float penalty) {
+             return Diverse{beam, groups, penalty};
+           }),
+           py::arg("beam"), py::kw_only(), py::arg("groups"), py::arg("penalty"));
 }
 
 }  // namespace
@@ -263,9 +306,15 @@ void bind_session(py::module_& module) {
       .def("start", &PySession::start, py::arg("source"), py::arg("source_at"),
            py::arg("source_offsets"), py::arg("prompt"), py::arg("prompt_offsets"),
            py::arg("items"), py::arg("sentences"), py::arg("beams"), py::arg("rules"),
-           py::arg("search"), py::kw_only(), py::arg("stop_table") = py::none(),
+           py::arg("search"), py::kw_only(), py::arg("controls") = nullptr,
+           py::arg("warpers") = nullptr, py::arg("stop_table") = py::none(),
            py::arg("stop_first") = py::none(), py::arg("stream") = 0)
       .def("step", &PySession::step, py::arg("steps"))
+      .def("compute", &PySession::compute)
+      .def("process", &PySession::process, py::arg("stages"))
+      .def("pick", &PySession::pick)
+      .def("accept", &PySession::accept, py::arg("ended") = py::none())
+      .def("stop_now", &PySession::stop_now)
       .def("take", &PySession::take, py::arg("tokens"), py::arg("lengths"), py::arg("scores"),
            py::arg("sums"), py::arg("slots"))
       .def("score", &PySession::score, py::arg("source"), py::arg("source_at"),

@@ -65,18 +65,31 @@ inline void check_source(const Batch& batch, const ModelSpec& spec, const Limits
 }
 
 // Throws where the batch or the search goes beyond the limits or the model's tables.
-inline void check_fits(const Batch& batch, const Rules& rules, const Search& search,
-                       const ModelSpec& spec, const Limits& limits) {
+inline void check_fits(const Batch& batch, const Request& request, const ModelSpec& spec,
+                       const Limits& limits) {
+  const Rules& rules = request.rules;
   CHECK(batch.sentences > 0 && batch.sentences <= limits.batch, "batch must be 1 to ", limits.batch,
         ", got ", batch.sentences);
   CHECK(batch.beams > 0 && batch.beams <= limits.beams, "beams must be 1 to ", limits.beams,
         ", got ", batch.beams);
   CHECK(rules.max_new > 0 && rules.max_new <= limits.target, "target must be 1 to ", limits.target,
         ", got ", rules.max_new);
-  const int candidates =
-      std::holds_alternative<Beam>(search) ? beam_candidates(rules, batch.beams) : 1;
-  CHECK(candidates <= limits.candidates, "candidates must be ", candidates, " or more, they are ",
-        limits.candidates);
+  if (const Beam* beam = beam_of(request.search)) {
+    const int groups = groups_of(request.search);
+    CHECK(groups > 0 && batch.beams % groups == 0, groups, " groups do not divide ", batch.beams,
+          " beams");
+    const int candidates = row_candidates(request, batch.beams);
+    CHECK(candidates <= limits.candidates, "candidates must be ", candidates, " or more, they are ",
+          limits.candidates);
+    CHECK(beam->places(batch.beams) <= limits.places(), "finished must be ",
+          beam->places(batch.beams), " or more, it is ", limits.places());
+  }
+  if (request.processing) {
+    CHECK(limits.controls > 0 &&
+              request.processing->words.size() <= static_cast<size_t>(limits.controls),
+          "controls must be ", std::max<size_t>(1, request.processing->words.size()),
+          " or more, it is ", limits.controls);
+  }
   check_rules(rules, spec.decoder.vocab);
   for (int b = 0; b < batch.sentences; ++b) {
     const SentenceRules& own = batch.rules[b];

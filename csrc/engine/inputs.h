@@ -58,6 +58,7 @@ struct Inputs {
   float* sums;                             // [R]
   int32_t* length;                         // [R], of rows that have ended
   int32_t *finished_count, *done, *fault;  // [B]
+  int32_t* group_counts;                   // [R], see diverse.h: one for each group
 
   Inputs() = default;
   Inputs(Arena& a, const ModelSpec& spec, const Limits& limits) {
@@ -88,6 +89,7 @@ struct Inputs {
     sums = a.take<float>("sums", {rows});
     length = a.take<int32_t>("length", {rows});
     finished_count = a.take<int32_t>("finished_count", {batch});
+    group_counts = a.take<int32_t>("group_counts", {rows});
     done = a.take<int32_t>("done", {batch});
     fault = a.take<int32_t>("fault", {batch});
   }
@@ -122,7 +124,9 @@ inline void fill_prompts(const Inputs& in, const Batch& batch, const ModelSpec& 
 }
 
 // The first step's rows; those behind the last, which a captured step may compute, read token 0.
-inline void fill_rows(const Inputs& in, const Batch& batch, const ModelSpec& spec, int all_rows) {
+// groups: of each sentence's beams.
+inline void fill_rows(const Inputs& in, const Batch& batch, const ModelSpec& spec, int all_rows,
+                      int groups) {
   std::fill_n(in.ids, all_rows, 0);
   std::fill_n(in.at, all_rows, 0);
   for (int b = 0; b < batch.sentences; ++b) {
@@ -134,7 +138,8 @@ inline void fill_rows(const Inputs& in, const Batch& batch, const ModelSpec& spe
       in.ids[row] = batch.prompt[batch.prompt_offsets[b + 1] - 1];
       in.at[row] = in.first[b];
       in.random_row[row] = batch.rules[b].random_first + beam;
-      in.sums[row] = beam == 0 ? 0.0f : kFillIn;
+      in.sums[row] = beam % (batch.beams / groups) == 0 ? 0.0f : kFillIn;
+      in.group_counts[row] = 0;
       in.length[row] = 0;
     }
   }
@@ -151,7 +156,7 @@ inline void fill_source(const Inputs& in, const Batch& batch) {
 
 // The batch must have been checked (batch.h).
 inline void fill_inputs(const Inputs& in, const Batch& batch, const ModelSpec& spec,
-                        const Limits& limits) {
+                        const Limits& limits, int groups) {
   if (spec.encoder) fill_source(in, batch);
   std::copy_n(batch.items, batch.sentences, in.items);
   std::copy_n(batch.rules, batch.sentences, in.rules);
@@ -159,7 +164,7 @@ inline void fill_inputs(const Inputs& in, const Batch& batch, const ModelSpec& s
     std::copy_n(batch.stop_first, batch.sentences, in.stop_first);
   }
   fill_prompts(in, batch, spec);
-  fill_rows(in, batch, spec, limits.rows());
+  fill_rows(in, batch, spec, limits.rows(), groups);
 }
 
 }  // namespace decoding

@@ -30,10 +30,11 @@ inline void walk_back(const Trellis& trellis, const Hypothesis& end, int32_t* to
   }
 }
 
+// finished: [sentences, places], best first; the K best of each are taken.
 inline void take_finished(const Trellis& trellis, const Hypothesis* finished, int sentences,
-                          int beams, const Results& out) {
+                          int beams, int places, const Results& out) {
   for (int row = 0; row < sentences * beams; ++row) {
-    const Hypothesis& end = finished[row];
+    const Hypothesis& end = finished[int64_t{row / beams} * places + row % beams];
     walk_back(trellis, end, out.tokens + int64_t{row} * out.width,
               out.slots + int64_t{row} * out.width);
     out.lengths[row] = end.length;

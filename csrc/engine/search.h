@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <variant>
 #include <vector>
 
 #include "kernels/beam.h"
+#include "kernels/process.h"
+#include "kernels/warp.h"
 
 namespace decoding {
 
@@ -26,15 +29,60 @@ struct Greedy {};
 struct Sampling {};  // as sentence.h says for each sentence
 
 struct Beam {
-  double length_penalty;
-  EarlyStopping early_stopping;
+  double length_penalty = 1.0;
+  LengthNormalization normalization = LengthNormalization::power;
+  EarlyStopping early_stopping = EarlyStopping::no;
+  int capacity = 0;            // places of a finished list; 0: one for each beam
+  float diversity_rate = 0.0f;  // sibling rank, see beam.h
+  bool draws = false;          // candidates are drawn, not the best ones
+
+  int places(int beams) const { return capacity > 0 ? capacity : beams; }
 };
 
-using Search = std::variant<Greedy, Sampling, Beam>;
+// Group diverse beam search, see diverse.h.
+struct Diverse {
+  Beam beam;
+  int groups;
+  float penalty;
+};
 
-// Candidates of each row that beam search needs, so that enough of them go on whatever ends.
+using Search = std::variant<Greedy, Sampling, Beam, Diverse>;
+
+// The beam search that a search is or consists of; null where rows do not compete.
+inline const Beam* beam_of(const Search& search) {
+  if (const auto* diverse = std::get_if<Diverse>(&search)) return &diverse->beam;
+  return std::get_if<Beam>(&search);
+}
+
+inline int groups_of(const Search& search) {
+  const auto* diverse = std::get_if<Diverse>(&search);
+  return diverse != nullptr ? diverse->groups : 1;
+}
+
+// What is made of the logits where the rules are not enough: process.h, warp.h.
+struct Processing {
+  ProcessRules rules;
+  std::vector<int32_t> words;
+  std::optional<WarpRules> warp;
+};
+
+// All that a call asks for.
+struct Request {
+  Rules rules;
+  Search search;
+  std::optional<Processing> processing;
+};
+
+// Candidates that a beam search needs, so that enough of them go on whatever ends.
 inline int beam_candidates(const Rules& rules, int beams) {
   return std::max<int>(2, 1 + rules.eos.size()) * beams;
+}
+
+// Next tokens considered for a row.
+inline int row_candidates(const Request& request, int beams) {
+  if (beam_of(request.search) == nullptr) return 1;
+  const int group = beams / groups_of(request.search);  // those of other groups may be penalised
+  return beam_candidates(request.rules, group) + beams - group;
 }
 
 }  // namespace decoding

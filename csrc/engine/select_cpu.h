@@ -1,37 +1,100 @@
-// From logits to the next step on the CPU, put together from one kernel per part: the rules that
-// every search obeys, and one overload of choose_tokens per strategy. On CUDA kernels/select.h does
-// all of it.
+// From logits to the next step on the CPU, put together from one kernel per part. On CUDA
+// kernels/select.h does most of it in one launch.
+//
+//   pick     from the logits, or from the scores that a call's controls have made of them (process),
+//            to what may follow: a token of each row, or candidates of each sentence
+//   accept   takes them in, and gathers the rows of the next step
+//
+// One overload of each per strategy.
 #pragma once
 
 #include "engine/search.h"
 #include "engine/workspace.h"
 #include "kernels/beam.h"
 #include "kernels/cpu/stream.h"
+#include "kernels/diverse.h"
+#include "kernels/draw.h"
 #include "kernels/logits.h"
+#include "kernels/process.h"
 #include "kernels/rows.h"
 #include "kernels/sample.h"
 #include "kernels/topk.h"
+#include "kernels/warp.h"
 
 namespace decoding {
 
 // What a team needs beside the workspace.
 struct SelectScratch {
-  Candidate* queue;   // [threads, V]
-  float* maxima;      // [threads, G]
-  Candidate* merged;  // [B, K * candidates]
+  Candidate* queue;       // [threads, V]
+  float* maxima;          // [threads, G]
+  uint32_t* marks;        // [threads, marks_size(V)], only with controls
+  Contender* contenders;  // [B, K * candidates]
+  Candidate* candidates;  // [B, candidates]
+  float* keys;            // [R, candidates]
 };
 
 // What a step works on.
 struct Step {
-  const Rules& rules;
+  const Request& request;
   Ends ends;
   SelectScratch scratch;
   StepState now;
   int beams;
-  int slots;  // of the plan
+  int slots;   // of the plan
+  int places;  // of a finished list
   int vocab;
+
+  const Rules& rules() const { return request.rules; }
   int rows() const { return now.live_count * beams; }
 };
+
+template <typename T>
+ProcessParams<T> process_params(const Workspace<T>& w, const Step& step, int stages) {
+  return {.logits = w.logits,
+          .scores = w.scores,
+          .lse = w.lse,
+          .rules = &step.request.processing->rules,
+          .words = w.words,
+          .sentence_rules = w.inputs.rules,
+          .now = w.inputs.state,
+          .live = w.inputs.live,
+          .ids = w.inputs.ids,
+          .tokens = w.tokens,
+          .slots = w.slots,
+          .marks = step.scratch.marks,
+          .sentences = step.now.live_count,
+          .beams = step.beams,
+          .vocab = step.vocab,
+          .stride = w.logits_stride,
+          .score_stride = step.vocab,
+          .total_slots = step.slots,
+          .history = w.history,
+          .stages = stages,
+          .competing = beam_of(step.request.search) != nullptr};
+}
+
+// Parts of what the controls make of the logits: stages of process.h, the warpers before the last.
+template <typename T, typename Stream>
+void process_scores(Stream& stream, const Workspace<T>& w, const Step& step, int stages) {
+  if (const int first = stages & (kBefore | kMiddle)) {
+    process<T>(stream, process_params(w, step, first));
+  }
+  if ((stages & kLast) == 0) return;
+  if (const auto& rules = step.request.processing->warp) {
+    warp(stream, {.scores = w.scores,
+                  .rules = &*rules,
+                  .own = w.inputs.rules,
+                  .now = w.inputs.state,
+                  .live = w.inputs.live,
+                  .group_max = w.group_max,
+                  .queue = step.scratch.queue,
+                  .maxima = step.scratch.maxima,
+                  .sentences = step.now.live_count,
+                  .beams = step.beams,
+                  .vocab = step.vocab});
+  }
+  if (step.request.processing->rules.renormalize) process<T>(stream, process_params(w, step, kLast));
+}
 
 template <typename T, typename Stream>
 void ban(Stream& stream, const Workspace<T>& w, const Step& step, const std::vector<int32_t>& ids) {
@@ -63,7 +126,7 @@ void force(Stream& stream, const Workspace<T>& w, const Step& step, int i, const
 // The log-sum-exp of the raw logits, then what the rules leave of them.
 template <typename T, typename Stream>
 void apply_rules(Stream& stream, const Workspace<T>& w, const Step& step) {
-  const Rules& rules = step.rules;
+  const Rules& rules = step.rules();
   scan_logits<T>(stream, {.logits = w.logits,
                           .group_max = w.group_max,
                           .group_sum = w.group_sum,
@@ -90,26 +153,103 @@ void apply_rules(Stream& stream, const Workspace<T>& w, const Step& step) {
   }
 }
 
+// What the strategies choose from: scores, their groups' maxima found again, or logits by the rules.
 template <typename T, typename Stream>
-void find_best(Stream& stream, const Workspace<T>& w, const Step& step, int k) {
-  topk<T>(stream, {.logits = w.logits,
-                   .group_max = w.group_max,
-                   .best = w.best,
-                   .queue = step.scratch.queue,
-                   .maxima = step.scratch.maxima,
-                   .rows = step.rows(),
-                   .vocab = step.vocab,
-                   .k = k});
+const float* choices(Stream& stream, const Workspace<T>& w, const Step& step) {
+  if (!step.request.processing) {
+    apply_rules(stream, w, step);
+    return w.logits;
+  }
+  scan_logits<float>(stream, {.logits = w.scores,
+                              .group_max = w.group_max,
+                              .group_sum = w.group_sum,
+                              .lse = nullptr,
+                              .rows = step.rows(),
+                              .vocab = step.vocab});
+  return w.scores;
 }
 
-// fallback: see rows.h.
 template <typename T, typename Stream>
-void accept(Stream& stream, const Workspace<T>& w, const Step& step, int fallback) {
+void find_best(Stream& stream, const float* choices, const Workspace<T>& w, const Step& step,
+               int k) {
+  topk<float>(stream, {.logits = choices,
+                       .group_max = w.group_max,
+                       .best = w.best,
+                       .queue = step.scratch.queue,
+                       .maxima = step.scratch.maxima,
+                       .rows = step.rows(),
+                       .vocab = step.vocab,
+                       .k = k});
+}
+
+template <typename T, typename Stream>
+void pick(Stream& stream, const Greedy&, const float* choices, const Workspace<T>& w,
+          const Step& step) {
+  find_best(stream, choices, w, step, 1);
+}
+
+template <typename T, typename Stream>
+void pick(Stream& stream, const Sampling&, const float* choices, const Workspace<T>& w,
+          const Step& step) {
+  sample<float>(stream, {.logits = choices,
+                         .group_max = w.group_max,
+                         .random_row = w.inputs.random_row,
+                         .live = w.inputs.live,
+                         .sentences = w.inputs.rules,
+                         .chosen = w.best,
+                         .queue = step.scratch.queue,
+                         .maxima = step.scratch.maxima,
+                         .live_count = step.now.live_count,
+                         .beams = step.beams,
+                         .vocab = step.vocab,
+                         .step = step.now.number,
+                         .warped = step.request.processing.has_value()});
+}
+
+template <typename T, typename Stream>
+void pick(Stream& stream, const Beam& search, const float* choices, const Workspace<T>& w,
+          const Step& step) {
+  const int m = row_candidates(step.request, step.beams);
+  if (search.draws) {
+    draw_candidates(stream, {.scores = choices,
+                             .sums = w.inputs.sums,
+                             .own = w.inputs.rules,
+                             .now = w.inputs.state,
+                             .live = w.inputs.live,
+                             .best = w.best,
+                             .keys = step.scratch.keys,
+                             .sentences = step.now.live_count,
+                             .beams = step.beams,
+                             .m = m,
+                             .vocab = step.vocab});
+  } else {
+    find_best(stream, choices, w, step, m);
+  }
+  merge_beams(stream, {.best = w.best,
+                       .keys = search.draws ? step.scratch.keys : nullptr,
+                       .lse = step.request.processing ? nullptr : w.lse,
+                       .sums = w.inputs.sums,
+                       .live = w.inputs.live,
+                       .candidates = step.scratch.candidates,
+                       .queue = step.scratch.contenders,
+                       .live_count = step.now.live_count,
+                       .beams = step.beams,
+                       .k = m,
+                       .m = m,
+                       .vocab = step.vocab,
+                       .sibling_penalty = search.diversity_rate});
+}
+
+// fallback: see rows.h. ended: [live * beams], see rows.h.
+template <typename T, typename Stream>
+void accept_rows(Stream& stream, const Workspace<T>& w, const Step& step, const uint8_t* ended,
+                 int fallback) {
   accept_tokens(stream, {.chosen = w.best,
                          .lse = w.lse,
                          .live = w.inputs.live,
                          .sentences = w.inputs.rules,
                          .ends = step.ends,
+                         .ended = ended,
                          .tokens = w.tokens,
                          .length = w.inputs.length,
                          .done = w.inputs.done,
@@ -118,74 +258,100 @@ void accept(Stream& stream, const Workspace<T>& w, const Step& step, int fallbac
                          .beams = step.beams,
                          .slots = step.slots,
                          .vocab = step.vocab,
-                         .pad = step.rules.pad,
+                         .pad = step.rules().pad,
                          .fallback = fallback,
                          .step = step.now.number});
 }
 
 template <typename T, typename Stream>
-void choose_tokens(Stream& stream, const Greedy&, const Workspace<T>& w, const Step& step) {
-  find_best(stream, w, step, 1);
-  accept(stream, w, step, 0);  // everything banned: Hugging Face takes id 0
+void accept(Stream& stream, const Greedy&, const Workspace<T>& w, const Step& step,
+            const uint8_t* ended) {
+  accept_rows(stream, w, step, ended, 0);  // everything banned: Hugging Face takes id 0
 }
 
 template <typename T, typename Stream>
-void choose_tokens(Stream& stream, const Sampling&, const Workspace<T>& w, const Step& step) {
-  sample<T>(stream, {.logits = w.logits,
-                     .group_max = w.group_max,
-                     .random_row = w.inputs.random_row,
-                     .live = w.inputs.live,
-                     .sentences = w.inputs.rules,
-                     .chosen = w.best,
-                     .queue = step.scratch.queue,
-                     .maxima = step.scratch.maxima,
-                     .live_count = step.now.live_count,
-                     .beams = step.beams,
-                     .vocab = step.vocab,
-                     .step = step.now.number});
-  accept(stream, w, step, -1);
+void accept(Stream& stream, const Sampling&, const Workspace<T>& w, const Step& step,
+            const uint8_t* ended) {
+  accept_rows(stream, w, step, ended, -1);
 }
 
-template <typename T, typename Stream>
-void choose_tokens(Stream& stream, const Beam& search, const Workspace<T>& w, const Step& step) {
-  const Rules& rules = step.rules;
-  const int m = beam_candidates(rules, step.beams);
+template <typename T>
+BeamSearch beam_search(const Beam& search, const Workspace<T>& w, const Step& step) {
   const int64_t table = int64_t{step.slots} * w.history;
-  find_best(stream, w, step, m);
-  beam_step(stream, {.best = w.best,
-                     .lse = w.lse,
-                     .live = w.inputs.live,
-                     .eos = rules.eos.data(),
-                     .sums = w.inputs.sums,
-                     .tokens = w.tokens,
-                     .parents = w.parents,
-                     .slots = w.slots + step.now.number % 2 * table,
-                     .next_slots = w.slots + (step.now.number + 1) % 2 * table,
-                     .finished = w.finished,
-                     .finished_count = w.inputs.finished_count,
-                     .done = w.inputs.done,
-                     .fault = w.inputs.fault,
-                     .queue = step.scratch.merged,
-                     .live_count = step.now.live_count,
-                     .beams = step.beams,
-                     .m = m,
-                     .vocab = step.vocab,
-                     .eos_count = static_cast<int>(rules.eos.size()),
-                     .total_slots = step.slots,
-                     .history = w.history,
-                     .step = step.now.number,
-                     .position = step.now.position,
-                     .max_new = rules.max_new,
-                     .length_penalty = search.length_penalty,
-                     .early_stopping = search.early_stopping});
+  return {.lse = w.lse,
+          .live = w.inputs.live,
+          .sentences = w.inputs.rules,
+          .ends = step.ends,
+          .sums = w.inputs.sums,
+          .tokens = w.tokens,
+          .parents = w.parents,
+          .slots = w.slots + step.now.number % 2 * table,
+          .next_slots = w.slots + (step.now.number + 1) % 2 * table,
+          .finished = w.finished,
+          .finished_count = w.inputs.finished_count,
+          .done = w.inputs.done,
+          .fault = w.inputs.fault,
+          .now = step.now,
+          .beams = step.beams,
+          .capacity = step.places,
+          .vocab = step.vocab,
+          .total_slots = step.slots,
+          .history = w.history,
+          .length_penalty = search.length_penalty,
+          .normalization = search.normalization,
+          .early_stopping = search.early_stopping};
 }
 
-// The whole of it. now: of this step; w.inputs.state becomes that of the next.
-template <typename T, cpu::Isa isa>
-void select(cpu::Stream<isa>& stream, const Search& search, const Workspace<T>& w,
-            const Step& step) {
-  apply_rules(stream, w, step);
-  std::visit([&](const auto& strategy) { choose_tokens(stream, strategy, w, step); }, search);
+// ended: [live, m], see beam.h.
+template <typename T, typename Stream>
+void accept(Stream& stream, const Beam& search, const Workspace<T>& w, const Step& step,
+            const uint8_t* ended) {
+  beam_step(stream, {.search = beam_search(search, w, step),
+                     .candidates = step.scratch.candidates,
+                     .ended = ended,
+                     .m = row_candidates(step.request, step.beams)});
+}
+
+template <typename T, typename Stream>
+void pick(Stream& stream, const Diverse&, const float* choices, const Workspace<T>& w,
+          const Step& step) {
+  find_best(stream, choices, w, step, row_candidates(step.request, step.beams));
+}
+
+// The host ends no single row here, as in transformers 4.
+template <typename T, typename Stream>
+void accept(Stream& stream, const Diverse& search, const Workspace<T>& w, const Step& step,
+            const uint8_t*) {
+  const bool processed = step.request.processing.has_value();
+  const ProcessParams<T> processors =
+      processed ? process_params(w, step, kBefore | kMiddle) : ProcessParams<T>{};
+  diverse_step<T>(stream, {.search = beam_search(search.beam, w, step),
+                           .best = w.best,
+                           .lse = processed ? nullptr : w.lse,
+                           .processors = processed ? &processors : nullptr,
+                           .group_counts = w.inputs.group_counts,
+                           .queue = step.scratch.candidates,
+                           .groups = search.groups,
+                           .k = row_candidates(step.request, step.beams),
+                           .m = beam_candidates(step.rules(), step.beams / search.groups),
+                           .pad = step.rules().pad,
+                           .penalty = search.penalty,
+                           .forced_last = !step.rules().forced_last.empty()});
+}
+
+template <typename T, typename Stream>
+void pick(Stream& stream, const Workspace<T>& w, const Step& step) {
+  const float* from = choices(stream, w, step);
+  std::visit([&](const auto& strategy) { pick(stream, strategy, from, w, step); },
+             step.request.search);
+}
+
+// ended: which of what was picked the host ends; null: none. w.inputs.state becomes that of the
+// next step.
+template <typename T, typename Stream>
+void accept(Stream& stream, const Workspace<T>& w, const Step& step, const uint8_t* ended) {
+  std::visit([&](const auto& strategy) { accept(stream, strategy, w, step, ended); },
+             step.request.search);
   gather_live(stream, {.now = w.inputs.state,
                        .done = w.inputs.done,
                        .first = w.inputs.first,

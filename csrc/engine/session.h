@@ -34,9 +34,20 @@ class Session {
   virtual void bind(const Limits& limits, void* pool, size_t bytes) = 0;
 
   // Runs the encoder or the prompt, so that the next step generates the first tokens.
-  virtual void start(const Batch& batch, const Rules& rules, const Search& search) = 0;
+  virtual void start(const Batch& batch, const Request& request) = 0;
   // Generates up to `steps` tokens for every sentence; true when no sentence is left alive.
   virtual bool step(int steps) = 0;
+
+  // One step in parts, for a caller whose own functions come between them: the logits of live rows;
+  // parts of Stages (process.h), where the call has controls; what may follow; taking it in, but
+  // for what the caller ends: [live, K] rows or [live, m] candidates, null: nothing. Like step(1).
+  virtual void compute() = 0;
+  virtual void process(int stages) = 0;
+  virtual void pick() = 0;
+  virtual bool accept(const uint8_t* ended) = 0;
+  // Ends every row with the step that comes next.
+  virtual void stop_now() = 0;
+
   virtual void take(const Results& results) const = 0;
 
   // The log-probability of each label, 0 where it is ignored. logprobs: [labelled.tokens()]. It ends

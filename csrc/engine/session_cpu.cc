@@ -34,16 +34,18 @@ class CpuSession : public Session {
     limits_ = limits;
   }
 
-  void start(const Batch& batch, const Rules& rules, const Search& search) override {
+  void start(const Batch& batch, const Request& request) override {
     started_ = false;
-    rules_ = rules;
-    search_ = search;
+    request_ = request;
     sentences_ = batch.sentences;
     beams_ = batch.beams;
     stop_table_ = batch.stop_table;
     CHECK(w_.logits != nullptr, "start() needs a bind() before it");
-    check_fits(batch, rules_, search_, spec_, limits_);
-    fill_inputs(w_.inputs, batch, spec_, limits_);
+    check_fits(batch, request_, spec_, limits_);
+    fill_inputs(w_.inputs, batch, spec_, limits_, groups_of(request_.search));
+    if (request_.processing) {
+      std::copy(request_.processing->words.begin(), request_.processing->words.end(), w_.words);
+    }
     run([&](auto& stream) {
       reset_slots(stream, {.slots = w_.slots,
                            .rows = limits_.rows(),
@@ -58,25 +60,49 @@ class CpuSession : public Session {
   bool step(int steps) override {
     CHECK(started_, "step() needs a start() before it");
     const int first = w_.inputs.state->number;
-    const int last = std::min(first + steps - 1, rules_.max_new);
+    const int last = std::min(first + steps - 1, request_.rules.max_new);
     run([&](auto& stream) {
       for (int number = first; number <= last && w_.inputs.state->live_count > 0; ++number) {
-        one_step(stream);
+        const Step step = this->step();
+        compute(stream, step);
+        if (request_.processing) process_scores(stream, w_, step, kAllStages);
+        decoding::pick(stream, w_, step);
+        decoding::accept(stream, w_, step, nullptr);
       }
     });
-    const int32_t* fault = w_.inputs.fault;
-    started_ = std::all_of(fault, fault + sentences_, [](int32_t f) { return f == 0; });
-    check_faults(fault, w_.inputs.items, sentences_);
-    return w_.inputs.state->live_count == 0;
+    return check_done();
   }
+
+  void compute() override {
+    CHECK(started_, "compute() needs a start() before it");
+    run([&](auto& stream) { compute(stream, step()); });
+  }
+
+  void process(int stages) override {
+    CHECK(request_.processing, "process() needs controls");
+    run([&](auto& stream) { process_scores(stream, w_, step(), stages); });
+  }
+
+  void pick() override {
+    run([&](auto& stream) { decoding::pick(stream, w_, step()); });
+  }
+
+  bool accept(const uint8_t* ended) override {
+    // Every thread's own: the first one changes what step() reads.
+    const Step step = this->step();
+    run([&](auto& stream) { decoding::accept(stream, w_, step, ended); });
+    return check_done();
+  }
+
+  void stop_now() override { *w_.inputs.stop_now = 1; }
 
   void take(const Results& results) const override {
     CHECK(started_, "take() needs a start() before it");
     const int steps = w_.inputs.state->number - 1;
     CHECK(results.width >= steps, "results need ", steps, " columns, got ", results.width);
     const Trellis trellis{w_.tokens, w_.parents, limits_.rows()};
-    if (std::holds_alternative<Beam>(search_)) {
-      take_finished(trellis, w_.finished, sentences_, beams_, results);
+    if (const Beam* beam = beam_of(request_.search)) {
+      take_finished(trellis, w_.finished, sentences_, beams_, beam->places(beams_), results);
     } else {
       take_rows(trellis, w_.inputs.length, steps, sentences_, beams_, results);
     }
@@ -102,8 +128,13 @@ class CpuSession : public Session {
         [&](auto&) {
           scratch.queue = arena.take<Candidate>("queue", {threads, vocab});
           scratch.maxima = arena.take<float>("maxima", {threads, groups_of(vocab)});
-          scratch.merged = arena.take<Candidate>(
-              "merged", {limits.batch, int64_t{limits.beams} * limits.candidates});
+          scratch.marks = arena.take<uint32_t>(
+              "marks", {limits.controls > 0 ? threads : 0, marks_size(vocab)});
+          scratch.contenders = arena.take<Contender>(
+              "contenders", {limits.batch, int64_t{limits.beams} * limits.candidates});
+          scratch.candidates =
+              arena.take<Candidate>("candidates", {limits.batch, int64_t{limits.beams} * limits.candidates});
+          scratch.keys = arena.take<float>("keys", {limits.rows(), limits.candidates});
         });
   }
 
@@ -129,30 +160,42 @@ class CpuSession : public Session {
     }
   }
 
-  void one_step(cpu::Stream<isa>& stream) {
-    const StepState now = *w_.inputs.state;
+  Step step() const {
+    const Beam* beam = beam_of(request_.search);
+    const Rules& rules = request_.rules;
+    return {.request = request_,
+            .ends = {.eos = rules.eos.data(),
+                     .stop_now = w_.inputs.stop_now,
+                     .eos_count = static_cast<int>(rules.eos.size()),
+                     .stop_table = stop_table_,
+                     .stop_first = w_.inputs.stop_first,
+                     .stop_states = w_.stop_states},
+            .scratch = scratch_,
+            .now = *w_.inputs.state,
+            .beams = beams_,
+            .slots = limits_.rows(),
+            .places = beam != nullptr ? beam->places(beams_) : beams_,
+            .vocab = spec_.decoder.vocab};
+  }
+
+  void compute(cpu::Stream<isa>& stream, const Step& step) {
     const StepRows rows{.now = w_.inputs.state,
                         .ids = w_.inputs.ids,
                         .at = w_.inputs.at,
                         .live = w_.inputs.live,
                         .slot_live = w_.inputs.live,
-                        .sentences = now.live_count,
+                        .sentences = step.now.live_count,
                         .beams = beams_};
     const Norm due = decoder_layers(stream, spec_, weights_, w_, limits_, rows);
     output_logits(stream, spec_, weights_, due, w_, rows.total());
-    select(stream, search_, w_,
-           {.rules = rules_,
-            .ends = {.eos = rules_.eos.data(),
-                     .stop_now = w_.inputs.stop_now,
-                     .eos_count = static_cast<int>(rules_.eos.size()),
-                     .stop_table = stop_table_,
-                     .stop_first = w_.inputs.stop_first,
-                     .stop_states = w_.stop_states},
-            .scratch = scratch_,
-            .now = now,
-            .beams = beams_,
-            .slots = limits_.rows(),
-            .vocab = spec_.decoder.vocab});
+  }
+
+  // Whether no sentence is left.
+  bool check_done() {
+    const int32_t* fault = w_.inputs.fault;
+    started_ = std::all_of(fault, fault + sentences_, [](int32_t f) { return f == 0; });
+    check_faults(fault, w_.inputs.items, sentences_);
+    return w_.inputs.state->live_count == 0;
   }
 
   const ModelSpec spec_;
@@ -161,8 +204,7 @@ class CpuSession : public Session {
   Limits limits_{};
   Workspace<T> w_{};
   SelectScratch scratch_{};
-  Rules rules_{};
-  Search search_;
+  Request request_;
   const int32_t* stop_table_ = nullptr;
   int sentences_ = 0, beams_ = 0;
   bool started_ = false;

@@ -12,6 +12,7 @@
 #include "engine/faults.h"
 #include "engine/results.h"
 #include "engine/rules_cuda.h"
+#include "engine/score.h"
 #include "engine/session.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/resources.h"
@@ -161,6 +162,25 @@ class CudaSession : public Session {
     }
   }
 
+  void score(const Labelled& labelled, float* logprobs) override {
+    const cuda::UseDevice use(device_.id);
+    started_ = false;
+    ended_.wait();  // steps of a call that was given up still write
+    stream_ = static_cast<cudaStream_t>(labelled.source.stream);
+    CHECK(w_.logits != nullptr, "score() needs a bind() before it");
+    check_labelled(labelled, spec_, limits_);
+    fill_labelled(host_inputs_, labelled, spec_);
+    copy_inputs();
+    if (rehearsed_labels_.insert(bucket_of(labelled.tokens())).second) {
+      auto rehearsal = stream(true);
+      read_labels(rehearsal, labelled);
+    }
+    auto stream = this->stream();
+    read_labels(stream, labelled);
+    fetch(logprobs, w_.logprobs, sizeof(float) * labelled.tokens());
+    CUDA_CHECK(cudaStreamSynchronize(stream_));
+  }
+
   int graph_nodes() const override { return nodes_; }
   std::string tuned() const override { return matmul_.report(); }
 
@@ -196,10 +216,14 @@ class CudaSession : public Session {
     fetch(to.data(), from, bytes);
   }
 
-  void send_inputs(const Batch& batch) {
-    fill_inputs(host_inputs_, batch, spec_, limits_);
+  void copy_inputs() {
     CUDA_CHECK(cudaMemcpyAsync(w_.inputs.source_ids, staging_.data(), staging_.bytes(),
                                cudaMemcpyHostToDevice, stream_));
+  }
+
+  void send_inputs(const Batch& batch) {
+    fill_inputs(host_inputs_, batch, spec_, limits_);
+    copy_inputs();
     buffers_.rules.send(rules_, search_, rules_memory_, stream_);
     seen_->number = 1;
     seen_->live_count = sentences_;
@@ -248,6 +272,11 @@ class CudaSession : public Session {
     } else {
       read_prompt(stream, spec_, weights_, w_, tokens, limits_.batch * (limits_.prompt - 1));
     }
+  }
+
+  void read_labels(cuda::Stream& stream, const Labelled& labelled) {
+    if (spec_.encoder) packed(stream, source_tokens(w_.inputs, labelled.source));
+    score_labels(stream, spec_, weights_, w_, limits_, forced_tokens(w_.inputs, labelled));
   }
 
   void clear(cuda::Stream& stream, int32_t* numbers, int64_t count) {
@@ -368,6 +397,7 @@ class CudaSession : public Session {
   std::map<ReadKey, std::optional<cuda::Graph>> reads_;
   std::map<StepKey, cuda::Graph> graphs_;
   std::set<std::pair<int, bool>> rehearsed_;
+  std::set<int> rehearsed_labels_;
   Rules rules_{};
   Search search_;
   cudaStream_t stream_ = nullptr;

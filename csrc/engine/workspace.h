@@ -21,6 +21,14 @@ inline const char* type_name<Candidate>() {
   return "candidate";
 }
 template <>
+inline const char* type_name<Contender>() {
+  return "contender";
+}
+template <>
+inline const char* type_name<uint32_t>() {
+  return "uint32";
+}
+template <>
 inline const char* type_name<Hypothesis>() {
   return "hypothesis";
 }

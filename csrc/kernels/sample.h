@@ -26,6 +26,7 @@ struct SampleParams {
   Candidate* queue;           // [threads, V], scratch
   float* maxima;              // [threads, G], scratch
   int live_count, beams, vocab, step;
+  bool warped = false;  // the warpers have been at the logits already
 };
 
 template <typename T, cpu::Isa isa>

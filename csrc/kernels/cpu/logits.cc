@@ -53,6 +53,7 @@ void scan_logits(cpu::Stream<isa>& stream, const ScanLogitsParams<T>& p) {
                p.group_sum + row * groups);
   }
   stream.barrier();
+  if (p.lse == nullptr) return;
   const cpu::Range rows = stream.share(p.rows);
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     p.lse[row] = log_sum_exp(p.group_max + row * groups, p.group_sum + row * groups, groups);

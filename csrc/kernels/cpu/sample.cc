@@ -194,7 +194,8 @@ void sample(cpu::Stream<isa>& stream, const SampleParams<T>& p) {
                         .queue = p.queue + int64_t{stream.rank()} * p.vocab,
                         .maxima = p.maxima + stream.rank() * groups,
                         .word = static_cast<uint32_t>(p.random_row[i])};
-    const SentenceRules& rules = p.sentences[p.live[i / p.beams]];
+    SentenceRules rules = p.sentences[p.live[i / p.beams]];
+    if (p.warped) rules = {.seed = rules.seed};
     p.chosen[i] = draw(p, rules, row, last_kept(rules, p.vocab, row));
   }
   stream.barrier();
