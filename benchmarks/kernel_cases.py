@@ -334,7 +334,7 @@ def beam_selection(place: Place, batch: int, beams: int, vocab: int) -> Case:
         batch * beams * vocab * place.dtype.itemsize,
         make,
         {"ours": ours, "torch": theirs},
-        comparable={"ours": torch.clone},  # the sums are the search's own: the next reset undoes them
+        comparable={"ours": torch.clone},  # its sums are undone by the next reset
         reset=lambda s: s[1].reset(),
     )
 
