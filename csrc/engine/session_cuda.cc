@@ -37,20 +37,6 @@ namespace {
 constexpr int kAhead = 2;
 constexpr int kRowAlignment = 8;  // elements: of each row of logits, for accesses of 16 bytes
 
-// Decode attention counts keys and values of a layer in 32 bits, by 16 bytes where it can.
-template <typename T>
-void check_reach(const StackSpec& spec, const Limits& limits, int history) {
-  constexpr int kWidth = 16 / sizeof(T);
-  const int64_t unit = spec.head_dim % kWidth == 0 ? kWidth : 1;
-  const int64_t positions =
-      std::max(int64_t{limits.rows()} * history,
-               int64_t{limits.batch} * std::max(limits.source, limits.prompt));
-  const int64_t most = (int64_t{1} << 32) * unit / (spec.heads * spec.head_dim);
-  CHECK(positions < most, "a batch of ", limits.batch, " with ", limits.beams,
-        " beams needs keys and values of ", positions, " positions, and ", most,
-        " are the most: batch, beams or lengths must be smaller");
-}
-
 template <typename T>
 class CudaSession : public Session {
  public:
@@ -85,12 +71,10 @@ class CudaSession : public Session {
     started_ = false;
     ended_.wait();
     graphs_.clear();
-    w_ = {};
+    check_reach(limits);
     Arena arena(pool, bytes);
     uint8_t* products;
-    const auto w = workspace(arena, limits, cuda_search_, products);
-    check_reach<T>(spec_.decoder, limits, w.history);
-    w_ = w;
+    w_ = workspace(arena, limits, cuda_search_, products);
     transfers_ = CudaTransfers(spec_, limits);
     rules_memory_ = cuda_search_.rules.staging();
     matmul_.workspace(products);
@@ -160,6 +144,19 @@ class CudaSession : public Session {
           w.partial = arena.take<float>("attention_partial",
                                         {partial_size(d.heads, d.head_dim, limits.beams)});
         });
+  }
+
+  // Decode attention counts the keys of a layer in 32 bits, by 16 bytes where it can.
+  void check_reach(const Limits& limits) const {
+    constexpr int kWidth = 16 / sizeof(T);
+    const StackSpec& d = spec_.decoder;
+    const int64_t unit = d.head_dim % kWidth == 0 ? kWidth : 1;
+    const int64_t most = (int64_t{1} << 32) * unit / (int64_t{d.heads} * d.head_dim);
+    const int64_t own = int64_t{limits.rows()} * (limits.target + limits.prompt);
+    const int64_t shared = int64_t{limits.batch} * std::max(limits.source, limits.prompt);
+    CHECK(std::max(own, shared) < most, "batch ", limits.batch, " with ", limits.beams,
+          " beams needs keys of ", std::max(own, shared), " positions; a GPU attends to less than ",
+          most, ": batch, beams or lengths must be smaller");
   }
 
   // Waits until `steps` steps have ended; returns how many sentences went on then, or later. The
