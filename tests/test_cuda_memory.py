@@ -104,3 +104,12 @@ def test_memory_that_a_gpu_does_not_have() -> None:
     del hog
     torch.cuda.empty_cache()
     assert model.generate(many, **options).shape == (25, 91)
+
+
+def test_keys_that_attention_cannot_count() -> None:
+    limits = Limits(batch=10**6, beams=32, source=8, prompt=2, target=64, eos=1)
+    engine = load("marian", "cuda")._session._engine
+    pool = torch.empty(1024, dtype=torch.uint8, device="cuda")
+    words = r"batch 1000000 with 32 beams needs keys of \d+ positions; .* less than \d+"
+    with pytest.raises(decoding.Error, match=words):
+        engine.bind(engine_limits(limits), pool)

@@ -26,8 +26,11 @@ BACKENDS = {  # the few files that choose a backend
     "engine/session_cpu.cc": ("kernels/cpu/isa.h", "kernels/cpu/stream.h"),
     "bindings/cuda.h": ("kernels/cuda/",),
     "bindings/cuda.cc": ("kernels/cuda/",),
+    "engine/reading_cuda.h": ("kernels/cuda/matmul.h", "kernels/cuda/resources.h"),
     "engine/rules_cuda.h": ("kernels/cuda/resources.h",),
+    "engine/select_cuda.h": ("kernels/cuda/stream.h",),
     "engine/session_cuda.cc": ("kernels/cuda/",),
+    "engine/transfers_cuda.h": ("kernels/cuda/resources.h",),
 }
 FOREIGN = {  # headers that belong to one place
     r"(Python\.h|pybind11/.*)": r"bindings/.*",
