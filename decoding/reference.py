@@ -30,6 +30,7 @@ class Rules:
     banned: Tokens = ()
     forced_first: Tokens = ()
     forced_last: Tokens = ()
+    stops: Callable[[Tokens], bool] = lambda _: False  # ends a row as an EOS does
 
     def apply(self, scores: Tensor, step: int) -> Tensor:
         """Scores [V] with -inf for what may not follow; forced tokens, which override, get 0."""
@@ -45,13 +46,16 @@ class Rules:
             scores[list(self.eos)] = -math.inf
         return scores
 
+    def ends(self, tokens: Tokens) -> bool:
+        return tokens[-1] in self.eos or self.stops(tokens)
+
 
 def greedy(logits: Logits, rules: Rules) -> Tokens:
     """The most probable token at every step, the lowest id among equals."""
     tokens: Tokens = ()
     for step in range(1, rules.max_new + 1):
         tokens += (int(rules.apply(logits(tokens), step).argmax()),)
-        if tokens[-1] in rules.eos:
+        if rules.ends(tokens):
             break
     return tokens
 
@@ -126,7 +130,7 @@ def beam_search(
         candidates = _candidates(alive, scores, rules, diversity_rate=diversity_rate, noise=noise)
 
         def ends(candidate: Hypothesis, step: int = step) -> bool:
-            return candidate.tokens[-1] in rules.eos or step == rules.max_new
+            return rules.ends(candidate.tokens) or step == rules.max_new
 
         # Only one of the best `beams` may end; a lower rank would not have stayed alive either.
         ended = [scoring.ended(c) for c in candidates[:beams] if ends(c)]
@@ -180,9 +184,9 @@ def diverse_beam_search(
                 counts = torch.bincount(torch.tensor(taken).long(), minlength=len(values))
                 scores.append(rules.apply(values - penalty * counts, step))
             candidates = _candidates(alive[n], scores, rules, first=n * size)
-            ended = [scoring.ended(c) for c in candidates[:size] if c.tokens[-1] in rules.eos]
+            ended = [scoring.ended(c) for c in candidates[:size] if rules.ends(c.tokens)]
             finished[n] = _best(finished[n] + ended, size)
-            alive[n] = [c for c in candidates if c.tokens[-1] not in rules.eos][:size]
+            alive[n] = [c for c in candidates if not rules.ends(c.tokens)][:size]
             stopped[n] = not alive[n] or (
                 len(finished[n]) == size
                 and scoring.settled(candidates[0].sum, finished[n][-1].score, step, rules.max_new)
@@ -347,7 +351,7 @@ def sample(logits: Logits, rules: Rules, *, seed: int, row: int = 0, **warpers: 
             raise ValueError(f"no token may follow at step {step}")
         noise = gumbel(len(scores), seed=seed, step=step, row=row)
         tokens += (int((scores + noise).argmax()),)
-        if tokens[-1] in rules.eos:
+        if rules.ends(tokens):
             break
     return tokens
 

@@ -95,7 +95,7 @@ class SearchStep {
   const int32_t stop_now_ = 0;
 };
 
-// Each row's best, [rows, k].
+// The best of each row or each sentence, [rows, k].
 class Best {
  public:
   Best(const py::object& values, const py::object& ids) {
@@ -110,41 +110,59 @@ class Best {
   int k;
 };
 
-// keys: [rows, m] of candidates that were drawn. ended: uint8 [live, m], from the host.
-void run_beam_step(const py::object& values, const py::object& ids, const py::object& lse,
-                   const py::object& live, const py::object& keys, const py::object& ended,
-                   float sibling_penalty, const std::string& isa, int threads,
-                   const py::kwargs& options) {
-  const SearchStep step(lse, live, options);
-  const BeamSearch& s = step.search;
+// keys: [rows, k] of candidates that were drawn.
+py::tuple run_merge_beams(const py::object& values, const py::object& ids, const py::object& lse,
+                          const py::object& live, const py::object& sums, int m, int vocab,
+                          const py::object& keys, float sibling_penalty, const std::string& isa,
+                          int threads) {
   const Best best(values, ids);
-  const int live_count = s.now.live_count, m = best.k;
-  std::vector<Candidate> candidates(int64_t{live_count} * m);
+  const TensorView alive = TensorView::of(live, "live");
+  const int64_t count = alive.size(0), rows = best.candidates.size() / best.k;
+  std::vector<Candidate> candidates(count * m);
   std::vector<Contender> queue(best.candidates.size());
-  const MergeBeamsParams merge{
-      .best = best.candidates.data(),
-      .keys = keys.is_none() ? nullptr : TensorView::of(keys, "keys").data<float>({step.rows(), m}),
-      .lse = s.lse,
-      .sums = s.sums,
-      .live = s.live,
-      .candidates = candidates.data(),
-      .queue = queue.data(),
-      .live_count = live_count,
-      .beams = s.beams,
-      .k = m,
-      .m = m,
-      .vocab = s.vocab,
-      .sibling_penalty = sibling_penalty};
+  const auto floats = [](const py::object& tensor, const char* name, std::vector<int64_t> shape) {
+    return tensor.is_none() ? nullptr : TensorView::of(tensor, name).data<float>(shape);
+  };
+  const MergeBeamsParams params{.best = best.candidates.data(),
+                                .keys = floats(keys, "keys", {rows, best.k}),
+                                .lse = floats(lse, "lse", {rows}),
+                                .sums = floats(sums, "sums", {-1}),
+                                .live = alive.data<int32_t>(),
+                                .candidates = candidates.data(),
+                                .queue = queue.data(),
+                                .live_count = static_cast<int>(count),
+                                .beams = static_cast<int>(rows / count),
+                                .k = best.k,
+                                .m = m,
+                                .vocab = vocab,
+                                .sibling_penalty = sibling_penalty};
+  on_cpu(isa, threads, [&](auto& stream) { merge_beams(stream, params); });
+  const py::module_ torch = py::module_::import("torch");
+  const std::vector<int64_t> shape{count, m};
+  py::object out = torch.attr("empty")(shape, py::arg("dtype") = torch.attr("float32"));
+  py::object out_ids = torch.attr("empty")(shape, py::arg("dtype") = torch.attr("int32"));
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    TensorView::of(out, "values").data<float>()[i] = candidates[i].value;
+    TensorView::of(out_ids, "ids").data<int32_t>()[i] = candidates[i].id;
+  }
+  return py::make_tuple(out, out_ids);
+}
+
+// values, ids: merge_beams'. ended: uint8 [live, m], from the host.
+void run_beam_step(const py::object& values, const py::object& ids, const py::object& lse,
+                   const py::object& live, const py::object& ended, const std::string& isa,
+                   int threads, const py::kwargs& options) {
+  const SearchStep step(lse, live, options);
+  Best best(values, ids);
   const BeamStepParams params{
-      .search = s,
-      .candidates = candidates.data(),
+      .search = step.search,
+      .candidates = best.candidates.data(),
       .ended =
-          ended.is_none() ? nullptr : TensorView::of(ended, "ended").data<uint8_t>({live_count, m}),
-      .m = m};
-  on_cpu(isa, threads, [&](auto& stream) {
-    merge_beams(stream, merge);
-    beam_step(stream, params);
-  });
+          ended.is_none()
+              ? nullptr
+              : TensorView::of(ended, "ended").data<uint8_t>({step.search.now.live_count, best.k}),
+      .m = best.k};
+  on_cpu(isa, threads, [&](auto& stream) { beam_step(stream, params); });
 }
 
 // state: group_counts too.
@@ -182,9 +200,12 @@ void bind_beams(py::module_& kernels) {
       .value("no", EarlyStopping::no)
       .value("yes", EarlyStopping::yes)
       .value("never", EarlyStopping::never);
+  kernels.def("merge_beams", &run_merge_beams,
+              "(values, ids), both [live, m], best first, of the rows' best.", values, ids, lse,
+              live, named, py::arg("sums"), py::arg("m"), py::arg("vocab"),
+              py::arg("keys") = py::none(), py::arg("sibling_penalty") = 0.0f, isa, threads);
   kernels.def("beam_step", &run_beam_step, "One step; `state` holds what the search keeps.", values,
-              ids, lse, live, named, py::arg("keys") = py::none(), py::arg("ended") = py::none(),
-              py::arg("sibling_penalty") = 0.0f, isa, threads);
+              ids, lse, live, named, py::arg("ended") = py::none(), isa, threads);
   kernels.def("diverse_step", &run_diverse_step, "The same in groups.", values, ids, lse, live,
               named, py::arg("m"), py::arg("penalty"), py::arg("pad"), py::arg("forced_last"), isa,
               threads);

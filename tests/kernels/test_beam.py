@@ -1,9 +1,8 @@
-"""beam_step, driven for whole searches, against the reference."""
+"""merge_beams and beam_step, driven for whole searches, against the reference."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,163 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decoding import _C, reference
+from decoding import _C
 from decoding._C import kernels
 from decoding.reference import FILL_IN, Hypothesis, Rules, Tokens
-
-FILLED = FILL_IN / 10  # what has a score below stands in for a row
-
-
-@dataclass(frozen=True)
-class Table:
-    """A model without weights: logits that are a hash of the row."""
-
-    vocab: int
-    sharpness: float = 3.0
-    flat: bool = False  # the same logit everywhere: nothing but ties
-    holes: float = 0.0  # share of tokens with logit -inf; token 0 is never one
-
-    def logits(self, sentence: int, tokens: Tokens) -> Tensor:
-        generator = torch.Generator().manual_seed(hash((sentence, *tokens)) & 0xFFFFFFFF)
-        logits = self.sharpness * torch.randn(self.vocab, generator=generator)
-        if self.flat:
-            logits.zero_()
-        hole = torch.rand(self.vocab, generator=generator) < self.holes
-        hole[0] = False
-        return logits.masked_fill(hole, -math.inf)
-
-
-@dataclass(frozen=True)
-class Options:
-    beams: int = 3
-    length_penalty: float = 1.0
-    early_stopping: bool | str = False
-
-
-@dataclass
-class Search:
-    """What the engine does around the kernels, for the sentences given.
-
-    Instead of keys and values the cache holds the token that was read, so that a row can be spelt
-    out from its history.
-    """
-
-    table: Table
-    rules: Rules
-    options: Options
-    sentences: list[int]
-    isa: str = "portable"
-    threads: int = 1
-    broken: tuple[int, int] | None = None  # (place of a sentence, step): a NaN there
-    kept: dict[str, Tensor] = field(init=False)
-    steps: dict[int, int] = field(init=False)  # that each sentence took
-
-    def run(self) -> list[list[Hypothesis]]:
-        count, beams, steps = len(self.sentences), self.options.beams, self.rules.max_new
-        slots = count * beams
-        self.cache = torch.full((slots, steps), -1, dtype=torch.int32)
-        sums = torch.tensor([0.0] + [FILL_IN] * (beams - 1)).repeat(count)
-        self.kept = {
-            "sums": sums,
-            "tokens": torch.full((steps, slots), -1, dtype=torch.int32),
-            "parents": torch.full((steps, slots), -1, dtype=torch.int32),
-            "slots": torch.full((slots, steps), -1, dtype=torch.int32),
-            "next_slots": torch.full((slots, steps), -1, dtype=torch.int32),
-            "finished": torch.full((count, beams, 5), -1, dtype=torch.int32),
-            "finished_count": torch.zeros(count, dtype=torch.int32),
-            "done": torch.zeros(count, dtype=torch.int32),
-            "fault": torch.zeros(count, dtype=torch.int32),
-        }
-        self.steps = {}
-        live, now = torch.arange(count, dtype=torch.int32), torch.tensor([1, 0, count]).int()
-        ids, first = torch.full((slots,), -5, dtype=torch.int32), torch.zeros(count).int()
-        while (alive := int(now[2])) > 0:
-            step = int(now[0])
-            self.step(step, live[:alive].clone(), ids[: alive * beams])
-            ids, _, _ = kernels.gather_live(
-                now, self.kept["done"], first, self.kept["tokens"], first, live,
-                isa=self.isa, threads=self.threads,
-            )  # fmt: skip
-        assert bool(self.kept["done"].all())
-        return [self.results(place) for place in range(count)]
-
-    def step(self, step: int, live: Tensor, ids: Tensor) -> None:
-        beams, rules, options = self.options.beams, self.rules, self.options
-        self.steps.update(dict.fromkeys(live.tolist(), step))
-        rows = (live[:, None] * beams + torch.arange(beams)).flatten().tolist()
-        logits = torch.stack(
-            [self.read(row, int(i), step) for row, i in zip(rows, ids, strict=True)]
-        )
-        on = {"isa": self.isa, "threads": self.threads}
-        forced = rules.forced_last if step == rules.max_new else ()
-        forced = forced or (rules.forced_first if step == 1 else ())
-        if forced:
-            lse = kernels.force_tokens(logits, list(forced), **on)[2]
-        else:
-            banned = [*rules.banned, *(rules.eos if step <= rules.min_new else ())]
-            lse = kernels.ban_tokens(logits, banned, **on)[2]
-        values, best = kernels.topk(logits, max(2, 1 + len(rules.eos)) * beams, **on)
-        names = {False: "no", True: "yes", "never": "never"}
-        kernels.beam_step(
-            values, best, lse, live, eos=list(rules.eos), state=self.kept,
-            vocab=self.table.vocab, step=step, position=step - 1, max_new=rules.max_new,
-            length_penalty=options.length_penalty,
-            early_stopping=getattr(kernels.EarlyStopping, names[options.early_stopping]), **on,
-        )  # fmt: skip
-        self.kept["slots"], self.kept["next_slots"] = self.kept["next_slots"], self.kept["slots"]
-
-    def read(self, row: int, token: int, step: int) -> Tensor:
-        """Stores what the row reads, and gives the logits of the row that its history spells."""
-        self.cache[row, step - 1] = token
-        history = self.kept["slots"][row, : step - 1].tolist()
-        read = [int(self.cache[slot, t]) for t, slot in enumerate(history)] + [token]
-        place = row // self.options.beams
-        logits = self.table.logits(self.sentences[place], tuple(read[1:]))
-        return logits * math.nan if self.broken == (place, step) else logits
-
-    def results(self, place: int) -> list[Hypothesis]:
-        scores = self.kept["finished"][place].view(torch.float32)[:, :2].tolist()
-        rest = self.kept["finished"][place][:, 2:].tolist()
-        return [
-            self.walk_back(score, total, *row)
-            for (score, total), row in zip(scores, rest, strict=True)
-        ]
-
-    def walk_back(
-        self, score: float, total: float, length: int, slot: int, token: int
-    ) -> Hypothesis:
-        if length == 0:
-            return Hypothesis(total, score=score)
-        tokens, beams = [token], [slot % self.options.beams]
-        for t in reversed(range(length - 1)):
-            tokens.append(int(self.kept["tokens"][t, slot]))
-            slot = int(self.kept["parents"][t, slot])
-            beams.append(slot % self.options.beams)
-        return Hypothesis(total, tuple(tokens[::-1]), tuple(beams[::-1]), score)
-
-
-def check(search: Search) -> None:
-    for place, ours in enumerate(search.run()):
-        lengths = [0]
-
-        def logits(tokens: Tokens, place: int = place, lengths: list[int] = lengths) -> Tensor:
-            lengths.append(len(tokens))
-            return search.table.logits(search.sentences[place], tokens)
-
-        expected = reference.beam_search(
-            logits,
-            search.rules,
-            beams=search.options.beams,
-            length_penalty=search.options.length_penalty,
-            early_stopping=search.options.early_stopping,
-        )
-        assert search.steps[place] == max(lengths) + 1
-        for row, other in zip(ours, expected, strict=True):
-            assert (row.score <= FILLED) == (other.score <= FILLED)
-            if row.score > FILLED:
-                assert (row.tokens, row.beams) == (other.tokens, other.beams)
-                assert row.sum == pytest.approx(other.sum, rel=1e-5, abs=1e-5)
-                assert row.score == pytest.approx(other.score, rel=1e-5, abs=1e-5)
+from tests.beams import Options, Search, Table, check
 
 
 @st.composite
@@ -187,6 +33,9 @@ def searches(draw: st.DrawFn) -> Search:
         beams=draw(st.integers(1, 5)),
         length_penalty=draw(st.sampled_from([-1.0, -0.2, 0.0, 0.6, 1.0, 2.0])),
         early_stopping=draw(st.sampled_from([False, True, "never"])),
+        gnmt=draw(st.booleans()),
+        patience=draw(st.sampled_from([1.0, 1.0, 0.7, 2.0])),
+        diversity_rate=draw(st.sampled_from([0.0, 0.0, 0.3, 2.0])),
     )
     sharpness, flat = draw(st.sampled_from([0.5, 2.0, 6.0])), draw(st.booleans())
     table = Table(vocab, sharpness, flat, draw(st.sampled_from([0.0, 0.0, 0.5, 0.9])))

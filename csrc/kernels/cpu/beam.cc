@@ -38,7 +38,7 @@ bool row_ends(const BeamSearch& s, int sentence, const cpu::Heir& heir) {
 }
 
 // Keeps an heir among the first, by descending sum, behind its equals.
-void rank(Candidate* alive, int count, const Candidate& heir) {
+void rank(Candidate* alive, int count, Candidate heir) {
   int at = count;
   for (; at > 0 && alive[at - 1].value < heir.value; --at) alive[at] = alive[at - 1];
   alive[at] = heir;
