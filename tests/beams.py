@@ -62,6 +62,7 @@ class Search:
     threads: int = 1
     broken: tuple[int, int] | None = None  # (place of a sentence, step): a NaN there
     lengths: list[int] | None = None  # of each sentence, instead of rules.max_new
+    stop: Tokens = ()  # what ends a row beside an EOS
     kept: dict[str, Tensor] = field(init=False)
     steps: dict[int, int] = field(init=False)  # that each sentence took
 
@@ -70,7 +71,23 @@ class Search:
         return {"isa": self.isa, "threads": self.threads}
 
     def rules_of(self, place: int) -> Rules:
-        return replace(self.rules, max_new=(self.lengths or {place: self.rules.max_new})[place])
+        def stops(tokens: Tokens) -> bool:
+            return bool(self.stop) and tokens[-len(self.stop) :] == self.stop
+
+        max_new = self.lengths[place] if self.lengths else self.rules.max_new
+        return replace(self.rules, max_new=max_new, stops=stops)
+
+    def stop_table(self) -> Tensor:
+        """State s: the row ends with the first s tokens of `stop`, and with no more of them."""
+        rows = []
+        for state in range(max(1, len(self.stop))):
+            seen = [(*self.stop[:state], token) for token in range(self.table.vocab)]
+            ends = [
+                max(n for n in range(len(row) + 1) if row[len(row) - n :] == self.stop[:n])
+                for row in seen
+            ]
+            rows.append([-1 if n == len(self.stop) > 0 else n for n in ends])
+        return torch.tensor(rows, dtype=torch.int32)
 
     def first_sums(self) -> Tensor:
         return torch.tensor([0.0] + [FILL_IN] * (self.options.beams - 1))
@@ -88,6 +105,7 @@ class Search:
             "parents": torch.full((steps, slots), -1, dtype=torch.int32),
             "slots": torch.full((slots, steps), -1, dtype=torch.int32),
             "next_slots": torch.full((slots, steps), -1, dtype=torch.int32),
+            "stop_states": torch.full((steps, slots), -9, dtype=torch.int32),
             "finished": torch.full((count, self.places(), 5), -1, dtype=torch.int32),
             "finished_count": torch.zeros(count, dtype=torch.int32),
             "done": torch.zeros(count, dtype=torch.int32),
@@ -107,11 +125,12 @@ class Search:
 
     def step(self, step: int, live: Tensor, ids: Tensor) -> None:
         self.steps.update(dict.fromkeys(live.tolist(), step))
-        rows = [place * self.options.beams + beam for place in live for beam in range(self.options.beams)]
+        beams = self.options.beams
+        rows = (live[:, None] * beams + torch.arange(beams)).flatten().tolist()
         logits = torch.stack(
-            [self.read(int(row), int(i), step) for row, i in zip(rows, ids, strict=True)]
+            [self.read(row, int(i), step) for row, i in zip(rows, ids, strict=True)]
         )
-        parts = list(zip(live.tolist(), logits.split(self.options.beams), strict=True))
+        parts = zip(live.tolist(), logits.split(beams), strict=True)
         lse = torch.cat([self.obey(place, part, step) for place, part in parts])
         self.choose(logits, lse, live, step)
         self.kept["slots"], self.kept["next_slots"] = self.kept["next_slots"], self.kept["slots"]
@@ -155,6 +174,8 @@ class Search:
             "max_new": [self.rules_of(p).max_new for p in range(len(self.sentences))],
             "length_penalty": self.options.length_penalty,
             "early_stopping": getattr(kernels.EarlyStopping, names[self.options.early_stopping]),
+            "stop_table": self.stop_table(),
+            "stop_first": torch.zeros(len(self.sentences), dtype=torch.int32),
             "gnmt": getattr(self.options, "gnmt", False),
         }
 

@@ -19,7 +19,8 @@ static_assert(sizeof(Hypothesis) == 5 * sizeof(int32_t));
 
 // One step of a search, and what only lives as long. options: eos, state (what the search keeps,
 // see beam.h for the shapes), vocab, step, position, max_new (of all, or of each sentence),
-// length_penalty, early_stopping; gnmt, stop_table and stop_first where given.
+// length_penalty, early_stopping; gnmt, stop_table and stop_first, forced_first (whether there is a
+// token of that kind) where given.
 class SearchStep {
  public:
   SearchStep(const py::object& lse, const py::object& live, const py::dict& options)
@@ -71,7 +72,8 @@ class SearchStep {
   void read_max_new(const py::dict& options, int64_t sentences) {
     using OneOrEach = std::variant<int, std::vector<int>>;
     const auto max_new = options["max_new"].cast<OneOrEach>();
-    rules_.assign(sentences, SentenceRules{.forced_first = -1});
+    const bool forced = options.contains("forced_first") && options["forced_first"].cast<bool>();
+    rules_.assign(sentences, SentenceRules{.forced_first = forced ? 0 : -1});
     for (int64_t b = 0; b < sentences; ++b) {
       const auto* each = std::get_if<std::vector<int>>(&max_new);
       rules_[b].max_new = each != nullptr ? each->at(b) : std::get<int>(max_new);

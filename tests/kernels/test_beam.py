@@ -12,7 +12,7 @@ from torch import Tensor
 
 from decoding import _C
 from decoding._C import kernels
-from decoding.reference import FILL_IN, Hypothesis, Rules, Tokens
+from decoding.reference import FILL_IN, Hypothesis, Rules
 from tests.beams import Options, Search, Table, check
 
 
@@ -40,8 +40,13 @@ def searches(draw: st.DrawFn) -> Search:
     sharpness, flat = draw(st.sampled_from([0.5, 2.0, 6.0])), draw(st.booleans())
     table = Table(vocab, sharpness, flat, draw(st.sampled_from([0.0, 0.0, 0.5, 0.9])))
     sentences = draw(st.lists(st.integers(0, 1000), min_size=1, max_size=3))
-    threads = draw(st.sampled_from([1, 2, 3]))
-    return Search(table, rules, options, sentences, draw(st.sampled_from(_C.isas())), threads)
+    lengths = [draw(st.integers(1, rules.max_new)) for _ in sentences]
+    return Search(
+        table, rules, options, sentences, draw(st.sampled_from(_C.isas())),
+        threads=draw(st.sampled_from([1, 2, 3])),
+        lengths=draw(st.sampled_from([lengths, None])),
+        stop=draw(st.just(()) | st.lists(st.integers(0, min(3, vocab - 1)), max_size=3).map(tuple)),
+    )  # fmt: skip
 
 
 @settings(max_examples=400)
@@ -99,3 +104,43 @@ def test_broken_logits_are_a_fault_of_their_sentence_alone(isa: str, threads: in
     rows = broken.run()
     assert broken.kept["fault"].tolist() == [0, 2, 0]
     assert rows[0] == clean[0] and rows[2] == clean[2]
+
+
+def test_stop_strings_span_tokens(isa: str) -> None:
+    """The automaton follows the beams: rows end where the string is whole, not before."""
+    stop = (1, 1, 3)
+    search = Search(Table(4, 0.7), Rules(max_new=12), Options(4), [1, 2, 3, 4], isa, stop=stop)
+    check(search)
+    rows = [row.tokens for place in range(4) for row in search.results(place)]
+    assert {len(row) for row in rows if row[-3:] == stop} - {12}
+    assert all(row[t : t + 3] != stop for row in rows for t in range(len(row) - 3))
+
+
+def test_the_host_ends_rows(isa: str) -> None:
+    """As an EOS would, but for the candidates that an EOS adds."""
+    search = Search(Table(9), Rules(max_new=8), Options(3), [1, 2], isa, stop=(4,))
+    expected = search.run()
+
+    class ByHand(Search):
+        def choose(self, logits: Tensor, lse: Tensor, live: Tensor, step: int) -> None:
+            best = kernels.topk(logits, 6, **self.on)
+            values, ids = kernels.merge_beams(
+                *best, lse, live, sums=self.kept["sums"], m=6, vocab=9, **self.on
+            )
+            ended = (ids % 9 == 4).to(torch.uint8)
+            kernels.beam_step(values, ids, lse, live, ended=ended, **self.call(step), **self.on)
+
+    assert ByHand(Table(9), search.rules, search.options, [1, 2], isa).run() == expected
+    assert any(row.tokens[-1] == 4 for rows in expected for row in rows)
+
+
+def test_draws_rank_by_their_keys(isa: str) -> None:
+    live = torch.zeros(1, dtype=torch.int32)
+    values = torch.tensor([[-1.0, -2.0, -3.0], [-1.5, -2.5, -9.0]])
+    keys = torch.tensor([[0.0, 5.0, 1.0], [4.0, 2.0, -9.0]])
+    ids = torch.tensor([[7, 1, 3], [0, 2, -1]], dtype=torch.int32)
+    sums = torch.tensor([0.0, -1.0])
+    merged, places = kernels.merge_beams(
+        values, ids, None, live, sums=sums, m=4, vocab=10, keys=keys, isa=isa, threads=1
+    )
+    assert places.tolist() == [[1, 10, 12, 3]] and merged.tolist() == [[-2.0, -2.5, -3.5, -3.0]]
