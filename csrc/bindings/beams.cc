@@ -176,7 +176,7 @@ void run_diverse_step(const py::object& values, const py::object& ids, const py:
   const Best best(values, ids);
   const py::dict state = options["state"];
   const TensorView counts = TensorView::of(state["group_counts"], "group_counts");
-  std::vector<Candidate> queue(best.candidates.size());
+  std::vector<Contender> queue(best.candidates.size());
   const DiverseStepParams<float> params{.search = s,
                                         .best = best.candidates.data(),
                                         .lse = s.lse,

@@ -43,7 +43,7 @@ struct Hypothesis {
   int32_t token;
 };
 
-// A candidate that competes by a key other than its value.
+// A candidate, and what it competes by.
 struct Contender {
   float key;
   Candidate candidate;

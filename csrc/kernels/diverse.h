@@ -36,7 +36,7 @@ struct DiverseStepParams {
   // What made the values, without kLast. Null: nothing but bans and forced tokens did.
   const ProcessParams<T>* processors;
   int32_t* group_counts;  // [sentences, N], rows in each group's list; kGroupStopped
-  Candidate* queue;       // [live, K * k], scratch
+  Contender* queue;       // [live, K * k], scratch
   int groups, k, m;       // N; m: 2 or 1 + eos_count, times K / N
   int pad;
   float penalty;

@@ -10,10 +10,6 @@
 namespace decoding {
 namespace {
 
-bool ahead(const Contender& a, const Contender& b) {
-  return a.key != b.key ? a.key > b.key : a.candidate.id < b.candidate.id;
-}
-
 // Queues every continuation of live sentence i that has a finite score; returns how many.
 int contend(const MergeBeamsParams& p, int i, Contender* queue) {
   int queued = 0;
@@ -83,7 +79,7 @@ void merge_beams(cpu::Stream<isa>& stream, const MergeBeamsParams& p) {
   for (int i = mine.begin; i < mine.end; ++i) {
     Contender* queue = p.queue + int64_t{i} * p.beams * p.k;
     const int queued = contend(p, i, queue), count = std::min(queued, p.m);
-    std::partial_sort(queue, queue + count, queue + queued, ahead);
+    std::partial_sort(queue, queue + count, queue + queued, cpu::ahead);
     Candidate* candidates = p.candidates + int64_t{i} * p.m;
     for (int c = 0; c < p.m; ++c) {
       candidates[c] = c < count ? queue[c].candidate : Candidate{-INFINITY, -1};

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/groups.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu/trellis.h"
 #include "kernels/processors.h"
@@ -42,8 +41,8 @@ struct BeamGroup {
            (s.now.number == own.max_new && p.forced_last);
   }
 
-  int contend(Candidate* queue) const;
-  void choose(const Candidate* best, int candidates) const;
+  int contend(Contender* queue) const;
+  void choose(const Contender* best, int candidates) const;
   void finish_all() const;
   void idle() const;
   void step() const;
@@ -51,7 +50,7 @@ struct BeamGroup {
 
 // Queues enough continuations of the group's beams to hold the m best; returns how many.
 template <typename T>
-int BeamGroup<T>::contend(Candidate* queue) const {
+int BeamGroup<T>::contend(Contender* queue) const {
   const int32_t *tokens = taken(), *end = tokens + first();
   const auto less = [&](int token) { return p.penalty * std::count(tokens, end, token); };
   int queued = 0;
@@ -59,7 +58,7 @@ int BeamGroup<T>::contend(Candidate* queue) const {
     const int row = live * s.beams + beam;
     const float sum = s.sums[slot(beam)], lse = p.lse != nullptr ? p.lse[row] : 0.0f;
     const auto put = [&](int token, float score) {
-      queue[queued++] = {sum + score, beam * s.vocab + token};
+      queue[queued++] = {sum + score, {sum + score, beam * s.vocab + token}};
     };
     const Candidate* best = p.best + int64_t{row} * p.k;
     for (int c = 0, others = 0; c < p.k && best[c].id >= 0 && others < p.m; ++c) {
@@ -85,10 +84,11 @@ int BeamGroup<T>::contend(Candidate* queue) const {
 }
 
 template <typename T>
-void BeamGroup<T>::choose(const Candidate* best, int candidates) const {
+void BeamGroup<T>::choose(const Contender* best, int candidates) const {
   int alive = 0;
   for (int c = 0; c < candidates && alive < size; ++c) {
-    const cpu::Heir heir{best[c].value, slot(best[c].id / s.vocab), best[c].id % s.vocab};
+    const auto [sum, id] = best[c].candidate;
+    const cpu::Heir heir{sum, slot(id / s.vocab), id % s.vocab};
     const cpu::Extension to{s.now.number, sentence, heir.parent, heir.token};
     if (!cpu::token_ends(s.ends, to, s.total_slots, s.vocab)) {
       cpu::extend(s, sentence, slot(first() + alive++), heir);
@@ -105,7 +105,7 @@ void BeamGroup<T>::choose(const Candidate* best, int candidates) const {
     const int32_t parent = s.parents[taken() + first() - s.tokens], token = taken()[first()];
     cpu::extend(s, sentence, slot(beam), {kFillIn, parent, token});
   }
-  if (count() == size && cpu::settled(s, sentence, best[0].value, list()[size - 1].score)) {
+  if (count() == size && cpu::settled(s, sentence, best[0].key, list()[size - 1].score)) {
     count() = kGroupStopped;
   }
 }
@@ -131,9 +131,9 @@ void BeamGroup<T>::idle() const {
 template <typename T>
 void BeamGroup<T>::step() const {
   if (count() == kGroupStopped) return idle();
-  Candidate* queue = p.queue + int64_t{live} * s.beams * p.k;
+  Contender* queue = p.queue + int64_t{live} * s.beams * p.k;
   const int queued = contend(queue), best = std::min(queued, p.m);
-  std::partial_sort(queue, queue + best, queue + queued, cpu::Better());
+  std::partial_sort(queue, queue + best, queue + queued, cpu::ahead);
   choose(queue, best);
   if (count() != kGroupStopped && cpu::is_last_step(s.ends, s.sentences[sentence], s.now.number)) {
     finish_all();

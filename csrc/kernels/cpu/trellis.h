@@ -14,6 +14,10 @@
 namespace decoding::cpu {
 namespace {
 
+inline bool ahead(const Contender& a, const Contender& b) {
+  return a.key != b.key ? a.key > b.key : a.candidate.id < b.candidate.id;
+}
+
 // A beam of the next step.
 struct Heir {
   float sum;
