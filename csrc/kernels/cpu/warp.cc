@@ -9,6 +9,7 @@
 #include <cfloat>
 #include <climits>
 #include <cmath>
+#include <numeric>
 
 #include "kernels/cpu/groups.h"
 #include "kernels/cpu/stream.h"
@@ -21,6 +22,8 @@ using cpu::Floats;
 using cpu::kLanes;
 
 constexpr int kTopHTokens = 100;                 // that top_h looks at
+constexpr int kBins = 2048;                      // of keys, from the best one on
+constexpr float kReach = 32.0f;                  // of the bins; the last one takes what lies beyond
 constexpr Candidate kAll = {-FLT_MAX, INT_MAX};  // behind every finite score
 
 struct Row {
@@ -34,13 +37,14 @@ struct Row {
   float peak() const { return *std::max_element(group_max, group_max + groups()); }
 };
 
-// Calls use(scores), a vector of them, for the groups that something is left of.
+// Calls use(first id, scores [kGroup]) for the groups of which something is left; behind the row's
+// end scores are -inf.
 template <typename Use>
 void for_what_is_left(const Row& row, Use&& use) {
   for (int g = 0; g < row.groups(); ++g) {
     if (row.group_max[g] == -INFINITY) continue;
     const cpu::Group group(row.scores, row.vocab, g);
-    for (int c = 0; c < kGroup; c += kLanes) use(cpu::load(group.columns + c));
+    use(g * kGroup, group.columns);
   }
 }
 
@@ -80,14 +84,13 @@ int queue_best(int k, const Row& row) {
   return cpu::queue_between(bound, INFINITY, row.scores, row.group_max, row.vocab, row.queue);
 }
 
-// The k-th best of a queue; kAll where it holds fewer.
-Candidate kth_best(int k, Candidate* queue, int queued) {
+// The k-th best; kAll where there are fewer.
+Candidate kth_best(int k, const Row& row) {
+  const int queued = queue_best(k, row);
   if (queued < k) return kAll;
-  std::nth_element(queue, queue + k - 1, queue + queued, Better());
-  return queue[k - 1];
+  std::nth_element(row.queue, row.queue + k - 1, row.queue + queued, Better());
+  return row.queue[k - 1];
 }
-
-Candidate kth_best(int k, const Row& row) { return kth_best(k, row.queue, queue_best(k, row)); }
 
 Candidate with_ties(Candidate last) { return {last.value, INT_MAX}; }
 
@@ -100,35 +103,34 @@ struct Softmax {
   float peak;
 
   explicit Softmax(const Row& row) : peak(row.peak()) {
-    for (int g = 0; g < row.groups(); ++g) {
-      if (row.group_max[g] == -INFINITY) continue;
-      const cpu::Group group(row.scores, row.vocab, g);
+    for_what_is_left(row, [this](int, const float* scores) {
       Floats weights = {}, moments = {};
       for (int c = 0; c < kGroup; c += kLanes) {
-        const Floats z = cpu::load(group.columns + c) - peak, weight = cpu::exp(z);
+        const Floats z = cpu::load(scores + c) - peak, weight = cpu::exp(z);
         weights += weight;
         moments += weight > 0.0f ? weight * z : Floats{};  // 0 times -inf would be NaN
       }
       sum += cpu::sum_of(weights);
       moment += cpu::sum_of(moments);
-    }
+    });
   }
   double mean() const { return peak + moment / sum; }
   double entropy() const { return std::log(sum) - moment / sum; }
   double weight(float score) const { return std::exp(score - peak); }
 };
 
-// The end of the shortest best-first prefix of a queue that weighs `target`; kAll where all of it
-// does not. A search for its length by halves, each putting the better half in front.
-template <typename Weight>
-Candidate end_of_prefix(Candidate* queue, int queued, double target, Weight&& weight) {
+// The end of the shortest best-first prefix of a queue with a mass of `target`, where `before`
+// precedes it; kAll where the queue is empty. A search for its length by halves, each putting the
+// better half in front.
+Candidate end_of_prefix(Candidate* queue, int queued, double before, double target,
+                        const Softmax& softmax, const Row& row) {
+  if (queued == 0) return kAll;
   int begin = 0, end = queued;  // the prefix is longer than begin, and end at most
-  double before = 0.0;          // weight of the first `begin`
   while (end - begin > 1) {
     const int middle = begin + (end - begin) / 2;
     std::nth_element(queue + begin, queue + middle, queue + end, Better());
     double through = before;
-    for (int i = begin; i < middle; ++i) through += weight(queue[i]);
+    for (int i = begin; i < middle; ++i) through += softmax.weight(row.scores[queue[i].id]);
     if (through >= target) {
       end = middle;
     } else {
@@ -136,7 +138,38 @@ Candidate end_of_prefix(Candidate* queue, int queued, double target, Weight&& we
       before = through;
     }
   }
-  return queued > 0 ? queue[begin] : kAll;
+  return queue[begin];
+}
+
+// The end of the shortest prefix with a share p of the mass, in falling order of key(score), which
+// `top` bounds. Masses are added up in bins of keys, so that only the tokens of one are queued.
+template <typename Key>
+Candidate end_of_mass(float p, const Softmax& softmax, const Row& row, float top, Key&& key) {
+  const auto bin_of = [=](float score) {
+    const float distance = (top - key(score)) * (kBins / kReach);
+    return distance < kBins - 1 ? static_cast<int>(distance) : kBins - 1;
+  };
+  double bins[kBins] = {};
+  for_what_is_left(row, [&](int, const float* scores) {
+    float weights[kGroup];
+    for (int c = 0; c < kGroup; c += kLanes) {
+      cpu::store(weights + c, cpu::exp(cpu::load(scores + c) - softmax.peak));
+    }
+    for (int i = 0; i < kGroup; ++i) bins[bin_of(scores[i])] += weights[i];
+  });
+  const double target = p * std::accumulate(bins, bins + kBins, 0.0);
+  int bin = 0;
+  double before = 0.0;
+  while (bin < kBins - 1 && before + bins[bin] < target) before += bins[bin++];
+
+  int queued = 0;
+  for_what_is_left(row, [&](int first, const float* scores) {
+    for (int i = 0; i < kGroup; ++i) {
+      if (bin_of(scores[i]) != bin || !(scores[i] > -INFINITY)) continue;
+      row.queue[queued++] = {key(scores[i]), first + i};
+    }
+  });
+  return end_of_prefix(row.queue, queued, before, target, softmax, row);
 }
 
 void apply_top_h(float h, const Row& row) {
@@ -165,10 +198,8 @@ void apply_top_k(int k, const Row& row) {
 void apply_top_p(float p, int keep, const Row& row) {
   const Softmax softmax(row);
   const Candidate least = kth_best(keep, row);
-  const int queued = queue_best(row.vocab, row);
-  const Candidate end = end_of_prefix(row.queue, queued, p * softmax.sum,
-                                      [&](const Candidate& c) { return softmax.weight(c.value); });
-  keep_through(worse(end, least), row);
+  const auto key = [](float score) { return score; };
+  keep_through(worse(end_of_mass(p, softmax, row, softmax.peak, key), least), row);
 }
 
 // Keeps what has a probability of `cutoff`, in float32 as Hugging Face compares them, and what does
@@ -176,9 +207,11 @@ void apply_top_p(float p, int keep, const Row& row) {
 void apply_cutoff(float cutoff, const Softmax& softmax, Candidate least, const Row& row) {
   Floats lowest = cpu::broadcast(INFINITY);
   const auto sum = static_cast<float>(softmax.sum);
-  for_what_is_left(row, [&](Floats scores) {
-    const Floats stays = cpu::exp(scores - softmax.peak) / sum >= cutoff ? scores : lowest;
-    lowest = cpu::min(stays, lowest);
+  for_what_is_left(row, [&](int, const float* scores) {
+    for (int c = 0; c < kGroup; c += kLanes) {
+      const Floats x = cpu::load(scores + c);
+      lowest = cpu::min(cpu::exp(x - softmax.peak) / sum >= cutoff ? x : lowest, lowest);
+    }
   });
   const float end = -cpu::max_of(-lowest);
   keep_through(worse({end, INT_MAX}, least), row);
@@ -188,12 +221,14 @@ void apply_typical(float p, int keep, const Row& row) {
   const Softmax softmax(row);
   const auto mean = static_cast<float>(softmax.mean());
   const auto key = [=](float score) { return -std::abs(score - mean); };
-  int queued = queue_best(row.vocab, row);
+  const int queued = queue_best(row.vocab, row);
   for (int i = 0; i < queued; ++i) row.queue[i].value = key(row.queue[i].value);
-  const Candidate least = kth_best(keep, row.queue, queued);
-  const Candidate end = end_of_prefix(row.queue, queued, p * softmax.sum, [&](const Candidate& c) {
-    return softmax.weight(row.scores[c.id]);
-  });
+  Candidate least = kAll;
+  if (queued > keep) {
+    std::partial_sort(row.queue, row.queue + keep, row.queue + queued, Better());  // keep is small
+    least = row.queue[keep - 1];
+  }
+  const Candidate end = end_of_mass(p, softmax, row, 0.0f, key);
   keep_through(worse(with_ties(end), least), row, key);
 }
 
@@ -233,7 +268,7 @@ void warp(cpu::Stream<isa>& stream, const WarpParams& p) {
   const int64_t groups = groups_of(p.vocab);
   const cpu::Range mine = stream.share(p.now->live_count * p.beams);
   for (int64_t i = mine.begin; i < mine.end; ++i) {
-    const Row row = {.scores = p.scores + i * p.vocab,
+    const Row row = {.scores = p.scores + i * p.stride,
                      .group_max = p.group_max + i * groups,
                      .queue = p.queue + int64_t{stream.rank()} * p.vocab,
                      .maxima = p.maxima + stream.rank() * groups,
