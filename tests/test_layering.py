@@ -19,7 +19,13 @@ ROOMS = {
     "kernels/cpu": ("core/", "kernels/[a-z]+.h", "kernels/cpu/"),
     "kernels/cuda": ("core/", "kernels/[a-z]+.h", "kernels/cuda/"),
     "engine": ("core/", "kernels/[a-z]+.h", "engine/"),
-    "bindings": ("core/", "kernels/[a-z]+.h", "kernels/cpu/isa.h", "engine/session.h", "bindings/"),
+    "bindings": (
+        "core/",
+        "kernels/[a-z]+.h",
+        "kernels/cpu/isa.h",
+        "engine/(controls|session).h",
+        "bindings/",
+    ),
 }
 BACKENDS = {  # the few files that choose a backend
     "engine/select_cpu.h": ("kernels/cpu/stream.h",),
