@@ -67,12 +67,12 @@ class Rows:
         """Columns up to the last one in which a token counts."""
         return self.width if self.mask is None else int(self.mask.nonzero()[1].max()) + 1
 
-    def pack(self, chosen: Array | None) -> Packed:
-        """The sentences `chosen`, int64 [n], in that order; None: all."""
+    def only(self, chosen: Array) -> Rows:
+        """The sentences `chosen`, int64 [n], in that order."""
+        return Rows(self.ids[chosen], None if self.mask is None else self.mask[chosen])
+
+    def pack(self) -> Packed:
         ids, lengths, mask = self.ids, self.lengths, self.mask
-        if chosen is not None:
-            ids, lengths = ids[chosen], lengths[chosen]
-            mask = None if mask is None else mask[chosen]
         offsets = np.zeros(len(ids) + 1, np.int32)
         np.cumsum(lengths, out=offsets[1:])
         at = np.empty(ids.shape, np.int32)

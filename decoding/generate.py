@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,154 +13,174 @@ import torch
 from torch import Tensor
 
 from decoding import outputs
-from decoding.batching import (
-    Array,
-    Rows,
-    as_table,
-    check_ids,
-    common_device,
-    prompt_rows,
-    source_rows,
-    split,
-)
+from decoding.batching import Array, Rows, common_device, split
 from decoding.config import GenerationConfig
-from decoding.models.spec import ModelSpec
+from decoding.hooks import Hooks
+from decoding.inputs import by_width, check_per_row, of_rows, read_inputs
 from decoding.resolve import resolve
-from decoding.search import Strategy, choose
-from decoding.search.rules import fill_id, lengths, rules
-from decoding.search.sentences import sentence_rules
-from decoding.session import Results, Session, Work
+from decoding.search import Strategy, choose, processors, sampling
+from decoding.search.rules import check_tokens, fill_id, lengths, rules
+from decoding.search.sentences import drawn_seed, sentence_rules
+from decoding.session import Session, Work
+from decoding.stop_strings import StopTable, stop_table
+from decoding.streaming import Listener
+from decoding.watch import Watch
 
 
-def generate(
-    session: Session,
-    checkpoint: Mapping[str, Any],
-    input_ids: Any,
-    generation_config: Any,
-    attention_mask: Any,
-    decoder_input_ids: Any,
-    options: Mapping[str, Any],
-) -> Tensor | outputs.GenerateOutput:
-    """See Model.generate. checkpoint: the model's generation_config.json."""
-    config = resolve(options, generation_config, checkpoint)
-    device = common_device(
-        session.device,
-        input_ids=input_ids,
-        attention_mask=attention_mask,
-        decoder_input_ids=decoder_input_ids,
-    )
-    source, prompt = read_inputs(session.spec, config, input_ids, attention_mask, decoder_input_ids)
-    strategy = choose(config)
-    vocab = session.spec.decoder.vocab
-    length = lengths(config, prompt.width, prompt.longest, session.spec.decoder.positions)
-    rule = rules(config, length, vocab)
-    own = sentence_rules(config, length, prompt.width, len(prompt), strategy.rows)
-    order_by = prompt.lengths if source is None else source.lengths
-    scored = config.return_dict_in_generate and config.output_scores
-    most = None if session.limits is None else session.limits.batch
-    groups = split(order_by, strategy.rows, most, session.device.type)
-    parts: list[tuple[Array, Results]] = []
-    for chosen in groups:
-        some = None if len(groups) == 1 else chosen
-        work = Work(
-            source=None if source is None else source.pack(some),
-            prompt=prompt.pack(some),
+@dataclass(frozen=True)
+class Given:
+    """The arguments of generate() beside its options: see Model.generate."""
+
+    input_ids: Any = None
+    attention_mask: Any = None
+    decoder_input_ids: Any = None
+    generation_config: Any = None
+    logits_processor: Any = None
+    prefix_allowed_tokens_fn: Any = None
+    stopping_criteria: Any = None
+    tokenizer: Any = None  # or a function that finds one
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of generate(), checked."""
+
+    session: Session
+    config: GenerationConfig
+    strategy: Strategy
+    source: Rows | None
+    prompt: Rows
+    hooks: Hooks
+    listener: Listener | None
+    stop: StopTable | None
+    device: torch.device  # of the results
+    started: float = field(default_factory=time.monotonic)
+
+    def run(self) -> Tensor | outputs.GenerateOutput:
+        """Generates."""
+        parts = []
+        for chosen, prompt, work in self.works:
+            if work.max_time is not None:
+                passed = time.monotonic() - self.started
+                work = replace(work, max_time=max(0.0, work.max_time - passed))
+            parts.append(outputs.Part(chosen, prompt, self.session.run(work)))
+        found = outputs.results(self.config, self.strategy, parts, self.source is not None)
+        return found if self.device.type == "cpu" else outputs.moved(found, self.device)
+
+    @cached_property
+    def works(self) -> list[tuple[Array, Array, Work]]:
+        """The call's sub-batches: int64 [n], sentences of the call; [n, P], their prompts."""
+        return list(self._works())
+
+    def _works(self) -> Iterator[tuple[Array, Array, Work]]:
+        most = None if self.session.limits is None else self.session.limits.batch
+        groups = list(by_width(self.prompt, self.source is not None))
+        watched = self.hooks or self.listener is not None
+        if watched and (len(groups) > 1 or len(self.prompt) > (most or len(self.prompt))):
+            raise ValueError(
+                "functions and streamers look at all rows side by side: pass decoder_input_ids of "
+                "one length, and no more rows than the limits' batch"
+            )
+        for group, prompt in groups:
+            order_by = prompt.lengths if self.source is None else self.source.lengths[group]
+            parts = split(order_by, self.strategy.rows, most, self.session.device.type)
+            for part in [np.arange(len(group))] if watched else parts:
+                some = prompt if len(part) == len(group) and len(parts) == 1 else prompt.only(part)
+                yield group[part], some.ids, self._work(group[part], some)
+
+    def _work(self, chosen: Array, prompt: Rows) -> Work:
+        """One sub-batch. chosen: int64 [n], its sentences' places in the call."""
+        whole = len(chosen) == len(self.prompt)
+        source = self.source if self.source is None or whole else self.source.only(chosen)
+        decoder, rows = self.session.spec.decoder, self.strategy.rows
+        config = of_rows(self.config, chosen)
+        length = lengths(config, prompt.width, prompt.lengths, decoder.positions)
+        results = config.return_dict_in_generate
+        keep_scores, keep_logits = (
+            results and config.output_scores,
+            results and config.output_logits,
+        )
+        warpers = sampling.warpers(config, shown=keep_scores)
+        controls = None
+        if warpers or self.hooks or keep_scores or processors.wanted(config):
+            controls = processors.controls(config, length.min_new, decoder.vocab, prompt, source)
+        fill = outputs.fill_value(config, self.strategy.beams)
+        return Work(
+            source=None if source is None else source.pack(),
+            prompt=prompt.pack(),
             items=torch.from_numpy(chosen.astype(np.int32)),
-            sentences=torch.from_numpy(own[chosen].view(np.uint8)),
-            beams=strategy.rows,
+            sentences=torch.from_numpy(
+                sentence_rules(config, length, prompt.width, chosen, rows).view(np.uint8)
+            ),
+            beams=rows,
             max_new=length.max_new,
             eos=len(config.eos_token_id),
-            rules=rule,
-            search=strategy.search,
-            fill=outputs.fill_value(config, strategy.beams),
-            scores=strategy.scores if scored else None,
+            rules=rules(config, length, decoder.vocab),
+            search=self.strategy.search,
+            fill=fill,
+            places=self.strategy.places,
+            controls=controls,
+            warpers=warpers,
+            stop_table=None if self.stop is None else self.stop.table,
+            stop_first=None if self.stop is None else self.stop.behind(prompt.ids),
+            max_time=config.max_time,
+            keep_scores=keep_scores,
+            keep_logits=keep_logits,
+            watch=self._watch(prompt, length.max_new),
         )
-        parts.append((chosen, session.run(work)))
-    found = results(config, strategy, parts, prompt, source is not None)
-    return found if device.type == "cpu" else outputs.moved(found, device)
 
-
-def read_inputs(
-    spec: ModelSpec,
-    config: GenerationConfig,
-    input_ids: Any,
-    attention_mask: Any,
-    decoder_input_ids: Any,
-) -> tuple[Rows | None, Rows]:
-    """The encoder's rows, where there is one, and the decoder's."""
-    if input_ids is None:
-        if config.bos_token_id is None:
-            raise ValueError("input_ids is missing, and there is no bos_token_id to begin with")
-        input_ids = [[config.bos_token_id]]
-    if spec.encoder is None:
-        if decoder_input_ids is not None:
-            raise ValueError("decoder_input_ids is for encoder-decoders: pass them as input_ids")
-        pad, eos = fill_id(config), config.eos_token_id
-        return None, prompt_rows(input_ids, attention_mask, spec.decoder.vocab, pad=pad, eos=eos)
-    source = source_rows(input_ids, attention_mask, spec.encoder.vocab)
-    positions = spec.encoder.positions
-    if source.reach > positions:
-        raise ValueError(
-            f"input_ids has a row that reaches to position {source.reach}, the model has "
-            f"{positions}: split or shorten it"
+    def _watch(self, prompt: Rows, most: int) -> Watch | None:
+        if not self.hooks and self.listener is None:
+            return None
+        pad = fill_id(self.config)
+        return Watch(
+            self.hooks,
+            self.listener,
+            prompt=torch.from_numpy(prompt.ids),
+            rows=self.strategy.rows,
+            most=most,
+            fill=0 if pad is None else pad,
+            competing=self.strategy.beams,
+            plain=self.config.num_beam_groups == 1 and not self.config.force_words_ids,
         )
-    return source, decoder_rows(config, decoder_input_ids, len(source), spec.decoder.vocab)
 
 
-def decoder_rows(config: GenerationConfig, ids: Any, batch: int, vocab: int) -> Rows:
-    """An encoder-decoder's prompt: the start token, before the caller's ids if none has it."""
-    starts = config.decoder_start_token_id
-    if not starts:
-        if config.bos_token_id is None:
-            raise ValueError("an encoder-decoder needs decoder_start_token_id or bos_token_id")
-        starts = [config.bos_token_id]
-    if len(starts) not in (1, batch):
-        raise ValueError(
-            f"decoder_start_token_id must be one id or one for each of {batch} rows, "
-            f"got {len(starts)}"
-        )
-    check_ids("decoder_start_token_id", starts, vocab)
-    table = np.empty((batch, 1), np.int64)
-    table[:, 0] = starts
-    if ids is None:
-        return Rows(table, None)
-    given, mask = as_table("decoder_input_ids", ids, fill=0, pad_left=True)
-    if len(given) != batch or mask is not None:
-        raise ValueError(
-            f"decoder_input_ids must have {batch} rows, as input_ids, all of one length; "
-            f"got {len(given)}"
-        )
-    check_ids("decoder_input_ids", given, vocab)
-    started = (given[:, :1] == table).any()
-    return Rows(given if started else np.concatenate([table, given], 1), None)
+def prepare(
+    session: Session,
+    checkpoint: Mapping[str, Any],
+    given: Given,
+    options: Mapping[str, Any],
+    listener: Listener | None = None,
+) -> Call:
+    """Checks a call. checkpoint: the model's generation_config.json. listener: is told the tokens
+    as they come.
 
-
-def results(
-    config: GenerationConfig,
-    strategy: Strategy,
-    parts: outputs.Parts,
-    prompt: Rows,
-    encoder: bool,
-) -> Tensor | outputs.GenerateOutput:
-    longest = outputs.longest(parts, strategy.returned)
-    sequences = outputs.sequences(parts, strategy.returned, longest, prompt.ids)
-    if not config.return_dict_in_generate:
-        return sequences
-    steps = outputs.step_scores(parts, strategy.rows) if config.output_scores else None
-    if not strategy.beams:
-        plain = (
-            outputs.GenerateEncoderDecoderOutput if encoder else outputs.GenerateDecoderOnlyOutput
-        )
-        return plain(sequences, scores=steps)
-    beam = (
-        outputs.GenerateBeamEncoderDecoderOutput
-        if encoder
-        else outputs.GenerateBeamDecoderOnlyOutput
+    Raises what Model.generate() raises before anything runs.
+    """
+    config = resolve(options, given.generation_config, checkpoint)
+    device = common_device(
+        session.device,
+        input_ids=given.input_ids,
+        attention_mask=given.attention_mask,
+        decoder_input_ids=given.decoder_input_ids,
     )
-    scored = config.output_scores or config.output_sequences_scores
-    return beam(
-        sequences,
-        sequences_scores=outputs.sequences_scores(parts, strategy.returned) if scored else None,
-        scores=steps,
-        beam_indices=outputs.beam_indices(parts, strategy.returned, strategy.rows, longest),
+    source, prompt = read_inputs(
+        session.spec, config, given.input_ids, given.attention_mask, given.decoder_input_ids
     )
+    check_per_row(config, len(prompt))
+    check_tokens(config, session.spec.decoder.vocab)
+    if listener is not None:
+        listener.check(config, len(prompt))
+    if config.do_sample and config.seed is None:
+        config = replace(config, seed=drawn_seed())
+    hooks = Hooks(
+        config, given.logits_processor, given.prefix_allowed_tokens_fn, given.stopping_criteria
+    )
+    config = hooks.without_replaced(config)
+    stop = None
+    if config.stop_strings:
+        vocab = session.spec.decoder.vocab
+        stop = stop_table(given.tokenizer, config.stop_strings, vocab, session.device)
+    call = Call(session, config, choose(config), source, prompt, hooks, listener, stop, device)
+    assert call.works  # all of them are made, and so checked, before the first runs
+    return call

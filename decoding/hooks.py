@@ -156,7 +156,7 @@ class PrefixConstraint:
             allowed = list(self._allowed(row // self._beams, ids[row]))
             if not allowed:
                 raise ValueError(
-                    f"prefix_allowed_tokens_fn returned nothing for row {row}, {ids[row].tolist()}: "
+                    f"prefix_allowed_tokens_fn allows nothing in row {row}, {ids[row].tolist()}: "
                     "one id at least must be allowed"
                 )
             check_ids("prefix_allowed_tokens_fn", allowed, scores.shape[1])

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from decoding import _C
-from decoding.generate import generate
+from decoding import _C, outputs
+from decoding.generate import Given, prepare
 from decoding.limits import Limits
 from decoding.memory import MemoryPlan, available_memory, available_text
 from decoding.models import Loaded, ModelSpec
 from decoding.models.memory import CPU
 from decoding.models.weights import pack
+from decoding.score import Scores, score
 from decoding.session import Session
+from decoding.streaming import QueuedNews, StreamerNews, stream
 
 if TYPE_CHECKING:
     from decoding.tokenizers import Tokenizer
@@ -86,10 +88,15 @@ class Model:
         self,
         input_ids: Any = None,
         generation_config: Any = None,
+        logits_processor: Sequence[Callable[[Tensor, Tensor], Tensor]] | None = None,
+        stopping_criteria: Sequence[Callable[[Tensor, Any], Any]] | None = None,
+        prefix_allowed_tokens_fn: Callable[[int, Tensor], Sequence[int]] | None = None,
         *,
+        streamer: Any = None,
         inputs: Any = None,
         attention_mask: Any = None,
         decoder_input_ids: Any = None,
+        tokenizer: Any = None,
         **options: Any,
     ) -> Any:
         """Generates, with the names, defaults and results of Hugging Face's generate().
@@ -99,29 +106,97 @@ class Model:
             `inputs` is another name for it.
         attention_mask: [B, W], 1 where a token counts. Missing: every token counts; in a
             decoder-only model not pad, unless it is an EOS.
-        decoder_input_ids: an encoder-decoder's prompt, [B, P].
+        decoder_input_ids: an encoder-decoder's prompts, [B, P], or a list of lists of any lengths.
         generation_config: a GenerationConfig, ours or transformers', or a dict.
+        logits_processor, stopping_criteria, prefix_allowed_tokens_fn: functions, transformers' own
+            objects among them, that are called in every step; they see ids int64 [R, n] of all
+            rows, and float32 scores [R, V] where the engine has them. See decoding.hooks.
+        streamer: an object of transformers', told the tokens as they come.
+        tokenizer: whose texts stop_strings are looked for in; None: the model's own.
         options: the fields of decoding.GenerationConfig. They win over generation_config, which
             wins over the checkpoint's generation_config.json; None switches an option off.
 
         Returns int64 [B * num_return_sequences, P + longest generated], or with
         return_dict_in_generate an output object of decoding.outputs. Raises TypeError, ValueError
         or NotImplementedError before anything runs, decoding.Error when the memory does not
-        suffice or the model's numbers are not finite.
+        suffice or the model's numbers are not finite, and whatever a given function raises.
         """
-        if inputs is not None:
-            if input_ids is not None:
-                raise ValueError("input_ids and inputs are two names of one thing: pass one")
-            input_ids = inputs
-        return generate(
-            self._session,
-            self.generation_config,
-            input_ids,
-            generation_config,
+        given = Given(
+            given_ids(input_ids, inputs),
             attention_mask,
             decoder_input_ids,
-            options,
+            generation_config,
+            logits_processor,
+            prefix_allowed_tokens_fn,
+            stopping_criteria,
+            self._own_tokenizer if tokenizer is None else tokenizer,
         )
+        listener = None if streamer is None else StreamerNews(streamer)
+        return prepare(self._session, self.generation_config, given, options, listener).run()
+
+    def stream(
+        self,
+        input_ids: Any = None,
+        generation_config: Any = None,
+        *,
+        inputs: Any = None,
+        attention_mask: Any = None,
+        decoder_input_ids: Any = None,
+        tokenizer: Any = None,
+        **options: Any,
+    ) -> Iterator[list[list[int]]]:
+        """Generates, and yields the tokens as they come: for each row a list of new ones.
+
+            for [new] in model.stream(ids):
+                print(tokenizer.decode(new), end="", flush=True)
+
+        In beam search the rows are the best of each sentence, and their tokens come as soon as all
+        beams agree on them. Arguments and errors are those of generate(). It runs ahead in a thread
+        of its own; who leaves the loop early ends it.
+        """
+        given = Given(
+            given_ids(input_ids, inputs),
+            attention_mask,
+            decoder_input_ids,
+            generation_config,
+            tokenizer=self._own_tokenizer if tokenizer is None else tokenizer,
+        )
+        news = QueuedNews()
+        call = prepare(self._session, self.generation_config, given, options, news)
+        return stream(call.run, news, self.device)
+
+    def compute_transition_scores(
+        self,
+        sequences: Tensor,
+        scores: Sequence[Tensor],
+        beam_indices: Tensor | None = None,
+        normalize_logits: bool = False,
+    ) -> Tensor:
+        """The score with which each token was chosen, as Hugging Face's method of this name.
+
+        sequences, scores, beam_indices: of an output of generate(). normalize_logits: take
+        log_softmax of the scores first. Returns float32 [rows, longest generated]; 0 behind the
+        end of a row of beam search.
+        """
+        return outputs.compute_transition_scores(sequences, scores, beam_indices, normalize_logits)
+
+    def _own_tokenizer(self) -> Tokenizer | None:
+        return None if self.directory is None else self.tokenizer
+
+    def score(self, input_ids: Any, labels: Any = None, attention_mask: Any = None) -> Scores:
+        """How probable the model finds given tokens.
+
+        Encoder-decoder: `labels` [B, T] given the source `input_ids` [B, W]; the decoder reads them
+        behind its start token. Decoder-only: `labels`, by default `input_ids` themselves, both
+        [B, T]; each given the tokens before it, so that a row's first has no probability. -100 as
+        in Hugging Face: such a label does not count (the decoder of an encoder-decoder reads a pad
+        in its place). attention_mask: [B, W], 1 where a token counts; missing: everywhere. All are
+        integers, as a tensor or array, or a list of lists of any lengths.
+
+        Raises ValueError for ids that the model does not have and for rows beyond its positions or
+        the explicit limits, decoding.Error as generate() does.
+        """
+        return score(self._session, self.generation_config, input_ids, labels, attention_mask)
 
     def translate(self, texts: Sequence[str], **options: Any) -> Any:
         """A list with one translation for each text, or with n_best a list of Hypothesis(text,
@@ -137,6 +212,14 @@ class Model:
         sentence of 64 tokens takes. Weights are not part of it.
         """
         return self._session.memory_plan(limits)
+
+
+def given_ids(input_ids: Any, inputs: Any) -> Any:
+    if inputs is None:
+        return input_ids
+    if input_ids is not None:
+        raise ValueError("input_ids and inputs are two names of one thing: pass one")
+    return inputs
 
 
 def weights_on(loaded: Loaded, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:

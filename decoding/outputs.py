@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,26 @@ from torch import Tensor
 
 from decoding.batching import Array
 from decoding.config import GenerationConfig
+from decoding.search import Strategy
 from decoding.search.rules import fill_id
 from decoding.session import Results
 
+Steps = tuple[Tensor, ...]
+
 
 class Output:
-    """A field that is set can also be read by its name, out["sequences"], as in Hugging Face."""
+    """A field that is set can also be read by its name, out["sequences"], as in Hugging Face.
+
+    lengths: int64 [B * num_return_sequences], tokens generated, EOS included.
+    logits: with output_logits, one float32 [rows, V] for each step: the model's own.
+    token_logprobs: with output_scores, else with output_logits, float32 [B * num_return_sequences,
+        longest generated]: of each token the log-probability under log_softmax of its `scores`,
+        else `logits` (in beam search `scores` are log-probabilities as they are); 0 behind a row's
+        end.
+    cross_attentions: with output_attentions, of an encoder-decoder: for each step a tuple of one
+        float32 [rows, 1, 1, S], the last layer's mean over its heads, 0 for masked tokens.
+    Steps go on until the last sentence has ended; they are undefined for rows that ended before.
+    """
 
     def __getitem__(self, name: str) -> Any:
         value = vars(self).get(name)
@@ -31,17 +45,22 @@ class GenerateDecoderOnlyOutput(Output):
     """Greedy search and sampling with a decoder-only model.
 
     sequences: int64 [B * num_return_sequences, P + longest generated], the prompts included.
-    scores: with output_scores, one float32 [rows, V] for each step: processed logits, after
-        temperature, top_k and top_p when sampling. Undefined for rows that have ended.
+    scores: with output_scores, one float32 [rows, V] for each step: processed logits, after the
+        warpers when sampling.
     """
 
     sequences: Tensor
-    scores: tuple[Tensor, ...] | None = None
+    lengths: Tensor
+    scores: Steps | None = None
+    logits: Steps | None = None
+    token_logprobs: Tensor | None = None
 
 
 @dataclass
 class GenerateEncoderDecoderOutput(GenerateDecoderOnlyOutput):
     """The same with an encoder-decoder; sequences begin with the decoder's prompt."""
+
+    cross_attentions: tuple[Steps, ...] | None = None
 
 
 @dataclass
@@ -52,80 +71,182 @@ class GenerateBeamDecoderOnlyOutput(Output):
     sequences_scores: with output_scores or output_sequences_scores, float32
         [B * num_return_sequences]: S / G^length_penalty.
     scores: with output_scores, one float32 [B * num_beams, V] for each step: processed
-        log-probabilities of the beams' next tokens. Undefined for sentences that have ended.
+        log-probabilities of the beams' next tokens.
     beam_indices: int32 [B * num_return_sequences, longest generated], the row of `scores` that each
         token extended; -1 behind a row's end.
     """
 
     sequences: Tensor
+    lengths: Tensor
     sequences_scores: Tensor | None = None
-    scores: tuple[Tensor, ...] | None = None
+    scores: Steps | None = None
+    logits: Steps | None = None
     beam_indices: Tensor | None = None
+    token_logprobs: Tensor | None = None
 
 
 @dataclass
 class GenerateBeamEncoderDecoderOutput(GenerateBeamDecoderOnlyOutput):
     """The same with an encoder-decoder; sequences begin with the decoder's prompt."""
 
+    cross_attentions: tuple[Steps, ...] | None = None
+
 
 GenerateOutput = GenerateDecoderOnlyOutput | GenerateBeamDecoderOnlyOutput
 
 
-Parts = Sequence[tuple[Array, Results]]  # int64 [n], sentences, and what was found for them
+@dataclass(frozen=True)
+class Part:
+    """A sub-batch: int64 [n], its sentences' places in the call; [n, P], their prompts as the
+    caller gave them; and what was found for them."""
+
+    chosen: Array
+    prompt: Array
+    found: Results
 
 
-def longest(parts: Parts, returned: int) -> int:
-    """Tokens of the longest result. returned: results of each sentence that the caller wants."""
-    return max(int(found.lengths.numpy()[:, :returned].max()) for _, found in parts)
+def results(
+    config: GenerationConfig, strategy: Strategy, parts: Sequence[Part], encoder: bool
+) -> Tensor | GenerateOutput:
+    """What generate() returns, on the CPU."""
+    returned, rows = strategy.returned, strategy.rows
+    tokens = sequences(parts, returned)
+    if not config.return_dict_in_generate:
+        return tokens
+    common: dict[str, Any] = {"lengths": lengths(parts, returned)}
+    if config.output_scores:
+        common["scores"] = steps(parts, rows, lambda found: found.steps)
+    if config.output_logits:
+        common["logits"] = steps(parts, rows, lambda found: found.logits)
+    longest = int(common["lengths"].max())
+    known = common.get("scores", common.get("logits"))
+    if known is not None:
+        moves = beam_indices(parts, returned, rows, longest)
+        chosen = generated(parts, returned, longest)
+        common["token_logprobs"] = transition_scores(
+            chosen, known, moves, normalize=not (strategy.beams and config.output_scores)
+        )
+    if not strategy.beams:
+        plain = GenerateEncoderDecoderOutput if encoder else GenerateDecoderOnlyOutput
+        return plain(tokens, **common)
+    beam = GenerateBeamEncoderDecoderOutput if encoder else GenerateBeamDecoderOnlyOutput
+    scored = config.output_scores or config.output_sequences_scores
+    return beam(
+        tokens,
+        sequences_scores=sequences_scores(parts, returned) if scored else None,
+        beam_indices=beam_indices(parts, returned, rows, longest),
+        **common,
+    )
 
 
-def sequences(parts: Parts, returned: int, longest: int, prompt: Array) -> Tensor:
-    """int64 [B * returned, P + longest]: each sentence's prompt [P] as given, then its tokens."""
-    batch, width = prompt.shape
-    rows = np.empty((batch, returned, width + longest), np.int64)
-    rows[:, :, :width] = prompt[:, None]
-    for chosen, found in parts:
-        place = slice(None) if len(parts) == 1 else chosen
-        rows[place, :, width:] = widened(found.tokens[:, :returned], longest, found.fill)
-    return torch.from_numpy(rows.reshape(batch * returned, width + longest))
+def sequences(parts: Sequence[Part], returned: int) -> Tensor:
+    """int64 [B * returned, longest]: each sentence's prompt as given, then its tokens. returned:
+    results of each sentence that the caller wants."""
+    batch = sum(len(part.chosen) for part in parts)
+    ends = [
+        part.prompt.shape[1] + int(part.found.lengths.numpy()[:, :returned].max()) for part in parts
+    ]
+    rows = np.empty((batch, returned, max(ends)), np.int64)
+    for part in parts:
+        place = slice(None) if len(parts) == 1 else part.chosen
+        width = part.prompt.shape[1]
+        rows[place, :, :width] = part.prompt[:, None]
+        tokens = part.found.tokens[:, :returned]
+        rows[place, :, width:] = widened(tokens, max(ends) - width, part.found.fill)
+    return torch.from_numpy(rows.reshape(batch * returned, -1))
 
 
-def sequences_scores(parts: Parts, returned: int) -> Tensor:
-    """float32 [B * returned]."""
-    scores = np.concatenate([found.scores.numpy()[:, :returned] for _, found in parts])
-    return torch.from_numpy(scores[order(parts)].reshape(-1))
+def generated(parts: Sequence[Part], returned: int, longest: int) -> Tensor:
+    """int64 [B * returned, longest]: the tokens alone."""
+    return joined(parts, lambda found: widened(found.tokens[:, :returned], longest, 0)).long()
 
 
-def beam_indices(parts: Parts, returned: int, rows: int, longest: int) -> Tensor:
+def lengths(parts: Sequence[Part], returned: int) -> Tensor:
+    """int64 [B * returned]"""
+    return joined(parts, lambda found: found.lengths.numpy()[:, :returned]).long()
+
+
+def sequences_scores(parts: Sequence[Part], returned: int) -> Tensor:
+    """float32 [B * returned]"""
+    return joined(parts, lambda found: found.scores.numpy()[:, :returned])
+
+
+def beam_indices(parts: Sequence[Part], returned: int, rows: int, longest: int) -> Tensor:
     """int32 [B * returned, longest], the row b * rows + k that each token extended; -1 behind."""
     moved = []
-    for chosen, found in parts:
-        first = np.arange(len(chosen)) * rows  # of each sentence in the part, then in the call
-        slots = widened(found.slots[:, :returned], longest, -1)
-        there = slots + (chosen * rows - first)[:, None, None]
+    for part in parts:
+        first = np.arange(len(part.chosen)) * rows  # of each sentence in the part, then in the call
+        slots = widened(part.found.slots[:, :returned], longest, -1)
+        there = slots + (part.chosen * rows - first)[:, None, None]
         moved.append(np.where(slots >= 0, there, -1).astype(np.int32))
-    joined = np.concatenate(moved)[order(parts)]
-    return torch.from_numpy(joined.reshape(len(joined) * returned, longest))
+    return in_order(parts, moved)
 
 
-def order(parts: Parts) -> Array:
-    """Where each of the call's sentences is, in parts one behind the other."""
-    return np.concatenate([chosen for chosen, _ in parts]).argsort()
+def joined(parts: Sequence[Part], take: Callable[[Results], Array]) -> Tensor:
+    """take: [n, returned, ...] of a part. Returns [B * returned, ...]."""
+    return in_order(parts, [take(part.found) for part in parts])
 
 
-def step_scores(parts: Parts, rows: int) -> tuple[Tensor, ...]:
-    """One float32 [B * rows, V] for each step until the last sentence ended; 0 behind an end."""
-    sentences = sum(len(chosen) for chosen, _ in parts)
-    first = parts[0][1].steps[0]
-    steps = []
-    for step in range(max(len(found.steps) for _, found in parts)):
-        scores = torch.zeros(sentences * rows, first.shape[1])
-        for chosen, found in parts:
-            if step < len(found.steps):
-                places = (chosen[:, None] * rows + np.arange(rows)).reshape(-1)
-                scores[torch.from_numpy(places)] = found.steps[step]
-        steps.append(scores)
-    return tuple(steps)
+def in_order(parts: Sequence[Part], values: Sequence[Array]) -> Tensor:
+    """[n, returned, ...] of each part, put back into the order of the call's sentences."""
+    every = np.concatenate(values)
+    if len(parts) > 1:
+        every = every[np.concatenate([part.chosen for part in parts]).argsort()]
+    return torch.from_numpy(every.reshape(every.shape[0] * every.shape[1], *every.shape[2:]))
+
+
+def steps(
+    parts: Sequence[Part], rows: int, kept: Callable[[Results], Sequence[Tensor]]
+) -> tuple[Tensor, ...]:
+    """One float32 [B * rows, ...] for each step until the last sentence ended; 0 behind an end."""
+    if len(parts) == 1:
+        return tuple(kept(parts[0].found))
+    sentences = sum(len(part.chosen) for part in parts)
+    shape = kept(parts[0].found)[0].shape[1:]
+    every = []
+    for step in range(max(len(kept(part.found)) for part in parts)):
+        values = torch.zeros(sentences * rows, *shape)
+        for part in parts:
+            if step < len(kept(part.found)):
+                places = (part.chosen[:, None] * rows + np.arange(rows)).reshape(-1)
+                values[torch.from_numpy(places)] = kept(part.found)[step]
+        every.append(values)
+    return tuple(every)
+
+
+def transition_scores(
+    tokens: Tensor, steps: Sequence[Tensor], moves: Tensor, *, normalize: bool
+) -> Tensor:
+    """float32 [rows, G]: of each token its value in the row of its step that it extended.
+
+    tokens: int64 [rows, G]. steps: G or more, [R, V]. moves: [rows, G], rows of the steps; -1:
+    behind a row's end, where the result is 0. normalize: of log_softmax(steps).
+    """
+    found = torch.zeros(moves.shape)
+    for at in range(moves.shape[1]):
+        there = moves[:, at] >= 0
+        values = steps[at].float()[moves[there, at].long()]
+        values = values.log_softmax(-1) if normalize else values
+        found[there, at] = values.gather(1, tokens[there, at, None])[:, 0]
+    return found
+
+
+def compute_transition_scores(
+    sequences: Tensor,
+    scores: Sequence[Tensor],
+    beam_indices: Tensor | None = None,
+    normalize_logits: bool = False,
+) -> Tensor:
+    """See Model.compute_transition_scores."""
+    if beam_indices is None:
+        moves = torch.arange(len(scores[0]))[:, None].expand(-1, len(scores))
+    else:
+        longest = int((beam_indices >= 0).sum(1).max())
+        moves = beam_indices[:, :longest].cpu()
+    tokens = sequences[:, sequences.shape[1] - moves.shape[1] :].cpu()
+    values = [step.cpu() for step in scores]
+    found = transition_scores(tokens, values, moves, normalize=normalize_logits)
+    return found.to(sequences.device)
 
 
 def widened(x: Tensor, width: int, fill: int) -> Array:
@@ -153,9 +274,10 @@ def moved(output: Tensor | GenerateOutput, device: torch.device) -> Tensor | Gen
     """The same on `device`."""
     if isinstance(output, Tensor):
         return output.to(device)
-    for name, value in vars(output).items():
-        if isinstance(value, Tensor):
-            setattr(output, name, value.to(device))
-        elif value is not None:
-            setattr(output, name, tuple(step.to(device) for step in value))
-    return output
+
+    def there(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(there(item) for item in value)
+        return value if value is None else value.to(device)
+
+    return replace(output, **{name: there(value) for name, value in vars(output).items()})

@@ -6,6 +6,7 @@ beams and all finished rows of a sentence agree upon: every result begins with t
 
 from __future__ import annotations
 
+import contextlib
 import os.path
 import queue
 import threading
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
-from decoding.watch import Step
+from decoding.config import GenerationConfig
+from decoding.watch import Step, Watch
 
 if TYPE_CHECKING:
     from decoding.session import Results
@@ -26,7 +28,10 @@ Rows = list[list[int]]  # the new tokens of each row that is returned; empty whe
 class Listener(Protocol):
     """What a call tells while it runs."""
 
-    def begin(self, prompt: Tensor, rows: int, competing: bool) -> None: ...
+    def check(self, config: GenerationConfig, batch: int) -> None:
+        """Raises ValueError for a call that it cannot listen to."""
+
+    def begin(self, watch: Watch) -> None: ...
     def accepted(self, step: Step, before: Tensor, after: Tensor) -> None:
         """before, after: int64 [R, g - 1] and [R, g], what the rows have generated."""
 
@@ -34,29 +39,29 @@ class Listener(Protocol):
 
 
 class News:
-    """A listener that passes on what is new and certain, a step at a time.
+    """A listener that passes on what is new and certain, a step at a time."""
 
-    plain: in beam search, whether finished rows compete by nothing but their scores in one list;
-    else all comes at the end.
-    """
+    def check(self, config: GenerationConfig, batch: int) -> None:
+        if config.num_beams > 1 and config.num_return_sequences > 1:
+            raise ValueError(
+                "the tokens of the best row alone can be streamed: pass num_return_sequences=1"
+            )
 
-    def __init__(self, plain: bool = True) -> None:
-        self._plain = plain
-
-    def begin(self, prompt: Tensor, rows: int, competing: bool) -> None:
-        self._rows, self._competing = rows, competing
-        self._told: Rows = [[] for _ in range(len(prompt) * (1 if competing else rows))]
+    def begin(self, watch: Watch) -> None:
+        self._watch = watch
+        rows = 1 if watch.competing else watch.rows
+        self._told: Rows = [[] for _ in range(len(watch.prompt) * rows)]
         self._finished: dict[tuple[int, ...], list[int]] = {}  # rows that beams have left behind
 
     def accepted(self, step: Step, before: Tensor, after: Tensor) -> None:
-        if not self._competing:
+        if not self._watch.competing:
             self.tell(self._chosen(step, after))
-        elif self._plain:
+        elif self._watch.plain:
             self.tell(self._agreed(step, before, after))
 
     def end(self, found: Results) -> None:
         """Tells what was not certain before the best row was known."""
-        if not self._competing:
+        if not self._watch.competing:
             return
         tokens, lengths = found.tokens[:, 0].tolist(), found.lengths[:, 0].tolist()
         best = [row[:n] for row, n in zip(tokens, lengths, strict=True)]
@@ -73,19 +78,21 @@ class News:
 
     def _chosen(self, step: Step, after: Tensor) -> Rows:
         new: Rows = [[] for _ in self._told]
+        rows = self._watch.rows
         tokens, ended = after[:, -1].tolist(), step.ended().tolist()
         for sentence in step.live.tolist():
-            for row in range(sentence * self._rows, (sentence + 1) * self._rows):
+            for row in range(sentence * rows, (sentence + 1) * rows):
                 if ended[row] in (0, step.number):
                     new[row] = [tokens[row]]
         return new
 
     def _agreed(self, step: Step, before: Tensor, after: Tensor) -> Rows:
         new: Rows = [[] for _ in self._told]
+        beams = self._watch.rows
         finished, counts = (x.tolist() for x in step.finished())
         left, alive = before.tolist(), after.tolist()
         for b in step.live.tolist():
-            rows = alive[b * self._rows : (b + 1) * self._rows]
+            rows = alive[b * beams : (b + 1) * beams]
             for _, _, length, slot, token in finished[b][: counts[b]]:
                 place = (b, length, slot, token)
                 if length == step.number:
@@ -99,20 +106,29 @@ class News:
 class StreamerNews(News):
     """Speaks to a streamer object of transformers: put(prompt), put(new tokens), ..., end()."""
 
-    def __init__(self, streamer: Any, fill: int, plain: bool = True) -> None:
-        super().__init__(plain)
-        self._streamer, self._fill = streamer, fill
+    def __init__(self, streamer: Any) -> None:
+        if not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
+            raise TypeError(f"streamer must have the methods put and end, got {streamer!r}")
+        self._streamer = streamer
 
-    def begin(self, prompt: Tensor, rows: int, competing: bool) -> None:
-        super().begin(prompt, rows, competing)
-        self._streamer.put(prompt)
+    def check(self, config: GenerationConfig, batch: int) -> None:
+        super().check(config, batch)
+        if config.num_beams > 1 and batch > 1:
+            raise ValueError(
+                f"a streamer gets the tokens of one sentence in beam search, not of {batch}: pass "
+                "them one by one, or use Model.stream()"
+            )
+
+    def begin(self, watch: Watch) -> None:
+        super().begin(watch)
+        self._streamer.put(watch.prompt)
 
     def tell(self, new: Rows) -> None:
-        if self._competing:  # of one sentence
-            if new[0]:
-                self._streamer.put(torch.tensor(new[0]))
-        else:
-            self._streamer.put(torch.tensor([row[0] if row else self._fill for row in new]))
+        if not self._watch.competing:
+            fill = self._watch.fill
+            self._streamer.put(torch.tensor([row[0] if row else fill for row in new]))
+        elif new[0]:
+            self._streamer.put(torch.tensor(new[0]))
 
     def end(self, found: Results) -> None:
         super().end(found)
@@ -126,8 +142,7 @@ class Abandoned(Exception):
 class QueuedNews(News):
     """Hands what is new to another thread."""
 
-    def __init__(self, plain: bool = True) -> None:
-        super().__init__(plain)
+    def __init__(self) -> None:
         self.queue: queue.SimpleQueue[Rows | BaseException | None] = queue.SimpleQueue()
         self.abandoned = False
 
@@ -138,16 +153,20 @@ class QueuedNews(News):
             self.queue.put(new)
 
 
-def stream(run: Callable[[], Any], news: QueuedNews) -> Iterator[Rows]:
+def stream(run: Callable[[], Any], news: QueuedNews, device: torch.device) -> Iterator[Rows]:
     """What `run`, in a thread of its own, tells to `news`; what it raises is raised here.
 
     The thread does not wait for the caller. Where the iterator is closed or collected, it stops
-    behind its present step.
+    behind its present step. device: whose current stream, here, is the thread's too.
     """
+    there = contextlib.nullcontext()
+    if device.type == "cuda":
+        there = torch.cuda.stream(torch.cuda.current_stream(device))
 
     def work() -> None:
         try:
-            run()
+            with there:
+                run()
             news.queue.put(None)
         except Abandoned:
             pass

@@ -76,7 +76,7 @@ class MarianTokenizer:
     ) -> None:
         self._source, self._target = source, target
         self._ids = source_vocab
-        self._tokens = {number: token for token, number in target_vocab.items()}
+        self.tokens = {number: token for token, number in target_vocab.items()}
         self._unk = _token(settings, "unk_token", "<unk>")
         self._eos = _token(settings, "eos_token", "</s>")
         self._special = {self._unk, self._eos, _token(settings, "pad_token", "<pad>")}
@@ -111,7 +111,7 @@ class MarianTokenizer:
         """Text of ids of the target vocabulary; an id without an entry counts as unknown."""
         words, pieces = list[str](), list[str]()
         for number in ids:
-            token = self._tokens.get(int(number), self._unk)
+            token = self.tokens.get(int(number), self._unk)
             if token not in self._special:
                 pieces.append(token)
             elif not skip_special_tokens:  # it belongs to no word
@@ -128,15 +128,15 @@ class ByteLevelTokenizer:
     """GPT-2's byte-level byte-pair encoding, run by the `tokenizers` library."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        self._backend = backend
+        self.backend = backend
 
     def encode(self, text: str) -> list[int]:
         """Ids of the text; GPT-2 adds no special token unless its settings ask for BOS."""
-        return self._backend.encode(text).ids
+        return self.backend.encode(text).ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of the ids; bytes that form no character become U+FFFD."""
-        return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
 
 def _load_marian(directory: Path, settings: dict[str, Any]) -> Tokenizer:

@@ -93,10 +93,12 @@ class Watch:
         most: int,
         fill: int,
         competing: bool,
+        plain: bool,
     ) -> None:
         self.hooks, self.listener = hooks, listener
-        self.competing = competing
-        self._prompt, self._rows, self._most, self._fill = prompt, rows, most, fill
+        self.prompt, self.rows, self.fill = prompt, rows, fill
+        self.competing, self.plain = competing, plain
+        self._most = most
 
     @property
     def hooked(self) -> bool:
@@ -104,9 +106,9 @@ class Watch:
         return bool(self.hooks)
 
     def begin(self, device: torch.device) -> None:
-        self._histories = Histories(self._prompt, self._rows, self._most, self._fill, device)
+        self._histories = Histories(self.prompt, self.rows, self._most, self.fill, device)
         if self.listener is not None:
-            self.listener.begin(self._prompt, self._rows, self.competing)
+            self.listener.begin(self)
 
     def before_middle(self, step: Step) -> None:
         self.hooks.process(self.hooks.before_middle, self._histories, step)

@@ -76,9 +76,10 @@ class StandIn(decoding.Model):
                 scores.append(-k - len(rows[-1]) / 100)
         longest = max(map(len, rows))
         sequences = torch.tensor([[START, *row] + [START] * (longest - len(row)) for row in rows])
+        lengths = torch.tensor([len(row) for row in rows])
         if settings["num_beams"] == 1:
-            return GenerateEncoderDecoderOutput(sequences)
-        return GenerateBeamEncoderDecoderOutput(sequences, torch.tensor(scores))
+            return GenerateEncoderDecoderOutput(sequences, lengths)
+        return GenerateBeamEncoderDecoderOutput(sequences, lengths, torch.tensor(scores))
 
 
 def load(name: str, positions: int = 512, **_: Any) -> StandIn:

@@ -27,7 +27,7 @@ def test_packing_drops_masked_tokens_and_keeps_their_places() -> None:
     ids = torch.tensor([[4, 5, 6, 7], [1, 2, 3, 4], [8, 8, 5, 8]])
     mask = torch.tensor([[1, 1, 0, 0], [1, 0, 1, 1], [0, 0, 1, 0]])
     rows = source_rows(ids, mask, 10)
-    packed = rows.pack(np.array([1, 2, 0]))
+    packed = rows.only(np.array([1, 2, 0])).pack()
     assert packed.ids.tolist() == [1, 3, 4, 5, 4, 5]
     assert packed.at.tolist() == [0, 2, 3, 2, 0, 1]
     assert packed.offsets.tolist() == [0, 3, 4, 6]

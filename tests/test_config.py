@@ -16,6 +16,7 @@ from decoding.config import OPTIONS, GenerationConfig
 from decoding.resolve import resolve
 from decoding.search import choose
 from decoding.search.rules import lengths
+from decoding.search.sentences import drawn_seed
 from decoding.unsupported import ARGUMENTS, METADATA, UNSUPPORTED
 
 GROUPS = {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5}
@@ -264,6 +265,15 @@ def test_a_checkpoint_may_hold_what_is_no_option() -> None:
         ({"top_k": 50}, None),
         ({"temperature": 1}, None),
         ({"temperature": 0.5, "do_sample": True}, None),
+        ({"min_p": 0.1}, "do_sample"),
+        ({"typical_p": 0.5}, "do_sample"),
+        ({"diversity_rate": 0.5}, "num_beams"),
+        ({"diversity_penalty": 0.5}, "num_beam_groups"),
+        ({"patience": 2, "num_beams": 2}, "early_stopping=True"),
+        ({"patience": 2}, "num_beams"),
+        ({"penalty_alpha": 0.5, "num_beams": 2}, "greedy"),
+        ({"penalty_alpha": 0.5, "top_k": 4}, None),
+        ({"output_logits": True}, "return_dict_in_generate"),
         ({"length_penalty": 0.5, "num_beams": 2}, None),
     ],
 )
@@ -275,6 +285,14 @@ def test_warnings_for_what_the_caller_gave(options: dict[str, Any], warning: str
         assert len(caught) == (warning is not None)
         resolve({}, None, {k: v for k, v in options.items() if k != "max_new_tokens"})
         assert len(caught) == (warning is not None), "a checkpoint's values do not warn"
+
+
+def test_lengths_of_each_row() -> None:
+    config = resolve({"max_new_tokens": [3, 9, 40]}, None, {})
+    found = lengths(config, 5, np.array([5, 2, 1]), 40)
+    assert (found.each.tolist(), found.max_new) == ([3, 9, 40], 40)
+    with pytest.raises(ValueError, match="40 new tokens behind a prompt of 2.*=39 or less"):
+        lengths(config, 5, np.array([5, 1, 2]), 40)
 
 
 @pytest.mark.parametrize(
@@ -299,26 +317,46 @@ def test_lengths(options: dict[str, Any], width: int, expected: tuple[int, int] 
         config = resolve(options, None, {})
     if expected is None:
         with pytest.raises(ValueError, match="max_length|positions"):
-            lengths(config, width, width, 40)
+            lengths(config, width, np.array([width, 1]), 40)
     else:
-        found = lengths(config, width, width, 40)
+        found = lengths(config, width, np.array([width, 1]), 40)
         assert (found.max_new, found.min_new) == expected
 
 
 def test_a_minimum_above_the_maximum_warns() -> None:
     config = resolve({"max_new_tokens": 3, "min_new_tokens": 5}, None, {})
     with pytest.warns(UserWarning, match="minimum of 5"):
-        assert lengths(config, 1, 1, 40).min_new == 5
+        assert lengths(config, 1, np.array([1]), 40).min_new == 5
 
 
 def test_a_missing_seed_follows_torch() -> None:
-    config = resolve({"do_sample": True, "num_return_sequences": 3}, None, {})
-    strategy = choose(config)
-    assert (strategy.rows, strategy.returned, strategy.beams) == (3, 3, False)
-    from decoding.search.sampling import drawn_seed
-
     torch.manual_seed(5)
     first = [drawn_seed() for _ in range(3)]
     torch.manual_seed(5)
     assert [drawn_seed() for _ in range(3)] == first and len(set(first)) == 3
     assert all(0 <= seed < 2**64 for seed in first)
+
+
+@pytest.mark.parametrize(
+    "options, rows, returned, beams, places",
+    [
+        ({}, 1, 1, False, 0),
+        ({"do_sample": True, "num_return_sequences": 3}, 3, 3, False, 0),
+        ({"num_beams": 4, "num_return_sequences": 2}, 4, 2, True, 4),
+        ({"num_beams": 4, "patience": 1.6, "early_stopping": True}, 4, 1, True, 6),
+        ({"num_beams": 4, "patience": 2}, 4, 1, True, 4),
+        (GROUPS, 4, 1, True, 4),
+    ],
+)
+def test_strategies(
+    options: dict[str, Any], rows: int, returned: int, beams: bool, places: int
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = choose(resolve(options, None, {}))
+    assert (found.rows, found.returned, found.beams, found.places) == (
+        rows,
+        returned,
+        beams,
+        places,
+    )

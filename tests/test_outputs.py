@@ -11,6 +11,7 @@ import torch
 import transformers.generation.utils as theirs
 
 from decoding import outputs
+from decoding.outputs import Part
 from decoding.resolve import resolve
 from decoding.session import Results
 from tests.random_models import ours, reference
@@ -48,23 +49,29 @@ def found(tokens: list[list[list[int]]]) -> Results:
 
 
 def test_parts_are_put_back_in_order() -> None:
-    first = (np.array([2, 0]), found([[[5, 6], [5]], [[3], [3]]]))
-    second = (np.array([1]), found([[[4, 4, 4], [4, 7, 7, 7]]]))
+    first = Part(np.array([2, 0]), np.array([[1, 4], [1, 2]]), found([[[5, 6], [5]], [[3], [3]]]))
+    second = Part(np.array([1]), np.array([[1, 3]]), found([[[4, 4, 4], [4, 7, 7, 7]]]))
     parts = [first, second]
-    assert outputs.longest(parts, 1) == 3  # the second row, of 4, is not wanted
+    assert outputs.lengths(parts, 1).tolist() == [1, 3, 2]  # the second row, of 4, is not wanted
     assert outputs.sequences_scores(parts, 1).tolist() == [30, 40, 50]
-    prompt = np.array([[1, 2], [1, 3], [1, 4]])
-    sequences = outputs.sequences(parts, 1, 3, prompt)
+    sequences = outputs.sequences(parts, 1)
     assert sequences.tolist() == [[1, 2, 3, 9, 9], [1, 3, 4, 4, 4], [1, 4, 5, 6, 9]]
     assert sequences.dtype == torch.int64
     rows = outputs.beam_indices(parts, 1, 2, 3)
     assert rows.tolist() == [[0, -1, -1], [2, 2, 2], [4, 4, -1]] and rows.dtype == torch.int32
     assert outputs.beam_indices(parts, 2, 2, 4)[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
-    assert outputs.sequences(parts, 2, 4, prompt).shape == (6, 6)
-    assert outputs.sequences([(np.array([0]), second[1])], 2, 4, prompt[1:2]).tolist() == [
-        [1, 3, 4, 4, 4, 9],
-        [1, 3, 4, 7, 7, 7],
+    assert outputs.sequences(parts, 2).shape == (6, 6)
+    alone = Part(np.array([0]), second.prompt, second.found)
+    assert outputs.sequences([alone], 2).tolist() == [[1, 3, 4, 4, 4, 9], [1, 3, 4, 7, 7, 7]]
+
+
+def test_prompts_of_several_lengths() -> None:
+    parts = [
+        Part(np.array([1]), np.array([[1, 2, 3]]), found([[[5, 6], [5]]])),
+        Part(np.array([0]), np.array([[1]]), found([[[3], [3, 4, 4]]])),
     ]
+    assert outputs.sequences(parts, 1).tolist() == [[1, 3, 9, 9, 9], [1, 2, 3, 5, 6]]
+    assert outputs.lengths(parts, 2).tolist() == [1, 3, 2, 1]
 
 
 @pytest.mark.parametrize("name", ["marian", "gpt2"])
@@ -78,7 +85,7 @@ def test_types_and_fields_are_those_of_transformers(name: str, beams: int, devic
     kind = "EncoderDecoder" if name == "marian" else "DecoderOnly"
     assert type(output).__name__ == f"Generate{'Beam' * (beams > 1)}{kind}Output"
     known = {field.name for field in fields(getattr(theirs, type(output).__name__))}
-    assert {field.name for field in fields(output)} <= known
+    assert {field.name for field in fields(output)} - known == {"lengths", "token_logprobs"}
     assert torch.equal(output.sequences, plain) and output.scores is None
     if beams > 1:
         assert output.sequences_scores is None and output.beam_indices.shape == (1, 4)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from decoding.config import GenerationConfig
 from decoding.search import beam, greedy, sampling
 from decoding.search.strategy import Strategy
@@ -14,9 +12,5 @@ __all__ = ["Strategy", "choose"]
 def choose(config: GenerationConfig) -> Strategy:
     """The strategy that the options of a resolved configuration ask for."""
     if config.num_beams > 1:
-        chosen = beam.strategy(config)
-    else:
-        chosen = sampling.strategy(config) if config.do_sample else greedy.strategy()
-    if not config.renormalize_logits:
-        return chosen
-    return replace(chosen, scores=lambda *step: chosen.scores(*step).log_softmax(-1))
+        return beam.strategy(config)
+    return sampling.strategy(config) if config.do_sample else greedy.strategy()

@@ -10,13 +10,24 @@ STOPPING = {False: "no", True: "yes", "never": "never"}
 
 
 def strategy(config: GenerationConfig) -> Strategy:
-    search = _C.Beam(
-        length_penalty=config.length_penalty, early_stopping=STOPPING[config.early_stopping]
+    """With groups, diverse beam search: each group is a beam search of its own."""
+    waits = config.early_stopping is True  # who patience is for
+    places = round(config.num_beams * config.patience) if waits else config.num_beams
+    beam = _C.Beam(
+        length_penalty=config.length_penalty,
+        gnmt=config.length_normalization == "gnmt",
+        early_stopping=STOPPING[config.early_stopping],
+        capacity=places,
+        diversity_rate=config.diversity_rate,
+        draws=config.do_sample,
     )
+    groups, search = config.num_beam_groups, beam
+    if groups > 1:
+        search = _C.Diverse(beam, groups=groups, penalty=config.diversity_penalty)
     return Strategy(
         search,
         rows=config.num_beams,
         returned=config.num_return_sequences,
-        scores=lambda logits, lse: logits - lse[:, None],
         beams=True,
+        places=places,
     )

@@ -7,4 +7,4 @@ from decoding.search.strategy import Strategy
 
 
 def strategy() -> Strategy:
-    return Strategy(_C.Greedy(), rows=1, returned=1, scores=lambda logits, _: logits)
+    return Strategy(_C.Greedy(), rows=1, returned=1)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
 
 from decoding import _C
-from decoding.batching import check_ids
+from decoding.batching import Array, check_ids
 from decoding.config import GenerationConfig
 
 DEFAULT_NEW = 20  # tokens, where nobody set a length: Hugging Face's number
@@ -16,49 +20,60 @@ DEFAULT_NEW = 20  # tokens, where nobody set a length: Hugging Face's number
 class Lengths:
     """Tokens that a row may have and those before an EOS may come, prompt not counted."""
 
-    max_new: int
+    each: Array  # int64 [B], what the rows of each sentence may have
     min_new: int
 
+    @property
+    def max_new(self) -> int:
+        return int(self.each.max())
 
-def lengths(config: GenerationConfig, width: int, longest: int, positions: int) -> Lengths:
+
+def lengths(config: GenerationConfig, width: int, tokens: Array, positions: int) -> Lengths:
     """From max_length, max_new_tokens, min_length and min_new_tokens.
 
-    width: of the prompt, padding included. longest: tokens of the longest prompt, without padding.
+    width: of the prompts, padding included. tokens: int64 [B], of each prompt, without padding.
     positions: of the model's decoder. Raises ValueError when there is no room.
     """
+    each = np.empty(len(tokens), np.int64)
     if config.max_new_tokens is not None:
-        max_new = config.max_new_tokens
+        each[:] = config.max_new_tokens
     elif config.max_length is not None:
-        max_new = config.max_length - width
-        if max_new <= 0:
+        each[:] = config.max_length - width
+        if config.max_length <= width:
             raise ValueError(
                 f"max_length={config.max_length} counts the prompt, which is {width} tokens wide: "
                 f"raise it above {width}, or pass max_new_tokens"
             )
     else:
-        max_new = min(DEFAULT_NEW, positions - width)
-    room = positions - longest + 1  # the last token is never read, so it needs no position
-    if min(max_new, room) <= 0:
-        raise ValueError(
-            f"a prompt of {longest} tokens, {width} wide, leaves no room for new ones in the "
-            f"model's {positions} positions: shorten it"
-        )
-    if max_new > room:
-        raise ValueError(
-            f"{max_new} new tokens behind a prompt of {longest} need {longest + max_new - 1} "
-            f"positions, the model has {positions}: pass max_new_tokens={room} or less"
-        )
+        each[:] = min(DEFAULT_NEW, positions - width)
+    check_room(each, width, tokens, positions)
     if config.min_new_tokens is not None:
         min_new = config.min_new_tokens
     else:
         min_new = max(0, config.min_length - width)
-    if min_new > max_new:
+    if min_new > each.min():
         warnings.warn(
-            f"no row can reach the minimum of {min_new} new tokens: they end at {max_new}",
+            f"no row can reach the minimum of {min_new} new tokens: they end at {each.min()}",
             UserWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
-    return Lengths(max_new, min_new)
+    return Lengths(each, min_new)
+
+
+def check_room(each: Array, width: int, tokens: Array, positions: int) -> None:
+    room = positions - tokens + 1  # the last token is never read, so it needs no position
+    if (np.minimum(each, room) <= 0).any():
+        raise ValueError(
+            f"a prompt of {tokens.max()} tokens, {width} wide, leaves no room for new ones in the "
+            f"model's {positions} positions: shorten it"
+        )
+    if (each > room).any():
+        row = int((each - room).argmax())
+        raise ValueError(
+            f"{each[row]} new tokens behind a prompt of {tokens[row]} need "
+            f"{tokens[row] + each[row] - 1} positions, the model has {positions}: "
+            f"pass max_new_tokens={room[row]} or less"
+        )
 
 
 def rules(config: GenerationConfig, lengths: Lengths, vocab: int) -> _C.Rules:
@@ -67,11 +82,8 @@ def rules(config: GenerationConfig, lengths: Lengths, vocab: int) -> _C.Rules:
     Raises ValueError for forced and banned ids that the model has no token for. An EOS that it has
     no token for never comes.
     """
-    forced_first = [] if config.forced_bos_token_id is None else [config.forced_bos_token_id]
-    check_ids("forced_bos_token_id", forced_first, vocab)
-    check_ids("forced_eos_token_id", config.forced_eos_token_id, vocab)
-    banned = {id for (id,) in config.bad_words_ids}
-    check_ids("bad_words_ids", list(banned), vocab)
+    check_tokens(config, vocab)
+    banned = {word[0] for word in config.bad_words_ids if len(word) == 1}
     pad = fill_id(config)
     return _C.Rules(
         max_new=lengths.max_new,
@@ -82,6 +94,23 @@ def rules(config: GenerationConfig, lengths: Lengths, vocab: int) -> _C.Rules:
         forced_last=sorted(set(config.forced_eos_token_id)),
         renormalize=config.renormalize_logits,
     )
+
+
+def check_tokens(config: GenerationConfig, vocab: int) -> None:
+    """Raises ValueError for an id in an option that the model has no token for."""
+    forced_first = config.forced_bos_token_id
+    words = [word for alternatives in config.force_words_ids for word in alternatives]
+    named: dict[str, Iterable[int]] = {
+        "forced_bos_token_id": forced_first if isinstance(forced_first, tuple) else [forced_first],
+        "forced_eos_token_id": config.forced_eos_token_id,
+        "bad_words_ids": chain.from_iterable(config.bad_words_ids),
+        "sequence_bias": chain.from_iterable(word for word, _ in config.sequence_bias),
+        "suppress_tokens": config.suppress_tokens,
+        "begin_suppress_tokens": config.begin_suppress_tokens,
+        "force_words_ids": chain.from_iterable(words),
+    }
+    for name, ids in named.items():
+        check_ids(name, [id for id in ids if id is not None], vocab)
 
 
 def fill_id(config: GenerationConfig) -> int | None:

@@ -1,28 +1,38 @@
-"""Multinomial sampling from softmax(logits / temperature), cut to the top k and the top p."""
+"""Multinomial sampling from what the warpers leave, without beams or inside them."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
-
 from decoding import _C
 from decoding.config import GenerationConfig
-from decoding.reference import kept
 from decoding.search.strategy import Strategy
 
 
 def strategy(config: GenerationConfig) -> Strategy:
     """num_return_sequences copies of each sentence, each with random numbers of its own."""
-    warpers: dict[str, Any] = {
-        "temperature": config.temperature,
-        "top_k": config.top_k,
-        "top_p": config.top_p,
-    }
     copies = config.num_return_sequences
-    return Strategy(
-        _C.Sampling(),
-        rows=copies,
-        returned=copies,
-        scores=lambda logits, _: torch.stack([kept(row, **warpers) for row in logits]).float(),
+    return Strategy(_C.Sampling(), rows=copies, returned=copies)
+
+
+def warpers(config: GenerationConfig, *, shown: bool) -> _C.Warpers | None:
+    """For the engine; None where nothing is drawn, and where temperature, top_k and top_p say it
+    all: sampling then does what they say itself, unless what they leave is to be `shown`."""
+    if not config.do_sample:
+        return None
+    others = (
+        config.top_h is not None
+        or config.min_p > 0
+        or config.typical_p < 1
+        or config.epsilon_cutoff > 0
+        or config.eta_cutoff > 0
+    )
+    if not (others or shown or config.num_beams > 1):
+        return None
+    keep = max(2, len(config.eos_token_id) + 1) if config.num_beams > 1 else 1
+    return _C.Warpers(
+        top_h=config.top_h or 0.0,
+        min_p=config.min_p,
+        typical_p=config.typical_p,
+        epsilon=config.epsilon_cutoff,
+        eta=config.eta_cutoff,
+        keep=keep,
     )

@@ -25,18 +25,19 @@ SENTENCE = np.dtype(
 
 
 def sentence_rules(
-    config: GenerationConfig, lengths: Lengths, width: int, batch: int, rows: int
+    config: GenerationConfig, lengths: Lengths, width: int, items: Array, rows: int
 ) -> Array:
-    """SENTENCE [batch]. width: of the prompt; rows: of each sentence while it runs.
+    """SENTENCE [n]. width: of the prompt; items: int64 [n], the sentences' places in the call;
+    rows: of each sentence while it runs. Per-row options have n values.
 
     One seed serves all rows, each with a row word of its own; a sequence has one for each sentence,
     whose draws then do not depend on its place in the call.
     """
-    table = np.empty(batch, SENTENCE)
-    seeds: Any = drawn_seed() if config.seed is None and config.do_sample else config.seed or 0
+    table = np.empty(len(items), SENTENCE)
+    seeds: Any = config.seed or 0
     table["seed"] = np.asarray(seeds, np.uint64)
-    table["random_first"] = 0 if np.ndim(seeds) else np.arange(batch) * rows
-    table["max_new"] = lengths.max_new
+    table["random_first"] = 0 if np.ndim(seeds) else items * rows
+    table["max_new"] = lengths.each
     forced: Any = -1 if config.forced_bos_token_id is None else config.forced_bos_token_id
     table["forced_first"] = forced if width == 1 else -1
     table["top_k"] = config.top_k if config.do_sample else 0
