@@ -108,7 +108,8 @@ void run_warp(const object& scores, const WarpRules& warpers, const std::vector<
                           .maxima = maxima.data(),
                           .sentences = in.live_count,
                           .beams = in.beams,
-                          .vocab = in.vocab()};
+                          .vocab = in.vocab(),
+                          .stride = in.vocab()};
   run_on(scores, isa, threads, [&](auto& stream) { warp(stream, params); });
 }
 
@@ -138,7 +139,8 @@ py::tuple run_draw(const object& scores, const object& sums, int m,
       .sentences = in.live_count,
       .beams = in.beams,
       .m = m,
-      .vocab = in.vocab()};
+      .vocab = in.vocab(),
+      .stride = in.vocab()};
   run_on(scores, isa, threads, [&](auto& stream) { draw_candidates(stream, params); });
   const object numbers = best.attr("unbind")(-1);
   const object values =

@@ -17,15 +17,17 @@
 namespace decoding {
 
 struct DrawParams {
-  const float* scores;             // [rows, V], x: log-probabilities after the warpers
-  const float* sums;               // [slots], S; slot = sentence id * beams + beam
-  const SentenceRules* own;        // [B]: seed, random_first; a row's word is random_first + beam
-  const StepState* now;            // rows = live_count * beams
-  const int32_t* live;             // [live_count], sentence ids
-  Candidate* best;                 // [rows, m], x and id; {-inf, -1} behind the last finite x
-  float* keys;                     // [rows, m], x + S + noise, falling; -inf behind the last
-  float* perturbed = nullptr;      // [rows, V], scratch of CUDA
-  int sentences, beams, m, vocab;  // sentences: at least live_count
+  const float* scores;         // [rows, V], `stride` apart, x: log-probabilities after the
+                               // warpers
+  const float* sums;           // [slots], S; slot = sentence id * beams + beam
+  const SentenceRules* own;    // [B]: seed, random_first; a row's word is random_first + beam
+  const StepState* now;        // rows = live_count * beams
+  const int32_t* live;         // [live_count], sentence ids
+  Candidate* best;             // [rows, m], x and id; {-inf, -1} behind the last finite x
+  float* keys;                 // [rows, m], x + S + noise, falling; -inf behind the last
+  float* perturbed = nullptr;  // [rows, V], scratch of CUDA
+  int sentences, beams, m;     // sentences: at least live_count
+  int vocab, stride;
 };
 
 template <cpu::Isa isa>

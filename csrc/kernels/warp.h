@@ -36,15 +36,16 @@ struct WarpRules {
 };
 
 struct WarpParams {
-  float* scores;                // [rows, V], of live rows; -inf where a token is taken out
-  const WarpRules* rules;       // [1]
-  const SentenceRules* own;     // [B]
-  const StepState* now;         // rows = live_count * beams
-  const int32_t* live;          // [live_count], sentence ids
-  float* group_max;             // [rows, G], of what is left; on the CPU alone
-  Candidate* queue = nullptr;   // [threads, V], scratch of the CPU
-  float* maxima = nullptr;      // [threads, G], scratch of the CPU
-  int sentences, beams, vocab;  // sentences: at least live_count
+  float* scores;  // [rows, V], `stride` apart, of live rows; -inf where a token is taken out
+  const WarpRules* rules;      // [1]
+  const SentenceRules* own;    // [B]
+  const StepState* now;        // rows = live_count * beams
+  const int32_t* live;         // [live_count], sentence ids
+  float* group_max;            // [rows, G], of what is left; on the CPU alone
+  Candidate* queue = nullptr;  // [threads, V], scratch of the CPU
+  float* maxima = nullptr;     // [threads, G], scratch of the CPU
+  int sentences, beams;        // sentences: at least live_count
+  int vocab, stride;
 };
 
 template <cpu::Isa isa>

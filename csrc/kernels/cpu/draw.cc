@@ -80,7 +80,7 @@ void draw_candidates(cpu::Stream<isa>& stream, const DrawParams& p) {
     const int sentence = p.live[i / p.beams], beam = i % p.beams;
     const SentenceRules& own = p.own[sentence];
     draw_row(p, own.seed,
-             {.scores = p.scores + i * p.vocab,
+             {.scores = p.scores + i * p.stride,
               .best = p.best + i * p.m,
               .keys = p.keys + i * p.m,
               .sum = p.sums[sentence * p.beams + beam],

@@ -1,8 +1,5 @@
-// One random token for every row, rows shared over the threads. What is drawn is in sample.h.
-//
-// A draw looks at little more than the random words: noise falls as words grow, so within a group
-// whose largest score is s only words below one limit give the noise above best - s that it takes
-// to win. The few tokens that pass get their noise, in double precision.
+// One random token for every row, rows shared over the threads. What is drawn is in sample.h, how
+// few tokens need noise in noise.h.
 #include "kernels/sample.h"
 
 #include <algorithm>
@@ -10,16 +7,14 @@
 #include <climits>
 #include <cmath>
 
-#include "core/philox.h"
 #include "kernels/cpu/groups.h"
+#include "kernels/cpu/noise.h"
 #include "kernels/cpu/stream.h"
 
 namespace decoding {
 namespace {
 
 using cpu::Better;
-
-constexpr int kCounters = kGroup / 4;  // of a group: each counter gives the words of four tokens
 
 template <typename T>
 struct Row {
@@ -30,56 +25,29 @@ struct Row {
   uint32_t word;           // of the counter
 };
 
-double noise(uint32_t word) { return -std::log(-std::log1p(-(word + 0.5) * 0x1p-32)); }
-
-// No word above it has noise of `needed` or more. The exact bound is 1 - e^-z for z = e^-needed;
-// this is z, with room for rounding.
-uint32_t largest_word(double needed) {
-  const float word = std::exp(-static_cast<float>(needed)) * 0x1.0001p32f + 1.0f;
-  return word < 0x1p32f ? static_cast<uint32_t>(word) : 0xFFFFFFFFu;
-}
-
-// Token 4 * i + lane of group g has words[lane][i].
-void random_words(uint64_t seed, int step, uint32_t row, int g,
-                  uint32_t (*__restrict words)[kCounters]) {
-  const uint32_t first = static_cast<uint32_t>(g) * kCounters;
-  for (uint32_t i = 0; i < kCounters; ++i) {
-    const auto four = philox(seed, {first + i, static_cast<uint32_t>(step), row, 0});
-    for (int lane = 0; lane < 4; ++lane) words[lane][i] = four[lane];
-  }
-}
-
-bool any_up_to(uint32_t limit, const uint32_t (*words)[kCounters]) {
-  uint32_t found = 0;
-  for (int lane = 0; lane < 4; ++lane) {
-    for (int i = 0; i < kCounters; ++i) found |= words[lane][i] <= limit;
-  }
-  return found;
-}
-
 // The best of logit / temperature + noise among the finite logits that are not behind `last`.
 template <typename T>
 Candidate draw(const SampleParams<T>& p, const SentenceRules& rules, const Row<T>& row,
                Candidate last) {
-  alignas(64) uint32_t words[4][kCounters];
+  cpu::Words words;
   Candidate chosen = {-INFINITY, -1};
   double best = -INFINITY;
   for (int g = 0; g < groups_of(p.vocab); ++g) {
     if (row.group_max[g] < last.value) continue;
     const float highest = row.group_max[g] / rules.temperature;
-    uint32_t limit = largest_word(best - highest);
-    random_words(rules.seed, p.step, row.word, g, words);
-    if (!any_up_to(limit, words)) continue;
+    uint32_t limit = cpu::largest_word(best - highest);
+    words.draw(rules.seed, p.step, row.word, g);
+    if (!words.any_up_to(limit)) continue;
     const int begin = g * kGroup, end = std::min(p.vocab, begin + kGroup);
     for (int id = begin; id < end; ++id) {
-      const uint32_t word = words[id % 4][(id - begin) / 4];
+      const uint32_t word = words[id - begin];
       const Candidate token = {row.logits[id], id};
       if (word > limit || !(token.value >= last.value) || better(last, token)) continue;
-      const double score = token.value / rules.temperature + noise(word);
+      const double score = token.value / rules.temperature + cpu::noise(word);
       if (score <= best) continue;
       best = score;
       chosen = token;
-      limit = largest_word(best - highest);
+      limit = cpu::largest_word(best - highest);
     }
   }
   return chosen;
