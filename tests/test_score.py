@@ -151,9 +151,9 @@ def test_sums_are_those_of_beam_search(device: str) -> None:
     """A hypothesis scored is as probable as the search that found it said."""
     model = random_models.ours("marian", device)
     ids = ragged([5, 9, 3], 60, 4)
-    options = {"num_beams": 3, "max_new_tokens": 12, "length_penalty": 0.0}
-    outputs: dict[str, Any] = {"return_dict_in_generate": True, "output_sequences_scores": True}
-    out = model.generate(ids, **options, **outputs)
+    options: dict[str, Any] = {"num_beams": 3, "max_new_tokens": 12, "length_penalty": 0.0}
+    options |= {"return_dict_in_generate": True, "output_sequences_scores": True}
+    out = model.generate(ids, **options)
     labels = []
     for row in out.sequences[:, 1:].tolist():
         labels.append(row[: row.index(3) + 1] if 3 in row else row)
@@ -173,7 +173,7 @@ def test_summaries() -> None:
 def test_generation_goes_on_behind_a_score() -> None:
     model = random_models.load("marian", threads=2)
     ids = ragged([5, 9, 3], 60, 4)
-    options = {"num_beams": 3, "max_new_tokens": 12}
+    options: dict[str, Any] = {"num_beams": 3, "max_new_tokens": 12}
     before = model.generate(ids, **options)
     model.score(ids, ids)
     assert torch.equal(model.generate(ids, **options), before)

@@ -158,12 +158,49 @@ void bind_decode_attention(py::module_& kernels) {
       py::arg("threads"));
 }
 
+void bind_attention_weights(py::module_& kernels) {
+  kernels.def(
+      "attention_weights",
+      [](object q, object live, object y, float scale, int beams, object shared_k,
+         object shared_offsets, object now, const string& isa, int threads) {
+        run_kernel(
+            q, isa, threads,
+            [&]<typename T>(const Tensors& in) {
+              const auto shape = in.sizes(q, "q", 3);
+              const int64_t rows = shape[0], heads = shape[1], dim = shape[2];
+              const int64_t capacity = in.sizes(shared_k, "shared_k", 3)[1];
+              const auto kept = in.sizes(y, "y", 3);
+              return AttentionWeightsParams<T>{
+                  .now = reinterpret_cast<StepState*>(in.data<int32_t>(now, "now", {3})),
+                  .q = in.data<T>(q, "q", shape),
+                  .shared_k = in.data<T>(shared_k, "shared_k", {heads, capacity, dim}),
+                  .shared_offsets = in.data<int32_t>(shared_offsets, "shared_offsets", {-1}),
+                  .live = in.data<int32_t>(live, "live", {rows / beams}),
+                  .y = in.data<float>(y, "y", kept),
+                  .sentences = static_cast<int>(rows / beams),
+                  .beams = beams,
+                  .heads = static_cast<int>(heads),
+                  .head_dim = static_cast<int>(dim),
+                  .stride = static_cast<int>(heads * dim),
+                  .shared_capacity = static_cast<int>(capacity),
+                  .total_slots = static_cast<int>(kept[1]),
+                  .longest = static_cast<int>(kept[2]),
+                  .scale = scale};
+            },
+            [](auto& stream, const auto& params) { attention_weights(stream, params); });
+      },
+      "now: number, position, live_count", py::arg("q"), py::arg("live"), py::arg("y"),
+      py::arg("scale"), py::arg("beams"), py::kw_only(), py::arg("shared_k"),
+      py::arg("shared_offsets"), py::arg("now"), py::arg("isa"), py::arg("threads"));
+}
+
 }  // namespace
 
 void bind_attention(py::module_& kernels) {
   bind_packed_attention(kernels);
   bind_store_shared(kernels);
   bind_decode_attention(kernels);
+  bind_attention_weights(kernels);
 }
 
 }  // namespace decoding

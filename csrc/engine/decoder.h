@@ -65,6 +65,23 @@ void cross_attention(Stream& stream, const ModelSpec& spec, const LayerWeights& 
   const auto block = enter_block(d, layer.cross_norm, due, a);
   first_product<T>(stream, layer.cross_q, block, a, a.qkv, rows.total());
   const size_t layer_size = size_t(d.heads) * capacity * d.head_dim;
+  if (w.attentions != nullptr && i == d.layers - 1) {
+    attention_weights<T>(stream, {.now = rows.now,
+                                  .q = a.qkv,
+                                  .shared_k = w.cross_k + i * layer_size,
+                                  .shared_offsets = w.inputs.source_offsets,
+                                  .live = rows.live,
+                                  .y = w.attentions,
+                                  .sentences = rows.sentences,
+                                  .beams = rows.beams,
+                                  .heads = d.heads,
+                                  .head_dim = d.head_dim,
+                                  .stride = inner,
+                                  .shared_capacity = capacity,
+                                  .total_slots = limits.rows(),
+                                  .longest = limits.source,
+                                  .scale = d.attention_scale[i]});
+  }
   decode_attention<T>(stream, {.now = rows.now,
                                .q = a.qkv,
                                .shared_k = w.cross_k + i * layer_size,

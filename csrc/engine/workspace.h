@@ -73,13 +73,15 @@ struct Workspace {
   Hypothesis* finished;       // [B, places]
   int32_t* words;             // [controls], lists of a call's controls
 
+  float* attentions = nullptr;  // [target, R, S], of the last layer to the source, where it is kept
+
   // scratch: the packed pass of the encoder or the prompt, then the steps
   Activations<T> packed;
   T* packed_kv;  // [B * S, 2 * N * D], cross keys and values of one layer
   Activations<T> step;
   T* logits;  // [R, V], logits_stride apart
   int logits_stride;
-  float* scores;                 // [R, V], what controls make of them; only with controls
+  float* scores;                 // [R, V], as far apart, what controls make of them; only with them
   float *group_max, *group_sum;  // [R, G]
   float* lse;                    // [R]
   Candidate* best;               // [R, candidates]
@@ -119,6 +121,9 @@ struct Workspace {
     stop_states = a.take<int32_t>("stop_states", {limits.target, rows});
     finished = a.take<Hypothesis>("finished", {batch, limits.places()});
     words = a.take<int32_t>("control_words", {limits.controls});
+    if (limits.attentions > 0) {
+      attentions = a.take<float>("attentions", {limits.target, rows, limits.source});
+    }
     take_backend(*this);
 
     a.reuse([&] {
@@ -131,7 +136,7 @@ struct Workspace {
     });
     a.reuse([&] {
       logits = a.take<T>("logits", {rows, logits_stride});
-      scores = a.take<float>("scores", {limits.controls > 0 ? rows : 0, d.vocab});
+      scores = a.take<float>("scores", {limits.controls > 0 ? rows : 0, logits_stride});
       group_max = a.take<float>("group_max", {rows, groups});
       group_sum = a.take<float>("group_sum", {rows, groups});
       lse = a.take<float>("lse", {rows});

@@ -98,4 +98,28 @@ void decode_attention(cpu::Stream<isa>&, const DecodeAttentionParams<T>&);
 template <typename T>
 void decode_attention(cuda::Stream&, const DecodeAttentionParams<T>&);
 
+// How much a row of a step attends to each position of its source: the mean over the heads of
+// softmax(scale * q k^T), which decode attention weighs the values with. It is kept step by step; a
+// step without a number (a prompt's) leaves nothing.
+template <typename T>
+struct AttentionWeightsParams {
+  const StepState* now;           // number, live_count
+  const T* q;                     // [sentences * beams, N, D], rows `stride` elements apart
+  const T* shared_k;              // [N, shared_capacity, D]
+  const int32_t* shared_offsets;  // [B + 1], rows of a sentence in shared_k
+  const int32_t* live;            // [sentences], sentence ids, of which live_count count
+  float* y;       // [steps, total_slots, longest], at [number - 1, slot of the row];
+                  // 0 behind a source's end
+  int sentences;  // at least live_count
+  int beams, heads, head_dim, stride;
+  int shared_capacity, total_slots;
+  int longest;  // at least the positions of any source
+  float scale;
+};
+
+template <typename T, cpu::Isa isa>
+void attention_weights(cpu::Stream<isa>&, const AttentionWeightsParams<T>&);
+template <typename T>
+void attention_weights(cuda::Stream&, const AttentionWeightsParams<T>&);
+
 }  // namespace decoding

@@ -458,3 +458,63 @@ def test_no_live_sentence(place: Place, threads: int) -> None:
     step = Step([], 4, 64, [1, 1, 1, 1, 1], 3, place)
     assert step.run(threads).shape == (0, 3, 64)
     assert Step([], 4, 64, [1, 1, 1, 1, 1], 3, place, behind=2).run(threads).isnan().all()
+
+
+# What a step attends to.
+
+
+def weights_reference(q: Tensor, k: Tensor, scale: float) -> Tensor:
+    """The mean over the heads. q: [beams, N, D]; k: [N, positions, D]."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    scores = torch.einsum("bnd,npd->nbp", q.to(wide), k.to(wide)) * scale
+    return scores.softmax(-1).mean(0)
+
+
+@pytest.mark.parametrize("dim", [1, 15, 32, 64, 80, 128, 256])
+def test_weights_equal_torch(place: Place, threads: int, dim: int) -> None:
+    lengths, beams, live, longest, slots, number = [5, 1, 70, 129, 64], 3, [3, 0, 2], 133, 17, 2
+    heads = 4
+    q = random(4 * beams, heads, dim).to(place.device, place.dtype)  # one sentence is not live
+    k = torch.cat([random(heads, sum(lengths), dim, seed=1), poison(heads, 3, dim)], 1)
+    k = k.to(place.device, place.dtype)
+    offsets = offsets_of(lengths).to(place.device)
+    y = poison(3, slots, longest).to(place.device)
+    scale = dim**-0.5
+    kernels.attention_weights(
+        q,
+        torch.tensor([*live, NOWHERE]).int().to(place.device),
+        y,
+        scale,
+        beams,
+        shared_k=k,
+        shared_offsets=offsets,
+        now=torch.tensor([number, NOWHERE, len(live)]).int().to(place.device),
+        isa=place.isa,
+        threads=threads,
+    )
+    for i, sentence in enumerate(live):
+        keys = k[:, int(offsets[sentence]) : int(offsets[sentence + 1])].contiguous()
+        ours = y[number - 1, sentence * beams : (sentence + 1) * beams]
+        mine = q[i * beams : (i + 1) * beams]
+        assert_within_torch(weights_reference, ours[:, : keys.shape[1]], mine, keys, scale)
+        assert (ours[:, keys.shape[1] :] == 0).all()
+        y[number - 1, sentence * beams : (sentence + 1) * beams] = float("nan")
+    assert y.isnan().all()  # nothing else was written
+
+
+def test_a_prompts_steps_leave_no_weights(place: Place) -> None:
+    y = poison(1, 1, 4).to(place.device)
+    q, k = random(1, 1, 8), random(1, 4, 8)
+    kernels.attention_weights(
+        q.to(place.device, place.dtype),
+        torch.tensor([0]).int().to(place.device),
+        y,
+        1.0,
+        1,
+        shared_k=k.to(place.device, place.dtype),
+        shared_offsets=offsets_of([4]).to(place.device),
+        now=torch.tensor([0, 0, 1]).int().to(place.device),
+        isa=place.isa,
+        threads=1,
+    )
+    assert y.isnan().all()
