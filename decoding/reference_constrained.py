@@ -1,0 +1,173 @@
+"""Lexically constrained beam search in plain torch, one sentence at a time: see reference.py.
+
+What a row must hold are phrases, in any order and without overlap: of each of them one of its
+alternatives, token after token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from decoding.reference import (
+    FILL_IN,
+    Hypothesis,
+    Logits,
+    Rules,
+    Scoring,
+    Tokens,
+    _best,
+    _candidates,
+    _filled_in,
+)
+
+Phrase = tuple[Tokens, ...]  # alternatives, none of which begins with another
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a row has come. A phrase is begun, and then gone on with or given up."""
+
+    pending: tuple[int, ...]  # phrases, in the order in which they are looked at
+    active: int = -1  # the phrase under way; -1: none is
+    seen: Tokens = ()  # of that phrase
+
+    @property
+    def complete(self) -> bool:
+        return not self.pending and self.active < 0
+
+
+@dataclass(frozen=True)
+class Phrases:
+    """All that a row must hold."""
+
+    phrases: tuple[Phrase, ...]
+
+    def after(self, row: Tokens) -> Progress:
+        progress = Progress(tuple(range(len(self.phrases))))
+        for token in row:
+            progress = self._step(progress, token)
+        return progress
+
+    def wanted(self, progress: Progress) -> list[int]:
+        """The tokens that bring a row further; a phrase under way goes before all others."""
+        phrases = progress.pending if progress.active < 0 else (progress.active,)
+        return [token for phrase in phrases for token in self._next(phrase, progress.seen)]
+
+    def bank(self, progress: Progress) -> int:
+        """Tokens on the way to the end, each phrase counted as long as the longest of all."""
+        longest = max(self._longest(i) for i in range(len(self.phrases)))
+        count = (len(self.phrases) - len(progress.pending)) * longest
+        if progress.active >= 0:
+            count -= self._longest(progress.active) - len(progress.seen)
+        return count
+
+    def _longest(self, phrase: int) -> int:
+        return max(map(len, self.phrases[phrase]))
+
+    def _next(self, phrase: int, seen: Tokens) -> list[int]:
+        n = len(seen)
+        return [words[n] for words in self.phrases[phrase] if words[:n] == seen and len(words) > n]
+
+    def _step(self, progress: Progress, token: int) -> Progress:
+        if progress.active >= 0:
+            if token not in self._next(progress.active, progress.seen):
+                return Progress((*progress.pending, progress.active))  # and begins no other one
+            phrase, pending = progress.active, progress.pending
+        else:
+            begun = [i for i in progress.pending if token in self._next(i, ())]
+            if not begun:
+                return progress
+            phrase, pending = begun[0], tuple(i for i in progress.pending if i != begun[0])
+        seen = (*progress.seen, token)
+        return Progress(pending, phrase, seen) if self._next(phrase, seen) else Progress(pending)
+
+
+def constrained_beam_search(
+    logits: Logits,
+    rules: Rules,
+    phrases: Phrases,
+    *,
+    beams: int,
+    prompt: Tokens = (),
+    length_penalty: float = 1.0,
+    early_stopping: bool | str = False,
+) -> list[Hypothesis]:
+    """Beam search whose rows hold all phrases, by the rules of transformers 4; best first.
+
+    Beside the best continuations those compete that bring a row further. Rows of equal progress
+    form a bank, and banks give their best rows in turns (Post and Vilar 2018). Only a row that
+    holds all phrases may end; the prompt counts as part of it. As in `diverse_beam_search`, the
+    bound is the best of all candidates, and after the last step what goes on finishes.
+
+    That may lose the last row that holds all phrases, and transformers then returns others. Here
+    none is returned that does not hold them. Where too few rows finish, those stand in behind them
+    that hold all phrases and whose end was not among the best candidates; and as long as there is
+    no row of either kind, the last that holds all phrases goes on with its best token. Banks are
+    compared before sums.
+    """
+    scoring = Scoring(length_penalty, early_stopping)
+    alive = [Hypothesis(0.0)] + [Hypothesis(FILL_IN)] * (beams - 1)
+    finished: list[Hypothesis] = []
+    spare: list[Hypothesis] = []
+
+    def progress(row: Hypothesis) -> Progress:
+        return phrases.after((*prompt, *row.tokens))
+
+    for step in range(1, rules.max_new + 1):
+        scores = [rules.apply(logits(row.tokens).log_softmax(-1), step) for row in alive]
+        candidates = _candidates(alive, scores, rules)
+        whole = [beam for beam, row in enumerate(alive) if progress(row).complete]
+        ends = [c for c in candidates[:beams] if rules.ends(c.tokens) and c.beams[-1] in whole]
+        late = _extensions(alive, scores, {beam: rules.eos for beam in whole})
+        finished = _best(finished + [scoring.ended(row) for row in ends], beams)
+        spare = _best(spare + [scoring.ended(row) for row in late if row not in ends], beams)
+
+        going = [c for c in candidates if not rules.ends(c.tokens)][:beams]
+        wanted = {beam: phrases.wanted(progress(row)) for beam, row in enumerate(alive)}
+        going += _extensions(alive, scores, wanted)
+        going = [row for row in going if row.sum > FILL_IN / 10 and not rules.ends(row.tokens)]
+        heirs = _in_turns(going, [phrases.bank(progress(row)) for row in going])[:beams]
+        if not finished and not spare and not any(progress(row).complete for row in heirs):
+            rest = _extensions(alive, scores, {beam: range(len(scores[beam])) for beam in whole})
+            rest = [row for row in rest if not rules.ends(row.tokens)]
+            if rest:
+                heirs[beams - 1 :] = [max(rest, key=lambda row: row.sum)]
+        if not heirs or (
+            len(finished) == beams
+            and scoring.settled(candidates[0].sum, finished[-1].score, step, rules.max_new)
+        ):
+            break
+        if step == rules.max_new:
+            ends = [row for row in heirs if progress(row).complete]
+            finished = _best(finished + [scoring.ended(row) for row in ends], beams)
+        alive = _filled_in(heirs, beams)
+    return (finished + spare + [Hypothesis(FILL_IN)] * beams)[:beams]
+
+
+def _extensions(
+    alive: list[Hypothesis], scores: list[Tensor], tokens: Mapping[int, Iterable[int]]
+) -> list[Hypothesis]:
+    """Rows by the tokens given for each beam; none stems from a fill-in."""
+    rows = []
+    for beam, row in enumerate(alive):
+        for token in tokens.get(beam, ()):
+            total = float(scores[beam][token] + row.sum)
+            if total > FILL_IN / 10:
+                rows.append(Hypothesis(total, (*row.tokens, token), (*row.beams, beam)))
+    return rows
+
+
+def _in_turns(rows: list[Hypothesis], banks: list[int]) -> list[Hypothesis]:
+    """The best of each bank, the highest bank's first; then the second best; and so on."""
+    ranked = sorted(zip(rows, banks, strict=True), key=lambda pair: (-pair[1], -pair[0].sum))
+    given: dict[int, list[Hypothesis]] = {}
+    turns = []
+    for row, bank in ranked:
+        rows_before = given.setdefault(bank, [])
+        if row.tokens not in [other.tokens for other in rows_before]:
+            turns.append((len(rows_before), row))
+            rows_before.append(row)
+    return [row for _, row in sorted(turns, key=lambda turn: turn[0])]
