@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "core/arena.h"
@@ -16,78 +17,88 @@ template <>
 inline const char* type_name<SelectRules>() {
   return "rules";
 }
+template <>
+inline const char* type_name<ProcessRules>() {
+  return "rules";
+}
+template <>
+inline const char* type_name<WarpRules>() {
+  return "rules";
+}
 
 inline SearchKind kind_of(const Search& search) {
-  if (std::holds_alternative<Beam>(search)) return SearchKind::beam;
+  if (beam_of(search) != nullptr) return SearchKind::beam;
   return std::holds_alternative<Sampling>(search) ? SearchKind::sampling : SearchKind::greedy;
 }
 
-inline SelectRules select_rules(const Rules& rules, const Search& search) {
+inline SelectRules select_rules(const Request& request, const int32_t* stop_table) {
+  const Rules& rules = request.rules;
   const auto count = [](const std::vector<int32_t>& ids) { return static_cast<int>(ids.size()); };
-  SelectRules to{.max_new = rules.max_new,
-                 .min_new = rules.min_new,
-                 .pad = rules.pad,
-                 .eos_count = count(rules.eos),
-                 .banned_count = count(rules.banned),
-                 .forced_first_count = count(rules.forced_first),
-                 .forced_last_count = count(rules.forced_last),
-                 .renormalize = rules.renormalize,
-                 .seed = 0,
-                 .temperature = 1.0f,
-                 .top_k = 0,
-                 .top_p = 1.0f,
-                 .length_penalty = 0.0,
-                 .early_stopping = EarlyStopping::no};
-  if (const auto* sampling = std::get_if<Sampling>(&search)) {
-    to.seed = sampling->seed;
-    to.temperature = sampling->temperature;
-    to.top_k = sampling->top_k;
-    to.top_p = sampling->top_p;
-  }
-  if (const auto* beam = std::get_if<Beam>(&search)) {
-    to.length_penalty = beam->length_penalty;
-    to.early_stopping = beam->early_stopping;
-  }
-  return to;
+  const Beam* beam = beam_of(request.search);
+  return {.min_new = rules.min_new,
+          .pad = rules.pad,
+          .eos_count = count(rules.eos),
+          .banned_count = count(rules.banned),
+          .forced_last_count = count(rules.forced_last),
+          .renormalize = rules.renormalize,
+          .processed = request.processing.has_value(),
+          .stop_table = stop_table,
+          .length_penalty = beam != nullptr ? beam->length_penalty : 0.0,
+          .early_stopping = beam != nullptr ? beam->early_stopping : EarlyStopping::no};
 }
 
 class CudaRules {
  public:
   CudaRules() = default;
-  // lists: ids of end, banned, and forced first and last tokens; each may hold the vocabulary.
+  // lists: ids of end, banned and forced tokens; each may hold the vocabulary.
   CudaRules(Arena& arena, int vocab) : vocab_(vocab) {
-    const char* names[kLists] = {"eos", "banned", "forced_first", "forced_last"};
+    const char* names[kLists] = {"eos", "banned", "forced_last"};
     rules_ = arena.take<SelectRules>("rules", {1});
+    process_ = arena.take<ProcessRules>("process_rules", {1});
+    warp_ = arena.take<WarpRules>("warp_rules", {1});
     for (int i = 0; i < kLists; ++i) lists_[i] = arena.take<int32_t>(names[i], {vocab});
   }
 
   // Memory to send from, which must stay until the copies have ended.
-  cuda::PinnedMemory staging() const {
-    return cuda::PinnedMemory(sizeof(SelectRules) + kLists * sizeof(int32_t) * vocab_);
+  cuda::PinnedMemory staging(const Limits& limits) const {
+    return cuda::PinnedMemory(sizeof(SelectRules) + sizeof(ProcessRules) + sizeof(WarpRules) +
+                              sizeof(int32_t) * (kLists * vocab_ + limits.controls));
   }
 
-  void send(const Rules& rules, const Search& search, const cuda::PinnedMemory& staging,
-            cudaStream_t stream) const {
-    auto* from = static_cast<SelectRules*>(staging.data());
-    *from = select_rules(rules, search);
-    copy(rules_, from, sizeof(SelectRules), stream);
-    auto* ids = reinterpret_cast<int32_t*>(from + 1);
+  // words: of the workspace, where the controls' lists go.
+  void send(const Request& request, const int32_t* stop_table, int32_t* words,
+            const cuda::PinnedMemory& staging, cudaStream_t stream) const {
+    auto* from = static_cast<std::byte*>(staging.data());
+    const auto put = [&](auto* to, const auto* items, size_t count) {
+      std::memcpy(from, items, count * sizeof(*items));
+      copy(to, from, count * sizeof(*items), stream);
+      from += count * sizeof(*items);
+    };
+    const SelectRules rules = select_rules(request, stop_table);
+    put(rules_, &rules, 1);
+    if (request.processing) {
+      put(process_, &request.processing->rules, 1);
+      if (request.processing->warp) put(warp_, &*request.processing->warp, 1);
+    }
     int32_t* const* to = lists_;
-    for (const auto* list : {&rules.eos, &rules.banned, &rules.forced_first, &rules.forced_last}) {
-      std::copy(list->begin(), list->end(), ids);
-      copy(*to++, ids, sizeof(int32_t) * list->size(), stream);
-      ids += vocab_;
+    for (const auto* list : {&request.rules.eos, &request.rules.banned,
+                             &request.rules.forced_last}) {
+      put(*to++, list->data(), list->size());
+    }
+    if (request.processing) {
+      put(words, request.processing->words.data(), request.processing->words.size());
     }
   }
 
+  const ProcessRules* process() const { return process_; }
+  const WarpRules* warp() const { return warp_; }
   const SelectRules* rules() const { return rules_; }
   const int32_t* eos() const { return lists_[0]; }
   const int32_t* banned() const { return lists_[1]; }
-  const int32_t* forced_first() const { return lists_[2]; }
-  const int32_t* forced_last() const { return lists_[3]; }
+  const int32_t* forced_last() const { return lists_[2]; }
 
  private:
-  static constexpr int kLists = 4;
+  static constexpr int kLists = 3;
 
   static void copy(void* to, const void* from, size_t bytes, cudaStream_t stream) {
     if (bytes == 0) return;
@@ -95,7 +106,9 @@ class CudaRules {
   }
 
   int vocab_ = 0;
-  SelectRules* rules_ = nullptr;  // [1]
+  SelectRules* rules_ = nullptr;     // [1]
+  ProcessRules* process_ = nullptr;  // [1]
+  WarpRules* warp_ = nullptr;        // [1]
   int32_t* lists_[kLists] = {};   // [V] each
 };
 

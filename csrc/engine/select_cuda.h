@@ -27,6 +27,8 @@ struct CudaSearch {
 // What a captured step is made for.
 struct CudaStep {
   SearchKind kind;
+  SelectPart part;
+  bool processed, warped, draws;
   StepState* seen;  // in the host's memory, see select.h
   int sentences, beams;
   int candidates;  // of a row
@@ -35,44 +37,121 @@ struct CudaStep {
 };
 
 template <typename T>
+ProcessParams<T> process_params(const Workspace<T>& w, const CudaSearch& search,
+                                const CudaStep& step, int stages) {
+  return {.logits = w.logits,
+          .scores = w.scores,
+          .lse = w.lse,
+          .rules = search.rules.process(),
+          .words = w.words,
+          .sentence_rules = w.inputs.rules,
+          .now = w.inputs.state,
+          .live = w.inputs.live,
+          .ids = w.inputs.ids,
+          .tokens = w.tokens,
+          .slots = w.slots,
+          .sentences = step.sentences,
+          .beams = step.beams,
+          .vocab = step.vocab,
+          .stride = w.logits_stride,
+          .score_stride = w.logits_stride,
+          .total_slots = step.slots,
+          .history = w.history,
+          .stages = stages,
+          .competing = step.kind == SearchKind::beam};
+}
+
+// Parts of what the controls make of the logits: stages of process.h, the warpers before the last.
+template <typename T>
+void process_scores(cuda::Stream& stream, const Workspace<T>& w, const CudaSearch& search,
+                    const CudaStep& step, int stages) {
+  if (const int first = stages & (kBefore | kMiddle)) {
+    process<T>(stream, process_params(w, search, step, first));
+  }
+  if ((stages & kLast) == 0) return;
+  if (step.warped) {
+    warp(stream, {.scores = w.scores,
+                  .rules = search.rules.warp(),
+                  .own = w.inputs.rules,
+                  .now = w.inputs.state,
+                  .live = w.inputs.live,
+                  .group_max = w.group_max,
+                  .sentences = step.sentences,
+                  .beams = step.beams,
+                  .vocab = step.vocab,
+                  .stride = w.logits_stride});
+  }
+  process<T>(stream, process_params(w, search, step, kLast));
+}
+
+// choices: the logits, or the processed scores.
+template <typename Choice, typename T>
+void select(cuda::Stream& stream, Choice* choices, const Workspace<T>& w,
+            const CudaSearch& search, const CudaStep& step) {
+  select<Choice>(stream, {.kind = step.kind,
+                          .part = step.part,
+                          .logits = choices,
+                          .rules = search.rules.rules(),
+                          .sentence_rules = w.inputs.rules,
+                          .eos = search.rules.eos(),
+                          .banned = search.rules.banned(),
+                          .forced_last = search.rules.forced_last(),
+                          .stop_now = w.inputs.stop_now,
+                          .stop_first = w.inputs.stop_first,
+                          .first = w.inputs.first,
+                          .now = w.inputs.state,
+                          .seen = step.seen,
+                          .live = w.inputs.live,
+                          .sums = w.inputs.sums,
+                          .tokens = w.tokens,
+                          .parents = w.parents,
+                          .stop_states = w.stop_states,
+                          .slots = w.slots,
+                          .length = w.inputs.length,
+                          .finished = w.finished,
+                          .finished_count = w.inputs.finished_count,
+                          .done = w.inputs.done,
+                          .fault = w.inputs.fault,
+                          .ids = w.inputs.ids,
+                          .at = w.inputs.at,
+                          .random_row = w.inputs.random_row,
+                          .group_max = w.group_max,
+                          .group_sum = w.group_sum,
+                          .lse = w.lse,
+                          .best = w.best,
+                          .tickets = search.tickets,
+                          .sentences = step.sentences,
+                          .beams = step.beams,
+                          .m = step.candidates,
+                          .vocab = step.vocab,
+                          .stride = w.logits_stride,
+                          .total_slots = step.slots,
+                          .history = w.history});
+}
+
+// From what is chosen from to tokens, or candidates; the whole step where that is one launch.
+template <typename T>
 void select(cuda::Stream& stream, const Workspace<T>& w, const CudaSearch& search,
             const CudaStep& step) {
-  select<T>(stream, {.kind = step.kind,
-                     .logits = w.logits,
-                     .rules = search.rules.rules(),
-                     .eos = search.rules.eos(),
-                     .banned = search.rules.banned(),
-                     .forced_first = search.rules.forced_first(),
-                     .forced_last = search.rules.forced_last(),
-                     .first = w.inputs.first,
-                     .items = w.inputs.items,
-                     .now = w.inputs.state,
-                     .seen = step.seen,
-                     .live = w.inputs.live,
-                     .sums = w.inputs.sums,
-                     .tokens = w.tokens,
-                     .parents = w.parents,
-                     .slots = w.slots,
-                     .length = w.inputs.length,
-                     .finished = w.finished,
-                     .finished_count = w.inputs.finished_count,
-                     .done = w.inputs.done,
-                     .fault = w.inputs.fault,
-                     .ids = w.inputs.ids,
-                     .at = w.inputs.at,
-                     .random_row = w.inputs.random_row,
-                     .group_max = w.group_max,
-                     .group_sum = w.group_sum,
-                     .lse = w.lse,
-                     .best = w.best,
-                     .tickets = search.tickets,
-                     .sentences = step.sentences,
-                     .beams = step.beams,
-                     .m = step.candidates,
-                     .vocab = step.vocab,
-                     .stride = w.logits_stride,
-                     .total_slots = step.slots,
-                     .history = w.history});
+  if (step.draws) {
+    draw_candidates(stream, {.scores = w.scores,
+                             .sums = w.inputs.sums,
+                             .own = w.inputs.rules,
+                             .now = w.inputs.state,
+                             .live = w.inputs.live,
+                             .best = w.best,
+                             .keys = search.keys,
+                             .perturbed = search.perturbed,
+                             .sentences = step.sentences,
+                             .beams = step.beams,
+                             .m = step.candidates,
+                             .vocab = step.vocab,
+                             .stride = w.logits_stride});
+  } else if (step.processed) {
+    select(stream, w.scores, w, search, step);
+  } else {
+    select(stream, w.logits, w, search, step);
+  }
 }
 
 }  // namespace decoding

@@ -76,25 +76,25 @@ class CudaSession : public Session {
     uint8_t* products;
     w_ = workspace(arena, limits, cuda_search_, products);
     transfers_ = CudaTransfers(spec_, limits);
-    rules_memory_ = cuda_search_.rules.staging();
+    rules_memory_ = cuda_search_.rules.staging(limits);
     matmul_.workspace(products);
     reader_.bind(w_, cuda_search_, limits);
     limits_ = limits;
   }
 
-  void start(const Batch& batch, const Rules& rules, const Search& search) override {
+  void start(const Batch& batch, const Request& request) override {
     const cuda::UseDevice use(device_.id);
     started_ = false;
     ended_.wait();  // steps of a call that was given up still write
-    rules_ = rules;
-    search_ = search;
+    request_ = request;
     sentences_ = batch.sentences;
     beams_ = batch.beams;
+    stop_table_ = batch.stop_table;
     stream_ = static_cast<cudaStream_t>(batch.stream);
     CHECK(w_.logits != nullptr, "start() needs a bind() before it");
-    check_fits(batch, rules_, search_, spec_, limits_);
-    transfers_.send(w_.inputs, batch, spec_, limits_, stream_);
-    cuda_search_.rules.send(rules_, search_, rules_memory_, stream_);
+    check_fits(batch, request_, spec_, limits_);
+    transfers_.send(w_.inputs, batch, spec_, limits_, groups_of(request_.search), stream_);
+    cuda_search_.rules.send(request_, stop_table_, w_.words, rules_memory_, stream_);
     seen_->number = 1;
     seen_->live_count = sentences_;
     reader_.read(batch, stream_);
@@ -106,29 +106,85 @@ class CudaSession : public Session {
   bool step(int steps) override {
     const cuda::UseDevice use(device_.id);
     CHECK(started_, "step() needs a start() before it");
-    for (int i = 0; i < steps && launched_ < rules_.max_new; ++i) {
+    for (int i = 0; i < steps && launched_ < request_.rules.max_new; ++i) {
       const int live_count = wait_for(launched_ - kAhead);
       if (live_count == 0) break;
       captured_step(live_count).launch(stream_);
+      if (step_for(captured_for_).part == SelectPart::pick) take_in(nullptr);
       ++launched_;
     }
     ended_.record(stream_);
-    return launched_ == rules_.max_new || seen_->live_count == 0;
+    return launched_ == request_.rules.max_new || seen_->live_count == 0;
+  }
+
+  // In parts nothing is captured: what comes between them takes longer than the launches.
+  void compute() override {
+    const cuda::UseDevice use(device_.id);
+    CHECK(started_, "compute() needs a start() before it");
+    captured_for_ = wait_for(launched_);
+    auto stream = this->stream();
+    compute(stream, captured_for_);
+  }
+
+  void process(int stages) override {
+    const cuda::UseDevice use(device_.id);
+    CHECK(request_.processing, "process() needs controls");
+    auto stream = this->stream();
+    process_scores(stream, w_, cuda_search_, step_for(captured_for_), stages);
+  }
+
+  void pick() override {
+    const cuda::UseDevice use(device_.id);
+    CudaStep step = step_for(captured_for_);
+    step.part = SelectPart::pick;
+    auto stream = this->stream();
+    select(stream, w_, cuda_search_, step);
+    merge(stream);
+  }
+
+  bool accept(const uint8_t* ended) override {
+    const cuda::UseDevice use(device_.id);
+    auto stream = this->stream();
+    decoding::accept(stream, request_, w_, cuda_search_, acceptance(), ended);
+    ++launched_;
+    ended_.record(stream_);
+    return wait_for(launched_) == 0;
+  }
+
+  void stop_now() override {
+    const cuda::UseDevice use(device_.id);
+    CUDA_CHECK(cudaMemsetAsync(w_.inputs.stop_now, 1, sizeof(int32_t), stream_));
   }
 
   void take(const Results& results) const override {
     const cuda::UseDevice use(device_.id);
     CHECK(started_, "take() needs a start() before it");
-    transfers_.fetch(w_, launched_, sentences_, beams_, stream_);
-    transfers_.write(std::holds_alternative<Beam>(search_), sentences_, beams_, results);
+    const Beam* beam = beam_of(request_.search);
+    const int places = beam != nullptr ? beam->places(beams_) : beams_;
+    transfers_.fetch(w_, launched_, sentences_, beams_, places, stream_);
+    transfers_.write(beam != nullptr, sentences_, beams_, places, results);
+  }
+
+  void score(const Labelled& labelled, float* logprobs) override {
+    const cuda::UseDevice use(device_.id);
+    started_ = false;
+    ended_.wait();  // steps of a call that was given up still write
+    stream_ = static_cast<cudaStream_t>(labelled.source.stream);
+    CHECK(w_.logits != nullptr, "score() needs a bind() before it");
+    check_labelled(labelled, spec_, limits_);
+    transfers_.send(w_.inputs, labelled, spec_, stream_);
+    reader_.score(labelled, stream_);
+    CUDA_CHECK(cudaMemcpyAsync(logprobs, w_.logprobs, sizeof(float) * labelled.tokens(),
+                               cudaMemcpyDeviceToHost, stream_));
+    CUDA_CHECK(cudaStreamSynchronize(stream_));
   }
 
   int graph_nodes() const override { return nodes_; }
   std::string tuned() const override { return matmul_.report(); }
 
  private:
-  // sentences, beams, kind of search, candidates
-  using StepKey = std::tuple<int, int, SearchKind, int>;
+  // sentences, beams, candidates, kind of search, part of select, processed, warped, draws
+  using StepKey = std::tuple<int, int, int, SearchKind, SelectPart, bool, bool, bool>;
 
   Workspace<T> workspace(Arena& arena, const Limits& limits, CudaSearch& search,
                          uint8_t*& products) const {
@@ -178,17 +234,18 @@ class CudaSession : public Session {
     if (launched_ == 0 || shrinks) {
       captured_for_ = std::min(bucket_of(live_count), limits_.batch);
     }
-    const int m = candidates();
-    const StepKey key{captured_for_, beams_, kind_of(search_), m};
+    const CudaStep step = step_for(captured_for_);
+    const StepKey key{step.sentences, step.beams,     step.candidates, step.kind,
+                      step.part,      step.processed, step.warped,     step.draws};
     auto found = graphs_.find(key);
     if (found == graphs_.end()) {
       CUDA_CHECK(cudaStreamSynchronize(stream_));  // a rehearsal writes where steps do
       cuda::Stream rehearsal(stream_, device_, matmul_, true);
-      one_step(rehearsal, captured_for_);
+      one_step(rehearsal, step);
       found = graphs_
                   .emplace(key, cuda::Graph::capture([&](cudaStream_t recorder) {
                              cuda::Stream recording(recorder, device_, matmul_);
-                             one_step(recording, captured_for_);
+                             one_step(recording, step);
                            }))
                   .first;
     }
@@ -196,11 +253,24 @@ class CudaSession : public Session {
     return found->second;
   }
 
-  int candidates() const {
-    return std::holds_alternative<Beam>(search_) ? beam_candidates(rules_, beams_) : 1;
+  CudaStep step_for(int sentences) {
+    const auto& processing = request_.processing;
+    return {.kind = kind_of(request_.search),
+            .part = accepted_apart(request_.search) ? SelectPart::pick : SelectPart::all,
+            .processed = processing.has_value(),
+            .warped = processing && processing->warp,
+            .draws = draws(request_.search),
+            .seen = static_cast<StepState*>(seen_memory_.data()),
+            .sentences = sentences,
+            .beams = beams_,
+            .candidates = row_candidates(request_, beams_),
+            .vocab = spec_.decoder.vocab,
+            .slots = limits_.rows()};
   }
 
-  void one_step(cuda::Stream& stream, int sentences) {
+  cuda::Stream stream() { return {stream_, device_, matmul_}; }
+
+  void compute(cuda::Stream& stream, int sentences) {
     const StepRows rows{.now = w_.inputs.state,
                         .ids = w_.inputs.ids,
                         .at = w_.inputs.at,
@@ -210,14 +280,12 @@ class CudaSession : public Session {
                         .beams = beams_};
     const Norm due = decoder_layers(stream, spec_, weights_, w_, limits_, rows);
     output_logits(stream, spec_, weights_, due, w_, rows.total());
-    select(stream, w_, cuda_search_,
-           {.kind = kind_of(search_),
-            .seen = static_cast<StepState*>(seen_memory_.data()),
-            .sentences = sentences,
-            .beams = beams_,
-            .candidates = candidates(),
-            .vocab = spec_.decoder.vocab,
-            .slots = limits_.rows()});
+  }
+
+  void one_step(cuda::Stream& stream, const CudaStep& step) {
+    compute(stream, step.sentences);
+    if (step.processed) process_scores(stream, w_, cuda_search_, step, kAllStages);
+    select(stream, w_, cuda_search_, step);
   }
 
   const ModelSpec spec_;
@@ -234,8 +302,8 @@ class CudaSession : public Session {
   CudaTransfers transfers_;
   cuda::PinnedMemory rules_memory_;
   std::map<StepKey, cuda::Graph> graphs_;
-  Rules rules_{};
-  Search search_;
+  Request request_;
+  const int32_t* stop_table_ = nullptr;
   cudaStream_t stream_ = nullptr;
   int sentences_ = 0, beams_ = 0, launched_ = 0, captured_for_ = 0, nodes_ = 0;
   bool started_ = false;

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/beam.h"
+#include "kernels/sentence.h"
 #include "kernels/step.h"
 #include "kernels/stream.h"
 #include "kernels/topk.h"
@@ -15,16 +16,19 @@ namespace decoding {
 
 enum class SearchKind { greedy, sampling, beam };
 
+// The whole of it, or up to what may follow, for those that take it in by other kernels: a call's
+// own functions look at it first, or the search is one of the rarer ones.
+enum class SelectPart { all, pick };
+
 // What a call asks for; in the device's memory, so that captured steps serve every call.
 struct SelectRules {
-  int32_t max_new, min_new, pad;
-  int32_t eos_count, banned_count, forced_first_count, forced_last_count;
+  int32_t min_new, pad;
+  int32_t eos_count, banned_count, forced_last_count;
   int32_t renormalize;  // 1: what the rules leave adds up to 1 again
-  // sampling
-  uint64_t seed;
-  float temperature;
-  int32_t top_k;  // 0: off
-  float top_p;    // 1: off
+  // 1: what is chosen from are scores, to which all of the above and the warpers have been done
+  // (process.h); where rows compete they are log-probabilities
+  int32_t processed;
+  const int32_t* stop_table;  // see ends.h; null: no stop strings
   // beam search
   double length_penalty;
   EarlyStopping early_stopping;
@@ -33,15 +37,17 @@ struct SelectRules {
 template <typename T>
 struct SelectParams {
   SearchKind kind;
+  SelectPart part;
   // what the step reads
-  T* logits;                    // [sentences * beams, V], `stride` apart; banned ones become -inf
-  const SelectRules* rules;     // [1]
+  T* logits;                // [sentences * beams, V], `stride` apart; banned ones become -inf
+  const SelectRules* rules;  // [1]
+  const SentenceRules* sentence_rules;  // [B]
   const int32_t* eos;           // [eos_count]
   const int32_t* banned;        // [banned_count], never chosen
-  const int32_t* forced_first;  // [forced_first_count], the only tokens of step 1 where not empty
-  const int32_t* forced_last;   // [forced_last_count], and of step max_new
+  const int32_t* forced_last;   // [forced_last_count], the only tokens of a sentence's last step
+  const int32_t* stop_now;      // [1], see ends.h
+  const int32_t* stop_first;    // [B]
   const int32_t* first;         // [B], see GatherLiveParams
-  const int32_t* items;         // [B]
   // what the search keeps: beam.h and rows.h
   StepState* now;           // of this step, then of the next
   StepState* seen;          // in the host's memory: `now` as the step begins, and at its end where
@@ -50,6 +56,7 @@ struct SelectParams {
   float* sums;              // [slots], slots = B * K of the plan
   int32_t* tokens;          // [target, slots]
   int32_t* parents;         // [target, slots]
+  int32_t* stop_states;     // [target, slots]
   int32_t* slots;           // [2, slots, history]; step g reads table g % 2 and writes the other
   int32_t* length;          // [slots]
   Hypothesis* finished;     // [B, K]
@@ -63,7 +70,7 @@ struct SelectParams {
   // scratch
   float* group_max;  // [sentences * beams, G]
   float* group_sum;  // [sentences * beams, G]
-  float* lse;        // [sentences * beams]
+  float* lse;        // [sentences * beams], of the logits; with processed scores it is given
   Candidate* best;   // [sentences * beams, m]
   int32_t* tickets;  // [sentences * (beams + 1) + 1], 0 before and after
   int sentences;     // at least live_count: a captured step is made for so many
