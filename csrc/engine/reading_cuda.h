@@ -12,6 +12,7 @@
 
 #include "engine/decoder.h"
 #include "engine/encoder.h"
+#include "engine/score.h"
 #include "engine/select_cuda.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/resources.h"
@@ -57,6 +58,16 @@ class CudaReader {
     graph->launch(stream);
   }
 
+  // What score() reads, and the labels' log-probabilities. The inputs have been sent.
+  void score(const Labelled& labelled, cudaStream_t handle) {
+    if (rehearsed_labels_.insert(bucket_of(labelled.tokens())).second) {
+      cuda::Stream rehearsal(handle, device_, matmul_, true);
+      score(labelled, rehearsal);
+    }
+    cuda::Stream stream(handle, device_, matmul_);
+    score(labelled, stream);
+  }
+
  private:
   static constexpr int kSizes = 128;  // that are remembered
 
@@ -83,6 +94,11 @@ class CudaReader {
     if (sentences.tokens.count > 0) packed(stream, sentences.tokens);
     clear(stream, w_.tickets, kTickets);  // where the packed pass had other things
     read_prefix(stream, spec_, weights_, w_, limits_, sentences.count, sentences.prefix);
+  }
+
+  void score(const Labelled& labelled, cuda::Stream& stream) {
+    if (spec_.encoder) packed(stream, source_tokens(w_.inputs, labelled.source));
+    score_labels(stream, spec_, weights_, w_, limits_, forced_tokens(w_.inputs, labelled));
   }
 
   void packed(cuda::Stream& stream, const PackedTokens& tokens) {
@@ -117,6 +133,7 @@ class CudaReader {
   Limits limits_{};
   std::map<Size, std::optional<cuda::Graph>> graphs_;  // none: the size came once
   std::set<std::pair<int, bool>> rehearsed_;
+  std::set<int> rehearsed_labels_;
 };
 
 }  // namespace decoding

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "engine/faults.h"
+#include "engine/labelled.h"
 #include "engine/results.h"
 #include "engine/workspace.h"
 #include "kernels/cuda/resources.h"
@@ -23,26 +24,30 @@ class CudaTransfers {
     const size_t trellis = sizeof(int32_t) * limits.target * limits.rows();
     tokens_ = cuda::PinnedMemory(trellis);
     parents_ = cuda::PinnedMemory(trellis);
-    finished_ = cuda::PinnedMemory(sizeof(Hypothesis) * limits.rows());
+    finished_ = cuda::PinnedMemory(sizeof(Hypothesis) * limits.batch * limits.places());
   }
 
   // to: the head of the pool.
   void send(const Inputs& to, const Batch& batch, const ModelSpec& spec, const Limits& limits,
+            int groups, cudaStream_t stream) const {
+    fill_inputs(inputs_, batch, spec, limits, groups);
+    send(to, stream);
+  }
+  void send(const Inputs& to, const Labelled& labelled, const ModelSpec& spec,
             cudaStream_t stream) const {
-    fill_inputs(inputs_, batch, spec, limits);
-    CUDA_CHECK(cudaMemcpyAsync(to.source_ids, staging_.data(), staging_.bytes(),
-                               cudaMemcpyHostToDevice, stream));
+    fill_labelled(inputs_, labelled, spec);
+    send(to, stream);
   }
 
   // Waits for what was launched. steps: of the trellis, at least those that were needed.
   template <typename T>
-  void fetch(const Workspace<T>& w, int steps, int sentences, int beams,
+  void fetch(const Workspace<T>& w, int steps, int sentences, int beams, int places,
              cudaStream_t stream) const {
     const int rows = sentences * beams;
     const size_t trellis = sizeof(int32_t) * steps * slots_;
     copy(tokens_.data(), w.tokens, trellis, stream);
     copy(parents_.data(), w.parents, trellis, stream);
-    copy(finished_.data(), w.finished, sizeof(Hypothesis) * rows, stream);
+    copy(finished_.data(), w.finished, sizeof(Hypothesis) * sentences * places, stream);
     copy(inputs_.length, w.inputs.length, sizeof(int32_t) * rows, stream);
     copy(inputs_.fault, w.inputs.fault, sizeof(int32_t) * sentences, stream);
     copy(inputs_.state, w.inputs.state, sizeof(StepState), stream);
@@ -51,20 +56,24 @@ class CudaTransfers {
   }
 
   // After fetch(). ranked: whether the rows of a sentence compete.
-  void write(bool ranked, int sentences, int beams, const Results& results) const {
+  void write(bool ranked, int sentences, int beams, int places, const Results& results) const {
     const int steps = inputs_.state->number - 1;
     CHECK(results.width >= steps, "results need ", steps, " columns, got ", results.width);
     const Trellis trellis{static_cast<const int32_t*>(tokens_.data()),
                           static_cast<const int32_t*>(parents_.data()), slots_};
     if (ranked) {
       take_finished(trellis, static_cast<const Hypothesis*>(finished_.data()), sentences, beams,
-                    results);
+                    places, results);
     } else {
       take_rows(trellis, inputs_.length, steps, sentences, beams, results);
     }
   }
 
  private:
+  void send(const Inputs& to, cudaStream_t stream) const {
+    CUDA_CHECK(cudaMemcpyAsync(to.source_ids, staging_.data(), staging_.bytes(),
+                               cudaMemcpyHostToDevice, stream));
+  }
   static void copy(void* to, const void* from, size_t bytes, cudaStream_t stream) {
     CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream));
   }
