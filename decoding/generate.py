@@ -64,7 +64,7 @@ class Call:
                 passed = time.monotonic() - self.started
                 work = replace(work, max_time=max(0.0, work.max_time - passed))
             parts.append(outputs.Part(chosen, prompt, self.session.run(work)))
-        found = outputs.results(self.config, self.strategy, parts, self.source is not None)
+        found = outputs.results(self.config, self.strategy, parts, self.source)
         return found if self.device.type == "cpu" else outputs.moved(found, self.device)
 
     @cached_property
@@ -100,9 +100,10 @@ class Call:
             results and config.output_scores,
             results and config.output_logits,
         )
-        warpers = sampling.warpers(config, shown=keep_scores)
+        processed = bool(self.hooks) or keep_scores or processors.wanted(config)
+        warpers = sampling.warpers(config, processed=processed)
         controls = None
-        if warpers or self.hooks or keep_scores or processors.wanted(config):
+        if processed or warpers is not None:
             controls = processors.controls(config, length.min_new, decoder.vocab, prompt, source)
         fill = outputs.fill_value(config, self.strategy.beams)
         return Work(
@@ -124,6 +125,8 @@ class Call:
             stop_table=None if self.stop is None else self.stop.table,
             stop_first=None if self.stop is None else self.stop.behind(prompt.ids),
             max_time=config.max_time,
+            attentions=config.coverage_penalty > 0 or (results and config.output_attentions),
+            coverage_penalty=config.coverage_penalty,
             keep_scores=keep_scores,
             keep_logits=keep_logits,
             watch=self._watch(prompt, length.max_new),

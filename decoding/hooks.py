@@ -119,7 +119,7 @@ class Hooks:
             own.copy_(scores)
 
     def ended(self, histories: Histories, step: Step, competing: bool) -> Tensor | None:
-        """uint8, of the shape of the step's candidates: 1 where a criterion ends the row.
+        """uint8, one for each of the step's candidates: 1 where a criterion ends the row.
 
         Where rows compete every candidate is shown as a row of its own, as in Hugging Face.
         """
@@ -136,8 +136,8 @@ class Hooks:
         ids = torch.cat([histories.ids[rows], (every % step.vocab).reshape(-1, 1)], 1)
         done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
         for criterion in self.criteria:
-            done = done | torch.as_tensor(criterion(ids, step.kept), device=ids.device).bool()
-        return done.view(every.shape)[places].to(torch.uint8)
+            done = done | torch.as_tensor(criterion(ids, step.kept()), device=ids.device).bool()
+        return done.view(every.shape)[places].to(torch.uint8).flatten()
 
 
 class PrefixConstraint:

@@ -56,26 +56,8 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 
 # Options of ours whose part of the engine is still to come, in the same form.
 WAITING: dict[str, tuple[Any, ...]] = {
-    # stopping
-    "max_time": (),
-    "stop_strings": ((),),
     # processors
     "guidance_scale": (1,),
-    "sequence_bias": ((),),
-    "encoder_repetition_penalty": (1,),
-    "repetition_penalty": (1,),
-    "no_repeat_ngram_size": (0,),
-    "encoder_no_repeat_ngram_size": (0,),
-    "remove_invalid_values": (False,),
-    "exponential_decay_length_penalty": (),
-    "suppress_tokens": ((),),
-    "begin_suppress_tokens": ((),),
-    # warpers
-    "top_h": (),
-    "min_p": (0,),
-    "typical_p": (1,),
-    "epsilon_cutoff": (0,),
-    "eta_cutoff": (0,),
     # search
     "num_beam_groups": (1,),
     "diversity_rate": (0,),
@@ -98,11 +80,6 @@ def check_waiting(config: Any) -> None:
         raise NotImplementedError("bad_words_ids with words of several tokens: not supported yet")
     if config.contrastive:
         raise NotImplementedError("penalty_alpha is not supported yet: pass penalty_alpha=None")
-    if config.num_beams > 1 and config.do_sample:
-        raise NotImplementedError(
-            f"num_beams={config.num_beams} with do_sample=True is not supported yet: "
-            "pass do_sample=False, or num_beams=1"
-        )
 
 
 # Named arguments of generate(): offered when a name is misspelt.

@@ -26,7 +26,7 @@ class Step:
     vocab: int
     live: Tensor  # int64 [live], the sentences that this step is about
     scores: Tensor | None  # float32 [live * K, V], the engine's own; None without hooks
-    kept: tuple[Tensor, ...] | None  # output_scores of the steps so far
+    kept: Callable[[], tuple[Tensor, ...] | None]  # output_scores of the steps so far
     candidates: Callable[[], Tensor]  # once tokens are picked: int64 [live, M], beam * V + token,
     # best first; where rows do not compete [live * K, 1], the token
     tokens: Callable[[], Tensor]  # once they are accepted: int64 [R], this step's
@@ -117,7 +117,7 @@ class Watch:
         self.hooks.process(self.hooks.before_warping, self._histories, step)
 
     def ended(self, step: Step) -> Tensor | None:
-        """uint8, of the shape of step.candidates(): 1 where a row ends; None: nowhere."""
+        """uint8, one for each of step.candidates(): 1 where a row ends; None: nowhere."""
         return self.hooks.ended(self._histories, step, self.competing)
 
     def accepted(self, step: Step) -> None:

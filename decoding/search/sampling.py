@@ -13,9 +13,9 @@ def strategy(config: GenerationConfig) -> Strategy:
     return Strategy(_C.Sampling(), rows=copies, returned=copies)
 
 
-def warpers(config: GenerationConfig, *, shown: bool) -> _C.Warpers | None:
+def warpers(config: GenerationConfig, *, processed: bool) -> _C.Warpers | None:
     """For the engine; None where nothing is drawn, and where temperature, top_k and top_p say it
-    all: sampling then does what they say itself, unless what they leave is to be `shown`."""
+    all: sampling from logits, if they are not `processed`, then does that itself."""
     if not config.do_sample:
         return None
     others = (
@@ -25,7 +25,7 @@ def warpers(config: GenerationConfig, *, shown: bool) -> _C.Warpers | None:
         or config.epsilon_cutoff > 0
         or config.eta_cutoff > 0
     )
-    if not (others or shown or config.num_beams > 1):
+    if not (others or processed or config.num_beams > 1):
         return None
     keep = max(2, len(config.eos_token_id) + 1) if config.num_beams > 1 else 1
     return _C.Warpers(
