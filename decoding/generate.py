@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from decoding import outputs
+from decoding.attentions import check_attentions
 from decoding.batching import Array, Rows, common_device, split
 from decoding.config import GenerationConfig
 from decoding.hooks import Hooks
@@ -106,6 +107,7 @@ class Call:
         if processed or warpers is not None:
             controls = processors.controls(config, length.min_new, decoder.vocab, prompt, source)
         fill = outputs.fill_value(config, self.strategy.beams)
+        covering = config.coverage_penalty if self.strategy.beams else 0.0
         return Work(
             source=None if source is None else source.pack(),
             prompt=prompt.pack(),
@@ -125,8 +127,8 @@ class Call:
             stop_table=None if self.stop is None else self.stop.table,
             stop_first=None if self.stop is None else self.stop.behind(prompt.ids),
             max_time=config.max_time,
-            attentions=config.coverage_penalty > 0 or (results and config.output_attentions),
-            coverage_penalty=config.coverage_penalty,
+            attentions=covering > 0 or (results and config.output_attentions),
+            coverage_penalty=covering,
             keep_scores=keep_scores,
             keep_logits=keep_logits,
             watch=self._watch(prompt, length.max_new),
@@ -172,6 +174,7 @@ def prepare(
     )
     check_per_row(config, len(prompt))
     check_tokens(config, session.spec.decoder.vocab)
+    check_attentions(config, source is not None)
     if listener is not None:
         listener.check(config, len(prompt))
     if config.do_sample and config.seed is None:

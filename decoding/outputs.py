@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoding.batching import Array
+from decoding.attentions import along, in_columns
+from decoding.batching import Array, Rows
 from decoding.config import GenerationConfig
 from decoding.search import Strategy
 from decoding.search.rules import fill_id
@@ -30,6 +31,8 @@ class Output:
         end.
     cross_attentions: with output_attentions, of an encoder-decoder: for each step a tuple of one
         float32 [rows, 1, 1, S], the last layer's mean over its heads, 0 for masked tokens.
+    hypothesis_attentions: the same along each result, float32 [B * num_return_sequences, longest
+        generated, S]; 0 behind a row's end.
     Steps go on until the last sentence has ended; they are undefined for rows that ended before.
     """
 
@@ -61,6 +64,7 @@ class GenerateEncoderDecoderOutput(GenerateDecoderOnlyOutput):
     """The same with an encoder-decoder; sequences begin with the decoder's prompt."""
 
     cross_attentions: tuple[Steps, ...] | None = None
+    hypothesis_attentions: Tensor | None = None
 
 
 @dataclass
@@ -90,6 +94,7 @@ class GenerateBeamEncoderDecoderOutput(GenerateBeamDecoderOnlyOutput):
     """The same with an encoder-decoder; sequences begin with the decoder's prompt."""
 
     cross_attentions: tuple[Steps, ...] | None = None
+    hypothesis_attentions: Tensor | None = None
 
 
 GenerateOutput = GenerateDecoderOnlyOutput | GenerateBeamDecoderOnlyOutput
@@ -106,10 +111,10 @@ class Part:
 
 
 def results(
-    config: GenerationConfig, strategy: Strategy, parts: Sequence[Part], encoder: bool
+    config: GenerationConfig, strategy: Strategy, parts: Sequence[Part], source: Rows | None
 ) -> Tensor | GenerateOutput:
-    """What generate() returns, on the CPU."""
-    returned, rows = strategy.returned, strategy.rows
+    """What generate() returns, on the CPU. source: the rows of the encoder, where there is one."""
+    returned, rows, encoder = strategy.returned, strategy.rows, source is not None
     tokens = sequences(parts, returned)
     if not config.return_dict_in_generate:
         return tokens
@@ -126,6 +131,8 @@ def results(
         common["token_logprobs"] = transition_scores(
             chosen, known, moves, normalize=not (strategy.beams and config.output_scores)
         )
+    if config.output_attentions and source is not None:
+        common |= attentions(parts, returned, rows, source)
     if not strategy.beams:
         plain = GenerateEncoderDecoderOutput if encoder else GenerateDecoderOnlyOutput
         return plain(tokens, **common)
@@ -212,6 +219,34 @@ def steps(
                 values[torch.from_numpy(places)] = kept(part.found)[step]
         every.append(values)
     return tuple(every)
+
+
+def attentions(
+    parts: Sequence[Part], returned: int, rows: int, source: Rows
+) -> dict[str, tuple[Steps, ...] | Tensor]:
+    """The fields cross_attentions and hypothesis_attentions."""
+    placed = []
+    for part in parts:
+        mask = None if source.mask is None else torch.from_numpy(source.mask[part.chosen])
+        wide = in_columns(kept_attentions(part.found), mask, source.width)
+        placed.append(replace(part, found=replace(part.found, attentions=wide)))
+    every = steps(placed, rows, lambda found: kept_attentions(found).unbind())
+    longest = int(lengths(parts, returned).max())
+
+    def hypotheses(found: Results) -> Array:
+        moved = along(kept_attentions(found), found.slots[:, :returned]).numpy()
+        missing = max(0, longest - moved.shape[2])
+        return np.pad(moved[:, :, :longest], [(0, 0), (0, 0), (0, missing), (0, 0)])
+
+    return {
+        "cross_attentions": tuple((step[:, None, None],) for step in every),
+        "hypothesis_attentions": joined(placed, hypotheses),
+    }
+
+
+def kept_attentions(found: Results) -> Tensor:
+    assert found.attentions is not None
+    return found.attentions
 
 
 def transition_scores(
