@@ -94,6 +94,7 @@ struct BeamStepParams {
   Candidate* candidates;  // [live, m], merge_beams'; what is left of them is of no use
   const uint8_t* ended;   // [live, m], 1: the host ends the row here; null: it does not
   int m;
+  bool drawn = false;  // in the order of drawing: the best by S of all m go on, not the first
 };
 
 template <cpu::Isa isa>

@@ -50,11 +50,15 @@ void advance(const BeamStepParams& p, int i) {
   Candidate* candidates = p.candidates + int64_t{i} * p.m;
   Hypothesis* list = s.finished + int64_t{sentence} * s.capacity;
   int alive = 0;
-  for (int c = 0; c < p.m && candidates[c].id >= 0 && alive < s.beams; ++c) {
+  for (int c = 0; c < p.m && candidates[c].id >= 0 && (p.drawn || alive < s.beams); ++c) {
     const cpu::Heir heir = heir_of(candidates[c]);
     const bool host_ends = p.ended != nullptr && p.ended[int64_t{i} * p.m + c] != 0;
     if (!host_ends && !row_ends(s, sentence, heir)) {
-      rank(candidates, alive++, candidates[c]);  // alive <= c: in the place of what is read
+      if (alive < s.beams) {
+        rank(candidates, alive++, candidates[c]);  // alive <= c: in the place of what is read
+      } else if (candidates[c].value > candidates[alive - 1].value) {
+        rank(candidates, alive - 1, candidates[c]);
+      }
     } else if (c < s.beams) {
       cpu::insert(list, s.finished_count[sentence], s.capacity, cpu::hypothesis(s, heir));
     }
