@@ -120,7 +120,8 @@ def constrained_beam_search(
         scores = [rules.apply(logits(row.tokens).log_softmax(-1), step) for row in alive]
         candidates = _candidates(alive, scores, rules)
         whole = [beam for beam, row in enumerate(alive) if progress(row).complete]
-        ends = [c for c in candidates[:beams] if rules.ends(c.tokens) and c.beams[-1] in whole]
+        ends = [c for c in candidates[:beams] if rules.ends(c.tokens) and progress(c).complete]
+        ends = [c for c in ends if c.sum > FILL_IN / 10]
         late = _extensions(alive, scores, {beam: rules.eos for beam in whole})
         finished = _best(finished + [scoring.ended(row) for row in ends], beams)
         spare = _best(spare + [scoring.ended(row) for row in late if row not in ends], beams)

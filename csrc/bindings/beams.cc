@@ -1,13 +1,16 @@
 // decoding._C.kernels: the searches in which rows compete, for their tests. See search.cc.
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "bindings/kernels.h"
 #include "bindings/tensor.h"
 #include "kernels/beam.h"
+#include "kernels/constrained.h"
 #include "kernels/diverse.h"
 
 namespace decoding {
@@ -192,6 +195,57 @@ void run_diverse_step(const py::object& values, const py::object& ids, const py:
   on_cpu(isa, threads, [&](auto& stream) { diverse_step<float>(stream, params); });
 }
 
+// The tables of phrases.h.
+struct PhraseTables {
+  std::vector<int32_t> heights, first_edge, tokens;
+
+  Phrases view() const {
+    return {.heights = heights.data(),
+            .first_edge = first_edge.data(),
+            .tokens = tokens.data(),
+            .count = static_cast<int>(heights.size()),
+            .longest = *std::max_element(heights.begin(), heights.end()),
+            .most_wanted = static_cast<int>(tokens.size())};
+  }
+};
+
+py::object run_begin_progress(const std::vector<int32_t>& row, const PhraseTables& phrases) {
+  std::vector<int32_t> progress(kProgress + phrases.heights.size());
+  begin_progress(phrases.view(), row.data(), static_cast<int>(row.size()), progress.data());
+  return py::cast(progress);
+}
+
+// values, ids: merge_beams'. best: (values, ids) of the rows. scores: [rows, V], log-probabilities.
+// state: progress, next_progress, spare and spare_count too.
+void run_constrained_step(const py::object& values, const py::object& ids, const py::tuple& best,
+                          const py::object& scores, const py::object& lse, const py::object& live,
+                          const PhraseTables& phrases, const std::string& isa, int threads,
+                          const py::kwargs& options) {
+  const SearchStep step(lse, live, options);
+  const BeamSearch& s = step.search;
+  const Best merged(values, ids), rows(best[0], best[1]);
+  const Phrases view = phrases.view();
+  const py::dict state = options["state"];
+  const auto kept = [&](const char* name) { return TensorView::of(state[name], name); };
+  std::vector<Ranked> queue(int64_t{step.rows()} * (1 + view.most_wanted));
+  const int64_t width = kProgress + view.count;
+  const ConstrainedStepParams params{
+      .search = s,
+      .phrases = view,
+      .candidates = merged.candidates.data(),
+      .best = rows.candidates.data(),
+      .scores = TensorView::of(scores, "scores").data<float>({step.rows(), s.vocab}),
+      .progress = kept("progress").data<int32_t>({s.total_slots, width}),
+      .next_progress = kept("next_progress").data<int32_t>({s.total_slots, width}),
+      .spare = reinterpret_cast<Hypothesis*>(kept("spare").data<int32_t>({-1, s.beams, 5})),
+      .spare_count = kept("spare_count").data<int32_t>({-1}),
+      .queue = queue.data(),
+      .k = rows.k,
+      .m = merged.k,
+      .stride = s.vocab};
+  on_cpu(isa, threads, [&](auto& stream) { constrained_step(stream, params); });
+}
+
 }  // namespace
 
 void bind_beams(py::module_& kernels) {
@@ -210,6 +264,17 @@ void bind_beams(py::module_& kernels) {
               ids, lse, live, named, py::arg("ended") = py::none(), isa, threads);
   kernels.def("diverse_step", &run_diverse_step, "The same in groups.", values, ids, lse, live,
               named, py::arg("m"), py::arg("penalty"), py::arg("pad"), py::arg("forced_last"), isa,
+              threads);
+  py::class_<PhraseTables>(kernels, "Phrases")
+      .def(py::init([](std::vector<int32_t> heights, std::vector<int32_t> first_edge,
+                       std::vector<int32_t> tokens) {
+             return PhraseTables{std::move(heights), std::move(first_edge), std::move(tokens)};
+           }),
+           py::arg("heights"), py::arg("first_edge"), py::arg("tokens"));
+  kernels.def("begin_progress", &run_begin_progress, "The progress of a row of tokens.",
+              py::arg("row"), py::arg("phrases"));
+  kernels.def("constrained_step", &run_constrained_step, "The same with words to be held.", values,
+              ids, py::arg("best"), py::arg("scores"), lse, live, named, py::arg("phrases"), isa,
               threads);
 }
 
