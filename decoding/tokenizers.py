@@ -32,6 +32,10 @@ class Tokenizer(Protocol):
         """The ids of `text`, with the special tokens that a source or prompt has."""
         ...
 
+    def encode_target(self, text: str) -> list[int]:
+        """The ids of what the model should generate to write `text`, EOS included if it says so."""
+        ...
+
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of generated ids."""
         ...
@@ -75,13 +79,13 @@ class MarianTokenizer:
         settings: dict[str, Any],
     ) -> None:
         self._source, self._target = source, target
-        self._ids = source_vocab
+        self._ids, self._target_ids = source_vocab, target_vocab
         self.tokens = {number: token for token, number in target_vocab.items()}
         self._unk = _token(settings, "unk_token", "<unk>")
         self._eos = _token(settings, "eos_token", "</s>")
         self._special = {self._unk, self._eos, _token(settings, "pad_token", "<pad>")}
         for token in (self._unk, self._eos):
-            if token not in source_vocab:
+            if token not in source_vocab or token not in target_vocab:
                 raise ValueError(f"the vocabulary has no {token!r}, which text needs")
         for token in settings.get("added_tokens_decoder", {}).values():
             if token["content"] not in source_vocab:
@@ -96,6 +100,26 @@ class MarianTokenizer:
         A special token written in the text is that token, and a language code at the start of
         what stands between special tokens is one entry of the vocabulary.
         """
+        return self._numbered(self._cut(text, self._source), self._ids)
+
+    def encode_target(self, text: str) -> list[int]:
+        """The same as a translation: ids in the target vocabulary."""
+        return self._numbered(self._cut(text, self._target), self._target_ids)
+
+    def source_pieces(self, text: str) -> list[str | None]:
+        """What each id of encode() stands for; None for language codes and special tokens."""
+        tokens = [*self._cut(text, self._source), self._eos]
+        return [None if self._is_mark(token) else token for token in tokens]
+
+    def target_pieces(self, ids: Sequence[int]) -> list[str | None]:
+        """What generated ids stand for; None for language codes and special tokens."""
+        tokens = [self.tokens.get(int(number), self._unk) for number in ids]
+        return [None if self._is_mark(token) else token for token in tokens]
+
+    def _is_mark(self, token: str) -> bool:
+        return token in self._special or LANGUAGE_CODE.fullmatch(token) is not None
+
+    def _cut(self, text: str, pieces: SentencePieceProcessor) -> list[str]:
         tokens: list[str] = []
         for part in self._split(text):
             if part in self._special:
@@ -103,9 +127,12 @@ class MarianTokenizer:
             elif part:
                 code, rest = split_language_code(part)
                 tokens += [code] if code else []
-                tokens += self._source.encode(rest, out_type=str)
-        unknown = self._ids[self._unk]
-        return [self._ids.get(token, unknown) for token in tokens] + [self._ids[self._eos]]
+                tokens += pieces.encode(rest, out_type=str)
+        return tokens
+
+    def _numbered(self, tokens: list[str], ids: dict[str, int]) -> list[int]:
+        unknown = ids[self._unk]
+        return [ids.get(token, unknown) for token in tokens] + [ids[self._eos]]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of ids of the target vocabulary; an id without an entry counts as unknown."""
@@ -133,6 +160,9 @@ class ByteLevelTokenizer:
     def encode(self, text: str) -> list[int]:
         """Ids of the text; GPT-2 adds no special token unless its settings ask for BOS."""
         return self.backend.encode(text).ids
+
+    def encode_target(self, text: str) -> list[int]:
+        return self.encode(text)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of the ids; bytes that form no character become U+FFFD."""

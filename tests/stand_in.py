@@ -36,6 +36,8 @@ class Words:
         self.words += sorted(set(words) - set(self.words))
         return [FIRST + self.words.index(word) for word in words] + [EOS]
 
+    encode_target = encode
+
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return " ".join(self.words[id - FIRST].upper() for id in ids if id >= FIRST)
 

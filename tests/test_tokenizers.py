@@ -11,7 +11,7 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.tokenizers import Tokenizer, load_tokenizer, split_language_code
+from decoding.tokenizers import MarianTokenizer, Tokenizer, load_tokenizer, split_language_code
 from tests.vocabularies import ENGLISH, GERMAN, numbered, train_bpe, train_sentencepiece
 
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
@@ -108,6 +108,11 @@ def check_encode(pair: tuple[Tokenizer, Any], text: str) -> None:
     assert ours.encode(text) == theirs(text)["input_ids"]
 
 
+def check_encode_target(pair: tuple[Tokenizer, Any], text: str) -> None:
+    ours, theirs = pair
+    assert ours.encode_target(text) == theirs(text_target=text)["input_ids"]
+
+
 def check_decode(pair: tuple[Tokenizer, Any], ids: list[int]) -> None:
     ours, theirs = pair
     assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
@@ -120,6 +125,7 @@ def check_decode(pair: tuple[Tokenizer, Any], ids: list[int]) -> None:
 @pytest.mark.parametrize("text", TEXTS)
 def test_marian_encodes_as_transformers(marian: tuple[Tokenizer, Any], text: str) -> None:
     check_encode(marian, text)
+    check_encode_target(marian, text)
 
 
 @settings(max_examples=300)
@@ -128,6 +134,7 @@ def test_marian_equals_transformers(
     marian: tuple[Tokenizer, Any], text: str, data: st.DataObject
 ) -> None:
     check_encode(marian, text)
+    check_encode_target(marian, text)
     last = len(marian[1].decoder) - 1
     check_decode(marian, data.draw(st.lists(st.integers(0, last), max_size=20)))
 
@@ -139,6 +146,21 @@ def test_marian_specials(marian: tuple[Tokenizer, Any]) -> None:
     assert ours.encode(">>fra<< Sonne")[0] == code
     assert ours.encode(">>zzz<< Sonne")[0] == theirs.unk_token_id
     assert ours.decode([10**6, 0, theirs.pad_token_id]) == ""
+
+
+def test_marian_pieces(marian: tuple[Tokenizer, Any]) -> None:
+    """Of a text and of ids, as many as ids; special tokens and language codes are none."""
+    ours, theirs = marian
+    assert isinstance(ours, MarianTokenizer)
+    for text in [*GERMAN, "", ">>fra<< Wo ist <unk> der", "Ende</s> so"]:
+        pieces = ours.source_pieces(text)
+        assert len(pieces) == len(ours.encode(text)) and pieces[-1] is None
+    assert ours.source_pieces(">>fra<< Wo")[0] is None
+    for line in ENGLISH:
+        pieces = ours.target_pieces(ours.encode_target(line))
+        kept = [piece for piece in pieces if piece is not None]
+        known = "".join(kept).replace("\u2581", " ").strip()
+        assert known == ours.decode(ours.encode_target(line))
 
 
 def test_marian_round_trip(marian: tuple[Tokenizer, Any]) -> None:
