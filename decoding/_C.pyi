@@ -69,6 +69,21 @@ class Rules:
         renormalize: bool = False,
     ) -> None: ...
 
+class Warpers:
+    """What sampling leaves of the scores, beside each sentence's temperature, top_k and top_p."""
+
+    def __init__(
+        self,
+        *,
+        top_h: float = 0.0,
+        min_p: float = 0.0,
+        typical_p: float = 1.0,
+        epsilon: float = 0.0,
+        eta: float = 0.0,
+        keep: int = 1,
+    ) -> None:
+        """The defaults turn each off. keep: tokens that all but top_h leave at least."""
+
 class Greedy:
     def __init__(self) -> None: ...
 
@@ -161,6 +176,7 @@ class Session:
         warpers: Warpers | None = None,
         stop_table: Tensor | None = None,
         stop_first: Tensor | None = None,
+        shadows: int = 0,
         stream: int = 0,
     ) -> None:
         """Runs the encoder and all but the last token of each prompt.
@@ -172,6 +188,7 @@ class Session:
         keyed by it, so that a split of the batch does not show, and errors name it.
         controls: what is made of the logits, where the rules are not enough; warpers need them.
         stop_table: int32 [states, V], stop_first: int32 [B]; see csrc/kernels/ends.h.
+        shadows: with guidance half of the sentences, the last ones; csrc/kernels/shadow.h.
         stream: the CUDA stream on which all work of the call is done.
         """
     def step(self, steps: int) -> bool:

@@ -57,17 +57,14 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 # Options of ours whose part of the engine is still to come, in the same form.
 WAITING: dict[str, tuple[Any, ...]] = {
     # processors
-    "guidance_scale": (1,),
     # search
     "num_beam_groups": (1,),
     "diversity_rate": (0,),
     "patience": (1,),
-    "coverage_penalty": (0,),
     "length_normalization": (),
     "force_words_ids": ((),),
     # results
     "output_logits": (False,),
-    "output_attentions": (False,),
 }
 
 

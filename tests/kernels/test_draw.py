@@ -120,7 +120,7 @@ def test_distribution_without_replacement(where: str) -> None:
     scores = torch.tensor([[-0.5, -1.5, -2.0, -math.inf], [-1.0, -0.7, -3.0, -2.2]])
     sums = torch.tensor([-0.3, -1.1])
     total = (scores + sums[:, None]).flatten()
-    own = {"seed": [5] * count, "random_first": [2 * i for i in range(count)]}
+    own: dict[str, Any] = {"seed": [5] * count, "random_first": [2 * i for i in range(count)]}
     _, ids, keys = draw(
         scores.repeat(count, 1), sums.repeat(count), 2, where, **own, live=list(range(count))
     )
@@ -139,7 +139,7 @@ def test_distribution_without_replacement(where: str) -> None:
 
 def test_draws_do_not_depend_on_batch_or_threads(isa: str, threads: int) -> None:
     scores, sums = random(6, 1000) * 2, random(6)
-    own = {"seed": [1, 2, 3], "random_first": [4, 0, 9]}
+    own: dict[str, Any] = {"seed": [1, 2, 3], "random_first": [4, 0, 9]}
     together = draw(scores, sums, 5, isa, threads=threads, **own, live=[0, 1, 2])
     for b in range(3):
         alone = draw(scores[2 * b : 2 * b + 2], sums, 5, isa, threads=threads, **own, live=[b])

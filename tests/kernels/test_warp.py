@@ -92,7 +92,9 @@ def theirs(scores: Tensor, *, keep: int, **options: Any) -> Tensor:
 
 
 def by_reference(scores: Tensor, **options: Any) -> Tensor:
-    rounded = {k: torch.tensor(v).tolist() for k, v in options.items()}  # as the engine has them
+    rounded: dict[str, Any] = {
+        k: torch.tensor(v).tolist() for k, v in options.items()
+    }  # as the engine has them
     return torch.stack([reference.kept(row, **rounded) for row in scores])
 
 
@@ -150,7 +152,7 @@ def test_large_vocabularies(where: str, kind: str) -> None:
 def test_boundaries_that_rounding_spares(where: str) -> None:
     """A quarter of four equals is exact in any precision."""
     flat = torch.zeros(1, 4)
-    for options, kept in [
+    cases: list[tuple[dict[str, Any], int]] = [
         ({"top_p": 0.25}, 1),
         ({"top_p": 0.75}, 3),
         ({"epsilon": 0.25}, 4),
@@ -158,7 +160,8 @@ def test_boundaries_that_rounding_spares(where: str) -> None:
         ({"typical_p": 0.25}, 4),
         ({"top_k": 2}, 4),
         ({"top_h": 1.0}, 4),
-    ]:
+    ]
+    for options, kept in cases:
         assert int(warped(flat, where, **options).isfinite().sum()) == kept, options
     two = torch.tensor([[0.0, 0.0, -1.0, -1.0]])
     assert int(warped(two, where, min_p=1.0).isfinite().sum()) == 2
@@ -168,13 +171,14 @@ def test_boundaries_that_rounding_spares(where: str) -> None:
 def test_ties_at_the_mth(where: str) -> None:
     scores = torch.full((1, 300), -1.0)
     scores[0, 7] = 3.0
-    for options, kept in [
+    cases: list[tuple[dict[str, Any], int]] = [
         ({"min_p": 0.9}, 3),
         ({"top_p": 0.01}, 3),
         ({"epsilon": 0.9}, 300),  # ties of the m-th stay
         ({"eta": 0.9}, 300),
         ({"top_k": 1}, 300),
-    ]:
+    ]
+    for options, kept in cases:
         ours = warped(scores, where, keep=3, **options)[0]
         assert int(ours.isfinite().sum()) == kept, options
         if kept == 3:
