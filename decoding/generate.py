@@ -20,6 +20,7 @@ from decoding.hooks import Hooks
 from decoding.inputs import by_width, check_per_row, of_rows, read_inputs
 from decoding.resolve import resolve
 from decoding.search import Strategy, choose, processors, sampling
+from decoding.search.guidance import with_shadows
 from decoding.search.rules import check_tokens, fill_id, lengths, rules
 from decoding.search.sentences import drawn_seed, sentence_rules
 from decoding.session import Session, Work
@@ -108,7 +109,7 @@ class Call:
             controls = processors.controls(config, length.min_new, decoder.vocab, prompt, source)
         fill = outputs.fill_value(config, self.strategy.beams)
         covering = config.coverage_penalty if self.strategy.beams else 0.0
-        return Work(
+        work = Work(
             source=None if source is None else source.pack(),
             prompt=prompt.pack(),
             items=torch.from_numpy(chosen.astype(np.int32)),
@@ -133,6 +134,7 @@ class Call:
             keep_logits=keep_logits,
             watch=self._watch(prompt, length.max_new),
         )
+        return with_shadows(work) if config.guidance_scale != 1 else work
 
     def _watch(self, prompt: Rows, most: int) -> Watch | None:
         if not self.hooks and self.listener is None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from decoding import _C
+from decoding.attentions import covering
 from decoding.batching import Packed
 from decoding.watch import Step, Watch
 from decoding.limits import LEAST, Limits, next_bucket
@@ -44,11 +45,18 @@ class Work:
     warpers: _C.Warpers | None = None  # need controls
     stop_table: Tensor | None = None  # int32 [states, V], with stop_first int32 [B]
     stop_first: Tensor | None = None
+    shadows: int = 0  # with guidance half of the sentences, the last ones
     max_time: float | None = None  # seconds
     attentions: bool = False  # keep those to the source
+    coverage_penalty: float = 0.0  # needs attentions
     keep_scores: bool = False  # of every step; needs controls
     keep_logits: bool = False  # of every step
     watch: Watch | None = None  # Python that looks on, or takes part
+
+    @property
+    def searched(self) -> int:
+        """Sentences that results are for."""
+        return len(self.prompt) - self.shadows
 
     @property
     def keeps(self) -> bool:
@@ -104,6 +112,7 @@ class Results:
     # of every step, if kept: float32 [B * K, V], 0 where done
     steps: list[Tensor]  # scores
     logits: list[Tensor]
+    attentions: Tensor | None = None  # float32 [steps, B * K, longest source], if kept
 
     @classmethod
     def empty(cls, batch: int, beams: int, target: int, fill: int) -> Results:
@@ -200,19 +209,33 @@ class Session:
                 warpers=work.warpers,
                 stop_table=work.stop_table,
                 stop_first=work.stop_first,
+                shadows=work.shadows,
                 stream=stream,
             )
             # A GPU is busy with the source by now, so this takes none of the call's time.
-            found = Results.empty(len(work.prompt), work.beams, work.max_new, work.fill)
+            found = Results.empty(work.searched, work.beams, work.max_new, work.fill)
             if work.watch is None and work.max_time is None and not work.keeps:
                 while not self._engine.step(STEPS):
                     pass  # Ctrl-C gets through
             else:
                 self._watched(work, found)
             self._engine.take(found.tokens, found.lengths, found.scores, found.sums, found.slots)
+            if work.attentions:
+                found = replace(found, attentions=self._attentions(work))
+            if work.coverage_penalty > 0:
+                assert source is not None
+                found = covering(found, source.offsets.diff(), work.coverage_penalty)
             if work.watch is not None:
                 work.watch.end(found)
             return found
+
+    def _attentions(self, work: Work) -> Tensor:
+        """float32 [steps, B * K, longest source], of the steps that were taken."""
+        assert work.source is not None
+        steps = int(self._buffer("state")[0]) - 1
+        rows = work.searched * work.beams
+        kept = self._buffer("attentions")[:steps, :rows, : work.source.longest]
+        return kept.to("cpu", copy=True)
 
     def score(self, labelled: Labelled) -> Tensor:
         """float32 [tokens], each label's log-probability. Errors as in `run`."""
@@ -250,7 +273,7 @@ class Session:
         if watch is not None:
             watch.begin(self.device)
         while not done:
-            step = self._look(work, tuple(found.steps) if work.keep_scores else None)
+            step = self._look(work, found)
             if not len(step.live):
                 break  # the host may hear of the end later than the device
             if end is not None and time.monotonic() >= end:
@@ -284,14 +307,14 @@ class Session:
 
     def _kept(self, work: Work, step: Step, rows: Tensor) -> Tensor:
         """float32 [B * K, V], a copy; 0 for sentences that are done."""
-        every = torch.zeros(len(work.prompt), work.beams, rows.shape[1])
+        every = torch.zeros(work.searched, work.beams, rows.shape[1])
         every[step.live.cpu()] = rows.float().cpu().view(-1, work.beams, rows.shape[1])
         return every.flatten(0, 1)
 
-    def _look(self, work: Work, kept: tuple[Tensor, ...] | None) -> Step:
+    def _look(self, work: Work, found: Results) -> Step:
         """The step that comes next, as Python may look at it."""
         number, _, live_count = self._buffer("state").tolist()
-        rows, all_rows = live_count * work.beams, len(work.prompt) * work.beams
+        rows, all_rows = live_count * work.beams, work.searched * work.beams
         competing = isinstance(work.search, _C.Beam)
         m = max(2, 1 + work.eos) * work.beams
 
@@ -302,15 +325,15 @@ class Session:
 
         def finished() -> tuple[Tensor, Tensor]:
             places = max(work.places, work.beams)
-            lists = self._raw("finished").view(-1, 5)[: len(work.prompt) * places]
-            return lists.view(-1, places, 5), self._buffer("finished_count")[: len(work.prompt)]
+            lists = self._raw("finished").view(-1, 5)[: work.searched * places]
+            return lists.view(-1, places, 5), self._buffer("finished_count")[: work.searched]
 
         return Step(
             number=number,
             vocab=self.spec.decoder.vocab,
             live=self._buffer("live")[:live_count].long(),
-            scores=None if work.controls is None else self._buffer("scores")[:rows],
-            kept=kept,
+            scores=None if work.controls is None else self._buffer("scores")[:rows, : self.spec.decoder.vocab],
+            kept=lambda: tuple(found.steps) if work.keep_scores else None,
             candidates=candidates,
             tokens=lambda: self._buffer("tokens")[number - 1, :all_rows].long(),
             parents=lambda: self._buffer("parents")[number - 1, :all_rows].long(),

@@ -99,7 +99,7 @@ class PySession {
              const py::object& prompt_offsets, const py::object& items,
              const py::object& sentence_rules, int beams, const Rules& rules, const Search& search,
              const Controls* controls, const WarpRules* warpers, const py::object& stop_table,
-             const py::object& stop_first, uintptr_t stream) {
+             const py::object& stop_first, int shadows, uintptr_t stream) {
     const auto ids = [](const py::object& tensor, const char* name) -> const int32_t* {
       return tensor.is_none() ? nullptr : TensorView::of(tensor, name).data<int32_t>({-1});
     };
@@ -125,6 +125,7 @@ class PySession {
                       .stop_first = ids(stop_first, "stop_first"),
                       .sentences = sentences,
                       .beams = beams,
+                      .shadows = shadows,
                       .stream = reinterpret_cast<void*>(stream)};
     CHECK(controls != nullptr || warpers == nullptr, "warpers need controls");
     const py::gil_scoped_release release;
@@ -308,7 +309,7 @@ void bind_session(py::module_& module) {
            py::arg("items"), py::arg("sentences"), py::arg("beams"), py::arg("rules"),
            py::arg("search"), py::kw_only(), py::arg("controls") = nullptr,
            py::arg("warpers") = nullptr, py::arg("stop_table") = py::none(),
-           py::arg("stop_first") = py::none(), py::arg("stream") = 0)
+           py::arg("stop_first") = py::none(), py::arg("shadows") = 0, py::arg("stream") = 0)
       .def("step", &PySession::step, py::arg("steps"))
       .def("compute", &PySession::compute)
       .def("process", &PySession::process, py::arg("stages"))

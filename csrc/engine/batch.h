@@ -25,6 +25,7 @@ struct Batch {
   const int32_t* stop_table;      // [states, V], see ends.h; null: no stop strings
   const int32_t* stop_first;      // [sentences], null with stop_table
   int sentences, beams;
+  int shadows = 0;                // with guidance the last half, see shadow.h; else none
   void* stream = nullptr;  // CUDA: the caller's, on which all work is done
 };
 
@@ -68,6 +69,8 @@ inline void check_source(const Batch& batch, const ModelSpec& spec, const Limits
 inline void check_fits(const Batch& batch, const Request& request, const ModelSpec& spec,
                        const Limits& limits) {
   const Rules& rules = request.rules;
+  CHECK(batch.shadows == 0 || 2 * batch.shadows == batch.sentences, "shadows are half of ",
+        batch.sentences, " sentences, got ", batch.shadows);
   CHECK(batch.sentences > 0 && batch.sentences <= limits.batch, "batch must be 1 to ", limits.batch,
         ", got ", batch.sentences);
   CHECK(batch.beams > 0 && batch.beams <= limits.beams, "beams must be 1 to ", limits.beams,

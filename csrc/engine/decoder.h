@@ -4,6 +4,7 @@
 #include "engine/blocks.h"
 #include "kernels/attention.h"
 #include "kernels/embed.h"
+#include "kernels/shadow.h"
 
 namespace decoding {
 
@@ -138,6 +139,44 @@ void output_logits(Stream& stream, const ModelSpec& spec, const ModelWeights& we
                      .y = w.logits,
                      .rows = rows,
                      .stride = w.logits_stride});
+}
+
+// The rows of a search's step, their shadows behind them where there is guidance. sentences: at
+// least the live ones.
+template <typename T, typename Stream>
+StepRows step_rows(Stream& stream, const Workspace<T>& w, const Limits& limits, int sentences,
+                   int beams, bool guided) {
+  if (!guided) {
+    return {.now = w.inputs.state,
+            .ids = w.inputs.ids,
+            .at = w.inputs.at,
+            .live = w.inputs.live,
+            .slot_live = w.inputs.live,
+            .sentences = sentences,
+            .beams = beams};
+  }
+  shadow_rows(stream, {.now = w.inputs.state,
+                       .live = w.inputs.live,
+                       .ids = w.inputs.ids,
+                       .shadow = w.inputs.shadow,
+                       .shadow_ids = w.inputs.shadow_ids,
+                       .first = w.inputs.first,
+                       .slots = w.slots,
+                       .all_now = w.all_now,
+                       .all_live = w.all_live,
+                       .all_ids = w.all_ids,
+                       .all_at = w.all_at,
+                       .sentences = sentences,
+                       .beams = beams,
+                       .total_slots = limits.rows(),
+                       .history = w.history});
+  return {.now = w.all_now,
+          .ids = w.all_ids,
+          .at = w.all_at,
+          .live = w.all_live,
+          .slot_live = w.all_live,
+          .sentences = 2 * sentences,
+          .beams = beams};
 }
 
 // An encoder-decoder's prompt but for its last token, position by position, read by the first row

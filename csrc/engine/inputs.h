@@ -42,6 +42,8 @@ struct Inputs {
   int32_t* items;           // [B], index of each sentence in the caller's batch
   SentenceRules* rules;     // [B]
   int32_t* stop_first;      // [B], the stop automaton's state behind each prompt
+  int32_t* shadow;          // [B], with guidance the sentence that follows each, see shadow.h
+  int32_t* shadow_ids;      // [B], what that one reads first
   int32_t* first;           // [B], position of the token that a row's first step reads
   int32_t* first_rows;      // [B], slot of each sentence's first row
   // what is scored
@@ -74,6 +76,8 @@ struct Inputs {
     items = a.take<int32_t>("items", {batch});
     rules = a.take<SentenceRules>("sentences", {batch});
     stop_first = a.take<int32_t>("stop_first", {batch});
+    shadow = a.take<int32_t>("shadow", {batch});
+    shadow_ids = a.take<int32_t>("shadow_ids", {batch});
     first = a.take<int32_t>("first", {batch});
     first_rows = a.take<int32_t>("first_rows", {batch});
     forced_ids = a.take<int32_t>("forced_ids", {batch * limits.labels});
@@ -143,8 +147,13 @@ inline void fill_rows(const Inputs& in, const Batch& batch, const ModelSpec& spe
       in.length[row] = 0;
     }
   }
+  const int searched = batch.sentences - batch.shadows;
+  for (int b = 0; b < batch.shadows; ++b) {
+    in.shadow[b] = searched + b;
+    in.shadow_ids[b] = batch.prompt[batch.prompt_offsets[searched + b + 1] - 1];
+  }
   *in.stop_now = 0;
-  *in.state = {1, prefix_of(batch, spec), batch.sentences};
+  *in.state = {1, prefix_of(batch, spec), searched};
 }
 
 inline void fill_source(const Inputs& in, const Batch& batch) {

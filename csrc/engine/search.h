@@ -71,6 +71,8 @@ struct Request {
   Rules rules;
   Search search;
   std::optional<Processing> processing;
+
+  bool guided() const { return processing && processing->rules.guidance != 1.0f; }
 };
 
 // Candidates that a beam search needs, so that enough of them go on whatever ends.

@@ -50,9 +50,12 @@ struct Step {
 
 template <typename T>
 ProcessParams<T> process_params(const Workspace<T>& w, const Step& step, int stages) {
+  const bool guided = step.request.guided();
   return {.logits = w.logits,
+          .unconditional = guided ? w.logits + int64_t{step.rows()} * w.logits_stride : nullptr,
           .scores = w.scores,
           .lse = w.lse,
+          .unconditional_lse = guided ? w.lse + step.rows() : nullptr,
           .rules = &step.request.processing->rules,
           .words = w.words,
           .sentence_rules = w.inputs.rules,
@@ -66,7 +69,7 @@ ProcessParams<T> process_params(const Workspace<T>& w, const Step& step, int sta
           .beams = step.beams,
           .vocab = step.vocab,
           .stride = w.logits_stride,
-          .score_stride = step.vocab,
+          .score_stride = w.logits_stride,
           .total_slots = step.slots,
           .history = w.history,
           .stages = stages,
@@ -91,7 +94,8 @@ void process_scores(Stream& stream, const Workspace<T>& w, const Step& step, int
                   .maxima = step.scratch.maxima,
                   .sentences = step.now.live_count,
                   .beams = step.beams,
-                  .vocab = step.vocab});
+                  .vocab = step.vocab,
+                  .stride = w.logits_stride});
   }
   if (step.request.processing->rules.renormalize) process<T>(stream, process_params(w, step, kLast));
 }
@@ -221,7 +225,8 @@ void pick(Stream& stream, const Beam& search, const float* choices, const Worksp
                              .sentences = step.now.live_count,
                              .beams = step.beams,
                              .m = m,
-                             .vocab = step.vocab});
+                             .vocab = step.vocab,
+                             .stride = w.logits_stride});
   } else {
     find_best(stream, choices, w, step, m);
   }
@@ -309,7 +314,8 @@ void accept(Stream& stream, const Beam& search, const Workspace<T>& w, const Ste
   beam_step(stream, {.search = beam_search(search, w, step),
                      .candidates = step.scratch.candidates,
                      .ended = ended,
-                     .m = row_candidates(step.request, step.beams)});
+                     .m = row_candidates(step.request, step.beams),
+                     .drawn = search.draws});
 }
 
 template <typename T, typename Stream>
@@ -330,7 +336,7 @@ void accept(Stream& stream, const Diverse& search, const Workspace<T>& w, const 
                            .lse = processed ? nullptr : w.lse,
                            .processors = processed ? &processors : nullptr,
                            .group_counts = w.inputs.group_counts,
-                           .queue = step.scratch.candidates,
+                           .queue = step.scratch.contenders,
                            .groups = search.groups,
                            .k = row_candidates(step.request, step.beams),
                            .m = beam_candidates(step.rules(), step.beams / search.groups),

@@ -28,7 +28,7 @@ struct CudaSearch {
 struct CudaStep {
   SearchKind kind;
   SelectPart part;
-  bool processed, warped, draws;
+  bool processed, guided, warped, draws;
   StepState* seen;  // in the host's memory, see select.h
   int sentences, beams;
   int candidates;  // of a row
@@ -39,9 +39,12 @@ struct CudaStep {
 template <typename T>
 ProcessParams<T> process_params(const Workspace<T>& w, const CudaSearch& search,
                                 const CudaStep& step, int stages) {
+  const int64_t searched = int64_t{step.sentences} * step.beams;
   return {.logits = w.logits,
+          .unconditional = step.guided ? w.logits + searched * w.logits_stride : nullptr,
           .scores = w.scores,
           .lse = w.lse,
+          .unconditional_lse = step.guided ? w.lse + searched : nullptr,
           .rules = search.rules.process(),
           .words = w.words,
           .sentence_rules = w.inputs.rules,

@@ -37,7 +37,7 @@ class CpuSession : public Session {
   void start(const Batch& batch, const Request& request) override {
     started_ = false;
     request_ = request;
-    sentences_ = batch.sentences;
+    sentences_ = batch.sentences - batch.shadows;
     beams_ = batch.beams;
     stop_table_ = batch.stop_table;
     CHECK(w_.logits != nullptr, "start() needs a bind() before it");
@@ -179,13 +179,8 @@ class CpuSession : public Session {
   }
 
   void compute(cpu::Stream<isa>& stream, const Step& step) {
-    const StepRows rows{.now = w_.inputs.state,
-                        .ids = w_.inputs.ids,
-                        .at = w_.inputs.at,
-                        .live = w_.inputs.live,
-                        .slot_live = w_.inputs.live,
-                        .sentences = step.now.live_count,
-                        .beams = beams_};
+    const StepRows rows =
+        step_rows(stream, w_, limits_, step.now.live_count, beams_, request_.guided());
     const Norm due = decoder_layers(stream, spec_, weights_, w_, limits_, rows);
     output_logits(stream, spec_, weights_, due, w_, rows.total());
   }

@@ -87,7 +87,7 @@ class CudaSession : public Session {
     started_ = false;
     ended_.wait();  // steps of a call that was given up still write
     request_ = request;
-    sentences_ = batch.sentences;
+    sentences_ = batch.sentences - batch.shadows;
     beams_ = batch.beams;
     stop_table_ = batch.stop_table;
     stream_ = static_cast<cudaStream_t>(batch.stream);
@@ -183,8 +183,8 @@ class CudaSession : public Session {
   std::string tuned() const override { return matmul_.report(); }
 
  private:
-  // sentences, beams, candidates, kind of search, part of select, processed, warped, draws
-  using StepKey = std::tuple<int, int, int, SearchKind, SelectPart, bool, bool, bool>;
+  // sentences, beams, candidates, kind of search, part of select, processed, guided, warped, draws
+  using StepKey = std::tuple<int, int, int, SearchKind, SelectPart, bool, bool, bool, bool>;
 
   Workspace<T> workspace(Arena& arena, const Limits& limits, CudaSearch& search,
                          uint8_t*& products) const {
@@ -232,11 +232,12 @@ class CudaSession : public Session {
   const cuda::Graph& captured_step(int live_count) {
     const bool shrinks = launched_ > 0 && 2 * live_count <= captured_for_;
     if (launched_ == 0 || shrinks) {
-      captured_for_ = std::min(bucket_of(live_count), limits_.batch);
+      captured_for_ = std::min(bucket_of(live_count), limits_.batch / (request_.guided() ? 2 : 1));
     }
     const CudaStep step = step_for(captured_for_);
     const StepKey key{step.sentences, step.beams,     step.candidates, step.kind,
-                      step.part,      step.processed, step.warped,     step.draws};
+                      step.part,      step.processed, step.guided,     step.warped,
+                      step.draws};
     auto found = graphs_.find(key);
     if (found == graphs_.end()) {
       CUDA_CHECK(cudaStreamSynchronize(stream_));  // a rehearsal writes where steps do
@@ -258,6 +259,7 @@ class CudaSession : public Session {
     return {.kind = kind_of(request_.search),
             .part = accepted_apart(request_.search) ? SelectPart::pick : SelectPart::all,
             .processed = processing.has_value(),
+            .guided = request_.guided(),
             .warped = processing && processing->warp,
             .draws = draws(request_.search),
             .seen = static_cast<StepState*>(seen_memory_.data()),
@@ -271,13 +273,8 @@ class CudaSession : public Session {
   cuda::Stream stream() { return {stream_, device_, matmul_}; }
 
   void compute(cuda::Stream& stream, int sentences) {
-    const StepRows rows{.now = w_.inputs.state,
-                        .ids = w_.inputs.ids,
-                        .at = w_.inputs.at,
-                        .live = w_.inputs.live,
-                        .slot_live = w_.inputs.live,
-                        .sentences = sentences,
-                        .beams = beams_};
+    const StepRows rows =
+        step_rows(stream, w_, limits_, sentences, beams_, request_.guided());
     const Norm due = decoder_layers(stream, spec_, weights_, w_, limits_, rows);
     output_logits(stream, spec_, weights_, due, w_, rows.total());
   }

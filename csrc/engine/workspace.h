@@ -72,6 +72,8 @@ struct Workspace {
   int32_t* stop_states;       // [target, R], see ends.h
   Hypothesis* finished;       // [B, places]
   int32_t* words;             // [controls], lists of a call's controls
+  StepState* all_now;         // [1], with guidance the step of the sentences and their shadows
+  int32_t *all_live, *all_ids, *all_at;  // [B], [R], [R], see shadow.h
 
   float* attentions = nullptr;  // [target, R, S], of the last layer to the source, where it is kept
 
@@ -121,6 +123,10 @@ struct Workspace {
     stop_states = a.take<int32_t>("stop_states", {limits.target, rows});
     finished = a.take<Hypothesis>("finished", {batch, limits.places()});
     words = a.take<int32_t>("control_words", {limits.controls});
+    all_now = reinterpret_cast<StepState*>(a.take<int32_t>("all_now", {3}));
+    all_live = a.take<int32_t>("all_live", {batch});
+    all_ids = a.take<int32_t>("all_ids", {rows});
+    all_at = a.take<int32_t>("all_at", {rows});
     if (limits.attentions > 0) {
       attentions = a.take<float>("attentions", {limits.target, rows, limits.source});
     }
