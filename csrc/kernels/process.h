@@ -24,6 +24,7 @@
 
 #include <cstdint>
 
+#include "core/philox.h"
 #include "kernels/sentence.h"
 #include "kernels/step.h"
 #include "kernels/stream.h"
@@ -102,7 +103,7 @@ struct ProcessParams {
 // What is marked: why a token may be edited.
 enum Mark { kListed, kInSource, kInRow, kBanned, kSuppressed, kMarks };
 
-inline int words_per_mark(int vocab) { return (vocab + 31) / 32; }
+DECODING_EVERYWHERE inline int words_per_mark(int vocab) { return (vocab + 31) / 32; }
 inline int64_t marks_size(int vocab) { return int64_t{kMarks} * words_per_mark(vocab); }
 
 template <typename T, cpu::Isa isa>

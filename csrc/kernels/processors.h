@@ -160,10 +160,10 @@ struct ProcessedRow {
   }
 };
 
-// Row `i` of the live ones.
+// Row `i` of the live ones. rules: those of p, or a copy.
 template <typename T>
-DECODING_EVERYWHERE ProcessedRow processed_row(const ProcessParams<T>& p, int i) {
-  const ProcessRules& rules = *p.rules;
+DECODING_EVERYWHERE ProcessedRow processed_row(const ProcessParams<T>& p, const ProcessRules& rules,
+                                               int i) {
   const StepState now = *p.now;
   const int sentence = p.live[i / p.beams], slot = sentence * p.beams + i % p.beams;
   const SentenceRules& own = p.sentence_rules[sentence];
@@ -173,7 +173,7 @@ DECODING_EVERYWHERE ProcessedRow processed_row(const ProcessParams<T>& p, int i)
   const bool first = now.number == 1 && own.forced_first >= 0;
   const int behind = now.number - 1 - rules.decay_start;  // tokens since the decay began
   const bool decays = behind > 0 && rules.decay_factor != 1.0;
-  return {.rules = p.rules,
+  return {.rules = &rules,
           .words = p.words,
           .row = {.prompt = p.words + rules.prompts + int64_t{sentence} * rules.prompt_width,
                   .tokens = p.tokens,
@@ -190,6 +190,11 @@ DECODING_EVERYWHERE ProcessedRow processed_row(const ProcessParams<T>& p, int i)
           // A forced first token does not count as the begin.
           .begins = now.number == (own.forced_first >= 0 ? 2 : 1),
           .decay = decays ? static_cast<float>(pow(rules.decay_factor, behind) - 1.0) : 0.0f};
+}
+
+template <typename T>
+DECODING_EVERYWHERE ProcessedRow processed_row(const ProcessParams<T>& p, int i) {
+  return processed_row(p, *p.rules, i);
 }
 
 // The score of a token before any edit, from its logits.

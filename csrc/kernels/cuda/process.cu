@@ -1,0 +1,269 @@
+// Scores of rows, one block for each: threads mark what the processors touch, in bitmaps in shared
+// memory; read the logits once for the log-sum-exp; and read them again, now from the L2 cache, to
+// write the scores, editing what is marked on the way. No order of marking shows, and no token is
+// written twice. What is done to a token stands in processors.h.
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/vector.cuh"
+#include "kernels/process.h"
+#include "kernels/processors.h"
+
+namespace decoding {
+namespace cuda {
+namespace {
+
+constexpr int kThreads = 1024;
+constexpr int kWarps = kThreads / 32;
+
+// What exponentials add up to, relative to the largest: NaN once there was a NaN or +inf.
+struct Exponentials {
+  float peak = -INFINITY, sum = 0.0f;
+
+  // -inf - -inf would be NaN; with any other base, exp(-inf) is the 0 that it should be.
+  __device__ static float base(float peak) { return peak == -INFINITY ? 0.0f : peak; }
+
+  template <int count>
+  __device__ void add(const float (&x)[count]) {
+    float highest = peak;
+#pragma unroll
+    for (int i = 0; i < count; ++i) highest = fmaxf(highest, x[i]);
+    sum *= __expf(peak - base(highest));
+    peak = highest;
+#pragma unroll
+    for (int i = 0; i < count; ++i) sum += __expf(x[i] - base(peak));
+  }
+
+  __device__ Exponentials merged(float other_peak, float other_sum) const {
+    const float highest = fmaxf(peak, other_peak);
+    return {highest,
+            sum * __expf(peak - base(highest)) + other_sum * __expf(other_peak - base(highest))};
+  }
+
+  __device__ Exponentials over_warp() const {
+    Exponentials all = *this;
+#pragma unroll
+    for (int other = 16; other > 0; other /= 2) {
+      all = all.merged(__shfl_xor_sync(kAllLanes, all.peak, other),
+                       __shfl_xor_sync(kAllLanes, all.sum, other));
+    }
+    return all;
+  }
+
+  // The log-sum-exp of what all threads have; the order of adding is fixed.
+  __device__ float log_over_block() const {
+    __shared__ float peaks[kWarps], sums[kWarps];
+    const Exponentials mine = over_warp();
+    __syncthreads();  // what the last call left has been read
+    if (threadIdx.x % 32 == 0) {
+      peaks[threadIdx.x / 32] = mine.peak;
+      sums[threadIdx.x / 32] = mine.sum;
+    }
+    __syncthreads();
+    const Exponentials all =
+        Exponentials{peaks[threadIdx.x % kWarps], sums[threadIdx.x % kWarps]}.over_warp();
+    return base(all.peak) + logf(all.sum);
+  }
+};
+
+// Calls use(column) for the columns of a row that this thread takes, `width` at a time.
+template <int width, typename Use>
+__device__ __forceinline__ void for_columns(int vocab, Use&& use) {
+#pragma unroll 1
+  for (int c = threadIdx.x * width; c < vocab; c += kThreads * width) use(c);
+}
+
+// -inf from the row's end on.
+template <int width, typename T>
+__device__ __forceinline__ void load(const T* row, int column, int vocab, float (&x)[width]) {
+  const auto packed = Vector<T, width>::load(row + column);
+#pragma unroll
+  for (int i = 0; i < width; ++i) x[i] = column + i < vocab ? packed[i] : -INFINITY;
+}
+
+template <int width, typename T>
+__device__ __forceinline__ float log_sum_exp(const T* row, int vocab) {
+  Exponentials all;
+  for_columns<width>(vocab, [&](int column) {
+    float x[width];
+    load(row, column, vocab, x);
+    all.add(x);
+  });
+  return all.log_over_block();
+}
+
+// x - shift; NaN everywhere, as Hugging Face has it, where lse is not finite.
+__device__ __forceinline__ float shift_of(float lse) { return isfinite(lse) ? lse : NAN; }
+
+// The marks of a row, a bitmap for each reason.
+struct Marks {
+  uint32_t* words;  // [kMarks, each]
+  int vocab, each;
+
+  __device__ void operator()(Mark why, int token) const {
+    // A source may hold tokens that the decoder has not.
+    if (token < vocab) atomicOr(&words[why * each + token / 32], 1u << token % 32);
+  }
+
+  // Those of `width` neighbours: for each reason a bit for each of them.
+  template <int width>
+  __device__ __forceinline__ bool of(int column, unsigned (&bits)[kMarks]) const {
+    unsigned any = 0;
+#pragma unroll
+    for (int why = 0; why < kMarks; ++why) {
+      bits[why] = words[why * each + column / 32] >> column % 32 & ((1u << width) - 1);
+      any |= bits[why];
+    }
+    return any != 0;
+  }
+};
+
+// Not inlined: few tokens come here.
+__device__ __noinline__ float edit(const ProcessedRow& row, int stages, unsigned marks, int token,
+                                   float x) {
+  if (stages & kBefore) x = row.edit_before(marks, token, x, 0.0f);
+  if (stages & kMiddle) x = row.edit_middle(marks, token, row.force(token, x));
+  return x;
+}
+
+// One block's row.
+template <typename T, int width>
+struct Block {
+  const ProcessParams<T>& p;
+  const ProcessedRow& row;
+  Marks marks;
+  int64_t i;
+
+  __device__ float* scores() const { return p.scores + i * p.score_stride; }
+  __device__ const T* logits() const { return p.logits + i * p.stride; }
+  __device__ const T* unconditional() const { return p.unconditional + i * p.stride; }
+
+  __device__ void mark() const {
+    if (p.stages & kBefore) row.mark_before(threadIdx.x, kThreads, marks);
+    if (p.stages & kMiddle) row.mark_middle(threadIdx.x, kThreads, marks);
+  }
+
+  // The log-sum-exps of both passes; returns what is subtracted from each.
+  __device__ float2 scan() const {
+    const bool guided = p.unconditional != nullptr;
+    const float lse = log_sum_exp<width>(logits(), p.vocab);
+    const float other = guided ? log_sum_exp<width>(unconditional(), p.vocab) : 0.0f;
+    if (threadIdx.x == 0) {
+      const float found = isfinite(other) ? lse : NAN;
+      p.lse[i] = row.rules->remove_invalid && !isfinite(found) ? 0.0f : found;
+      if (guided) p.unconditional_lse[i] = other;
+    }
+    return {p.competing || guided ? shift_of(lse) : 0.0f, other};
+  }
+
+  // The scores of some columns before any edit.
+  __device__ __forceinline__ void open(int column, float2 shift, float (&x)[width]) const {
+    if (!(p.stages & kBefore)) return load(scores(), column, p.vocab, x);
+    load(logits(), column, p.vocab, x);
+#pragma unroll
+    for (int j = 0; j < width; ++j) x[j] -= shift.x;
+    if (p.unconditional == nullptr) return;
+    float u[width];
+    load(unconditional(), column, p.vocab, u);
+#pragma unroll
+    for (int j = 0; j < width; ++j) {
+      u[j] -= shift.y;
+      x[j] = row.rules->guidance * (x[j] - u[j]) + u[j];
+    }
+  }
+
+  __device__ __forceinline__ void store(int column, const float (&x)[width]) const {
+    Vector<float, width> packed;
+#pragma unroll
+    for (int j = 0; j < width; ++j) packed.values[j] = x[j];
+    if (column + width <= p.vocab) return packed.store(scores() + column);
+#pragma unroll
+    for (int j = 0; j < width; ++j) {
+      if (column + j < p.vocab) scores()[column + j] = x[j];
+    }
+  }
+
+  // Writes the scores; returns what is left of the row.
+  __device__ Exponentials write(float2 shift) const {
+    const bool all = p.stages & kMiddle && row.forces();
+    const bool renormalize = p.stages & kLast && row.rules->renormalize;
+    Exponentials left;
+    for_columns<width>(p.vocab, [&](int column) {
+      float x[width];
+      unsigned bits[kMarks];
+      open(column, shift, x);
+      if (marks.template of<width>(column, bits) || all) {
+#pragma unroll
+        for (int j = 0; j < width; ++j) {
+          unsigned mine = 0;
+#pragma unroll
+          for (int why = 0; why < kMarks; ++why) mine |= (bits[why] >> j & 1u) << why;
+          if ((mine != 0 || all) && column + j < p.vocab) {
+            x[j] = edit(row, p.stages, mine, column + j, x[j]);
+          }
+        }
+      }
+      store(column, x);
+      if (renormalize) left.add(x);
+    });
+    return left;
+  }
+
+  __device__ void renormalize(Exponentials left) const {
+    const float lse = left.log_over_block();
+    if (lse == -INFINITY) return;  // nothing is left to choose: the row stays as it is
+    for_columns<width>(p.vocab, [&](int column) {
+      float x[width];
+      load(scores(), column, p.vocab, x);
+#pragma unroll
+      for (int j = 0; j < width; ++j) x[j] -= shift_of(lse);
+      store(column, x);
+    });
+  }
+};
+
+template <typename T, int width>
+__global__ void __launch_bounds__(kThreads)
+    process_kernel(const __grid_constant__ ProcessParams<T> p) {
+  extern __shared__ uint32_t bitmaps[];  // [kMarks, words_per_mark(V)]
+  __shared__ ProcessRules rules;
+  __shared__ ProcessedRow row;
+  const int each = words_per_mark(p.vocab);
+  for (int word = threadIdx.x; word < kMarks * each; word += kThreads) bitmaps[word] = 0;
+  wait_for_previous();
+  let_next_start();
+  const int i = blockIdx.x;
+  if (i >= p.now->live_count * p.beams) return;
+  if (threadIdx.x == 0) {
+    rules = *p.rules;
+    row = processed_row(p, rules, i);
+  }
+  __syncthreads();
+  const Block<T, width> block = {p, row, {bitmaps, p.vocab, each}, i};
+  block.mark();
+  const float2 shift = p.stages & kBefore ? block.scan() : float2{0.0f, 0.0f};
+  __syncthreads();  // all is marked
+  const Exponentials left = block.write(shift);
+  if (p.stages & kLast && rules.renormalize) block.renormalize(left);
+}
+
+template <typename T, int width>
+void process_rows(Stream& stream, const ProcessParams<T>& p) {
+  const size_t bytes = marks_size(p.vocab) * sizeof(uint32_t);
+  launch(stream, process_kernel<T, width>, p.sentences * p.beams, kThreads, bytes, p);
+}
+
+}  // namespace
+}  // namespace cuda
+
+template <typename T>
+void process(cuda::Stream& stream, const ProcessParams<T>& p) {
+  if (p.sentences == 0) return;
+  const bool aligned = cuda::aligned16<T>(p.logits, p.stride) &&
+                       cuda::aligned16<T>(p.unconditional, p.stride) &&
+                       cuda::aligned16<float>(p.scores, p.score_stride);
+  aligned ? cuda::process_rows<T, 16 / sizeof(T)>(stream, p) : cuda::process_rows<T, 1>(stream, p);
+}
+
+#define INSTANTIATE(T) template void process(cuda::Stream&, const ProcessParams<T>&);
+DECODING_FOR_TYPES(INSTANTIATE)
+
+}  // namespace decoding
