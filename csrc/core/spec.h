@@ -40,7 +40,7 @@ struct Limits {
   int attentions = 0;  // 1: cross attention of every step is kept
   int labels = 0;      // decoder tokens scored for a sentence
   int rows() const { return batch * beams; }
-  int places() const { return finished > 0 ? finished : beams; }
+  int places() const { return finished > beams ? finished : beams; }
 };
 
 }  // namespace decoding
