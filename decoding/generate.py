@@ -17,7 +17,7 @@ from decoding.attentions import check_attentions
 from decoding.batching import Array, Rows, common_device, split
 from decoding.config import GenerationConfig
 from decoding.hooks import Hooks
-from decoding.inputs import by_width, check_per_row, of_rows, read_inputs
+from decoding.inputs import by_width, check_per_row, check_source_tokens, of_rows, read_inputs
 from decoding.resolve import resolve
 from decoding.search import Strategy, choose, processors, sampling
 from decoding.search.guidance import with_shadows
@@ -176,6 +176,8 @@ def prepare(
     )
     check_per_row(config, len(prompt))
     check_tokens(config, session.spec.decoder.vocab)
+    if source is not None:
+        check_source_tokens(config, source, session.spec.decoder.vocab)
     check_attentions(config, source is not None)
     if listener is not None:
         listener.check(config, len(prompt))

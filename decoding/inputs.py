@@ -112,3 +112,11 @@ def check_per_row(config: GenerationConfig, batch: int) -> None:
             raise ValueError(
                 f"{name} must be one value or one for each of {batch} rows, got {len(value)}"
             )
+
+
+def check_source_tokens(config: GenerationConfig, source: Rows, vocab: int) -> None:
+    """Raises ValueError where an option looks at the source as if its ids were the decoder's, and
+    one is not. vocab: of the decoder."""
+    for name in ("encoder_repetition_penalty", "encoder_no_repeat_ngram_size"):
+        if getattr(config, name) != OPTIONS[name]["default"]:
+            check_ids(f"{name} reads input_ids, which", source.ids, vocab)

@@ -91,7 +91,7 @@ class News:
         beams = self._watch.rows
         finished, counts = (x.tolist() for x in step.finished())
         left, alive = before.tolist(), after.tolist()
-        for b in step.live.tolist():
+        for b in step.going().tolist():
             rows = alive[b * beams : (b + 1) * beams]
             for _, _, length, slot, token in finished[b][: counts[b]]:
                 place = (b, length, slot, token)

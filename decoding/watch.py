@@ -29,7 +29,8 @@ class Step:
     kept: Callable[[], tuple[Tensor, ...] | None]  # output_scores of the steps so far
     candidates: Callable[[], Tensor]  # once tokens are picked: int64 [live, M], beam * V + token,
     # best first; where rows do not compete [live * K, 1], the token
-    tokens: Callable[[], Tensor]  # once they are accepted: int64 [R], this step's
+    going: Callable[[], Tensor]  # once they are accepted: int64 [n], the sentences that go on
+    tokens: Callable[[], Tensor]  # the same: int64 [R], this step's
     parents: Callable[[], Tensor]  # the same: int64 [R], the row that each extended
     ended: Callable[[], Tensor]  # the same: int64 [R], tokens of a row that has ended, 0 while it
     # goes on; where rows do not compete
@@ -66,7 +67,8 @@ class Histories:
 
     def extend(self, step: Step, competing: bool) -> None:
         """Takes in the tokens that a step has accepted."""
-        places = self.places(step.live)
+        # Of a sentence that is done nothing is left of the beams.
+        places = self.places(step.going() if competing else step.live)
         if competing:
             self._ids[places] = self._ids[step.parents()[places]]
         self._ids[places, self.width] = step.tokens()[places]
