@@ -103,8 +103,7 @@ class Search:
             "sums": self.first_sums().repeat(count),
             "tokens": torch.full((steps, slots), -1, dtype=torch.int32),
             "parents": torch.full((steps, slots), -1, dtype=torch.int32),
-            "slots": torch.full((slots, steps), -1, dtype=torch.int32),
-            "next_slots": torch.full((slots, steps), -1, dtype=torch.int32),
+            "slots": torch.full((2, slots, steps), -1, dtype=torch.int32),
             "stop_states": torch.full((steps, slots), -9, dtype=torch.int32),
             "finished": torch.full((count, self.places(), 5), -1, dtype=torch.int32),
             "finished_count": torch.zeros(count, dtype=torch.int32),
@@ -133,12 +132,11 @@ class Search:
         parts = zip(live.tolist(), logits.split(beams), strict=True)
         lse = torch.cat([self.obey(place, part, step) for place, part in parts])
         self.choose(logits, lse, live, step)
-        self.kept["slots"], self.kept["next_slots"] = self.kept["next_slots"], self.kept["slots"]
 
     def read(self, row: int, token: int, step: int) -> Tensor:
         """Stores what the row reads, and gives the logits of the row that its history spells."""
         self.cache[row, step - 1] = token
-        history = self.kept["slots"][row, : step - 1].tolist()
+        history = self.kept["slots"][step % 2, row, : step - 1].tolist()
         read = [int(self.cache[slot, t]) for t, slot in enumerate(history)] + [token]
         place = row // self.options.beams
         logits = self.table.logits(self.sentences[place], tuple(read[1:]))

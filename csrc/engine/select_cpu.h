@@ -1,7 +1,8 @@
 // From logits to the next step on the CPU, put together from one kernel per part. On CUDA
 // kernels/select.h does most of it in one launch.
 //
-//   pick     from the logits, or from the scores that a call's controls have made of them (process),
+//   pick     from the logits, or from the scores that a call's controls have made of them
+//   (process),
 //            to what may follow: a token of each row, or candidates of each sentence
 //   accept   takes them in, and gathers the rows of the next step
 //
@@ -97,7 +98,8 @@ void process_scores(Stream& stream, const Workspace<T>& w, const Step& step, int
                   .vocab = step.vocab,
                   .stride = w.logits_stride});
   }
-  if (step.request.processing->rules.renormalize) process<T>(stream, process_params(w, step, kLast));
+  if (step.request.processing->rules.renormalize)
+    process<T>(stream, process_params(w, step, kLast));
 }
 
 template <typename T, typename Stream>
@@ -157,7 +159,8 @@ void apply_rules(Stream& stream, const Workspace<T>& w, const Step& step) {
   }
 }
 
-// What the strategies choose from: scores, their groups' maxima found again, or logits by the rules.
+// What the strategies choose from: scores, their groups' maxima found again, or logits by the
+// rules.
 template <typename T, typename Stream>
 const float* choices(Stream& stream, const Workspace<T>& w, const Step& step) {
   if (!step.request.processing) {
@@ -210,6 +213,20 @@ void pick(Stream& stream, const Sampling&, const float* choices, const Workspace
                          .warped = step.request.processing.has_value()});
 }
 
+inline BeamRules beam_rules(const Search& search, const Step& step) {
+  const Beam& beam = *beam_of(search);
+  const auto* diverse = std::get_if<Diverse>(&search);
+  return {.length_penalty = beam.length_penalty,
+          .normalization = beam.normalization,
+          .early_stopping = beam.early_stopping,
+          .capacity = step.places,
+          .sibling_penalty = beam.diversity_rate,
+          .group_penalty = diverse != nullptr ? diverse->penalty : 0.0f,
+          .groups = groups_of(search),
+          .pad = step.rules().pad,
+          .forced_last = !step.rules().forced_last.empty()};
+}
+
 template <typename T, typename Stream>
 void pick(Stream& stream, const Beam& search, const float* choices, const Workspace<T>& w,
           const Step& step) {
@@ -230,19 +247,21 @@ void pick(Stream& stream, const Beam& search, const float* choices, const Worksp
   } else {
     find_best(stream, choices, w, step, m);
   }
+  const BeamRules rules = beam_rules(search, step);
   merge_beams(stream, {.best = w.best,
                        .keys = search.draws ? step.scratch.keys : nullptr,
                        .lse = step.request.processing ? nullptr : w.lse,
                        .sums = w.inputs.sums,
                        .live = w.inputs.live,
+                       .rules = &rules,
+                       .now = &step.now,
                        .candidates = step.scratch.candidates,
                        .queue = step.scratch.contenders,
-                       .live_count = step.now.live_count,
+                       .sentences = step.now.live_count,
                        .beams = step.beams,
                        .k = m,
                        .m = m,
-                       .vocab = step.vocab,
-                       .sibling_penalty = search.diversity_rate});
+                       .vocab = step.vocab});
 }
 
 // fallback: see rows.h. ended: [live * beams], see rows.h.
@@ -281,39 +300,36 @@ void accept(Stream& stream, const Sampling&, const Workspace<T>& w, const Step& 
 }
 
 template <typename T>
-BeamSearch beam_search(const Beam& search, const Workspace<T>& w, const Step& step) {
-  const int64_t table = int64_t{step.slots} * w.history;
+BeamSearch beam_search(const BeamRules& rules, const Workspace<T>& w, const Step& step) {
   return {.lse = w.lse,
           .live = w.inputs.live,
           .sentences = w.inputs.rules,
-          .ends = step.ends,
+          .ends = &step.ends,
+          .rules = &rules,
+          .now = &step.now,
           .sums = w.inputs.sums,
           .tokens = w.tokens,
           .parents = w.parents,
-          .slots = w.slots + step.now.number % 2 * table,
-          .next_slots = w.slots + (step.now.number + 1) % 2 * table,
+          .slots = w.slots,
           .finished = w.finished,
           .finished_count = w.inputs.finished_count,
           .done = w.inputs.done,
           .fault = w.inputs.fault,
-          .now = step.now,
           .beams = step.beams,
-          .capacity = step.places,
           .vocab = step.vocab,
           .total_slots = step.slots,
-          .history = w.history,
-          .length_penalty = search.length_penalty,
-          .normalization = search.normalization,
-          .early_stopping = search.early_stopping};
+          .history = w.history};
 }
 
 // ended: [live, m], see beam.h.
 template <typename T, typename Stream>
 void accept(Stream& stream, const Beam& search, const Workspace<T>& w, const Step& step,
             const uint8_t* ended) {
-  beam_step(stream, {.search = beam_search(search, w, step),
+  const BeamRules rules = beam_rules(search, step);
+  beam_step(stream, {.search = beam_search(rules, w, step),
                      .candidates = step.scratch.candidates,
                      .ended = ended,
+                     .sentences = step.now.live_count,
                      .m = row_candidates(step.request, step.beams),
                      .drawn = search.draws});
 }
@@ -331,18 +347,16 @@ void accept(Stream& stream, const Diverse& search, const Workspace<T>& w, const 
   const bool processed = step.request.processing.has_value();
   const ProcessParams<T> processors =
       processed ? process_params(w, step, kBefore | kMiddle) : ProcessParams<T>{};
-  diverse_step<T>(stream, {.search = beam_search(search.beam, w, step),
+  const BeamRules rules = beam_rules(search, step);
+  diverse_step<T>(stream, {.search = beam_search(rules, w, step),
                            .best = w.best,
                            .lse = processed ? nullptr : w.lse,
                            .processors = processed ? &processors : nullptr,
                            .group_counts = w.inputs.group_counts,
                            .queue = step.scratch.contenders,
-                           .groups = search.groups,
+                           .sentences = step.now.live_count,
                            .k = row_candidates(step.request, step.beams),
-                           .m = beam_candidates(step.rules(), step.beams / search.groups),
-                           .pad = step.rules().pad,
-                           .penalty = search.penalty,
-                           .forced_last = !step.rules().forced_last.empty()});
+                           .m = beam_candidates(step.rules(), step.beams / search.groups)});
 }
 
 template <typename T, typename Stream>

@@ -49,58 +49,79 @@ struct Contender {
   Candidate candidate;
 };
 
+inline bool ahead(const Contender& a, const Contender& b) {
+  return a.key != b.key ? a.key > b.key : a.candidate.id < b.candidate.id;
+}
+
+// What a call asks of a beam search; in the device's memory, so that captured steps serve every
+// call.
+struct BeamRules {
+  double length_penalty = 1.0;  // a
+  LengthNormalization normalization = LengthNormalization::power;
+  EarlyStopping early_stopping = EarlyStopping::no;
+  int32_t capacity = 1;          // places of a sentence's finished list
+  float sibling_penalty = 0.0f;  // taken off the key of a row's q-th best, q times (Li et al. 2016)
+  // group diverse beam search, see diverse.h
+  float group_penalty = 0.0f;
+  int32_t groups = 1, pad = 0;
+  int32_t forced_last = 0;  // 1: the tokens of the last step are forced
+};
+
 struct MergeBeamsParams {
-  const Candidate* best;  // [live * K, k], each row's best first; id -1 behind the last
-  const float* keys;      // [live * K, k], of drawn candidates: what decides instead of S + value;
-                          // null: none were drawn
-  const float* lse;       // [live * K], taken off the values; null: they are log-probabilities
+  const Candidate* best;  // [sentences * K, k], each row's best first; id -1 behind the last
+  const float* keys;      // [sentences * K, k], of drawn candidates: what decides instead of
+                          // S + value; null: none were drawn
+  const float* lse;       // [sentences * K], taken off the values; null: they are log-probabilities
   const float* sums;      // [slots], S of the alive beams; slots = sentences * K
-  const int32_t* live;    // [live], sentence ids; slot = live id * K + beam
-  Candidate* candidates;  // [live, m], S + value - lse and beam * V + token; id -1 behind the last
-  Contender* queue;       // [live, K * k], scratch
-  int live_count, beams, k, m, vocab;
-  // Taken off the key of a row's q-th best, q = 1, 2, ... (Li, Monroe, Jurafsky 2016).
-  float sibling_penalty;
+  const int32_t* live;    // [sentences], sentence ids; slot = live id * K + beam
+  const BeamRules* rules;  // [1]
+  const StepState* now;    // [1]
+  Candidate* candidates;   // [sentences, m], S + value - lse and beam * V + token; id -1 behind the
+                           // last
+  Contender* queue;        // [sentences, K * k], scratch
+  int sentences;           // at least now->live_count
+  int beams, k, m, vocab;
 };
 
 // What all beam searches share.
 struct BeamSearch {
   // what a step reads
-  const float* lse;                // [live * K], of the raw logits
-  const int32_t* live;             // [live]
-  const SentenceRules* sentences;  // [sentences]
-  Ends ends;
+  const float* lse;                // [sentences * K], of the raw logits
+  const int32_t* live;             // [sentences]
+  const SentenceRules* sentences;  // [B]
+  const Ends* ends;                // [1]
+  const BeamRules* rules;          // [1]
+  const StepState* now;            // [1]
   // what it keeps
   float* sums;              // [slots]
   int32_t* tokens;          // [target, slots]
   int32_t* parents;         // [target, slots]
-  const int32_t* slots;     // [slots, history], where each row's history lies (attention.h)
-  int32_t* next_slots;      // [slots, history], the same for the next step: up to `position`
-  Hypothesis* finished;     // [sentences, capacity], best first
-  int32_t* finished_count;  // [sentences]
-  int32_t* done;            // [sentences], 1 when nothing can change; `finished` is then full
-  int32_t* fault;           // [sentences], the step at which the logits were not finite
-  StepState now;
-  int beams, capacity, vocab;
-  int total_slots;        // columns of the trellis
-  int history;            // columns of slots
-  double length_penalty;  // a
-  LengthNormalization normalization;
-  EarlyStopping early_stopping;
+  int32_t* slots;           // [2, slots, history], where each row's history lies (attention.h);
+                            // step g reads table g % 2 and writes the other
+  Hypothesis* finished;     // [B, capacity], best first
+  int32_t* finished_count;  // [B]
+  int32_t* done;            // [B], 1 when nothing can change; `finished` is then full
+  int32_t* fault;           // [B], the step at which the logits were not finite
+  int beams, vocab;
+  int total_slots;  // columns of the trellis
+  int history;      // columns of slots
 };
 
 struct BeamStepParams {
   BeamSearch search;
-  Candidate* candidates;  // [live, m], merge_beams'; what is left of them is of no use
-  const uint8_t* ended;   // [live, m], 1: the host ends the row here; null: it does not
+  Candidate* candidates;  // [sentences, m], merge_beams'; what is left of them is of no use
+  const uint8_t* ended;   // [sentences, m], 1: the host ends the row here; null: it does not
+  int sentences;          // at least now->live_count
   int m;
   bool drawn = false;  // in the order of drawing: the best by S of all m go on, not the first
 };
 
 template <cpu::Isa isa>
 void merge_beams(cpu::Stream<isa>&, const MergeBeamsParams&);
+void merge_beams(cuda::Stream&, const MergeBeamsParams&);
 
 template <cpu::Isa isa>
 void beam_step(cpu::Stream<isa>&, const BeamStepParams&);
+void beam_step(cuda::Stream&, const BeamStepParams&);
 
 }  // namespace decoding

@@ -30,20 +30,22 @@ struct Ranked {
 };
 
 struct ConstrainedStepParams {
-  BeamSearch search;  // capacity K
-  Phrases phrases;
-  const Candidate* candidates;  // [live, m], best first; id -1 behind the last
-  const Candidate* best;        // [live * K, k], each row's best first; id -1 behind the last
-  const float* scores;          // [live * K, V], `stride` apart: log-probabilities
-  const int32_t* progress;      // [slots, kProgress + phrases], of each row
-  int32_t* next_progress;       // [slots, kProgress + phrases], the same for the next step
-  Hypothesis* spare;            // [sentences, K], best first
-  int32_t* spare_count;         // [sentences]
-  Ranked* queue;                // [live, K * (1 + most_wanted)], scratch
+  BeamSearch search;            // capacity K
+  const Phrases* phrases;       // [1]
+  const Candidate* candidates;  // [sentences, m], best first; id -1 behind the last
+  const Candidate* best;        // [sentences * K, k], each row's best first; id -1 behind the last
+  const float* scores;          // [sentences * K, V], `stride` apart: log-probabilities
+  // [2, slots, kProgress + phrases], of each row; step g reads table g % 2 and writes the other
+  int32_t* progress;
+  Hypothesis* spare;     // [B, K], best first
+  int32_t* spare_count;  // [B]
+  Ranked* queue;         // [sentences, K * (1 + most_wanted)], scratch
+  int sentences;         // at least now->live_count
   int k, m, stride;
 };
 
 template <cpu::Isa isa>
 void constrained_step(cpu::Stream<isa>&, const ConstrainedStepParams&);
+void constrained_step(cuda::Stream&, const ConstrainedStepParams&);
 
 }  // namespace decoding

@@ -28,24 +28,24 @@ namespace decoding {
 
 template <typename T>
 struct DiverseStepParams {
-  // A group's list is its share of the sentence's, and `capacity` is K. `sums` begin with 0 for the
+  // A group's list is its share of the sentence's, whose capacity is K. `sums` begin with 0 for the
   // first beam of each group.
   BeamSearch search;
-  const Candidate* best;  // [live * K, k], each row's best first; id -1 behind the last
-  const float* lse;       // [live * K], taken off the values; null: they are log-probabilities
+  const Candidate* best;  // [sentences * K, k], each row's best first; id -1 behind the last
+  const float* lse;       // [sentences * K], taken off the values; null: they are log-probabilities
   // What made the values, without kLast. Null: nothing but bans and forced tokens did.
   const ProcessParams<T>* processors;
-  int32_t* group_counts;  // [sentences, N], rows in each group's list; kGroupStopped
-  Contender* queue;       // [live, K * k], scratch
-  int groups, k, m;       // N; m: 2 or 1 + eos_count, times K / N
-  int pad;
-  float penalty;
-  bool forced_last;  // without processors: the tokens of the last step are forced
+  int32_t* group_counts;  // [B, K], of which N are used: rows in a group's list, or kGroupStopped
+  Contender* queue;       // [sentences, K * k], scratch
+  int sentences;          // at least now->live_count
+  int k, m;               // m: 2 or 1 + eos_count, times K / N
 };
 
 constexpr int kGroupStopped = -1;
 
 template <typename T, cpu::Isa isa>
 void diverse_step(cpu::Stream<isa>&, const DiverseStepParams<T>&);
+template <typename T>
+void diverse_step(cuda::Stream&, const DiverseStepParams<T>&);
 
 }  // namespace decoding

@@ -63,20 +63,24 @@ struct ProcessedRow {
   }
 
   // Calls use(sequence) for those that the row lets end in `token`, or in any token where that is
-  // kAny; `thread` takes every `threads`-th.
+  // kAny. A thread alone goes straight to them; many look at all, `thread` at every `threads`-th,
+  // since a search would wait for memory again and again.
   template <typename Use>
   DECODING_EVERYWHERE void for_sequences(Span span, int token, int thread, int threads,
                                          Use&& use) const {
     if (span.count == 0) return;
     const Sequence* sequences = list<Sequence>(span);
     const int newest = row[row.length - 1];
-    int i = first_of(span.count, [&](int s) {
-      const int before = sequences[s].before;
-      return before > newest || (before == newest && sequences[s].last >= token);
-    });
-    for (i += thread; i < span.count && sequences[i].before == newest; i += threads) {
-      if (token != kAny && sequences[i].last != token) return;
-      if (row.ends_with(words, sequences[i].begin, sequences[i].length)) use(sequences[i]);
+    const auto reached = [&](int i) {
+      const int before = sequences[i].before;
+      return before > newest || (before == newest && sequences[i].last >= token);
+    };
+    const int begin = threads == 1 ? first_of(span.count, reached) : thread;
+    for (int i = begin; i < span.count; i += threads) {
+      const Sequence& sequence = sequences[i];
+      const bool follows = sequence.before == newest && (token == kAny || sequence.last == token);
+      if (!follows && threads == 1) return;
+      if (follows && row.ends_with(words, sequence.begin, sequence.length)) use(sequence);
     }
   }
 

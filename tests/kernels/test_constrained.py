@@ -39,8 +39,8 @@ class Constrained(Search):
         table = phrase_table(self.options.phrases, self.rules.eos, self.table.vocab)
         self.phrases = kernels.Phrases(table.heights, table.first_edge, table.tokens)
         begin = kernels.begin_progress(list(self.options.prompt), self.phrases)
-        self.progress = [torch.tensor([begin] * (count * beams), dtype=torch.int32)] * 2
-        self.progress[1] = torch.full_like(self.progress[0], -7)
+        self.progress = torch.full((2, count * beams, len(begin)), -7, dtype=torch.int32)
+        self.progress[1] = torch.tensor(begin)
         self.spare = torch.zeros(count, beams, 5, dtype=torch.int32)
         self.spare_count = torch.zeros(count, dtype=torch.int32)
         return super().run()
@@ -54,8 +54,7 @@ class Constrained(Search):
         call = self.call(step)
         call["state"] = {
             **self.kept,
-            "progress": self.progress[0],
-            "next_progress": self.progress[1],
+            "progress": self.progress,
             "spare": self.spare,
             "spare_count": self.spare_count,
         }
@@ -63,7 +62,6 @@ class Constrained(Search):
             *candidates, best, logits - lse[:, None], lse, live, phrases=self.phrases, **call,
             **self.on,
         )  # fmt: skip
-        self.progress.reverse()
 
     def expected(self, logits: Logits, rules: Rules) -> list[Hypothesis]:
         options = {**vars(self.options), "phrases": Phrases(self.options.phrases)}

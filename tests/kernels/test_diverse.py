@@ -38,22 +38,26 @@ class Groups(Search):
         return int(self.options.beams)
 
     def run(self) -> list[list[Hypothesis]]:
-        self.counts = torch.zeros(len(self.sentences), self.options.groups, dtype=torch.int32)
+        self.counts = torch.zeros(len(self.sentences), self.options.beams, dtype=torch.int32)
         return super().run()
 
     def choose(self, logits: Tensor, lse: Tensor, live: Tensor, step: int) -> None:
         size = self.options.beams // self.options.groups
         m = max(2, 1 + len(self.rules.eos)) * size
         best = kernels.topk(logits, m + self.options.beams - size, **self.on)
-        kernels.diverse_step(
-            *best, lse, live, m=m, penalty=self.options.penalty, pad=self.options.pad,
-            forced_last=bool(self.rules.forced_last), **self.call(step), **self.on,
-        )  # fmt: skip
+        kernels.diverse_step(*best, lse, live, **self.call(step), **self.on)
 
     def call(self, step: int) -> dict[str, Any]:
         call = super().call(step)
         call["state"] = {**call["state"], "group_counts": self.counts}
-        return {**call, "forced_first": bool(self.rules.forced_first)}
+        return {
+            **call,
+            "group_penalty": self.options.penalty,
+            "groups": self.options.groups,
+            "pad": self.options.pad,
+            "forced_first": bool(self.rules.forced_first),
+            "forced_last": bool(self.rules.forced_last),
+        }
 
     def expected(self, logits: Logits, rules: Rules) -> list[Hypothesis]:
         return reference.diverse_beam_search(logits, rules, **vars(self.options))

@@ -167,14 +167,12 @@ class Search:
         step, position, count = kept["now"].tolist()
         live = kept["live"][:count].clone()
         if self.kind == "beam":
-            state = {**kept, "slots": kept["slots"][step % 2]}
-            state["next_slots"] = kept["slots"][(step + 1) % 2]
             best = kernels.merge_beams(
                 *kernels.topk(logits, self.m, **CPU), lse, live, sums=kept["sums"], m=self.m,
                 vocab=self.vocab, **CPU,
             )  # fmt: skip
             kernels.beam_step(
-                *best, lse, live, eos=list(rules.eos), state=state,
+                *best, lse, live, eos=list(rules.eos), state=kept,
                 vocab=self.vocab, step=step, position=position, max_new=rules.max_new,
                 length_penalty=rules.length_penalty, early_stopping=rules.stopping(), **CPU,
             )  # fmt: skip

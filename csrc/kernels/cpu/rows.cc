@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/ends.h"
 #include "kernels/cpu/stream.h"
+#include "kernels/row_ends.h"
 
 namespace decoding {
 namespace {
@@ -25,12 +25,12 @@ void accept_token(const AcceptTokensParams& p, int row, int sentence, int slot) 
     return;
   }
   p.tokens[at] = chosen;
-  const cpu::Extension to = {p.step, sentence, slot, chosen};
+  const Extension to = {p.step, sentence, slot, chosen};
   if (p.ends.stop_table != nullptr) {
-    p.ends.stop_states[at] = cpu::stop_state(p.ends, to, p.slots, p.vocab);
+    p.ends.stop_states[at] = stop_state(p.ends, to, p.slots, p.vocab);
   }
   const bool by_host = p.ended != nullptr && p.ended[row];
-  if (by_host || cpu::row_ends(p.ends, p.sentences[sentence], to, p.slots, p.vocab)) {
+  if (by_host || row_ends(p.ends, p.sentences[sentence], to, p.slots, p.vocab)) {
     p.length[slot] = p.step;
   }
 }

@@ -11,7 +11,7 @@ namespace decoding {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 1024;
+constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
 
 // What exponentials add up to, relative to the largest: NaN once there was a NaN or +inf.
@@ -58,23 +58,39 @@ struct Exponentials {
       sums[threadIdx.x / 32] = mine.sum;
     }
     __syncthreads();
-    const Exponentials all =
-        Exponentials{peaks[threadIdx.x % kWarps], sums[threadIdx.x % kWarps]}.over_warp();
+    const int warp = threadIdx.x % 32;
+    Exponentials all;
+    if (warp < kWarps) all = {peaks[warp], sums[warp]};
+    all = all.over_warp();
     return base(all.peak) + logf(all.sum);
   }
 };
 
-// Calls use(column) for the columns of a row that this thread takes, `width` at a time.
-template <int width, typename Use>
-__device__ __forceinline__ void for_columns(int vocab, Use&& use) {
+// The columns of a row that a thread takes, `width` at a time; `kAhead` loads are under way.
+constexpr int kAhead = 8;
+
+// Calls use(column, packed) for each.
+template <int width, typename T, typename Use>
+__device__ __forceinline__ void for_columns(const T* row, int vocab, Use&& use) {
+  constexpr int step = kThreads * width;
 #pragma unroll 1
-  for (int c = threadIdx.x * width; c < vocab; c += kThreads * width) use(c);
+  for (int base = threadIdx.x * width; base < vocab; base += kAhead * step) {
+    Vector<T, width> packed[kAhead];
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      if (base + a * step < vocab) packed[a] = packed[a].load(row + base + a * step);
+    }
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      if (base + a * step < vocab) use(base + a * step, packed[a]);
+    }
+  }
 }
 
 // -inf from the row's end on.
-template <int width, typename T>
-__device__ __forceinline__ void load(const T* row, int column, int vocab, float (&x)[width]) {
-  const auto packed = Vector<T, width>::load(row + column);
+template <typename T, int width>
+__device__ __forceinline__ void unpack(const Vector<T, width>& packed, int column, int vocab,
+                                       float (&x)[width]) {
 #pragma unroll
   for (int i = 0; i < width; ++i) x[i] = column + i < vocab ? packed[i] : -INFINITY;
 }
@@ -82,9 +98,9 @@ __device__ __forceinline__ void load(const T* row, int column, int vocab, float 
 template <int width, typename T>
 __device__ __forceinline__ float log_sum_exp(const T* row, int vocab) {
   Exponentials all;
-  for_columns<width>(vocab, [&](int column) {
+  for_columns<width>(row, vocab, [&](int column, const Vector<T, width>& packed) {
     float x[width];
-    load(row, column, vocab, x);
+    unpack(packed, column, vocab, x);
     all.add(x);
   });
   return all.log_over_block();
@@ -154,15 +170,13 @@ struct Block {
     return {p.competing || guided ? shift_of(lse) : 0.0f, other};
   }
 
-  // The scores of some columns before any edit.
+  // The scores of some columns before any edit, from their logits.
   __device__ __forceinline__ void open(int column, float2 shift, float (&x)[width]) const {
-    if (!(p.stages & kBefore)) return load(scores(), column, p.vocab, x);
-    load(logits(), column, p.vocab, x);
 #pragma unroll
     for (int j = 0; j < width; ++j) x[j] -= shift.x;
     if (p.unconditional == nullptr) return;
     float u[width];
-    load(unconditional(), column, p.vocab, u);
+    unpack(Vector<T, width>::load(unconditional() + column), column, p.vocab, u);
 #pragma unroll
     for (int j = 0; j < width; ++j) {
       u[j] -= shift.y;
@@ -181,26 +195,32 @@ struct Block {
     }
   }
 
-  // Writes the scores; returns what is left of the row.
-  __device__ Exponentials write(float2 shift) const {
+  // What a caller asks for beyond what opens a row; x: its scores in some columns.
+  __device__ __forceinline__ void edit_columns(int column, float (&x)[width]) const {
     const bool all = p.stages & kMiddle && row.forces();
+    unsigned bits[kMarks];
+    if (!marks.template of<width>(column, bits) && !all) return;
+#pragma unroll
+    for (int j = 0; j < width; ++j) {
+      unsigned mine = 0;
+#pragma unroll
+      for (int why = 0; why < kMarks; ++why) mine |= (bits[why] >> j & 1u) << why;
+      if ((mine != 0 || all) && column + j < p.vocab) {
+        x[j] = edit(row, p.stages, mine, column + j, x[j]);
+      }
+    }
+  }
+
+  // Writes the scores, from the logits or from what is there; returns what is left of the row.
+  template <typename From>
+  __device__ Exponentials write(const From* from, float2 shift) const {
     const bool renormalize = p.stages & kLast && row.rules->renormalize;
     Exponentials left;
-    for_columns<width>(p.vocab, [&](int column) {
+    for_columns<width>(from, p.vocab, [&](int column, const Vector<From, width>& packed) {
       float x[width];
-      unsigned bits[kMarks];
-      open(column, shift, x);
-      if (marks.template of<width>(column, bits) || all) {
-#pragma unroll
-        for (int j = 0; j < width; ++j) {
-          unsigned mine = 0;
-#pragma unroll
-          for (int why = 0; why < kMarks; ++why) mine |= (bits[why] >> j & 1u) << why;
-          if ((mine != 0 || all) && column + j < p.vocab) {
-            x[j] = edit(row, p.stages, mine, column + j, x[j]);
-          }
-        }
-      }
+      unpack(packed, column, p.vocab, x);
+      if (p.stages & kBefore) open(column, shift, x);
+      edit_columns(column, x);
       store(column, x);
       if (renormalize) left.add(x);
     });
@@ -210,9 +230,9 @@ struct Block {
   __device__ void renormalize(Exponentials left) const {
     const float lse = left.log_over_block();
     if (lse == -INFINITY) return;  // nothing is left to choose: the row stays as it is
-    for_columns<width>(p.vocab, [&](int column) {
+    for_columns<width>(scores(), p.vocab, [&](int column, const Vector<float, width>& packed) {
       float x[width];
-      load(scores(), column, p.vocab, x);
+      unpack(packed, column, p.vocab, x);
 #pragma unroll
       for (int j = 0; j < width; ++j) x[j] -= shift_of(lse);
       store(column, x);
@@ -239,9 +259,11 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   const Block<T, width> block = {p, row, {bitmaps, p.vocab, each}, i};
   block.mark();
-  const float2 shift = p.stages & kBefore ? block.scan() : float2{0.0f, 0.0f};
+  const bool opens = p.stages & kBefore;
+  const float2 shift = opens ? block.scan() : float2{0.0f, 0.0f};
   __syncthreads();  // all is marked
-  const Exponentials left = block.write(shift);
+  const Exponentials left =
+      opens ? block.write(block.logits(), shift) : block.write(block.scores(), shift);
   if (p.stages & kLast && rules.renormalize) block.renormalize(left);
 }
 

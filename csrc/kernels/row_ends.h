@@ -1,10 +1,11 @@
-// Whether a row ends with a token, by what ends.h lists.
+// Whether a row ends with a token, by what ends.h lists: one text for both devices.
 #pragma once
 
+#include "core/philox.h"
 #include "kernels/ends.h"
 #include "kernels/sentence.h"
 
-namespace decoding::cpu {
+namespace decoding {
 
 // Of a step's token: where it stands, and the slot of the row that it extends.
 struct Extension {
@@ -12,7 +13,8 @@ struct Extension {
 };
 
 // The stop automaton's state behind the token.
-inline int stop_state(const Ends& ends, const Extension& to, int slots, int vocab) {
+DECODING_EVERYWHERE inline int stop_state(const Ends& ends, const Extension& to, int slots,
+                                          int vocab) {
   if (ends.stop_table == nullptr) return 0;
   const int before = to.step == 1 ? ends.stop_first[to.sentence]
                                   : ends.stop_states[int64_t{to.step - 2} * slots + to.parent];
@@ -20,20 +22,22 @@ inline int stop_state(const Ends& ends, const Extension& to, int slots, int voca
 }
 
 // Whether the token itself ends the row.
-inline bool token_ends(const Ends& ends, const Extension& to, int slots, int vocab) {
+DECODING_EVERYWHERE inline bool token_ends(const Ends& ends, const Extension& to, int slots,
+                                           int vocab) {
   for (int e = 0; e < ends.eos_count; ++e) {
     if (ends.eos[e] == to.token) return true;
   }
   return stop_state(ends, to, slots, vocab) == kMatched;
 }
 
-inline bool is_last_step(const Ends& ends, const SentenceRules& sentence, int step) {
+DECODING_EVERYWHERE inline bool is_last_step(const Ends& ends, const SentenceRules& sentence,
+                                             int step) {
   return step == sentence.max_new || *ends.stop_now != 0;
 }
 
-inline bool row_ends(const Ends& ends, const SentenceRules& sentence, const Extension& to,
-                     int slots, int vocab) {
+DECODING_EVERYWHERE inline bool row_ends(const Ends& ends, const SentenceRules& sentence,
+                                         const Extension& to, int slots, int vocab) {
   return is_last_step(ends, sentence, to.step) || token_ends(ends, to, slots, vocab);
 }
 
-}  // namespace decoding::cpu
+}  // namespace decoding
