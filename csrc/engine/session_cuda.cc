@@ -70,13 +70,14 @@ class CudaSession : public Session {
     const cuda::UseDevice use(device_.id);
     started_ = false;
     ended_.wait();
-    graphs_.clear();
+    steps_.clear();
     check_reach(limits);
     Arena arena(pool, bytes);
     uint8_t* products;
     w_ = workspace(arena, limits, cuda_search_, products);
     transfers_ = CudaTransfers(spec_, limits);
     rules_memory_ = cuda_search_.rules.staging();
+    rules_sent_ = false;
     matmul_.workspace(products);
     reader_.bind(w_, cuda_search_, limits);
     limits_ = limits;
@@ -86,15 +87,13 @@ class CudaSession : public Session {
     const cuda::UseDevice use(device_.id);
     started_ = false;
     ended_.wait();  // steps of a call that was given up still write
-    rules_ = rules;
-    search_ = search;
     sentences_ = batch.sentences;
     beams_ = batch.beams;
     stream_ = static_cast<cudaStream_t>(batch.stream);
     CHECK(w_.logits != nullptr, "start() needs a bind() before it");
-    check_fits(batch, rules_, search_, spec_, limits_);
+    check_fits(batch, rules, search, spec_, limits_);
     transfers_.send(w_.inputs, batch, spec_, limits_, stream_);
-    cuda_search_.rules.send(rules_, search_, rules_memory_, stream_);
+    send_rules(rules, search);
     seen_->number = 1;
     seen_->live_count = sentences_;
     reader_.read(batch, stream_);
@@ -106,11 +105,23 @@ class CudaSession : public Session {
   bool step(int steps) override {
     const cuda::UseDevice use(device_.id);
     CHECK(started_, "step() needs a start() before it");
-    for (int i = 0; i < steps && launched_ < rules_.max_new; ++i) {
-      const int live_count = wait_for(launched_ - kAhead);
+    const int last = std::min(launched_ + steps, rules_.max_new);
+    const Step* passed = nullptr;  // whose pass has been launched, but no choice
+    for (; launched_ < last; ++launched_) {
+      if (passed == nullptr) {
+        const int live_count = wait_for(launched_ - kAhead);
+        if (live_count == 0) break;
+        passed = &captured_step(size_for(live_count));
+        passed->pass.launch(stream_);
+      }
+      const int live_count = wait_for(launched_ + 1 - kAhead);  // a pass is most of a step
       if (live_count == 0) break;
-      captured_step(live_count).launch(stream_);
-      ++launched_;
+      if (launched_ + 1 < last && size_for(live_count) == captured_for_) {
+        passed->choice_and_pass.launch(stream_);
+      } else {
+        passed->choice.launch(stream_);
+        passed = nullptr;
+      }
     }
     ended_.record(stream_);
     return launched_ == rules_.max_new || seen_->live_count == 0;
@@ -130,6 +141,13 @@ class CudaSession : public Session {
   // sentences, beams, kind of search, candidates
   using StepKey = std::tuple<int, int, SearchKind, int>;
 
+  // A step is a pass through the decoder, and the choice of tokens. A graph's second kernel starts
+  // late, some 4 us after the first one, which should last as long: where steps follow each other,
+  // a graph therefore begins with the choice, and ends with the next step's pass.
+  struct Step {
+    cuda::Graph pass, choice, choice_and_pass;
+  };
+
   Workspace<T> workspace(Arena& arena, const Limits& limits, CudaSearch& search,
                          uint8_t*& products) const {
     const StackSpec& d = spec_.decoder;
@@ -144,6 +162,16 @@ class CudaSession : public Session {
           w.partial = arena.take<float>("attention_partial",
                                         {partial_size(d.heads, d.head_dim, limits.beams)});
         });
+  }
+
+  // Most calls have the rules of the one before.
+  void send_rules(const Rules& rules, const Search& search) {
+    if (rules_sent_ && rules == rules_ && search == search_) return;
+    rules_sent_ = false;
+    rules_ = rules;
+    search_ = search;
+    cuda_search_.rules.send(rules_, search_, rules_memory_, stream_);
+    rules_sent_ = true;
   }
 
   // Decode attention counts the keys of a layer in 32 bits, by 16 bytes where it can.
@@ -172,27 +200,32 @@ class CudaSession : public Session {
     return seen_->live_count;
   }
 
-  // A step for at least that many sentences. A smaller size is taken once it halves the work.
-  const cuda::Graph& captured_step(int live_count) {
-    const bool shrinks = launched_ > 0 && 2 * live_count <= captured_for_;
-    if (launched_ == 0 || shrinks) {
-      captured_for_ = std::min(bucket_of(live_count), limits_.batch);
-    }
-    const int m = candidates();
-    const StepKey key{captured_for_, beams_, kind_of(search_), m};
-    auto found = graphs_.find(key);
-    if (found == graphs_.end()) {
+  // How many sentences the next step is made for. A smaller size is taken once it halves the work.
+  int size_for(int live_count) const {
+    const bool stays = launched_ > 0 && 2 * live_count > captured_for_;
+    return stays ? captured_for_ : std::min(bucket_of(live_count), limits_.batch);
+  }
+
+  const Step& captured_step(int sentences) {
+    captured_for_ = sentences;
+    const StepKey key{sentences, beams_, kind_of(search_), candidates()};
+    auto found = steps_.find(key);
+    if (found == steps_.end()) {
       CUDA_CHECK(cudaStreamSynchronize(stream_));  // a rehearsal writes where steps do
       cuda::Stream rehearsal(stream_, device_, matmul_, true);
-      one_step(rehearsal, captured_for_);
-      found = graphs_
-                  .emplace(key, cuda::Graph::capture([&](cudaStream_t recorder) {
-                             cuda::Stream recording(recorder, device_, matmul_);
-                             one_step(recording, captured_for_);
-                           }))
-                  .first;
+      pass(rehearsal, sentences);
+      const auto capture = [&](bool chooses, bool passes) {
+        return cuda::Graph::capture([&](cudaStream_t recorder) {
+          cuda::Stream recording(recorder, device_, matmul_);
+          if (chooses) choose(recording, sentences);
+          if (passes) pass(recording, sentences);
+        });
+      };
+      found =
+          steps_.emplace(key, Step{capture(false, true), capture(true, false), capture(true, true)})
+              .first;
     }
-    nodes_ = found->second.nodes();
+    nodes_ = found->second.choice_and_pass.nodes();
     return found->second;
   }
 
@@ -200,7 +233,7 @@ class CudaSession : public Session {
     return std::holds_alternative<Beam>(search_) ? beam_candidates(rules_, beams_) : 1;
   }
 
-  void one_step(cuda::Stream& stream, int sentences) {
+  void pass(cuda::Stream& stream, int sentences) {
     const StepRows rows{.now = w_.inputs.state,
                         .ids = w_.inputs.ids,
                         .at = w_.inputs.at,
@@ -210,6 +243,9 @@ class CudaSession : public Session {
                         .beams = beams_};
     const Norm due = decoder_layers(stream, spec_, weights_, w_, limits_, rows);
     output_logits(stream, spec_, weights_, due, w_, rows.total());
+  }
+
+  void choose(cuda::Stream& stream, int sentences) {
     select(stream, w_, cuda_search_,
            {.kind = kind_of(search_),
             .seen = static_cast<StepState*>(seen_memory_.data()),
@@ -233,9 +269,10 @@ class CudaSession : public Session {
   CudaReader<T> reader_;
   CudaTransfers transfers_;
   cuda::PinnedMemory rules_memory_;
-  std::map<StepKey, cuda::Graph> graphs_;
+  std::map<StepKey, Step> steps_;
   Rules rules_{};
   Search search_;
+  bool rules_sent_ = false;
   cudaStream_t stream_ = nullptr;
   int sentences_ = 0, beams_ = 0, launched_ = 0, captured_for_ = 0, nodes_ = 0;
   bool started_ = false;
