@@ -1,7 +1,11 @@
-"""Short generations of each family in each type, for tests/sanitize.sh."""
+"""Short generations of each family in each type, for tests/sanitize.sh.
+
+python -m tests.sanitize [tokens ...]: with sources of so many tokens each.
+"""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -15,16 +19,17 @@ SEARCHES: list[dict[str, Any]] = [
 ]
 
 
-def main() -> None:
-    ids = torch.randint(12, 50, (3, 10), generator=torch.Generator().manual_seed(0))
-    mask = torch.ones_like(ids)
+def main(lengths: list[int]) -> None:
+    generator = torch.Generator().manual_seed(0)
     for name in ("marian", "gpt2", "marian-large", "gpt2-large"):
         for dtype in ("float32", "float16"):
             model = load(name, "cuda", dtype=dtype)
-            for options in SEARCHES:
-                model.generate(ids, attention_mask=mask, max_new_tokens=6, **options)
+            for length in lengths:
+                ids = torch.randint(12, 50, (3, length), generator=generator)
+                for options in SEARCHES:
+                    model.generate(ids, max_new_tokens=6, **options)
             print(f"{name} {dtype} done", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main([int(length) for length in sys.argv[1:]])

@@ -93,6 +93,7 @@ class CudaReader {
     clear(stream, w_.parents, int64_t{limits_.target} * limits_.rows());
     if (sentences.tokens.count > 0) packed(stream, sentences.tokens);
     clear(stream, w_.tickets, kTickets);  // where the packed pass had other things
+    clear_padding(stream);
     read_prefix(stream, spec_, weights_, w_, limits_, sentences.count, sentences.prefix);
   }
 
@@ -122,6 +123,14 @@ class CudaReader {
 
   static void clear(cuda::Stream& stream, int32_t* numbers, int64_t count) {
     CUDA_CHECK(cudaMemsetAsync(numbers, 0, sizeof(int32_t) * count, stream.handle()));
+  }
+
+  // Behind each row of logits, which the choice of tokens reads and drops.
+  void clear_padding(cuda::Stream& stream) {
+    const int vocab = spec_.decoder.vocab, padding = w_.logits_stride - vocab;
+    if (padding == 0) return;
+    CUDA_CHECK(cudaMemset2DAsync(w_.logits + vocab, sizeof(T) * w_.logits_stride, 0,
+                                 sizeof(T) * padding, limits_.rows(), stream.handle()));
   }
 
   const ModelSpec& spec_;

@@ -22,11 +22,18 @@ struct Rules {
   std::vector<int32_t> banned;       // never chosen
   std::vector<int32_t> forced_last;  // where not empty, the only tokens of a sentence's last step
   bool renormalize;                  // what the rules leave adds up to 1 again
+
+  bool operator==(const Rules&) const = default;
 };
 
-struct Greedy {};
+struct Greedy {
+  bool operator==(const Greedy&) const = default;
+};
 
-struct Sampling {};  // as sentence.h says for each sentence
+// As sentence.h says for each sentence.
+struct Sampling {
+  bool operator==(const Sampling&) const = default;
+};
 
 struct Beam {
   double length_penalty = 1.0;
@@ -37,6 +44,7 @@ struct Beam {
   bool draws = false;          // candidates are drawn, not the best ones
 
   int places(int beams) const { return capacity > 0 ? capacity : beams; }
+  bool operator==(const Beam&) const = default;
 };
 
 // Group diverse beam search, see diverse.h.
@@ -44,14 +52,25 @@ struct Diverse {
   Beam beam;
   int groups;
   float penalty;
+  bool operator==(const Diverse&) const = default;
 };
 
-using Search = std::variant<Greedy, Sampling, Beam, Diverse>;
+// See contrast.h; as many candidates as the call has rows of a sentence.
+struct Contrastive {
+  float alpha;
+  bool operator==(const Contrastive&) const = default;
+};
+
+using Search = std::variant<Greedy, Sampling, Beam, Diverse, Contrastive>;
 
 // The beam search that a search is or consists of; null where rows do not compete.
 inline const Beam* beam_of(const Search& search) {
   if (const auto* diverse = std::get_if<Diverse>(&search)) return &diverse->beam;
   return std::get_if<Beam>(&search);
+}
+
+inline bool is_contrastive(const Search& search) {
+  return std::holds_alternative<Contrastive>(search);
 }
 
 inline int groups_of(const Search& search) {
@@ -73,6 +92,8 @@ struct Request {
   std::optional<Processing> processing;
 
   bool guided() const { return processing && processing->rules.guidance != 1.0f; }
+  // A contrastive search chooses a step's token in the next one.
+  int steps() const { return rules.max_new + (is_contrastive(search) ? 1 : 0); }
 };
 
 // Candidates that a beam search needs, so that enough of them go on whatever ends.
@@ -82,6 +103,7 @@ inline int beam_candidates(const Rules& rules, int beams) {
 
 // Next tokens considered for a row.
 inline int row_candidates(const Request& request, int beams) {
+  if (is_contrastive(request.search)) return beams;
   if (beam_of(request.search) == nullptr) return 1;
   const int group = beams / groups_of(request.search);  // those of other groups may be penalised
   return beam_candidates(request.rules, group) + beams - group;

@@ -70,13 +70,14 @@ class CudaSession : public Session {
     const cuda::UseDevice use(device_.id);
     started_ = false;
     ended_.wait();
-    graphs_.clear();
+    steps_.clear();
     check_reach(limits);
     Arena arena(pool, bytes);
     uint8_t* products;
     w_ = workspace(arena, limits, cuda_search_, products);
     transfers_ = CudaTransfers(spec_, limits);
     rules_memory_ = cuda_search_.rules.staging(limits);
+    rules_sent_ = false;
     matmul_.workspace(products);
     reader_.bind(w_, cuda_search_, limits);
     limits_ = limits;
@@ -86,15 +87,13 @@ class CudaSession : public Session {
     const cuda::UseDevice use(device_.id);
     started_ = false;
     ended_.wait();  // steps of a call that was given up still write
-    request_ = request;
     sentences_ = batch.sentences - batch.shadows;
     beams_ = batch.beams;
-    stop_table_ = batch.stop_table;
     stream_ = static_cast<cudaStream_t>(batch.stream);
     CHECK(w_.logits != nullptr, "start() needs a bind() before it");
-    check_fits(batch, request_, spec_, limits_);
-    transfers_.send(w_.inputs, batch, spec_, limits_, groups_of(request_.search), stream_);
-    cuda_search_.rules.send(request_, stop_table_, w_.words, rules_memory_, stream_);
+    check_fits(batch, request, spec_, limits_);
+    transfers_.send(w_.inputs, batch, spec_, limits_, groups_of(request.search), stream_);
+    send_rules(request, batch.stop_table);
     seen_->number = 1;
     seen_->live_count = sentences_;
     reader_.read(batch, stream_);
@@ -106,15 +105,26 @@ class CudaSession : public Session {
   bool step(int steps) override {
     const cuda::UseDevice use(device_.id);
     CHECK(started_, "step() needs a start() before it");
-    for (int i = 0; i < steps && launched_ < request_.rules.max_new; ++i) {
-      const int live_count = wait_for(launched_ - kAhead);
+    const int last = std::min(launched_ + steps, request_.steps());
+    const Step* passed = nullptr;  // whose pass has been launched, but no choice
+    for (; launched_ < last; ++launched_) {
+      if (passed == nullptr) {
+        const int live_count = wait_for(launched_ - kAhead);
+        if (live_count == 0) break;
+        passed = &captured_step(size_for(live_count));
+        passed->pass.launch(stream_);
+      }
+      const int live_count = wait_for(launched_ + 1 - kAhead);  // a pass is most of a step
       if (live_count == 0) break;
-      captured_step(live_count).launch(stream_);
-      if (step_for(captured_for_).part == SelectPart::pick) take_in(nullptr);
-      ++launched_;
+      if (launched_ + 1 < last && size_for(live_count) == captured_for_) {
+        passed->choice_and_pass.launch(stream_);
+      } else {
+        passed->choice.launch(stream_);
+        passed = nullptr;
+      }
     }
     ended_.record(stream_);
-    return launched_ == request_.rules.max_new || seen_->live_count == 0;
+    return launched_ == request_.steps() || seen_->live_count == 0;
   }
 
   // In parts nothing is captured: what comes between them takes longer than the launches.
@@ -123,7 +133,7 @@ class CudaSession : public Session {
     CHECK(started_, "compute() needs a start() before it");
     captured_for_ = wait_for(launched_);
     auto stream = this->stream();
-    compute(stream, captured_for_);
+    pass(stream, captured_for_);
   }
 
   void process(int stages) override {
@@ -135,17 +145,14 @@ class CudaSession : public Session {
 
   void pick() override {
     const cuda::UseDevice use(device_.id);
-    CudaStep step = step_for(captured_for_);
-    step.part = SelectPart::pick;
     auto stream = this->stream();
-    select(stream, w_, cuda_search_, step);
-    merge(stream);
+    decoding::pick(stream, w_, cuda_search_, step_in_parts());
   }
 
   bool accept(const uint8_t* ended) override {
     const cuda::UseDevice use(device_.id);
     auto stream = this->stream();
-    decoding::accept(stream, request_, w_, cuda_search_, acceptance(), ended);
+    decoding::accept(stream, w_, cuda_search_, step_in_parts(), ended);
     ++launched_;
     ended_.record(stream_);
     return wait_for(launched_) == 0;
@@ -183,8 +190,16 @@ class CudaSession : public Session {
   std::string tuned() const override { return matmul_.report(); }
 
  private:
-  // sentences, beams, candidates, kind of search, part of select, processed, guided, warped, draws
-  using StepKey = std::tuple<int, int, int, SearchKind, SelectPart, bool, bool, bool, bool>;
+  // What a captured step depends on: sentences, beams, candidates of a row, strategy, kind, part,
+  // processed, guided, warped, draws
+  using StepKey = std::tuple<int, int, int, size_t, SearchKind, SelectPart, bool, bool, bool, bool>;
+
+  // A step is a pass through the decoder, and the choice of tokens. A graph's second kernel starts
+  // late, some 4 us after the first one, which should last as long: where steps follow each other,
+  // a graph therefore begins with the choice, and ends with the next step's pass.
+  struct Step {
+    cuda::Graph pass, choice, choice_and_pass;
+  };
 
   Workspace<T> workspace(Arena& arena, const Limits& limits, CudaSearch& search,
                          uint8_t*& products) const {
@@ -200,6 +215,19 @@ class CudaSession : public Session {
           w.partial = arena.take<float>("attention_partial",
                                         {partial_size(d.heads, d.head_dim, limits.beams)});
         });
+  }
+
+  // Most calls have the rules of the one before; controls look into the call's own texts.
+  void send_rules(const Request& request, const int32_t* stop_table) {
+    const bool same = rules_sent_ && !request.processing && !request_.processing &&
+                      request.rules == request_.rules && request.search == request_.search &&
+                      stop_table == stop_table_;
+    if (same) return;
+    rules_sent_ = false;
+    request_ = request;
+    stop_table_ = stop_table;
+    cuda_search_.rules.send(request_, stop_table_, w_, beams_, rules_memory_, stream_);
+    rules_sent_ = true;
   }
 
   // Decode attention counts the keys of a layer in 32 bits, by 16 bytes where it can.
@@ -228,36 +256,43 @@ class CudaSession : public Session {
     return seen_->live_count;
   }
 
-  // A step for at least that many sentences. A smaller size is taken once it halves the work.
-  const cuda::Graph& captured_step(int live_count) {
-    const bool shrinks = launched_ > 0 && 2 * live_count <= captured_for_;
-    if (launched_ == 0 || shrinks) {
-      captured_for_ = std::min(bucket_of(live_count), limits_.batch / (request_.guided() ? 2 : 1));
-    }
-    const CudaStep step = step_for(captured_for_);
-    const StepKey key{step.sentences, step.beams,     step.candidates, step.kind,
-                      step.part,      step.processed, step.guided,     step.warped,
-                      step.draws};
-    auto found = graphs_.find(key);
-    if (found == graphs_.end()) {
+  // How many sentences the next step is made for. A smaller size is taken once it halves the work.
+  int size_for(int live_count) const {
+    const bool stays = launched_ > 0 && 2 * live_count > captured_for_;
+    return stays ? captured_for_ : std::min(bucket_of(live_count), limits_.batch / (request_.guided() ? 2 : 1));
+  }
+
+  const Step& captured_step(int sentences) {
+    captured_for_ = sentences;
+    const CudaStep step = step_for(sentences);
+    const StepKey key{sentences,      beams_,      step.candidates, request_.search.index(),
+                      step.kind,      step.part,   step.processed,  step.guided,
+                      step.warped,    step.draws};
+    auto found = steps_.find(key);
+    if (found == steps_.end()) {
       CUDA_CHECK(cudaStreamSynchronize(stream_));  // a rehearsal writes where steps do
       cuda::Stream rehearsal(stream_, device_, matmul_, true);
-      one_step(rehearsal, step);
-      found = graphs_
-                  .emplace(key, cuda::Graph::capture([&](cudaStream_t recorder) {
-                             cuda::Stream recording(recorder, device_, matmul_);
-                             one_step(recording, step);
-                           }))
-                  .first;
+      pass(rehearsal, sentences);
+      const auto capture = [&](bool chooses, bool passes) {
+        return cuda::Graph::capture([&](cudaStream_t recorder) {
+          cuda::Stream recording(recorder, device_, matmul_);
+          if (chooses) choose(recording, step);
+          if (passes) pass(recording, sentences);
+        });
+      };
+      found =
+          steps_.emplace(key, Step{capture(false, true), capture(true, false), capture(true, true)})
+              .first;
     }
-    nodes_ = found->second.nodes();
+    nodes_ = found->second.choice_and_pass.nodes();
     return found->second;
   }
 
   CudaStep step_for(int sentences) {
     const auto& processing = request_.processing;
-    return {.kind = kind_of(request_.search),
-            .part = accepted_apart(request_.search) ? SelectPart::pick : SelectPart::all,
+    return {.search = &request_.search,
+            .kind = kind_of(request_.search),
+            .part = is_fused(request_.search) ? SelectPart::all : SelectPart::pick,
             .processed = processing.has_value(),
             .guided = request_.guided(),
             .warped = processing && processing->warp,
@@ -270,19 +305,26 @@ class CudaSession : public Session {
             .slots = limits_.rows()};
   }
 
+  CudaStep step_in_parts() {
+    CudaStep step = step_for(captured_for_);
+    step.part = SelectPart::pick;
+    return step;
+  }
+
   cuda::Stream stream() { return {stream_, device_, matmul_}; }
 
-  void compute(cuda::Stream& stream, int sentences) {
+  void pass(cuda::Stream& stream, int sentences) {
     const StepRows rows =
         step_rows(stream, w_, limits_, sentences, beams_, request_.guided());
     const Norm due = decoder_layers(stream, spec_, weights_, w_, limits_, rows);
     output_logits(stream, spec_, weights_, due, w_, rows.total());
   }
 
-  void one_step(cuda::Stream& stream, const CudaStep& step) {
-    compute(stream, step.sentences);
+  // From the logits to what the next step reads.
+  void choose(cuda::Stream& stream, const CudaStep& step) {
     if (step.processed) process_scores(stream, w_, cuda_search_, step, kAllStages);
-    select(stream, w_, cuda_search_, step);
+    decoding::pick(stream, w_, cuda_search_, step);
+    if (step.part == SelectPart::pick) decoding::accept(stream, w_, cuda_search_, step, nullptr);
   }
 
   const ModelSpec spec_;
@@ -298,9 +340,10 @@ class CudaSession : public Session {
   CudaReader<T> reader_;
   CudaTransfers transfers_;
   cuda::PinnedMemory rules_memory_;
-  std::map<StepKey, cuda::Graph> graphs_;
+  std::map<StepKey, Step> steps_;
   Request request_;
   const int32_t* stop_table_ = nullptr;
+  bool rules_sent_ = false;
   cudaStream_t stream_ = nullptr;
   int sentences_ = 0, beams_ = 0, launched_ = 0, captured_for_ = 0, nodes_ = 0;
   bool started_ = false;

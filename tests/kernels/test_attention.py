@@ -399,6 +399,22 @@ def test_long_histories_equal_torch(
     step.check(step.run(threads=3))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("shared", "position"), [(SHARED, 40), (None, 79)])
+@pytest.mark.parametrize(("beams", "dim"), [(2, 128), (4, 64), (5, 64)])
+def test_histories_of_many_heads(
+    beams: int, dim: int, shared: list[int] | None, position: int, dtype: torch.dtype
+) -> None:
+    """With fewer, each beam that has a history gets a block of its own."""
+
+    class Wide(Step):
+        heads = 600 // beams
+
+    step = Wide([3, 0, 4, 2], beams, dim, shared, position, Place("cuda", dtype), behind=1)
+    step.check(step.run())
+
+
 def test_a_sentence_may_share_nothing(place: Place) -> None:
     step = Step([0, 1, 2], 2, 16, [0, 40, 0, 0, 0], 3, place)
     step.check(step.run())

@@ -18,14 +18,35 @@ struct Heir {
 
 // Shared memory for a sentence's bookkeeping, [K] each.
 struct Ranks {
+  float *lse, *sums;
   Heir* heirs;
   Hypothesis *ended, *finished;
 
-  static constexpr int kBytes = sizeof(Heir) + 2 * sizeof(Hypothesis);  // for each beam
+  // for each beam
+  static constexpr int kBytes = 2 * sizeof(float) + sizeof(Heir) + 2 * sizeof(Hypothesis);
   __device__ Ranks(void* memory, int beams)
-      : heirs(static_cast<Heir*>(memory)),
+      : lse(static_cast<float*>(memory)),
+        sums(lse + beams),
+        heirs(reinterpret_cast<Heir*>(sums + beams)),
         ended(reinterpret_cast<Hypothesis*>(heirs + beams)),
         finished(ended + beams) {}
+};
+
+// What a step of a sentence needs from memory and can ask for before it has any logits.
+struct Early {
+  float sum;  // of beam threadIdx.x
+  int32_t length, first, item, finished;
+
+  template <typename T>
+  __device__ Early(const SelectParams<T>& p, int sentence)
+      : first(p.first[sentence]), item(p.items[sentence]) {
+    const int slot = sentence * p.beams + threadIdx.x;
+    const bool beam = threadIdx.x < p.beams;
+    const bool search = p.kind == SearchKind::beam;
+    sum = search && beam ? p.sums[slot] : 0.0f;
+    length = !search && beam ? p.length[slot] : 0;
+    finished = search ? p.finished_count[sentence] : 0;
+  }
 };
 
 // length^a, in double precision and then rounded, as Python and torch do.
@@ -33,23 +54,19 @@ static __device__ __noinline__ float penalty(const SelectRules& rules, int lengt
   return static_cast<float>(pow(static_cast<double>(length), rules.length_penalty));
 }
 
-// Sorts every continuation of live sentence i by its score. Keys of what is none have no order, and
-// the id is beam * V + token. False where the sentence's logits were not finite.
+// Sorts every continuation of a sentence by its score. The queue holds m tokens of each beam; keys
+// of what is none have no order. Then the id is beam * V + token. False where the sentence's logits
+// were not finite.
 template <typename T>
-__device__ bool merge(const SelectParams<T>& p, int i, int first_slot, Queue queue) {
+__device__ bool merge(const SelectParams<T>& p, Queue queue, Ranks ranks) {
   bool finite = true;
 #pragma unroll 1
-  for (int beam = warp_id(); beam < p.beams; beam += kWarps) {
-    const int row = i * p.beams + beam;
-    const float lse = __ldcg(p.lse + row), sum = p.sums[first_slot + beam];
-    const int2* best = reinterpret_cast<const int2*>(p.best + int64_t{row} * p.m);
-#pragma unroll 1
-    for (int c = lane_id(); c < p.m; c += 32) {
-      const int2 token = __ldcg(best + c);
-      const float score = sum + (__int_as_float(token.x) - lse);
-      const int at = beam * p.m + c;
-      queue.keys[at] = token.y < 0 ? static_cast<Key>(at) : key_of(score, beam * p.vocab + token.y);
-    }
+  for (int at = threadIdx.x; at < p.beams * p.m; at += kThreads) {
+    const int beam = at / p.m;
+    const Key token = queue.keys[at];
+    const float lse = ranks.lse[beam];
+    const float score = ranks.sums[beam] + (value_of(token) - lse);
+    queue.keys[at] = is_none(token) ? none(at) : key_of(score, beam * p.vocab + id_of(token));
     finite &= static_cast<bool>(isfinite(lse));
   }
   if (!__syncthreads_and(finite)) return false;
@@ -62,7 +79,7 @@ struct Counts {
 };
 
 // The first warp goes through the m best in order: those that go on become heirs, those of the
-// first K that end become rows.
+// first K that end become rows. Fill-ins stand in behind the heirs that are alive.
 template <typename T>
 __device__ Counts choose(const SelectParams<T>& p, const Call& call, int step, int first_slot,
                          Queue queue, Ranks ranks) {
@@ -74,7 +91,7 @@ __device__ Counts choose(const SelectParams<T>& p, const Call& call, int step, i
     for (int base = 0; base < p.m && counts.alive < p.beams; base += 32) {
       const int c = base + lane_id();
       const Key key = c < p.m ? queue.keys[c] : 0;
-      const bool there = key >> 32 != 0;
+      const bool there = !is_none(key);
       const float sum = value_of(key);
       const int id = there ? id_of(key) : 0;
       const int parent = first_slot + id / p.vocab, token = id % p.vocab;
@@ -92,6 +109,11 @@ __device__ Counts choose(const SelectParams<T>& p, const Call& call, int step, i
       }
       counts.ended += __popc(entering);
       counts.alive = min(p.beams, counts.alive + __popc(going));
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (int beam = counts.alive + lane_id(); beam < p.beams && counts.alive > 0; beam += 32) {
+      ranks.heirs[beam] = {ranks.heirs[0].parent, ranks.heirs[0].token, kFillIn};
     }
     if (lane_id() == 0) shared = counts;
   }
@@ -122,26 +144,31 @@ static __device__ __noinline__ int finish(Hypothesis* list, int count, int ended
   return min(beams, count + ended);
 }
 
-// Stores the beams of the next step: token, parent, sum and where the history lies. Fill-ins stand
-// in behind the `alive` first.
+// Stores the beams of the next step: token, parent and sum. A warp calls this.
 template <typename T>
-__device__ void extend(const SelectParams<T>& p, StepState now, int first_slot, int alive,
-                       const Heir* heirs) {
-  const int64_t at = int64_t{now.number - 1} * p.total_slots + first_slot;
+__device__ __forceinline__ void store_heirs(const SelectParams<T>& p, int step, int first_slot,
+                                            const Heir* heirs) {
+  const int64_t at = int64_t{step - 1} * p.total_slots + first_slot;
 #pragma unroll 1
-  for (int beam = threadIdx.x; beam < p.beams; beam += kThreads) {
-    const Heir heir = heirs[beam < alive ? beam : 0];
+  for (int beam = lane_id(); beam < p.beams; beam += 32) {
+    const Heir heir = heirs[beam];
     p.tokens[at + beam] = heir.token;
     p.parents[at + beam] = heir.parent;
-    p.sums[first_slot + beam] = beam < alive ? heir.sum : kFillIn;
+    p.sums[first_slot + beam] = heir.sum;
   }
+}
+
+// Copies where the beams' histories lie; each warp but the first takes some of the beams, and asks
+// for several positions before it stores the first.
+template <typename T>
+__device__ __forceinline__ void copy_histories(const SelectParams<T>& p, StepState now,
+                                               int first_slot, const Heir* heirs) {
   const int64_t table = int64_t{p.total_slots} * p.history;
   const int32_t* from = p.slots + now.number % 2 * table;
   int32_t* to = p.slots + (now.number + 1) % 2 * table + int64_t{first_slot} * p.history;
-  // Each warp takes some of the beams, and asks for several positions before it stores the first.
 #pragma unroll 1
-  for (int beam = warp_id(); beam < p.beams; beam += kWarps) {
-    const int parent = heirs[beam < alive ? beam : 0].parent;
+  for (int beam = warp_id() - 1; beam < p.beams; beam += kWarps - 1) {
+    const int parent = heirs[beam].parent;
     const int32_t* old = from + int64_t{parent} * p.history;
     int32_t* history = to + int64_t{beam} * p.history;
 #pragma unroll 1
@@ -168,37 +195,45 @@ __device__ __forceinline__ bool settled(const SelectRules& rules, int step, floa
   return best_sum / penalty(rules, longest ? rules.max_new : step) <= worst_finished;
 }
 
-// Returns whether the sentence is done; if not, the heirs' tokens are what its rows read next.
+// What a step does to a sentence.
+struct Outcome {
+  int alive;  // heirs that are no fill-ins
+  bool done;
+};
+
+// The rules, from the beams' best tokens in the queue to the heirs.
 template <typename T>
-__device__ bool beam_step(const SelectParams<T>& p, const Call& call, StepState now, int i,
-                          int sentence, Queue queue, Ranks ranks) {
+__device__ Outcome beam_step(const SelectParams<T>& p, const Call& call, int step, int sentence,
+                             int finished, Queue queue, Ranks ranks) {
   const int first_slot = sentence * p.beams;
   Hypothesis* list = p.finished + int64_t{first_slot};
-  int finished = p.finished_count[sentence];
-  bool done = true;
-  if (!merge(p, i, first_slot, queue)) {
-    if (threadIdx.x == 0) p.fault[sentence] = now.number;
+  Outcome outcome = {0, true};
+  if (!merge(p, queue, ranks)) {
+    if (threadIdx.x == 0) p.fault[sentence] = step;
   } else {
-    const Counts counts = choose(p, call, now.number, first_slot, queue, ranks);
-    if (counts.ended > 0) finished = finish(list, finished, counts.ended, p.beams, ranks);
+    const Counts counts = choose(p, call, step, first_slot, queue, ranks);
+    if (counts.ended > 0) {
+      finished = finish(list, finished, counts.ended, p.beams, ranks);
+      if (threadIdx.x == 0) p.finished_count[sentence] = finished;
+    }
+    outcome.alive = counts.alive;
     if (counts.alive > 0) {
-      extend(p, now, first_slot, counts.alive, ranks.heirs);
-      done = finished == p.beams &&
-             settled(call.rules, now.number, ranks.heirs[0].sum, list[p.beams - 1].score);
+      outcome.done = finished == p.beams &&
+                     settled(call.rules, step, ranks.heirs[0].sum, list[p.beams - 1].score);
     }
   }
-  __syncthreads();
-  if (done) {
+  if (outcome.done) {
 #pragma unroll 1
     for (int r = finished + threadIdx.x; r < p.beams; r += kThreads) {
       list[r] = {kFillIn, kFillIn, 0, first_slot, 0};
     }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      p.finished_count[sentence] = p.beams;
+      p.done[sentence] = 1;
+    }
   }
-  if (threadIdx.x == 0) {
-    p.finished_count[sentence] = done ? p.beams : finished;
-    if (done) p.done[sentence] = 1;
-  }
-  return done;
+  return outcome;
 }
 
 }  // namespace decoding::cuda::selection

@@ -9,15 +9,21 @@ namespace decoding::cuda::selection {
 
 class Call {
  public:
-  // A thread's part of the rules, and putting it down; the threads must meet before rules are read.
-  __device__ static uint32_t ask(const SelectRules* rules) {
-    return threadIdx.x < kWords ? reinterpret_cast<const uint32_t*>(rules)[threadIdx.x] : 0;
+  // A thread's part of what a call asks for.
+  struct Part {
+    uint32_t word;
+    int32_t eos;
+  };
+  __device__ static Part ask(const SelectRules* rules, const int32_t* eos) {
+    Part part = {0, 0};
+    if (threadIdx.x < kWords) part.word = reinterpret_cast<const uint32_t*>(rules)[threadIdx.x];
+    if (threadIdx.x < min(rules->eos_count, kFew)) part.eos = eos[threadIdx.x];
+    return part;
   }
-  __device__ void take(uint32_t word) {
-    if (threadIdx.x < kWords) reinterpret_cast<uint32_t*>(&rules)[threadIdx.x] = word;
-  }
-  __device__ void take_eos(const int32_t* eos) {
-    if (threadIdx.x < min(rules.eos_count, kFew)) eos_[threadIdx.x] = eos[threadIdx.x];
+  // Puts it down; the threads must meet before they read.
+  __device__ void take(Part part) {
+    if (threadIdx.x < kWords) reinterpret_cast<uint32_t*>(&rules)[threadIdx.x] = part.word;
+    if (threadIdx.x < kFew) eos_[threadIdx.x] = part.eos;
   }
 
   // Whether a row ends with a token. eos: all of the ids, in global memory.

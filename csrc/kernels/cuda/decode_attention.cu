@@ -1,7 +1,8 @@
-// One block serves all beams of a (sentence, head), so that what they share is read once. Groups of
-// lanes share out the positions: each reads whole rows of keys and values, 16 bytes a lane, and
-// keeps an online softmax for every beam. These are merged over groups, warps and, where blocks
-// split a long history between them, over blocks (flash decoding, Dao et al. 2023).
+// One block serves all beams of a (sentence, head), so that what they share is read once; or one of
+// them, where all blocks then run at once: their histories are mostly their own. Groups of lanes
+// share out the positions: each reads whole rows of keys and values, 16 bytes a lane, and keeps an
+// online softmax for every beam. These are merged over groups, warps and, where blocks split a long
+// history between them, over blocks (flash decoding, Dao et al. 2023).
 //
 // Rows come in tiles. A tile holds 4 shared positions, which every beam looks at, or 4 / beams
 // positions of the histories with a row for each beam. The first tiles are requested before the
@@ -23,6 +24,7 @@ namespace {
 
 constexpr int kSplitRows = 256;              // rows of keys that are worth a block of their own
 constexpr int kWarpsPerMultiprocessor = 16;  // that a launch should come to
+constexpr int kLittleShared = 64;            // positions that each beam may well read for itself
 
 // The part of the work that is this block's.
 // Grid: heads, sentences, splits times chunks of `beams` beams. What it reads is read before the
@@ -72,6 +74,8 @@ struct History {
   static constexpr int kGroups = kWarp / S::lanes;          // of a warp
   static constexpr int kShared = kTileRows * kGroups;       // positions in a tile that is shared
   static constexpr int kOwn = kTileRows / beams * kGroups;  // positions in one that is not
+  // Slots are looked up a tile ahead; with several beams there are no registers for that.
+  static constexpr bool kLooksAhead = beams == 1;
 
   const DecodeAttentionParams<T>& p;
   // Where the first row lies, and how large one is, in units of width elements: in the shared keys
@@ -107,12 +111,13 @@ struct History {
     shared_tiles = (shared_of_all + warps - 1 - warp) >> shift;
     tiles = shared_tiles + ((own_of_all + warps - 1 - warp) >> shift);
     active = min(warps, max(max(shared_of_all, own_of_all), (count * S::lanes + 31) / 32));
+    if constexpr (kLooksAhead) holders = look_up(shared_tiles);
   }
 
   __device__ static int group() { return threadIdx.x % kWarp / S::lanes; }
 
   // Asks for the i-th tile, and says which of its rows there are, a bit for each.
-  __device__ __forceinline__ uint32_t request(Ring<T, S>& ring, int i) const {
+  __device__ __forceinline__ uint32_t request(Ring<T, S>& ring, int i) {
     if (i < shared_tiles) return request_shared(ring, i);
     return i < tiles ? request_own(ring, i) : 0;
   }
@@ -130,30 +135,55 @@ struct History {
     return rows;
   }
 
-  // Row r belongs to beam r % beams.
-  __device__ __forceinline__ uint32_t request_own(Ring<T, S>& ring, int i) const {
-    uint32_t rows = 0, holders[kTileRows];
-    const int first = own_begin + ((i - shared_tiles) * warps + warp) * kOwn + group();
-#pragma unroll
-    for (int r = 0; r < kTileRows; ++r) {
-      const int position = first + r / beams * kGroups;
-      const bool valid = position < own_end && r % beams < count;
-      holders[r] = load_number(p.slots + slots_first + r % beams * p.target + position, valid);
-      rows |= static_cast<uint32_t>(valid) << r;
+  __device__ __forceinline__ uint32_t request_own(Ring<T, S>& ring, int i) {
+    Holders found;
+    if constexpr (kLooksAhead) {
+      found = holders;
+      holders = look_up(i + 1);
+    } else {
+      found = look_up(i);
     }
+    const int first = first_of_own(i);
 #pragma unroll
     for (int r = 0; r < kTileRows; ++r) {
       const int position = first + r / beams * kGroups;
       ring.request(i, r, p.self_k, p.self_v,
-                   self_first + holders[r] * slot_size + position * row_size, p.head_dim,
-                   (rows >> r & 1) != 0);
+                   self_first + found.slots[r] * slot_size + position * row_size, p.head_dim,
+                   (found.rows >> r & 1) != 0);
     }
-    return rows;
+    return found.rows;
   }
 
   // The j-th position of shared tile i.
   __device__ __forceinline__ int shared_position(int i, int j) const {
     return shared_begin + (i * warps + warp) * kShared + j;
+  }
+
+ private:
+  // The slots that hold the rows of an own tile; `rows` has a bit for each that there is.
+  struct Holders {
+    int32_t slots[kTileRows];
+    uint32_t rows;
+  };
+  Holders holders;  // of the next own tile, where they are looked up ahead
+
+  __device__ __forceinline__ Holders look_up(int i) const {
+    Holders found;
+    found.rows = 0;
+    const int first = first_of_own(i);
+#pragma unroll
+    for (int r = 0; r < kTileRows; ++r) {
+      const int position = first + r / beams * kGroups;
+      const bool valid = position < own_end && r % beams < count;
+      found.slots[r] = load_number(p.slots + slots_first + r % beams * p.target + position, valid);
+      found.rows |= static_cast<uint32_t>(valid) << r;
+    }
+    return found;
+  }
+
+  // The group's first position in own tile i. Row r of it belongs to beam r % beams.
+  __device__ __forceinline__ int first_of_own(int i) const {
+    return own_begin + ((i - shared_tiles) * warps + warp) * kOwn + group();
   }
 };
 
@@ -283,7 +313,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, S::width > 1 && S::lanes < 3
     wait_for_previous();  // else this kernel might be over, and its successor start, before that
     return;
   }
-  const History<T, S, beams> history(p, share);
+  History<T, S, beams> history(p, share);
   const int warp = history.warp, dim = p.head_dim, size = dim + 2;
   if (warp >= history.active) {
     wait_for_previous();
@@ -378,7 +408,10 @@ void start(Stream& stream, const DecodeAttentionParams<T>& p) {
 
 template <typename T, typename S>
 void start(Stream& stream, const DecodeAttentionParams<T>& p) {
-  if (S::vectors > 1 || p.beams == 1) {  // more would not fit into the registers
+  const int64_t blocks = static_cast<int64_t>(p.sentences) * p.heads * p.beams;  // a beam each
+  const bool few = p.k != nullptr && p.shared_capacity <= kLittleShared * p.sentences &&
+                   blocks <= kWarpsPerMultiprocessor * stream.device().multiprocessors;
+  if (S::vectors > 1 || p.beams == 1 || few) {  // more would not fit into the registers
     start<T, S, 1>(stream, p);
   } else if constexpr (S::vectors == 1) {
     p.beams == 2 ? start<T, S, 2>(stream, p) : start<T, S, 4>(stream, p);

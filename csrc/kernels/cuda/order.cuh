@@ -25,9 +25,14 @@ __device__ __forceinline__ int id_of(Key key) {
   return static_cast<int>(~static_cast<uint32_t>(key));
 }
 
-// Shared memory for candidates. capacity: a power of two.
+// What stands in for the i-th candidate where there is none: it comes behind all others.
+__device__ __forceinline__ Key none(int i) { return static_cast<Key>(i); }
+__device__ __forceinline__ bool is_none(Key key) { return key >> 32 == 0; }
+
+// Shared memory for candidates. capacity: a power of two. count: 0 whenever nobody collects.
 struct Queue {
   Key* keys;
+  int* count;
   int capacity;
 };
 
@@ -35,19 +40,23 @@ struct Queue {
 // bitonic network.
 static __device__ __noinline__ void sort(Queue queue, int count) {
   Key* keys = queue.keys;
-  const int i = threadIdx.x;
   if (count <= kThreads) {
+    const int parts = count <= kThreads / 4 ? 4 : 1;  // neighbouring threads that share a key
+    const int i = threadIdx.x / parts;
     const Key mine = i < count ? keys[i] : 0;
     int rank = 0;
-    if (i < count) {
-#pragma unroll 2
-      for (int j = 0; j < count; ++j) rank += keys[j] > mine;
+#pragma unroll 4
+    for (int j = threadIdx.x % parts; j < count; j += parts) rank += keys[j] > mine;
+    if (parts > 1) {
+      rank += __shfl_xor_sync(kAllLanes, rank, 1);
+      rank += __shfl_xor_sync(kAllLanes, rank, 2);
     }
     __syncthreads();
-    if (i < count) keys[rank] = mine;
+    if (i < count && threadIdx.x % parts == 0) keys[rank] = mine;
     __syncthreads();
     return;
   }
+  const int i = threadIdx.x;
   int padded = 2 * kThreads;
   while (padded < count) padded *= 2;
 #pragma unroll 1

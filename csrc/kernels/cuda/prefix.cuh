@@ -16,9 +16,9 @@
 
 namespace decoding::cuda::selection {
 
-constexpr int kBins = 2048;
+constexpr int kBins = 1024;
 constexpr float kReach = 32.0f;  // of the first bins, in temperatures; the last takes all below
-static_assert(kBins == 1 << 11);
+static_assert(kBins == 1 << 10);
 
 // The k best.
 struct Counted {
@@ -143,17 +143,16 @@ struct Ruler {
 // than the queue holds.
 template <typename T>
 __device__ __noinline__ int collect(Row<T> row, Key from, Key to, Queue queue) {
-  __shared__ int count;
-  __syncthreads();
-  if (threadIdx.x == 0) count = 0;
-  __syncthreads();
   visit<2>(row, value_of(from), [&](float value, int id) {
     const Key key = key_of(value, id);
     if (key < from || key > to) return;
-    const int at = atomicAdd(&count, 1);
+    const int at = atomicAdd(queue.count, 1);
     if (at < queue.capacity) queue.keys[at] = key;
   });
   __syncthreads();
+  const int count = *queue.count;
+  __syncthreads();
+  if (threadIdx.x == 0) *queue.count = 0;  // for the next time; the block meets before that
   return count;
 }
 
@@ -193,7 +192,7 @@ __device__ __noinline__ Key end_of_prefix(Row<T> row, Weight weight, float floor
       return queue.keys[end_of_queue(weight, queue, count, before, wanted)];
     }
     const float top = value_of(to);
-    const int shift = 64 - __clzll(to - from) - 11;
+    const int shift = 64 - __clzll(to - from) - 10;
     Bins bins(queue);
     visit<4>(row, value_of(from), [&](float value, int id) {
       const Key key = key_of(value, id);

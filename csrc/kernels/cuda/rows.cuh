@@ -6,38 +6,40 @@
 
 namespace decoding::cuda::selection {
 
-// The rows of live sentence i take their tokens; returns whether all of them have ended. fallback:
-// taken where none was left to choose; -1: that is a fault.
+// The rows of a sentence take their tokens, which the queue holds, and put them down among the
+// heirs; returns whether all of them have ended. fallback: taken where none was left to choose; -1:
+// that is a fault.
 template <typename T>
-__device__ bool accept_tokens(const SelectParams<T>& p, const Call& call, int step, int i,
-                              int sentence, int fallback) {
+__device__ bool accept_tokens(const SelectParams<T>& p, const Call& call, int step, int sentence,
+                              const Early& early, Queue queue, Ranks ranks, int fallback) {
   __shared__ int fault;  // of the last row that has one: 2 * (beam + 1), and 1 where it is broken
   if (threadIdx.x == 0) fault = 0;
   __syncthreads();
   bool open = false;
 #pragma unroll 1
   for (int beam = threadIdx.x; beam < p.beams; beam += kThreads) {
-    const int row = i * p.beams + beam, slot = sentence * p.beams + beam;
-    int32_t* token = p.tokens + int64_t{step - 1} * p.total_slots + slot;
-    const int length = p.length[slot], chosen = __ldcg(&p.best[int64_t{row} * p.m].id);
-    const float lse = __ldcg(p.lse + row);
-    if (length > 0) {
-      *token = call.rules.pad;
-      continue;
+    const int slot = sentence * p.beams + beam;
+    const int length = beam < kThreads ? early.length : p.length[slot];
+    const Key chosen = queue.keys[beam];
+    const float lse = ranks.lse[beam];
+    int taken = call.rules.pad;
+    if (length == 0) {
+      const bool broken = isnan(lse) || lse == INFINITY;
+      const int token = is_none(chosen) ? fallback : id_of(chosen);
+      const bool none_left = broken || token < 0;
+      if (none_left) {
+        atomicMax(&fault, 2 * (beam + 1) + broken);
+      } else {
+        taken = token;
+      }
+      if (none_left || call.ends(p.eos, step, taken)) {
+        p.length[slot] = step;
+      } else {
+        open = true;
+      }
     }
-    const bool broken = isnan(lse) || lse == INFINITY;
-    int taken = chosen >= 0 ? chosen : fallback;
-    const bool none = broken || taken < 0;
-    if (none) {
-      atomicMax(&fault, 2 * (beam + 1) + broken);
-      taken = call.rules.pad;
-    }
-    *token = taken;
-    if (none || call.ends(p.eos, step, taken)) {
-      p.length[slot] = step;
-    } else {
-      open = true;
-    }
+    p.tokens[int64_t{step - 1} * p.total_slots + slot] = taken;
+    ranks.heirs[beam].token = taken;
   }
   open = __syncthreads_or(open);
   if (threadIdx.x == 0) {
@@ -47,13 +49,10 @@ __device__ bool accept_tokens(const SelectParams<T>& p, const Call& call, int st
   return !open;
 }
 
-// What the rows of a sentence read next. place: of the sentence among those that go on.
+// What a row reads next. place: of its sentence among those that go on.
 template <typename T>
-__device__ __forceinline__ void list_row(const SelectParams<T>& p, int number, int sentence,
-                                         int place, int beam) {
-  const int64_t slot = sentence * p.beams + beam;
-  const int32_t token = p.tokens[int64_t{number - 1} * p.total_slots + slot];
-  const int first = p.first[sentence], item = p.items[sentence];
+__device__ __forceinline__ void list_row(const SelectParams<T>& p, int number, int first, int item,
+                                         int place, int beam, int32_t token) {
   const int row = place * p.beams + beam;
   p.ids[row] = token;
   p.at[row] = first + number;
@@ -77,9 +76,12 @@ __device__ __forceinline__ int gather_live(const SelectParams<T>& p, StepState n
   __syncthreads();
 #pragma unroll 1
   for (int place = warp_id(); place < kept; place += kWarps) {
+    const int sentence = p.live[place], first = p.first[sentence], item = p.items[sentence];
+    const int32_t* tokens =
+        p.tokens + int64_t{now.number - 1} * p.total_slots + int64_t{sentence} * p.beams;
 #pragma unroll 1
     for (int beam = lane_id(); beam < p.beams; beam += 32) {
-      list_row(p, now.number, p.live[place], place, beam);
+      list_row(p, now.number, first, item, place, beam, tokens[beam]);
     }
   }
   return kept;

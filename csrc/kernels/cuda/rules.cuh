@@ -1,5 +1,6 @@
 // What the rules leave of a row, as apply_rules does on the CPU: bans, forced tokens,
-// renormalisation; see logits.h. Only the groups concerned are read again.
+// renormalisation; see logits.h. Each block sees to its share of the row; only the groups concerned
+// are read again.
 #pragma once
 
 #include "kernels/cuda/scan.cuh"
@@ -9,29 +10,28 @@ namespace decoding::cuda::selection {
 
 // Calls f(group) for the group of each id, by the eight lanes that share it. Whole warps call f,
 // with group -1 where there is none.
-template <typename F>
-__device__ __forceinline__ void for_groups_of(const int32_t* ids, int count, F&& f) {
+template <typename T, typename F>
+__device__ __forceinline__ void for_groups_of(const Row<T>& row, const int32_t* ids, int count,
+                                              F&& f) {
 #pragma unroll 1
   for (int base = 0; base < count; base += kGroupsAtOnce) {
-    const int i = base + threadIdx.x / kLanes;
-    f(i < count ? ids[i] / kGroup : -1);
+    const int i = base + threadIdx.x / kLanes, group = i < count ? ids[i] / kGroup : -1;
+    f(row.has(group) ? group : -1);
   }
 }
 
 template <typename T>
 __device__ __noinline__ void write(Row<T> row, const int32_t* ids, int count, float value) {
 #pragma unroll 1
-  for (int i = threadIdx.x; i < count; i += kThreads) row.logits[ids[i]] = from_float<T>(value);
+  for (int i = threadIdx.x; i < count; i += kThreads) {
+    if (row.has(ids[i] / kGroup)) row.logits[ids[i]] = from_float<T>(value);
+  }
   __syncthreads();
-  for_groups_of(ids, count, [&](int group) {
+  for_groups_of(row, ids, count, [&](int group) {
     Columns<T> x;
     x.load(row.logits, group < 0 ? 0 : row.vocab, max(group, 0));
-    float max, sum;
-    summarize(x, max, sum);
-    if (group >= 0 && threadIdx.x % kLanes == 0) {
-      row.group_max[group] = max;
-      row.group_sum[group] = sum;
-    }
+    const float max = warp_max<kLanes>(x.largest());
+    if (group >= 0 && threadIdx.x % kLanes == 0) row.group_max[group] = max;
   });
   __syncthreads();
 }
@@ -39,11 +39,8 @@ __device__ __noinline__ void write(Row<T> row, const int32_t* ids, int count, fl
 // Groups without forced tokens keep their logits: with a maximum of -inf nobody reads them again.
 template <typename T>
 __device__ __noinline__ void force(Row<T> row, const int32_t* ids, int count) {
-  for (int g = threadIdx.x; g < row.groups; g += kThreads) {
-    row.group_max[g] = -INFINITY;
-    row.group_sum[g] = 0.0f;
-  }
-  for_groups_of(ids, count, [&](int group) {
+  for (int g = row.begin + threadIdx.x; g < row.end; g += kThreads) row.group_max[g] = -INFINITY;
+  for_groups_of(row, ids, count, [&](int group) {
     for (int i = 0; i < kColumns && group >= 0; ++i) {
       const int column = Columns<T>::column(group, i);
       if (column < row.vocab) row.logits[column] = from_float<T>(-INFINITY);
@@ -53,21 +50,50 @@ __device__ __noinline__ void force(Row<T> row, const int32_t* ids, int count) {
   write(row, ids, count, 0.0f);
 }
 
-// lse: of the raw row. Returns what it is after the rules.
+// Whether only forced tokens are left in this step.
+__device__ __forceinline__ bool forced(const SelectRules& rules, int step) {
+  return (step == 1 && rules.forced_first_count > 0) ||
+         (step == rules.max_new && rules.forced_last_count > 0);
+}
+
+// What the rules leave is added up again, group by group as their maxima say whether anything is.
 template <typename T>
-__device__ float apply_rules(const SelectParams<T>& p, const SelectRules& rules, int step,
-                             Row<T> row, float lse) {
+__device__ __noinline__ void sum_again(Row<T> row, Inbox inbox, int first_word) {
+#pragma unroll 1
+  for (int base = row.begin; base < row.end; base += kGroupsAtOnce) {
+    const int group = base + threadIdx.x / kLanes;
+    if (base + kQuad * warp_id() >= row.end) break;  // the whole warp
+    Columns<T> x;
+    const bool left = row.group_max[group] > -INFINITY;
+    x.load(row.logits, left ? row.vocab : 0, group);
+    const Word sum = sum_of_quad(x, row.group_max[group]);
+    if (lane_id() == 0) inbox.put(first_word + group / kQuad, sum);
+  }
+}
+
+template <typename T>
+__device__ void apply_rules(const SelectParams<T>& p, const SelectRules& rules, int step,
+                            Row<T> row) {
   if (rules.banned_count > 0) write(row, p.banned, rules.banned_count, -INFINITY);
   if (step <= rules.min_new && rules.eos_count > 0) {
     write(row, p.eos, rules.eos_count, -INFINITY);
   }
-  const bool first = step == 1 && rules.forced_first_count > 0;
-  const bool last = step == rules.max_new && rules.forced_last_count > 0;
-  if (first) force(row, p.forced_first, rules.forced_first_count);
-  if (last) force(row, p.forced_last, rules.forced_last_count);
-  if ((first || last) && isfinite(lse)) lse = 0.0f;
+  if (step == 1 && rules.forced_first_count > 0) {
+    force(row, p.forced_first, rules.forced_first_count);
+  }
+  if (step == rules.max_new && rules.forced_last_count > 0) {
+    force(row, p.forced_last, rules.forced_last_count);
+  }
+}
+
+// The lse that a row is judged by; a warp calls this. sums: of the raw row's quads, then of what
+// the rules left.
+__device__ __forceinline__ float lse_of(const SelectRules& rules, int step, const Word* sums,
+                                        int quads) {
+  float lse = log_sum_exp(sums, quads);
+  if (forced(rules, step) && isfinite(lse)) lse = 0.0f;
   if (rules.renormalize) {
-    const float left = log_sum_exp(row.group_max, row.group_sum, row.groups);
+    const float left = log_sum_exp(sums + quads, quads);
     if (isfinite(lse) && isfinite(left)) lse = left;
   }
   return lse;

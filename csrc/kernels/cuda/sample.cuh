@@ -96,7 +96,7 @@ __device__ int find_finalists(Row<T> row, Key last, float peak, const Dice& dice
   __syncthreads();
   const float low = value_of(last), scaled_peak = peak / dice.temperature;
 #pragma unroll 1
-  for (int group = warp_id(); group < row.groups; group += kWarps) {
+  for (int group = row.begin + warp_id(); group < row.end; group += kWarps) {
     if (!(row.group_max[group] >= low)) continue;
     const uint32_t so_far = lane_id() == 0 ? atomicMax(&best, 0) : 0;
     float bar = value_at(__shfl_sync(kAllLanes, so_far, 0)) - kMargin;
@@ -168,7 +168,7 @@ __device__ Kept keep(Row<T> row, int k, const Mass& mass, Queue queue) {
   float floor = -FLT_MAX;
   if (limited) {
     if (k <= queue.capacity / 4) {
-      floor = bound_of_best(row.group_max, row.groups, k, queue);
+      floor = bound_of_best(row.group_max, row.end, k, queue);
       const int count = collect(row, first_key(floor), kBestKey, queue);
       if (count <= queue.capacity) return keep_queued(queue, count, k, mass);
     }
@@ -182,7 +182,7 @@ __device__ Kept keep(Row<T> row, int k, const Mass& mass, Queue queue) {
 template <typename T>
 __device__ Candidate draw(Row<T> row, const SelectRules& rules, int step, int random_row,
                           Queue queue) {
-  const float peak = largest(row.group_max, row.groups);
+  const float peak = largest(row.group_max, row.end);
   if (peak == -INFINITY) return {-INFINITY, -1};
   const Dice dice = {rules.seed, static_cast<uint32_t>(step), static_cast<uint32_t>(random_row),
                      rules.temperature};

@@ -1,14 +1,14 @@
-// One pass over a row's logits: of each group of kGroup columns the maximum and the sum of
-// exponentials relative to it; then the log-sum-exp of the row. Eight lanes share a group, each
-// takes 16 columns of it, in 16-byte pieces. Which lane takes which column, and the order in which
-// groups are added up, depend on V alone: not on how a row is split, nor on where it lies in
-// memory.
+// One pass over a row's logits: of each group of kGroup columns the maximum, of each four groups
+// (kQuad) the sum of exponentials relative to their maximum; and from those the log-sum-exp of the
+// row. Eight lanes share a group, so a warp has four at a time; each lane takes 16 columns of its
+// group, in 16-byte pieces. Which lane takes which column, and the order in which numbers are added
+// up, depend on V alone: not on how a row is split, nor on where it lies in memory.
 #pragma once
 
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/cuda/block.cuh"
+#include "kernels/cuda/inbox.cuh"
 #include "kernels/logits.h"
 
 namespace decoding::cuda::selection {
@@ -16,13 +16,17 @@ namespace decoding::cuda::selection {
 constexpr int kLanes = 8;                         // that share a group
 constexpr int kColumns = kGroup / kLanes;         // of a lane
 constexpr int kGroupsAtOnce = kThreads / kLanes;  // by a block
+constexpr int kQuad = 32 / kLanes;                // groups that a warp adds up
 
-// A row, its groups' maxima and sums in shared memory.
+// A block's share of a row: groups begin to end - 1, both of them multiples of kQuad, so that there
+// may be empty groups behind the last column.
 template <typename T>
 struct Row {
-  T* logits;                     // on 16 bytes
-  float *group_max, *group_sum;  // [groups]
-  int vocab, groups;
+  T* logits;         // on 16 bytes
+  float* group_max;  // of every group of the row, in shared memory
+  int vocab, begin, end;
+
+  __device__ __forceinline__ bool has(int group) const { return begin <= group && group < end; }
 };
 
 __device__ __forceinline__ uint32_t bits_of(half x) { return __half_as_ushort(x); }
@@ -65,6 +69,26 @@ struct Columns {
     }
   }
 
+  // Numbers only: a NaN counts for nothing.
+  __device__ __forceinline__ float largest() const {
+    if constexpr (sizeof(T) == 4) {
+      float x = (*this)[0];
+#pragma unroll
+      for (int i = 1; i < kColumns; ++i) x = fmaxf(x, (*this)[i]);
+      return x;
+    } else {
+      using Two = std::conditional_t<std::is_same_v<T, half>, __half2, __nv_bfloat162>;
+      Two x = *reinterpret_cast<const Two*>(&pieces[0].x);
+#pragma unroll
+      for (const uint4& piece : pieces) {
+        const uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
+#pragma unroll
+        for (const uint32_t& word : words) x = __hmax2(x, *reinterpret_cast<const Two*>(&word));
+      }
+      return fmaxf(to_float(x.x), to_float(x.y));
+    }
+  }
+
   uint4 pieces[kPieces];
 
  private:
@@ -93,55 +117,77 @@ __device__ __forceinline__ float fast_exp(float x) {
   return y;
 }
 
-// Of the group that eight neighbouring lanes hold; whole warps call this.
+// exp(x) summed over the four groups that a warp holds, relative to their maximum.
 template <typename T>
-__device__ __forceinline__ void summarize(const Columns<T>& x, float& max, float& sum) {
-  max = -INFINITY;
+__device__ __forceinline__ Word sum_of_quad(const Columns<T>& x, float group_max) {
+  float max = group_max;
 #pragma unroll
-  for (int i = 0; i < kColumns; ++i) max = fmaxf(max, x[i]);
-  max = warp_max<kLanes>(max);
+  for (int other = kLanes; other < 32; other *= 2) {
+    max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, other));
+  }
   // -inf - -inf would be NaN; with any other peak, exp(-inf) is the 0 that it should be.
   const float peak = max == -INFINITY ? 0.0f : max;
-  sum = 0.0f;
+  float sums[2] = {0.0f, 0.0f};
 #pragma unroll
-  for (int i = 0; i < kColumns; ++i) sum += fast_exp(x[i] - peak);
-  sum = warp_sum<kLanes>(sum);
+  for (int i = 0; i < kColumns; ++i) sums[i % 2] += fast_exp(x[i] - peak);
+  return pair(max, warp_sum(sums[0] + sums[1]));
 }
 
-// Groups begin to end - 1 by one block; the next groups are on their way while these are added up.
-// next: the first of them.
+// What a warp has of a row at once: in half precision enough to work on two quads side by side.
 template <typename T>
-__device__ __forceinline__ void scan(Columns<T> next, const T* row, int vocab, int begin, int end,
-                                     float* group_max, float* group_sum) {
-  int group = begin + threadIdx.x / kLanes;
-#pragma unroll 1
-  for (int base = begin; base < end; base += kGroupsAtOnce, group += kGroupsAtOnce) {
-    const Columns<T> x = next;
-    const int after = group + kGroupsAtOnce;
-    next.load(row, after < end ? vocab : 0, after);
-    float max, sum;
-    summarize(x, max, sum);
-    if (threadIdx.x % kLanes == 0 && group < end) {
-      group_max[group] = max;
-      group_sum[group] = sum;
+struct Batch {
+  static constexpr int kRounds = 4 / sizeof(T);
+  static constexpr int kGroups = kRounds * kGroupsAtOnce;  // of a block
+
+  // The groups from `base` on.
+  __device__ __forceinline__ void load(const T* logits, int vocab, int base, int end) {
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      const int group = base + r * kGroupsAtOnce + threadIdx.x / kLanes;
+      rounds[r].load(logits, group < end ? vocab : 0, group);
     }
   }
+
+  Columns<T> rounds[kRounds];
+};
+// now, next: the first two batches, which are under way; later ones follow as these are done with.
+template <typename T>
+__device__ __forceinline__ void scan(Batch<T> now, Batch<T> next, const Row<T>& row,
+                                     const Inbox& inbox) {
+#pragma unroll 1
+  for (int base = row.begin; base < row.end; base += Batch<T>::kGroups) {
+    float max[Batch<T>::kRounds];
+    Word sum[Batch<T>::kRounds];
+#pragma unroll
+    for (int r = 0; r < Batch<T>::kRounds; ++r) {
+      max[r] = warp_max<kLanes>(now.rounds[r].largest());
+      sum[r] = sum_of_quad(now.rounds[r], max[r]);
+    }
+#pragma unroll
+    for (int r = 0; r < Batch<T>::kRounds; ++r) {
+      const int group = base + r * kGroupsAtOnce + threadIdx.x / kLanes;
+      if (group >= row.end) break;
+      if (threadIdx.x % kLanes == 0) row.group_max[group] = max[r];
+      if (lane_id() == 0) inbox.put(group / kQuad, sum[r]);
+    }
+    now = next;
+    next.load(row.logits, row.vocab, base + 2 * Batch<T>::kGroups, row.end);
+  }
 }
 
-// Each thread adds every kThreads-th group; then the threads are added up.
-static __device__ __noinline__ float log_sum_exp(const float* group_max, const float* group_sum,
-                                                 int groups) {
+// Of a row from its quads' sums; a warp calls this.
+static __device__ __noinline__ float log_sum_exp(const Word* sums, int quads) {
   float peak = -INFINITY;
-#pragma unroll 1
-  for (int g = threadIdx.x; g < groups; g += kThreads) peak = fmaxf(peak, group_max[g]);
-  peak = value_at(block_max(order_of(peak)));
+#pragma unroll 2
+  for (int q = lane_id(); q < quads; q += 32) peak = fmaxf(peak, first_of(sums[q]));
+  peak = warp_max(peak);
   if (peak == -INFINITY) peak = 0.0f;
   float sum = 0.0f;
-#pragma unroll 1
-  for (int g = threadIdx.x; g < groups; g += kThreads) {
-    sum += group_sum[g] * __expf(group_max[g] - peak);
+#pragma unroll 2
+  for (int q = lane_id(); q < quads; q += 32) {
+    sum += second_of(sums[q]) * __expf(first_of(sums[q]) - peak);
   }
-  return peak + logf(block_sum(sum));
+  return peak + logf(warp_sum(sum));
 }
 
 // Calls visitor(value, id) for every element that reaches `low`, a finite number, reading only the
@@ -150,9 +196,9 @@ template <int batch, typename T, typename Visitor>
 __device__ __forceinline__ void visit(const Row<T>& row, float low, Visitor&& visitor) {
   using Four = Vector<T, kGroup / 32>;
 #pragma unroll 1
-  for (int base = warp_id(); base < row.groups; base += kThreads) {
+  for (int base = row.begin + warp_id(); base < row.end; base += kThreads) {
     const int mine = base + kWarps * lane_id();
-    unsigned reaching = __ballot_sync(kAllLanes, mine < row.groups && row.group_max[mine] >= low);
+    unsigned reaching = __ballot_sync(kAllLanes, mine < row.end && row.group_max[mine] >= low);
 #pragma unroll 1
     while (reaching != 0) {
       Four four[batch];

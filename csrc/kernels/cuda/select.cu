@@ -1,15 +1,15 @@
 // Everything between the logits and the next step in one launch. What it means is in select.h; the
 // design is that of an exact hierarchical top-k.
 //
-// Several blocks share a row and read its logits once (scan.cuh). One of them applies the rules
-// (rules.cuh) and finds the row's best tokens (topk.cuh) or draws one (sample.cuh); one block of a
-// sentence does the sentence's bookkeeping (beam.cuh, rows.cuh), the last sentence's that of the
-// step. Each is the last to arrive, known by tickets that are counted atomically, or, on sm_90, the
-// first of a cluster.
+// Several blocks share a row. Each reads its share of the logits once (scan.cuh), applies the rules
+// to it (rules.cuh), finds its best tokens while they are at hand (topk.cuh), and hands over those
+// and the sums that the row's log-sum-exp is made of (inbox.cuh). One block of a sentence then does
+// its bookkeeping (beam.cuh, rows.cuh), the last sentence's that of the step. Where tokens are
+// drawn, one block of a row draws (sample.cuh).
 #include <algorithm>
 #include <bit>
 
-#include "kernels/cuda/cluster.cuh"
+#include "kernels/cuda/inbox.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/rules.cuh"
@@ -21,104 +21,149 @@ namespace decoding {
 namespace cuda::selection {
 namespace {
 
-// How blocks that work on one thing find each other: by tickets, or as a cluster of sm_90, which is
-// faster. A cluster holds a row's blocks or, where those are few, a sentence's; their number is a
-// power of two.
-enum class Meeting { tickets, rows, sentences };
-
 constexpr int kClusterBlocks = 8;
 
 // Sizes that the host works out.
 struct Shape {
-  int groups;
-  int capacity;  // of the queue
-  int splits;    // blocks that share a row
+  int groups, quads;  // of a row
+  int capacity;       // of the queue
+  int splits;         // blocks that share a row
+  int rows;  // whose words one block reads: a sentence's where those form a cluster, else one
   Meeting meeting;
 
   template <typename T>
-  Shape(const SelectParams<T>& p, const Device& device) : groups(groups_of(p.vocab)) {
-    const int merged = p.kind == SearchKind::beam ? p.beams * p.m : 0;
+  Shape(const SelectParams<T>& p, const Device& device)
+      : groups(groups_of(p.vocab)), quads((groups + kQuad - 1) / kQuad) {
+    const int merged = p.kind == SearchKind::beam ? p.beams * p.m : p.beams;
     capacity =
         static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::max({kBins, 2 * p.m, merged}))));
     // Enough blocks to keep every multiprocessor busy, none with less than a round of groups.
-    const int wanted =
-        std::min(4 * device.multiprocessors / (p.sentences * p.beams), groups / kGroupsAtOnce);
-    meeting = device.hopper() ? Meeting::rows : Meeting::tickets;
-    splits = std::clamp(wanted, 1, 16);
-    if (meeting == Meeting::tickets) return;
-    splits = std::bit_floor(static_cast<unsigned>(std::min(splits, kClusterBlocks)));
-    // Where there are rows enough, a block better makes room than waits for the other rows.
-    if (splits == 1 || !std::has_single_bit(static_cast<unsigned>(p.beams))) return;
-    const int few = std::min(splits, kClusterBlocks / p.beams);
-    if (few == 0 || (few < splits && groups > 4 * few * kGroupsAtOnce)) return;
-    meeting = Meeting::sentences;
-    splits = few;
+    const int wanted = std::max(1, std::min(4 * device.multiprocessors / (p.sentences * p.beams),
+                                            quads * kQuad / kGroupsAtOnce));
+    const bool draws = p.kind == SearchKind::sampling;
+    rows = 1;
+    if (device.hopper()) {
+      const bool sentence = !draws && p.beams <= kClusterBlocks &&
+                            std::has_single_bit(static_cast<unsigned>(p.beams));
+      if (sentence) rows = p.beams;
+      const int most = std::min(wanted, kClusterBlocks / rows);
+      splits = static_cast<int>(std::bit_floor(static_cast<unsigned>(most)));
+      meeting = rows * splits > 1 ? Meeting::cluster : Meeting::none;
+    } else {
+      // What blocks tell each other fits into scratch memory.
+      const int room = (groups - 2 * quads) / p.m;
+      splits = draws ? 1 : std::clamp(wanted, 1, std::max(1, room));
+      meeting = splits > 1 ? Meeting::tickets : Meeting::none;
+    }
+    words = 2 * quads + (draws ? 0 : splits * p.m);
   }
-  dim3 cluster(int beams) const {
-    if (meeting == Meeting::tickets) return dim3(1);
-    return dim3(splits, meeting == Meeting::sentences ? beams : 1);
-  }
+  dim3 cluster() const { return meeting == Meeting::cluster ? dim3(splits, rows) : dim3(1); }
+
+  // Shared memory: the groups' maxima, the queue, the words of `rows` rows, the sentence's ranks.
   __host__ __device__ size_t queue_at() const {
-    return (2 * sizeof(float) * groups + 15) / 16 * 16;
+    return (sizeof(float) * kQuad * quads + 15) / 16 * 16;
   }
-  __host__ __device__ size_t ranks_at() const { return queue_at() + sizeof(Key) * capacity; }
+  __host__ __device__ size_t words_at() const { return queue_at() + sizeof(Key) * capacity; }
+  __host__ __device__ size_t ranks_at() const { return words_at() + sizeof(Word) * words * rows; }
   size_t bytes(int beams) const { return ranks_at() + Ranks::kBytes * beams; }
+
+  int words;  // of a row: the sums of its quads, the same after the rules, its blocks' best
 };
 
-// Copies what several blocks found out about a row's groups.
+// What comes in for one block of a cluster before it goes on.
+template <SearchKind kind>
+__device__ __forceinline__ int bytes_to_come(const Shape& shape, const SelectRules& rules, int m) {
+  constexpr int word = sizeof(Word);
+  if (kind == SearchKind::sampling) {
+    return shape.quads * (word + kQuad * static_cast<int>(sizeof(float)));
+  }
+  const int sums = rules.renormalize ? 2 * shape.quads : shape.quads;
+  return shape.rows * (sums + shape.splits * m) * word;
+}
+
+// The rules, and the best of a block's share.
 template <typename T>
-__device__ void take_groups(const Row<T>& row, const float* group_max, const float* group_sum) {
+__device__ __forceinline__ void search_share(const SelectParams<T>& p, const SelectRules& rules,
+                                             int step, const Shape& shape, const Row<T>& share,
+                                             const Inbox& inbox, Queue queue) {
+  apply_rules(p, rules, step, share);
+  if (rules.renormalize) sum_again(share, inbox, shape.quads);
+  const int count = find_best(share, p.m, queue);
 #pragma unroll 1
-  for (int begin = threadIdx.x; begin < row.groups; begin += kThreads * kAhead) {
-    float max[kAhead], sum[kAhead];
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      const int g = begin + j * kThreads;
-      max[j] = g < row.groups ? __ldcg(group_max + g) : 0.0f;
-      sum[j] = g < row.groups ? __ldcg(group_sum + g) : 0.0f;
+  for (int i = threadIdx.x; i < p.m; i += kThreads) {
+    const int at = blockIdx.x * p.m + i;
+    inbox.put(2 * shape.quads + at, i < count ? queue.keys[i] : none(at));
+  }
+}
+
+// From the words of `rows` rows, of which `index` is the first: their lse, and their m best tokens
+// in the queue. Few warps are needed for either; they do both side by side.
+template <typename T>
+__device__ __forceinline__ void settle_rows(const SelectParams<T>& p, const SelectRules& rules,
+                                            int step, const Shape& shape, int index,
+                                            const Word* words, Queue queue, float* lse) {
+#pragma unroll 1
+  for (int r = warp_id(); r < shape.rows; r += kWarps) {
+    const float found = lse_of(rules, step, words + r * shape.words, shape.quads);
+    if (lane_id() == 0) lse[r] = p.lse[index + r] = found;
+  }
+  const int each = shape.splits * p.m;
+#pragma unroll 1
+  for (int t = kThreads - 1 - threadIdx.x; t < shape.rows * each; t += kThreads) {
+    const int r = t / each, i = t % each;
+    const Key* keys = words + r * shape.words + 2 * shape.quads;
+    const Key mine = keys[i];
+    int rank = i;
+    if (shape.splits > 1) {
+      rank = 0;
+#pragma unroll 4
+      for (int j = 0; j < each; ++j) rank += keys[j] > mine;
     }
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      const int g = begin + j * kThreads;
-      if (g >= row.groups) break;
-      row.group_max[g] = max[j];
-      row.group_sum[g] = sum[j];
+    if (rank < p.m) queue.keys[r * p.m + rank] = mine;
+  }
+}
+
+// Draws a row's token, by the block that has the maxima of all its groups.
+template <typename T>
+__device__ __forceinline__ void draw_row(const SelectParams<T>& p, const SelectRules& rules,
+                                         int step, const Shape& shape, int index, const Row<T>& row,
+                                         const Inbox& inbox, Queue queue, float* lse) {
+  apply_rules(p, rules, step, row);
+  if (rules.renormalize) sum_again(row, inbox, shape.quads);
+  const Candidate drawn = draw(row, rules, step, p.random_row[index], queue);
+  __syncthreads();
+  if (warp_id() == 0) {
+    const float found = lse_of(rules, step, inbox.words, shape.quads);
+    if (lane_id() == 0) {
+      *lse = p.lse[index] = found;
+      *queue.keys = drawn.id < 0 ? none(0) : key_of(drawn.value, drawn.id);
     }
   }
 }
 
-// The same from the blocks of a cluster, each of which has `share` groups. first: of the row's
-// blocks in the cluster, which calls this.
+// Rows that did not meet in a cluster meet by way of memory: the last of a sentence takes in what
+// all have found.
 template <typename T>
-__device__ void fetch_groups(const Row<T>& row, unsigned first, int share) {
-#pragma unroll 1
-  for (int g = share + threadIdx.x; g < row.groups; g += kThreads) {
-    const unsigned block = first + g / share;
-    const float max = load_from_block(block, row.group_max + g);
-    row.group_sum[g] = load_from_block(block, row.group_sum + g);
-    row.group_max[g] = max;
-  }
-}
-
-// What the rules and the search make of row `index`, whose groups have been scanned.
-template <SearchKind kind, typename T>
-__device__ void finish_row(const SelectParams<T>& p, const Call& call, int step, int index,
-                           const Row<T>& row, Queue queue) {
-  const float raw = log_sum_exp(row.group_max, row.group_sum, row.groups);
-  const float lse = apply_rules(p, call.rules, step, row, raw);
-  if (threadIdx.x == 0) p.lse[index] = lse;
+__device__ bool meet_sentence(const SelectParams<T>& p, int i, int index, Queue queue, float* lse) {
   Candidate* best = p.best + int64_t{index} * p.m;
-  if constexpr (kind == SearchKind::sampling) {
-    const Candidate drawn = draw(row, call.rules, step, p.random_row[index], queue);
-    if (threadIdx.x == 0) *best = drawn;
-  } else {
-    const int count = find_best(row, p.m, queue);
 #pragma unroll 1
-    for (int i = threadIdx.x; i < p.m; i += kThreads) {
-      best[i] = i < count ? Candidate{value_of(queue.keys[i]), id_of(queue.keys[i])}
-                          : Candidate{-INFINITY, -1};
-    }
+  for (int c = threadIdx.x; c < p.m; c += kThreads) {
+    const Key key = queue.keys[c];
+    best[c] = is_none(key) ? Candidate{-INFINITY, -1} : Candidate{value_of(key), id_of(key)};
   }
+  if (!last_to_arrive(p.tickets + int64_t{p.sentences} * p.beams + i, p.beams)) return false;
+  const auto* all = reinterpret_cast<const int2*>(p.best + int64_t{i} * p.beams * p.m);
+#pragma unroll 1
+  for (int at = threadIdx.x; at < p.beams * p.m; at += kThreads) {
+    const int2 token = __ldcg(all + at);
+    queue.keys[at] = token.y < 0 ? none(at) : key_of(__int_as_float(token.x), token.y);
+  }
+#pragma unroll 1
+  for (int beam = threadIdx.x; beam < p.beams; beam += kThreads) {
+    lse[beam] = __ldcg(p.lse + i * p.beams + beam);
+  }
+  __syncthreads();
+  return true;
 }
 
 // grid: (blocks that share a row, beams, sentences). Rows of sentences that are done have nothing
@@ -128,7 +173,15 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
     select_kernel(const SelectParams<T> p, const Shape shape) {
   extern __shared__ __align__(16) unsigned char memory[];
   __shared__ Call call;
-  const uint32_t asked = Call::ask(p.rules);
+  __shared__ uint64_t arrived;
+  __shared__ int queued, ended;
+  const bool cluster = shape.meeting == Meeting::cluster;
+  const Call::Part asked = Call::ask(p.rules, p.eos);
+  if (threadIdx.x == 0) queued = 0;
+  if (cluster) {
+    if (threadIdx.x == 0) expect_one_thread(&arrived);
+    meet_cluster();  // nobody may write to a block that has not begun
+  }
   wait_for_previous();
   let_next_start();
 
@@ -136,62 +189,84 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
   const int i = blockIdx.z, index = i * p.beams + blockIdx.y;
   const StepState now = *p.now;
   const int sentence = p.live[i];
-  T* logits = p.logits + int64_t{index} * p.stride;
-  const int share = (shape.groups + shape.splits - 1) / shape.splits, begin = blockIdx.x * share;
-  const int end = min(begin + share, shape.groups);
-  const int group = begin + threadIdx.x / kLanes;
-  Columns<T> columns;
-  columns.load(logits, group < end ? p.vocab : 0, group);
+  auto* group_max = reinterpret_cast<float*>(memory);
+  const int groups = kQuad * shape.quads;
+  const int each = (shape.quads + shape.splits - 1) / shape.splits * kQuad;
+  const Row<T> share = {p.logits + int64_t{index} * p.stride, group_max, p.vocab,
+                        min(static_cast<int>(blockIdx.x) * each, groups),
+                        min(static_cast<int>(blockIdx.x + 1) * each, groups)};
+  Batch<T> first, second;
+  first.load(share.logits, p.vocab, share.begin, share.end);
+  second.load(share.logits, p.vocab, share.begin + Batch<T>::kGroups, share.end);
+  const Early early(p, sentence);
   if (index == 0 && blockIdx.x == 0 && threadIdx.x == 0) *p.seen = now;
   if (i >= now.live_count) return;
   call.take(asked);
 
-  auto* group_max = reinterpret_cast<float*>(memory);
-  const Row<T> row = {logits, group_max, group_max + shape.groups, p.vocab, shape.groups};
-  const Queue queue = {reinterpret_cast<Key*>(memory + shape.queue_at()), shape.capacity};
-  int32_t* sentences_at = p.tickets + int64_t{p.sentences} * p.beams;
-  if (shape.meeting == Meeting::tickets) {
-    float* all_max = p.group_max + int64_t{index} * shape.groups;
-    float* all_sum = p.group_sum + int64_t{index} * shape.groups;
-    scan(columns, logits, p.vocab, begin, end, all_max, all_sum);
+  const Queue queue = {reinterpret_cast<Key*>(memory + shape.queue_at()), &queued, shape.capacity};
+  auto* words = reinterpret_cast<Word*>(memory + shape.words_at());
+  const Ranks ranks(memory + shape.ranks_at(), p.beams);
+  const int64_t scratch = int64_t{index} * shape.groups;
+  const Inbox inbox = {shape.meeting, words + (blockIdx.y % shape.rows) * shape.words, &arrived,
+                       p.group_max + scratch, p.group_sum + scratch};
+  scan(first, second, share, inbox);
+  __syncthreads();
+  if constexpr (kind != SearchKind::sampling) {
+    search_share(p, call.rules, now.number, shape, share, inbox, queue);
+  }
+  if (kind == SearchKind::sampling && cluster) {
+    for (int g = share.begin + threadIdx.x; g < share.end; g += kThreads) {
+      cuda::send(0, group_max + g, group_max[g], &arrived);
+    }
+  }
+  if (cluster) {
+    if (blockIdx.x > 0 || blockIdx.y % shape.rows > 0) return;
+    if (threadIdx.x == 0) expect_bytes(&arrived, bytes_to_come<kind>(shape, call.rules, p.m));
+    wait_for_words(&arrived);
+  } else if (shape.meeting == Meeting::tickets) {
     if (!last_to_arrive(p.tickets + index, shape.splits)) return;
-    take_groups(row, all_max, all_sum);
-  } else {
-    scan(columns, logits, p.vocab, begin, end, row.group_max, row.group_sum);
-    __syncthreads();
-    meet_cluster();
-    const unsigned first = shape.meeting == Meeting::sentences ? blockIdx.y * shape.splits : 0;
-    if (blockIdx.x == 0) fetch_groups(row, first, share);
+    inbox.take_from_scratch(shape.words);
   }
-  if (shape.meeting == Meeting::tickets || blockIdx.x == 0) {
-    call.take_eos(p.eos);
-    __syncthreads();
-    finish_row<kind>(p, call, now.number, index, row, queue);
-  }
-  if (shape.meeting != Meeting::tickets) {
-    __syncthreads();
-    meet_cluster();  // nobody leaves before its groups have been fetched
-    if (blockIdx.x > 0) return;
-  }
-  if (shape.meeting == Meeting::sentences) {
-    if (blockIdx.y > 0) return;
-  } else if (!last_to_arrive(sentences_at + i, p.beams)) {
-    return;
-  }
-
-  bool done;
   if constexpr (kind == SearchKind::beam) {
-    done = beam_step(p, call, now, i, sentence, queue, Ranks(memory + shape.ranks_at(), p.beams));
+#pragma unroll 1
+    for (int beam = threadIdx.x; beam < p.beams; beam += kThreads) {
+      ranks.sums[beam] = beam < kThreads ? early.sum : p.sums[sentence * p.beams + beam];
+    }
+  }
+  __syncthreads();
+  if constexpr (kind == SearchKind::sampling) {
+    const Row<T> row = {share.logits, group_max, p.vocab, 0, groups};
+    const Inbox own = {Meeting::none, words};
+    draw_row(p, call.rules, now.number, shape, index, row, own, queue, ranks.lse);
+  } else {
+    settle_rows(p, call.rules, now.number, shape, index, words, queue, ranks.lse);
+  }
+  __syncthreads();
+  if (shape.rows < p.beams && !meet_sentence(p, i, index, queue, ranks.lse)) return;
+
+  Outcome outcome = {0, true};
+  if constexpr (kind == SearchKind::beam) {
+    outcome = beam_step(p, call, now.number, sentence, early.finished, queue, ranks);
   } else {
     // Greedily, everything banned: Hugging Face takes id 0.
-    done = accept_tokens(p, call, now.number, i, sentence, kind == SearchKind::greedy ? 0 : -1);
+    constexpr int fallback = kind == SearchKind::greedy ? 0 : -1;
+    outcome.done = accept_tokens(p, call, now.number, sentence, early, queue, ranks, fallback);
   }
-  // As long as no sentence ends, each keeps its place.
+  // The first warp sees to the step while the others copy.
+  if (warp_id() == 0) {
+    if (outcome.alive > 0) store_heirs(p, now.number, sentence * p.beams, ranks.heirs);
+    // As long as no sentence ends, each keeps its place.
 #pragma unroll 1
-  for (int beam = threadIdx.x; beam < p.beams && !done; beam += kThreads) {
-    list_row(p, now.number, sentence, i, beam);
+    for (int beam = lane_id(); beam < p.beams && !outcome.done; beam += 32) {
+      list_row(p, now.number, early.first, early.item, i, beam, ranks.heirs[beam].token);
+    }
+    __syncwarp();
+    int32_t* step_at = p.tickets + int64_t{p.sentences} * (p.beams + 1);
+    if (lane_id() == 0) ended = hand_in(step_at, now.live_count, outcome.done);
+  } else if (outcome.alive > 0) {
+    copy_histories(p, now, sentence * p.beams, ranks.heirs);
   }
-  const int ended = hand_in(sentences_at + p.sentences, now.live_count, done);
+  __syncthreads();
   if (ended < 0) return;
   const int live_count = ended > 0 ? gather_live(p, now) : now.live_count;
   if (threadIdx.x == 0) publish(p, now, live_count);
@@ -200,9 +275,9 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
 template <SearchKind kind, typename T>
 void launch_select(cuda::Stream& stream, const SelectParams<T>& p) {
   const Shape shape(p, stream.device());
-  const size_t shared = shape.bytes(kind == SearchKind::beam ? p.beams : 0);
-  launch_clusters(stream, select_kernel<kind, T>, shape.cluster(p.beams),
-                  dim3(shape.splits, p.beams, p.sentences), dim3(kThreads), shared, p, shape);
+  launch_clusters(stream, select_kernel<kind, T>, shape.cluster(),
+                  dim3(shape.splits, p.beams, p.sentences), dim3(kThreads), shape.bytes(p.beams), p,
+                  shape);
 }
 
 }  // namespace
