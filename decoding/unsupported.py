@@ -56,25 +56,13 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 
 # Options of ours whose part of the engine is still to come, in the same form.
 WAITING: dict[str, tuple[Any, ...]] = {
-    # processors
     # search
-    "num_beam_groups": (1,),
-    "diversity_rate": (0,),
-    "patience": (1,),
-    "length_normalization": (),
     "force_words_ids": ((),),
-    # results
-    "output_logits": (False,),
 }
 
 
 def check_waiting(config: Any) -> None:
     """The same for combinations; config: a GenerationConfig."""
-    for name in ("max_new_tokens", "temperature", "top_k", "top_p", "seed", "forced_bos_token_id"):
-        if isinstance(getattr(config, name), tuple):
-            raise NotImplementedError(f"{name} for each row is not supported yet: pass one value")
-    if any(len(word) > 1 for word in config.bad_words_ids):
-        raise NotImplementedError("bad_words_ids with words of several tokens: not supported yet")
     if config.contrastive:
         raise NotImplementedError("penalty_alpha is not supported yet: pass penalty_alpha=None")
 

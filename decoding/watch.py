@@ -123,7 +123,7 @@ class Watch:
         return self.hooks.ended(self._histories, step, self.competing)
 
     def accepted(self, step: Step) -> None:
-        before = self._histories.generated
+        before = self._histories.generated.clone()  # extend() moves rows
         self._histories.extend(step, self.competing)
         if self.listener is not None:
             self.listener.accepted(step, before, self._histories.generated)
