@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 WORD_START = "\u2581"  # sentencepiece writes it for the space before a word
 
 
+@runtime_checkable
 class Pieces(Protocol):
     """A tokenizer that tells the pieces of texts, None for special tokens."""
 
@@ -24,20 +25,19 @@ def alignment(
     """Pairs (i, j), ascending: word j of the translation stems from word i of the source.
 
     Words are what spaces separate, counted from 0. text: the source; ids: [G], what was generated;
-    attention: [G, S], of each of them to the source's tokens. A word's attention is that of its
-    tokens together; each translated word gets the source word that it attends to most.
+    attention: [G, S] or larger, of each of them to each source token. A translated word stems from
+    the token to which its own tokens attend most, as a share of all that the token receives: a full
+    stop draws attention from every word, which tells nothing.
     """
-    source = words_of(tokenizer.source_pieces(text))
-    target = words_of(tokenizer.target_pieces(ids))
-    weights = np.zeros((1 + max(target, default=-1), 1 + max(source, default=-1)))
-    if weights.size == 0:
+    source = np.array(words_of(tokenizer.source_pieces(text)), np.int64)
+    target = np.array(words_of(tokenizer.target_pieces(ids)), np.int64)
+    found = attention.double().numpy()[: len(target), : len(source)]
+    shares = found / np.maximum(found.sum(0), np.finfo(found.dtype).tiny)
+    shares[:, source < 0] = -1  # special tokens are no words
+    if (source < 0).all():
         return []
-    found = attention.double().numpy()
-    for t, word in enumerate(target):
-        for s, origin in enumerate(source):
-            if word >= 0 and origin >= 0:
-                weights[word, origin] += found[t, s]
-    return sorted((int(row.argmax()), word) for word, row in enumerate(weights) if row.any())
+    words = range(target.max(initial=-1) + 1)
+    return sorted((int(source[shares[target == word].sum(0).argmax()]), word) for word in words)
 
 
 def words_of(pieces: Iterable[str | None]) -> list[int]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from torch import Tensor
 
+from decoding.alignment import Pieces, alignment
 from decoding.lengths import Lengths
 from decoding.outputs import GenerateBeamDecoderOnlyOutput
 from decoding.resolve import as_mapping, resolve
@@ -28,6 +29,7 @@ OURS = {  # arguments of generate() that translation sets itself
     "attention_mask",
     "decoder_input_ids",
     "num_return_sequences",
+    "output_attentions",
     "output_scores",
     "output_sequences_scores",
     "return_dict_in_generate",
@@ -35,10 +37,15 @@ OURS = {  # arguments of generate() that translation sets itself
 
 
 class Hypothesis(NamedTuple):
-    """A translation of a line and its score S / G^a; NaN where the search gives no score."""
+    """A translation of a line and its score S / G^a; NaN where the search gives no score.
+
+    alignment: pairs (i, j), ascending: word j of it stems from word i of the line, counted from 0;
+    a language code at the line's beginning is no word. Only where it is asked for.
+    """
 
     text: str
     score: float
+    alignment: tuple[tuple[int, int], ...] = ()
 
 
 BLANK = Hypothesis("", 0.0)
@@ -49,6 +56,7 @@ class Part:
     """What the model sees of a line: all of it, unless it is too long."""
 
     line: int  # counted from 1
+    text: str
     ids: list[int]
 
 
@@ -59,6 +67,8 @@ class Output:
     text: str
     score: float
     tokens: int  # G, with EOS
+    source_words: int  # of the part
+    alignment: list[tuple[int, int]]
 
 
 @overload
@@ -96,6 +106,7 @@ class Translator:
 
     n_best: hypotheses of each line; None: the best alone, of any search.
     batch_tokens: source tokens in one call of the model.
+    alignments: fills in Hypothesis.alignment, from the attention of the last layer.
     options: those of Model.generate(). Where they set no length it is the model's own max_length,
     else 2 * source + 50. A line so long that its translation might find no room is cut where a
     reader would pause; its parts are translated and joined, and a warning says so. With `seed`,
@@ -106,7 +117,13 @@ class Translator:
     """
 
     def __init__(
-        self, model: Model, *, n_best: int | None = None, batch_tokens: int = 4096, **options: Any
+        self,
+        model: Model,
+        *,
+        n_best: int | None = None,
+        batch_tokens: int = 4096,
+        alignments: bool = False,
+        **options: Any,
     ) -> None:
         if batch_tokens < 1:
             raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
@@ -120,7 +137,7 @@ class Translator:
         if n_best is not None and not self.scored:
             least = max(2, n_best)
             raise ValueError(f"scores come from beam search: num_beams must be at least {least}")
-        self.batch_tokens = batch_tokens
+        self.batch_tokens, self.alignments = batch_tokens, alignments
         self.tokens = 0  # in the best hypotheses so far
         self._calls = 0
         self._lengths = Lengths.of(model, self.options, self.config)
@@ -159,10 +176,10 @@ class Translator:
         if not line.strip() or ids == self._blank:
             return []
         if len(ids) <= self._lengths.source:
-            return [Part(number, ids)]
+            return [Part(number, line, ids)]
         code, text = split_language_code(line)  # every part needs it
         texts = split_text(text, lambda part: len(encode(code + part)) <= self._lengths.source)
-        parts = [Part(number, encode(code + part)) for part in texts if part.strip()]
+        parts = [Part(number, code + part, encode(code + part)) for part in texts if part.strip()]
         warnings.warn(
             f"line {number} has {len(ids)} tokens, too many for this model: it is translated in "
             f"{len(parts)} parts of at most {self._lengths.source}",
@@ -194,8 +211,10 @@ class Translator:
         max_new = self._max_new(batch[0])
         if max_new is not None:
             options["max_new_tokens"] = max_new
-        if self.config.do_sample and self.config.seed is not None:
+        if self.config.do_sample and isinstance(self.config.seed, int):
             options["seed"] = (self.config.seed + self._calls) % 2**64  # not the same draws again
+        if self.alignments:
+            options["output_attentions"] = True
         self._calls += 1
         found = self.model.generate(
             [part.ids for part in batch],
@@ -209,7 +228,13 @@ class Translator:
         scores = [math.nan] * len(rows)
         if isinstance(found, GenerateBeamDecoderOnlyOutput) and found.sequences_scores is not None:
             scores = found.sequences_scores.tolist()
-        outputs = [self._output(row, score) for row, score in zip(rows, scores, strict=True)]
+        attentions: Iterable[Tensor | None] = [None] * len(rows)
+        if found.hypothesis_attentions is not None:
+            attentions = found.hypothesis_attentions
+        outputs = [
+            self._output(batch[i // n], row, score, attention)
+            for i, (row, score, attention) in enumerate(zip(rows, scores, attentions, strict=True))
+        ]
         hypotheses = [outputs[i : i + n] for i in range(0, len(outputs), n)]
         for part, best_first in zip(batch, hypotheses, strict=True):
             self.tokens += best_first[0].tokens
@@ -221,12 +246,18 @@ class Translator:
                 )
         return hypotheses
 
-    def _output(self, row: list[int], score: float) -> Output:
-        """row: the start token, what was generated, and fill behind its EOS."""
+    def _output(self, part: Part, row: list[int], score: float, attention: Tensor | None) -> Output:
+        """row: the start token, what was generated, and fill behind its EOS. attention: float32
+        [generated, source]."""
         generated = row[1:]
         ends = [i for i, token in enumerate(generated) if token in self.config.eos_token_id]
         generated = generated[: ends[0] + 1] if ends else generated
-        return Output(self.model.tokenizer.decode(generated), score, len(generated))
+        tokenizer, pairs = self.model.tokenizer, list[tuple[int, int]]()
+        if attention is not None:
+            assert isinstance(tokenizer, Pieces)
+            pairs = alignment(tokenizer, part.text, generated, attention)
+        words = len(split_language_code(part.text)[1].split())
+        return Output(tokenizer.decode(generated), score, len(generated), words, pairs)
 
     def _finished(
         self, waiting: deque[list[Part]], done: dict[Part, list[Output]]
@@ -239,8 +270,13 @@ class Translator:
 
     def _joined(self, outputs: tuple[Output, ...]) -> Hypothesis:
         if len(outputs) == 1:
-            return Hypothesis(outputs[0].text, outputs[0].score)
+            return Hypothesis(outputs[0].text, outputs[0].score, tuple(outputs[0].alignment))
         a = self.config.length_penalty
         total = sum(output.score * output.tokens**a for output in outputs)
         score = total / sum(output.tokens for output in outputs) ** a
-        return Hypothesis(" ".join(output.text for output in outputs if output.text), score)
+        pairs, i, j = list[tuple[int, int]](), 0, 0
+        for output in outputs:
+            pairs += [(i + source, j + target) for source, target in output.alignment]
+            i, j = i + output.source_words, j + len(output.text.split())
+        text = " ".join(output.text for output in outputs if output.text)
+        return Hypothesis(text, score, tuple(pairs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,9 @@ from torch import Tensor
 
 import decoding
 from decoding.alignment import alignment, words_of, written
+from decoding.cli.main import main
+from decoding.models import demo
+from decoding.translate import Translator
 from tests import random_models
 
 FIELDS = {"return_dict_in_generate": True, "output_attentions": True, "output_scores": True}
@@ -76,7 +80,8 @@ def test_a_decoder_prompt(device: str) -> None:
 
 def test_splits_do_not_show() -> None:
     ids, mask = case([5, 9, 2, 7, 3])
-    options = {"attention_mask": mask, "max_new_tokens": 8, "num_beams": 3, **FIELDS}
+    options: dict[str, Any] = {"max_new_tokens": 8, "num_beams": 3, **FIELDS}
+    options["attention_mask"] = mask
     whole = random_models.ours("marian").generate(ids, **options)
     limits = decoding.Limits(batch=2, beams=3, source=9, target=8, controls=64, attentions=1)
     split = random_models.load("marian", limits=limits).generate(ids, **options)
@@ -136,16 +141,63 @@ def test_words_of() -> None:
     assert words_of([]) == [] and words_of([None]) == [-1]
 
 
-def test_alignment_adds_up_pieces() -> None:
-    """A word of two pieces wins by their sum, and what goes to special tokens does not count."""
+def test_alignment_by_shares() -> None:
+    """What draws attention from everywhere, and special tokens, do not win; pieces add up."""
     attention = torch.tensor([
-        [0.3, 0.25, 0.3, 0.15],  # word 0: 0.55 to word 0
-        [0.1, 0.1, 0.2, 0.6],  # word 1, first piece
-        [0.0, 0.1, 0.5, 0.4],  # word 1, second piece
-        [1.0, 0.0, 0.0, 0.0],  # the end
+        [0.1, 0.2, 0.6, 0.1],  # word 0: most to the full stop, most of the second piece's
+        [0.0, 0.0, 0.5, 0.5],  # word 1, first piece
+        [0.1, 0.0, 0.9, 0.0],  # word 1, second piece
+        [0.3, 0.1, 0.5, 0.1],  # the end
     ])  # fmt: skip
     found = alignment(Pieces("▁x ▁y z </s>"), "▁a b ▁c </s>", range(4), attention)
     assert found == [(0, 0), (1, 1)] and written(found) == "0-0 1-1"
+    assert alignment(Pieces("▁x"), "▁a ▁b", range(1), torch.tensor([[0.0, 1.0]])) == [(1, 0)]
+
+
+@pytest.fixture(scope="module")
+def translator() -> decoding.Model:
+    return decoding.load(Path(demo.__file__).parent, device="cpu", threads=1)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_translations_are_aligned(translator: decoding.Model, beams: int) -> None:
+    lines = ["Das ist ein Haus.", "", "Der Bus kommt heute zehn Minuten später."]
+    options: dict[str, Any] = {"num_beams": beams}
+    options |= {"n_best": beams, "length_penalty": 1.0} if beams > 1 else {}
+    found = list(Translator(translator, alignments=True, **options).stream(lines))
+    plain = list(Translator(translator, **options).stream(lines))
+    assert [[best[0] for best in line] for line in found] == [[b[0] for b in p] for p in plain]
+    assert found[1][0].alignment == () and all(best.alignment == () for best in plain[0])
+    assert found[0][0].text == "That's a house."
+    assert found[0][0].alignment == ((0, 0), (2, 1), (3, 2))
+    for best in found[2]:
+        words = [j for _, j in best.alignment]
+        assert sorted(words) == list(range(len(best.text.split())))  # each of them once
+        assert all(0 <= i < 7 for i, _ in best.alignment)
+
+
+def test_parts_of_a_line_are_aligned_one_behind_the_other(translator: decoding.Model) -> None:
+    line = " ".join(["Das ist ein Haus."] * 60)
+    with pytest.warns(UserWarning, match="too many for this model"):
+        [[best]] = Translator(translator, alignments=True, num_beams=1).stream([line])
+    words = len(best.text.split())
+    assert words > 150 and sorted(j for _, j in best.alignment) == list(range(words))
+    near = sum(abs(i / 240 - j / words) < 0.02 for i, j in best.alignment)
+    assert near > 0.8 * words
+
+
+def test_the_program_writes_alignments(
+    translator: decoding.Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(decoding, "load", lambda *_, **__: translator)
+    source, sink = tmp_path / "in", tmp_path / "out"
+    source.write_text("Das ist ein Haus.\n\n")
+    files = ["--input", str(source), "--output", str(sink), "--num-beams", "2"]
+    assert main(["translate", "--model", "demo", *files, "--alignments"]) == 0
+    assert sink.read_text() == "That's a house. ||| 0-0 2-1 3-2\n ||| \n"
+    assert main(["translate", "--model", "demo", *files, "--alignments", "--scores"]) == 0
+    head, score, pairs = sink.read_text().splitlines()[0].split(" ||| ")
+    assert (head, pairs) == ("That's a house.", "0-0 2-1 3-2") and float(score) < 0
 
 
 def test_alignment_of_nothing() -> None:

@@ -210,7 +210,7 @@ def test_samples_repeat_with_the_seed_and_differ_between_calls() -> None:
         ({"batch_tokens": 0}, ValueError, "batch_tokens must be at least 1, got 0"),
         ({"num_return_sequences": 2}, TypeError, "n_best"),
         ({"output_scores": True}, TypeError, "sets output_scores itself"),
-        ({"max_time": 1.0}, NotImplementedError, "max_time"),
+        ({"prompt_lookup_num_tokens": 2}, NotImplementedError, "prompt_lookup_num_tokens"),
     ],
 )
 def test_bad_options_are_refused_before_anything_runs(

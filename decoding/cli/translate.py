@@ -13,6 +13,7 @@ from typing import BinaryIO, TextIO
 
 from tqdm import tqdm
 
+from decoding.alignment import written
 from decoding.cli.arguments import add_model_arguments, load_model, place, positive
 from decoding.translate import Translator
 
@@ -38,6 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--output", metavar="FILE", help="default: standard output")
     add("--n-best", type=positive, default=1, metavar="N", help="lines `id ||| text ||| score`")
     add("--scores", action="store_true", help="lines `text ||| score`")
+    add(
+        "--alignments",
+        action="store_true",
+        help="lines `... ||| i-j ...`: word j stems from word i, counted from 0",
+    )
     add(
         "--batch-tokens",
         type=positive,
@@ -74,6 +80,7 @@ def run(args: argparse.Namespace) -> None:
             model,
             n_best=args.n_best if args.scores or args.n_best > 1 else None,
             batch_tokens=args.batch_tokens,
+            alignments=args.alignments,
             **{name: value for name in OPTIONS if (value := getattr(args, name)) is not None},
         )
         # Opened last: what was wrong so far must not cost an older output.
@@ -104,10 +111,11 @@ def translate_lines(
         total=total, unit=" sentences", file=sys.stderr, disable=not args.progress
     ) as progress:
         for hypotheses in translator.stream(lines, ahead):
-            for text, score in hypotheses:
+            for text, score, pairs in hypotheses:
                 text = text.replace("\n", " ")  # byte-level vocabularies have it
                 head = f"{count} ||| " if args.n_best > 1 else ""
                 tail = f" ||| {score:.4f}" if translator.n_best else ""
+                tail += f" ||| {written(pairs)}" if args.alignments else ""
                 sink.write(f"{head}{text}{tail}\n".encode())
             sink.flush()
             progress.update()
