@@ -71,7 +71,7 @@ class Work:
             prompt=self.prompt.longest,
             target=self.max_new,
             eos=self.eos,
-            finished=max(self.places, self.beams),
+            finished=self.places if self.places > self.beams else 0,
             controls=0 if self.controls is None else max(1, self.controls.words),
             attentions=int(self.attentions),
         )
@@ -335,6 +335,7 @@ class Session:
             scores=None if work.controls is None else self._buffer("scores")[:rows, : self.spec.decoder.vocab],
             kept=lambda: tuple(found.steps) if work.keep_scores else None,
             candidates=candidates,
+            going=lambda: self._buffer("live")[: int(self._buffer("state")[2])].long(),
             tokens=lambda: self._buffer("tokens")[number - 1, :all_rows].long(),
             parents=lambda: self._buffer("parents")[number - 1, :all_rows].long(),
             ended=lambda: self._buffer("length")[:all_rows].long(),
