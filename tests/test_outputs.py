@@ -10,11 +10,12 @@ import pytest
 import torch
 import transformers.generation.utils as theirs
 
+import decoding
 from decoding import outputs
 from decoding.outputs import Part
 from decoding.resolve import resolve
 from decoding.session import Results
-from tests.random_models import ours, reference
+from tests.random_models import load, ours, reference
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,10 @@ def test_types_and_fields_are_those_of_transformers(name: str, beams: int, devic
     kind = "EncoderDecoder" if name == "marian" else "DecoderOnly"
     assert type(output).__name__ == f"Generate{'Beam' * (beams > 1)}{kind}Output"
     known = {field.name for field in fields(getattr(theirs, type(output).__name__))}
-    assert {field.name for field in fields(output)} - known == {"lengths", "token_logprobs"}
+    ours_alone = {"lengths", "token_logprobs"}
+    if name == "marian":
+        ours_alone.add("hypothesis_attentions")
+    assert {field.name for field in fields(output)} - known == ours_alone
     assert torch.equal(output.sequences, plain) and output.scores is None
     if beams > 1:
         assert output.sequences_scores is None and output.beam_indices.shape == (1, 4)
@@ -162,3 +166,58 @@ def test_scores_of_sequences_alone(device: str) -> None:
         alone["scores"]
     assert torch.equal(alone.sequences_scores, every.sequences_scores)
     assert ours("gpt2", device).generate(ids, **options).sequences_scores is None
+
+
+@pytest.mark.parametrize("name", ["marian", "gpt2"])
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3, "num_return_sequences": 2}])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_transition_scores_are_those_of_transformers(
+    name: str, options: dict[str, Any], normalize: bool, device: str
+) -> None:
+    """Its method and ours give the same of its outputs and of ours."""
+    ids = torch.tensor([[12, 13, 14], [15, 16, 17]])
+    more = {"return_dict_in_generate": True, "output_scores": True, "max_new_tokens": 9}
+    more["attention_mask"] = torch.ones_like(ids)
+    theirs, mine = reference(name), ours(name, device)
+    for found in (theirs.generate(ids, **options, **more), mine.generate(ids, **options, **more)):
+        output = (found.sequences, found.scores, getattr(found, "beam_indices", None))
+        expected = theirs.compute_transition_scores(*output, normalize_logits=normalize)
+        got = mine.compute_transition_scores(*output, normalize_logits=normalize)
+        torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("name", ["marian", "gpt2"])
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3, "num_return_sequences": 2}])
+@pytest.mark.parametrize("kept", ["scores", "logits"])
+def test_token_logprobs(name: str, options: dict[str, Any], kept: str, device: str) -> None:
+    ids = torch.tensor([[12, 13, 14], [15, 16, 17], [18, 12, 13]])
+    more = {"return_dict_in_generate": True, f"output_{kept}": True, "repetition_penalty": 1.4}
+    found = ours(name, device).generate(ids, max_new_tokens=9, **options, **more)
+    plain = ours(name, device).generate(ids, max_new_tokens=9, **options, repetition_penalty=1.4)
+    assert torch.equal(found.sequences, plain)
+    longest = int(found.lengths.max())
+    assert found.token_logprobs.shape == (len(plain), longest)
+    for row, length in enumerate(found.lengths.tolist()):
+        for step in range(longest):
+            if step >= length:
+                assert found.token_logprobs[row, step] == 0
+                continue
+            at = int(found.beam_indices[row, step]) if "num_beams" in options else row
+            values = getattr(found, kept)[step][at]
+            if not (kept == "scores" and "num_beams" in options):
+                values = values.log_softmax(-1)
+            token = found.sequences[row, plain.shape[1] - longest + step]
+            torch.testing.assert_close(found.token_logprobs[row, step], values[token])
+
+
+def test_logits_are_the_models_own(device: str) -> None:
+    ids = torch.tensor([[12, 13, 14], [15, 16, 17]])
+    options = {"return_dict_in_generate": True, "output_logits": True, "suppress_tokens": [20, 21]}
+    options |= {"max_new_tokens": 5, "eos_token_id": None}
+    expected = reference("gpt2").generate(ids, **options)
+    split = decoding.Limits(batch=1, beams=1, prompt=3, target=5, controls=16)
+    for limits in (None, split):
+        found = load("gpt2", device, limits=limits).generate(ids, **options)
+        assert len(found.logits) == 5 and found.scores is None
+        for got, wanted in zip(found.logits, expected.logits, strict=True):
+            torch.testing.assert_close(got, wanted, atol=1e-4, rtol=1e-4)
