@@ -179,6 +179,8 @@ class Draw:
             "begin_suppress_tokens": lambda: self.tokens(8),
             "renormalize_logits": lambda: True,
         }
+        if not self.encoder:
+            choices["guidance_scale"] = lambda: rng.choice([0.5, 1.5, 3])
         return {name: value() for name, value in choices.items() if self.chance(8)}
 
     def beams(self) -> dict[str, Any]:
@@ -261,6 +263,10 @@ class Draw:
             prompt = [[self.config.decoder_start_token_id, *row[1:]] for row in prompt]
         if "do_sample" in options and "prefix_allowed_tokens_fn" in functions:
             del functions["prefix_allowed_tokens_fn"]  # with bans nothing may be left to draw
+        if "do_sample" in options:
+            options.pop("remove_invalid_values", None)  # all that is banned would tie
+        if "num_beams" in options:  # transformers does not move the beams of its other pass
+            options.pop("guidance_scale", None)
         if self.vocab < self.config.vocab_size:  # the source's ids are none of the decoder's
             options.pop("encoder_repetition_penalty", None)
             options.pop("encoder_no_repeat_ngram_size", None)
