@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from decoding import _C
-from decoding.batching import Array, Rows, check_ids
+from decoding.batching import Rows
 from decoding.config import GenerationConfig
 
 
@@ -30,30 +30,18 @@ def wanted(config: GenerationConfig) -> bool:
     )
 
 
-def check(config: GenerationConfig, vocab: int) -> None:
-    """Raises ValueError for ids that the decoder has no token for. vocab: those that it has."""
-    for word, _ in config.sequence_bias:
-        check_ids("sequence_bias", word, vocab)
-    for word in config.bad_words_ids:
-        check_ids("bad_words_ids", word, vocab)
-    check_ids("forced_eos_token_id", config.forced_eos_token_id, vocab)
-    check_ids("suppress_tokens", config.suppress_tokens, vocab)
-    check_ids("begin_suppress_tokens", config.begin_suppress_tokens, vocab)
-
-
 def controls(
     config: GenerationConfig,
     min_new: int,
     vocab: int,
     prompt: Rows,
     source: Rows | None,
-    chosen: Array | None = None,
 ) -> _C.Controls:
     """For the engine: the options, and the texts that they look into.
 
     min_new: tokens before an EOS may come. vocab: of the decoder; an EOS beyond it never comes.
-    prompt, source: of the whole call, padding included; without an encoder the prompt is the
-    source, as in Hugging Face. chosen: the sentences of a sub-batch, int64 [n]; None: all.
+    prompt, source: of the sentences, padding included; without an encoder the prompt is the source,
+    as in Hugging Face.
     """
     start, factor = config.exponential_decay_length_penalty or (0, 1.0)
     return _C.Controls(
@@ -73,9 +61,9 @@ def controls(
         suppress_tokens=config.suppress_tokens,
         begin_suppress_tokens=config.begin_suppress_tokens,
         renormalize=config.renormalize_logits,
-        prompt=table(prompt, chosen),
-        prompt_first=first_columns(prompt, chosen),
-        source=table(prompt if source is None else source, chosen),
+        prompt=table(prompt),
+        prompt_first=first_columns(prompt),
+        source=table(prompt if source is None else source),
     )
 
 
@@ -88,15 +76,14 @@ def bad_words(config: GenerationConfig) -> list[Sequence[int]]:
     ]
 
 
-def table(rows: Rows, chosen: Array | None) -> Tensor:
-    """int32 [n, W], as the caller gave them."""
-    ids = rows.ids if chosen is None else rows.ids[chosen]
-    return torch.from_numpy(np.ascontiguousarray(ids, np.int32))
+def table(rows: Rows) -> Tensor:
+    """int32 [B, W], as the caller gave them."""
+    return torch.from_numpy(np.ascontiguousarray(rows.ids, np.int32))
 
 
-def first_columns(rows: Rows, chosen: Array | None) -> list[int]:
+def first_columns(rows: Rows) -> list[int]:
     """The first column of each row that is not masked."""
     if rows.mask is None:
-        return [0] * (len(rows) if chosen is None else len(chosen))
-    first: list[int] = (rows.mask if chosen is None else rows.mask[chosen]).argmax(1).tolist()
+        return [0] * len(rows)
+    first: list[int] = rows.mask.argmax(1).tolist()
     return first

@@ -115,7 +115,6 @@ class Search:
     ) -> tuple[Tensor, Tensor, list[float]]:
         """(scores, lse, again) of the live rows."""
         config = config_of(options)
-        processors.check(config, self.vocab)
         controls = processors.controls(
             config,
             config.min_new_tokens or 0,

@@ -1,7 +1,7 @@
-// Scores of rows, one block for each: threads mark what the processors touch, in bitmaps in shared
-// memory; read the logits once for the log-sum-exp; and read them again, now from the L2 cache, to
-// write the scores, editing what is marked on the way. No order of marking shows, and no token is
-// written twice. What is done to a token stands in processors.h.
+// Scores of rows, one block for each. Threads mark what the processors touch, in bitmaps in shared
+// memory; read the logits once for the log-sum-exp, and again, now from the L2 cache, to write the
+// scores; then edit those that are marked. So no token is edited twice, and no order shows. What is
+// done to a token stands in processors.h.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/process.h"
@@ -11,7 +11,7 @@ namespace decoding {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 512;
+constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
 
 // What exponentials add up to, relative to the largest: NaN once there was a NaN or +inf.
@@ -67,7 +67,7 @@ struct Exponentials {
 };
 
 // The columns of a row that a thread takes, `width` at a time; `kAhead` loads are under way.
-constexpr int kAhead = 8;
+constexpr int kAhead = 4;
 
 // Calls use(column, packed) for each.
 template <int width, typename T, typename Use>
@@ -119,26 +119,28 @@ struct Marks {
     if (token < vocab) atomicOr(&words[why * each + token / 32], 1u << token % 32);
   }
 
-  // Those of `width` neighbours: for each reason a bit for each of them.
-  template <int width>
-  __device__ __forceinline__ bool of(int column, unsigned (&bits)[kMarks]) const {
-    unsigned any = 0;
+  // The marks of a token, a bit for each reason.
+  __device__ unsigned of(int token) const {
+    unsigned marks = 0;
 #pragma unroll
     for (int why = 0; why < kMarks; ++why) {
-      bits[why] = words[why * each + column / 32] >> column % 32 & ((1u << width) - 1);
-      any |= bits[why];
+      marks |= (words[why * each + token / 32] >> token % 32 & 1u) << why;
     }
-    return any != 0;
+    return marks;
+  }
+
+  // Calls use(token) for those that have marks.
+  template <typename Use>
+  __device__ void for_marked(Use&& use) const {
+    for (int word = threadIdx.x; word < each; word += kThreads) {
+      unsigned any = 0;
+#pragma unroll
+      for (int why = 0; why < kMarks; ++why) any |= words[why * each + word];
+#pragma unroll 1
+      for (; any != 0; any &= any - 1) use(word * 32 + __ffs(any) - 1);
+    }
   }
 };
-
-// Not inlined: few tokens come here.
-__device__ __noinline__ float edit(const ProcessedRow& row, int stages, unsigned marks, int token,
-                                   float x) {
-  if (stages & kBefore) x = row.edit_before(marks, token, x, 0.0f);
-  if (stages & kMiddle) x = row.edit_middle(marks, token, row.force(token, x));
-  return x;
-}
 
 // One block's row.
 template <typename T, int width>
@@ -195,40 +197,34 @@ struct Block {
     }
   }
 
-  // What a caller asks for beyond what opens a row; x: its scores in some columns.
-  __device__ __forceinline__ void edit_columns(int column, float (&x)[width]) const {
-    const bool all = p.stages & kMiddle && row.forces();
-    unsigned bits[kMarks];
-    if (!marks.template of<width>(column, bits) && !all) return;
-#pragma unroll
-    for (int j = 0; j < width; ++j) {
-      unsigned mine = 0;
-#pragma unroll
-      for (int why = 0; why < kMarks; ++why) mine |= (bits[why] >> j & 1u) << why;
-      if ((mine != 0 || all) && column + j < p.vocab) {
-        x[j] = edit(row, p.stages, mine, column + j, x[j]);
-      }
+  // Writes the scores before any edit.
+  __device__ void open_row(float2 shift) const {
+    for_columns<width>(logits(), p.vocab, [&](int column, const Vector<T, width>& packed) {
+      float x[width];
+      unpack(packed, column, p.vocab, x);
+      open(column, shift, x);
+      store(column, x);
+    });
+  }
+
+  __device__ void edit() const {
+    const auto edit = [&](int token) {
+      const unsigned has = marks.of(token);
+      float x = scores()[token];
+      if (p.stages & kBefore) x = row.edit_before(has, token, x, 0.0f);
+      if (p.stages & kMiddle) x = row.edit_middle(has, token, row.force(token, x));
+      scores()[token] = x;
+    };
+    if (p.stages & kMiddle && row.forces()) {
+#pragma unroll 1
+      for (int token = threadIdx.x; token < p.vocab; token += kThreads) edit(token);
+    } else {
+      marks.for_marked(edit);
     }
   }
 
-  // Writes the scores, from the logits or from what is there; returns what is left of the row.
-  template <typename From>
-  __device__ Exponentials write(const From* from, float2 shift) const {
-    const bool renormalize = p.stages & kLast && row.rules->renormalize;
-    Exponentials left;
-    for_columns<width>(from, p.vocab, [&](int column, const Vector<From, width>& packed) {
-      float x[width];
-      unpack(packed, column, p.vocab, x);
-      if (p.stages & kBefore) open(column, shift, x);
-      edit_columns(column, x);
-      store(column, x);
-      if (renormalize) left.add(x);
-    });
-    return left;
-  }
-
-  __device__ void renormalize(Exponentials left) const {
-    const float lse = left.log_over_block();
+  __device__ void renormalize() const {
+    const float lse = log_sum_exp<width>(scores(), p.vocab);
     if (lse == -INFINITY) return;  // nothing is left to choose: the row stays as it is
     for_columns<width>(scores(), p.vocab, [&](int column, const Vector<float, width>& packed) {
       float x[width];
@@ -259,12 +255,12 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   const Block<T, width> block = {p, row, {bitmaps, p.vocab, each}, i};
   block.mark();
-  const bool opens = p.stages & kBefore;
-  const float2 shift = opens ? block.scan() : float2{0.0f, 0.0f};
-  __syncthreads();  // all is marked
-  const Exponentials left =
-      opens ? block.write(block.logits(), shift) : block.write(block.scores(), shift);
-  if (p.stages & kLast && rules.renormalize) block.renormalize(left);
+  if (p.stages & kBefore) block.open_row(block.scan());
+  __syncthreads();
+  block.edit();
+  if (!(p.stages & kLast && rules.renormalize)) return;
+  __syncthreads();
+  block.renormalize();
 }
 
 template <typename T, int width>
