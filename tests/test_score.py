@@ -179,6 +179,19 @@ def test_generation_goes_on_behind_a_score() -> None:
     assert torch.equal(model.generate(ids, **options), before)
 
 
+@pytest.mark.parametrize("name", ["marian", "gpt2"])
+def test_nothing_reads_memory_that_was_not_written(name: str, device: str) -> None:
+    ids, mask, labels = case(name)
+    sizes = {"batch": 9, "beams": 1, "source": 32, "prompt": 3, "target": 4, "labels": 36}
+    if name == "gpt2":
+        del sizes["source"]
+    model = random_models.load(name, device, limits=decoding.Limits(**sizes))
+    before = model.score(ids, labels, mask)
+    model._session._pool.fill_(255)  # NaN
+    after = model.score(ids, labels, mask)
+    assert_same_bits(after.token_logprobs, before.token_logprobs)
+
+
 def test_explicit_limits_need_labels() -> None:
     ids = [[4, 5, 6]]
     sizes = {"batch": 2, "beams": 1, "source": 8, "target": 8}
