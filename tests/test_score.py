@@ -37,15 +37,15 @@ def padded(rows: list[list[int]], fill: int, left: bool = False) -> tuple[Tensor
 
 def logprobs_of(logits: Tensor, labels: Tensor) -> Tensor:
     """[B, T], 0 where ignored."""
-    found = logits.log_softmax(-1).gather(2, labels.clamp(min=0)[..., None])[..., 0]
+    found = logits.float().log_softmax(-1).gather(2, labels.clamp(min=0)[..., None])[..., 0]
     return found.where(labels != IGNORED, 0.0)
 
 
 @torch.no_grad()
-def reference(name: str, ids: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
-    """float32 [B, T], 0 where a label does not count."""
-    model = random_models.reference(name)
-    if name.startswith("marian"):
+def reference(model: Any, ids: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
+    """float32 [B, T], 0 where a label does not count. model: of transformers, or a name."""
+    model = random_models.reference(model) if isinstance(model, str) else model
+    if model.config.is_encoder_decoder:
         logits = model(
             input_ids=ids, attention_mask=mask, labels=labels.where(labels >= 0, IGNORED)
         )
@@ -53,9 +53,9 @@ def reference(name: str, ids: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     logits = model(input_ids=ids, attention_mask=mask, position_ids=positions).logits
     first = mask.argmax(1)
-    counts = (mask == 1) & (torch.arange(ids.shape[1]) > first[:, None])
+    counts = (mask == 1) & (torch.arange(ids.shape[1], device=ids.device) > first[:, None])
     labels = labels.where(counts, IGNORED)
-    found = torch.zeros(labels.shape)
+    found = torch.zeros(labels.shape, device=ids.device)
     found[:, 1:] = logprobs_of(logits[:, :-1], labels[:, 1:])
     return found
 
@@ -96,6 +96,23 @@ def test_more_tokens_than_logits_at_once(name: str, device: str) -> None:
     expected = reference(name, ids, mask, labels)
     assert int(found.lengths.sum()) > 256
     torch.testing.assert_close(found.token_logprobs, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["marian-large", "gpt2-large"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(name: str, dtype: torch.dtype) -> None:
+    """No further from float32 than twice transformers in that type, and a rounding step."""
+    source, target = vocabs(name)
+    ids, mask = padded(ragged([40, 64, 7, 90, 31, 80], source, 1), 0)
+    labels = ids if name.startswith("gpt2") else torch.tensor(ragged([50] * 6, target, 2))
+    exact = reference(name, ids, mask, labels)
+    half = copy.deepcopy(random_models.reference(name)).to("cuda", dtype)
+    theirs = reference(half, ids.cuda(), mask.cuda(), labels.cuda()).cpu()
+    model = random_models.load(name, "cuda", dtype=str(dtype).removeprefix("torch."))
+    ours = model.score(ids, labels, mask).token_logprobs
+    rounding = torch.finfo(dtype).eps * exact.abs().max()
+    assert (ours - exact).abs().max() <= 2 * (theirs - exact).abs().max() + rounding
 
 
 @pytest.mark.parametrize("name", ["marian", "gpt2"])
