@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import numpy as np
@@ -239,6 +240,101 @@ def test_seeds(device: str) -> None:
     assert torch.equal(other_options, draw(seed=1)), "other options do not shift the stream"
 
 
+def test_a_seed_for_each_row(device: str) -> None:
+    """Its draws then do not depend on its place; values of the others change nothing."""
+    inputs = ragged("gpt2", 3)
+    options = {"do_sample": True, "num_return_sequences": 2, "max_new_tokens": 8, "top_k": 0}
+    generate = ours("gpt2", device).generate
+    found = generate(**inputs, **options, seed=[7, 8, 7])
+    back = generate(**{k: v.flip(0) for k, v in inputs.items()}, **options, seed=[7, 8, 7])
+    assert torch.equal(back.view(3, 2, -1).flip(0), found.view(3, 2, -1))
+    alone = {k: v[:1] for k, v in inputs.items()}
+    assert torch.equal(generate(**alone, **options, seed=[7]), found[:2])
+    assert torch.equal(generate(**alone, **options, seed=7), found[:2]), "the first row's own"
+    assert found[0].tolist() != found[1].tolist(), "copies draw for themselves"
+
+
+@pytest.mark.parametrize("name", ["marian", "gpt2"])
+@pytest.mark.parametrize("search", [{}, {"num_beams": 3}, {"do_sample": True, "seed": [4, 5, 6]}])
+def test_options_of_each_row(name: str, search: dict[str, Any], device: str) -> None:
+    """The same as each row in a call of its own."""
+    inputs = ragged(name, 3)
+    model = ours(name, device)
+    each: dict[str, list[Any]] = {"max_new_tokens": [3, 11, 7], "forced_bos_token_id": [20, 21, 22]}
+    if "seed" in search:
+        more = {"temperature": [0.5, 2.0, 1.0], "top_k": [0, 3, 20], "top_p": [1.0, 0.9, 0.5]}
+        each |= more | {"seed": search["seed"]}
+    options = search | {"return_dict_in_generate": True, "pad_token_id": FILL}
+    options |= {"eos_token_id": None, "early_stopping": "never"} if "num_beams" in search else {}
+    found = model.generate(**inputs, **(options | each))
+    assert found.lengths.tolist() == [3, 11, 7] or "num_beams" not in search
+    width = found.sequences.shape[1] - int(found.lengths.max())
+    for row in range(3):
+        mine = {key: value[row : row + 1] for key, value in inputs.items()}
+        # a seed for each row names a row's draws, a single one the first row's
+        own = {key: value[row] for key, value in each.items()}
+        alone = model.generate(**mine, **(options | own))
+        length = int(found.lengths[row])
+        assert int(alone.lengths[0]) == length
+        tokens = found.sequences[row].tolist()
+        assert tokens[: width + length] == alone.sequences[0, : width + length].tolist()
+        assert set(tokens[width + length :]) <= {FILL}
+
+
+def test_prompts_of_different_lengths(device: str) -> None:
+    """The same as each row in a call of its own."""
+    prompts = [[59, 8, 9], [59], [59, 7], [59, 10, 11]]
+    ids = torch.arange(12, 28).view(4, 4)
+    model = ours("marian", device)
+    for search in ({}, {"num_beams": 3, "num_return_sequences": 2}):
+        options = search | {"max_length": 9, "return_dict_in_generate": True, "output_scores": True}
+        found = model.generate(ids, decoder_input_ids=prompts, **options)
+        copies = len(found.sequences) // 4
+        for row, prompt in enumerate(prompts):
+            alone = model.generate(ids[row : row + 1], decoder_input_ids=[prompt], **options)
+            place = slice(row * copies, (row + 1) * copies)
+            assert torch.equal(found.lengths[place], alone.lengths)
+            width = alone.sequences.shape[1]
+            assert torch.equal(found.sequences[place, :width], alone.sequences)
+            if search:
+                assert same(found.sequences_scores[place], alone.sequences_scores, device)
+    without_start = [row[1:] or [8] for row in prompts]
+    found = model.generate(ids, decoder_input_ids=without_start, max_new_tokens=3)
+    assert found[:, 0].tolist() == [59] * 4, "none has the start token, so it is given to all"
+
+
+@pytest.mark.parametrize("search", [{}, {"num_beams": 3}])
+def test_max_time(search: dict[str, Any], device: str) -> None:
+    ids = torch.tensor([[12, 13, 14], [15, 16, 17]])
+    options = {"max_new_tokens": 30, "eos_token_id": None, **search}
+    model = ours("gpt2", device)
+    assert model.generate(ids, max_time=0, **options).shape == (2, 4)
+    assert torch.equal(model.generate(ids, max_time=1e6, **options), model.generate(ids, **options))
+
+
+def test_stop_strings_need_a_tokenizer(device: str) -> None:
+    class Words:
+        """Token n is the letter n."""
+
+        decoder = None
+
+        def get_vocab(self) -> dict[str, int]:
+            return {chr(ord("A") + id): id for id in range(60)} | {"abcdef": 60}
+
+        def encode(self, text: str, add_special_tokens: bool) -> Any:
+            return types.SimpleNamespace(tokens=[text])
+
+    ids = torch.tensor([[12, 13, 14], [15, 16, 17]])
+    options = {"max_new_tokens": 12, "eos_token_id": None, "pad_token_id": FILL}
+    model = ours("gpt2", device)
+    plain = model.generate(ids, **options)[:, 3:].tolist()
+    strings = ["".join(chr(ord("A") + id) for id in row[4:7]) for row in plain]
+    found = model.generate(ids, stop_strings=strings, tokenizer=Words(), **options)[:, 3:].tolist()
+    assert found == [row[:7] for row in plain]
+    with pytest.raises(ValueError, match="pass tokenizer="):
+        model.generate(ids, stop_strings="a")
+
+
 def test_forced_tokens_when_sampling(device: str) -> None:
     found = ours("marian", device).generate(
         [[12, 13]],
@@ -310,11 +406,11 @@ def test_the_checkpoints_own_options_count() -> None:
             assert torch.equal(loaded.generate(ids, **options), expected), options
     finally:
         model.generation_config = before
-    strict = dict(loaded.generation_config) | {"no_repeat_ngram_size": 3}
+    strict = dict(loaded.generation_config) | {"token_healing": True}
     loaded.generation_config = strict
-    with pytest.raises(NotImplementedError, match="no_repeat_ngram_size=3.*checkpoint"):
+    with pytest.raises(NotImplementedError, match="token_healing=True.*checkpoint"):
         loaded.generate(ids)
-    loaded.generate(ids, no_repeat_ngram_size=None)
+    loaded.generate(ids, token_healing=None)
 
 
 def test_ways_to_give_inputs() -> None:
@@ -362,6 +458,17 @@ def test_start_tokens(device: str) -> None:
         ("marian", {"decoder_start_token_id": [1, 2]}, ValueError, "one for each of 1 rows"),
         ("marian", {"bad_words_ids": [[60]]}, ValueError, "bad_words_ids holds 60.*0 to 59"),
         ("marian", {"forced_bos_token_id": 60}, ValueError, "forced_bos_token_id holds 60"),
+        ("marian", {"suppress_tokens": [3, 60]}, ValueError, "suppress_tokens holds 60"),
+        ("marian", {"sequence_bias": {(3, 60): 1}}, ValueError, "sequence_bias holds 60"),
+        ("marian", {"max_new_tokens": [3, 4]}, ValueError, "one for each of 1 rows, got 2"),
+        ("marian", {"seed": [3, 4], "do_sample": True}, ValueError, "each of 1 rows"),
+        ("marian", {"guidance_scale": 2}, ValueError, "decoder-only"),
+        (
+            "marian-two-tables",
+            {"input_ids": [[12, 50]], "encoder_no_repeat_ngram_size": 2},
+            ValueError,
+            "encoder_no_repeat_ngram_size reads input_ids, which holds 50",
+        ),
         ("marian", {"forced_eos_token_id": [1, -1]}, ValueError, "forced_eos_token_id holds -1"),
         ("marian", {"max_new_tokens": 49}, ValueError, "max_new_tokens=48 or less"),
         ("marian", {"max_length": 1}, ValueError, "max_length=1 counts the prompt"),
