@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -60,6 +61,7 @@ class Search:
     sentences: list[int]
     isa: str = "portable"
     threads: int = 1
+    device: str = "cpu"  # where candidates become beams
     broken: tuple[int, int] | None = None  # (place of a sentence, step): a NaN there
     lengths: list[int] | None = None  # of each sentence, instead of rules.max_new
     stop: Tokens = ()  # what ends a row beside an EOS
@@ -154,11 +156,26 @@ class Search:
 
     def choose(self, logits: Tensor, lse: Tensor, live: Tensor, step: int) -> None:
         m = max(2, 1 + len(self.rules.eos)) * self.options.beams
-        candidates = kernels.merge_beams(
-            *kernels.topk(logits, m, **self.on), lse, live, sums=self.kept["sums"], m=m,
-            vocab=self.table.vocab, sibling_penalty=self.options.diversity_rate, **self.on,
+        candidates = self.launch(
+            kernels.merge_beams, *kernels.topk(logits, m, **self.on), lse, live, self.kept["sums"],
+            m=m, vocab=self.table.vocab, sibling_penalty=self.options.diversity_rate,
         )  # fmt: skip
-        kernels.beam_step(*candidates, lse, live, **self.call(step), **self.on)
+        self.launch(kernels.beam_step, *candidates, lse, live, **self.call(step))
+
+    def launch(self, kernel: Callable[..., Any], *tensors: Tensor | None, **options: Any) -> Any:
+        """Runs a kernel on the device; results, and what the search keeps, return to the CPU."""
+
+        def place(x: Any) -> Any:
+            return x.to(self.device) if isinstance(x, Tensor) else x
+
+        placed = {name: place(option) for name, option in options.items()}
+        state = options.get("state", {})
+        if state:
+            placed["state"] = {name: place(kept) for name, kept in state.items()}
+        results = kernel(*map(place, tensors), **placed, **self.on)
+        for name, kept in state.items():
+            kept.copy_(placed["state"][name])
+        return results and tuple(result.cpu() for result in results)
 
     def call(self, step: int) -> dict[str, Any]:
         """What all steps of beam searches are told."""

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bindings/kernels.h"
+#include "bindings/placed.h"
 #include "bindings/tensor.h"
 #include "kernels/draw.h"
 #include "kernels/logits.h"
@@ -15,44 +16,6 @@ namespace decoding {
 namespace {
 
 using py::object;
-
-object torch() { return py::module_::import("torch"); }
-
-// Numbers of the host where a tensor lies.
-template <typename T>
-class Placed {
- public:
-  Placed(const std::vector<T>& values, const object& like)
-      : tensor_(torch().attr("frombuffer")(
-            py::bytearray(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)),
-            py::arg("dtype") = torch().attr("uint8"))) {
-    tensor_ = tensor_.attr("to")(like.attr("device"));
-  }
-  const T* data() const {
-    return reinterpret_cast<const T*>(tensor_.attr("data_ptr")().cast<uintptr_t>());
-  }
-
- private:
-  object tensor_;
-};
-
-object empty(const char* dtype, const std::vector<int64_t>& shape, const object& like) {
-  return torch().attr("empty")(shape, py::arg("dtype") = torch().attr(dtype),
-                               py::arg("device") = like.attr("device"));
-}
-
-// Calls op(stream) where a tensor lies.
-template <typename Op>
-void run_on(const object& like, const std::string& isa, int threads, Op&& op) {
-  const std::string device = py::str(like.attr("device"));
-  if (device == "cpu") return on_cpu(isa, threads, op);
-#ifdef DECODING_CUDA
-  cuda::Stream stream = current_stream(like.attr("device").attr("index").cast<int>());
-  op(stream);
-#else
-  throw Error("this engine was built without CUDA");
-#endif
-}
 
 // Scores [rows, V] of live sentences, which have rows / live each.
 struct Scores {
@@ -95,7 +58,7 @@ void run_warp(const object& scores, const WarpRules& warpers, const std::vector<
   const Scores in(scores, live, own, 1);
   const Placed<WarpRules> rules({warpers}, scores);
   const int64_t groups = groups_of(in.vocab());
-  const object group_max = empty("float32", {in.shape[0], groups}, scores);
+  const object group_max = empty_like(scores, "float32", {in.shape[0], groups});
   std::vector<Candidate> queue(int64_t{threads} * in.vocab());
   std::vector<float> maxima(threads * groups);
   const WarpParams params{.scores = in.data,
@@ -124,9 +87,9 @@ py::tuple run_draw(const object& scores, const object& sums, int m,
   }
   const Scores in(scores, live, own, step);
   const int64_t rows = in.shape[0], slots = int64_t{in.beams} * static_cast<int64_t>(seed.size());
-  const object best = empty("int32", {rows, m, 2}, scores);
-  const object keys = empty("float32", {rows, m}, scores);
-  const object perturbed = empty("float32", in.shape, scores);
+  const object best = empty_like(scores, "int32", {rows, m, 2});
+  const object keys = empty_like(scores, "float32", {rows, m});
+  const object perturbed = empty_like(scores, "float32", in.shape);
   const DrawParams params{
       .scores = in.data,
       .sums = in.tensors.data<float>(sums, "sums", {slots}),
@@ -143,8 +106,8 @@ py::tuple run_draw(const object& scores, const object& sums, int m,
       .stride = in.vocab()};
   run_on(scores, isa, threads, [&](auto& stream) { draw_candidates(stream, params); });
   const object numbers = best.attr("unbind")(-1);
-  const object values =
-      numbers[py::int_(0)].attr("contiguous")().attr("view")(torch().attr("float32"));
+  const object values = numbers[py::int_(0)].attr("contiguous")().attr("view")(
+      py::module_::import("torch").attr("float32"));
   return py::make_tuple(values, numbers[py::int_(1)].attr("contiguous")(), keys);
 }
 

@@ -55,6 +55,13 @@ def test_whole_searches_equal_the_reference(search: Search) -> None:
     check(search)
 
 
+@pytest.mark.gpu
+@settings(max_examples=100)
+@given(searches())
+def test_whole_searches_on_a_gpu(search: Search) -> None:
+    check(replace(search, device="cuda"))
+
+
 @pytest.mark.parametrize("early_stopping", [False, True, "never"])
 @pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 1.0, 2.0])
 def test_long_searches(
@@ -125,7 +132,7 @@ def test_the_host_ends_rows(isa: str) -> None:
         def choose(self, logits: Tensor, lse: Tensor, live: Tensor, step: int) -> None:
             best = kernels.topk(logits, 6, **self.on)
             values, ids = kernels.merge_beams(
-                *best, lse, live, sums=self.kept["sums"], m=6, vocab=9, **self.on
+                *best, lse, live, self.kept["sums"], m=6, vocab=9, **self.on
             )
             ended = (ids % 9 == 4).to(torch.uint8)
             kernels.beam_step(values, ids, lse, live, ended=ended, **self.call(step), **self.on)
@@ -141,6 +148,6 @@ def test_draws_rank_by_their_keys(isa: str) -> None:
     ids = torch.tensor([[7, 1, 3], [0, 2, -1]], dtype=torch.int32)
     sums = torch.tensor([0.0, -1.0])
     merged, places = kernels.merge_beams(
-        values, ids, None, live, sums=sums, m=4, vocab=10, keys=keys, isa=isa, threads=1
+        values, ids, None, live, sums, m=4, vocab=10, keys=keys, isa=isa, threads=1
     )
     assert places.tolist() == [[1, 10, 12, 3]] and merged.tolist() == [[-2.0, -2.5, -3.5, -3.0]]

@@ -48,8 +48,9 @@ class Constrained(Search):
     def choose(self, logits: Tensor, lse: Tensor, live: Tensor, step: int) -> None:
         m = max(2, 1 + len(self.rules.eos)) * self.options.beams
         best = kernels.topk(logits, m, **self.on)
+        sums = self.kept["sums"]
         candidates = kernels.merge_beams(
-            *best, lse, live, sums=self.kept["sums"], m=m, vocab=self.table.vocab, **self.on
+            *best, lse, live, sums, m=m, vocab=self.table.vocab, **self.on
         )
         call = self.call(step)
         call["state"] = {
@@ -58,9 +59,10 @@ class Constrained(Search):
             "spare": self.spare,
             "spare_count": self.spare_count,
         }
-        kernels.constrained_step(
-            *candidates, best, logits - lse[:, None], lse, live, phrases=self.phrases, **call,
-            **self.on,
+        scores = logits - lse[:, None]
+        self.launch(
+            kernels.constrained_step, *candidates, *best, scores, lse, live, phrases=self.phrases,
+            **call,
         )  # fmt: skip
 
     def expected(self, logits: Logits, rules: Rules) -> list[Hypothesis]:
@@ -124,6 +126,13 @@ def searches(draw: st.DrawFn) -> Constrained:
 @given(searches())
 def test_whole_searches_equal_the_reference(search: Constrained) -> None:
     check(search)
+
+
+@pytest.mark.gpu
+@settings(max_examples=100)
+@given(searches())
+def test_whole_searches_on_a_gpu(search: Constrained) -> None:
+    check(replace(search, device="cuda"))
 
 
 @settings(max_examples=100)

@@ -45,7 +45,7 @@ class Groups(Search):
         size = self.options.beams // self.options.groups
         m = max(2, 1 + len(self.rules.eos)) * size
         best = kernels.topk(logits, m + self.options.beams - size, **self.on)
-        kernels.diverse_step(*best, lse, live, **self.call(step), **self.on)
+        self.launch(kernels.diverse_step, *best, lse, live, **self.call(step))
 
     def call(self, step: int) -> dict[str, Any]:
         call = super().call(step)
@@ -100,6 +100,13 @@ def searches(draw: st.DrawFn) -> Groups:
 @given(searches())
 def test_whole_searches_equal_the_reference(search: Groups) -> None:
     check(search)
+
+
+@pytest.mark.gpu
+@settings(max_examples=100)
+@given(searches())
+def test_whole_searches_on_a_gpu(search: Groups) -> None:
+    check(replace(search, device="cuda"))
 
 
 @pytest.mark.parametrize("early_stopping", [False, True, "never"])

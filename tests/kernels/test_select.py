@@ -168,7 +168,7 @@ class Search:
         live = kept["live"][:count].clone()
         if self.kind == "beam":
             best = kernels.merge_beams(
-                *kernels.topk(logits, self.m, **CPU), lse, live, sums=kept["sums"], m=self.m,
+                *kernels.topk(logits, self.m, **CPU), lse, live, kept["sums"], m=self.m,
                 vocab=self.vocab, **CPU,
             )  # fmt: skip
             kernels.beam_step(
