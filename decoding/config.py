@@ -46,7 +46,7 @@ class GenerationConfig:
     num_return_sequences: int = option(whole(1), 1)
     num_beam_groups: int = option(whole(1), 1)  # this to penalty_alpha: Hugging Face's until 4.x
     diversity_penalty: float = option(number(least=0), 0.0)  # between groups
-    force_words_ids: Sequence[Sequence[Words]] = option(checks.word_choices, ())
+    force_words_ids: Sequence[Words] = option(checks.word_choices, ())
     penalty_alpha: float = option(number(least=0, most=1), 0.0)  # contrastive search
     diversity_rate: float = option(number(least=0), 0.0)  # ours: between siblings
 

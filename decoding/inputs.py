@@ -100,8 +100,9 @@ def of_rows(config: GenerationConfig, chosen: Array) -> GenerationConfig:
     own = [name for name in PER_ROW if isinstance(getattr(config, name), tuple)]
     if not own:
         return config
-    values = {name: getattr(config, name) for name in own}
-    return replace(config, **{name: tuple(v[i] for i in chosen) for name, v in values.items()})
+    values: dict[str, Any] = {name: getattr(config, name) for name in own}
+    values = {name: tuple(each[i] for i in chosen) for name, each in values.items()}
+    return replace(config, **values)
 
 
 def check_per_row(config: GenerationConfig, batch: int) -> None:

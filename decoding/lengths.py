@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from decoding.config import GenerationConfig
+from decoding.inputs import PER_ROW
 
 if TYPE_CHECKING:
     from decoding.model import Model
@@ -26,8 +27,11 @@ class Lengths:
         if encoder is None:
             raise ValueError("translation needs an encoder, this model has a decoder alone")
         asked = any(options.get(name) is not None for name in ("max_length", "max_new_tokens"))
+        for name in PER_ROW:
+            if isinstance(getattr(config, name), tuple):
+                raise ValueError(f"{name} must be one value for all lines, got one for each row")
         own = config.max_length
-        if config.max_new_tokens is not None:  # it wins, and does not count the start token
+        if isinstance(config.max_new_tokens, int):  # it wins, and does not count the start token
             own = 1 + config.max_new_tokens
         own = min(own, decoder.positions) if own is not None and not asked else None
         # Half, so that a translation of twice the source's length is not cut.

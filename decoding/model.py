@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -88,9 +88,9 @@ class Model:
         self,
         input_ids: Any = None,
         generation_config: Any = None,
-        logits_processor: Sequence[Callable[[Tensor, Tensor], Tensor]] | None = None,
-        stopping_criteria: Sequence[Callable[[Tensor, Any], Any]] | None = None,
-        prefix_allowed_tokens_fn: Callable[[int, Tensor], Sequence[int]] | None = None,
+        logits_processor: Any = None,
+        stopping_criteria: Any = None,
+        prefix_allowed_tokens_fn: Any = None,
         *,
         streamer: Any = None,
         inputs: Any = None,
@@ -108,9 +108,11 @@ class Model:
             decoder-only model not pad, unless it is an EOS.
         decoder_input_ids: an encoder-decoder's prompts, [B, P], or a list of lists of any lengths.
         generation_config: a GenerationConfig, ours or transformers', or a dict.
-        logits_processor, stopping_criteria, prefix_allowed_tokens_fn: functions, transformers' own
-            objects among them, that are called in every step; they see ids int64 [R, n] of all
-            rows, and float32 scores [R, V] where the engine has them. See decoding.hooks.
+        logits_processor, stopping_criteria: lists of functions, transformers' own objects among
+            them, that are called in every step with ids int64 [R, n] of all rows; the former also
+            with float32 scores [R, V], the engine's own memory, and return what to choose from, the
+            latter return which rows end. See decoding.hooks.
+        prefix_allowed_tokens_fn: function of (item, row) that returns the ids that may follow.
         streamer: an object of transformers', told the tokens as they come.
         tokenizer: whose texts stop_strings are looked for in; None: the model's own.
         options: the fields of decoding.GenerationConfig. They win over generation_config, which
@@ -144,7 +146,7 @@ class Model:
         decoder_input_ids: Any = None,
         tokenizer: Any = None,
         **options: Any,
-    ) -> Iterator[list[list[int]]]:
+    ) -> Generator[list[list[int]], None, None]:
         """Generates, and yields the tokens as they come: for each row a list of new ones.
 
             for [new] in model.stream(ids):

@@ -298,9 +298,10 @@ def fill_value(config: GenerationConfig, beams: bool) -> int:
 
     Hugging Face fills with pad, for which the first EOS stands in; its beam search computes
     `pad or eos[0]` and so takes the EOS where pad is 0 too, and -1 where nothing can end a row.
+    That of groups and of constraints, which only its version 4 had, fills with pad.
     """
     pad = fill_id(config)
-    if not beams:
+    if not beams or config.num_beam_groups > 1 or config.force_words_ids:
         return 0 if pad is None else pad
     return (pad or config.eos_token_id[0]) if config.eos_token_id else -1
 

@@ -10,7 +10,7 @@ import contextlib
 import os.path
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -153,13 +153,15 @@ class QueuedNews(News):
             self.queue.put(new)
 
 
-def stream(run: Callable[[], Any], news: QueuedNews, device: torch.device) -> Iterator[Rows]:
+def stream(
+    run: Callable[[], Any], news: QueuedNews, device: torch.device
+) -> Generator[Rows, None, None]:
     """What `run`, in a thread of its own, tells to `news`; what it raises is raised here.
 
     The thread does not wait for the caller. Where the iterator is closed or collected, it stops
     behind its present step. device: whose current stream, here, is the thread's too.
     """
-    there = contextlib.nullcontext()
+    there: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if device.type == "cuda":
         there = torch.cuda.stream(torch.cuda.current_stream(device))
 

@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import tokenizers
@@ -69,7 +70,7 @@ class Case:
         )
 
 
-class Each(list):  # type: ignore[type-arg]
+class Each(list):
     """A value of an option for each row."""
 
 
@@ -350,17 +351,11 @@ def run_reference(case: Case, **more: Any) -> Any:
 
 def run_ours(case: Case, device: str) -> Any:
     options = {name: list(v) if isinstance(v, Each) else v for name, v in case.options.items()}
+    shown = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+    given: dict[str, Any] = {**case.inputs, **options, **case.functions, **shown}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return ours(case.model, device).generate(
-            **case.inputs,
-            **options,
-            **case.functions,
-            decoder_input_ids=case.prompt,
-            return_dict_in_generate=True,
-            output_scores=True,
-            output_logits=True,
-        )
+        return ours(case.model, device).generate(decoder_input_ids=case.prompt, **given)
 
 
 def compare(case: Case, device: str) -> str:
@@ -377,21 +372,24 @@ def compare(case: Case, device: str) -> str:
 
 def only(found: Any, item: int, batch: int, theirs: Any) -> Any:
     """What was found for one item of a call, in the shape that it has alone."""
-    cut = collections.namedtuple("Cut", "sequences lengths scores logits")  # noqa: PYI024
     returned, rows = (len(x) // batch for x in (found.sequences, found.scores[0]))
     mine = slice(item * returned, (item + 1) * returned)
-    steps = [
+    scores, logits = (
         tuple(step[item * rows : (item + 1) * rows] for step in kept[: len(theirs.scores)])
         for kept in (found.scores, found.logits)
-    ]
-    width = theirs.sequences.shape[1]
-    alone: Any = cut(found.sequences[mine, :width], found.lengths[mine], *steps)
-    if not hasattr(found, "beam_indices"):
-        return alone
-    beams = collections.namedtuple("Beams", [*cut._fields, "sequences_scores", "beam_indices"])
-    indices = found.beam_indices[mine, : theirs.beam_indices.shape[1]]
-    indices = torch.where(indices >= 0, indices - item * rows, -1).to(torch.int32)
-    return beams(*alone, found.sequences_scores[mine], indices)
+    )
+    alone = SimpleNamespace(
+        sequences=found.sequences[mine, : theirs.sequences.shape[1]],
+        lengths=found.lengths[mine],
+        scores=scores,
+        logits=logits,
+    )
+    if hasattr(found, "beam_indices"):
+        indices = found.beam_indices[mine, : theirs.beam_indices.shape[1]]
+        indices = torch.where(indices >= 0, indices - item * rows, -1)
+        alone.beam_indices = indices.to(torch.int32)
+        alone.sequences_scores = found.sequences_scores[mine]
+    return alone
 
 
 def compare_rows(case: Case, theirs: Any, mine: Any, item: int) -> str:

@@ -33,6 +33,8 @@ def test_what_stands_behind_a_row(options: dict[str, Any], plain: int, beams: in
     config = resolve(options, None, {})
     assert outputs.fill_value(config, beams=False) == plain
     assert outputs.fill_value(config, beams=True) == beams
+    groups = {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 1.0}
+    assert outputs.fill_value(resolve(options | groups, None, {}), beams=True) == plain
 
 
 def found(tokens: list[list[list[int]]]) -> Results:
@@ -176,8 +178,8 @@ def test_transition_scores_are_those_of_transformers(
 ) -> None:
     """Its method and ours give the same of its outputs and of ours."""
     ids = torch.tensor([[12, 13, 14], [15, 16, 17]])
-    more = {"return_dict_in_generate": True, "output_scores": True, "max_new_tokens": 9}
-    more["attention_mask"] = torch.ones_like(ids)
+    more: dict[str, Any] = {"return_dict_in_generate": True, "output_scores": True}
+    more |= {"max_new_tokens": 9} | {"attention_mask": torch.ones_like(ids)}
     theirs, mine = reference(name), ours(name, device)
     for found in (theirs.generate(ids, **options, **more), mine.generate(ids, **options, **more)):
         output = (found.sequences, found.scores, getattr(found, "beam_indices", None))
@@ -203,11 +205,11 @@ def test_token_logprobs(name: str, options: dict[str, Any], kept: str, device: s
                 assert found.token_logprobs[row, step] == 0
                 continue
             at = int(found.beam_indices[row, step]) if "num_beams" in options else row
-            values = getattr(found, kept)[step][at]
+            known = getattr(found, kept)[step][at]
             if not (kept == "scores" and "num_beams" in options):
-                values = values.log_softmax(-1)
+                known = known.log_softmax(-1)
             token = found.sequences[row, plain.shape[1] - longest + step]
-            torch.testing.assert_close(found.token_logprobs[row, step], values[token])
+            torch.testing.assert_close(found.token_logprobs[row, step], known[token])
 
 
 def test_logits_are_the_models_own(device: str) -> None:

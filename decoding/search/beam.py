@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decoding import _C
 from decoding.config import GenerationConfig
-from decoding.search.strategy import Strategy
+from decoding.search.strategy import Search, Strategy
 
 STOPPING = {False: "no", True: "yes", "never": "never"}
 
@@ -21,9 +21,9 @@ def strategy(config: GenerationConfig) -> Strategy:
         diversity_rate=config.diversity_rate,
         draws=config.do_sample,
     )
-    groups, search = config.num_beam_groups, beam
-    if groups > 1:
-        search = _C.Diverse(beam, groups=groups, penalty=config.diversity_penalty)
+    search: Search = beam
+    if config.num_beam_groups > 1:
+        search = _C.Diverse(beam, groups=config.num_beam_groups, penalty=config.diversity_penalty)
     return Strategy(
         search,
         rows=config.num_beams,

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -98,10 +99,10 @@ def rules(config: GenerationConfig, lengths: Lengths, vocab: int) -> _C.Rules:
 
 def check_tokens(config: GenerationConfig, vocab: int) -> None:
     """Raises ValueError for an id in an option that the model has no token for."""
-    forced_first = config.forced_bos_token_id
+    first: Any = config.forced_bos_token_id
     words = [word for alternatives in config.force_words_ids for word in alternatives]
-    named: dict[str, Iterable[int]] = {
-        "forced_bos_token_id": forced_first if isinstance(forced_first, tuple) else [forced_first],
+    named: dict[str, Iterable[Any]] = {
+        "forced_bos_token_id": first if isinstance(first, tuple) else [first],
         "forced_eos_token_id": config.forced_eos_token_id,
         "bad_words_ids": chain.from_iterable(config.bad_words_ids),
         "sequence_bias": chain.from_iterable(word for word, _ in config.sequence_bias),
