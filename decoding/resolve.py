@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from decoding.config import OPTIONS, GenerationConfig
-from decoding.unsupported import ARGUMENTS, METADATA, UNSUPPORTED, WAITING, check_waiting
+from decoding.unsupported import ARGUMENTS, METADATA, UNSUPPORTED, WAITING
 
 
 def resolve(
@@ -38,7 +38,6 @@ def resolve(
         values |= checked(name, value)
     config = GenerationConfig(**values)
     check_combinations(config)
-    check_waiting(config)
     warn_ignored(config, set_only(caller))
     return config
 
@@ -144,7 +143,7 @@ def check_groups(config: GenerationConfig) -> None:
         raise ValueError(f"{groups} must divide num_beams={config.num_beams}")
     if config.diversity_penalty == 0:
         raise ValueError(f"{groups} needs a diversity_penalty above 0, or all groups are the same")
-    for name in ("do_sample", "diversity_rate", "coverage_penalty"):
+    for name in ("do_sample", "diversity_rate", "coverage_penalty", "renormalize_logits"):
         if getattr(config, name):
             raise ValueError(f"{groups} does not go together with {name}: drop one of them")
     if config.length_normalization or config.patience != 1:
@@ -160,6 +159,12 @@ def check_constrained(config: GenerationConfig) -> None:
             raise ValueError(f"force_words_ids does not go together with {name}: drop one of them")
     if config.num_beam_groups > 1:
         raise ValueError("force_words_ids does not go together with num_beam_groups: drop one")
+    words = {id for words in config.force_words_ids for word in words for id in word}
+    if ends := words & set(config.eos_token_id):
+        raise ValueError(
+            f"force_words_ids holds the end token {min(ends)}, behind which no row goes on: "
+            "take it out"
+        )
 
 
 SAMPLING = (

@@ -214,7 +214,13 @@ def test_refused(name: str, value: Any, error: type[Exception], words: str) -> N
         ({**GROUPS, "diversity_rate": 0.5}, ValueError, "diversity_rate"),
         ({**GROUPS, "patience": 2}, ValueError, "patience"),
         ({**GROUPS, "force_words_ids": [[4]]}, ValueError, "num_beam_groups"),
+        ({**GROUPS, "renormalize_logits": True}, ValueError, "renormalize_logits"),
         ({"force_words_ids": [[4]]}, ValueError, "num_beams above 1"),
+        (
+            {"force_words_ids": [[4, 7]], "num_beams": 2, "eos_token_id": 7},
+            ValueError,
+            "end token 7",
+        ),
         ({"force_words_ids": [[4]], "num_beams": 2, "do_sample": True}, ValueError, "do_sample"),
         ({"diversity_rate": 1, "num_beams": 2, "do_sample": True}, ValueError, "diversity_rate"),
         ({"forced_bos_token_id": 4, "suppress_tokens": [4, 5]}, ValueError, "bans .4."),

