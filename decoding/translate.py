@@ -268,12 +268,17 @@ class Translator:
             # The best of all parts, one behind the other, then the second best, ...
             yield [self._joined(ranked) for ranked in zip(*parts, strict=True)] or [BLANK]
 
+    def _norm(self, tokens: int) -> float:
+        """What a sum of log-probabilities is divided by."""
+        gnmt = self.config.length_normalization == "gnmt"
+        length = (5 + tokens) / 6 if gnmt else tokens
+        return float(length**self.config.length_penalty)
+
     def _joined(self, outputs: tuple[Output, ...]) -> Hypothesis:
         if len(outputs) == 1:
             return Hypothesis(outputs[0].text, outputs[0].score, tuple(outputs[0].alignment))
-        a = self.config.length_penalty
-        total = sum(output.score * output.tokens**a for output in outputs)
-        score = total / sum(output.tokens for output in outputs) ** a
+        total = sum(output.score * self._norm(output.tokens) for output in outputs)
+        score = total / self._norm(sum(output.tokens for output in outputs))
         pairs, i, j = list[tuple[int, int]](), 0, 0
         for output in outputs:
             pairs += [(i + source, j + target) for source, target in output.alignment]

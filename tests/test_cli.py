@@ -107,11 +107,22 @@ def test_arguments_reach_the_model(program: Program) -> None:
     [(_, options)] = program.model.calls
     expected = {"num_beams": 2, "length_penalty": 0.5, "early_stopping": "never", "max_length": 9}
     assert expected.items() <= options.items()
+    extras = "--early-stopping true --patience 2 --length-normalization gnmt --coverage-penalty 0.3"
+    extras += " --diversity-rate 0.2 --repetition-penalty 1.2 --no-repeat-ngram-size 3"
+    program(*extras.split(), source=b"a\n")
+    [(_, options)] = program.model.calls
+    expected = {"early_stopping": True, "patience": 2.0, "length_normalization": "gnmt"}
+    expected |= {"coverage_penalty": 0.3, "diversity_rate": 0.2, "repetition_penalty": 1.2}
+    assert expected.items() <= options.items() and options["no_repeat_ngram_size"] == 3
+    program(*"--num-beam-groups 2 --diversity-penalty 0.5".split(), source=b"a\n")
+    [(_, options)] = program.model.calls
+    assert {"num_beam_groups": 2, "diversity_penalty": 0.5}.items() <= options.items()
     sampling = "--num-beams 1 --do-sample --temperature 0.5 --top-k 3 --top-p 0.9 --seed 4"
-    program(*sampling.split(), "--max-new-tokens", "5", source=b"a\n")
+    program(*sampling.split(), *"--max-new-tokens 5 --min-p 0.1".split(), source=b"a\n")
     [(_, options)] = program.model.calls
     expected = {"do_sample": True, "temperature": 0.5, "top_k": 3, "top_p": 0.9, "seed": 4}
     assert expected.items() <= options.items() and options["max_new_tokens"] == 5
+    assert options["min_p"] == 0.1
     program(source=b"a\n")
     [(_, options)] = program.model.calls
     assert not {*expected, "num_beams", "early_stopping", "max_length"} & set(options)

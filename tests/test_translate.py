@@ -154,6 +154,19 @@ def test_score_of_joined_parts_is_that_of_one_hypothesis() -> None:
         assert second.score == pytest.approx(total / 10**penalty)
 
 
+def test_score_of_joined_parts_with_gnmts_lengths() -> None:
+    options: dict[str, Any] = {"length_normalization": "gnmt", "length_penalty": 0.6}
+    with pytest.warns(UserWarning, match="in 2 parts"):
+        [[best]] = translate(StandIn(positions=12), ["a b c dd. E f."], n_best=1, **options)
+    total = -0.05 * (10 / 6) ** 0.6 - 0.03 * (8 / 6) ** 0.6  # parts of 5 and 3 tokens
+    assert best.score == pytest.approx(total / (13 / 6) ** 0.6)
+
+
+def test_options_of_each_row_are_refused() -> None:
+    with pytest.raises(ValueError, match="one value for all lines"):
+        translate(StandIn(), ["a", "b"], max_new_tokens=[3, 4])
+
+
 def test_translation_at_the_maximum_is_reported() -> None:
     model = StandIn(positions=30, max_length=6)
     with pytest.warns(UserWarning, match=r"line 1: .* maximum of 5 tokens"):

@@ -8,8 +8,8 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator
-from typing import BinaryIO, TextIO
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, TextIO
 
 from tqdm import tqdm
 
@@ -17,19 +17,32 @@ from decoding.alignment import written
 from decoding.cli.arguments import add_model_arguments, load_model, place, positive
 from decoding.translate import Translator
 
-# Arguments that have the name and meaning of generate()'s options.
-OPTIONS = (
-    "num_beams",
-    "length_penalty",
-    "early_stopping",
-    "max_length",
-    "max_new_tokens",
-    "do_sample",
-    "temperature",
-    "top_k",
-    "top_p",
-    "seed",
-)
+
+def stopping(text: str) -> bool | str:
+    return {"true": True, "false": False}.get(text, text)
+
+
+# Arguments that have the name and meaning of generate()'s options: type, placeholder, help.
+OPTIONS: dict[str, tuple[Callable[[str], Any], str, str | None]] = {
+    "num_beams": (int, "N", None),
+    "length_penalty": (float, "A", "score = sum / length^A"),
+    "length_normalization": (str, "gnmt", "score = sum / ((5 + length) / 6)^A"),
+    "early_stopping": (stopping, "true|false|never", None),
+    "patience": (float, "P", "with early stopping: wait for num_beams * P finished rows"),
+    "coverage_penalty": (float, "B", "against source words that nothing stems from"),
+    "num_beam_groups": (int, "N", "diverse beam search; needs --diversity-penalty"),
+    "diversity_penalty": (float, "D", "for tokens that earlier groups took"),
+    "diversity_rate": (float, "D", "for the lower ranks among a beam's continuations"),
+    "max_length": (int, "N", "default: the model's, else 2 * source + 50"),
+    "max_new_tokens": (int, "N", "the same without the start token"),
+    "repetition_penalty": (float, "P", "above 1: less repetition"),
+    "no_repeat_ngram_size": (int, "N", "no N-gram twice"),
+    "temperature": (float, "T", None),
+    "top_k": (int, "K", None),
+    "top_p": (float, "P", None),
+    "min_p": (float, "P", None),
+    "seed": (int, "N", "makes sampling repeat"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,20 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--progress", action="store_true", help="show sentences per second and the time left")
     search = parser.add_argument_group("search", "without an option the model's own value counts")
     add = search.add_argument
-    add("--num-beams", type=int, metavar="N")
-    add("--length-penalty", type=float, metavar="A", help="score = sum / length^A")
-    add("--early-stopping", type=stopping, metavar="true|false|never")
-    add("--max-length", type=int, metavar="N", help="default: the model's, else 2 * source + 50")
-    add("--max-new-tokens", type=int, metavar="N", help="the same without the start token")
     add("--do-sample", action="store_const", const=True, help="draw tokens instead of searching")
-    add("--temperature", type=float, metavar="T")
-    add("--top-k", type=int, metavar="K")
-    add("--top-p", type=float, metavar="P")
-    add("--seed", type=int, help="makes sampling repeat")
-
-
-def stopping(text: str) -> bool | str:
-    return {"true": True, "false": False}.get(text, text)
+    for name, (kind, placeholder, help) in OPTIONS.items():
+        add(f"--{name.replace('_', '-')}", type=kind, metavar=placeholder, help=help)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -81,7 +83,11 @@ def run(args: argparse.Namespace) -> None:
             n_best=args.n_best if args.scores or args.n_best > 1 else None,
             batch_tokens=args.batch_tokens,
             alignments=args.alignments,
-            **{name: value for name in OPTIONS if (value := getattr(args, name)) is not None},
+            **{
+                name: value
+                for name in (*OPTIONS, "do_sample")
+                if (value := getattr(args, name)) is not None
+            },
         )
         # Opened last: what was wrong so far must not cost an older output.
         sink: BinaryIO = sys.stdout.buffer
