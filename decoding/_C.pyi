@@ -106,6 +106,16 @@ class Beam:
         """early_stopping: "no", "yes" or "never". capacity: of a finished list; 0: one for each beam.
         draws: candidates are drawn; the scores must be processed."""
 
+class Diverse:
+    """Group diverse beam search: `beam` within each of the groups, one after the other."""
+
+    def __init__(self, beam: Beam, *, groups: int, penalty: float) -> None: ...
+
+class Contrastive:
+    """A row for each of a sentence's candidates; needs controls, and limits with hidden=1."""
+
+    def __init__(self, *, alpha: float) -> None: ...
+
 class Controls:
     """The processors of a call: docs/options.md, with Hugging Face's names where it has one."""
 
@@ -170,7 +180,7 @@ class Session:
         sentences: Tensor,
         beams: int,
         rules: Rules,
-        search: Greedy | Sampling | Beam,
+        search: Greedy | Sampling | Beam | Diverse | Contrastive,
         *,
         controls: Controls | None = None,
         warpers: Warpers | None = None,

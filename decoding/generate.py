@@ -96,13 +96,16 @@ class Call:
         source = self.source if self.source is None or whole else self.source.only(chosen)
         decoder, rows = self.session.spec.decoder, self.strategy.rows
         config = of_rows(self.config, chosen)
-        length = lengths(config, prompt.width, prompt.lengths, decoder.positions)
+        # Contrastive search reads the last token, too.
+        positions = decoder.positions - config.contrastive
+        length = lengths(config, prompt.width, prompt.lengths, positions)
         results = config.return_dict_in_generate
         keep_scores, keep_logits = (
             results and config.output_scores,
             results and config.output_logits,
         )
-        processed = bool(self.hooks) or keep_scores or processors.wanted(config)
+        wanted = processors.wanted(config) or config.contrastive
+        processed = bool(self.hooks) or keep_scores or wanted
         warpers = sampling.warpers(config, processed=processed)
         controls = None
         if processed or warpers is not None:
@@ -147,7 +150,7 @@ class Call:
             rows=self.strategy.rows,
             most=most,
             fill=0 if pad is None else pad,
-            competing=self.strategy.beams,
+            competing=self.strategy.beams or self.config.contrastive,
             plain=self.config.num_beam_groups == 1 and not self.config.force_words_ids,
         )
 
@@ -181,6 +184,11 @@ def prepare(
     check_attentions(config, source is not None)
     if listener is not None:
         listener.check(config, len(prompt))
+    if config.contrastive and given.stopping_criteria:
+        raise ValueError(
+            "contrastive search knows the token of a step only in the next one, so it has no "
+            "stopping_criteria: pass stop_strings, max_time or eos_token_id"
+        )
     if config.do_sample and config.seed is None:
         config = replace(config, seed=drawn_seed())
     hooks = Hooks(

@@ -22,6 +22,9 @@ class Limits:
     controls: 32-bit words for what a call asks of the logits beside beams, lengths and single
         tokens, and memory for the scores that it is done to; 0: none. An error says how many.
     attentions: 1 where attention to the source is asked for.
+    hidden: 1 for contrastive search, whose target is one token longer.
+    phrases: 32-bit words for force_words_ids, some three for a token of them. An error says how
+        many.
 
     Raises ValueError for a size below 1 (source and those with a default of 0: below 0).
     """
@@ -36,6 +39,8 @@ class Limits:
     finished: int = 0
     controls: int = 0
     attentions: int = 0
+    hidden: int = 0
+    phrases: int = 0
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
@@ -56,7 +61,7 @@ class Limits:
 
 
 LEAST = {"batch": 1, "beams": 1, "source": 0, "prompt": 1, "target": 1, "eos": 0, "labels": 0}
-LEAST |= {"finished": 0, "controls": 0, "attentions": 0}
+LEAST |= {"finished": 0, "controls": 0, "attentions": 0, "hidden": 0, "phrases": 0}
 
 
 def next_bucket(size: int) -> int:

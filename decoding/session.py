@@ -12,13 +12,13 @@ from torch import Tensor
 from decoding import _C
 from decoding.attentions import covering
 from decoding.batching import Packed
-from decoding.watch import Step, Watch
 from decoding.limits import LEAST, Limits, next_bucket
 from decoding.memory import MemoryPlan, available_memory, available_text, readable
 from decoding.models.memory import CPU, empty
 from decoding.models.spec import ModelSpec
+from decoding.search.strategy import Search
+from decoding.watch import Step, Watch
 
-Search = _C.Greedy | _C.Sampling | _C.Beam
 BEFORE, MIDDLE, LAST = 1, 2, 4  # parts of what controls do: csrc/kernels/process.h
 
 STEPS = 16  # between two looks at the outside world: Ctrl-C gets through within so many tokens
@@ -59,6 +59,11 @@ class Work:
         return len(self.prompt) - self.shadows
 
     @property
+    def steps(self) -> int:
+        """Contrastive search chooses the token of a step in the next one."""
+        return self.max_new + isinstance(self.search, _C.Contrastive)
+
+    @property
     def keeps(self) -> bool:
         return self.keep_scores or self.keep_logits
 
@@ -69,11 +74,13 @@ class Work:
             beams=self.beams,
             source=0 if self.source is None else self.source.longest,
             prompt=self.prompt.longest,
-            target=self.max_new,
+            target=self.steps,
             eos=self.eos,
             finished=self.places if self.places > self.beams else 0,
             controls=0 if self.controls is None else max(1, self.controls.words),
             attentions=int(self.attentions),
+            hidden=int(isinstance(self.search, _C.Contrastive)),
+            phrases=self.search.words if isinstance(self.search, _C.Constrained) else 0,
         )
 
 
@@ -141,6 +148,7 @@ def engine_limits(limits: Limits) -> _C.Limits:
         finished=limits.finished,
         controls=limits.controls,
         attentions=limits.attentions,
+        hidden=limits.hidden,
         labels=limits.labels,
     )
 
@@ -213,7 +221,7 @@ class Session:
                 stream=stream,
             )
             # A GPU is busy with the source by now, so this takes none of the call's time.
-            found = Results.empty(work.searched, work.beams, work.max_new, work.fill)
+            found = Results.empty(work.searched, work.beams, work.steps, work.fill)
             if work.watch is None and work.max_time is None and not work.keeps:
                 while not self._engine.step(STEPS):
                     pass  # Ctrl-C gets through
@@ -324,7 +332,7 @@ class Session:
             return self._raw("candidates").view(-1, 2)[: live_count * m, 1].view(-1, m).long()
 
         def finished() -> tuple[Tensor, Tensor]:
-            places = max(work.places, work.beams)
+            places = work.places or work.beams
             lists = self._raw("finished").view(-1, 5)[: work.searched * places]
             return lists.view(-1, places, 5), self._buffer("finished_count")[: work.searched]
 
@@ -332,7 +340,9 @@ class Session:
             number=number,
             vocab=self.spec.decoder.vocab,
             live=self._buffer("live")[:live_count].long(),
-            scores=None if work.controls is None else self._buffer("scores")[:rows, : self.spec.decoder.vocab],
+            scores=None
+            if work.controls is None
+            else self._buffer("scores")[:rows, : self.spec.decoder.vocab],
             kept=lambda: tuple(found.steps) if work.keep_scores else None,
             candidates=candidates,
             going=lambda: self._buffer("live")[: int(self._buffer("state")[2])].long(),

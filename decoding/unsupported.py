@@ -61,12 +61,6 @@ WAITING: dict[str, tuple[Any, ...]] = {
 }
 
 
-def check_waiting(config: Any) -> None:
-    """The same for combinations; config: a GenerationConfig."""
-    if config.contrastive:
-        raise NotImplementedError("penalty_alpha is not supported yet: pass penalty_alpha=None")
-
-
 # Named arguments of generate(): offered when a name is misspelt.
 ARGUMENTS = (
     "input_ids",

@@ -110,23 +110,24 @@ class PySession {
       TensorView::of(source_offsets, "source_offsets").data<int32_t>({sentences + 1});
     }
     const int64_t own = sentences * int64_t{sizeof(SentenceRules)};
-    const Batch batch{.source = ids(source, "source"),
-                      .source_at = ids(source_at, "source_at"),
-                      .source_offsets = ids(source_offsets, "source_offsets"),
-                      .prompt = ids(prompt, "prompt"),
-                      .prompt_offsets = ids(prompt_offsets, "prompt_offsets"),
-                      .items = listed.data<int32_t>(),
-                      .rules = reinterpret_cast<const SentenceRules*>(
-                          TensorView::of(sentence_rules, "sentence_rules").data<uint8_t>({own})),
-                      .stop_table = stop_table.is_none()
-                                        ? nullptr
-                                        : TensorView::of(stop_table, "stop_table", device_)
-                                              .data<int32_t>({-1, -1}),
-                      .stop_first = ids(stop_first, "stop_first"),
-                      .sentences = sentences,
-                      .beams = beams,
-                      .shadows = shadows,
-                      .stream = reinterpret_cast<void*>(stream)};
+    const Batch batch{
+        .source = ids(source, "source"),
+        .source_at = ids(source_at, "source_at"),
+        .source_offsets = ids(source_offsets, "source_offsets"),
+        .prompt = ids(prompt, "prompt"),
+        .prompt_offsets = ids(prompt_offsets, "prompt_offsets"),
+        .items = listed.data<int32_t>(),
+        .rules = reinterpret_cast<const SentenceRules*>(
+            TensorView::of(sentence_rules, "sentence_rules").data<uint8_t>({own})),
+        .stop_table =
+            stop_table.is_none()
+                ? nullptr
+                : TensorView::of(stop_table, "stop_table", device_).data<int32_t>({-1, -1}),
+        .stop_first = ids(stop_first, "stop_first"),
+        .sentences = sentences,
+        .beams = beams,
+        .shadows = shadows,
+        .stream = reinterpret_cast<void*>(stream)};
     CHECK(controls != nullptr || warpers == nullptr, "warpers need controls");
     const py::gil_scoped_release release;
     Request request{.rules = rules, .search = search, .processing = std::nullopt};
@@ -198,8 +199,8 @@ class PySession {
                             .ids = packed(ids, "ids", found.numel()),
                             .labels = packed(labels, "labels", found.numel()),
                             .offsets = bounds.data<int32_t>({-1})};
-    CHECK(labelled.tokens() == found.numel(), "offsets end with ", labelled.tokens(), ", there are ",
-          found.numel(), " tokens");
+    CHECK(labelled.tokens() == found.numel(), "offsets end with ", labelled.tokens(),
+          ", there are ", found.numel(), " tokens");
     float* to = found.data<float>();
     const py::gil_scoped_release release;
     session_->score(labelled, to);
@@ -231,17 +232,19 @@ class PySession {
 void bind_options(py::module_& module) {
   py::class_<Limits>(module, "Limits")
       .def(py::init([](int batch, int beams, int source, int prompt, int target, int candidates,
-                       int finished, int controls, int attentions, int labels) {
+                       int finished, int controls, int attentions, int labels, int hidden,
+                       int phrases) {
              CHECK(batch > 0 && beams > 0 && source >= 0 && prompt > 0 && target > 0 &&
                        candidates > 0 && finished >= 0 && controls >= 0 && attentions >= 0 &&
-                       labels >= 0,
+                       labels >= 0 && hidden >= 0 && phrases >= 0,
                    "limits must be positive");
-             return Limits{batch,      beams,    source,   prompt,    target,
-                           candidates, finished, controls, attentions, labels};
+             return Limits{batch,    beams,    source,     prompt, target, candidates,
+                           finished, controls, attentions, labels, hidden, phrases};
            }),
            py::kw_only(), py::arg("batch"), py::arg("beams"), py::arg("source"), py::arg("prompt"),
            py::arg("target"), py::arg("candidates"), py::arg("finished") = 0,
-           py::arg("controls") = 0, py::arg("attentions") = 0, py::arg("labels") = 0)
+           py::arg("controls") = 0, py::arg("attentions") = 0, py::arg("labels") = 0,
+           py::arg("hidden") = 0, py::arg("phrases") = 0)
       .def_readonly("batch", &Limits::batch)
       .def_readonly("beams", &Limits::beams)
       .def_readonly("source", &Limits::source)
@@ -259,9 +262,8 @@ void bind_options(py::module_& module) {
   py::class_<Rules>(module, "Rules")
       .def(py::init([](int max_new, int min_new, Ids eos, int pad, Ids banned, Ids forced_last,
                        bool renormalize) {
-             return Rules{max_new,           min_new,
-                          std::move(eos),    pad,
-                          std::move(banned), std::move(forced_last),
+             return Rules{max_new,    min_new,           std::move(eos),
+                          pad,        std::move(banned), std::move(forced_last),
                           renormalize};
            }),
            py::kw_only(), py::arg("max_new"), py::arg("min_new") = 0, py::arg("eos") = Ids{},
@@ -287,6 +289,17 @@ void bind_options(py::module_& module) {
              return Diverse{beam, groups, penalty};
            }),
            py::arg("beam"), py::kw_only(), py::arg("groups"), py::arg("penalty"));
+  py::class_<Contrastive>(module, "Contrastive")
+      .def(py::init([](float alpha) { return Contrastive{alpha}; }), py::kw_only(),
+           py::arg("alpha"));
+  py::class_<Constrained>(module, "Constrained")
+      .def(py::init([](const Beam& beam, Ids heights, Ids first_edge, Ids tokens) {
+             PhraseTables phrases{std::move(heights), std::move(first_edge), std::move(tokens)};
+             return Constrained{beam, std::move(phrases)};
+           }),
+           py::arg("beam"), py::kw_only(), py::arg("heights"), py::arg("first_edge"),
+           py::arg("tokens"))
+      .def_property_readonly("words", [](const Constrained& c) { return c.phrases.words(); });
 }
 
 }  // namespace

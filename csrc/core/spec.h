@@ -29,16 +29,18 @@ struct ModelSpec {
 
 // What the memory plan must hold. The names are those of decoding.Limits.
 struct Limits {
-  int batch;       // sentences at once
-  int beams;       // rows of one sentence: beams, or samples
-  int source;      // encoder tokens of a sentence; 0 without an encoder
-  int prompt;      // decoder tokens given for a sentence
-  int target;      // decoder tokens generated for a row
-  int candidates;  // next tokens considered for a row
+  int batch;           // sentences at once
+  int beams;           // rows of one sentence: beams, or samples
+  int source;          // encoder tokens of a sentence; 0 without an encoder
+  int prompt;          // decoder tokens given for a sentence
+  int target;          // decoder tokens generated for a row
+  int candidates;      // next tokens considered for a row
   int finished = 0;    // rows that end of a sentence that are kept; 0: beams
   int controls = 0;    // 32-bit words of a call's controls (controls.h); 0: none, and no scores
   int attentions = 0;  // 1: cross attention of every step is kept
   int labels = 0;      // decoder tokens scored for a sentence
+  int hidden = 0;      // 1: hidden states of all tokens are kept, for contrastive search
+  int phrases = 0;     // 32-bit words of the phrases that rows must hold (phrases.h)
   int rows() const { return batch * beams; }
   int places() const { return finished > beams ? finished : beams; }
 };

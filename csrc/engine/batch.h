@@ -25,7 +25,7 @@ struct Batch {
   const int32_t* stop_table;      // [states, V], see ends.h; null: no stop strings
   const int32_t* stop_first;      // [sentences], null with stop_table
   int sentences, beams;
-  int shadows = 0;                // with guidance the last half, see shadow.h; else none
+  int shadows = 0;         // with guidance the last half, see shadow.h; else none
   void* stream = nullptr;  // CUDA: the caller's, on which all work is done
 };
 
@@ -75,8 +75,19 @@ inline void check_fits(const Batch& batch, const Request& request, const ModelSp
         ", got ", batch.sentences);
   CHECK(batch.beams > 0 && batch.beams <= limits.beams, "beams must be 1 to ", limits.beams,
         ", got ", batch.beams);
-  CHECK(rules.max_new > 0 && rules.max_new <= limits.target, "target must be 1 to ", limits.target,
-        ", got ", rules.max_new);
+  CHECK(rules.max_new > 0 && request.steps() <= limits.target, "target must be 1 to ",
+        limits.target, ", got ", request.steps());
+  if (is_contrastive(request.search)) {
+    CHECK(limits.hidden > 0, "contrastive search needs hidden=1, it is 0");
+    CHECK(!spec.decoder.pre_norm || spec.decoder.final_norm,
+          "contrastive search needs a norm behind the last layer");
+    CHECK(request.processing, "contrastive search needs controls");
+  }
+  if (const auto* constrained = std::get_if<Constrained>(&request.search)) {
+    CHECK(constrained->phrases.words() <= static_cast<size_t>(limits.phrases), "phrases must be ",
+          constrained->phrases.words(), " or more, it is ", limits.phrases);
+    CHECK(request.processing, "constrained search needs controls");
+  }
   if (const Beam* beam = beam_of(request.search)) {
     const int groups = groups_of(request.search);
     CHECK(groups > 0 && batch.beams % groups == 0, groups, " groups do not divide ", batch.beams,
@@ -98,13 +109,13 @@ inline void check_fits(const Batch& batch, const Request& request, const ModelSp
     const SentenceRules& own = batch.rules[b];
     CHECK(own.max_new > 0 && own.max_new <= rules.max_new, "max_new of sentence ", b,
           " must be 1 to ", rules.max_new, ", got ", own.max_new);
-    CHECK(own.forced_first < spec.decoder.vocab, "forced_first of sentence ", b,
-          " is not below ", spec.decoder.vocab);
-    CHECK(own.temperature > 0.0f && own.top_p > 0.0f && own.top_k >= 0,
-          "sentence ", b, " has a temperature, top_p or top_k out of range");
+    CHECK(own.forced_first < spec.decoder.vocab, "forced_first of sentence ", b, " is not below ",
+          spec.decoder.vocab);
+    CHECK(own.temperature > 0.0f && own.top_p > 0.0f && own.top_k >= 0, "sentence ", b,
+          " has a temperature, top_p or top_k out of range");
   }
   check_packed("prompt", batch.prompt, batch.prompt_offsets, batch.sentences, limits.prompt,
-               spec.decoder.vocab, spec.decoder.positions - rules.max_new + 1);
+               spec.decoder.vocab, spec.decoder.positions - request.steps() + 1);
   if (!spec.encoder) return;
   check_source(batch, spec, limits);
   const int length = batch.prompt_offsets[1];

@@ -3,6 +3,7 @@
 
 #include "engine/blocks.h"
 #include "kernels/attention.h"
+#include "kernels/contrast.h"
 #include "kernels/embed.h"
 #include "kernels/shadow.h"
 
@@ -126,6 +127,26 @@ Norm decoder_layers(Stream& stream, const ModelSpec& spec, const ModelWeights& w
   return due;
 }
 
+// Keeps the hidden states of a step's rows, which lie in w.step.normed, for contrastive search.
+template <typename T, typename Stream>
+void keep_hidden(Stream& stream, const ModelSpec& spec, const Workspace<T>& w, const Limits& limits,
+                 const StepRows& rows) {
+  const bool packed = !spec.encoder && limits.prompt > 1;
+  contrast<T>(stream, {.x = w.step.normed,
+                       .hidden = w.hidden,
+                       .prompt = packed ? w.prompt_hidden : nullptr,
+                       .prompt_offsets = packed ? w.inputs.prompt_offsets : nullptr,
+                       .slots = w.slots,
+                       .live = rows.slot_live,
+                       .now = rows.now,
+                       .likeness = w.likeness,
+                       .sentences = rows.sentences,
+                       .beams = rows.beams,
+                       .size = spec.decoder.hidden,
+                       .total_slots = limits.rows(),
+                       .history = w.history});
+}
+
 // due: as decoder_layers left it.
 template <typename T, typename Stream>
 void output_logits(Stream& stream, const ModelSpec& spec, const ModelWeights& weights, Norm due,
@@ -185,14 +206,23 @@ template <typename T, typename Stream>
 void read_prefix(Stream& stream, const ModelSpec& spec, const ModelWeights& weights,
                  const Workspace<T>& w, const Limits& limits, int sentences, int prefix) {
   for (int i = 0; i < prefix; ++i) {
-    decoder_layers(stream, spec, weights, w, limits,
-                   {.now = w.inputs.prompt_steps + i,
-                    .ids = w.inputs.prompt_ids + i * sentences,
-                    .at = w.inputs.prompt_at + i * sentences,
-                    .live = w.inputs.live,
-                    .slot_live = w.inputs.first_rows,
-                    .sentences = sentences,
-                    .beams = 1});
+    const StepRows rows{.now = w.inputs.prompt_steps + i,
+                        .ids = w.inputs.prompt_ids + i * sentences,
+                        .at = w.inputs.prompt_at + i * sentences,
+                        .live = w.inputs.live,
+                        .slot_live = w.inputs.first_rows,
+                        .sentences = sentences,
+                        .beams = 1};
+    const Norm due = decoder_layers(stream, spec, weights, w, limits, rows);
+    if (w.hidden == nullptr) continue;
+    const Activations<T>& a = w.step;
+    layer_norm<T>(stream,
+                  {.x = a.x,
+                   .norm = last_norm(stream, spec.decoder, weights.decoder, due, a, sentences),
+                   .y = a.normed,
+                   .rows = sentences,
+                   .cols = spec.decoder.hidden});
+    keep_hidden(stream, spec, w, limits, rows);
   }
 }
 

@@ -138,7 +138,7 @@ void read_prompt(Stream& stream, const ModelSpec& spec, const ModelWeights& weig
   const StackSpec& d = spec.decoder;
   const int inner = d.heads * d.head_dim;
   const size_t layer_size = size_t(d.heads) * capacity * d.head_dim;
-  packed_pass(stream, d, weights.decoder, w.packed, tokens, true, [&](int i) {
+  const Norm norm = packed_pass(stream, d, weights.decoder, w.packed, tokens, true, [&](int i) {
     store_shared<T>(stream, {.k = w.packed.qkv + inner,
                              .v = w.packed.qkv + 2 * inner,
                              .shared_k = w.prompt_k + i * layer_size,
@@ -149,6 +149,12 @@ void read_prompt(Stream& stream, const ModelSpec& spec, const ModelWeights& weig
                              .stride = 3 * inner,
                              .capacity = capacity});
   });
+  if (w.hidden == nullptr) return;
+  layer_norm<T>(stream, {.x = w.packed.x,
+                         .norm = norm,
+                         .y = w.prompt_hidden,
+                         .rows = tokens.count,
+                         .cols = d.hidden});
 }
 
 }  // namespace decoding

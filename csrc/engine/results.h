@@ -30,11 +30,13 @@ inline void walk_back(const Trellis& trellis, const Hypothesis& end, int32_t* to
   }
 }
 
-// finished: [sentences, places], best first; the K best of each are taken.
+// finished: [sentences, places], best first; the K best of each are taken, where there are so many.
 inline void take_finished(const Trellis& trellis, const Hypothesis* finished, int sentences,
                           int beams, int places, const Results& out) {
+  const Hypothesis none{kFillIn, kFillIn, 0, 0, 0};
   for (int row = 0; row < sentences * beams; ++row) {
-    const Hypothesis& end = finished[int64_t{row / beams} * places + row % beams];
+    const int sentence = row / beams, place = row % beams;
+    const Hypothesis& end = place < places ? finished[int64_t{sentence} * places + place] : none;
     walk_back(trellis, end, out.tokens + int64_t{row} * out.width,
               out.slots + int64_t{row} * out.width);
     out.lengths[row] = end.length;

@@ -81,8 +81,8 @@ class CudaRules {
       if (request.processing->warp) put(warp_, &*request.processing->warp, 1);
     }
     int32_t* const* to = lists_;
-    for (const auto* list : {&request.rules.eos, &request.rules.banned,
-                             &request.rules.forced_last}) {
+    for (const auto* list :
+         {&request.rules.eos, &request.rules.banned, &request.rules.forced_last}) {
       put(*to++, list->data(), list->size());
     }
     if (request.processing) {
@@ -109,7 +109,7 @@ class CudaRules {
   SelectRules* rules_ = nullptr;     // [1]
   ProcessRules* process_ = nullptr;  // [1]
   WarpRules* warp_ = nullptr;        // [1]
-  int32_t* lists_[kLists] = {};   // [V] each
+  int32_t* lists_[kLists] = {};      // [V] each
 };
 
 }  // namespace decoding

@@ -39,9 +39,9 @@ struct Beam {
   double length_penalty = 1.0;
   LengthNormalization normalization = LengthNormalization::power;
   EarlyStopping early_stopping = EarlyStopping::no;
-  int capacity = 0;            // places of a finished list; 0: one for each beam
+  int capacity = 0;             // places of a finished list; 0: one for each beam
   float diversity_rate = 0.0f;  // sibling rank, see beam.h
-  bool draws = false;          // candidates are drawn, not the best ones
+  bool draws = false;           // candidates are drawn, not the best ones
 
   int places(int beams) const { return capacity > 0 ? capacity : beams; }
   bool operator==(const Beam&) const = default;
@@ -61,11 +61,27 @@ struct Contrastive {
   bool operator==(const Contrastive&) const = default;
 };
 
-using Search = std::variant<Greedy, Sampling, Beam, Diverse, Contrastive>;
+// What rows must hold: the tables of kernels/phrases.h.
+struct PhraseTables {
+  std::vector<int32_t> heights, first_edge, tokens;
+
+  size_t words() const { return heights.size() + first_edge.size() + tokens.size(); }
+  bool operator==(const PhraseTables&) const = default;
+};
+
+// Constrained beam search, see constrained.h.
+struct Constrained {
+  Beam beam;
+  PhraseTables phrases;
+  bool operator==(const Constrained&) const = default;
+};
+
+using Search = std::variant<Greedy, Sampling, Beam, Diverse, Contrastive, Constrained>;
 
 // The beam search that a search is or consists of; null where rows do not compete.
 inline const Beam* beam_of(const Search& search) {
   if (const auto* diverse = std::get_if<Diverse>(&search)) return &diverse->beam;
+  if (const auto* constrained = std::get_if<Constrained>(&search)) return &constrained->beam;
   return std::get_if<Beam>(&search);
 }
 
@@ -92,6 +108,12 @@ struct Request {
   std::optional<Processing> processing;
 
   bool guided() const { return processing && processing->rules.guidance != 1.0f; }
+  // Of a sentence's finished list; 0 where its rows do not end in one.
+  int places(int beams) const {
+    if (is_contrastive(search)) return 1;
+    const Beam* beam = beam_of(search);
+    return beam != nullptr ? beam->places(beams) : 0;
+  }
   // A contrastive search chooses a step's token in the next one.
   int steps() const { return rules.max_new + (is_contrastive(search) ? 1 : 0); }
 };

@@ -9,9 +9,11 @@
 // One overload of each per strategy.
 #pragma once
 
+#include "engine/phrases.h"
 #include "engine/search.h"
 #include "engine/workspace.h"
 #include "kernels/beam.h"
+#include "kernels/contrast.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/diverse.h"
 #include "kernels/draw.h"
@@ -170,7 +172,7 @@ const float* choices(Stream& stream, const Workspace<T>& w, const Step& step) {
   scan_logits<float>(stream, {.logits = w.scores,
                               .group_max = w.group_max,
                               .group_sum = w.group_sum,
-                              .lse = nullptr,
+                              .lse = is_contrastive(step.request.search) ? w.lse : nullptr,
                               .rows = step.rows(),
                               .vocab = step.vocab});
   return w.scores;
@@ -340,6 +342,33 @@ void pick(Stream& stream, const Diverse&, const float* choices, const Workspace<
   find_best(stream, choices, w, step, row_candidates(step.request, step.beams));
 }
 
+template <typename T, typename Stream>
+void pick(Stream& stream, const Constrained& search, const float* choices, const Workspace<T>& w,
+          const Step& step) {
+  pick(stream, search.beam, choices, w, step);
+}
+
+// The host ends no single row here.
+template <typename T, typename Stream>
+void accept(Stream& stream, const Constrained& search, const Workspace<T>& w, const Step& step,
+            const uint8_t*) {
+  const BeamRules rules = beam_rules(search.beam, step);
+  const int m = row_candidates(step.request, step.beams);
+  constrained_step(stream, {.search = beam_search(rules, w, step),
+                            .phrases = w.phrases.phrases,
+                            .candidates = step.scratch.candidates,
+                            .best = w.best,
+                            .scores = w.scores,
+                            .progress = w.phrases.progress,
+                            .spare = w.phrases.spare,
+                            .spare_count = w.phrases.spare_count,
+                            .queue = w.phrases.queue,
+                            .sentences = step.now.live_count,
+                            .k = m,
+                            .m = m,
+                            .stride = w.logits_stride});
+}
+
 // The host ends no single row here, as in transformers 4.
 template <typename T, typename Stream>
 void accept(Stream& stream, const Diverse& search, const Workspace<T>& w, const Step& step,
@@ -357,6 +386,25 @@ void accept(Stream& stream, const Diverse& search, const Workspace<T>& w, const 
                            .sentences = step.now.live_count,
                            .k = row_candidates(step.request, step.beams),
                            .m = beam_candidates(step.rules(), step.beams / search.groups)});
+}
+
+template <typename T, typename Stream>
+void pick(Stream& stream, const Contrastive&, const float* choices, const Workspace<T>& w,
+          const Step& step) {
+  find_best(stream, choices, w, step, step.beams);
+}
+
+// The host ends no row here: its token is not yet known.
+template <typename T, typename Stream>
+void accept(Stream& stream, const Contrastive& search, const Workspace<T>& w, const Step& step,
+            const uint8_t*) {
+  const BeamRules rules{.capacity = 1};
+  contrast_step(stream, {.search = beam_search(rules, w, step),
+                         .best = w.best,
+                         .lse = w.lse,
+                         .likeness = w.likeness,
+                         .alpha = &search.alpha,
+                         .sentences = step.now.live_count});
 }
 
 template <typename T, typename Stream>

@@ -89,8 +89,8 @@ void process_scores(cuda::Stream& stream, const Workspace<T>& w, const CudaSearc
 
 // choices: the logits, or the processed scores.
 template <typename Choice, typename T>
-void select(cuda::Stream& stream, Choice* choices, const Workspace<T>& w,
-            const CudaSearch& search, const CudaStep& step) {
+void select(cuda::Stream& stream, Choice* choices, const Workspace<T>& w, const CudaSearch& search,
+            const CudaStep& step) {
   select<Choice>(stream, {.kind = step.kind,
                           .part = step.part,
                           .logits = choices,

@@ -50,8 +50,8 @@ class Session {
 
   virtual void take(const Results& results) const = 0;
 
-  // The log-probability of each label, 0 where it is ignored. logprobs: [labelled.tokens()]. It ends
-  // what was started.
+  // The log-probability of each label, 0 where it is ignored. logprobs: [labelled.tokens()]. It
+  // ends what was started.
   virtual void score(const Labelled& labelled, float* logprobs) = 0;
 
   // Kernels of the step that was captured last; 0 where none are.

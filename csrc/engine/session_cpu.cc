@@ -46,6 +46,9 @@ class CpuSession : public Session {
     if (request_.processing) {
       std::copy(request_.processing->words.begin(), request_.processing->words.end(), w_.words);
     }
+    if (const auto* constrained = std::get_if<Constrained>(&request_.search)) {
+      begin_phrases(w_.phrases, constrained->phrases, batch, limits_);
+    }
     run([&](auto& stream) {
       reset_slots(stream, {.slots = w_.slots,
                            .rows = limits_.rows(),
@@ -60,7 +63,7 @@ class CpuSession : public Session {
   bool step(int steps) override {
     CHECK(started_, "step() needs a start() before it");
     const int first = w_.inputs.state->number;
-    const int last = std::min(first + steps - 1, request_.rules.max_new);
+    const int last = std::min(first + steps - 1, request_.steps());
     run([&](auto& stream) {
       for (int number = first; number <= last && w_.inputs.state->live_count > 0; ++number) {
         const Step step = this->step();
@@ -101,8 +104,8 @@ class CpuSession : public Session {
     const int steps = w_.inputs.state->number - 1;
     CHECK(results.width >= steps, "results need ", steps, " columns, got ", results.width);
     const Trellis trellis{w_.tokens, w_.parents, limits_.rows()};
-    if (const Beam* beam = beam_of(request_.search)) {
-      take_finished(trellis, w_.finished, sentences_, beams_, beam->places(beams_), results);
+    if (const int places = request_.places(beams_); places > 0) {
+      take_finished(trellis, w_.finished, sentences_, beams_, places, results);
     } else {
       take_rows(trellis, w_.inputs.length, steps, sentences_, beams_, results);
     }
@@ -128,12 +131,12 @@ class CpuSession : public Session {
         [&](auto&) {
           scratch.queue = arena.take<Candidate>("queue", {threads, vocab});
           scratch.maxima = arena.take<float>("maxima", {threads, groups_of(vocab)});
-          scratch.marks = arena.take<uint32_t>(
-              "marks", {limits.controls > 0 ? threads : 0, marks_size(vocab)});
+          scratch.marks =
+              arena.take<uint32_t>("marks", {limits.controls > 0 ? threads : 0, marks_size(vocab)});
           scratch.contenders = arena.take<Contender>(
               "contenders", {limits.batch, int64_t{limits.beams} * limits.candidates});
-          scratch.candidates =
-              arena.take<Candidate>("candidates", {limits.batch, int64_t{limits.beams} * limits.candidates});
+          scratch.candidates = arena.take<Candidate>(
+              "candidates", {limits.batch, int64_t{limits.beams} * limits.candidates});
           scratch.keys = arena.take<float>("keys", {limits.rows(), limits.candidates});
         });
   }
@@ -161,7 +164,6 @@ class CpuSession : public Session {
   }
 
   Step step() const {
-    const Beam* beam = beam_of(request_.search);
     const Rules& rules = request_.rules;
     return {.request = request_,
             .ends = {.eos = rules.eos.data(),
@@ -174,7 +176,7 @@ class CpuSession : public Session {
             .now = *w_.inputs.state,
             .beams = beams_,
             .slots = limits_.rows(),
-            .places = beam != nullptr ? beam->places(beams_) : beams_,
+            .places = request_.places(beams_),
             .vocab = spec_.decoder.vocab};
   }
 
@@ -183,6 +185,7 @@ class CpuSession : public Session {
         step_rows(stream, w_, limits_, step.now.live_count, beams_, request_.guided());
     const Norm due = decoder_layers(stream, spec_, weights_, w_, limits_, rows);
     output_logits(stream, spec_, weights_, due, w_, rows.total());
+    if (is_contrastive(request_.search)) keep_hidden(stream, spec_, w_, limits_, rows);
   }
 
   // Whether no sentence is left.

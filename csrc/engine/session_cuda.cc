@@ -166,10 +166,9 @@ class CudaSession : public Session {
   void take(const Results& results) const override {
     const cuda::UseDevice use(device_.id);
     CHECK(started_, "take() needs a start() before it");
-    const Beam* beam = beam_of(request_.search);
-    const int places = beam != nullptr ? beam->places(beams_) : beams_;
+    const int places = request_.places(beams_);
     transfers_.fetch(w_, launched_, sentences_, beams_, places, stream_);
-    transfers_.write(beam != nullptr, sentences_, beams_, places, results);
+    transfers_.write(sentences_, beams_, places, results);
   }
 
   void score(const Labelled& labelled, float* logprobs) override {
@@ -259,15 +258,16 @@ class CudaSession : public Session {
   // How many sentences the next step is made for. A smaller size is taken once it halves the work.
   int size_for(int live_count) const {
     const bool stays = launched_ > 0 && 2 * live_count > captured_for_;
-    return stays ? captured_for_ : std::min(bucket_of(live_count), limits_.batch / (request_.guided() ? 2 : 1));
+    return stays ? captured_for_
+                 : std::min(bucket_of(live_count), limits_.batch / (request_.guided() ? 2 : 1));
   }
 
   const Step& captured_step(int sentences) {
     captured_for_ = sentences;
     const CudaStep step = step_for(sentences);
-    const StepKey key{sentences,      beams_,      step.candidates, request_.search.index(),
-                      step.kind,      step.part,   step.processed,  step.guided,
-                      step.warped,    step.draws};
+    const StepKey key{sentences,   beams_,    step.candidates, request_.search.index(),
+                      step.kind,   step.part, step.processed,  step.guided,
+                      step.warped, step.draws};
     auto found = steps_.find(key);
     if (found == steps_.end()) {
       CUDA_CHECK(cudaStreamSynchronize(stream_));  // a rehearsal writes where steps do
@@ -314,10 +314,10 @@ class CudaSession : public Session {
   cuda::Stream stream() { return {stream_, device_, matmul_}; }
 
   void pass(cuda::Stream& stream, int sentences) {
-    const StepRows rows =
-        step_rows(stream, w_, limits_, sentences, beams_, request_.guided());
+    const StepRows rows = step_rows(stream, w_, limits_, sentences, beams_, request_.guided());
     const Norm due = decoder_layers(stream, spec_, weights_, w_, limits_, rows);
     output_logits(stream, spec_, weights_, due, w_, rows.total());
+    if (is_contrastive(request_.search)) keep_hidden(stream, spec_, w_, limits_, rows);
   }
 
   // From the logits to what the next step reads.

@@ -55,13 +55,13 @@ class CudaTransfers {
     check_faults(inputs_.fault, inputs_.items, sentences);
   }
 
-  // After fetch(). ranked: whether the rows of a sentence compete.
-  void write(bool ranked, int sentences, int beams, int places, const Results& results) const {
+  // After fetch(). places: of a sentence's finished list; 0 where its rows do not end in one.
+  void write(int sentences, int beams, int places, const Results& results) const {
     const int steps = inputs_.state->number - 1;
     CHECK(results.width >= steps, "results need ", steps, " columns, got ", results.width);
     const Trellis trellis{static_cast<const int32_t*>(tokens_.data()),
                           static_cast<const int32_t*>(parents_.data()), slots_};
-    if (ranked) {
+    if (places > 0) {
       take_finished(trellis, static_cast<const Hypothesis*>(finished_.data()), sentences, beams,
                     places, results);
     } else {

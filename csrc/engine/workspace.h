@@ -8,6 +8,7 @@
 #include "core/arena.h"
 #include "core/spec.h"
 #include "engine/inputs.h"
+#include "engine/phrases.h"
 #include "kernels/beam.h"
 #include "kernels/logits.h"
 #include "kernels/topk.h"
@@ -75,6 +76,10 @@ struct Workspace {
   StepState* all_now;         // [1], with guidance the step of the sentences and their shadows
   int32_t *all_live, *all_ids, *all_at;  // [B], [R], [R], see shadow.h
 
+  // contrastive search: hidden states of every row and of the prompts, see contrast.h
+  T *hidden = nullptr, *prompt_hidden = nullptr;  // [R, history, H], [B * (prompt - 1), H]
+  float *likeness = nullptr, *alpha = nullptr;    // [R], [1]
+  PhraseMemory phrases;                           // constrained beam search
   float* attentions = nullptr;  // [target, R, S], of the last layer to the source, where it is kept
 
   // scratch: the packed pass of the encoder or the prompt, then the steps
@@ -130,6 +135,13 @@ struct Workspace {
     if (limits.attentions > 0) {
       attentions = a.take<float>("attentions", {limits.target, rows, limits.source});
     }
+    if (limits.hidden > 0) {
+      hidden = a.take<T>("hidden", {rows, history, d.hidden});
+      prompt_hidden = a.take<T>("prompt_hidden", {shared_prompt, d.hidden});
+      likeness = a.take<float>("likeness", {rows});
+      alpha = a.take<float>("alpha", {1});
+    }
+    phrases = PhraseMemory(a, limits);
     take_backend(*this);
 
     a.reuse([&] {

@@ -39,15 +39,15 @@ struct SelectParams {
   SearchKind kind;
   SelectPart part;
   // what the step reads
-  T* logits;                // [sentences * beams, V], `stride` apart; banned ones become -inf
+  T* logits;                 // [sentences * beams, V], `stride` apart; banned ones become -inf
   const SelectRules* rules;  // [1]
   const SentenceRules* sentence_rules;  // [B]
-  const int32_t* eos;           // [eos_count]
-  const int32_t* banned;        // [banned_count], never chosen
-  const int32_t* forced_last;   // [forced_last_count], the only tokens of a sentence's last step
-  const int32_t* stop_now;      // [1], see ends.h
-  const int32_t* stop_first;    // [B]
-  const int32_t* first;         // [B], see GatherLiveParams
+  const int32_t* eos;                   // [eos_count]
+  const int32_t* banned;                // [banned_count], never chosen
+  const int32_t* forced_last;  // [forced_last_count], the only tokens of a sentence's last step
+  const int32_t* stop_now;     // [1], see ends.h
+  const int32_t* stop_first;   // [B]
+  const int32_t* first;        // [B], see GatherLiveParams
   // what the search keeps: beam.h and rows.h
   StepState* now;           // of this step, then of the next
   StepState* seen;          // in the host's memory: `now` as the step begins, and at its end where

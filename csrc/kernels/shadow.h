@@ -15,18 +15,18 @@
 namespace decoding {
 
 struct ShadowRowsParams {
-  const StepState* now;        // of the search
-  const int32_t* live;         // [sentences], ids of the sentences that are searched
-  const int32_t* ids;          // [sentences * beams], token that each of their rows reads
-  const int32_t* shadow;       // [B], the sentence that follows each
-  const int32_t* shadow_ids;   // [B], the last token of its prompt
-  const int32_t* first;        // [B], position of the token that a row's first step reads
-  int32_t* slots;              // [2, total_slots, history], see attention.h
-  StepState* all_now;          // [1]
-  int32_t* all_live;           // [2 * sentences], the shadows behind the sentences
-  int32_t* all_ids;            // [2 * sentences * beams]
-  int32_t* all_at;             // [2 * sentences * beams], positions
-  int sentences, beams;        // sentences: at least live_count; places between are filled up
+  const StepState* now;       // of the search
+  const int32_t* live;        // [sentences], ids of the sentences that are searched
+  const int32_t* ids;         // [sentences * beams], token that each of their rows reads
+  const int32_t* shadow;      // [B], the sentence that follows each
+  const int32_t* shadow_ids;  // [B], the last token of its prompt
+  const int32_t* first;       // [B], position of the token that a row's first step reads
+  int32_t* slots;             // [2, total_slots, history], see attention.h
+  StepState* all_now;         // [1]
+  int32_t* all_live;          // [2 * sentences], the shadows behind the sentences
+  int32_t* all_ids;           // [2 * sentences * beams]
+  int32_t* all_at;            // [2 * sentences * beams], positions
+  int sentences, beams;       // sentences: at least live_count; places between are filled up
   int total_slots, history;
 };
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decoding.config import GenerationConfig
-from decoding.search import beam, greedy, sampling
+from decoding.search import beam, contrastive, greedy, sampling
 from decoding.search.strategy import Strategy
 
 __all__ = ["Strategy", "choose"]
@@ -13,4 +13,6 @@ def choose(config: GenerationConfig) -> Strategy:
     """The strategy that the options of a resolved configuration ask for."""
     if config.num_beams > 1:
         return beam.strategy(config)
+    if config.contrastive:
+        return contrastive.strategy(config)
     return sampling.strategy(config) if config.do_sample else greedy.strategy()

@@ -10,7 +10,8 @@ STOPPING = {False: "no", True: "yes", "never": "never"}
 
 
 def strategy(config: GenerationConfig) -> Strategy:
-    """With groups, diverse beam search: each group is a beam search of its own."""
+    """With groups, diverse beam search: each group is a beam search of its own. With
+    force_words_ids, constrained beam search: every row holds those words."""
     waits = config.early_stopping is True  # who patience is for
     places = round(config.num_beams * config.patience) if waits else config.num_beams
     beam = _C.Beam(

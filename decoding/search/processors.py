@@ -17,6 +17,7 @@ def wanted(config: GenerationConfig) -> bool:
     """Whether an option asks for more than the rules that every search obeys (rules.py)."""
     return (
         config.guidance_scale != 1
+        or bool(config.force_words_ids)  # which looks up the scores of their tokens
         or config.encoder_repetition_penalty != 1
         or config.repetition_penalty != 1
         or config.no_repeat_ngram_size > 0

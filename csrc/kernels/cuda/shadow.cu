@@ -39,8 +39,8 @@ __global__ void __launch_bounds__(kThreads) shadow_rows_kernel(const ShadowRowsP
 }  // namespace cuda
 
 void shadow_rows(cuda::Stream& stream, const ShadowRowsParams& p) {
-  cuda::launch(stream, cuda::shadow_rows_kernel, dim3(p.sentences * p.beams),
-               dim3(cuda::kThreads), 0, p);
+  cuda::launch(stream, cuda::shadow_rows_kernel, dim3(p.sentences * p.beams), dim3(cuda::kThreads),
+               0, p);
 }
 
 }  // namespace decoding
