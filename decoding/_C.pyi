@@ -36,6 +36,8 @@ class Limits:
         controls: int = 0,
         attentions: int = 0,
         labels: int = 0,
+        hidden: int = 0,
+        phrases: int = 0,
     ) -> None: ...
     batch: int
     beams: int
@@ -110,6 +112,21 @@ class Diverse:
     """Group diverse beam search: `beam` within each of the groups, one after the other."""
 
     def __init__(self, beam: Beam, *, groups: int, penalty: float) -> None: ...
+
+class Constrained:
+    """Constrained beam search for the phrases of csrc/kernels/phrases.h; needs controls, and limits
+    with phrases=words."""
+
+    words: int
+
+    def __init__(
+        self,
+        beam: Beam,
+        *,
+        heights: Sequence[int],
+        first_edge: Sequence[int],
+        tokens: Sequence[int],
+    ) -> None: ...
 
 class Contrastive:
     """A row for each of a sentence's candidates; needs controls, and limits with hidden=1."""

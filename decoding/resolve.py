@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from decoding.config import OPTIONS, GenerationConfig
-from decoding.unsupported import ARGUMENTS, METADATA, UNSUPPORTED, WAITING
+from decoding.unsupported import ARGUMENTS, METADATA, UNSUPPORTED
 
 
 def resolve(
@@ -48,9 +48,7 @@ def checked(name: str, value: Any, where: str = "") -> dict[str, Any]:
         check_supported(name, value, UNSUPPORTED, where)
         return {}
     option = OPTIONS[name]
-    found = option["off"] if value is None else option["check"](name, value)
-    check_supported(name, found, WAITING, where)
-    return {name: found}
+    return {name: option["off"] if value is None else option["check"](name, value)}
 
 
 def check_supported(

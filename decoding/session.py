@@ -149,6 +149,7 @@ def engine_limits(limits: Limits) -> _C.Limits:
         controls=limits.controls,
         attentions=limits.attentions,
         hidden=limits.hidden,
+        phrases=limits.phrases,
         labels=limits.labels,
     )
 

@@ -54,12 +54,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "negative_prompt_attention_mask": (),
 }
 
-# Options of ours whose part of the engine is still to come, in the same form.
-WAITING: dict[str, tuple[Any, ...]] = {
-    # search
-    "force_words_ids": ((),),
-}
-
 
 # Named arguments of generate(): offered when a name is misspelt.
 ARGUMENTS = (

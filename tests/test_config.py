@@ -22,12 +22,6 @@ from decoding.unsupported import ARGUMENTS, METADATA, UNSUPPORTED
 GROUPS = {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5}
 
 
-@pytest.fixture(autouse=True)
-def everything_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decoding.resolve.WAITING", {})
-    monkeypatch.setattr("decoding.resolve.check_waiting", lambda config: None)
-
-
 def test_defaults_are_those_of_transformers() -> None:
     config = resolve({}, None, {})
     theirs = transformers.GenerationConfig._get_default_generation_params()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decoding import _C
 from decoding.config import GenerationConfig
+from decoding.search.phrases import phrase_table
 from decoding.search.strategy import Search, Strategy
 
 STOPPING = {False: "no", True: "yes", "never": "never"}
@@ -25,6 +26,11 @@ def strategy(config: GenerationConfig) -> Strategy:
     search: Search = beam
     if config.num_beam_groups > 1:
         search = _C.Diverse(beam, groups=config.num_beam_groups, penalty=config.diversity_penalty)
+    if config.force_words_ids:
+        table = phrase_table(config.force_words_ids)
+        search = _C.Constrained(
+            beam, heights=table.heights, first_edge=table.first_edge, tokens=table.tokens
+        )
     return Strategy(
         search,
         rows=config.num_beams,

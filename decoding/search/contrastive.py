@@ -10,4 +10,6 @@ from decoding.search.strategy import Strategy
 def strategy(config: GenerationConfig) -> Strategy:
     """Each candidate takes a row."""
     assert isinstance(config.top_k, int)  # else it is no contrastive search
-    return Strategy(_C.Contrastive(alpha=config.penalty_alpha), rows=config.top_k, returned=1, places=1)
+    return Strategy(
+        _C.Contrastive(alpha=config.penalty_alpha), rows=config.top_k, returned=1, places=1
+    )

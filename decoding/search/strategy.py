@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 from decoding import _C
 
-Search = (
-    _C.Greedy | _C.Sampling | _C.Beam | _C.Diverse | _C.Contrastive | _C.Constrained
-)
+Search = _C.Greedy | _C.Sampling | _C.Beam | _C.Diverse | _C.Contrastive | _C.Constrained
 
 
 @dataclass(frozen=True)
