@@ -135,7 +135,7 @@ class Call:
             coverage_penalty=covering,
             keep_scores=keep_scores,
             keep_logits=keep_logits,
-            watch=self._watch(prompt, length.max_new),
+            watch=self._watch(prompt, length.max_new + config.contrastive),
         )
         return with_shadows(work) if config.guidance_scale != 1 else work
 
@@ -184,11 +184,6 @@ def prepare(
     check_attentions(config, source is not None)
     if listener is not None:
         listener.check(config, len(prompt))
-    if config.contrastive and given.stopping_criteria:
-        raise ValueError(
-            "contrastive search knows the token of a step only in the next one, so it has no "
-            "stopping_criteria: pass stop_strings, max_time or eos_token_id"
-        )
     if config.do_sample and config.seed is None:
         config = replace(config, seed=drawn_seed())
     hooks = Hooks(

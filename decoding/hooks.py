@@ -66,13 +66,16 @@ class Hooks:
         stopping_criteria: Sequence[Criterion] | None = None,
     ) -> None:
         self.criteria = as_list("stopping_criteria", stopping_criteria)
+        if self.criteria:
+            check_candidates_are_seen(config)
         self.replaced: set[str] = set()  # options whose built-in processor is left out
         placed: list[tuple[int, Processor]] = []
         on = switched_on(config)
         if prefix_allowed_tokens_fn is not None:
             check_callable("prefix_allowed_tokens_fn", prefix_allowed_tokens_fn)
             on.add(PREFIX)
-            constraint = PrefixConstraint(prefix_allowed_tokens_fn, config.num_beams)
+            rows = config.top_k if config.contrastive else config.num_beams
+            constraint = PrefixConstraint(prefix_allowed_tokens_fn, rows, config.num_beams)
             placed.append((ORDER.index(PREFIX), constraint))
         for processor in as_list("logits_processor", logits_processor):
             option = built_in(processor)
@@ -146,14 +149,15 @@ class PrefixConstraint:
     Where all beams of a sentence are left with nothing, its allowed tokens get 0.
     """
 
-    def __init__(self, allowed: PrefixFunction, beams: int) -> None:
-        self._allowed, self._beams = allowed, beams
+    def __init__(self, allowed: PrefixFunction, rows: Any, beams: int) -> None:
+        """rows: of each sentence; beams: of them that are alternatives, and not one row's."""
+        self._allowed, self._rows, self._beams = allowed, rows, beams
 
     def __call__(self, ids: Tensor, scores: Tensor, rows: Tensor | None = None) -> Tensor:
         """rows: int64 [n], those to ask for; None: all."""
         mask = torch.full_like(scores, -math.inf)
         for row in range(len(ids)) if rows is None else rows.tolist():
-            allowed = list(self._allowed(row // self._beams, ids[row]))
+            allowed = list(self._allowed(row // self._rows, ids[row]))
             if not allowed:
                 raise ValueError(
                     f"prefix_allowed_tokens_fn allows nothing in row {row}, {ids[row].tolist()}: "
@@ -174,6 +178,20 @@ def as_list(name: str, functions: Any) -> list[Any]:
     for function in functions:
         check_callable(name, function)
     return list(functions)
+
+
+def check_candidates_are_seen(config: GenerationConfig) -> None:
+    """Raises ValueError for a search whose candidates are not known between the parts of a step."""
+    for name, ours in (
+        ("penalty_alpha", config.contrastive),  # a token is chosen in the next step only
+        ("num_beam_groups", config.num_beam_groups > 1),  # groups choose one after the other
+        ("force_words_ids", bool(config.force_words_ids)),
+    ):
+        if ours:
+            raise ValueError(
+                f"stopping_criteria and {name} do not go together: pass stop_strings, max_time or "
+                "eos_token_id to end rows"
+            )
 
 
 def check_callable(name: str, function: Any) -> None:

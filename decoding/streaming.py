@@ -113,10 +113,10 @@ class StreamerNews(News):
 
     def check(self, config: GenerationConfig, batch: int) -> None:
         super().check(config, batch)
-        if config.num_beams > 1 and batch > 1:
+        if (config.num_beams > 1 or config.contrastive) and batch > 1:
             raise ValueError(
-                f"a streamer gets the tokens of one sentence in beam search, not of {batch}: pass "
-                "them one by one, or use Model.stream()"
+                f"a streamer gets the tokens of one sentence where rows compete, not of {batch}: "
+                "pass them one by one, or use Model.stream()"
             )
 
     def begin(self, watch: Watch) -> None:

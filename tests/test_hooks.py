@@ -16,18 +16,24 @@ from tests.comparison import assert_close_scores
 from tests.random_models import ours, reference
 
 IDS = torch.tensor([[12, 13, 14, 15], [16, 17, 18, 19], [20, 12, 22, 23]])
+CRITERIA = {"stopping_criteria": [lambda ids, scores: False]}
 SEARCHES: list[dict[str, Any]] = [{}, {"num_beams": 3, "num_return_sequences": 2}]
 names = pytest.mark.parametrize("name", ["marian", "gpt2-pad"])
 searches = pytest.mark.parametrize("search", SEARCHES, ids=["greedy", "beams"])
 
 
-def both(name: str, device: str, **options: Any) -> tuple[Any, Any]:
-    """What transformers finds and what we find."""
+def both(name: str, device: str, processors: Any = None, **options: Any) -> tuple[Any, Any]:
+    """What transformers finds on the CPU and what we find; processors: made for a device."""
     common = {"max_new_tokens": 9, "return_dict_in_generate": True, "output_scores": True}
     options = {"attention_mask": torch.ones_like(IDS)} | common | options
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        theirs = reference(name).generate(IDS, **options)
+        if processors is not None:
+            made = LogitsProcessorList(processors("cpu"))
+            theirs = reference(name).generate(IDS, logits_processor=made, **options)
+            options["logits_processor"] = processors(device)
+        else:
+            theirs = reference(name).generate(IDS, **options)
         mine = ours(name, device).generate(IDS, **options)
     return theirs, mine
 
@@ -83,14 +89,17 @@ def test_processors_of_ones_own(name: str, search: dict[str, Any], device: str) 
 def test_processors_take_the_place_of_built_in_ones(
     name: str, search: dict[str, Any], device: str
 ) -> None:
-    processors = [
-        transformers.RepetitionPenaltyLogitsProcessor(1.7),
-        transformers.SuppressTokensLogitsProcessor([21, 13]),
-        transformers.NoBadWordsLogitsProcessor([[20, 22], [14]], eos_token_id=3),
-        transformers.MinLengthLogitsProcessor(8, torch.tensor([1, 3])),
-        transformers.ForcedEOSTokenLogitsProcessor(9, 5, device="cpu"),
-        Favourite(25),
-    ]
+
+    def processors(place: str) -> list[Any]:
+        return [
+            transformers.RepetitionPenaltyLogitsProcessor(1.7),
+            transformers.SuppressTokensLogitsProcessor([21, 13], device=place),
+            transformers.NoBadWordsLogitsProcessor([[20, 22], [14]], eos_token_id=3),
+            transformers.MinLengthLogitsProcessor(8, [1, 3], device=place),
+            transformers.ForcedEOSTokenLogitsProcessor(9, 5, device=place),
+            Favourite(25),
+        ]
+
     options = {
         "repetition_penalty": 0.5,
         "suppress_tokens": [25],
@@ -99,10 +108,10 @@ def test_processors_take_the_place_of_built_in_ones(
         "no_repeat_ngram_size": 3,
         "sequence_bias": {(30,): 1.5, (31, 32): 2.0},
     }
-    assert_same(*both(name, device, logits_processor=processors, **search, **options))
+    assert_same(*both(name, device, processors, **search, **options))
     two = [transformers.RepetitionPenaltyLogitsProcessor(p) for p in (1.5, 0.9)]
-    assert_same(*both(name, device, logits_processor=two, repetition_penalty=3.0, **search))
-    assert_same(*both(name, device, logits_processor=processors, **search))
+    assert_same(*both(name, device, lambda _: two, repetition_penalty=3.0, **search))
+    assert_same(*both(name, device, processors, **search))
 
 
 @names
@@ -222,6 +231,13 @@ def test_the_scores_are_the_engines_own_memory(device: str) -> None:
     [
         ({"logits_processor": len}, TypeError, "list of functions"),
         ({"logits_processor": [3]}, TypeError, "callable, got 3"),
+        ({**CRITERIA, "penalty_alpha": 0.5}, ValueError, "penalty_alpha do not go together"),
+        (
+            {**CRITERIA, "num_beams": 2, "num_beam_groups": 2, "diversity_penalty": 1.0},
+            ValueError,
+            "num_beam_groups",
+        ),
+        ({**CRITERIA, "num_beams": 2, "force_words_ids": [[5]]}, ValueError, "force_words_ids"),
         ({"stopping_criteria": "x"}, TypeError, "list of functions"),
         ({"prefix_allowed_tokens_fn": [5]}, TypeError, "callable"),
         ({"prefix_allowed_tokens_fn": lambda item, row: []}, ValueError, "nothing in row 0"),

@@ -24,6 +24,7 @@ SEARCHES: list[dict[str, Any]] = [
     {"num_beams": 3, "early_stopping": True, "length_penalty": 2.0},
     {"num_beams": 3, "do_sample": True, "seed": 3, "temperature": 0.3},
     {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5},
+    {"penalty_alpha": 0.6, "top_k": 4},
 ]
 
 
