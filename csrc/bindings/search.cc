@@ -202,7 +202,7 @@ py::tuple run_gather_live(const py::object& now, const py::object& done, const p
       .done = TensorView::of(done, "done").data<int32_t>(),
       .first = TensorView::of(first, "first").data<int32_t>({sentences}),
       .tokens = trellis.data<int32_t>(),
-      .sentences = rules.data(),
+      .sentence_rules = rules.data(),
       .live = TensorView::of(live, "live").data<int32_t>({-1}),
       .ids = ids.view.data<int32_t>(),
       .at = at.view.data<int32_t>(),
@@ -243,24 +243,26 @@ void run_accept_tokens(const py::object& values, const py::object& ids, const py
       as_candidates(TensorView::of(values, "values"), TensorView::of(ids, "ids"));
   const std::vector<SentenceRules> rules(sentences, {.max_new = max_new});
   const int32_t stop_now = 0;
+  const Ends ends = {.eos = eos.data(),
+                     .stop_now = &stop_now,
+                     .eos_count = static_cast<int>(eos.size())};
+  const StepState now = {step, 0, static_cast<int>(alive.size(0))};
   const AcceptTokensParams params{.chosen = chosen.data(),
                                   .lse = TensorView::of(lse, "lse").data<float>({rows}),
                                   .live = alive.data<int32_t>(),
-                                  .sentences = rules.data(),
-                                  .ends = {.eos = eos.data(),
-                                           .stop_now = &stop_now,
-                                           .eos_count = static_cast<int>(eos.size())},
+                                  .sentence_rules = rules.data(),
+                                  .ends = &ends,
+                                  .now = &now,
                                   .tokens = kept("tokens").data<int32_t>({-1, total}),
                                   .length = length.data<int32_t>(),
                                   .done = kept("done").data<int32_t>(),
                                   .fault = kept("fault").data<int32_t>({sentences}),
-                                  .live_count = static_cast<int>(alive.size(0)),
+                                  .sentences = static_cast<int>(alive.size(0)),
                                   .beams = static_cast<int>(beams),
                                   .slots = static_cast<int>(total),
                                   .vocab = 0,  // only of interest with stop strings
                                   .pad = pad,
-                                  .fallback = fallback,
-                                  .step = step};
+                                  .fallback = fallback};
   on_cpu(isa, threads, [&](auto& stream) { accept_tokens(stream, params); });
 }
 

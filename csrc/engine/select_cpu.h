@@ -273,20 +273,20 @@ void accept_rows(Stream& stream, const Workspace<T>& w, const Step& step, const 
   accept_tokens(stream, {.chosen = w.best,
                          .lse = w.lse,
                          .live = w.inputs.live,
-                         .sentences = w.inputs.rules,
-                         .ends = step.ends,
+                         .sentence_rules = w.inputs.rules,
+                         .ends = &step.ends,
+                         .now = &step.now,
                          .ended = ended,
                          .tokens = w.tokens,
                          .length = w.inputs.length,
                          .done = w.inputs.done,
                          .fault = w.inputs.fault,
-                         .live_count = step.now.live_count,
+                         .sentences = step.now.live_count,
                          .beams = step.beams,
                          .slots = step.slots,
                          .vocab = step.vocab,
                          .pad = step.rules().pad,
-                         .fallback = fallback,
-                         .step = step.now.number});
+                         .fallback = fallback});
 }
 
 template <typename T, typename Stream>
@@ -424,7 +424,7 @@ void accept(Stream& stream, const Workspace<T>& w, const Step& step, const uint8
                        .done = w.inputs.done,
                        .first = w.inputs.first,
                        .tokens = w.tokens,
-                       .sentences = w.inputs.rules,
+                       .sentence_rules = w.inputs.rules,
                        .live = w.inputs.live,
                        .ids = w.inputs.ids,
                        .at = w.inputs.at,

@@ -2,40 +2,11 @@
 #include "kernels/rows.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/cpu/stream.h"
-#include "kernels/row_ends.h"
+#include "kernels/row_accept.h"
 
 namespace decoding {
-namespace {
-
-void accept_token(const AcceptTokensParams& p, int row, int sentence, int slot) {
-  const int64_t at = int64_t{p.step - 1} * p.slots + slot;
-  if (p.length[slot] > 0) {
-    p.tokens[at] = p.pad;
-    return;
-  }
-  const int chosen = p.chosen[row].id >= 0 ? p.chosen[row].id : p.fallback;
-  const bool broken = std::isnan(p.lse[row]) || p.lse[row] == INFINITY;
-  if (broken || chosen < 0) {
-    p.fault[sentence] = broken ? p.step : -p.step;
-    p.tokens[at] = p.pad;
-    p.length[slot] = p.step;
-    return;
-  }
-  p.tokens[at] = chosen;
-  const Extension to = {p.step, sentence, slot, chosen};
-  if (p.ends.stop_table != nullptr) {
-    p.ends.stop_states[at] = stop_state(p.ends, to, p.slots, p.vocab);
-  }
-  const bool by_host = p.ended != nullptr && p.ended[row];
-  if (by_host || row_ends(p.ends, p.sentences[sentence], to, p.slots, p.vocab)) {
-    p.length[slot] = p.step;
-  }
-}
-
-}  // namespace
 
 template <cpu::Isa isa>
 void gather_live(cpu::Stream<isa>& stream, const GatherLiveParams& p) {
@@ -48,7 +19,7 @@ void gather_live(cpu::Stream<isa>& stream, const GatherLiveParams& p) {
       for (int beam = 0; beam < p.beams; ++beam) {
         p.ids[kept * p.beams + beam] = last[sentence * p.beams + beam];
         p.at[kept * p.beams + beam] = p.first[sentence] + p.now->number;
-        p.random_row[kept * p.beams + beam] = p.sentences[sentence].random_first + beam;
+        p.random_row[kept * p.beams + beam] = p.sentence_rules[sentence].random_first + beam;
       }
       p.live[kept++] = sentence;
     }
@@ -71,16 +42,11 @@ void reset_slots(cpu::Stream<isa>& stream, const ResetSlotsParams& p) {
 
 template <cpu::Isa isa>
 void accept_tokens(cpu::Stream<isa>& stream, const AcceptTokensParams& p) {
-  const cpu::Range mine = stream.share(p.live_count);
+  const cpu::Range mine = stream.share(p.now->live_count);
   for (int i = mine.begin; i < mine.end; ++i) {
-    const int sentence = p.live[i];
     bool done = true;
-    for (int beam = 0; beam < p.beams; ++beam) {
-      const int slot = sentence * p.beams + beam;
-      accept_token(p, i * p.beams + beam, sentence, slot);
-      done &= p.length[slot] > 0;
-    }
-    if (done) p.done[sentence] = 1;
+    for (int beam = 0; beam < p.beams; ++beam) done &= accept_token(p, i, beam);
+    if (done) p.done[p.live[i]] = 1;
   }
   stream.barrier();
 }
