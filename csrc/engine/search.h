@@ -20,26 +20,20 @@ struct Rules {
   std::vector<int32_t> forced_first;  // where not empty, the only tokens of the first step
   std::vector<int32_t> forced_last;   // and of step max_new
   bool renormalize;                   // what the rules leave adds up to 1 again
-
-  bool operator==(const Rules&) const = default;
 };
 
-struct Greedy {
-  bool operator==(const Greedy&) const = default;
-};
+struct Greedy {};
 
 struct Sampling {
   uint64_t seed;
   float temperature;
   int top_k;    // 0: off
   float top_p;  // 1: off
-  bool operator==(const Sampling&) const = default;
 };
 
 struct Beam {
   double length_penalty;
   EarlyStopping early_stopping;
-  bool operator==(const Beam&) const = default;
 };
 
 using Search = std::variant<Greedy, Sampling, Beam>;

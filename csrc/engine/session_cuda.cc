@@ -77,7 +77,6 @@ class CudaSession : public Session {
     w_ = workspace(arena, limits, cuda_search_, products);
     transfers_ = CudaTransfers(spec_, limits);
     rules_memory_ = cuda_search_.rules.staging();
-    rules_sent_ = false;
     matmul_.workspace(products);
     reader_.bind(w_, cuda_search_, limits);
     limits_ = limits;
@@ -93,7 +92,9 @@ class CudaSession : public Session {
     CHECK(w_.logits != nullptr, "start() needs a bind() before it");
     check_fits(batch, rules, search, spec_, limits_);
     transfers_.send(w_.inputs, batch, spec_, limits_, stream_);
-    send_rules(rules, search);
+    rules_ = rules;
+    search_ = search;
+    cuda_search_.rules.send(rules_, search_, rules_memory_, stream_);
     seen_->number = 1;
     seen_->live_count = sentences_;
     reader_.read(batch, stream_);
@@ -162,16 +163,6 @@ class CudaSession : public Session {
           w.partial = arena.take<float>("attention_partial",
                                         {partial_size(d.heads, d.head_dim, limits.beams)});
         });
-  }
-
-  // Most calls have the rules of the one before.
-  void send_rules(const Rules& rules, const Search& search) {
-    if (rules_sent_ && rules == rules_ && search == search_) return;
-    rules_sent_ = false;
-    rules_ = rules;
-    search_ = search;
-    cuda_search_.rules.send(rules_, search_, rules_memory_, stream_);
-    rules_sent_ = true;
   }
 
   // Decode attention counts the keys of a layer in 32 bits, by 16 bytes where it can.
@@ -272,7 +263,6 @@ class CudaSession : public Session {
   std::map<StepKey, Step> steps_;
   Rules rules_{};
   Search search_;
-  bool rules_sent_ = false;
   cudaStream_t stream_ = nullptr;
   int sentences_ = 0, beams_ = 0, launched_ = 0, captured_for_ = 0, nodes_ = 0;
   bool started_ = false;
