@@ -16,16 +16,12 @@
 #include "kernels/cuda/fused_linear_families.h"
 #include "kernels/cuda/fused_linear_finish.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/tensor_core.cuh"
+#include "kernels/cuda/tile.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 namespace decoding::cuda {
 namespace {
 
-constexpr int kSlice = 64;              // inputs in a line
-constexpr int kChunk = 8;               // elements in 16 bytes
-constexpr int kLine = kSlice / kChunk;  // chunks of a line
-constexpr int kLineBytes = kSlice * 2;
 constexpr int kDepth = 2 * kSlice;  // inputs of a step
 constexpr int kGroup = 4 * kWarp;   // threads that multiply together
 constexpr int kThreads = 2 * kGroup;
@@ -68,15 +64,13 @@ struct Shared<S, true> {  // others may send while this block still multiplies
 
 constexpr int kAlign = 1024;  // of a tile: the permutation comes from the bits of its addresses
 
-__device__ __forceinline__ uint32_t address(const void* shared) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-}
-
 // A place in the shared memory of another block of the cluster.
 __device__ __forceinline__ uint32_t address_in_block(unsigned block, const void* shared) {
   uint32_t there = 0;
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address(shared)), "r"(block));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(there)
+      : "r"(shared_address(shared)), "r"(block));
 #endif
   return there;
 }
@@ -96,52 +90,6 @@ __device__ __forceinline__ void wait_for_cluster() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
-}
-
-// The way of kCount rows of a matrix [rows, inputs] to shared memory, slice by slice, in the order
-// of the slices. A thread takes the same chunk of every kStride-th row.
-template <typename T, int kCount>
-class Source {
- public:
-  __device__ __forceinline__ Source(const T* from, int first, int rows, int inputs, int k)
-      : k_(k + threadIdx.x % kLine * kChunk),
-        inputs_(inputs),
-        rows_(rows - first - static_cast<int>(threadIdx.x / kLine)),
-        from_(from + static_cast<int64_t>(first + threadIdx.x / kLine) * inputs + k_),
-        row_step_(static_cast<int64_t>(kStride) * inputs),
-        to_(threadIdx.x / kLine * kLineBytes +
-            (threadIdx.x % kLine ^ threadIdx.x / kLine % kLine) * kChunk * 2) {}
-
-  // The slices of the next step.
-  __device__ __forceinline__ void request_next(const char (&stage)[2][kCount * kLineBytes]) {
-#pragma unroll
-    for (int slice = 0; slice < 2; ++slice) {
-      const uint32_t to = address(stage[slice]) + to_;
-      const T* from = from_;
-#pragma unroll
-      for (int i = 0; i < kCount / kStride; ++i, from += row_step_) {
-        copy_async(to + i * kStride * kLineBytes, from, i * kStride < rows_ && k_ < inputs_);
-      }
-      from_ += kSlice;
-      k_ += kSlice;
-    }
-  }
-
- private:
-  static constexpr int kStride = kThreads / kLine;
-  static_assert(kCount % kStride == 0 && kStride % kLine == 0);
-
-  int k_;
-  const int inputs_, rows_;
-  const T* from_;
-  const int64_t row_step_;
-  const uint32_t to_;
-};
-
-// In y and in the residual.
-template <typename T>
-__device__ __forceinline__ int64_t place(const LinearParams<T>& p, int row, int column) {
-  return static_cast<int64_t>(row) * (p.stride > 0 ? p.stride : p.weight.outputs) + column;
 }
 
 // The pieces of y, eight outputs of a row, that this thread finishes.
@@ -220,13 +168,21 @@ __device__ __forceinline__ void activate_sums(const LinearParams<T>& p, int firs
   __syncthreads();
 }
 
+template <typename T, int kCount>
+__device__ __forceinline__ void request_step(Source<T, kCount, kThreads>& source,
+                                             const char (&to)[2][kCount * kLineBytes]) {
+  source.request_next(to[0]);
+  source.request_next(to[1]);
+}
+
 // sums += what this group of warps does of a step.
 template <typename T, typename S>
 __device__ __forceinline__ void multiply(float (&sums)[S::kRows / 8][4], const Shared<S>& shared,
                                          int stage, int group) {
   const auto add = [&](int slice, int across) {
-    const uint64_t w = wgmma_tile(address(shared.tiles.w[stage][slice]) + across * 64 * kLineBytes);
-    const uint64_t x = wgmma_tile(address(shared.tiles.x[stage][slice]));
+    const uint64_t w =
+        wgmma_tile(shared_address(shared.tiles.w[stage][slice]) + across * 64 * kLineBytes);
+    const uint64_t x = wgmma_tile(shared_address(shared.tiles.x[stage][slice]));
 #pragma unroll
     for (int product = 0; product < kSlice / 16; ++product) {
       wgmma<T>(sums, w + 2 * product, x + 2 * product);
@@ -267,7 +223,7 @@ __device__ __forceinline__ void hand_in(const float (&sums)[S::kRows / 8][4], in
 template <typename T, typename S>
 __global__ void __launch_bounds__(kThreads) wide_kernel(const LinearParams<T> p) {
   extern __shared__ __align__(16) char bytes[];
-  char* const aligned = bytes + (kAlign - address(bytes) % kAlign) % kAlign;
+  char* const aligned = bytes + (kAlign - shared_address(bytes) % kAlign) % kAlign;
   Shared<S>& shared = *reinterpret_cast<Shared<S>*>(aligned);
   if constexpr (S::kParts > 1) arrive_at_cluster();
   const int inputs = p.weight.inputs, outputs = p.weight.outputs;
@@ -277,11 +233,11 @@ __global__ void __launch_bounds__(kThreads) wide_kernel(const LinearParams<T> p)
   const int steps = min(part_steps, all_steps - first_step);  // of this block; may be negative
   const int first_row = blockIdx.x * S::kRows, first_column = blockIdx.y * S::kColumns;
 
-  Source<T, S::kColumns> w(static_cast<const T*>(p.weight.data), first_column, outputs, inputs,
-                           first_step * kDepth);
+  Source<T, S::kColumns, kThreads> w(static_cast<const T*>(p.weight.data), first_column, outputs,
+                                     inputs, first_step * kDepth);
 #pragma unroll
   for (int stage = 0; stage < S::kStages; ++stage) {
-    if (stage < steps) w.request_next(shared.tiles.w[stage]);
+    if (stage < steps) request_step(w, shared.tiles.w[stage]);
   }
   Pieces<T, S> pieces(first_row, first_column);
   float bias[kChunk] = {};
@@ -293,14 +249,14 @@ __global__ void __launch_bounds__(kThreads) wide_kernel(const LinearParams<T> p)
                     : 0.0f;
     }
   }
-  Source<T, S::kRows> x(p.x, first_row, p.rows, inputs, first_step * kDepth);
+  Source<T, S::kRows, kThreads> x(p.x, first_row, p.rows, inputs, first_step * kDepth);
   const int group = __shfl_sync(~0u, threadIdx.x / kGroup, 0);  // known to be the warp's
   wait_for_previous();
   let_next_start();
 
 #pragma unroll
   for (int stage = 0; stage < S::kStages; ++stage) {
-    if (stage < steps) x.request_next(shared.tiles.x[stage]);
+    if (stage < steps) request_step(x, shared.tiles.x[stage]);
     close_copies();
   }
   pieces.load_residual(p);
@@ -317,8 +273,8 @@ __global__ void __launch_bounds__(kThreads) wide_kernel(const LinearParams<T> p)
     if (step + S::kStages < steps) {
       wgmma_wait<0>(sums);
       __syncthreads();  // nobody reads this stage any more
-      w.request_next(shared.tiles.w[stage]);
-      x.request_next(shared.tiles.x[stage]);
+      request_step(w, shared.tiles.w[stage]);
+      request_step(x, shared.tiles.x[stage]);
     }
     close_copies();
     stage = stage == S::kStages - 1 ? 0 : stage + 1;
