@@ -95,7 +95,9 @@ class Cuda:
     @property
     def targets(self) -> str:
         """Machine code for each target, and what newer GPUs compile for the last one."""
-        real = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in self.archs]
+        # Instructions that only Hopper has ask for a target of its own.
+        exact = ["90a" if arch == "90" else arch for arch in self.archs]
+        real = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in exact]
         newest = self.archs[-1]
         return " ".join([*real, f"-gencode=arch=compute_{newest},code=compute_{newest}"])
 

@@ -30,6 +30,12 @@ inline void walk_back(const Trellis& trellis, const Hypothesis& end, int32_t* to
   }
 }
 
+// Only memory that somebody else has written to says otherwise; it must not spoil more.
+inline void check_length(int row, int tokens, const Results& out) {
+  CHECK(0 <= tokens && tokens <= out.width, "the search's memory is spoilt: row ", row, " has ",
+        tokens, " tokens of at most ", out.width);
+}
+
 // finished: [sentences, places], best first; the K best of each are taken, where there are so many.
 inline void take_finished(const Trellis& trellis, const Hypothesis* finished, int sentences,
                           int beams, int places, const Results& out) {
@@ -37,6 +43,7 @@ inline void take_finished(const Trellis& trellis, const Hypothesis* finished, in
   for (int row = 0; row < sentences * beams; ++row) {
     const int sentence = row / beams, place = row % beams;
     const Hypothesis& end = place < places ? finished[int64_t{sentence} * places + place] : none;
+    check_length(row, end.length, out);
     walk_back(trellis, end, out.tokens + int64_t{row} * out.width,
               out.slots + int64_t{row} * out.width);
     out.lengths[row] = end.length;
@@ -50,6 +57,7 @@ inline void take_rows(const Trellis& trellis, const int32_t* length, int steps, 
                       int beams, const Results& out) {
   for (int row = 0; row < sentences * beams; ++row) {
     const int tokens = length[row] > 0 ? length[row] : steps;
+    check_length(row, tokens, out);
     for (int t = 0; t < tokens; ++t) {
       out.tokens[int64_t{row} * out.width + t] = trellis.tokens[int64_t{t} * trellis.slots + row];
       out.slots[int64_t{row} * out.width + t] = row;

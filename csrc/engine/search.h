@@ -22,18 +22,12 @@ struct Rules {
   std::vector<int32_t> banned;       // never chosen
   std::vector<int32_t> forced_last;  // where not empty, the only tokens of a sentence's last step
   bool renormalize;                  // what the rules leave adds up to 1 again
-
-  bool operator==(const Rules&) const = default;
 };
 
-struct Greedy {
-  bool operator==(const Greedy&) const = default;
-};
+struct Greedy {};
 
 // As sentence.h says for each sentence.
-struct Sampling {
-  bool operator==(const Sampling&) const = default;
-};
+struct Sampling {};
 
 struct Beam {
   double length_penalty = 1.0;
@@ -44,7 +38,6 @@ struct Beam {
   bool draws = false;           // candidates are drawn, not the best ones
 
   int places(int beams) const { return capacity > 0 ? capacity : beams; }
-  bool operator==(const Beam&) const = default;
 };
 
 // Group diverse beam search, see diverse.h.
@@ -52,13 +45,11 @@ struct Diverse {
   Beam beam;
   int groups;
   float penalty;
-  bool operator==(const Diverse&) const = default;
 };
 
 // See contrast.h; as many candidates as the call has rows of a sentence.
 struct Contrastive {
   float alpha;
-  bool operator==(const Contrastive&) const = default;
 };
 
 // What rows must hold: the tables of kernels/phrases.h.
@@ -66,14 +57,12 @@ struct PhraseTables {
   std::vector<int32_t> heights, first_edge, tokens;
 
   size_t words() const { return heights.size() + first_edge.size() + tokens.size(); }
-  bool operator==(const PhraseTables&) const = default;
 };
 
 // Constrained beam search, see constrained.h.
 struct Constrained {
   Beam beam;
   PhraseTables phrases;
-  bool operator==(const Constrained&) const = default;
 };
 
 using Search = std::variant<Greedy, Sampling, Beam, Diverse, Contrastive, Constrained>;

@@ -77,7 +77,6 @@ class CudaSession : public Session {
     w_ = workspace(arena, limits, cuda_search_, products);
     transfers_ = CudaTransfers(spec_, limits);
     rules_memory_ = cuda_search_.rules.staging(limits);
-    rules_sent_ = false;
     matmul_.workspace(products);
     reader_.bind(w_, cuda_search_, limits);
     limits_ = limits;
@@ -93,7 +92,8 @@ class CudaSession : public Session {
     CHECK(w_.logits != nullptr, "start() needs a bind() before it");
     check_fits(batch, request, spec_, limits_);
     transfers_.send(w_.inputs, batch, spec_, limits_, groups_of(request.search), stream_);
-    send_rules(request, batch.stop_table);
+    request_ = request;
+    cuda_search_.rules.send(request_, batch.stop_table, w_, beams_, rules_memory_, stream_);
     seen_->number = 1;
     seen_->live_count = sentences_;
     reader_.read(batch, stream_);
@@ -216,19 +216,6 @@ class CudaSession : public Session {
         });
   }
 
-  // Most calls have the rules of the one before; controls look into the call's own texts.
-  void send_rules(const Request& request, const int32_t* stop_table) {
-    const bool same = rules_sent_ && !request.processing && !request_.processing &&
-                      request.rules == request_.rules && request.search == request_.search &&
-                      stop_table == stop_table_;
-    if (same) return;
-    rules_sent_ = false;
-    request_ = request;
-    stop_table_ = stop_table;
-    cuda_search_.rules.send(request_, stop_table_, w_, beams_, rules_memory_, stream_);
-    rules_sent_ = true;
-  }
-
   // Decode attention counts the keys of a layer in 32 bits, by 16 bytes where it can.
   void check_reach(const Limits& limits) const {
     constexpr int kWidth = 16 / sizeof(T);
@@ -342,8 +329,6 @@ class CudaSession : public Session {
   cuda::PinnedMemory rules_memory_;
   std::map<StepKey, Step> steps_;
   Request request_;
-  const int32_t* stop_table_ = nullptr;
-  bool rules_sent_ = false;
   cudaStream_t stream_ = nullptr;
   int sentences_ = 0, beams_ = 0, launched_ = 0, captured_for_ = 0, nodes_ = 0;
   bool started_ = false;

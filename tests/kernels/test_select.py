@@ -257,6 +257,13 @@ def test_many_rows(dtype: torch.dtype, kind: str, vocab: int) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["greedy", "sampling"])
+def test_many_rows_of_a_sentence(kind: str) -> None:
+    """As many sequences are returned: more than shared memory could keep books of."""
+    Search(kind, Rules(max_new=3, eos=(2, 7)), 2, 5000, 40).run("normal")
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("early_stopping", ["no", "yes", "never"])
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0, 0.6, -1.0, 2.0])
 @pytest.mark.parametrize("style", ["normal", "ties", "holes"])

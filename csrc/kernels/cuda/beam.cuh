@@ -36,9 +36,10 @@ struct Ranks {
 struct Early {
   float sum;  // of beam threadIdx.x
   int32_t length, first, item, finished;
+  uint32_t random_row;  // of row `index`
 
   template <typename T>
-  __device__ Early(const SelectParams<T>& p, int sentence)
+  __device__ Early(const SelectParams<T>& p, int sentence, int index)
       : first(p.first[sentence]), item(p.items[sentence]) {
     const int slot = sentence * p.beams + threadIdx.x;
     const bool beam = threadIdx.x < p.beams;
@@ -46,6 +47,7 @@ struct Early {
     sum = search && beam ? p.sums[slot] : 0.0f;
     length = !search && beam ? p.length[slot] : 0;
     finished = search ? p.finished_count[sentence] : 0;
+    random_row = p.kind == SearchKind::sampling ? p.random_row[index] : 0;
   }
 };
 
@@ -61,8 +63,8 @@ template <typename T>
 __device__ bool merge(const SelectParams<T>& p, Queue queue, Ranks ranks) {
   bool finite = true;
 #pragma unroll 1
-  for (int at = threadIdx.x; at < p.beams * p.m; at += kThreads) {
-    const int beam = at / p.m;
+  for (uint32_t at = threadIdx.x; at < p.beams * p.m; at += kThreads) {
+    const int beam = at / static_cast<uint32_t>(p.m);
     const Key token = queue.keys[at];
     const float lse = ranks.lse[beam];
     const float score = ranks.sums[beam] + (value_of(token) - lse);
@@ -93,8 +95,8 @@ __device__ Counts choose(const SelectParams<T>& p, const Call& call, int step, i
       const Key key = c < p.m ? queue.keys[c] : 0;
       const bool there = !is_none(key);
       const float sum = value_of(key);
-      const int id = there ? id_of(key) : 0;
-      const int parent = first_slot + id / p.vocab, token = id % p.vocab;
+      const uint32_t id = there ? id_of(key) : 0, beam = id / static_cast<uint32_t>(p.vocab);
+      const int parent = first_slot + beam, token = id - beam * p.vocab;
       const bool ending = there && call.ends(p.eos, step, token);
       const unsigned going = __ballot_sync(kAllLanes, there && !ending);
       const int place = counts.alive + __popc(going & before);

@@ -44,9 +44,14 @@ static __device__ __noinline__ uint32_t block_max(uint32_t x) {
   return combine_warps(combine(x), parts, combine);
 }
 
-static __device__ __noinline__ float block_sum(float x) {
-  __shared__ float parts[kWarps];
-  return combine_warps(warp_sum(x), parts, warp_sum<kWarps>);
+static __device__ __noinline__ unsigned long long block_sum(unsigned long long x) {
+  __shared__ unsigned long long parts[kWarps];
+  const auto over_lanes = [](unsigned long long y, int lanes) {
+    for (int other = lanes / 2; other > 0; other /= 2) y += __shfl_xor_sync(kAllLanes, y, other);
+    return y;
+  };
+  return combine_warps(over_lanes(x, 32), parts,
+                       [&](unsigned long long y) { return over_lanes(y, kWarps); });
 }
 
 // The sum over the threads before this one; `total` is that over all.

@@ -9,15 +9,27 @@ namespace decoding::cuda::selection {
 
 class Call {
  public:
-  // A thread's part of what a call asks for.
+  // A thread's part of what a call asks for, and, known to each, when there is something to do
+  // about the rules.
   struct Part {
     uint32_t word;
     int32_t eos;
+    bool always, first, last;
+    int32_t until, max_new;
+
+    __device__ bool changes(int step) const {
+      return always || step <= until || (first && step == 1) || (last && step == max_new);
+    }
   };
   __device__ static Part ask(const SelectRules* rules, const int32_t* eos) {
     Part part = {0, 0};
     if (threadIdx.x < kWords) part.word = reinterpret_cast<const uint32_t*>(rules)[threadIdx.x];
     if (threadIdx.x < min(rules->eos_count, kFew)) part.eos = eos[threadIdx.x];
+    part.always = rules->banned_count > 0 || rules->renormalize;
+    part.first = rules->forced_first_count > 0;
+    part.last = rules->forced_last_count > 0;
+    part.until = rules->eos_count > 0 ? rules->min_new : 0;
+    part.max_new = rules->max_new;
     return part;
   }
   // Puts it down; the threads must meet before they read.

@@ -19,7 +19,7 @@ int fused_linear_variants(const Device& device, const LinearParams<T>& p) {
   if constexpr (std::is_same_v<T, float>) {
     return exact_variants(device, p);
   } else {
-    return direct_variants(device, p) + tiled_variants(device, p);
+    return direct_variants(device, p) + tiled_variants(device, p) + wide_variants(device, p);
   }
 }
 
@@ -30,10 +30,13 @@ void fused_linear(Stream& stream, const LinearParams<T>& p, int variant) {
     exact_linear(stream, p, variant);
   } else {
     const int direct = direct_variants(stream.device(), p);
+    const int tiled = tiled_variants(stream.device(), p);
     if (variant < direct) {
       direct_linear(stream, p, variant);
-    } else {
+    } else if (variant < direct + tiled) {
       tiled_linear(stream, p, variant - direct);
+    } else {
+      wide_linear(stream, p, variant - direct - tiled);
     }
   }
 }

@@ -1,9 +1,9 @@
-// Our own kernels for products of few rows: y = activation(norm(x) W^T + bias) + residual as one
-// launch.
+// Our own kernels for products of up to some hundred rows:
+// y = activation(norm(x) W^T + bias) + residual as one launch.
 //
-// They start the weights' way from memory before they wait for the kernel that writes x, and take
-// the norm along, so that a stage of a step costs little more than its bytes. matmul.h times them
-// against cuBLASLt and picks.
+// They start the weights' way from memory before they wait for the kernel that writes x, so that a
+// stage of a step costs little more than its bytes; cuBLASLt's kernels cannot, for nothing in them
+// waits. Those for few rows take the norm along. linear.cu times them against cuBLASLt and picks.
 #pragma once
 
 #include "kernels/cuda/stream.h"

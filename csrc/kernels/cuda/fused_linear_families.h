@@ -1,5 +1,5 @@
 // The families of kernels behind fused_linear.h. Each counts its variants for a product, which
-// depend on N, K and the norm but never on the rows: any variant computes any number of them.
+// depend on all of it but the rows: any variant computes any number of them.
 #pragma once
 
 #include "kernels/cuda/stream.h"
@@ -18,6 +18,13 @@ template <typename T>
 int tiled_variants(const Device& device, const LinearParams<T>& p);
 template <typename T>
 void tiled_linear(Stream& stream, const LinearParams<T>& p, int variant);
+
+// half and bfloat16, on Hopper: the same by its own instruction, for outputs that can be written 16
+// bytes at a time.
+template <typename T>
+int wide_variants(const Device& device, const LinearParams<T>& p);
+template <typename T>
+void wide_linear(Stream& stream, const LinearParams<T>& p, int variant);
 
 // float: without tensor cores, which would round the factors.
 int exact_variants(const Device& device, const LinearParams<float>& p);

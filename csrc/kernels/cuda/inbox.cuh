@@ -75,4 +75,60 @@ __device__ __forceinline__ void wait_for_words(const uint64_t* arrived) {
   }
 }
 
+// Where the blocks of a row meet again and again, as equals: each brings a few words, each gets all
+// of them. Two sets in turns, so that one meeting is enough: whoever writes into a set again has
+// seen the other set complete, for which all had to have read this one.
+class Council {
+ public:
+  static constexpr int kMembers = 8;
+  static constexpr int kWords = 3;  // that a member brings
+  struct Memory {
+    Word words[2][kMembers][kWords];
+    uint64_t arrived[2];  // mbarriers
+  };
+
+  __device__ __forceinline__ Council(Memory& memory, int members)
+      : memory_(memory), members_(members) {}
+
+  // By one thread, before the cluster meets.
+  __device__ __forceinline__ static void open(Memory& memory) {
+    for (uint64_t& counter : memory.arrived) expect_one_thread(&counter);
+  }
+
+  // All threads bring the same words; what member b brought then lies at [b].
+ __device__ __noinline__ const Word (*meet(Word first, Word second, Word third)) [kWords] {
+   const unsigned set = meetings_ % 2, parity = meetings_ / 2 % 2;
+   ++meetings_;
+   Word(*words)[kWords] = memory_.words[set];
+   __syncthreads();  // all have read what the meeting before brought
+   if (members_ == 1) {
+     if (threadIdx.x == 0) put(words[0], first, second, third);
+     __syncthreads();
+     return words;
+   }
+   if (threadIdx.x == 0) {
+     expect_bytes(&memory_.arrived[set], members_ * kWords * static_cast<int>(sizeof(Word)));
+   }
+   if (threadIdx.x < members_) {
+     const Word* place = words[blockIdx.x];
+     send(threadIdx.x, place, first, &memory_.arrived[set]);
+     send(threadIdx.x, place + 1, second, &memory_.arrived[set]);
+     send(threadIdx.x, place + 2, third, &memory_.arrived[set]);
+   }
+   while (!complete(&memory_.arrived[set], parity)) {
+   }
+   return words;
+ }
+
+ private : __device__ static void put(Word* place, Word first, Word second, Word third) {
+    place[0] = first;
+    place[1] = second;
+    place[2] = third;
+  }
+
+  Memory& memory_;
+  int members_;
+  unsigned meetings_ = 0;
+};
+
 }  // namespace decoding::cuda::selection

@@ -29,6 +29,9 @@ __device__ __forceinline__ int id_of(Key key) {
 __device__ __forceinline__ Key none(int i) { return static_cast<Key>(i); }
 __device__ __forceinline__ bool is_none(Key key) { return key >> 32 == 0; }
 
+// -1 where there is none.
+__device__ __forceinline__ int best_id(Key key) { return is_none(key) ? -1 : id_of(key); }
+
 // Shared memory for candidates. capacity: a power of two. count: 0 whenever nobody collects.
 struct Queue {
   Key* keys;
@@ -36,26 +39,9 @@ struct Queue {
   int capacity;
 };
 
-// Best first; all keys differ. Few are ranked by comparing each with all, many go through Batcher's
-// bitonic network.
-static __device__ __noinline__ void sort(Queue queue, int count) {
+// Best first; all keys differ. Many go through Batcher's bitonic network.
+static __device__ __noinline__ void sort_many(Queue queue, int count) {
   Key* keys = queue.keys;
-  if (count <= kThreads) {
-    const int parts = count <= kThreads / 4 ? 4 : 1;  // neighbouring threads that share a key
-    const int i = threadIdx.x / parts;
-    const Key mine = i < count ? keys[i] : 0;
-    int rank = 0;
-#pragma unroll 4
-    for (int j = threadIdx.x % parts; j < count; j += parts) rank += keys[j] > mine;
-    if (parts > 1) {
-      rank += __shfl_xor_sync(kAllLanes, rank, 1);
-      rank += __shfl_xor_sync(kAllLanes, rank, 2);
-    }
-    __syncthreads();
-    if (i < count && threadIdx.x % parts == 0) keys[rank] = mine;
-    __syncthreads();
-    return;
-  }
   const int i = threadIdx.x;
   int padded = 2 * kThreads;
   while (padded < count) padded *= 2;
@@ -75,6 +61,33 @@ static __device__ __noinline__ void sort(Queue queue, int count) {
       }
       __syncthreads();
     }
+  }
+}
+
+// Few are ranked by comparing each with all, which `parts` neighbouring threads share.
+template <int parts>
+__device__ __forceinline__ void sort_few(Queue queue, int count) {
+  const int i = threadIdx.x / parts;
+  const Key mine = i < count ? queue.keys[i] : 0;
+  int rank = 0;
+#pragma unroll 4
+  for (int j = threadIdx.x % parts; j < count; j += parts) rank += queue.keys[j] > mine;
+#pragma unroll
+  for (int other = 1; other < parts; other *= 2) {
+    rank += __shfl_xor_sync(kAllLanes, rank, other);
+  }
+  __syncthreads();
+  if (i < count && threadIdx.x % parts == 0) queue.keys[rank] = mine;
+  __syncthreads();
+}
+
+__device__ __forceinline__ void sort(Queue queue, int count) {
+  if (count <= kThreads / 8) {
+    sort_few<8>(queue, count);
+  } else if (count <= kThreads) {
+    sort_few<1>(queue, count);
+  } else {
+    sort_many(queue, count);
   }
 }
 

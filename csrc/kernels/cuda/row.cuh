@@ -32,13 +32,16 @@ constexpr int kLaneBlocks = kBytes<Op, vectors> <= 32   ? 6
 template <typename Op>
 constexpr int kBlockVectors = 64 / kBytes<Op, 1>;
 
+// Lets the next start before it has waited itself, unlike other kernels: what stands behind it in a
+// step is a product, whose weights are then under way while the kernel before this one still works.
+// That product waits for this kernel, and so for all before it.
 template <int lanes, int vectors, typename Op>
 __global__ void __launch_bounds__(kLaneThreads, (kLaneBlocks<Op, vectors>))
     lane_rows_kernel(const Op op, int rows, int cols) {
+  let_next_start();
   LaneTeam<lanes> team;
   RowStream<vectors, Op, LaneTeam<lanes>> stream(op, team, rows, cols);
   wait_for_previous();
-  let_next_start();
   stream.run();
 }
 

@@ -6,26 +6,39 @@
 
 namespace decoding::cuda::selection {
 
-// The rows of a sentence take their tokens, which the queue holds, and put them down among the
-// heirs; returns whether all of them have ended. fallback: taken where none was left to choose; -1:
-// that is a fault.
+// What a row reads next. place: of its sentence among those that go on.
 template <typename T>
-__device__ bool accept_tokens(const SelectParams<T>& p, const Call& call, int step, int sentence,
-                              const Early& early, Queue queue, Ranks ranks, int fallback) {
+__device__ __forceinline__ void list_row(const SelectParams<T>& p, int number, int first, int item,
+                                         int place, int beam, int32_t token) {
+  const int row = place * p.beams + beam;
+  p.ids[row] = token;
+  p.at[row] = first + number;
+  p.random_row[row] = item * p.beams + beam;
+}
+
+// The rows of live sentence i take their tokens; returns whether all of them have ended. If not,
+// they are listed for the next step, each sentence in its place as long as none ends. at_hand: the
+// queue and lses hold what was found for the rows, else memory does. fallback: taken where none was
+// left to choose; -1: that is a fault.
+template <typename T>
+__device__ bool accept_tokens(const SelectParams<T>& p, const Call& call, int step, int i,
+                              int sentence, const Early& early, bool at_hand, Queue queue,
+                              const float* lses, int fallback) {
   __shared__ int fault;  // of the last row that has one: 2 * (beam + 1), and 1 where it is broken
   if (threadIdx.x == 0) fault = 0;
   __syncthreads();
   bool open = false;
+  int32_t* tokens = p.tokens + int64_t{step - 1} * p.total_slots + int64_t{sentence} * p.beams;
 #pragma unroll 1
   for (int beam = threadIdx.x; beam < p.beams; beam += kThreads) {
-    const int slot = sentence * p.beams + beam;
+    const int slot = sentence * p.beams + beam, row = i * p.beams + beam;
     const int length = beam < kThreads ? early.length : p.length[slot];
-    const Key chosen = queue.keys[beam];
-    const float lse = ranks.lse[beam];
+    const float lse = at_hand ? lses[beam] : __ldcg(p.lse + row);
+    const int chosen = at_hand ? best_id(queue.keys[beam]) : __ldcg(&p.best[row].id);
     int taken = call.rules.pad;
     if (length == 0) {
       const bool broken = isnan(lse) || lse == INFINITY;
-      const int token = is_none(chosen) ? fallback : id_of(chosen);
+      const int token = chosen < 0 ? fallback : chosen;
       const bool none_left = broken || token < 0;
       if (none_left) {
         atomicMax(&fault, 2 * (beam + 1) + broken);
@@ -38,25 +51,19 @@ __device__ bool accept_tokens(const SelectParams<T>& p, const Call& call, int st
         open = true;
       }
     }
-    p.tokens[int64_t{step - 1} * p.total_slots + slot] = taken;
-    ranks.heirs[beam].token = taken;
+    tokens[beam] = taken;
   }
   open = __syncthreads_or(open);
   if (threadIdx.x == 0) {
     if (fault != 0) p.fault[sentence] = fault % 2 == 1 ? step : -step;
     if (!open) p.done[sentence] = 1;
   }
+#pragma unroll 1
+  for (int beam = threadIdx.x; beam < p.beams && open; beam += kThreads) {
+    list_row(p, step, early.first, early.item, i, beam, tokens[beam]);
+  }
+  __syncthreads();
   return !open;
-}
-
-// What a row reads next. place: of its sentence among those that go on.
-template <typename T>
-__device__ __forceinline__ void list_row(const SelectParams<T>& p, int number, int first, int item,
-                                         int place, int beam, int32_t token) {
-  const int row = place * p.beams + beam;
-  p.ids[row] = token;
-  p.at[row] = first + number;
-  p.random_row[row] = item * p.beams + beam;
 }
 
 // Drops the sentences that are done and lists the rows of the others anew; returns how many go on.

@@ -30,6 +30,7 @@ __device__ __noinline__ void write(Row<T> row, const int32_t* ids, int count, fl
   for_groups_of(row, ids, count, [&](int group) {
     Columns<T> x;
     x.load(row.logits, group < 0 ? 0 : row.vocab, max(group, 0));
+    x.cut(row.vocab, max(group, 0));
     const float max = warp_max<kLanes>(x.largest());
     if (group >= 0 && threadIdx.x % kLanes == 0) row.group_max[group] = max;
   });
@@ -66,6 +67,7 @@ __device__ __noinline__ void sum_again(Row<T> row, Inbox inbox, int first_word) 
     Columns<T> x;
     const bool left = row.group_max[group] > -INFINITY;
     x.load(row.logits, left ? row.vocab : 0, group);
+    x.cut(left ? row.vocab : 0, group);
     const Word sum = sum_of_quad(x, row.group_max[group]);
     if (lane_id() == 0) inbox.put(first_word + group / kQuad, sum);
   }

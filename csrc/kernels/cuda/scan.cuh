@@ -44,14 +44,22 @@ struct Columns {
     return group * kGroup + (i / kWidth * kLanes + lane) * kWidth + i % kWidth;
   }
 
-  // -inf from `end` on. row: on 16 bytes, as is the next one.
+  // What begins before `end`. row: on 16 bytes, as is the next one.
   __device__ __forceinline__ void load(const T* row, int end, int group) {
 #pragma unroll
     for (int p = 0; p < kPieces; ++p) {
       const int begin = column(group, p * kWidth);
       pieces[p] = make_uint4(0, 0, 0, 0);
       if (begin < end) pieces[p] = *reinterpret_cast<const uint4*>(row + begin);
-      if (begin + kWidth > end) pieces[p] = cut_off(pieces[p], begin, end);
+    }
+  }
+
+  // From `end` on, numbers become -inf. Apart from load(), which need not wait for them.
+  __device__ __forceinline__ void cut(int end, int group) {
+    if ((group + 1) * kGroup <= end) return;
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      pieces[p] = cut_off(pieces[p], column(group, p * kWidth), end);
     }
   }
 
@@ -139,17 +147,23 @@ struct Batch {
   static constexpr int kRounds = 4 / sizeof(T);
   static constexpr int kGroups = kRounds * kGroupsAtOnce;  // of a block
 
+  // The group of this thread in a round.
+  __device__ __forceinline__ static int group(int base, int round) {
+    return base + round * kGroupsAtOnce + static_cast<int>(threadIdx.x) / kLanes;
+  }
+
   // The groups from `base` on.
-  __device__ __forceinline__ void load(const T* logits, int vocab, int base, int end) {
+  __device__ __forceinline__ void load(const Row<T>& row, int base) {
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
-      const int group = base + r * kGroupsAtOnce + threadIdx.x / kLanes;
-      rounds[r].load(logits, group < end ? vocab : 0, group);
+      const int g = group(base, r);
+      rounds[r].load(row.logits, g < row.end ? row.vocab : 0, g);
     }
   }
 
   Columns<T> rounds[kRounds];
 };
+
 // now, next: the first two batches, which are under way; later ones follow as these are done with.
 template <typename T>
 __device__ __forceinline__ void scan(Batch<T> now, Batch<T> next, const Row<T>& row,
@@ -160,34 +174,39 @@ __device__ __forceinline__ void scan(Batch<T> now, Batch<T> next, const Row<T>& 
     Word sum[Batch<T>::kRounds];
 #pragma unroll
     for (int r = 0; r < Batch<T>::kRounds; ++r) {
+      now.rounds[r].cut(row.vocab, Batch<T>::group(base, r));
       max[r] = warp_max<kLanes>(now.rounds[r].largest());
       sum[r] = sum_of_quad(now.rounds[r], max[r]);
     }
 #pragma unroll
     for (int r = 0; r < Batch<T>::kRounds; ++r) {
-      const int group = base + r * kGroupsAtOnce + threadIdx.x / kLanes;
+      const int group = Batch<T>::group(base, r);
       if (group >= row.end) break;
       if (threadIdx.x % kLanes == 0) row.group_max[group] = max[r];
       if (lane_id() == 0) inbox.put(group / kQuad, sum[r]);
     }
     now = next;
-    next.load(row.logits, row.vocab, base + 2 * Batch<T>::kGroups, row.end);
+    next.load(row, base + 2 * Batch<T>::kGroups);
   }
 }
 
-// Of a row from its quads' sums; a warp calls this.
-static __device__ __noinline__ float log_sum_exp(const Word* sums, int quads) {
-  float peak = -INFINITY;
-#pragma unroll 2
-  for (int q = lane_id(); q < quads; q += 32) peak = fmaxf(peak, first_of(sums[q]));
-  peak = warp_max(peak);
-  if (peak == -INFINITY) peak = 0.0f;
-  float sum = 0.0f;
+// Of a row from its quads' sums; a warp calls this. Each lane adds up every 32nd, then the lanes
+// are added up.
+__device__ __forceinline__ float log_sum_exp(const Word* sums, int quads) {
+  float peak = -INFINITY, sum = 0.0f;
 #pragma unroll 2
   for (int q = lane_id(); q < quads; q += 32) {
-    sum += second_of(sums[q]) * __expf(first_of(sums[q]) - peak);
+    const Word more = sums[q];
+    const float max = fmaxf(peak, first_of(more));
+    // Of two -inf, neither has anything to add; a NaN in the sum stays.
+    const float known = peak == max ? 1.0f : __expf(peak - max);
+    const float scale = first_of(more) == max ? 1.0f : __expf(first_of(more) - max);
+    sum = sum * known + second_of(more) * scale;
+    peak = max;
   }
-  return peak + logf(warp_sum(sum));
+  const float all = warp_max(peak);
+  sum *= peak == all ? 1.0f : __expf(peak - all);
+  return (all == -INFINITY ? 0.0f : all) + logf(warp_sum(sum));
 }
 
 // Calls visitor(value, id) for every element that reaches `low`, a finite number, reading only the

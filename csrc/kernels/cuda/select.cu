@@ -5,7 +5,7 @@
 // to it (rules.cuh), finds its best tokens while they are at hand (topk.cuh), and hands over those
 // and the sums that the row's log-sum-exp is made of (inbox.cuh). One block of a sentence then does
 // its bookkeeping (beam.cuh, rows.cuh), the last sentence's that of the step. Where tokens are
-// drawn, one block of a row draws (sample.cuh).
+// drawn, the blocks of a row do so together, or, where top-k leaves few, one of them (sample.cuh).
 #include <algorithm>
 #include <bit>
 
@@ -34,7 +34,7 @@ struct Shape {
   template <typename T>
   Shape(const SelectParams<T>& p, const Device& device)
       : groups(groups_of(p.vocab)), quads((groups + kQuad - 1) / kQuad) {
-    const int merged = p.kind == SearchKind::beam ? p.beams * p.m : p.beams;
+    const int merged = p.kind == SearchKind::beam ? p.beams * p.m : 1;
     capacity =
         static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::max({kBins, 2 * p.m, merged}))));
     // Enough blocks to keep every multiprocessor busy, none with less than a round of groups.
@@ -70,24 +70,36 @@ struct Shape {
   int words;  // of a row: the sums of its quads, the same after the rules, its blocks' best
 };
 
+// Whether top-k leaves out anything, so that one block draws for the row.
+__device__ __forceinline__ bool among_best(const SelectRules& rules, int vocab) {
+  return 0 < rules.top_k && rules.top_k < vocab;
+}
+
 // What comes in for one block of a cluster before it goes on.
-template <SearchKind kind>
-__device__ __forceinline__ int bytes_to_come(const Shape& shape, const SelectRules& rules, int m) {
+template <SearchKind kind, typename T>
+__device__ __forceinline__ int bytes_to_come(const SelectParams<T>& p, const SelectRules& rules,
+                                             const Shape& shape) {
   constexpr int word = sizeof(Word);
-  if (kind == SearchKind::sampling) {
+  if (kind == SearchKind::sampling && among_best(rules, p.vocab)) {
     return shape.quads * (word + kQuad * static_cast<int>(sizeof(float)));
   }
   const int sums = rules.renormalize ? 2 * shape.quads : shape.quads;
-  return shape.rows * (sums + shape.splits * m) * word;
+  const int best = kind == SearchKind::sampling ? 0 : shape.splits * p.m;
+  return shape.rows * (sums + best) * word;
 }
 
-// The rules, and the best of a block's share.
+// The rules, in a block's share.
 template <typename T>
-__device__ __forceinline__ void search_share(const SelectParams<T>& p, const SelectRules& rules,
-                                             int step, const Shape& shape, const Row<T>& share,
-                                             const Inbox& inbox, Queue queue) {
+__device__ __forceinline__ void rule(const SelectParams<T>& p, const SelectRules& rules, int step,
+                                     int quads, const Row<T>& share, const Inbox& inbox) {
   apply_rules(p, rules, step, share);
-  if (rules.renormalize) sum_again(share, inbox, shape.quads);
+  if (rules.renormalize) sum_again(share, inbox, quads);
+}
+
+// Hands over the best of a block's share.
+template <typename T>
+__device__ __forceinline__ void search_share(const SelectParams<T>& p, const Shape& shape,
+                                             const Row<T>& share, const Inbox& inbox, Queue queue) {
   const int count = find_best(share, p.m, queue);
 #pragma unroll 1
   for (int i = threadIdx.x; i < p.m; i += kThreads) {
@@ -107,43 +119,38 @@ __device__ __forceinline__ void settle_rows(const SelectParams<T>& p, const Sele
     const float found = lse_of(rules, step, words + r * shape.words, shape.quads);
     if (lane_id() == 0) lse[r] = p.lse[index + r] = found;
   }
-  const int each = shape.splits * p.m;
+  const uint32_t each = shape.splits * p.m;
 #pragma unroll 1
-  for (int t = kThreads - 1 - threadIdx.x; t < shape.rows * each; t += kThreads) {
-    const int r = t / each, i = t % each;
+  for (uint32_t t = kThreads - 1 - threadIdx.x; t < shape.rows * each; t += kThreads) {
+    const uint32_t r = t / each, i = t - r * each;
     const Key* keys = words + r * shape.words + 2 * shape.quads;
     const Key mine = keys[i];
-    int rank = i;
+    uint32_t rank = i;
     if (shape.splits > 1) {
       rank = 0;
 #pragma unroll 4
-      for (int j = 0; j < each; ++j) rank += keys[j] > mine;
+      for (uint32_t j = 0; j < each; ++j) rank += keys[j] > mine;
     }
     if (rank < p.m) queue.keys[r * p.m + rank] = mine;
   }
 }
 
-// Draws a row's token, by the block that has the maxima of all its groups.
+// Takes down what has been drawn for a row.
 template <typename T>
-__device__ __forceinline__ void draw_row(const SelectParams<T>& p, const SelectRules& rules,
-                                         int step, const Shape& shape, int index, const Row<T>& row,
-                                         const Inbox& inbox, Queue queue, float* lse) {
-  apply_rules(p, rules, step, row);
-  if (rules.renormalize) sum_again(row, inbox, shape.quads);
-  const Candidate drawn = draw(row, rules, step, p.random_row[index], queue);
-  __syncthreads();
-  if (warp_id() == 0) {
-    const float found = lse_of(rules, step, inbox.words, shape.quads);
-    if (lane_id() == 0) {
-      *lse = p.lse[index] = found;
-      *queue.keys = drawn.id < 0 ? none(0) : key_of(drawn.value, drawn.id);
-    }
-  }
+__device__ __forceinline__ void settle_draw(const SelectParams<T>& p, const SelectRules& rules,
+                                            int step, const Shape& shape, int index,
+                                            const Word* words, Candidate drawn, Queue queue,
+                                            float* lse) {
+  if (warp_id() > 0) return;
+  const float found = lse_of(rules, step, words, shape.quads);
+  if (lane_id() > 0) return;
+  *lse = p.lse[index] = found;
+  *queue.keys = drawn.id < 0 ? none(0) : key_of(drawn.value, drawn.id);
 }
 
-// Rows that did not meet in a cluster meet by way of memory: the last of a sentence takes in what
-// all have found.
-template <typename T>
+// Rows that did not meet in a cluster meet by way of memory. Whether this is the last of a
+// sentence, which takes in what all have found, for beam search.
+template <SearchKind kind, typename T>
 __device__ bool meet_sentence(const SelectParams<T>& p, int i, int index, Queue queue, float* lse) {
   Candidate* best = p.best + int64_t{index} * p.m;
 #pragma unroll 1
@@ -152,6 +159,7 @@ __device__ bool meet_sentence(const SelectParams<T>& p, int i, int index, Queue 
     best[c] = is_none(key) ? Candidate{-INFINITY, -1} : Candidate{value_of(key), id_of(key)};
   }
   if (!last_to_arrive(p.tickets + int64_t{p.sentences} * p.beams + i, p.beams)) return false;
+  if (kind != SearchKind::beam) return true;
   const auto* all = reinterpret_cast<const int2*>(p.best + int64_t{i} * p.beams * p.m);
 #pragma unroll 1
   for (int at = threadIdx.x; at < p.beams * p.m; at += kThreads) {
@@ -174,12 +182,16 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
   extern __shared__ __align__(16) unsigned char memory[];
   __shared__ Call call;
   __shared__ uint64_t arrived;
+  __shared__ Council::Memory council_memory;
   __shared__ int queued, ended;
   const bool cluster = shape.meeting == Meeting::cluster;
   const Call::Part asked = Call::ask(p.rules, p.eos);
   if (threadIdx.x == 0) queued = 0;
   if (cluster) {
-    if (threadIdx.x == 0) expect_one_thread(&arrived);
+    if (threadIdx.x == 0) {
+      expect_one_thread(&arrived);
+      if (kind == SearchKind::sampling) Council::open(council_memory);
+    }
     meet_cluster();  // nobody may write to a block that has not begun
   }
   wait_for_previous();
@@ -196,32 +208,40 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
                         min(static_cast<int>(blockIdx.x) * each, groups),
                         min(static_cast<int>(blockIdx.x + 1) * each, groups)};
   Batch<T> first, second;
-  first.load(share.logits, p.vocab, share.begin, share.end);
-  second.load(share.logits, p.vocab, share.begin + Batch<T>::kGroups, share.end);
-  const Early early(p, sentence);
+  first.load(share, share.begin);
+  second.load(share, share.begin + Batch<T>::kGroups);
+  const Early early(p, sentence, index);
   if (index == 0 && blockIdx.x == 0 && threadIdx.x == 0) *p.seen = now;
   if (i >= now.live_count) return;
   call.take(asked);
 
   const Queue queue = {reinterpret_cast<Key*>(memory + shape.queue_at()), &queued, shape.capacity};
   auto* words = reinterpret_cast<Word*>(memory + shape.words_at());
-  const Ranks ranks(memory + shape.ranks_at(), p.beams);
+  const Ranks ranks(memory + shape.ranks_at(), kind == SearchKind::beam ? p.beams : shape.rows);
   const int64_t scratch = int64_t{index} * shape.groups;
   const Inbox inbox = {shape.meeting, words + (blockIdx.y % shape.rows) * shape.words, &arrived,
                        p.group_max + scratch, p.group_sum + scratch};
   scan(first, second, share, inbox);
   __syncthreads();
+  const Dice dice = {call.rules.seed, static_cast<uint32_t>(now.number), early.random_row,
+                     call.rules.temperature};
+  const bool together = kind != SearchKind::sampling || !among_best(call.rules, p.vocab);
+  const bool ruled = asked.changes(now.number);
+  if (together && ruled) rule(p, call.rules, now.number, shape.quads, share, inbox);
+  Candidate drawn;
   if constexpr (kind != SearchKind::sampling) {
-    search_share(p, call.rules, now.number, shape, share, inbox, queue);
-  }
-  if (kind == SearchKind::sampling && cluster) {
+    search_share(p, shape, share, inbox, queue);
+  } else if (together) {
+    Council council(council_memory, shape.splits);
+    drawn = draw_together(share, call.rules.top_p, dice, council, shape.splits, queue);
+  } else if (cluster) {
     for (int g = share.begin + threadIdx.x; g < share.end; g += kThreads) {
       cuda::send(0, group_max + g, group_max[g], &arrived);
     }
   }
   if (cluster) {
     if (blockIdx.x > 0 || blockIdx.y % shape.rows > 0) return;
-    if (threadIdx.x == 0) expect_bytes(&arrived, bytes_to_come<kind>(shape, call.rules, p.m));
+    if (threadIdx.x == 0) expect_bytes(&arrived, bytes_to_come<kind>(p, call.rules, shape));
     wait_for_words(&arrived);
   } else if (shape.meeting == Meeting::tickets) {
     if (!last_to_arrive(p.tickets + index, shape.splits)) return;
@@ -235,14 +255,20 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
   }
   __syncthreads();
   if constexpr (kind == SearchKind::sampling) {
-    const Row<T> row = {share.logits, group_max, p.vocab, 0, groups};
-    const Inbox own = {Meeting::none, words};
-    draw_row(p, call.rules, now.number, shape, index, row, own, queue, ranks.lse);
+    if (!together) {
+      const Row<T> row = {share.logits, group_max, p.vocab, 0, groups};
+      const Inbox own = {Meeting::none, words};
+      if (ruled) rule(p, call.rules, now.number, shape.quads, row, own);
+      drawn = draw_among_best(row, call.rules, dice, queue);
+    }
+    __syncthreads();
+    settle_draw(p, call.rules, now.number, shape, index, words, drawn, queue, ranks.lse);
   } else {
     settle_rows(p, call.rules, now.number, shape, index, words, queue, ranks.lse);
   }
   __syncthreads();
-  if (shape.rows < p.beams && !meet_sentence(p, i, index, queue, ranks.lse)) return;
+  const bool met = shape.rows == p.beams;
+  if (!met && !meet_sentence<kind>(p, i, index, queue, ranks.lse)) return;
 
   Outcome outcome = {0, true};
   if constexpr (kind == SearchKind::beam) {
@@ -250,14 +276,15 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
   } else {
     // Greedily, everything banned: Hugging Face takes id 0.
     constexpr int fallback = kind == SearchKind::greedy ? 0 : -1;
-    outcome.done = accept_tokens(p, call, now.number, sentence, early, queue, ranks, fallback);
+    outcome.done =
+        accept_tokens(p, call, now.number, i, sentence, early, met, queue, ranks.lse, fallback);
   }
   // The first warp sees to the step while the others copy.
   if (warp_id() == 0) {
     if (outcome.alive > 0) store_heirs(p, now.number, sentence * p.beams, ranks.heirs);
     // As long as no sentence ends, each keeps its place.
 #pragma unroll 1
-    for (int beam = lane_id(); beam < p.beams && !outcome.done; beam += 32) {
+    for (int beam = lane_id(); beam < p.beams && !outcome.done && outcome.alive > 0; beam += 32) {
       list_row(p, now.number, early.first, early.item, i, beam, ranks.heirs[beam].token);
     }
     __syncwarp();
@@ -276,8 +303,8 @@ template <SearchKind kind, typename T>
 void launch_select(cuda::Stream& stream, const SelectParams<T>& p) {
   const Shape shape(p, stream.device());
   launch_clusters(stream, select_kernel<kind, T>, shape.cluster(),
-                  dim3(shape.splits, p.beams, p.sentences), dim3(kThreads), shape.bytes(p.beams), p,
-                  shape);
+                  dim3(shape.splits, p.beams, p.sentences), dim3(kThreads),
+                  shape.bytes(kind == SearchKind::beam ? p.beams : shape.rows), p, shape);
 }
 
 }  // namespace

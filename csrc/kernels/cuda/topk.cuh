@@ -18,14 +18,21 @@ static __device__ __noinline__ float largest(const float* maxima, int count) {
 
 // The k-th largest of many maxima, where k is small, by every warp for itself: each lane takes the
 // maximum of some.
-static __device__ __noinline__ float kth_of_lanes(const float* maxima, int count, int k) {
+__device__ __forceinline__ float kth_of_lanes(const float* maxima, int count, int k) {
+  constexpr int kAtOnce = 4;
   float x = -INFINITY;
-#pragma unroll 4
-  for (int i = lane_id(); i < count; i += 32) x = fmaxf(x, maxima[i]);
+#pragma unroll 1
+  for (int base = lane_id(); base < count; base += 32 * kAtOnce) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (base + 32 * i < count) x = fmaxf(x, maxima[base + 32 * i]);
+    }
+  }
+  __syncwarp();
   const uint32_t mine = order_of(x);
   if (k == 1) return value_at(__reduce_max_sync(kAllLanes, mine));
   int above = 0;
-#pragma unroll 8
+#pragma unroll
   for (int other = 1; other < 32; ++other) {
     above += __shfl_xor_sync(kAllLanes, mine, other) > mine;
   }
