@@ -15,13 +15,13 @@ CSRC = ROOT / "csrc"
 # their own backend's helpers; only sessions and bindings choose a backend.
 ROOMS = {
     "core": ("core/",),
-    "kernels": ("core/", "kernels/[a-z]+.h"),
-    "kernels/cpu": ("core/", "kernels/[a-z]+.h", "kernels/cpu/"),
-    "kernels/cuda": ("core/", "kernels/[a-z]+.h", "kernels/cuda/"),
-    "engine": ("core/", "kernels/[a-z]+.h", "engine/"),
+    "kernels": ("core/", "kernels/[a-z_]+.h"),
+    "kernels/cpu": ("core/", "kernels/[a-z_]+.h", "kernels/cpu/"),
+    "kernels/cuda": ("core/", "kernels/[a-z_]+.h", "kernels/cuda/"),
+    "engine": ("core/", "kernels/[a-z_]+.h", "engine/"),
     "bindings": (
         "core/",
-        "kernels/[a-z]+.h",
+        "kernels/[a-z_]+.h",
         "kernels/cpu/isa.h",
         "engine/(controls|session).h",
         "bindings/",
@@ -32,6 +32,7 @@ BACKENDS = {  # the few files that choose a backend
     "engine/session_cpu.cc": ("kernels/cpu/isa.h", "kernels/cpu/stream.h"),
     "bindings/cuda.h": ("kernels/cuda/",),
     "bindings/cuda.cc": ("kernels/cuda/",),
+    "engine/phrases_cuda.h": ("kernels/cuda/resources.h",),
     "engine/reading_cuda.h": ("kernels/cuda/matmul.h", "kernels/cuda/resources.h"),
     "engine/rules_cuda.h": ("kernels/cuda/resources.h",),
     "engine/select_cuda.h": ("kernels/cuda/stream.h",),

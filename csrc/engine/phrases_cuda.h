@@ -1,10 +1,8 @@
 // A call's phrases on their way to the GPU.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include "engine/phrases.h"
-#include "kernels/cuda/check.h"
+#include "kernels/cuda/resources.h"
 
 namespace decoding {
 
