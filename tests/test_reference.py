@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -151,3 +152,55 @@ def test_samples_are_rows_of_kept_tokens(name: str) -> None:
 def test_nothing_left_to_sample() -> None:
     with pytest.raises(ValueError, match="step 1"):
         reference.sample(lambda _: torch.zeros(2), Rules(max_new=3, banned=(0, 1)), seed=0)
+
+
+def table(vocab: int) -> Logits:
+    """Logits that are a hash of the row."""
+
+    def logits(tokens: Tokens) -> Tensor:
+        return 2 * random(vocab, seed=hash(tokens) & 0xFFFFFFFF)
+
+    return logits
+
+
+@pytest.mark.parametrize("gnmt", [False, True])
+@pytest.mark.parametrize("length_penalty", [0.4, 1.5])
+def test_enough_beams_find_the_best_row(length_penalty: float, gnmt: bool) -> None:
+    logits, eos, most = table(4), 0, 4
+    rows = [row for n in range(most + 1) for row in itertools.product(range(1, 4), repeat=n)]
+    rows = [row if len(row) == most else (*row, eos) for row in rows]
+
+    def score(row: Tokens) -> float:
+        steps = [logits(row[:t]).log_softmax(-1)[token] for t, token in enumerate(row)]
+        length = (5 + len(row)) / 6 if gnmt else len(row)
+        return float(sum(steps)) / length**length_penalty
+
+    found = reference.beam_search(
+        logits, Rules(most, eos=(eos,)), beams=4**4, length_penalty=length_penalty, gnmt=gnmt,
+        early_stopping="never",
+    )  # fmt: skip
+    assert found[0].tokens == max(rows, key=score)
+    assert found[0].score == pytest.approx(score(found[0].tokens))
+
+
+def test_patience_waits_for_more_rows() -> None:
+    def search(patience: float) -> list[reference.Hypothesis]:
+        return reference.beam_search(
+            table(12), Rules(30, eos=(0, 1)), beams=3, early_stopping=True, patience=patience
+        )
+
+    impatient, patient = search(1.0), search(3.0)
+    assert len(impatient) == 3 and len(patient) == 9
+    assert {row.tokens for row in impatient} < {row.tokens for row in patient}
+    assert max(len(row.tokens) for row in patient) > max(len(row.tokens) for row in impatient)
+
+
+def test_rank_among_siblings_decides_whose_children_go_on() -> None:
+    """With a rate that nothing outweighs every beam has one child, and no score is changed."""
+    logits, rules = table(20), Rules(5)
+    rows = reference.beam_search(logits, rules, beams=3, diversity_rate=1e4)
+    assert sorted(row.beams[1:] for row in rows) == [(beam,) * 4 for beam in range(3)]
+    for row in rows:
+        steps = [logits(row.tokens[:t]).log_softmax(-1).max() for t in range(1, 5)]
+        first = logits(()).log_softmax(-1)[row.tokens[0]]
+        assert row.sum == pytest.approx(float(first + sum(steps)), rel=1e-5)
