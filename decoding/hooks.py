@@ -98,7 +98,7 @@ class Hooks:
     def without_replaced(self, config: GenerationConfig) -> GenerationConfig:
         """The options that the engine shall obey."""
         off = {name: OPTIONS[name]["default"] for name in self.replaced - {PREFIX}}
-        return replace(config, **off)
+        return replace(config, **off) if off else config
 
     def process(self, processors: Sequence[Processor], histories: Histories, step: Step) -> None:
         """Lets `processors` edit the scores of the step's rows."""

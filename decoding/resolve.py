@@ -10,6 +10,8 @@ from typing import Any
 from decoding.config import OPTIONS, GenerationConfig
 from decoding.unsupported import ARGUMENTS, METADATA, UNSUPPORTED
 
+DEFAULTS = {name: option["default"] for name, option in OPTIONS.items()}
+
 
 def resolve(
     keywords: Mapping[str, Any],
@@ -29,7 +31,7 @@ def resolve(
     check_names(keywords)
     check_names(given)
     caller = {**given, **keywords}
-    values = {name: meta["default"] for name, meta in OPTIONS.items()}
+    values = dict(DEFAULTS)
     for name, value in checkpoint.items():
         if value is None or name in caller:
             continue
@@ -200,9 +202,9 @@ def warn_ignored(config: GenerationConfig, caller: Mapping[str, Any]) -> None:
     ]
     warned = set()
     for ignored, names, needs in reasons:
-        for name in names:
-            unused = name in caller and getattr(config, name) != OPTIONS[name]["default"]
-            if ignored and unused and name not in warned:
+        for name in names if ignored else ():
+            unused = name in caller and getattr(config, name) != DEFAULTS[name]
+            if unused and name not in warned:
                 warned.add(name)
                 warnings.warn(
                     f"{name}={caller[name]!r} has no effect without {needs}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -83,7 +82,6 @@ def rules(config: GenerationConfig, lengths: Lengths, vocab: int) -> _C.Rules:
     Raises ValueError for forced and banned ids that the model has no token for. An EOS that it has
     no token for never comes.
     """
-    check_tokens(config, vocab)
     banned = {word[0] for word in config.bad_words_ids if len(word) == 1}
     pad = fill_id(config)
     return _C.Rules(
@@ -100,18 +98,16 @@ def rules(config: GenerationConfig, lengths: Lengths, vocab: int) -> _C.Rules:
 def check_tokens(config: GenerationConfig, vocab: int) -> None:
     """Raises ValueError for an id in an option that the model has no token for."""
     first: Any = config.forced_bos_token_id
-    words = [word for alternatives in config.force_words_ids for word in alternatives]
-    named: dict[str, Iterable[Any]] = {
-        "forced_bos_token_id": first if isinstance(first, tuple) else [first],
-        "forced_eos_token_id": config.forced_eos_token_id,
-        "bad_words_ids": chain.from_iterable(config.bad_words_ids),
-        "sequence_bias": chain.from_iterable(word for word, _ in config.sequence_bias),
-        "suppress_tokens": config.suppress_tokens,
-        "begin_suppress_tokens": config.begin_suppress_tokens,
-        "force_words_ids": chain.from_iterable(words),
-    }
-    for name, ids in named.items():
-        check_ids(name, [id for id in ids if id is not None], vocab)
+    if first is not None:
+        check_ids("forced_bos_token_id", first if isinstance(first, tuple) else [first], vocab)
+    for name in ("forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens"):
+        check_ids(name, getattr(config, name), vocab)
+    for word in config.bad_words_ids:
+        check_ids("bad_words_ids", word, vocab)
+    for word, _ in config.sequence_bias:
+        check_ids("sequence_bias", word, vocab)
+    for word in chain.from_iterable(config.force_words_ids):
+        check_ids("force_words_ids", word, vocab)
 
 
 def fill_id(config: GenerationConfig) -> int | None:
