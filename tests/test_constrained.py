@@ -5,6 +5,8 @@ transformers 5 has none; test_transformers_4.py holds the reference to what tran
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -36,7 +38,9 @@ def test_searches_equal_the_reference(
 ) -> None:  # fmt: skip
     prompt: Tokens = (59,) if name == "marian" else PROMPTS[name]
     eos = random_models.reference(name).config.eos_token_id
-    options = {"length_penalty": length_penalty, "early_stopping": early_stopping}
+    options: dict[str, Any] = {
+        "length_penalty": length_penalty, "early_stopping": early_stopping,
+    }  # fmt: skip
     expected = constrained_beam_search(
         logits_of(name), Rules(max_new, eos=(eos,)), Phrases(phrases), beams=beams, prompt=prompt,
         **options,
