@@ -18,6 +18,7 @@ from decoding.batching import Array, Rows, common_device, split
 from decoding.config import GenerationConfig
 from decoding.hooks import Hooks
 from decoding.inputs import by_width, check_per_row, check_source_tokens, of_rows, read_inputs
+from decoding.parts import Part
 from decoding.resolve import resolve
 from decoding.search import Strategy, choose, processors, sampling
 from decoding.search.guidance import with_shadows
@@ -65,7 +66,7 @@ class Call:
             if work.max_time is not None:
                 passed = time.monotonic() - self.started
                 work = replace(work, max_time=max(0.0, work.max_time - passed))
-            parts.append(outputs.Part(chosen, prompt, self.session.run(work)))
+            parts.append(Part(chosen, prompt, self.session.run(work)))
         found = outputs.results(self.config, self.strategy, parts, self.source)
         return found if self.device.type == "cpu" else outputs.moved(found, self.device)
 

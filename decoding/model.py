@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from decoding import _C, outputs
+from decoding import _C
 from decoding.generate import Given, prepare
 from decoding.limits import Limits
 from decoding.memory import MemoryPlan, available_memory, available_text
 from decoding.models import Loaded, ModelSpec
 from decoding.models.memory import CPU
 from decoding.models.weights import pack
+from decoding.parts import compute_transition_scores
 from decoding.score import Scores, score
 from decoding.session import Session
 from decoding.streaming import QueuedNews, StreamerNews, stream
@@ -180,7 +181,7 @@ class Model:
         log_softmax of the scores first. Returns float32 [rows, longest generated]; 0 behind the
         end of a row of beam search.
         """
-        return outputs.compute_transition_scores(sequences, scores, beam_indices, normalize_logits)
+        return compute_transition_scores(sequences, scores, beam_indices, normalize_logits)
 
     def _own_tokenizer(self) -> Tokenizer | None:
         return None if self.directory is None else self.tokenizer

@@ -11,8 +11,8 @@ import torch
 import transformers.generation.utils as theirs
 
 import decoding
-from decoding import outputs
-from decoding.outputs import Part
+from decoding import outputs, parts
+from decoding.parts import Part
 from decoding.resolve import resolve
 from decoding.session import Results
 from tests.random_models import load, ours, reference
@@ -54,27 +54,27 @@ def found(tokens: list[list[list[int]]]) -> Results:
 def test_parts_are_put_back_in_order() -> None:
     first = Part(np.array([2, 0]), np.array([[1, 4], [1, 2]]), found([[[5, 6], [5]], [[3], [3]]]))
     second = Part(np.array([1]), np.array([[1, 3]]), found([[[4, 4, 4], [4, 7, 7, 7]]]))
-    parts = [first, second]
-    assert outputs.lengths(parts, 1).tolist() == [1, 3, 2]  # the second row, of 4, is not wanted
-    assert outputs.sequences_scores(parts, 1).tolist() == [30, 40, 50]
-    sequences = outputs.sequences(parts, 1)
+    both = [first, second]
+    assert parts.lengths(both, 1).tolist() == [1, 3, 2]  # the second row, of 4, is not wanted
+    assert parts.sequences_scores(both, 1).tolist() == [30, 40, 50]
+    sequences = parts.sequences(both, 1)
     assert sequences.tolist() == [[1, 2, 3, 9, 9], [1, 3, 4, 4, 4], [1, 4, 5, 6, 9]]
     assert sequences.dtype == torch.int64
-    rows = outputs.beam_indices(parts, 1, 2, 3)
+    rows = parts.beam_indices(both, 1, 2, 3)
     assert rows.tolist() == [[0, -1, -1], [2, 2, 2], [4, 4, -1]] and rows.dtype == torch.int32
-    assert outputs.beam_indices(parts, 2, 2, 4)[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
-    assert outputs.sequences(parts, 2).shape == (6, 6)
+    assert parts.beam_indices(both, 2, 2, 4)[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert parts.sequences(both, 2).shape == (6, 6)
     alone = Part(np.array([0]), second.prompt, second.found)
-    assert outputs.sequences([alone], 2).tolist() == [[1, 3, 4, 4, 4, 9], [1, 3, 4, 7, 7, 7]]
+    assert parts.sequences([alone], 2).tolist() == [[1, 3, 4, 4, 4, 9], [1, 3, 4, 7, 7, 7]]
 
 
 def test_prompts_of_several_lengths() -> None:
-    parts = [
+    several = [
         Part(np.array([1]), np.array([[1, 2, 3]]), found([[[5, 6], [5]]])),
         Part(np.array([0]), np.array([[1]]), found([[[3], [3, 4, 4]]])),
     ]
-    assert outputs.sequences(parts, 1).tolist() == [[1, 3, 9, 9, 9], [1, 2, 3, 5, 6]]
-    assert outputs.lengths(parts, 2).tolist() == [1, 3, 2, 1]
+    assert parts.sequences(several, 1).tolist() == [[1, 3, 9, 9, 9], [1, 2, 3, 5, 6]]
+    assert parts.lengths(several, 2).tolist() == [1, 3, 2, 1]
 
 
 @pytest.mark.parametrize("name", ["marian", "gpt2"])
