@@ -120,4 +120,20 @@ inline int row_candidates(const Request& request, int beams) {
   return beam_candidates(request.rules, group) + beams - group;
 }
 
+// What the kernels of beam.h read, also where a contrastive search keeps its rows as beams do.
+inline BeamRules beam_rules(const Request& request, int beams) {
+  const auto* diverse = std::get_if<Diverse>(&request.search);
+  const Beam* found = beam_of(request.search);
+  const Beam beam = found != nullptr ? *found : Beam{};
+  return {.length_penalty = beam.length_penalty,
+          .normalization = beam.normalization,
+          .early_stopping = beam.early_stopping,
+          .capacity = request.places(beams),
+          .sibling_penalty = beam.diversity_rate,
+          .group_penalty = diverse != nullptr ? diverse->penalty : 0.0f,
+          .groups = groups_of(request.search),
+          .pad = request.rules.pad,
+          .forced_last = !request.rules.forced_last.empty()};
+}
+
 }  // namespace decoding

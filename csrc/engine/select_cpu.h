@@ -215,20 +215,6 @@ void pick(Stream& stream, const Sampling&, const float* choices, const Workspace
                          .warped = step.request.processing.has_value()});
 }
 
-inline BeamRules beam_rules(const Search& search, const Step& step) {
-  const Beam& beam = *beam_of(search);
-  const auto* diverse = std::get_if<Diverse>(&search);
-  return {.length_penalty = beam.length_penalty,
-          .normalization = beam.normalization,
-          .early_stopping = beam.early_stopping,
-          .capacity = step.places,
-          .sibling_penalty = beam.diversity_rate,
-          .group_penalty = diverse != nullptr ? diverse->penalty : 0.0f,
-          .groups = groups_of(search),
-          .pad = step.rules().pad,
-          .forced_last = !step.rules().forced_last.empty()};
-}
-
 template <typename T, typename Stream>
 void pick(Stream& stream, const Beam& search, const float* choices, const Workspace<T>& w,
           const Step& step) {
@@ -249,7 +235,7 @@ void pick(Stream& stream, const Beam& search, const float* choices, const Worksp
   } else {
     find_best(stream, choices, w, step, m);
   }
-  const BeamRules rules = beam_rules(search, step);
+  const BeamRules rules = beam_rules(step.request, step.beams);
   merge_beams(stream, {.best = w.best,
                        .keys = search.draws ? step.scratch.keys : nullptr,
                        .lse = step.request.processing ? nullptr : w.lse,
@@ -327,7 +313,7 @@ BeamSearch beam_search(const BeamRules& rules, const Workspace<T>& w, const Step
 template <typename T, typename Stream>
 void accept(Stream& stream, const Beam& search, const Workspace<T>& w, const Step& step,
             const uint8_t* ended) {
-  const BeamRules rules = beam_rules(search, step);
+  const BeamRules rules = beam_rules(step.request, step.beams);
   beam_step(stream, {.search = beam_search(rules, w, step),
                      .candidates = step.scratch.candidates,
                      .ended = ended,
@@ -352,7 +338,7 @@ void pick(Stream& stream, const Constrained& search, const float* choices, const
 template <typename T, typename Stream>
 void accept(Stream& stream, const Constrained& search, const Workspace<T>& w, const Step& step,
             const uint8_t*) {
-  const BeamRules rules = beam_rules(search.beam, step);
+  const BeamRules rules = beam_rules(step.request, step.beams);
   const int m = row_candidates(step.request, step.beams);
   constrained_step(stream, {.search = beam_search(rules, w, step),
                             .phrases = w.phrases.phrases,
@@ -376,7 +362,7 @@ void accept(Stream& stream, const Diverse& search, const Workspace<T>& w, const 
   const bool processed = step.request.processing.has_value();
   const ProcessParams<T> processors =
       processed ? process_params(w, step, kBefore | kMiddle) : ProcessParams<T>{};
-  const BeamRules rules = beam_rules(search, step);
+  const BeamRules rules = beam_rules(step.request, step.beams);
   diverse_step<T>(stream, {.search = beam_search(rules, w, step),
                            .best = w.best,
                            .lse = processed ? nullptr : w.lse,
@@ -398,7 +384,7 @@ void pick(Stream& stream, const Contrastive&, const float* choices, const Worksp
 template <typename T, typename Stream>
 void accept(Stream& stream, const Contrastive& search, const Workspace<T>& w, const Step& step,
             const uint8_t*) {
-  const BeamRules rules{.capacity = 1};
+  const BeamRules rules = beam_rules(step.request, step.beams);
   contrast_step(stream, {.search = beam_search(rules, w, step),
                          .best = w.best,
                          .lse = w.lse,

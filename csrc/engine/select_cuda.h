@@ -5,7 +5,9 @@
 #include "engine/rules_cuda.h"
 #include "engine/workspace.h"
 #include "kernels/cuda/stream.h"
+#include "kernels/process.h"
 #include "kernels/select.h"
+#include "kernels/warp.h"
 
 namespace decoding {
 
@@ -13,11 +15,23 @@ namespace decoding {
 struct CudaSearch {
   CudaRules rules;
   int32_t* tickets;  // [B * (K + 1) + 1], 0 before and after, see select.h
+  // of the rarer searches
+  float* keys;            // [R, candidates]
+  Candidate* candidates;  // [B, K * candidates]
+  Contender* contenders;  // [B, K * candidates]
+  float* perturbed;       // [R, V], as far apart as logits; only with controls
 
   CudaSearch() = default;
-  CudaSearch(Arena& arena, const Limits& limits, int vocab)
+  // stride: between rows of logits.
+  CudaSearch(Arena& arena, const Limits& limits, int vocab, int stride)
       : rules(arena, vocab),
-        tickets(arena.take<int32_t>("select_tickets", {ticket_count(limits)})) {}
+        tickets(arena.take<int32_t>("select_tickets", {ticket_count(limits)})) {
+    const int64_t all = int64_t{limits.beams} * limits.candidates;
+    keys = arena.take<float>("keys", {limits.rows(), limits.candidates});
+    candidates = arena.take<Candidate>("candidates", {limits.batch, all});
+    contenders = arena.take<Contender>("contenders", {limits.batch, all});
+    perturbed = arena.take<float>("perturbed", {limits.controls > 0 ? limits.rows() : 0, stride});
+  }
 
   static int64_t ticket_count(const Limits& limits) {
     return int64_t{limits.batch} * (limits.beams + 1) + 1;
@@ -26,6 +40,7 @@ struct CudaSearch {
 
 // What a captured step is made for.
 struct CudaStep {
+  const Search* search;
   SearchKind kind;
   SelectPart part;
   bool processed, guided, warped, draws;
@@ -34,6 +49,7 @@ struct CudaStep {
   int candidates;  // of a row
   int vocab;
   int slots;  // of the plan
+  int pad;    // what an ended row reads while its sentence goes on
 };
 
 template <typename T>
@@ -130,31 +146,6 @@ void select(cuda::Stream& stream, Choice* choices, const Workspace<T>& w, const 
                           .stride = w.logits_stride,
                           .total_slots = step.slots,
                           .history = w.history});
-}
-
-// From what is chosen from to tokens, or candidates; the whole step where that is one launch.
-template <typename T>
-void select(cuda::Stream& stream, const Workspace<T>& w, const CudaSearch& search,
-            const CudaStep& step) {
-  if (step.draws) {
-    draw_candidates(stream, {.scores = w.scores,
-                             .sums = w.inputs.sums,
-                             .own = w.inputs.rules,
-                             .now = w.inputs.state,
-                             .live = w.inputs.live,
-                             .best = w.best,
-                             .keys = search.keys,
-                             .perturbed = search.perturbed,
-                             .sentences = step.sentences,
-                             .beams = step.beams,
-                             .m = step.candidates,
-                             .vocab = step.vocab,
-                             .stride = w.logits_stride});
-  } else if (step.processed) {
-    select(stream, w.scores, w, search, step);
-  } else {
-    select(stream, w.logits, w, search, step);
-  }
 }
 
 }  // namespace decoding

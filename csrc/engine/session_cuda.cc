@@ -6,8 +6,9 @@
 #include <tuple>
 
 #include "engine/decoder.h"
+#include "engine/phrases_cuda.h"
 #include "engine/reading_cuda.h"
-#include "engine/select_cuda.h"
+#include "engine/accept_cuda.h"
 #include "engine/session.h"
 #include "engine/transfers_cuda.h"
 #include "kernels/cuda/matmul.h"
@@ -96,6 +97,9 @@ class CudaSession : public Session {
     cuda_search_.rules.send(request_, batch.stop_table, w_, beams_, rules_memory_, stream_);
     seen_->number = 1;
     seen_->live_count = sentences_;
+    if (const auto* constrained = std::get_if<Constrained>(&request_.search)) {
+      send_phrases(w_.phrases, constrained->phrases, batch, limits_, stream_);
+    }
     reader_.read(batch, stream_);
     ended_.record(stream_);
     launched_ = 0;
@@ -205,8 +209,8 @@ class CudaSession : public Session {
     const StackSpec& d = spec_.decoder;
     return Workspace<T>(
         arena, spec_, limits, kRowAlignment,
-        [&](auto&) {
-          search = CudaSearch(arena, limits, d.vocab);
+        [&](auto& w) {
+          search = CudaSearch(arena, limits, d.vocab, w.logits_stride);
           products = arena.take<uint8_t>("products", {int64_t{cuda::kMatmulWorkspace}});
         },
         [&](auto& w) {
@@ -279,7 +283,7 @@ class CudaSession : public Session {
     const auto& processing = request_.processing;
     return {.search = &request_.search,
             .kind = kind_of(request_.search),
-            .part = is_fused(request_.search) ? SelectPart::all : SelectPart::pick,
+            .part = is_fused(request_.search, beams_) ? SelectPart::all : SelectPart::pick,
             .processed = processing.has_value(),
             .guided = request_.guided(),
             .warped = processing && processing->warp,
@@ -289,7 +293,8 @@ class CudaSession : public Session {
             .beams = beams_,
             .candidates = row_candidates(request_, beams_),
             .vocab = spec_.decoder.vocab,
-            .slots = limits_.rows()};
+            .slots = limits_.rows(),
+            .pad = request_.rules.pad};
   }
 
   CudaStep step_in_parts() {

@@ -35,12 +35,12 @@ struct Ranks {
 // What a step of a sentence needs from memory and can ask for before it has any logits.
 struct Early {
   float sum;  // of beam threadIdx.x
-  int32_t length, first, item, finished;
+  int32_t length, first, random_first, finished;
   uint32_t random_row;  // of row `index`
 
   template <typename T>
   __device__ Early(const SelectParams<T>& p, int sentence, int index)
-      : first(p.first[sentence]), item(p.items[sentence]) {
+      : first(p.first[sentence]), random_first(p.sentence_rules[sentence].random_first) {
     const int slot = sentence * p.beams + threadIdx.x;
     const bool beam = threadIdx.x < p.beams;
     const bool search = p.kind == SearchKind::beam;
@@ -83,8 +83,10 @@ struct Counts {
 // The first warp goes through the m best in order: those that go on become heirs, those of the
 // first K that end become rows. Fill-ins stand in behind the heirs that are alive.
 template <typename T>
-__device__ Counts choose(const SelectParams<T>& p, const Call& call, int step, int first_slot,
+__device__ Counts choose(const SelectParams<T>& p, const Call& call, int step, int sentence,
                          Queue queue, Ranks ranks) {
+  const Ends ends = call.ends(p);
+  const int first_slot = sentence * p.beams;
   __shared__ Counts shared;
   if (warp_id() == 0) {
     const unsigned before = (1u << lane_id()) - 1;
@@ -97,7 +99,8 @@ __device__ Counts choose(const SelectParams<T>& p, const Call& call, int step, i
       const float sum = value_of(key);
       const uint32_t id = there ? id_of(key) : 0, beam = id / static_cast<uint32_t>(p.vocab);
       const int parent = first_slot + beam, token = id - beam * p.vocab;
-      const bool ending = there && call.ends(p.eos, step, token);
+      const Extension to = {step, sentence, parent, token};
+      const bool ending = there && row_ends(ends, call.own, to, p.total_slots, p.vocab);
       const unsigned going = __ballot_sync(kAllLanes, there && !ending);
       const int place = counts.alive + __popc(going & before);
       if (there && !ending && place < p.beams) ranks.heirs[place] = {parent, token, sum};
@@ -148,8 +151,10 @@ static __device__ __noinline__ int finish(Hypothesis* list, int count, int ended
 
 // Stores the beams of the next step: token, parent and sum. A warp calls this.
 template <typename T>
-__device__ __forceinline__ void store_heirs(const SelectParams<T>& p, int step, int first_slot,
-                                            const Heir* heirs) {
+__device__ __forceinline__ void store_heirs(const SelectParams<T>& p, const Call& call, int step,
+                                            int sentence, const Heir* heirs) {
+  const Ends ends = call.ends(p);
+  const int first_slot = sentence * p.beams;
   const int64_t at = int64_t{step - 1} * p.total_slots + first_slot;
 #pragma unroll 1
   for (int beam = lane_id(); beam < p.beams; beam += 32) {
@@ -157,6 +162,9 @@ __device__ __forceinline__ void store_heirs(const SelectParams<T>& p, int step, 
     p.tokens[at + beam] = heir.token;
     p.parents[at + beam] = heir.parent;
     p.sums[first_slot + beam] = heir.sum;
+    if (ends.stop_table == nullptr) continue;
+    const Extension to = {step, sentence, heir.parent, heir.token};
+    ends.stop_states[at + beam] = stop_state(ends, to, p.total_slots, p.vocab);
   }
 }
 
@@ -190,11 +198,12 @@ __device__ __forceinline__ void copy_histories(const SelectParams<T>& p, StepSta
 }
 
 // True when no continuation can enter the finished list, going by the rules of early stopping.
-__device__ __forceinline__ bool settled(const SelectRules& rules, int step, float best_sum,
+__device__ __forceinline__ bool settled(const Call& call, int step, float best_sum,
                                         float worst_finished) {
+  const SelectRules& rules = call.rules;
   if (rules.early_stopping == EarlyStopping::yes) return true;
   const bool longest = rules.early_stopping == EarlyStopping::never && rules.length_penalty > 0.0;
-  return best_sum / penalty(rules, longest ? rules.max_new : step) <= worst_finished;
+  return best_sum / penalty(rules, longest ? call.own.max_new : step) <= worst_finished;
 }
 
 // What a step does to a sentence.
@@ -213,7 +222,7 @@ __device__ Outcome beam_step(const SelectParams<T>& p, const Call& call, int ste
   if (!merge(p, queue, ranks)) {
     if (threadIdx.x == 0) p.fault[sentence] = step;
   } else {
-    const Counts counts = choose(p, call, step, first_slot, queue, ranks);
+    const Counts counts = choose(p, call, step, sentence, queue, ranks);
     if (counts.ended > 0) {
       finished = finish(list, finished, counts.ended, p.beams, ranks);
       if (threadIdx.x == 0) p.finished_count[sentence] = finished;
@@ -221,7 +230,7 @@ __device__ Outcome beam_step(const SelectParams<T>& p, const Call& call, int ste
     outcome.alive = counts.alive;
     if (counts.alive > 0) {
       outcome.done = finished == p.beams &&
-                     settled(call.rules, step, ranks.heirs[0].sum, list[p.beams - 1].score);
+                     settled(call, step, ranks.heirs[0].sum, list[p.beams - 1].score);
     }
   }
   if (outcome.done) {

@@ -8,12 +8,12 @@ namespace decoding::cuda::selection {
 
 // What a row reads next. place: of its sentence among those that go on.
 template <typename T>
-__device__ __forceinline__ void list_row(const SelectParams<T>& p, int number, int first, int item,
-                                         int place, int beam, int32_t token) {
+__device__ __forceinline__ void list_row(const SelectParams<T>& p, int number, int first,
+                                         int random_first, int place, int beam, int32_t token) {
   const int row = place * p.beams + beam;
   p.ids[row] = token;
   p.at[row] = first + number;
-  p.random_row[row] = item * p.beams + beam;
+  p.random_row[row] = random_first + beam;
 }
 
 // The rows of live sentence i take their tokens; returns whether all of them have ended. If not,
@@ -25,6 +25,7 @@ __device__ bool accept_tokens(const SelectParams<T>& p, const Call& call, int st
                               int sentence, const Early& early, bool at_hand, Queue queue,
                               const float* lses, int fallback) {
   __shared__ int fault;  // of the last row that has one: 2 * (beam + 1), and 1 where it is broken
+  const Ends ends = call.ends(p);
   if (threadIdx.x == 0) fault = 0;
   __syncthreads();
   bool open = false;
@@ -45,7 +46,12 @@ __device__ bool accept_tokens(const SelectParams<T>& p, const Call& call, int st
       } else {
         taken = token;
       }
-      if (none_left || call.ends(p.eos, step, taken)) {
+      const Extension to = {step, sentence, slot, taken};
+      if (ends.stop_table != nullptr && !none_left) {
+        ends.stop_states[int64_t{step - 1} * p.total_slots + slot] =
+            stop_state(ends, to, p.total_slots, p.vocab);
+      }
+      if (none_left || row_ends(ends, call.own, to, p.total_slots, p.vocab)) {
         p.length[slot] = step;
       } else {
         open = true;
@@ -60,7 +66,7 @@ __device__ bool accept_tokens(const SelectParams<T>& p, const Call& call, int st
   }
 #pragma unroll 1
   for (int beam = threadIdx.x; beam < p.beams && open; beam += kThreads) {
-    list_row(p, step, early.first, early.item, i, beam, tokens[beam]);
+    list_row(p, step, early.first, early.random_first, i, beam, tokens[beam]);
   }
   __syncthreads();
   return !open;
@@ -83,12 +89,13 @@ __device__ __forceinline__ int gather_live(const SelectParams<T>& p, StepState n
   __syncthreads();
 #pragma unroll 1
   for (int place = warp_id(); place < kept; place += kWarps) {
-    const int sentence = p.live[place], first = p.first[sentence], item = p.items[sentence];
+    const int sentence = p.live[place], first = p.first[sentence];
+    const int random_first = p.sentence_rules[sentence].random_first;
     const int32_t* tokens =
         p.tokens + int64_t{now.number - 1} * p.total_slots + int64_t{sentence} * p.beams;
 #pragma unroll 1
     for (int beam = lane_id(); beam < p.beams; beam += 32) {
-      list_row(p, now.number, first, item, place, beam, tokens[beam]);
+      list_row(p, now.number, first, random_first, place, beam, tokens[beam]);
     }
   }
   return kept;

@@ -3,6 +3,7 @@
 // are read again.
 #pragma once
 
+#include "kernels/cuda/call.cuh"
 #include "kernels/cuda/scan.cuh"
 #include "kernels/select.h"
 
@@ -51,12 +52,6 @@ __device__ __noinline__ void force(Row<T> row, const int32_t* ids, int count) {
   write(row, ids, count, 0.0f);
 }
 
-// Whether only forced tokens are left in this step.
-__device__ __forceinline__ bool forced(const SelectRules& rules, int step) {
-  return (step == 1 && rules.forced_first_count > 0) ||
-         (step == rules.max_new && rules.forced_last_count > 0);
-}
-
 // What the rules leave is added up again, group by group as their maxima say whether anything is.
 template <typename T>
 __device__ __noinline__ void sum_again(Row<T> row, Inbox inbox, int first_word) {
@@ -74,30 +69,33 @@ __device__ __noinline__ void sum_again(Row<T> row, Inbox inbox, int first_word) 
 }
 
 template <typename T>
-__device__ void apply_rules(const SelectParams<T>& p, const SelectRules& rules, int step,
-                            Row<T> row) {
+__device__ void apply_rules(const SelectParams<T>& p, const Call& call, int step, Row<T> row) {
+  const SelectRules& rules = call.rules;
   if (rules.banned_count > 0) write(row, p.banned, rules.banned_count, -INFINITY);
   if (step <= rules.min_new && rules.eos_count > 0) {
     write(row, p.eos, rules.eos_count, -INFINITY);
   }
-  if (step == 1 && rules.forced_first_count > 0) {
-    force(row, p.forced_first, rules.forced_first_count);
-  }
-  if (step == rules.max_new && rules.forced_last_count > 0) {
-    force(row, p.forced_last, rules.forced_last_count);
-  }
+  if (call.forces_first(step)) force(row, &call.own.forced_first, 1);
+  if (call.forces_last(step)) force(row, p.forced_last, rules.forced_last_count);
 }
 
-// The lse that a row is judged by; a warp calls this. sums: of the raw row's quads, then of what
-// the rules left.
-__device__ __forceinline__ float lse_of(const SelectRules& rules, int step, const Word* sums,
-                                        int quads) {
+// The lse that row `index` is judged by; a warp calls this. sums: of the raw row's quads, then of
+// what the rules left. Processed scores are log-probabilities, where rows compete, and bring the
+// lse of the logits along, to tell whether those were finite.
+template <typename T>
+__device__ __forceinline__ float settle_lse(const SelectParams<T>& p, const Call& call, int step,
+                                            int index, const Word* sums, int quads) {
+  if (call.rules.processed) {
+    const float raw = p.lse[index];
+    return isfinite(raw) ? 0.0f : raw;
+  }
   float lse = log_sum_exp(sums, quads);
-  if (forced(rules, step) && isfinite(lse)) lse = 0.0f;
-  if (rules.renormalize) {
+  if (call.forces(step) && isfinite(lse)) lse = 0.0f;
+  if (call.rules.renormalize) {
     const float left = log_sum_exp(sums + quads, quads);
     if (isfinite(lse) && isfinite(left)) lse = left;
   }
+  if (lane_id() == 0) p.lse[index] = lse;
   return lse;
 }
 

@@ -71,29 +71,29 @@ struct Shape {
 };
 
 // Whether top-k leaves out anything, so that one block draws for the row.
-__device__ __forceinline__ bool among_best(const SelectRules& rules, int vocab) {
-  return 0 < rules.top_k && rules.top_k < vocab;
+__device__ __forceinline__ bool among_best(const Call& call, int vocab) {
+  return 0 < call.own.top_k && call.own.top_k < vocab;
 }
 
 // What comes in for one block of a cluster before it goes on.
 template <SearchKind kind, typename T>
-__device__ __forceinline__ int bytes_to_come(const SelectParams<T>& p, const SelectRules& rules,
+__device__ __forceinline__ int bytes_to_come(const SelectParams<T>& p, const Call& call,
                                              const Shape& shape) {
   constexpr int word = sizeof(Word);
-  if (kind == SearchKind::sampling && among_best(rules, p.vocab)) {
+  if (kind == SearchKind::sampling && among_best(call, p.vocab)) {
     return shape.quads * (word + kQuad * static_cast<int>(sizeof(float)));
   }
-  const int sums = rules.renormalize ? 2 * shape.quads : shape.quads;
+  const int sums = call.rules.renormalize ? 2 * shape.quads : shape.quads;
   const int best = kind == SearchKind::sampling ? 0 : shape.splits * p.m;
   return shape.rows * (sums + best) * word;
 }
 
 // The rules, in a block's share.
 template <typename T>
-__device__ __forceinline__ void rule(const SelectParams<T>& p, const SelectRules& rules, int step,
+__device__ __forceinline__ void rule(const SelectParams<T>& p, const Call& call, int step,
                                      int quads, const Row<T>& share, const Inbox& inbox) {
-  apply_rules(p, rules, step, share);
-  if (rules.renormalize) sum_again(share, inbox, quads);
+  apply_rules(p, call, step, share);
+  if (call.rules.renormalize) sum_again(share, inbox, quads);
 }
 
 // Hands over the best of a block's share.
@@ -111,13 +111,14 @@ __device__ __forceinline__ void search_share(const SelectParams<T>& p, const Sha
 // From the words of `rows` rows, of which `index` is the first: their lse, and their m best tokens
 // in the queue. Few warps are needed for either; they do both side by side.
 template <typename T>
-__device__ __forceinline__ void settle_rows(const SelectParams<T>& p, const SelectRules& rules,
-                                            int step, const Shape& shape, int index,
+__device__ __forceinline__ void settle_rows(const SelectParams<T>& p, const Call& call, int step,
+                                            const Shape& shape, int index,
                                             const Word* words, Queue queue, float* lse) {
 #pragma unroll 1
   for (int r = warp_id(); r < shape.rows; r += kWarps) {
-    const float found = lse_of(rules, step, words + r * shape.words, shape.quads);
-    if (lane_id() == 0) lse[r] = p.lse[index + r] = found;
+    const float found =
+        settle_lse(p, call, step, index + r, words + r * shape.words, shape.quads);
+    if (lane_id() == 0) lse[r] = found;
   }
   const uint32_t each = shape.splits * p.m;
 #pragma unroll 1
@@ -137,27 +138,34 @@ __device__ __forceinline__ void settle_rows(const SelectParams<T>& p, const Sele
 
 // Takes down what has been drawn for a row.
 template <typename T>
-__device__ __forceinline__ void settle_draw(const SelectParams<T>& p, const SelectRules& rules,
-                                            int step, const Shape& shape, int index,
+__device__ __forceinline__ void settle_draw(const SelectParams<T>& p, const Call& call, int step,
+                                            const Shape& shape, int index,
                                             const Word* words, Candidate drawn, Queue queue,
                                             float* lse) {
   if (warp_id() > 0) return;
-  const float found = lse_of(rules, step, words, shape.quads);
+  const float found = settle_lse(p, call, step, index, words, shape.quads);
   if (lane_id() > 0) return;
-  *lse = p.lse[index] = found;
+  *lse = found;
   *queue.keys = drawn.id < 0 ? none(0) : key_of(drawn.value, drawn.id);
+}
+
+// What has been found for `rows` rows, of which `index` is the first, for other kernels.
+template <typename T>
+__device__ __forceinline__ void write_best(const SelectParams<T>& p, int index, int rows,
+                                           Queue queue) {
+  Candidate* best = p.best + int64_t{index} * p.m;
+#pragma unroll 1
+  for (int c = threadIdx.x; c < rows * p.m; c += kThreads) {
+    const Key key = queue.keys[c];
+    best[c] = is_none(key) ? Candidate{-INFINITY, -1} : Candidate{value_of(key), id_of(key)};
+  }
 }
 
 // Rows that did not meet in a cluster meet by way of memory. Whether this is the last of a
 // sentence, which takes in what all have found, for beam search.
 template <SearchKind kind, typename T>
 __device__ bool meet_sentence(const SelectParams<T>& p, int i, int index, Queue queue, float* lse) {
-  Candidate* best = p.best + int64_t{index} * p.m;
-#pragma unroll 1
-  for (int c = threadIdx.x; c < p.m; c += kThreads) {
-    const Key key = queue.keys[c];
-    best[c] = is_none(key) ? Candidate{-INFINITY, -1} : Candidate{value_of(key), id_of(key)};
-  }
+  write_best(p, index, 1, queue);
   if (!last_to_arrive(p.tickets + int64_t{p.sentences} * p.beams + i, p.beams)) return false;
   if (kind != SearchKind::beam) return true;
   const auto* all = reinterpret_cast<const int2*>(p.best + int64_t{i} * p.beams * p.m);
@@ -211,9 +219,10 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
   first.load(share, share.begin);
   second.load(share, share.begin + Batch<T>::kGroups);
   const Early early(p, sentence, index);
+  const uint32_t own_word = Call::ask_own(p.sentence_rules + sentence);
   if (index == 0 && blockIdx.x == 0 && threadIdx.x == 0) *p.seen = now;
   if (i >= now.live_count) return;
-  call.take(asked);
+  call.take(asked, own_word);
 
   const Queue queue = {reinterpret_cast<Key*>(memory + shape.queue_at()), &queued, shape.capacity};
   auto* words = reinterpret_cast<Word*>(memory + shape.words_at());
@@ -223,17 +232,17 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
                        p.group_max + scratch, p.group_sum + scratch};
   scan(first, second, share, inbox);
   __syncthreads();
-  const Dice dice = {call.rules.seed, static_cast<uint32_t>(now.number), early.random_row,
-                     call.rules.temperature};
-  const bool together = kind != SearchKind::sampling || !among_best(call.rules, p.vocab);
-  const bool ruled = asked.changes(now.number);
-  if (together && ruled) rule(p, call.rules, now.number, shape.quads, share, inbox);
+  const Dice dice = {call.own.seed, static_cast<uint32_t>(now.number), early.random_row,
+                     call.own.temperature};
+  const bool together = kind != SearchKind::sampling || !among_best(call, p.vocab);
+  const bool ruled = call.changes(asked, now.number);
+  if (together && ruled) rule(p, call, now.number, shape.quads, share, inbox);
   Candidate drawn;
   if constexpr (kind != SearchKind::sampling) {
     search_share(p, shape, share, inbox, queue);
   } else if (together) {
     Council council(council_memory, shape.splits);
-    drawn = draw_together(share, call.rules.top_p, dice, council, shape.splits, queue);
+    drawn = draw_together(share, call.own.top_p, dice, council, shape.splits, queue);
   } else if (cluster) {
     for (int g = share.begin + threadIdx.x; g < share.end; g += kThreads) {
       cuda::send(0, group_max + g, group_max[g], &arrived);
@@ -241,7 +250,7 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
   }
   if (cluster) {
     if (blockIdx.x > 0 || blockIdx.y % shape.rows > 0) return;
-    if (threadIdx.x == 0) expect_bytes(&arrived, bytes_to_come<kind>(p, call.rules, shape));
+    if (threadIdx.x == 0) expect_bytes(&arrived, bytes_to_come<kind>(p, call, shape));
     wait_for_words(&arrived);
   } else if (shape.meeting == Meeting::tickets) {
     if (!last_to_arrive(p.tickets + index, shape.splits)) return;
@@ -258,15 +267,16 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
     if (!together) {
       const Row<T> row = {share.logits, group_max, p.vocab, 0, groups};
       const Inbox own = {Meeting::none, words};
-      if (ruled) rule(p, call.rules, now.number, shape.quads, row, own);
-      drawn = draw_among_best(row, call.rules, dice, queue);
+      if (ruled) rule(p, call, now.number, shape.quads, row, own);
+      drawn = draw_among_best(row, call.own, dice, queue);
     }
     __syncthreads();
-    settle_draw(p, call.rules, now.number, shape, index, words, drawn, queue, ranks.lse);
+    settle_draw(p, call, now.number, shape, index, words, drawn, queue, ranks.lse);
   } else {
-    settle_rows(p, call.rules, now.number, shape, index, words, queue, ranks.lse);
+    settle_rows(p, call, now.number, shape, index, words, queue, ranks.lse);
   }
   __syncthreads();
+  if (p.part == SelectPart::pick) return write_best(p, index, shape.rows, queue);
   const bool met = shape.rows == p.beams;
   if (!met && !meet_sentence<kind>(p, i, index, queue, ranks.lse)) return;
 
@@ -281,11 +291,11 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
   }
   // The first warp sees to the step while the others copy.
   if (warp_id() == 0) {
-    if (outcome.alive > 0) store_heirs(p, now.number, sentence * p.beams, ranks.heirs);
+    if (outcome.alive > 0) store_heirs(p, call, now.number, sentence, ranks.heirs);
     // As long as no sentence ends, each keeps its place.
 #pragma unroll 1
     for (int beam = lane_id(); beam < p.beams && !outcome.done && outcome.alive > 0; beam += 32) {
-      list_row(p, now.number, early.first, early.item, i, beam, ranks.heirs[beam].token);
+      list_row(p, now.number, early.first, early.random_first, i, beam, ranks.heirs[beam].token);
     }
     __syncwarp();
     int32_t* step_at = p.tickets + int64_t{p.sentences} * (p.beams + 1);
