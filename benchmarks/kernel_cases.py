@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from decoding import _C
 from decoding._C import kernels
+from decoding.search.sentences import SENTENCE
 
 HEAD_DIM = 64
 PANEL = 64  # outputs in a panel of a CPU weight
@@ -347,7 +349,7 @@ class SelectState:
     def __init__(self, place: Place, batch: int, beams: int, vocab: int, sums: Tensor) -> None:
         rows, groups = batch * beams, -(-vocab // 128)
         ints = {
-            **{"live": batch, "first": batch, "items": batch, "finished_count": batch},
+            **{"live": batch, "first": batch, "stop_now": 1, "finished_count": batch},
             **{"done": batch, "fault": batch, "length": rows, "ids": rows, "at": rows},
             **{"random_row": rows, "now": 3, "seen": 3, "tickets": batch * (beams + 1) + 1},
         }
@@ -360,6 +362,7 @@ class SelectState:
             "finished": zeros(batch, beams, 5),
             "best": zeros(rows, 2 * beams, 2),
             "rules": zeros(128, dtype=torch.uint8),
+            "sentences": self.own(batch, beams).to(place.device),
             "lse": zeros(rows, dtype=torch.float32),
             "sums": sums.clone(),
             **{name: torch.zeros(rows, groups, device=place.device)
@@ -367,14 +370,20 @@ class SelectState:
         }  # fmt: skip
         nobody = zeros(0)
         self.rules = {
-            **{"max_new": self.TARGET, "min_new": 0, "pad": 0, "renormalize": False, "seed": 0},
-            **{"temperature": 1.0, "top_k": 0, "top_p": 1.0, "length_penalty": 1.0},
+            **{"min_new": 0, "pad": 0, "renormalize": False, "length_penalty": 1.0},
             **{"early_stopping": kernels.EarlyStopping.no, "eos": nobody, "banned": nobody},
-            **{"forced_first": nobody, "forced_last": nobody},
+            **{"forced_last": nobody},
         }
         self.begin = place.ints([2, 1, batch])  # number, position, live_count
         self.sentences, self.sums = place.ints(range(batch)), sums
         self.reset()
+
+    def own(self, batch: int, beams: int) -> Tensor:
+        table = np.zeros(batch, SENTENCE)
+        table["max_new"], table["forced_first"] = self.TARGET, -1
+        table["temperature"] = table["top_p"] = 1.0
+        table["random_first"] = np.arange(batch) * beams
+        return torch.from_numpy(table.view(np.uint8))
 
     def reset(self) -> None:
         self.tensors["now"].copy_(self.begin)

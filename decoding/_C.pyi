@@ -197,7 +197,7 @@ class Session:
         sentences: Tensor,
         beams: int,
         rules: Rules,
-        search: Greedy | Sampling | Beam | Diverse | Contrastive,
+        search: Greedy | Sampling | Beam | Diverse | Contrastive | Constrained,
         *,
         controls: Controls | None = None,
         warpers: Warpers | None = None,

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -15,6 +16,7 @@ from torch import Tensor
 from decoding import _C, reference
 from decoding._C import kernels
 from decoding.reference import FILL_IN
+from decoding.search.sentences import SENTENCE
 from tests.conftest import Place, assert_same_bits, assert_within_torch, random
 
 CPU: dict[str, Any] = {"isa": _C.isas()[0], "threads": 1}
@@ -35,7 +37,7 @@ class Rules:
     pad: int = 1
     eos: tuple[int, ...] = ()
     banned: tuple[int, ...] = ()
-    forced_first: tuple[int, ...] = ()
+    forced_first: tuple[int, ...] = ()  # one at most
     forced_last: tuple[int, ...] = ()
     renormalize: bool = False
     seed: int = 1
@@ -48,10 +50,19 @@ class Rules:
     def stopping(self) -> Any:
         return getattr(kernels.EarlyStopping, self.early_stopping)
 
+    def of_sentences(self, random_first: Tensor) -> Tensor:
+        """What each sentence has of its own, the same for all but where its random rows begin."""
+        table = np.zeros(len(random_first), SENTENCE)
+        for name in ("seed", "max_new", "temperature", "top_k", "top_p"):
+            table[name] = getattr(self, name)
+        table["forced_first"] = self.forced_first[0] if self.forced_first else -1
+        table["random_first"] = random_first.numpy()
+        return torch.from_numpy(table.view(np.uint8))
+
     def lists(self) -> dict[str, Any]:
         """As select takes them."""
         found = {**self.__dict__, "early_stopping": self.stopping()}
-        for name in ("eos", "banned", "forced_first", "forced_last"):
+        for name in ("eos", "banned", "forced_last"):
             found[name] = ints(found[name]).cuda()
         return found
 
@@ -128,6 +139,8 @@ class Search:
             "best": full(slots, self.m, 2).cuda(),
             "tickets": zeros(batch * (beams + 1) + 1).cuda(),
             "rules": torch.zeros(256, dtype=torch.uint8).cuda(),
+            "sentences": rules.of_sentences(items * beams).cuda(),
+            "stop_now": zeros(1).cuda(),
         }
         self.lists = rules.lists()
 
@@ -282,10 +295,10 @@ def test_when_sentences_stop(early_stopping: str, length_penalty: float, style: 
         Rules(banned=(0, 5, 128, 499), eos=(3,)),
         Rules(eos=(2, 9), min_new=3),
         Rules(forced_first=(400,), eos=(4,)),
-        Rules(forced_first=(400, 3, 499), forced_last=(8, 130), eos=(4,), banned=(3,)),
+        Rules(forced_first=(499,), forced_last=(8, 130), eos=(4,), banned=(3,)),
         Rules(max_new=1, forced_first=(5,), forced_last=(6,), eos=(6,)),
         Rules(banned=(1, 7), eos=(2,), min_new=2, renormalize=True),
-        Rules(forced_first=(5, 6), renormalize=True),
+        Rules(forced_first=(6,), renormalize=True),
         Rules(banned=tuple(range(500))),
         Rules(banned=tuple(range(498)), eos=(498,), renormalize=True),
     ],
