@@ -9,7 +9,9 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
 NOISE = 1e-5  # on the reference's log-probabilities
-LOST = -1e8  # beam search's results with scores below are fill-ins: their content is undefined
+# Beam search's fill-ins have a sum of -1e9, which transformers divides by G^a: what scores below is
+# one, and its content is undefined.
+LOST = -1e6
 
 
 class Noise(LogitsProcessor):
@@ -25,8 +27,13 @@ class Noise(LogitsProcessor):
 def rows_of(found: Any) -> list[list[int]]:
     """The rows of an output of generate() that are no fill-ins."""
     scores = getattr(found, "sequences_scores", None)
-    kept = found.sequences if scores is None else found.sequences[scores > LOST]
-    return kept.tolist()
+    if scores is None or bool((scores > LOST).all()):
+        return found.sequences.tolist()
+    # How much stands behind the ends depends on fill-ins, too.
+    lengths = (found.beam_indices >= 0).sum(1) + found.sequences.shape[1]
+    lengths -= found.beam_indices.shape[1]
+    rows = zip(found.sequences.tolist(), lengths.tolist(), (scores > LOST).tolist(), strict=True)
+    return [row[:length] for row, length, kept in rows if kept]
 
 
 def is_tie(generate: Callable[..., Any], found: Any, tries: int = 30) -> bool:
@@ -50,4 +57,4 @@ def assert_close_scores(ours: torch.Tensor, theirs: torch.Tensor) -> None:
     kept = theirs > LOST
     error = (ours - theirs)[kept].abs() / theirs[kept].abs().clamp(min=1)
     assert bool((error <= 1e-4).all()), f"scores differ by up to {float(error.max())}"
-    assert bool((ours[~kept] <= LOST).all())
+    assert bool((ours[~kept] <= -1e8).all())

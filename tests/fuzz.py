@@ -113,7 +113,7 @@ def compare_rows(case: Case, theirs: Any, mine: Any, item: int) -> str:
             assert torch.equal(mine.beam_indices, theirs.beam_indices)
     # Where a forced token ends a row, transformers goes on with rows of nothing but banned tokens.
     assert len(mine.logits) == len(mine.scores) >= int(mine.lengths.max())
-    assert len(mine.scores) == len(theirs.scores) or case.functions
+    assert len(mine.scores) == len(theirs.scores) or case.functions or not bool(kept.all())
     compare_steps(case, theirs, mine, kept)
     return "same"
 
@@ -127,7 +127,9 @@ def compare_steps(case: Case, theirs: Any, mine: Any, kept: Tensor) -> None:
             transitions(found.sequences, getattr(found, name), moves)
             for found, moves in zip((theirs, mine), indices, strict=True)
         )
-        there = torch.arange(got.shape[1]) < mine.lengths[:, None]
+        width = min(got.shape[1], expected.shape[1])  # fill-ins may be longer than any row
+        got, expected = got[:, :width], expected[:, :width]
+        there = torch.arange(width) < mine.lengths[:, None]
         there &= kept[:, None]
         torch.testing.assert_close(got[there], expected[there], atol=1e-4, rtol=1e-4, msg=name)
 
