@@ -81,14 +81,18 @@ def only(found: Any, item: int, batch: int, theirs: Any) -> Any:
         tuple(step[item * rows : (item + 1) * rows] for step in kept[: len(theirs.scores)])
         for kept in (found.scores, found.logits)
     )
+    lengths = found.lengths[mine]
+    longest = int(lengths.max())
+    generated = getattr(theirs, "beam_indices", torch.empty(1, len(theirs.scores))).shape[1]
+    prompt = theirs.sequences.shape[1] - generated
     alone = SimpleNamespace(
-        sequences=found.sequences[mine, : theirs.sequences.shape[1]],
-        lengths=found.lengths[mine],
+        sequences=found.sequences[mine, : prompt + longest],
+        lengths=lengths,
         scores=scores,
         logits=logits,
     )
     if hasattr(found, "beam_indices"):
-        indices = found.beam_indices[mine, : theirs.beam_indices.shape[1]]
+        indices = found.beam_indices[mine, :longest]
         indices = torch.where(indices >= 0, indices - item * rows, -1)
         alone.beam_indices = indices.to(torch.int32)
         alone.sequences_scores = found.sequences_scores[mine]
