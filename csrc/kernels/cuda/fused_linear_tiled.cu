@@ -9,6 +9,10 @@
 // eight different bank groups. kSplits groups of warps share the products of a step, so that a
 // small tile has work for as many warps as hide each other's waits. The sums go through shared
 // memory once more, so that bias, residual and y are read and written in 16 bytes.
+//
+// Where tiles are few and K is long, the kParts blocks of a cluster share out K, and each then adds
+// up some rows of all their sums.
+#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/fused_linear_families.h"
 #include "kernels/cuda/fused_linear_finish.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -17,14 +21,17 @@
 namespace decoding::cuda {
 namespace {
 
-// What a variant is: kRows x kColumns outputs by kDown x kAcross warps in kSplits groups.
-template <int kRows_, int kColumns_, int kDown_, int kAcross_, int kSplits_, int kStages_>
+// What a variant is: kRows x kColumns outputs of kParts blocks, in each by kDown x kAcross warps in
+// kSplits groups.
+template <int kRows_, int kColumns_, int kDown_, int kAcross_, int kSplits_, int kStages_,
+          int kParts_ = 1>
 struct Shape {
   static constexpr int kRows = kRows_, kColumns = kColumns_, kDown = kDown_, kAcross = kAcross_,
-                       kSplits = kSplits_, kStages = kStages_;
+                       kSplits = kSplits_, kStages = kStages_, kParts = kParts_;
   static constexpr int kThreads = kDown * kAcross * kSplits * kWarp;
   static constexpr int kTileRows = kRows / kDown / 16;          // mma tiles of a warp
   static constexpr int kTileColumns = kColumns / kAcross / 16;  // pairs of mma tiles of a warp
+  static constexpr int kPartRows = kRows / kParts;              // that a block finishes
   static constexpr int kWidth = kColumns / kChunk;              // chunks in a row of y's tile
   static constexpr int kSumStride = kColumns + 8;  // four rows of sums fall on different banks
   static_assert(kThreads >= kColumns && kTileRows > 0 && kTileColumns > 0);
@@ -95,13 +102,33 @@ __device__ __forceinline__ void store_sums(
   }
 }
 
+// The blocks of a cluster add up their own sums, and then see each other's.
+template <typename T, typename S>
+__device__ __forceinline__ void share_sums(Shared<T, S>& shared) {
+  for (int i = threadIdx.x; i < S::kRows * S::kColumns; i += S::kThreads) {
+    const int row = i / S::kColumns, column = i % S::kColumns;
+    float sum = shared.sums[0][row][column];
+#pragma unroll
+    for (int split = 1; split < S::kSplits; ++split) sum += shared.sums[split][row][column];
+    shared.sums[0][row][column] = sum;
+  }
+  meet_cluster();
+}
+
 // add(sums) for all that adds up to the outputs at a place; Floats: float or float4.
 template <typename Floats, typename T, typename S, typename Add>
 __device__ __forceinline__ void for_sums(const Shared<T, S>& shared, int row, int column,
                                          const Add& add) {
+  if constexpr (S::kParts == 1) {
 #pragma unroll
-  for (int split = 0; split < S::kSplits; ++split) {
-    add(*reinterpret_cast<const Floats*>(&shared.sums[split][row][column]));
+    for (int split = 0; split < S::kSplits; ++split) {
+      add(*reinterpret_cast<const Floats*>(&shared.sums[split][row][column]));
+    }
+  } else {
+#pragma unroll
+    for (int part = 0; part < S::kParts; ++part) {
+      add(load_from_block(part, reinterpret_cast<const Floats*>(&shared.sums[0][row][column])));
+    }
   }
 }
 
@@ -111,8 +138,8 @@ template <typename T, typename S>
 __device__ __forceinline__ void finish_wide(const LinearParams<T>& p, int first_row,
                                             int first_column, const Shared<T, S>& shared) {
 #pragma unroll 1
-  for (int i = threadIdx.x; i < S::kRows * S::kWidth; i += S::kThreads) {
-    const int row = i / S::kWidth, column = i % S::kWidth * kChunk;
+  for (int i = threadIdx.x; i < S::kPartRows * S::kWidth; i += S::kThreads) {
+    const int row = blockIdx.z * S::kPartRows + i / S::kWidth, column = i % S::kWidth * kChunk;
     if (first_row + row >= p.rows || first_column + column >= p.weight.outputs) continue;
     float values[kChunk];
 #pragma unroll
@@ -144,8 +171,8 @@ __device__ __forceinline__ void finish_wide(const LinearParams<T>& p, int first_
 template <typename T, typename S>
 __device__ __forceinline__ void finish_narrow(const LinearParams<T>& p, int first_row,
                                               int first_column, const Shared<T, S>& shared) {
-  for (int i = threadIdx.x; i < S::kRows * S::kColumns; i += S::kThreads) {
-    const int row = i / S::kColumns, column = i % S::kColumns;
+  for (int i = threadIdx.x; i < S::kPartRows * S::kColumns; i += S::kThreads) {
+    const int row = blockIdx.z * S::kPartRows + i / S::kColumns, column = i % S::kColumns;
     if (first_row + row >= p.rows || first_column + column >= p.weight.outputs) continue;
     float value = shared.bias[column];
     for_sums<float>(shared, row, column, [&](float sum) { value += sum; });
@@ -160,15 +187,15 @@ __device__ __forceinline__ void finish_narrow(const LinearParams<T>& p, int firs
 template <typename T, typename S>
 __device__ __forceinline__ void request_residual(const LinearParams<T>& p, int first_row,
                                                  int first_column, Shared<T, S>& shared) {
-  for (int i = threadIdx.x; i < S::kRows * S::kWidth; i += S::kThreads) {
-    const int row = i / S::kWidth, column = i % S::kWidth * kChunk;
+  for (int i = threadIdx.x; i < S::kPartRows * S::kWidth; i += S::kThreads) {
+    const int row = blockIdx.z * S::kPartRows + i / S::kWidth, column = i % S::kWidth * kChunk;
     const bool valid = first_row + row < p.rows && first_column + column < p.weight.outputs;
     const int64_t at = place(p, first_row + row, first_column + column);
     copy_async(shared_address(&shared.residual[row][column]), p.residual + (valid ? at : 0), valid);
   }
 }
 
-// Steps [step, end) of the block's columns of W, as far as the L2 cache.
+// Steps [step, end) of the block's part of W, as far as the L2 cache.
 template <typename T, typename S>
 __device__ __forceinline__ void prefetch_steps(const LinearWeight& weight, int first_column,
                                                int step, int end) {
@@ -185,20 +212,23 @@ __global__ void __launch_bounds__(S::kThreads) tiled_kernel(const LinearParams<T
   extern __shared__ __align__(128) char bytes[];
   Shared<T, S>& shared = *reinterpret_cast<Shared<T, S>*>(bytes);
   const int inputs = p.weight.inputs, outputs = p.weight.outputs;
-  const int steps = (inputs + kSlice - 1) / kSlice;
+  const int all_steps = (inputs + kSlice - 1) / kSlice;
+  const int part_steps = (all_steps + S::kParts - 1) / S::kParts,
+            first_step = blockIdx.z * part_steps;
+  const int steps = min(part_steps, all_steps - first_step);  // of this block; may be negative
   const int first_row = blockIdx.x * S::kRows, first_column = blockIdx.y * S::kColumns;
 
   Source<T, S::kColumns, S::kThreads> w(static_cast<const T*>(p.weight.data), first_column, outputs,
-                                        inputs, 0);
+                                        inputs, first_step * kSlice);
 #pragma unroll
   for (int stage = 0; stage < S::kStages - 1; ++stage) {
     if (stage < steps) w.request_next(shared.w[stage]);
   }
-  prefetch_steps<T, S>(p.weight, first_column, S::kStages - 1, steps);
+  prefetch_steps<T, S>(p.weight, first_column, first_step + S::kStages - 1, first_step + steps);
   const int own_column = first_column + threadIdx.x;
   const bool has_bias = threadIdx.x < S::kColumns && own_column < outputs && p.bias != nullptr;
   const float own_bias = has_bias ? p.bias[own_column] : 0.0f;
-  Source<T, S::kRows, S::kThreads> x(p.x, first_row, p.rows, inputs, 0);
+  Source<T, S::kRows, S::kThreads> x(p.x, first_row, p.rows, inputs, first_step * kSlice);
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int split = warp / (S::kDown * S::kAcross);
   const int down = warp / S::kAcross % S::kDown, across = warp % S::kAcross;
@@ -236,39 +266,50 @@ __global__ void __launch_bounds__(S::kThreads) tiled_kernel(const LinearParams<T
   __syncthreads();  // the tiles are read, their place takes the sums
   store_sums(sums, down, across, split, shared);
   __syncthreads();
+  if constexpr (S::kParts > 1) share_sums(shared);
   if (wide) {
     finish_wide(p, first_row, first_column, shared);
   } else {
     finish_narrow(p, first_row, first_column, shared);
   }
+  if constexpr (S::kParts > 1) meet_cluster();  // a block's sums stay until all have read them
 }
 
 template <typename T>
 struct Variant {
-  int rows, columns, threads;
+  int rows, columns, parts, threads;
   size_t (*shared)(bool residual);
   void (*kernel)(LinearParams<T>, bool wide);
 };
 
 template <typename T, typename S>
 constexpr Variant<T> make_variant() {
-  return {S::kRows, S::kColumns, S::kThreads, Shared<T, S>::bytes, tiled_kernel<T, S>};
+  return {S::kRows, S::kColumns, S::kParts, S::kThreads, Shared<T, S>::bytes, tiled_kernel<T, S>};
 }
 
 template <typename T>
 constexpr Variant<T> kVariants[] = {
-    make_variant<T, Shape<32, 32, 2, 1, 4, 6>>(),   make_variant<T, Shape<64, 32, 2, 1, 4, 6>>(),
-    make_variant<T, Shape<64, 64, 2, 2, 2, 5>>(),   make_variant<T, Shape<128, 64, 2, 2, 2, 4>>(),
-    make_variant<T, Shape<128, 128, 2, 4, 1, 3>>(), make_variant<T, Shape<128, 64, 2, 1, 2, 4>>(),
+    make_variant<T, Shape<32, 32, 2, 1, 4, 6>>(),
+    make_variant<T, Shape<64, 32, 2, 1, 4, 6>>(),
+    make_variant<T, Shape<64, 64, 2, 2, 2, 5>>(),
+    make_variant<T, Shape<128, 64, 2, 2, 2, 4>>(),
+    make_variant<T, Shape<128, 128, 2, 4, 1, 3>>(),
+    make_variant<T, Shape<128, 64, 2, 1, 2, 4>>(),
     make_variant<T, Shape<128, 128, 2, 2, 1, 3>>(),
+    make_variant<T, Shape<32, 32, 2, 1, 4, 6, 4>>(),
+    make_variant<T, Shape<64, 32, 2, 1, 4, 6, 4>>(),
+    make_variant<T, Shape<64, 64, 2, 2, 2, 5, 4>>(),
+    make_variant<T, Shape<128, 64, 2, 2, 2, 4, 4>>(),
 };
 
-// The nth variant that suits p; null behind the last.
+// The nth variant that suits p; null behind the last. A part of K should have a few steps.
 template <typename T>
 const Variant<T>* find_variant(const Device& device, const LinearParams<T>& p, int n) {
   if (p.norm.gamma != nullptr) return nullptr;
   for (const Variant<T>& variant : kVariants<T>) {
-    const bool suits = variant.shared(true) <= static_cast<size_t>(device.shared_memory);
+    const bool suits =
+        variant.shared(true) <= static_cast<size_t>(device.shared_memory) &&
+        (variant.parts == 1 || (device.hopper() && p.weight.inputs >= 2 * kSlice * variant.parts));
     if (suits && n-- == 0) return &variant;
   }
   return nullptr;
@@ -287,11 +328,11 @@ template <typename T>
 void tiled_linear(Stream& stream, const LinearParams<T>& p, int n) {
   const Variant<T>& variant = *find_variant(stream.device(), p, n);
   const dim3 grid((p.rows + variant.rows - 1) / variant.rows,
-                  (p.weight.outputs + variant.columns - 1) / variant.columns);
+                  (p.weight.outputs + variant.columns - 1) / variant.columns, variant.parts);
   const int64_t stride = p.stride > 0 ? p.stride : p.weight.outputs;
   const bool wide = aligned16<T>(p.y, stride) && aligned16<T>(p.residual, stride);
-  launch(stream, variant.kernel, grid, dim3(variant.threads),
-         variant.shared(wide && p.residual != nullptr), p, wide);
+  launch_clusters(stream, variant.kernel, dim3(1, 1, variant.parts), grid, dim3(variant.threads),
+                  variant.shared(wide && p.residual != nullptr), p, wide);
 }
 
 #define INSTANTIATE(T)                                                \
