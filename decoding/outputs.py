@@ -16,6 +16,7 @@ from decoding.parts import (
     Steps,
     attentions,
     beam_indices,
+    chosen_rows,
     generated,
     lengths,
     sequences,
@@ -128,6 +129,9 @@ def results(
         common["token_logprobs"] = transition_scores(
             chosen, known, moves, normalize=not (strategy.beams and config.output_scores)
         )
+        if config.contrastive:  # its rows are candidates of which one is chosen
+            for name in {"scores", "logits"} & common.keys():
+                common[name] = chosen_rows(common[name], moves)
     if config.output_attentions and source is not None:
         common |= attentions(parts, returned, rows, source)
     if not strategy.beams:

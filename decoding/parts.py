@@ -101,6 +101,13 @@ def steps(
     return tuple(every)
 
 
+def chosen_rows(steps: Steps, moves: Tensor) -> Steps:
+    """Of each step the row that each result has extended, [B, ...]; moves: [B, G] as
+    beam_indices()."""
+    taken = moves.clamp(min=0).long()
+    return tuple(step[taken[:, at]] for at, step in enumerate(steps[: moves.shape[1]]))
+
+
 def attentions(
     parts: Sequence[Part], returned: int, rows: int, source: Rows
 ) -> dict[str, tuple[Steps, ...] | Tensor]:

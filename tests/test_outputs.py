@@ -223,3 +223,25 @@ def test_logits_are_the_models_own(device: str) -> None:
         assert len(found.logits) == 5 and found.scores is None
         for got, wanted in zip(found.logits, expected.logits, strict=True):
             torch.testing.assert_close(got, wanted, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["marian", "gpt2"])
+def test_steps_of_contrastive_search_are_those_of_its_rows(name: str, device: str) -> None:
+    """Not of its candidates: the scores of a step are what the model says behind the row so far."""
+    ids = torch.tensor([[12, 13, 14, 15], [16, 17, 18, 19]])
+    options = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+    options |= {"penalty_alpha": 0.6, "top_k": 4, "max_new_tokens": 6, "eos_token_id": None}
+    found = ours(name, device).generate(ids, **options)
+    assert len(found.scores) == len(found.logits) == 6
+    start = found.sequences.shape[1] - 6
+    for step, scores in enumerate(found.scores):
+        rows = found.sequences[:, : start + step]
+        inputs = {"input_ids": ids, "decoder_input_ids": rows} if name == "marian" else {}
+        with torch.no_grad():
+            expected = reference(name)(**(inputs or {"input_ids": rows})).logits[:, -1]
+        torch.testing.assert_close(found.logits[step], expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(scores, expected, atol=1e-4, rtol=1e-4)
+    got = ours(name, device).compute_transition_scores(
+        found.sequences, found.scores, normalize_logits=True
+    )
+    torch.testing.assert_close(got, found.token_logprobs)
