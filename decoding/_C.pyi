@@ -105,7 +105,7 @@ class Beam:
         diversity_rate: float = 0.0,
         draws: bool = False,
     ) -> None:
-        """early_stopping: "no", "yes" or "never". capacity: of a finished list; 0: one for each beam.
+        """early_stopping: "no", "yes" or "never". capacity: of a finished list; 0: one a beam.
         draws: candidates are drawn; the scores must be processed."""
 
 class Diverse:
