@@ -202,12 +202,20 @@ def test_a_bucket_that_does_not_fit_gives_way_to_the_exact_size(
 
 @pytest.mark.parametrize("name", ["marian", "gpt2"])
 @pytest.mark.parametrize(
-    "options", [{}, {"num_beams": 1}, {"num_beams": 1, "do_sample": True, "seed": 3}]
+    "options",
+    [
+        {},
+        {"num_beams": 1},
+        {"num_beams": 1, "do_sample": True, "seed": 3},
+        {"do_sample": True, "seed": 3},
+        {"num_beam_groups": 3, "diversity_penalty": 0.5},
+        {"repetition_penalty": 1.2, "no_repeat_ngram_size": 2, "bad_words_ids": [[20, 21]]},
+    ],
 )
 def test_nothing_reads_memory_that_was_not_written(
     name: str, options: dict[str, Any], device: str
 ) -> None:
-    model = load(name, device, limits=replace(LIMITS, batch=5, prompt=4), threads=2)
+    model = load(name, device, limits=replace(LIMITS, batch=5, prompt=4, controls=64), threads=2)
     mask = torch.tensor([[0, 0, 0, 1], [1, 1, 1, 1], [0, 1, 1, 1]])
     options = options | {"attention_mask": mask, "output_scores": True}
     model._session._pool.zero_()
