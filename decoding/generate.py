@@ -22,7 +22,7 @@ from decoding.parts import Part
 from decoding.resolve import resolve
 from decoding.search import Strategy, choose, processors, sampling
 from decoding.search.guidance import with_shadows
-from decoding.search.rules import check_tokens, fill_id, lengths, rules
+from decoding.search.rules import check_tokens, end_ids, fill_id, lengths, rules
 from decoding.search.sentences import drawn_seed, sentence_rules
 from decoding.session import Session, Work
 from decoding.stop_strings import StopTable, stop_table
@@ -122,7 +122,7 @@ class Call:
             ),
             beams=rows,
             max_new=length.max_new,
-            eos=len(config.eos_token_id),
+            eos=len(end_ids(config, decoder.vocab)),
             rules=rules(config, length, decoder.vocab),
             search=self.strategy.search,
             fill=fill,

@@ -247,6 +247,10 @@ class Draw:
             del functions["prefix_allowed_tokens_fn"]  # with bans nothing may be left to draw
         if "do_sample" in options:
             options.pop("remove_invalid_values", None)  # all that is banned would tie
+            if set(options.get("begin_suppress_tokens", ())) & set(
+                as_list(options.get("forced_eos_token_id"))
+            ):
+                del options["forced_eos_token_id"]  # the one step would have nothing to draw
         if "num_beams" in options:  # transformers does not move the beams of its other pass
             options.pop("guidance_scale", None)
         if self.vocab < self.config.vocab_size:  # the source's ids are none of the decoder's

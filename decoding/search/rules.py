@@ -87,12 +87,19 @@ def rules(config: GenerationConfig, lengths: Lengths, vocab: int) -> _C.Rules:
     return _C.Rules(
         max_new=lengths.max_new,
         min_new=lengths.min_new,
-        eos=[id for id in sorted(set(config.eos_token_id)) if 0 <= id < vocab],
+        eos=end_ids(config, vocab),
         pad=pad if pad is not None and 0 <= pad < vocab else 0,  # ended rows compute, unread
         banned=sorted(banned - set(config.eos_token_id)),
         forced_last=sorted(set(config.forced_eos_token_id)),
         renormalize=config.renormalize_logits,
     )
+
+
+def end_ids(config: GenerationConfig, vocab: int) -> list[int]:
+    """The EOS ids that the model has a token for. Repeated and foreign ones count as candidates of
+    beam search in Hugging Face: in their place the first one is repeated."""
+    valid = sorted({id for id in config.eos_token_id if 0 <= id < vocab})
+    return valid + valid[:1] * (len(config.eos_token_id) - len(valid))
 
 
 def check_tokens(config: GenerationConfig, vocab: int) -> None:
