@@ -155,8 +155,9 @@ class ProcessCall {
 
   // reprocess() of (row, token, less), behind run(); on the CPU.
   std::vector<float> again(const std::vector<std::tuple<int, int, float>>& tokens) {
-    const auto p = params<float>(Tensors("cpu"));
     std::vector<float> values;
+    if (tokens.empty()) return values;
+    const auto p = params<float>(Tensors("cpu"));
     for (const auto& [i, token, less] : tokens) {
       values.push_back(
           reprocess(p, processed_row(p, i), i, token, less, [](float x) { return x; }));

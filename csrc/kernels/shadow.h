@@ -4,7 +4,8 @@
 //
 // Shadows are sentences like others, but no search is theirs: before a step they are listed behind
 // the sentences that they follow, and the history of their rows is made to run through the same
-// beams.
+// beams. A captured step is made for more sentences than may be left: those places repeat the first
+// sentence, which computes and writes the same once more.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@ struct ShadowRowsParams {
   int32_t* all_live;          // [2 * sentences], the shadows behind the sentences
   int32_t* all_ids;           // [2 * sentences * beams]
   int32_t* all_at;            // [2 * sentences * beams], positions
-  int sentences, beams;       // sentences: at least live_count; places between are filled up
+  int sentences, beams;       // sentences: at least live_count
   int total_slots, history;
 };
 

@@ -277,6 +277,13 @@ def test_many_rows_of_a_sentence(kind: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["beam", "greedy", "sampling"])
+def test_a_large_vocabulary(kind: str) -> None:
+    """Its books take more shared memory than a kernel has unasked."""
+    Search(kind, Rules(max_new=3, eos=(2, 7)), 2, 4, 256_000, torch.float16).run("normal")
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("early_stopping", ["no", "yes", "never"])
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0, 0.6, -1.0, 2.0])
 @pytest.mark.parametrize("style", ["normal", "ties", "holes"])

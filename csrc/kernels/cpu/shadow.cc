@@ -15,10 +15,10 @@ void shadow_rows(cpu::Stream<isa>& stream, const ShadowRowsParams& p) {
   for (int row = mine.begin; row < mine.end; ++row) {
     const int i = row / p.beams, beam = row % p.beams;
     const bool goes_on = i < now.live_count;
-    const int sentence = goes_on ? p.live[i] : p.live[0], shadow = p.shadow[sentence];
+    const int sentence = p.live[goes_on ? i : 0], shadow = p.shadow[sentence];
     p.all_live[i] = sentence;
     p.all_live[p.sentences + i] = shadow;
-    p.all_ids[row] = goes_on ? p.ids[row] : 0;
+    p.all_ids[row] = p.ids[goes_on ? row : beam];
     p.all_ids[searched + row] = now.number == 1 ? p.shadow_ids[sentence] : p.all_ids[row];
     p.all_at[row] = p.first[sentence] + now.number - 1;
     p.all_at[searched + row] = p.first[shadow] + now.number - 1;

@@ -142,7 +142,7 @@ struct Ruler {
 // Queues what lies between two keys, both included; returns how much that is, which may be more
 // than the queue holds.
 template <typename T>
-__device__ __forceinline__ int collect(const Row<T>& row, Key from, Key to, Queue queue) {
+__device__ __noinline__ int collect(Row<T> row, Key from, Key to, Queue queue) {
   visit<2>(row, value_of(from), [&](float value, int id) {
     const Key key = key_of(value, id);
     if (key < from || key > to) return;

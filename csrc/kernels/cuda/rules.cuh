@@ -79,16 +79,18 @@ __device__ void apply_rules(const SelectParams<T>& p, const Call& call, int step
   if (call.forces_last(step)) force(row, p.forced_last, rules.forced_last_count);
 }
 
+// Processed scores are log-probabilities, where rows compete, and bring the lse of the logits along
+// to tell whether those were finite. found: a row's lse in memory.
+__device__ __forceinline__ float lse_to_take_off(const Call& call, float found) {
+  return call.rules.processed && isfinite(found) ? 0.0f : found;
+}
+
 // The lse that row `index` is judged by; a warp calls this. sums: of the raw row's quads, then of
-// what the rules left. Processed scores are log-probabilities, where rows compete, and bring the
-// lse of the logits along, to tell whether those were finite.
+// what the rules left.
 template <typename T>
 __device__ __forceinline__ float settle_lse(const SelectParams<T>& p, const Call& call, int step,
                                             int index, const Word* sums, int quads) {
-  if (call.rules.processed) {
-    const float raw = p.lse[index];
-    return isfinite(raw) ? 0.0f : raw;
-  }
+  if (call.rules.processed) return lse_to_take_off(call, p.lse[index]);
   float lse = log_sum_exp(sums, quads);
   if (call.forces(step) && isfinite(lse)) lse = 0.0f;
   if (call.rules.renormalize) {

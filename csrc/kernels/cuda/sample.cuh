@@ -7,10 +7,11 @@
 // them. Each draw takes away a random part of what lies outside the nucleus, so that it takes
 // hardly more than one, and never the end of the nucleus, which would have to be searched for.
 //
-// The best score (logit / temperature + noise) is the log-sum-exp of the logits plus noise, so that
-// a bar just below that log-sum-exp leaves few tokens. Noise falls as random words grow, so that a
-// word alone tells whether its token can reach the bar. Double precision decides among those that
-// can.
+// A draw looks at little more than the random words. The best of scores (logit / temperature +
+// noise) is the log-sum-exp of the logits plus noise, so that a bar just below that log-sum-exp
+// leaves few tokens; noise falls as words grow, so only words below a limit can reach the bar.
+// Those that do, going by scores in float and a margin that covers their rounding many times over,
+// are decided upon in double precision.
 //
 // Where top-k leaves few tokens, one block sorts them and draws.
 #pragma once
@@ -19,6 +20,8 @@
 #include "kernels/cuda/topk.cuh"
 
 namespace decoding::cuda::selection {
+
+constexpr float kMargin = 0x1p-12f;
 
 // What the scores of a row's tokens depend on.
 struct Dice {
@@ -42,6 +45,18 @@ struct Dice {
     return value_of(token) / temperature - log(-log1p(-(word + 0.5) * 0x1p-32));
   }
 };
+
+// To a few units in the last place for every word: near 1, u is taken from its distance to 1.
+static __device__ __noinline__ float noise(uint32_t word) {
+  const float u = (word + 0.5f) * 0x1p-32f, rest = (~word + 0.5f) * 0x1p-32f;
+  return -logf(u < 0.5f ? -log1pf(-u) : -logf(rest));
+}
+
+// No word above it has noise of `needed` or more: the CPU's bound, see there.
+__device__ __forceinline__ uint32_t largest_word(float needed) {
+  const float word = __expf(-needed) * 0x1.001p32f + 1.0f;
+  return word < 0x1p32f ? static_cast<uint32_t>(word) : 0xFFFFFFFFu;
+}
 
 // A token and its score.
 struct Drawn {
@@ -90,59 +105,53 @@ struct Scale {
   __device__ float weight(float value) const { return __expf((value - peak) * per_degree); }
 };
 
-// Calls f(weights, group) for the four columns of a lane in each group of a share that may hold
-// tokens better than `bar`; other tokens weigh nothing. Whole warps call f.
-template <typename T, typename F>
-__device__ __forceinline__ void weigh(const Row<T>& row, Key bar, Scale scale, F&& f) {
-  using Four = Vector<T, kGroup / 32>;
-  const float low = value_of(bar);
-#pragma unroll 2
-  for (int group = row.begin + warp_id(); group < row.end; group += kWarps) {
-    if (!(row.group_max[group] >= low)) continue;
-    const int first = group * kGroup + 4 * lane_id();
-    Four four{};
-    if (first < row.vocab) four = Four::load(row.logits + first);
-    float weights[4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float value = four[j];
-      const bool counts = first + j < row.vocab && value >= low && key_of(value, first + j) > bar;
-      weights[j] = counts ? scale.weight(value) : 0.0f;
-    }
-    f(weights, group);
-  }
-}
-
 // Of all tokens of a share that are better than `bar`.
 template <typename T>
-__device__ __forceinline__ Word weight_above(const Row<T>& row, Key bar, Scale scale) {
+__device__ __noinline__ Word weight_above(Row<T> row, Key bar, Scale scale) {
+  using Four = Vector<T, kGroup / 32>;
+  const float low = fmaxf(-FLT_MAX, value_of(bar));
   Word sum = 0;
-  weigh(row, bar, scale, [&](const float (&weights)[4], int) {
-    const float all = (weights[0] + weights[1]) + (weights[2] + weights[3]);
-    sum += __float2ull_rn(all * Scale::kOne);
-  });
+#pragma unroll 2
+  for (int group = row.begin + warp_id(); group < row.end; group += kWarps) {
+    const int first = group * kGroup + 4 * lane_id();
+    if (first >= row.vocab || !(row.group_max[group] >= low)) continue;
+    const Four four = Four::load(row.logits + first);
+    float part = 0.0f;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const bool counts =
+          first + j < row.vocab && four[j] >= low && key_of(four[j], first + j) > bar;
+      part += counts ? scale.weight(four[j]) : 0.0f;
+    }
+    sum += __float2ull_rn(part * Scale::kOne);
+  }
   return block_sum(sum);
 }
 
-// Queues the tokens of a share that are better than `bar` and whose score may reach that of a token
-// with weight `needed` and no noise; returns how many there are. A token's noise is at most
-// -log(u), so that u must not exceed its weight / needed.
+// Queues the tokens of a share that are better than `bar` and whose score, relative to the scale's
+// peak, reaches `needed`; returns how many there are.
 template <typename T>
-__device__ __forceinline__ int find_finalists(const Row<T>& row, Key bar, float needed, Scale scale,
-                                              const Dice& dice, Queue queue) {
-  const float words_per_weight = 0x1.001p32f / needed;
-  weigh(row, bar, scale, [&](const float (&weights)[4], int group) {
+__device__ __noinline__ int find_finalists(Row<T> row, Key bar, float needed, Scale scale,
+                                           Dice dice, Queue queue) {
+  const float low = fmaxf(-FLT_MAX, value_of(bar));
+#pragma unroll 1
+  for (int group = row.begin + warp_id(); group < row.end; group += kWarps) {
+    const float max = row.group_max[group];
+    if (!(max >= low)) continue;
+    const uint32_t limit = largest_word(needed - (max - scale.peak) * scale.per_degree);
     uint32_t words[4];
     const int first = group * kGroup + 4 * lane_id();
     dice.words(first / 4, words);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      if (weights[j] == 0.0f || !(words[j] <= weights[j] * words_per_weight + 1.0f)) continue;
+      if (words[j] > limit || first + j >= row.vocab) continue;
+      const float value = to_float(row.logits[first + j]);
+      if (!(value >= low) || key_of(value, first + j) <= bar) continue;
+      if ((value - scale.peak) * scale.per_degree + noise(words[j]) < needed) continue;
       const int at = atomicAdd(queue.count, 1);
-      if (at >= queue.capacity) continue;
-      queue.keys[at] = key_of(to_float(row.logits[first + j]), first + j);
+      if (at < queue.capacity) queue.keys[at] = key_of(value, first + j);
     }
-  });
+  }
   __syncthreads();
   const int count = min(*queue.count, queue.capacity);
   __syncthreads();
@@ -156,10 +165,10 @@ __device__ __forceinline__ Drawn draw_share(const Row<T>& row, Key bar, Word wei
                                             const Scale& scale, const Dice& dice, Queue queue) {
   if (weight == 0) return {-INFINITY, none(0)};
   // One share in 8000 has no score within 2.2 of its log-sum-exp, and must lower the bar.
-  float needed = __ull2float_rn(weight) / Scale::kOne * 0.11f;
+  float needed = logf(__ull2float_rn(weight) / Scale::kOne) - 2.2f;
   int count = 0;
-  for (int tries = 0; count == 0 && tries < 16; ++tries, needed *= 0.05f) {
-    count = find_finalists(row, bar, needed, scale, dice, queue);
+  for (; count == 0 && needed > -200.0f; needed -= 3.0f) {
+    count = find_finalists(row, bar, needed - kMargin, scale, dice, queue);
   }
   return decide(queue, count, dice);
 }

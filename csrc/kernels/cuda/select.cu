@@ -164,7 +164,8 @@ __device__ __forceinline__ void write_best(const SelectParams<T>& p, int index, 
 // Rows that did not meet in a cluster meet by way of memory. Whether this is the last of a
 // sentence, which takes in what all have found, for beam search.
 template <SearchKind kind, typename T>
-__device__ bool meet_sentence(const SelectParams<T>& p, int i, int index, Queue queue, float* lse) {
+__device__ bool meet_sentence(const SelectParams<T>& p, const Call& call, int i, int index,
+                              Queue queue, float* lse) {
   write_best(p, index, 1, queue);
   if (!last_to_arrive(p.tickets + int64_t{p.sentences} * p.beams + i, p.beams)) return false;
   if (kind != SearchKind::beam) return true;
@@ -176,7 +177,7 @@ __device__ bool meet_sentence(const SelectParams<T>& p, int i, int index, Queue 
   }
 #pragma unroll 1
   for (int beam = threadIdx.x; beam < p.beams; beam += kThreads) {
-    lse[beam] = __ldcg(p.lse + i * p.beams + beam);
+    lse[beam] = lse_to_take_off(call, __ldcg(p.lse + i * p.beams + beam));
   }
   __syncthreads();
   return true;
@@ -278,7 +279,7 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
   __syncthreads();
   if (p.part == SelectPart::pick) return write_best(p, index, shape.rows, queue);
   const bool met = shape.rows == p.beams;
-  if (!met && !meet_sentence<kind>(p, i, index, queue, ranks.lse)) return;
+  if (!met && !meet_sentence<kind>(p, call, i, index, queue, ranks.lse)) return;
 
   Outcome outcome = {0, true};
   if constexpr (kind == SearchKind::beam) {

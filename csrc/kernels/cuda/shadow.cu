@@ -16,10 +16,10 @@ __global__ void __launch_bounds__(kThreads) shadow_rows_kernel(const ShadowRowsP
   const int row = blockIdx.x, searched = p.sentences * p.beams;
   const int i = row / p.beams, beam = row % p.beams;
   const bool goes_on = i < now.live_count;
-  const int sentence = goes_on ? p.live[i] : p.live[0], shadow = p.shadow[sentence];
+  const int sentence = p.live[goes_on ? i : 0], shadow = p.shadow[sentence];
   if (threadIdx.x == 0) {
     if (row == 0) *p.all_now = {now.number, now.position, p.sentences + now.live_count};
-    const int id = goes_on ? p.ids[row] : 0;
+    const int id = p.ids[goes_on ? row : beam];
     p.all_live[i] = sentence;
     p.all_live[p.sentences + i] = shadow;
     p.all_ids[row] = id;
