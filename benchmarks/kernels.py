@@ -99,8 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found = compare(run, case)
             print(console(found), flush=True)
             rows += found
-    if options.output:
-        write_rows(rows, options.output)
+            if options.output:
+                write_rows(rows, options.output)
     return 0
 
 

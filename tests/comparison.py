@@ -52,9 +52,14 @@ def is_tie(generate: Callable[..., Any], found: Any, tries: int = 30) -> bool:
     return False
 
 
-def assert_close_scores(ours: torch.Tensor, theirs: torch.Tensor) -> None:
-    """Within 1e-4, relative above 1; fill-ins are as far down as the reference's."""
+def assert_close_scores(
+    ours: torch.Tensor, theirs: torch.Tensor, scale: torch.Tensor | None = None
+) -> None:
+    """Within 1e-4, relative above 1; fill-ins are as far down as the reference's. scale: what a sum
+    is multiplied by where the length penalty is negative, and its rounding too."""
     kept = theirs > LOST
-    error = (ours - theirs)[kept].abs() / theirs[kept].abs().clamp(min=1)
+    size = theirs.abs().clamp(min=1)
+    error = (ours - theirs).abs() / (size if scale is None else torch.maximum(size, scale))
+    error = error[kept]
     assert bool((error <= 1e-4).all()), f"scores differ by up to {float(error.max())}"
     assert bool((ours[~kept] <= -1e8).all())
