@@ -229,8 +229,14 @@ def test_logits_are_the_models_own(device: str) -> None:
 def test_steps_of_contrastive_search_are_those_of_its_rows(name: str, device: str) -> None:
     """Not of its candidates: the scores of a step are what the model says behind the row so far."""
     ids = torch.tensor([[12, 13, 14, 15], [16, 17, 18, 19]])
-    options = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
-    options |= {"penalty_alpha": 0.6, "top_k": 4, "max_new_tokens": 6, "eos_token_id": None}
+    options: dict[str, Any] = {"return_dict_in_generate": True, "output_scores": True}
+    options |= {
+        "output_logits": True,
+        "penalty_alpha": 0.6,
+        "top_k": 4,
+        "max_new_tokens": 6,
+        "eos_token_id": None,
+    }
     found = ours(name, device).generate(ids, **options)
     assert len(found.scores) == len(found.logits) == 6
     start = found.sequences.shape[1] - 6
