@@ -51,14 +51,16 @@ def test_a_row_alone_and_among_others(name: str, device: str) -> None:
     """Prompts of several lengths, for an encoder-decoder of several tokens."""
     ids = torch.randint(12, 50, (4, 6), generator=torch.Generator().manual_seed(1))
     call: dict[str, Any] = {"penalty_alpha": 0.6, "top_k": 3, "max_new_tokens": NEW}
+    together: dict[str, Any]
+    rows: list[dict[str, Any]]
     if name == "gpt2":
         rows = [{"input_ids": row[i:][None]} for i, row in enumerate(ids)]
         together = {"input_ids": [row[i:].tolist() for i, row in enumerate(ids)]}
         width = 6
     else:
         prompt = torch.tensor([[20, 30 + i] for i in range(4)])
-        rows = [{"input_ids": ids[i : i + 1], "decoder_input_ids": prompt[i : i + 1]} for i in range(4)]
         together = {"input_ids": ids, "decoder_input_ids": prompt}
+        rows = [{key: value[i : i + 1] for key, value in together.items()} for i in range(4)]
         width = 3
     found = ours(name, device).generate(**together, **call)[:, width:]
     for i, row in enumerate(rows):

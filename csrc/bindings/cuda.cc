@@ -169,8 +169,8 @@ void run_select(const object& logits, const py::dict& state, const py::dict& rul
                        .part = SelectPart::all,
                        .logits = in.data<T>(logits, "logits", shape),
                        .rules = static_cast<const SelectRules*>(device_rules),
-                       .sentence_rules = reinterpret_cast<const SentenceRules*>(
-                           kept((uint8_t*){}, "sentences")),
+                       .sentence_rules =
+                           reinterpret_cast<const SentenceRules*>(kept((uint8_t*){}, "sentences")),
                        .eos = list("eos").template data<int32_t>(),
                        .banned = list("banned").template data<int32_t>(),
                        .forced_last = list("forced_last").template data<int32_t>(),

@@ -243,9 +243,8 @@ void run_accept_tokens(const py::object& values, const py::object& ids, const py
       as_candidates(TensorView::of(values, "values"), TensorView::of(ids, "ids"));
   const std::vector<SentenceRules> rules(sentences, {.max_new = max_new});
   const int32_t stop_now = 0;
-  const Ends ends = {.eos = eos.data(),
-                     .stop_now = &stop_now,
-                     .eos_count = static_cast<int>(eos.size())};
+  const Ends ends = {
+      .eos = eos.data(), .stop_now = &stop_now, .eos_count = static_cast<int>(eos.size())};
   const StepState now = {step, 0, static_cast<int>(alive.size(0))};
   const AcceptTokensParams params{.chosen = chosen.data(),
                                   .lse = TensorView::of(lse, "lse").data<float>({rows}),

@@ -132,8 +132,8 @@ void accept(cuda::Stream& stream, const Sampling&, const Workspace<T>& w, const 
 
 // ended: [live, m], see beam.h.
 template <typename T>
-void accept(cuda::Stream& stream, const Beam& beam, const Workspace<T>& w,
-            const CudaSearch& search, const CudaStep& step, const uint8_t* ended) {
+void accept(cuda::Stream& stream, const Beam& beam, const Workspace<T>& w, const CudaSearch& search,
+            const CudaStep& step, const uint8_t* ended) {
   beam_step(stream, {.search = beam_search(w, search, step),
                      .candidates = search.candidates,
                      .ended = ended,

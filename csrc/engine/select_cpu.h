@@ -336,7 +336,7 @@ void pick(Stream& stream, const Constrained& search, const float* choices, const
 
 // The host ends no single row here.
 template <typename T, typename Stream>
-void accept(Stream& stream, const Constrained& search, const Workspace<T>& w, const Step& step,
+void accept(Stream& stream, const Constrained&, const Workspace<T>& w, const Step& step,
             const uint8_t*) {
   const BeamRules rules = beam_rules(step.request, step.beams);
   const int m = row_candidates(step.request, step.beams);

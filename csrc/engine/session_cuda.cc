@@ -5,10 +5,10 @@
 #include <map>
 #include <tuple>
 
+#include "engine/accept_cuda.h"
 #include "engine/decoder.h"
 #include "engine/phrases_cuda.h"
 #include "engine/reading_cuda.h"
-#include "engine/accept_cuda.h"
 #include "engine/session.h"
 #include "engine/transfers_cuda.h"
 #include "kernels/cuda/matmul.h"

@@ -18,7 +18,7 @@ struct ScanLogitsParams {
   const T* logits;   // [rows, V]
   float* group_max;  // [rows, G]
   float* group_sum;  // [rows, G], of exp(x - group_max); 0 where the whole group is -inf
-  float* lse;        // [rows]; NaN or +inf exactly where the row holds a NaN or +inf; null: unwanted
+  float* lse;  // [rows]; NaN or +inf exactly where the row holds a NaN or +inf; null: unwanted
   int rows, vocab;
 };
 

@@ -19,10 +19,10 @@ struct GatherLiveParams {
   const int32_t* first;   // [sentences], position of the token that a row's first step reads
   const int32_t* tokens;  // [target, slots], of every step so far
   const SentenceRules* sentence_rules;  // [sentences]
-  int32_t* live;          // [sentences], sentence ids; its head is kept, in order
-  int32_t* ids;           // [live * beams], token of each row
-  int32_t* at;            // [live * beams], position of each row
-  int32_t* random_row;    // [live * beams], the row word of random numbers
+  int32_t* live;                        // [sentences], sentence ids; its head is kept, in order
+  int32_t* ids;                         // [live * beams], token of each row
+  int32_t* at;                          // [live * beams], position of each row
+  int32_t* random_row;                  // [live * beams], the row word of random numbers
   int beams, slots;
   StepState* seen = nullptr;  // CUDA: in the host's memory, `now` as it becomes
 };
@@ -45,19 +45,19 @@ void reset_slots(cuda::Stream&, const ResetSlotsParams&);
 // Each row of a live sentence takes its token; a row that has ended keeps its length and writes
 // pad.
 struct AcceptTokensParams {
-  const Candidate* chosen;  // [live * beams]; id -1: no token was left to choose
-  const float* lse;         // [live * beams], of the raw logits
-  const int32_t* live;      // [live], sentence ids
+  const Candidate* chosen;              // [live * beams]; id -1: no token was left to choose
+  const float* lse;                     // [live * beams], of the raw logits
+  const int32_t* live;                  // [live], sentence ids
   const SentenceRules* sentence_rules;  // [sentences]
-  const Ends* ends;         // [1]
-  const StepState* now;     // [1]
-  const uint8_t* ended = nullptr;  // [live * beams], 1: the host ends the row here
-  int32_t* tokens;          // [target, slots]
-  int32_t* length;          // [slots], tokens of a row that has ended, 0 while it goes on
-  int32_t* done;            // [sentences], 1 when every row has ended
-  int32_t* fault;           // [sentences], the step at which logits were not finite; -step where
-                            // none was left to choose
-  int sentences;            // at least now->live_count
+  const Ends* ends;                     // [1]
+  const StepState* now;                 // [1]
+  const uint8_t* ended = nullptr;       // [live * beams], 1: the host ends the row here
+  int32_t* tokens;                      // [target, slots]
+  int32_t* length;  // [slots], tokens of a row that has ended, 0 while it goes on
+  int32_t* done;    // [sentences], 1 when every row has ended
+  int32_t* fault;   // [sentences], the step at which logits were not finite; -step where
+                    // none was left to choose
+  int sentences;    // at least now->live_count
   int beams, slots, vocab, pad;
   int fallback;  // taken where none was left to choose; -1: that is a fault
 };

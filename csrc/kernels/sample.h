@@ -17,14 +17,14 @@ namespace decoding {
 
 template <typename T>
 struct SampleParams {
-  const T* logits;            // [rows, V]
-  const float* group_max;     // [rows, G]
-  const int32_t* random_row;  // [rows], the row word of the counter
-  const int32_t* live;        // [live], sentence ids; row i * beams + j is one of live[i]'s
+  const T* logits;                 // [rows, V]
+  const float* group_max;          // [rows, G]
+  const int32_t* random_row;       // [rows], the row word of the counter
+  const int32_t* live;             // [live], sentence ids; row i * beams + j is one of live[i]'s
   const SentenceRules* sentences;  // [sentences]: seed, temperature, top_k, top_p
-  Candidate* chosen;          // [rows], the token and its logit; {-inf, -1} where all are -inf
-  Candidate* queue;           // [threads, V], scratch
-  float* maxima;              // [threads, G], scratch
+  Candidate* chosen;               // [rows], the token and its logit; {-inf, -1} where all are -inf
+  Candidate* queue;                // [threads, V], scratch
+  float* maxima;                   // [threads, G], scratch
   int live_count, beams, vocab, step;
   bool warped = false;  // the warpers have been at the logits already
 };

@@ -168,9 +168,8 @@ DECODING_EVERYWHERE inline bool step_sentence(const BeamStepParams& p, int i) {
   for (int beam = 0; beam < alive; ++beam) sentence.extend(beam, sentence.heir(candidates[beam]));
   if (alive > 0) sentence.fill_beams(0, alive, beams);
   const int capacity = sentence.rules.capacity;
-  if (alive == 0 ||
-      (sentence.count() == capacity &&
-       sentence.settled(candidates[0].value, sentence.list()[capacity - 1].score))) {
+  if (alive == 0 || (sentence.count() == capacity &&
+                     sentence.settled(candidates[0].value, sentence.list()[capacity - 1].score))) {
     sentence.close();
     return false;
   }

@@ -148,8 +148,8 @@ def cross_reference(
     for b, (begin, end) in enumerate(zip(offsets.tolist(), offsets[1:].tolist(), strict=False)):
         keys = slice(int(key_offsets[b]), int(key_offsets[b + 1]))
         if keys.start < keys.stop:
-            seen = (x[:, keys].transpose(0, 1) for x in (k, v))
-            y[begin:end] = attend(q[begin:end], *seen, scale)
+            seen_k, seen_v = (x[:, keys].transpose(0, 1) for x in (k, v))
+            y[begin:end] = attend(q[begin:end], seen_k, seen_v, scale)
     return y
 
 
@@ -211,8 +211,8 @@ def test_self_attention_is_cross_attention_to_itself(place: Place) -> None:
     qkv = random(sum(lengths), 3, 2, 40).to(place.device, place.dtype)
     offsets = offsets_of(lengths).to(place.device)
     q, k, v = qkv.unbind(1)
-    shared = (x.transpose(0, 1).contiguous() for x in (k, v))
-    y = cross_attention(q, offsets, *shared, offsets, 0.2, isa=place.isa)
+    shared_k, shared_v = (x.transpose(0, 1).contiguous() for x in (k, v))
+    y = cross_attention(q, offsets, shared_k, shared_v, offsets, 0.2, isa=place.isa)
     assert_equal(y, packed_attention(qkv, offsets, 0.2, False, isa=place.isa))
 
 

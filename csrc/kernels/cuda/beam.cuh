@@ -229,8 +229,8 @@ __device__ Outcome beam_step(const SelectParams<T>& p, const Call& call, int ste
     }
     outcome.alive = counts.alive;
     if (counts.alive > 0) {
-      outcome.done = finished == p.beams &&
-                     settled(call, step, ranks.heirs[0].sum, list[p.beams - 1].score);
+      outcome.done =
+          finished == p.beams && settled(call, step, ranks.heirs[0].sum, list[p.beams - 1].score);
     }
   }
   if (outcome.done) {

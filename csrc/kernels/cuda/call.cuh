@@ -1,5 +1,6 @@
 // What a call asks for, and what the block's sentence has of its own, at hand in shared memory. No
-// kernel of a step writes it, so that a block may ask for it before it waits, or knows its sentence.
+// kernel of a step writes it, so that a block may ask for it before it waits, or knows its
+// sentence.
 #pragma once
 
 #include <cstddef>

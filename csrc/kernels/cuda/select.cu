@@ -112,12 +112,11 @@ __device__ __forceinline__ void search_share(const SelectParams<T>& p, const Sha
 // in the queue. Few warps are needed for either; they do both side by side.
 template <typename T>
 __device__ __forceinline__ void settle_rows(const SelectParams<T>& p, const Call& call, int step,
-                                            const Shape& shape, int index,
-                                            const Word* words, Queue queue, float* lse) {
+                                            const Shape& shape, int index, const Word* words,
+                                            Queue queue, float* lse) {
 #pragma unroll 1
   for (int r = warp_id(); r < shape.rows; r += kWarps) {
-    const float found =
-        settle_lse(p, call, step, index + r, words + r * shape.words, shape.quads);
+    const float found = settle_lse(p, call, step, index + r, words + r * shape.words, shape.quads);
     if (lane_id() == 0) lse[r] = found;
   }
   const uint32_t each = shape.splits * p.m;
@@ -139,9 +138,8 @@ __device__ __forceinline__ void settle_rows(const SelectParams<T>& p, const Call
 // Takes down what has been drawn for a row.
 template <typename T>
 __device__ __forceinline__ void settle_draw(const SelectParams<T>& p, const Call& call, int step,
-                                            const Shape& shape, int index,
-                                            const Word* words, Candidate drawn, Queue queue,
-                                            float* lse) {
+                                            const Shape& shape, int index, const Word* words,
+                                            Candidate drawn, Queue queue, float* lse) {
   if (warp_id() > 0) return;
   const float found = settle_lse(p, call, step, index, words, shape.quads);
   if (lane_id() > 0) return;
