@@ -28,7 +28,7 @@ ROOMS = {
     ),
 }
 BACKENDS = {  # the few files that choose a backend
-    "engine/select_cpu.h": ("kernels/cpu/stream.h",),
+    "engine/scores_cpu.h": ("kernels/cpu/stream.h",),
     "engine/session_cpu.cc": ("kernels/cpu/isa.h", "kernels/cpu/stream.h"),
     "bindings/cuda.h": ("kernels/cuda/",),
     "bindings/cuda.cc": ("kernels/cuda/",),
