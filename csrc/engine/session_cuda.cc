@@ -197,9 +197,9 @@ class CudaSession : public Session {
   // processed, guided, warped, draws
   using StepKey = std::tuple<int, int, int, size_t, SearchKind, SelectPart, bool, bool, bool, bool>;
 
-  // A step is a pass through the decoder, and the choice of tokens. Where steps follow each other, a
-  // graph begins with the choice and ends with the next step's pass: faster by some 4 us at 32 rows
-  // and more, it seems because a graph's second kernel starts late.
+  // A step is a pass through the decoder, and the choice of tokens. Where steps follow each other,
+  // a graph begins with the choice and ends with the next step's pass: faster by some 4 us at 32
+  // rows and more, it seems because a graph's second kernel starts late.
   struct Step {
     cuda::Graph pass, choice, choice_and_pass;
   };
