@@ -43,7 +43,7 @@ struct CudaStep {
   const Search* search;
   SearchKind kind;
   SelectPart part;
-  bool processed, guided, warped, draws;
+  bool processed, guided, warped, renormalized, draws;
   StepState* seen;  // in the host's memory, see select.h
   int sentences, beams;
   int candidates;  // of a row
@@ -100,7 +100,7 @@ void process_scores(cuda::Stream& stream, const Workspace<T>& w, const CudaSearc
                   .vocab = step.vocab,
                   .stride = w.logits_stride});
   }
-  process<T>(stream, process_params(w, search, step, kLast));
+  if (step.renormalized) process<T>(stream, process_params(w, search, step, kLast));
 }
 
 // choices: the logits, or the processed scores.

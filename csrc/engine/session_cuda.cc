@@ -194,8 +194,9 @@ class CudaSession : public Session {
 
  private:
   // What a captured step depends on: sentences, beams, candidates of a row, strategy, kind, part,
-  // processed, guided, warped, draws
-  using StepKey = std::tuple<int, int, int, size_t, SearchKind, SelectPart, bool, bool, bool, bool>;
+  // processed, guided, warped, renormalized, draws
+  using StepKey =
+      std::tuple<int, int, int, size_t, SearchKind, SelectPart, bool, bool, bool, bool, bool>;
 
   // A step is a pass through the decoder, and the choice of tokens. Where steps follow each other,
   // a graph begins with the choice and ends with the next step's pass: faster by some 4 us at 32
@@ -256,9 +257,9 @@ class CudaSession : public Session {
   const Step& captured_step(int sentences) {
     captured_for_ = sentences;
     const CudaStep step = step_for(sentences);
-    const StepKey key{sentences,   beams_,    step.candidates, request_.search.index(),
-                      step.kind,   step.part, step.processed,  step.guided,
-                      step.warped, step.draws};
+    const StepKey key{
+        sentences,      beams_,      step.candidates, request_.search.index(), step.kind, step.part,
+        step.processed, step.guided, step.warped,     step.renormalized,       step.draws};
     auto found = steps_.find(key);
     if (found == steps_.end()) {
       CUDA_CHECK(cudaStreamSynchronize(stream_));  // a rehearsal writes where steps do
@@ -287,6 +288,7 @@ class CudaSession : public Session {
             .processed = processing.has_value(),
             .guided = request_.guided(),
             .warped = processing && processing->warp,
+            .renormalized = processing && processing->rules.renormalize,
             .draws = draws(request_.search),
             .seen = static_cast<StepState*>(seen_memory_.data()),
             .sentences = sentences,
