@@ -12,8 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from decoding.reference import FILL_IN, Rules, Tokens
-from decoding.reference_constrained import Phrase, Phrases, constrained_beam_search
+from decoding.reference import FILL_IN, Phrase, Phrases, Rules, Tokens, constrained_beam_search
 from tests import random_models
 from tests.test_reference import PROMPTS, logits_of
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoding.reference import Rules, Tokens
-from decoding.reference_contrastive import contrastive_search
+from decoding.reference import Rules, Tokens, contrastive_search
 from tests.random_models import ours, reference
 
 NEW = 8

@@ -11,8 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoding.reference import Rules, Tokens, diverse_beam_search
-from decoding.reference_constrained import Phrase, Phrases, constrained_beam_search
+from decoding.reference import (
+    Phrase,
+    Phrases,
+    Rules,
+    Tokens,
+    constrained_beam_search,
+    diverse_beam_search,
+)
 
 PROMPT, EOS = 2, 1
 TABLE = torch.tensor(

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from decoding import _C
 from decoding._C import kernels
-from decoding.reference import Hypothesis, Logits, Rules, Tokens
-from decoding.reference_constrained import Phrases, constrained_beam_search
+from decoding.reference import Hypothesis, Logits, Phrases, Rules, Tokens, constrained_beam_search
 from decoding.search.phrases import phrase_table
 from tests.beams import FILLED, Search, Table, check
 

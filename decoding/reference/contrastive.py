@@ -1,4 +1,4 @@
-"""Contrastive search in plain torch: a page of decoding.reference."""
+"""Contrastive search."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from decoding.reference import Rules, Tokens
+from decoding.reference.rules import Rules, Tokens
 
 # From the tokens generated so far to the logits of the next one, float32 [V], and the last hidden
 # state of every token that the model has read, the prompt's too, float32 [n, H].

@@ -1,4 +1,4 @@
-"""Lexically constrained beam search in plain torch, one sentence at a time: see reference.py.
+"""Lexically constrained beam search in plain torch, one sentence at a time.
 
 What a row must hold are phrases, in any order and without overlap: of each of them one of its
 alternatives, token after token.
@@ -11,17 +11,15 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from decoding.reference import (
+from decoding.reference.beams import (
     FILL_IN,
     Hypothesis,
-    Logits,
-    Rules,
     Scoring,
-    Tokens,
-    _best,
-    _candidates,
-    _filled_in,
+    best_of,
+    continuations,
+    filled_in,
 )
+from decoding.reference.rules import Logits, Rules, Tokens
 
 Phrase = tuple[Tokens, ...]  # alternatives, none of which begins with another
 
@@ -118,13 +116,13 @@ def constrained_beam_search(
 
     for step in range(1, rules.max_new + 1):
         scores = [rules.apply(logits(row.tokens).log_softmax(-1), step) for row in alive]
-        candidates = _candidates(alive, scores, rules)
+        candidates = continuations(alive, scores, rules)
         whole = [beam for beam, row in enumerate(alive) if progress(row).complete]
         ends = [c for c in candidates[:beams] if rules.ends(c.tokens) and progress(c).complete]
         ends = [c for c in ends if c.sum > FILL_IN / 10]
         late = _extensions(alive, scores, {beam: rules.eos for beam in whole})
-        finished = _best(finished + [scoring.ended(row) for row in ends], beams)
-        spare = _best(spare + [scoring.ended(row) for row in late if row not in ends], beams)
+        finished = best_of(finished + [scoring.ended(row) for row in ends], beams)
+        spare = best_of(spare + [scoring.ended(row) for row in late if row not in ends], beams)
 
         going = [c for c in candidates if not rules.ends(c.tokens)][:beams]
         wanted = {beam: phrases.wanted(progress(row)) for beam, row in enumerate(alive)}
@@ -143,8 +141,8 @@ def constrained_beam_search(
             break
         if step == rules.max_new:
             ends = [row for row in heirs if progress(row).complete]
-            finished = _best(finished + [scoring.ended(row) for row in ends], beams)
-        alive = _filled_in(heirs, beams)
+            finished = best_of(finished + [scoring.ended(row) for row in ends], beams)
+        alive = filled_in(heirs, beams)
     return (finished + spare + [Hypothesis(FILL_IN)] * beams)[:beams]
 
 
