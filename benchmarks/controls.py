@@ -17,6 +17,7 @@ from typing import Any
 import decoding
 from benchmarks.environment import environment
 from benchmarks.harness import percentile
+from benchmarks.report import rounded
 from benchmarks.workloads import SEED, STEPS, WORKLOADS, Shape, random_ids, random_model
 
 WORDS = 100  # that must not occur, half of them of two tokens
@@ -110,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with options.output.open("w", newline="") as file:
             writer = csv.DictWriter(file, [f.name for f in fields(ControlRow)], lineterminator="\n")
             writer.writeheader()
-            writer.writerows(asdict(row) for row in rows)
+            writer.writerows({k: rounded(v) for k, v in asdict(row).items()} for row in rows)
 
 
 if __name__ == "__main__":
