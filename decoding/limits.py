@@ -16,7 +16,8 @@ class Limits:
         starts with its start token alone.
     target: tokens generated for a row: max_new_tokens, or max_length less the prompt's width.
     labels: decoder tokens of a sentence that Model.score() reads; 0: it is not planned for.
-    eos: ids in eos_token_id; beam search considers (1 + eos) * beams next tokens of a row.
+    eos: ids in eos_token_id; beam search considers (1 + eos) * beams next tokens of a row. 0: only
+        searches that consider one, greedy search and sampling.
     finished: rows that have ended which a beam search holds of a sentence: round(beams * patience);
         0: as many as beams.
     controls: 32-bit words for what a call asks of the logits beside beams, lengths and single
@@ -57,7 +58,7 @@ class Limits:
     @property
     def candidates(self) -> int:
         """Next tokens that a beam search considers for a row."""
-        return max(2, 1 + self.eos) * self.beams
+        return (1 + self.eos) * self.beams if self.eos else 1
 
 
 LEAST = {"batch": 1, "beams": 1, "source": 0, "prompt": 1, "target": 1, "eos": 0, "labels": 0}

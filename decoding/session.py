@@ -19,6 +19,7 @@ from decoding.models.spec import ModelSpec
 from decoding.search.strategy import Search
 from decoding.watch import Step, Watch
 
+ONE_TOKEN = _C.Greedy, _C.Sampling  # searches that consider one next token of a row
 BEFORE, MIDDLE, LAST = 1, 2, 4  # parts of what controls do: csrc/kernels/process.h
 
 STEPS = 16  # between two looks at the outside world: Ctrl-C gets through within so many tokens
@@ -75,7 +76,7 @@ class Work:
             source=0 if self.source is None else self.source.longest,
             prompt=self.prompt.longest,
             target=self.steps,
-            eos=self.eos,
+            eos=0 if isinstance(self.search, ONE_TOKEN) else max(1, self.eos),
             finished=self.places if self.places > self.beams else 0,
             controls=0 if self.controls is None else max(1, self.controls.words),
             attentions=int(self.attentions),
@@ -415,7 +416,6 @@ class Session:
             prompt=min(next_bucket(needed.prompt), decoder.positions),
             target=min(next_bucket(needed.target), decoder.positions),
             labels=min(next_bucket(needed.labels), decoder.positions),
-            eos=max(needed.eos, 1),
         )
 
     def _fits(self, limits: Limits) -> bool:
