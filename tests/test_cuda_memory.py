@@ -113,3 +113,13 @@ def test_keys_that_attention_cannot_count() -> None:
     words = r"batch 1000000 with 32 beams needs keys of \d+ positions; .* less than \d+"
     with pytest.raises(decoding.Error, match=words):
         engine.bind(engine_limits(limits), pool)
+
+
+def test_more_beams_than_a_block_can_sort() -> None:
+    """Candidates are sorted in shared memory: the number of beams squared must fit."""
+    model = load("marian", "cuda")
+    ids = torch.arange(12, 52).view(2, 20)
+    before = model.generate(ids, num_beams=4)
+    with pytest.raises(decoding.Error, match=r"bytes of shared memory.*lower num_beams"):
+        model.generate(ids, num_beams=200, max_new_tokens=4)
+    assert torch.equal(model.generate(ids, num_beams=4), before)

@@ -39,6 +39,10 @@ __device__ __forceinline__ void let_next_start() {
 template <typename... Params>
 void launch_clusters(Stream& stream, void (*kernel)(Params...), dim3 cluster, dim3 grid, dim3 block,
                      size_t shared, std::type_identity_t<Params>... params) {
+  const Device& device = stream.device();
+  CHECK(shared <= static_cast<size_t>(device.shared_memory), "a step needs ", shared,
+        " bytes of shared memory, a block on ", device.name, " may have ", device.shared_memory,
+        ": lower num_beams");
   if (stream.rehearsal()) return;
   // More than 48 KiB, what a kernel has of its own included, must be asked for.
   if (shared > 32 * 1024) {
@@ -48,7 +52,7 @@ void launch_clusters(Stream& stream, void (*kernel)(Params...), dim3 cluster, di
   }
   cudaLaunchAttribute attributes[2] = {};
   unsigned count = 0;
-  if (stream.device().hopper()) {
+  if (device.hopper()) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;
   }
