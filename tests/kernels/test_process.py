@@ -124,15 +124,15 @@ class Search:
         )
         stride = -(-self.vocab // 8) * 8  # on a GPU rows begin on 16 bytes
 
-        def there(x: Tensor) -> Tensor:
+        def there(x: Tensor, dtype: torch.dtype = place.dtype) -> Tensor:
             padded = torch.full((len(x), stride), float("nan"))
             padded[:, : self.vocab] = x
-            return padded.to(place.device, place.dtype)
+            return padded.to(place.device, dtype)
 
         if "unconditional" in named:
             named["unconditional"] = there(named["unconditional"])
         if "scores" in named:
-            named["scores"] = there(named["scores"]).float()
+            named["scores"] = there(named["scores"], torch.float32)
         scores, lse, again = kernels.process(
             there(logits),
             controls,

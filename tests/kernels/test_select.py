@@ -223,6 +223,11 @@ class Search:
             count = self.live_count * (1 if name == "live" else self.beams)
             # Behind what is live, old entries are left.
             part = slice(count if name in ("live", "ids", "at", "random_row") else None)
+            if name == "slots":  # [2, slots, history]; nobody reads where the history of a sentence
+                # that is done lies
+                live = (self.kept["done"] == 0).repeat_interleave(self.beams)
+                assert torch.equal(ours[name][:, live], expected[:, live])
+                continue
             assert torch.equal(ours[name][part], expected[part]), name
         assert torch.equal(ours["seen"], before if self.live_count else ours["now"])
         assert not ours["tickets"].any()

@@ -1,7 +1,14 @@
-// Scores of rows, one block for each. Threads mark what the processors touch, in bitmaps in shared
-// memory; read the logits once for the log-sum-exp, and again, now from the L2 cache, to write the
-// scores; then edit those that are marked. So no token is edited twice, and no order shows. What is
-// done to a token stands in processors.h.
+// Scores of rows. Threads read the logits once for the log-sum-exp; mark what the processors touch,
+// in bitmaps in shared memory; read the logits again, now from the L2 cache, to write the scores;
+// then edit those that are marked. So no token is edited twice, and no order shows. What is done to
+// a token stands in processors.h.
+//
+// On sm_90 a cluster of blocks shares a row, each with the columns and the marks of its own. How
+// many depends on V alone, and with it the order in which exponentials are added up.
+#include <algorithm>
+#include <bit>
+
+#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/process.h"
@@ -13,6 +20,28 @@ namespace {
 
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
+constexpr int kMostBlocks = 8;  // of a row
+
+// Blocks that share a row, and the columns of each, as many as whole words of a bitmap.
+struct Shares {
+  int blocks, columns;
+
+  Shares(int vocab, const Device& device) {
+    const unsigned rounds = (vocab + 8 * kThreads - 1) / (8 * kThreads);
+    blocks = device.hopper() ? std::min<int>(kMostBlocks, std::bit_ceil(rounds)) : 1;
+    columns = (vocab + 32 * blocks - 1) / (32 * blocks) * 32;
+  }
+  __host__ __device__ int words() const { return columns / 32; }
+};
+
+// The columns of a block.
+struct Share {
+  int begin, end;
+
+  __device__ Share(const Shares& shares, int vocab)
+      : begin(min(static_cast<int>(blockIdx.x) * shares.columns, vocab)),
+        end(min(begin + shares.columns, vocab)) {}
+};
 
 // What exponentials add up to, relative to the largest: NaN once there was a NaN or +inf.
 struct Exponentials {
@@ -48,9 +77,9 @@ struct Exponentials {
     return all;
   }
 
-  // The log-sum-exp of what all threads have; the order of adding is fixed.
-  __device__ float log_over_block() const {
-    __shared__ float peaks[kWarps], sums[kWarps];
+  // The log-sum-exp of what all threads of the row's blocks have; the order of adding is fixed.
+  __device__ float log_over_row() const {
+    __shared__ float peaks[kWarps], sums[kWarps], peak_of_block, sum_of_block;
     const Exponentials mine = over_warp();
     __syncthreads();  // what the last call left has been read
     if (threadIdx.x % 32 == 0) {
@@ -62,69 +91,87 @@ struct Exponentials {
     Exponentials all;
     if (warp < kWarps) all = {peaks[warp], sums[warp]};
     all = all.over_warp();
+    if (gridDim.x > 1) {
+      if (threadIdx.x == 0) {
+        peak_of_block = all.peak;
+        sum_of_block = all.sum;
+      }
+      meet_cluster();
+      all = {};
+      for (unsigned block = 0; block < gridDim.x; ++block) {
+        all = all.merged(load_from_block(block, &peak_of_block),
+                         load_from_block(block, &sum_of_block));
+      }
+      meet_cluster();  // nobody may leave, or write again, before all have read
+    }
     return base(all.peak) + logf(all.sum);
   }
 };
 
-// The columns of a row that a thread takes, `width` at a time; `kAhead` loads are under way.
+// The columns of a share that a thread takes, `width` at a time; `kAhead` loads are under way.
 constexpr int kAhead = 4;
 
 // Calls use(column, packed) for each.
 template <int width, typename T, typename Use>
-__device__ __forceinline__ void for_columns(const T* row, int vocab, Use&& use) {
+__device__ __forceinline__ void for_columns(const T* row, Share share, Use&& use) {
   constexpr int step = kThreads * width;
 #pragma unroll 1
-  for (int base = threadIdx.x * width; base < vocab; base += kAhead * step) {
+  for (int base = share.begin + threadIdx.x * width; base < share.end; base += kAhead * step) {
     Vector<T, width> packed[kAhead];
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
-      if (base + a * step < vocab) packed[a] = packed[a].load(row + base + a * step);
+      if (base + a * step < share.end) packed[a] = packed[a].load(row + base + a * step);
     }
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
-      if (base + a * step < vocab) use(base + a * step, packed[a]);
+      if (base + a * step < share.end) use(base + a * step, packed[a]);
     }
   }
 }
 
-// -inf from the row's end on.
+// -inf from `end` on.
 template <typename T, int width>
-__device__ __forceinline__ void unpack(const Vector<T, width>& packed, int column, int vocab,
+__device__ __forceinline__ void unpack(const Vector<T, width>& packed, int column, int end,
                                        float (&x)[width]) {
 #pragma unroll
-  for (int i = 0; i < width; ++i) x[i] = column + i < vocab ? packed[i] : -INFINITY;
+  for (int i = 0; i < width; ++i) x[i] = column + i < end ? packed[i] : -INFINITY;
 }
 
+// Of the whole row.
 template <int width, typename T>
-__device__ __forceinline__ float log_sum_exp(const T* row, int vocab) {
+__device__ __forceinline__ float log_sum_exp(const T* row, Share share) {
   Exponentials all;
-  for_columns<width>(row, vocab, [&](int column, const Vector<T, width>& packed) {
+  for_columns<width>(row, share, [&](int column, const Vector<T, width>& packed) {
     float x[width];
-    unpack(packed, column, vocab, x);
+    unpack(packed, column, share.end, x);
     all.add(x);
   });
-  return all.log_over_block();
+  return all.log_over_row();
 }
 
 // x - shift; NaN everywhere, as Hugging Face has it, where lse is not finite.
 __device__ __forceinline__ float shift_of(float lse) { return isfinite(lse) ? lse : NAN; }
 
-// The marks of a row, a bitmap for each reason.
+// The marks of a share, a bitmap for each reason.
 struct Marks {
   uint32_t* words;  // [kMarks, each]
-  int vocab, each;
+  int each;
+  Share share;
 
   __device__ void operator()(Mark why, int token) const {
     // A source may hold tokens that the decoder has not.
-    if (token < vocab) atomicOr(&words[why * each + token / 32], 1u << token % 32);
+    if (token < share.begin || token >= share.end) return;
+    const int at = token - share.begin;
+    atomicOr(&words[why * each + at / 32], 1u << at % 32);
   }
 
   // The marks of a token, a bit for each reason.
   __device__ unsigned of(int token) const {
+    const int at = token - share.begin;
     unsigned marks = 0;
 #pragma unroll
     for (int why = 0; why < kMarks; ++why) {
-      marks |= (words[why * each + token / 32] >> token % 32 & 1u) << why;
+      marks |= (words[why * each + at / 32] >> at % 32 & 1u) << why;
     }
     return marks;
   }
@@ -137,17 +184,18 @@ struct Marks {
 #pragma unroll
       for (int why = 0; why < kMarks; ++why) any |= words[why * each + word];
 #pragma unroll 1
-      for (; any != 0; any &= any - 1) use(word * 32 + __ffs(any) - 1);
+      for (; any != 0; any &= any - 1) use(share.begin + word * 32 + __ffs(any) - 1);
     }
   }
 };
 
-// One block's row.
+// One block's share of row i.
 template <typename T, int width>
 struct Block {
   const ProcessParams<T>& p;
   const ProcessedRow& row;
   Marks marks;
+  Share share;
   int64_t i;
 
   __device__ float* scores() const { return p.scores + i * p.score_stride; }
@@ -162,9 +210,9 @@ struct Block {
   // The log-sum-exps of both passes; returns what is subtracted from each.
   __device__ float2 scan() const {
     const bool guided = p.unconditional != nullptr;
-    const float lse = log_sum_exp<width>(logits(), p.vocab);
-    const float other = guided ? log_sum_exp<width>(unconditional(), p.vocab) : 0.0f;
-    if (threadIdx.x == 0) {
+    const float lse = log_sum_exp<width>(logits(), share);
+    const float other = guided ? log_sum_exp<width>(unconditional(), share) : 0.0f;
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
       const float found = isfinite(other) ? lse : NAN;
       p.lse[i] = row.rules->remove_invalid && !isfinite(found) ? 0.0f : found;
       if (guided) p.unconditional_lse[i] = other;
@@ -178,7 +226,7 @@ struct Block {
     for (int j = 0; j < width; ++j) x[j] -= shift.x;
     if (p.unconditional == nullptr) return;
     float u[width];
-    unpack(Vector<T, width>::load(unconditional() + column), column, p.vocab, u);
+    unpack(Vector<T, width>::load(unconditional() + column), column, share.end, u);
 #pragma unroll
     for (int j = 0; j < width; ++j) {
       u[j] -= shift.y;
@@ -190,18 +238,18 @@ struct Block {
     Vector<float, width> packed;
 #pragma unroll
     for (int j = 0; j < width; ++j) packed.values[j] = x[j];
-    if (column + width <= p.vocab) return packed.store(scores() + column);
+    if (column + width <= share.end) return packed.store(scores() + column);
 #pragma unroll
     for (int j = 0; j < width; ++j) {
-      if (column + j < p.vocab) scores()[column + j] = x[j];
+      if (column + j < share.end) scores()[column + j] = x[j];
     }
   }
 
   // Writes the scores before any edit.
   __device__ void open_row(float2 shift) const {
-    for_columns<width>(logits(), p.vocab, [&](int column, const Vector<T, width>& packed) {
+    for_columns<width>(logits(), share, [&](int column, const Vector<T, width>& packed) {
       float x[width];
-      unpack(packed, column, p.vocab, x);
+      unpack(packed, column, share.end, x);
       open(column, shift, x);
       store(column, x);
     });
@@ -217,18 +265,18 @@ struct Block {
     };
     if (p.stages & kMiddle && row.forces()) {
 #pragma unroll 1
-      for (int token = threadIdx.x; token < p.vocab; token += kThreads) edit(token);
+      for (int token = share.begin + threadIdx.x; token < share.end; token += kThreads) edit(token);
     } else {
       marks.for_marked(edit);
     }
   }
 
   __device__ void renormalize() const {
-    const float lse = log_sum_exp<width>(scores(), p.vocab);
+    const float lse = log_sum_exp<width>(scores(), share);
     if (lse == -INFINITY) return;  // nothing is left to choose: the row stays as it is
-    for_columns<width>(scores(), p.vocab, [&](int column, const Vector<float, width>& packed) {
+    for_columns<width>(scores(), share, [&](int column, const Vector<float, width>& packed) {
       float x[width];
-      unpack(packed, column, p.vocab, x);
+      unpack(packed, column, share.end, x);
 #pragma unroll
       for (int j = 0; j < width; ++j) x[j] -= shift_of(lse);
       store(column, x);
@@ -238,24 +286,27 @@ struct Block {
 
 template <typename T, int width>
 __global__ void __launch_bounds__(kThreads)
-    process_kernel(const __grid_constant__ ProcessParams<T> p) {
-  extern __shared__ uint32_t bitmaps[];  // [kMarks, words_per_mark(V)]
+    process_kernel(const __grid_constant__ ProcessParams<T> p, const Shares shares) {
+  extern __shared__ uint32_t bitmaps[];  // [kMarks, words of a share]
   __shared__ ProcessRules rules;
   __shared__ ProcessedRow row;
-  const int each = words_per_mark(p.vocab);
+  const int each = shares.words();
   for (int word = threadIdx.x; word < kMarks * each; word += kThreads) bitmaps[word] = 0;
   wait_for_previous();
   let_next_start();
-  const int i = blockIdx.x;
+  const int i = blockIdx.y;
   if (i >= p.now->live_count * p.beams) return;
   if (threadIdx.x == 0) {
     rules = *p.rules;
-    row = processed_row(p, rules, i);
+    row = processed_row(p, rules, i);  // the others read logits meanwhile
   }
+  const Share share(shares, p.vocab);
+  const Block<T, width> block = {p, row, {bitmaps, each, share}, share, i};
+  float2 shift = {};
+  if (p.stages & kBefore) shift = block.scan();
   __syncthreads();
-  const Block<T, width> block = {p, row, {bitmaps, p.vocab, each}, i};
   block.mark();
-  if (p.stages & kBefore) block.open_row(block.scan());
+  if (p.stages & kBefore) block.open_row(shift);
   __syncthreads();
   block.edit();
   if (!(p.stages & kLast && rules.renormalize)) return;
@@ -265,8 +316,10 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T, int width>
 void process_rows(Stream& stream, const ProcessParams<T>& p) {
-  const size_t bytes = marks_size(p.vocab) * sizeof(uint32_t);
-  launch(stream, process_kernel<T, width>, p.sentences * p.beams, kThreads, bytes, p);
+  const Shares shares(p.vocab, stream.device());
+  const size_t bytes = sizeof(uint32_t) * kMarks * shares.words();
+  launch_clusters(stream, process_kernel<T, width>, dim3(shares.blocks),
+                  dim3(shares.blocks, p.sentences * p.beams), kThreads, bytes, p, shares);
 }
 
 }  // namespace
