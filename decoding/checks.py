@@ -95,7 +95,10 @@ def ids(name: str, value: Any) -> tuple[int, ...]:
     if hasattr(value, "tolist"):
         value = value.tolist()
     items = value if isinstance(value, (list, tuple)) else [value]
-    return tuple(whole()(name, item) for item in items)
+    if {type(item) for item in items} <= {int}:  # as nearly always, and there may be thousands
+        return tuple(items)
+    check = whole()
+    return tuple(check(name, item) for item in items)
 
 
 def word(name: str, value: Any) -> tuple[int, ...]:

@@ -109,12 +109,13 @@ def check_tokens(config: GenerationConfig, vocab: int) -> None:
         check_ids("forced_bos_token_id", first if isinstance(first, tuple) else [first], vocab)
     for name in ("forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens"):
         check_ids(name, getattr(config, name), vocab)
-    for word in config.bad_words_ids:
-        check_ids("bad_words_ids", word, vocab)
-    for word, _ in config.sequence_bias:
-        check_ids("sequence_bias", word, vocab)
-    for word in chain.from_iterable(config.force_words_ids):
-        check_ids("force_words_ids", word, vocab)
+    words = {
+        "bad_words_ids": config.bad_words_ids,
+        "sequence_bias": [word for word, _ in config.sequence_bias],
+        "force_words_ids": chain.from_iterable(config.force_words_ids),
+    }
+    for name, of_option in words.items():
+        check_ids(name, [*chain.from_iterable(of_option)], vocab)
 
 
 def fill_id(config: GenerationConfig) -> int | None:

@@ -7,15 +7,21 @@
 
 namespace decoding::cuda {
 
-// All threads of all blocks of the cluster meet; what they wrote to shared
-// memory is visible.
-__device__ __forceinline__ void meet_cluster() {
+// All threads of all blocks of the cluster arrive, and then wait for each other: what they wrote to
+// shared memory before they arrived is visible.
+__device__ __forceinline__ void arrive_at_cluster() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "barrier.cluster.arrive.release.aligned;\n "
-      "barrier.cluster.wait.acquire.aligned;" ::
-          : "memory");
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 #endif
+}
+__device__ __forceinline__ void wait_for_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void meet_cluster() {
+  arrive_at_cluster();
+  wait_for_cluster();
 }
 
 // What lies at this place of the shared memory of another block.
@@ -42,6 +48,18 @@ __device__ __forceinline__ float4 load_from_block(unsigned block, const float4* 
       : "memory");
 #endif
   return values;
+}
+
+// Writes to this place of the shared memory of another block, which must have begun.
+__device__ __forceinline__ void store_to_block(unsigned block, float2* to, float2 values) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n .reg .b32 at;\n mapa.shared::cluster.u32 at, %0, %1;\n"
+      " st.shared::cluster.v2.f32 [at], {%2, %3};\n}" ::"r"(
+          static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+      "r"(block), "f"(values.x), "f"(values.y)
+      : "memory");
+#endif
 }
 
 }  // namespace decoding::cuda

@@ -1,7 +1,7 @@
-// Scores of rows. Threads read the logits once for the log-sum-exp; mark what the processors touch,
-// in bitmaps in shared memory; read the logits again, now from the L2 cache, to write the scores;
-// then edit those that are marked. So no token is edited twice, and no order shows. What is done to
-// a token stands in processors.h.
+// Scores of rows. Threads take what the processors touch down in bitmaps in shared memory, while
+// the exponentials of their logits find together; then each writes the scores of its columns once,
+// with the edits of those that are marked. So no token is edited twice, and no order shows. What is
+// done to a token stands in processors.h.
 //
 // On sm_90 a cluster of blocks shares a row, each with the columns and the marks of its own. How
 // many depends on V alone, and with it the order in which exponentials are added up.
@@ -37,15 +37,21 @@ struct Shares {
 // The columns of a block.
 struct Share {
   int begin, end;
-
-  __device__ Share(const Shares& shares, int vocab)
-      : begin(min(static_cast<int>(blockIdx.x) * shares.columns, vocab)),
-        end(min(begin + shares.columns, vocab)) {}
 };
+
+__device__ __forceinline__ Share share_of(const Shares& shares, int vocab) {
+  const int begin = min(static_cast<int>(blockIdx.x) * shares.columns, vocab);
+  return {begin, min(begin + shares.columns, vocab)};
+}
 
 // What exponentials add up to, relative to the largest: NaN once there was a NaN or +inf.
 struct Exponentials {
   float peak = -INFINITY, sum = 0.0f;
+
+  Exponentials() = default;
+  // As shared memory holds it.
+  __device__ explicit Exponentials(float2 both) : peak(both.x), sum(both.y) {}
+  __device__ float2 both() const { return {peak, sum}; }
 
   // -inf - -inf would be NaN; with any other base, exp(-inf) is the 0 that it should be.
   __device__ static float base(float peak) { return peak == -INFINITY ? 0.0f : peak; }
@@ -61,93 +67,76 @@ struct Exponentials {
     for (int i = 0; i < count; ++i) sum += __expf(x[i] - base(peak));
   }
 
-  __device__ Exponentials merged(float other_peak, float other_sum) const {
-    const float highest = fmaxf(peak, other_peak);
-    return {highest,
-            sum * __expf(peak - base(highest)) + other_sum * __expf(other_peak - base(highest))};
-  }
-
   __device__ Exponentials over_warp() const {
-    Exponentials all = *this;
-#pragma unroll
-    for (int other = 16; other > 0; other /= 2) {
-      all = all.merged(__shfl_xor_sync(kAllLanes, all.peak, other),
-                       __shfl_xor_sync(kAllLanes, all.sum, other));
-    }
-    return all;
+    const float highest = warp_max(peak);
+    return Exponentials({highest, warp_sum(sum * __expf(peak - base(highest)))});
   }
 
-  // The log-sum-exp of what all threads of the row's blocks have; the order of adding is fixed.
-  __device__ float log_over_row() const {
-    __shared__ float peaks[kWarps], sums[kWarps], peak_of_block, sum_of_block;
-    const Exponentials mine = over_warp();
-    __syncthreads();  // what the last call left has been read
-    if (threadIdx.x % 32 == 0) {
-      peaks[threadIdx.x / 32] = mine.peak;
-      sums[threadIdx.x / 32] = mine.sum;
-    }
+  __device__ float log() const { return base(peak) + logf(sum); }
+};
+
+// Where the threads of a row find together: those of a warp by shuffles, the warps of a block and
+// then the blocks through shared memory. The order of adding is fixed.
+struct Meeting {
+  float2 warps[kWarps], blocks[kMostBlocks];
+
+  // All threads call this; the row's sum is there once its blocks have met.
+  __device__ void add(const Exponentials& mine) {
+    const Exponentials warp = mine.over_warp();
+    const unsigned lane = threadIdx.x % 32;
+    if (lane == 0) warps[threadIdx.x / 32] = warp.both();
     __syncthreads();
-    const int warp = threadIdx.x % 32;
-    Exponentials all;
-    if (warp < kWarps) all = {peaks[warp], sums[warp]};
-    all = all.over_warp();
-    if (gridDim.x > 1) {
-      if (threadIdx.x == 0) {
-        peak_of_block = all.peak;
-        sum_of_block = all.sum;
-      }
-      meet_cluster();
-      all = {};
-      for (unsigned block = 0; block < gridDim.x; ++block) {
-        all = all.merged(load_from_block(block, &peak_of_block),
-                         load_from_block(block, &sum_of_block));
-      }
-      meet_cluster();  // nobody may leave, or write again, before all have read
+    if (threadIdx.x >= 32) return;
+    const float2 block = Exponentials(warps[lane]).over_warp().both();
+    if (gridDim.x == 1) {
+      if (lane == 0) blocks[0] = block;
+    } else if (lane < gridDim.x) {
+      store_to_block(lane, &blocks[blockIdx.x], block);
     }
-    return base(all.peak) + logf(all.sum);
+  }
+
+  __device__ float log_sum_exp() const {
+    const unsigned lane = threadIdx.x % 32;
+    return (lane < gridDim.x ? Exponentials(blocks[lane]) : Exponentials()).over_warp().log();
   }
 };
 
-// The columns of a share that a thread takes, `width` at a time; `kAhead` loads are under way.
-constexpr int kAhead = 4;
+// The columns of a share that a thread takes, `width` at a time; the first ones stay in registers.
+template <typename T, int width>
+struct Columns {
+  __device__ Columns(const T* of, Share columns) : row(of), share(columns) {
+    if (first() < share.end) held = held.load(row + first());
+  }
 
-// Calls use(column, packed) for each.
-template <int width, typename T, typename Use>
-__device__ __forceinline__ void for_columns(const T* row, Share share, Use&& use) {
-  constexpr int step = kThreads * width;
+  __device__ int first() const { return share.begin + static_cast<int>(threadIdx.x) * width; }
+
+  // Calls use(column, x) for each; from the share's end on, x is -inf.
+  template <typename Use>
+  __device__ __forceinline__ void each(Use&& use) const {
+    Vector<T, width> packed = held;
 #pragma unroll 1
-  for (int base = share.begin + threadIdx.x * width; base < share.end; base += kAhead * step) {
-    Vector<T, width> packed[kAhead];
+    for (int column = first(); column < share.end;) {
+      float x[width];
 #pragma unroll
-    for (int a = 0; a < kAhead; ++a) {
-      if (base + a * step < share.end) packed[a] = packed[a].load(row + base + a * step);
-    }
-#pragma unroll
-    for (int a = 0; a < kAhead; ++a) {
-      if (base + a * step < share.end) use(base + a * step, packed[a]);
+      for (int j = 0; j < width; ++j) x[j] = column + j < share.end ? packed[j] : -INFINITY;
+      const int next = column + kThreads * width;
+      if (next < share.end) packed = packed.load(row + next);
+      use(column, x);
+      column = next;
     }
   }
-}
 
-// -inf from `end` on.
-template <typename T, int width>
-__device__ __forceinline__ void unpack(const Vector<T, width>& packed, int column, int end,
-                                       float (&x)[width]) {
-#pragma unroll
-  for (int i = 0; i < width; ++i) x[i] = column + i < end ? packed[i] : -INFINITY;
-}
+  __device__ Exponentials exponentials() const {
+    Exponentials all;
+    each([&](int, const float (&x)[width]) { all.add(x); });
+    return all;
+  }
 
-// Of the whole row.
-template <int width, typename T>
-__device__ __forceinline__ float log_sum_exp(const T* row, Share share) {
-  Exponentials all;
-  for_columns<width>(row, share, [&](int column, const Vector<T, width>& packed) {
-    float x[width];
-    unpack(packed, column, share.end, x);
-    all.add(x);
-  });
-  return all.log_over_row();
-}
+ private:
+  const T* row;
+  Share share;
+  Vector<T, width> held;
+};
 
 // x - shift; NaN everywhere, as Hugging Face has it, where lse is not finite.
 __device__ __forceinline__ float shift_of(float lse) { return isfinite(lse) ? lse : NAN; }
@@ -176,16 +165,13 @@ struct Marks {
     return marks;
   }
 
-  // Calls use(token) for those that have marks.
-  template <typename Use>
-  __device__ void for_marked(Use&& use) const {
-    for (int word = threadIdx.x; word < each; word += kThreads) {
-      unsigned any = 0;
+  // A bit for each token from `token` on, as far as their word goes, that has any mark.
+  __device__ unsigned from(int token) const {
+    const int at = token - share.begin;
+    unsigned any = 0;
 #pragma unroll
-      for (int why = 0; why < kMarks; ++why) any |= words[why * each + word];
-#pragma unroll 1
-      for (; any != 0; any &= any - 1) use(share.begin + word * 32 + __ffs(any) - 1);
-    }
+    for (int why = 0; why < kMarks; ++why) any |= words[why * each + at / 32];
+    return any >> at % 32;
   }
 };
 
@@ -207,11 +193,9 @@ struct Block {
     if (p.stages & kMiddle) row.mark_middle(threadIdx.x, kThreads, marks);
   }
 
-  // The log-sum-exps of both passes; returns what is subtracted from each.
-  __device__ float2 scan() const {
+  // Takes the row's log-sum-exps down; returns what is subtracted from the logits.
+  __device__ float2 shift(float lse, float other) const {
     const bool guided = p.unconditional != nullptr;
-    const float lse = log_sum_exp<width>(logits(), share);
-    const float other = guided ? log_sum_exp<width>(unconditional(), share) : 0.0f;
     if (blockIdx.x == 0 && threadIdx.x == 0) {
       const float found = isfinite(other) ? lse : NAN;
       p.lse[i] = row.rules->remove_invalid && !isfinite(found) ? 0.0f : found;
@@ -225,58 +209,40 @@ struct Block {
 #pragma unroll
     for (int j = 0; j < width; ++j) x[j] -= shift.x;
     if (p.unconditional == nullptr) return;
-    float u[width];
-    unpack(Vector<T, width>::load(unconditional() + column), column, share.end, u);
+    const auto other = Vector<T, width>::load(unconditional() + column);
 #pragma unroll
     for (int j = 0; j < width; ++j) {
-      u[j] -= shift.y;
-      x[j] = row.rules->guidance * (x[j] - u[j]) + u[j];
+      const float u = other[j] - shift.y;
+      x[j] = row.rules->guidance * (x[j] - u) + u;
     }
   }
 
-  __device__ __forceinline__ void store(int column, const float (&x)[width]) const {
-    Vector<float, width> packed;
-#pragma unroll
-    for (int j = 0; j < width; ++j) packed.values[j] = x[j];
-    if (column + width <= share.end) return packed.store(scores() + column);
-#pragma unroll
-    for (int j = 0; j < width; ++j) {
-      if (column + j < share.end) scores()[column + j] = x[j];
-    }
-  }
-
-  // Writes the scores before any edit.
-  __device__ void open_row(float2 shift) const {
-    for_columns<width>(logits(), share, [&](int column, const Vector<T, width>& packed) {
-      float x[width];
-      unpack(packed, column, share.end, x);
-      open(column, shift, x);
-      store(column, x);
-    });
-  }
-
-  __device__ void edit() const {
-    const auto edit = [&](int token) {
+  // The scores of some columns, which this thread has written.
+  __device__ __forceinline__ void edit(int column) const {
+    const unsigned columns = (1u << min(width, share.end - column)) - 1;
+    const bool all = p.stages & kMiddle && row.forces();
+#pragma unroll 1
+    for (unsigned due = (all ? ~0u : marks.from(column)) & columns; due != 0; due &= due - 1) {
+      const int token = column + __ffs(due) - 1;
       const unsigned has = marks.of(token);
       float x = scores()[token];
       if (p.stages & kBefore) x = row.edit_before(has, token, x, 0.0f);
       if (p.stages & kMiddle) x = row.edit_middle(has, token, row.force(token, x));
       scores()[token] = x;
-    };
-    if (p.stages & kMiddle && row.forces()) {
-#pragma unroll 1
-      for (int token = share.begin + threadIdx.x; token < share.end; token += kThreads) edit(token);
-    } else {
-      marks.for_marked(edit);
     }
   }
 
-  __device__ void renormalize() const {
-    const float lse = log_sum_exp<width>(scores(), share);
+  // Also behind the row's end, as far as its padding goes.
+  __device__ __forceinline__ void store(int column, const float (&x)[width]) const {
+    Vector<float, width> packed;
+#pragma unroll
+    for (int j = 0; j < width; ++j) packed.values[j] = x[j];
+    packed.store(scores() + column);
+  }
+
+  __device__ void renormalize(const Columns<float, width>& columns, float lse) const {
     if (lse == -INFINITY) return;  // nothing is left to choose: the row stays as it is
-    for_columns<width>(scores(), share, [&](int column, const Vector<float, width>& packed) {
-      float x[width];
-      unpack(packed, column, share.end, x);
+    columns.each([&](int column, float (&x)[width]) {
 #pragma unroll
       for (int j = 0; j < width; ++j) x[j] -= shift_of(lse);
       store(column, x);
@@ -284,34 +250,67 @@ struct Block {
   }
 };
 
+// Between these two the blocks of a row need not stay together; behind the second, what they have
+// told each other and, within a block, taken down is there.
+__device__ __forceinline__ void arrive_at_row() {
+  if (gridDim.x > 1) arrive_at_cluster();
+}
+__device__ __forceinline__ void wait_for_row() {
+  if (gridDim.x > 1) wait_for_cluster();
+  __syncthreads();
+}
+
 template <typename T, int width>
 __global__ void __launch_bounds__(kThreads)
     process_kernel(const __grid_constant__ ProcessParams<T> p, const Shares shares) {
   extern __shared__ uint32_t bitmaps[];  // [kMarks, words of a share]
   __shared__ ProcessRules rules;
   __shared__ ProcessedRow row;
-  const int each = shares.words();
+  __shared__ Meeting meetings[3];  // of the logits, of the unconditional ones, of the scores
+  const int each = shares.words(), i = blockIdx.y;
   for (int word = threadIdx.x; word < kMarks * each; word += kThreads) bitmaps[word] = 0;
+  if (gridDim.x > 1) meet_cluster();  // nobody may write to a block that has not begun
   wait_for_previous();
   let_next_start();
-  const int i = blockIdx.y;
-  if (i >= p.now->live_count * p.beams) return;
-  if (threadIdx.x == 0) {
-    rules = *p.rules;
-    row = processed_row(p, rules, i);  // the others read logits meanwhile
-  }
-  const Share share(shares, p.vocab);
+  // Everything that can be asked for at once is.
+  const Share share = share_of(shares, p.vocab);
   const Block<T, width> block = {p, row, {bitmaps, each, share}, share, i};
-  float2 shift = {};
-  if (p.stages & kBefore) shift = block.scan();
+  const int live_count = p.now->live_count;
+  const bool opens = p.stages & kBefore, guided = opens && p.unconditional != nullptr;
+  const Columns<T, width> logits(block.logits(), share);
+  constexpr int words = sizeof(ProcessRules) / sizeof(uint32_t);
+  if (threadIdx.x < words) {
+    reinterpret_cast<uint32_t*>(&rules)[threadIdx.x] =
+        reinterpret_cast<const uint32_t*>(p.rules)[threadIdx.x];
+  }
+  if (i >= live_count * p.beams) return;
+  __syncthreads();
+  if (threadIdx.x == 0) row = processed_row(p, rules, i);
+  if (opens) meetings[0].add(logits.exponentials());
+  if (guided) meetings[1].add(Columns<T, width>(block.unconditional(), share).exponentials());
+  arrive_at_row();
   __syncthreads();
   block.mark();
-  if (p.stages & kBefore) block.open_row(shift);
-  __syncthreads();
-  block.edit();
+  wait_for_row();
+  if (opens) {
+    const float other = guided ? meetings[1].log_sum_exp() : 0.0f;
+    const float2 shift = block.shift(meetings[0].log_sum_exp(), other);
+    logits.each([&](int column, float (&x)[width]) {
+      block.open(column, shift, x);
+      block.store(column, x);
+      block.edit(column);
+    });
+  } else if (p.stages & kMiddle) {
+    for (int column = logits.first(); column < share.end; column += kThreads * width) {
+      block.edit(column);
+    }
+  }
   if (!(p.stages & kLast && rules.renormalize)) return;
-  __syncthreads();
-  block.renormalize();
+  const Columns<float, width> scores(block.scores(), share);  // each thread's own
+  meetings[2].add(scores.exponentials());
+  arrive_at_row();
+  wait_for_row();
+  block.renormalize(scores, meetings[2].log_sum_exp());
 }
 
 template <typename T, int width>
