@@ -151,6 +151,7 @@ def engine_limits(limits: Limits) -> _C.Limits:
         attentions=limits.attentions,
         hidden=limits.hidden,
         phrases=limits.phrases,
+        shortlist=limits.shortlist,
         labels=limits.labels,
     )
 
@@ -416,6 +417,7 @@ class Session:
             prompt=min(next_bucket(needed.prompt), decoder.positions),
             target=min(next_bucket(needed.target), decoder.positions),
             labels=min(next_bucket(needed.labels), decoder.positions),
+            shortlist=min(next_bucket(needed.shortlist), decoder.vocab),
         )
 
     def _fits(self, limits: Limits) -> bool:

@@ -41,6 +41,7 @@ struct Limits {
   int labels = 0;      // decoder tokens scored for a sentence
   int hidden = 0;      // 1: hidden states of all tokens are kept, for contrastive search
   int phrases = 0;     // 32-bit words of the phrases that rows must hold (phrases.h)
+  int shortlist = 0;   // tokens that a call's steps choose from (shortlist.h); 0: no shortlists
   int rows() const { return batch * beams; }
   int places() const { return finished > beams ? finished : beams; }
 };
