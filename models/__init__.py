@@ -70,7 +70,7 @@ def load(source: str | os.PathLike[str] | object) -> Loaded:
 
 
 def load_directory(directory: Path) -> Loaded:
-    from decoding.models.weights import read
+    from decoding.models.checkpoint import read
 
     if not directory.is_dir():
         raise FileNotFoundError(
@@ -116,7 +116,7 @@ def convert(
     state: Mapping[str, Tensor],
     directory: Path | None,
 ) -> Loaded:
-    from decoding.models.weights import Checkpoint
+    from decoding.models.checkpoint import Checkpoint
 
     importers = {name: importer for name, _, importer in FAMILIES}
     if architecture not in importers:

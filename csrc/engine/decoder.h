@@ -110,7 +110,7 @@ Norm decoder_layers(Stream& stream, const ModelSpec& spec, const ModelWeights& w
   const StackSpec& d = spec.decoder;
   embed<T>(stream, {.ids = rows.ids,
                     .at = rows.at,
-                    .token_table = static_cast<const T*>(weights.decoder.tokens),
+                    .tokens = weights.decoder.tokens,
                     .position_table = static_cast<const T*>(weights.decoder.positions),
                     .norm = weights.decoder.embed_norm,
                     .y = w.step.x,

@@ -52,7 +52,7 @@ void embed_packed(Stream& stream, const StackSpec& spec, const StackWeights& wei
                   const Activations<T>& a, const PackedTokens& tokens) {
   embed<T>(stream, {.ids = tokens.ids,
                     .at = tokens.at,
-                    .token_table = static_cast<const T*>(weights.tokens),
+                    .tokens = weights.tokens,
                     .position_table = static_cast<const T*>(weights.positions),
                     .norm = weights.embed_norm,
                     .y = a.x,

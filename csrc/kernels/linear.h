@@ -6,10 +6,14 @@
 // residual.
 //
 // W is [N, K]. On CUDA it lies as published. On the CPU it is packed once, at load: panels of
-// kPanel outputs, each [K, kPanel], zero behind N; so a product of few rows reads every weight
-// once, in order. The order in which a sum over K is added up there depends on K alone, never on
-// the number of rows: a row's result never depends on its neighbours.
+// kPanel outputs, each [ceil(K / g), kPanel, g], zero behind N and K, where g inputs take 4 bytes;
+// so a product of few rows reads every weight once, in order. The order in which a sum over K is
+// added up there depends on K alone, never on the number of rows: a row's result never depends on
+// its neighbours.
 #pragma once
+
+#include <cstdint>
+#include <vector>
 
 #include "core/types.h"
 #include "kernels/stream.h"
@@ -17,6 +21,24 @@
 namespace decoding {
 
 constexpr int kPanel = 64;  // outputs in a panel
+
+// g: the inputs of an output that lie together in a panel.
+constexpr int panel_group(WeightKind kind) {
+  switch (kind) {
+    case WeightKind::float32:
+      return 1;
+    case WeightKind::int8:
+      return 4;
+    default:
+      return 2;
+  }
+}
+
+// The shape that Python gives the panels: lines of 256 bytes.
+inline std::vector<int64_t> panel_shape(int64_t outputs, int64_t inputs, WeightKind kind) {
+  const int64_t group = panel_group(kind);
+  return {(outputs + kPanel - 1) / kPanel, (inputs + group - 1) / group, kPanel * group};
+}
 
 template <typename T>
 struct LinearParams {
