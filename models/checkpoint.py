@@ -42,6 +42,12 @@ def read(directory: Path) -> dict[str, Tensor]:
     )
 
 
+def holds_weights(directory: Path) -> bool:
+    return any(
+        (directory / f"{name}{index}").exists() for name in FORMATS for index in ("", ".index.json")
+    )
+
+
 def read_file(path: Path, loader: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
     try:
         return loader(path)

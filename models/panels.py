@@ -42,7 +42,7 @@ def fill_panels(panels: Tensor, weight: Tensor) -> None:
     """weight: [N, K], into panels of its type: [ceil(N / 64), ceil(K / g), 64 g], else 0."""
     _, lines, width = panels.shape
     group = width // PANEL
-    for panel, rows in zip(panels, weight.split(PANEL), strict=True):
+    for panel, rows in zip(panels, torch.split(weight, PANEL), strict=True):
         missing = (0, lines * group - rows.shape[1], 0, PANEL - rows.shape[0])
         padded = torch.nn.functional.pad(rows, missing)
         panel.view(lines, PANEL, group).copy_(padded.view(PANEL, lines, group).transpose(0, 1))

@@ -407,7 +407,7 @@ def test_a_bare_import_of_models_is_refused() -> None:
 
 
 def panels(weight: torch.Tensor) -> torch.Tensor:
-    packed = torch.full(panel_shape(*weight.shape, weight.dtype), float("nan"))
+    packed = torch.full(panel_shape(weight.shape[0], weight.shape[1], weight.dtype), float("nan"))
     fill_panels(packed, weight)
     return packed
 
