@@ -138,24 +138,42 @@ void bind_linear(py::module_& kernels) {
   kernels.def(
       "linear",
       [](object x, object weight, object bias, object residual, object y, const string& activation,
-         object gamma, object beta, object normed, float eps, const string& isa, int threads) {
+         object gamma, object beta, object normed, float eps, object scale, object sums,
+         object scratch, const string& isa, int threads) {
         run_kernel(
             y, isa, threads,
             [&]<typename T>(const Tensors& in) {
-              return linear_params<T>(in, x, weight, bias, residual, y, activation, gamma, beta,
-                                      normed, eps);
+              auto params = linear_params<T>(in, x, weight, bias, residual, y, activation, gamma,
+                                             beta, normed, eps, scale, sums);
+              params.scratch = scratch_of(in, scratch, params);
+              return params;
             },
             [](auto& stream, const auto& params) { linear(stream, params); });
       },
       py::arg("x"), py::arg("weight"), py::arg("bias"), py::arg("residual"), py::arg("y"),
       py::arg("activation"), py::kw_only(), py::arg("gamma") = py::none(),
       py::arg("beta") = py::none(), py::arg("normed") = py::none(), py::arg("eps") = 1e-5f,
+      py::arg("scale") = py::none(), py::arg("sums") = py::none(), py::arg("scratch") = py::none(),
       py::arg("isa"), py::arg("threads"));
+}
+
+void bind_recording(py::module_& kernels) {
+  py::class_<Recording>(kernels, "Recording",
+                        "Inside `with`, calls of kernels on the CPU do not run: replay() runs them")
+      .def(py::init<int>(), py::kw_only(), py::arg("threads"))
+      .def("__enter__",
+           [](Recording& self) -> Recording& {
+             self.begin();
+             return self;
+           })
+      .def("__exit__", [](Recording& self, const py::args&) { self.end(); })
+      .def("replay", &Recording::replay);
 }
 
 }  // namespace
 
 void bind_layers(py::module_& kernels) {
+  bind_recording(kernels);
   bind_embed(kernels);
   bind_layer_norm(kernels);
   bind_softmax(kernels);

@@ -2,6 +2,7 @@
 // models/spec.py, whose fields have the same names.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -20,11 +21,17 @@ struct StackSpec {
   bool final_norm;                     // a norm behind the last layer
   float eps;                           // of every norm
   std::vector<float> attention_scale;  // [layers], multiplies q k^T
+
+  int widest_input() const { return std::max({hidden, heads * head_dim, ffn}); }  // of a product
 };
 
 struct ModelSpec {
   std::optional<StackSpec> encoder;  // absent in decoder-only models
   StackSpec decoder;                 // attends to the encoder where there is one
+
+  int widest_input() const {
+    return std::max(decoder.widest_input(), encoder ? encoder->widest_input() : 0);
+  }
 };
 
 // What the memory plan must hold. The names are those of decoding.Limits.

@@ -158,6 +158,7 @@ void output_logits(Stream& stream, const ModelSpec& spec, const ModelWeights& we
                      .weight = weights.output.weight,
                      .bias = weights.output.bias,
                      .y = w.logits,
+                     .scratch = a.scratch,
                      .rows = rows,
                      .stride = w.logits_stride});
 }

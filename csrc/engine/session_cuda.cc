@@ -19,10 +19,6 @@
 namespace decoding {
 
 template <>
-inline const char* type_name<uint8_t>() {
-  return "uint8";
-}
-template <>
 inline const char* type_name<cuda::half>() {
   return "float16";
 }

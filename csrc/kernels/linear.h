@@ -12,6 +12,7 @@
 // its neighbours.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -40,6 +41,12 @@ inline std::vector<int64_t> panel_shape(int64_t outputs, int64_t inputs, WeightK
   return {(outputs + kPanel - 1) / kPanel, (inputs + group - 1) / group, kPanel * group};
 }
 
+// Bytes of scratch for the rows of a product on the CPU, as it multiplies them: many take turns.
+constexpr int kScratchRows = 384;
+inline int64_t linear_scratch(int64_t rows, int64_t inputs) {
+  return std::min<int64_t>(rows, kScratchRows) * ((inputs + 15) / 16 * 64 + 64);
+}
+
 template <typename T>
 struct LinearParams {
   const T* x;                   // [rows, K]
@@ -48,7 +55,8 @@ struct LinearParams {
   LinearWeight weight;          // N outputs, K inputs
   const float* bias = nullptr;  // [N], may be null
   const T* residual = nullptr;  // [rows, N], may be null
-  T* y;                         // [rows, N], may alias residual where activation is none
+  T* y;                         // [rows, N], may alias residual where activation is none; not x
+  uint8_t* scratch = nullptr;   // CPU: [linear_scratch(rows, K)]; not for float32
   int rows;
   Activation activation = Activation::none;
   int stride = 0;  // CUDA: elements between rows of y, 0: N; without a residual
