@@ -11,7 +11,7 @@ import decoding
 from decoding import VocabularyMap
 from decoding.cli.main import main
 from tests import random_models
-from tests.stand_in import EOS, FIRST, StandIn
+from tests.stand_in import EOS, FIRST, StandIn, Words
 
 SOURCE = "das haus\ndas buch\n\nein buch\nnichts\n"
 TARGET = "the house\nthe book\nno source\na book\n\n"
@@ -52,6 +52,7 @@ def test_a_map_of_parallel_text(program: Run, folder: Path) -> None:
     assert code == 0 and said.startswith("3 pairs in ") and " of 9999 tokens\n" in said
     found = VocabularyMap.load(folder / "map.npz")
     assert (found.candidates.shape, found.target_ids) == ((9999, 2), 9999)
+    assert isinstance(model.tokenizer, Words)
     number = {word: FIRST + i for i, word in enumerate(model.tokenizer.words)}
     for source, target in (("das", "the"), ("haus", "house"), ("ein", "a"), ("buch", "book")):
         assert number[target] in found.candidates[number[source]]

@@ -122,12 +122,14 @@ NEEDED = [8, 9, 10, 11]  # by options below
 
 @cache
 def drawn(name: str) -> VocabularyMap:
-    """Some tokens for each, at random: a half of a small vocabulary for some sentences."""
+    """Three tokens for each, at random, none of them what greedy search would take."""
     random = np.random.default_rng(3)
     config = reference(name).config
-    vocab = config.decoder_vocab_size or config.vocab_size
-    candidates = random.integers(0, vocab, (config.vocab_size, 3), np.int32)
-    return VocabularyMap(candidates, np.array(NEEDED, np.int32), vocab)
+    greedy = ours(name).generate(sources(name, 6)).unique().tolist()
+    assert len(greedy) > 3, "more than special tokens"
+    others = np.setdiff1d(np.arange(config.vocab_size, dtype=np.int32), greedy)
+    candidates = random.choice(others, (config.vocab_size, 3))
+    return VocabularyMap(candidates, np.array(NEEDED, np.int32), config.vocab_size)
 
 
 def sources(name: str, batch: int) -> Tensor:
@@ -144,12 +146,12 @@ def list_of(name: str, ids: Tensor) -> list[int]:
     return listed.tolist()
 
 
-def without_others(name: str, listed: list[int]) -> Any:
-    """The transformers model with -inf for the logits of all other tokens."""
+def without_others(name: str, listed: list[int], bias: float = -torch.inf) -> Any:
+    """The transformers model with -inf, or about `bias`, for the logits of all other tokens."""
     model = copy.deepcopy(reference(name))
     others = torch.ones(model.final_logits_bias.shape[1], dtype=torch.bool)
     others[listed] = False
-    model.final_logits_bias[:, others] = -torch.inf
+    model.final_logits_bias[:, others] = bias
     return model
 
 
@@ -184,19 +186,19 @@ def test_within_the_list_the_search_is_transformers(name: str, search: dict[str,
         if "num_beams" in search:
             assert_close_scores(found.sequences_scores, expected.sequences_scores)
     assert set(found.sequences.unique().tolist()) <= set(listed)
-    assert not torch.equal(found.sequences, model.generate(ids, **OUTPUT, **search).sequences)
 
 
 @pytest.mark.parametrize("name", ["marian", "marian-large"])
 def test_scores_and_logits_of_all_others(name: str) -> None:
     ids = sources(name, 4)
     listed = list_of(name, ids)
-    found = ours(name).generate(ids, vocabulary_map=drawn(name), **OUTPUT, eos_token_id=None)
-    expected = without_others(name, listed).generate(ids, **OUTPUT, eos_token_id=None)
+    options = OUTPUT | {"max_new_tokens": 4, "min_new_tokens": 4}  # no row ends before others
+    found = ours(name).generate(ids, vocabulary_map=drawn(name), **options)
+    expected = without_others(name, listed).generate(ids, **options)
     for kind in ("scores", "logits"):
         for a, b in zip(getattr(found, kind), getattr(expected, kind), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
-    assert (found.scores[0] > -torch.inf).sum(1).tolist() == [len(listed)] * 4
+    assert (found.logits[0] > -torch.inf).sum(1).tolist() == [len(listed)] * 4
 
 
 @pytest.mark.parametrize(
@@ -216,11 +218,34 @@ def test_scores_and_logits_of_all_others(name: str) -> None:
 def test_every_other_search_is_that_of_a_model_without_others(search: dict[str, Any]) -> None:
     """Of our own, since transformers draws otherwise or has no such search."""
     ids = sources("marian", 5)
-    expected = decoding.load(without_others("marian", list_of("marian", ids)), device="cpu")
+    others = without_others("marian", list_of("marian", ids), bias=-1e9)
+    expected = decoding.load(others, device="cpu", threads=1)
     options = {"max_new_tokens": 12, **search}
     found = ours("marian").generate(ids, vocabulary_map=drawn("marian"), **options)
     assert torch.equal(found, expected.generate(ids, **options))
-    assert not torch.equal(found, ours("marian").generate(ids, **options))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_every_kind_of_weights(dtype: str) -> None:
+    """A token has the same logit in a list as in the whole vocabulary."""
+    name, options = "marian-large", {"num_beams": 3, "max_new_tokens": 12}
+    options |= {"return_dict_in_generate": True, "output_sequences_scores": True}
+    ids = sources(name, 4)
+    others = without_others(name, list_of(name, ids), bias=-1e9)
+    expected = decoding.load(others, device="cpu", dtype=dtype, threads=1).generate(ids, **options)
+    model = load(name, dtype=dtype, threads=1)
+    found = model.generate(ids, vocabulary_map=drawn(name), **options)
+    assert torch.equal(found.sequences, expected.sequences)
+    torch.testing.assert_close(found.sequences_scores, expected.sequences_scores)
+
+
+def test_fewer_tokens_than_beams_ask_for() -> None:
+    """Eight candidates of two special tokens and one other."""
+    few = VocabularyMap(np.zeros((60, 0), np.int32), np.array([8], np.int32), 60)
+    ids, options = sources("marian", 2), {"num_beams": 4, "num_return_sequences": 4} | OUTPUT
+    found = ours("marian").generate(ids, vocabulary_map=few, **options)
+    expected = without_others("marian", few.ids_for(ids.numpy(), {3, 59}).tolist())
+    assert torch.equal(found.sequences, expected.generate(ids, **options).sequences)
 
 
 def test_a_list_of_everything_changes_nothing() -> None:
