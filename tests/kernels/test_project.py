@@ -40,9 +40,19 @@ def packed(weight: Tensor, kind: torch.dtype) -> Packed:
     scale = sums = None
     if kind == torch.int8:
         weight, scale, sums = quantise(weight)
-    panels = torch.empty(panel_shape(*weight.shape, kind), dtype=kind)
+    panels = torch.empty(panel_shape(weight.shape[0], weight.shape[1], kind), dtype=kind)
     fill_panels(panels, weight.to(kind))
-    return Packed(panels, scale, sums, *weight.shape)
+    return Packed(panels, scale, sums, weight.shape[0], weight.shape[1])
+
+
+def unwritten(weight: Packed) -> Packed:
+    """One of its shape, all 77, also behind the last output."""
+    panels, *others = (
+        None if t is None else torch.full_like(t, 77)
+        for t in (weight.panels, weight.scale, weight.sums)
+    )
+    assert panels is not None
+    return Packed(panels, others[0], others[1], weight.outputs, weight.inputs)
 
 
 def linear(x: Tensor, weight: Packed, bias: Tensor | None, isa: str, **norm: Tensor) -> Tensor:
@@ -95,7 +105,8 @@ def chosen(logits: Tensor, k: int, isa: str, banned: list[int] | None = None) ->
     """The same from logits, one kernel after the other."""
     masked = logits.clone()
     lse = kernels.ban_tokens(masked, banned or [], isa=isa, threads=1)[2]
-    return Found(*kernels.topk(masked, k, isa=isa, threads=1), lse)
+    values, ids = kernels.topk(masked, k, isa=isa, threads=1)
+    return Found(values, ids, lse)
 
 
 def assert_same(ours: Found, expected: Found) -> None:
@@ -131,10 +142,10 @@ def test_any_number_of_rows(isa: str, threads: int, kind: torch.dtype, rows: int
 @pytest.mark.parametrize("rows", [2, 300])
 def test_norm_before(isa: str, threads: int, kind: torch.dtype, rows: int) -> None:
     weight, x = packed(random(300, 65, seed=1), kind), random(rows, 65)
-    norm = {"gamma": random(65, seed=2), "beta": random(65, seed=3)}
+    gamma, beta = random(65, seed=2), random(65, seed=3)
     normed, expected = poison(rows, 65), poison(rows, 65)
-    ours = project(x, weight, None, 3, isa, threads, normed=normed, **norm)
-    logits = linear(x, weight, None, isa, normed=expected, **norm)
+    ours = project(x, weight, None, 3, isa, threads, gamma=gamma, beta=beta, normed=normed)
+    logits = linear(x, weight, None, isa, gamma=gamma, beta=beta, normed=expected)
     assert_same(ours, chosen(logits, 3, isa))
     assert_same_bits(normed, expected)
 
@@ -187,20 +198,16 @@ def test_a_shortlist(isa: str, threads: int, kind: torch.dtype, count: int) -> N
     full, bias, x = random(1000, 70, seed=1), random(1000, seed=2), random(3, 70)
     tokens = torch.randperm(1000, generator=torch.Generator().manual_seed(0))[:count].sort()[0]
     ids, expected, whole = tokens.int(), packed(full[tokens], kind), packed(full, kind)
-    panels = torch.full_like(expected.panels, 77)  # also behind the last output
-    numbers = [
-        None if t is None else torch.full_like(t, 77) for t in (expected.scale, expected.sums)
-    ]
-    some_bias = poison(count)
+    part, some_bias = unwritten(expected), poison(count)
     kernels.gather_outputs(
-        *(whole.panels, whole.scale, whole.sums, bias, ids, panels, *numbers, some_bias),
+        *(whole.panels, whole.scale, whole.sums, bias, ids),
+        *(part.panels, part.scale, part.sums, some_bias),
         **{"outputs": 1000, "inputs": 70, "isa": isa, "threads": threads},
     )
-    assert torch.equal(panels, expected.panels)
+    for name in ("panels", "scale", "sums"):
+        ours, theirs = getattr(part, name), getattr(expected, name)
+        assert ours is theirs is None or torch.equal(ours, theirs), name
     assert_same_bits(some_bias, bias[tokens])
-    for ours, theirs in zip(numbers, (expected.scale, expected.sums), strict=True):
-        assert ours is theirs is None or torch.equal(ours, theirs)
-    part = Packed(panels, *numbers, count, 70)
     found = project(x, part, some_bias, 4, isa, threads, tokens=ids)
     local = chosen(linear(x, part, some_bias, isa), 4, isa)
     mapped = torch.where(local.ids < 0, -1, ids[local.ids.long().clamp(0)])
