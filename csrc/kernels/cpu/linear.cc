@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/panel.h"
+#include "kernels/cpu/panel_sums.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu/tile.h"
 
@@ -21,35 +22,30 @@ Floats activate(Floats x) {
   return x;
 }
 
-// Writes activation(sums + bias) + residual for `rows` rows and the `columns` columns of a panel.
+// Writes activation(sums + bias) + residual for rows from `row` on and a panel's columns.
 template <Activation activation>
-void finish(const LinearParams<float>& p, int row, int rows, int column, const float* sums) {
-  const int outputs = p.weight.outputs;
-  const int columns = std::min(kPanel, outputs - column);
-  for (int r = 0; r < rows; ++r, sums += kPanel) {
-    const size_t at = static_cast<size_t>(row + r) * outputs + column;
-    for_vectors(columns, [&](int c, auto... count) {
-      Floats y = load(sums + c, count...);
-      if (p.bias != nullptr) y += load(p.bias + column + c, count...);
-      y = activate<activation>(y);
-      if (p.residual != nullptr) y += load(p.residual + at + c, count...);
-      store(p.y + at + c, y, count...);
-    });
-  }
+void finish(const LinearParams<float>& p, int row, int column, const PanelSums& sums) {
+  for_each_sum(sums, [&](int r, int c, Floats y, auto... count) {
+    const size_t at = static_cast<size_t>(row + r) * p.weight.outputs + column + c;
+    if (p.bias != nullptr) y += load(p.bias + column + c, count...);
+    y = activate<activation>(y);
+    if (p.residual != nullptr) y += load(p.residual + at, count...);
+    store(p.y + at, y, count...);
+  });
 }
 
-void finish(const LinearParams<float>& p, int row, int rows, int column, const float* sums) {
+void finish(const LinearParams<float>& p, int row, int column, const PanelSums& sums) {
   switch (p.activation) {
     case Activation::none:
-      return finish<Activation::none>(p, row, rows, column, sums);
+      return finish<Activation::none>(p, row, column, sums);
     case Activation::relu:
-      return finish<Activation::relu>(p, row, rows, column, sums);
+      return finish<Activation::relu>(p, row, column, sums);
     case Activation::gelu:
-      return finish<Activation::gelu>(p, row, rows, column, sums);
+      return finish<Activation::gelu>(p, row, column, sums);
     case Activation::gelu_tanh:
-      return finish<Activation::gelu_tanh>(p, row, rows, column, sums);
+      return finish<Activation::gelu_tanh>(p, row, column, sums);
     case Activation::silu:
-      return finish<Activation::silu>(p, row, rows, column, sums);
+      return finish<Activation::silu>(p, row, column, sums);
   }
 }
 
@@ -70,8 +66,8 @@ void linear(cpu::Stream<isa>& stream, const LinearParams<T>& p) {
       const int panel = item / blocks(), row = item % blocks() * most;
       const int rows = std::min(most, count - row);
       alignas(64) float sums[cpu::kRowBlock * kPanel];
-      cpu::multiply_panel<isa>(kind, p.weight, panel, x.from(row), rows, sums);
-      cpu::finish(p, first + row, rows, panel * kPanel, sums);
+      cpu::finish(p, first + row, panel * kPanel,
+                  cpu::multiply_panel<isa>(kind, p.weight, panel, x.from(row), rows, sums));
     }
   });
 }

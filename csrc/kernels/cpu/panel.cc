@@ -12,15 +12,14 @@
 namespace decoding::cpu {
 namespace {
 
-constexpr int kDepth = 64;          // lines of a block: 16 KB of weights
-constexpr size_t kScalePlace = 64;  // from the end of a row
+constexpr int kDepth = 64;  // lines of a block: 16 KB of weights
 
 // sums += x weight for one block of a panel. Meanwhile the tiles ask for the next block, each for
 // its part of every line of four cache lines, so that requests spread evenly over the time there
 // is: memory then is never idle, and never has more to do than it can queue.
 template <typename Dot>
 void multiply_block(Rows<const typename Dot::Left> x, int rows, const typename Dot::Right* weight,
-                    int depth, typename Dot::Sum* sums) {
+                    int depth, typename Dot::Sum* sums, Begin begin_sums) {
   const int tiles = (rows + kTileRows - 1) / kTileRows;
   const auto* behind = reinterpret_cast<const std::byte*>(weight + kDepth * kPanel);
   const Prefetch<4> next{{behind, sizeof(float) * kPanel}};
@@ -28,7 +27,7 @@ void multiply_block(Rows<const typename Dot::Left> x, int rows, const typename D
     const int begin = tile * rows / tiles, end = (tile + 1) * rows / tiles;
     const auto multiply = [&](auto prefetch) {
       multiply_rows<Dot>(end - begin, {x.data + begin * x.stride, x.stride}, {weight, kPanel},
-                         {sums + begin * kPanel, kPanel}, depth, kPanel, prefetch);
+                         {sums + begin * kPanel, kPanel}, depth, kPanel, prefetch, begin_sums);
     };
     if (tiles == 1) {
       multiply(next);
@@ -45,33 +44,13 @@ void multiply_block(Rows<const typename Dot::Left> x, int rows, const typename D
 template <typename Dot>
 void multiply(const LinearWeight& weight, int panel, const Operand& x, int rows,
               typename Dot::Sum* sums) {
-  __builtin_memset(sums, 0, sizeof *sums * rows * kPanel);
   const size_t lines = (weight.inputs + Dot::kInputs - 1) / Dot::kInputs;
   const auto* from = static_cast<const typename Dot::Right*>(weight.data) + panel * lines * kPanel;
   const auto* left = reinterpret_cast<const typename Dot::Left*>(x.rows);
   for (size_t k = 0; k < lines; k += kDepth) {
     const int depth = std::min<size_t>(kDepth, lines - k);
     multiply_block<Dot>({left + k * Dot::kParts, x.stride / sizeof *left}, rows, from + k * kPanel,
-                        depth, sums);
-  }
-}
-
-float* scale_of(uint8_t* row, size_t stride) {
-  return reinterpret_cast<float*>(row + stride - kScalePlace);
-}
-
-template <typename Dot>
-void multiply_int8(const LinearWeight& weight, int panel, const Operand& x, int rows, float* sums) {
-  multiply<Dot>(weight, panel, x, rows, reinterpret_cast<int32_t*>(sums));
-  const int column = panel * kPanel, columns = std::min(kPanel, weight.outputs - column);
-  for (int r = 0; r < rows; ++r, sums += kPanel) {
-    const float scale = *scale_of(const_cast<uint8_t*>(x.from(r).rows), x.stride);
-    for_vectors(columns, [&](int c, auto... count) {
-      const Ints excess =
-          bits(load(reinterpret_cast<const float*>(weight.sums) + column + c, count...));
-      const Ints sum = bits(load(sums + c)) - (excess << 7);
-      store(sums + c, floats(sum) * scale * load(weight.scale + column + c, count...));
-    });
+                        depth, sums, k == 0 ? Begin::yes : Begin::no);
   }
 }
 
@@ -98,7 +77,9 @@ float quantise(const float* x, int inputs, Use&& use) {
 
 template <Isa isa>
 void prepare_row(DotKind kind, const float* x, int inputs, uint8_t* to) {
-  const size_t stride = operand_stride(kind, inputs);
+  const auto set_scale = [&](float scale) {
+    __builtin_memcpy(to + operand_stride(kind, inputs) - kScalePlace, &scale, sizeof scale);
+  };
   switch (kind) {
     case DotKind::float32:
     case DotKind::bfloat16_wide:
@@ -115,45 +96,58 @@ void prepare_row(DotKind kind, const float* x, int inputs, uint8_t* to) {
 #endif
       return;
     case DotKind::int8:
-      *scale_of(to, stride) = quantise(
-          x, inputs, [&](int i, Bytes codes) { __builtin_memcpy(to + i, &codes, sizeof codes); });
-      return;
+      return set_scale(quantise(
+          x, inputs, [&](int i, Bytes codes) { __builtin_memcpy(to + i, &codes, sizeof codes); }));
     case DotKind::int8_wide:
-      *scale_of(to, stride) = quantise(x, inputs, [&](int i, Bytes codes) {
+      return set_scale(quantise(x, inputs, [&](int i, Bytes codes) {
         uint32_t words[kLanes / 4];
         __builtin_memcpy(words, &codes, sizeof codes);
         for (int w = 0; w < kLanes / 4; ++w) {
           const uint32_t pairs[] = {words[w] & 0xff00ff, words[w] >> 8 & 0xff00ff};
           __builtin_memcpy(to + 2 * (i + 4 * w), pairs, sizeof pairs);
         }
-      });
+      }));
   }
 }
 
 template <Isa isa>
-void multiply_panel(DotKind kind, const LinearWeight& weight, int panel, const Operand& x, int rows,
-                    float* sums) {
+PanelSums multiply_panel(DotKind kind, const LinearWeight& weight, int panel, const Operand& x,
+                         int rows, float* sums) {
+  int32_t* integers = reinterpret_cast<int32_t*>(sums);
   switch (kind) {
     case DotKind::float32:
-      return multiply<Float32Dot>(weight, panel, x, rows, sums);
+      multiply<Float32Dot>(weight, panel, x, rows, sums);
+      break;
     case DotKind::bfloat16_wide:
-      return multiply<Bfloat16WideDot>(weight, panel, x, rows, sums);
+      multiply<Bfloat16WideDot>(weight, panel, x, rows, sums);
+      break;
     case DotKind::int8_wide:
-      return multiply_int8<Int8WideDot>(weight, panel, x, rows, sums);
+      multiply<Int8WideDot>(weight, panel, x, rows, integers);
+      break;
 #if defined(__AVX512F__)
     case DotKind::bfloat16:
-      return multiply<Bfloat16Dot>(weight, panel, x, rows, sums);
+      multiply<Bfloat16Dot>(weight, panel, x, rows, sums);
+      break;
     case DotKind::int8:
-      return multiply_int8<Int8Dot>(weight, panel, x, rows, sums);
+      multiply<Int8Dot>(weight, panel, x, rows, integers);
+      break;
 #else
     default:
-      return;
+      break;
 #endif
   }
+  const int column = panel * kPanel;
+  const bool scaled = weight.kind == WeightKind::int8;
+  return {.sums = sums,
+          .scale = scaled ? weight.scale + column : nullptr,
+          .weight_sums = scaled ? weight.sums + column : nullptr,
+          .x = x,
+          .rows = rows,
+          .columns = std::min(kPanel, weight.outputs - column)};
 }
 
 template void prepare_row<Isa::DECODING_ISA>(DotKind, const float*, int, uint8_t*);
-template void multiply_panel<Isa::DECODING_ISA>(DotKind, const LinearWeight&, int, const Operand&,
-                                                int, float*);
+template PanelSums multiply_panel<Isa::DECODING_ISA>(DotKind, const LinearWeight&, int,
+                                                     const Operand&, int, float*);
 
 }  // namespace decoding::cpu

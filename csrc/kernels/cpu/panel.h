@@ -33,6 +33,8 @@ struct Operand {
   Operand from(int row) const { return {rows + row * stride, stride}; }
 };
 
+inline constexpr size_t kScalePlace = 64;  // from the end of a row
+
 // Bytes between rows; at most what linear_scratch gives each.
 inline size_t operand_stride(DotKind kind, int inputs) {
   const size_t bytes = kind == DotKind::int8                                     ? 1
@@ -44,10 +46,19 @@ inline size_t operand_stride(DotKind kind, int inputs) {
 template <Isa isa>
 void prepare_row(DotKind kind, const float* x, int inputs, uint8_t* to);
 
-// sums[r][n] = x[r] W[n], for `rows` <= kRowBlock rows of x and the outputs of a panel; int8's are
-// true sums already, with the scales of x and W. sums: [rows, kPanel], aligned to 64 bytes.
+// What came of it, for for_each_sum (panel_sums.h).
+struct PanelSums {
+  const float* sums;           // [rows, kPanel]; int32 where there are scales
+  const float* scale;          // [columns], of int8 weights, else null
+  const int32_t* weight_sums;  // [columns], of int8 weights
+  Operand x;
+  int rows, columns;
+};
+
+// x[r] W[n] for `rows` <= kRowBlock rows of x and the outputs of a panel.
+// sums: [rows, kPanel], aligned to 64 bytes.
 template <Isa isa>
-void multiply_panel(DotKind kind, const LinearWeight& weight, int panel, const Operand& x, int rows,
-                    float* sums);
+PanelSums multiply_panel(DotKind kind, const LinearWeight& weight, int panel, const Operand& x,
+                         int rows, float* sums);
 
 }  // namespace decoding::cpu

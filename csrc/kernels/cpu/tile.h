@@ -43,17 +43,22 @@ struct Prefetch {
   static constexpr int kLine = 64;
 };
 
+// Whether sums are added to those that are there, or to zeros.
+enum class Begin { no, yes };
+
 // c[r][j] += sum over k < depth of a[r][k] * b[k][j], which is added up first, in ascending order,
 // one addition at a time: the bits do not depend on the shape of the tile. The product of a word
 // of a and one of b is `Dot`'s: of two floats, or of a few smaller numbers.
 template <typename Dot, int rows, int vectors, int lines>
 inline void multiply_tile(Rows<const typename Dot::Left> a, Rows<const typename Dot::Right> b,
-                          Rows<typename Dot::Sum> c, int depth, Prefetch<lines> prefetch) {
-  Vector<typename Dot::Sum> sum[rows][vectors];
+                          Rows<typename Dot::Sum> c, int depth, Begin begin,
+                          Prefetch<lines> prefetch) {
+  using Sums = Vector<typename Dot::Sum>;
+  Sums sum[rows][vectors];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; ++v) sum[r][v] = Vector<typename Dot::Sum>{};
+    for (int v = 0; v < vectors; ++v) sum[r][v] = Sums{};
   }
   const typename Dot::Right* line = b.data;
   for (int k = 0; k < depth; ++k, line += b.stride) {
@@ -76,7 +81,7 @@ inline void multiply_tile(Rows<const typename Dot::Left> a, Rows<const typename 
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v) {
       typename Dot::Sum* to = c.data + r * c.stride + v * kLanes;
-      store(to, load(to) + sum[r][v]);
+      store(to, (begin == Begin::yes ? Sums{} : load(to)) + sum[r][v]);
     }
   }
 }
@@ -85,10 +90,10 @@ inline void multiply_tile(Rows<const typename Dot::Left> a, Rows<const typename 
 template <typename Dot = Float32Dot, int lines = 0, int rows = kTileRows>
 inline void multiply_rows(int count, Rows<const typename Dot::Left> a,
                           Rows<const typename Dot::Right> b, Rows<typename Dot::Sum> c, int depth,
-                          int columns, Prefetch<lines> prefetch = {}) {
+                          int columns, Prefetch<lines> prefetch = {}, Begin begin = Begin::no) {
   if constexpr (rows > 1) {
     if (count < rows) {
-      return multiply_rows<Dot, lines, rows - 1>(count, a, b, c, depth, columns, prefetch);
+      return multiply_rows<Dot, lines, rows - 1>(count, a, b, c, depth, columns, prefetch, begin);
     }
   }
   constexpr int vectors = tile_vectors(rows), width = vectors * kLanes;
@@ -101,13 +106,13 @@ inline void multiply_rows(int count, Rows<const typename Dot::Left> a,
     const int line = j / width * share;
     if (line < lines) {
       const auto part = prefetch.template part<share>(line);
-      multiply_tile<Dot, rows, vectors>(a, right(), sums(), depth, part);
+      multiply_tile<Dot, rows, vectors>(a, right(), sums(), depth, begin, part);
     } else {
-      multiply_tile<Dot, rows, vectors>(a, right(), sums(), depth, Prefetch<0>{});
+      multiply_tile<Dot, rows, vectors>(a, right(), sums(), depth, begin, Prefetch<0>{});
     }
   }
   for (; j < columns; j += kLanes) {
-    multiply_tile<Dot, rows, 1>(a, right(), sums(), depth, Prefetch<0>{});
+    multiply_tile<Dot, rows, 1>(a, right(), sums(), depth, begin, Prefetch<0>{});
   }
 }
 
