@@ -41,8 +41,10 @@ bool is_forced(const Workspace<T>& w, const Step& step) {
 template <typename T>
 bool takes_best(const Workspace<T>& w, const Step& step) {
   const Request& request = step.request;
-  return !request.processing && !request.rules.renormalize &&
-         !std::holds_alternative<Sampling>(request.search) && !is_forced(w, step);
+  const Beam* beam = beam_of(request.search);
+  const bool draws =
+      beam != nullptr ? beam->draws : !std::holds_alternative<Greedy>(request.search);
+  return !draws && !request.processing && !request.rules.renormalize && !is_forced(w, step);
 }
 
 // Writes w.best and w.lse, as find_best (select_cpu.h) would. norm: stands before the projection.

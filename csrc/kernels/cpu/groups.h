@@ -54,7 +54,7 @@ inline void scan(const Group& group, float& group_max, float& group_sum) {
   // -inf - -inf would be NaN; with any other peak, exp(-inf) is the 0 that it should be.
   const float peak = group_max == -INFINITY ? 0.0f : group_max;
   Floats sum = {};
-  for (int c = 0; c < kGroup; c += kLanes) sum += exp(load(group.columns + c) - peak);
+  for (int c = 0; c < kGroup; c += kLanes) sum += exp_not_above_0(load(group.columns + c) - peak);
   group_sum = sum_of(sum);
 }
 

@@ -7,6 +7,7 @@
 #include "kernels/cpu/groups.h"
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/panel.h"
+#include "kernels/cpu/panel_sums.h"
 #include "kernels/cpu/stream.h"
 
 namespace decoding {
@@ -22,6 +23,16 @@ class Best {
   // What does not beat it stays out.
   float bound() const { return list_[k_ - 1].value; }
 
+  // logits: [kGroup], of the outputs from `first` on.
+  void take(const float* logits, int first) {
+    for (int c = 0; c < kGroup; c += kLanes) {
+      if (!any(load(logits + c) > bound())) continue;
+      for (int i = c; i < c + kLanes; ++i) {
+        if (logits[i] > bound()) insert({logits[i], first + i});
+      }
+    }
+  }
+
   void insert(const Candidate& candidate) {
     Candidate* last = list_ + k_ - 1;
     Candidate* place = std::upper_bound(list_, last, candidate, Better());
@@ -34,22 +45,20 @@ class Best {
   const int k_;
 };
 
-// The logits of group g, for the rows of x. logits: [rows, kGroup].
+// The logits of group g, for the rows of x; -inf behind the last output. logits: [rows, kGroup].
 template <Isa isa>
 void multiply_group(const ProjectParams<float>& p, DotKind kind, int g, const Operand& x, int rows,
                     float* logits) {
   static_assert(kGroup % kPanel == 0);
   alignas(64) float sums[kRowBlock * kPanel];
-  const int end = std::min((g + 1) * kGroup, p.weight.outputs);
-  for (int column = g * kGroup; column < end; column += kPanel, logits += kPanel) {
-    multiply_panel<isa>(kind, p.weight, column / kPanel, x, rows, sums);
-    for (int r = 0; r < rows; ++r) {
-      for_vectors(std::min(kPanel, end - column), [&](int c, auto... count) {
-        Floats y = load(sums + r * kPanel + c, count...);
-        if (p.bias != nullptr) y += load(p.bias + column + c, count...);
-        store(logits + r * kGroup + c, y, count...);
-      });
-    }
+  const int begin = g * kGroup, end = std::min(begin + kGroup, p.weight.outputs);
+  if (end - begin < kGroup) std::fill_n(logits, rows * kGroup, -INFINITY);
+  for (int column = begin; column < end; column += kPanel, logits += kPanel) {
+    const auto panel = multiply_panel<isa>(kind, p.weight, column / kPanel, x, rows, sums);
+    for_each_sum(panel, [&](int r, int c, Floats y, auto... count) {
+      if (p.bias != nullptr) y += load(p.bias + column + c, count...);
+      store(logits + r * kGroup + c, y, count...);
+    });
   }
 }
 
@@ -61,30 +70,23 @@ class Search {
     for (int row = 0; row < p.rows; ++row) best(row).clear();
   }
 
-  // logits: of rows [first, first + rows) and group g, [rows, kGroup]; they are spoilt.
+  // logits: of group g and the rows from `first` on, [rows, kGroup]; they are spoilt.
   void take(int g, int first, int rows, float* logits) {
-    const int column = g * kGroup, columns = std::min(kGroup, p_.weight.outputs - column);
-    const int32_t* end = p_.banned + p_.banned_count;
-    const Banned banned = {std::lower_bound(p_.banned, end, column),
-                           std::lower_bound(p_.banned, end, column + columns)};
+    const int column = g * kGroup;
+    const int32_t *end = p_.banned + p_.banned_count,
+                  *banned = std::lower_bound(p_.banned, end, column);
     for (int64_t row = first; row < first + rows; ++row, logits += kGroup) {
       float& group_max = p_.group_max[row * groups_ + g];
-      scan(Group(logits, columns, 0), group_max, p_.group_sum[row * groups_ + g]);
-      Best best = this->best(row);
-      if (!(group_max > best.bound())) continue;
-      for (const int32_t* id = banned.begin; id < banned.end; ++id)
+      scan(Group(logits, kGroup, 0), group_max, p_.group_sum[row * groups_ + g]);
+      if (!(group_max > best(row).bound())) continue;
+      for (const int32_t* id = banned; id < end && *id < column + kGroup; ++id) {
         logits[*id - column] = -INFINITY;
-      for (int c = 0; c < columns; ++c) {
-        if (logits[c] > best.bound()) best.insert({logits[c], column + c});
       }
+      best(row).take(logits, column);
     }
   }
 
  private:
-  struct Banned {
-    const int32_t *begin, *end;
-  };
-
   Best best(int64_t row) const { return {seen_ + row * p_.k, p_.k}; }
 
   const ProjectParams<float>& p_;
