@@ -54,6 +54,13 @@ def ours(options: argparse.Namespace, dtype: str) -> Translate:
     return lambda lines: model.translate(lines, num_beams=options.num_beams)
 
 
+def shortlisted(options: argparse.Namespace, dtype: str) -> Translate:
+    """Ours with a vocabulary map."""
+    model = decoding.load(options.model, "cpu", dtype, threads=options.threads)
+    given = {"num_beams": options.num_beams, "vocabulary_map": options.shortlist}
+    return lambda lines: model.translate(lines, **given)
+
+
 def hugging_face(options: argparse.Namespace, dtype: str) -> Translate:
     """32 sentences of similar length at a time."""
     torch.set_num_threads(options.threads)
@@ -81,6 +88,7 @@ def hugging_face(options: argparse.Namespace, dtype: str) -> Translate:
 
 PROVIDERS = {
     "ours": (ours, f"decoding {decoding.__version__}"),
+    "shortlist": (shortlisted, f"decoding {decoding.__version__}"),
     "huggingface": (hugging_face, f"transformers {transformers.__version__}"),
 }
 
@@ -158,10 +166,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--dtype", nargs="+", default=["float32"], help="one or more")
     parser.add_argument("--providers", nargs="+", choices=PROVIDERS, default=["ours"])
+    parser.add_argument("--shortlist", type=Path, help="the vocabulary map of that provider")
     parser.add_argument("--num-beams", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", type=Path, help="a CSV file for the rows")
     options = parser.parse_args(arguments)
+    if "shortlist" in options.providers and options.shortlist is None:
+        parser.error("the provider shortlist needs --shortlist")
     rows = measure(options)
     if options.output:
         write_rows(rows, options.output)
