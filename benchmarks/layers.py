@@ -1,7 +1,7 @@
 """What each layer costs in a smaller type: logits of the model with that layer alone in it.
 
 The decoder reads the references; the logits of every step are compared with those of the model in
-float32. Where a layer suffers it may stay in a larger type (`decoding.load`).
+float32. A layer that int8 is too coarse for is kept in bfloat16 (models/panels.py), and says so.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from decoding import models
 from decoding.model import Model
 from decoding.models.weights import companions, is_linear, pack
 
-ALL = "all"
-
 
 @dataclass(frozen=True)
 class LayerRow:
-    """One layer in one type. error: the largest difference of a logit; mean: over all logits;
-    deviation: the standard deviation of the exact logits, to judge both by. changed: the share of
-    steps where another token has the largest logit."""
+    """One layer in a model of one type. kept: what the layer itself is in then. error: the largest
+    difference of a logit; mean: over all logits; deviation: the standard deviation of the exact
+    logits, to judge both by. changed: the share of steps where another token has the largest logit.
+    """
 
     model: str
     text: str
@@ -37,6 +36,7 @@ class LayerRow:
     steps: int
     layer: str
     dtype: str
+    kept: str
     error: float
     mean: float
     deviation: float
@@ -73,14 +73,24 @@ class Forced:
         )
 
 
-def variants(loaded: models.Loaded, dtype: torch.dtype) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """The packed weights with each linear layer in turn in `dtype`, then with all; by its name."""
+@dataclass(frozen=True)
+class Variant:
+    """Packed weights of which one layer is in another type than float32, or all are."""
+
+    layer: str
+    kept: str
+    weights: dict[str, Tensor]
+
+
+def variants(loaded: models.Loaded, dtype: torch.dtype) -> Iterator[Variant]:
+    """Each linear layer in turn as it is in a model of `dtype`, then that model."""
     exact, other = (pack(loaded.state, loaded.spec, dtype=each) for each in (torch.float32, dtype))
     for name in filter(is_linear, loaded.state):
         own = (name, *companions(name))
         changed = {part: other[part] for part in own if part in other}
-        yield name.removesuffix(".weight"), exact | changed
-    yield ALL, other
+        kept = str(other[name].dtype).removeprefix("torch.")
+        yield Variant(name.removesuffix(".weight"), kept, exact | changed)
+    yield Variant("all", "", other)
 
 
 def measure(options: argparse.Namespace) -> Iterator[LayerRow]:
@@ -91,8 +101,8 @@ def measure(options: argparse.Namespace) -> Iterator[LayerRow]:
     exact = forced.logits(model)
     for name in options.dtype:
         dtype = getattr(torch, name)
-        for layer, weights in variants(loaded, dtype):
-            packed = dataclasses.replace(loaded, state=weights, packed=True)
+        for variant in variants(loaded, dtype):
+            packed = dataclasses.replace(loaded, state=variant.weights, packed=True)
             logits = forced.logits(Model(packed, dtype=dtype, threads=options.threads))
             errors = (logits - exact).abs()
             yield LayerRow(
@@ -100,8 +110,9 @@ def measure(options: argparse.Namespace) -> Iterator[LayerRow]:
                 text=" ".join(f"{prefix.parent.name}/{prefix.name}" for prefix in options.text),
                 lines=len(text.sources),
                 steps=len(exact),
-                layer=layer,
+                layer=variant.layer,
                 dtype=name,
+                kept=variant.kept,
                 error=float(errors.max()),
                 mean=float(errors.mean()),
                 deviation=float(exact.std()),

@@ -27,8 +27,9 @@ Translate = Callable[[list[str]], list[str]]
 
 @dataclass(frozen=True)
 class QualityRow:
-    """One provider in one type on one text. identical: the share of lines that are the very
-    translations of the first. sentences: in a second, of all texts together."""
+    """One provider in one type on one text. kv_cache: of ours, keys and values. identical: the
+    share of lines that are the very translations of the first. sentences: in a second, of all texts
+    together."""
 
     model: str
     text: str
@@ -36,6 +37,7 @@ class QualityRow:
     provider: str
     version: str
     dtype: str
+    kv_cache: str
     beams: int
     bleu: float
     chrf: float
@@ -48,9 +50,11 @@ class QualityRow:
     date: str
 
 
-def ours(options: argparse.Namespace, dtype: str) -> Translate:
+def ours(options: argparse.Namespace, dtype: str, kv_cache: str) -> Translate:
     threads = options.threads if options.device == "cpu" else None
-    model = decoding.load(options.model, options.device, dtype, threads=threads)
+    model = decoding.load(
+        options.model, options.device, dtype, threads=threads, kv_cache_dtype=kv_cache
+    )
     return lambda lines: model.translate(lines, num_beams=options.num_beams)
 
 
@@ -61,7 +65,7 @@ def shortlisted(options: argparse.Namespace, dtype: str) -> Translate:
     return lambda lines: model.translate(lines, **given)
 
 
-def hugging_face(options: argparse.Namespace, dtype: str) -> Translate:
+def hugging_face(options: argparse.Namespace, dtype: str, _: str) -> Translate:
     """32 sentences of similar length at a time."""
     torch.set_num_threads(options.threads)
     family, tokens = transformers.MarianMTModel, transformers.MarianTokenizer
@@ -86,11 +90,18 @@ def hugging_face(options: argparse.Namespace, dtype: str) -> Translate:
     return translate
 
 
-PROVIDERS = {
+PROVIDERS: dict[str, tuple[Callable[[argparse.Namespace, str, str], Translate], str]] = {
     "ours": (ours, f"decoding {decoding.__version__}"),
     "shortlist": (shortlisted, f"decoding {decoding.__version__}"),
     "huggingface": (hugging_face, f"transformers {transformers.__version__}"),
 }
+
+
+@dataclass(frozen=True)
+class Setting:
+    provider: str
+    dtype: str
+    kv_cache: str
 
 
 def measure(options: argparse.Namespace) -> list[QualityRow]:
@@ -98,22 +109,25 @@ def measure(options: argparse.Namespace) -> list[QualityRow]:
     whole = texts.joined(parts)
     first: list[str] | None = None
     rows: list[QualityRow] = []
-    for dtype, provider in itertools.product(options.dtype, options.providers):
-        translate = PROVIDERS[provider][0](options, dtype)
+    for kv_cache, dtype, provider in itertools.product(
+        options.kv_cache_dtype, options.dtype, options.providers
+    ):
+        setting = Setting(provider, dtype, kv_cache)
+        translate = PROVIDERS[provider][0](options, dtype, kv_cache)
         translate(whole.sources[:64])
         begin = time.perf_counter()
         found = translate(whole.sources)
         speed = len(found) / (time.perf_counter() - begin)
         first = first or found
-        if dtype == "float32":
+        if dtype == "float32" and kv_cache in ("auto", "float32"):
             show_differences(found, first)
         start = 0
         for text in parts:
             here = slice(start, start + len(text.sources))
-            rows.append(make_row(options, provider, dtype, text, found[here], first[here], speed))
+            rows.append(make_row(options, setting, text, found[here], first[here], speed))
             print(console(rows[-1]), flush=True)
             start = here.stop
-        rows.append(make_row(options, provider, dtype, whole, found, first, speed))
+        rows.append(make_row(options, setting, whole, found, first, speed))
         print(console(rows[-1]), flush=True)
     return rows
 
@@ -126,8 +140,7 @@ def show_differences(found: Sequence[str], first: Sequence[str]) -> None:
 
 def make_row(
     options: argparse.Namespace,
-    provider: str,
-    dtype: str,
+    setting: Setting,
     text: texts.Text,
     found: Sequence[str],
     first: Sequence[str],
@@ -139,22 +152,22 @@ def make_row(
         model=options.model.name,
         text=text.name,
         lines=len(found),
-        provider=provider,
-        version=PROVIDERS[provider][1],
-        dtype=dtype,
+        version=PROVIDERS[setting.provider][1],
         beams=options.num_beams,
         bleu=scores[0],
         chrf=scores[1],
         identical=sum(map(str.__eq__, found, first)) / len(found),
         sentences=speed,
         signatures=f"{bleu.get_signature()} {chrf.get_signature()}",
+        **asdict(setting),
         **asdict(environment(options.device)),
     )
 
 
 def console(row: QualityRow) -> str:
     return (
-        f"{row.provider:11} {row.dtype:8} {row.text:28} {row.lines:5} lines  BLEU {row.bleu:.2f}  "
+        f"{row.provider:11} {row.dtype:8} K/V {row.kv_cache:8} {row.text:28} "
+        f"{row.lines:5} lines  BLEU {row.bleu:.2f}  "
         f"chrF {row.chrf:.2f}  {row.identical:.2%} as the first  {row.sentences:.0f} sentences/s"
     )
 
@@ -165,6 +178,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     texts.add_arguments(parser, lines=40000)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--dtype", nargs="+", default=["float32"], help="one or more")
+    parser.add_argument(
+        "--kv-cache-dtype", nargs="+", default=["auto"], help="of ours, each with each --dtype"
+    )
     parser.add_argument("--providers", nargs="+", choices=PROVIDERS, default=["ours"])
     parser.add_argument("--shortlist", type=Path, help="the vocabulary map of that provider")
     parser.add_argument("--num-beams", type=int, default=4)
