@@ -173,8 +173,15 @@ class Session:
 
     @overload
     def __init__(
-        self, spec: ModelSpec, weights: dict[str, Tensor], *, threads: int, isa: str
-    ) -> None: ...
+        self,
+        spec: ModelSpec,
+        weights: dict[str, Tensor],
+        *,
+        threads: int,
+        isa: str,
+        cache: str = "float32",
+    ) -> None:
+        """cache: the type of keys and values, float32 or bfloat16."""
     @overload
     def __init__(self, spec: ModelSpec, weights: dict[str, Tensor], *, device: int) -> None:
         """device: CUDA's index of the GPU; the type of the weights is the session's."""

@@ -11,6 +11,7 @@ DTYPES = {
     "cpu": {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8},
     "cuda": {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16},
 }
+CACHE_DTYPES = torch.float32, torch.bfloat16  # of keys and values on the CPU
 
 
 def choose_device(device: str | torch.device) -> torch.device:
@@ -89,6 +90,21 @@ def choose_dtype(
             f'dtype="{name}" is not supported on {device}: pass one of {", ".join(types)}'
         )
     raise ValueError(f'dtype must be "auto" or one of {", ".join(types)}, got {name!r}')
+
+
+def choose_kv_cache_dtype(
+    kv_cache_dtype: str | torch.dtype, device: torch.device, dtype: torch.dtype
+) -> torch.dtype:
+    """Of the keys and values that are kept. "auto": float32 on the CPU, on a GPU that of the model,
+    `dtype`, which is the only one there."""
+    name = str(kv_cache_dtype).removeprefix("torch.")
+    types = CACHE_DTYPES if device.type == "cpu" else (dtype,)
+    for chosen in types:
+        if name in ("auto", str(chosen).removeprefix("torch.")):
+            return chosen
+    names = ", ".join(str(known).removeprefix("torch.") for known in types)
+    where = "on the CPU" if device.type == "cpu" else "for this model on a GPU"
+    raise ValueError(f'kv_cache_dtype must be "auto" or one of {names} {where}, got {name!r}')
 
 
 def choose_packed(

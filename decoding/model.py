@@ -32,7 +32,7 @@ class Model:
     """A model bound to its engine. Made by decoding.load().
 
     Any number of Python threads may call one model: the calls queue. spec: its sizes. config and
-    generation_config: the checkpoint's two files.
+    generation_config: the checkpoint's two files. dtype and kv_cache_dtype: as load() chose them.
     """
 
     def __init__(
@@ -43,12 +43,14 @@ class Model:
         dtype: torch.dtype = torch.float32,
         limits: Limits | None = None,
         threads: int | None = None,
+        kv_cache_dtype: torch.dtype = torch.float32,
     ) -> None:
         self.spec: ModelSpec = loaded.spec
         self.config: dict[str, Any] = loaded.config
         self.generation_config: dict[str, Any] = loaded.generation_config
         self.directory = loaded.directory
         self.dtype = dtype
+        self.kv_cache_dtype = kv_cache_dtype
         if threads is not None and threads < 1:
             raise ValueError(f"threads must be at least 1, got {threads}")
         weights = loaded.state if loaded.packed else weights_on(loaded, device, dtype)
@@ -56,7 +58,13 @@ class Model:
             engine = _C.Session(loaded.spec, weights, device=device.index)
         else:
             threads = threads or torch.get_num_threads()
-            engine = _C.Session(loaded.spec, weights, threads=threads, isa=_C.isas()[0])
+            engine = _C.Session(
+                loaded.spec,
+                weights,
+                threads=threads,
+                isa=_C.isas()[0],
+                cache=str(kv_cache_dtype).removeprefix("torch."),
+            )
         self._weights = weights
         self._session = Session(loaded.spec, engine, device=device, limits=limits)
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import combinations
@@ -306,6 +307,31 @@ def test_threads_may_share_models(device: str) -> None:
             assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
+def test_models_at_once_take_no_longer_than_one_after_the_other() -> None:
+    """They take turns on the cores: threads that fought for them would wait at every barrier."""
+    count = len(os.sched_getaffinity(0))
+    models = [decoding.load(reference("gpt2-wide"), threads=count) for _ in range(4)]
+    ids = tokens(20, 12)
+
+    def call(model: decoding.Model) -> torch.Tensor:
+        found: torch.Tensor = model.generate(ids, max_new_tokens=24, num_beams=2)
+        return found
+
+    def seconds(use: Any) -> float:
+        begin = time.perf_counter()
+        assert all(torch.equal(found, expected) for found in use(call, models))
+        return time.perf_counter() - begin
+
+    expected = call(models[0])
+    ratios = []
+    with ThreadPoolExecutor(len(models)) as pool:
+        for _ in range(10):  # the machine may be busy with other things
+            ratios.append(seconds(pool.map) / seconds(map))
+            if ratios[-1] < 1.25:
+                return
+    raise AssertionError(f"times of calls at once over those one after the other: {ratios}")
+
+
 def test_a_call_lets_other_threads_run() -> None:
     """The engine gives the interpreter away: a thread counts while it works."""
     model = decoding.load(reference("gpt2-wide"), threads=1)
@@ -366,6 +392,41 @@ if os.fork() == 0:
 os.wait()
 model.generate([[5, 6, 0]])
 """
+
+
+FORK_AT_WORK = """
+import os, sys, threading
+import torch
+import decoding
+
+torch.set_num_threads(1)  # whose own threads do not live on in a child
+load = lambda: decoding.load(sys.argv[1], "cpu", threads=len(os.sched_getaffinity(0)))
+model, stop = load(), threading.Event()
+
+def work():
+    while not stop.is_set():
+        model.generate([[5, 6, 0]] * 8, max_new_tokens=64, min_new_tokens=64)
+
+worker = threading.Thread(target=work)
+worker.start()
+for _ in range(20):  # the worker holds the cores at most of these times
+    child = os.fork()
+    if child == 0:
+        load().generate([[5, 6, 0]])
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+stop.set()
+worker.join()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_finds_the_cores_free() -> None:
+    demo = Path(decoding.__file__).parent / "models/demo"
+    run = subprocess.run(
+        [sys.executable, "-c", FORK_AT_WORK, str(demo)], capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

@@ -31,7 +31,7 @@ class Share {
     next_->item = item;
     next_->first = true;
     if (p_.shared_k != nullptr) add_shared(item);
-    for (int b = 0; p_.k != nullptr && b < item.beams(); ++b) add_history(item, b);
+    if (p_.k != nullptr) add_history(item);
     if (next_->first) add_nothing();
   }
 
@@ -44,41 +44,56 @@ class Share {
 
  private:
   void add_shared(const Item& item) {
-    const int32_t* row = p_.shared_offsets + p_.live[item.sentence];
-    const size_t start = (static_cast<size_t>(item.head) * p_.shared_capacity + row[0]) * dim_;
-    add_blocks(p_.shared_k + start, p_.shared_v + start, 0, item.beams(), row[1] - row[0],
-               [&](int i) { return i * dim_; });
+    const int32_t* rows = p_.shared_offsets + p_.live[item.sentence];
+    const size_t head = static_cast<size_t>(item.head) * p_.shared_capacity;
+    for (int first = rows[0]; first < rows[1]; first += kBlock) {
+      add_block(p_.shared_k, p_.shared_v, 0, item.beams(), std::min(kBlock, rows[1] - first),
+                [&](int i) { return (head + first + i) * dim_; });
+    }
   }
 
-  // The new key and value of a slot are put in their place first.
-  void add_history(const Item& item, int b) {
-    const size_t own = static_cast<size_t>(p_.live[item.sentence]) * p_.beams + item.begin + b;
+  // A past that all beams have in common is read once for all of them.
+  void add_history(const Item& item) {
+    const size_t slot = static_cast<size_t>(p_.live[item.sentence]) * p_.beams + item.begin;
     const size_t slot_size = dim_ * p_.heads * p_.target, head = dim_ * item.head * p_.target;
-    const int32_t* slots = p_.slots + (p_.now->number % 2 * p_.total_slots + own) * p_.target;
-    const int position = p_.now->position;
-    const auto offset = [&](int i) {
-      return (i == position ? own : slots[i]) * slot_size + head + i * dim_;
+    const int32_t* slots = p_.slots + (p_.now->number % 2 * p_.total_slots + slot) * p_.target;
+    const auto offset = [&](int b, int i) {
+      const size_t holder = i == p_.now->position ? slot + b : slots[b * p_.target + i];
+      return holder * slot_size + head + i * dim_;
     };
+    for (int b = 0; b < item.beams(); ++b) append(item, b, offset(b, p_.now->position));
+    const int length = p_.now->position + 1;
+    for (int first = 0; first < length; first += kBlock) {
+      const int count = std::min(kBlock, length - first);
+      bool common = first + count < length;
+      for (int b = 1; common && b < item.beams(); ++b) {
+        common = std::equal(slots + first, slots + first + count, slots + b * p_.target + first);
+      }
+      const int together = common ? item.beams() : 1;
+      for (int b = 0; b < item.beams(); b += together) {
+        add_block(p_.self_k, p_.self_v, b, b + together, count,
+                  [&](int i) { return offset(b, first + i); });
+      }
+    }
+  }
+
+  // Puts the new key and value of a slot in their place.
+  void append(const Item& item, int b, size_t to) const {
     const float *k = row(p_.k, item, b), *v = row(p_.v, item, b);
     for_vectors(p_.head_dim, [&](int d, auto... tail) {
-      store(p_.self_k + offset(position) + d, load(k + d, tail...), tail...);
-      store(p_.self_v + offset(position) + d, load(v + d, tail...), tail...);
+      store(p_.self_k + to + d, load(k + d, tail...), tail...);
+      store(p_.self_v + to + d, load(v + d, tail...), tail...);
     });
-    add_blocks(p_.self_k, p_.self_v, b, b + 1, position + 1, offset);
   }
 
-  // Of `positions` rows, for beams [begin, end); offset(position) finds a row.
+  // For beams [begin, end) of the item; offset(i) finds row i of `count`.
   template <typename Offset>
-  void add_blocks(const C* k, const C* v, int begin, int end, int positions, Offset&& offset) {
-    for (int position = 0; position < positions; position += kBlock) {
-      Block<C>& block = next_->block;
-      block.k = k, block.v = v, block.begin = begin, block.end = end;
-      block.count = std::min(kBlock, positions - position);
-      for (int i = 0; i < block.count; ++i) block.offsets[i] = offset(position + i);
-      std::fill(block.offsets + block.count, block.offsets + kBlock,
-                block.offsets[block.count - 1]);
-      advance();
-    }
+  void add_block(const C* k, const C* v, int begin, int end, int count, Offset&& offset) {
+    Block<C>& block = next_->block;
+    block.k = k, block.v = v, block.begin = begin, block.end = end, block.count = count;
+    for (int i = 0; i < count; ++i) block.offsets[i] = offset(i);
+    std::fill(block.offsets + count, block.offsets + kBlock, block.offsets[count - 1]);
+    advance();
   }
 
   void add_nothing() {
