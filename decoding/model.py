@@ -18,7 +18,7 @@ from decoding.memory import MemoryPlan, available_memory, available_text
 from decoding.models import Loaded, ModelSpec
 from decoding.models.memory import CPU
 from decoding.models.packed import Packed
-from decoding.models.weights import pack
+from decoding.models.weights import is_linear, pack
 from decoding.parts import compute_transition_scores
 from decoding.score import Scores, score
 from decoding.session import Session
@@ -82,6 +82,15 @@ class Model:
     def isa(self) -> str:
         """The CPU's instruction set in use, or "cuda"."""
         return self._session.isa
+
+    @property
+    def kept(self) -> list[str]:
+        """The linear weights of an int8 model that int8 is too coarse for: they are bfloat16."""
+        return [
+            name
+            for name, weight in self._weights.items()
+            if self.dtype == torch.int8 and is_linear(name) and weight.dtype != torch.int8
+        ]
 
     @property
     def graph_nodes(self) -> int:

@@ -10,6 +10,7 @@ from torch import Tensor
 PANEL = 64  # outputs in a panel; kPanel in csrc/kernels/linear.h
 LINE = 256  # bytes; an input of 64 float32 outputs, two of bfloat16, four of int8
 STEPS = 127  # of int8 to either side of 0
+NOISE = 0.02  # the most that a linear weight may have in int8; Gaussian ones have 0.007
 
 
 class Quantised(NamedTuple):
@@ -30,6 +31,14 @@ def quantise(weight: Tensor) -> Quantised:
     scale[scale == 0] = 1
     numbers = (weight / scale[:, None]).round_().clamp_(-STEPS, STEPS).to(torch.int8)
     return Quantised(numbers, scale, numbers.sum(1, dtype=torch.int32))
+
+
+def noise(weight: Tensor) -> float:
+    """How far int8 is from a weight [N, K]: |W - scale * numbers| / |W|, to be expected where
+    rounding errors are spread evenly over a step. Large where few inputs dwarf all others."""
+    steps = weight.float().abs().amax(1) / STEPS
+    length = weight.float().norm()
+    return float((weight.shape[1] / 12) ** 0.5 * steps.norm() / length) if length > 0 else 0.0
 
 
 def panel_shape(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[int, int, int]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from decoding.models import memory
 from decoding.models.checkpoint import check, identity
 from decoding.models.gpt import GPT
-from decoding.models.panels import fill_panels, panel_shape, quantise
+from decoding.models.panels import NOISE, fill_panels, noise, panel_shape, quantise
 from decoding.models.spec import ModelSpec
 from decoding.models.transformer import Transformer
 
@@ -55,9 +55,10 @@ def pack(
 
     On a GPU tables and linear weights [N, K] are of the type `dtype`, which is float. On the CPU
     linear weights are (float32, bfloat16 or int8), in panels (panels.py), with `.scale` and `.sums`
-    beside an int8 `.weight`; token tables are bfloat16 unless `dtype` is float32, position tables
-    float32. Norms and biases are float32 everywhere. What shares storage in `state` shares it here,
-    if it is of one type here; the tokens' rows are then those panels.
+    beside an int8 `.weight`; those that int8 is too coarse for are bfloat16 instead. Token tables
+    are bfloat16 there unless `dtype` is float32, position tables float32. Norms and biases are
+    float32 everywhere. What shares storage in `state` shares it here where it has one type; a token
+    table then is the panels of the output's weight.
 
     Raises ValueError that names a missing, unexpected, mis-shaped or not finite tensor,
     torch.OutOfMemoryError where a GPU has no room.
@@ -95,7 +96,9 @@ def type_of(name: str, weight: Tensor, device: torch.device, dtype: torch.dtype)
     """What a weight of a model of the type `dtype` is stored in."""
     if weight.ndim == 1 or (device.type == "cpu" and name.endswith(".positions")):
         return torch.float32
-    return torch.bfloat16 if dtype == torch.int8 and not is_linear(name) else dtype
+    if dtype == torch.int8 and (not is_linear(name) or noise(weight) > NOISE):
+        return torch.bfloat16
+    return dtype
 
 
 def is_linear(name: str) -> bool:

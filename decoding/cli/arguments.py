@@ -24,7 +24,8 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype",
         default="auto",
-        help="float32, on a GPU float16 or bfloat16 (default: auto, there as the model is stored)",
+        help="float32, bfloat16, on a GPU float16, on the CPU int8 (default: auto, by how the model "
+        "is stored)",
     )
     parser.add_argument("--threads", type=positive, metavar="N", help="of the CPU; one a core")
 

@@ -23,6 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     output = Path(args.output)
-    decoding.load(args.model, device="cpu", dtype=args.dtype).save(output)
+    model = decoding.load(args.model, device="cpu", dtype=args.dtype)
+    model.save(output)
     size = readable((output / BLOCK).stat().st_size)
-    print(f"{output} holds the model in {args.dtype}: {size} of weights", file=sys.stderr)
+    print(f"{output}: {size} of weights in {args.dtype}", file=sys.stderr)
+    for name in model.kept:
+        print(f"in bfloat16, for which int8 is too coarse: {name}", file=sys.stderr)

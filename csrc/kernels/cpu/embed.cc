@@ -11,34 +11,33 @@ namespace {
 float widened(float x) { return x; }
 float widened(uint16_t x) { return __builtin_bit_cast(float, uint32_t{x} << 16); }  // bfloat16
 
-// A token's row of the table: `group` numbers that lie together begin `line` behind the last ones.
-template <typename Number>
+// A token's row of the table: `kGroup` numbers that lie together begin `kLine` behind the last
+// ones.
+template <typename Number, bool panels>
 struct TokenRow {
+  static constexpr int kGroup = panels ? sizeof(float) / sizeof(Number) : 1;
+  static constexpr int kLine = panels ? kGroup * kPanel : 1;
   const Number* data;
-  int group, line;
+
+  TokenRow(const void* table, int64_t token, int64_t hidden) {
+    const int64_t panel = (hidden + kGroup - 1) / kGroup * kLine;
+    data = static_cast<const Number*>(table) +
+           (panels ? token / kPanel * panel + token % kPanel * kGroup : token * hidden);
+  }
 
   Floats load(int c, int count = kLanes) const {
     Floats values = {};
     for (int i = 0; i < count; ++i) {
-      values[i] = widened(data[(c + i) / group * line + (c + i) % group]);
+      values[i] = widened(data[(c + i) / kGroup * kLine + (c + i) % kGroup]);
     }
     return values;
   }
 };
 
-template <typename Number>
-TokenRow<Number> token_row(const TokenTable& table, int64_t token, int64_t hidden) {
-  const auto* data = static_cast<const Number*>(table.data);
-  if (!table.panels) return {data + token * hidden, 1, 1};
-  const int group = panel_group(table.kind), line = group * kPanel;
-  const int64_t lines = (hidden + group - 1) / group;
-  return {data + token / kPanel * lines * line + token % kPanel * group, group, line};
-}
-
-template <typename Number>
+template <typename Number, bool panels>
 void embed_row(const EmbedParams<float>& p, int r) {
   const size_t hidden = p.hidden;
-  const TokenRow<Number> token = token_row<Number>(p.tokens, p.ids[r], hidden);
+  const TokenRow<Number, panels> token(p.tokens.data, p.ids[r], hidden);
   const float* position =
       p.position_table == nullptr ? nullptr : p.position_table + p.at[r] * hidden;
   float* y = p.y + r * hidden;
@@ -49,16 +48,21 @@ void embed_row(const EmbedParams<float>& p, int r) {
   if (p.norm.gamma != nullptr) normalize(y, p.norm, y, p.hidden);
 }
 
+template <typename Number>
+void embed_rows(const EmbedParams<float>& p, Range rows) {
+  for (int r = rows.begin; r < rows.end; ++r) {
+    p.tokens.panels ? embed_row<Number, true>(p, r) : embed_row<Number, false>(p, r);
+  }
+}
+
 }  // namespace
 }  // namespace cpu
 
 template <typename T, cpu::Isa isa>
 void embed(cpu::Stream<isa>& stream, const EmbedParams<T>& p) {
   const cpu::Range rows = stream.share(p.rows);
-  for (int r = rows.begin; r < rows.end; ++r) {
-    p.tokens.kind == WeightKind::float32 ? cpu::embed_row<float>(p, r)
-                                         : cpu::embed_row<uint16_t>(p, r);
-  }
+  p.tokens.kind == WeightKind::float32 ? cpu::embed_rows<float>(p, rows)
+                                       : cpu::embed_rows<uint16_t>(p, rows);
   stream.barrier();
 }
 
