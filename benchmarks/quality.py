@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import sacrebleu
 import torch
@@ -50,19 +51,17 @@ class QualityRow:
     date: str
 
 
-def ours(options: argparse.Namespace, dtype: str, kv_cache: str) -> Translate:
+def ours(options: argparse.Namespace, dtype: str, kv_cache: str, **given: Any) -> Translate:
     threads = options.threads if options.device == "cpu" else None
     model = decoding.load(
         options.model, options.device, dtype, threads=threads, kv_cache_dtype=kv_cache
     )
-    return lambda lines: model.translate(lines, num_beams=options.num_beams)
+    return lambda lines: model.translate(lines, num_beams=options.num_beams, **given)
 
 
-def shortlisted(options: argparse.Namespace, dtype: str) -> Translate:
+def shortlisted(options: argparse.Namespace, dtype: str, kv_cache: str) -> Translate:
     """Ours with a vocabulary map."""
-    model = decoding.load(options.model, "cpu", dtype, threads=options.threads)
-    given = {"num_beams": options.num_beams, "vocabulary_map": options.shortlist}
-    return lambda lines: model.translate(lines, **given)
+    return ours(options, dtype, kv_cache, vocabulary_map=options.shortlist)
 
 
 def hugging_face(options: argparse.Namespace, dtype: str, _: str) -> Translate:
