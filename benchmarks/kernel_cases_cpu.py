@@ -32,7 +32,6 @@ ROWS = (1, 4, 32, 128, 512)
 LAYERS = ((512, 1536), (512, 512), (512, 2048), (2048, 512))  # inputs, outputs: Transformer-base
 GPT2_LAYERS = ((768, 2304), (768, 768), (768, 3072), (3072, 768))
 GROUP = 128  # of the vocabulary; kGroup in csrc/kernels/logits.h
-SCRATCH_ROWS = 384  # kScratchRows in csrc/kernels/linear.h
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,7 @@ class Weight:
 
 
 def scratch(rows: int, inputs: int) -> Tensor:
-    """See linear_scratch() in csrc/kernels/linear.h."""
-    return torch.empty(min(rows, SCRATCH_ROWS) * (-(-inputs // 16) * 64 + 64), dtype=torch.uint8)
+    return torch.empty(kernels.linear_scratch(rows, inputs), dtype=torch.uint8)
 
 
 @dataclass(frozen=True)

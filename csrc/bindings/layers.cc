@@ -135,6 +135,9 @@ void bind_cross_entropy(py::module_& kernels) {
 }
 
 void bind_linear(py::module_& kernels) {
+  kernels.def("linear_scratch", &linear_scratch,
+              "Bytes of scratch that the CPU's products take, but for those of float32 weights",
+              py::arg("rows"), py::arg("inputs"));
   kernels.def(
       "linear",
       [](object x, object weight, object bias, object residual, object y, const string& activation,

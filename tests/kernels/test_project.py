@@ -14,35 +14,11 @@ from torch import Tensor
 import decoding
 from decoding import _C
 from decoding._C import kernels
-from decoding.models.panels import fill_panels, panel_shape, quantise
 from tests.conftest import assert_same_bits, poison, random
+from tests.packed import KINDS, Packed, packed
 
-KINDS = [torch.float32, torch.bfloat16, torch.int8]
 VOCABS = [1, 63, 64, 65, 127, 128, 129, 1000, 1153]
 GROUP = 128
-
-
-@dataclass
-class Packed:
-    """A weight of N outputs and K inputs as kernels take it."""
-
-    panels: Tensor
-    scale: Tensor | None  # with sums in int8
-    sums: Tensor | None
-    outputs: int
-    inputs: int
-
-    def scratch(self, rows: int) -> Tensor:
-        return torch.empty(min(rows, 384) * ((self.inputs + 15) // 16 * 64 + 64), dtype=torch.uint8)
-
-
-def packed(weight: Tensor, kind: torch.dtype) -> Packed:
-    scale = sums = None
-    if kind == torch.int8:
-        weight, scale, sums = quantise(weight)
-    panels = torch.empty(panel_shape(weight.shape[0], weight.shape[1], kind), dtype=kind)
-    fill_panels(panels, weight.to(kind))
-    return Packed(panels, scale, sums, weight.shape[0], weight.shape[1])
 
 
 def unwritten(weight: Packed) -> Packed:
