@@ -10,6 +10,14 @@
 // so a product of few rows reads every weight once, in order. The order in which a sum over K is
 // added up there depends on K alone, never on the number of rows: a row's result never depends on
 // its neighbours.
+//
+// On the CPU x and y are float32 whatever the kind of W. In bfloat16 x is rounded to bfloat16 where
+// the machine multiplies that (avx512_bf16). In int8
+//
+//   y[r, n] ~ a / 127 * scale[n] * sum over k of q[r, k] W_q[n, k]
+//   a = max |x[r]|, q = round(127 x / a), ties to even
+//
+// where the sums are exact, so all machines find the same; a row that holds NaN or infinity is NaN.
 #pragma once
 
 #include <algorithm>

@@ -38,10 +38,10 @@ def linear(
     *,
     isa: str,
     threads: int = 2,
-    **norm: Tensor,
+    norm: dict[str, Tensor] | None = None,
 ) -> Tensor:
     y = poison(len(x), weight.outputs)
-    more = dict(norm, scale=weight.scale, sums=weight.sums, scratch=weight.scratch(len(x)))
+    more = dict(norm or {}, scale=weight.scale, sums=weight.sums, scratch=weight.scratch(len(x)))
     kernels.linear(
         x, weight.panels, bias, residual, y, activation, **more, isa=isa, threads=threads
     )
@@ -140,7 +140,7 @@ def test_norm_before(isa: str, kind: torch.dtype, rows: int) -> None:
         kernels.layer_norm(x, gamma, beta, expected, 1e-5, isa=isa, threads=1)
         normed = poison(rows, 130)
         norm = {"gamma": gamma, "beta": beta, "normed": normed}
-        y = linear(x, weight, isa=isa, threads=threads, **norm)
+        y = linear(x, weight, isa=isa, threads=threads, norm=norm)
         assert_same_bits(normed, expected)
         assert_same_bits(y, linear(expected, weight, isa=isa))
 

@@ -23,9 +23,10 @@ inline DotKind dot_kind(WeightKind kind, Features features) {
 // Rows as a product reads them, `stride` bytes apart.
 //   float32, bfloat16_wide: x
 //   bfloat16: x, rounded
-//   int8, int8_wide: round(127 x / a) + 128 with a = max |x|, and in the row's last 64 bytes a /
-//   127
-// Behind the inputs are zeros. A row that is not finite has a scale of NaN.
+//   int8, int8_wide: round(127 x / a) + 128 with a = max |x|; in the row's last 64 bytes is a /
+//   127,
+//     or NaN where x is not finite
+// An odd number of inputs is followed by a zero, of weights that come in twos.
 struct Operand {
   const uint8_t* rows;
   size_t stride;
