@@ -35,7 +35,8 @@ from benchmarks.roofline import (
 from decoding import _C
 
 DTYPES = {name: getattr(torch, name) for name in WIDTHS}
-COLD = 128 << 20  # bytes of all sets of a case: twice the L2 cache of an H200
+# Bytes of all sets of a case: twice the L2 cache of an H200, or the L3 cache of a CPU.
+COLD = {"cuda": 128 << 20, "cpu": 64 << 20}
 WARM = 4 << 20  # of a case whose numbers another kernel has just written
 MOST_SETS = 256
 ROUND = 2 << 30  # bytes that a round of calls moves, if that takes no more than
@@ -145,9 +146,10 @@ def compare(run: Run, case: Case) -> list[KernelRow]:
 
 
 def sets_of(case: Case, place: Place) -> int:
-    if place.device == "cpu" and case.warm:
+    device = place.device.partition(":")[0]
+    if device == "cpu" and case.warm:
         return 1
-    return min(math.ceil((WARM if case.warm else COLD) / case.moved), MOST_SETS)
+    return min(math.ceil((WARM if case.warm else COLD[device]) / case.moved), MOST_SETS)
 
 
 def differences(case: Case, tensors: Set) -> dict[str, float]:
