@@ -395,10 +395,9 @@ def test_beams_may_have_a_past_in_common(
     """What they have in common is read once for all of them, and the numbers stay the same."""
     step = Step([4, 1], beams, 40, None, position, place)
     assert step.history is not None
-    table = step.history.slots[step.number % 2]
-    for i in step.live:
-        first, last = i * beams, (i + 1) * beams
-        table[first : last - (i == 1), : min(position, 64)] = table[first, : min(position, 64)]
+    for i, some in ((4, beams), (1, beams - 1)):  # in the second sentence not all of them
+        slots = step.history.slots[step.number % 2, i * beams : i * beams + some]
+        slots[:, : min(position, 64)] = slots[0, : min(position, 64)].clone()
     together = step.run(threads)
     step.check(together)
     if place.device == "cpu":
