@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +17,8 @@ from decoding.limits import Limits
 from decoding.memory import MemoryPlan, available_memory, available_text
 from decoding.models import Loaded, ModelSpec
 from decoding.models.memory import CPU
-from decoding.models.weights import pack
+from decoding.models.packed import Packed
+from decoding.models.weights import is_linear, pack
 from decoding.parts import compute_transition_scores
 from decoding.score import Scores, score
 from decoding.session import Session
@@ -29,7 +32,7 @@ class Model:
     """A model bound to its engine. Made by decoding.load().
 
     Any number of Python threads may call one model: the calls queue. spec: its sizes. config and
-    generation_config: the checkpoint's two files.
+    generation_config: the checkpoint's two files. dtype and kv_cache_dtype: as load() chose them.
     """
 
     def __init__(
@@ -40,20 +43,29 @@ class Model:
         dtype: torch.dtype = torch.float32,
         limits: Limits | None = None,
         threads: int | None = None,
+        kv_cache_dtype: torch.dtype = torch.float32,
     ) -> None:
         self.spec: ModelSpec = loaded.spec
         self.config: dict[str, Any] = loaded.config
         self.generation_config: dict[str, Any] = loaded.generation_config
         self.directory = loaded.directory
         self.dtype = dtype
+        self.kv_cache_dtype = kv_cache_dtype
         if threads is not None and threads < 1:
             raise ValueError(f"threads must be at least 1, got {threads}")
-        weights = weights_on(loaded, device, dtype)
+        weights = loaded.state if loaded.packed else weights_on(loaded, device, dtype)
         if device.type == "cuda":
             engine = _C.Session(loaded.spec, weights, device=device.index)
         else:
             threads = threads or torch.get_num_threads()
-            engine = _C.Session(loaded.spec, weights, threads=threads, isa=_C.isas()[0])
+            engine = _C.Session(
+                loaded.spec,
+                weights,
+                threads=threads,
+                isa=_C.isas()[0],
+                cache=str(kv_cache_dtype).removeprefix("torch."),
+            )
+        self._weights = weights
         self._session = Session(loaded.spec, engine, device=device, limits=limits)
 
     @property
@@ -70,6 +82,15 @@ class Model:
     def isa(self) -> str:
         """The CPU's instruction set in use, or "cuda"."""
         return self._session.isa
+
+    @property
+    def kept(self) -> list[str]:
+        """The linear weights of an int8 model that int8 is too coarse for: they are bfloat16."""
+        return [
+            name
+            for name, weight in self._weights.items()
+            if self.dtype == torch.int8 and is_linear(name) and weight.dtype != torch.int8
+        ]
 
     @property
     def graph_nodes(self) -> int:
@@ -98,6 +119,7 @@ class Model:
         attention_mask: Any = None,
         decoder_input_ids: Any = None,
         tokenizer: Any = None,
+        vocabulary_map: Any = None,
         **options: Any,
     ) -> Any:
         """Generates, with the names, defaults and results of Hugging Face's generate().
@@ -116,6 +138,8 @@ class Model:
         prefix_allowed_tokens_fn: function of (item, row) that returns the ids that may follow.
         streamer: an object of transformers', told the tokens as they come.
         tokenizer: whose texts stop_strings are looked for in; None: the model's own.
+        vocabulary_map: a VocabularyMap, or a file of one, which each call reads: tokens that may be
+            generated are those that the sources' tokens may become. For encoder-decoders on a CPU.
         options: the fields of decoding.GenerationConfig. They win over generation_config, which
             wins over the checkpoint's generation_config.json; None switches an option off.
 
@@ -133,6 +157,7 @@ class Model:
             prefix_allowed_tokens_fn,
             stopping_criteria,
             self._own_tokenizer if tokenizer is None else tokenizer,
+            vocabulary_map,
         )
         listener = None if streamer is None else StreamerNews(streamer)
         return prepare(self._session, self.generation_config, given, options, listener).run()
@@ -146,6 +171,7 @@ class Model:
         attention_mask: Any = None,
         decoder_input_ids: Any = None,
         tokenizer: Any = None,
+        vocabulary_map: Any = None,
         **options: Any,
     ) -> Generator[list[list[int]], None, None]:
         """Generates, and yields the tokens as they come: for each row a list of new ones.
@@ -163,6 +189,7 @@ class Model:
             decoder_input_ids,
             generation_config,
             tokenizer=self._own_tokenizer if tokenizer is None else tokenizer,
+            vocabulary_map=vocabulary_map,
         )
         news = QueuedNews()
         call = prepare(self._session, self.generation_config, given, options, news)
@@ -207,6 +234,28 @@ class Model:
         from decoding.translate import translate
 
         return translate(self, list(texts), **options)
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Writes a directory that load() takes, with the weights as they are in memory here.
+
+        Loading it maps them: it converts nothing, and processes share the memory. Configuration and
+        tokenizer come along; it is for the CPU alone. Raises NotImplementedError for a model on a
+        GPU, ValueError for a directory that holds a checkpoint.
+        """
+        from decoding.saving import save
+
+        if self.device.type != "cpu":
+            raise NotImplementedError(
+                f"only a model on the CPU can be saved, this one is on {self.device}: pass "
+                'device="cpu" to load()'
+            )
+        save(
+            Path(directory),
+            Packed(self.spec, self.dtype, self._weights),
+            self.config,
+            self.generation_config,
+            self.directory,
+        )
 
     def memory_plan(self, limits: Limits | None = None) -> MemoryPlan:
         """The buffers of the engine's one block of memory; str() of it is a table.

@@ -23,6 +23,18 @@ WORD_START = "\u2581"  # sentencepiece writes it for the space before a word
 LANGUAGE_CODE = re.compile(r">>.*?<<", re.DOTALL)
 # What transformers removes where a tokenizer's settings ask for `clean_up_tokenization_spaces`.
 SPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
+# What a directory may hold for its text; the families read some of it, transformers the rest.
+FILES = (
+    "source.spm",
+    "target.spm",
+    "vocab.json",
+    "target_vocab.json",
+    "merges.txt",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
 
 
 class Tokenizer(Protocol):

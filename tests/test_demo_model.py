@@ -77,11 +77,20 @@ def test_translations_are_english() -> None:
     assert sum(word in ("the", "a", "my", "is", "has", "to", "of", "for") for word in found) >= 20
 
 
+@pytest.mark.parametrize(("dtype", "least"), [("bfloat16", 97), ("int8", 85)])
+def test_fewer_bits_translate_as_well(dtype: str, least: float) -> None:
+    """BLEU of the sentences' float32 translations as references."""
+    exact = decoding.load(DEMO, "cpu", "float32", threads=2).translate(SENTENCES)
+    model = decoding.load(DEMO, "cpu", dtype, threads=2)
+    assert model.dtype == getattr(torch, dtype) and not model.kept
+    assert sacrebleu.corpus_bleu(model.translate(SENTENCES), [exact]).score > least
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_translates_as_well(dtype: str) -> None:
     """BLEU of the sentences' float32 translations as references: a word in a hundred may differ."""
-    exact = decoding.load(DEMO, "cpu", threads=2).translate(SENTENCES)
+    exact = decoding.load(DEMO, "cpu", "float32", threads=2).translate(SENTENCES)
     half = decoding.load(DEMO, "cuda", dtype)
     assert half.dtype == getattr(torch, dtype)
     assert sacrebleu.corpus_bleu(half.translate(SENTENCES), [exact]).score > 97

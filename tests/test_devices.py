@@ -77,20 +77,35 @@ def test_what_is_missing_is_named(
 
 
 def test_types() -> None:
-    for dtype in ("auto", "float32", torch.float32):
-        assert decoding.load(reference("gpt2"), "cpu", dtype).dtype == torch.float32
-    for dtype in ("float16", "bfloat16", torch.bfloat16, "int8"):
-        with pytest.raises(NotImplementedError, match="float32"):
-            decoding.load(reference("gpt2"), "cpu", dtype)
-    with pytest.raises(NotImplementedError, match="float32"):
+    for name in ("float32", "bfloat16", "int8"):
+        for dtype in (name, getattr(torch, name)):
+            assert decoding.load(reference("gpt2"), "cpu", dtype).dtype == getattr(torch, name)
+    assert decoding.load(reference("gpt2"), "cpu").dtype == torch.float32
+    with pytest.raises(NotImplementedError, match="one of float32, bfloat16, int8"):
+        decoding.load(reference("gpt2"), "cpu", "float16")
+    with pytest.raises(NotImplementedError, match="one of float32, float16, bfloat16"):
         devices.choose_dtype("int8", CUDA, torch.float32)
     with pytest.raises(ValueError, match="'float99'"):
         decoding.load(reference("gpt2"), "cpu", "float99")
     for stored in (torch.float32, torch.float16, torch.bfloat16):
         assert devices.choose_dtype("auto", CUDA, stored) == stored
         assert devices.choose_dtype(torch.float16, CUDA, stored) == torch.float16
-        assert devices.choose_dtype("auto", torch.device("cpu"), stored) == torch.float32
     assert devices.choose_dtype("auto", CUDA, torch.float64) == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("isas", "half"),
+    [(["avx512_bf16", "avx512", "portable"], torch.bfloat16), (["avx512"], torch.float32)],
+)
+def test_auto_on_the_cpu_is_what_the_machine_computes_half_precision_with(
+    monkeypatch: pytest.MonkeyPatch, isas: list[str], half: torch.dtype
+) -> None:
+    monkeypatch.setattr(devices, "_C", SimpleNamespace(isas=lambda: isas))
+    cpu = torch.device("cpu")
+    for stored in (torch.float16, torch.bfloat16):
+        assert devices.choose_dtype("auto", cpu, stored) == half
+    for stored in (torch.float32, torch.float64):
+        assert devices.choose_dtype("auto", cpu, stored) == torch.float32
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

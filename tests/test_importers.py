@@ -17,7 +17,7 @@ from torch import Tensor
 
 import decoding.models
 from decoding.models import load
-from decoding.models.weights import fill_panels, module, pack, panel_shape, shapes
+from decoding.models.weights import pack
 
 State = dict[str, Tensor]
 Config = dict[str, Any]
@@ -400,48 +400,3 @@ def test_a_bare_import_of_models_is_refused() -> None:
     assert spec is not None and spec.loader is not None
     with pytest.raises(ImportError, match="import decoding.models"):
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
-
-
-# Packing
-
-
-def panels(weight: torch.Tensor) -> torch.Tensor:
-    packed = torch.full(panel_shape(*weight.shape), float("nan"))
-    fill_panels(packed, weight)
-    return packed
-
-
-@pytest.mark.parametrize(("outputs", "inputs"), [(64, 3), (1, 5), (65, 4), (130, 1)])
-def test_panels(outputs: int, inputs: int) -> None:
-    weight = torch.randn(outputs, inputs)
-    packed = panels(weight)
-    assert packed.shape == (math.ceil(outputs / 64), inputs, 64)
-    for output in range(outputs):
-        assert torch.equal(packed[output // 64, :, output % 64], weight[output])
-    assert packed.transpose(1, 2).reshape(-1, inputs)[outputs:].eq(0).all()
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_pack_gives_contiguous_float32_by_the_canonical_names(family: str) -> None:
-    loaded = load(FAMILIES[family]())
-    packed = pack({name: t.double() for name, t in loaded.state.items()}, loaded.spec)
-    assert packed.keys() == loaded.state.keys() == shapes(loaded.spec).keys()
-    for name, tensor in packed.items():
-        original = loaded.state[name]
-        assert tensor.dtype == torch.float32 and tensor.is_contiguous()
-        is_linear = original.ndim == 2 and ".embed." not in name
-        assert torch.equal(tensor, panels(original) if is_linear else original), name
-
-
-def test_pack_names_what_is_wrong() -> None:
-    spec = load(gpt2()).spec
-    state = module(spec).state_dict()
-    name = "decoder.layers.1.feed_forward.up.weight"
-    for wrong, message in [
-        ({n: t for n, t in state.items() if n != name}, f"the weight {name} is missing"),
-        (state | {"output.bias": torch.zeros(30)}, "no weights named output.bias"),
-        (state | {name: state[name].t()}, rf"{name} must have the shape \[64, 16\], got"),
-        (state | {name: state[name] / 0}, f"{name} holds NaN or inf"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            pack(wrong, spec)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -306,6 +309,43 @@ def test_threads_may_share_models(device: str) -> None:
             assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
+def at_work() -> int:
+    """Threads of this process, but for the caller's, that run or wait for a core."""
+    count = -1
+    for stat in Path("/proc/self/task").glob("*/stat"):
+        with suppress(OSError):  # it has ended
+            count += stat.read_text().rpartition(")")[2].split()[0] == "R"
+    return count
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there is no /proc here")
+def test_models_take_turns_on_the_cores() -> None:
+    """Calls at once take no longer than one after the other, since no more threads run than there
+    are cores: more would wait for each other at every barrier."""
+    cores = len(os.sched_getaffinity(0))
+    models = [decoding.load(reference("gpt2-wide"), threads=cores) for _ in range(6)]
+    ids = tokens(20, 12)
+
+    def call(model: decoding.Model) -> torch.Tensor:
+        found: torch.Tensor = model.generate(ids, max_new_tokens=36, num_beams=2)
+        return found
+
+    def seconds(use: Any) -> float:
+        begin = time.perf_counter()
+        assert all(torch.equal(found, expected) for found in use(call, models))
+        return time.perf_counter() - begin
+
+    expected = call(models[0])
+    with ThreadPoolExecutor(len(models)) as pool:
+        # The machine may be busy with other things.
+        assert any(seconds(pool.map) < 1.25 * seconds(map) for _ in range(10))
+        calls, counts = [pool.submit(call, model) for model in models * 5], []
+        while not all(found.done() for found in calls):
+            counts.append(at_work())
+            time.sleep(0.001)
+    assert statistics.median(counts) <= cores + 1, counts
+
+
 def test_a_call_lets_other_threads_run() -> None:
     """The engine gives the interpreter away: a thread counts while it works."""
     model = decoding.load(reference("gpt2-wide"), threads=1)
@@ -366,6 +406,41 @@ if os.fork() == 0:
 os.wait()
 model.generate([[5, 6, 0]])
 """
+
+
+FORK_AT_WORK = """
+import os, sys, threading
+import torch
+import decoding
+
+torch.set_num_threads(1)  # whose own threads do not live on in a child
+load = lambda: decoding.load(sys.argv[1], "cpu", threads=len(os.sched_getaffinity(0)))
+model, stop = load(), threading.Event()
+
+def work():
+    while not stop.is_set():
+        model.generate([[5, 6, 0]] * 8, max_new_tokens=64, min_new_tokens=64)
+
+worker = threading.Thread(target=work)
+worker.start()
+for _ in range(5):  # the worker holds the cores at most of these times
+    child = os.fork()
+    if child == 0:
+        load().generate([[5, 6, 0]])
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+stop.set()
+worker.join()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_finds_the_cores_free() -> None:
+    demo = Path(decoding.__file__).parent / "models/demo"
+    run = subprocess.run(
+        [sys.executable, "-c", FORK_AT_WORK, str(demo)], capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

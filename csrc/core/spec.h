@@ -2,6 +2,7 @@
 // models/spec.py, whose fields have the same names.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -20,11 +21,17 @@ struct StackSpec {
   bool final_norm;                     // a norm behind the last layer
   float eps;                           // of every norm
   std::vector<float> attention_scale;  // [layers], multiplies q k^T
+
+  int widest_input() const { return std::max({hidden, heads * head_dim, ffn}); }  // of a product
 };
 
 struct ModelSpec {
   std::optional<StackSpec> encoder;  // absent in decoder-only models
   StackSpec decoder;                 // attends to the encoder where there is one
+
+  int widest_input() const {
+    return std::max(decoder.widest_input(), encoder ? encoder->widest_input() : 0);
+  }
 };
 
 // What the memory plan must hold. The names are those of decoding.Limits.
@@ -41,6 +48,7 @@ struct Limits {
   int labels = 0;      // decoder tokens scored for a sentence
   int hidden = 0;      // 1: hidden states of all tokens are kept, for contrastive search
   int phrases = 0;     // 32-bit words of the phrases that rows must hold (phrases.h)
+  int shortlist = 0;   // tokens that a call's steps choose from (shortlist.h); 0: no shortlists
   int rows() const { return batch * beams; }
   int places() const { return finished > beams ? finished : beams; }
 };

@@ -14,23 +14,27 @@
 namespace decoding {
 namespace {
 
-template <typename T, cpu::Isa isa>
+// T: of activations; C: of the keys and values that are kept.
+template <typename T, typename C, cpu::Isa isa>
 class CpuSession : public Session {
  public:
-  CpuSession(const ModelSpec& spec, const ModelWeights& weights, int threads)
-      : spec_(spec), weights_(weights), team_(threads) {}
+  CpuSession(const ModelSpec& spec, const ModelWeights& weights, int threads,
+             cpu::Features features)
+      : spec_(spec), weights_(weights), team_(threads), features_(features) {}
 
   Arena plan(const Limits& limits) const override {
     Arena arena;
+    Cache<C> cache;
     SelectScratch scratch;
-    workspace(arena, limits, scratch);
+    ShortlistMemory shortlist;
+    workspace(arena, limits, cache, scratch, shortlist);
     return arena;
   }
 
   void bind(const Limits& limits, void* pool, size_t bytes) override {
     started_ = false;
     Arena arena(pool, bytes);
-    w_ = workspace(arena, limits, scratch_);
+    w_ = workspace(arena, limits, cache_, scratch_, shortlist_);
     limits_ = limits;
   }
 
@@ -43,6 +47,7 @@ class CpuSession : public Session {
     CHECK(w_.logits != nullptr, "start() needs a bind() before it");
     check_fits(batch, request_, spec_, limits_);
     fill_inputs(w_.inputs, batch, spec_, limits_, groups_of(request_.search));
+    choice_ = make_choice(shortlisted(weights_.output, batch, shortlist_), request_.rules);
     if (request_.processing) {
       std::copy(request_.processing->words.begin(), request_.processing->words.end(), w_.words);
     }
@@ -55,6 +60,7 @@ class CpuSession : public Session {
                            .beams = beams_,
                            .history = w_.history,
                            .prefix = prefix_of(batch, spec_)});
+      gather_shortlist(stream, weights_.output, choice_.outputs, shortlist_);
       read_sentences(stream, batch);
     });
     started_ = true;
@@ -67,9 +73,13 @@ class CpuSession : public Session {
     run([&](auto& stream) {
       for (int number = first; number <= last && w_.inputs.state->live_count > 0; ++number) {
         const Step step = this->step();
-        compute(stream, step);
-        if (request_.processing) process_scores(stream, w_, step, kAllStages);
-        decoding::pick(stream, w_, step);
+        if (takes_best(w_, step)) {
+          pick_best(stream, choice_, last_layer(stream, step_rows(stream, step)), w_, step);
+        } else {
+          compute(stream, step);
+          if (request_.processing) process_scores(stream, w_, step, kAllStages);
+          decoding::pick(stream, w_, step);
+        }
         decoding::accept(stream, w_, step, nullptr);
       }
     });
@@ -118,16 +128,24 @@ class CpuSession : public Session {
     fill_labelled(w_.inputs, labelled, spec_);
     run([&](auto& stream) {
       if (spec_.encoder) read_source(stream, labelled.source);
-      score_labels(stream, spec_, weights_, w_, limits_, forced_tokens(w_.inputs, labelled));
+      score_labels(stream, spec_, weights_, w_, cache_, limits_,
+                   forced_tokens(w_.inputs, labelled));
     });
     std::copy_n(w_.logprobs, labelled.tokens(), logprobs);
   }
 
  private:
-  Workspace<T> workspace(Arena& arena, const Limits& limits, SelectScratch& scratch) const {
+  Workspace<T> workspace(Arena& arena, const Limits& limits, Cache<C>& cache,
+                         SelectScratch& scratch, ShortlistMemory& shortlist) const {
     const int64_t threads = team_.size(), vocab = spec_.decoder.vocab;
     return Workspace<T>(
-        arena, spec_, limits, 1, [](auto&) {},
+        arena, spec_, limits, 1,
+        [&](auto& w) {
+          cache = Cache<C>(arena, spec_, limits, w.history);
+          const int64_t bytes = linear_scratch(kScratchRows, spec_.widest_input());
+          w.products = arena.take<uint8_t>("products", {bytes});
+          shortlist = ShortlistMemory(arena, limits, weights_.output.weight);
+        },
         [&](auto&) {
           scratch.queue = arena.take<Candidate>("queue", {threads, vocab});
           scratch.maxima = arena.take<float>("maxima", {threads, groups_of(vocab)});
@@ -138,28 +156,31 @@ class CpuSession : public Session {
           scratch.candidates = arena.take<Candidate>(
               "candidates", {limits.batch, int64_t{limits.beams} * limits.candidates});
           scratch.keys = arena.take<float>("keys", {limits.rows(), limits.candidates});
+          scratch.seen = arena.take<Candidate>("seen", {threads, limits.rows(), limits.candidates});
         });
   }
 
   template <typename Work>
   void run(Work&& work) {
     team_.run([&](int rank) {
-      cpu::Stream<isa> stream(team_, rank);
+      cpu::Stream<isa> stream(team_, rank, features_);
       work(stream);
     });
   }
 
   void read_source(cpu::Stream<isa>& stream, const Batch& batch) {
-    encode(stream, spec_, weights_, w_, source_tokens(w_.inputs, batch),
+    encode(stream, spec_, weights_, w_, cache_, source_tokens(w_.inputs, batch),
            limits_.batch * limits_.source);
   }
 
   void read_sentences(cpu::Stream<isa>& stream, const Batch& batch) {
     if (spec_.encoder) {
       read_source(stream, batch);
-      read_prefix(stream, spec_, weights_, w_, limits_, sentences_, prefix_of(batch, spec_));
+      read_prefix(stream, spec_, weights_, w_, cache_, limits_, sentences_,
+                  prefix_of(batch, spec_));
     } else if (const auto tokens = prompt_tokens(w_.inputs, batch); tokens.count > 0) {
-      read_prompt(stream, spec_, weights_, w_, tokens, limits_.batch * (limits_.prompt - 1));
+      read_prompt(stream, spec_, weights_, w_, cache_, tokens,
+                  limits_.batch * (limits_.prompt - 1));
     }
   }
 
@@ -180,11 +201,20 @@ class CpuSession : public Session {
             .vocab = spec_.decoder.vocab};
   }
 
+  StepRows step_rows(cpu::Stream<isa>& stream, const Step& step) {
+    return decoding::step_rows(stream, w_, limits_, step.now.live_count, beams_, request_.guided());
+  }
+
+  // Leaves the last layer's output in w_.step.x, up to the norm that is returned.
+  Norm last_layer(cpu::Stream<isa>& stream, const StepRows& rows) {
+    const Norm due = decoder_layers(stream, spec_, weights_, w_, cache_, limits_, rows);
+    return last_norm(stream, spec_.decoder, weights_.decoder, due, w_.step, rows.total());
+  }
+
   void compute(cpu::Stream<isa>& stream, const Step& step) {
-    const StepRows rows =
-        step_rows(stream, w_, limits_, step.now.live_count, beams_, request_.guided());
-    const Norm due = decoder_layers(stream, spec_, weights_, w_, limits_, rows);
-    output_logits(stream, spec_, weights_, due, w_, rows.total());
+    const StepRows rows = step_rows(stream, step);
+    const Norm norm = last_layer(stream, rows);
+    project_logits(stream, choice_, shortlist_, norm, w_, rows.total(), step.vocab);
     if (is_contrastive(request_.search)) keep_hidden(stream, spec_, w_, limits_, rows);
   }
 
@@ -199,10 +229,14 @@ class CpuSession : public Session {
   const ModelSpec spec_;
   const ModelWeights weights_;
   cpu::Team team_;
+  const cpu::Features features_;
   Limits limits_{};
   Workspace<T> w_{};
+  Cache<C> cache_{};
   SelectScratch scratch_{};
+  ShortlistMemory shortlist_{};
   Request request_;
+  Choice choice_;
   const int32_t* stop_table_ = nullptr;
   int sentences_ = 0, beams_ = 0;
   bool started_ = false;
@@ -211,10 +245,16 @@ class CpuSession : public Session {
 }  // namespace
 
 std::unique_ptr<Session> make_cpu_session(const ModelSpec& spec, const ModelWeights& weights,
-                                          int threads, const std::string& isa) {
-  return cpu::with_isa(isa, [&]<cpu::Isa chosen>() -> std::unique_ptr<Session> {
-    return std::make_unique<CpuSession<float, chosen>>(spec, weights, threads);
-  });
+                                          int threads, const std::string& isa, WeightKind cache) {
+  const auto make = [&]<typename C>() {
+    return cpu::with_isa(
+        isa, [&]<cpu::Isa chosen>(cpu::Features features) -> std::unique_ptr<Session> {
+          return std::make_unique<CpuSession<float, C, chosen>>(spec, weights, threads, features);
+        });
+  };
+  if (cache == WeightKind::float32) return make.template operator()<float>();
+  CHECK(cache == WeightKind::bfloat16, "keys and values must be float32 or bfloat16 on the CPU");
+  return make.template operator()<BFloat16>();
 }
 
 }  // namespace decoding

@@ -26,6 +26,10 @@ inline const char* type_name<Contender>() {
   return "contender";
 }
 template <>
+inline const char* type_name<uint8_t>() {
+  return "uint8";
+}
+template <>
 inline const char* type_name<uint32_t>() {
   return "uint32";
 }
@@ -38,14 +42,17 @@ inline const char* type_name<Hypothesis>() {
 // makes of it.
 template <typename T>
 struct Activations {
-  T* x;         // [rows, H]
-  T* normed;    // [rows, H], x as a block reads it
-  T* qkv;       // [rows, 3 * N * D], also the q of cross attention
-  T* attended;  // [rows, N * D]
-  T* ffn;       // [rows, F], shares its bytes with qkv and attended
+  T* x;              // [rows, H]
+  T* normed;         // [rows, H], x as a block reads it
+  T* qkv;            // [rows, 3 * N * D], also the q of cross attention
+  T* attended;       // [rows, N * D]
+  T* ffn;            // [rows, F], shares its bytes with qkv and attended
+  uint8_t* scratch;  // of products on the CPU, see linear.h
 
   Activations() = default;
-  Activations(Arena& a, const std::string& pass, const StackSpec& spec, int64_t rows) {
+  Activations(Arena& a, const std::string& pass, const StackSpec& spec, int64_t rows,
+              uint8_t* scratch)
+      : scratch(scratch) {
     const int64_t inner = int64_t{spec.heads} * spec.head_dim;
     x = a.take<T>(pass + ".x", {rows, spec.hidden});
     normed = a.take<T>(pass + ".normed", {rows, spec.hidden});
@@ -61,12 +68,8 @@ template <typename T>
 struct Workspace {
   Inputs inputs;
 
-  // keys and values
-  T *cross_k, *cross_v;    // [L, N, B * S, D], once per sentence
-  T *prompt_k, *prompt_v;  // [L, N, B * (prompt - 1), D], once per sentence; decoder-only
-  T *self_k, *self_v;      // [L, R, N, history, D], written once at (row, position)
-  int32_t* slots;          // [2, R, history], where each row's history lies
-  int history;             // positions of a row in self_k
+  int32_t* slots;  // [2, R, history], where each row's history lies
+  int history;     // positions of a row in the cache of keys and values
 
   // search
   int32_t *tokens, *parents;  // [target, R], the trellis of hypotheses
@@ -92,6 +95,7 @@ struct Workspace {
   float *group_max, *group_sum;  // [R, G]
   float* lse;                    // [R]
   Candidate* best;               // [R, candidates]
+  uint8_t* products = nullptr;   // the CPU's linear: the scratch of linear.h
   float* partial = nullptr;      // CUDA's decode attention: attention.h
   int32_t* tickets = nullptr;
 
@@ -115,12 +119,6 @@ struct Workspace {
     history = limits.target + (spec.encoder ? limits.prompt - 1 : 0);
     logits_stride = (d.vocab + alignment - 1) / alignment * alignment;
 
-    cross_k = a.take<T>("cross_k", {d.layers, d.heads, source_tokens, d.head_dim});
-    cross_v = a.take<T>("cross_v", {d.layers, d.heads, source_tokens, d.head_dim});
-    prompt_k = a.take<T>("prompt_k", {d.layers, d.heads, shared_prompt, d.head_dim});
-    prompt_v = a.take<T>("prompt_v", {d.layers, d.heads, shared_prompt, d.head_dim});
-    self_k = a.take<T>("self_k", {d.layers, rows, d.heads, history, d.head_dim});
-    self_v = a.take<T>("self_v", {d.layers, rows, d.heads, history, d.head_dim});
     slots = a.take<int32_t>("slots", {2, rows, history});
 
     tokens = a.take<int32_t>("tokens", {limits.target, rows});
@@ -147,9 +145,9 @@ struct Workspace {
     a.reuse([&] {
       if (spec.encoder) {
         packed_kv = a.take<T>("encoder.cross_kv", {source_tokens, 2 * inner});
-        packed = Activations<T>(a, "encoder", *spec.encoder, source_tokens);
+        packed = Activations<T>(a, "encoder", *spec.encoder, source_tokens, products);
       } else {
-        packed = Activations<T>(a, "prompt", d, shared_prompt);
+        packed = Activations<T>(a, "prompt", d, shared_prompt, products);
       }
     });
     a.reuse([&] {
@@ -160,14 +158,14 @@ struct Workspace {
       lse = a.take<float>("lse", {rows});
       best = a.take<Candidate>("best", {rows, limits.candidates});
       take_step(*this);
-      step = Activations<T>(a, "step", d, rows);
+      step = Activations<T>(a, "step", d, rows, products);
     });
     a.reuse([&] {
       const int64_t labels = batch * limits.labels;
       logprobs = a.take<float>("logprobs", {labels});
       forced_logits =
           a.take<T>("forced_logits", {std::min<int64_t>(labels, kForcedRows), logits_stride});
-      forced = Activations<T>(a, "forced", d, labels);
+      forced = Activations<T>(a, "forced", d, labels, products);
     });
   }
 };

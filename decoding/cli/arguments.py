@@ -17,14 +17,16 @@ def positive(text: str) -> int:
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", required=True, metavar="DIR", help="a Hugging Face directory")
+    parser.add_argument(
+        "--model", required=True, metavar="DIR", help="a Hugging Face directory, or a converted one"
+    )
     parser.add_argument(
         "--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)"
     )
     parser.add_argument(
         "--dtype",
         default="auto",
-        help="float32, on a GPU float16 or bfloat16 (default: auto, there as the model is stored)",
+        help="float32, bfloat16, on a GPU float16, on the CPU int8 (default: by the stored type)",
     )
     parser.add_argument("--threads", type=positive, metavar="N", help="of the CPU; one a core")
 

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from decoding.models.blocks import sinusoids
+from decoding.models.checkpoint import Checkpoint
 from decoding.models.importers.options import activation, flag, head_dim, must_be, size
 from decoding.models.spec import ModelSpec, StackSpec
-from decoding.models.weights import Checkpoint, shapes
+from decoding.models.weights import shapes
 
 DEFAULTS = {
     "activation_function": "gelu",

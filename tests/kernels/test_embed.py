@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoding._C import kernels
+from decoding._C import Error, kernels
+from decoding.models.panels import fill_panels, panel_shape
 from tests.conftest import Place, assert_same_bits, assert_within_torch, poison, random
 
 VOCAB, POSITIONS = 50, 20
@@ -104,6 +105,38 @@ def test_reads_only_the_rows_it_is_given(place: Place, hidden: int, norm: bool) 
     poisoned[0][ids], poisoned[1][at] = tokens[ids], positions[at]
     y = embed(ids, at, *poisoned, gamma, beta, 2.0, place=place)
     assert_same_bits(y.float(), expected.float())
+
+
+@pytest.mark.parametrize("hidden", [1, 16, 63, 64, 65, 257])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_tables_of_the_cpu(isa: str, hidden: int, dtype: torch.dtype) -> None:
+    """In bfloat16, and in the panels of an output projection: the bits of a plain float table."""
+    place = Place(isa)
+    ids, at = rows(place, 6)
+    tokens, positions = random(70, hidden), random(POSITIONS, hidden, seed=1)
+    ids[0] = 69
+    tokens = tokens.to(dtype)
+    panels = torch.empty(panel_shape(70, hidden, dtype), dtype=dtype)
+    fill_panels(panels, tokens)
+    expected = embed(ids, at, tokens.float(), positions, None, None, 3.0, place=place)
+    for table in (tokens, panels):
+        y = poison(6, hidden)
+        kernels.embed(ids, at, table, positions, None, None, y, 3.0, 1e-5, isa=isa, threads=1)
+        assert_same_bits(y, expected)
+
+
+def test_tables_that_are_refused(isa: str) -> None:
+    ids = torch.zeros(2, dtype=torch.int32)
+    for table, words in [
+        (torch.zeros(9, 8, dtype=torch.int8), "float32 or bfloat16"),
+        (torch.zeros(9, 7), "rows of 8 numbers"),
+        (torch.zeros(1, 7, 64), "rows of 8 numbers"),
+        (torch.zeros(1, 8, 64, dtype=torch.bfloat16), "rows of 8 numbers"),
+    ]:
+        with pytest.raises(Error, match=words):
+            kernels.embed(
+                ids, ids, table, None, None, None, poison(2, 8), 1.0, 1e-5, isa=isa, threads=1
+            )
 
 
 def test_tables_that_do_not_begin_on_16_bytes(place: Place) -> None:

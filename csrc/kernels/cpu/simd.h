@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#if defined(__AVX2__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
@@ -27,8 +27,10 @@ constexpr int kLanes = 4;
 
 using Floats [[gnu::vector_size(4 * kLanes)]] = float;
 using Ints [[gnu::vector_size(4 * kLanes)]] = int32_t;
+using Shorts [[gnu::vector_size(4 * kLanes)]] = int16_t;
 
 inline Floats broadcast(float value) { return value - Floats{}; }  // x - 0 is x, even for -0
+inline Ints broadcast(int32_t value) { return value - Ints{}; }
 
 inline Ints lane_ids() {
   Ints ids;
@@ -42,7 +44,14 @@ inline Floats load(const float* from) {
   return value;
 }
 
+inline Ints load(const int32_t* from) {
+  Ints value;
+  __builtin_memcpy(&value, from, sizeof value);
+  return value;
+}
+
 inline void store(float* to, Floats value) { __builtin_memcpy(to, &value, sizeof value); }
+inline void store(int32_t* to, Ints value) { __builtin_memcpy(to, &value, sizeof value); }
 
 // The first `count` < kLanes elements, zero in the other lanes; memory behind them is not touched.
 inline Floats load(const float* from, int count) {
@@ -52,6 +61,18 @@ inline Floats load(const float* from, int count) {
   return _mm256_maskload_ps(from, (__m256i)(lane_ids() < count));
 #else
   Floats value = {};
+  for (int lane = 0; lane < count; ++lane) value[lane] = from[lane];
+  return value;
+#endif
+}
+
+inline Ints load(const int32_t* from, int count) {
+#if defined(__AVX512F__)
+  return (Ints)_mm512_maskz_loadu_epi32(static_cast<__mmask16>((1u << count) - 1), from);
+#elif defined(__AVX2__)
+  return (Ints)_mm256_maskload_epi32(from, (__m256i)(lane_ids() < count));
+#else
+  Ints value = {};
   for (int lane = 0; lane < count; ++lane) value[lane] = from[lane];
   return value;
 #endif
@@ -86,13 +107,57 @@ inline Floats fma(float a, Floats b, Floats c) { return fma(broadcast(a), b, c);
 // Where one operand is NaN, the second one comes out.
 inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
 inline Floats min(Floats a, Floats b) { return a < b ? a : b; }
+inline Ints max(Ints a, Ints b) { return a > b ? a : b; }
 
 inline Floats bits(Ints x) { return __builtin_bit_cast(Floats, x); }
 inline Ints bits(Floats x) { return __builtin_bit_cast(Ints, x); }
 
+inline Floats floats(Ints x) { return __builtin_convertvector(x, Floats); }
+
+// The nearest integers, the even ones of ties.
+inline Ints nearest(Floats x) {
+#if defined(__AVX512F__)
+  return (Ints)_mm512_maskz_cvtps_epi32(0xffff, x);
+#elif defined(__AVX2__)
+  return (Ints)_mm256_cvtps_epi32(x);
+#elif defined(__SSE2__)
+  return (Ints)_mm_cvtps_epi32(x);
+#else
+  Ints rounded;
+  for (int lane = 0; lane < kLanes; ++lane) rounded[lane] = __builtin_lrintf(x[lane]);
+  return rounded;
+#endif
+}
+
+// In each lane a0 b0 + a1 b1, of two 16-bit integers each.
+inline Ints dot_pairs(Ints a, Ints b) {
+#if defined(__AVX512F__)
+  return (Ints)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return (Ints)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#elif defined(__SSE2__)
+  return (Ints)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#else
+  return (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
+#endif
+}
+
 inline Floats abs(Floats x) { return bits(bits(x) & 0x7fffffff); }
 inline Floats with_sign_of(Floats sign, Floats magnitude) {
   return bits((bits(sign) & INT32_MIN) | bits(magnitude));
+}
+
+// Whether a comparison holds in some lane.
+inline bool any(Ints holds) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi32_mask((__m512i)holds, (__m512i)holds) != 0;
+#elif defined(__AVX2__)
+  return !_mm256_testz_si256((__m256i)holds, (__m256i)holds);
+#else
+  int32_t lanes = 0;
+  for (int lane = 0; lane < kLanes; ++lane) lanes |= holds[lane];
+  return lanes != 0;
+#endif
 }
 
 // Calls use(i, count...) for all vectors of `size` elements: without a count for whole ones, with
@@ -124,10 +189,8 @@ inline float max_of(Floats x) {
 // The coefficients below are our own: minimax fits (Lawson's iteration on Chebyshev nodes, in
 // 40-digit arithmetic) of the relative error in the result, rounded to float.
 
-// Within 1 ulp; 0 below -104, infinity above 88.7, NaN for NaN.
-inline Floats exp(Floats x) {
-  x = x > 90.0f ? broadcast(90.0f) : x;
-  x = x < -105.0f ? broadcast(-105.0f) : x;
+// e^x = p 2^n: returns p; n stands in the low bits of `power`, above 1.5 * 2^23.
+inline Floats exp_parts(Floats x, Ints& power) {
   // x = n ln 2 + r with |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to an integer, which then stands
   // in the low bits; ln 2 is split so that n * 0.693145752 is exact.
   const Floats shifter = broadcast(12582912.0f);
@@ -141,11 +204,27 @@ inline Floats exp(Floats x) {
   p = fma(p, r, broadcast(0.0416684002f));
   p = fma(p, r, broadcast(0.166665196f));
   p = fma(p, r, broadcast(0.49999994f));
-  p = fma(r * r, p, r) + 1.0f;
+  power = bits(shifted);
+  return fma(r * r, p, r) + 1.0f;
+}
+
+// Within 1 ulp; 0 below -104, infinity above 88.7, NaN for NaN.
+inline Floats exp(Floats x) {
+  x = x > 90.0f ? broadcast(90.0f) : x;
+  x = x < -105.0f ? broadcast(-105.0f) : x;
+  Ints power;
+  const Floats p = exp_parts(x, power);
   // Times 2^n in two steps, so that results below the normal range round once and do not wrap.
-  const Ints power = bits(shifted) - bits(shifter);
+  power -= bits(broadcast(12582912.0f));
   const Ints half = power >> 1;
   return p * bits((half + 127) << 23) * bits((power - half + 127) << 23);
+}
+
+// The same for what is not above 0, but 0 already below -87: for sums that hold e^0.
+inline Floats exp_not_above_0(Floats x) {
+  Ints power;
+  const Floats p = exp_parts(x, power);
+  return x < -87.0f ? Floats{} : p * bits((power << 23) + (127 << 23));
 }
 
 // Within 2 ulp. Near zero x + x^3 p(x^2), so that small values keep their precision.

@@ -1,5 +1,7 @@
 #include "kernels/cpu/team.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include "core/check.h"
@@ -36,6 +38,48 @@ void wait_while(const std::atomic<T>& word, T old) {
   word.wait(old, std::memory_order_acquire);
 }
 
+// The cores that this process may use: the affinity mask at the time.
+int cores() {
+#if defined(__linux__)
+  cpu_set_t mask;
+  if (sched_getaffinity(0, sizeof mask, &mask) == 0) return CPU_COUNT(&mask);
+#endif
+  return static_cast<int>(std::thread::hardware_concurrency());
+}
+
+// Who runs on the cores of the process, in the order of arrival. All of it is atomics: a child of
+// fork(), where none of the threads that held cores lives on, only sets them back.
+class Queue {
+ public:
+  // Returns once `threads` more cores are free, or all are.
+  void enter(int threads) {
+    const unsigned ticket = tickets_.fetch_add(1);
+    for (unsigned now; (now = serving_.load()) != ticket;) serving_.wait(now);
+    for (int busy; (busy = busy_.load()) > 0 && busy + threads > cores();) busy_.wait(busy);
+    busy_.fetch_add(threads);
+    serving_.fetch_add(1);
+    serving_.notify_all();
+  }
+
+  void leave(int threads) {
+    busy_.fetch_sub(threads);
+    busy_.notify_all();
+  }
+
+  void forget() { tickets_ = serving_ = 0, busy_ = 0; }
+
+ private:
+  std::atomic<unsigned> tickets_{0}, serving_{0};
+  std::atomic<int> busy_{0};  // threads that run
+};
+
+Queue& queue() {
+  static Queue shared;
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { shared.forget(); });
+  static_cast<void>(registered);
+  return shared;
+}
+
 }  // namespace
 
 void Barrier::arrive_and_wait() {
@@ -69,6 +113,7 @@ void Team::run(const std::function<void(int)>& work) {
   CHECK(getpid() == process_,
         "this model was loaded before the process forked, so its threads are not here: load it in "
         "the child, or start processes with the 'spawn' method");
+  queue().enter(size_);
   work_ = &work;
   running_.store(size_ - 1, std::memory_order_relaxed);
   job_.fetch_add(1, std::memory_order_release);
@@ -78,6 +123,7 @@ void Team::run(const std::function<void(int)>& work) {
        left = running_.load(std::memory_order_acquire)) {
     wait_while(running_, left);
   }
+  queue().leave(size_);
 }
 
 void Team::serve(int rank) {

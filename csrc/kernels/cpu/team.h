@@ -1,5 +1,9 @@
 // A team of threads that stays together: it runs one function on every thread (SPMD) and meets at
 // barriers in between. Waiting spins for a while, then sleeps, so that idle models cost nothing.
+//
+// All teams of the process share its cores: a team runs once there is a core for each of its
+// threads, else it waits its turn. Two models at once are as fast as one after the other; threads
+// that fought for a core would wait for each other at every barrier.
 #pragma once
 
 #include <atomic>
@@ -31,7 +35,8 @@ class Team {
   int size() const { return size_; }
   Barrier& barrier() { return barrier_; }
 
-  // Calls work(rank) on every thread, rank 0 on the caller's; returns when all have returned.
+  // Calls work(rank) on every thread, rank 0 on the caller's; returns when all have returned. It
+  // waits for cores first, so `work` must not run a team.
   // `work` must not throw. One caller at a time.
   void run(const std::function<void(int rank)>& work);
 
