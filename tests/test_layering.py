@@ -31,6 +31,7 @@ BACKENDS = {  # the few files that choose a backend
     "engine/scores_cpu.h": ("kernels/cpu/stream.h",),
     "engine/session_cpu.cc": ("kernels/cpu/isa.h", "kernels/cpu/stream.h"),
     "bindings/cuda.h": ("kernels/cuda/",),
+    "bindings/recording.h": ("kernels/cpu/team.h",),
     "bindings/cuda.cc": ("kernels/cuda/",),
     "engine/phrases_cuda.h": ("kernels/cuda/resources.h",),
     "engine/reading_cuda.h": ("kernels/cuda/matmul.h", "kernels/cuda/resources.h"),
