@@ -1,0 +1,64 @@
+"""Text to token ids and back, as a model directory's own Hugging Face tokenizer does it.
+
+    tokenizer = load_tokenizer(directory, config)
+    tokenizer.encode("Das ist ein Haus.")     ids with the special tokens of a source text
+    tokenizer.decode(ids)                     text without special tokens
+
+The libraries that made the vocabularies do the work (sentencepiece, tokenizers); what is added here
+is what lies between them and the ids of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from decoding.tokenizers import backend
+from decoding.tokenizers.backend import BackendTokenizer
+from decoding.tokenizers.base import Languages, Tokenizer
+from decoding.tokenizers.files import read_json
+from decoding.tokenizers.marian import MarianTokenizer, load_marian, split_language_code
+from decoding.tokenizers.multilingual import MultilingualTokenizer, load_m2m_100, load_mbart
+from decoding.tokenizers.pegasus import load_pegasus
+from decoding.tokenizers.pieces import WORD_START, PieceTokenizer
+
+__all__ = [
+    "WORD_START",
+    "BackendTokenizer",
+    "Languages",
+    "MarianTokenizer",
+    "MultilingualTokenizer",
+    "PieceTokenizer",
+    "Tokenizer",
+    "load_tokenizer",
+    "split_language_code",
+]
+
+# By model_type of config.json.
+LOADERS: dict[str, Callable[[Path, dict[str, Any]], Tokenizer]] = {
+    "bart": backend.BART.load,
+    "blenderbot": backend.BLENDERBOT.load,
+    "gpt2": backend.GPT2.load,
+    "m2m_100": load_m2m_100,
+    "marian": load_marian,
+    "mbart": load_mbart,
+    "opt": backend.OPT.load,
+    "pegasus": load_pegasus,
+}
+
+
+def load_tokenizer(directory: Path, config: dict[str, Any]) -> Tokenizer:
+    """The tokenizer whose files lie in a model's `directory`; `config` is its config.json.
+
+    Raises FileNotFoundError, naming the file, where one is missing, and ValueError for a
+    `model_type` whose text is not supported or for files that contradict each other.
+    """
+    family = config.get("model_type")
+    if family not in LOADERS:
+        known = ", ".join(sorted(LOADERS))
+        raise ValueError(f"no tokenizer for model_type {family!r} (there are: {known})")
+    path = directory / "tokenizer_config.json"
+    settings = read_json(path) if path.is_file() else {}
+    settings.setdefault("tokenizer_class", config.get("tokenizer_class"))
+    return LOADERS[family](directory, settings)
