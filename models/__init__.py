@@ -25,8 +25,15 @@ __all__ = ["Loaded", "ModelSpec", "load"]
 
 # Hugging Face's architecture and model_type, and the file in importers/.
 FAMILIES = (
-    ("MarianMTModel", "marian", "marian"),
+    ("BartForConditionalGeneration", "bart", "bart"),
+    ("BlenderbotForConditionalGeneration", "blenderbot", "blenderbot"),
+    ("BlenderbotSmallForConditionalGeneration", "blenderbot-small", "blenderbot_small"),
     ("GPT2LMHeadModel", "gpt2", "gpt2"),
+    ("M2M100ForConditionalGeneration", "m2m_100", "m2m_100"),
+    ("MarianMTModel", "marian", "marian"),
+    ("MBartForConditionalGeneration", "mbart", "mbart"),
+    ("OPTForCausalLM", "opt", "opt"),
+    ("PegasusForConditionalGeneration", "pegasus", "pegasus"),
 )
 
 

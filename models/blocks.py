@@ -6,6 +6,7 @@ B sentences, T tokens, S source tokens, N heads, D head size, H hidden, V vocabu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -43,6 +44,19 @@ def sinusoids(positions: int, hidden: int) -> Tensor:
     frequency = 10000.0 ** (-2 * torch.where(channel < sines, channel, channel - sines) / hidden)
     angle = torch.arange(positions, dtype=torch.float64)[:, None] * frequency
     return torch.where(channel < sines, angle.sin(), angle.cos()).float()
+
+
+def fairseq_sinusoids(positions: int, hidden: int, first: int) -> Tensor:
+    """fairseq's position table, float32 [positions, hidden]: all sines, then all cosines.
+
+    Its wave lengths reach 10000 * 2 pi, as in tensor2tensor, not only close to it as above. first:
+    the position that its first row is for, which in fairseq is the pad token's id + 1.
+    """
+    half = hidden // 2
+    # In float32, as there: the angles' rounding errors are part of published models.
+    frequency = (torch.arange(half).float() * -(math.log(10000) / (half - 1))).exp()
+    angle = torch.arange(first, first + positions).float()[:, None] * frequency
+    return F.pad(torch.cat([angle.sin(), angle.cos()], 1), (0, hidden % 2))
 
 
 class Embedding(nn.Module):

@@ -259,7 +259,7 @@ def test_packed_weights_are_copies() -> None:
     ("family", "config", "message"),
     [
         ("marian", {"architectures": ["BartModel"]}, "architecture BartModel is not supported"),
-        ("marian", {"architectures": None, "model_type": "bart"}, "model_type 'bart'"),
+        ("marian", {"architectures": None, "model_type": "bert"}, "model_type 'bert'"),
         ("marian", {"activation_function": "mish"}, "activation_function='mish'"),
         ("marian", {"static_position_embeddings": False}, "static_position_embeddings=False"),
         ("marian", {"is_decoder": True}, "is_decoder=True"),

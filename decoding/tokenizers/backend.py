@@ -1,4 +1,4 @@
-"""Tokenizers that the `tokenizers` library runs: tokenizer.json, or a byte-level BPE's two files."""
+"""Tokenizers that the `tokenizers` library runs: tokenizer.json, or a byte-level BPE's files."""
 
 from __future__ import annotations
 

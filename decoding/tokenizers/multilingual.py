@@ -171,8 +171,8 @@ def load(
 def numbers(
     model: SentencePieceProcessor, vocab: Mapping[str, int] | None, languages: Sequence[str]
 ) -> dict[str, int]:
-    """The id of each token: those of `vocab`, else fairseq's beginning and the model's pieces, whose
-    first three are special; then the languages and, without `vocab`, the mask."""
+    """The id of each token: those of `vocab`, else fairseq's beginning and the model's pieces
+    without its first three; then the languages and, without `vocab`, the mask."""
     if vocab is None:
         pieces = [model.id_to_piece(number) for number in range(3, model.get_piece_size())]
         tokens = [*BEGINNING, *pieces, *languages, MASK]

@@ -23,6 +23,13 @@ def size(config: Mapping[str, Any], name: str) -> int:
     return value
 
 
+def whole(config: Mapping[str, Any], name: str) -> int:
+    value = config.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"config.json must set {name} to a number of at least 0, got {value!r}")
+    return value
+
+
 def flag(config: Mapping[str, Any], name: str) -> bool:
     """A published configuration may leave a flag out, or null: False."""
     value = config.get(name)

@@ -1,0 +1,126 @@
+"""A small random model of each family, as transformers makes it; peaked as in random_models.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from tests.random_models import is_gain
+
+TOKENS = 14  # that a call generates
+
+SEQ2SEQ: dict[str, Any] = {
+    "vocab_size": 60,
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "max_position_embeddings": 48,
+    "init_std": 0.3,
+    "pad_token_id": 1,
+    "bos_token_id": 0,
+    "decoder_start_token_id": 2,
+    "forced_eos_token_id": None,
+}
+OPT: dict[str, Any] = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "ffn_dim": 48,
+    "max_position_embeddings": 48,
+    "init_std": 0.3,
+    "pad_token_id": 1,
+    "bos_token_id": 2,
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """architecture: transformers' class. config: of a small model."""
+
+    architecture: str
+    config: dict[str, Any]
+
+    def model(self) -> Any:
+        kind = getattr(transformers, self.architecture)
+        torch.manual_seed(0)
+        model = kind(kind.config_class(**self.config)).eval()
+        with torch.no_grad():
+            randomize(model)
+        model.config.eos_token_id = model.generation_config.eos_token_id = common_end(model)
+        return model
+
+
+FAMILIES = {
+    "bart": Family("BartForConditionalGeneration", SEQ2SEQ),
+    "bart-untied": Family(
+        "BartForConditionalGeneration",
+        SEQ2SEQ | {"tie_word_embeddings": False, "scale_embedding": True, "encoder_layers": 1},
+    ),
+    "mbart": Family("MBartForConditionalGeneration", SEQ2SEQ | {"activation_function": "relu"}),
+    "m2m-100": Family("M2M100ForConditionalGeneration", SEQ2SEQ),
+    "m2m-100-pad-0": Family("M2M100ForConditionalGeneration", SEQ2SEQ | {"pad_token_id": 0}),
+    "pegasus": Family("PegasusForConditionalGeneration", SEQ2SEQ | {"activation_function": "relu"}),
+    "blenderbot": Family("BlenderbotForConditionalGeneration", SEQ2SEQ),
+    "blenderbot-small": Family("BlenderbotSmallForConditionalGeneration", SEQ2SEQ),
+    "opt": Family("OPTForCausalLM", OPT),
+    "opt-projected": Family(
+        "OPTForCausalLM", OPT | {"word_embed_proj_dim": 16, "do_layer_norm_before": False}
+    ),
+    "opt-unbiased": Family(
+        "OPTForCausalLM",
+        OPT | {"enable_bias": False, "activation_function": "gelu", "tie_word_embeddings": False},
+    ),
+    "opt-plain-norms": Family(
+        "OPTForCausalLM",
+        OPT
+        | {
+            "layer_norm_elementwise_affine": False,
+            "_remove_final_layer_norm": True,
+            "init_std": 0.15,  # nothing bounds the logits
+        },
+    ),
+}
+
+
+def randomize(model: Any) -> None:
+    """No weight is left at the zero or one of a new model, and what was generated does not drown
+    the source. Gains of both signs keep a tied table from making each token its own successor."""
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if tensor.ndim == 1 or name == "final_logits_bias":
+            noise = torch.randn_like(tensor)
+            gain = (1 + 0.2 * noise.abs()) * noise.sign()
+            tensor.copy_(gain if is_gain(name) else 0.2 * noise)
+        elif "encoder_attn.v" in name or "encoder_attn.out" in name:
+            tensor *= 3
+        elif "layers." in name and ".q_proj" not in name and ".k_proj" not in name:
+            tensor *= 2
+
+
+def ragged(model: Any) -> dict[str, Tensor]:
+    """Five rows of 9 to 5 tokens; padding holds ordinary tokens, which the mask hides."""
+    ids = torch.randint(4, 60, (5, 9), generator=torch.Generator().manual_seed(1))
+    columns, padding = torch.arange(9), torch.arange(5)[:, None]
+    encoder = model.config.is_encoder_decoder
+    mask = columns < 9 - padding if encoder else columns >= padding
+    return {"input_ids": ids, "attention_mask": mask.long()}
+
+
+def common_end(model: Any) -> int:
+    """The token that rows reach first at most different lengths."""
+    given = ragged(model)
+    options = {"max_new_tokens": TOKENS, "eos_token_id": None, "num_return_sequences": 4}
+    found = model.generate(**given, **options, num_beams=4)[:, -TOKENS:]
+    places: dict[int, set[int]] = {}
+    for row in found.tolist():
+        for token in set(row) - {model.config.pad_token_id}:
+            places.setdefault(token, set()).add(row.index(token))
+    return max(places, key=lambda token: (len(places[token] - {0, 1}), -token))
