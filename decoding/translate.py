@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 from torch import Tensor
 
 from decoding.alignment import Pieces, alignment
+from decoding.config import GenerationConfig
 from decoding.lengths import Lengths
 from decoding.outputs import GenerateBeamDecoderOnlyOutput
 from decoding.resolve import as_mapping, resolve
 from decoding.splitting import split_text
-from decoding.tokenizers import split_language_code
+from decoding.tokenizers import Languages, Tokenizer, split_language_code
 
 if TYPE_CHECKING:
     from decoding.model import Model
@@ -101,19 +102,38 @@ def translate(
     return [hypotheses[0].text for hypotheses in found] if n_best is None else found
 
 
+def between(
+    model: Model, src_lang: str | None, tgt_lang: str | None, config: GenerationConfig
+) -> tuple[Tokenizer, dict[str, Any]]:
+    """The model's tokenizer for these languages, and options of generate() that it needs for them.
+
+    config: the options so far, which may name the target. Raises ValueError for languages that the
+    model does not have or lacks.
+    """
+    if not isinstance(model.tokenizer, Languages):
+        if src_lang is not None or tgt_lang is not None:
+            raise ValueError("this model is told no languages: leave src_lang and tgt_lang out")
+        return model.tokenizer, {}
+    forced = config.forced_bos_token_id
+    begins = [*config.decoder_start_token_id, *([forced] if isinstance(forced, int) else [])]
+    return model.tokenizer.between(src_lang, tgt_lang, begins)
+
+
 class Translator:
     """Translates lines with one model and one set of options.
 
     n_best: hypotheses of each line; None: the best alone, of any search.
     batch_tokens: source tokens in one call of the model.
     alignments: fills in Hypothesis.alignment, from the attention of the last layer.
+    src_lang, tgt_lang: languages of a model that must be told them, as its tokenizer names them;
+    None: what the model's own files say.
     options: those of Model.generate(). Where they set no length it is the model's own max_length,
     else 2 * source + 50. A line so long that its translation might find no room is cut where a
     reader would pause; its parts are translated and joined, and a warning says so. With `seed`,
     samples repeat as long as the lines and batch_tokens are the same.
 
-    Raises ValueError for a model without an encoder and for scores that the search does not give,
-    and what generate() raises for its options.
+    Raises ValueError for a model without an encoder, for languages that it does not have or lacks,
+    for scores that the search does not give, and what generate() raises for its options.
     """
 
     def __init__(
@@ -123,6 +143,8 @@ class Translator:
         n_best: int | None = None,
         batch_tokens: int = 4096,
         alignments: bool = False,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
         **options: Any,
     ) -> None:
         if batch_tokens < 1:
@@ -133,6 +155,10 @@ class Translator:
         self.model, self.n_best = model, n_best
         self.options = {**base, **options, "num_return_sequences": 1 if n_best is None else n_best}
         self.config = resolve(self.options, None, model.generation_config)
+        self.tokenizer, marks = between(model, src_lang, tgt_lang, self.config)
+        if marks:
+            self.options = marks | self.options
+            self.config = resolve(self.options, None, model.generation_config)
         self.scored = self.config.num_beams > 1
         if n_best is not None and not self.scored:
             least = max(2, n_best)
@@ -141,7 +167,7 @@ class Translator:
         self.tokens = 0  # in the best hypotheses so far
         self._calls = 0
         self._lengths = Lengths.of(model, self.options, self.config)
-        self._blank = model.tokenizer.encode("")
+        self._blank = self.tokenizer.encode("")
 
     def stream(self, lines: Iterable[str], ahead: int = 1) -> Iterator[list[Hypothesis]]:
         """The hypotheses of each line, in order; a blank line has one, empty, of score 0.
@@ -171,7 +197,7 @@ class Translator:
             yield window
 
     def _cut(self, number: int, line: str) -> list[Part]:
-        encode = self.model.tokenizer.encode
+        encode = self.tokenizer.encode
         ids = encode(line)
         if not line.strip() or ids == self._blank:
             return []
@@ -252,7 +278,7 @@ class Translator:
         generated = row[1:]
         ends = [i for i, token in enumerate(generated) if token in self.config.eos_token_id]
         generated = generated[: ends[0] + 1] if ends else generated
-        tokenizer, pairs = self.model.tokenizer, list[tuple[int, int]]()
+        tokenizer, pairs = self.tokenizer, list[tuple[int, int]]()
         if attention is not None:
             assert isinstance(tokenizer, Pieces)
             pairs = alignment(tokenizer, part.text, generated, attention)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 
@@ -27,11 +27,13 @@ class Languages(Protocol):
     """A tokenizer of a model that must be told which languages it translates between."""
 
     def between(
-        self, src_lang: str | None, tgt_lang: str | None
+        self, src_lang: str | None, tgt_lang: str | None, begins: Collection[int] = ()
     ) -> tuple[Tokenizer, dict[str, Any]]:
-        """The tokenizer for these languages, None for the model's own choice, and the options of
-        generate() that make the model write the target's.
+        """The tokenizer for these languages, and the options of generate() with which the model
+        writes the target's.
 
-        Raises ValueError for a language that the model does not have.
+        None: what the model's files say. begins: ids that its texts begin with anyway, which may be
+        the target's code. Raises ValueError for a language that the model does not have, and where
+        the target is said nowhere.
         """
         ...
