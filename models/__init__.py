@@ -28,10 +28,13 @@ FAMILIES = (
     ("BartForConditionalGeneration", "bart", "bart"),
     ("BlenderbotForConditionalGeneration", "blenderbot", "blenderbot"),
     ("BlenderbotSmallForConditionalGeneration", "blenderbot-small", "blenderbot_small"),
+    ("FairseqTransformer", "fairseq", "fairseq"),
     ("GPT2LMHeadModel", "gpt2", "gpt2"),
     ("M2M100ForConditionalGeneration", "m2m_100", "m2m_100"),
     ("MarianMTModel", "marian", "marian"),
+    ("MarianNpz", "marian_npz", "marian_npz"),
     ("MBartForConditionalGeneration", "mbart", "mbart"),
+    ("OpenNMTTransformer", "opennmt", "opennmt"),
     ("OPTForCausalLM", "opt", "opt"),
     ("PegasusForConditionalGeneration", "pegasus", "pegasus"),
 )
@@ -51,7 +54,10 @@ class Loaded:
 
 
 def load(source: str | os.PathLike[str] | object) -> Loaded:
-    """Reads a Hugging Face directory, or takes an in-memory transformers model.
+    """Reads a checkpoint, or takes an in-memory transformers model.
+
+    A checkpoint is a Hugging Face directory, or a file of another toolkit, or a directory with one:
+    see formats/.
 
     Of a model in memory only `.config.to_dict()`, `.generation_config.to_dict()` and
     `.state_dict()` are used. `Loaded.state` may share memory with its weights.
@@ -61,7 +67,10 @@ def load(source: str | os.PathLike[str] | object) -> Loaded:
     what we implement; the message names it.
     """
     if isinstance(source, (str, os.PathLike)):
-        return load_directory(Path(source))
+        from decoding.models import formats
+
+        foreign = formats.read(Path(source))
+        return load_directory(Path(source)) if foreign is None else convert(*foreign)
     if not hasattr(source, "state_dict") or not hasattr(source, "config"):
         raise TypeError(
             f"expected a model directory or a transformers model, got {type(source).__name__}"

@@ -1,0 +1,52 @@
+"""Checkpoints of other toolkits: told by what lies at a path, read, and named as importers expect.
+
+A format is a reader here, read(...) -> Foreign, and an importer that knows the toolkit's names.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from decoding.models.formats import fairseq, marian, opennmt, pickles
+from decoding.models.formats.foreign import Foreign
+
+PATTERNS = ("decoder.yml", "*.decoder.yml", "*.npz", "*.pt")
+
+
+def read(source: Path) -> Foreign | None:
+    """The checkpoint at `source`, a file or a directory that holds one; None where there is none.
+
+    Raises ValueError for a directory of several and for a file that is none of these formats.
+    """
+    path = checkpoint_in(source) if source.is_dir() else source
+    if path is None or not path.is_file():
+        return None
+    if path.suffix == ".yml":
+        return marian.read_decoder(path)
+    if path.suffix == ".npz":
+        return marian.read(path)
+    if path.suffix == ".pt":
+        content = pickles.read(path)
+        for format in (fairseq, opennmt):
+            if format.KEYS <= content.keys():
+                return format.read(path, content)
+        raise ValueError(
+            f"{path} is neither a fairseq nor an OpenNMT-py checkpoint, it holds "
+            f"{', '.join(map(str, content)) or 'nothing'}"
+        )
+    return None
+
+
+def checkpoint_in(directory: Path) -> Path | None:
+    if (directory / "config.json").is_file():  # Hugging Face's
+        return None
+    for pattern in PATTERNS:
+        found = [path for path in directory.glob(pattern) if not path.match("*.optimizer.npz")]
+        if len(found) > 1:
+            names = ", ".join(sorted(path.name for path in found))
+            raise ValueError(
+                f"{directory} holds several checkpoints, pass the path of one: {names}"
+            )
+        if found:
+            return found[0]
+    return None
