@@ -156,6 +156,8 @@ class Translator:
         self.options = {**base, **options, "num_return_sequences": 1 if n_best is None else n_best}
         self.config = resolve(self.options, None, model.generation_config)
         self.tokenizer, marks = between(model, src_lang, tgt_lang, self.config)
+        if alignments and not isinstance(self.tokenizer, Pieces):
+            raise ValueError("this model's tokenizer cannot tell words: leave alignments out")
         if marks:
             self.options = marks | self.options
             self.config = resolve(self.options, None, model.generation_config)

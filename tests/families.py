@@ -49,13 +49,15 @@ class Family:
     architecture: str
     config: dict[str, Any]
 
-    def model(self) -> Any:
+    def model(self, end: int | None = None) -> Any:
+        """end: its EOS; None: a token that it writes often."""
         kind = getattr(transformers, self.architecture)
         torch.manual_seed(0)
         model = kind(kind.config_class(**self.config)).eval()
         with torch.no_grad():
             randomize(model)
-        model.config.eos_token_id = model.generation_config.eos_token_id = common_end(model)
+        end = common_end(model) if end is None else end
+        model.config.eos_token_id = model.generation_config.eos_token_id = end
         return model
 
 

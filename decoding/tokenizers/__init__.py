@@ -17,6 +17,7 @@ from typing import Any
 from decoding.tokenizers import backend
 from decoding.tokenizers.backend import BackendTokenizer
 from decoding.tokenizers.base import Languages, Tokenizer
+from decoding.tokenizers.blenderbot_small import load_blenderbot_small
 from decoding.tokenizers.files import read_json
 from decoding.tokenizers.marian import MarianTokenizer, load_marian, split_language_code
 from decoding.tokenizers.multilingual import MultilingualTokenizer, load_m2m_100, load_mbart
@@ -39,6 +40,7 @@ __all__ = [
 LOADERS: dict[str, Callable[[Path, dict[str, Any]], Tokenizer]] = {
     "bart": backend.BART.load,
     "blenderbot": backend.BLENDERBOT.load,
+    "blenderbot-small": load_blenderbot_small,
     "gpt2": backend.GPT2.load,
     "m2m_100": load_m2m_100,
     "marian": load_marian,
