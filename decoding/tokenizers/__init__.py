@@ -18,9 +18,16 @@ from decoding.tokenizers import backend
 from decoding.tokenizers.backend import BackendTokenizer
 from decoding.tokenizers.base import Languages, Tokenizer
 from decoding.tokenizers.blenderbot_small import load_blenderbot_small
+from decoding.tokenizers.fairseq import load_fairseq
 from decoding.tokenizers.files import read_json
-from decoding.tokenizers.marian import MarianTokenizer, load_marian, split_language_code
+from decoding.tokenizers.marian import (
+    MarianTokenizer,
+    load_marian,
+    load_marian_npz,
+    split_language_code,
+)
 from decoding.tokenizers.multilingual import MultilingualTokenizer, load_m2m_100, load_mbart
+from decoding.tokenizers.opennmt import load_opennmt
 from decoding.tokenizers.pegasus import load_pegasus
 from decoding.tokenizers.pieces import WORD_START, PieceTokenizer
 
@@ -50,6 +57,14 @@ LOADERS: dict[str, Callable[[Path, dict[str, Any]], Tokenizer]] = {
 }
 
 
+# The same for checkpoints of other toolkits, which say all about their text in their options.
+OTHERS: dict[str, Callable[[Path, dict[str, Any]], Tokenizer]] = {
+    "fairseq": load_fairseq,
+    "marian_npz": load_marian_npz,
+    "opennmt": load_opennmt,
+}
+
+
 def load_tokenizer(directory: Path, config: dict[str, Any]) -> Tokenizer:
     """The tokenizer whose files lie in a model's `directory`; `config` is its config.json.
 
@@ -57,6 +72,8 @@ def load_tokenizer(directory: Path, config: dict[str, Any]) -> Tokenizer:
     `model_type` whose text is not supported or for files that contradict each other.
     """
     family = config.get("model_type")
+    if family in OTHERS:
+        return OTHERS[family](directory, config)
     if family not in LOADERS:
         known = ", ".join(sorted(LOADERS))
         raise ValueError(f"no tokenizer for model_type {family!r} (there are: {known})")

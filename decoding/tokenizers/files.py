@@ -22,6 +22,11 @@ def read_json(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not a JSON file: {error}") from error
 
 
+def read_lines(path: Path) -> list[str]:
+    """What newlines end; other separators of Unicode are part of a vocabulary's tokens."""
+    return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+
+
 def read_sentencepiece(path: Path) -> SentencePieceProcessor:
     try:
         return SentencePieceProcessor(model_file=str(path))

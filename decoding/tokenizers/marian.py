@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from sentencepiece import SentencePieceProcessor
 
+from decoding.models.formats.foreign import beside
 from decoding.tokenizers.base import Tokenizer
-from decoding.tokenizers.files import read_json, read_sentencepiece, required, token
+from decoding.tokenizers.files import read_json, read_lines, read_sentencepiece, required, token
 from decoding.tokenizers.pieces import Pieces
 
 LANGUAGE_CODE = re.compile(r">>.*?<<", re.DOTALL)
@@ -96,6 +98,42 @@ class MarianTokenizer:
         for spaced in SPACED if self._clean_up else ():
             text = text.replace(spaced, spaced.strip())
         return text
+
+
+def load_marian_npz(directory: Path, config: dict[str, Any]) -> Tokenizer:
+    """Marian's own vocabularies: SentencePiece models, or lists of the pieces that models named
+    source.spm and target.spm cut."""
+    names = config.get("vocabs")
+    if not isinstance(names, list) or len(names) != 2:
+        raise ValueError(f"the model's options must name two vocabs, got {names!r}")
+    paths = [required(beside(directory, name), "the options name it (vocabs)") for name in names]
+    (source, source_vocab), (target, target_vocab) = (
+        read_side(path, directory / f"{side}.spm")
+        for path, side in zip(paths, ("source", "target"), strict=True)
+    )
+    return MarianTokenizer(source, target, source_vocab, target_vocab, {})
+
+
+def read_side(vocab: Path, model: Path) -> tuple[SentencePieceProcessor, dict[str, int]]:
+    """What cuts the text of one side, and the ids of the pieces."""
+    if vocab.suffix == ".spm":
+        pieces = read_sentencepiece(vocab)
+        return pieces, {pieces.id_to_piece(number): number for number in range(len(pieces))}
+    needs = f"it cuts text into the pieces that {vocab.name} numbers"
+    return read_sentencepiece(required(model, needs)), read_vocabulary(vocab)
+
+
+def read_vocabulary(path: Path) -> dict[str, int]:
+    """Ids by token, of YAML, JSON, or a text with a token in each line."""
+    if path.suffix not in (".yml", ".yaml", ".json"):
+        return {token: number for number, token in enumerate(read_lines(path))}
+    try:
+        # Of this loader's scalars none is more than a string: tokens look like numbers and dates.
+        text = path.read_text(encoding="utf-8")
+        content = yaml.load(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+        return {token: int(number) for token, number in content.items()}
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is no vocabulary of tokens and their ids: {error}") from error
 
 
 def load_marian(directory: Path, settings: dict[str, Any]) -> Tokenizer:

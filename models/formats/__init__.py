@@ -25,16 +25,19 @@ def read(source: Path) -> Foreign | None:
         return marian.read_decoder(path)
     if path.suffix == ".npz":
         return marian.read(path)
-    if path.suffix == ".pt":
-        content = pickles.read(path)
-        for format in (fairseq, opennmt):
-            if format.KEYS <= content.keys():
-                return format.read(path, content)
-        raise ValueError(
-            f"{path} is neither a fairseq nor an OpenNMT-py checkpoint, it holds "
-            f"{', '.join(map(str, content)) or 'nothing'}"
-        )
-    return None
+    return read_torch(path) if path.suffix == ".pt" else None
+
+
+def read_torch(path: Path) -> Foreign:
+    content = pickles.read(path)
+    if fairseq.KEYS <= content.keys():
+        return fairseq.read(path, content)
+    if opennmt.KEYS <= content.keys():
+        return opennmt.read(path, content)
+    raise ValueError(
+        f"{path} is neither a fairseq nor an OpenNMT-py checkpoint, it holds "
+        f"{', '.join(map(str, content)) or 'nothing'}"
+    )
 
 
 def checkpoint_in(directory: Path) -> Path | None:

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import torch
 
 HARMLESS = {
+    ("builtins", "set"): set,
     ("collections", "Counter"): Counter,
     ("collections", "OrderedDict"): OrderedDict,
     ("collections", "defaultdict"): defaultdict,

@@ -63,7 +63,7 @@ def activation(
 ) -> str:
     """known: the option's values to the names of spec.py."""
     name = config.get(option)
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise ValueError(
             f"the configuration: {option}={name!r} is not supported, only {', '.join(known)}"
         )
