@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import decoding
 from decoding.models import load
@@ -69,6 +71,42 @@ def test_the_tokens_of_transformers(
     elif options["num_beams"] > 1:
         assert_close_scores(found.sequences_scores, expected.sequences_scores)
     assert str(ours.memory_plan()).startswith("name ")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@torch.no_grad()
+def test_half_precision_is_as_exact_as_in_transformers(
+    theirs: Any, saved: Path, dtype: torch.dtype
+) -> None:
+    """Log-probabilities of given tokens: our error is at most twice theirs, and one rounding."""
+    given = ragged(theirs)
+    encoder = theirs.config.is_encoder_decoder
+    labels = torch.randint(4, 60, (5, 6), generator=torch.Generator().manual_seed(2))
+    rows = labels if encoder else given["input_ids"]
+
+    def logprobs(model: Any) -> Tensor:
+        """float64 [5, tokens] of a transformers model, wherever and in whatever type it is."""
+        ids = {name: tensor.to(model.device) for name, tensor in given.items()}
+        if encoder:
+            start = torch.full((5, 1), theirs.config.decoder_start_token_id)
+            ids["decoder_input_ids"] = torch.cat([start, labels[:, :-1]], 1).to(model.device)
+            logits = model(**ids).logits
+        else:
+            logits = model(ids["input_ids"]).logits[:, :-1]
+        found = logits.double().log_softmax(-1).cpu()
+        return found.gather(2, rows[:, -found.shape[1] :, None])[..., 0]
+
+    exact = logprobs(theirs)
+    half = logprobs(copy.deepcopy(theirs).to("cuda", dtype))
+    model = decoding.load(saved, "cuda", dtype=dtype)
+    if encoder:
+        found = model.score(**given, labels=labels)
+    else:
+        found = model.score(given["input_ids"])
+    ours = found.token_logprobs[:, -exact.shape[1] :]
+    allowed = 2 * (half - exact).abs().max() + torch.finfo(dtype).eps * exact.abs().max()
+    assert (ours - exact).abs().max() <= allowed
 
 
 def test_there_is_something_to_tell_apart(theirs: Any) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentencepiece import SentencePieceProcessor
 
+from decoding.token_texts import token_texts
 from decoding.tokenizers import MultilingualTokenizer, load_tokenizer
 from decoding.tokenizers.blenderbot_small import words
 from tests.vocabularies import ENGLISH, GERMAN, train_bpe, train_sentencepiece, train_word_bpe
@@ -33,7 +34,7 @@ def check(ours: Any, theirs: Any, text: str) -> None:
 
 # Byte-level BPE.
 
-BYTE_LEVEL = {
+BYTE_LEVEL: dict[str, tuple[str, dict[str, Any]]] = {
     "bart": ("BartTokenizer", {}),
     "blenderbot": ("BlenderbotTokenizer", {}),
     "opt": ("GPT2Tokenizer", {name: "</s>" for name in ("bos_token", "eos_token", "unk_token")}),
@@ -246,3 +247,12 @@ def test_blenderbot_small_splits_punctuation(small: tuple[Any, Any]) -> None:
     assert words(text) == "it ' s here , isn ' t she ? __newln__ yes !".split()
     assert ours.decode(ours.encode("Where did you put")) == "where did you put"
     assert ours.decode(ours.encode("\u2603"), skip_special_tokens=False) == "__unk__"
+
+
+def test_texts_of_pieces(m2m: tuple[MultilingualTokenizer, Any]) -> None:
+    """What stop strings are looked for in."""
+    ours, theirs = m2m
+    found = token_texts(ours)
+    ids = ours.base.cut("Wo hast du meinen Schlüssel")
+    assert "".join(str(found[number]) for number in ids) == " Wo hast du meinen Schlüssel"
+    assert len(found) == 1 + max(ours.codes.values()) == theirs.get_lang_id("zu") + 1
