@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
 import decoding
+from decoding.models import FAMILIES as REGISTRY
 from decoding.models import load
 from tests.comparison import assert_close_scores, is_tie, rows_of
 from tests.families import FAMILIES, TOKENS, ragged
@@ -116,3 +119,11 @@ def test_there_is_something_to_tell_apart(theirs: Any) -> None:
     eos = theirs.config.eos_token_id
     assert len({tuple(row) for row in found}) >= 10
     assert len({row.index(eos) if eos in row else None for row in found}) >= 3
+
+
+def test_the_table_of_models_has_every_architecture_of_transformers() -> None:
+    table = (Path(decoding.__file__).parent.parent / "docs/models.md").read_text(encoding="utf-8")
+    known = {name for name, _, _ in REGISTRY if hasattr(transformers, name)}
+    assert known <= set(re.findall("`([^`]+)`", table))
+    tested = {family.architecture for family in FAMILIES.values()}
+    assert known - tested == {"MarianMTModel", "GPT2LMHeadModel"}  # tests/fuzz.py
