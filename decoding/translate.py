@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 from torch import Tensor
 
 from decoding.alignment import Pieces, alignment
-from decoding.config import GenerationConfig
+from decoding.languages import between
 from decoding.lengths import Lengths
 from decoding.outputs import GenerateBeamDecoderOnlyOutput
 from decoding.resolve import as_mapping, resolve
 from decoding.splitting import split_text
-from decoding.tokenizers import Languages, Tokenizer, split_language_code
+from decoding.tokenizers import split_language_code
 
 if TYPE_CHECKING:
     from decoding.model import Model
@@ -100,23 +100,6 @@ def translate(
     translator = Translator(model, n_best=n_best, batch_tokens=batch_tokens, **options)
     found = list(translator.stream(texts))
     return [hypotheses[0].text for hypotheses in found] if n_best is None else found
-
-
-def between(
-    model: Model, src_lang: str | None, tgt_lang: str | None, config: GenerationConfig
-) -> tuple[Tokenizer, dict[str, Any]]:
-    """The model's tokenizer for these languages, and options of generate() that it needs for them.
-
-    config: the options so far, which may name the target. Raises ValueError for languages that the
-    model does not have or lacks.
-    """
-    if not isinstance(model.tokenizer, Languages):
-        if src_lang is not None or tgt_lang is not None:
-            raise ValueError("this model is told no languages: leave src_lang and tgt_lang out")
-        return model.tokenizer, {}
-    forced = config.forced_bos_token_id
-    begins = [*config.decoder_start_token_id, *([forced] if isinstance(forced, int) else [])]
-    return model.tokenizer.between(src_lang, tgt_lang, begins)
 
 
 class Translator:
