@@ -9,6 +9,16 @@
 
 namespace decoding {
 
+// Rotary positions (Su et al. 2021), see kernels/rotate.h.
+struct RotarySpec {
+  int size;          // numbers of a head that turn, from its first on
+  bool interleaved;  // pairs are neighbours; else i and i + size / 2
+  float factor;      // multiplies sine and cosine
+};
+
+// How attention knows how far a key lies from its query: see ScoreRules in kernels/attention.h.
+enum class PositionBias { none, alibi, relative };
+
 // One stack of Transformer layers: the encoder or the decoder.
 struct StackSpec {
   int layers, hidden, heads, head_dim, ffn;
@@ -20,11 +30,24 @@ struct StackSpec {
   bool final_norm;                     // a norm behind the last layer
   float eps;                           // of every norm
   std::vector<float> attention_scale;  // [layers], multiplies q k^T
+  int kv_heads;                        // of keys and values, a divisor of heads
+  bool rms;                            // norms are RMS norms
+  bool gated;                          // feed-forward: activation(gate x) * up x
+  bool parallel;                       // feed-forward reads what attention reads
+  bool shared_norm;                    // with parallel: through attention's norm
+  bool post_norm;                      // norms behind each block too, before its residual is added
+  bool head_norm;                      // RMS norms of each head's queries and keys
+  std::optional<RotarySpec> rotary;
+  PositionBias position_bias;
+  int reach;                // relative: distances that the table tells apart, in each direction
+  float attention_cap;      // 0: none; else scores are cap * tanh(score / cap)
+  std::vector<int> window;  // [layers], keys that a query sees; 0: all. Empty: all, in every layer
 };
 
 struct ModelSpec {
   std::optional<StackSpec> encoder;  // absent in decoder-only models
   StackSpec decoder;                 // attends to the encoder where there is one
+  float logits_cap = 0.0f;           // 0: none; else logits are cap * tanh(logit / cap)
 };
 
 // What the memory plan must hold. The names are those of decoding.Limits.
