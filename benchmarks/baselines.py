@@ -20,7 +20,7 @@ Ids = Sequence[Sequence[int]]
 
 @dataclass(frozen=True)
 class Settings:
-    """What all engines of a run have in common. device: "cpu" or "cuda"; threads: of the CPU."""
+    """What an engine is loaded with. device: "cpu" or "cuda"; threads: of the CPU."""
 
     device: str
     dtype: str
@@ -30,12 +30,15 @@ class Settings:
 class Engine(ABC):
     """A loaded model. `libraries` are imported before its memory is counted.
 
+    dtypes: of weights, by device, that it computes with; a type that it loads and computes in
+    another is not among them.
     version, isa: of what computes; isa is "" where the library does not tell. nodes: of the graph
     that one step is, 0 where it is none.
     """
 
     name: ClassVar[str]
     libraries: ClassVar[tuple[str, ...]]
+    dtypes: ClassVar[dict[str, tuple[str, ...]]]
     version: str
     isa: str = ""
     nodes: int = 0
@@ -96,6 +99,7 @@ class HuggingFace(TensorEngine):
         "transformers.models.marian.modeling_marian",
         "transformers.models.gpt2.modeling_gpt2",
     )
+    dtypes = {"cpu": ("float32", "bfloat16"), "cuda": ("float32", "float16", "bfloat16")}
 
     def __init__(self, directory: Path, workload: Workload, settings: Settings) -> None:
         import torch
@@ -128,7 +132,7 @@ class HuggingFaceStatic(HuggingFace):
 
 
 class CTranslate2(Engine):
-    """CTranslate2, on the CPU on the backend that it chooses.
+    """CTranslate2, on the CPU on the backend that it chooses; its bfloat16 is float32 there.
 
     On an EPYC with AVX-512 that is oneDNN; its documented switches did no better there: MKL
     (CT2_USE_MKL) took twice as long, AVX-512 (CT2_FORCE_CPU_ISA) as long.
@@ -136,13 +140,14 @@ class CTranslate2(Engine):
 
     name = "ctranslate2"
     libraries = ("ctranslate2",)
+    dtypes = {"cpu": ("float32", "int8"), "cuda": ("float32", "float16", "bfloat16")}
 
     def __init__(self, directory: Path, workload: Workload, settings: Settings) -> None:
         import ctranslate2
 
         family = ctranslate2.Translator if workload.has_encoder else ctranslate2.Generator
         self.engine = family(
-            str(converted(directory)),
+            str(converted(directory, settings.dtype)),
             device=settings.device,
             compute_type=settings.dtype,
             inter_threads=1,
@@ -181,6 +186,10 @@ class Ours(TensorEngine):
 
     name = "ours"
     libraries = ("torch", "decoding")
+    dtypes = {
+        "cpu": ("float32", "bfloat16", "int8"),
+        "cuda": ("float32", "float16", "bfloat16"),
+    }
 
     def __init__(self, directory: Path, workload: Workload, settings: Settings) -> None:
         import torch
@@ -214,13 +223,13 @@ def missing(engine: type[Engine]) -> list[str]:
     ]
 
 
-def converted(directory: Path) -> Path:
+def converted(directory: Path, dtype: str) -> Path:
     """Where the CTranslate2 model of a transformers directory lies."""
-    return directory / "ctranslate2"
+    return directory / f"ctranslate2-{dtype}"
 
 
 def convert(directory: Path, dtype: str) -> None:
-    """Writes the CTranslate2 model of the transformers model in `directory`.
+    """Writes the CTranslate2 model, of this type, of the transformers model in `directory`.
 
     The library's own converter does it; only the tokenizer, which random weights do not have, is
     made up: token i is called "i".
@@ -231,7 +240,7 @@ def convert(directory: Path, dtype: str) -> None:
         def load_tokenizer(self, *_: Any, **__: Any) -> NumberedTokens:
             return NumberedTokens(directory)
 
-    Converter(str(directory)).convert(str(converted(directory)), quantization=dtype)
+    Converter(str(directory)).convert(str(converted(directory, dtype)), quantization=dtype)
 
 
 class NumberedTokens:

@@ -18,10 +18,6 @@ from typing import Any
 from benchmarks.baselines import Engine, Ids, Settings
 from benchmarks.workloads import Shape, Workload
 
-# OpenMP's threads of one engine go on spinning for a while after a call (200 ms in LLVM's runtime).
-# The next engine's turn begins when they sleep.
-PAUSE = 0.3
-
 
 @dataclass(frozen=True)
 class Memory:
@@ -53,7 +49,7 @@ class Worker:
         self, engine: type[Engine], directory: Path, workload: Workload, settings: Settings
     ) -> None:
         spawn = multiprocessing.get_context("spawn")  # a fork would inherit pages and threads
-        self.name, self.engine = engine.name, engine
+        self.name, self.dtype, self.engine = engine.name, settings.dtype, engine
         self._connection, theirs = spawn.Pipe()
         self._process = spawn.Process(
             target=serve, args=(theirs, engine, directory, workload, settings), daemon=True
@@ -94,10 +90,10 @@ class Worker:
         except EOFError:
             self._process.join()
             raise RuntimeError(
-                f"{self.name} died with exit code {self._process.exitcode}"
+                f"{self.name} {self.dtype} died with exit code {self._process.exitcode}"
             ) from None
         if isinstance(answer, Failure):
-            raise RuntimeError(f"{self.name} failed:\n{answer.text}")
+            raise RuntimeError(f"{self.name} {self.dtype} failed:\n{answer.text}")
         return answer
 
     def __enter__(self) -> Worker:
@@ -208,18 +204,18 @@ def free_memory() -> int:
 
 
 def interleaved(
-    workers: Sequence[Worker], repeats: int, calls: Mapping[str, int], pause: float
-) -> dict[str, list[float]]:
+    workers: Sequence[Worker], repeats: int, calls: Mapping[Worker, int], pause: float
+) -> dict[Worker, list[float]]:
     """Seconds of calls of each worker, in turns: drift of the machine hits all alike.
 
     calls: of each worker in a turn. pause: seconds between two workers.
     """
-    found: dict[str, list[float]] = {worker.name: [] for worker in workers}
+    found: dict[Worker, list[float]] = {worker: [] for worker in workers}
     for turn in range(repeats):
         first = turn % len(workers)  # nobody always follows the same neighbour
         for worker in [*workers[first:], *workers[:first]]:
             time.sleep(pause)
-            found[worker.name] += worker.time(calls[worker.name])
+            found[worker] += worker.time(calls[worker])
     return found
 
 

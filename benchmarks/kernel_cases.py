@@ -1,4 +1,4 @@
-"""What benchmarks.kernels times: every kernel of ours beside torch, on shapes that matter.
+"""What benchmarks.kernels times on a GPU: every kernel of ours beside torch, on shapes that matter.
 
 A case makes sets of inputs and outputs, which the harness goes through in turns, and names for each
 provider a call on one set. All calls of a case compute the same thing.
@@ -20,7 +20,6 @@ from decoding._C import kernels
 from decoding.search.sentences import SENTENCE
 
 HEAD_DIM = 64
-PANEL = 64  # outputs in a panel of a CPU weight
 VOCABULARY = 32000
 STEP_ROWS = 512  # of a decode step, at most
 
@@ -56,7 +55,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Case:
-    """moved: bytes that a call must read and write at least; operations: of matrix products."""
+    """moved: bytes that a call must read and write at least; operations: of matrix products.
+    dtype: of the weights, else the place's. reference: what results should be, else torch's.
+    """
 
     kernel: str
     shape: str
@@ -68,6 +69,8 @@ class Case:
     prepare: Callable[[Set], object] | None = None  # called once, on the first set
     reset: Callable[[Set], object] | None = None  # called on every set before each round
     comparable: dict[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)  # results
+    dtype: torch.dtype | None = None
+    reference: Call | None = None
 
 
 def norm(place: Place, rows: int, cols: int, compiled: bool = False) -> Case:
@@ -149,16 +152,15 @@ def linear(place: Place, rows: int, inputs: int, outputs: int) -> Case:
     def make() -> Set:
         weight = place.random(outputs, inputs) / inputs**0.5
         x, y = place.random(rows, inputs), place.random(rows, outputs)
-        packed = weight if place.device != "cpu" else pack(weight)
-        return x, packed, bias, weight, bias.to(place.dtype), y
+        return x, weight, bias, bias.to(place.dtype), y
 
     def call(function: Callable[..., object], s: Set, **how: Any) -> Any:
-        x, weight, bias, _, _, y = s
+        x, weight, bias, _, y = s
         function(x, weight, bias, None, y, "none", **how)
         return y
 
     def theirs(s: Set) -> Any:
-        x, _, _, weight, bias, _ = s
+        x, weight, _, bias, _ = s
         return functional.linear(x, weight, bias)
 
     width = place.dtype.itemsize
@@ -169,14 +171,8 @@ def linear(place: Place, rows: int, inputs: int, outputs: int) -> Case:
         make,
         {"ours": lambda s: call(kernels.linear, s, **place.how), "torch": theirs},
         operations=2 * rows * inputs * outputs,
-        prepare=None if place.device == "cpu" else lambda s: call(kernels.tune_linear, s),
+        prepare=lambda s: call(kernels.tune_linear, s),
     )
-
-
-def pack(weight: Tensor) -> Tensor:
-    """[N, K] -> [panels, K, 64]; see csrc/kernels/linear.h."""
-    panels = weight.view(len(weight) // PANEL, PANEL, weight.shape[1])
-    return panels.transpose(1, 2).contiguous()
 
 
 def packed_attention(
@@ -393,9 +389,6 @@ class SelectState:
 
 def cases(place: Place) -> Iterator[Case]:
     """What a full run times."""
-    if place.device == "cpu":
-        yield from small_cases(place)
-        return
     for kernel in (norm, softmax):
         for power in range(5, 16):
             yield kernel(place, 49152, 1 << power, compiled=power in (10, 13, 15))
@@ -418,18 +411,3 @@ def cases(place: Place) -> Iterator[Case]:
     for batch, beams, vocab in ((1, 4, VOCABULARY), (8, 4, VOCABULARY), (32, 4, VOCABULARY),
                                 (128, 4, VOCABULARY), (32, 4, 256000)):  # fmt: skip
         yield beam_selection(place, batch, beams, vocab)
-
-
-def small_cases(place: Place) -> Iterator[Case]:
-    """For a CPU."""
-    for rows, cols in ((4096, 512), (4096, 1024), (256, VOCABULARY)):
-        yield norm(place, rows, cols)
-        yield softmax(place, rows, cols)
-    yield embed(place, 4096, 512, normed=False)
-    yield embed(place, 4096, 512, normed=True)
-    for rows in (1, 4, 32):
-        for inputs, outputs in ((512, 2048), (2048, 512), (512, VOCABULARY)):
-            yield linear(place, rows, inputs, outputs)
-    yield packed_attention(place, 8, 128, 8)
-    yield self_attention(place, 8, 4, 8, position=63)
-    yield cross_attention(place, 8, 4, 8, source=64)

@@ -1,8 +1,8 @@
 """Every kernel of ours beside torch and torch.compile, as fractions of the machine's limits.
 
-On a GPU each provider's calls are captured in a CUDA graph and go through several sets of tensors
-in turns, together larger than the L2 cache where there is memory for that. See
-benchmarks/README.md for what a row means.
+Each provider's calls go through several sets of tensors in turns, together larger than the last
+cache where there is memory for that; on a GPU they are captured in a CUDA graph, on a CPU ours are
+recorded. See benchmarks/README.md for what a row means.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import csv
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -21,16 +22,27 @@ import torch
 from benchmarks.environment import Environment, environment
 from benchmarks.harness import percentile
 from benchmarks.kernel_cases import Call, Case, Place, Set, cases
+from benchmarks.kernel_cases_cpu import cases as cases_cpu
 from benchmarks.report import rounded
-from benchmarks.roofline import Ceilings, capture, measure, measure_gpu, seconds_of
+from benchmarks.roofline import (
+    KINDS,
+    WIDTHS,
+    Ceilings,
+    capture,
+    measure,
+    measure_gpu,
+    seconds_of,
+)
+from decoding import _C
 
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+DTYPES = {name: getattr(torch, name) for name in WIDTHS}
 COLD = 128 << 20  # bytes of all sets of a case: twice the L2 cache of an H200
 WARM = 4 << 20  # of a case whose numbers another kernel has just written
 MOST_SETS = 256
 ROUND = 2 << 30  # bytes that a round of calls moves, if that takes no more than
 MOST_CALLS = 256
 REPEATS = 7
+SECONDS = 0.03  # of a round on a CPU, or one call of each set
 
 
 @dataclass(frozen=True)
@@ -38,10 +50,10 @@ class KernelRow:
     """One provider on one case, with all conditions. Times are microseconds of a call.
 
     megabytes: what a call must move at least; rate: that over p50, GB/s. floor: the longest of
-    moving it at the speed of a copy, of the operations at the speed of a large matrix product, and
-    of a near-empty kernel in a chain of dependent ones. bandwidth, flops, stage: those three, in
-    GB/s, TFLOP/s and us, measured in the same run. error: largest difference to torch's result
-    over torch's largest number.
+    moving it at the speed of a copy (on a CPU of reading memory, or caches), of the operations at
+    the speed of a large matrix product (of multiply-adds in registers), and of a near-empty kernel
+    in a chain of dependent ones. bandwidth, flops, stage: those three, in GB/s, TFLOP/s and us,
+    measured in the same run. error: largest difference to the reference over its largest number.
     """
 
     kernel: str
@@ -76,7 +88,7 @@ class KernelRow:
 @dataclass(frozen=True)
 class Run:
     place: Place
-    ceilings: Ceilings
+    ceilings: Mapping[str, Ceilings]  # by type
     where: Environment
 
 
@@ -84,16 +96,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     torch.manual_seed(1)
     torch.set_num_threads(options.threads)
-    dtype = DTYPES[options.dtype or ("float32" if options.device == "cpu" else "float16")]
-    gpu = options.device != "cpu"
-    run = Run(
-        Place(options.device, dtype, 1 if gpu else options.threads),
-        measure_gpu(dtype, options.device) if gpu else measure(options.threads),
-        environment(options.device),
-    )
+    run, chosen = prepared(options)
     rows: list[KernelRow] = []
     with torch.inference_mode():
-        for case in cases(run.place):
+        for case in chosen:
             if options.kernel and case.kernel not in options.kernel:
                 continue
             found = compare(run, case)
@@ -104,13 +110,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def prepared(options: argparse.Namespace) -> tuple[Run, Iterator[Case]]:
+    """Activations are float32 on a CPU, and of the weights' type on a GPU."""
+    where = environment(options.device)
+    if options.device == "cpu":
+        warnings.filterwarnings("ignore", "torch.quantize|.*quantized tensor")  # deprecated
+        place = Place("cpu", torch.float32, options.threads)
+        dtypes = [DTYPES[name] for name in options.dtype or KINDS]
+        return Run(place, measure(options.threads), where), cases_cpu(place, dtypes)
+    [name] = options.dtype or ["float16"]
+    place = Place(options.device, DTYPES[name], threads=1)
+    ceilings = {name: measure_gpu(place.dtype, options.device)}
+    return Run(place, ceilings, where), cases(place)
+
+
 def compare(run: Run, case: Case) -> list[KernelRow]:
     """Checks and times one case. Raises RuntimeError when results differ."""
     sets = [case.make() for _ in range(sets_of(case, run.place))]
     if case.prepare:
         case.prepare(sets[0])
     errors = differences(case, sets[0])
-    rounds = {name: round_of(run.place, case, call, sets) for name, call in case.providers.items()}
+    rounds = {
+        name: round_of(run.place, case, name, call, sets) for name, call in case.providers.items()
+    }
     seconds: dict[str, list[float]] = {name: [] for name in rounds}
     for repeat in range(REPEATS + 1):
         for name, timed in rounds.items():
@@ -124,13 +146,13 @@ def compare(run: Run, case: Case) -> list[KernelRow]:
 
 
 def sets_of(case: Case, place: Place) -> int:
-    if place.device == "cpu":
+    if place.device == "cpu" and case.warm:
         return 1
     return min(math.ceil((WARM if case.warm else COLD) / case.moved), MOST_SETS)
 
 
 def differences(case: Case, tensors: Set) -> dict[str, float]:
-    """Of each provider's result to torch's; relative to the largest number."""
+    """Of each provider's result to the reference; relative to its largest number."""
     results = {}
     for name, call in case.providers.items():
         if case.reset:
@@ -139,21 +161,32 @@ def differences(case: Case, tensors: Set) -> dict[str, float]:
         if name in case.comparable:
             result = case.comparable[name](result)
         results[name] = result.float()
-    reference = next(y for name, y in results.items() if name != "ours")
+    if case.reference:
+        reference = case.reference(tensors).float()
+    else:
+        reference = next(y for name, y in results.items() if name != "ours")
     largest = reference.abs().max()
     errors = {name: float((y - reference).abs().max() / largest) for name, y in results.items()}
     for name, error in errors.items():
         if not error < 0.02:
-            raise RuntimeError(f"{case.kernel} {case.shape}: {name} differs from torch by {error}")
+            raise RuntimeError(f"{case.kernel} {case.shape}: {name} is off by {error}")
     return errors
 
 
-def round_of(place: Place, case: Case, call: Call, sets: Sequence[Set]) -> Callable[[], float]:
+def round_of(
+    place: Place, case: Case, name: str, call: Call, sets: Sequence[Set]
+) -> Callable[[], float]:
     """What runs many calls and returns the seconds of one."""
+    if place.device == "cpu":
+        if name != "ours":
+            return lambda: repeated(lambda: [call(each) for each in sets]) / len(sets)
+        recording = _C.kernels.Recording(threads=place.threads)
+        with recording:
+            for each in sets:
+                call(each)
+        return lambda: repeated(recording.replay) / len(sets)
     calls = min(max(ROUND / case.moved, 3), MOST_CALLS)
     calls = math.ceil(calls / len(sets)) * len(sets)
-    if place.device == "cpu":
-        return lambda: on_cpu(call, sets[0])
     kept = [call(sets[0])] * len(sets)  # results take turns too
 
     def go_through() -> Iterator[None]:
@@ -165,11 +198,11 @@ def round_of(place: Place, case: Case, call: Call, sets: Sequence[Set]) -> Calla
     return lambda: seconds_of(graph.replay) / calls
 
 
-def on_cpu(call: Call, tensors: Set) -> float:
-    """Seconds of one of as many calls as take a twentieth of a second."""
+def repeated(call: Callable[[], object]) -> float:
+    """Seconds of one of as many calls as take SECONDS."""
     begin, calls = time.perf_counter(), 0
-    while time.perf_counter() - begin < 0.05:
-        call(tensors)
+    while time.perf_counter() - begin < SECONDS:
+        call()
         calls += 1
     return (time.perf_counter() - begin) / calls
 
@@ -178,14 +211,17 @@ def make_row(
     run: Run, case: Case, provider: str, seconds: Sequence[float], error: float
 ) -> KernelRow:
     p20, p50, p80 = (1e6 * percentile(seconds, percent) for percent in (20, 50, 80))
-    ceilings = run.ceilings
-    floor = max(case.moved / ceilings.bandwidth, case.operations / ceilings.flops, ceilings.stage)
+    dtype = str(case.dtype or run.place.dtype).removeprefix("torch.")
+    ceilings = run.ceilings[dtype]
+    cached = case.warm and run.place.device == "cpu"
+    bandwidth = ceilings.cached if cached else ceilings.bandwidth
+    floor = max(case.moved / bandwidth, case.operations / ceilings.flops, ceilings.stage)
     return KernelRow(
         kernel=case.kernel,
         shape=case.shape,
         provider=provider,
         version="" if provider == "ours" else f"torch {torch.__version__}",
-        dtype=str(run.place.dtype).removeprefix("torch."),
+        dtype=dtype,
         isa=run.place.isa,
         threads=run.place.threads,
         repeats=len(seconds),
@@ -196,7 +232,7 @@ def make_row(
         megabytes=case.moved / 1e6,
         rate=case.moved / p50 / 1e3,
         floor=1e6 * floor,
-        bandwidth=ceilings.bandwidth / 1e9,
+        bandwidth=bandwidth / 1e9,
         flops=ceilings.flops / 1e12,
         stage=1e6 * ceilings.stage,
         error=error,
@@ -209,7 +245,7 @@ def console(rows: Sequence[KernelRow]) -> str:
     lines = []
     for row in rows:
         parts = [
-            f"{row.kernel:16}  {row.dtype}  {row.shape:24}  {row.provider:18}"
+            f"{row.kernel:16}  {row.dtype:8}  {row.shape:26}  {row.provider:18}"
             f" {row.p50:9.2f} us [{row.p20:.2f} {row.p80:.2f}]",
             f"{row.rate:6.0f} GB/s",
             f"{row.of_floor:4.0%} of the limit",
@@ -236,10 +272,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kernels", description=__doc__)
     parser.add_argument("--device", default="cpu", help="cpu, or a GPU as torch names it")
     parser.add_argument("--kernel", nargs="+", help="names of contracts; default all")
-    parser.add_argument("--dtype", choices=DTYPES, help="default float16, on a CPU float32")
+    parser.add_argument(
+        "--dtype", nargs="+", choices=DTYPES, help="default float16; of weights on a CPU, all"
+    )
     parser.add_argument("--threads", type=int, default=2, help="of the CPU")
     parser.add_argument("--output", type=Path, help="a CSV file for the rows")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.device != "cpu" and len(options.dtype or []) > 1:
+        parser.error("one --dtype on a GPU")
+    return options
 
 
 if __name__ == "__main__":

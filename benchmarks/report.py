@@ -89,7 +89,7 @@ def console(rows: Sequence[Row]) -> str:
     lines = []
     for row in rows:
         parts = [
-            f"{row.what}  {row.dtype}  {row.model:{width}}  {row.shape:>5}  {row.provider:11}"
+            f"{row.what}  {row.dtype:8}  {row.model:{width}}  {row.shape:>5}  {row.provider:11}"
             f" {number(row.p50):>7} {row.unit} [{number(row.p20)} {number(row.p80)}]",
             f"{row.rate:7.1f} tok/s",
             f"floor {number(row.floor)} = {row.of_floor:4.0%}",
@@ -103,11 +103,17 @@ def console(rows: Sequence[Row]) -> str:
 
 
 def speedups(row: Row, rows: Iterable[Row]) -> dict[str, float]:
-    """How many times faster `row` is than each peer on the same shape; nothing for a peer's row."""
+    """How many times faster `row` is than each peer on the same shape, in the same type; nothing
+    for a peer's row."""
     if row.provider != "ours":
         return {}
-    same = [r for r in rows if (r.what, r.model, r.shape) == (row.what, row.model, row.shape)]
+    same = [r for r in rows if (r.what, *key(r)) == (row.what, *key(row))]
     return {r.provider: r.p50 / row.p50 for r in same if r.provider != row.provider}
+
+
+def key(row: Row) -> tuple[str, str, str]:
+    """What the rows of one line of a table have in common."""
+    return (row.model, row.shape, row.dtype)
 
 
 def number(milliseconds: float) -> str:
@@ -118,7 +124,7 @@ def number(milliseconds: float) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """A table with a line for each shape and the conditions below it."""
+    """A table with a line for each shape in each type, and the conditions below it."""
     providers = list(dict.fromkeys(row.provider for row in rows))
     peers = [name for name in providers if name != "ours"]
     ours = len(peers) < len(providers)
@@ -127,9 +133,9 @@ def markdown(rows: Sequence[Row]) -> str:
         head += ["floor / ours", *(f"x {peer}" for peer in peers)]
     head += [f"MB {name}" for name in providers]
     lines = [head, ["---"] * len(head)]
-    for model, shape in dict.fromkeys((row.model, row.shape) for row in rows):
-        cell = {row.provider: row for row in rows if (row.model, row.shape) == (model, shape)}
-        line = [f"{model} {shape}", number(next(iter(cell.values())).floor)]
+    for line_of in dict.fromkeys(map(key, rows)):
+        cell = {row.provider: row for row in rows if key(row) == line_of}
+        line = [" ".join(line_of), number(next(iter(cell.values())).floor)]
         line += [number(cell[name].p50) if name in cell else "-" for name in providers]
         if ours and "ours" in cell:
             ratios = speedups(cell["ours"], cell.values())
@@ -149,9 +155,12 @@ def conditions(rows: Sequence[Row]) -> str:
     versions = dict.fromkeys(f"{r.version} ({r.isa})" if r.isa else r.version for r in rows)
     threads = f", {row.threads} threads" if row.threads else ""
     stage = f", {row.stage:.2f} us a stage" if row.stage else ""
+    flops = ", ".join(
+        f"{dtype} {flops:.0f}" for dtype, flops in {r.dtype: r.flops for r in rows}.items()
+    )
     return (
-        f"Median of {row.repeats} interleaved calls or more, {row.dtype}{threads}; "
-        f"{row.device} ({row.flags}), {row.bandwidth:.0f} GB/s, {row.flops:.0f} GFLOP/s{stage}; "
+        f"Median of {row.repeats} interleaved calls or more{threads}; "
+        f"{row.device} ({row.flags}), {row.bandwidth:.0f} GB/s, {flops} GFLOP/s{stage}; "
         f"{'; '.join(versions)}; commit {row.commit}, {row.date}."
     )
 

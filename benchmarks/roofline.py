@@ -13,9 +13,10 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,13 @@ import numpy
 
 from benchmarks.workloads import SOURCE, STEPS, Shape, Workload
 
+KINDS = ("float32", "bfloat16", "int8")  # of weights on a CPU
+WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}  # bytes
 READ_BYTES = 256 << 20  # for each thread, far more than a last-level cache
-ROUNDS = 10_000_000
+CACHED_BYTES = 256 << 10  # for each thread, less than a second-level cache
+LINE = 64  # bytes of a cache line
+ROUNDS = 5_000_000
 TRIALS = 7
-
 
 GPU_BYTES = 2 << 30  # copied; far more than an L2
 GPU_SIZE = 8192  # of the matrices that are multiplied
@@ -35,37 +39,54 @@ GPU_STAGES = 500  # in the graph of dependent kernels
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Bytes a second from memory and operations a second, of `threads` together, in float32.
+    """Bytes a second from memory and operations a second, of `threads` together, in one type.
 
-    NaN where there was no C compiler to measure them with. Of a GPU: bytes that a copy reads and
-    writes, operations of a matrix product, and `stage`: seconds from one kernel of a graph to the
-    next that depends on it.
+    flops: twice the multiply-adds. cached: bytes a second from the second-level caches. NaN where
+    there was no C compiler to measure them with. Of a GPU: bytes that a copy reads and writes,
+    operations of a matrix product, and `stage`: seconds from one kernel of a graph to the next that
+    depends on it.
     """
 
     threads: int
     bandwidth: float
     flops: float
+    cached: float = math.nan
     stage: float = 0.0
 
 
-def measure(threads: int) -> Ceilings:
-    """Takes a second or two, best of several trials: a ceiling is what the machine can do."""
+def measure(threads: int) -> dict[str, Ceilings]:
+    """Of a CPU, for each kind of weight. Takes two seconds or so, best of several trials: a ceiling
+    is what the machine can do."""
     compiler = shutil.which("cc")
     if compiler is None:
-        return Ceilings(threads, math.nan, math.nan)
+        return dict.fromkeys(KINDS, Ceilings(threads, math.nan, math.nan))
     with tempfile.TemporaryDirectory() as directory:
         library = compile_loops(compiler, Path(directory))
-        block = numpy.ones(READ_BYTES // 4, numpy.float32)
-        blocks = [block, *(block.copy() for _ in range(threads - 1))]
-        read_seconds = best(
-            [lambda b=b: library.read_all(b.ctypes.data, b.size) for b in blocks]  # type: ignore[misc]
-        )
-        add_seconds = best([lambda: library.multiply_add(ROUNDS, 0.5, 1.0)] * threads)
-        return Ceilings(
-            threads,
-            bandwidth=threads * READ_BYTES / read_seconds,
-            flops=threads * 2 * library.multiply_adds_per_round() * ROUNDS / add_seconds,
-        )
+    bandwidth, cached = (
+        read_rate(library, threads, size, times)
+        for size, times in ((READ_BYTES, 1), (CACHED_BYTES, 200))
+    )
+    return {
+        kind: Ceilings(threads, bandwidth, 2 * add_rate(library, threads, kind), cached)
+        for kind in KINDS
+    }
+
+
+def read_rate(library: ctypes.CDLL, threads: int, size: int, times: int) -> float:
+    """Bytes a second of `threads` that each read `size` bytes of their own `times` over."""
+    blocks = [numpy.ones(size // 4 + LINE // 4, numpy.float32) for _ in range(threads)]
+    begins = [block.ctypes.data + -block.ctypes.data % LINE for block in blocks]
+    jobs = [partial(library.read_all, begin, size // 4, times) for begin in begins]
+    return threads * size * times / best(jobs)
+
+
+def add_rate(library: ctypes.CDLL, threads: int, kind: str) -> float:
+    """Multiply-adds a second."""
+    add = getattr(library, kind)
+    count = add(1, 0.5, ctypes.byref(ctypes.c_float())) * ROUNDS
+    sinks = [ctypes.c_float() for _ in range(threads)]
+    jobs = [partial(add, ROUNDS, 0.5, ctypes.byref(sink)) for sink in sinks]
+    return float(threads * count / best(jobs))
 
 
 def measure_gpu(dtype: Any, device: str = "cuda") -> Ceilings:
@@ -129,12 +150,16 @@ def compile_loops(compiler: str, directory: Path) -> ctypes.CDLL:
     options = ["-O3", "-march=native", "-ffp-contract=fast", "-funroll-loops", "-shared", "-fPIC"]
     subprocess.run([compiler, *options, str(source), "-o", str(output)], check=True)
     library = ctypes.CDLL(str(output))
-    library.read_all.argtypes = [ctypes.c_void_p, ctypes.c_long]
-    library.multiply_add.argtypes = [ctypes.c_long, ctypes.c_float, ctypes.c_float]
+    library.read_all.argtypes = [ctypes.c_void_p, ctypes.c_long, ctypes.c_long]
+    library.read_all.restype = ctypes.c_float
+    for kind in KINDS:
+        add = getattr(library, kind)
+        add.argtypes = [ctypes.c_long, ctypes.c_float, ctypes.POINTER(ctypes.c_float)]
+        add.restype = ctypes.c_long
     return library
 
 
-def best(jobs: list[Callable[[], object]]) -> float:
+def best(jobs: Sequence[Callable[[], object]]) -> float:
     """Seconds until all jobs, each in a thread, are done; the least of the trials.
 
     Calls through ctypes release the GIL.
@@ -149,13 +174,13 @@ def best(jobs: list[Callable[[], object]]) -> float:
     return min(seconds)
 
 
-def floor(workload: Workload, shape: Shape, ceilings: Ceilings, width: int = 4) -> float:
+def floor(workload: Workload, shape: Shape, ceilings: Ceilings, dtype: str) -> float:
     """Seconds that a step takes at least, the encoder or prompt spread over the steps.
 
-    Every weight, a number of `width` bytes, is read once a step; K/V of source and prompt once for
-    each sentence, generated K/V once for each row; logits stay in cache. On a GPU no step is faster
-    than its stages, each of which waits for the one before: 8 in a layer with cross attention, 5 in
-    one without, and 3 around them.
+    Every weight is read once a step; K/V of source and prompt once for each sentence, generated K/V
+    once for each row, of 2 bytes beside weights of less; logits stay in cache. On a GPU no step is
+    faster than its stages, each of which waits for the one before: 8 in a layer with cross
+    attention, 5 in one without, and 3 around them.
     """
     w, sentences, rows = workload, shape.batch, shape.batch * shape.beams
     cross = 1 if w.has_encoder else 0
@@ -166,11 +191,11 @@ def floor(workload: Workload, shape: Shape, ceilings: Ceilings, width: int = 4) 
     weights = layers + w.vocabulary * w.hidden
     kept = w.layers * w.hidden * (generated * rows + (prompt + cross * SOURCE) * sentences)
     attended = generated + prompt + cross * SOURCE
+    width = WIDTHS[dtype]
     step = seconds(
         ceilings,
-        values=weights + 2 * kept,
+        moved=width * weights + max(2, width) * 2 * kept,
         operations=2 * weights * rows + 4 * w.hidden * w.layers * attended * rows,
-        width=width,
     )
     step = max(step, ((5 + 3 * cross) * w.layers + 3) * ceilings.stage)
     # All but the last prompt token, or the encoder and the K/V that the decoder takes from it.
@@ -179,13 +204,13 @@ def floor(workload: Workload, shape: Shape, ceilings: Ceilings, width: int = 4) 
         tokens = SOURCE * sentences
     else:
         first, tokens = layers, (SOURCE - 1) * sentences
-    once = seconds(ceilings, values=first, operations=2 * first * tokens, width=width)
+    once = seconds(ceilings, moved=width * first, operations=2 * first * tokens)
     return step + once / STEPS
 
 
-def seconds(ceilings: Ceilings, *, values: float, operations: float, width: int) -> float:
-    """Reading values and computing, whichever takes longer."""
-    return max(width * values / ceilings.bandwidth, operations / ceilings.flops)
+def seconds(ceilings: Ceilings, *, moved: float, operations: float) -> float:
+    """Reading so many bytes and computing, whichever takes longer."""
+    return max(moved / ceilings.bandwidth, operations / ceilings.flops)
 
 
 def main() -> None:
@@ -197,9 +222,11 @@ def main() -> None:
         return print_gpu(options.device)
     for threads in range(1, options.threads + 1):
         found = measure(threads)
+        flops = (f"{kind} {ceilings.flops / 1e9:.0f}" for kind, ceilings in found.items())
+        memory = found["float32"]
         print(
-            f"{threads} threads: read {found.bandwidth / 1e9:6.1f} GB/s, "
-            f"float32 {found.flops / 1e9:7.1f} GFLOP/s"
+            f"{threads} threads: read {memory.bandwidth / 1e9:.1f} GB/s, from the caches "
+            f"{memory.cached / 1e9:.0f} GB/s; {', '.join(flops)} GFLOP/s"
         )
 
 

@@ -38,6 +38,7 @@ class Limits:
         labels: int = 0,
         hidden: int = 0,
         phrases: int = 0,
+        shortlist: int = 0,
     ) -> None: ...
     batch: int
     beams: int
@@ -203,6 +204,7 @@ class Session:
         warpers: Warpers | None = None,
         stop_table: Tensor | None = None,
         stop_first: Tensor | None = None,
+        shortlist: Tensor | None = None,
         shadows: int = 0,
         stream: int = 0,
     ) -> None:
@@ -215,6 +217,8 @@ class Session:
         keyed by it, so that a split of the batch does not show, and errors name it.
         controls: what is made of the logits, where the rules are not enough; warpers need them.
         stop_table: int32 [states, V], stop_first: int32 [B]; see csrc/kernels/ends.h.
+        shortlist: int32 [n], ascending, on the CPU: the only tokens that steps choose from, as if
+        the logits of all others were -inf; limits with shortlist=n. Forced tokens may be others.
         shadows: with guidance half of the sentences, the last ones; csrc/kernels/shadow.h.
         stream: the CUDA stream on which all work of the call is done.
         """

@@ -14,13 +14,14 @@ import torch  # noqa: E402
 
 from decoding._C import Error  # noqa: E402
 from decoding.config import GenerationConfig  # noqa: E402
-from decoding.devices import choose_device, choose_dtype  # noqa: E402
+from decoding.devices import choose_device, choose_dtype, choose_packed  # noqa: E402
 from decoding.limits import Limits  # noqa: E402
 from decoding.model import Model  # noqa: E402
 from decoding.models import load as load_checkpoint  # noqa: E402
 from decoding.models.memory import trim  # noqa: E402
+from decoding.vocabulary import VocabularyMap  # noqa: E402
 
-__all__ = ["Error", "GenerationConfig", "Limits", "Model", "generate", "load"]
+__all__ = ["Error", "GenerationConfig", "Limits", "Model", "VocabularyMap", "generate", "load"]
 __version__ = "0.1.0"
 
 
@@ -33,11 +34,14 @@ def load(
 ) -> Model:
     """Loads a Hugging Face model directory, or takes a transformers model that is in memory.
 
-    device: "cpu", "cuda", "cuda:N" or a torch.device; "auto" is CUDA where torch sees a GPU and the
-    engine was built for it. dtype: "float32", and on a GPU "float16" or "bfloat16"; "auto" is what
-    the checkpoint is stored in on a GPU, float32 on the CPU. limits: what the memory is planned
-    for, once; None: it grows with the calls. threads: that compute each step on the CPU; None: as
-    many as torch.
+    The directory may also be a converted one (Model.save). device: "cpu", "cuda", "cuda:N" or a
+    torch.device; "auto" is CUDA where torch sees a GPU and the engine was built for it. dtype: of
+    the weights, "float32" or "bfloat16", on a GPU also "float16", on the CPU also "int8" (with
+    activations quantised as they come). "auto" is what a converted model has; on a GPU what the
+    checkpoint is stored in; on the CPU bfloat16 where that is half precision and the machine
+    computes with it (AVX512_BF16), else float32. limits: what the memory is planned for, once;
+    None: it grows with the calls. threads: that compute each step on the CPU; None: as many as
+    torch.
 
     Raises FileNotFoundError or ValueError where the checkpoint is not what we can read, ValueError
     and NotImplementedError for devices and types that this build has no engine for, decoding.Error
@@ -45,13 +49,11 @@ def load(
     """
     place = choose_device(device)
     loaded = load_checkpoint(source)
-    model = Model(
-        loaded,
-        device=place,
-        dtype=choose_dtype(dtype, place, loaded.stored),
-        limits=limits,
-        threads=threads,
-    )
+    if loaded.packed:
+        place, chosen = choose_packed(device, dtype, loaded.stored)
+    else:
+        chosen = choose_dtype(dtype, place, loaded.stored)
+    model = Model(loaded, device=place, dtype=chosen, limits=limits, threads=threads)
     trim()
     return model
 

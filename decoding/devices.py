@@ -6,7 +6,11 @@ import torch
 
 from decoding import _C
 
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+# Of a model's matrices.
+DTYPES = {
+    "cpu": {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8},
+    "cuda": {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16},
+}
 
 
 def choose_device(device: str | torch.device) -> torch.device:
@@ -69,14 +73,37 @@ def oldest() -> int:
 def choose_dtype(
     dtype: str | torch.dtype, device: torch.device, stored: torch.dtype
 ) -> torch.dtype:
-    """ "auto" on a GPU: the type that the checkpoint is stored in, if the engine has it."""
-    name = str(dtype).removeprefix("torch.")
+    """stored: the type of a checkpoint. "auto" is that one on a GPU, if the engine has it; on the
+    CPU bfloat16 for a checkpoint in half precision where the machine computes with it, else
+    float32."""
+    name, types = str(dtype).removeprefix("torch."), DTYPES[device.type]
     if name == "auto":
-        return stored if device.type == "cuda" and stored in DTYPES.values() else torch.float32
-    if name == "int8" or (name in DTYPES and name != "float32" and device.type == "cpu"):
+        if device.type == "cuda":
+            return stored if stored in types.values() else torch.float32
+        half = stored in (torch.float16, torch.bfloat16)
+        return torch.bfloat16 if half and "avx512_bf16" in _C.isas() else torch.float32
+    if name in types:
+        return types[name]
+    if any(name in others for others in DTYPES.values()):
         raise NotImplementedError(
-            f'dtype="{name}" is not supported on {device} yet: pass dtype="float32"'
+            f'dtype="{name}" is not supported on {device}: pass one of {", ".join(types)}'
         )
-    if name not in DTYPES:
-        raise ValueError(f'dtype must be "auto" or one of {", ".join(DTYPES)}, got {name!r}')
-    return DTYPES[name]
+    raise ValueError(f'dtype must be "auto" or one of {", ".join(types)}, got {name!r}')
+
+
+def choose_packed(
+    device: str | torch.device, dtype: str | torch.dtype, stored: torch.dtype
+) -> tuple[torch.device, torch.dtype]:
+    """Device and type of a converted model: the CPU, and the one that it was converted to."""
+    if str(device) != "auto" and torch.device(device).type != "cpu":
+        raise ValueError(
+            f"a converted model is for the CPU: load the checkpoint on {device}, or pass "
+            'device="cpu"'
+        )
+    wanted, kept = (str(given).removeprefix("torch.") for given in (dtype, stored))
+    if wanted not in ("auto", kept):
+        raise ValueError(
+            f'the model was converted to {kept}: pass dtype="auto", or convert the checkpoint '
+            f"to {wanted} with `decoding convert`"
+        )
+    return torch.device("cpu"), stored

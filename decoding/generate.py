@@ -14,7 +14,7 @@ from torch import Tensor
 
 from decoding import outputs
 from decoding.attentions import check_attentions
-from decoding.batching import Array, Rows, common_device, split
+from decoding.batching import Array, Packed, Rows, common_device, split
 from decoding.config import GenerationConfig
 from decoding.hooks import Hooks
 from decoding.inputs import by_width, check_per_row, check_source_tokens, of_rows, read_inputs
@@ -24,9 +24,11 @@ from decoding.search import Strategy, choose, processors, sampling
 from decoding.search.guidance import with_shadows
 from decoding.search.rules import check_tokens, end_ids, fill_id, lengths, rules
 from decoding.search.sentences import drawn_seed, sentence_rules
+from decoding.search.shortlist import needed_ids
 from decoding.session import Session, Work
 from decoding.stop_strings import StopTable, stop_table
 from decoding.streaming import Listener
+from decoding.vocabulary import VocabularyMap, as_vocabulary_map
 from decoding.watch import Watch
 
 
@@ -42,6 +44,7 @@ class Given:
     prefix_allowed_tokens_fn: Any = None
     stopping_criteria: Any = None
     tokenizer: Any = None  # or a function that finds one
+    vocabulary_map: Any = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Call:
     hooks: Hooks
     listener: Listener | None
     stop: StopTable | None
+    vocabulary_map: VocabularyMap | None
     device: torch.device  # of the results
     started: float = field(default_factory=time.monotonic)
 
@@ -113,8 +117,9 @@ class Call:
             controls = processors.controls(config, length.min_new, decoder.vocab, prompt, source)
         fill = outputs.fill_value(config, self.strategy.beams)
         covering = config.coverage_penalty if self.strategy.beams else 0.0
+        packed = None if source is None else source.pack()
         work = Work(
-            source=None if source is None else source.pack(),
+            source=packed,
             prompt=prompt.pack(),
             items=torch.from_numpy(chosen.astype(np.int32)),
             sentences=torch.from_numpy(
@@ -131,6 +136,7 @@ class Call:
             warpers=warpers,
             stop_table=None if self.stop is None else self.stop.table,
             stop_first=None if self.stop is None else self.stop.behind(prompt.ids),
+            shortlist=None if packed is None else self._shortlist(packed, config),
             max_time=config.max_time,
             attentions=covering > 0 or (results and config.output_attentions),
             coverage_penalty=covering,
@@ -139,6 +145,13 @@ class Call:
             watch=self._watch(prompt, length.max_new + config.contrastive),
         )
         return with_shadows(work) if config.guidance_scale != 1 else work
+
+    def _shortlist(self, source: Packed, config: GenerationConfig) -> Tensor | None:
+        """int32 [n], what may stand in a translation of any of these sentences."""
+        if self.vocabulary_map is None:
+            return None
+        needed = needed_ids(config, self.vocabulary_map.target_ids)
+        return torch.from_numpy(self.vocabulary_map.ids_for(source.ids.numpy(), needed))
 
     def _watch(self, prompt: Rows, most: int) -> Watch | None:
         if not self.hooks and self.listener is None:
@@ -195,6 +208,18 @@ def prepare(
     if config.stop_strings:
         vocab = session.spec.decoder.vocab
         stop = stop_table(given.tokenizer, config.stop_strings, vocab, session.device)
-    call = Call(session, config, choose(config), source, prompt, hooks, listener, stop, device)
+    vocabulary_map = as_vocabulary_map(given.vocabulary_map, session.spec, session.device.type)
+    call = Call(
+        session,
+        config,
+        choose(config),
+        source,
+        prompt,
+        hooks,
+        listener,
+        stop,
+        vocabulary_map,
+        device,
+    )
     assert call.works  # all of them are made, and so checked, before the first runs
     return call

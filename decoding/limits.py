@@ -26,6 +26,7 @@ class Limits:
     hidden: 1 for contrastive search, whose target is one token longer.
     phrases: 32-bit words for force_words_ids, some three for a token of them. An error says how
         many.
+    shortlist: tokens of a call's shortlist, on a CPU; 0: it is not planned for.
 
     Raises ValueError for a size below 1 (source and those with a default of 0: below 0).
     """
@@ -42,6 +43,7 @@ class Limits:
     attentions: int = 0
     hidden: int = 0
     phrases: int = 0
+    shortlist: int = 0
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
@@ -62,7 +64,7 @@ class Limits:
 
 
 LEAST = {"batch": 1, "beams": 1, "source": 0, "prompt": 1, "target": 1, "eos": 0, "labels": 0}
-LEAST |= {"finished": 0, "controls": 0, "attentions": 0, "hidden": 0, "phrases": 0}
+LEAST |= {"finished": 0, "controls": 0, "attentions": 0, "hidden": 0, "phrases": 0, "shortlist": 0}
 
 
 def next_bucket(size: int) -> int:

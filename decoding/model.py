@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +17,7 @@ from decoding.limits import Limits
 from decoding.memory import MemoryPlan, available_memory, available_text
 from decoding.models import Loaded, ModelSpec
 from decoding.models.memory import CPU
+from decoding.models.packed import Packed
 from decoding.models.weights import pack
 from decoding.parts import compute_transition_scores
 from decoding.score import Scores, score
@@ -48,12 +51,13 @@ class Model:
         self.dtype = dtype
         if threads is not None and threads < 1:
             raise ValueError(f"threads must be at least 1, got {threads}")
-        weights = weights_on(loaded, device, dtype)
+        weights = loaded.state if loaded.packed else weights_on(loaded, device, dtype)
         if device.type == "cuda":
             engine = _C.Session(loaded.spec, weights, device=device.index)
         else:
             threads = threads or torch.get_num_threads()
             engine = _C.Session(loaded.spec, weights, threads=threads, isa=_C.isas()[0])
+        self._weights = weights
         self._session = Session(loaded.spec, engine, device=device, limits=limits)
 
     @property
@@ -98,6 +102,7 @@ class Model:
         attention_mask: Any = None,
         decoder_input_ids: Any = None,
         tokenizer: Any = None,
+        vocabulary_map: Any = None,
         **options: Any,
     ) -> Any:
         """Generates, with the names, defaults and results of Hugging Face's generate().
@@ -116,6 +121,8 @@ class Model:
         prefix_allowed_tokens_fn: function of (item, row) that returns the ids that may follow.
         streamer: an object of transformers', told the tokens as they come.
         tokenizer: whose texts stop_strings are looked for in; None: the model's own.
+        vocabulary_map: a VocabularyMap, or a file of one, which each call reads: tokens that may be
+            generated are those that the sources' tokens may become. For encoder-decoders on a CPU.
         options: the fields of decoding.GenerationConfig. They win over generation_config, which
             wins over the checkpoint's generation_config.json; None switches an option off.
 
@@ -133,6 +140,7 @@ class Model:
             prefix_allowed_tokens_fn,
             stopping_criteria,
             self._own_tokenizer if tokenizer is None else tokenizer,
+            vocabulary_map,
         )
         listener = None if streamer is None else StreamerNews(streamer)
         return prepare(self._session, self.generation_config, given, options, listener).run()
@@ -146,6 +154,7 @@ class Model:
         attention_mask: Any = None,
         decoder_input_ids: Any = None,
         tokenizer: Any = None,
+        vocabulary_map: Any = None,
         **options: Any,
     ) -> Generator[list[list[int]], None, None]:
         """Generates, and yields the tokens as they come: for each row a list of new ones.
@@ -163,6 +172,7 @@ class Model:
             decoder_input_ids,
             generation_config,
             tokenizer=self._own_tokenizer if tokenizer is None else tokenizer,
+            vocabulary_map=vocabulary_map,
         )
         news = QueuedNews()
         call = prepare(self._session, self.generation_config, given, options, news)
@@ -207,6 +217,28 @@ class Model:
         from decoding.translate import translate
 
         return translate(self, list(texts), **options)
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Writes a directory that load() takes, with the weights as they are in memory here.
+
+        Loading it maps them: it converts nothing, and processes share the memory. Configuration and
+        tokenizer come along; it is for the CPU alone. Raises NotImplementedError for a model on a
+        GPU, ValueError for a directory that holds a checkpoint.
+        """
+        from decoding.saving import save
+
+        if self.device.type != "cpu":
+            raise NotImplementedError(
+                f"only a model on the CPU can be saved, this one is on {self.device}: pass "
+                'device="cpu" to load()'
+            )
+        save(
+            Path(directory),
+            Packed(self.spec, self.dtype, self._weights),
+            self.config,
+            self.generation_config,
+            self.directory,
+        )
 
     def memory_plan(self, limits: Limits | None = None) -> MemoryPlan:
         """The buffers of the engine's one block of memory; str() of it is a table.

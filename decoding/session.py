@@ -46,6 +46,7 @@ class Work:
     warpers: _C.Warpers | None = None  # need controls
     stop_table: Tensor | None = None  # int32 [states, V], with stop_first int32 [B]
     stop_first: Tensor | None = None
+    shortlist: Tensor | None = None  # int32 [n], ascending, all that may follow; None: any token
     shadows: int = 0  # with guidance half of the sentences, the last ones
     max_time: float | None = None  # seconds
     attentions: bool = False  # keep those to the source
@@ -82,6 +83,7 @@ class Work:
             attentions=int(self.attentions),
             hidden=int(isinstance(self.search, _C.Contrastive)),
             phrases=self.search.words if isinstance(self.search, _C.Constrained) else 0,
+            shortlist=0 if self.shortlist is None else len(self.shortlist),
         )
 
 
@@ -151,6 +153,7 @@ def engine_limits(limits: Limits) -> _C.Limits:
         attentions=limits.attentions,
         hidden=limits.hidden,
         phrases=limits.phrases,
+        shortlist=limits.shortlist,
         labels=limits.labels,
     )
 
@@ -219,6 +222,7 @@ class Session:
                 warpers=work.warpers,
                 stop_table=work.stop_table,
                 stop_first=work.stop_first,
+                shortlist=work.shortlist,
                 shadows=work.shadows,
                 stream=stream,
             )
@@ -416,6 +420,7 @@ class Session:
             prompt=min(next_bucket(needed.prompt), decoder.positions),
             target=min(next_bucket(needed.target), decoder.positions),
             labels=min(next_bucket(needed.labels), decoder.positions),
+            shortlist=min(next_bucket(needed.shortlist), decoder.vocab),
         )
 
     def _fits(self, limits: Limits) -> bool:

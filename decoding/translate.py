@@ -22,6 +22,7 @@ from decoding.outputs import GenerateBeamDecoderOnlyOutput
 from decoding.resolve import as_mapping, resolve
 from decoding.splitting import split_text
 from decoding.tokenizers import split_language_code
+from decoding.vocabulary import as_vocabulary_map
 
 if TYPE_CHECKING:
     from decoding.model import Model
@@ -110,6 +111,7 @@ class Translator:
     alignments: fills in Hypothesis.alignment, from the attention of the last layer.
     src_lang, tgt_lang: languages of a model that must be told them, as its tokenizer names them;
     None: what the model's own files say.
+    vocabulary_map: as in Model.generate(); a file is read once.
     options: those of Model.generate(). Where they set no length it is the model's own max_length,
     else 2 * source + 50. A line so long that its translation might find no room is cut where a
     reader would pause; its parts are translated and joined, and a warning says so. With `seed`,
@@ -128,6 +130,7 @@ class Translator:
         alignments: bool = False,
         src_lang: str | None = None,
         tgt_lang: str | None = None,
+        vocabulary_map: Any = None,
         **options: Any,
     ) -> None:
         if batch_tokens < 1:
@@ -151,6 +154,7 @@ class Translator:
         self.batch_tokens, self.alignments = batch_tokens, alignments
         self.tokens = 0  # in the best hypotheses so far
         self._calls = 0
+        self._vocabulary_map = as_vocabulary_map(vocabulary_map, model.spec, model.device.type)
         self._lengths = Lengths.of(model, self.options, self.config)
         self._blank = self.tokenizer.encode("")
 
@@ -231,6 +235,7 @@ class Translator:
             [part.ids for part in batch],
             return_dict_in_generate=True,
             output_sequences_scores=self.scored,
+            vocabulary_map=self._vocabulary_map,
             **options,
         )
         assert not isinstance(found, Tensor)  # return_dict_in_generate

@@ -67,6 +67,7 @@ ARGUMENTS = (
     "prefix_allowed_tokens_fn",
     "streamer",
     "tokenizer",
+    "vocabulary_map",
 )
 
 # What a transformers GenerationConfig carries beside options.

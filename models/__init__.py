@@ -42,22 +42,26 @@ FAMILIES = (
 
 @dataclass(frozen=True)
 class Loaded:
-    """A checkpoint, read, checked and renamed; not yet packed for the engine (`weights.pack`)."""
+    """A checkpoint, read, checked and renamed; not yet packed for the engine (`weights.pack`).
+
+    Or a converted model, which is: `state` is what the CPU's engine is given, in the type `stored`.
+    """
 
     architecture: str  # as in config.json: "MarianMTModel", "GPT2LMHeadModel"
     spec: ModelSpec
-    state: dict[str, Tensor]  # canonical names, float32, on the CPU
+    state: dict[str, Tensor]  # canonical names, float32 unless packed, on the CPU
     stored: torch.dtype  # what the checkpoint holds most of its numbers in
     config: dict[str, Any]  # config.json, with the family's defaults where it is silent
     generation_config: dict[str, Any]  # generation_config.json; without one, `config`, as there
     directory: Path | None  # None for a model that was in memory
+    packed: bool = False
 
 
 def load(source: str | os.PathLike[str] | object) -> Loaded:
     """Reads a checkpoint, or takes an in-memory transformers model.
 
-    A checkpoint is a Hugging Face directory, or a file of another toolkit, or a directory with one:
-    see formats/.
+    A checkpoint is a Hugging Face directory, a converted one, or a file of another toolkit or a
+    directory with one: see formats/.
 
     Of a model in memory only `.config.to_dict()`, `.generation_config.to_dict()` and
     `.state_dict()` are used. `Loaded.state` may share memory with its weights.
@@ -86,7 +90,8 @@ def load(source: str | os.PathLike[str] | object) -> Loaded:
 
 
 def load_directory(directory: Path) -> Loaded:
-    from decoding.models.weights import read
+    from decoding.models import packed
+    from decoding.models.checkpoint import read
 
     if not directory.is_dir():
         raise FileNotFoundError(
@@ -94,12 +99,20 @@ def load_directory(directory: Path) -> Loaded:
         )
     config = read_json(directory / "config.json")
     generation = directory / "generation_config.json"
-    return convert(
-        architecture_of(config),
-        config,
-        read_json(generation) if generation.is_file() else None,
-        read(directory),
-        directory,
+    generation_config = read_json(generation) if generation.is_file() else None
+    architecture = architecture_of(config)
+    if not packed.is_packed(directory):
+        return convert(architecture, config, generation_config, read(directory), directory)
+    found = packed.load(directory)
+    return Loaded(
+        architecture=architecture,
+        spec=found.spec,
+        state=found.tensors,
+        stored=found.dtype,
+        config=config,
+        generation_config=config if generation_config is None else generation_config,
+        directory=directory,
+        packed=True,
     )
 
 
@@ -132,7 +145,7 @@ def convert(
     state: Mapping[str, Tensor],
     directory: Path | None,
 ) -> Loaded:
-    from decoding.models.weights import Checkpoint
+    from decoding.models.checkpoint import Checkpoint
 
     importers = {name: importer for name, _, importer in FAMILIES}
     if architecture not in importers:

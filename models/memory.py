@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -25,6 +26,14 @@ def empty(size: int, device: torch.device = CPU) -> Tensor:
     if hasattr(mmap, "MADV_HUGEPAGE"):
         block.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(block, dtype=torch.uint8)[:size]
+
+
+def mapped(path: Path) -> Tensor:
+    """The bytes of a file, uint8 [size], in pages that processes share until one writes to them."""
+    with path.open("rb") as file:
+        return torch.frombuffer(
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), dtype=torch.uint8
+        )
 
 
 def trim() -> None:

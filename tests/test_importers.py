@@ -17,7 +17,8 @@ from torch import Tensor
 
 import decoding.models
 from decoding.models import load
-from decoding.models.weights import fill_panels, module, pack, panel_shape, shapes
+from decoding.models.panels import fill_panels, panel_shape
+from decoding.models.weights import module, pack, shapes
 
 State = dict[str, Tensor]
 Config = dict[str, Any]
@@ -467,7 +468,7 @@ def test_a_bare_import_of_models_is_refused() -> None:
 
 
 def panels(weight: torch.Tensor) -> torch.Tensor:
-    packed = torch.full(panel_shape(*weight.shape), float("nan"))
+    packed = torch.full(panel_shape(weight.shape[0], weight.shape[1], weight.dtype), float("nan"))
     fill_panels(packed, weight)
     return packed
 

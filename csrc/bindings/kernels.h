@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings/recording.h"
 #include "bindings/tensor.h"
 #include "core/types.h"
 #include "kernels/cpu/isa.h"
@@ -19,9 +20,9 @@ namespace decoding {
 template <typename Op>
 void on_cpu(const std::string& isa, int threads, Op&& op) {
   cpu::Team team(threads);
-  cpu::with_isa(isa, [&]<cpu::Isa chosen>() {
+  cpu::with_isa(isa, [&]<cpu::Isa chosen>(cpu::Features features) {
     team.run([&](int rank) {
-      cpu::Stream<chosen> stream(team, rank);
+      cpu::Stream<chosen> stream(team, rank, features);
       op(stream);
     });
   });
@@ -58,6 +59,26 @@ class Tensors {
   std::string device_;
 };
 
+// Keeps a call for later; its parameters point into tensors that are somebody else's.
+template <typename Op, typename Params>
+void record(Recording& recording, const std::string& isa, int threads, Op op, Params params) {
+  cpu::with_isa(isa, [&]<cpu::Isa chosen>(cpu::Features features) {
+    recording.add(threads, [=](cpu::Team& team, int rank) {
+      cpu::Stream<chosen> stream(team, rank, features);
+      op(stream, params);
+    });
+  });
+}
+
+// Runs a kernel, or keeps its call where calls are recorded: op(stream, params).
+template <typename Op, typename Params>
+void run_on_cpu(const std::string& isa, int threads, Op op, Params params) {
+  if (Recording* recording = Recording::current()) {
+    return record(*recording, isa, threads, op, params);
+  }
+  on_cpu(isa, threads, [&](auto& stream) { op(stream, params); });
+}
+
 // Runs a kernel where `like` lies, in its type. make<T>(tensors) reads the parameters, op(stream,
 // parameters) calls the overload. isa and threads count on the CPU alone.
 template <typename Make, typename Op>
@@ -65,8 +86,7 @@ void run_kernel(const py::object& like, const std::string& isa, int threads, Mak
   const std::string device = py::str(like.attr("device"));
   const Tensors tensors(device);
   if (!tensors.on_cuda()) {
-    const auto params = make.template operator()<float>(tensors);
-    return on_cpu(isa, threads, [&](auto& stream) { op(stream, params); });
+    return run_on_cpu(isa, threads, op, make.template operator()<float>(tensors));
   }
 #ifdef DECODING_CUDA
   on_cuda(like, [&]<typename T>(cuda::Stream& stream) {
@@ -81,6 +101,7 @@ Activation activation_of(const std::string& name);
 
 void bind_layers(py::module_& kernels);                         // layers.cc
 void bind_attention(py::module_& kernels);                      // attention.cc
+void bind_project(py::module_& kernels);                        // project.cc
 void bind_search(py::module_& kernels);                         // search.cc
 void bind_beams(py::module_& kernels);                          // beams.cc
 void bind_warp(py::module_& module, py::module_& kernels);      // warp.cc

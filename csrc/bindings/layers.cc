@@ -23,6 +23,21 @@ Activation activation_of(const string& name) {
 
 namespace {
 
+// token_table: [V, H] of T; on the CPU also bfloat16, and panels, which have three axes.
+template <typename T>
+TokenTable token_table_of(const Tensors& in, const py::object& token_table, int64_t hidden) {
+  const auto view = in.view(token_table, "token_table");
+  const auto kind = kind_of(view, "token_table");
+  if (in.on_cuda()) return {.data = view.data<T>({-1, hidden}), .kind = *kind};
+  CHECK(kind == WeightKind::float32 || kind == WeightKind::bfloat16,
+        "token_table must be float32 or bfloat16");
+  const bool panels = view.shape().size() == 3;
+  auto shape = panels ? panel_shape(1, hidden, *kind) : std::vector<int64_t>{1, hidden};
+  shape[0] = view.size(0);
+  CHECK(view.shape() == shape, "token_table must have rows of ", hidden, " numbers");
+  return {view.data(), *kind, panels};
+}
+
 void bind_embed(py::module_& kernels) {
   kernels.def(
       "embed",
@@ -33,17 +48,16 @@ void bind_embed(py::module_& kernels) {
             [&]<typename T>(const Tensors& in) {
               const auto shape = in.sizes(y, "y", 2);
               const int64_t rows = shape[0], hidden = shape[1];
-              return EmbedParams<T>{
-                  .ids = in.data<int32_t>(ids, "ids", {rows}),
-                  .at = in.data<int32_t>(at, "at", {rows}),
-                  .token_table = in.data<T>(token_table, "token_table", {-1, hidden}),
-                  .position_table =
-                      in.data_or_null<T>(position_table, "position_table", {-1, hidden}),
-                  .norm = norm_of(in, gamma, beta, hidden, eps),
-                  .y = in.data<T>(y, "y", {rows, hidden}),
-                  .rows = static_cast<int>(rows),
-                  .hidden = static_cast<int>(hidden),
-                  .scale = scale};
+              return EmbedParams<T>{.ids = in.data<int32_t>(ids, "ids", {rows}),
+                                    .at = in.data<int32_t>(at, "at", {rows}),
+                                    .tokens = token_table_of<T>(in, token_table, hidden),
+                                    .position_table = in.data_or_null<T>(
+                                        position_table, "position_table", {-1, hidden}),
+                                    .norm = norm_of(in, gamma, beta, hidden, eps),
+                                    .y = in.data<T>(y, "y", {rows, hidden}),
+                                    .rows = static_cast<int>(rows),
+                                    .hidden = static_cast<int>(hidden),
+                                    .scale = scale};
             },
             [](auto& stream, const auto& params) { embed(stream, params); });
       },
@@ -124,24 +138,42 @@ void bind_linear(py::module_& kernels) {
   kernels.def(
       "linear",
       [](object x, object weight, object bias, object residual, object y, const string& activation,
-         object gamma, object beta, object normed, float eps, const string& isa, int threads) {
+         object gamma, object beta, object normed, float eps, object scale, object sums,
+         object scratch, const string& isa, int threads) {
         run_kernel(
             y, isa, threads,
             [&]<typename T>(const Tensors& in) {
-              return linear_params<T>(in, x, weight, bias, residual, y, activation, gamma, beta,
-                                      normed, eps);
+              auto params = linear_params<T>(in, x, weight, bias, residual, y, activation, gamma,
+                                             beta, normed, eps, scale, sums);
+              params.scratch = scratch_of(in, scratch, params);
+              return params;
             },
             [](auto& stream, const auto& params) { linear(stream, params); });
       },
       py::arg("x"), py::arg("weight"), py::arg("bias"), py::arg("residual"), py::arg("y"),
       py::arg("activation"), py::kw_only(), py::arg("gamma") = py::none(),
       py::arg("beta") = py::none(), py::arg("normed") = py::none(), py::arg("eps") = 1e-5f,
+      py::arg("scale") = py::none(), py::arg("sums") = py::none(), py::arg("scratch") = py::none(),
       py::arg("isa"), py::arg("threads"));
+}
+
+void bind_recording(py::module_& kernels) {
+  py::class_<Recording>(kernels, "Recording",
+                        "Inside `with`, calls of kernels on the CPU do not run: replay() runs them")
+      .def(py::init<int>(), py::kw_only(), py::arg("threads"))
+      .def("__enter__",
+           [](Recording& self) -> Recording& {
+             self.begin();
+             return self;
+           })
+      .def("__exit__", [](Recording& self, const py::args&) { self.end(); })
+      .def("replay", &Recording::replay);
 }
 
 }  // namespace
 
 void bind_layers(py::module_& kernels) {
+  bind_recording(kernels);
   bind_embed(kernels);
   bind_layer_norm(kernels);
   bind_softmax(kernels);

@@ -15,26 +15,54 @@ inline Norm norm_of(const Tensors& in, const py::object& gamma, const py::object
           in.data_or_null<float>(beta, "beta", {size}), eps};
 }
 
-// weight: in panels on the CPU; [N, K] on CUDA, where rows of y may lie apart.
+// weight: panels on the CPU, with scale and sums where they are int8; [N, K] of T on CUDA.
+template <typename T>
+LinearWeight linear_weight(const Tensors& in, const py::object& weight, const py::object& scale,
+                           const py::object& sums, int64_t outputs, int64_t inputs) {
+  LinearWeight linear{.outputs = static_cast<int>(outputs), .inputs = static_cast<int>(inputs)};
+  if (in.on_cuda()) {
+    linear.data = in.data<T>(weight, "weight", {outputs, inputs});
+    return linear;
+  }
+  const TensorView view = in.view(weight, "weight");
+  const auto kind = kind_of(view, "weight");
+  CHECK(kind && kind != WeightKind::float16, "weight must be float32, bfloat16 or int8");
+  CHECK(view.shape() == panel_shape(outputs, inputs, *kind), "weight must be panels of ", outputs,
+        " outputs and ", inputs, " inputs");
+  CHECK((*kind == WeightKind::int8) != (scale.is_none() || sums.is_none()),
+        "scale and sums belong to an int8 weight");
+  linear.data = view.data();
+  linear.kind = *kind;
+  linear.scale = in.data_or_null<float>(scale, "scale", {outputs});
+  linear.sums = in.data_or_null<int32_t>(sums, "sums", {outputs});
+  return linear;
+}
+
+// scratch: uint8, on the CPU for a weight that is not float32.
+template <typename T>
+uint8_t* scratch_of(const Tensors& in, const py::object& scratch, const LinearParams<T>& p) {
+  if (in.on_cuda() || p.weight.kind == WeightKind::float32) return nullptr;
+  return in.data<uint8_t>(scratch, "scratch", {linear_scratch(p.rows, p.weight.inputs)});
+}
+
+// On CUDA rows of y may lie apart.
 template <typename T>
 LinearParams<T> linear_params(const Tensors& in, const py::object& x, const py::object& weight,
                               const py::object& bias, const py::object& residual,
                               const py::object& y, const std::string& activation,
                               const py::object& gamma, const py::object& beta,
-                              const py::object& normed, float eps) {
+                              const py::object& normed, float eps,
+                              const py::object& scale = py::none(),
+                              const py::object& sums = py::none()) {
   const auto shape = in.sizes(x, "x", 2);
   const int64_t rows = shape[0], inputs = shape[1], stride = in.sizes(y, "y", 2)[1];
   const int64_t outputs = in.on_cuda() ? in.sizes(weight, "weight", 2)[0] : stride;
   CHECK(outputs <= stride, "y must have ", outputs, " columns or more, has ", stride);
   CHECK(outputs == stride || residual.is_none(), "rows of y lie apart only without a residual");
-  const std::vector<int64_t> panels = {(outputs + kPanel - 1) / kPanel, inputs, kPanel};
-  const std::vector<int64_t> plain = {outputs, inputs};
   return {.x = in.data<T>(x, "x", {rows, inputs}),
           .norm = norm_of(in, gamma, beta, inputs, eps),
           .normed = in.data_or_null<T>(normed, "normed", {rows, inputs}),
-          .weight = {.data = in.data<T>(weight, "weight", in.on_cuda() ? plain : panels),
-                     .outputs = static_cast<int>(outputs),
-                     .inputs = static_cast<int>(inputs)},
+          .weight = linear_weight<T>(in, weight, scale, sums, outputs, inputs),
           .bias = in.data_or_null<float>(bias, "bias", {outputs}),
           .residual = in.data_or_null<T>(residual, "residual", {rows, outputs}),
           .y = in.data<T>(y, "y", {rows, stride}),

@@ -22,6 +22,7 @@ PYBIND11_MODULE(_C, module) {
   py::module_ kernels = module.def_submodule("kernels");
   decoding::bind_layers(kernels);
   decoding::bind_attention(kernels);
+  decoding::bind_project(kernels);
   decoding::bind_search(kernels);
   decoding::bind_beams(kernels);
   decoding::bind_warp(module, kernels);

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,22 +54,14 @@ ModelSpec model_spec(const py::handle& from) {
   return spec;
 }
 
-WeightKind kind_of(const py::handle& tensor) {
-  const std::string type = py::str(tensor.attr("dtype"));
-  if (type == "torch.float32") return WeightKind::float32;
-  if (type == "torch.float16") return WeightKind::float16;
-  CHECK(type == "torch.bfloat16", "weights must be float32, float16 or bfloat16, got ", type);
-  return WeightKind::bfloat16;
-}
-
 // A session and the tensors that it reads: they must live as long as it does.
 class PySession {
  public:
   PySession(const py::object& spec, py::dict weights, int threads, std::string isa)
       : threads(threads), isa(std::move(isa)), device_("cpu"), weights_(std::move(weights)) {
     const ModelSpec model = model_spec(spec);
-    session_ = make_cpu_session(model, load_weights(table(WeightKind::float32, true), model),
-                                threads, this->isa);
+    session_ =
+        make_cpu_session(model, load_weights(table(std::nullopt), model), threads, this->isa);
   }
 
   // On a GPU, in the type of the decoder's token table.
@@ -76,8 +69,10 @@ class PySession {
       : device_("cuda:" + std::to_string(device)), weights_(std::move(weights)) {
 #ifdef DECODING_CUDA
     const ModelSpec model = model_spec(spec);
-    const WeightKind kind = kind_of(weights_["decoder.embed.tokens"]);
-    session_ = make_cuda_session(model, load_weights(table(kind, false), model), kind, device);
+    const std::string tokens = "decoder.embed.tokens";
+    const auto kind = kind_of(TensorView::of(weights_[tokens.c_str()], tokens, device_), tokens);
+    CHECK(kind && kind != WeightKind::int8, tokens, " must hold floating-point numbers");
+    session_ = make_cuda_session(model, load_weights(table(kind), model), *kind, device);
 #else
     throw Error("this engine was built without CUDA");
 #endif
@@ -99,7 +94,8 @@ class PySession {
              const py::object& prompt_offsets, const py::object& items,
              const py::object& sentence_rules, int beams, const Rules& rules, const Search& search,
              const Controls* controls, const WarpRules* warpers, const py::object& stop_table,
-             const py::object& stop_first, int shadows, uintptr_t stream) {
+             const py::object& stop_first, const py::object& shortlist, int shadows,
+             uintptr_t stream) {
     const auto ids = [](const py::object& tensor, const char* name) -> const int32_t* {
       return tensor.is_none() ? nullptr : TensorView::of(tensor, name).data<int32_t>({-1});
     };
@@ -124,9 +120,13 @@ class PySession {
                 ? nullptr
                 : TensorView::of(stop_table, "stop_table", device_).data<int32_t>({-1, -1}),
         .stop_first = ids(stop_first, "stop_first"),
+        .shortlist = ids(shortlist, "shortlist"),
         .sentences = sentences,
         .beams = beams,
         .shadows = shadows,
+        .shortlisted = shortlist.is_none()
+                           ? 0
+                           : static_cast<int>(TensorView::of(shortlist, "shortlist").numel()),
         .stream = reinterpret_cast<void*>(stream)};
     CHECK(controls != nullptr || warpers == nullptr, "warpers need controls");
     const py::gil_scoped_release release;
@@ -213,12 +213,12 @@ class PySession {
   const std::string isa;
 
  private:
-  WeightTable table(WeightKind kind, bool panels) const {
-    WeightTable table(kind, panels);
+  WeightTable table(std::optional<WeightKind> only) const {
+    WeightTable table(only);
     for (const auto& [key, tensor] : weights_) {
       const auto name = key.cast<std::string>();
       const auto view = TensorView::of(tensor, name, device_);
-      table.add(name, view.data(), kind_of(tensor), view.shape());
+      table.add(name, view.data(), kind_of(view, name), view.shape());
     }
     return table;
   }
@@ -233,18 +233,18 @@ void bind_options(py::module_& module) {
   py::class_<Limits>(module, "Limits")
       .def(py::init([](int batch, int beams, int source, int prompt, int target, int candidates,
                        int finished, int controls, int attentions, int labels, int hidden,
-                       int phrases) {
+                       int phrases, int shortlist) {
              CHECK(batch > 0 && beams > 0 && source >= 0 && prompt > 0 && target > 0 &&
                        candidates > 0 && finished >= 0 && controls >= 0 && attentions >= 0 &&
-                       labels >= 0 && hidden >= 0 && phrases >= 0,
+                       labels >= 0 && hidden >= 0 && phrases >= 0 && shortlist >= 0,
                    "limits must be positive");
-             return Limits{batch,    beams,    source,     prompt, target, candidates,
-                           finished, controls, attentions, labels, hidden, phrases};
+             return Limits{batch,    beams,      source, prompt, target,  candidates, finished,
+                           controls, attentions, labels, hidden, phrases, shortlist};
            }),
            py::kw_only(), py::arg("batch"), py::arg("beams"), py::arg("source"), py::arg("prompt"),
            py::arg("target"), py::arg("candidates"), py::arg("finished") = 0,
            py::arg("controls") = 0, py::arg("attentions") = 0, py::arg("labels") = 0,
-           py::arg("hidden") = 0, py::arg("phrases") = 0)
+           py::arg("hidden") = 0, py::arg("phrases") = 0, py::arg("shortlist") = 0)
       .def_readonly("batch", &Limits::batch)
       .def_readonly("beams", &Limits::beams)
       .def_readonly("source", &Limits::source)
@@ -322,7 +322,8 @@ void bind_session(py::module_& module) {
            py::arg("items"), py::arg("sentences"), py::arg("beams"), py::arg("rules"),
            py::arg("search"), py::kw_only(), py::arg("controls") = nullptr,
            py::arg("warpers") = nullptr, py::arg("stop_table") = py::none(),
-           py::arg("stop_first") = py::none(), py::arg("shadows") = 0, py::arg("stream") = 0)
+           py::arg("stop_first") = py::none(), py::arg("shortlist") = py::none(),
+           py::arg("shadows") = 0, py::arg("stream") = 0)
       .def("step", &PySession::step, py::arg("steps"))
       .def("compute", &PySession::compute)
       .def("process", &PySession::process, py::arg("stages"))

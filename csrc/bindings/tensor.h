@@ -4,10 +4,12 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/check.h"
+#include "core/types.h"
 
 namespace decoding {
 
@@ -81,5 +83,16 @@ class TensorView {
   std::string name_, type_;
   std::vector<int64_t> shape_;
 };
+
+// None for int32, which no matrix is.
+inline std::optional<WeightKind> kind_of(const TensorView& weight, const std::string& name) {
+  if (weight.type() == "torch.float32") return WeightKind::float32;
+  if (weight.type() == "torch.float16") return WeightKind::float16;
+  if (weight.type() == "torch.bfloat16") return WeightKind::bfloat16;
+  if (weight.type() == "torch.int8") return WeightKind::int8;
+  CHECK(weight.type() == "torch.int32", name, " must be float32, float16, bfloat16 or int8, got ",
+        weight.type());
+  return std::nullopt;
+}
 
 }  // namespace decoding

@@ -2,6 +2,7 @@
 // models/spec.py, whose fields have the same names.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -42,12 +43,18 @@ struct StackSpec {
   int reach;                // relative: distances that the table tells apart, in each direction
   float attention_cap;      // 0: none; else scores are cap * tanh(score / cap)
   std::vector<int> window;  // [layers], keys that a query sees; 0: all. Empty: all, in every layer
+
+  int widest_input() const { return std::max({hidden, heads * head_dim, ffn}); }  // of a product
 };
 
 struct ModelSpec {
   std::optional<StackSpec> encoder;  // absent in decoder-only models
   StackSpec decoder;                 // attends to the encoder where there is one
   float logits_cap = 0.0f;           // 0: none; else logits are cap * tanh(logit / cap)
+
+  int widest_input() const {
+    return std::max(decoder.widest_input(), encoder ? encoder->widest_input() : 0);
+  }
 };
 
 // What the memory plan must hold. The names are those of decoding.Limits.
@@ -64,6 +71,7 @@ struct Limits {
   int labels = 0;      // decoder tokens scored for a sentence
   int hidden = 0;      // 1: hidden states of all tokens are kept, for contrastive search
   int phrases = 0;     // 32-bit words of the phrases that rows must hold (phrases.h)
+  int shortlist = 0;   // tokens that a call's steps choose from (shortlist.h); 0: no shortlists
   int rows() const { return batch * beams; }
   int places() const { return finished > beams ? finished : beams; }
 };

@@ -10,8 +10,8 @@ constexpr size_t kAlignment = 256;  // bytes; of every buffer in the pool
 
 enum class Activation { none, relu, gelu, gelu_tanh, silu };
 
-// How the numbers of a linear weight are stored. Quantised kinds join here.
-enum class WeightKind { float32, float16, bfloat16 };
+// How the numbers of a weight are stored. int8 is for linear weights on the CPU alone.
+enum class WeightKind { float32, float16, bfloat16, int8 };
 
 // The norm that stands before an operator; none where gamma is null.
 //   layer:  (x - mean(x)) / sqrt(var(x) + eps) * gamma + beta
@@ -23,10 +23,12 @@ struct Norm {
   bool rms = false;
 };
 
-// The weight of y = x W^T, laid out for the kernels of a backend: see kernels/linear.h.
+// The weight of y = x W^T, laid out for the kernels of a backend: see kernels/linear.h. In int8
+// W[n, k] = scale[n] * q[n, k], and sums[n] is the sum of q[n, k] over k.
 struct LinearWeight {
-  const void* data = nullptr;    // in the type that `kind` names
-  const float* scale = nullptr;  // [outputs] for quantised kinds, else null
+  const void* data = nullptr;     // in the type that `kind` names
+  const float* scale = nullptr;   // [outputs] for int8, else null
+  const int32_t* sums = nullptr;  // [outputs] for int8, else null
   WeightKind kind = WeightKind::float32;
   int outputs = 0, inputs = 0;
 };

@@ -24,8 +24,11 @@ struct Batch {
   const SentenceRules* rules;     // [sentences]
   const int32_t* stop_table;      // [states, V], see ends.h; null: no stop strings
   const int32_t* stop_first;      // [sentences], null with stop_table
+  const int32_t* shortlist;       // [shortlisted], ascending, the only tokens that steps choose
+                                  // from; null: all tokens are
   int sentences, beams;
   int shadows = 0;         // with guidance the last half, see shadow.h; else none
+  int shortlisted = 0;
   void* stream = nullptr;  // CUDA: the caller's, on which all work is done
 };
 
@@ -55,6 +58,17 @@ inline void check_rules(const Rules& rules, int vocab) {
     check_ids("the rules' ids", ids->data(), static_cast<int>(ids->size()), vocab);
   }
   check_ids("pad", &rules.pad, 1, vocab);
+}
+
+inline void check_shortlist(const Batch& batch, int vocab, const Limits& limits) {
+  if (batch.shortlist == nullptr) return;
+  CHECK(batch.shortlisted > 0 && batch.shortlisted <= limits.shortlist, "shortlist must have 1 to ",
+        limits.shortlist, " tokens, got ", batch.shortlisted);
+  check_ids("shortlist", batch.shortlist, batch.shortlisted, vocab);
+  for (int i = 1; i < batch.shortlisted; ++i) {
+    CHECK(batch.shortlist[i - 1] < batch.shortlist[i], "shortlist must ascend, got ",
+          batch.shortlist[i], " behind ", batch.shortlist[i - 1]);
+  }
 }
 
 inline void check_source(const Batch& batch, const ModelSpec& spec, const Limits& limits) {
@@ -105,6 +119,7 @@ inline void check_fits(const Batch& batch, const Request& request, const ModelSp
           " or more, it is ", limits.controls);
   }
   check_rules(rules, spec.decoder.vocab);
+  check_shortlist(batch, spec.decoder.vocab, limits);
   for (int b = 0; b < batch.sentences; ++b) {
     const SentenceRules& own = batch.rules[b];
     CHECK(own.max_new > 0 && own.max_new <= rules.max_new, "max_new of sentence ", b,

@@ -41,6 +41,7 @@ void first_product(Stream& stream, const Linear& in, const BlockInput<T>& block,
                      .weight = in.weight,
                      .bias = in.bias,
                      .y = y,
+                     .scratch = a.scratch,
                      .rows = rows,
                      .activation = activation});
 }
@@ -54,6 +55,7 @@ void last_product(Stream& stream, const Linear& out, const BlockInput<T>& block,
                      .bias = out.bias,
                      .residual = block.residual,
                      .y = a.x,
+                     .scratch = a.scratch,
                      .rows = rows});
 }
 

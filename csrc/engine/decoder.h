@@ -110,7 +110,7 @@ Norm decoder_layers(Stream& stream, const ModelSpec& spec, const ModelWeights& w
   const StackSpec& d = spec.decoder;
   embed<T>(stream, {.ids = rows.ids,
                     .at = rows.at,
-                    .token_table = static_cast<const T*>(weights.decoder.tokens),
+                    .tokens = weights.decoder.tokens,
                     .position_table = static_cast<const T*>(weights.decoder.positions),
                     .norm = weights.decoder.embed_norm,
                     .y = w.step.x,
@@ -158,6 +158,7 @@ void output_logits(Stream& stream, const ModelSpec& spec, const ModelWeights& we
                      .weight = weights.output.weight,
                      .bias = weights.output.bias,
                      .y = w.logits,
+                     .scratch = a.scratch,
                      .rows = rows,
                      .stride = w.logits_stride});
 }

@@ -52,7 +52,7 @@ void embed_packed(Stream& stream, const StackSpec& spec, const StackWeights& wei
                   const Activations<T>& a, const PackedTokens& tokens) {
   embed<T>(stream, {.ids = tokens.ids,
                     .at = tokens.at,
-                    .token_table = static_cast<const T*>(weights.tokens),
+                    .tokens = weights.tokens,
                     .position_table = static_cast<const T*>(weights.positions),
                     .norm = weights.embed_norm,
                     .y = a.x,
@@ -116,9 +116,12 @@ void encode(Stream& stream, const ModelSpec& spec, const ModelWeights& weights,
   const size_t layer_size = size_t(d.heads) * capacity * d.head_dim;
   for (int i = 0; i < d.layers; ++i) {
     const Linear& kv = weights.decoder.layers[i].cross_kv;
-    linear<T>(
-        stream,
-        {.x = a.x, .weight = kv.weight, .bias = kv.bias, .y = w.packed_kv, .rows = tokens.count});
+    linear<T>(stream, {.x = a.x,
+                       .weight = kv.weight,
+                       .bias = kv.bias,
+                       .y = w.packed_kv,
+                       .scratch = a.scratch,
+                       .rows = tokens.count});
     store_shared<T>(stream, {.k = w.packed_kv,
                              .v = w.packed_kv + inner,
                              .shared_k = w.cross_k + i * layer_size,

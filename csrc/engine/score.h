@@ -75,6 +75,7 @@ void score_labels(Stream& stream, const ModelSpec& spec, const ModelWeights& wei
                        .weight = weights.output.weight,
                        .bias = weights.output.bias,
                        .y = w.forced_logits,
+                       .scratch = w.forced.scratch,
                        .rows = rows,
                        .stride = w.logits_stride});
     cross_entropy<T>(stream, {.logits = w.forced_logits,

@@ -20,6 +20,7 @@ struct SelectScratch {
   Contender* contenders;  // [B, K * candidates]
   Candidate* candidates;  // [B, candidates]
   float* keys;            // [R, candidates]
+  Candidate* seen;        // [threads, R, candidates]
 };
 
 // What a step works on.
@@ -35,6 +36,12 @@ struct Step {
 
   const Rules& rules() const { return request.rules; }
   int rows() const { return now.live_count * beams; }
+  bool forces_first(const SentenceRules& own) const {
+    return now.number == 1 && own.forced_first >= 0;
+  }
+  bool forces_last(const SentenceRules& own) const {
+    return now.number == own.max_new && !rules().forced_last.empty();
+  }
 };
 
 template <typename T>
@@ -131,10 +138,8 @@ void apply_rules(Stream& stream, const Workspace<T>& w, const Step& step) {
   if (step.now.number <= rules.min_new) ban(stream, w, step, rules.eos);
   for (int i = 0; i < step.now.live_count; ++i) {
     const SentenceRules& own = w.inputs.rules[w.inputs.live[i]];
-    if (step.now.number == 1 && own.forced_first >= 0) {
-      force(stream, w, step, i, &own.forced_first, 1);
-    }
-    if (step.now.number == own.max_new && !rules.forced_last.empty()) {
+    if (step.forces_first(own)) force(stream, w, step, i, &own.forced_first, 1);
+    if (step.forces_last(own)) {
       force(stream, w, step, i, rules.forced_last.data(), rules.forced_last.size());
     }
   }

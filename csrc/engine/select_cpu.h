@@ -5,9 +5,11 @@
 //            token of each row, or candidates of each sentence
 //   accept   takes them in, and gathers the rows of the next step
 //
-// One overload of each per strategy.
+// One overload of each per strategy. pick_best does what pick does where nothing reads the logits
+// (project_cpu.h), which then are not written.
 #pragma once
 
+#include "engine/project_cpu.h"
 #include "engine/scores_cpu.h"
 #include "kernels/constrained.h"
 #include "kernels/contrast.h"
@@ -56,6 +58,27 @@ void pick(Stream& stream, const Sampling&, const float* choices, const Workspace
                          .warped = step.request.processing.has_value()});
 }
 
+// The candidates of each sentence, from those of its rows.
+template <typename T, typename Stream>
+void merge(Stream& stream, const Beam& search, const Workspace<T>& w, const Step& step) {
+  const int m = row_candidates(step.request, step.beams);
+  const BeamRules rules = beam_rules(step.request, step.beams);
+  merge_beams(stream, {.best = w.best,
+                       .keys = search.draws ? step.scratch.keys : nullptr,
+                       .lse = step.request.processing ? nullptr : w.lse,
+                       .sums = w.inputs.sums,
+                       .live = w.inputs.live,
+                       .rules = &rules,
+                       .now = &step.now,
+                       .candidates = step.scratch.candidates,
+                       .queue = step.scratch.contenders,
+                       .sentences = step.now.live_count,
+                       .beams = step.beams,
+                       .k = m,
+                       .m = m,
+                       .vocab = step.vocab});
+}
+
 template <typename T, typename Stream>
 void pick(Stream& stream, const Beam& search, const float* choices, const Workspace<T>& w,
           const Step& step) {
@@ -76,21 +99,7 @@ void pick(Stream& stream, const Beam& search, const float* choices, const Worksp
   } else {
     find_best(stream, choices, w, step, m);
   }
-  const BeamRules rules = beam_rules(step.request, step.beams);
-  merge_beams(stream, {.best = w.best,
-                       .keys = search.draws ? step.scratch.keys : nullptr,
-                       .lse = step.request.processing ? nullptr : w.lse,
-                       .sums = w.inputs.sums,
-                       .live = w.inputs.live,
-                       .rules = &rules,
-                       .now = &step.now,
-                       .candidates = step.scratch.candidates,
-                       .queue = step.scratch.contenders,
-                       .sentences = step.now.live_count,
-                       .beams = step.beams,
-                       .k = m,
-                       .m = m,
-                       .vocab = step.vocab});
+  merge(stream, search, w, step);
 }
 
 // fallback: see rows.h. ended: [live * beams], see rows.h.
@@ -239,6 +248,13 @@ void pick(Stream& stream, const Workspace<T>& w, const Step& step) {
   const float* from = choices(stream, w, step);
   std::visit([&](const auto& strategy) { pick(stream, strategy, from, w, step); },
              step.request.search);
+}
+
+template <typename T, typename Stream>
+void pick_best(Stream& stream, const Choice& choice, const Norm& norm, const Workspace<T>& w,
+               const Step& step) {
+  project_best(stream, choice, norm, w, step, row_candidates(step.request, step.beams));
+  if (const auto* beam = std::get_if<Beam>(&step.request.search)) merge(stream, *beam, w, step);
 }
 
 // ended: which of what was picked the host ends; null: none. w.inputs.state becomes that of the

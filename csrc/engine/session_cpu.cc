@@ -17,20 +17,22 @@ namespace {
 template <typename T, cpu::Isa isa>
 class CpuSession : public Session {
  public:
-  CpuSession(const ModelSpec& spec, const ModelWeights& weights, int threads)
-      : spec_(spec), weights_(weights), team_(threads) {}
+  CpuSession(const ModelSpec& spec, const ModelWeights& weights, int threads,
+             cpu::Features features)
+      : spec_(spec), weights_(weights), team_(threads), features_(features) {}
 
   Arena plan(const Limits& limits) const override {
     Arena arena;
     SelectScratch scratch;
-    workspace(arena, limits, scratch);
+    ShortlistMemory shortlist;
+    workspace(arena, limits, scratch, shortlist);
     return arena;
   }
 
   void bind(const Limits& limits, void* pool, size_t bytes) override {
     started_ = false;
     Arena arena(pool, bytes);
-    w_ = workspace(arena, limits, scratch_);
+    w_ = workspace(arena, limits, scratch_, shortlist_);
     limits_ = limits;
   }
 
@@ -43,6 +45,7 @@ class CpuSession : public Session {
     CHECK(w_.logits != nullptr, "start() needs a bind() before it");
     check_fits(batch, request_, spec_, limits_);
     fill_inputs(w_.inputs, batch, spec_, limits_, groups_of(request_.search));
+    choice_ = make_choice(shortlisted(weights_.output, batch, shortlist_), request_.rules);
     if (request_.processing) {
       std::copy(request_.processing->words.begin(), request_.processing->words.end(), w_.words);
     }
@@ -55,6 +58,7 @@ class CpuSession : public Session {
                            .beams = beams_,
                            .history = w_.history,
                            .prefix = prefix_of(batch, spec_)});
+      gather_shortlist(stream, weights_.output, choice_.outputs, shortlist_);
       read_sentences(stream, batch);
     });
     started_ = true;
@@ -67,9 +71,13 @@ class CpuSession : public Session {
     run([&](auto& stream) {
       for (int number = first; number <= last && w_.inputs.state->live_count > 0; ++number) {
         const Step step = this->step();
-        compute(stream, step);
-        if (request_.processing) process_scores(stream, w_, step, kAllStages);
-        decoding::pick(stream, w_, step);
+        if (takes_best(w_, step)) {
+          pick_best(stream, choice_, last_layer(stream, step_rows(stream, step)), w_, step);
+        } else {
+          compute(stream, step);
+          if (request_.processing) process_scores(stream, w_, step, kAllStages);
+          decoding::pick(stream, w_, step);
+        }
         decoding::accept(stream, w_, step, nullptr);
       }
     });
@@ -124,10 +132,16 @@ class CpuSession : public Session {
   }
 
  private:
-  Workspace<T> workspace(Arena& arena, const Limits& limits, SelectScratch& scratch) const {
+  Workspace<T> workspace(Arena& arena, const Limits& limits, SelectScratch& scratch,
+                         ShortlistMemory& shortlist) const {
     const int64_t threads = team_.size(), vocab = spec_.decoder.vocab;
     return Workspace<T>(
-        arena, spec_, limits, 1, [](auto&) {},
+        arena, spec_, limits, 1,
+        [&](auto& w) {
+          const int64_t bytes = linear_scratch(kScratchRows, spec_.widest_input());
+          w.products = arena.take<uint8_t>("products", {bytes});
+          shortlist = ShortlistMemory(arena, limits, weights_.output.weight);
+        },
         [&](auto&) {
           scratch.queue = arena.take<Candidate>("queue", {threads, vocab});
           scratch.maxima = arena.take<float>("maxima", {threads, groups_of(vocab)});
@@ -138,13 +152,15 @@ class CpuSession : public Session {
           scratch.candidates = arena.take<Candidate>(
               "candidates", {limits.batch, int64_t{limits.beams} * limits.candidates});
           scratch.keys = arena.take<float>("keys", {limits.rows(), limits.candidates});
+          scratch.seen =
+              arena.take<Candidate>("seen", {threads, limits.rows(), limits.candidates});
         });
   }
 
   template <typename Work>
   void run(Work&& work) {
     team_.run([&](int rank) {
-      cpu::Stream<isa> stream(team_, rank);
+      cpu::Stream<isa> stream(team_, rank, features_);
       work(stream);
     });
   }
@@ -180,11 +196,21 @@ class CpuSession : public Session {
             .vocab = spec_.decoder.vocab};
   }
 
-  void compute(cpu::Stream<isa>& stream, const Step& step) {
-    const StepRows rows =
-        step_rows(stream, w_, limits_, step.now.live_count, beams_, request_.guided());
+  StepRows step_rows(cpu::Stream<isa>& stream, const Step& step) {
+    return decoding::step_rows(stream, w_, limits_, step.now.live_count, beams_,
+                               request_.guided());
+  }
+
+  // Leaves the last layer's output in w_.step.x, up to the norm that is returned.
+  Norm last_layer(cpu::Stream<isa>& stream, const StepRows& rows) {
     const Norm due = decoder_layers(stream, spec_, weights_, w_, limits_, rows);
-    output_logits(stream, spec_, weights_, due, w_, rows.total());
+    return last_norm(stream, spec_.decoder, weights_.decoder, due, w_.step, rows.total());
+  }
+
+  void compute(cpu::Stream<isa>& stream, const Step& step) {
+    const StepRows rows = step_rows(stream, step);
+    const Norm norm = last_layer(stream, rows);
+    project_logits(stream, choice_, shortlist_, norm, w_, rows.total(), step.vocab);
     if (is_contrastive(request_.search)) keep_hidden(stream, spec_, w_, limits_, rows);
   }
 
@@ -199,10 +225,13 @@ class CpuSession : public Session {
   const ModelSpec spec_;
   const ModelWeights weights_;
   cpu::Team team_;
+  const cpu::Features features_;
   Limits limits_{};
   Workspace<T> w_{};
   SelectScratch scratch_{};
+  ShortlistMemory shortlist_{};
   Request request_;
+  Choice choice_;
   const int32_t* stop_table_ = nullptr;
   int sentences_ = 0, beams_ = 0;
   bool started_ = false;
@@ -212,8 +241,8 @@ class CpuSession : public Session {
 
 std::unique_ptr<Session> make_cpu_session(const ModelSpec& spec, const ModelWeights& weights,
                                           int threads, const std::string& isa) {
-  return cpu::with_isa(isa, [&]<cpu::Isa chosen>() -> std::unique_ptr<Session> {
-    return std::make_unique<CpuSession<float, chosen>>(spec, weights, threads);
+  return cpu::with_isa(isa, [&]<cpu::Isa chosen>(cpu::Features features) -> std::unique_ptr<Session> {
+    return std::make_unique<CpuSession<float, chosen>>(spec, weights, threads, features);
   });
 }
 

@@ -19,10 +19,6 @@
 namespace decoding {
 
 template <>
-inline const char* type_name<uint8_t>() {
-  return "uint8";
-}
-template <>
 inline const char* type_name<cuda::half>() {
   return "float16";
 }
@@ -92,6 +88,7 @@ class CudaSession : public Session {
     stream_ = static_cast<cudaStream_t>(batch.stream);
     CHECK(w_.logits != nullptr, "start() needs a bind() before it");
     check_fits(batch, request, spec_, limits_);
+    CHECK(batch.shortlist == nullptr, "a shortlist works on the CPU alone");
     transfers_.send(w_.inputs, batch, spec_, limits_, groups_of(request.search), stream_);
     request_ = request;
     cuda_search_.rules.send(request_, batch.stop_table, w_, beams_, rules_memory_, stream_);

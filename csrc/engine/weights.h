@@ -10,6 +10,7 @@
 #include "core/check.h"
 #include "core/spec.h"
 #include "core/types.h"
+#include "kernels/embed.h"
 #include "kernels/linear.h"
 
 namespace decoding {
@@ -17,47 +18,83 @@ namespace decoding {
 // Tensors by name; the names are those of models/weights.py.
 class WeightTable {
  public:
-  // kind: of all matrices; vectors are float32. panels: whether linear weights are packed for the
-  // CPU (kernels/linear.h).
-  WeightTable(WeightKind kind, bool panels) : kind_(kind), panels_(panels) {}
+  // only: the kind of all matrices on a GPU. None: packed for the CPU, each linear weight of a kind
+  // of its own, the token tables float32 or bfloat16, the position tables float32.
+  explicit WeightTable(std::optional<WeightKind> only) : only_(only) {}
 
-  void add(const std::string& name, const void* data, WeightKind kind, std::vector<int64_t> shape) {
+  // kind: none for int32, which the sums of an int8 weight are.
+  void add(const std::string& name, const void* data, std::optional<WeightKind> kind,
+           std::vector<int64_t> shape) {
     tensors_[name] = {data, kind, std::move(shape)};
   }
 
-  WeightKind kind() const { return kind_; }
-  bool has(const std::string& name) const { return tensors_.count(name) > 0; }
-
   const float* vector(const std::string& name, int size) const {
-    return static_cast<const float*>(get(name, WeightKind::float32, {size}));
+    return static_cast<const float*>(get(name, WeightKind::float32, {size}).data);
   }
-  const void* table(const std::string& name, int rows, int columns) const {
-    return get(name, kind_, {rows, columns});
+  const float* vector_or_null(const std::string& name, int size) const {
+    return tensors_.count(name) > 0 ? vector(name, size) : nullptr;
   }
-  const void* linear(const std::string& name, int outputs, int inputs) const {
-    const int panels = (outputs + kPanel - 1) / kPanel;
-    if (panels_) return get(name, kind_, {panels, inputs, kPanel});
-    return get(name, kind_, {outputs, inputs});
+
+  const void* positions(const std::string& name, int rows, int columns) const {
+    return get(name, only_.value_or(WeightKind::float32), {rows, columns}).data;
+  }
+
+  TokenTable tokens(const std::string& name, int rows, int columns) const {
+    const Tensor& table = get(name);
+    const WeightKind kind = kind_of(name, table);
+    const bool panels = table.shape.size() == 3;
+    CHECK(kind != WeightKind::int8, name, " must not be int8");
+    check_shape(name, table, panels ? panel_shape(rows, columns, kind) : Shape{rows, columns});
+    return {table.data, kind, panels};
+  }
+
+  LinearWeight linear(const std::string& name, int outputs, int inputs) const {
+    const Tensor& weight = get(name + ".weight");
+    const WeightKind kind = kind_of(name, weight);
+    check_shape(name, weight, only_ ? Shape{outputs, inputs} : panel_shape(outputs, inputs, kind));
+    LinearWeight linear{.data = weight.data, .kind = kind, .outputs = outputs, .inputs = inputs};
+    if (kind == WeightKind::int8) {
+      linear.scale = vector(name + ".scale", outputs);
+      linear.sums = static_cast<const int32_t*>(get(name + ".sums", std::nullopt, {outputs}).data);
+    }
+    return linear;
   }
 
  private:
+  using Shape = std::vector<int64_t>;
   struct Tensor {
     const void* data;
-    WeightKind kind;
-    std::vector<int64_t> shape;
+    std::optional<WeightKind> kind;
+    Shape shape;
   };
 
-  const void* get(const std::string& name, WeightKind kind,
-                  const std::vector<int64_t>& shape) const {
+  const Tensor& get(const std::string& name) const {
     const auto found = tensors_.find(name);
     CHECK(found != tensors_.end(), "the weights lack ", name);
-    CHECK(found->second.shape == shape, name, " has another shape than its spec says");
-    CHECK(found->second.kind == kind, name, " has another type than the weights beside it");
-    return found->second.data;
+    return found->second;
   }
 
-  WeightKind kind_;
-  bool panels_;
+  const Tensor& get(const std::string& name, std::optional<WeightKind> kind,
+                    const Shape& shape) const {
+    const Tensor& tensor = get(name);
+    check_shape(name, tensor, shape);
+    CHECK(tensor.kind == kind, name, " has another type than it must have");
+    return tensor;
+  }
+
+  // Of a matrix.
+  WeightKind kind_of(const std::string& name, const Tensor& tensor) const {
+    CHECK(tensor.kind, name, " must not be int32");
+    CHECK(only_ ? tensor.kind == only_ : tensor.kind != WeightKind::float16, name,
+          " has another type than this device's weights");
+    return *tensor.kind;
+  }
+
+  static void check_shape(const std::string& name, const Tensor& tensor, const Shape& shape) {
+    CHECK(tensor.shape == shape, name, " has another shape than its spec says");
+  }
+
+  std::optional<WeightKind> only_;
   std::map<std::string, Tensor> tensors_;
 };
 
@@ -74,7 +111,7 @@ struct LayerWeights {
 };
 
 struct StackWeights {
-  const void* tokens;     // [V, H]
+  TokenTable tokens;
   const void* positions;  // [positions, H]
   Norm embed_norm, norm;  // none where the spec has none
   std::vector<LayerWeights> layers;
@@ -93,12 +130,7 @@ inline Norm load_norm(const WeightTable& table, const std::string& name, const S
 
 inline Linear load_linear(const WeightTable& table, const std::string& name, int outputs,
                           int inputs) {
-  const std::string bias = name + ".bias";
-  return {{.data = table.linear(name + ".weight", outputs, inputs),
-           .kind = table.kind(),
-           .outputs = outputs,
-           .inputs = inputs},
-          table.has(bias) ? table.vector(bias, outputs) : nullptr};
+  return {table.linear(name, outputs, inputs), table.vector_or_null(name + ".bias", outputs)};
 }
 
 inline LayerWeights load_layer(const WeightTable& table, const std::string& name,
@@ -123,8 +155,8 @@ inline LayerWeights load_layer(const WeightTable& table, const std::string& name
 inline StackWeights load_stack(const WeightTable& table, const std::string& name,
                                const StackSpec& spec, const StackSpec* encoder) {
   StackWeights stack;
-  stack.tokens = table.table(name + ".embed.tokens", spec.vocab, spec.hidden);
-  stack.positions = table.table(name + ".embed.positions", spec.positions, spec.hidden);
+  stack.tokens = table.tokens(name + ".embed.tokens", spec.vocab, spec.hidden);
+  stack.positions = table.positions(name + ".embed.positions", spec.positions, spec.hidden);
   if (spec.embed_norm) stack.embed_norm = load_norm(table, name + ".embed.norm", spec);
   for (int i = 0; i < spec.layers; ++i) {
     stack.layers.push_back(load_layer(table, name + ".layers." + std::to_string(i), spec, encoder));

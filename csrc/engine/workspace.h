@@ -26,6 +26,10 @@ inline const char* type_name<Contender>() {
   return "contender";
 }
 template <>
+inline const char* type_name<uint8_t>() {
+  return "uint8";
+}
+template <>
 inline const char* type_name<uint32_t>() {
   return "uint32";
 }
@@ -38,14 +42,17 @@ inline const char* type_name<Hypothesis>() {
 // makes of it.
 template <typename T>
 struct Activations {
-  T* x;         // [rows, H]
-  T* normed;    // [rows, H], x as a block reads it
-  T* qkv;       // [rows, 3 * N * D], also the q of cross attention
-  T* attended;  // [rows, N * D]
-  T* ffn;       // [rows, F], shares its bytes with qkv and attended
+  T* x;              // [rows, H]
+  T* normed;         // [rows, H], x as a block reads it
+  T* qkv;            // [rows, 3 * N * D], also the q of cross attention
+  T* attended;       // [rows, N * D]
+  T* ffn;            // [rows, F], shares its bytes with qkv and attended
+  uint8_t* scratch;  // of products on the CPU, see linear.h
 
   Activations() = default;
-  Activations(Arena& a, const std::string& pass, const StackSpec& spec, int64_t rows) {
+  Activations(Arena& a, const std::string& pass, const StackSpec& spec, int64_t rows,
+              uint8_t* scratch)
+      : scratch(scratch) {
     const int64_t inner = int64_t{spec.heads} * spec.head_dim;
     x = a.take<T>(pass + ".x", {rows, spec.hidden});
     normed = a.take<T>(pass + ".normed", {rows, spec.hidden});
@@ -92,6 +99,7 @@ struct Workspace {
   float *group_max, *group_sum;  // [R, G]
   float* lse;                    // [R]
   Candidate* best;               // [R, candidates]
+  uint8_t* products = nullptr;   // the CPU's linear: the scratch of linear.h
   float* partial = nullptr;      // CUDA's decode attention: attention.h
   int32_t* tickets = nullptr;
 
@@ -147,9 +155,9 @@ struct Workspace {
     a.reuse([&] {
       if (spec.encoder) {
         packed_kv = a.take<T>("encoder.cross_kv", {source_tokens, 2 * inner});
-        packed = Activations<T>(a, "encoder", *spec.encoder, source_tokens);
+        packed = Activations<T>(a, "encoder", *spec.encoder, source_tokens, products);
       } else {
-        packed = Activations<T>(a, "prompt", d, shared_prompt);
+        packed = Activations<T>(a, "prompt", d, shared_prompt, products);
       }
     });
     a.reuse([&] {
@@ -160,14 +168,14 @@ struct Workspace {
       lse = a.take<float>("lse", {rows});
       best = a.take<Candidate>("best", {rows, limits.candidates});
       take_step(*this);
-      step = Activations<T>(a, "step", d, rows);
+      step = Activations<T>(a, "step", d, rows, products);
     });
     a.reuse([&] {
       const int64_t labels = batch * limits.labels;
       logprobs = a.take<float>("logprobs", {labels});
       forced_logits =
           a.take<T>("forced_logits", {std::min<int64_t>(labels, kForcedRows), logits_stride});
-      forced = Activations<T>(a, "forced", d, labels);
+      forced = Activations<T>(a, "forced", d, labels, products);
     });
   }
 };

@@ -6,10 +6,15 @@
 // residual.
 //
 // W is [N, K]. On CUDA it lies as published. On the CPU it is packed once, at load: panels of
-// kPanel outputs, each [K, kPanel], zero behind N; so a product of few rows reads every weight
-// once, in order. The order in which a sum over K is added up there depends on K alone, never on
-// the number of rows: a row's result never depends on its neighbours.
+// kPanel outputs, each [ceil(K / g), kPanel, g], zero behind N and K, where g inputs take 4 bytes;
+// so a product of few rows reads every weight once, in order. The order in which a sum over K is
+// added up there depends on K alone, never on the number of rows: a row's result never depends on
+// its neighbours.
 #pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
 
 #include "core/types.h"
 #include "kernels/stream.h"
@@ -17,6 +22,30 @@
 namespace decoding {
 
 constexpr int kPanel = 64;  // outputs in a panel
+
+// g: the inputs of an output that lie together in a panel.
+constexpr int panel_group(WeightKind kind) {
+  switch (kind) {
+    case WeightKind::float32:
+      return 1;
+    case WeightKind::int8:
+      return 4;
+    default:
+      return 2;
+  }
+}
+
+// The shape that Python gives the panels: lines of 256 bytes.
+inline std::vector<int64_t> panel_shape(int64_t outputs, int64_t inputs, WeightKind kind) {
+  const int64_t group = panel_group(kind);
+  return {(outputs + kPanel - 1) / kPanel, (inputs + group - 1) / group, kPanel * group};
+}
+
+// Bytes of scratch for the rows of a product on the CPU, as it multiplies them: many take turns.
+constexpr int kScratchRows = 384;
+inline int64_t linear_scratch(int64_t rows, int64_t inputs) {
+  return std::min<int64_t>(rows, kScratchRows) * ((inputs + 15) / 16 * 64 + 64);
+}
 
 template <typename T>
 struct LinearParams {
@@ -26,7 +55,8 @@ struct LinearParams {
   LinearWeight weight;          // N outputs, K inputs
   const float* bias = nullptr;  // [N], may be null
   const T* residual = nullptr;  // [rows, N], may be null
-  T* y;                         // [rows, N], may alias residual where activation is none
+  T* y;                         // [rows, N], may alias residual where activation is none; not x
+  uint8_t* scratch = nullptr;   // CPU: [linear_scratch(rows, K)]; not for float32
   int rows;
   Activation activation = Activation::none;
   int stride = 0;  // CUDA: elements between rows of y, 0: N; without a residual

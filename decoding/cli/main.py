@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import decoding
-from decoding.cli import plan, score, translate
+from decoding.cli import convert, plan, score, shortlist, translate
 
 
 class Parser(argparse.ArgumentParser):
@@ -28,7 +28,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="decoding", description=decoding.__doc__)
     parser.add_argument("--version", action="version", version=decoding.__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, command in (("translate", translate), ("score", score), ("plan", plan)):
+    named = {
+        "translate": translate,
+        "score": score,
+        "convert": convert,
+        "shortlist": shortlist,
+        "plan": plan,
+    }
+    for name, command in named.items():
         assert command.__doc__
         title = command.__doc__.partition("\n")[0]
         arguments = commands.add_parser(name, help=title, description=title)

@@ -109,14 +109,20 @@ def parallel_lines(
     """Raises ValueError where a line is too long, or one side has fewer lines."""
     assert model.spec.encoder is not None
     limits = model.spec.encoder.positions, model.spec.decoder.positions
-    for number, (source, target) in enumerate(itertools.zip_longest(sources, targets), 1):
-        if source is None or target is None:
-            short = "source" if source is None else "target"
-            raise ValueError(f"the {short} has only {number - 1} lines: it must have as many")
+    for number, (source, target) in enumerate(paired(sources, targets), 1):
         line = Line(tokenizer.encode(source), tokenizer.encode_target(target))
         for ids, most in zip((line.source or [], line.target), limits, strict=True):
             check_length(number, len(ids), most)
         yield line
+
+
+def paired(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Raises ValueError where one side has fewer lines."""
+    for count, (source, target) in enumerate(itertools.zip_longest(sources, targets)):
+        if source is None or target is None:
+            short = "source" if source is None else "target"
+            raise ValueError(f"the {short} has only {count} lines: it must have as many")
+        yield source, target
 
 
 def plain_lines(

@@ -8,6 +8,25 @@ from typing import Any, cast
 
 from sentencepiece import SentencePieceProcessor
 
+# What a directory may hold for its text; the families read some of it, transformers the rest.
+FILES = (
+    "source.spm",
+    "target.spm",
+    "spiece.model",
+    "spm.model",
+    "sentencepiece.bpe.model",
+    "sentencepiece.model",
+    "tokenizer.model",
+    "vocab.json",
+    "target_vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
+
 
 def required(path: Path, needs: str) -> Path:
     if not path.is_file():

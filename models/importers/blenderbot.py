@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
+from decoding.models.checkpoint import Checkpoint
 from decoding.models.importers import seq2seq
 from decoding.models.spec import ModelSpec
-from decoding.models.weights import Checkpoint
 
 DEFAULTS = {
     "activation_function": "gelu",

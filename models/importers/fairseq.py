@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from decoding.models.blocks import fairseq_sinusoids
+from decoding.models.checkpoint import Checkpoint
 from decoding.models.importers.options import activation, flag, head_dim, must_be, size
 from decoding.models.importers.seq2seq import stored_names
 from decoding.models.spec import ModelSpec, StackSpec
-from decoding.models.weights import Checkpoint, shapes
+from decoding.models.weights import shapes
 
 DEFAULTS = {
     "activation_fn": "relu",

@@ -8,9 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
+from decoding.models.checkpoint import Checkpoint
 from decoding.models.importers.options import activation, flag, head_dim, must_be, positive, size
 from decoding.models.spec import ModelSpec, StackSpec
-from decoding.models.weights import Checkpoint, shapes
+from decoding.models.weights import shapes
 
 DEFAULTS = {
     "activation_function": "gelu_new",

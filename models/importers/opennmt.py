@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decoding.models.checkpoint import Checkpoint
 from decoding.models.importers.options import activation, flag, must_be, positive, size
 from decoding.models.spec import ModelSpec, StackSpec
-from decoding.models.weights import Checkpoint, shapes
+from decoding.models.weights import shapes
 
 DEFAULTS = {
     "add_ffnbias": True,  # before version 3 there was no choice

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decoding.models.checkpoint import Checkpoint
 from decoding.models.importers import seq2seq
 from decoding.models.importers.options import activation, flag, head_dim, must_be, size
 from decoding.models.spec import ModelSpec, StackSpec
-from decoding.models.weights import Checkpoint, shapes
+from decoding.models.weights import shapes
 
 DEFAULTS = {
     "activation_function": "relu",

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decoding.models.checkpoint import Checkpoint
 from decoding.models.importers.options import activation, flag, head_dim, must_be, size
 from decoding.models.spec import ModelSpec, StackSpec
-from decoding.models.weights import Checkpoint, shapes
+from decoding.models.weights import shapes
 
 # What each part of a layer or stack was stored as; several are stacked.
 PARTS = {

@@ -48,6 +48,33 @@ inline float largest(const Group& group) {
   return max_of(value);
 }
 
+// The group's maximum, and the sum of exponentials relative to it; 0 where the whole group is -inf.
+inline void scan(const Group& group, float& group_max, float& group_sum) {
+  group_max = largest(group);
+  // -inf - -inf would be NaN; with any other peak, exp(-inf) is the 0 that it should be.
+  const float peak = group_max == -INFINITY ? 0.0f : group_max;
+  Floats sum = {};
+  for (int c = 0; c < kGroup; c += kLanes) sum += exp(load(group.columns + c) - peak);
+  group_sum = sum_of(sum);
+}
+
+// Of a row. Each lane adds every kLanes-th group; then the lanes are added up.
+inline float log_sum_exp(const float* group_max, const float* group_sum, int groups) {
+  float peak = -INFINITY;
+  for (int g = 0; g < groups; ++g) peak = std::max(peak, group_max[g]);
+  if (peak == -INFINITY) peak = 0.0f;
+  Floats sum = {};
+  for (int g = 0; g < groups; g += kLanes) {
+    const int count = std::min(groups - g, kLanes);
+    const bool whole = count == kLanes;
+    const Floats max = whole ? load(group_max + g) : load(group_max + g, count);
+    const Floats part = whole ? load(group_sum + g) : load(group_sum + g, count);
+    const Floats scaled = part * exp(max - peak);
+    sum += lane_ids() < count ? scaled : Floats{};
+  }
+  return peak + std::log(sum_of(sum));
+}
+
 // A bound that the k best elements of a row reach, read off the maxima of its groups; -FLT_MAX
 // where they prove none. maxima: [G], scratch.
 inline float bound_of_best(const float* group_max, int vocab, int k, float* maxima) {

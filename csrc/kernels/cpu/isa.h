@@ -9,38 +9,59 @@
 
 namespace decoding::cpu {
 
-// The names of the instruction sets that this machine runs, best first.
-inline std::vector<std::string> isas() {
-  std::vector<std::string> names;
+// An instruction set by the name that users see: code is compiled for its Isa, and products look at
+// its features as they run.
+struct InstructionSet {
+  const char* name;
+  Isa isa;
+  Features features;
+};
+
+// Those that this machine runs, best first.
+inline std::vector<InstructionSet> instruction_sets() {
+  std::vector<InstructionSet> sets;
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    names.push_back("avx512");
+    const bool vnni = __builtin_cpu_supports("avx512vnni");
+    if (vnni && __builtin_cpu_supports("avx512bf16")) {
+      sets.push_back({"avx512_bf16", Isa::avx512, {.vnni = true, .bf16 = true}});
+    }
+    if (vnni) sets.push_back({"avx512_vnni", Isa::avx512, {.vnni = true}});
+    sets.push_back({"avx512", Isa::avx512, {}});
   }
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
       __builtin_cpu_supports("f16c")) {
-    names.push_back("avx2");
+    sets.push_back({"avx2", Isa::avx2, {}});
   }
 #endif
-  names.push_back("portable");
+  sets.push_back({"portable", Isa::portable, {}});
+  return sets;
+}
+
+// Their names.
+inline std::vector<std::string> isas() {
+  std::vector<std::string> names;
+  for (const InstructionSet& set : instruction_sets()) names.push_back(set.name);
   return names;
 }
 
-// Calls use.template operator()<isa>() for the instruction set of that name.
+// Calls use.template operator()<isa>(features) for the instruction set of that name.
 template <typename Use>
 decltype(auto) with_isa(const std::string& name, Use&& use) {
+  const InstructionSet* chosen = nullptr;
   std::string known;
-  bool runs = false;
-  for (const std::string& isa : isas()) {
-    known += (known.empty() ? "" : ", ") + isa;
-    runs = runs || isa == name;
+  const auto sets = instruction_sets();
+  for (const InstructionSet& set : sets) {
+    known += std::string(known.empty() ? "" : ", ") + set.name;
+    if (set.name == name) chosen = &set;
   }
-  CHECK(runs, "isa must be one of ", known, " on this machine, got ", name);
+  CHECK(chosen != nullptr, "isa must be one of ", known, " on this machine, got ", name);
 #if defined(__x86_64__)
-  if (name == "avx512") return use.template operator()<Isa::avx512>();
-  if (name == "avx2") return use.template operator()<Isa::avx2>();
+  if (chosen->isa == Isa::avx512) return use.template operator()<Isa::avx512>(chosen->features);
+  if (chosen->isa == Isa::avx2) return use.template operator()<Isa::avx2>(chosen->features);
 #endif
-  return use.template operator()<Isa::portable>();
+  return use.template operator()<Isa::portable>(chosen->features);
 }
 
 }  // namespace decoding::cpu

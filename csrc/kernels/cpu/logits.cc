@@ -10,35 +10,9 @@
 namespace decoding {
 namespace {
 
-using cpu::Floats;
-using cpu::kLanes;
-
 template <typename T>
 void scan_group(const T* row, int vocab, int g, float* group_max, float* group_sum) {
-  const cpu::Group group(row, vocab, g);
-  group_max[g] = cpu::largest(group);
-  // -inf - -inf would be NaN; with any other peak, exp(-inf) is the 0 that it should be.
-  const float peak = group_max[g] == -INFINITY ? 0.0f : group_max[g];
-  Floats sum = {};
-  for (int c = 0; c < kGroup; c += kLanes) sum += cpu::exp(cpu::load(group.columns + c) - peak);
-  group_sum[g] = cpu::sum_of(sum);
-}
-
-// Each lane adds every kLanes-th group; then the lanes are added up.
-float log_sum_exp(const float* group_max, const float* group_sum, int groups) {
-  float peak = -INFINITY;
-  for (int g = 0; g < groups; ++g) peak = std::max(peak, group_max[g]);
-  if (peak == -INFINITY) peak = 0.0f;
-  Floats sum = {};
-  for (int g = 0; g < groups; g += kLanes) {
-    const int count = std::min(groups - g, kLanes);
-    const bool whole = count == kLanes;
-    const Floats max = whole ? cpu::load(group_max + g) : cpu::load(group_max + g, count);
-    const Floats part = whole ? cpu::load(group_sum + g) : cpu::load(group_sum + g, count);
-    const Floats scaled = part * cpu::exp(max - peak);
-    sum += cpu::lane_ids() < count ? scaled : Floats{};
-  }
-  return peak + std::log(cpu::sum_of(sum));
+  cpu::scan(cpu::Group(row, vocab, g), group_max[g], group_sum[g]);
 }
 
 }  // namespace
@@ -56,7 +30,7 @@ void scan_logits(cpu::Stream<isa>& stream, const ScanLogitsParams<T>& p) {
   if (p.lse == nullptr) return;
   const cpu::Range rows = stream.share(p.rows);
   for (int64_t row = rows.begin; row < rows.end; ++row) {
-    p.lse[row] = log_sum_exp(p.group_max + row * groups, p.group_sum + row * groups, groups);
+    p.lse[row] = cpu::log_sum_exp(p.group_max + row * groups, p.group_sum + row * groups, groups);
   }
   stream.barrier();
 }
@@ -100,7 +74,8 @@ void renormalize(cpu::Stream<isa>& stream, const RenormalizeParams& p) {
   const int groups = groups_of(p.vocab);
   const cpu::Range rows = stream.share(p.rows);
   for (int64_t row = rows.begin; row < rows.end; ++row) {
-    const float left = log_sum_exp(p.group_max + row * groups, p.group_sum + row * groups, groups);
+    const float left =
+        cpu::log_sum_exp(p.group_max + row * groups, p.group_sum + row * groups, groups);
     if (std::isfinite(p.lse[row]) && std::isfinite(left)) p.lse[row] = left;
   }
   stream.barrier();

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#if defined(__AVX2__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
@@ -27,8 +27,10 @@ constexpr int kLanes = 4;
 
 using Floats [[gnu::vector_size(4 * kLanes)]] = float;
 using Ints [[gnu::vector_size(4 * kLanes)]] = int32_t;
+using Shorts [[gnu::vector_size(4 * kLanes)]] = int16_t;
 
 inline Floats broadcast(float value) { return value - Floats{}; }  // x - 0 is x, even for -0
+inline Ints broadcast(int32_t value) { return value - Ints{}; }
 
 inline Ints lane_ids() {
   Ints ids;
@@ -42,7 +44,14 @@ inline Floats load(const float* from) {
   return value;
 }
 
+inline Ints load(const int32_t* from) {
+  Ints value;
+  __builtin_memcpy(&value, from, sizeof value);
+  return value;
+}
+
 inline void store(float* to, Floats value) { __builtin_memcpy(to, &value, sizeof value); }
+inline void store(int32_t* to, Ints value) { __builtin_memcpy(to, &value, sizeof value); }
 
 // The first `count` < kLanes elements, zero in the other lanes; memory behind them is not touched.
 inline Floats load(const float* from, int count) {
@@ -86,9 +95,40 @@ inline Floats fma(float a, Floats b, Floats c) { return fma(broadcast(a), b, c);
 // Where one operand is NaN, the second one comes out.
 inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
 inline Floats min(Floats a, Floats b) { return a < b ? a : b; }
+inline Ints max(Ints a, Ints b) { return a > b ? a : b; }
 
 inline Floats bits(Ints x) { return __builtin_bit_cast(Floats, x); }
 inline Ints bits(Floats x) { return __builtin_bit_cast(Ints, x); }
+
+inline Floats floats(Ints x) { return __builtin_convertvector(x, Floats); }
+
+// The nearest integers, the even ones of ties.
+inline Ints nearest(Floats x) {
+#if defined(__AVX512F__)
+  return (Ints)_mm512_maskz_cvtps_epi32(0xffff, x);
+#elif defined(__AVX2__)
+  return (Ints)_mm256_cvtps_epi32(x);
+#elif defined(__SSE2__)
+  return (Ints)_mm_cvtps_epi32(x);
+#else
+  Ints rounded;
+  for (int lane = 0; lane < kLanes; ++lane) rounded[lane] = __builtin_lrintf(x[lane]);
+  return rounded;
+#endif
+}
+
+// In each lane a0 b0 + a1 b1, of two 16-bit integers each.
+inline Ints dot_pairs(Ints a, Ints b) {
+#if defined(__AVX512F__)
+  return (Ints)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return (Ints)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#elif defined(__SSE2__)
+  return (Ints)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#else
+  return (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
+#endif
+}
 
 inline Floats abs(Floats x) { return bits(bits(x) & 0x7fffffff); }
 inline Floats with_sign_of(Floats sign, Floats magnitude) {

@@ -11,15 +11,23 @@ namespace decoding::cpu {
 
 struct Range {
   int begin, end;
+  bool holds(int i) const { return begin <= i && i < end; }
+};
+
+// What products use beyond the instructions of every machine of an Isa; only with avx512.
+struct Features {
+  bool vnni = false;  // 8-bit dot products
+  bool bf16 = false;  // bfloat16 dot products
 };
 
 template <Isa isa>
 class Stream {
  public:
-  Stream(Team& team, int rank) : team_(team), rank_(rank) {}
+  Stream(Team& team, int rank, Features features) : team_(team), rank_(rank), features_(features) {}
 
   int rank() const { return rank_; }
   int size() const { return team_.size(); }
+  Features features() const { return features_; }
   void barrier() { team_.barrier().arrive_and_wait(); }
 
   // This thread's contiguous share of `items`.
@@ -32,6 +40,7 @@ class Stream {
  private:
   Team& team_;
   const int rank_;
+  const Features features_;
 };
 
 }  // namespace decoding::cpu

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include "kernels/cpu/dot.h"
 #include "kernels/cpu/simd.h"
 
 namespace decoding::cpu {
@@ -26,7 +27,7 @@ struct Rows {
 // Memory that is asked for while a tile works: `lines` cache lines of each row.
 template <int lines>
 struct Prefetch {
-  Rows<const float> from = {};
+  Rows<const std::byte> from = {};
 
   void operator()(int k) const {
     for (int line = 0; line < lines; ++line) {
@@ -39,68 +40,74 @@ struct Prefetch {
     return {{from.data + first * kLine, from.stride}};
   }
 
-  static constexpr int kLine = 64 / sizeof(float);
+  static constexpr int kLine = 64;
 };
 
 // c[r][j] += sum over k < depth of a[r][k] * b[k][j], which is added up first, in ascending order,
-// one fused multiply-add at a time: the bits do not depend on the shape of the tile.
-template <int rows, int vectors, int lines>
-inline void multiply_tile(Rows<const float> a, Rows<const float> b, Rows<float> c, int depth,
-                          Prefetch<lines> prefetch) {
-  Floats sum[rows][vectors];
+// one addition at a time: the bits do not depend on the shape of the tile. The product of a word
+// of a and one of b is `Dot`'s: of two floats, or of a few smaller numbers.
+template <typename Dot, int rows, int vectors, int lines>
+inline void multiply_tile(Rows<const typename Dot::Left> a, Rows<const typename Dot::Right> b,
+                          Rows<typename Dot::Sum> c, int depth, Prefetch<lines> prefetch) {
+  Vector<typename Dot::Sum> sum[rows][vectors];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; ++v) sum[r][v] = Floats{};
+    for (int v = 0; v < vectors; ++v) sum[r][v] = Vector<typename Dot::Sum>{};
   }
-  const float* line = b.data;
+  const typename Dot::Right* line = b.data;
   for (int k = 0; k < depth; ++k, line += b.stride) {
     prefetch(k);
-    Floats right[vectors];
+#pragma GCC unroll 2
+    for (int part = 0; part < Dot::kParts; ++part) {
+      decltype(Dot::right(load(line), part)) right[vectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; ++v) right[v] = load(line + v * kLanes);
+      for (int v = 0; v < vectors; ++v) right[v] = Dot::right(load(line + v * kLanes), part);
 #pragma GCC unroll 8
-    for (int r = 0; r < rows; ++r) {
-      const Floats left = broadcast(a.data[r * a.stride + k]);
+      for (int r = 0; r < rows; ++r) {
+        const auto left = broadcast(a.data[r * a.stride + k * Dot::kParts + part]);
 #pragma GCC unroll 8
-      for (int v = 0; v < vectors; ++v) sum[r][v] = fma(left, right[v], sum[r][v]);
+        for (int v = 0; v < vectors; ++v) sum[r][v] = Dot::add(left, right[v], sum[r][v]);
+      }
     }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v) {
-      float* to = c.data + r * c.stride + v * kLanes;
+      typename Dot::Sum* to = c.data + r * c.stride + v * kLanes;
       store(to, load(to) + sum[r][v]);
     }
   }
 }
 
 // The same for up to kTileRows rows and any whole number of vectors of columns.
-template <int lines = 0, int rows = kTileRows>
-inline void multiply_rows(int count, Rows<const float> a, Rows<const float> b, Rows<float> c,
-                          int depth, int columns, Prefetch<lines> prefetch = {}) {
+template <typename Dot = Float32Dot, int lines = 0, int rows = kTileRows>
+inline void multiply_rows(int count, Rows<const typename Dot::Left> a,
+                          Rows<const typename Dot::Right> b, Rows<typename Dot::Sum> c, int depth,
+                          int columns, Prefetch<lines> prefetch = {}) {
   if constexpr (rows > 1) {
     if (count < rows) {
-      return multiply_rows<lines, rows - 1>(count, a, b, c, depth, columns, prefetch);
+      return multiply_rows<Dot, lines, rows - 1>(count, a, b, c, depth, columns, prefetch);
     }
   }
   constexpr int vectors = tile_vectors(rows), width = vectors * kLanes;
   // What is asked for spreads over the tiles that 64 columns take.
   constexpr int share = lines == 0 ? 0 : (lines * width + 63) / 64;
   int j = 0;
-  const auto right = [&] { return Rows<const float>{b.data + j, b.stride}; };
-  const auto sums = [&] { return Rows<float>{c.data + j, c.stride}; };
+  const auto right = [&] { return Rows<const typename Dot::Right>{b.data + j, b.stride}; };
+  const auto sums = [&] { return Rows<typename Dot::Sum>{c.data + j, c.stride}; };
   for (; j + width <= columns; j += width) {
     const int line = j / width * share;
     if (line < lines) {
-      multiply_tile<rows, vectors>(a, right(), sums(), depth, prefetch.template part<share>(line));
+      const auto part = prefetch.template part<share>(line);
+      multiply_tile<Dot, rows, vectors>(a, right(), sums(), depth, part);
     } else {
-      multiply_tile<rows, vectors>(a, right(), sums(), depth, Prefetch<0>{});
+      multiply_tile<Dot, rows, vectors>(a, right(), sums(), depth, Prefetch<0>{});
     }
   }
   for (; j < columns; j += kLanes) {
-    multiply_tile<rows, 1>(a, right(), sums(), depth, Prefetch<0>{});
+    multiply_tile<Dot, rows, 1>(a, right(), sums(), depth, Prefetch<0>{});
   }
 }
 

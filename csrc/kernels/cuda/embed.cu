@@ -52,8 +52,12 @@ __global__ void embed_kernel(const LoadEmbedding<T, pack> load, const StoreRows<
 
 template <int pack, typename T>
 void embed_rows(Stream& stream, const EmbedParams<T>& p) {
-  const LoadEmbedding<T, pack> load{p.ids,    p.at,   p.token_table, p.position_table,
-                                    p.hidden, p.scale};
+  const LoadEmbedding<T, pack> load{.ids = p.ids,
+                                    .at = p.at,
+                                    .token_table = static_cast<const T*>(p.tokens.data),
+                                    .position_table = p.position_table,
+                                    .hidden = p.hidden,
+                                    .scale = p.scale};
   if (p.norm.gamma == nullptr) {
     const int pieces = (p.hidden + pack - 1) / pack;
     const int threads = std::min(256, (pieces + int{kWarp} - 1) / int{kWarp} * int{kWarp});
@@ -70,7 +74,7 @@ void embed_rows(Stream& stream, const EmbedParams<T>& p) {
 template <typename T>
 void embed(cuda::Stream& stream, const EmbedParams<T>& p) {
   if (p.rows == 0) return;
-  const bool aligned = cuda::aligned16<T>(p.token_table, p.hidden) &&
+  const bool aligned = cuda::aligned16<T>(static_cast<const T*>(p.tokens.data), p.hidden) &&
                        cuda::aligned16<T>(p.position_table, p.hidden) &&
                        cuda::aligned16<T>(p.y, p.hidden) && cuda::aligned16(p.norm);
   aligned ? cuda::embed_rows<16 / sizeof(T)>(stream, p) : cuda::embed_rows<1>(stream, p);

@@ -1,0 +1,82 @@
+// How products take up a weight: each 4 bytes of a panel's line go into the sum of one output. They
+// hold one float32, two bfloat16 or four int8, and meet words of x, which is prepared for that.
+//
+// left: the words of x for a line, kParts of them in a row of x, each repeated in all lanes.
+// right: the weights that the part-th of them meets, of a vector of the line.
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+
+#include "kernels/cpu/simd.h"
+
+namespace decoding::cpu {
+namespace {
+
+template <typename T>
+using Vector = std::conditional_t<std::is_same_v<T, float>, Floats, Ints>;
+
+struct Float32Dot {
+  using Left = float;
+  using Right = float;
+  using Sum = float;
+  static constexpr int kInputs = 1, kParts = 1;
+  static Floats right(Floats line, int) { return line; }
+  static Floats add(Floats left, Floats right, Floats sum) { return fma(left, right, sum); }
+};
+
+// Any machine's: bfloat16 is the upper half of float32, and x stays what it is.
+struct Bfloat16WideDot {
+  using Left = float;
+  using Right = int32_t;
+  using Sum = float;
+  static constexpr int kInputs = 2, kParts = 2;
+  static Floats right(Ints line, int part) {
+    return bits(part == 0 ? line << 16 : line & static_cast<int32_t>(0xffff0000));
+  }
+  static Floats add(Floats left, Floats right, Floats sum) { return fma(left, right, sum); }
+};
+
+// Any machine's: as products of 16-bit integers, of the even inputs, then of the odd ones.
+struct Int8WideDot {
+  using Left = int32_t;
+  using Right = int32_t;
+  using Sum = int32_t;
+  static constexpr int kInputs = 4, kParts = 2;
+  static Ints right(Ints line, int part) {
+    const Shorts pairs = (Shorts)line;
+    return (Ints)(part == 0 ? pairs << 8 >> 8 : pairs >> 8);
+  }
+  static Ints add(Ints left, Ints right, Ints sum) { return sum + dot_pairs(left, right); }
+};
+
+#if defined(__AVX512F__)
+// These two are written as assembly, because the intrinsics would ask for the code around them to
+// be compiled for machines that have the instruction; as it is, it serves all of AVX-512.
+struct Bfloat16Dot {
+  using Left = int32_t;
+  using Right = int32_t;
+  using Sum = float;
+  static constexpr int kInputs = 2, kParts = 1;
+  static Ints right(Ints line, int) { return line; }
+  static Floats add(Ints left, Ints right, Floats sum) {
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(left), "v"(right));
+    return sum;
+  }
+};
+
+struct Int8Dot {
+  using Left = int32_t;
+  using Right = int32_t;
+  using Sum = int32_t;
+  static constexpr int kInputs = 4, kParts = 1;
+  static Ints right(Ints line, int) { return line; }
+  static Ints add(Ints left, Ints right, Ints sum) {
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(left), "v"(right));
+    return sum;
+  }
+};
+#endif
+
+}  // namespace
+}  // namespace decoding::cpu

@@ -1,0 +1,53 @@
+// A few rows times one panel of a weight (linear.h), for the operators that finish the sums in
+// their own way: linear and project. Rows are prepared first, once for all panels.
+#pragma once
+
+#include <cstddef>
+
+#include "core/types.h"
+#include "kernels/cpu/stream.h"
+
+namespace decoding::cpu {
+
+constexpr int kRowBlock = 96;  // most rows that pass over a panel at a time
+
+// How sums are made: of a kind of weight, with or without an instruction of its own.
+enum class DotKind { float32, bfloat16_wide, bfloat16, int8_wide, int8 };
+
+inline DotKind dot_kind(WeightKind kind, Features features) {
+  if (kind == WeightKind::int8) return features.vnni ? DotKind::int8 : DotKind::int8_wide;
+  if (kind == WeightKind::float32) return DotKind::float32;
+  return features.bf16 ? DotKind::bfloat16 : DotKind::bfloat16_wide;
+}
+
+// Rows as a product reads them, `stride` bytes apart.
+//   float32, bfloat16_wide: x
+//   bfloat16: x, rounded
+//   int8, int8_wide: round(127 x / a) + 128 with a = max |x|, and in the row's last 64 bytes a /
+//   127
+// Behind the inputs are zeros. A row that is not finite has a scale of NaN.
+struct Operand {
+  const uint8_t* rows;
+  size_t stride;
+
+  Operand from(int row) const { return {rows + row * stride, stride}; }
+};
+
+// Bytes between rows; at most what linear_scratch gives each.
+inline size_t operand_stride(DotKind kind, int inputs) {
+  const size_t bytes = kind == DotKind::int8                                     ? 1
+                       : kind == DotKind::bfloat16 || kind == DotKind::int8_wide ? 2
+                                                                                 : 4;
+  return (inputs * bytes + 63) / 64 * 64 + 64;
+}
+
+template <Isa isa>
+void prepare_row(DotKind kind, const float* x, int inputs, uint8_t* to);
+
+// sums[r][n] = x[r] W[n], for `rows` <= kRowBlock rows of x and the outputs of a panel; int8's are
+// true sums already, with the scales of x and W. sums: [rows, kPanel], aligned to 64 bytes.
+template <Isa isa>
+void multiply_panel(DotKind kind, const LinearWeight& weight, int panel, const Operand& x, int rows,
+                    float* sums);
+
+}  // namespace decoding::cpu

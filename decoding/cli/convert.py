@@ -1,0 +1,28 @@
+"""Converts a checkpoint for the CPU, to a directory that loads at once and shares its memory.
+
+That directory takes the place of the checkpoint's in every other command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import decoding
+from decoding.memory import readable
+from decoding.models.packed import BLOCK
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model", required=True, metavar="DIR", help="a Hugging Face directory")
+    add("--dtype", required=True, help="float32, bfloat16 or int8")
+    add("--output", required=True, metavar="DIR", help="the directory to write")
+
+
+def run(args: argparse.Namespace) -> None:
+    output = Path(args.output)
+    decoding.load(args.model, device="cpu", dtype=args.dtype).save(output)
+    size = readable((output / BLOCK).stat().st_size)
+    print(f"{output} holds the model in {args.dtype}: {size} of weights", file=sys.stderr)

@@ -1,0 +1,86 @@
+"""Makes a vocabulary map from parallel text, for `translate --shortlist`.
+
+A map says which target tokens each source token may become. The better the text resembles what will
+be translated, the fewer translations differ from those without a map; the model's own translations
+of the source are the best target. 29,000 short pairs take 6 seconds and 0.5 GB, 164,000 pairs 13
+seconds and 0.7 GB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+import decoding
+from decoding.cli.arguments import positive
+from decoding.cli.score import paired
+from decoding.cli.translate import read_lines, refuse_overwriting
+from decoding.lexicon import Pair, learn
+from decoding.vocabulary import VocabularyMap
+
+LONGEST = 200  # tokens; the work of a pair grows with the product of its lengths
+SAMPLE = 1000  # pairs whose lists are made, to say how long they are
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model", required=True, metavar="DIR", help="a Hugging Face directory")
+    add("--source", required=True, metavar="FILE", help="UTF-8, a sentence in each line")
+    add("--target", required=True, metavar="FILE", help="their translations, line by line")
+    add("--output", required=True, metavar="FILE", help="the map, an .npz archive")
+    add(
+        "--candidates",
+        type=positive,
+        default=100,
+        metavar="N",
+        help="target tokens that each source token may become (default: 100)",
+    )
+    add(
+        "--frequent",
+        type=positive,
+        default=100,
+        metavar="M",
+        help="most frequent target tokens, in the list of every sentence (default: 100)",
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    for given in (args.source, args.target):
+        refuse_overwriting(given, args.output)
+    with open(args.source, "rb") as source, open(args.target, "rb") as target:
+        model = decoding.load(args.model, device="cpu")
+        start = time.perf_counter()
+        texts = paired(read_lines(source, args.source), read_lines(target, args.target))
+        pairs = list(token_pairs(model, texts))
+    encoder, decoder = model.spec.encoder, model.spec.decoder
+    assert encoder is not None  # token_pairs
+    lexicon = learn(pairs, decoder.vocab)
+    found = VocabularyMap(
+        lexicon.likeliest(encoder.vocab, args.candidates),
+        lexicon.most_frequent(args.frequent),
+        decoder.vocab,
+    )
+    found.save(args.output)
+    seconds = time.perf_counter() - start
+    sizes = [len(found.ids_for(source)) for source, _ in pairs[:: max(1, len(pairs) // SAMPLE)]]
+    print(
+        f"{len(pairs)} pairs in {seconds:.1f} s: a sentence may have "
+        f"{sum(sizes) / len(sizes):.0f} of {decoder.vocab} tokens",
+        file=sys.stderr,
+    )
+
+
+def token_pairs(model: decoding.Model, texts: Iterable[tuple[str, str]]) -> Iterator[Pair]:
+    """Without pairs that are blank or very long on a side. Raises ValueError for a model without an
+    encoder."""
+    if model.spec.encoder is None:
+        raise ValueError("a vocabulary map needs a source text, this model has a decoder alone")
+    for source, target in texts:
+        if source.strip() and target.strip():
+            ids = model.tokenizer.encode(source), model.tokenizer.encode_target(target)
+            if max(map(len, ids)) <= LONGEST:
+                yield np.array(ids[0], np.int32), np.array(ids[1], np.int32)

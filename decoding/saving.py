@@ -1,0 +1,39 @@
+"""Writing a converted model's directory: packed weights, configuration, tokenizer."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from decoding.models import packed
+from decoding.models.checkpoint import holds_weights
+from decoding.tokenizers.files import FILES
+
+
+def save(
+    directory: Path,
+    weights: packed.Packed,
+    config: Mapping[str, Any],
+    generation_config: Mapping[str, Any],
+    origin: Path | None,
+) -> None:
+    """origin: whose tokenizer comes along. Raises ValueError where `directory` holds a checkpoint,
+    which would be hidden by what is written."""
+    if holds_weights(directory):
+        raise ValueError(f"{directory} holds a checkpoint: name another directory to write to")
+    directory.mkdir(parents=True, exist_ok=True)
+    write_json(directory / "config.json", config)
+    if generation_config is not config:  # else there was none
+        write_json(directory / "generation_config.json", generation_config)
+    if origin is not None and origin.resolve() != directory.resolve():
+        for name in FILES:
+            if (origin / name).is_file():
+                shutil.copyfile(origin / name, directory / name)
+    packed.save(weights, directory)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
