@@ -47,9 +47,7 @@ def checkpoint_in(directory: Path) -> Path | None:
         found = [path for path in directory.glob(pattern) if not path.match("*.optimizer.npz")]
         if len(found) > 1:
             names = ", ".join(sorted(path.name for path in found))
-            raise ValueError(
-                f"{directory} holds several checkpoints, pass the path of one: {names}"
-            )
+            raise ValueError(f"{directory} holds several checkpoints, pass one of them: {names}")
         if found:
             return found[0]
     return None

@@ -39,10 +39,9 @@ LAYER_NORMS = {
 
 
 def read(path: Path, content: Mapping[str, Any]) -> Foreign:
-    config = options(content)
-    if not config:
+    if not content.get("args") and not content.get("cfg"):
         raise ValueError(f"{path} holds no options: expected its args or its cfg")
-    config["model_type"] = "fairseq"
+    config = options(content) | {"model_type": "fairseq"}
     state = upgraded(content["model"])
     return Foreign("FairseqTransformer", config, dict(GENERATION), state, path.parent)
 
@@ -56,7 +55,7 @@ def options(content: Mapping[str, Any]) -> dict[str, Any]:
     if content.get("args") is not None:
         return dict(vars(content["args"]))
     config: dict[str, Any] = {}
-    groups = content.get("cfg") or {}
+    groups = content["cfg"]
     for name in ("task", "bpe", "tokenizer", "model"):
         group = as_dict(groups.get(name))
         for side in ("encoder", "decoder"):

@@ -31,6 +31,9 @@ class StandIn:
     def __init__(self, *args: object, **named: object) -> None:
         pass
 
+    def __call__(self, *args: object, **named: object) -> StandIn:
+        return StandIn()
+
     def __setstate__(self, state: object) -> None:
         if isinstance(state, dict):
             self.__dict__.update(state)
@@ -56,7 +59,7 @@ def read(path: Path) -> dict[str, Any]:
         content = torch.load(
             path, map_location="cpu", pickle_module=sys.modules[__name__], weights_only=False
         )
-    except (pickle.UnpicklingError, EOFError, RuntimeError, TypeError) as error:
+    except (pickle.UnpicklingError, AttributeError, EOFError, RuntimeError, TypeError) as error:
         raise ValueError(f"{path} cannot be read as a checkpoint: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold a dictionary, got {type(content).__name__}")
