@@ -10,7 +10,7 @@ from typing import Any
 
 from decoding.models import packed
 from decoding.models.checkpoint import holds_weights
-from decoding.tokenizers.files import FILES
+from decoding.tokenizers.files import files_of
 
 
 def save(
@@ -29,9 +29,8 @@ def save(
     if generation_config is not config:  # else there was none
         write_json(directory / "generation_config.json", generation_config)
     if origin is not None and origin.resolve() != directory.resolve():
-        for name in FILES:
-            if (origin / name).is_file():
-                shutil.copyfile(origin / name, directory / name)
+        for path in files_of(origin, config):
+            shutil.copyfile(path, directory / path.name)
     packed.save(weights, directory)
 
 

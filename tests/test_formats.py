@@ -131,6 +131,23 @@ def test_texts_are_translated(tmp_path: Path) -> None:
     assert sorted(word for _, word in best.alignment) == list(range(len(best.text.split())))
 
 
+def test_a_converted_checkpoint_has_its_text(tmp_path: Path) -> None:
+    """Model.save: options that are objects are left out, the dictionaries come along."""
+    model = toolkits.fairseq_model(FAIRSEQ["pre-norm"])
+    (tmp_path / "there").mkdir()
+    for language in ("de", "en"):
+        (tmp_path / f"there/dict.{language}.txt").write_text("one 1\ntwo 1\n")
+    changed: dict[str, Any] = {"criterion": Path("an object"), "adam_betas": (0.9, 0.98)}
+    path = toolkits.write_fairseq(tmp_path / "there/model.pt", model, **changed)
+    ours = decoding.load(path, "cpu", dtype="float32")
+    assert "criterion" not in ours.config and ours.config["adam_betas"] == (0.9, 0.98)
+    ours.save(tmp_path / "here")
+    converted = decoding.load(tmp_path / "here", "cpu")
+    assert converted.tokenizer.encode("two one") == [5, 4, 2]
+    rows = {"input_ids": [[5, 4, 2]], "max_new_tokens": TOKENS}
+    assert torch.equal(converted.generate(**rows), ours.generate(**rows))
+
+
 # fairseq
 
 
@@ -493,7 +510,7 @@ def test_refused_files(tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     for content, message in [
         ({"weights": 1}, "neither a fairseq nor an OpenNMT-py checkpoint, it holds weights"),
-        ({"model": {}, "optimizer_history": []}, "holds no options: expected its args or its cfg"),
+        ({"model": {}, "args": None}, "holds no options: its args and its cfg are empty"),
         ([], "must hold a dictionary, got list"),
         (
             {"model": {}, "generator": {}, "opt": Namespace(), "vocab": {"src": 3}},

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from sentencepiece import SentencePieceProcessor
+
+from decoding.models.formats.foreign import beside
 
 # What a directory may hold for its text; the families read some of it, transformers the rest.
 FILES = (
@@ -25,7 +28,20 @@ FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
+    "bpecodes",
+    "code",
 )
+# Options of other toolkits that name such a file.
+NAMED = ("bpe_codes", "sentencepiece_model", "src_subword_model", "tgt_subword_model")
+
+
+def files_of(directory: Path, config: Mapping[str, Any]) -> list[Path]:
+    """The files that a model's text may need, as far as they lie in its `directory`."""
+    named = [config.get(option) for option in NAMED] + (config.get("vocabs") or [])
+    named += [f"dict.{config.get(side)}.txt" for side in ("source_lang", "target_lang")]
+    paths = [directory / name for name in FILES]
+    paths += [beside(directory, name) for name in named if name]
+    return [path for path in paths if path.is_file()]
 
 
 def required(path: Path, needs: str) -> Path:

@@ -30,9 +30,9 @@ def read(source: Path) -> Foreign | None:
 
 def read_torch(path: Path) -> Foreign:
     content = pickles.read(path)
-    if fairseq.KEYS <= content.keys():
+    if "model" in content and content.keys() & {"args", "cfg"}:
         return fairseq.read(path, content)
-    if opennmt.KEYS <= content.keys():
+    if {"model", "generator", "opt", "vocab"} <= content.keys():
         return opennmt.read(path, content)
     raise ValueError(
         f"{path} is neither a fairseq nor an OpenNMT-py checkpoint, it holds "

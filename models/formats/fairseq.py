@@ -12,9 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from decoding.models.formats.foreign import Foreign
-
-KEYS = frozenset({"model", "optimizer_history"})
+from decoding.models.formats.foreign import Foreign, plain
 
 BOS, PAD, EOS = 0, 1, 2  # every dictionary begins with <s> <pad> </s> <unk>
 
@@ -39,9 +37,9 @@ LAYER_NORMS = {
 
 
 def read(path: Path, content: Mapping[str, Any]) -> Foreign:
-    if not content.get("args") and not content.get("cfg"):
-        raise ValueError(f"{path} holds no options: expected its args or its cfg")
-    config = options(content) | {"model_type": "fairseq"}
+    if content.get("args") is None and not content.get("cfg"):
+        raise ValueError(f"{path} holds no options: its args and its cfg are empty")
+    config = plain(options(content)) | {"model_type": "fairseq"}
     state = upgraded(content["model"])
     return Foreign("FairseqTransformer", config, dict(GENERATION), state, path.parent)
 

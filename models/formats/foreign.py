@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,19 @@ class Foreign(NamedTuple):
     generation_config: dict[str, Any]  # in Hugging Face's words: what the toolkit does by default
     state: dict[str, Tensor]
     directory: Path
+
+
+def plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are plain data, as JSON has them; objects of a toolkit are left out."""
+    return {name: value for name, value in options.items() if is_plain(value)}
+
+
+def is_plain(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and is_plain(each) for key, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return all(map(is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def beside(directory: Path, name: str) -> Path:

@@ -11,9 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from decoding.models.formats.foreign import Foreign
-
-KEYS = frozenset({"model", "generator", "opt", "vocab"})
+from decoding.models.formats.foreign import Foreign, plain
 
 GAIN_OR_BIAS = {"a_2": "weight", "b_2": "bias"}  # of the norms, until version 1.0
 
@@ -25,7 +23,7 @@ def read(path: Path, content: Mapping[str, Any]) -> Foreign:
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: vocab is of no known layout: {error!r}") from error
     start = vocab.get("decoder_start_token", "<s>") if isinstance(vocab, dict) else "<s>"
-    config = dict(vars(content["opt"]))
+    config = plain(vars(content["opt"]))
     config |= {"model_type": "opennmt", "vocabularies": {"src": source, "tgt": target}}
     ids = {token: number for number, token in enumerate(target)}
     for token in (start, "</s>", "<blank>"):
