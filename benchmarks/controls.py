@@ -6,18 +6,17 @@ python -m benchmarks.controls [--device cuda --dtype float16] [--shape 8x4] [--o
 from __future__ import annotations
 
 import argparse
-import csv
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import decoding
 from benchmarks.environment import environment
 from benchmarks.harness import percentile
-from benchmarks.report import rounded
+from benchmarks.report import write_rows
 from benchmarks.workloads import SEED, STEPS, WORKLOADS, Shape, random_ids, random_model
 
 WORDS = 100  # that must not occur, half of them of two tokens
@@ -108,10 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for row in rows:
         print(f"{row.controls:22} {row.p50:8.4f} ms/step  {row.added:+.1%}")
     if options.output:
-        with options.output.open("w", newline="") as file:
-            writer = csv.DictWriter(file, [f.name for f in fields(ControlRow)], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows({k: rounded(v) for k, v in asdict(row).items()} for row in rows)
+        write_rows(rows, options.output)
 
 
 if __name__ == "__main__":

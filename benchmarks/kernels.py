@@ -8,13 +8,12 @@ recorded. See benchmarks/README.md for what a row means.
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -23,7 +22,7 @@ from benchmarks.environment import Environment, environment
 from benchmarks.harness import percentile
 from benchmarks.kernel_cases import Call, Case, Place, Set, cases
 from benchmarks.kernel_cases_cpu import cases as cases_cpu
-from benchmarks.report import rounded
+from benchmarks.report import write_rows
 from benchmarks.roofline import (
     KINDS,
     WIDTHS,
@@ -255,17 +254,6 @@ def console(rows: Sequence[KernelRow]) -> str:
             parts += [f"{peer.p50 / row.p50:.2f}x {peer.provider}" for peer in peers]
         lines.append(" | ".join(parts))
     return "\n".join(lines)
-
-
-def write_rows(rows: Iterable[KernelRow], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        names = [field.name for field in fields(KernelRow)]
-        writer = csv.DictWriter(file, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(
-            {name: rounded(value) for name, value in asdict(row).items()} for row in rows
-        )
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -1,15 +1,16 @@
-"""Translation quality of our engine and of Hugging Face on the same weights.
+"""Translation quality in each type of weight, on parallel text.
 
-python -m benchmarks.quality --model models/demo --data DIR [--device cuda --dtype float32 float16]
+The first provider in the first type is what the others are compared with, line by line.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
+import itertools
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import sacrebleu
@@ -17,19 +18,40 @@ import torch
 import transformers
 
 import decoding
+from benchmarks import texts
+from benchmarks.environment import environment
+from benchmarks.report import write_rows
 
 Translate = Callable[[list[str]], list[str]]
 
 
-def read_lines(path: Path) -> list[str]:
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8") as file:
-        return file.read().splitlines()
+@dataclass(frozen=True)
+class QualityRow:
+    """One provider in one type on one text. identical: the share of lines that are the very
+    translations of the first. sentences: in a second, of all texts together."""
+
+    model: str
+    text: str
+    lines: int
+    provider: str
+    version: str
+    dtype: str
+    beams: int
+    bleu: float
+    chrf: float
+    identical: float
+    sentences: float
+    signatures: str
+    device: str
+    flags: str
+    commit: str
+    date: str
 
 
 def ours(options: argparse.Namespace, dtype: str) -> Translate:
-    model = decoding.load(options.model, options.device, dtype, threads=options.threads)
-    return lambda texts: model.translate(texts, num_beams=options.num_beams)
+    threads = options.threads if options.device == "cpu" else None
+    model = decoding.load(options.model, options.device, dtype, threads=threads)
+    return lambda lines: model.translate(lines, num_beams=options.num_beams)
 
 
 def hugging_face(options: argparse.Namespace, dtype: str) -> Translate:
@@ -40,12 +62,12 @@ def hugging_face(options: argparse.Namespace, dtype: str) -> Translate:
     model = model.to(options.device)
     tokenizer = tokens.from_pretrained(options.model)
 
-    def translate(texts: list[str]) -> list[str]:
-        order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
-        found = [""] * len(texts)
+    def translate(lines: list[str]) -> list[str]:
+        order = sorted(range(len(lines)), key=lambda i: -len(lines[i]))
+        found = [""] * len(lines)
         for begin in range(0, len(order), 32):
             rows = order[begin : begin + 32]
-            batch = tokenizer([texts[i] for i in rows], return_tensors="pt", padding=True)
+            batch = tokenizer([lines[i] for i in rows], return_tensors="pt", padding=True)
             with torch.inference_mode():
                 ids = model.generate(**batch.to(options.device), num_beams=options.num_beams)
             for i, text in zip(
@@ -57,37 +79,92 @@ def hugging_face(options: argparse.Namespace, dtype: str) -> Translate:
     return translate
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--data", type=Path, required=True, help="holds test.de.gz and test.en.gz")
+PROVIDERS = {
+    "ours": (ours, f"decoding {decoding.__version__}"),
+    "huggingface": (hugging_face, f"transformers {transformers.__version__}"),
+}
+
+
+def measure(options: argparse.Namespace) -> list[QualityRow]:
+    parts = texts.read(options.text, options.lines)
+    whole = texts.joined(parts)
+    first: list[str] | None = None
+    rows: list[QualityRow] = []
+    for dtype, provider in itertools.product(options.dtype, options.providers):
+        translate = PROVIDERS[provider][0](options, dtype)
+        translate(whole.sources[:64])
+        begin = time.perf_counter()
+        found = translate(whole.sources)
+        speed = len(found) / (time.perf_counter() - begin)
+        first = first or found
+        if dtype == "float32":
+            show_differences(found, first)
+        start = 0
+        for text in parts:
+            here = slice(start, start + len(text.sources))
+            rows.append(make_row(options, provider, dtype, text, found[here], first[here], speed))
+            print(console(rows[-1]), flush=True)
+            start = here.stop
+        rows.append(make_row(options, provider, dtype, whole, found, first, speed))
+        print(console(rows[-1]), flush=True)
+    return rows
+
+
+def show_differences(found: Sequence[str], first: Sequence[str]) -> None:
+    for i, (a, b) in enumerate(zip(found, first, strict=True)):
+        if a != b:
+            print(f"line {i + 1} differs:\n  {a}\n  {b}", file=sys.stderr)
+
+
+def make_row(
+    options: argparse.Namespace,
+    provider: str,
+    dtype: str,
+    text: texts.Text,
+    found: Sequence[str],
+    first: Sequence[str],
+    speed: float,
+) -> QualityRow:
+    bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
+    scores = [metric.corpus_score(found, [text.references]).score for metric in (bleu, chrf)]
+    return QualityRow(
+        model=options.model.name,
+        text=text.name,
+        lines=len(found),
+        provider=provider,
+        version=PROVIDERS[provider][1],
+        dtype=dtype,
+        beams=options.num_beams,
+        bleu=scores[0],
+        chrf=scores[1],
+        identical=sum(map(str.__eq__, found, first)) / len(found),
+        sentences=speed,
+        signatures=f"{bleu.get_signature()} {chrf.get_signature()}",
+        **asdict(environment(options.device)),
+    )
+
+
+def console(row: QualityRow) -> str:
+    return (
+        f"{row.provider:11} {row.dtype:8} {row.text:28} {row.lines:5} lines  BLEU {row.bleu:.2f}  "
+        f"chrF {row.chrf:.2f}  {row.identical:.2%} as the first  {row.sentences:.0f} sentences/s"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=__doc__)
+    parser.add_argument("--model", type=Path, required=True, help="of Marian's architecture")
+    texts.add_arguments(parser, lines=40000)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--dtype", nargs="+", default=["float32"], help="of a GPU, one or more")
+    parser.add_argument("--dtype", nargs="+", default=["float32"], help="one or more")
+    parser.add_argument("--providers", nargs="+", choices=PROVIDERS, default=["ours"])
     parser.add_argument("--num-beams", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
-    options = parser.parse_args()
-    sources, references = (read_lines(options.data / f"test.{side}.gz") for side in ("de", "en"))
-    bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
-    exact: list[str] | None = None
-    for dtype in options.dtype:
-        for name, provider in (("decoding", ours), ("transformers", hugging_face)):
-            translate = provider(options, dtype)
-            translate(sources[:64])
-            start = time.perf_counter()
-            found = translate(sources)
-            speed = len(sources) / (time.perf_counter() - start)
-            scores = [metric.corpus_score(found, [references]).score for metric in (bleu, chrf)]
-            exact = exact or found
-            same = sum(map(str.__eq__, found, exact))
-            print(
-                f"{name:14} {dtype:9} BLEU {scores[0]:.2f}  chrF {scores[1]:.2f}  "
-                f"{speed:.0f} sentences/s, {same} of {len(sources)} as the first",
-                flush=True,
-            )
-            for i, (a, b) in enumerate(zip(found, exact, strict=True)):
-                if a != b and dtype == "float32":
-                    print(f"line {i + 1} differs:\n  {a}\n  {b}", file=sys.stderr)
-    print(f"signatures: {bleu.get_signature()} {chrf.get_signature()}")
+    parser.add_argument("--output", type=Path, help="a CSV file for the rows")
+    options = parser.parse_args(arguments)
+    rows = measure(options)
+    if options.output:
+        write_rows(rows, options.output)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,21 @@ std::vector<int64_t> head_sizes(const Tensors& in, const object& tensor, const s
   return shape;
 }
 
+// As run_kernel, with make<T, C>(tensors): C is the type of `cache`, where that is given.
+template <typename Make, typename Op>
+void run_attention(const object& like, const object& cache, const string& isa, int threads,
+                   Make&& make, Op op) {
+  const string device = py::str(like.attr("device"));
+  const Tensors tensors(device);
+  if (!tensors.on_cuda() && !cache.is_none() &&
+      tensors.view(cache, "keys").type() == torch_type<BFloat16>) {
+    return run_on_cpu(isa, threads, op, make.template operator()<float, BFloat16>(tensors));
+  }
+  run_kernel(
+      like, isa, threads,
+      [&]<typename T>(const Tensors& in) { return make.template operator()<T, T>(in); }, op);
+}
+
 object zeros(const object& like, const char* dtype, int64_t size) {
   const py::module_ torch = py::module_::import("torch");
   return torch.attr("zeros")(size, py::arg("dtype") = torch.attr(dtype),
@@ -29,9 +44,9 @@ void bind_packed_attention(py::module_& kernels) {
       "packed_attention",
       [](object qkv, object offsets, object y, float scale, bool causal, object shared_k,
          object shared_v, object shared_offsets, int longest, const string& isa, int threads) {
-        run_kernel(
-            y, isa, threads,
-            [&]<typename T>(const Tensors& in) {
+        run_attention(
+            y, shared_k, isa, threads,
+            [&]<typename T, typename C>(const Tensors& in) {
               const auto shape = head_sizes(in, qkv, "qkv");
               const int64_t tokens = shape[0], parts = shape[1], heads = shape[2], dim = shape[3];
               const bool cross = !shared_k.is_none();
@@ -40,11 +55,14 @@ void bind_packed_attention(py::module_& kernels) {
               const int64_t capacity = cross ? in.sizes(shared_k, "shared_k", 3)[1] : 0;
               const std::vector<int64_t> shared{heads, capacity, dim};
               const T* q = in.data<T>(qkv, "qkv", shape);
+              const auto own = [&](int part) {  // without a cache C is T
+                return reinterpret_cast<const C*>(q + part * heads * dim);
+              };
               const int64_t sentences = in.sizes(offsets, "offsets", 1)[0] - 1;
-              return PackedAttentionParams<T>{
+              return PackedAttentionParams<T, C>{
                   .q = q,
-                  .k = cross ? in.data<T>(shared_k, "shared_k", shared) : q + heads * dim,
-                  .v = cross ? in.data<T>(shared_v, "shared_v", shared) : q + 2 * heads * dim,
+                  .k = cross ? in.data<C>(shared_k, "shared_k", shared) : own(1),
+                  .v = cross ? in.data<C>(shared_v, "shared_v", shared) : own(2),
                   .offsets = in.data<int32_t>(offsets, "offsets", {-1}),
                   .key_offsets = in.data<int32_t>(cross ? shared_offsets : offsets, "key offsets",
                                                   {sentences + 1}),
@@ -73,18 +91,18 @@ void bind_store_shared(py::module_& kernels) {
   kernels.def(
       "store_shared",
       [](object kv, object shared_k, object shared_v, const string& isa, int threads) {
-        run_kernel(
-            kv, isa, threads,
-            [&]<typename T>(const Tensors& in) {
+        run_attention(
+            kv, shared_k, isa, threads,
+            [&]<typename T, typename C>(const Tensors& in) {
               const auto shape = head_sizes(in, kv, "kv");
               const int64_t tokens = shape[0], heads = shape[2], dim = shape[3];
               const int64_t capacity = in.sizes(shared_k, "shared_k", 3)[1];
               const T* k = in.data<T>(kv, "kv", {tokens, 2, heads, dim});
-              return StoreSharedParams<T>{
+              return StoreSharedParams<T, C>{
                   .k = k,
                   .v = k + heads * dim,
-                  .shared_k = in.data<T>(shared_k, "shared_k", {heads, capacity, dim}),
-                  .shared_v = in.data<T>(shared_v, "shared_v", {heads, capacity, dim}),
+                  .shared_k = in.data<C>(shared_k, "shared_k", {heads, capacity, dim}),
+                  .shared_v = in.data<C>(shared_v, "shared_v", {heads, capacity, dim}),
                   .tokens = static_cast<int>(tokens),
                   .heads = static_cast<int>(heads),
                   .head_dim = static_cast<int>(dim),
@@ -103,9 +121,9 @@ void bind_decode_attention(py::module_& kernels) {
       [](object qkv, object live, object y, float scale, int beams, object shared_k,
          object shared_v, object shared_offsets, object self_k, object self_v, object slots,
          object now, object partial, object tickets, const string& isa, int threads) {
-        run_kernel(
-            y, isa, threads,
-            [&]<typename T>(const Tensors& in) {
+        run_attention(
+            y, self_k.is_none() ? shared_k : self_k, isa, threads,
+            [&]<typename T, typename C>(const Tensors& in) {
               const auto shape = head_sizes(in, qkv, "qkv");
               const int64_t rows = shape[0], parts = shape[1], heads = shape[2], dim = shape[3];
               const bool history = !self_k.is_none(), shared = !shared_k.is_none();
@@ -120,17 +138,17 @@ void bind_decode_attention(py::module_& kernels) {
                 tickets = zeros(y, "int32", kTickets);
               }
               const T* q = in.data<T>(qkv, "qkv", shape);
-              return DecodeAttentionParams<T>{
+              return DecodeAttentionParams<T, C>{
                   .now = reinterpret_cast<StepState*>(in.data<int32_t>(now, "now", {3})),
                   .q = q,
                   .k = history ? q + heads * dim : nullptr,
                   .v = history ? q + 2 * heads * dim : nullptr,
-                  .shared_k = in.data_or_null<T>(shared_k, "shared_k", {heads, capacity, dim}),
-                  .shared_v = in.data_or_null<T>(shared_v, "shared_v", {heads, capacity, dim}),
+                  .shared_k = in.data_or_null<C>(shared_k, "shared_k", {heads, capacity, dim}),
+                  .shared_v = in.data_or_null<C>(shared_v, "shared_v", {heads, capacity, dim}),
                   .shared_offsets =
                       in.data_or_null<int32_t>(shared_offsets, "shared_offsets", {-1}),
-                  .self_k = in.data_or_null<T>(self_k, "self_k", {total, heads, target, dim}),
-                  .self_v = in.data_or_null<T>(self_v, "self_v", {total, heads, target, dim}),
+                  .self_k = in.data_or_null<C>(self_k, "self_k", {total, heads, target, dim}),
+                  .self_v = in.data_or_null<C>(self_v, "self_v", {total, heads, target, dim}),
                   .slots = in.data_or_null<int32_t>(slots, "slots", {2, total, target}),
                   .live = in.data<int32_t>(live, "live", {rows / beams}),
                   .y = in.data<T>(y, "y", {rows, heads, dim}),
@@ -163,17 +181,17 @@ void bind_attention_weights(py::module_& kernels) {
       "attention_weights",
       [](object q, object live, object y, float scale, int beams, object shared_k,
          object shared_offsets, object now, const string& isa, int threads) {
-        run_kernel(
-            q, isa, threads,
-            [&]<typename T>(const Tensors& in) {
+        run_attention(
+            q, shared_k, isa, threads,
+            [&]<typename T, typename C>(const Tensors& in) {
               const auto shape = in.sizes(q, "q", 3);
               const int64_t rows = shape[0], heads = shape[1], dim = shape[2];
               const int64_t capacity = in.sizes(shared_k, "shared_k", 3)[1];
               const auto kept = in.sizes(y, "y", 3);
-              return AttentionWeightsParams<T>{
+              return AttentionWeightsParams<T, C>{
                   .now = reinterpret_cast<StepState*>(in.data<int32_t>(now, "now", {3})),
                   .q = in.data<T>(q, "q", shape),
-                  .shared_k = in.data<T>(shared_k, "shared_k", {heads, capacity, dim}),
+                  .shared_k = in.data<C>(shared_k, "shared_k", {heads, capacity, dim}),
                   .shared_offsets = in.data<int32_t>(shared_offsets, "shared_offsets", {-1}),
                   .live = in.data<int32_t>(live, "live", {rows / beams}),
                   .y = in.data<float>(y, "y", kept),

@@ -57,11 +57,14 @@ ModelSpec model_spec(const py::handle& from) {
 // A session and the tensors that it reads: they must live as long as it does.
 class PySession {
  public:
-  PySession(const py::object& spec, py::dict weights, int threads, std::string isa)
+  PySession(const py::object& spec, py::dict weights, int threads, std::string isa,
+            const std::string& cache)
       : threads(threads), isa(std::move(isa)), device_("cpu"), weights_(std::move(weights)) {
     const ModelSpec model = model_spec(spec);
-    session_ =
-        make_cpu_session(model, load_weights(table(std::nullopt), model), threads, this->isa);
+    CHECK(cache == "float32" || cache == "bfloat16", "cache must be float32 or bfloat16, got ",
+          cache);
+    session_ = make_cpu_session(model, load_weights(table(std::nullopt), model), threads, this->isa,
+                                cache == "float32" ? WeightKind::float32 : WeightKind::bfloat16);
   }
 
   // On a GPU, in the type of the decoder's token table.
@@ -307,8 +310,9 @@ void bind_options(py::module_& module) {
 void bind_session(py::module_& module) {
   bind_options(module);
   py::class_<PySession>(module, "Session")
-      .def(py::init<const py::object&, py::dict, int, std::string>(), py::arg("spec"),
-           py::arg("weights"), py::kw_only(), py::arg("threads"), py::arg("isa"))
+      .def(py::init<const py::object&, py::dict, int, std::string, const std::string&>(),
+           py::arg("spec"), py::arg("weights"), py::kw_only(), py::arg("threads"), py::arg("isa"),
+           py::arg("cache") = "float32")
       .def(py::init<const py::object&, py::dict, int>(), py::arg("spec"), py::arg("weights"),
            py::kw_only(), py::arg("device"))
       .def_readonly("threads", &PySession::threads)

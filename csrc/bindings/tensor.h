@@ -23,6 +23,8 @@ template <>
 inline constexpr const char* torch_type<int32_t> = "torch.int32";
 template <>
 inline constexpr const char* torch_type<uint8_t> = "torch.uint8";
+template <>
+inline constexpr const char* torch_type<BFloat16> = "torch.bfloat16";
 
 class TensorView {
  public:

@@ -8,6 +8,11 @@ namespace decoding {
 
 constexpr size_t kAlignment = 256;  // bytes; of every buffer in the pool
 
+// A bfloat16 in memory: the upper half of a float32.
+struct BFloat16 {
+  uint16_t bits;
+};
+
 enum class Activation { none, relu, gelu, gelu_tanh, silu };
 
 // How the numbers of a weight are stored. int8 is for linear weights on the CPU alone.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine/blocks.h"
+#include "engine/cache.h"
 #include "kernels/attention.h"
 #include "kernels/contrast.h"
 #include "kernels/embed.h"
@@ -21,9 +22,10 @@ struct StepRows {
   int total() const { return sentences * beams; }
 };
 
-template <typename T, typename Stream>
+template <typename T, typename C, typename Stream>
 void self_attention(Stream& stream, const ModelSpec& spec, const LayerWeights& layer, Norm& due,
-                    const Workspace<T>& w, const Limits& limits, const StepRows& rows, int i) {
+                    const Workspace<T>& w, const Cache<C>& cache, const Limits& limits,
+                    const StepRows& rows, int i) {
   const StackSpec& d = spec.decoder;
   const Activations<T>& a = w.step;
   const int inner = d.heads * d.head_dim;
@@ -32,15 +34,16 @@ void self_attention(Stream& stream, const ModelSpec& spec, const LayerWeights& l
   const size_t self_size = size_t(limits.rows()) * d.heads * w.history * d.head_dim;
   const int shared = spec.encoder ? 0 : limits.batch * (limits.prompt - 1);
   const size_t shared_size = size_t(d.heads) * shared * d.head_dim;
-  decode_attention<T>(stream, {.now = rows.now,
+  decode_attention(stream, DecodeAttentionParams<T, C>{
+                               .now = rows.now,
                                .q = a.qkv,
                                .k = a.qkv + inner,
                                .v = a.qkv + 2 * inner,
-                               .shared_k = shared > 0 ? w.prompt_k + i * shared_size : nullptr,
-                               .shared_v = shared > 0 ? w.prompt_v + i * shared_size : nullptr,
+                               .shared_k = shared > 0 ? cache.prompt_k + i * shared_size : nullptr,
+                               .shared_v = shared > 0 ? cache.prompt_v + i * shared_size : nullptr,
                                .shared_offsets = shared > 0 ? w.inputs.prompt_offsets : nullptr,
-                               .self_k = w.self_k + i * self_size,
-                               .self_v = w.self_v + i * self_size,
+                               .self_k = cache.self_k + i * self_size,
+                               .self_v = cache.self_v + i * self_size,
                                .slots = w.slots,
                                .live = rows.slot_live,
                                .y = a.attended,
@@ -58,9 +61,10 @@ void self_attention(Stream& stream, const ModelSpec& spec, const LayerWeights& l
   last_product<T>(stream, layer.self_out, block, a, a.attended, rows.total());
 }
 
-template <typename T, typename Stream>
+template <typename T, typename C, typename Stream>
 void cross_attention(Stream& stream, const ModelSpec& spec, const LayerWeights& layer, Norm& due,
-                     const Workspace<T>& w, const Limits& limits, const StepRows& rows, int i) {
+                     const Workspace<T>& w, const Cache<C>& cache, const Limits& limits,
+                     const StepRows& rows, int i) {
   const StackSpec& d = spec.decoder;
   const Activations<T>& a = w.step;
   const int inner = d.heads * d.head_dim, capacity = limits.batch * limits.source;
@@ -68,45 +72,47 @@ void cross_attention(Stream& stream, const ModelSpec& spec, const LayerWeights& 
   first_product<T>(stream, layer.cross_q, block, a, a.qkv, rows.total());
   const size_t layer_size = size_t(d.heads) * capacity * d.head_dim;
   if (w.attentions != nullptr && i == d.layers - 1) {
-    attention_weights<T>(stream, {.now = rows.now,
-                                  .q = a.qkv,
-                                  .shared_k = w.cross_k + i * layer_size,
-                                  .shared_offsets = w.inputs.source_offsets,
-                                  .live = rows.live,
-                                  .y = w.attentions,
-                                  .sentences = rows.sentences,
-                                  .beams = rows.beams,
-                                  .heads = d.heads,
-                                  .head_dim = d.head_dim,
-                                  .stride = inner,
-                                  .shared_capacity = capacity,
-                                  .total_slots = limits.rows(),
-                                  .longest = limits.source,
-                                  .scale = d.attention_scale[i]});
+    attention_weights(stream,
+                      AttentionWeightsParams<T, C>{.now = rows.now,
+                                                   .q = a.qkv,
+                                                   .shared_k = cache.cross_k + i * layer_size,
+                                                   .shared_offsets = w.inputs.source_offsets,
+                                                   .live = rows.live,
+                                                   .y = w.attentions,
+                                                   .sentences = rows.sentences,
+                                                   .beams = rows.beams,
+                                                   .heads = d.heads,
+                                                   .head_dim = d.head_dim,
+                                                   .stride = inner,
+                                                   .shared_capacity = capacity,
+                                                   .total_slots = limits.rows(),
+                                                   .longest = limits.source,
+                                                   .scale = d.attention_scale[i]});
   }
-  decode_attention<T>(stream, {.now = rows.now,
-                               .q = a.qkv,
-                               .shared_k = w.cross_k + i * layer_size,
-                               .shared_v = w.cross_v + i * layer_size,
-                               .shared_offsets = w.inputs.source_offsets,
-                               .live = rows.live,
-                               .y = a.attended,
-                               .partial = w.partial,
-                               .tickets = w.tickets,
-                               .sentences = rows.sentences,
-                               .beams = rows.beams,
-                               .heads = d.heads,
-                               .head_dim = d.head_dim,
-                               .stride = inner,
-                               .shared_capacity = capacity,
-                               .scale = d.attention_scale[i]});
+  decode_attention(stream, DecodeAttentionParams<T, C>{.now = rows.now,
+                                                       .q = a.qkv,
+                                                       .shared_k = cache.cross_k + i * layer_size,
+                                                       .shared_v = cache.cross_v + i * layer_size,
+                                                       .shared_offsets = w.inputs.source_offsets,
+                                                       .live = rows.live,
+                                                       .y = a.attended,
+                                                       .partial = w.partial,
+                                                       .tickets = w.tickets,
+                                                       .sentences = rows.sentences,
+                                                       .beams = rows.beams,
+                                                       .heads = d.heads,
+                                                       .head_dim = d.head_dim,
+                                                       .stride = inner,
+                                                       .shared_capacity = capacity,
+                                                       .scale = d.attention_scale[i]});
   last_product<T>(stream, layer.cross_out, block, a, a.attended, rows.total());
 }
 
 // Leaves the last layer's output in w.step.x, up to the norm that is returned.
-template <typename T, typename Stream>
+template <typename T, typename C, typename Stream>
 Norm decoder_layers(Stream& stream, const ModelSpec& spec, const ModelWeights& weights,
-                    const Workspace<T>& w, const Limits& limits, const StepRows& rows) {
+                    const Workspace<T>& w, const Cache<C>& cache, const Limits& limits,
+                    const StepRows& rows) {
   const StackSpec& d = spec.decoder;
   embed<T>(stream, {.ids = rows.ids,
                     .at = rows.at,
@@ -120,8 +126,8 @@ Norm decoder_layers(Stream& stream, const ModelSpec& spec, const ModelWeights& w
   Norm due;
   for (int i = 0; i < d.layers; ++i) {
     const LayerWeights& layer = weights.decoder.layers[i];
-    self_attention(stream, spec, layer, due, w, limits, rows, i);
-    if (spec.encoder) cross_attention(stream, spec, layer, due, w, limits, rows, i);
+    self_attention(stream, spec, layer, due, w, cache, limits, rows, i);
+    if (spec.encoder) cross_attention(stream, spec, layer, due, w, cache, limits, rows, i);
     feed_forward(stream, d, layer, due, w.step, rows.total());
   }
   return due;
@@ -203,9 +209,10 @@ StepRows step_rows(Stream& stream, const Workspace<T>& w, const Limits& limits, 
 
 // An encoder-decoder's prompt but for its last token, position by position, read by the first row
 // of each sentence for all of them. prefix: how many positions.
-template <typename T, typename Stream>
+template <typename T, typename C, typename Stream>
 void read_prefix(Stream& stream, const ModelSpec& spec, const ModelWeights& weights,
-                 const Workspace<T>& w, const Limits& limits, int sentences, int prefix) {
+                 const Workspace<T>& w, const Cache<C>& cache, const Limits& limits, int sentences,
+                 int prefix) {
   for (int i = 0; i < prefix; ++i) {
     const StepRows rows{.now = w.inputs.prompt_steps + i,
                         .ids = w.inputs.prompt_ids + i * sentences,
@@ -214,7 +221,7 @@ void read_prefix(Stream& stream, const ModelSpec& spec, const ModelWeights& weig
                         .slot_live = w.inputs.first_rows,
                         .sentences = sentences,
                         .beams = 1};
-    const Norm due = decoder_layers(stream, spec, weights, w, limits, rows);
+    const Norm due = decoder_layers(stream, spec, weights, w, cache, limits, rows);
     if (w.hidden == nullptr) continue;
     const Activations<T>& a = w.step;
     layer_norm<T>(stream,

@@ -6,6 +6,7 @@
 
 #include "engine/batch.h"
 #include "engine/blocks.h"
+#include "engine/cache.h"
 #include "kernels/attention.h"
 #include "kernels/embed.h"
 
@@ -70,21 +71,21 @@ void packed_self_attention(Stream& stream, const StackSpec& spec, const LayerWei
   const auto block = enter_block(spec, layer.self_norm, due, a);
   first_product<T>(stream, layer.qkv, block, a, a.qkv, tokens.count);
   after_qkv(i);
-  packed_attention<T>(stream, {.q = a.qkv,
-                               .k = a.qkv + inner,
-                               .v = a.qkv + 2 * inner,
-                               .offsets = tokens.offsets,
-                               .key_offsets = tokens.offsets,
-                               .y = a.attended,
-                               .sentences = tokens.sentences,
-                               .longest = tokens.longest,
-                               .heads = spec.heads,
-                               .head_dim = spec.head_dim,
-                               .stride = 3 * inner,
-                               .key_stride = 3 * inner,
-                               .head_stride = spec.head_dim,
-                               .scale = spec.attention_scale[i],
-                               .causal = causal});
+  packed_attention(stream, PackedAttentionParams<T>{.q = a.qkv,
+                                                    .k = a.qkv + inner,
+                                                    .v = a.qkv + 2 * inner,
+                                                    .offsets = tokens.offsets,
+                                                    .key_offsets = tokens.offsets,
+                                                    .y = a.attended,
+                                                    .sentences = tokens.sentences,
+                                                    .longest = tokens.longest,
+                                                    .heads = spec.heads,
+                                                    .head_dim = spec.head_dim,
+                                                    .stride = 3 * inner,
+                                                    .key_stride = 3 * inner,
+                                                    .head_stride = spec.head_dim,
+                                                    .scale = spec.attention_scale[i],
+                                                    .causal = causal});
   last_product<T>(stream, layer.self_out, block, a, a.attended, tokens.count);
 }
 
@@ -104,9 +105,10 @@ Norm packed_pass(Stream& stream, const StackSpec& spec, const StackWeights& weig
 }
 
 // Runs the encoder, and stores the keys and values that every decoder layer attends to.
-template <typename T, typename Stream>
+template <typename T, typename C, typename Stream>
 void encode(Stream& stream, const ModelSpec& spec, const ModelWeights& weights,
-            const Workspace<T>& w, const PackedTokens& tokens, int capacity) {
+            const Workspace<T>& w, const Cache<C>& cache, const PackedTokens& tokens,
+            int capacity) {
   const StackSpec& d = spec.decoder;
   const Activations<T>& a = w.packed;
   const Norm norm =
@@ -122,35 +124,36 @@ void encode(Stream& stream, const ModelSpec& spec, const ModelWeights& weights,
                        .y = w.packed_kv,
                        .scratch = a.scratch,
                        .rows = tokens.count});
-    store_shared<T>(stream, {.k = w.packed_kv,
-                             .v = w.packed_kv + inner,
-                             .shared_k = w.cross_k + i * layer_size,
-                             .shared_v = w.cross_v + i * layer_size,
-                             .tokens = tokens.count,
-                             .heads = d.heads,
-                             .head_dim = d.head_dim,
-                             .stride = 2 * inner,
-                             .capacity = capacity});
+    store_shared(stream, StoreSharedParams<T, C>{.k = w.packed_kv,
+                                                 .v = w.packed_kv + inner,
+                                                 .shared_k = cache.cross_k + i * layer_size,
+                                                 .shared_v = cache.cross_v + i * layer_size,
+                                                 .tokens = tokens.count,
+                                                 .heads = d.heads,
+                                                 .head_dim = d.head_dim,
+                                                 .stride = 2 * inner,
+                                                 .capacity = capacity});
   }
 }
 
 // Runs a decoder-only model over all but the last token of each prompt, for its keys and values.
-template <typename T, typename Stream>
+template <typename T, typename C, typename Stream>
 void read_prompt(Stream& stream, const ModelSpec& spec, const ModelWeights& weights,
-                 const Workspace<T>& w, const PackedTokens& tokens, int capacity) {
+                 const Workspace<T>& w, const Cache<C>& cache, const PackedTokens& tokens,
+                 int capacity) {
   const StackSpec& d = spec.decoder;
   const int inner = d.heads * d.head_dim;
   const size_t layer_size = size_t(d.heads) * capacity * d.head_dim;
   const Norm norm = packed_pass(stream, d, weights.decoder, w.packed, tokens, true, [&](int i) {
-    store_shared<T>(stream, {.k = w.packed.qkv + inner,
-                             .v = w.packed.qkv + 2 * inner,
-                             .shared_k = w.prompt_k + i * layer_size,
-                             .shared_v = w.prompt_v + i * layer_size,
-                             .tokens = tokens.count,
-                             .heads = d.heads,
-                             .head_dim = d.head_dim,
-                             .stride = 3 * inner,
-                             .capacity = capacity});
+    store_shared(stream, StoreSharedParams<T, C>{.k = w.packed.qkv + inner,
+                                                 .v = w.packed.qkv + 2 * inner,
+                                                 .shared_k = cache.prompt_k + i * layer_size,
+                                                 .shared_v = cache.prompt_v + i * layer_size,
+                                                 .tokens = tokens.count,
+                                                 .heads = d.heads,
+                                                 .head_dim = d.head_dim,
+                                                 .stride = 3 * inner,
+                                                 .capacity = capacity});
   });
   if (w.hidden == nullptr) return;
   layer_norm<T>(stream, {.x = w.packed.x,

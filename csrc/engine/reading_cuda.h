@@ -35,9 +35,11 @@ class CudaReader {
              cuda::Matmul& matmul)
       : spec_(spec), weights_(weights), device_(device), matmul_(matmul) {}
 
-  void bind(const Workspace<T>& w, const CudaSearch& search, const Limits& limits) {
+  void bind(const Workspace<T>& w, const Cache<T>& cache, const CudaSearch& search,
+            const Limits& limits) {
     graphs_.clear();
     w_ = w;
+    cache_ = cache;
     search_ = search;
     limits_ = limits;
   }
@@ -94,19 +96,20 @@ class CudaReader {
     if (sentences.tokens.count > 0) packed(stream, sentences.tokens);
     clear(stream, w_.tickets, kTickets);  // where the packed pass had other things
     clear_padding(stream);
-    read_prefix(stream, spec_, weights_, w_, limits_, sentences.count, sentences.prefix);
+    read_prefix(stream, spec_, weights_, w_, cache_, limits_, sentences.count, sentences.prefix);
   }
 
   void score(const Labelled& labelled, cuda::Stream& stream) {
     if (spec_.encoder) packed(stream, source_tokens(w_.inputs, labelled.source));
-    score_labels(stream, spec_, weights_, w_, limits_, forced_tokens(w_.inputs, labelled));
+    score_labels(stream, spec_, weights_, w_, cache_, limits_, forced_tokens(w_.inputs, labelled));
   }
 
   void packed(cuda::Stream& stream, const PackedTokens& tokens) {
     if (spec_.encoder) {
-      encode(stream, spec_, weights_, w_, tokens, limits_.batch * limits_.source);
+      encode(stream, spec_, weights_, w_, cache_, tokens, limits_.batch * limits_.source);
     } else {
-      read_prompt(stream, spec_, weights_, w_, tokens, limits_.batch * (limits_.prompt - 1));
+      read_prompt(stream, spec_, weights_, w_, cache_, tokens,
+                  limits_.batch * (limits_.prompt - 1));
     }
   }
 
@@ -117,7 +120,7 @@ class CudaReader {
     if (tokens.count == 0 || !rehearsed_.insert(about).second) return;
     cuda::Stream stream(handle, device_, matmul_, true);
     packed(stream, tokens);
-    read_prefix(stream, spec_, weights_, w_, limits_, sentences.count,
+    read_prefix(stream, spec_, weights_, w_, cache_, limits_, sentences.count,
                 std::min(sentences.prefix, 1));
   }
 
@@ -138,6 +141,7 @@ class CudaReader {
   const cuda::Device& device_;
   cuda::Matmul& matmul_;
   Workspace<T> w_{};
+  Cache<T> cache_{};
   CudaSearch search_{};
   Limits limits_{};
   std::map<Size, std::optional<cuda::Graph>> graphs_;  // none: the size came once

@@ -17,37 +17,38 @@ inline PackedTokens forced_tokens(const Inputs& in, const Labelled& given) {
 }
 
 // Every token attends to its sentence's source.
-template <typename T, typename Stream>
+template <typename T, typename C, typename Stream>
 void packed_cross_attention(Stream& stream, const ModelSpec& spec, const LayerWeights& layer,
-                            Norm& due, const Workspace<T>& w, const Limits& limits,
-                            const PackedTokens& tokens, int i) {
+                            Norm& due, const Workspace<T>& w, const Cache<C>& cache,
+                            const Limits& limits, const PackedTokens& tokens, int i) {
   const StackSpec& d = spec.decoder;
   const Activations<T>& a = w.forced;
   const int64_t head_size = int64_t{limits.batch} * limits.source * d.head_dim;
   const auto block = enter_block(d, layer.cross_norm, due, a);
   first_product<T>(stream, layer.cross_q, block, a, a.qkv, tokens.count);
-  packed_attention<T>(stream, {.q = a.qkv,
-                               .k = w.cross_k + i * d.heads * head_size,
-                               .v = w.cross_v + i * d.heads * head_size,
-                               .offsets = tokens.offsets,
-                               .key_offsets = w.inputs.source_offsets,
-                               .y = a.attended,
-                               .sentences = tokens.sentences,
-                               .longest = tokens.longest,
-                               .heads = d.heads,
-                               .head_dim = d.head_dim,
-                               .stride = d.heads * d.head_dim,
-                               .key_stride = d.head_dim,
-                               .head_stride = head_size,
-                               .scale = d.attention_scale[i],
-                               .causal = false});
+  packed_attention(stream, PackedAttentionParams<T, C>{.q = a.qkv,
+                                                       .k = cache.cross_k + i * d.heads * head_size,
+                                                       .v = cache.cross_v + i * d.heads * head_size,
+                                                       .offsets = tokens.offsets,
+                                                       .key_offsets = w.inputs.source_offsets,
+                                                       .y = a.attended,
+                                                       .sentences = tokens.sentences,
+                                                       .longest = tokens.longest,
+                                                       .heads = d.heads,
+                                                       .head_dim = d.head_dim,
+                                                       .stride = d.heads * d.head_dim,
+                                                       .key_stride = d.head_dim,
+                                                       .head_stride = head_size,
+                                                       .scale = d.attention_scale[i],
+                                                       .causal = false});
   last_product<T>(stream, layer.cross_out, block, a, a.attended, tokens.count);
 }
 
 // Leaves the decoder's output in w.forced.x, up to the norm that is returned.
-template <typename T, typename Stream>
+template <typename T, typename C, typename Stream>
 Norm forced_pass(Stream& stream, const ModelSpec& spec, const ModelWeights& weights,
-                 const Workspace<T>& w, const Limits& limits, const PackedTokens& tokens) {
+                 const Workspace<T>& w, const Cache<C>& cache, const Limits& limits,
+                 const PackedTokens& tokens) {
   const StackSpec& d = spec.decoder;
   const Activations<T>& a = w.forced;
   embed_packed(stream, d, weights.decoder, a, tokens);
@@ -55,18 +56,19 @@ Norm forced_pass(Stream& stream, const ModelSpec& spec, const ModelWeights& weig
   for (int i = 0; i < d.layers; ++i) {
     const LayerWeights& layer = weights.decoder.layers[i];
     packed_self_attention(stream, d, layer, due, a, tokens, true, i, [](int) {});
-    if (spec.encoder) packed_cross_attention(stream, spec, layer, due, w, limits, tokens, i);
+    if (spec.encoder) packed_cross_attention(stream, spec, layer, due, w, cache, limits, tokens, i);
     feed_forward(stream, d, layer, due, a, tokens.count);
   }
   return last_norm(stream, d, weights.decoder, due, a, tokens.count);
 }
 
 // Fills w.logprobs. The logits of all tokens would be large: they are made in chunks.
-template <typename T, typename Stream>
+template <typename T, typename C, typename Stream>
 void score_labels(Stream& stream, const ModelSpec& spec, const ModelWeights& weights,
-                  const Workspace<T>& w, const Limits& limits, const PackedTokens& tokens) {
+                  const Workspace<T>& w, const Cache<C>& cache, const Limits& limits,
+                  const PackedTokens& tokens) {
   const StackSpec& d = spec.decoder;
-  const Norm norm = forced_pass(stream, spec, weights, w, limits, tokens);
+  const Norm norm = forced_pass(stream, spec, weights, w, cache, limits, tokens);
   for (int begin = 0; begin < tokens.count; begin += kForcedRows) {
     const int rows = std::min(kForcedRows, tokens.count - begin);
     linear<T>(stream, {.x = w.forced.x + int64_t{begin} * d.hidden,

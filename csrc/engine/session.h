@@ -60,9 +60,9 @@ class Session {
   virtual std::string tuned() const { return ""; }
 };
 
-// isa: one of cpu::isas().
+// isa: one of cpu::isas(). cache: of keys and values, float32 or bfloat16.
 std::unique_ptr<Session> make_cpu_session(const ModelSpec& spec, const ModelWeights& weights,
-                                          int threads, const std::string& isa);
+                                          int threads, const std::string& isa, WeightKind cache);
 // kind: of the weights, and of the session's own numbers. device: CUDA's index of the GPU.
 std::unique_ptr<Session> make_cuda_session(const ModelSpec& spec, const ModelWeights& weights,
                                            WeightKind kind, int device);

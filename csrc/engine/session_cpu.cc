@@ -14,7 +14,8 @@
 namespace decoding {
 namespace {
 
-template <typename T, cpu::Isa isa>
+// T: of activations; C: of the keys and values that are kept.
+template <typename T, typename C, cpu::Isa isa>
 class CpuSession : public Session {
  public:
   CpuSession(const ModelSpec& spec, const ModelWeights& weights, int threads,
@@ -23,16 +24,17 @@ class CpuSession : public Session {
 
   Arena plan(const Limits& limits) const override {
     Arena arena;
+    Cache<C> cache;
     SelectScratch scratch;
     ShortlistMemory shortlist;
-    workspace(arena, limits, scratch, shortlist);
+    workspace(arena, limits, cache, scratch, shortlist);
     return arena;
   }
 
   void bind(const Limits& limits, void* pool, size_t bytes) override {
     started_ = false;
     Arena arena(pool, bytes);
-    w_ = workspace(arena, limits, scratch_, shortlist_);
+    w_ = workspace(arena, limits, cache_, scratch_, shortlist_);
     limits_ = limits;
   }
 
@@ -126,18 +128,20 @@ class CpuSession : public Session {
     fill_labelled(w_.inputs, labelled, spec_);
     run([&](auto& stream) {
       if (spec_.encoder) read_source(stream, labelled.source);
-      score_labels(stream, spec_, weights_, w_, limits_, forced_tokens(w_.inputs, labelled));
+      score_labels(stream, spec_, weights_, w_, cache_, limits_,
+                   forced_tokens(w_.inputs, labelled));
     });
     std::copy_n(w_.logprobs, labelled.tokens(), logprobs);
   }
 
  private:
-  Workspace<T> workspace(Arena& arena, const Limits& limits, SelectScratch& scratch,
-                         ShortlistMemory& shortlist) const {
+  Workspace<T> workspace(Arena& arena, const Limits& limits, Cache<C>& cache,
+                         SelectScratch& scratch, ShortlistMemory& shortlist) const {
     const int64_t threads = team_.size(), vocab = spec_.decoder.vocab;
     return Workspace<T>(
         arena, spec_, limits, 1,
         [&](auto& w) {
+          cache = Cache<C>(arena, spec_, limits, w.history);
           const int64_t bytes = linear_scratch(kScratchRows, spec_.widest_input());
           w.products = arena.take<uint8_t>("products", {bytes});
           shortlist = ShortlistMemory(arena, limits, weights_.output.weight);
@@ -152,8 +156,7 @@ class CpuSession : public Session {
           scratch.candidates = arena.take<Candidate>(
               "candidates", {limits.batch, int64_t{limits.beams} * limits.candidates});
           scratch.keys = arena.take<float>("keys", {limits.rows(), limits.candidates});
-          scratch.seen =
-              arena.take<Candidate>("seen", {threads, limits.rows(), limits.candidates});
+          scratch.seen = arena.take<Candidate>("seen", {threads, limits.rows(), limits.candidates});
         });
   }
 
@@ -166,16 +169,18 @@ class CpuSession : public Session {
   }
 
   void read_source(cpu::Stream<isa>& stream, const Batch& batch) {
-    encode(stream, spec_, weights_, w_, source_tokens(w_.inputs, batch),
+    encode(stream, spec_, weights_, w_, cache_, source_tokens(w_.inputs, batch),
            limits_.batch * limits_.source);
   }
 
   void read_sentences(cpu::Stream<isa>& stream, const Batch& batch) {
     if (spec_.encoder) {
       read_source(stream, batch);
-      read_prefix(stream, spec_, weights_, w_, limits_, sentences_, prefix_of(batch, spec_));
+      read_prefix(stream, spec_, weights_, w_, cache_, limits_, sentences_,
+                  prefix_of(batch, spec_));
     } else if (const auto tokens = prompt_tokens(w_.inputs, batch); tokens.count > 0) {
-      read_prompt(stream, spec_, weights_, w_, tokens, limits_.batch * (limits_.prompt - 1));
+      read_prompt(stream, spec_, weights_, w_, cache_, tokens,
+                  limits_.batch * (limits_.prompt - 1));
     }
   }
 
@@ -197,13 +202,12 @@ class CpuSession : public Session {
   }
 
   StepRows step_rows(cpu::Stream<isa>& stream, const Step& step) {
-    return decoding::step_rows(stream, w_, limits_, step.now.live_count, beams_,
-                               request_.guided());
+    return decoding::step_rows(stream, w_, limits_, step.now.live_count, beams_, request_.guided());
   }
 
   // Leaves the last layer's output in w_.step.x, up to the norm that is returned.
   Norm last_layer(cpu::Stream<isa>& stream, const StepRows& rows) {
-    const Norm due = decoder_layers(stream, spec_, weights_, w_, limits_, rows);
+    const Norm due = decoder_layers(stream, spec_, weights_, w_, cache_, limits_, rows);
     return last_norm(stream, spec_.decoder, weights_.decoder, due, w_.step, rows.total());
   }
 
@@ -228,6 +232,7 @@ class CpuSession : public Session {
   const cpu::Features features_;
   Limits limits_{};
   Workspace<T> w_{};
+  Cache<C> cache_{};
   SelectScratch scratch_{};
   ShortlistMemory shortlist_{};
   Request request_;
@@ -240,10 +245,16 @@ class CpuSession : public Session {
 }  // namespace
 
 std::unique_ptr<Session> make_cpu_session(const ModelSpec& spec, const ModelWeights& weights,
-                                          int threads, const std::string& isa) {
-  return cpu::with_isa(isa, [&]<cpu::Isa chosen>(cpu::Features features) -> std::unique_ptr<Session> {
-    return std::make_unique<CpuSession<float, chosen>>(spec, weights, threads, features);
-  });
+                                          int threads, const std::string& isa, WeightKind cache) {
+  const auto make = [&]<typename C>() {
+    return cpu::with_isa(
+        isa, [&]<cpu::Isa chosen>(cpu::Features features) -> std::unique_ptr<Session> {
+          return std::make_unique<CpuSession<float, C, chosen>>(spec, weights, threads, features);
+        });
+  };
+  if (cache == WeightKind::float32) return make.template operator()<float>();
+  CHECK(cache == WeightKind::bfloat16, "keys and values must be float32 or bfloat16 on the CPU");
+  return make.template operator()<BFloat16>();
 }
 
 }  // namespace decoding

@@ -57,9 +57,10 @@ class CudaSession : public Session {
 
   Arena plan(const Limits& limits) const override {
     Arena arena;
+    Cache<T> cache;
     CudaSearch search;
     uint8_t* products;
-    workspace(arena, limits, search, products);
+    workspace(arena, limits, cache, search, products);
     return arena;
   }
 
@@ -71,11 +72,11 @@ class CudaSession : public Session {
     check_reach(limits);
     Arena arena(pool, bytes);
     uint8_t* products;
-    w_ = workspace(arena, limits, cuda_search_, products);
+    w_ = workspace(arena, limits, cache_, cuda_search_, products);
     transfers_ = CudaTransfers(spec_, limits);
     rules_memory_ = cuda_search_.rules.staging(limits);
     matmul_.workspace(products);
-    reader_.bind(w_, cuda_search_, limits);
+    reader_.bind(w_, cache_, cuda_search_, limits);
     limits_ = limits;
   }
 
@@ -202,12 +203,13 @@ class CudaSession : public Session {
     cuda::Graph pass, choice, choice_and_pass;
   };
 
-  Workspace<T> workspace(Arena& arena, const Limits& limits, CudaSearch& search,
+  Workspace<T> workspace(Arena& arena, const Limits& limits, Cache<T>& cache, CudaSearch& search,
                          uint8_t*& products) const {
     const StackSpec& d = spec_.decoder;
     return Workspace<T>(
         arena, spec_, limits, kRowAlignment,
         [&](auto& w) {
+          cache = Cache<T>(arena, spec_, limits, w.history);
           search = CudaSearch(arena, limits, d.vocab, w.logits_stride);
           products = arena.take<uint8_t>("products", {int64_t{cuda::kMatmulWorkspace}});
         },
@@ -306,7 +308,7 @@ class CudaSession : public Session {
 
   void pass(cuda::Stream& stream, int sentences) {
     const StepRows rows = step_rows(stream, w_, limits_, sentences, beams_, request_.guided());
-    const Norm due = decoder_layers(stream, spec_, weights_, w_, limits_, rows);
+    const Norm due = decoder_layers(stream, spec_, weights_, w_, cache_, limits_, rows);
     output_logits(stream, spec_, weights_, due, w_, rows.total());
     if (is_contrastive(request_.search)) keep_hidden(stream, spec_, w_, limits_, rows);
   }
@@ -327,6 +329,7 @@ class CudaSession : public Session {
   volatile StepState* const seen_;  // how far the GPU has come
   Limits limits_{};
   Workspace<T> w_{};
+  Cache<T> cache_{};
   CudaSearch cuda_search_{};
   CudaReader<T> reader_;
   CudaTransfers transfers_;

@@ -68,12 +68,8 @@ template <typename T>
 struct Workspace {
   Inputs inputs;
 
-  // keys and values
-  T *cross_k, *cross_v;    // [L, N, B * S, D], once per sentence
-  T *prompt_k, *prompt_v;  // [L, N, B * (prompt - 1), D], once per sentence; decoder-only
-  T *self_k, *self_v;      // [L, R, N, history, D], written once at (row, position)
-  int32_t* slots;          // [2, R, history], where each row's history lies
-  int history;             // positions of a row in self_k
+  int32_t* slots;  // [2, R, history], where each row's history lies
+  int history;     // positions of a row in the cache of keys and values
 
   // search
   int32_t *tokens, *parents;  // [target, R], the trellis of hypotheses
@@ -123,12 +119,6 @@ struct Workspace {
     history = limits.target + (spec.encoder ? limits.prompt - 1 : 0);
     logits_stride = (d.vocab + alignment - 1) / alignment * alignment;
 
-    cross_k = a.take<T>("cross_k", {d.layers, d.heads, source_tokens, d.head_dim});
-    cross_v = a.take<T>("cross_v", {d.layers, d.heads, source_tokens, d.head_dim});
-    prompt_k = a.take<T>("prompt_k", {d.layers, d.heads, shared_prompt, d.head_dim});
-    prompt_v = a.take<T>("prompt_v", {d.layers, d.heads, shared_prompt, d.head_dim});
-    self_k = a.take<T>("self_k", {d.layers, rows, d.heads, history, d.head_dim});
-    self_v = a.take<T>("self_v", {d.layers, rows, d.heads, history, d.head_dim});
     slots = a.take<int32_t>("slots", {2, rows, history});
 
     tokens = a.take<int32_t>("tokens", {limits.target, rows});

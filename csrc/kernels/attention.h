@@ -3,10 +3,14 @@
 //
 // Tokens of all sentences stand in packed rows without padding; sentence b owns the rows
 // [offsets[b], offsets[b + 1]).
+//
+// What a step reads again is kept in C: T, or on the CPU also bfloat16, which halves the bytes;
+// each number is rounded to the nearest once, and all arithmetic is float32.
 #pragma once
 
 #include <cstdint>
 
+#include "core/types.h"
 #include "kernels/step.h"
 #include "kernels/stream.h"
 
@@ -36,11 +40,11 @@ struct ScoreRules {
 // Every token attends to the keys of its own sentence (causal: to those up to itself); one without
 // any gets 0. Self-attention: keys are as many as queries, and have their offsets. Cross attention:
 // keys have offsets of their own.
-template <typename T>
+template <typename T, typename C = T>
 struct PackedAttentionParams {
   const T* q;  // [tokens, N, D], rows `stride` elements apart
-  const T* k;  // [keys, kv_heads, D], rows `key_stride` apart, heads `head_stride`; so is v
-  const T* v;
+  const C* k;  // [keys, kv_heads, D], rows `key_stride` apart, heads `head_stride`; so is v
+  const C* v;
   const int32_t* offsets;      // [sentences + 1], of queries
   const int32_t* key_offsets;  // [sentences + 1], of keys
   T* y;                        // [tokens, N, D], contiguous
@@ -52,24 +56,24 @@ struct PackedAttentionParams {
   ScoreRules rules = {};  // only in self-attention, where distances mean something
 };
 
-template <typename T, cpu::Isa isa>
-void packed_attention(cpu::Stream<isa>&, const PackedAttentionParams<T>&);
+template <typename T, typename C, cpu::Isa isa>
+void packed_attention(cpu::Stream<isa>&, const PackedAttentionParams<T, C>&);
 template <typename T>
 void packed_attention(cuda::Stream&, const PackedAttentionParams<T>&);
 
 // Keys and values of packed rows go where decode attention reads them, one head after the other:
 // each sentence's are stored once, whatever its number of beams.
-template <typename T>
+template <typename T, typename C = T>
 struct StoreSharedParams {
   const T* k;  // [tokens, N, D], rows `stride` elements apart; so is v
   const T* v;
-  T* shared_k;  // [N, capacity, D]
-  T* shared_v;  // [N, capacity, D]
+  C* shared_k;  // [N, capacity, D]
+  C* shared_v;  // [N, capacity, D]
   int tokens, heads, head_dim, stride, capacity;
 };
 
-template <typename T, cpu::Isa isa>
-void store_shared(cpu::Stream<isa>&, const StoreSharedParams<T>&);
+template <typename T, typename C, cpu::Isa isa>
+void store_shared(cpu::Stream<isa>&, const StoreSharedParams<T, C>&);
 template <typename T>
 void store_shared(cuda::Stream&, const StoreSharedParams<T>&);
 
@@ -82,17 +86,17 @@ void store_shared(cuda::Stream&, const StoreSharedParams<T>&);
 // and belongs to slot live[i] * beams + j. Where k is given, each row's new key and value are first
 // written to its own slot at the step's position, and the row's history is the positions 0 ..
 // position, the last one in its own slot.
-template <typename T>
+template <typename T, typename C = T>
 struct DecodeAttentionParams {
   const StepState* now;  // live_count, and where there is history number and position
   const T* q;            // [sentences * beams, N, D], rows `stride` apart; so are k, v
   const T* k = nullptr;  // [sentences * beams, Nkv, D]; null without history (cross attention)
   const T* v = nullptr;  // null with k
-  const T* shared_k = nullptr;  // [Nkv, shared_capacity, D], null where nothing is shared
-  const T* shared_v = nullptr;  // [Nkv, shared_capacity, D]
+  const C* shared_k = nullptr;  // [Nkv, shared_capacity, D], null where nothing is shared
+  const C* shared_v = nullptr;  // [Nkv, shared_capacity, D]
   const int32_t* shared_offsets = nullptr;  // [B + 1], rows of a sentence in shared_k
-  T* self_k = nullptr;                      // [slots, Nkv, target, D]
-  T* self_v = nullptr;                      // [slots, Nkv, target, D]
+  C* self_k = nullptr;                      // [slots, Nkv, target, D]
+  C* self_v = nullptr;                      // [slots, Nkv, target, D]
   const int32_t* slots = nullptr;  // [2, total_slots, target]: slot that holds a position of a row
   const int32_t* live;             // [sentences], sentence ids, of which live_count count
   T* y;                            // [sentences * beams, N, D], contiguous
@@ -115,19 +119,19 @@ inline int64_t partial_size(int heads, int head_dim, int beams) {
   return pairs * kSplits * beams * (head_dim + 2);
 }
 
-template <typename T, cpu::Isa isa>
-void decode_attention(cpu::Stream<isa>&, const DecodeAttentionParams<T>&);
+template <typename T, typename C, cpu::Isa isa>
+void decode_attention(cpu::Stream<isa>&, const DecodeAttentionParams<T, C>&);
 template <typename T>
 void decode_attention(cuda::Stream&, const DecodeAttentionParams<T>&);
 
 // How much a row of a step attends to each position of its source: the mean over the heads of
 // softmax(scale * q k^T), which decode attention weighs the values with. It is kept step by step; a
 // step without a number (a prompt's) leaves nothing.
-template <typename T>
+template <typename T, typename C = T>
 struct AttentionWeightsParams {
   const StepState* now;           // number, live_count
   const T* q;                     // [sentences * beams, N, D], rows `stride` elements apart
-  const T* shared_k;              // [N, shared_capacity, D]
+  const C* shared_k;              // [N, shared_capacity, D]
   const int32_t* shared_offsets;  // [B + 1], rows of a sentence in shared_k
   const int32_t* live;            // [sentences], sentence ids, of which live_count count
   float* y;       // [steps, total_slots, longest], at [number - 1, slot of the row];
@@ -139,8 +143,8 @@ struct AttentionWeightsParams {
   float scale;
 };
 
-template <typename T, cpu::Isa isa>
-void attention_weights(cpu::Stream<isa>&, const AttentionWeightsParams<T>&);
+template <typename T, typename C, cpu::Isa isa>
+void attention_weights(cpu::Stream<isa>&, const AttentionWeightsParams<T, C>&);
 template <typename T>
 void attention_weights(cuda::Stream&, const AttentionWeightsParams<T>&);
 

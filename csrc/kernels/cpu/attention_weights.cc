@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/attention.h"
+#include "kernels/cpu/bfloat16.h"
 #include "kernels/cpu/online_softmax.h"
 #include "kernels/cpu/stream.h"
 
@@ -15,7 +16,8 @@ namespace {
 constexpr int kBlock = 64;  // positions
 
 // The scores of `count` <= kBlock positions; -inf up to a whole block.
-void score_block(const float* q, const float* k, int count, int dim, float scale, float* scores) {
+template <typename C>
+void score_block(const float* q, const C* k, int count, int dim, float scale, float* scores) {
   std::fill(scores, scores + kBlock, -__builtin_inff());
   for (int i = 0; i < count; ++i) {
     Floats sum = {};
@@ -27,8 +29,8 @@ void score_block(const float* q, const float* k, int count, int dim, float scale
 }
 
 // Adds one head's weights, over `heads`, to y [length].
-void add_head(const float* q, const float* k, float* y, int length, int dim, int heads,
-              float scale) {
+template <typename C>
+void add_head(const float* q, const C* k, float* y, int length, int dim, int heads, float scale) {
   alignas(64) float scores[kBlock];
   OnlineSoftmax softmax;
   for (int begin = 0; begin < length; begin += kBlock) {
@@ -49,8 +51,8 @@ void add_head(const float* q, const float* k, float* y, int length, int dim, int
 }  // namespace
 }  // namespace cpu
 
-template <typename T, cpu::Isa isa>
-void attention_weights(cpu::Stream<isa>& stream, const AttentionWeightsParams<T>& p) {
+template <typename T, typename C, cpu::Isa isa>
+void attention_weights(cpu::Stream<isa>& stream, const AttentionWeightsParams<T, C>& p) {
   const int rows = p.now->number > 0 ? p.now->live_count * p.beams : 0;
   const cpu::Range mine = stream.share(rows);
   for (int row = mine.begin; row < mine.end; ++row) {
@@ -61,7 +63,7 @@ void attention_weights(cpu::Stream<isa>& stream, const AttentionWeightsParams<T>
     float* y = p.y + ((p.now->number - 1) * int64_t{p.total_slots} + slot) * p.longest;
     std::fill(y, y + p.longest, 0.0f);
     for (int head = 0; head < p.heads; ++head) {
-      const T* k = p.shared_k + (head * int64_t{p.shared_capacity} + first) * p.head_dim;
+      const C* k = p.shared_k + (head * int64_t{p.shared_capacity} + first) * p.head_dim;
       cpu::add_head(p.q + int64_t{row} * p.stride + head * p.head_dim, k, y, length, p.head_dim,
                     p.heads, p.scale);
     }
@@ -70,6 +72,8 @@ void attention_weights(cpu::Stream<isa>& stream, const AttentionWeightsParams<T>
 }
 
 template void attention_weights(cpu::Stream<cpu::Isa::DECODING_ISA>&,
-                                const AttentionWeightsParams<float>&);
+                                const AttentionWeightsParams<float, float>&);
+template void attention_weights(cpu::Stream<cpu::Isa::DECODING_ISA>&,
+                                const AttentionWeightsParams<float, BFloat16>&);
 
 }  // namespace decoding

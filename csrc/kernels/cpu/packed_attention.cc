@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/attention.h"
+#include "kernels/cpu/bfloat16.h"
 #include "kernels/cpu/online_softmax.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu/tile.h"
@@ -34,7 +35,8 @@ void transpose(Floats (&rows)[kLanes]) {
 constexpr int whole_vectors(int count) { return (count + kLanes - 1) / kLanes * kLanes; }
 
 // to[d][i] = from[i][d] for i < count, zero up to a whole number of vectors, of i and of d.
-void transpose_block(Rows<const float> from, int count, int dim, float* to) {
+template <typename C>
+void transpose_block(Rows<const C> from, int count, int dim, float* to) {
   for (int i = 0; i < count; i += kLanes) {
     for_vectors(dim, [&](int d, auto... tail) {
       Floats square[kLanes];
@@ -88,7 +90,8 @@ void attend(Queries& queries, int begin, int rows, const Block& block, int seen)
 
 // Queries [begin, end) of one sentence, end - begin <= kQueries, and its `length` keys; q, k, v and
 // y begin at its first token and at the head.
-void attend(const PackedAttentionParams<float>& p, const float* q, const float* k, const float* v,
+template <typename C>
+void attend(const PackedAttentionParams<float, C>& p, const float* q, const C* k, const C* v,
             float* y, int length, int begin, int end) {
   const int count = end - begin;
   const size_t stride = p.stride, key_stride = p.key_stride, width = whole_vectors(p.head_dim);
@@ -106,7 +109,8 @@ void attend(const PackedAttentionParams<float>& p, const float* q, const float* 
   const int reach = p.causal ? end : length;
   for (int position = 0; position < reach; position += kBlock) {
     block.count = std::min(kBlock, length - position);
-    transpose_block({k + position * key_stride, key_stride}, block.count, p.head_dim, block.keys);
+    transpose_block<C>({k + position * key_stride, key_stride}, block.count, p.head_dim,
+                       block.keys);
     for (int i = 0; i < block.count; ++i) {
       for_vectors(p.head_dim, [&](int d, auto... tail) {
         store(block.values + i * width + d, load(v + (position + i) * key_stride + d, tail...));
@@ -134,8 +138,8 @@ void attend(const PackedAttentionParams<float>& p, const float* q, const float* 
 }  // namespace
 }  // namespace cpu
 
-template <typename T, cpu::Isa isa>
-void packed_attention(cpu::Stream<isa>& stream, const PackedAttentionParams<T>& p) {
+template <typename T, typename C, cpu::Isa isa>
+void packed_attention(cpu::Stream<isa>& stream, const PackedAttentionParams<T, C>& p) {
   // Work is dealt out like cards, so that long sentences and late, costly queries spread evenly.
   int card = 0;
   for (int sentence = 0; sentence < p.sentences; ++sentence) {
@@ -156,6 +160,8 @@ void packed_attention(cpu::Stream<isa>& stream, const PackedAttentionParams<T>& 
 }
 
 template void packed_attention(cpu::Stream<cpu::Isa::DECODING_ISA>&,
-                               const PackedAttentionParams<float>&);
+                               const PackedAttentionParams<float, float>&);
+template void packed_attention(cpu::Stream<cpu::Isa::DECODING_ISA>&,
+                               const PackedAttentionParams<float, BFloat16>&);
 
 }  // namespace decoding

@@ -1,0 +1,135 @@
+"""What each layer costs in a smaller type: logits of the model with that layer alone in it.
+
+The decoder reads the references; the logits of every step are compared with those of the model in
+float32. Where a layer suffers it may stay in a larger type (`decoding.load`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks import texts
+from benchmarks.environment import environment
+from benchmarks.report import write_rows
+from decoding import models
+from decoding.model import Model
+from decoding.models.weights import companions, is_linear, pack
+
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """One layer in one type. error: the largest difference of a logit; mean: over all logits;
+    deviation: the standard deviation of the exact logits, to judge both by. changed: the share of
+    steps where another token has the largest logit."""
+
+    model: str
+    text: str
+    lines: int
+    steps: int
+    layer: str
+    dtype: str
+    error: float
+    mean: float
+    deviation: float
+    changed: float
+    isa: str
+    device: str
+    flags: str
+    commit: str
+    date: str
+
+
+class Forced:
+    """Sources with the targets that the decoder must write."""
+
+    def __init__(self, model: Model, text: texts.Text) -> None:
+        self.sources = [model.tokenizer.encode(line) for line in text.sources]
+        self.targets = [model.tokenizer.encode_target(line) for line in text.references]
+
+    def logits(self, model: Model) -> Tensor:
+        """float32 [steps of all lines, V]."""
+        found = model.generate(
+            self.sources,
+            num_beams=1,
+            max_new_tokens=max(map(len, self.targets)),
+            prefix_allowed_tokens_fn=lambda item, row: [self.targets[item][len(row) - 1]],
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+        return torch.cat(
+            [
+                logits[[len(target) > step for target in self.targets]]
+                for step, logits in enumerate(found.logits)
+            ]
+        )
+
+
+def variants(loaded: models.Loaded, dtype: torch.dtype) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    """The packed weights with each linear layer in turn in `dtype`, then with all; by its name."""
+    exact, other = (pack(loaded.state, loaded.spec, dtype=each) for each in (torch.float32, dtype))
+    for name in filter(is_linear, loaded.state):
+        own = (name, *companions(name))
+        changed = {part: other[part] for part in own if part in other}
+        yield name.removesuffix(".weight"), exact | changed
+    yield ALL, other
+
+
+def measure(options: argparse.Namespace) -> Iterator[LayerRow]:
+    loaded = models.load(options.model)
+    text = texts.joined(texts.read(options.text, options.lines))
+    model = Model(loaded, threads=options.threads)
+    forced = Forced(model, text)
+    exact = forced.logits(model)
+    for name in options.dtype:
+        dtype = getattr(torch, name)
+        for layer, weights in variants(loaded, dtype):
+            packed = dataclasses.replace(loaded, state=weights, packed=True)
+            logits = forced.logits(Model(packed, dtype=dtype, threads=options.threads))
+            errors = (logits - exact).abs()
+            yield LayerRow(
+                model=options.model.name,
+                text=" ".join(f"{prefix.parent.name}/{prefix.name}" for prefix in options.text),
+                lines=len(text.sources),
+                steps=len(exact),
+                layer=layer,
+                dtype=name,
+                error=float(errors.max()),
+                mean=float(errors.mean()),
+                deviation=float(exact.std()),
+                changed=float((logits.argmax(-1) != exact.argmax(-1)).float().mean()),
+                isa=model.isa,
+                **asdict(environment()),
+            )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.layers", description=__doc__)
+    parser.add_argument("--model", type=Path, required=True, help="of Marian's architecture")
+    texts.add_arguments(parser, lines=200)
+    parser.add_argument("--dtype", nargs="+", default=["bfloat16", "int8"])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--output", type=Path, help="a CSV file for the rows")
+    options = parser.parse_args(arguments)
+    rows = []
+    for row in measure(options):
+        print(
+            f"{row.dtype:8} {row.layer:42} largest {row.error:.4f}  mean {row.mean:.5f}  "
+            f"of logits that deviate by {row.deviation:.2f}; {row.changed:.2%} best tokens changed",
+            flush=True,
+        )
+        rows.append(row)
+    if options.output:
+        write_rows(rows, options.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""CTranslate2 as a program that translates a file: what `decoding translate` is compared with.
+
+Lines are cut by sentencepiece and translated as its documentation has it for large files:
+translate_iterable, which reads ahead, sorts by length and makes batches of a number of tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+PAD = "<pad>"
+
+
+def convert(source: Path, target: Path, dtype: str) -> None:
+    """Writes the CTranslate2 model of a Marian directory of transformers'.
+
+    Its own converter drops the padding token, whose embedding is zero in Marian's own models, and
+    lets the decoder start from zero. The demo model starts from what it has learnt for that token,
+    as transformers does.
+    """
+    from ctranslate2.converters import TransformersConverter
+    from ctranslate2.converters.transformers import BartLoader, MarianMTLoader, register_loader
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+    @register_loader("MarianConfig")  # in the place of its own
+    class Loader(MarianMTLoader):  # type: ignore[misc]
+        set_decoder = BartLoader.set_decoder
+        get_vocabulary = BartLoader.get_vocabulary
+
+        def _remove_pad_weights(self, spec: Any) -> None:
+            pass
+
+        def set_config(self, config: Any, model: Any, tokenizer: Any) -> None:
+            super().set_config(config, model, tokenizer)
+            config.decoder_start_token = PAD
+
+    TransformersConverter(str(source)).convert(str(target), quantization=dtype)
+
+
+def translate(options: argparse.Namespace) -> None:
+    import ctranslate2
+    import sentencepiece
+
+    source, target = (
+        sentencepiece.SentencePieceProcessor(model_file=str(options.pieces / f"{side}.spm"))
+        for side in ("source", "target")
+    )
+    translator = ctranslate2.Translator(
+        str(options.model),
+        device="cpu",
+        compute_type=options.dtype,
+        inter_threads=1,
+        intra_threads=options.threads,
+    )
+
+    def rows(lines: Iterable[str]) -> Iterator[list[str]]:
+        for line in lines:
+            yield [*source.encode(line.rstrip("\n"), out_type=str), "</s>"]
+
+    with options.input.open(encoding="utf-8") as lines, options.output.open("w") as sink:
+        for result in translator.translate_iterable(
+            rows(lines),
+            max_batch_size=options.batch_tokens,
+            batch_type="tokens",
+            beam_size=options.num_beams,
+            suppress_sequences=[[PAD]],
+        ):
+            sink.write(target.decode(result.hypotheses[0]) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, required=True, help="a CTranslate2 directory")
+    parser.add_argument("--pieces", type=Path, required=True, help="has source.spm and target.spm")
+    parser.add_argument("--input", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--dtype", required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--num-beams", type=int, required=True)
+    parser.add_argument("--batch-tokens", type=int, required=True)
+    translate(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+// What the beams of a sentence do with a block of keys and values: scores, an online softmax, and
+// the weighted sum. Four beams share what is loaded; a beam's numbers are the same alone.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "kernels/attention.h"
+#include "kernels/cpu/bfloat16.h"
+#include "kernels/cpu/online_softmax.h"
+
+namespace decoding::cpu {
+namespace {
+
+constexpr int kBlock = 32;  // positions
+constexpr int kTile = 4;    // beams whose sums stand in registers together
+
+// Rows of one head's keys and values, and the beams that attend to them.
+template <typename C>
+struct Block {
+  const C* k;
+  const C* v;
+  size_t offsets[kBlock];  // of each row, the same in k and in v; the last one is repeated
+  int count;               // rows; 0: nothing to attend to
+  int begin, end;          // beams
+};
+
+struct Beam {
+  alignas(64) float q[kMaxHeadDim];    // scaled
+  alignas(64) float sum[kMaxHeadDim];  // of the weighted values
+  alignas(64) float scores[kBlock];    // then the weights
+  OnlineSoftmax softmax;
+};
+
+// Lanes whose index has `bit` keep the sum of two neighbours of b, the others of a. Doing this for
+// all bits turns kLanes vectors into one that holds the sum of each; every lane adds in the same
+// order.
+template <int bit = 1>
+inline void add_neighbours(Floats (&sums)[kLanes]) {
+  if constexpr (bit < kLanes) {
+    const Ints odd = (lane_ids() & bit) != 0;
+#pragma GCC unroll 8
+    for (int i = 0; i < kLanes; i += 2 * bit) {
+      const Floats a = sums[i], b = sums[i + bit];
+      sums[i] = (odd ? b : a) + __builtin_shuffle(odd ? a : b, lane_ids() ^ bit);
+    }
+    add_neighbours<2 * bit>(sums);
+  }
+}
+
+// In lane beam * rows + i: q . k of that beam and row first + i. The values of the rows are fetched
+// meanwhile.
+template <int beams, typename C>
+inline Floats dots(const Beam* beam, const Block<C>& block, int first, int dim) {
+  constexpr int rows = kLanes / beams, step = std::min(rows, 4);
+  Floats sums[kLanes];
+#pragma GCC unroll 4
+  for (int top = 0; top < rows; top += step) {
+    const C *k[step], *v[step];
+    Floats part[step * beams] = {};
+#pragma GCC unroll 4
+    for (int i = 0; i < step; ++i) {
+      k[i] = block.k + block.offsets[first + top + i];
+      v[i] = block.v + block.offsets[first + top + i];
+    }
+    for_vectors(dim, [&](int d, auto... tail) {
+#pragma GCC unroll 4
+      for (int i = 0; i < step; ++i) {
+        __builtin_prefetch(v[i] + d);
+        const Floats key = load(k[i] + d, tail...);
+#pragma GCC unroll 4
+        for (int b = 0; b < beams; ++b) {
+          part[b * step + i] = fma(load(beam[b].q + d), key, part[b * step + i]);
+        }
+      }
+    });
+#pragma GCC unroll 16
+    for (int i = 0; i < step * beams; ++i) sums[i / step * rows + top + i % step] = part[i];
+  }
+  add_neighbours(sums);
+  return sums[0];
+}
+
+// scores[i] = q . k[i], -inf behind the last row up to a whole vector.
+template <int beams, typename C>
+void score(Beam* beam, const Block<C>& block, int dim) {
+  constexpr int rows = kLanes / beams;
+  for (int first = 0; first < block.count; first += rows) {
+    alignas(64) float lanes[kLanes];
+    store(lanes, dots<beams>(beam, block, first, dim));
+#pragma GCC unroll 4
+    for (int b = 0; b < beams; ++b) {
+      __builtin_memcpy(beam[b].scores + first, lanes + b * rows, rows * sizeof(float));
+    }
+  }
+  const int last = (block.count - 1) / kLanes * kLanes;
+  for (int b = 0; b < beams; ++b) {
+    float* to = beam[b].scores + last;
+    store(to, lane_ids() + last < block.count ? load(to) : broadcast(-__builtin_inff()));
+  }
+}
+
+// sum[d] = sum[d] * rescale + the weighted rows of v, for `vectors` vectors of d. Even and odd
+// rows are added up apart, which halves the wait of each addition for the one before. The keys of
+// the next block are fetched meanwhile.
+template <int beams, int vectors, typename C, typename... Tail>
+inline void accumulate(Beam* beam, const float* rescale, const Block<C>& block,
+                       const Block<C>& next, int d, Tail... tail) {
+  Floats even[beams][vectors], odd[beams][vectors] = {};
+#pragma GCC unroll 4
+  for (int b = 0; b < beams; ++b) {
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) even[b][v] = load(beam[b].sum + d + v * kLanes) * rescale[b];
+  }
+  const auto add = [&](int i, Floats(&to)[beams][vectors]) {
+    const C* row = block.v + block.offsets[i] + d;
+    const C* ahead = next.k + next.offsets[i] + d;
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) {
+      __builtin_prefetch(ahead + v * kLanes);
+      const Floats value = load(row + v * kLanes, tail...);
+#pragma GCC unroll 4
+      for (int b = 0; b < beams; ++b) to[b][v] = fma(beam[b].scores[i], value, to[b][v]);
+    }
+  };
+  int i = 0;
+  for (; i + 2 <= block.count; i += 2) {
+    add(i, even);
+    add(i + 1, odd);
+  }
+  if (i < block.count) add(i, even);
+#pragma GCC unroll 4
+  for (int b = 0; b < beams; ++b) {
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) {
+      store(beam[b].sum + d + v * kLanes, even[b][v] + odd[b][v]);
+    }
+  }
+}
+
+template <int beams, typename C>
+void attend(Beam* beam, const Block<C>& block, const Block<C>& next, int dim) {
+  score<beams>(beam, block, dim);
+  const int whole = (block.count + kLanes - 1) / kLanes * kLanes;
+  float rescale[beams];
+  for (int b = 0; b < beams; ++b) rescale[b] = beam[b].softmax.weigh(beam[b].scores, whole);
+  constexpr int kWide = beams == 1 ? 4 : kLanes == 16 ? 2 : 1;  // as the registers allow
+  int d = 0;
+  for (; d + kWide * kLanes <= dim; d += kWide * kLanes) {
+    accumulate<beams, kWide>(beam, rescale, block, next, d);
+  }
+  for (; d + kLanes <= dim; d += kLanes) accumulate<beams, 1>(beam, rescale, block, next, d);
+  if (d < dim) accumulate<beams, 1>(beam, rescale, block, next, d, dim - d);
+}
+
+// All beams of the block, while `next` is fetched from memory.
+template <typename C>
+void attend(Beam* beams, const Block<C>& block, const Block<C>& next, int dim) {
+  if (block.count == 0) return;
+  int b = block.begin;
+  for (; b + kTile <= block.end; b += kTile) attend<kTile>(beams + b, block, next, dim);
+  for (; b < block.end; ++b) attend<1>(beams + b, block, next, dim);
+}
+
+}  // namespace
+}  // namespace decoding::cpu
