@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from decoding.models import memory
+from decoding.models.blocks import Biases, all_but_output
 from decoding.models.checkpoint import check, identity
 from decoding.models.gpt import GPT
 from decoding.models.panels import fill_panels, panel_shape, quantise
@@ -23,17 +24,16 @@ ALIGNMENT = 256  # bytes; of every tensor in a packed block
 LINEAR = ("qkv", "q", "kv", "out", "up", "down", "output")
 
 
-def module(spec: ModelSpec, *, output_bias: bool = False) -> Transformer | GPT:
-    """The torch module of a spec, with new weights."""
-    if spec.encoder is None:
-        return GPT(spec)
-    return Transformer(spec, output_bias=output_bias)
+def module(spec: ModelSpec, biases: Biases = all_but_output) -> Transformer | GPT:
+    """The torch module of a spec, with new weights. biases: which products and norms have one."""
+    kind = GPT if spec.encoder is None else Transformer
+    return kind(spec, biases=biases)
 
 
-def shapes(spec: ModelSpec, *, output_bias: bool = False) -> dict[str, tuple[int, ...]]:
-    """The canonical names of a model's weights, and their unpacked shapes."""
+def shapes(spec: ModelSpec, biases: Biases = all_but_output) -> dict[str, tuple[int, ...]]:
+    """The canonical names of a model's weights, and their unpacked shapes; biases as above."""
     with torch.device("meta"):
-        state = module(spec, output_bias=output_bias).state_dict()
+        state = module(spec, biases).state_dict()
     return {name: tuple(tensor.shape) for name, tensor in state.items()}
 
 
@@ -56,13 +56,13 @@ def pack(
     On a GPU tables and linear weights [N, K] are of the type `dtype`, which is float. On the CPU
     linear weights are (float32, bfloat16 or int8), in panels (panels.py), with `.scale` and `.sums`
     beside an int8 `.weight`; token tables are bfloat16 unless `dtype` is float32, position tables
-    float32. Norms and biases are float32 everywhere. What shares storage in `state` shares it here,
-    if it is of one type here; the tokens' rows are then those panels.
+    float32. Norms, biases, rotary and position_bias are float32 everywhere. What shares storage in
+    `state` shares it here, if it is of one type here; the tokens' rows are then those panels.
 
     Raises ValueError that names a missing, unexpected, mis-shaped or not finite tensor,
     torch.OutOfMemoryError where a GPU has no room.
     """
-    expected = shapes(spec, output_bias="output.bias" in state)
+    expected = shapes(spec, lambda name: f"{name}.bias" in state)
     unexpected = [name for name in state if name not in expected]
     if unexpected:
         raise ValueError(f"this model has no weights named {', '.join(unexpected)}")
@@ -93,7 +93,11 @@ def pack(
 
 def type_of(name: str, weight: Tensor, device: torch.device, dtype: torch.dtype) -> torch.dtype:
     """What a weight of a model of the type `dtype` is stored in."""
-    if weight.ndim == 1 or (device.type == "cpu" and name.endswith(".positions")):
+    if (
+        weight.ndim == 1
+        or name.endswith(".position_bias")
+        or (device.type == "cpu" and name.endswith(".positions"))
+    ):
         return torch.float32
     return torch.bfloat16 if dtype == torch.int8 and not is_linear(name) else dtype
 

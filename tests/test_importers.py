@@ -501,7 +501,7 @@ def test_pack_names_what_is_wrong() -> None:
     name = "decoder.layers.1.feed_forward.up.weight"
     for wrong, message in [
         ({n: t for n, t in state.items() if n != name}, f"the weight {name} is missing"),
-        (state | {"output.bias": torch.zeros(30)}, "no weights named output.bias"),
+        (state | {"decoder.rotary": torch.zeros(30)}, "no weights named decoder.rotary"),
         (state | {name: state[name].t()}, rf"{name} must have the shape \[64, 16\], got"),
         (state | {name: state[name] / 0}, f"{name} holds NaN or inf"),
     ]:

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoding.models.blocks import fairseq_sinusoids
 from decoding.models.checkpoint import Checkpoint
 from decoding.models.importers.options import activation, flag, head_dim, must_be, size
 from decoding.models.importers.seq2seq import stored_names
+from decoding.models.positions import fairseq_sinusoids
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights import shapes
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import Tensor
 
-from decoding.models.blocks import fairseq_sinusoids
 from decoding.models.checkpoint import Checkpoint
 from decoding.models.importers import seq2seq
 from decoding.models.importers.options import whole
+from decoding.models.positions import fairseq_sinusoids
 from decoding.models.spec import ModelSpec
 
 DEFAULTS = {

@@ -13,10 +13,10 @@ from typing import Any
 
 from torch import Tensor
 
-from decoding.models.blocks import sinusoids
 from decoding.models.checkpoint import Checkpoint
 from decoding.models.importers import seq2seq
 from decoding.models.importers.options import flag, must_be, size
+from decoding.models.positions import sinusoids
 from decoding.models.spec import ModelSpec
 
 DEFAULTS = {

@@ -70,7 +70,7 @@ def convert(
         encoder=stack_spec(config, checkpoint, "encoder"),
         decoder=stack_spec(config, checkpoint, "decoder"),
     )
-    expected = shapes(spec, output_bias=True)
+    expected = shapes(spec, lambda name: True)
     state = {}
     for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
         assert stack is not None
