@@ -23,10 +23,11 @@ enum class PositionBias { none, alibi, relative };
 // One stack of Transformer layers: the encoder or the decoder.
 struct StackSpec {
   int layers, hidden, heads, head_dim, ffn;
-  int vocab, positions;  // rows of the token and of the position table
+  int vocab;      // rows of the token table
+  int positions;  // most tokens of a row; rows of the position table, where there is one
   Activation activation;
   float embed_scale;                   // multiplies the token's row
-  bool embed_norm;                     // a layer norm behind the embedding
+  bool embed_norm;                     // a norm behind the embedding
   bool pre_norm;                       // norms before each block, else behind its residual
   bool final_norm;                     // a norm behind the last layer
   float eps;                           // of every norm
@@ -44,7 +45,11 @@ struct StackSpec {
   float attention_cap;      // 0: none; else scores are cap * tanh(score / cap)
   std::vector<int> window;  // [layers], keys that a query sees; 0: all. Empty: all, in every layer
 
-  int widest_input() const { return std::max({hidden, heads * head_dim, ffn}); }  // of a product
+  int inner() const { return heads * head_dim; }        // numbers of a token's queries,
+  int kv_inner() const { return kv_heads * head_dim; }  // of its keys,
+  int qkv() const { return inner() + 2 * kv_inner(); }  // and of both with its values
+
+  int widest_input() const { return std::max({hidden, inner(), ffn}); }  // of a product
 };
 
 struct ModelSpec {
