@@ -19,7 +19,7 @@ from torch import Tensor
 if __name__ == "models":
     raise ImportError("this is the package decoding.models: write `import decoding.models`")
 
-from decoding.models.spec import ModelSpec
+from decoding.models.spec import EncoderSpec, ModelSpec
 
 __all__ = ["Loaded", "ModelSpec", "load"]
 
@@ -28,15 +28,26 @@ FAMILIES = (
     ("BartForConditionalGeneration", "bart", "bart"),
     ("BlenderbotForConditionalGeneration", "blenderbot", "blenderbot"),
     ("BlenderbotSmallForConditionalGeneration", "blenderbot-small", "blenderbot_small"),
+    ("BloomForCausalLM", "bloom", "bloom"),
     ("FairseqTransformer", "fairseq", "fairseq"),
+    ("Gemma2ForCausalLM", "gemma2", "gemma2"),
+    ("GemmaForCausalLM", "gemma", "gemma"),
     ("GPT2LMHeadModel", "gpt2", "gpt2"),
+    ("GPTJForCausalLM", "gptj", "gptj"),
+    ("GPTNeoXForCausalLM", "gpt_neox", "gpt_neox"),
+    ("LlamaForCausalLM", "llama", "llama"),
     ("M2M100ForConditionalGeneration", "m2m_100", "m2m_100"),
     ("MarianMTModel", "marian", "marian"),
     ("MarianNpz", "marian_npz", "marian_npz"),
     ("MBartForConditionalGeneration", "mbart", "mbart"),
+    ("MistralForCausalLM", "mistral", "mistral"),
     ("OpenNMTTransformer", "opennmt", "opennmt"),
     ("OPTForCausalLM", "opt", "opt"),
     ("PegasusForConditionalGeneration", "pegasus", "pegasus"),
+    ("Phi3ForCausalLM", "phi3", "phi3"),
+    ("PhiForCausalLM", "phi", "phi"),
+    ("Qwen2ForCausalLM", "qwen2", "qwen2"),
+    ("Qwen3ForCausalLM", "qwen3", "qwen3"),
 )
 
 
@@ -48,7 +59,7 @@ class Loaded:
     """
 
     architecture: str  # as in config.json: "MarianMTModel", "GPT2LMHeadModel"
-    spec: ModelSpec
+    spec: ModelSpec | EncoderSpec
     state: dict[str, Tensor]  # canonical names, float32 unless packed, on the CPU
     stored: torch.dtype  # what the checkpoint holds most of its numbers in
     config: dict[str, Any]  # config.json, with the family's defaults where it is silent

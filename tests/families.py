@@ -40,6 +40,54 @@ OPT: dict[str, Any] = {
     "pad_token_id": 1,
     "bos_token_id": 2,
 }
+DECODER: dict[str, Any] = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 48,
+    "initializer_range": 0.3,
+    "pad_token_id": 1,
+    "bos_token_id": 2,
+}
+GROUPED = DECODER | {"num_key_value_heads": 2}
+GPTJ: dict[str, Any] = {
+    "vocab_size": 60,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 48,
+    "rotary_dim": 4,
+    "initializer_range": 0.3,
+    "pad_token_id": 1,
+    "bos_token_id": 2,
+}
+BLOOM: dict[str, Any] = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "initializer_range": 0.3,
+    "pad_token_id": 1,
+    "bos_token_id": 2,
+}
+# Heads of 8 numbers turn 4 pairs; of 9 to 23 positions, each scaling changes some of them.
+LLAMA3: dict[str, Any] = {
+    "rope_type": "llama3",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+YARN: dict[str, Any] = {
+    "rope_type": "yarn",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "beta_fast": 4,
+    "original_max_position_embeddings": 12,
+}
 
 
 @dataclass(frozen=True)
@@ -73,6 +121,49 @@ FAMILIES = {
     "pegasus": Family("PegasusForConditionalGeneration", SEQ2SEQ | {"activation_function": "relu"}),
     "blenderbot": Family("BlenderbotForConditionalGeneration", SEQ2SEQ),
     "blenderbot-small": Family("BlenderbotSmallForConditionalGeneration", SEQ2SEQ),
+    "llama": Family("LlamaForCausalLM", GROUPED),
+    "llama-3": Family(
+        "LlamaForCausalLM", GROUPED | {"rope_parameters": LLAMA3, "tie_word_embeddings": True}
+    ),
+    "llama-biased": Family(
+        "LlamaForCausalLM",
+        DECODER
+        | {
+            "attention_bias": True,
+            "mlp_bias": True,
+            "head_dim": 12,
+            "rope_parameters": {"rope_type": "linear", "factor": 2.5, "rope_theta": 1e4},
+        },
+    ),
+    "mistral": Family("MistralForCausalLM", GROUPED | {"sliding_window": 5}),
+    "qwen2": Family("Qwen2ForCausalLM", GROUPED | {"rope_parameters": YARN}),
+    "qwen2-windows": Family(
+        "Qwen2ForCausalLM",
+        GROUPED | {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+    ),
+    "qwen3": Family("Qwen3ForCausalLM", GROUPED | {"head_dim": 16}),
+    "gpt-neox": Family("GPTNeoXForCausalLM", DECODER),
+    "gpt-neox-in-turn": Family(
+        "GPTNeoXForCausalLM",
+        DECODER | {"use_parallel_residual": False, "attention_bias": False, "rotary_pct": 1.0},
+    ),
+    "gptj": Family("GPTJForCausalLM", GPTJ),
+    "phi": Family("PhiForCausalLM", DECODER),
+    "phi3": Family("Phi3ForCausalLM", GROUPED | {"sliding_window": 7, "eos_token_id": 2}),
+    "bloom": Family("BloomForCausalLM", BLOOM),
+    "bloom-six-heads": Family("BloomForCausalLM", BLOOM | {"hidden_size": 48, "n_head": 6}),
+    "gemma": Family("GemmaForCausalLM", GROUPED | {"head_dim": 16}),
+    "gemma2": Family(
+        "Gemma2ForCausalLM",
+        GROUPED
+        | {
+            "head_dim": 16,
+            "sliding_window": 5,
+            "query_pre_attn_scalar": 12,
+            "attn_logit_softcapping": 4.0,
+            "final_logit_softcapping": 6.0,
+        },
+    ),
     "opt": Family("OPTForCausalLM", OPT),
     "opt-projected": Family(
         "OPTForCausalLM", OPT | {"word_embed_proj_dim": 16, "do_layer_norm_before": False}
@@ -97,6 +188,8 @@ def randomize(model: Any) -> None:
     """No weight is left at the zero or one of a new model, and what was generated does not drown
     the source. Gains of both signs keep a tied table from making each token its own successor."""
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if name.endswith("inv_freq"):  # of rotary positions: computed, no file holds them
+            continue
         if tensor.ndim == 1 or name == "final_logits_bias":
             noise = torch.randn_like(tensor)
             gain = (1 + 0.2 * noise.abs()) * noise.sign()

@@ -11,6 +11,7 @@ ACTIVATIONS = {  # Hugging Face's names to those of spec.py
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
     "silu": "silu",
     "swish": "silu",
 }
