@@ -42,6 +42,8 @@ class StackSpec:
     attention_scale: tuple[float, ...]  # [layers], multiplies q k^T
     kv_heads: int = 0  # of keys and values, a divisor of heads; 0: as many
     position_table: bool = True  # learned or sinusoidal positions are added to the tokens
+    types: int = 1  # kinds of tokens (BERT's segments): the position table holds `positions` rows
+    # for each, so that nothing else may ask for positions
     rms: bool = False  # norms are RMS norms (Zhang & Sennrich 2019)
     gated: bool = False  # feed-forward: activation(gate x) * up x; `up` holds both, gate first
     parallel: bool = False  # feed-forward reads what attention reads
@@ -63,3 +65,11 @@ class ModelSpec:
     encoder: StackSpec | None
     decoder: StackSpec
     logits_cap: float = 0.0  # 0: none; else logits are cap * tanh(logit / cap)
+
+
+@dataclass(frozen=True)
+class EncoderSpec:
+    """An encoder alone."""
+
+    encoder: StackSpec
+    pooler: bool = False  # tanh(W x + b) of each row's first token, as in BERT

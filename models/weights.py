@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -15,22 +16,33 @@ from torch import Tensor
 from decoding.models import memory
 from decoding.models.blocks import Biases, all_but_output
 from decoding.models.checkpoint import check, identity
+from decoding.models.encoder import Encoder
 from decoding.models.gpt import GPT
 from decoding.models.panels import fill_panels, panel_shape, quantise
-from decoding.models.spec import ModelSpec
+from decoding.models.spec import EncoderSpec, ModelSpec
 from decoding.models.transformer import Transformer
 
 ALIGNMENT = 256  # bytes; of every tensor in a packed block
 LINEAR = ("qkv", "q", "kv", "out", "up", "down", "output")
 
 
-def module(spec: ModelSpec, biases: Biases = all_but_output) -> Transformer | GPT:
+@overload
+def module(spec: ModelSpec, biases: Biases = ...) -> Transformer | GPT: ...
+@overload
+def module(spec: EncoderSpec, biases: Biases = ...) -> Encoder: ...
+def module(
+    spec: ModelSpec | EncoderSpec, biases: Biases = all_but_output
+) -> Transformer | GPT | Encoder:
     """The torch module of a spec, with new weights. biases: which products and norms have one."""
+    if isinstance(spec, EncoderSpec):
+        return Encoder(spec, biases=biases)
     kind = GPT if spec.encoder is None else Transformer
     return kind(spec, biases=biases)
 
 
-def shapes(spec: ModelSpec, biases: Biases = all_but_output) -> dict[str, tuple[int, ...]]:
+def shapes(
+    spec: ModelSpec | EncoderSpec, biases: Biases = all_but_output
+) -> dict[str, tuple[int, ...]]:
     """The canonical names of a model's weights, and their unpacked shapes; biases as above."""
     with torch.device("meta"):
         state = module(spec, biases).state_dict()
@@ -47,7 +59,7 @@ class Place:
 
 def pack(
     state: Mapping[str, Tensor],
-    spec: ModelSpec,
+    spec: ModelSpec | EncoderSpec,
     device: torch.device = memory.CPU,
     dtype: torch.dtype = torch.float32,
 ) -> dict[str, Tensor]:
