@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) direct_kernel(const L
 
   x.load(lane);
   if constexpr (S::kNorm) {
-    if (!p.norm.rms) x.load_first(lane);
+    x.load_first(lane, p.norm.rms);
     if (outputs.rows > 8) {
       norm_rows<2>(x, lane, part, p.norm, shared);
     } else {

@@ -88,7 +88,7 @@ struct Rows {
   const T* from[2];
   int chunks[2];  // that there are: 0 for rows behind the last
   uint4 at[2][S::kChunks];
-  float first[2] = {};  // element of the row, where sums are relative to it
+  float first[2];  // element of the row, which sums are relative to; 0 for an RMS norm
 
   // Before the wait.
   __device__ __forceinline__ Rows(const LinearParams<T>& p, const Lane& lane) {
@@ -114,9 +114,9 @@ struct Rows {
 
   // The first elements; places behind the end take them too, so that they do not count in sums
   // relative to the first.
-  __device__ __forceinline__ void load_first(const Lane& lane) {
+  __device__ __forceinline__ void load_first(const Lane& lane, bool rms) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) first[h] = chunks[h] > 0 ? to_float(*from[h]) : 0.0f;
+    for (int h = 0; h < 2; ++h) first[h] = chunks[h] > 0 && !rms ? to_float(*from[h]) : 0.0f;
     if (lane.chunks == S::kChunks) return;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -180,7 +180,7 @@ __device__ __forceinline__ void norm_rows(Rows<T, S>& x, const Lane& lane, float
       const float2 own = shared.norm.moments[w][lane.g + 8 * h];
       sums = {sums.x + own.x, sums.y + own.y};
     }
-    const float distance = norm.rms ? 0.0f : sums.x * part, mean = x.first[h] + distance;
+    const float distance = sums.x * (norm.rms ? 0.0f : part), mean = x.first[h] + distance;
     const float variance = sums.y * part - distance * distance;
     const float scale = rsqrtf((variance < 0.0f ? 0.0f : variance) + norm.eps);
 #pragma unroll
