@@ -62,7 +62,7 @@ template <typename T>
 void packed_attention(cuda::Stream&, const PackedAttentionParams<T>&);
 
 // Keys and values of packed rows go where decode attention reads them, one head after the other:
-// each sentence's are stored once, whatever its number of beams.
+// each sentence's are stored once, whatever its number of beams. Heads are those of the keys.
 template <typename T, typename C = T>
 struct StoreSharedParams {
   const T* k;  // [tokens, N, D], rows `stride` elements apart; so is v
@@ -131,13 +131,13 @@ template <typename T, typename C = T>
 struct AttentionWeightsParams {
   const StepState* now;           // number, live_count
   const T* q;                     // [sentences * beams, N, D], rows `stride` elements apart
-  const C* shared_k;              // [N, shared_capacity, D]
+  const C* shared_k;              // [Nkv, shared_capacity, D]
   const int32_t* shared_offsets;  // [B + 1], rows of a sentence in shared_k
   const int32_t* live;            // [sentences], sentence ids, of which live_count count
   float* y;       // [steps, total_slots, longest], at [number - 1, slot of the row];
                   // 0 behind a source's end
   int sentences;  // at least live_count
-  int beams, heads, head_dim, stride;
+  int beams, heads, kv_heads, head_dim, stride;
   int shared_capacity, total_slots;
   int longest;  // at least the positions of any source
   float scale;

@@ -1,6 +1,8 @@
-// One query per row. A thread's work is a sequence of blocks of keys and values, whose rows are
-// found by their offsets, whether they lie side by side or wherever the indirection table says.
-// While one block is attended to, the next is fetched from memory, be it another sentence's.
+// One query per row and head. A thread's work is a sequence of blocks of keys and values, whose
+// rows are found by their offsets, whether they lie side by side or wherever the indirection table
+// says. While one block is attended to, the next is fetched from memory, be it another sentence's.
+// Queries that have the same keys pass over them together: the heads that share a key head, and
+// over what a sentence shares those of all its beams.
 #include <cstdint>
 #include <utility>
 
@@ -12,26 +14,74 @@ namespace decoding {
 namespace cpu {
 namespace {
 
-constexpr int kBeams = 8;  // that pass over a block together
+constexpr int kQueries = 8;  // that pass over a block together
 
-// One head of the beams [begin, end) of a live sentence, at most kBeams.
+// The queries of a live sentence that share a key head are numbered, those of beam 0 first. These
+// are [begin, end) of them, at most kQueries.
 struct Item {
-  int head, sentence, begin, end;
-  int beams() const { return end - begin; }
+  int key_head, sentence, begin, end;
+  int queries() const { return end - begin; }
+};
+
+// A live row's own keys and values of one head, in self_k and self_v.
+template <typename C>
+class History {
+ public:
+  History(const DecodeAttentionParams<float, C>& params, size_t row, size_t key_head)
+      : p_(params),
+        position_(p_.now->position),
+        dim_(p_.head_dim),
+        slot_size_(dim_ * p_.kv_heads * p_.target),
+        head_(dim_ * key_head * p_.target),
+        new_(row * p_.stride + key_head * dim_),
+        own_(static_cast<size_t>(p_.live[row / p_.beams]) * p_.beams + row % p_.beams),
+        slots_(p_.slots + (p_.now->number % 2 * p_.total_slots + own_) * p_.target) {}
+
+  int positions() const { return position_ + 1; }
+
+  size_t offset(int position) const {
+    const size_t slot = position == position_ ? own_ : slots_[position];
+    return slot * slot_size_ + head_ + position * dim_;
+  }
+
+  // The new key and value go to their place.
+  void put_new() const {
+    const size_t to = offset(position_);
+    for_vectors(p_.head_dim, [&](int d, auto... tail) {
+      store(p_.self_k + to + d, load(p_.k + new_ + d, tail...), tail...);
+      store(p_.self_v + to + d, load(p_.v + new_ + d, tail...), tail...);
+    });
+  }
+
+ private:
+  const DecodeAttentionParams<float, C>& p_;
+  const int position_;
+  const size_t dim_, slot_size_, head_;
+  const size_t new_;  // where the new key and value come from, in k and v
+  const size_t own_;  // slot
+  const int32_t* slots_;
 };
 
 // The items of one thread, one after the other.
 template <typename C>
 class Share {
  public:
-  explicit Share(const DecodeAttentionParams<float, C>& params)
-      : p_(params), dim_(params.head_dim) {}
+  // put_new: new keys and values are not in their place yet.
+  Share(const DecodeAttentionParams<float, C>& params, bool put_new)
+      : p_(params),
+        dim_(params.head_dim),
+        group_(params.heads / params.kv_heads),
+        put_new_(put_new) {}
 
   void add(const Item& item) {
     next_->item = item;
     next_->first = true;
     if (p_.shared_k != nullptr) add_shared(item);
-    for (int b = 0; p_.k != nullptr && b < item.beams(); ++b) add_history(item, b);
+    if (p_.k != nullptr) {
+      for (int beam = item.begin / group_; beam * group_ < item.end; ++beam) {
+        add_history(item, beam);
+      }
+    }
     if (next_->first) add_nothing();
   }
 
@@ -45,29 +95,21 @@ class Share {
  private:
   void add_shared(const Item& item) {
     const int32_t* row = p_.shared_offsets + p_.live[item.sentence];
-    const size_t start = (static_cast<size_t>(item.head) * p_.shared_capacity + row[0]) * dim_;
-    add_blocks(p_.shared_k + start, p_.shared_v + start, 0, item.beams(), row[1] - row[0],
+    const size_t start = (static_cast<size_t>(item.key_head) * p_.shared_capacity + row[0]) * dim_;
+    add_blocks(p_.shared_k + start, p_.shared_v + start, 0, item.queries(), row[1] - row[0],
                [&](int i) { return i * dim_; });
   }
 
-  // The new key and value of a slot are put in their place first.
-  void add_history(const Item& item, int b) {
-    const size_t own = static_cast<size_t>(p_.live[item.sentence]) * p_.beams + item.begin + b;
-    const size_t slot_size = dim_ * p_.heads * p_.target, head = dim_ * item.head * p_.target;
-    const int32_t* slots = p_.slots + (p_.now->number % 2 * p_.total_slots + own) * p_.target;
-    const int position = p_.now->position;
-    const auto offset = [&](int i) {
-      return (i == position ? own : slots[i]) * slot_size + head + i * dim_;
-    };
-    const float *k = row(p_.k, item, b), *v = row(p_.v, item, b);
-    for_vectors(p_.head_dim, [&](int d, auto... tail) {
-      store(p_.self_k + offset(position) + d, load(k + d, tail...), tail...);
-      store(p_.self_v + offset(position) + d, load(v + d, tail...), tail...);
-    });
-    add_blocks(p_.self_k, p_.self_v, b, b + 1, position + 1, offset);
+  void add_history(const Item& item, int beam) {
+    const History<C> history(p_, item.sentence * p_.beams + beam, item.key_head);
+    if (put_new_) history.put_new();
+    const int begin = std::max(item.begin, beam * group_) - item.begin;
+    const int end = std::min(item.end, (beam + 1) * group_) - item.begin;
+    add_blocks(p_.self_k, p_.self_v, begin, end, history.positions(),
+               [&](int i) { return history.offset(i); });
   }
 
-  // Of `positions` rows, for beams [begin, end); offset(position) finds a row.
+  // Of `positions` rows, for queries [begin, end); offset(position) finds a row.
   template <typename Offset>
   void add_blocks(const C* k, const C* v, int begin, int end, int positions, Offset&& offset) {
     for (int position = 0; position < positions; position += kBlock) {
@@ -88,7 +130,7 @@ class Share {
 
   // Attends to the block before the next one, which then takes its place.
   void advance() {
-    attend(beams_, now_->block, next_->block, p_.head_dim);
+    attend(queries_, now_->block, next_->block, p_.head_dim);
     if (next_->first) {
       end(now_->item);
       begin(next_->item);
@@ -99,30 +141,32 @@ class Share {
   }
 
   void begin(const Item& item) {
-    for (int b = 0; b < item.beams(); ++b) {
-      const float* q = row(p_.q, item, b);
-      beams_[b].softmax = {};
+    for (int j = 0; j < item.queries(); ++j) {
+      const float* q = p_.q + row(item, j) * p_.stride + head(item, j) * dim_;
+      queries_[j].softmax = {};
       for_vectors(p_.head_dim, [&](int d, auto... tail) {
-        store(beams_[b].q + d, load(q + d, tail...) * p_.scale);
-        store(beams_[b].sum + d, Floats{});
+        store(queries_[j].q + d, load(q + d, tail...) * p_.scale);
+        store(queries_[j].sum + d, Floats{});
       });
     }
   }
 
   void end(const Item& item) const {
-    for (int b = 0; b < item.beams(); ++b) {
-      const size_t row = static_cast<size_t>(item.sentence) * p_.beams + item.begin + b;
-      float* y = p_.y + (row * p_.heads + item.head) * dim_;
-      const float normaliser = beams_[b].softmax.normaliser();
+    for (int j = 0; j < item.queries(); ++j) {
+      float* y = p_.y + (row(item, j) * p_.heads + head(item, j)) * dim_;
+      const float normaliser = queries_[j].softmax.normaliser();
       for_vectors(p_.head_dim, [&](int d, auto... tail) {
-        store(y + d, load(beams_[b].sum + d) * normaliser, tail...);
+        store(y + d, load(queries_[j].sum + d) * normaliser, tail...);
       });
     }
   }
 
-  const float* row(const float* rows, const Item& item, int b) const {
-    const size_t row = static_cast<size_t>(item.sentence) * p_.beams + item.begin + b;
-    return rows + row * p_.stride + item.head * dim_;
+  // Of an item's query j.
+  size_t row(const Item& item, int j) const {
+    return static_cast<size_t>(item.sentence) * p_.beams + (item.begin + j) / group_;
+  }
+  int head(const Item& item, int j) const {
+    return item.key_head * group_ + (item.begin + j) % group_;
   }
 
   struct Work {
@@ -133,30 +177,47 @@ class Share {
 
   const DecodeAttentionParams<float, C>& p_;
   const size_t dim_;
+  const int group_;  // query heads that share a key head
+  const bool put_new_;
   Work work_[2]{};
   Work *now_ = &work_[0], *next_ = &work_[1];
-  Beam beams_[kBeams];
+  Query queries_[kQueries];
 };
+
+template <typename C, Isa isa>
+void put_all_new(Stream<isa>& stream, const DecodeAttentionParams<float, C>& p) {
+  const Range mine = stream.share(p.now->live_count * p.beams * p.kv_heads);
+  for (int i = mine.begin; i < mine.end; ++i) {
+    History<C>(p, i / p.kv_heads, i % p.kv_heads).put_new();
+  }
+  stream.barrier();
+}
 
 }  // namespace
 }  // namespace cpu
 
 template <typename T, typename C, cpu::Isa isa>
 void decode_attention(cpu::Stream<isa>& stream, const DecodeAttentionParams<T, C>& p) {
-  // Beams part only where sentences and heads alone would leave threads without work.
   const int live_count = p.now->live_count;
-  int tile = std::min(p.beams, cpu::kBeams);
-  while (tile > 1 && live_count * p.heads * ((p.beams + tile - 1) / tile) < 4 * stream.size()) {
+  const int group = p.heads / p.kv_heads, queries = p.beams * group;
+  int tile = std::min(queries, cpu::kQueries);
+  if (tile > group) tile -= tile % group;  // whole beams
+  // Queries part only where sentences and key heads alone would leave threads without work.
+  const int enough = stream.size() == 1 ? 1 : 4 * stream.size();
+  while (tile > 1 && live_count * p.kv_heads * ((queries + tile - 1) / tile) < enough) {
     tile = (tile + 1) / 2;
   }
-  const int tiles = (p.beams + tile - 1) / tile;
+  // Where several items read a beam's history, none of them can be the one that writes it.
+  const bool parted = p.k != nullptr && tile % group != 0;
+  if (parted) cpu::put_all_new(stream, p);
+  const int tiles = (queries + tile - 1) / tile;
   // Heads are the outer loop: threads then have equal shares of every sentence, however long.
-  const cpu::Range items = stream.share(p.heads * live_count * tiles);
-  cpu::Share<C> share(p);
+  const cpu::Range items = stream.share(p.kv_heads * live_count * tiles);
+  cpu::Share<C> share(p, !parted);
   for (int i = items.begin; i < items.end; ++i) {
     const int begin = i % tiles * tile;
     share.add(
-        {i / tiles / live_count, i / tiles % live_count, begin, std::min(begin + tile, p.beams)});
+        {i / tiles / live_count, i / tiles % live_count, begin, std::min(begin + tile, queries)});
   }
   share.finish();
   stream.barrier();

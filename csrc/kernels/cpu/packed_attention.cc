@@ -141,6 +141,7 @@ void attend(const PackedAttentionParams<float, C>& p, const float* q, const C* k
 template <typename T, typename C, cpu::Isa isa>
 void packed_attention(cpu::Stream<isa>& stream, const PackedAttentionParams<T, C>& p) {
   // Work is dealt out like cards, so that long sentences and late, costly queries spread evenly.
+  const int shared = p.heads / p.kv_heads;  // query heads that have the same keys
   int card = 0;
   for (int sentence = 0; sentence < p.sentences; ++sentence) {
     const size_t row = p.offsets[sentence], key = p.key_offsets[sentence];
@@ -149,7 +150,7 @@ void packed_attention(cpu::Stream<isa>& stream, const PackedAttentionParams<T, C
     for (int begin = 0; begin < queries; begin += cpu::kQueries) {
       for (int head = 0; head < p.heads; ++head, ++card) {
         if (card % stream.size() != stream.rank()) continue;
-        const size_t at = key * p.key_stride + head * p.head_stride;
+        const size_t at = key * p.key_stride + head / shared * p.head_stride;
         cpu::attend(p, p.q + row * p.stride + head * p.head_dim, p.k + at, p.v + at,
                     p.y + (row * p.heads + head) * p.head_dim, keys, begin,
                     std::min(begin + cpu::kQueries, queries));
