@@ -35,12 +35,14 @@ FAMILIES = (
     ("GPT2LMHeadModel", "gpt2", "gpt2"),
     ("GPTJForCausalLM", "gptj", "gptj"),
     ("GPTNeoXForCausalLM", "gpt_neox", "gpt_neox"),
+    ("Llama2c", "llama2c", "llama2c"),
     ("LlamaForCausalLM", "llama", "llama"),
     ("M2M100ForConditionalGeneration", "m2m_100", "m2m_100"),
     ("MarianMTModel", "marian", "marian"),
     ("MarianNpz", "marian_npz", "marian_npz"),
     ("MBartForConditionalGeneration", "mbart", "mbart"),
     ("MistralForCausalLM", "mistral", "mistral"),
+    ("MT5ForConditionalGeneration", "mt5", "mt5"),
     ("OpenNMTTransformer", "opennmt", "opennmt"),
     ("OPTForCausalLM", "opt", "opt"),
     ("PegasusForConditionalGeneration", "pegasus", "pegasus"),
@@ -48,6 +50,7 @@ FAMILIES = (
     ("PhiForCausalLM", "phi", "phi"),
     ("Qwen2ForCausalLM", "qwen2", "qwen2"),
     ("Qwen3ForCausalLM", "qwen3", "qwen3"),
+    ("T5ForConditionalGeneration", "t5", "t5"),
 )
 
 

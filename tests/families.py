@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +73,19 @@ BLOOM: dict[str, Any] = {
     "pad_token_id": 1,
     "bos_token_id": 2,
 }
+T5: dict[str, Any] = {
+    "vocab_size": 60,
+    "d_model": 32,
+    "d_kv": 12,
+    "d_ff": 48,
+    "num_layers": 3,
+    "num_decoder_layers": 2,
+    "num_heads": 4,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 7,
+    "initializer_factor": 0.7,
+    "decoder_start_token_id": 0,
+}
 # Heads of 8 numbers turn 4 pairs; of 9 to 23 positions, each scaling changes some of them.
 LLAMA3: dict[str, Any] = {
     "rope_type": "llama3",
@@ -102,6 +116,9 @@ class Family:
         kind = getattr(transformers, self.architecture)
         torch.manual_seed(0)
         model = kind(kind.config_class(**self.config)).eval()
+        if getattr(model.config, "scale_decoder_outputs", None) is False:
+            # T5 1.1's files hold an output of its own; new models are tied all the same.
+            model.lm_head.weight = torch.nn.Parameter(0.3 * torch.randn_like(model.lm_head.weight))
         with torch.no_grad():
             randomize(model)
         end = common_end(model) if end is None else end
@@ -121,6 +138,12 @@ FAMILIES = {
     "pegasus": Family("PegasusForConditionalGeneration", SEQ2SEQ | {"activation_function": "relu"}),
     "blenderbot": Family("BlenderbotForConditionalGeneration", SEQ2SEQ),
     "blenderbot-small": Family("BlenderbotSmallForConditionalGeneration", SEQ2SEQ),
+    "t5": Family("T5ForConditionalGeneration", T5),
+    "t5-1.1": Family(
+        "T5ForConditionalGeneration",
+        T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    ),
+    "mt5": Family("MT5ForConditionalGeneration", T5),
     "llama": Family("LlamaForCausalLM", GROUPED),
     "llama-3": Family(
         "LlamaForCausalLM", GROUPED | {"rope_parameters": LLAMA3, "tie_word_embeddings": True}
@@ -183,6 +206,11 @@ FAMILIES = {
     ),
 }
 
+LAYER = re.compile(r"(layers|block)\.\d")
+QUERY_OR_KEY = re.compile(r"\.[qk](_proj)?\.")
+# What of the source comes into the decoder.
+CROSS = re.compile(r"(encoder_attn|EncDecAttention)\.(v|v_proj|o|out_proj)\.")
+
 
 def randomize(model: Any) -> None:
     """No weight is left at the zero or one of a new model, and what was generated does not drown
@@ -194,9 +222,9 @@ def randomize(model: Any) -> None:
             noise = torch.randn_like(tensor)
             gain = (1 + 0.2 * noise.abs()) * noise.sign()
             tensor.copy_(gain if is_gain(name) else 0.2 * noise)
-        elif "encoder_attn.v" in name or "encoder_attn.out" in name:
+        elif CROSS.search(name):
             tensor *= 3
-        elif "layers." in name and ".q_proj" not in name and ".k_proj" not in name:
+        elif LAYER.search(name) and not QUERY_OR_KEY.search(name):
             tensor *= 2
 
 

@@ -37,9 +37,10 @@ NAME = re.compile(
     r"(?P<stack>(encoder|decoder)\.(layers\.\d+\.)?)(?P<part>.+)\.(?P<kind>weight|bias)"
 )
 
-SHARED = "model.shared.weight"
-ENCODER = "model.encoder.embed_tokens.weight"
-DECODER = "model.decoder.embed_tokens.weight"
+BASE = "model."  # what all names but the output's begin with
+SHARED = "shared.weight"
+ENCODER = "encoder.embed_tokens.weight"
+DECODER = "decoder.embed_tokens.weight"
 OUTPUT = "lm_head.weight"
 
 # What old files hold beside the weights: versions, and positions that are computed.
@@ -90,7 +91,9 @@ def convert(
         if bias.any():
             state["output.bias"] = bias
     checkpoint.finish(
-        lambda name: (layout.shared and name == SHARED) or IGNORED.fullmatch(name) is not None
+        lambda name: (
+            (layout.shared and name == BASE + SHARED) or IGNORED.fullmatch(name) is not None
+        )
     )
     return spec, state
 
@@ -133,7 +136,12 @@ def position_table(checkpoint: Checkpoint, side: str, spec: StackSpec, layout: L
 
 
 def tables(
-    checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]], *, shared: bool, tied: bool
+    checkpoint: Checkpoint,
+    expected: Mapping[str, tuple[int, ...]],
+    *,
+    shared: bool,
+    tied: bool,
+    base: str = BASE,
 ) -> dict[str, Tensor]:
     """The token tables and the output's.
 
@@ -141,17 +149,16 @@ def tables(
     the encoder's and the decoder's are one when `shared`, the decoder's and the output's when
     `tied`. Which of their names a file holds depends on what wrote it.
     """
-    decoder = ([SHARED, ENCODER, DECODER] if shared else [DECODER]) + ([OUTPUT] if tied else [])
+    both, source, target = base + SHARED, base + ENCODER, base + DECODER
+    decoder = ([both, source, target] if shared else [target]) + ([OUTPUT] if tied else [])
     names = {
-        "encoder.embed.tokens": [ENCODER, *decoder] if shared else [ENCODER],
-        "decoder.embed.tokens": [DECODER, *decoder],
+        "encoder.embed.tokens": [source, *decoder] if shared else [source],
+        "decoder.embed.tokens": [target, *decoder],
         "output.weight": [OUTPUT, *decoder] if tied else [OUTPUT],
     }
     state = {}
-    for target, candidates in names.items():
+    for table, candidates in names.items():
         held = [name for name in candidates if name in checkpoint]
         # Where none is there, the error names the one that published files hold.
-        state[target] = checkpoint.take(
-            (held or candidates[1:] or candidates)[0], *expected[target]
-        )
+        state[table] = checkpoint.take((held or candidates[1:] or candidates)[0], *expected[table])
     return state
