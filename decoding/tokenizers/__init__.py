@@ -20,6 +20,7 @@ from decoding.tokenizers.base import Languages, Tokenizer
 from decoding.tokenizers.blenderbot_small import load_blenderbot_small
 from decoding.tokenizers.fairseq import load_fairseq
 from decoding.tokenizers.files import read_json
+from decoding.tokenizers.llama import load_llama, load_llama2c
 from decoding.tokenizers.marian import (
     MarianTokenizer,
     load_marian,
@@ -48,18 +49,30 @@ LOADERS: dict[str, Callable[[Path, dict[str, Any]], Tokenizer]] = {
     "bart": backend.BART.load,
     "blenderbot": backend.BLENDERBOT.load,
     "blenderbot-small": load_blenderbot_small,
+    "bloom": backend.load_whole,
+    "gemma": backend.load_whole,
+    "gemma2": backend.load_whole,
     "gpt2": backend.GPT2.load,
+    "gpt_neox": backend.load_whole,
+    "gptj": backend.GPT2.load,
+    "llama": load_llama,
     "m2m_100": load_m2m_100,
     "marian": load_marian,
     "mbart": load_mbart,
+    "mistral": load_llama,
     "opt": backend.OPT.load,
     "pegasus": load_pegasus,
+    "phi": backend.load_whole,
+    "phi3": load_llama,
+    "qwen2": backend.load_whole,
+    "qwen3": backend.load_whole,
 }
 
 
 # The same for checkpoints of other toolkits, which say all about their text in their options.
 OTHERS: dict[str, Callable[[Path, dict[str, Any]], Tokenizer]] = {
     "fairseq": load_fairseq,
+    "llama2c": load_llama2c,
     "marian_npz": load_marian_npz,
     "opennmt": load_opennmt,
 }

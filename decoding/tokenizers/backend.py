@@ -50,6 +50,12 @@ class BackendTokenizer:
         return None if piece is None else piece.replace(self._space, WORD_START)
 
 
+def load_whole(directory: Path, settings: dict[str, Any]) -> Tokenizer:
+    """Of a family whose text is always in a tokenizer.json."""
+    needs = "this model's text needs tokenizer.json"
+    return BackendTokenizer(read_backend(required(directory / "tokenizer.json", needs)))
+
+
 def read_backend(path: Path) -> tokenizers.Tokenizer:
     """A tokenizer.json."""
     try:

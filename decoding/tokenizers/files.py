@@ -32,7 +32,13 @@ FILES = (
     "code",
 )
 # Options of other toolkits that name such a file.
-NAMED = ("bpe_codes", "sentencepiece_model", "src_subword_model", "tgt_subword_model")
+NAMED = (
+    "bpe_codes",
+    "sentencepiece_model",
+    "src_subword_model",
+    "tgt_subword_model",
+    "tokenizer_file",
+)
 
 
 def files_of(directory: Path, config: Mapping[str, Any]) -> list[Path]:

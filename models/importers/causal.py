@@ -101,7 +101,7 @@ def taken(
 
 def as_we_store(name: str, weight: Tensor, spec: StackSpec, layout: Layout) -> Tensor:
     if layout.by_head and ".qkv." in name:
-        heads = weight.unflatten(0, (spec.heads, 3, spec.head_dim))
+        heads = weight.view(spec.heads, 3, spec.head_dim, *weight.shape[1:])
         return heads.transpose(0, 1).flatten(0, 2)
     if layout.gain and name.endswith("norm.weight"):
         return weight + layout.gain
