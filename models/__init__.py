@@ -26,9 +26,14 @@ __all__ = ["Loaded", "ModelSpec", "load"]
 # Hugging Face's architecture and model_type, and the file in importers/.
 FAMILIES = (
     ("BartForConditionalGeneration", "bart", "bart"),
+    ("BertForMaskedLM", "bert", "bert"),
+    ("BertForPreTraining", "bert", "bert"),
+    ("BertModel", "bert", "bert"),
     ("BlenderbotForConditionalGeneration", "blenderbot", "blenderbot"),
     ("BlenderbotSmallForConditionalGeneration", "blenderbot-small", "blenderbot_small"),
     ("BloomForCausalLM", "bloom", "bloom"),
+    ("DistilBertForMaskedLM", "distilbert", "distilbert"),
+    ("DistilBertModel", "distilbert", "distilbert"),
     ("FairseqTransformer", "fairseq", "fairseq"),
     ("Gemma2ForCausalLM", "gemma2", "gemma2"),
     ("GemmaForCausalLM", "gemma", "gemma"),
@@ -50,7 +55,11 @@ FAMILIES = (
     ("PhiForCausalLM", "phi", "phi"),
     ("Qwen2ForCausalLM", "qwen2", "qwen2"),
     ("Qwen3ForCausalLM", "qwen3", "qwen3"),
+    ("RobertaForMaskedLM", "roberta", "roberta"),
+    ("RobertaModel", "roberta", "roberta"),
     ("T5ForConditionalGeneration", "t5", "t5"),
+    ("XLMRobertaForMaskedLM", "xlm-roberta", "roberta"),
+    ("XLMRobertaModel", "xlm-roberta", "roberta"),
 )
 
 
