@@ -154,7 +154,7 @@ void bind_decode_attention(py::module_& kernels) {
               const int64_t total = history ? in.sizes(self_k, "self_k", 4)[0] : 0;
               const int64_t target = history ? in.sizes(self_k, "self_k", 4)[2] : 0;
               const int64_t capacity = shared ? in.sizes(shared_k, "shared_k", 3)[1] : 0;
-              const int64_t scratch = partial_size(heads, dim, beams);
+              const int64_t scratch = partial_size(dim);
               if (in.on_cuda() && partial.is_none()) {
                 partial = zeros(y, "float32", scratch);
                 tickets = zeros(y, "int32", kTickets);

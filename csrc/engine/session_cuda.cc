@@ -215,8 +215,7 @@ class CudaSession : public Session {
         },
         [&](auto& w) {
           w.tickets = arena.take<int32_t>("attention_tickets", {kTickets});
-          w.partial = arena.take<float>("attention_partial",
-                                        {partial_size(d.heads, d.head_dim, limits.beams)});
+          w.partial = arena.take<float>("attention_partial", {partial_size(d.head_dim)});
         });
   }
 

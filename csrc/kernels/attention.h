@@ -100,7 +100,7 @@ struct DecodeAttentionParams {
   const int32_t* slots = nullptr;  // [2, total_slots, target]: slot that holds a position of a row
   const int32_t* live;             // [sentences], sentence ids, of which live_count count
   T* y;                            // [sentences * beams, N, D], contiguous
-  float* partial = nullptr;        // CUDA: [partial_size(heads, head_dim, beams)], scratch
+  float* partial = nullptr;        // CUDA: [partial_size(head_dim)], scratch
   int32_t* tickets = nullptr;      // CUDA: [kTickets], 0 before and after
   int sentences;                   // at least live_count: a captured step is made for so many
   int beams, heads, kv_heads, head_dim, stride;
@@ -110,13 +110,14 @@ struct DecodeAttentionParams {
 };
 
 // Where sentences * heads leave a GPU idle, blocks share a long history and leave partial results:
-// the weighted sum [D], the maximum and the sum of exponentials.
-constexpr int kSplits = 8;     // most blocks that share the history of one head
-constexpr int kTickets = 256;  // heads of sentences that may be shared
+// of each query the weighted sum [D], the maximum and the sum of exponentials.
+constexpr int kSplits = 8;       // most blocks that share a history
+constexpr int kTickets = 256;    // histories that may be shared
+constexpr int kParts = 512;      // blocks that may leave partial results
+constexpr int kPartQueries = 8;  // most queries of a block
 
-inline int64_t partial_size(int heads, int head_dim, int beams) {
-  const int64_t pairs = kTickets > heads ? kTickets : heads;  // one sentence can always be shared
-  return pairs * kSplits * beams * (head_dim + 2);
+inline int64_t partial_size(int head_dim) {
+  return int64_t{kParts} * kPartQueries * (head_dim + 2);
 }
 
 template <typename T, typename C, cpu::Isa isa>
