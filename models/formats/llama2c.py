@@ -28,11 +28,11 @@ FEED_FORWARD = ("feed_forward.w1", "feed_forward.w2", "feed_forward.w3")
 OF_LAYERS = {*NORMS, *ATTENTION, *FEED_FORWARD}
 ANGLES = ("freqs_cos", "freqs_sin")  # they are computed today
 OUTPUT = "output"
-OLD_ORDER = (
+OLD_ORDER: tuple[str, ...] = (
     *("tok_embeddings", "attention_norm", *ATTENTION, "ffn_norm", *FEED_FORWARD, "norm"),
     *(*ANGLES, OUTPUT),
 )
-ORDER = (*NORMS, "norm", "tok_embeddings", *ATTENTION, *FEED_FORWARD, OUTPUT)
+ORDER: tuple[str, ...] = (*NORMS, "norm", "tok_embeddings", *ATTENTION, *FEED_FORWARD, OUTPUT)
 
 
 class Header(NamedTuple):

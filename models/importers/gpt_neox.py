@@ -37,7 +37,7 @@ LAYOUT = causal.Layout(
         "feed_forward.down": ("mlp.dense_4h_to_h",),
         "norm": ("final_layer_norm",),
     },
-    output="embed_out",
+    output="embed_out",  # in memory it is lm_head
     biases=frozenset({"norm", "up", "down"}),
     by_head=True,
 )
@@ -55,5 +55,9 @@ def convert(
     decoder, computed = llama.decoder_spec({**config, **named_as_llama})
     parallel = flag(config, "use_parallel_residual")
     decoder = replace(decoder, rms=False, gated=False, parallel=parallel)
-    layout = replace(LAYOUT, biases=LAYOUT.biases | llama.attention_biases(config))
+    layout = replace(
+        LAYOUT,
+        output="lm_head" if "lm_head.weight" in checkpoint else LAYOUT.output,
+        biases=LAYOUT.biases | llama.attention_biases(config),
+    )
     return causal.convert(config, checkpoint, ModelSpec(None, decoder), layout, computed)

@@ -10,6 +10,7 @@ from torch import Tensor
 from decoding.models.checkpoint import Checkpoint
 from decoding.models.importers import causal
 from decoding.models.importers.options import activation, head_dim, positive, size
+from decoding.models.importers.rotary import turning
 from decoding.models.positions import rotary_frequencies
 from decoding.models.spec import ModelSpec, RotarySpec, StackSpec
 
@@ -41,12 +42,14 @@ def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[ModelSpec, dict[str, Tensor]]:
     """Raises ValueError that names an option or tensor that is not what we implement."""
-    spec = ModelSpec(encoder=None, decoder=decoder_spec(config))
-    computed = {"decoder.rotary": rotary_frequencies(size(config, "rotary_dim"))}
+    turns = size(config, "rotary_dim")
+    spec = ModelSpec(encoder=None, decoder=decoder_spec(config, turns))
+    computed = {"decoder.rotary": rotary_frequencies(turns)}
     return causal.convert(config, checkpoint, spec, LAYOUT, computed)
 
 
-def decoder_spec(config: Mapping[str, Any]) -> StackSpec:
+def decoder_spec(config: Mapping[str, Any], turns: int) -> StackSpec:
+    """turns: numbers of a head that do."""
     hidden, layers = size(config, "n_embd"), size(config, "n_layer")
     width = head_dim(config, "n_embd", "n_head")
     return StackSpec(
@@ -67,5 +70,5 @@ def decoder_spec(config: Mapping[str, Any]) -> StackSpec:
         position_table=False,
         parallel=True,
         shared_norm=True,
-        rotary=RotarySpec(size=size(config, "rotary_dim"), interleaved=True),
+        rotary=RotarySpec(size=turning(turns, width), interleaved=True),
     )

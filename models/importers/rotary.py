@@ -31,10 +31,8 @@ def rotary(config: Mapping[str, Any], head_dim: int) -> tuple[RotarySpec, dict[s
     """The spec, and the weight of the frequencies. Raises ValueError that names an option which is
     not what we implement."""
     options = parameters(config)
-    width = int(head_dim * positive(options, "partial_rotary_factor"))
+    width = turning(int(head_dim * positive(options, "partial_rotary_factor")), head_dim)
     base = positive(options, "rope_theta")
-    if width % 2 or not 0 < width <= head_dim:
-        raise ValueError(f"the configuration turns {width} numbers of heads of {head_dim} by pairs")
     kind, factor = options["rope_type"], 1.0
     frequencies = rotary_frequencies(width, base)
     if kind == "linear":
@@ -44,6 +42,13 @@ def rotary(config: Mapping[str, Any], head_dim: int) -> tuple[RotarySpec, dict[s
     elif kind == "yarn":
         frequencies, factor = yarn(frequencies, options, base)
     return RotarySpec(size=width, factor=factor), {"decoder.rotary": frequencies}
+
+
+def turning(size: int, head_dim: int) -> int:
+    """size: RotarySpec.size. Raises ValueError where a head has no such pairs."""
+    if size % 2 or not 0 < size <= head_dim:
+        raise ValueError(f"the configuration turns {size} numbers of heads of {head_dim} by pairs")
+    return size
 
 
 def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
