@@ -16,7 +16,7 @@ namespace decoding {
 template <typename T>
 struct RotateParams {
   T* x;                           // [rows, N + Nkv, D], queries, then keys; rows `stride` apart
-  const int32_t* at;              // [rows], positions
+  const int32_t* at;              // [rows], positions; on CUDA older than the kernel before
   Norm q_norm = {}, k_norm = {};  // RMS, gamma [D]; none where gamma is null
   const float* frequencies = nullptr;  // [size / 2], null: nothing turns
   float factor = 1.0f;
