@@ -63,7 +63,7 @@ LOADERS: dict[str, Callable[[Path, dict[str, Any]], Tokenizer]] = {
     "opt": backend.OPT.load,
     "pegasus": load_pegasus,
     "phi": backend.load_whole,
-    "phi3": load_llama,
+    "phi3": backend.load_whole,
     "qwen2": backend.load_whole,
     "qwen3": backend.load_whole,
 }
