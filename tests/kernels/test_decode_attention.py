@@ -197,11 +197,17 @@ def test_history_equals_torch(place: Place, position: int, beams: int) -> None:
     [([600, 0, 1, 513, 2500], None), ([0, 0, 2, 511, 300], 400), (None, 1500)],
 )
 @pytest.mark.parametrize("beams", [1, 2, 5])
+@pytest.mark.parametrize(("heads", "dim"), [((3, 3), 64), ((4, 2), 64), ((4, 2), 128)])
 def test_long_histories_equal_torch(
-    place: Place, beams: int, shared: list[int] | None, position: int | None
+    place: Place,
+    heads: tuple[int, int],
+    dim: int,
+    beams: int,
+    shared: list[int] | None,
+    position: int | None,
 ) -> None:
     """A GPU splits them over blocks, as many as each needs."""
-    step = Step([4, 2, 3], beams, 64, shared, position, place)
+    step = Step([4, 2, 3], beams, dim, shared, position, place, heads=heads)
     step.check(step.run(threads=3))
 
 
@@ -212,6 +218,19 @@ def test_shared_heads_equal_torch(
     place: Place, beams: int, shared: list[int] | None, position: int | None, heads: tuple[int, int]
 ) -> None:
     step = Step([3, 0, 4], beams, 64, shared, position, place, behind=1, heads=heads)
+    step.check(step.run(threads=2))
+
+
+@pytest.mark.parametrize("dim", [16, 17, 40, 64, 96, 128, 256])
+@pytest.mark.parametrize(("beams", "heads"), [(1, (16, 2)), (2, (6, 2)), (3, (4, 2)), (5, (4, 2))])
+@pytest.mark.parametrize("name", [None, "all"])
+def test_shared_heads_and_prompts(
+    place: Place, name: str | None, beams: int, heads: tuple[int, int], dim: int
+) -> None:
+    """A GPU lets heads of several beams pass together over what these share."""
+    rules = NO_RULES if name is None else Rules.of(name, heads[0], place)
+    shared = [5, 0, 300, 70, 64]
+    step = Step([2, 0, 4], beams, dim, shared, 21, place, behind=1, heads=heads, rules=rules)
     step.check(step.run(threads=2))
 
 
@@ -297,7 +316,7 @@ def test_decode_writes_its_own_keys_and_nothing_else(
 @pytest.mark.parametrize(
     ("shared", "position"), [(SHARED, None), (SHARED, 0), (SHARED, 50), (None, 0), (None, 50)]
 )
-@pytest.mark.parametrize("beams", [1, 4, 11])
+@pytest.mark.parametrize("beams", [1, 11])
 @pytest.mark.parametrize("heads", [(3, 3), (6, 2)])
 def test_a_row_does_not_depend_on_its_batch(
     isa: str,

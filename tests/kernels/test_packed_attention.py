@@ -103,7 +103,13 @@ def test_packed_with_shared_heads(place: Place, heads: int, kv_heads: int, causa
 @pytest.mark.parametrize("name", RULES)
 def test_packed_with_rules(place: Place, name: str, causal: bool) -> None:
     lengths, rules = [1, 20, 0, 130, 65, 200], Rules.of(name, 4, place)
-    check_packed(place, lengths, packed(place, lengths, 4, 40, causal, kv_heads=2, rules=rules))
+    check_packed(place, lengths, packed(place, lengths, 4, 64, causal, kv_heads=2, rules=rules))
+
+
+@pytest.mark.parametrize("dim", [17, 32, 64, 96, 128, 256])
+def test_packed_with_rules_of_all_sizes(place: Place, dim: int) -> None:
+    lengths, rules = [70, 1, 130], Rules.of("all", 2, place)
+    check_packed(place, lengths, packed(place, lengths, 2, dim, True, rules=rules))
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -118,10 +124,12 @@ def test_packed_with_windows(place: Place, window: int, causal: bool) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dim", [32, 64])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_packed_of_many_heads(dtype: torch.dtype, dim: int, causal: bool) -> None:
+@pytest.mark.parametrize("name", [None, "all"])
+def test_packed_of_many_heads(name: str | None, dtype: torch.dtype, dim: int, causal: bool) -> None:
     """A GPU takes larger tiles where there is much to do."""
     place, lengths = Place("cuda", dtype), [130, 1, 64, 17, 97, 33, 300, 128]
-    check_packed(place, lengths, packed(place, lengths, 64, dim, causal))
+    rules = NO_RULES if name is None else Rules.of(name, 64, place)
+    check_packed(place, lengths, packed(place, lengths, 64, dim, causal, rules=rules))
 
 
 @pytest.mark.parametrize("causal", [False, True])

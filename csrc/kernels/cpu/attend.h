@@ -9,6 +9,7 @@
 #include "kernels/attention.h"
 #include "kernels/cpu/bfloat16.h"
 #include "kernels/cpu/online_softmax.h"
+#include "kernels/cpu/score_rules.h"
 
 namespace decoding::cpu {
 namespace {
@@ -24,9 +25,11 @@ struct Block {
   size_t offsets[kBlock];  // of each row, the same in k and in v; the last one is repeated
   int count;               // rows; 0: nothing to attend to
   int begin, end;          // queries
+  int distance;            // from them to the first row
 };
 
 struct Query {
+  int head;
   alignas(64) float q[kMaxHeadDim];    // scaled
   alignas(64) float sum[kMaxHeadDim];  // of the weighted values
   alignas(64) float scores[kBlock];    // then the weights
@@ -82,9 +85,10 @@ inline Floats dots(const Query* query, const Block<C>& block, int first, int dim
   return sums[0];
 }
 
-// scores[i] = q . k[i], -inf behind the last row up to a whole vector.
+// scores[i] = q . k[i], then what rules make of it, where there are any; -inf behind the last row
+// up to a whole vector.
 template <int queries, typename C>
-void score(Query* query, const Block<C>& block, int dim) {
+void score(Query* query, const Block<C>& block, const ScoreRules* rules, int dim) {
   constexpr int rows = kLanes / queries;
   for (int first = 0; first < block.count; first += rows) {
     alignas(64) float lanes[kLanes];
@@ -96,6 +100,11 @@ void score(Query* query, const Block<C>& block, int dim) {
   }
   const int last = (block.count - 1) / kLanes * kLanes;
   for (int j = 0; j < queries; ++j) {
+    if (rules != nullptr) {
+      alignas(64) float bias[kBlock];
+      bias_by_distance(*rules, query[j].head, block.distance, last + kLanes, bias);
+      apply_rules(rules->cap, bias, query[j].scores, last + kLanes);
+    }
     float* to = query[j].scores + last;
     store(to, lane_ids() + last < block.count ? load(to) : broadcast(-__builtin_inff()));
   }
@@ -140,8 +149,9 @@ inline void accumulate(Query* query, const float* rescale, const Block<C>& block
 }
 
 template <int queries, typename C>
-void attend(Query* query, const Block<C>& block, const Block<C>& next, int dim) {
-  score<queries>(query, block, dim);
+void attend(Query* query, const Block<C>& block, const Block<C>& next, const ScoreRules* rules,
+            int dim) {
+  score<queries>(query, block, rules, dim);
   const int whole = (block.count + kLanes - 1) / kLanes * kLanes;
   float rescale[queries];
   for (int j = 0; j < queries; ++j) rescale[j] = query[j].softmax.weigh(query[j].scores, whole);
@@ -154,13 +164,14 @@ void attend(Query* query, const Block<C>& block, const Block<C>& next, int dim) 
   if (d < dim) accumulate<queries, 1>(query, rescale, block, next, d, dim - d);
 }
 
-// All queries of the block, while `next` is fetched from memory.
+// All queries of the block, while `next` is fetched from memory. rules: null where there are none.
 template <typename C>
-void attend(Query* queries, const Block<C>& block, const Block<C>& next, int dim) {
+void attend(Query* queries, const Block<C>& block, const Block<C>& next, const ScoreRules* rules,
+            int dim) {
   if (block.count == 0) return;
   int j = block.begin;
-  for (; j + kTile <= block.end; j += kTile) attend<kTile>(queries + j, block, next, dim);
-  for (; j < block.end; ++j) attend<1>(queries + j, block, next, dim);
+  for (; j + kTile <= block.end; j += kTile) attend<kTile>(queries + j, block, next, rules, dim);
+  for (; j < block.end; ++j) attend<1>(queries + j, block, next, rules, dim);
 }
 
 }  // namespace

@@ -37,8 +37,6 @@ class History {
         own_(static_cast<size_t>(p_.live[row / p_.beams]) * p_.beams + row % p_.beams),
         slots_(p_.slots + (p_.now->number % 2 * p_.total_slots + own_) * p_.target) {}
 
-  int positions() const { return position_ + 1; }
-
   size_t offset(int position) const {
     const size_t slot = position == position_ ? own_ : slots_[position];
     return slot * slot_size_ + head_ + position * dim_;
@@ -70,6 +68,7 @@ class Share {
   Share(const DecodeAttentionParams<float, C>& params, bool put_new)
       : p_(params),
         dim_(params.head_dim),
+        rules_(params.rules.any() ? &params.rules : nullptr),
         group_(params.heads / params.kv_heads),
         put_new_(put_new) {}
 
@@ -96,8 +95,9 @@ class Share {
   void add_shared(const Item& item) {
     const int32_t* row = p_.shared_offsets + p_.live[item.sentence];
     const size_t start = (static_cast<size_t>(item.key_head) * p_.shared_capacity + row[0]) * dim_;
-    add_blocks(p_.shared_k + start, p_.shared_v + start, 0, item.queries(), row[1] - row[0],
-               [&](int i) { return i * dim_; });
+    const int positions = row[1] - row[0];
+    add_blocks(p_.shared_k + start, p_.shared_v + start, 0, item.queries(), positions,
+               positions + p_.now->position, [&](int i) { return i * dim_; });
   }
 
   void add_history(const Item& item, int beam) {
@@ -105,17 +105,22 @@ class Share {
     if (put_new_) history.put_new();
     const int begin = std::max(item.begin, beam * group_) - item.begin;
     const int end = std::min(item.end, (beam + 1) * group_) - item.begin;
-    add_blocks(p_.self_k, p_.self_v, begin, end, history.positions(),
+    add_blocks(p_.self_k, p_.self_v, begin, end, p_.now->position + 1, p_.now->position,
                [&](int i) { return history.offset(i); });
   }
 
-  // Of `positions` rows, for queries [begin, end); offset(position) finds a row.
+  // Of `positions` rows, for queries [begin, end), the first at `distance` from them, but only
+  // those that a window shows; offset(position) finds a row.
   template <typename Offset>
-  void add_blocks(const C* k, const C* v, int begin, int end, int positions, Offset&& offset) {
-    for (int position = 0; position < positions; position += kBlock) {
+  void add_blocks(const C* k, const C* v, int begin, int end, int positions, int distance,
+                  Offset&& offset) {
+    const int window = p_.rules.window;
+    const int first = window > 0 ? std::max(0, distance - window + 1) : 0;
+    for (int position = first; position < positions; position += kBlock) {
       Block<C>& block = next_->block;
       block.k = k, block.v = v, block.begin = begin, block.end = end;
       block.count = std::min(kBlock, positions - position);
+      block.distance = distance - position;
       for (int i = 0; i < block.count; ++i) block.offsets[i] = offset(position + i);
       std::fill(block.offsets + block.count, block.offsets + kBlock,
                 block.offsets[block.count - 1]);
@@ -130,7 +135,7 @@ class Share {
 
   // Attends to the block before the next one, which then takes its place.
   void advance() {
-    attend(queries_, now_->block, next_->block, p_.head_dim);
+    attend(queries_, now_->block, next_->block, rules_, p_.head_dim);
     if (next_->first) {
       end(now_->item);
       begin(next_->item);
@@ -143,6 +148,7 @@ class Share {
   void begin(const Item& item) {
     for (int j = 0; j < item.queries(); ++j) {
       const float* q = p_.q + row(item, j) * p_.stride + head(item, j) * dim_;
+      queries_[j].head = head(item, j);
       queries_[j].softmax = {};
       for_vectors(p_.head_dim, [&](int d, auto... tail) {
         store(queries_[j].q + d, load(q + d, tail...) * p_.scale);
@@ -177,7 +183,8 @@ class Share {
 
   const DecodeAttentionParams<float, C>& p_;
   const size_t dim_;
-  const int group_;  // query heads that share a key head
+  const ScoreRules* rules_;  // null: none
+  const int group_;          // query heads that share a key head
   const bool put_new_;
   Work work_[2]{};
   Work *now_ = &work_[0], *next_ = &work_[1];
