@@ -37,6 +37,7 @@ def check(ours: Any, theirs: Any, text: str) -> None:
 BYTE_LEVEL: dict[str, tuple[str, dict[str, Any]]] = {
     "bart": ("BartTokenizer", {}),
     "blenderbot": ("BlenderbotTokenizer", {}),
+    "roberta": ("RobertaTokenizer", {}),
     "opt": ("GPT2Tokenizer", {name: "</s>" for name in ("bos_token", "eos_token", "unk_token")}),
 }
 
@@ -226,6 +227,26 @@ def test_pegasus(tmp_path: Path) -> None:
         check(saved, theirs, line)
         assert of_file.encode(line) == saved.encode(line)
         assert of_file.decode(of_file.encode(line)) == saved.decode(saved.encode(line))
+
+
+@pytest.mark.parametrize("extra", [100, 0])
+def test_t5(extra: int, tmp_path: Path) -> None:
+    path = tmp_path / "spiece.model"
+    pieces = train_sentencepiece(GERMAN + ENGLISH, path, pad_id=0, eos_id=1, unk_id=2)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"extra_ids": extra}))
+    model = SentencePieceProcessor(model_file=str(path))
+    marks = [(f"<extra_id_{number}>", 0.0) for number in reversed(range(extra))]
+    theirs = transformers.T5Tokenizer(vocab=scored(model, 0) + marks, extra_ids=extra)
+    theirs.save_pretrained(tmp_path / "saved")
+    of_file = load_tokenizer(tmp_path, {"model_type": "t5"})
+    saved = load_tokenizer(tmp_path / "saved", {"model_type": "t5"})
+    texts = [*GERMAN, *ENGLISH, "", "two  spaces", "so</s>ja", "so <extra_id_1> ja"]
+    for line in texts if extra else texts[:-1]:
+        check(saved, theirs, line)
+        assert of_file.encode(line) == saved.encode(line)
+        assert of_file.decode(of_file.encode(line)) == saved.decode(saved.encode(line))
+    if extra:  # the first mark comes last
+        assert of_file.encode("<extra_id_0>")[0] == len(pieces) + extra - 1
 
 
 @pytest.fixture(scope="module")

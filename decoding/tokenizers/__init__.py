@@ -31,6 +31,9 @@ from decoding.tokenizers.multilingual import MultilingualTokenizer, load_m2m_100
 from decoding.tokenizers.opennmt import load_opennmt
 from decoding.tokenizers.pegasus import load_pegasus
 from decoding.tokenizers.pieces import WORD_START, PieceTokenizer
+from decoding.tokenizers.t5 import load_t5
+from decoding.tokenizers.wordpiece import load_wordpiece
+from decoding.tokenizers.xlm_roberta import load_xlm_roberta
 
 __all__ = [
     "WORD_START",
@@ -47,9 +50,11 @@ __all__ = [
 # By model_type of config.json.
 LOADERS: dict[str, Callable[[Path, dict[str, Any]], Tokenizer]] = {
     "bart": backend.BART.load,
+    "bert": load_wordpiece,
     "blenderbot": backend.BLENDERBOT.load,
     "blenderbot-small": load_blenderbot_small,
     "bloom": backend.load_whole,
+    "distilbert": load_wordpiece,
     "gemma": backend.load_whole,
     "gemma2": backend.load_whole,
     "gpt2": backend.GPT2.load,
@@ -60,12 +65,16 @@ LOADERS: dict[str, Callable[[Path, dict[str, Any]], Tokenizer]] = {
     "marian": load_marian,
     "mbart": load_mbart,
     "mistral": load_llama,
+    "mt5": load_t5,
     "opt": backend.OPT.load,
     "pegasus": load_pegasus,
     "phi": backend.load_whole,
     "phi3": backend.load_whole,
     "qwen2": backend.load_whole,
     "qwen3": backend.load_whole,
+    "roberta": backend.BART.load,
+    "t5": load_t5,
+    "xlm-roberta": load_xlm_roberta,
 }
 
 

@@ -69,11 +69,11 @@ class Pieces:
 class PieceTokenizer:
     """One vocabulary for what the model reads and what it writes.
 
-    end: what ends a text: ids of special tokens.
+    end: what ends a text, begin: what begins it: ids of special tokens.
     """
 
-    def __init__(self, pieces: Pieces, end: Sequence[int]) -> None:
-        self.pieces, self._end = pieces, list(end)
+    def __init__(self, pieces: Pieces, end: Sequence[int], *, begin: Sequence[int] = ()) -> None:
+        self.pieces, self._begin, self._end = pieces, list(begin), list(end)
 
     @property
     def tokens(self) -> dict[int, str]:
@@ -84,7 +84,7 @@ class PieceTokenizer:
         return self.pieces.numbered(self.pieces.cut(text))
 
     def encode(self, text: str) -> list[int]:
-        return self.cut(text) + self._end
+        return self._begin + self.cut(text) + self._end
 
     def encode_target(self, text: str) -> list[int]:
         return self.encode(text)
