@@ -11,9 +11,7 @@ from torch import Tensor
 
 import decoding
 from decoding.models import Loaded
-from decoding.models.gpt import GPT
-from decoding.models.spec import ModelSpec, RotarySpec, StackSpec
-from decoding.models.transformer import Transformer
+from decoding.models.spec import EncoderSpec, ModelSpec, RotarySpec, StackSpec
 from decoding.models.weights import module
 
 STACK = StackSpec(
@@ -81,7 +79,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
 }
 
 
-def made_up(spec: ModelSpec, device: str, biases: Any) -> tuple[GPT | Transformer, decoding.Model]:
+def made_up(spec: ModelSpec | EncoderSpec, device: str, biases: Any) -> tuple[Any, decoding.Model]:
     """A model of random weights: the torch module, and ours. No weight is left at zero or one."""
     torch.manual_seed(0)
     oracle = module(spec, biases).eval()
@@ -90,7 +88,7 @@ def made_up(spec: ModelSpec, device: str, biases: Any) -> tuple[GPT | Transforme
             if not name.endswith((".rotary", ".embed.positions")):
                 is_gain = name.endswith("norm.weight")
                 tensor.copy_(torch.randn(tensor.shape) * (0.3 if tensor.ndim == 1 else 0.5))
-                tensor += float(is_gain)
+                tensor.add_(float(is_gain))
     state = oracle.state_dict()
     loaded = Loaded("MadeUp", spec, state, torch.float32, {}, {}, None)
     threads = 1 if device == "cpu" else None
@@ -166,3 +164,27 @@ def test_an_encoder_decoder_computes_what_torch_computes(case: str, device: str)
         picked = logits.log_softmax(-1).gather(2, target[:, 1:, None])
         expected.append(picked[0, :, 0])
     assert_close(best.sequences_scores, torch.stack(expected).mean(1))
+
+
+ALONE: dict[str, dict[str, Any]] = {
+    "post-norm-types": {"pre_norm": False, "embed_norm": True, "final_norm": False, "types": 2},
+    "rotary-window": {**ROTARY, "window": (3, 0), "gated": True, "kv_heads": 2},
+}
+
+
+@pytest.mark.parametrize("case", ALONE)
+@torch.no_grad()
+def test_an_encoder_alone_computes_what_torch_computes(case: str, device: str) -> None:
+    spec = EncoderSpec(replace(STACK, **ALONE[case]), pooler=case == "post-norm-types")
+    oracle, model = made_up(spec, device, lambda name: name == "pooler" or name.endswith("qkv"))
+    given = torch.arange(7).expand(3, 7) < torch.tensor([[7], [3], [1]])
+    types = torch.randint(spec.encoder.types, given.shape)
+    found = model.encode(PROMPTS, token_type_ids=types)
+    ids = torch.tensor([row + [49] * (7 - len(row)) for row in PROMPTS])
+    states, pooled = oracle(ids, given, types if spec.encoder.types > 1 else None)
+    assert_close(found.last_hidden_state, states * given[..., None])
+    if pooled is None:
+        assert found.pooler_output is None
+    else:
+        assert found.pooler_output is not None
+        assert_close(found.pooler_output, pooled)

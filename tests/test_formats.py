@@ -20,6 +20,7 @@ from decoding.models import load
 from tests import toolkits
 from tests.comparison import assert_close_scores, is_tie, rows_of
 from tests.families import TOKENS, ragged
+from tests.random_models import spec_of
 from tests.toolkits import FAIRSEQ, POST_NORM, PRE_NORM, marian_arrays
 
 SEARCHES: list[dict[str, Any]] = [
@@ -207,7 +208,7 @@ def test_fairseq_names_of_2018(fairseq: tuple[Any, Any], tmp_path: Path) -> None
     for side in norms:
         for kind in ("weight", "bias"):
             del old[f"{side}.layer_norm.{kind}"]
-    spec = load(toolkits.write_fairseq(tmp_path / "model.pt", model, old)).spec
+    spec = spec_of(load(toolkits.write_fairseq(tmp_path / "model.pt", model, old)))
     assert not spec.decoder.final_norm and spec.encoder and not spec.encoder.final_norm
     old["decoder.embed_out"] = torch.ones_like(old["decoder.embed_tokens.weight"])
     untied = load(
@@ -325,7 +326,7 @@ def test_marians_norm_behind_the_embedding(marian: Any, tmp_path: Path) -> None:
             arrays[f"{side}_emb_ln_{kind}_pre"] = np.full((1, 32), len(kind), np.float32)
     options = {"transformer-postprocess-emb": "nd"}
     loaded = load(toolkits.write_marian(tmp_path / "model.npz", marian, arrays, **options))
-    assert loaded.spec.decoder.embed_norm
+    assert spec_of(loaded).decoder.embed_norm
     assert loaded.state["encoder.embed.norm.weight"].eq(5).all()
     assert loaded.state["decoder.embed.norm.bias"].eq(4).all()
 
@@ -509,7 +510,7 @@ def test_a_directory_of_several_checkpoints(tmp_path: Path) -> None:
 def test_refused_files(tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     for content, message in [
-        ({"weights": 1}, "neither a fairseq nor an OpenNMT-py checkpoint, it holds weights"),
+        ({"weights": 1}, "is no checkpoint of fairseq, OpenNMT-py or llama2.c, it holds weights"),
         ({"model": {}, "args": None}, "holds no options: its args and its cfg are empty"),
         ([], "must hold a dictionary, got list"),
         (

@@ -19,6 +19,7 @@ import decoding.models
 from decoding.models import load
 from decoding.models.panels import fill_panels, panel_shape
 from decoding.models.weights import module, pack, shapes
+from tests.random_models import spec_of
 
 State = dict[str, Tensor]
 Config = dict[str, Any]
@@ -196,8 +197,9 @@ def test_separate_tables_with_an_untied_or_a_tied_output(tmp_path: Path) -> None
     untied = marian(tie_word_embeddings=False, **options)
     loaded = load(write(tmp_path / "untied", untied))
     assert_same(loaded.state, load(untied).state)
-    assert loaded.spec.encoder is not None
-    assert (loaded.spec.encoder.vocab, loaded.spec.decoder.vocab) == (30, 32)
+    spec = spec_of(loaded)
+    assert spec.encoder is not None
+    assert (spec.encoder.vocab, spec.decoder.vocab) == (30, 32)
     tied = load(write(tmp_path / "tied", marian(**options))).state
     assert tied["output.weight"] is tied["decoder.embed.tokens"]
 
@@ -261,7 +263,8 @@ def test_what_a_configuration_leaves_out_means_what_it_means_in_transformers(
         "architectures": None,
     }  # fmt: skip
     loaded = load(write(tmp_path, marian(), **silent))
-    assert loaded.spec.decoder.activation == "gelu" and loaded.spec.decoder.positions == 1024
+    decoder = spec_of(loaded).decoder
+    assert decoder.activation == "gelu" and decoder.positions == 1024
     assert loaded.architecture == "MarianMTModel"  # from model_type
     # There is no generation_config.json: its options are those of config.json.
     assert loaded.generation_config["eos_token_id"] == 0
@@ -275,17 +278,17 @@ def test_what_a_configuration_leaves_out_means_what_it_means_in_transformers(
      ("gelu_pytorch_tanh", "gelu_tanh"), ("silu", "silu"), ("swish", "silu")],
 )  # fmt: skip
 def test_activations(published: str, ours: str) -> None:
-    assert load(gpt2(activation_function=published)).spec.decoder.activation == ours
+    assert spec_of(load(gpt2(activation_function=published))).decoder.activation == ours
 
 
 def test_numbers_of_a_specification() -> None:
-    decoder = load(marian(scale_embedding=True)).spec.decoder
+    decoder = spec_of(load(marian(scale_embedding=True))).decoder
     assert decoder.embed_scale == math.sqrt(16) and decoder.attention_scale == (8**-0.5,) * 2
     options = {"scale_attn_by_inverse_layer_idx": True, "n_inner": 20, "layer_norm_epsilon": 1e-3}
-    decoder = load(gpt2(**options)).spec.decoder
+    decoder = spec_of(load(gpt2(**options))).decoder
     assert decoder.attention_scale == (8**-0.5, 8**-0.5 / 2)
     assert (decoder.ffn, decoder.eps) == (20, 1e-3)
-    assert load(gpt2(scale_attn_weights=False)).spec.decoder.attention_scale == (1, 1)
+    assert spec_of(load(gpt2(scale_attn_weights=False))).decoder.attention_scale == (1, 1)
 
 
 def test_packed_weights_are_copies() -> None:
@@ -307,7 +310,7 @@ def test_packed_weights_are_copies() -> None:
     ("family", "config", "message"),
     [
         ("marian", {"architectures": ["BartModel"]}, "architecture BartModel is not supported"),
-        ("marian", {"architectures": None, "model_type": "bert"}, "model_type 'bert'"),
+        ("marian", {"architectures": None, "model_type": "electra"}, "model_type 'electra'"),
         ("marian", {"activation_function": "mish"}, "activation_function='mish'"),
         ("marian", {"static_position_embeddings": False}, "static_position_embeddings=False"),
         ("marian", {"is_decoder": True}, "is_decoder=True"),

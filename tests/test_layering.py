@@ -23,15 +23,17 @@ ROOMS = {
         "core/",
         "kernels/[a-z_]+.h",
         "kernels/cpu/isa.h",
-        "engine/(controls|session).h",
+        "engine/(controls|encoder_session|session).h",
         "bindings/",
     ),
 }
 BACKENDS = {  # the few files that choose a backend
     "engine/scores_cpu.h": ("kernels/cpu/stream.h",),
+    "engine/encoder_session_cpu.cc": ("kernels/cpu/isa.h", "kernels/cpu/stream.h"),
     "engine/session_cpu.cc": ("kernels/cpu/isa.h", "kernels/cpu/stream.h"),
     "bindings/cuda.h": ("kernels/cuda/",),
     "bindings/cuda.cc": ("kernels/cuda/",),
+    "engine/encoder_session_cuda.cc": ("kernels/cuda/",),
     "engine/phrases_cuda.h": ("kernels/cuda/resources.h",),
     "engine/reading_cuda.h": ("kernels/cuda/matmul.h", "kernels/cuda/resources.h"),
     "engine/rules_cuda.h": ("kernels/cuda/resources.h",),

@@ -33,6 +33,7 @@ struct StackSpec {
   float eps;                           // of every norm
   std::vector<float> attention_scale;  // [layers], multiplies q k^T
   int kv_heads;                        // of keys and values, a divisor of heads
+  int types;                           // of tokens; the position table has `positions` rows of each
   bool rms;                            // norms are RMS norms
   bool gated;                          // feed-forward: activation(gate x) * up x
   bool parallel;                       // feed-forward reads what attention reads

@@ -27,11 +27,11 @@ inline int longest_of(const int32_t* offsets, int sentences) {
   return longest;
 }
 
-inline PackedTokens source_tokens(const Inputs& in, const Batch& batch) {
+inline PackedTokens source_tokens(const SourceInputs& in, const Batch& batch) {
   const int32_t* offsets = batch.source_offsets;
-  return {in.source_ids,
-          in.source_at,
-          in.source_offsets,
+  return {in.ids,
+          in.at,
+          in.offsets,
           batch.sentences,
           offsets[batch.sentences],
           longest_of(offsets, batch.sentences)};

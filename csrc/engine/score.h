@@ -31,7 +31,7 @@ void packed_cross_attention(Stream& stream, const ModelSpec& spec, const LayerWe
                                                .k = cache.cross_k + i * d.kv_heads * head_size,
                                                .v = cache.cross_v + i * d.kv_heads * head_size,
                                                .offsets = tokens.offsets,
-                                               .key_offsets = w.inputs.source_offsets,
+                                               .key_offsets = w.inputs.source.offsets,
                                                .y = a.attended,
                                                .sentences = tokens.sentences,
                                                .longest = tokens.longest,

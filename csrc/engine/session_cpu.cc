@@ -169,7 +169,7 @@ class CpuSession : public Session {
   }
 
   void read_source(cpu::Stream<isa>& stream, const Batch& batch) {
-    encode(stream, spec_, weights_, w_, cache_, source_tokens(w_.inputs, batch),
+    encode(stream, spec_, weights_, w_, cache_, source_tokens(w_.inputs.source, batch),
            limits_.batch * limits_.source);
   }
 

@@ -183,7 +183,8 @@ inline StackWeights load_stack(const WeightTable& table, const std::string& name
                                const StackSpec& spec, const StackSpec* encoder) {
   StackWeights stack;
   stack.tokens = table.tokens(name + ".embed.tokens", spec.vocab, spec.hidden);
-  stack.positions = table.positions(name + ".embed.positions", spec.positions, spec.hidden);
+  stack.positions =
+      table.positions(name + ".embed.positions", spec.types * spec.positions, spec.hidden);
   if (spec.rotary) stack.rotary = table.vector(name + ".rotary", spec.rotary->size / 2);
   if (spec.position_bias == PositionBias::alibi) {
     stack.position_bias = table.vector(name + ".position_bias", spec.heads);
