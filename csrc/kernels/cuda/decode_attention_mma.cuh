@@ -16,19 +16,23 @@ template <typename T, typename S>
 class SharedSoftmax {
  public:
   using Tiles = Ring<T, S, true>;
-  static constexpr int kQueries = 8;
+  // The lane's.
+  __device__ static int query() { return threadIdx.x % kWarp / 4; }
 
-  // q: of the first query, rows `stride` elements apart.
-  __device__ __forceinline__ void load(const T* q, int64_t stride, int count, int dim) {
+  // at(query): where it lies.
+  template <typename At>
+  __device__ __forceinline__ void load(int count, int dim, At&& at) {
+    const auto* q = at(query());
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       const int d = i * 8 + column();
-      const bool inside = row() < count && d < dim;
-      q_[i] = inside ? *reinterpret_cast<const uint32_t*>(q + row() * stride + d) : 0;
+      const bool inside = query() < count && d < dim;
+      q_[i] = inside ? *reinterpret_cast<const uint32_t*>(q + d) : 0;
     }
   }
 
-  // Tile i of the ring; adjust(query, j, score) is what the softmax sees of position j of it.
+  // Tile i of the ring; adjust(j, score) is what the softmax of the lane's query sees of row j of
+  // it.
   template <typename Adjust>
   __device__ __forceinline__ void attend(const Tiles& ring, int i, float scale, Adjust&& adjust) {
     float scores[kPositions / 8][4] = {};
@@ -37,7 +41,7 @@ class SharedSoftmax {
 #pragma unroll
     for (int j = 0; j < kPositions / 4; ++j) {
       float& score = scores[j / 2][j % 2];
-      score = adjust(row(), j / 2 * 8 + column() + j % 2, score * scale);
+      score = adjust(j / 2 * 8 + column() + j % 2, score * scale);
       top = fmaxf(top, score);
     }
     top = warp_max<4>(top);
@@ -60,8 +64,8 @@ class SharedSoftmax {
   // parts: [count, dim + 2], see Beam::store.
   __device__ __forceinline__ void store(float* parts, int count, int dim) const {
     const float total = warp_sum<4>(total_);
-    if (row() >= count) return;
-    float* part = parts + row() * (dim + 2);
+    if (query() >= count) return;
+    float* part = parts + query() * (dim + 2);
 #pragma unroll
     for (int n = 0; n < kPieces; ++n) {
       const int d = n * 8 + column();
@@ -123,7 +127,6 @@ class SharedSoftmax {
     }
   }
 
-  __device__ static int row() { return threadIdx.x % kWarp / 4; }
   __device__ static int column() { return threadIdx.x % 4 * 2; }
   __device__ static uint32_t address(const uint4* shared) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(shared));

@@ -23,8 +23,6 @@
 
 namespace decoding::cuda {
 
-constexpr int kLittleShared = 64;  // positions that each beam may well read for itself
-
 // What a block attends for: `count` beams of a sentence from `beam` on, with one head.
 template <int beams>
 struct BeamShare : Share {
@@ -50,25 +48,6 @@ struct BeamShare : Share {
   }
 };
 
-// The newest position of beam b, in the block's group b.
-template <typename T, typename S>
-struct Newest {
-  Row<T, S> q, k, v;
-  bool exists;
-
-  template <int beams>
-  __device__ __forceinline__ Newest(const DecodeAttentionParams<T>& p,
-                                    const BeamShare<beams>& share) {
-    const int group = threadIdx.x / S::lanes;
-    const int64_t row = (share.row(p) + group) * p.stride;
-    const int64_t at = row + share.key_head * p.head_dim;
-    exists = p.k != nullptr && share.split == 0 && group < share.count;
-    q.load(p.q + row + share.head * p.head_dim, p.head_dim, exists);
-    k.load(p.k + at, p.head_dim, exists);
-    v.load(p.v + at, p.head_dim, exists);
-  }
-};
-
 // Opens the softmax of each beam in one group of lanes: with the newest position, whose key and
 // value are also put in their slot, and with the part (null: none) that stems from tensor cores.
 template <bool ruled, typename T, typename S, int beams>
@@ -81,15 +60,7 @@ __device__ __forceinline__ void open(const DecodeAttentionParams<T>& p,
   for (int b = 0; b < beams; ++b) {
     q[b].load(p.q + (share.row(p) + b) * p.stride + share.head * dim, dim, b < share.count);
   }
-  Beam<T, S> own;
-#pragma unroll
-  for (int e = 0; e < S::elements; ++e) own.q[e] = newest.q[e] * p.scale;
-  float score = own.score(newest.k);
-  if constexpr (ruled) score = follow(p.rules, share.head, score, 0);
-  own.maximum = newest.exists ? score : kNoScore;
-  own.total = newest.exists ? 1.0f : 0.0f;
-#pragma unroll
-  for (int e = 0; e < S::elements; ++e) own.sum[e] = newest.v[e];
+  Beam<T, S> own = newest.template open<ruled>(p, share.head);
   const int beam = parts == nullptr ? group : group % static_cast<int>(kWarp / S::lanes);
   if (parts != nullptr && beam < share.count) {
     own.absorb(parts + beam * (dim + 2), dim);
@@ -105,11 +76,7 @@ __device__ __forceinline__ void open(const DecodeAttentionParams<T>& p,
       states[b].sum[e] = mine ? own.sum[e] : 0.0f;
     }
   }
-  if (newest.exists && share.writes) {
-    const int64_t to = share.newest(p, share.key_head, share.beam + group);
-    newest.k.store(p.self_k + to, dim);
-    newest.v.store(p.self_v + to, dim);
-  }
+  if (newest.exists && share.writes) newest.put(p, share, share.key_head, share.beam + group);
 }
 
 // In one warp: writes the results of a block, or its part of them where a history is split, of
@@ -199,17 +166,20 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, S::width > 1 && S::lanes < 3
   float* parts = reinterpret_cast<float*>(memory) + blockDim.x * (Ring<T, S>::kBytes / 4);
   float* part = parts + warp * beams * size;        // [beams, size], the warp's
   const bool alone = !kTogether || p.k != nullptr;  // whether there are tiles for each beam alone
-  const Newest<T, S> newest(p, share);
+  const int group = threadIdx.x / S::lanes;  // its beam's newest position opens the softmax there
+  const Newest<T, S> newest(p, share.row(p) + group, share.head, share.key_head,
+                            p.k != nullptr && share.split == 0 && group < share.count);
   Beam<T, S> states[beams];
   const Merged<T, S, beams> merged;
   int i = 0;
   if constexpr (kTogether) {
     SharedSoftmax<T, S> together;
-    together.load(p.q + share.row(p) * p.stride + share.head * dim, p.stride, share.count, dim);
+    together.load(share.count, dim,
+                  [&](int b) { return p.q + (share.row(p) + b) * p.stride + share.head * dim; });
     for (; i < history.shared_tiles; ++i) {
       ring.wait();
       __syncwarp();
-      together.attend(ring, i, p.scale, [&](int, int j, float score) {
+      together.attend(ring, i, p.scale, [&](int j, float score) {
         if constexpr (ruled) score = follow(p.rules, share.head, score, history.distance(i, j));
         return history.shared_position(i, j) < history.shared_end ? score : kNoScore;
       });

@@ -1,7 +1,9 @@
-// Query heads that share a key head, on tensor cores: a block takes up to 8 of them for one beam,
-// so that their keys and values are read once. Tiles come as in decode_beams.cuh; all of them are
-// the same for all queries, and go through products (decode_attention_mma.cuh). The newest
-// position, which stems from the previous kernel, joins when the warps' parts are merged.
+// Query heads that share a key head, on tensor cores: a block takes up to 8 queries, so that keys
+// and values are read once for all of them. These are heads of one beam, or all heads of several
+// beams, where these share a prompt. Tiles come as in decode_beams.cuh, and go through products
+// (decode_attention_mma.cuh), in which a query sees nothing of the rows that are another beam's.
+// The newest position, which stems from the previous kernel, joins when the warps' parts are
+// merged.
 #pragma once
 
 #include <cstdint>
@@ -13,113 +15,119 @@
 
 namespace decoding::cuda {
 
-// What a block attends for: `count` heads from `head` on, of a beam.
+// What a block attends for: the heads [head, head + heads) of each of `beams` beams from `beam` on.
+// Queries are numbered, those of the first beam first.
+template <int most_beams>
 struct HeadShare : Share {
-  static constexpr int kMost = kPartQueries;  // heads
-  int head, key_head, beam, count;
-  bool writes;  // the newest key and value: of the blocks that read them the first does
-  int64_t row;  // of q, k, v and y
+  static constexpr int kMost = kPartQueries;
+  int key_head, head, heads, beam, beams;
+  int first_head;  // of those that share the key head
 
-  __host__ __device__ static int chunks_of(int group) { return (group + kMost - 1) / kMost; }
+  // Of a sentence and key head. With several beams a block has all heads.
+  template <typename T>
+  __host__ __device__ static int chunks_of(const DecodeAttentionParams<T>& p) {
+    if (most_beams > 1) return (p.beams + most_beams - 1) / most_beams;
+    return p.beams * ((p.heads / p.kv_heads + kMost - 1) / kMost);
+  }
 
   template <bool ruled, typename T>
   __device__ static HeadShare of(const DecodeAttentionParams<T>& p) {
-    const int group = heads_of_a_key(p.heads, p.kv_heads), chunks = chunks_of(group);
-    HeadShare share{Share::of<ruled>(p, p.beams * chunks, 1)};
-    const int first = share.chunk % chunks * kMost;
-    share.beam = share.chunk / chunks;
+    HeadShare share{Share::of<ruled>(p, chunks_of(p), most_beams)};
+    const int group = p.heads / p.kv_heads, parts = (group + kMost - 1) / kMost;
+    const int first = share.chunk % parts * kMost;
     share.key_head = blockIdx.x;
-    share.head = share.key_head * group + first;
-    share.count = min(kMost, group - first);
-    share.writes = p.k != nullptr && share.split == 0 && first == 0;
-    share.row = static_cast<int64_t>(blockIdx.y) * p.beams + share.beam;
+    share.first_head = share.key_head * group;
+    share.head = share.first_head + first;
+    share.heads = min(kMost, group - first);
+    share.beam = share.chunk / parts * most_beams;
+    share.beams = min(most_beams, p.beams - share.beam);
     return share;
   }
+
+  __device__ int count() const { return heads * beams; }  // of queries
+  __device__ int beam_of(int query) const { return most_beams == 1 ? 0 : query / heads; }
+  __device__ int head_of(int query) const { return head + query - beam_of(query) * heads; }
+
+  // A query's, of q, k, v and y.
+  template <typename T>
+  __device__ int64_t row(const DecodeAttentionParams<T>& p, int query) const {
+    return static_cast<int64_t>(blockIdx.y) * p.beams + beam + beam_of(query);
+  }
 };
 
-// The newest position, in every group of lanes.
-template <typename T, typename S>
-struct NewestOfBeam {
-  Row<T, S> k, v;
-  bool exists;
-
-  __device__ __forceinline__ NewestOfBeam(const DecodeAttentionParams<T>& p,
-                                          const HeadShare& share) {
-    const int64_t at = share.row * p.stride + share.key_head * p.head_dim;
-    exists = p.k != nullptr && share.split == 0;
-    k.load(p.k + at, p.head_dim, exists);
-    v.load(p.v + at, p.head_dim, exists);
-  }
-
-  __device__ __forceinline__ void put(const DecodeAttentionParams<T>& p,
-                                      const HeadShare& share) const {
-    const int64_t to = share.newest(p, share.key_head, share.beam);
-    k.store(p.self_k + to, p.head_dim);
-    v.store(p.self_v + to, p.head_dim);
-  }
-
-  // What query `i` of the block has attended to when it has seen nothing else. All lanes of a warp
-  // come here.
-  template <bool ruled>
-  __device__ __forceinline__ Beam<T, S> open(const DecodeAttentionParams<T>& p,
-                                             const HeadShare& share, int i) const {
-    Row<T, S> q;
-    q.load(p.q + share.row * p.stride + (share.head + i) * p.head_dim, p.head_dim,
-           exists && i < share.count);
-    Beam<T, S> state;
+// The queries of a block, held by the groups of lanes of its first warp.
+template <bool ruled, typename T, typename S, int beams>
+class Finish {
+ public:
+  // Asks for the queries and their newest positions.
+  __device__ __forceinline__ Finish(const DecodeAttentionParams<T>& p,
+                                    const HeadShare<beams>& share)
+      : p_(p), share_(share) {
 #pragma unroll
-    for (int e = 0; e < S::elements; ++e) state.q[e] = q[e] * p.scale, state.sum[e] = v[e];
-    float score = state.score(k);
-    if constexpr (ruled) score = follow(p.rules, share.head + min(i, share.count - 1), score, 0);
-    state.maximum = exists ? score : kNoScore;
-    state.total = exists ? 1.0f : 0.0f;
-    return state;
-  }
-};
-
-// In one warp: merges what `count` warps have left in `parts` with the newest position, and writes
-// the results of a block, or its part of them where a history is split, of which the last block
-// makes the whole.
-template <bool ruled, typename T, typename S>
-__device__ __forceinline__ void finish(const DecodeAttentionParams<T>& p, const HeadShare& share,
-                                       const NewestOfBeam<T, S>& newest, const float* parts,
-                                       int count) {
-  constexpr int kMost = HeadShare::kMost, kGroups = kWarp / S::lanes;
-  const int dim = p.head_dim, size = dim + 2, group = threadIdx.x / S::lanes;
-  const auto write = [&](const Beam<T, S>& state, int i) {
-    state.result().store(p.y + (share.row * p.heads + share.head + i) * dim, dim);
-  };
-#pragma unroll 1
-  for (int i = group; i < kMost; i += kGroups) {
-    Beam<T, S> state = newest.template open<ruled>(p, share, i);
-    if (i >= share.count) continue;
-    state.absorb(parts + i * size, count, kMost * size, dim);
-    if (share.splits == 1) {
-      write(state, i);
-    } else {
-      state.store(p.partial + share.part(share.split, kMost, size) + i * size, dim);
+    for (int j = 0; j < kHeld; ++j) {
+      const int i = query(j), in = min(i, share.count() - 1);
+      newest_[j] = Newest<T, S>(p, share.row(p, in), share.head_of(in), share.key_head,
+                                p.k != nullptr && share.split == 0 && i < share.count());
     }
   }
-  if (share.splits == 1 || !last_to_arrive(p.tickets + share.ticket(), share.splits)) return;
-#pragma unroll 1
-  for (int i = group; i < share.count; i += kGroups) {
-    Beam<T, S> state{};
-    state.absorb(p.partial + share.part(0, kMost, size) + i * size, share.splits,
-                 share.part_stride(kMost, size), dim);
-    write(state, i);
-  }
-}
 
-template <bool ruled, typename T, typename S>
+  // Merges what `count` warps have left in `parts` with the newest positions, and writes the
+  // results of the block, or its part of them where a history is split, of which the last block
+  // makes the whole.
+  __device__ __forceinline__ void operator()(const float* parts, int count) const {
+    const int dim = p_.head_dim, size = dim + 2;
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      const int i = query(j), head = share_.head_of(min(i, share_.count() - 1));
+      Beam<T, S> state = newest_[j].template open<ruled>(p_, head);
+      if (i >= share_.count()) continue;
+      if (newest_[j].exists && head == share_.first_head) {
+        newest_[j].put(p_, share_, share_.key_head, share_.beam + share_.beam_of(i));
+      }
+      state.absorb(parts + i * size, count, kMost * size, dim);
+      if (share_.splits == 1) {
+        write(state, i);
+      } else {
+        state.store(p_.partial + share_.part(share_.split, kMost, size) + i * size, dim);
+      }
+    }
+    if (share_.splits == 1 || !last_to_arrive(p_.tickets + share_.ticket(), share_.splits)) return;
+#pragma unroll 1
+    for (int j = 0; j < kHeld; ++j) {
+      const int i = query(j);
+      if (i >= share_.count()) continue;
+      Beam<T, S> state{};
+      state.absorb(p_.partial + share_.part(0, kMost, size) + i * size, share_.splits,
+                   share_.part_stride(kMost, size), dim);
+      write(state, i);
+    }
+  }
+
+ private:
+  static constexpr int kMost = kPartQueries, kGroups = kWarp / S::lanes, kHeld = kMost / kGroups;
+
+  __device__ static int query(int j) { return j * kGroups + threadIdx.x % kWarp / S::lanes; }
+
+  __device__ __forceinline__ void write(const Beam<T, S>& state, int i) const {
+    const int64_t at = share_.row(p_, i) * p_.heads + share_.head_of(i);
+    state.result().store(p_.y + at * p_.head_dim, p_.head_dim);
+  }
+
+  const DecodeAttentionParams<T>& p_;
+  const HeadShare<beams>& share_;
+  Newest<T, S> newest_[kHeld];
+};
+
+template <bool ruled, typename T, typename S, int beams>
 __global__ void __launch_bounds__(kMaxWarps* kWarp, 2)
     decode_heads_kernel(const DecodeAttentionParams<T> p) {
   extern __shared__ uint4 memory[];
-  const auto share = HeadShare::of<ruled>(p);
+  const auto share = HeadShare<beams>::template of<ruled>(p);
   if (!share.exists) {
     wait_for_previous();  // else this kernel might be over, and its successor start, before that
     return;
   }
-  History<T, S, 1> history(p, share, share.key_head, share.beam, 1);
+  History<T, S, beams> history(p, share, share.key_head, share.beam, share.beams);
   if (history.warp >= history.active) {
     wait_for_previous();
     return;
@@ -131,43 +139,55 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, 2)
   wait_for_previous();
   let_next_start();
 
-  const int dim = p.head_dim;
+  const int dim = p.head_dim, count = share.count();
   SharedSoftmax<T, S> softmax;
-  softmax.load(p.q + share.row * p.stride + share.head * dim, dim, share.count, dim);
+  const int query = min(softmax.query(), count - 1);
+  const int beam = share.beam_of(query), head = share.head_of(query);
+  softmax.load(count, dim, [&](int) { return p.q + share.row(p, query) * p.stride + head * dim; });
   for (int i = 0; i < history.tiles; ++i) {
     ring.wait();
     __syncwarp();
-    softmax.attend(ring, i, p.scale, [&](int query, int j, float score) {
-      if constexpr (ruled) {
-        score = follow(p.rules, share.head + min(query, share.count - 1), score,
-                       history.distance(i, j));
-      }
-      return history.exists(i, j) ? score : kNoScore;
+    softmax.attend(ring, i, p.scale, [&](int j, float score) {
+      if constexpr (ruled) score = follow(p.rules, head, score, history.distance_of_row(i, j));
+      return history.sees(beam, i, j) ? score : kNoScore;
     });
     __syncwarp();
     ring.close(history.request(ring, i + Tiles::kTiles));
   }
   float* parts = reinterpret_cast<float*>(memory) + blockDim.x * (Tiles::kBytes / 4);
-  softmax.store(parts + history.warp * HeadShare::kMost * (dim + 2), share.count, dim);
-  const NewestOfBeam<T, S> newest(p, share);
+  softmax.store(parts + history.warp * kPartQueries * (dim + 2), count, dim);
+  if (history.warp > 0) return synchronize(history.active);
+  const Finish<ruled, T, S, beams> finish(p, share);
   synchronize(history.active);
-  if (history.warp > 0) return;
-  if (share.writes && history.group() == 0) newest.put(p, share);
-  finish<ruled>(p, share, newest, parts, history.active);
+  finish(parts, history.active);
+}
+
+template <bool ruled, typename T, typename S, int beams>
+void start_heads(Stream& stream, const DecodeAttentionParams<T>& p) {
+  const int chunks = HeadShare<beams>::chunks_of(p);
+  const auto shared = [&](int warps) {  // bytes: the ring, and the parts
+    return warps * (kWarp * SharedSoftmax<T, S>::Tiles::kBytes +
+                    kPartQueries * (p.head_dim + 2) * sizeof(float));
+  };
+  const Plan plan(stream, p, static_cast<int64_t>(p.sentences) * p.kv_heads * chunks, beams, 1,
+                  shared);
+  launch(stream, decode_heads_kernel<ruled, T, S, beams>,
+         dim3(p.kv_heads, p.sentences, chunks * plan.splits), plan.warps * kWarp,
+         shared(plan.warps), p);
 }
 
 // For 2-byte types, head sizes up to 128, and more query heads than key heads.
 template <bool ruled, typename T, typename S>
 void attend_for_heads(Stream& stream, const DecodeAttentionParams<T>& p) {
-  const int chunks = p.beams * HeadShare::chunks_of(p.heads / p.kv_heads);
-  const auto shared = [&](int warps) {  // bytes: the ring, and the parts
-    return warps * (kWarp * SharedSoftmax<T, S>::Tiles::kBytes +
-                    HeadShare::kMost * (p.head_dim + 2) * sizeof(float));
-  };
-  const Plan plan(stream, p, static_cast<int64_t>(p.sentences) * p.kv_heads * chunks, 1, 1, shared);
-  launch(stream, decode_heads_kernel<ruled, T, S>,
-         dim3(p.kv_heads, p.sentences, chunks * plan.splits), plan.warps * kWarp,
-         shared(plan.warps), p);
+  const int group = p.heads / p.kv_heads;
+  const bool little = p.k != nullptr && p.shared_capacity <= kLittleShared * p.sentences;
+  if (p.beams == 1 || group > kPartQueries / 2 || little) {
+    start_heads<ruled, T, S, 1>(stream, p);
+  } else if (p.beams == 2 || group > kPartQueries / 4) {
+    start_heads<ruled, T, S, 2>(stream, p);
+  } else {
+    start_heads<ruled, T, S, 4>(stream, p);
+  }
 }
 
 }  // namespace decoding::cuda

@@ -12,6 +12,7 @@ namespace decoding::cuda {
 
 constexpr int kSplitRows = 256;              // rows of keys that are worth a block of their own
 constexpr int kWarpsPerMultiprocessor = 16;  // that a launch should come to
+constexpr int kLittleShared = 64;            // positions that each beam may well read for itself
 
 // Grid: heads, sentences, splits times the chunks that a sentence's queries come in. What is read
 // here is read before the previous kernel has ended.
@@ -60,13 +61,6 @@ struct Share {
   }
   __device__ int part_stride(int queries, int size) const {
     return gridDim.x * gridDim.y * chunks * queries * size;
-  }
-
-  // Where the newest position of a beam goes, in self_k and self_v.
-  template <typename T>
-  __device__ int64_t newest(const DecodeAttentionParams<T>& p, int key_head, int beam) const {
-    const int64_t slot = static_cast<int64_t>(sentence) * p.beams + beam;
-    return ((slot * p.kv_heads + key_head) * p.target + own_length) * p.head_dim;
   }
 
  private:
@@ -208,9 +202,14 @@ struct History {
     return own_begin + ((i - shared_tiles) * warps + warp) * kOwn + j;
   }
 
-  // Whether the j-th position of tile i is there.
-  __device__ __forceinline__ bool exists(int i, int j) const {
-    return i < shared_tiles ? shared_position(i, j) < shared_end : own_position(i, j) < own_end;
+  // In matrix row j of tile i: whether there is a key that the block's `beam` sees, and its
+  // distance from the newest position.
+  __device__ __forceinline__ bool sees(int beam, int i, int j) const {
+    if (i < shared_tiles) return shared_position(i, j) < shared_end;
+    return j / kGroups % beams == beam && own_position(i, place(j)) < own_end;
+  }
+  __device__ __forceinline__ int distance_of_row(int i, int j) const {
+    return distance(i, i < shared_tiles ? j : place(j));
   }
 
   // How far the j-th position of tile i lies before the newest one.
@@ -220,6 +219,9 @@ struct History {
   }
 
  private:
+  // Which position of an own tile its matrix row j holds.
+  __device__ static int place(int j) { return j / kGroups / beams * kGroups + j % kGroups; }
+
   // The slots that hold the rows of an own tile; `rows` has a bit for each that there is.
   struct Holders {
     int32_t slots[kTileRows];
@@ -243,6 +245,48 @@ struct History {
 
   // The group's first position in own tile i. Row r of it belongs to beam r % beams.
   __device__ __forceinline__ int first_of_own(int i) const { return own_position(i, group()); }
+};
+
+// A query and its beam's newest position, in a group of lanes; zeros where it does not exist.
+template <typename T, typename S>
+struct Newest {
+  Row<T, S> q, k, v;
+  bool exists;
+
+  Newest() = default;
+
+  __device__ __forceinline__ Newest(const DecodeAttentionParams<T>& p, int64_t row, int head,
+                                    int key_head, bool exists)
+      : exists(exists) {
+    const int64_t at = row * p.stride + key_head * p.head_dim;
+    q.load(p.q + row * p.stride + head * p.head_dim, p.head_dim, exists);
+    k.load(p.k + at, p.head_dim, exists);
+    v.load(p.v + at, p.head_dim, exists);
+  }
+
+  // The softmax that has seen nothing else.
+  template <bool ruled>
+  __device__ __forceinline__ Beam<T, S> open(const DecodeAttentionParams<T>& p, int head) const {
+    Beam<T, S> state;
+#pragma unroll
+    for (int e = 0; e < S::elements; ++e) state.q[e] = q[e] * p.scale;
+    float score = state.score(k);
+    if constexpr (ruled) score = follow(p.rules, head, score, 0);
+    state.maximum = exists ? score : kNoScore;
+    state.total = exists ? 1.0f : 0.0f;
+#pragma unroll
+    for (int e = 0; e < S::elements; ++e) state.sum[e] = v[e];
+    return state;
+  }
+
+  // Key and value go to their place in the history of a beam.
+  __device__ __forceinline__ void put(const DecodeAttentionParams<T>& p, const Share& share,
+                                      int key_head, int beam) const {
+    const int64_t slot = static_cast<int64_t>(share.sentence) * p.beams + beam;
+    const int64_t to = ((slot * p.kv_heads + key_head) * p.target + share.own_length) * p.head_dim;
+    k.store(p.self_k + to, p.head_dim);
+    v.store(p.self_v + to, p.head_dim);
+  }
 };
 
 }  // namespace decoding::cuda
