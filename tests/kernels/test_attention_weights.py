@@ -19,16 +19,13 @@ def weights_reference(q: Tensor, k: Tensor, scale: float) -> Tensor:
     return scores.softmax(-1).mean(0)
 
 
-@pytest.mark.parametrize("dim", [1, 15, 32, 64, 80, 128, 256])
-@pytest.mark.parametrize("kv_heads", [4, 2])
-def test_weights_equal_torch(place: Place, threads: int, dim: int, kv_heads: int) -> None:
+def check_weights(place: Place, threads: int, q: Tensor, k: Tensor) -> None:
+    """q: [12, N, D], of which 9 rows are live; k: [Nkv, 269, D]; more is poisoned."""
     lengths, beams, live, longest, slots, number = [5, 1, 70, 129, 64], 3, [3, 0, 2], 133, 17, 2
-    q = random(4 * beams, 4, dim)  # one sentence is not live
-    k = torch.cat([random(kv_heads, sum(lengths), dim, seed=1), poison(kv_heads, 3, dim)], 1)
-    q, k = put(place, q, k)
+    k = torch.cat([k, poison(len(k), 3, k.shape[2]).to(k)], 1)
     offsets = offsets_of(lengths).to(place.device)
     y = poison(3, slots, longest).to(place.device)
-    scale = dim**-0.5
+    scale = q.shape[2] ** -0.5
     kernels.attention_weights(
         q,
         torch.tensor([*live, NOWHERE]).int().to(place.device),
@@ -49,6 +46,17 @@ def test_weights_equal_torch(place: Place, threads: int, dim: int, kv_heads: int
         assert (ours[:, keys.shape[1] :] == 0).all()
         y[number - 1, sentence * beams : (sentence + 1) * beams] = float("nan")
     assert y.isnan().all()  # nothing else was written
+
+
+@pytest.mark.parametrize("dim", [1, 15, 32, 64, 80, 128, 256])
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_weights_equal_torch(place: Place, threads: int, dim: int, kv_heads: int) -> None:
+    q, k = put(place, random(12, 4, dim), random(kv_heads, 269, dim, seed=1))
+    check_weights(place, threads, q, k)
+
+
+def test_weights_of_keys_in_bfloat16(isa: str) -> None:
+    check_weights(Place(isa), 2, random(12, 4, 40), random(2, 269, 40, seed=1).bfloat16())
 
 
 def test_a_prompts_steps_leave_no_weights(place: Place) -> None:

@@ -338,6 +338,23 @@ def test_a_row_does_not_depend_on_its_batch(
         assert_same_bits(run(live, threads), alone, f"{threads} threads")
 
 
+@pytest.mark.parametrize("heads", [(3, 3), (11, 1)])
+def test_keys_and_values_in_bfloat16(isa: str, heads: tuple[int, int]) -> None:
+    """As with float32 that holds the same numbers."""
+    kept, rounded = (Step([3, 0], 2, 40, SHARED, 50, Place(isa), heads=heads) for _ in range(2))
+    for step, dtype in ((kept, torch.bfloat16), (rounded, torch.float32)):
+        assert step.shared is not None and step.history is not None
+        for part in ("shared", "history"):
+            old = getattr(step, part)
+            k, v = (x.bfloat16().to(dtype) for x in (old.k, old.v))
+            setattr(step, part, old._replace(k=k, v=v))
+    rounded.new.copy_(rounded.new.bfloat16())
+    assert_same_bits(kept.run(threads=2), rounded.run(threads=2))
+    assert kept.history is not None and rounded.history is not None
+    assert_equal(kept.history.k, rounded.history.k)
+    assert_equal(kept.history.v, rounded.history.v)
+
+
 def test_no_live_sentence(place: Place, threads: int) -> None:
     step = Step([], 4, 64, [1, 1, 1, 1, 1], 3, place)
     assert step.run(threads).shape == (0, 3, 64)

@@ -249,6 +249,14 @@ def test_cross_of_a_sentence_does_not_depend_on_its_batch(place: Place, threads:
         assert_equal(together[mine], alone)
 
 
+def test_cross_with_keys_and_values_in_bfloat16(isa: str) -> None:
+    """As with float32 that holds the same numbers."""
+    q, offsets, k, v, *rest = cross_inputs(Place(isa), [3, 70, 0, 1], [5, 33, 7, 100], 4, 40, 2)
+    k, v = k.bfloat16(), v.bfloat16()
+    kept = cross_attention(q, offsets, k, v, *rest, isa=isa)
+    assert_equal(kept, cross_attention(q, offsets, k.float(), v.float(), *rest, isa=isa))
+
+
 def test_self_attention_is_cross_attention_to_itself(place: Place) -> None:
     case = packed(place, [7, 70, 1], 4, 40, False, kv_heads=2)
     q, k, v = (x.contiguous() for x in case.qkv.split([4, 2, 2], 1))

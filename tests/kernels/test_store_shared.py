@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from decoding._C import kernels
 from tests.conftest import Place, poison, random
@@ -18,3 +19,11 @@ def test_store_shared(place: Place, threads: int, tokens: int, dim: int) -> None
     for part, shared in enumerate((shared_k, shared_v)):
         assert_equal(shared[:, :tokens], kv[:, part].transpose(0, 1))
         assert shared[:, tokens:].isnan().all()
+
+
+def test_store_shared_in_bfloat16(isa: str) -> None:
+    kv = random(5, 2, 3, 17)
+    shared_k, shared_v = (torch.zeros(3, 5, 17, dtype=torch.bfloat16) for _ in range(2))
+    kernels.store_shared(kv, shared_k, shared_v, isa=isa, threads=2)
+    for part, shared in enumerate((shared_k, shared_v)):
+        assert_equal(shared, kv[:, part].transpose(0, 1).bfloat16())

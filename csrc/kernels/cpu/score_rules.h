@@ -22,8 +22,8 @@ inline void bias_by_distance(const ScoreRules& rules, int head, int distance, in
       bias[i] += table[std::clamp(distance - i, -rules.reach, rules.reach)];
     }
   }
-  if (rules.window > 0)
-    std::fill(bias, bias + std::clamp(distance - rules.window + 1, 0, count), -__builtin_inff());
+  const int hidden = rules.window > 0 ? std::clamp(distance - rules.window + 1, 0, count) : 0;
+  std::fill(bias, bias + hidden, -__builtin_inff());
 }
 
 // Of `count` scores, a whole number of vectors.
