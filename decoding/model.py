@@ -27,6 +27,7 @@ from decoding.session import Session
 from decoding.streaming import QueuedNews, StreamerNews, stream
 
 if TYPE_CHECKING:
+    from decoding.embed import Pooling
     from decoding.tokenizers import Tokenizer
 
 
@@ -34,8 +35,8 @@ class Model:
     """A model bound to its engine. Made by decoding.load().
 
     Any number of Python threads may call one model: the calls queue. An encoder alone (BERT) has
-    encode(); all others have generate(), score() and, with an encoder, translate(). config and
-    generation_config: the checkpoint's two files.
+    encode() and embed(); all others have generate(), score() and, with an encoder, translate().
+    config and generation_config: the checkpoint's two files.
     """
 
     def __init__(
@@ -60,6 +61,11 @@ class Model:
     def spec(self) -> ModelSpec:
         """The sizes of a model that generates; NotImplementedError for an encoder alone."""
         return self._session.spec
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether it is an encoder alone."""
+        return isinstance(self._runner, EncoderSession)
 
     @property
     def encoder_spec(self) -> EncoderSpec:
@@ -242,6 +248,26 @@ class Model:
         NotImplementedError for a model that generates.
         """
         return encode(self._encoder, input_ids, attention_mask, token_type_ids)
+
+    def embed(self, texts: Sequence[str], *, truncate: bool = False) -> Tensor:
+        """Sentence embeddings, float32 [B, H] on the CPU, of a directory of sentence-transformers:
+        hidden states, pooled and normalised as its modules.json says.
+
+        truncate: a text that is too long loses its end; else it is a ValueError. Raises
+        FileNotFoundError or ValueError where the directory does not say how, NotImplementedError
+        for a model that generates.
+        """
+        from decoding.embed import embed
+
+        return embed(self._encoder, self.tokenizer, self._pooling, texts, truncate=truncate)
+
+    @cached_property
+    def _pooling(self) -> Pooling:
+        from decoding.embed import read_pooling
+
+        if self.directory is None:
+            raise ValueError("the model was in memory, it has no directory with a modules.json")
+        return read_pooling(self.directory)
 
     def translate(self, texts: Sequence[str], **options: Any) -> Any:
         """A list with one translation for each text, or with n_best a list of Hypothesis(text,

@@ -30,7 +30,11 @@ def save(
         write_json(directory / "generation_config.json", generation_config)
     if origin is not None and origin.resolve() != directory.resolve():
         for path in files_of(origin, config):
-            shutil.copyfile(path, directory / path.name)
+            copy = directory / (
+                path.relative_to(origin) if path.is_relative_to(origin) else path.name
+            )
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
     packed.save(weights, directory)
 
 

@@ -206,6 +206,53 @@ FAMILIES = {
     ),
 }
 
+BERT: dict[str, Any] = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 24,
+    "initializer_range": 0.3,
+}
+ROBERTA = BERT | {"type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5}
+DISTILBERT: dict[str, Any] = {
+    "vocab_size": 60,
+    "dim": 32,
+    "n_layers": 2,
+    "n_heads": 4,
+    "hidden_dim": 48,
+    "max_position_embeddings": 24,
+    "initializer_range": 0.3,
+}
+# Encoders alone: transformers' class, and the configuration of a small model.
+ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("BertModel", BERT),
+    "bert-masked": ("BertForMaskedLM", BERT | {"hidden_act": "gelu_new", "type_vocab_size": 3}),
+    "bert-with-heads": ("BertForPreTraining", BERT),
+    "roberta": ("RobertaModel", ROBERTA),
+    "roberta-masked": ("RobertaForMaskedLM", ROBERTA | {"pad_token_id": 0, "hidden_act": "relu"}),
+    "xlm-roberta": ("XLMRobertaModel", ROBERTA),
+    "xlm-roberta-masked": ("XLMRobertaForMaskedLM", ROBERTA),
+    "distilbert": ("DistilBertModel", DISTILBERT),
+    "distilbert-masked": ("DistilBertForMaskedLM", DISTILBERT | {"sinusoidal_pos_embds": True}),
+}
+
+
+def encoder(name: str, **options: Any) -> Any:
+    """A small random model of ENCODERS; options: of its configuration."""
+    architecture, config = ENCODERS[name]
+    kind = getattr(transformers, architecture)
+    torch.manual_seed(0)
+    model = kind(kind.config_class(**config | options)).eval()
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            if tensor.ndim == 1:
+                noise = 0.2 * torch.randn_like(tensor)
+                tensor.copy_(1 + noise if "norm" in name.lower() and is_gain(name) else noise)
+    return model
+
+
 LAYER = re.compile(r"(layers|block)\.\d")
 QUERY_OR_KEY = re.compile(r"\.[qk](_proj)?\.")
 # What of the source comes into the decoder.

@@ -33,7 +33,7 @@ def check(ours: Any, theirs: Any, text: str) -> None:
 def wordpiece(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Any, Any, Any]:
-    """Ours of a vocab.txt, ours of a tokenizer.json that transformers wrote, and transformers' own."""
+    """Ours of a vocab.txt, ours of a tokenizer.json of transformers', and its own."""
     folder = tmp_path_factory.mktemp("bert")
     trained = tokenizers.BertWordPieceTokenizer(lowercase=False)
     trained.train_from_iterator(ENGLISH + GERMAN, vocab_size=200, show_progress=False)

@@ -30,6 +30,9 @@ FILES = (
     "added_tokens.json",
     "bpecodes",
     "code",
+    "modules.json",  # of sentence-transformers, and what it names
+    "sentence_bert_config.json",
+    "1_Pooling/config.json",
 )
 # Options of other toolkits that name such a file.
 NAMED = (
