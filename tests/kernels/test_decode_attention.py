@@ -23,6 +23,7 @@ from tests.kernels.attention import (
 )
 
 SHARED = [5, 0, 70, 33, 64]  # positions of each sentence
+LONG = [([600, 0, 1, 513, 2500], None), ([0, 0, 2, 511, 300], 400), (None, 1500)]
 
 
 class Shared(NamedTuple):
@@ -192,23 +193,26 @@ def test_history_equals_torch(place: Place, position: int, beams: int) -> None:
     step.check(step.run())
 
 
-@pytest.mark.parametrize(
-    ("shared", "position"),
-    [([600, 0, 1, 513, 2500], None), ([0, 0, 2, 511, 300], 400), (None, 1500)],
-)
+@pytest.mark.parametrize(("shared", "position"), LONG)
 @pytest.mark.parametrize("beams", [1, 2, 5])
-@pytest.mark.parametrize(("heads", "dim"), [((3, 3), 64), ((4, 2), 64), ((4, 2), 128)])
 def test_long_histories_equal_torch(
-    place: Place,
-    heads: tuple[int, int],
-    dim: int,
-    beams: int,
-    shared: list[int] | None,
-    position: int | None,
+    place: Place, beams: int, shared: list[int] | None, position: int | None
 ) -> None:
     """A GPU splits them over blocks, as many as each needs."""
-    step = Step([4, 2, 3], beams, dim, shared, position, place, heads=heads)
+    step = Step([4, 2, 3], beams, 64, shared, position, place)
     step.check(step.run(threads=3))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize(("shared", "position"), LONG)
+@pytest.mark.parametrize("beams", [1, 2, 5])
+def test_long_histories_of_shared_heads(
+    beams: int, shared: list[int] | None, position: int | None, dim: int, dtype: torch.dtype
+) -> None:
+    step = Step([4, 2, 3], beams, dim, shared, position, Place("cuda", dtype), heads=(4, 2))
+    step.check(step.run())
 
 
 @pytest.mark.parametrize("heads", HEADS)
