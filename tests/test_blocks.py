@@ -85,7 +85,7 @@ def made_up(spec: ModelSpec | EncoderSpec, device: str, biases: Any) -> tuple[An
     oracle = module(spec, biases).eval()
     with torch.no_grad():
         for name, tensor in oracle.named_parameters():
-            if not name.endswith((".rotary", ".embed.positions")):
+            if not name.endswith(".rotary"):
                 is_gain = name.endswith("norm.weight")
                 tensor.copy_(torch.randn(tensor.shape) * (0.3 if tensor.ndim == 1 else 0.5))
                 tensor.add_(float(is_gain))
@@ -188,3 +188,13 @@ def test_an_encoder_alone_computes_what_torch_computes(case: str, device: str) -
     else:
         assert found.pooler_output is not None
         assert_close(found.pooler_output, pooled)
+
+
+def test_distances_in_a_source_have_no_gaps() -> None:
+    """Keys are found by their place among a row's tokens; without gaps that is their distance."""
+    stack = replace(STACK, position_table=False, position_bias="alibi")
+    _, model = made_up(EncoderSpec(stack), "cpu", lambda name: False)
+    with pytest.raises(decoding.Error, match="only its ends may be masked"):
+        model.encode([[1, 2, 3]], [[1, 0, 1]])
+    padded = model.encode([[9, 2, 3]], [[0, 1, 1]]).last_hidden_state
+    assert torch.equal(padded[:, 1:], model.encode([[2, 3]]).last_hidden_state)

@@ -27,7 +27,7 @@ struct Batch {
   const int32_t* shortlist;       // [shortlisted], ascending, the only tokens that steps choose
                                   // from; null: all tokens are
   int sentences, beams;
-  int shadows = 0;         // with guidance the last half, see shadow.h; else none
+  int shadows = 0;  // with guidance the last half, see shadow.h; else none
   int shortlisted = 0;
   void* stream = nullptr;  // CUDA: the caller's, on which all work is done
 };
@@ -77,6 +77,14 @@ inline void check_source(const Batch& batch, const StackSpec& encoder, const Lim
   CHECK(batch.source_at != nullptr, "source_at must be given with a source");
   check_ids("source_at", batch.source_at, batch.source_offsets[batch.sentences],
             encoder.types * encoder.positions);
+  if (encoder.position_bias == PositionBias::none && encoder.window.empty()) return;
+  for (int b = 0; b < batch.sentences; ++b) {
+    for (int i = batch.source_offsets[b] + 1; i < batch.source_offsets[b + 1]; ++i) {
+      CHECK(batch.source_at[i] == batch.source_at[i - 1] + 1, "sentence ", b,
+            " has masked tokens between others: this model sees distances in the source, so only "
+            "its ends may be masked");
+    }
+  }
 }
 
 // Throws where the batch or the search goes beyond the limits or the model's tables.
