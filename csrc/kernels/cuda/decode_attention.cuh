@@ -146,8 +146,7 @@ class Ring {
 
   // Where a piece of the matrix lies. Its row r * groups + g is row r of the warp's group g.
   __device__ __forceinline__ uint4* piece(int i, int which, int row, int column) const {
-    static_assert(kPieces == 1);
-    return tile(i, which) + row * S::lanes + (column ^ row % 8);
+    return tile(i, which) + row * (S::lanes * kPieces) + (column ^ row % 8);
   }
 
  private:
@@ -157,7 +156,8 @@ class Ring {
   __device__ __forceinline__ uint4* own(int i, int which, int r, int v) const {
     const int lane = threadIdx.x % kWarp;
     if constexpr (matrix) {
-      return piece(i, which, r * (kWarp / S::lanes) + lane / S::lanes, lane % S::lanes);
+      return piece(i, which, r * (kWarp / S::lanes) + lane / S::lanes,
+                   v * S::lanes + lane % S::lanes);
     }
     return tile(i, which) + (r * kPieces + v) * kWarp + lane;
   }

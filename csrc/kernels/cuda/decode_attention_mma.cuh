@@ -11,7 +11,7 @@
 namespace decoding::cuda {
 
 // In a warp: query g is in lanes 4g to 4g + 3. A row of keys or values is in 8 lanes of the ring,
-// or in 16: of 64 elements or 128, and of 16 positions in a tile or 8.
+// or in 16, which makes 16 positions of a tile, or 8.
 template <typename T, typename S>
 class SharedSoftmax {
  public:
@@ -77,7 +77,7 @@ class SharedSoftmax {
   }
 
  private:
-  static constexpr int kPieces = S::lanes, kPositions = kTileRows * kWarp / S::lanes;
+  static constexpr int kPieces = S::lanes * S::vectors, kPositions = kTileRows * kWarp / S::lanes;
   static_assert(sizeof(T) == 2 && (kPositions == 16 || kPositions == 8));
 
   __device__ __forceinline__ void multiply_keys(const Tiles& ring, int i,

@@ -7,14 +7,6 @@
 
 namespace decoding::cuda {
 
-template <bool ruled, typename T, typename S>
-void attend_aligned(Stream& stream, const DecodeAttentionParams<T>& p) {
-  if constexpr (sizeof(T) == 2 && S::lanes < 32) {
-    if (p.kv_heads < p.heads) return attend_for_heads<ruled, T, S>(stream, p);
-  }
-  attend_for_beams<ruled, T, S>(stream, p);
-}
-
 template <bool ruled, typename T>
 void attend_to_history(Stream& stream, const DecodeAttentionParams<T>& p) {
   constexpr int kWidth = 16 / sizeof(T);
@@ -23,13 +15,17 @@ void attend_to_history(Stream& stream, const DecodeAttentionParams<T>& p) {
                        whole(p.v, p.stride) && whole(p.shared_k, 0) && whole(p.shared_v, 0) &&
                        whole(p.self_k, 0) && whole(p.self_v, 0) && whole(p.y, 0);
   if (!aligned) {
-    attend_for_beams<ruled, T, Shape<1, 32, kMaxHeadDim / 32>>(stream, p);
-  } else if (p.head_dim <= 64) {
-    attend_aligned<ruled, T, Shape<kWidth, 64 / kWidth, 1>>(stream, p);
+    return attend_for_beams<ruled, T, Shape<1, 32, kMaxHeadDim / 32>>(stream, p);
+  }
+  if constexpr (sizeof(T) == 2) {
+    if (p.kv_heads < p.heads) return attend_for_heads<ruled>(stream, p);
+  }
+  if (p.head_dim <= 64) {
+    attend_for_beams<ruled, T, Shape<kWidth, 64 / kWidth, 1>>(stream, p);
   } else if (p.head_dim <= 128) {
-    attend_aligned<ruled, T, Shape<kWidth, 128 / kWidth, 1>>(stream, p);
+    attend_for_beams<ruled, T, Shape<kWidth, 128 / kWidth, 1>>(stream, p);
   } else {
-    attend_aligned<ruled, T, Shape<kWidth, 32, kMaxHeadDim / kWidth / 32>>(stream, p);
+    attend_for_beams<ruled, T, Shape<kWidth, 32, kMaxHeadDim / kWidth / 32>>(stream, p);
   }
 }
 

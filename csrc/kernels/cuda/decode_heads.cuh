@@ -119,7 +119,7 @@ class Finish {
 };
 
 template <bool ruled, typename T, typename S, int beams>
-__global__ void __launch_bounds__(kMaxWarps* kWarp, 2)
+__global__ void __launch_bounds__(kMaxWarps* kWarp, S::vectors == 1 ? 2 : 1)
     decode_heads_kernel(const DecodeAttentionParams<T> p) {
   extern __shared__ uint4 memory[];
   const auto share = HeadShare<beams>::template of<ruled>(p);
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, 2)
 }
 
 template <bool ruled, typename T, typename S, int beams>
-void start_heads(Stream& stream, const DecodeAttentionParams<T>& p) {
+void launch_heads(Stream& stream, const DecodeAttentionParams<T>& p) {
   const int chunks = HeadShare<beams>::chunks_of(p);
   const auto shared = [&](int warps) {  // bytes: the ring, and the parts
     return warps * (kWarp * SharedSoftmax<T, S>::Tiles::kBytes +
@@ -176,17 +176,28 @@ void start_heads(Stream& stream, const DecodeAttentionParams<T>& p) {
          shared(plan.warps), p);
 }
 
-// For 2-byte types, head sizes up to 128, and more query heads than key heads.
-template <bool ruled, typename T, typename S>
-void attend_for_heads(Stream& stream, const DecodeAttentionParams<T>& p) {
+template <bool ruled, typename S, typename T>
+void start_heads(Stream& stream, const DecodeAttentionParams<T>& p) {
   const int group = p.heads / p.kv_heads;
   const bool little = p.k != nullptr && p.shared_capacity <= kLittleShared * p.sentences;
   if (p.beams == 1 || group > kPartQueries / 2 || little) {
-    start_heads<ruled, T, S, 1>(stream, p);
+    launch_heads<ruled, T, S, 1>(stream, p);
   } else if (p.beams == 2 || group > kPartQueries / 4) {
-    start_heads<ruled, T, S, 2>(stream, p);
+    launch_heads<ruled, T, S, 2>(stream, p);
   } else {
-    start_heads<ruled, T, S, 4>(stream, p);
+    launch_heads<ruled, T, S, 4>(stream, p);
+  }
+}
+
+// For 2-byte types and rows of whole pieces of 16 bytes, where heads share keys.
+template <bool ruled, typename T>
+void attend_for_heads(Stream& stream, const DecodeAttentionParams<T>& p) {
+  if (p.head_dim <= 64) {
+    start_heads<ruled, Shape<8, 8, 1>>(stream, p);
+  } else if (p.head_dim <= 128) {
+    start_heads<ruled, Shape<8, 16, 1>>(stream, p);
+  } else {
+    start_heads<ruled, Shape<8, 16, kMaxHeadDim / 128>>(stream, p);
   }
 }
 

@@ -167,7 +167,7 @@ void attend_to_packed(Stream& stream, const PackedAttentionParams<T>& p) {
   if constexpr (sizeof(T) == 2) {
     const bool aligned = aligned16<T>(p.q, p.stride) && aligned16<T>(p.k, p.key_stride) &&
                          aligned16<T>(p.v, p.head_stride) && aligned16<T>(p.y, 0);
-    if (aligned && p.head_dim % 8 == 0 && p.head_dim <= 128) {
+    if (aligned && p.head_dim % 8 == 0) {
       return attend_with_tensor_cores<ruled>(stream, p);
     }
   }

@@ -73,8 +73,8 @@ __device__ __forceinline__ float inverse(float total) {
   return total == 0.0f ? 0.0f : 1.0f / total;
 }
 
-// On tensor cores: head sizes up to 128, and q, k, v and y aligned to 16 bytes. ruled: whether
-// there are rules of scores; without them nothing in a kernel asks for them.
+// On tensor cores: whole pieces of 16 bytes in a head, and q, k, v and y aligned to them. ruled:
+// whether there are rules of scores; without them nothing in a kernel asks for them.
 template <bool ruled, typename T>
 void attend_with_tensor_cores(Stream&, const PackedAttentionParams<T>&);
 

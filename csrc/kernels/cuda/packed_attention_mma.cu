@@ -1,8 +1,8 @@
 // FlashAttention-2's tiling (Dao 2023) on packed rows. A block has 4 warps and the queries of one
-// sentence and head that these hold in registers, 16 or 32 each; tiles of 64 keys and values pass
-// by in shared memory, the next one on its way while the present one is worked on. Scores stay in
-// the registers where the product leaves them: rounded to T, they are the first operand of the
-// product with the values.
+// sentence and head that these hold in registers, 16 or 32 each; tiles of keys and values pass by
+// in shared memory, the next one on its way while the present one is worked on. Scores stay in the
+// registers where the product leaves them: rounded to T, they are the first operand of the product
+// with the values.
 //
 // A quad of lanes holds a row: lane t of it the columns 2t and 2t + 1 of every 8. Half h of a
 // product's registers is row g + 8h of its 16 (tensor_core.cuh).
@@ -19,7 +19,8 @@ namespace decoding {
 namespace cuda {
 namespace {
 
-constexpr int kKeys = 64;  // of a tile
+template <int dim>
+constexpr int kTileKeys = dim <= 128 ? 64 : 32;  // of a tile, as registers allow
 constexpr int kWarps = 4, kThreads = kWarps * kWarp;
 
 // Rows of `dim` elements in shared memory. They are 16 bytes apart from a multiple of 128, so that
@@ -65,6 +66,7 @@ struct Rows {
 // The 16 queries of one product, and what was attended to so far.
 template <typename T, int dim>
 struct Queries {
+  static constexpr int kKeys = kTileKeys<dim>;
   uint32_t q[dim / 16][4];
   float sums[dim / 8][4] = {};
   float maxima[2] = {kNoScore, kNoScore}, totals[2] = {};  // of rows g, g + 8
@@ -122,12 +124,11 @@ struct Queries {
 
 // See(query, key, score): what the softmax sees of it. The first query and key are those of the
 // square and of the tile.
-template <typename See>
-__device__ __forceinline__ void adjust(float (&scores)[kKeys / 8][4], int query, int key,
-                                       See&& see) {
+template <int eights, typename See>
+__device__ __forceinline__ void adjust(float (&scores)[eights][4], int query, int key, See&& see) {
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
-  for (int n = 0; n < kKeys / 8; ++n) {
+  for (int n = 0; n < eights; ++n) {
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       const int row = lane / 4 + c / 2 * 8, column = n * 8 + lane % 4 * 2 + c % 2;
@@ -141,6 +142,7 @@ template <bool ruled, typename T, int dim, int squares>
 __device__ __forceinline__ void attend(Queries<T, dim> (&queries)[squares], Rows<T, dim> k,
                                        Rows<T, dim> v, const PackedAttentionParams<T>& p, int head,
                                        const View<ruled>& view, int query, int key) {
+  constexpr int kKeys = kTileKeys<dim>;
   float scores[squares][kKeys / 8][4] = {};
 #pragma unroll
   for (int d = 0; d < dim / 16; ++d) {
@@ -199,6 +201,7 @@ __device__ __forceinline__ void attend(Queries<T, dim> (&queries)[squares], Rows
 template <bool ruled, typename T, int dim, int squares>
 __global__ void __launch_bounds__(kThreads)
     packed_attention_kernel(const PackedAttentionParams<T> p) {
+  constexpr int kKeys = kTileKeys<dim>;
   constexpr int kPerWarp = 16 * squares, kQueries = kPerWarp * kWarps;
   static_assert(kQueries <= 2 * kKeys);
   extern __shared__ __align__(16) char memory[];  // twice a tile of keys and a tile of values
@@ -260,7 +263,7 @@ void start(Stream& stream, const PackedAttentionParams<T>& p) {
   constexpr int kQueries = 16 * squares * kWarps;
   const dim3 grid(p.heads, p.sentences, (p.longest + kQueries - 1) / kQueries);
   launch(stream, packed_attention_kernel<ruled, T, dim, squares>, grid, kThreads,
-         4 * kKeys * Rows<T, dim>::stride * sizeof(T), p);
+         4 * kTileKeys<dim> * Rows<T, dim>::stride * sizeof(T), p);
 }
 
 }  // namespace
@@ -276,8 +279,10 @@ void attend_with_tensor_cores(Stream& stream, const PackedAttentionParams<T>& p)
     many ? start<ruled, T, 64, 2>(stream, p) : start<ruled, T, 64, 1>(stream, p);
   } else if (p.head_dim <= 96) {
     start<ruled, T, 96, 1>(stream, p);
-  } else {
+  } else if (p.head_dim <= 128) {
     start<ruled, T, 128, 1>(stream, p);
+  } else {
+    start<ruled, T, kMaxHeadDim, 1>(stream, p);
   }
 }
 
