@@ -53,22 +53,29 @@ def read_pooling(directory: Path) -> Pooling:
             f"{directory / 'modules.json'} lists {', '.join(kinds)}: supported are Transformer, in "
             "the directory itself, Pooling and Normalize"
         )
-    path = directory / kinds["Pooling"] / "config.json"
-    modes = [
-        name
-        for name, value in read_json(required(path, NEEDS)).items()
-        if name.startswith("pooling_mode_") and value
-    ]
-    if len(modes) != 1 or modes[0] not in MODES:
-        raise ValueError(f"{path} sets {', '.join(modes)}: supported is one of {', '.join(MODES)}")
-    path = directory / "sentence_bert_config.json"
-    settings = read_json(path) if path.is_file() else {}
+    settings, tokenizer = (
+        read_json(path) if (path := directory / name).is_file() else {}
+        for name in ("sentence_bert_config.json", "tokenizer_config.json")
+    )
     return Pooling(
-        mode=MODES[modes[0]],
+        mode=read_mode(required(directory / kinds["Pooling"] / "config.json", NEEDS)),
         normalise="Normalize" in kinds,
-        tokens=settings.get("max_seq_length"),
+        tokens=settings.get("max_seq_length") or tokenizer.get("model_max_length"),
         lower=bool(settings.get("do_lower_case")),
     )
+
+
+def read_mode(path: Path) -> str:
+    """sentence-transformers 6 names the mode, older versions set a flag of its own for each."""
+    config = read_json(path)
+    flags = [name for name in config if name.startswith("pooling_mode_") and config[name]]
+    mode = config.get("pooling_mode", MODES.get(flags[0]) if len(flags) == 1 else None)
+    if mode not in MODES.values():
+        raise ValueError(
+            f"{path} sets {', '.join(flags) or f'pooling_mode={mode!r}'}: supported are the modes "
+            f"{' and '.join(MODES.values())}, one at a time"
+        )
+    return str(mode)
 
 
 def embed(

@@ -183,7 +183,8 @@ def test_names_of_old_files_and_heads(tmp_path: Path) -> None:
 
 
 def write_pooling(folder: Path, *, mode: str, normalise: bool, **settings: Any) -> None:
-    """The files that sentence-transformers adds to a model's."""
+    """The files that sentence-transformers adds to a model's. mode: of its version 6, or the end of
+    a flag's name in those before."""
     kinds = ["Transformer", "Pooling", "Normalize"][: 3 if normalise else 2]
     paths = ["", "1_Pooling", "2_Normalize"]
     modules = [
@@ -192,12 +193,11 @@ def write_pooling(folder: Path, *, mode: str, normalise: bool, **settings: Any) 
     ]
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1_Pooling").mkdir(exist_ok=True)
-    modes = {
-        f"pooling_mode_{name}": name == mode for name in ("cls_token", "mean_tokens", "max_tokens")
-    }
-    (folder / "1_Pooling" / "config.json").write_text(
-        json.dumps(modes | {"word_embedding_dimension": 32})
-    )
+    flags = ("cls_token", "mean_tokens", "max_tokens")
+    config: dict[str, Any] = {"pooling_mode": mode, "include_prompt": True}
+    if mode in flags:
+        config = {f"pooling_mode_{name}": name == mode for name in flags}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(config))
     (folder / "sentence_bert_config.json").write_text(json.dumps(settings))
 
 
@@ -208,7 +208,9 @@ def sentences(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     letters = sorted({letter for line in ENGLISH + GERMAN for letter in line} - {" "})
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{x}" for x in letters)]
     (folder / "vocab.txt").write_text("\n".join(tokens), encoding="utf-8")
-    (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"do_lower_case": False, "model_max_length": 30})
+    )
     theirs = encoder("bert", vocab_size=len(tokens), max_position_embeddings=80)
     theirs.save_pretrained(folder)
     return folder, theirs
@@ -216,7 +218,13 @@ def sentences(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 @pytest.mark.parametrize(
     ("mode", "normalise", "lower"),
-    [("mean_tokens", True, True), ("mean_tokens", False, False), ("cls_token", True, False)],
+    [
+        ("mean_tokens", True, True),
+        ("mean_tokens", False, False),
+        ("cls_token", True, False),
+        ("mean", True, False),
+        ("cls", False, False),
+    ],
 )
 def test_sentence_embeddings(
     sentences: tuple[Path, Any],
@@ -227,21 +235,25 @@ def test_sentence_embeddings(
     tmp_path: Path,
 ) -> None:
     folder, theirs = sentences
-    write_pooling(folder, mode=mode, normalise=normalise, max_seq_length=40, do_lower_case=lower)
+    most = 40 if mode.endswith(("_token", "_tokens")) else 30
+    settings = {"max_seq_length": 40, "do_lower_case": lower} if most == 40 else {}
+    write_pooling(folder, mode=mode, normalise=normalise, **settings)
     model = decoding.load(folder, device, dtype="float32")
     texts = [*ENGLISH, *GERMAN]
     tokenizer = transformers.BertTokenizer.from_pretrained(folder)
     inputs = tokenizer(
         [text.lower() if lower else text for text in texts],
-        padding=True, truncation=True, max_length=40, return_tensors="pt",
+        padding=True, truncation=True, max_length=most, return_tensors="pt",
     )  # fmt: skip
     states, mask = states_of(theirs, dict(inputs)).last_hidden_state, inputs["attention_mask"]
     means = (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
-    expected = states[:, 0] if mode == "cls_token" else means
+    expected = states[:, 0] if mode.startswith("cls") else means
     if normalise:
         expected = expected / expected.norm(dim=1, keepdim=True)
     torch.testing.assert_close(model.embed(texts, truncate=True), expected, rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="has 5. tokens, the model reads 40: .* truncate=True"):
+    with pytest.raises(
+        ValueError, match=f"has 5. tokens, the model reads {most}: .* truncate=True"
+    ):
         model.embed(texts)
     assert model.embed([]).shape == (0, 32)
     if device == "cpu":
@@ -261,9 +273,10 @@ def test_what_is_wrong_with_a_pooling(
     (folder / "modules.json").unlink(missing_ok=True)
     with pytest.raises(FileNotFoundError, match=r"modules\.json is missing: it says how"):
         model.embed(["so"])
-    write_pooling(folder, mode="max_tokens", normalise=False)
-    with pytest.raises(ValueError, match="sets pooling_mode_max_tokens: supported is one of"):
-        model.embed(["so"])
+    for mode, named in (("max_tokens", "pooling_mode_max_tokens"), ("max", "pooling_mode='max'")):
+        write_pooling(folder, mode=mode, normalise=False)
+        with pytest.raises(ValueError, match=f"sets {named}: supported are the modes"):
+            model.embed(["so"])
     dense = [{"path": "", "type": "x.Transformer"}, {"path": "2_Dense", "type": "x.Dense"}]
     (folder / "modules.json").write_text(json.dumps(dense))
     with pytest.raises(ValueError, match="lists Transformer, Dense: supported are"):

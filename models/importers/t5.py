@@ -4,8 +4,8 @@ Flan-T5 and MADLAD-400.
 The sums that T5's residual connections carry outgrow float16. Here they are 2^-8 of what they are
 there: the tokens' rows are, and each block multiplies by 2^-4 where it makes values or widens, and
 by 2^-4 where it leaves. The RMS norm before each block takes the factor out again, given an epsilon
-that is smaller by its square. Powers of two round nothing, so this is the same model in every type,
-and float16 needs no other type beside it.
+that is smaller by its square. Powers of two round nothing (in float16 only what is next to zero),
+so this is the same model in every type, and float16 needs no other type beside it.
 """
 
 from __future__ import annotations
