@@ -179,6 +179,24 @@ def test_names_of_old_files_and_heads(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        ("bert", "position_embedding_type", "relative_key"),
+        ("bert", "is_decoder", True),
+        ("roberta", "hidden_act", "tanh"),
+        ("roberta", "pad_token_id", None),
+        ("distilbert", "activation", "tanh"),
+    ],
+)
+def test_refused_configurations(name: str, option: str, value: Any, tmp_path: Path) -> None:
+    encoder(name).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {option: value}))
+    with pytest.raises(ValueError, match=option):
+        load(tmp_path)
+
+
 # Sentence embeddings.
 
 
