@@ -18,6 +18,7 @@
 
 #include "kernels/cuda/decode_attention.cuh"
 #include "kernels/cuda/decode_attention_mma.cuh"
+#include "kernels/cuda/decode_newest.cuh"
 #include "kernels/cuda/decode_share.cuh"
 #include "kernels/cuda/launch.cuh"
 
