@@ -37,7 +37,7 @@ ISAS = {
     "avx512": "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mprefer-vector-width=512",
 }
 
-CUDA_ONLY = ("session_cuda", "cuda")  # besides the folder kernels/cuda
+CUDA_ONLY = ("session_cuda", "encoder_session_cuda", "cuda")  # besides the folder kernels/cuda
 NVCC_FLAGS = "-std=c++20 -O3 -Xcompiler=-fPIC,-fvisibility=hidden -Xcudafe=--diag_suppress=186"
 
 # Tells an engine that was built from these sources from an older one: decoding/sources.py.

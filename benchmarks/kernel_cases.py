@@ -194,7 +194,7 @@ def packed_attention(
 
     def ours(s: Set) -> Any:
         kernels.packed_attention(
-            s[0], offsets, s[2], HEAD_DIM**-0.5, causal, longest=longest, **place.how
+            s[0].flatten(1, 2), offsets, s[2], HEAD_DIM**-0.5, causal, longest=longest, **place.how
         )
         return s[2]
 
@@ -242,7 +242,9 @@ def self_attention(place: Place, batch: int, beams: int, heads: int, position: i
     def ours(s: Set) -> Any:
         qkv, k, v, y = s
         history = {"self_k": k, "self_v": v, "slots": slots, "now": now}
-        kernels.decode_attention(qkv, live, y, scale, beams, **history, **scratch, **place.how)
+        kernels.decode_attention(
+            qkv.flatten(1, 2), live, y, scale, beams, **history, **scratch, **place.how
+        )
         return y
 
     def theirs(s: Set) -> Any:
@@ -267,9 +269,9 @@ def cross_attention(place: Place, batch: int, beams: int, heads: int, source: in
     scratch = attention_scratch(place, heads, beams)
 
     def make() -> Set:
-        q = place.random(rows, 1, heads, HEAD_DIM)
+        q = place.random(rows, heads, HEAD_DIM)
         k, v = (place.random(heads, batch * source, HEAD_DIM) for _ in range(2))
-        return q, k, v, torch.empty_like(q[:, 0])
+        return q, k, v, torch.empty_like(q)
 
     def ours(s: Set) -> Any:
         q, k, v, y = s

@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ import torch
 from benchmarks.environment import Environment, environment
 from benchmarks.harness import percentile
 from benchmarks.kernel_cases import Call, Case, Place, Set, cases
+from benchmarks.kernel_cases_blocks import cases as cases_blocks
 from benchmarks.kernel_cases_cpu import cases as cases_cpu
 from benchmarks.report import write_rows
 from benchmarks.roofline import (
@@ -117,11 +119,13 @@ def prepared(options: argparse.Namespace) -> tuple[Run, Iterator[Case]]:
         warnings.filterwarnings("ignore", "torch.quantize|.*quantized tensor")  # deprecated
         place = Place("cpu", torch.float32, options.threads)
         dtypes = [DTYPES[name] for name in options.dtype or KINDS]
-        return Run(place, measure(options.threads), where), cases_cpu(place, dtypes)
+        return Run(place, measure(options.threads), where), chain(
+            cases_cpu(place, dtypes), cases_blocks(place)
+        )
     [name] = options.dtype or ["float16"]
     place = Place(options.device, DTYPES[name], threads=1)
     ceilings = {name: measure_gpu(place.dtype, options.device)}
-    return Run(place, ceilings, where), cases(place)
+    return Run(place, ceilings, where), chain(cases(place), cases_blocks(place))
 
 
 def compare(run: Run, case: Case) -> list[KernelRow]:

@@ -9,7 +9,7 @@ from typing import overload
 
 from torch import Tensor
 
-from decoding.models.spec import ModelSpec
+from decoding.models.spec import EncoderSpec, ModelSpec
 
 kernels: ModuleType  # each kernel alone, for tests and benchmarks: csrc/bindings
 cuda_archs: str  # what there is machine code for, "80 90"; empty without CUDA
@@ -267,4 +267,32 @@ class Session:
         tokens: int32 [B, K, target]; lengths: int32 [B, K]; scores, sums: float32 [B, K], zero for
         Greedy and Sampling; slots: int32 [B, K, target], the row b * K + k that each token
         extended. What lies behind a length is left as it was.
+        """
+
+class EncoderSession:
+    """As Session, of an encoder alone."""
+
+    @overload
+    def __init__(
+        self, spec: EncoderSpec, weights: dict[str, Tensor], *, threads: int, isa: str
+    ) -> None: ...
+    @overload
+    def __init__(self, spec: EncoderSpec, weights: dict[str, Tensor], *, device: int) -> None: ...
+    threads: int
+    isa: str
+    def plan(self, limits: Limits) -> tuple[list[Buffer], int]: ...
+    def bind(self, limits: Limits, pool: Tensor) -> None: ...
+    def encode(
+        self,
+        source: Tensor,
+        source_at: Tensor,
+        source_offsets: Tensor,
+        states: Tensor,
+        stream: int = 0,
+    ) -> None:
+        """Writes the hidden states of all tokens.
+
+        source, source_offsets, stream: as in Session.start(). source_at: there, plus the model's
+        positions for each type of a token below its own. states: [tokens, H], on a GPU there, in
+        the type of the weights, else float32.
         """

@@ -40,7 +40,8 @@ def load(
 ) -> Model:
     """Loads a Hugging Face model directory, or takes a transformers model that is in memory.
 
-    The directory may also be a converted one (Model.save). device: "cpu", "cuda", "cuda:N" or a
+    The directory may also be a converted one (Model.save), or hold a checkpoint of fairseq, Marian
+    or OpenNMT-py; such a file may be given itself. device: "cpu", "cuda", "cuda:N" or a
     torch.device; "auto" is CUDA where torch sees a GPU and the engine was built for it. dtype: of
     the weights, "float32" or "bfloat16", on a GPU also "float16", on the CPU also "int8" (with
     activations quantised as they come). "auto" is what a converted model has; on a GPU what the

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from decoding import _C
+from decoding.encode import Encoded, EncoderSession, encode
 from decoding.generate import Given, prepare
 from decoding.limits import Limits
 from decoding.memory import MemoryPlan, available_memory, available_text
-from decoding.models import Loaded, ModelSpec
+from decoding.models import Loaded
 from decoding.models.memory import CPU
 from decoding.models.packed import Packed
+from decoding.models.spec import EncoderSpec, ModelSpec
 from decoding.models.weights import is_linear, pack
 from decoding.parts import compute_transition_scores
 from decoding.score import Scores, score
@@ -25,14 +27,17 @@ from decoding.session import Session
 from decoding.streaming import QueuedNews, StreamerNews, stream
 
 if TYPE_CHECKING:
+    from decoding.embed import Pooling
     from decoding.tokenizers import Tokenizer
 
 
 class Model:
     """A model bound to its engine. Made by decoding.load().
 
-    Any number of Python threads may call one model: the calls queue. spec: its sizes. config and
-    generation_config: the checkpoint's two files. dtype and kv_cache_dtype: as load() chose them.
+    Any number of Python threads may call one model: the calls queue. An encoder alone (BERT) has
+    encode() and embed(); all others have generate(), score() and, with an encoder, translate().
+    config and generation_config: the checkpoint's two files. dtype and kv_cache_dtype: as load()
+    chose them.
     """
 
     def __init__(
@@ -45,7 +50,6 @@ class Model:
         threads: int | None = None,
         kv_cache_dtype: torch.dtype = torch.float32,
     ) -> None:
-        self.spec: ModelSpec = loaded.spec
         self.config: dict[str, Any] = loaded.config
         self.generation_config: dict[str, Any] = loaded.generation_config
         self.directory = loaded.directory
@@ -53,35 +57,54 @@ class Model:
         self.kv_cache_dtype = kv_cache_dtype
         if threads is not None and threads < 1:
             raise ValueError(f"threads must be at least 1, got {threads}")
-        weights = loaded.state if loaded.packed else weights_on(loaded, device, dtype)
-        if device.type == "cuda":
-            engine = _C.Session(loaded.spec, weights, device=device.index)
-        else:
-            threads = threads or torch.get_num_threads()
-            engine = _C.Session(
-                loaded.spec,
-                weights,
-                threads=threads,
-                isa=_C.isas()[0],
-                cache=str(kv_cache_dtype).removeprefix("torch."),
+        self._weights = loaded.state if loaded.packed else weights_on(loaded, device, dtype)
+        self._runner = runner_of(
+            loaded.spec, self._weights, device, limits, threads, kv_cache_dtype
+        )
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The sizes of a model that generates; NotImplementedError for an encoder alone."""
+        return self._session.spec
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether it is an encoder alone."""
+        return isinstance(self._runner, EncoderSession)
+
+    @property
+    def encoder_spec(self) -> EncoderSpec:
+        """The sizes of an encoder alone; NotImplementedError for a model that generates."""
+        return self._encoder.spec
+
+    @property
+    def _session(self) -> Session:
+        if not isinstance(self._runner, Session):
+            raise NotImplementedError(
+                "this model is an encoder alone: it generates no tokens, use encode()"
             )
-        self._weights = weights
-        self._session = Session(loaded.spec, engine, device=device, limits=limits)
+        return self._runner
+
+    @property
+    def _encoder(self) -> EncoderSession:
+        if not isinstance(self._runner, EncoderSession):
+            raise NotImplementedError("encode() is for encoders alone, and this model generates")
+        return self._runner
 
     @property
     def device(self) -> torch.device:
         """Where it runs."""
-        return self._session.device
+        return self._runner.device
 
     @property
     def threads(self) -> int:
         """Threads that compute each step on the CPU."""
-        return self._session.threads
+        return self._runner.threads
 
     @property
     def isa(self) -> str:
         """The CPU's instruction set in use, or "cuda"."""
-        return self._session.isa
+        return self._runner.isa
 
     @property
     def kept(self) -> list[str]:
@@ -95,7 +118,7 @@ class Model:
     @property
     def graph_nodes(self) -> int:
         """On a GPU: nodes of the graph that a decoding step is, in the last call. Else 0."""
-        return self._session.graph_nodes
+        return self._runner.graph_nodes
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -228,6 +251,38 @@ class Model:
         """
         return score(self._session, self.generation_config, input_ids, labels, attention_mask)
 
+    def encode(
+        self, input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None
+    ) -> Encoded:
+        """The hidden states of an encoder alone: BERT and its like.
+
+        input_ids: integers [B, W], as a tensor or array, or a list of lists of any lengths.
+        attention_mask: [B, W], 1 where a token counts; missing: everywhere. token_type_ids: [B, W],
+        missing: 0. Raises ValueError for ids, types and lengths that the model does not have,
+        NotImplementedError for a model that generates.
+        """
+        return encode(self._encoder, input_ids, attention_mask, token_type_ids)
+
+    def embed(self, texts: Sequence[str], *, truncate: bool = False) -> Tensor:
+        """Sentence embeddings, float32 [B, H] on the CPU, of a directory of sentence-transformers:
+        hidden states, pooled and normalised as its modules.json says.
+
+        truncate: a text that is too long loses its end; else it is a ValueError. Raises
+        FileNotFoundError or ValueError where the directory does not say how, NotImplementedError
+        for a model that generates.
+        """
+        from decoding.embed import embed
+
+        return embed(self._encoder, self.tokenizer, self._pooling, texts, truncate=truncate)
+
+    @cached_property
+    def _pooling(self) -> Pooling:
+        from decoding.embed import read_pooling
+
+        if self.directory is None:
+            raise ValueError("the model was in memory, it has no directory with a modules.json")
+        return read_pooling(self.directory)
+
     def translate(self, texts: Sequence[str], **options: Any) -> Any:
         """A list with one translation for each text, or with n_best a list of Hypothesis(text,
         score) for each; see decoding.translate."""
@@ -251,7 +306,7 @@ class Model:
             )
         save(
             Path(directory),
-            Packed(self.spec, self.dtype, self._weights),
+            Packed(self._runner.spec, self.dtype, self._weights),
             self.config,
             self.generation_config,
             self.directory,
@@ -263,7 +318,26 @@ class Model:
         limits: what to plan for. Without: the plan in use, or before the first call what one
         sentence of 64 tokens takes. Weights are not part of it.
         """
-        return self._session.memory_plan(limits)
+        return self._runner.memory_plan(limits)
+
+
+def runner_of(
+    spec: ModelSpec | EncoderSpec,
+    weights: dict[str, Tensor],
+    device: torch.device,
+    limits: Limits | None,
+    threads: int | None,
+    kv_cache_dtype: torch.dtype,
+) -> Session | EncoderSession:
+    place: dict[str, Any] = {"device": device.index}
+    if device.type == "cpu":
+        place = {"threads": threads or torch.get_num_threads(), "isa": _C.isas()[0]}
+    if isinstance(spec, EncoderSpec):
+        encoder = _C.EncoderSession(spec, weights, **place)
+        return EncoderSession(spec, encoder, weights, device=device, limits=limits)
+    if device.type == "cpu":
+        place["cache"] = str(kv_cache_dtype).removeprefix("torch.")
+    return Session(spec, _C.Session(spec, weights, **place), device=device, limits=limits)
 
 
 def given_ids(input_ids: Any, inputs: Any) -> Any:

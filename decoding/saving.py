@@ -10,7 +10,7 @@ from typing import Any
 
 from decoding.models import packed
 from decoding.models.checkpoint import holds_weights
-from decoding.tokenizers import FILES
+from decoding.tokenizers.files import files_of
 
 
 def save(
@@ -29,9 +29,12 @@ def save(
     if generation_config is not config:  # else there was none
         write_json(directory / "generation_config.json", generation_config)
     if origin is not None and origin.resolve() != directory.resolve():
-        for name in FILES:
-            if (origin / name).is_file():
-                shutil.copyfile(origin / name, directory / name)
+        for path in files_of(origin, config):
+            copy = directory / (
+                path.relative_to(origin) if path.is_relative_to(origin) else path.name
+            )
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
     packed.save(weights, directory)
 
 

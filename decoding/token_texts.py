@@ -6,7 +6,13 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from decoding.tokenizers import WORD_START, ByteLevelTokenizer, MarianTokenizer
+from decoding.tokenizers import (
+    WORD_START,
+    BackendTokenizer,
+    MarianTokenizer,
+    MultilingualTokenizer,
+    PieceTokenizer,
+)
 
 Text = str | bytes
 
@@ -23,9 +29,11 @@ def token_texts(tokenizer: Any) -> list[Text | None]:
     may then be cut between two tokens. tokenizer: of transformers, of the `tokenizers` library, or
     ours. Raises TypeError for another one.
     """
-    if isinstance(tokenizer, MarianTokenizer):
-        return by_id({t: i for i, t in tokenizer.tokens.items()}, _marian)
-    backend = tokenizer.backend if isinstance(tokenizer, ByteLevelTokenizer) else tokenizer
+    if isinstance(tokenizer, MultilingualTokenizer):
+        tokenizer = tokenizer.base
+    if isinstance(tokenizer, (MarianTokenizer, PieceTokenizer)):
+        return by_id({t: i for i, t in tokenizer.tokens.items()}, _piece)
+    backend = tokenizer.backend if isinstance(tokenizer, BackendTokenizer) else tokenizer
     if not hasattr(backend, "get_vocab"):
         raise TypeError(
             "stop_strings need a tokenizer of transformers, of the tokenizers library or ours, "
@@ -54,7 +62,7 @@ def decoder_kinds(backend: Any) -> set[str]:
     return set(re.findall(r'"type":\s*"(\w+)"', text))
 
 
-def _marian(token: str) -> str:
+def _piece(token: str) -> str:
     return token.replace(WORD_START, " ")
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 from torch import Tensor
 
 from decoding.alignment import Pieces, alignment
+from decoding.languages import between
 from decoding.lengths import Lengths
 from decoding.outputs import GenerateBeamDecoderOnlyOutput
 from decoding.resolve import as_mapping, resolve
@@ -108,14 +109,16 @@ class Translator:
     n_best: hypotheses of each line; None: the best alone, of any search.
     batch_tokens: source tokens in one call of the model.
     alignments: fills in Hypothesis.alignment, from the attention of the last layer.
+    src_lang, tgt_lang: languages of a model that must be told them, as its tokenizer names them;
+    None: what the model's own files say.
     vocabulary_map: as in Model.generate(); a file is read once.
     options: those of Model.generate(). Where they set no length it is the model's own max_length,
     else 2 * source + 50. A line so long that its translation might find no room is cut where a
     reader would pause; its parts are translated and joined, and a warning says so. With `seed`,
     samples repeat as long as the lines and batch_tokens are the same.
 
-    Raises ValueError for a model without an encoder and for scores that the search does not give,
-    and what generate() raises for its options.
+    Raises ValueError for a model without an encoder, for languages that it does not have or lacks,
+    for scores that the search does not give, and what generate() raises for its options.
     """
 
     def __init__(
@@ -125,6 +128,8 @@ class Translator:
         n_best: int | None = None,
         batch_tokens: int = 4096,
         alignments: bool = False,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
         vocabulary_map: Any = None,
         **options: Any,
     ) -> None:
@@ -136,6 +141,12 @@ class Translator:
         self.model, self.n_best = model, n_best
         self.options = {**base, **options, "num_return_sequences": 1 if n_best is None else n_best}
         self.config = resolve(self.options, None, model.generation_config)
+        self.tokenizer, marks = between(model, src_lang, tgt_lang, self.config)
+        if alignments and not isinstance(self.tokenizer, Pieces):
+            raise ValueError("this model's tokenizer cannot tell words: leave alignments out")
+        if marks:
+            self.options = marks | self.options
+            self.config = resolve(self.options, None, model.generation_config)
         self.scored = self.config.num_beams > 1
         if n_best is not None and not self.scored:
             least = max(2, n_best)
@@ -145,7 +156,7 @@ class Translator:
         self._calls = 0
         self._vocabulary_map = as_vocabulary_map(vocabulary_map, model.spec, model.device.type)
         self._lengths = Lengths.of(model, self.options, self.config)
-        self._blank = model.tokenizer.encode("")
+        self._blank = self.tokenizer.encode("")
 
     def stream(self, lines: Iterable[str], ahead: int = 1) -> Iterator[list[Hypothesis]]:
         """The hypotheses of each line, in order; a blank line has one, empty, of score 0.
@@ -175,7 +186,7 @@ class Translator:
             yield window
 
     def _cut(self, number: int, line: str) -> list[Part]:
-        encode = self.model.tokenizer.encode
+        encode = self.tokenizer.encode
         ids = encode(line)
         if not line.strip() or ids == self._blank:
             return []
@@ -257,7 +268,7 @@ class Translator:
         generated = row[1:]
         ends = [i for i, token in enumerate(generated) if token in self.config.eos_token_id]
         generated = generated[: ends[0] + 1] if ends else generated
-        tokenizer, pairs = self.model.tokenizer, list[tuple[int, int]]()
+        tokenizer, pairs = self.tokenizer, list[tuple[int, int]]()
         if attention is not None:
             assert isinstance(tokenizer, Pieces)
             pairs = alignment(tokenizer, part.text, generated, attention)

@@ -19,14 +19,47 @@ from torch import Tensor
 if __name__ == "models":
     raise ImportError("this is the package decoding.models: write `import decoding.models`")
 
-from decoding.models.spec import ModelSpec
+from decoding.models.spec import EncoderSpec, ModelSpec
 
 __all__ = ["Loaded", "ModelSpec", "load"]
 
 # Hugging Face's architecture and model_type, and the file in importers/.
 FAMILIES = (
-    ("MarianMTModel", "marian", "marian"),
+    ("BartForConditionalGeneration", "bart", "bart"),
+    ("BertForMaskedLM", "bert", "bert"),
+    ("BertForPreTraining", "bert", "bert"),
+    ("BertModel", "bert", "bert"),
+    ("BlenderbotForConditionalGeneration", "blenderbot", "blenderbot"),
+    ("BlenderbotSmallForConditionalGeneration", "blenderbot-small", "blenderbot_small"),
+    ("BloomForCausalLM", "bloom", "bloom"),
+    ("DistilBertForMaskedLM", "distilbert", "distilbert"),
+    ("DistilBertModel", "distilbert", "distilbert"),
+    ("FairseqTransformer", "fairseq", "fairseq"),
+    ("Gemma2ForCausalLM", "gemma2", "gemma2"),
+    ("GemmaForCausalLM", "gemma", "gemma"),
     ("GPT2LMHeadModel", "gpt2", "gpt2"),
+    ("GPTJForCausalLM", "gptj", "gptj"),
+    ("GPTNeoXForCausalLM", "gpt_neox", "gpt_neox"),
+    ("Llama2c", "llama2c", "llama2c"),
+    ("LlamaForCausalLM", "llama", "llama"),
+    ("M2M100ForConditionalGeneration", "m2m_100", "m2m_100"),
+    ("MarianMTModel", "marian", "marian"),
+    ("MarianNpz", "marian_npz", "marian_npz"),
+    ("MBartForConditionalGeneration", "mbart", "mbart"),
+    ("MistralForCausalLM", "mistral", "mistral"),
+    ("MT5ForConditionalGeneration", "mt5", "mt5"),
+    ("OpenNMTTransformer", "opennmt", "opennmt"),
+    ("OPTForCausalLM", "opt", "opt"),
+    ("PegasusForConditionalGeneration", "pegasus", "pegasus"),
+    ("Phi3ForCausalLM", "phi3", "phi3"),
+    ("PhiForCausalLM", "phi", "phi"),
+    ("Qwen2ForCausalLM", "qwen2", "qwen2"),
+    ("Qwen3ForCausalLM", "qwen3", "qwen3"),
+    ("RobertaForMaskedLM", "roberta", "roberta"),
+    ("RobertaModel", "roberta", "roberta"),
+    ("T5ForConditionalGeneration", "t5", "t5"),
+    ("XLMRobertaForMaskedLM", "xlm-roberta", "roberta"),
+    ("XLMRobertaModel", "xlm-roberta", "roberta"),
 )
 
 
@@ -38,7 +71,7 @@ class Loaded:
     """
 
     architecture: str  # as in config.json: "MarianMTModel", "GPT2LMHeadModel"
-    spec: ModelSpec
+    spec: ModelSpec | EncoderSpec
     state: dict[str, Tensor]  # canonical names, float32 unless packed, on the CPU
     stored: torch.dtype  # what the checkpoint holds most of its numbers in
     config: dict[str, Any]  # config.json, with the family's defaults where it is silent
@@ -48,7 +81,10 @@ class Loaded:
 
 
 def load(source: str | os.PathLike[str] | object) -> Loaded:
-    """Reads a Hugging Face directory or a converted one, or takes a transformers model in memory.
+    """Reads a checkpoint, or takes an in-memory transformers model.
+
+    A checkpoint is a Hugging Face directory, a converted one, or a file of another toolkit or a
+    directory with one: see formats/.
 
     Of a model in memory only `.config.to_dict()`, `.generation_config.to_dict()` and
     `.state_dict()` are used. `Loaded.state` may share memory with its weights.
@@ -58,7 +94,10 @@ def load(source: str | os.PathLike[str] | object) -> Loaded:
     what we implement; the message names it.
     """
     if isinstance(source, (str, os.PathLike)):
-        return load_directory(Path(source))
+        from decoding.models import formats
+
+        foreign = formats.read(Path(source))
+        return load_directory(Path(source)) if foreign is None else convert(*foreign)
     if not hasattr(source, "state_dict") or not hasattr(source, "config"):
         raise TypeError(
             f"expected a model directory or a transformers model, got {type(source).__name__}"

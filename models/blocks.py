@@ -1,4 +1,4 @@
-"""The blocks all families share, in plain torch, on padded batches.
+"""What layers are made of, in plain torch, on padded batches: blocks that add to what they read.
 
 Parameters carry the canonical names, so a module's state dict is what weights.py packs. Shapes:
 B sentences, T tokens, S source tokens, N heads, D head size, H hidden, V vocabulary.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -33,40 +34,10 @@ class Dropout:
     activation: float = 0.0
 
 
-def sinusoids(positions: int, hidden: int) -> Tensor:
-    """Marian's position table, float32 [positions, hidden]: all sines, then all cosines.
-
-    Vaswani et al. 2017 interleave the two; the frequencies are the same.
-    """
-    sines = (hidden + 1) // 2
-    channel = torch.arange(hidden, dtype=torch.float64)
-    frequency = 10000.0 ** (-2 * torch.where(channel < sines, channel, channel - sines) / hidden)
-    angle = torch.arange(positions, dtype=torch.float64)[:, None] * frequency
-    return torch.where(channel < sines, angle.sin(), angle.cos()).float()
-
-
-class Embedding(nn.Module):
-    """norm?(scale * tokens[id] + positions[position])."""
-
-    def __init__(
-        self,
-        spec: StackSpec,
-        tokens: nn.Parameter,
-        positions: nn.Parameter,
-        dropout: Dropout,
-    ) -> None:
-        super().__init__()
-        self.scale = spec.embed_scale
-        self.tokens = tokens  # [V, H]
-        self.positions = positions  # [positions, H]
-        self.norm = nn.LayerNorm(spec.hidden, spec.eps) if spec.embed_norm else nn.Identity()
-        self.dropout = nn.Dropout(dropout.block)
-
-    def forward(self, ids: Tensor, position: Tensor) -> Tensor:
-        """ids: [B, T]; position: [T] or [B, T]. Returns [B, T, H]."""
-        tokens = F.embedding(ids, self.tokens) * self.scale
-        embedded: Tensor = self.dropout(self.norm(tokens + F.embedding(position, self.positions)))
-        return embedded
+def norm(spec: StackSpec, size: int | None = None) -> nn.Module:
+    """size: of what it is over; None: hidden."""
+    kind = nn.RMSNorm if spec.rms else nn.LayerNorm
+    return kind(spec.hidden if size is None else size, spec.eps)
 
 
 class Block(nn.Module):
@@ -77,139 +48,66 @@ class Block(nn.Module):
     def __init__(self, spec: StackSpec, dropout: Dropout) -> None:
         super().__init__()
         self.pre_norm = spec.pre_norm
-        self.norm = nn.LayerNorm(spec.hidden, spec.eps)
+        self.norm = norm(spec)
+        self.post_norm = norm(spec) if spec.post_norm else nn.Identity()
         self.dropout = nn.Dropout(dropout.block)
 
-    def forward(self, x: Tensor, *context: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, *context: Any) -> Tensor:
         """x: [B, T, H]; context as `compute` takes it. Returns [B, T, H]."""
         y: Tensor
         if self.pre_norm:
-            y = x + self.dropout(self.compute(self.norm(x), *context))
+            y = x + self.change(self.norm(x), *context)
         else:
-            y = self.norm(x + self.dropout(self.compute(x, *context)))
+            y = self.norm(x + self.change(x, *context))
         return y
 
-
-class Attention(Block):
-    """What self- and cross-attention share: the product, and the way out of it."""
-
-    def __init__(self, spec: StackSpec, layer: int, dropout: Dropout) -> None:
-        super().__init__(spec, dropout)
-        self.heads = spec.heads
-        self.scale = spec.attention_scale[layer]
-        self.attention_dropout = dropout.attention
-        self.out = nn.Linear(spec.heads * spec.head_dim, spec.hidden)
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """q: [B, T, N, D]; k, v: [B, S, N, D]; mask: bool, True where a key is seen, broadcast to
-        [B, N, T, S], None for causal. Returns [B, T, H]."""
-        heads = F.scaled_dot_product_attention(
-            q.transpose(1, 2),
-            k.transpose(1, 2),
-            v.transpose(1, 2),
-            attn_mask=mask,
-            is_causal=mask is None,
-            dropout_p=self.attention_dropout if self.training else 0.0,
-            scale=self.scale,
-        )
-        y: Tensor = self.out(heads.transpose(1, 2).flatten(2))
+    def change(self, x: Tensor, *context: Any) -> Tensor:
+        """What the block adds, x having gone through its norm; arguments as above."""
+        y: Tensor = self.dropout(self.post_norm(self.compute(x, *context)))
         return y
-
-
-class SelfAttention(Attention):
-    def __init__(self, spec: StackSpec, layer: int, dropout: Dropout) -> None:
-        super().__init__(spec, layer, dropout)
-        self.qkv = nn.Linear(spec.hidden, 3 * spec.heads * spec.head_dim)
-
-    def compute(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(2)
-        return self.attend(q, k, v, mask)
-
-
-class CrossAttention(Attention):
-    def __init__(self, spec: StackSpec, memory: int, layer: int, dropout: Dropout) -> None:
-        super().__init__(spec, layer, dropout)
-        width = spec.heads * spec.head_dim
-        self.q = nn.Linear(spec.hidden, width)
-        self.kv = nn.Linear(memory, 2 * width)
-
-    def compute(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
-        """memory: [B, S, H of the encoder]."""
-        q = self.q(x).unflatten(-1, (self.heads, -1))
-        k, v = self.kv(memory).unflatten(-1, (2, self.heads, -1)).unbind(2)
-        return self.attend(q, k, v, mask)
 
 
 class FeedForward(Block):
+    """down(activation(up x)), or gated (Shazeer 2020) down(activation(gate x) * up x)."""
+
     def __init__(self, spec: StackSpec, dropout: Dropout) -> None:
         super().__init__(spec, dropout)
+        if spec.parallel and spec.shared_norm:
+            self.norm = nn.Identity()
         self.activation = ACTIVATION[spec.activation]
         self.activation_dropout = nn.Dropout(dropout.activation)
-        self.up = nn.Linear(spec.hidden, spec.ffn)
+        self.gated = spec.gated
+        self.up = nn.Linear(spec.hidden, 2 * spec.ffn if spec.gated else spec.ffn)
         self.down = nn.Linear(spec.ffn, spec.hidden)
 
     def compute(self, x: Tensor) -> Tensor:
-        y: Tensor = self.down(self.activation_dropout(self.activation(self.up(x))))
+        if self.gated:
+            gate, up = self.up(x).chunk(2, -1)
+            inner = self.activation(gate) * up
+        else:
+            inner = self.activation(self.up(x))
+        y: Tensor = self.down(self.activation_dropout(inner))
         return y
 
 
-class Layer(nn.Module):
-    """Self-attention, cross-attention where there is a `memory` (its width), feed-forward."""
-
-    def __init__(self, spec: StackSpec, layer: int, memory: int | None, dropout: Dropout) -> None:
-        super().__init__()
-        self.self_attention = SelfAttention(spec, layer, dropout)
-        self.cross_attention = (
-            None if memory is None else CrossAttention(spec, memory, layer, dropout)
-        )
-        self.feed_forward = FeedForward(spec, dropout)
-
-    def forward(
-        self,
-        x: Tensor,
-        mask: Tensor | None,
-        memory: Tensor | None,
-        memory_mask: Tensor | None,
-    ) -> Tensor:
-        x = self.self_attention(x, mask)
-        if self.cross_attention is not None:
-            x = self.cross_attention(x, memory, memory_mask)
-        y: Tensor = self.feed_forward(x)
-        return y
+# Whether the product or norm of a name ("decoder.layers.0.self_attention.qkv") adds a bias.
+Biases = Callable[[str], bool]
 
 
-class Stack(nn.Module):
-    """The embedding, the layers, and a norm where the model has one."""
+def all_but_output(name: str) -> bool:
+    return name != "output"
 
-    def __init__(
-        self,
-        spec: StackSpec,
-        embed: Embedding,
-        dropout: Dropout,
-        memory: int | None = None,
-    ) -> None:
-        super().__init__()
-        self.embed = embed
-        self.layers = nn.ModuleList(
-            Layer(spec, layer, memory, dropout) for layer in range(spec.layers)
-        )
-        self.norm = nn.LayerNorm(spec.hidden, spec.eps) if spec.final_norm else nn.Identity()
 
-    def forward(
-        self,
-        ids: Tensor,
-        position: Tensor,
-        mask: Tensor | None,
-        memory: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-    ) -> Tensor:
-        """ids: [B, T]; position: [T] or [B, T]; memory: [B, S, H of the encoder]; masks as in
-        `Attention.attend`. Returns [B, T, H]."""
-        x = self.embed(ids, position)
-        for layer in self.layers:
-            x = layer(x, mask, memory, memory_mask)
-        y: Tensor = self.norm(x)
-        return y
+def keep_biases(model: nn.Module, biases: Biases) -> None:
+    """Products and layer norms lose the biases that the model does without, in place."""
+    for name, part in model.named_modules():
+        if isinstance(part, (nn.Linear, nn.LayerNorm)) and not biases(name):
+            part.bias = None  # type: ignore[assignment]
+
+
+def soft_cap(logits: Tensor, cap: float) -> Tensor:
+    """cap * tanh(logits / cap); 0: the logits."""
+    return cap * torch.tanh(logits / cap) if cap else logits
 
 
 def initialise_linear(model: nn.Module) -> None:

@@ -86,6 +86,11 @@ class Checkpoint:
     def __contains__(self, name: str) -> bool:
         return name in self._state
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        if name not in self._state:
+            raise ValueError(f"the checkpoint lacks the tensor {name}")
+        return tuple(self._state[name].shape)
+
     @property
     def dtype(self) -> torch.dtype:
         """The type that most of the numbers are stored in."""

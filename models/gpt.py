@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from decoding.models.blocks import Dropout, Embedding, Stack
+from decoding.models.blocks import Biases, Dropout, all_but_output, keep_biases, soft_cap
 from decoding.models.spec import ModelSpec
+from decoding.models.stack import Embedding, Stack
 
 
 class GPT(nn.Module):
-    """Radford et al. 2019, with learned positions.
+    """Radford et al. 2019, with learned positions, or the blocks that its spec names instead.
 
-    tied: the output's weights are the token table.
+    tied: the output's weights are the token table. biases: which products and norms have one.
     """
 
     def __init__(
@@ -20,6 +21,7 @@ class GPT(nn.Module):
         spec: ModelSpec,
         *,
         tied: bool = False,
+        biases: Biases = all_but_output,
         dropout: Dropout = Dropout(),  # noqa: B008, frozen
     ) -> None:
         super().__init__()
@@ -28,13 +30,16 @@ class GPT(nn.Module):
         self.spec = spec
         decoder = spec.decoder
         tokens = nn.Parameter(torch.empty(decoder.vocab, decoder.hidden))
-        positions = nn.Parameter(torch.empty(decoder.positions, decoder.hidden))
+        positions = None
+        if decoder.position_table:
+            positions = nn.Parameter(torch.empty(decoder.positions, decoder.hidden))
         self.decoder = Stack(decoder, Embedding(decoder, tokens, positions, dropout), dropout)
-        self.output = nn.Linear(decoder.hidden, decoder.vocab, bias=False)
+        self.output = nn.Linear(decoder.hidden, decoder.vocab)
+        keep_biases(self, biases)
         if tied:
             self.output.weight = tokens
         for name, parameter in self.named_parameters():
-            if parameter.dim() == 2:
+            if parameter.dim() == 2 and parameter.requires_grad:
                 nn.init.normal_(parameter, std=0.02)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
@@ -55,4 +60,4 @@ class GPT(nn.Module):
             itself = torch.eye(length, dtype=torch.bool, device=ids.device)
             seen = ((causal & mask[:, None]) | itself)[:, None]
         logits: Tensor = self.output(self.decoder(ids, position, seen))
-        return logits
+        return soft_cap(logits, self.spec.logits_cap)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from decoding.models.memory import mapped
-from decoding.models.spec import ModelSpec, StackSpec
+from decoding.models.spec import EncoderSpec, ModelSpec, RotarySpec, StackSpec
 from decoding.models.weights import ALIGNMENT
 
 INDEX, BLOCK = "decoding.json", "decoding.bin"
@@ -30,7 +30,7 @@ LAYOUT = 1  # raised with every change of what packed numbers mean or of where t
 class Packed:
     """What `weights.pack` gave for the CPU in the type `dtype`."""
 
-    spec: ModelSpec
+    spec: ModelSpec | EncoderSpec
     dtype: torch.dtype
     tensors: dict[str, Tensor]
 
@@ -123,15 +123,17 @@ def tensor_of(entry: Mapping[str, Any], block: Tensor) -> Tensor:
     return block[offset : offset + size].view(dtype).view(shape)
 
 
-def spec_of(fields: Mapping[str, Any]) -> ModelSpec:
-    encoder, decoder = (
-        None
-        if stack is None
-        else StackSpec(**stack | {"attention_scale": tuple(stack["attention_scale"])})
-        for stack in (fields["encoder"], fields["decoder"])
-    )
-    assert decoder is not None
-    return ModelSpec(encoder=encoder, decoder=decoder)
+def spec_of(fields: Mapping[str, Any]) -> ModelSpec | EncoderSpec:
+    stacks = {name: stack_of(fields[name]) for name in ("encoder", "decoder") if fields.get(name)}
+    if "decoder" not in fields:
+        return EncoderSpec(**{**fields, **stacks})
+    return ModelSpec(**{**fields, **stacks})
+
+
+def stack_of(fields: Mapping[str, Any]) -> StackSpec:
+    lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+    rotary = None if fields.get("rotary") is None else RotarySpec(**fields["rotary"])
+    return StackSpec(**{**fields, **lists, "rotary": rotary})
 
 
 def name_of(dtype: torch.dtype) -> str:

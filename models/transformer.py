@@ -6,19 +6,23 @@ import torch
 from torch import Tensor, nn
 
 from decoding.models.blocks import (
+    Biases,
     Dropout,
-    Embedding,
-    Stack,
+    all_but_output,
     initialise_linear,
-    sinusoids,
+    keep_biases,
+    soft_cap,
 )
+from decoding.models.positions import sinusoids
 from decoding.models.spec import ModelSpec, StackSpec
+from decoding.models.stack import Embedding, Stack
 
 
 class Transformer(nn.Module):
-    """Vaswani et al. 2017, with sinusoidal positions.
+    """Vaswani et al. 2017, with sinusoidal positions, or the blocks that its spec names instead.
 
-    tied: one token table for encoder, decoder and output, which then need equal shapes.
+    tied: one token table for encoder, decoder and output, which then need equal shapes. biases:
+    which products and norms have one.
     """
 
     def __init__(
@@ -26,7 +30,7 @@ class Transformer(nn.Module):
         spec: ModelSpec,
         *,
         tied: bool = False,
-        output_bias: bool = False,
+        biases: Biases = all_but_output,
         dropout: Dropout = Dropout(),  # noqa: B008, frozen
     ) -> None:
         super().__init__()
@@ -42,7 +46,8 @@ class Transformer(nn.Module):
             dropout,
             spec.encoder.hidden,
         )
-        self.output = nn.Linear(spec.decoder.hidden, spec.decoder.vocab, bias=output_bias)
+        self.output = nn.Linear(spec.decoder.hidden, spec.decoder.vocab)
+        keep_biases(self, biases)
         initialise_linear(self)
         if tied:
             self.output.weight = target
@@ -66,7 +71,7 @@ class Transformer(nn.Module):
         """Logits [B, T, V] of the token behind each target token; arguments as above."""
         memory = self.encode(source, source_mask)
         logits: Tensor = self.output(self.decode(memory, source_mask, target))
-        return logits
+        return soft_cap(logits, self.spec.logits_cap)
 
 
 def token_table(spec: StackSpec) -> nn.Parameter:
@@ -76,5 +81,7 @@ def token_table(spec: StackSpec) -> nn.Parameter:
 
 
 def embedding(spec: StackSpec, tokens: nn.Parameter, dropout: Dropout) -> Embedding:
-    positions = nn.Parameter(sinusoids(spec.positions, spec.hidden), requires_grad=False)
+    positions = None
+    if spec.position_table:
+        positions = nn.Parameter(sinusoids(spec.positions, spec.hidden), requires_grad=False)
     return Embedding(spec, tokens, positions, dropout)

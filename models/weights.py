@@ -8,32 +8,44 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import overload
 
 import torch
 from torch import Tensor
 
 from decoding.models import memory
+from decoding.models.blocks import Biases, all_but_output
 from decoding.models.checkpoint import check, identity
+from decoding.models.encoder import Encoder
 from decoding.models.gpt import GPT
 from decoding.models.panels import NOISE, fill_panels, noise, panel_shape, quantise
-from decoding.models.spec import ModelSpec
+from decoding.models.spec import EncoderSpec, ModelSpec
 from decoding.models.transformer import Transformer
 
 ALIGNMENT = 256  # bytes; of every tensor in a packed block
 LINEAR = ("qkv", "q", "kv", "out", "up", "down", "output")
 
 
-def module(spec: ModelSpec, *, output_bias: bool = False) -> Transformer | GPT:
-    """The torch module of a spec, with new weights."""
-    if spec.encoder is None:
-        return GPT(spec)
-    return Transformer(spec, output_bias=output_bias)
+@overload
+def module(spec: ModelSpec, biases: Biases = ...) -> Transformer | GPT: ...
+@overload
+def module(spec: EncoderSpec, biases: Biases = ...) -> Encoder: ...
+def module(
+    spec: ModelSpec | EncoderSpec, biases: Biases = all_but_output
+) -> Transformer | GPT | Encoder:
+    """The torch module of a spec, with new weights. biases: which products and norms have one."""
+    if isinstance(spec, EncoderSpec):
+        return Encoder(spec, biases=biases)
+    kind = GPT if spec.encoder is None else Transformer
+    return kind(spec, biases=biases)
 
 
-def shapes(spec: ModelSpec, *, output_bias: bool = False) -> dict[str, tuple[int, ...]]:
-    """The canonical names of a model's weights, and their unpacked shapes."""
+def shapes(
+    spec: ModelSpec | EncoderSpec, biases: Biases = all_but_output
+) -> dict[str, tuple[int, ...]]:
+    """The canonical names of a model's weights, and their unpacked shapes; biases as above."""
     with torch.device("meta"):
-        state = module(spec, output_bias=output_bias).state_dict()
+        state = module(spec, biases).state_dict()
     return {name: tuple(tensor.shape) for name, tensor in state.items()}
 
 
@@ -47,7 +59,7 @@ class Place:
 
 def pack(
     state: Mapping[str, Tensor],
-    spec: ModelSpec,
+    spec: ModelSpec | EncoderSpec,
     device: torch.device = memory.CPU,
     dtype: torch.dtype = torch.float32,
 ) -> dict[str, Tensor]:
@@ -56,14 +68,14 @@ def pack(
     On a GPU tables and linear weights [N, K] are of the type `dtype`, which is float. On the CPU
     linear weights are (float32, bfloat16 or int8), in panels (panels.py), with `.scale` and `.sums`
     beside an int8 `.weight`; those that int8 is too coarse for are bfloat16 instead. Token tables
-    are bfloat16 there unless `dtype` is float32, position tables float32. Norms and biases are
-    float32 everywhere. What shares storage in `state` shares it here where it has one type; a token
-    table then is the panels of the output's weight.
+    are bfloat16 there unless `dtype` is float32, position tables float32. Norms, biases, rotary and
+    position_bias are float32 everywhere. What shares storage in `state` shares it here where it has
+    one type; a token table then is the panels of the output's weight.
 
     Raises ValueError that names a missing, unexpected, mis-shaped or not finite tensor,
     torch.OutOfMemoryError where a GPU has no room.
     """
-    expected = shapes(spec, output_bias="output.bias" in state)
+    expected = shapes(spec, lambda name: f"{name}.bias" in state)
     unexpected = [name for name in state if name not in expected]
     if unexpected:
         raise ValueError(f"this model has no weights named {', '.join(unexpected)}")
@@ -94,7 +106,11 @@ def pack(
 
 def type_of(name: str, weight: Tensor, device: torch.device, dtype: torch.dtype) -> torch.dtype:
     """What a weight of a model of the type `dtype` is stored in."""
-    if weight.ndim == 1 or (device.type == "cpu" and name.endswith(".positions")):
+    if (
+        weight.ndim == 1
+        or name.endswith(".position_bias")
+        or (device.type == "cpu" and name.endswith(".positions"))
+    ):
         return torch.float32
     if dtype == torch.int8 and (not is_linear(name) or noise(weight) > NOISE):
         return torch.bfloat16

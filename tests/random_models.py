@@ -14,6 +14,7 @@ import transformers
 from transformers import GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTModel
 
 import decoding
+from decoding.models import Loaded, ModelSpec
 
 transformers.logging.set_verbosity_error()
 torch.set_num_threads(1)  # these models are too small for more
@@ -144,6 +145,12 @@ def randomize(model: torch.nn.Module) -> None:
         if parameter.ndim == 1:
             noise = 0.2 * torch.randn_like(parameter)
             parameter.copy_(1 + noise if is_gain(name) else noise)
+
+
+def spec_of(loaded: Loaded) -> ModelSpec:
+    """The sizes of a model that generates."""
+    assert isinstance(loaded.spec, ModelSpec)
+    return loaded.spec
 
 
 def is_gain(name: str) -> bool:

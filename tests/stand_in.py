@@ -42,6 +42,11 @@ class Words:
         return " ".join(self.words[id - FIRST].upper() for id in ids if id >= FIRST)
 
 
+def sizes(positions: int) -> ModelSpec:
+    stack = StackSpec(1, 8, 1, 8, 8, 9999, positions, "relu", 1, False, False, False, 1e-5, (1,))
+    return ModelSpec(encoder=stack, decoder=stack)
+
+
 class StandIn(decoding.Model):
     """Hypothesis k of a sentence repeats its last word k times more and scores -k - length / 100.
 
@@ -49,12 +54,10 @@ class StandIn(decoding.Model):
     """
 
     threads, isa, device = 1, "none", torch.device("cpu")
+    spec = sizes(512)
 
     def __init__(self, positions: int = 512, seconds: float = 0, **generation_config: Any) -> None:
-        stack = StackSpec(
-            1, 8, 1, 8, 8, 9999, positions, "relu", 1, False, False, False, 1e-5, (1,)
-        )
-        self.spec = ModelSpec(encoder=stack, decoder=stack)
+        self.spec = sizes(positions)
         self.generation_config = {
             "num_beams": 4,
             "eos_token_id": EOS,

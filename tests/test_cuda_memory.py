@@ -16,7 +16,7 @@ import decoding
 from decoding import _C, Limits
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights import module, pack
-from decoding.session import engine_limits
+from decoding.runner import engine_limits
 from tests.random_models import load
 
 pytestmark = pytest.mark.gpu

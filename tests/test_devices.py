@@ -12,9 +12,8 @@ import decoding
 from decoding import devices
 from decoding.batching import common_device
 from decoding.models import load
-from decoding.models.spec import ModelSpec
 from decoding.models.weights import module, pack
-from tests.random_models import ours, reference
+from tests.random_models import ours, reference, spec_of
 
 CUDA = torch.device("cuda", 0)
 
@@ -139,7 +138,7 @@ def test_weights_for_a_gpu_are_plain(name: str) -> None:
 
 
 def test_numbers_that_a_type_cannot_hold() -> None:
-    spec: ModelSpec = load(reference("gpt2")).spec
+    spec = spec_of(load(reference("gpt2")))
     state = module(spec).state_dict()
     name = "decoder.layers.1.feed_forward.up.weight"
     state[name][3, 4] = 7e4

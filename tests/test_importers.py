@@ -18,6 +18,7 @@ from torch import Tensor
 import decoding.models
 from decoding.models import load
 from decoding.models.weights import pack
+from tests.random_models import spec_of
 
 State = dict[str, Tensor]
 Config = dict[str, Any]
@@ -48,7 +49,26 @@ def gpt2(**options: Any) -> Any:
     return transformers.GPT2LMHeadModel(transformers.GPT2Config(**settings | options))
 
 
+def bart(**options: Any) -> Any:
+    torch.manual_seed(0)
+    settings = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    small = {"vocab_size": 30, "d_model": 16, "encoder_layers": 1, "decoder_layers": 2}
+    small |= {"encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_position_embeddings": 12}
+    config = transformers.BartConfig(**small | settings | options)
+    return transformers.BartForConditionalGeneration(config)
+
+
+def opt(**options: Any) -> Any:
+    torch.manual_seed(0)
+    settings = {
+        "vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "ffn_dim": 24, "max_position_embeddings": 12, "word_embed_proj_dim": 8,
+    }  # fmt: skip
+    return transformers.OPTForCausalLM(transformers.OPTConfig(**settings | options))
+
+
 FAMILIES = {"marian": marian, "gpt2": gpt2}
+REFUSED = FAMILIES | {"bart": bart, "opt": opt}
 
 
 def assert_same(ours: State, expected: State) -> None:
@@ -75,10 +95,11 @@ def stored(model: Any) -> State:
     tied = {DECODER, ENCODER} if SHARED in model.state_dict() else set()
     if model.config.tie_word_embeddings:
         tied.add(OUTPUT)
+    computed = "embed_positions" if model.config.model_type == "marian" else None
     return {
         name: tensor.clone()
         for name, tensor in model.state_dict().items()
-        if name not in tied and "embed_positions" not in name
+        if name not in tied and computed not in name.split(".")
     }
 
 
@@ -175,8 +196,9 @@ def test_separate_tables_with_an_untied_or_a_tied_output(tmp_path: Path) -> None
     untied = marian(tie_word_embeddings=False, **options)
     loaded = load(write(tmp_path / "untied", untied))
     assert_same(loaded.state, load(untied).state)
-    assert loaded.spec.encoder is not None
-    assert (loaded.spec.encoder.vocab, loaded.spec.decoder.vocab) == (30, 32)
+    spec = spec_of(loaded)
+    assert spec.encoder is not None
+    assert (spec.encoder.vocab, spec.decoder.vocab) == (30, 32)
     tied = load(write(tmp_path / "tied", marian(**options))).state
     assert tied["output.weight"] is tied["decoder.embed.tokens"]
 
@@ -200,6 +222,33 @@ def test_the_outputs_bias_is_there_only_where_it_is_not_zero(tmp_path: Path) -> 
     assert "output.bias" in pack(loaded.state, loaded.spec)
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_opt_with_the_names_of_either_class(whole: bool, tmp_path: Path) -> None:
+    model = opt()
+    state = {name: t.clone() for name, t in model.state_dict().items() if name != OUTPUT}
+    if not whole:
+        state = {name.removeprefix("model."): tensor for name, tensor in state.items()}
+    assert_same(load(write(tmp_path, model, state)).state, load(model).state)
+
+
+def test_projections_become_part_of_the_tables() -> None:
+    model = opt()
+    state = load(model).state
+    stored = model.model.decoder
+    tokens = stored.project_in(stored.embed_tokens.weight)
+    torch.testing.assert_close(state["decoder.embed.tokens"], tokens.detach())
+    hidden = torch.randn(3, 16)
+    logits = model.lm_head(stored.project_out(hidden))
+    torch.testing.assert_close(hidden @ state["output.weight"].t(), logits.detach())
+
+
+def test_what_old_files_hold_beside_the_weights(tmp_path: Path) -> None:
+    model = bart()
+    state = stored(model)
+    state["model.encoder.version"] = torch.tensor([3.0])
+    assert_same(load(write(tmp_path, model, state)).state, load(model).state)
+
+
 # Configurations
 
 
@@ -213,7 +262,8 @@ def test_what_a_configuration_leaves_out_means_what_it_means_in_transformers(
         "architectures": None,
     }  # fmt: skip
     loaded = load(write(tmp_path, marian(), **silent))
-    assert loaded.spec.decoder.activation == "gelu" and loaded.spec.decoder.positions == 1024
+    decoder = spec_of(loaded).decoder
+    assert decoder.activation == "gelu" and decoder.positions == 1024
     assert loaded.architecture == "MarianMTModel"  # from model_type
     # There is no generation_config.json: its options are those of config.json.
     assert loaded.generation_config["eos_token_id"] == 0
@@ -227,17 +277,17 @@ def test_what_a_configuration_leaves_out_means_what_it_means_in_transformers(
      ("gelu_pytorch_tanh", "gelu_tanh"), ("silu", "silu"), ("swish", "silu")],
 )  # fmt: skip
 def test_activations(published: str, ours: str) -> None:
-    assert load(gpt2(activation_function=published)).spec.decoder.activation == ours
+    assert spec_of(load(gpt2(activation_function=published))).decoder.activation == ours
 
 
 def test_numbers_of_a_specification() -> None:
-    decoder = load(marian(scale_embedding=True)).spec.decoder
+    decoder = spec_of(load(marian(scale_embedding=True))).decoder
     assert decoder.embed_scale == math.sqrt(16) and decoder.attention_scale == (8**-0.5,) * 2
     options = {"scale_attn_by_inverse_layer_idx": True, "n_inner": 20, "layer_norm_epsilon": 1e-3}
-    decoder = load(gpt2(**options)).spec.decoder
+    decoder = spec_of(load(gpt2(**options))).decoder
     assert decoder.attention_scale == (8**-0.5, 8**-0.5 / 2)
     assert (decoder.ffn, decoder.eps) == (20, 1e-3)
-    assert load(gpt2(scale_attn_weights=False)).spec.decoder.attention_scale == (1, 1)
+    assert spec_of(load(gpt2(scale_attn_weights=False))).decoder.attention_scale == (1, 1)
 
 
 def test_packed_weights_are_copies() -> None:
@@ -259,7 +309,7 @@ def test_packed_weights_are_copies() -> None:
     ("family", "config", "message"),
     [
         ("marian", {"architectures": ["BartModel"]}, "architecture BartModel is not supported"),
-        ("marian", {"architectures": None, "model_type": "bart"}, "model_type 'bart'"),
+        ("marian", {"architectures": None, "model_type": "electra"}, "model_type 'electra'"),
         ("marian", {"activation_function": "mish"}, "activation_function='mish'"),
         ("marian", {"static_position_embeddings": False}, "static_position_embeddings=False"),
         ("marian", {"is_decoder": True}, "is_decoder=True"),
@@ -282,11 +332,25 @@ def test_packed_weights_are_copies() -> None:
         ("gpt2", {"n_head": True}, "n_head to a positive number, got True"),
         ("gpt2", {"tie_word_embeddings": False}, "lacks the tensor lm_head.weight"),
         ("gpt2", {"layer_norm_epsilon": "small"}, "layer_norm_epsilon.*'small'"),
+        ("bart", {"is_decoder": True}, "is_decoder=True"),
+        ("bart", {"max_position_embeddings": 13}, r"embed_positions.weight.*\[15, 16\], got \[14"),
+        ("bart", {"scale_embedding": 2}, "scale_embedding to true or false, got 2"),
+        ("bart", {"architectures": ["MBartForConditionalGeneration"]}, "encoder.layer_norm.weight"),
+        ("bart", {"architectures": ["PegasusForConditionalGeneration"]}, r"weight.*\[12, 16\]"),
+        ("bart", {"architectures": ["M2M100ForConditionalGeneration"], "pad_token_id": -1},
+         "pad_token_id to a number of at least 0, got -1"),
+        ("opt", {"word_embed_proj_dim": 9}, r"embed_tokens.weight.*\[30, 9\], got \[30, 8\]"),
+        ("opt", {"word_embed_proj_dim": 16}, r"embed_tokens.weight.*\[30, 16\], got \[30, 8\]"),
+        ("opt", {"word_embed_proj_dim": "8"}, "word_embed_proj_dim to a positive number, got '8'"),
+        ("opt", {"activation_function": "mish"}, "activation_function='mish'"),
+        ("opt", {"do_layer_norm_before": False}, "unexpected tensors.*final_layer_norm.weight"),
+        ("opt", {"enable_bias": False}, "unexpected tensors.*self_attn.k_proj.bias"),
+        ("opt", {"layer_norm_elementwise_affine": False}, "unexpected tensors.*final_layer_norm"),
     ],
 )  # fmt: skip
 def test_refused_configurations(family: str, config: Config, message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
-        load(write(tmp_path, FAMILIES[family](), **config))
+        load(write(tmp_path, REFUSED[family](), **config))
 
 
 def remove(state: State, name: str) -> None:

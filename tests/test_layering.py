@@ -23,16 +23,18 @@ ROOMS = {
         "core/",
         "kernels/[a-z_]+.h",
         "kernels/cpu/isa.h",
-        "engine/(controls|session).h",
+        "engine/(controls|encoder_session|session).h",
         "bindings/",
     ),
 }
 BACKENDS = {  # the few files that choose a backend
     "engine/scores_cpu.h": ("kernels/cpu/stream.h",),
+    "engine/encoder_session_cpu.cc": ("kernels/cpu/isa.h", "kernels/cpu/stream.h"),
     "engine/session_cpu.cc": ("kernels/cpu/isa.h", "kernels/cpu/stream.h"),
     "bindings/cuda.h": ("kernels/cuda/",),
     "bindings/recording.h": ("kernels/cpu/team.h",),
     "bindings/cuda.cc": ("kernels/cuda/",),
+    "engine/encoder_session_cuda.cc": ("kernels/cuda/",),
     "engine/phrases_cuda.h": ("kernels/cuda/resources.h",),
     "engine/reading_cuda.h": ("kernels/cuda/matmul.h", "kernels/cuda/resources.h"),
     "engine/rules_cuda.h": ("kernels/cuda/resources.h",),
@@ -127,8 +129,10 @@ def test_imports_point_downward(folder: str) -> None:
 
 
 def test_text_does_not_touch_the_engine() -> None:
-    text = [ROOT / f"decoding/{name}.py" for name in ("translate", "tokenizers", "splitting")]
-    for path in [*text, *(ROOT / "decoding/cli").rglob("*.py")]:
+    files = [ROOT / f"decoding/{name}.py" for name in ("translate", "languages", "splitting")]
+    for folder in ("cli", "tokenizers"):
+        files += (ROOT / "decoding" / folder).rglob("*.py")
+    for path in files:
         assert not any(inside(name, "decoding._C") for name in imports(path)), path
 
 

@@ -20,11 +20,11 @@ import pytest
 import torch
 
 import decoding
-from decoding import _C, Limits, models, session
+from decoding import _C, Limits, models, runner, session
 from decoding.limits import next_bucket
 from decoding.models.weights import pack
 from tests.comparison import assert_close_scores
-from tests.random_models import load, ours, reference
+from tests.random_models import load, ours, reference, spec_of
 
 LIMITS = Limits(batch=2, beams=3, source=6, prompt=2, target=8)
 
@@ -178,7 +178,7 @@ def test_memory_that_is_not_there(device: str, monkeypatch: pytest.MonkeyPatch) 
     model = load("gpt2", device, threads=1)
     before = run(model, tokens())
     with monkeypatch.context() as patch:
-        patch.setattr(session, "available_memory", lambda _: 200_000)
+        patch.setattr(runner, "available_memory", lambda _: 200_000)
         words = r"needs \d+ bytes .*available: 200000 bytes .*lower (batch|beams|target)"
         with pytest.raises(decoding.Error, match=words):
             run(model, tokens(40, 20), max_new_tokens=20, num_beams=6)
@@ -198,7 +198,7 @@ def test_a_bucket_that_does_not_fit_gives_way_to_the_exact_size(
     exact = Limits(batch=5, beams=3, prompt=5, target=9, eos=1)
     available = model.memory_plan(exact).bytes
     assert available < model.memory_plan(replace(exact, batch=6, prompt=6, target=12)).bytes
-    monkeypatch.setattr(session, "available_memory", lambda _: available)
+    monkeypatch.setattr(runner, "available_memory", lambda _: available)
     run(model, tokens(5, 5), max_new_tokens=9)
     assert model.memory_plan().limits == exact
 
@@ -382,9 +382,9 @@ def test_the_number_of_threads_is_visible_and_changes_nothing() -> None:
 @pytest.mark.parametrize("name", ["marian", "gpt2"])
 def test_every_instruction_set_finds_the_same(name: str, isa: str) -> None:
     loaded = models.load(reference(name))
-    model = decoding.Model(loaded, threads=1)
-    engine = _C.Session(loaded.spec, pack(loaded.state, loaded.spec), threads=1, isa=isa)
-    model._session = session.Session(loaded.spec, engine, limits=None)
+    model, spec = decoding.Model(loaded, threads=1), spec_of(loaded)
+    engine = _C.Session(spec, pack(loaded.state, spec), threads=1, isa=isa)
+    model._runner = session.Session(spec, engine, limits=None)
     assert model.isa == isa
     found, expected = run(model, tokens(5, 6)), run(ours(name), tokens(5, 6))
     assert torch.equal(found.sequences, expected.sequences)

@@ -16,7 +16,7 @@ from transformers import StopStringCriteria
 from decoding.models import demo
 from decoding.stop_strings import MATCHED, StopTable, stop_table
 from decoding.token_texts import token_texts
-from decoding.tokenizers import ByteLevelTokenizer, load_tokenizer
+from decoding.tokenizers import BackendTokenizer, load_tokenizer
 
 CPU = torch.device("cpu")
 
@@ -98,7 +98,7 @@ def test_characters_that_are_cut_between_tokens(fallback: bool) -> None:
     table = stop_table(theirs, ["é!", "xé"], len(texts), CPU)
     assert ends(table, ids, 2) == expected
     if not fallback:
-        mine = ByteLevelTokenizer(backend)
+        mine = BackendTokenizer(backend)
         assert ends(stop_table(mine, ["é!", "xé"], len(texts), CPU), ids, 2) == expected
 
 

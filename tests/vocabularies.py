@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
 import tokenizers
@@ -23,16 +24,14 @@ The train to Cologne leaves at 7:45, doesn't it?
 "That isn't true," he said quietly.""".splitlines()
 
 
-def train_sentencepiece(lines: list[str], path: Path) -> list[str]:
-    """Writes a unigram model of at most 120 pieces; returns its pieces."""
+def train_sentencepiece(lines: list[str], path: Path, **options: Any) -> list[str]:
+    """Writes a unigram model of at most 120 pieces; returns its pieces. options: the trainer's."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines * 4),
         model_writer=model,
-        vocab_size=120,
-        hard_vocab_limit=False,
         minloglevel=2,
-        bos_id=-1,
+        **{"vocab_size": 120, "hard_vocab_limit": False, "bos_id": -1} | options,
     )
     path.write_bytes(model.getvalue())
     spm = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
@@ -53,3 +52,20 @@ def train_bpe(folder: Path) -> None:
     trained.save_model(str(folder))
     vocab = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
     (folder / "vocab.json").write_text(json.dumps(vocab | {"<|endoftext|>": len(vocab)}))
+
+
+def train_word_bpe(folder: Path, special: list[str]) -> None:
+    """Writes vocab.json and merges.txt as Blenderbot-small has them: `special`, then its tokens."""
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=250, end_of_word_suffix="</w>", show_progress=False
+    )
+    backend.train_from_iterator([line.lower() for line in ENGLISH + GERMAN], trainer)
+    model = json.loads(backend.to_str())["model"]
+    ends, goes_on = "</w>", "@@"
+    tokens = [t.removesuffix(ends) if t.endswith(ends) else t + goes_on for t in model["vocab"]]
+    vocab = {token: number for number, token in enumerate(dict.fromkeys(special + tokens))}
+    (folder / "vocab.json").write_text(json.dumps(vocab))
+    merges = "".join(f"{first} {second}\n" for first, second in model["merges"])
+    (folder / "merges.txt").write_text(f"#version: 0.2\n{merges}", encoding="utf-8")

@@ -11,11 +11,32 @@ namespace {
 using py::object;
 using std::string;
 
-// [..., N, D] of a tensor of `axes` dimensions.
-std::vector<int64_t> head_sizes(const Tensors& in, const object& tensor, const string& name) {
-  const auto shape = in.sizes(tensor, name, 4);
-  CHECK(shape[3] <= kMaxHeadDim, "head_dim must be at most ", kMaxHeadDim, ", got ", shape[3]);
-  return shape;
+struct Sizes {
+  int64_t rows, heads, kv_heads, dim;
+  int64_t parts;  // vectors of a row: of its query heads, then of its keys and values
+};
+
+// Of y [rows, N, D] and qkv [rows, N + 2 Nkv, D]; with `keys` [Nkv, capacity, D] it holds only q.
+Sizes sizes_of(const Tensors& in, const object& qkv, const object& y, const object& keys) {
+  const auto shape = in.sizes(y, "y", 3);
+  const int64_t heads = shape[1], dim = shape[2];
+  CHECK(dim <= kMaxHeadDim, "head_dim must be at most ", kMaxHeadDim, ", got ", dim);
+  const bool own = keys.is_none();
+  const int64_t kv_heads =
+      own ? (in.sizes(qkv, "qkv", 3)[1] - heads) / 2 : in.sizes(keys, "keys", 3)[0];
+  CHECK(kv_heads > 0 && heads % kv_heads == 0, "heads must be a multiple of those of the keys, ",
+        "got ", heads, " and ", kv_heads);
+  return {shape[0], heads, kv_heads, dim, own ? heads + 2 * kv_heads : heads};
+}
+
+ScoreRules rules_of(const Tensors& in, int64_t heads, float cap, int window, const object& slopes,
+                    const object& table) {
+  const int64_t distances = table.is_none() ? 1 : in.sizes(table, "table", 2)[1];
+  return {.cap = cap,
+          .window = window,
+          .slopes = in.data_or_null<float>(slopes, "slopes", {heads}),
+          .table = in.data_or_null<float>(table, "table", {heads, distances}),
+          .reach = static_cast<int>(distances / 2)};
 }
 
 // As run_kernel, with make<T, C>(tensors): C is the type of `cache`, where that is given.
@@ -43,26 +64,24 @@ void bind_packed_attention(py::module_& kernels) {
   kernels.def(
       "packed_attention",
       [](object qkv, object offsets, object y, float scale, bool causal, object shared_k,
-         object shared_v, object shared_offsets, int longest, const string& isa, int threads) {
+         object shared_v, object shared_offsets, float cap, int window, object slopes, object table,
+         int longest, const string& isa, int threads) {
         run_attention(
             y, shared_k, isa, threads,
             [&]<typename T, typename C>(const Tensors& in) {
-              const auto shape = head_sizes(in, qkv, "qkv");
-              const int64_t tokens = shape[0], parts = shape[1], heads = shape[2], dim = shape[3];
+              const auto [tokens, heads, kv_heads, dim, parts] = sizes_of(in, qkv, y, shared_k);
               const bool cross = !shared_k.is_none();
-              CHECK(parts == (cross ? 1 : 3), "qkv must hold ", cross ? 1 : 3, " parts, has ",
-                    parts);
               const int64_t capacity = cross ? in.sizes(shared_k, "shared_k", 3)[1] : 0;
-              const std::vector<int64_t> shared{heads, capacity, dim};
-              const T* q = in.data<T>(qkv, "qkv", shape);
-              const auto own = [&](int part) {  // without a cache C is T
-                return reinterpret_cast<const C*>(q + part * heads * dim);
+              const std::vector<int64_t> shared{kv_heads, capacity, dim};
+              const T* q = in.data<T>(qkv, "qkv", {tokens, parts, dim});
+              const auto own = [q, dim = dim](int64_t head) {  // without a cache C is T
+                return reinterpret_cast<const C*>(q + head * dim);
               };
               const int64_t sentences = in.sizes(offsets, "offsets", 1)[0] - 1;
               return PackedAttentionParams<T, C>{
                   .q = q,
-                  .k = cross ? in.data<C>(shared_k, "shared_k", shared) : own(1),
-                  .v = cross ? in.data<C>(shared_v, "shared_v", shared) : own(2),
+                  .k = cross ? in.data<C>(shared_k, "shared_k", shared) : own(heads),
+                  .v = cross ? in.data<C>(shared_v, "shared_v", shared) : own(heads + kv_heads),
                   .offsets = in.data<int32_t>(offsets, "offsets", {-1}),
                   .key_offsets = in.data<int32_t>(cross ? shared_offsets : offsets, "key offsets",
                                                   {sentences + 1}),
@@ -70,21 +89,25 @@ void bind_packed_attention(py::module_& kernels) {
                   .sentences = static_cast<int>(sentences),
                   .longest = longest > 0 ? longest : static_cast<int>(tokens),
                   .heads = static_cast<int>(heads),
+                  .kv_heads = static_cast<int>(kv_heads),
                   .head_dim = static_cast<int>(dim),
-                  .stride = static_cast<int>(parts * heads * dim),
-                  .key_stride = static_cast<int>(cross ? dim : parts * heads * dim),
+                  .stride = static_cast<int>(parts * dim),
+                  .key_stride = static_cast<int>(cross ? dim : parts * dim),
                   .head_stride = cross ? capacity * dim : dim,
                   .scale = scale,
-                  .causal = causal};
+                  .causal = causal,
+                  .rules = rules_of(in, heads, cap, window, slopes, table)};
             },
             [](auto& stream, const auto& params) { packed_attention(stream, params); });
       },
-      "qkv: [tokens, 3, N, D], or [tokens, 1, N, D], only q, where keys are shared ones; longest: "
-      "most tokens of a sentence, 0: all of them",
+      "qkv: [tokens, N + 2 Nkv, D], or [tokens, N, D], only q, where keys are shared ones; slopes "
+      "[N] and table [N, 2 * reach + 1]: float32; longest: most tokens of a sentence, 0: all of "
+      "them",
       py::arg("qkv"), py::arg("offsets"), py::arg("y"), py::arg("scale"), py::arg("causal"),
       py::kw_only(), py::arg("shared_k") = py::none(), py::arg("shared_v") = py::none(),
-      py::arg("shared_offsets") = py::none(), py::arg("longest") = 0, py::arg("isa"),
-      py::arg("threads"));
+      py::arg("shared_offsets") = py::none(), py::arg("cap") = 0.0f, py::arg("window") = 0,
+      py::arg("slopes") = py::none(), py::arg("table") = py::none(), py::arg("longest") = 0,
+      py::arg("isa"), py::arg("threads"));
 }
 
 void bind_store_shared(py::module_& kernels) {
@@ -94,7 +117,7 @@ void bind_store_shared(py::module_& kernels) {
         run_attention(
             kv, shared_k, isa, threads,
             [&]<typename T, typename C>(const Tensors& in) {
-              const auto shape = head_sizes(in, kv, "kv");
+              const auto shape = in.sizes(kv, "kv", 4);
               const int64_t tokens = shape[0], heads = shape[2], dim = shape[3];
               const int64_t capacity = in.sizes(shared_k, "shared_k", 3)[1];
               const T* k = in.data<T>(kv, "kv", {tokens, 2, heads, dim});
@@ -111,7 +134,7 @@ void bind_store_shared(py::module_& kernels) {
             },
             [](auto& stream, const auto& params) { store_shared(stream, params); });
       },
-      "kv: [tokens, 2, N, D]", py::arg("kv"), py::arg("shared_k"), py::arg("shared_v"),
+      "kv: [tokens, 2, Nkv, D]", py::arg("kv"), py::arg("shared_k"), py::arg("shared_v"),
       py::kw_only(), py::arg("isa"), py::arg("threads"));
 }
 
@@ -120,35 +143,34 @@ void bind_decode_attention(py::module_& kernels) {
       "decode_attention",
       [](object qkv, object live, object y, float scale, int beams, object shared_k,
          object shared_v, object shared_offsets, object self_k, object self_v, object slots,
-         object now, object partial, object tickets, const string& isa, int threads) {
+         object now, float cap, int window, object slopes, object table, object partial,
+         object tickets, const string& isa, int threads) {
         run_attention(
             y, self_k.is_none() ? shared_k : self_k, isa, threads,
             [&]<typename T, typename C>(const Tensors& in) {
-              const auto shape = head_sizes(in, qkv, "qkv");
-              const int64_t rows = shape[0], parts = shape[1], heads = shape[2], dim = shape[3];
               const bool history = !self_k.is_none(), shared = !shared_k.is_none();
-              CHECK(parts == (history ? 3 : 1), "qkv must hold ", history ? 3 : 1, " parts, has ",
-                    parts);
+              const auto [rows, heads, kv_heads, dim, parts] =
+                  sizes_of(in, qkv, y, history ? py::none() : shared_k);
               const int64_t total = history ? in.sizes(self_k, "self_k", 4)[0] : 0;
               const int64_t target = history ? in.sizes(self_k, "self_k", 4)[2] : 0;
               const int64_t capacity = shared ? in.sizes(shared_k, "shared_k", 3)[1] : 0;
-              const int64_t scratch = partial_size(heads, dim, beams);
+              const int64_t scratch = partial_size(dim);
               if (in.on_cuda() && partial.is_none()) {
                 partial = zeros(y, "float32", scratch);
                 tickets = zeros(y, "int32", kTickets);
               }
-              const T* q = in.data<T>(qkv, "qkv", shape);
+              const T* q = in.data<T>(qkv, "qkv", {rows, parts, dim});
               return DecodeAttentionParams<T, C>{
                   .now = reinterpret_cast<StepState*>(in.data<int32_t>(now, "now", {3})),
                   .q = q,
                   .k = history ? q + heads * dim : nullptr,
-                  .v = history ? q + 2 * heads * dim : nullptr,
-                  .shared_k = in.data_or_null<C>(shared_k, "shared_k", {heads, capacity, dim}),
-                  .shared_v = in.data_or_null<C>(shared_v, "shared_v", {heads, capacity, dim}),
+                  .v = history ? q + (heads + kv_heads) * dim : nullptr,
+                  .shared_k = in.data_or_null<C>(shared_k, "shared_k", {kv_heads, capacity, dim}),
+                  .shared_v = in.data_or_null<C>(shared_v, "shared_v", {kv_heads, capacity, dim}),
                   .shared_offsets =
                       in.data_or_null<int32_t>(shared_offsets, "shared_offsets", {-1}),
-                  .self_k = in.data_or_null<C>(self_k, "self_k", {total, heads, target, dim}),
-                  .self_v = in.data_or_null<C>(self_v, "self_v", {total, heads, target, dim}),
+                  .self_k = in.data_or_null<C>(self_k, "self_k", {total, kv_heads, target, dim}),
+                  .self_v = in.data_or_null<C>(self_v, "self_v", {total, kv_heads, target, dim}),
                   .slots = in.data_or_null<int32_t>(slots, "slots", {2, total, target}),
                   .live = in.data<int32_t>(live, "live", {rows / beams}),
                   .y = in.data<T>(y, "y", {rows, heads, dim}),
@@ -157,23 +179,28 @@ void bind_decode_attention(py::module_& kernels) {
                   .sentences = static_cast<int>(rows / beams),
                   .beams = beams,
                   .heads = static_cast<int>(heads),
+                  .kv_heads = static_cast<int>(kv_heads),
                   .head_dim = static_cast<int>(dim),
-                  .stride = static_cast<int>(parts * heads * dim),
+                  .stride = static_cast<int>(parts * dim),
                   .shared_capacity = static_cast<int>(capacity),
                   .target = static_cast<int>(target),
                   .total_slots = static_cast<int>(total),
-                  .scale = scale};
+                  .scale = scale,
+                  .rules = rules_of(in, heads, cap, window, slopes, table)};
             },
             [](auto& stream, const auto& params) { decode_attention(stream, params); });
       },
-      "qkv: [rows, 3, N, D], or [rows, 1, N, D], only q, where there is no history; now: number, "
-      "position, live_count; partial and tickets: CUDA's scratch, made where they are not given",
+      "qkv: [rows, N + 2 Nkv, D], or [rows, N, D], only q, where there is no history; now: number, "
+      "position, live_count; slopes [N] and table [N, 2 * reach + 1]: float32; partial and "
+      "tickets: "
+      "CUDA's scratch, made where they are not given",
       py::arg("qkv"), py::arg("live"), py::arg("y"), py::arg("scale"), py::arg("beams"),
       py::kw_only(), py::arg("shared_k") = py::none(), py::arg("shared_v") = py::none(),
       py::arg("shared_offsets") = py::none(), py::arg("self_k") = py::none(),
       py::arg("self_v") = py::none(), py::arg("slots") = py::none(), py::arg("now"),
-      py::arg("partial") = py::none(), py::arg("tickets") = py::none(), py::arg("isa"),
-      py::arg("threads"));
+      py::arg("cap") = 0.0f, py::arg("window") = 0, py::arg("slopes") = py::none(),
+      py::arg("table") = py::none(), py::arg("partial") = py::none(),
+      py::arg("tickets") = py::none(), py::arg("isa"), py::arg("threads"));
 }
 
 void bind_attention_weights(py::module_& kernels) {
@@ -184,22 +211,22 @@ void bind_attention_weights(py::module_& kernels) {
         run_attention(
             q, shared_k, isa, threads,
             [&]<typename T, typename C>(const Tensors& in) {
-              const auto shape = in.sizes(q, "q", 3);
-              const int64_t rows = shape[0], heads = shape[1], dim = shape[2];
+              const auto [rows, heads, kv_heads, dim, parts] = sizes_of(in, q, q, shared_k);
               const int64_t capacity = in.sizes(shared_k, "shared_k", 3)[1];
               const auto kept = in.sizes(y, "y", 3);
               return AttentionWeightsParams<T, C>{
                   .now = reinterpret_cast<StepState*>(in.data<int32_t>(now, "now", {3})),
-                  .q = in.data<T>(q, "q", shape),
-                  .shared_k = in.data<C>(shared_k, "shared_k", {heads, capacity, dim}),
+                  .q = in.data<T>(q, "q", {rows, parts, dim}),
+                  .shared_k = in.data<C>(shared_k, "shared_k", {kv_heads, capacity, dim}),
                   .shared_offsets = in.data<int32_t>(shared_offsets, "shared_offsets", {-1}),
                   .live = in.data<int32_t>(live, "live", {rows / beams}),
                   .y = in.data<float>(y, "y", kept),
                   .sentences = static_cast<int>(rows / beams),
                   .beams = beams,
                   .heads = static_cast<int>(heads),
+                  .kv_heads = static_cast<int>(kv_heads),
                   .head_dim = static_cast<int>(dim),
-                  .stride = static_cast<int>(heads * dim),
+                  .stride = static_cast<int>(parts * dim),
                   .shared_capacity = static_cast<int>(capacity),
                   .total_slots = static_cast<int>(kept[1]),
                   .longest = static_cast<int>(kept[2]),

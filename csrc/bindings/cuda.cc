@@ -55,7 +55,7 @@ int index_of(const object& tensor) { return tensor.attr("device").attr("index").
 // As a session does it, with knowledge of its own that goes at the end.
 string run_tuned_linear(object x, object weight, object bias, object residual, object y,
                         const string& activation, object gamma, object beta, object normed,
-                        float eps) {
+                        float eps, bool rms) {
   string report;
   on_cuda(y, [&]<typename T>(cuda::Stream& current) {
     const Tensors in(py::str(y.attr("device")));
@@ -63,7 +63,7 @@ string run_tuned_linear(object x, object weight, object bias, object residual, o
     const object scratch = y.attr("clone")();  // a rehearsal writes it
     const auto params = [&](const object& to) {
       return linear_params<T>(in, x, weight, bias, residual, to, activation, gamma, beta, normed,
-                              eps);
+                              eps, rms);
     };
     CUDA_CHECK(cudaStreamSynchronize(current.handle()));
     cuda::Stream rehearsal(current.handle(), tools.device, tools.matmul, true);
@@ -80,13 +80,13 @@ void bind_fused_linear(py::module_& kernels) {
   const auto call = [](auto use) {
     return [use](object x, object weight, object bias, object residual, object y,
                  const string& activation, object gamma, object beta, object normed, float eps,
-                 int variant) {
+                 bool rms, int variant) {
       int found = 0;
       on_cuda(y, [&]<typename T>(cuda::Stream& stream) {
         const Tensors in(py::str(y.attr("device")));
         found = use(stream,
                     linear_params<T>(in, x, weight, bias, residual, y, activation, gamma, beta,
-                                     normed, eps),
+                                     normed, eps, rms),
                     variant);
       });
       return found;
@@ -96,7 +96,8 @@ void bind_fused_linear(py::module_& kernels) {
     kernels.def(name, function, doc, py::arg("x"), py::arg("weight"), py::arg("bias"),
                 py::arg("residual"), py::arg("y"), py::arg("activation"),
                 py::arg("gamma") = py::none(), py::arg("beta") = py::none(),
-                py::arg("normed") = py::none(), py::arg("eps") = 1e-5f, py::arg("variant") = 0);
+                py::arg("normed") = py::none(), py::arg("eps") = 1e-5f, py::arg("rms") = false,
+                py::arg("variant") = 0);
   };
   def("fused_linear_variants",
       call([]<typename T>(cuda::Stream& stream, const LinearParams<T>& p, int) {
@@ -123,7 +124,8 @@ void bind_fused_linear(py::module_& kernels) {
               "Rehearses the product, then runs it; returns the report.", py::arg("x"),
               py::arg("weight"), py::arg("bias"), py::arg("residual"), py::arg("y"),
               py::arg("activation"), py::kw_only(), py::arg("gamma") = py::none(),
-              py::arg("beta") = py::none(), py::arg("normed") = py::none(), py::arg("eps") = 1e-5f);
+              py::arg("beta") = py::none(), py::arg("normed") = py::none(), py::arg("eps") = 1e-5f,
+              py::arg("rms") = false);
   kernels.def(
       "tuning_report", [](int device) { return tools_of(device).matmul.report(); },
       "What tune_linear found.", py::arg("device") = 0);

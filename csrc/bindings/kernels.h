@@ -100,6 +100,7 @@ void run_kernel(const py::object& like, const std::string& isa, int threads, Mak
 Activation activation_of(const std::string& name);
 
 void bind_layers(py::module_& kernels);                         // layers.cc
+void bind_elementwise(py::module_& kernels);                    // elementwise.cc
 void bind_attention(py::module_& kernels);                      // attention.cc
 void bind_project(py::module_& kernels);                        // project.cc
 void bind_search(py::module_& kernels);                         // search.cc

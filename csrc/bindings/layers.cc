@@ -42,7 +42,7 @@ void bind_embed(py::module_& kernels) {
   kernels.def(
       "embed",
       [](object ids, object at, object token_table, object position_table, object gamma,
-         object beta, object y, float scale, float eps, const string& isa, int threads) {
+         object beta, object y, float scale, float eps, bool rms, const string& isa, int threads) {
         run_kernel(
             y, isa, threads,
             [&]<typename T>(const Tensors& in) {
@@ -53,7 +53,7 @@ void bind_embed(py::module_& kernels) {
                                     .tokens = token_table_of<T>(in, token_table, hidden),
                                     .position_table = in.data_or_null<T>(
                                         position_table, "position_table", {-1, hidden}),
-                                    .norm = norm_of(in, gamma, beta, hidden, eps),
+                                    .norm = norm_of(in, gamma, beta, hidden, eps, rms),
                                     .y = in.data<T>(y, "y", {rows, hidden}),
                                     .rows = static_cast<int>(rows),
                                     .hidden = static_cast<int>(hidden),
@@ -63,27 +63,30 @@ void bind_embed(py::module_& kernels) {
       },
       py::arg("ids"), py::arg("at"), py::arg("token_table"), py::arg("position_table"),
       py::arg("gamma"), py::arg("beta"), py::arg("y"), py::arg("scale"), py::arg("eps"),
-      py::kw_only(), py::arg("isa"), py::arg("threads"));
+      py::kw_only(), py::arg("rms") = false, py::arg("isa"), py::arg("threads"));
 }
 
 void bind_layer_norm(py::module_& kernels) {
   kernels.def(
       "layer_norm",
-      [](object x, object gamma, object beta, object y, float eps, const string& isa, int threads) {
+      [](object x, object gamma, object beta, object y, float eps, bool rms, object residual,
+         const string& isa, int threads) {
         run_kernel(
             y, isa, threads,
             [&]<typename T>(const Tensors& in) {
               const auto shape = in.sizes(x, "x", 2);
-              return LayerNormParams<T>{.x = in.data<T>(x, "x", shape),
-                                        .norm = norm_of(in, gamma, beta, shape[1], eps),
-                                        .y = in.data<T>(y, "y", shape),
-                                        .rows = static_cast<int>(shape[0]),
-                                        .cols = static_cast<int>(shape[1])};
+              return LayerNormParams<T>{
+                  .x = in.data<T>(x, "x", shape),
+                  .norm = norm_of(in, gamma, beta, shape[1], eps, rms),
+                  .y = in.data<T>(y, "y", shape),
+                  .rows = static_cast<int>(shape[0]),
+                  .cols = static_cast<int>(shape[1]),
+                  .residual = in.data_or_null<T>(residual, "residual", shape)};
             },
             [](auto& stream, const auto& params) { layer_norm(stream, params); });
       },
       py::arg("x"), py::arg("gamma"), py::arg("beta"), py::arg("y"), py::arg("eps"), py::kw_only(),
-      py::arg("isa"), py::arg("threads"));
+      py::arg("rms") = false, py::arg("residual") = py::none(), py::arg("isa"), py::arg("threads"));
 }
 
 void bind_softmax(py::module_& kernels) {
@@ -141,13 +144,13 @@ void bind_linear(py::module_& kernels) {
   kernels.def(
       "linear",
       [](object x, object weight, object bias, object residual, object y, const string& activation,
-         object gamma, object beta, object normed, float eps, object scale, object sums,
+         object gamma, object beta, object normed, float eps, bool rms, object scale, object sums,
          object scratch, const string& isa, int threads) {
         run_kernel(
             y, isa, threads,
             [&]<typename T>(const Tensors& in) {
               auto params = linear_params<T>(in, x, weight, bias, residual, y, activation, gamma,
-                                             beta, normed, eps, scale, sums);
+                                             beta, normed, eps, rms, scale, sums);
               params.scratch = scratch_of(in, scratch, params);
               return params;
             },
@@ -156,8 +159,8 @@ void bind_linear(py::module_& kernels) {
       py::arg("x"), py::arg("weight"), py::arg("bias"), py::arg("residual"), py::arg("y"),
       py::arg("activation"), py::kw_only(), py::arg("gamma") = py::none(),
       py::arg("beta") = py::none(), py::arg("normed") = py::none(), py::arg("eps") = 1e-5f,
-      py::arg("scale") = py::none(), py::arg("sums") = py::none(), py::arg("scratch") = py::none(),
-      py::arg("isa"), py::arg("threads"));
+      py::arg("rms") = false, py::arg("scale") = py::none(), py::arg("sums") = py::none(),
+      py::arg("scratch") = py::none(), py::arg("isa"), py::arg("threads"));
 }
 
 void bind_recording(py::module_& kernels) {

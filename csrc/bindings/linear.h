@@ -10,9 +10,10 @@
 namespace decoding {
 
 inline Norm norm_of(const Tensors& in, const py::object& gamma, const py::object& beta,
-                    int64_t size, float eps) {
+                    int64_t size, float eps, bool rms = false) {
+  CHECK(!rms || beta.is_none(), "an RMS norm has no beta");
   return {in.data_or_null<float>(gamma, "gamma", {size}),
-          in.data_or_null<float>(beta, "beta", {size}), eps};
+          in.data_or_null<float>(beta, "beta", {size}), eps, rms};
 }
 
 // weight: panels on the CPU, with scale and sums where they are int8; [N, K] of T on CUDA.
@@ -51,7 +52,7 @@ LinearParams<T> linear_params(const Tensors& in, const py::object& x, const py::
                               const py::object& bias, const py::object& residual,
                               const py::object& y, const std::string& activation,
                               const py::object& gamma, const py::object& beta,
-                              const py::object& normed, float eps,
+                              const py::object& normed, float eps, bool rms,
                               const py::object& scale = py::none(),
                               const py::object& sums = py::none()) {
   const auto shape = in.sizes(x, "x", 2);
@@ -60,7 +61,7 @@ LinearParams<T> linear_params(const Tensors& in, const py::object& x, const py::
   CHECK(outputs <= stride, "y must have ", outputs, " columns or more, has ", stride);
   CHECK(outputs == stride || residual.is_none(), "rows of y lie apart only without a residual");
   return {.x = in.data<T>(x, "x", {rows, inputs}),
-          .norm = norm_of(in, gamma, beta, inputs, eps),
+          .norm = norm_of(in, gamma, beta, inputs, eps, rms),
           .normed = in.data_or_null<T>(normed, "normed", {rows, inputs}),
           .weight = linear_weight<T>(in, weight, scale, sums, outputs, inputs),
           .bias = in.data_or_null<float>(bias, "bias", {outputs}),

@@ -19,8 +19,10 @@ PYBIND11_MODULE(_C, module) {
   module.attr("cuda_archs") = decoding::kCudaArchs;
   module.def("isas", &decoding::cpu::isas);
   decoding::bind_session(module);
+  decoding::bind_encoder_session(module);
   py::module_ kernels = module.def_submodule("kernels");
   decoding::bind_layers(kernels);
+  decoding::bind_elementwise(kernels);
   decoding::bind_attention(kernels);
   decoding::bind_project(kernels);
   decoding::bind_search(kernels);

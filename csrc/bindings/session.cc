@@ -8,11 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "bindings/kernels.h"
+#include "bindings/model.h"
 #include "bindings/tensor.h"
 #include "engine/controls.h"
 #include "engine/session.h"
-#include "kernels/attention.h"
 
 namespace decoding {
 namespace {
@@ -24,36 +23,6 @@ EarlyStopping early_stopping(const std::string& name) {
   return EarlyStopping::never;
 }
 
-// From models/spec.py, whose fields have the same names.
-StackSpec stack_spec(const py::handle& from) {
-  const auto number = [&](const char* name) { return from.attr(name).cast<int>(); };
-  StackSpec spec{.layers = number("layers"),
-                 .hidden = number("hidden"),
-                 .heads = number("heads"),
-                 .head_dim = number("head_dim"),
-                 .ffn = number("ffn"),
-                 .vocab = number("vocab"),
-                 .positions = number("positions"),
-                 .activation = activation_of(from.attr("activation").cast<std::string>()),
-                 .embed_scale = from.attr("embed_scale").cast<float>(),
-                 .embed_norm = from.attr("embed_norm").cast<bool>(),
-                 .pre_norm = from.attr("pre_norm").cast<bool>(),
-                 .final_norm = from.attr("final_norm").cast<bool>(),
-                 .eps = from.attr("eps").cast<float>(),
-                 .attention_scale = from.attr("attention_scale").cast<std::vector<float>>()};
-  CHECK(spec.head_dim > 0 && spec.head_dim <= kMaxHeadDim, "head_dim must be 1 to ", kMaxHeadDim,
-        ", got ", spec.head_dim);
-  CHECK(static_cast<int>(spec.attention_scale.size()) == spec.layers,
-        "attention_scale must have one value per layer, got ", spec.attention_scale.size());
-  return spec;
-}
-
-ModelSpec model_spec(const py::handle& from) {
-  ModelSpec spec{.encoder = std::nullopt, .decoder = stack_spec(from.attr("decoder"))};
-  if (!from.attr("encoder").is_none()) spec.encoder = stack_spec(from.attr("encoder"));
-  return spec;
-}
-
 // A session and the tensors that it reads: they must live as long as it does.
 class PySession {
  public:
@@ -63,8 +32,9 @@ class PySession {
     const ModelSpec model = model_spec(spec);
     CHECK(cache == "float32" || cache == "bfloat16", "cache must be float32 or bfloat16, got ",
           cache);
-    session_ = make_cpu_session(model, load_weights(table(std::nullopt), model), threads, this->isa,
-                                cache == "float32" ? WeightKind::float32 : WeightKind::bfloat16);
+    session_ = make_cpu_session(
+        model, load_weights(weight_table(weights_, device_, std::nullopt), model), threads,
+        this->isa, cache == "float32" ? WeightKind::float32 : WeightKind::bfloat16);
   }
 
   // On a GPU, in the type of the decoder's token table.
@@ -72,10 +42,9 @@ class PySession {
       : device_("cuda:" + std::to_string(device)), weights_(std::move(weights)) {
 #ifdef DECODING_CUDA
     const ModelSpec model = model_spec(spec);
-    const std::string tokens = "decoder.embed.tokens";
-    const auto kind = kind_of(TensorView::of(weights_[tokens.c_str()], tokens, device_), tokens);
-    CHECK(kind && kind != WeightKind::int8, tokens, " must hold floating-point numbers");
-    session_ = make_cuda_session(model, load_weights(table(kind), model), *kind, device);
+    const WeightKind kind = kind_on_gpu(weights_, device_, "decoder.embed.tokens");
+    session_ = make_cuda_session(model, load_weights(weight_table(weights_, device_, kind), model),
+                                 kind, device);
 #else
     throw Error("this engine was built without CUDA");
 #endif
@@ -216,16 +185,6 @@ class PySession {
   const std::string isa;
 
  private:
-  WeightTable table(std::optional<WeightKind> only) const {
-    WeightTable table(only);
-    for (const auto& [key, tensor] : weights_) {
-      const auto name = key.cast<std::string>();
-      const auto view = TensorView::of(tensor, name, device_);
-      table.add(name, view.data(), kind_of(view, name), view.shape());
-    }
-    return table;
-  }
-
   std::string device_;
   py::dict weights_;
   py::object pool_;

@@ -6,5 +6,6 @@
 namespace decoding {
 
 void bind_session(pybind11::module_& module);
+void bind_encoder_session(pybind11::module_& module);  // an encoder alone
 
 }  // namespace decoding

@@ -10,24 +10,53 @@
 
 namespace decoding {
 
+// Rotary positions (Su et al. 2021), see kernels/rotate.h.
+struct RotarySpec {
+  int size;          // numbers of a head that turn, from its first on
+  bool interleaved;  // pairs are neighbours; else i and i + size / 2
+  float factor;      // multiplies sine and cosine
+};
+
+// How attention knows how far a key lies from its query: see ScoreRules in kernels/attention.h.
+enum class PositionBias { none, alibi, relative };
+
 // One stack of Transformer layers: the encoder or the decoder.
 struct StackSpec {
   int layers, hidden, heads, head_dim, ffn;
-  int vocab, positions;  // rows of the token and of the position table
+  int vocab;      // rows of the token table
+  int positions;  // most tokens of a row; rows of the position table, where there is one
   Activation activation;
   float embed_scale;                   // multiplies the token's row
-  bool embed_norm;                     // a layer norm behind the embedding
+  bool embed_norm;                     // a norm behind the embedding
   bool pre_norm;                       // norms before each block, else behind its residual
   bool final_norm;                     // a norm behind the last layer
   float eps;                           // of every norm
   std::vector<float> attention_scale;  // [layers], multiplies q k^T
+  int kv_heads;                        // of keys and values, a divisor of heads
+  int types;                           // of tokens; the position table has `positions` rows of each
+  bool rms;                            // norms are RMS norms
+  bool gated;                          // feed-forward: activation(gate x) * up x
+  bool parallel;                       // feed-forward reads what attention reads
+  bool shared_norm;                    // with parallel: through attention's norm
+  bool post_norm;                      // norms behind each block too, before its residual is added
+  bool head_norm;                      // RMS norms of each head's queries and keys
+  std::optional<RotarySpec> rotary;
+  PositionBias position_bias;
+  int reach;                // relative: distances that the table tells apart, in each direction
+  float attention_cap;      // 0: none; else scores are cap * tanh(score / cap)
+  std::vector<int> window;  // [layers], keys that a query sees; 0: all. Empty: all, in every layer
 
-  int widest_input() const { return std::max({hidden, heads * head_dim, ffn}); }  // of a product
+  int inner() const { return heads * head_dim; }        // numbers of a token's queries,
+  int kv_inner() const { return kv_heads * head_dim; }  // of its keys,
+  int qkv() const { return inner() + 2 * kv_inner(); }  // and of both with its values
+
+  int widest_input() const { return std::max({hidden, inner(), ffn}); }  // of a product
 };
 
 struct ModelSpec {
   std::optional<StackSpec> encoder;  // absent in decoder-only models
   StackSpec decoder;                 // attends to the encoder where there is one
+  float logits_cap = 0.0f;           // 0: none; else logits are cap * tanh(logit / cap)
 
   int widest_input() const {
     return std::max(decoder.widest_input(), encoder ? encoder->widest_input() : 0);

@@ -18,11 +18,14 @@ enum class Activation { none, relu, gelu, gelu_tanh, silu };
 // How the numbers of a weight are stored. int8 is for linear weights on the CPU alone.
 enum class WeightKind { float32, float16, bfloat16, int8 };
 
-// The layer norm that stands before an operator; none where gamma is null.
+// The norm that stands before an operator; none where gamma is null.
+//   layer:  (x - mean(x)) / sqrt(var(x) + eps) * gamma + beta
+//   rms:    x / sqrt(mean(x^2) + eps) * gamma                     (Zhang & Sennrich 2019)
 struct Norm {
   const float* gamma = nullptr;  // [H]
-  const float* beta = nullptr;   // [H], may be null
+  const float* beta = nullptr;   // [H], may be null; null with rms
   float eps = 1e-5f;
+  bool rms = false;
 };
 
 // The weight of y = x W^T, laid out for the kernels of a backend: see kernels/linear.h. In int8

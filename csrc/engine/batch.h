@@ -27,7 +27,7 @@ struct Batch {
   const int32_t* shortlist;       // [shortlisted], ascending, the only tokens that steps choose
                                   // from; null: all tokens are
   int sentences, beams;
-  int shadows = 0;         // with guidance the last half, see shadow.h; else none
+  int shadows = 0;  // with guidance the last half, see shadow.h; else none
   int shortlisted = 0;
   void* stream = nullptr;  // CUDA: the caller's, on which all work is done
 };
@@ -71,12 +71,20 @@ inline void check_shortlist(const Batch& batch, int vocab, const Limits& limits)
   }
 }
 
-inline void check_source(const Batch& batch, const ModelSpec& spec, const Limits& limits) {
+inline void check_source(const Batch& batch, const StackSpec& encoder, const Limits& limits) {
   check_packed("source", batch.source, batch.source_offsets, batch.sentences, limits.source,
-               spec.encoder->vocab, spec.encoder->positions);
+               encoder.vocab, encoder.positions);
   CHECK(batch.source_at != nullptr, "source_at must be given with a source");
   check_ids("source_at", batch.source_at, batch.source_offsets[batch.sentences],
-            spec.encoder->positions);
+            encoder.types * encoder.positions);
+  if (encoder.position_bias == PositionBias::none && encoder.window.empty()) return;
+  for (int b = 0; b < batch.sentences; ++b) {
+    for (int i = batch.source_offsets[b] + 1; i < batch.source_offsets[b + 1]; ++i) {
+      CHECK(batch.source_at[i] == batch.source_at[i - 1] + 1, "sentence ", b,
+            " has masked tokens between others: this model sees distances in the source, so only "
+            "its ends may be masked");
+    }
+  }
 }
 
 // Throws where the batch or the search goes beyond the limits or the model's tables.
@@ -132,7 +140,7 @@ inline void check_fits(const Batch& batch, const Request& request, const ModelSp
   check_packed("prompt", batch.prompt, batch.prompt_offsets, batch.sentences, limits.prompt,
                spec.decoder.vocab, spec.decoder.positions - request.steps() + 1);
   if (!spec.encoder) return;
-  check_source(batch, spec, limits);
+  check_source(batch, *spec.encoder, limits);
   const int length = batch.prompt_offsets[1];
   for (int b = 0; b < batch.sentences; ++b) {
     CHECK(batch.prompt_offsets[b + 1] - batch.prompt_offsets[b] == length,

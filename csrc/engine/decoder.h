@@ -23,22 +23,22 @@ struct StepRows {
 };
 
 template <typename T, typename C, typename Stream>
-void self_attention(Stream& stream, const ModelSpec& spec, const LayerWeights& layer, Norm& due,
+void self_attention(Stream& stream, const ModelSpec& spec, const StackWeights& weights, Norm& due,
                     const Workspace<T>& w, const Cache<C>& cache, const Limits& limits,
                     const StepRows& rows, int i) {
   const StackSpec& d = spec.decoder;
+  const LayerWeights& layer = weights.layers[i];
   const Activations<T>& a = w.step;
-  const int inner = d.heads * d.head_dim;
   const auto block = enter_block(d, layer.self_norm, due, a);
-  first_product<T>(stream, layer.qkv, block, a, a.qkv, rows.total());
-  const size_t self_size = size_t(limits.rows()) * d.heads * w.history * d.head_dim;
+  make_qkv(stream, d, weights, layer, block, a, rows.at, rows.total());
+  const size_t self_size = size_t(limits.rows()) * w.history * d.kv_inner();
   const int shared = spec.encoder ? 0 : limits.batch * (limits.prompt - 1);
-  const size_t shared_size = size_t(d.heads) * shared * d.head_dim;
+  const size_t shared_size = size_t(d.kv_inner()) * shared;
   decode_attention(stream, DecodeAttentionParams<T, C>{
                                .now = rows.now,
                                .q = a.qkv,
-                               .k = a.qkv + inner,
-                               .v = a.qkv + 2 * inner,
+                               .k = a.qkv + d.inner(),
+                               .v = a.qkv + d.inner() + d.kv_inner(),
                                .shared_k = shared > 0 ? cache.prompt_k + i * shared_size : nullptr,
                                .shared_v = shared > 0 ? cache.prompt_v + i * shared_size : nullptr,
                                .shared_offsets = shared > 0 ? w.inputs.prompt_offsets : nullptr,
@@ -52,13 +52,15 @@ void self_attention(Stream& stream, const ModelSpec& spec, const LayerWeights& l
                                .sentences = rows.sentences,
                                .beams = rows.beams,
                                .heads = d.heads,
+                               .kv_heads = d.kv_heads,
                                .head_dim = d.head_dim,
-                               .stride = 3 * inner,
+                               .stride = d.qkv(),
                                .shared_capacity = shared,
                                .target = w.history,
                                .total_slots = limits.rows(),
-                               .scale = d.attention_scale[i]});
-  last_product<T>(stream, layer.self_out, block, a, a.attended, rows.total());
+                               .scale = d.attention_scale[i],
+                               .rules = score_rules(d, weights, i)});
+  leave_self_attention(stream, d, layer, block, a, rows.total());
 }
 
 template <typename T, typename C, typename Stream>
@@ -67,23 +69,24 @@ void cross_attention(Stream& stream, const ModelSpec& spec, const LayerWeights& 
                      const StepRows& rows, int i) {
   const StackSpec& d = spec.decoder;
   const Activations<T>& a = w.step;
-  const int inner = d.heads * d.head_dim, capacity = limits.batch * limits.source;
+  const int capacity = limits.batch * limits.source;
   const auto block = enter_block(d, layer.cross_norm, due, a);
   first_product<T>(stream, layer.cross_q, block, a, a.qkv, rows.total());
-  const size_t layer_size = size_t(d.heads) * capacity * d.head_dim;
+  const size_t layer_size = size_t(d.kv_inner()) * capacity;
   if (w.attentions != nullptr && i == d.layers - 1) {
     attention_weights(stream,
                       AttentionWeightsParams<T, C>{.now = rows.now,
                                                    .q = a.qkv,
                                                    .shared_k = cache.cross_k + i * layer_size,
-                                                   .shared_offsets = w.inputs.source_offsets,
+                                                   .shared_offsets = w.inputs.source.offsets,
                                                    .live = rows.live,
                                                    .y = w.attentions,
                                                    .sentences = rows.sentences,
                                                    .beams = rows.beams,
                                                    .heads = d.heads,
+                                                   .kv_heads = d.kv_heads,
                                                    .head_dim = d.head_dim,
-                                                   .stride = inner,
+                                                   .stride = d.inner(),
                                                    .shared_capacity = capacity,
                                                    .total_slots = limits.rows(),
                                                    .longest = limits.source,
@@ -93,7 +96,7 @@ void cross_attention(Stream& stream, const ModelSpec& spec, const LayerWeights& 
                                                        .q = a.qkv,
                                                        .shared_k = cache.cross_k + i * layer_size,
                                                        .shared_v = cache.cross_v + i * layer_size,
-                                                       .shared_offsets = w.inputs.source_offsets,
+                                                       .shared_offsets = w.inputs.source.offsets,
                                                        .live = rows.live,
                                                        .y = a.attended,
                                                        .partial = w.partial,
@@ -101,11 +104,13 @@ void cross_attention(Stream& stream, const ModelSpec& spec, const LayerWeights& 
                                                        .sentences = rows.sentences,
                                                        .beams = rows.beams,
                                                        .heads = d.heads,
+                                                       .kv_heads = d.kv_heads,
                                                        .head_dim = d.head_dim,
-                                                       .stride = inner,
+                                                       .stride = d.inner(),
                                                        .shared_capacity = capacity,
                                                        .scale = d.attention_scale[i]});
-  last_product<T>(stream, layer.cross_out, block, a, a.attended, rows.total());
+  last_product<T>(stream, layer.cross_out, layer.cross_post, block.residual, a, a.attended,
+                  rows.total());
 }
 
 // Leaves the last layer's output in w.step.x, up to the norm that is returned.
@@ -126,7 +131,7 @@ Norm decoder_layers(Stream& stream, const ModelSpec& spec, const ModelWeights& w
   Norm due;
   for (int i = 0; i < d.layers; ++i) {
     const LayerWeights& layer = weights.decoder.layers[i];
-    self_attention(stream, spec, layer, due, w, cache, limits, rows, i);
+    self_attention(stream, spec, weights.decoder, due, w, cache, limits, rows, i);
     if (spec.encoder) cross_attention(stream, spec, layer, due, w, cache, limits, rows, i);
     feed_forward(stream, d, layer, due, w.step, rows.total());
   }
@@ -167,6 +172,7 @@ void output_logits(Stream& stream, const ModelSpec& spec, const ModelWeights& we
                      .scratch = a.scratch,
                      .rows = rows,
                      .stride = w.logits_stride});
+  cap_logits(stream, spec, w.logits, rows, spec.decoder.vocab, w.logits_stride);
 }
 
 // The rows of a search's step, their shadows behind them where there is guidance. sentences: at

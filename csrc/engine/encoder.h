@@ -27,11 +27,11 @@ inline int longest_of(const int32_t* offsets, int sentences) {
   return longest;
 }
 
-inline PackedTokens source_tokens(const Inputs& in, const Batch& batch) {
+inline PackedTokens source_tokens(const SourceInputs& in, const Batch& batch) {
   const int32_t* offsets = batch.source_offsets;
-  return {in.source_ids,
-          in.source_at,
-          in.source_offsets,
+  return {in.ids,
+          in.at,
+          in.offsets,
           batch.sentences,
           offsets[batch.sentences],
           longest_of(offsets, batch.sentences)};
@@ -64,29 +64,31 @@ void embed_packed(Stream& stream, const StackSpec& spec, const StackWeights& wei
 
 // after_qkv(i): called when a.qkv holds layer i's queries, keys and values.
 template <typename T, typename Stream, typename AfterQkv>
-void packed_self_attention(Stream& stream, const StackSpec& spec, const LayerWeights& layer,
+void packed_self_attention(Stream& stream, const StackSpec& spec, const StackWeights& weights,
                            Norm& due, const Activations<T>& a, const PackedTokens& tokens,
                            bool causal, int i, AfterQkv&& after_qkv) {
-  const int inner = spec.heads * spec.head_dim;
+  const LayerWeights& layer = weights.layers[i];
   const auto block = enter_block(spec, layer.self_norm, due, a);
-  first_product<T>(stream, layer.qkv, block, a, a.qkv, tokens.count);
+  make_qkv(stream, spec, weights, layer, block, a, tokens.at, tokens.count);
   after_qkv(i);
   packed_attention(stream, PackedAttentionParams<T>{.q = a.qkv,
-                                                    .k = a.qkv + inner,
-                                                    .v = a.qkv + 2 * inner,
+                                                    .k = a.qkv + spec.inner(),
+                                                    .v = a.qkv + spec.inner() + spec.kv_inner(),
                                                     .offsets = tokens.offsets,
                                                     .key_offsets = tokens.offsets,
                                                     .y = a.attended,
                                                     .sentences = tokens.sentences,
                                                     .longest = tokens.longest,
                                                     .heads = spec.heads,
+                                                    .kv_heads = spec.kv_heads,
                                                     .head_dim = spec.head_dim,
-                                                    .stride = 3 * inner,
-                                                    .key_stride = 3 * inner,
+                                                    .stride = spec.qkv(),
+                                                    .key_stride = spec.qkv(),
                                                     .head_stride = spec.head_dim,
                                                     .scale = spec.attention_scale[i],
-                                                    .causal = causal});
-  last_product<T>(stream, layer.self_out, block, a, a.attended, tokens.count);
+                                                    .causal = causal,
+                                                    .rules = score_rules(spec, weights, i)});
+  leave_self_attention(stream, spec, layer, block, a, tokens.count);
 }
 
 // Fills a.x with the stack's output, up to the norm that is returned. after_qkv: as above.
@@ -98,7 +100,7 @@ Norm packed_pass(Stream& stream, const StackSpec& spec, const StackWeights& weig
   Norm due;
   for (int i = 0; i < spec.layers; ++i) {
     const LayerWeights& layer = weights.layers[i];
-    packed_self_attention(stream, spec, layer, due, a, tokens, causal, i, after_qkv);
+    packed_self_attention(stream, spec, weights, due, a, tokens, causal, i, after_qkv);
     feed_forward(stream, spec, layer, due, a, tokens.count);
   }
   return last_norm(stream, spec, weights, due, a, tokens.count);
@@ -114,8 +116,7 @@ void encode(Stream& stream, const ModelSpec& spec, const ModelWeights& weights,
   const Norm norm =
       packed_pass(stream, *spec.encoder, *weights.encoder, a, tokens, false, [](int) {});
   if (norm.gamma != nullptr) normalize(stream, *spec.encoder, norm, a, tokens.count);
-  const int inner = d.heads * d.head_dim;
-  const size_t layer_size = size_t(d.heads) * capacity * d.head_dim;
+  const size_t layer_size = size_t(d.kv_inner()) * capacity;
   for (int i = 0; i < d.layers; ++i) {
     const Linear& kv = weights.decoder.layers[i].cross_kv;
     linear<T>(stream, {.x = a.x,
@@ -125,13 +126,13 @@ void encode(Stream& stream, const ModelSpec& spec, const ModelWeights& weights,
                        .scratch = a.scratch,
                        .rows = tokens.count});
     store_shared(stream, StoreSharedParams<T, C>{.k = w.packed_kv,
-                                                 .v = w.packed_kv + inner,
+                                                 .v = w.packed_kv + d.kv_inner(),
                                                  .shared_k = cache.cross_k + i * layer_size,
                                                  .shared_v = cache.cross_v + i * layer_size,
                                                  .tokens = tokens.count,
-                                                 .heads = d.heads,
+                                                 .heads = d.kv_heads,
                                                  .head_dim = d.head_dim,
-                                                 .stride = 2 * inner,
+                                                 .stride = 2 * d.kv_inner(),
                                                  .capacity = capacity});
   }
 }
@@ -142,17 +143,16 @@ void read_prompt(Stream& stream, const ModelSpec& spec, const ModelWeights& weig
                  const Workspace<T>& w, const Cache<C>& cache, const PackedTokens& tokens,
                  int capacity) {
   const StackSpec& d = spec.decoder;
-  const int inner = d.heads * d.head_dim;
-  const size_t layer_size = size_t(d.heads) * capacity * d.head_dim;
+  const size_t layer_size = size_t(d.kv_inner()) * capacity;
   const Norm norm = packed_pass(stream, d, weights.decoder, w.packed, tokens, true, [&](int i) {
-    store_shared(stream, StoreSharedParams<T, C>{.k = w.packed.qkv + inner,
-                                                 .v = w.packed.qkv + 2 * inner,
+    store_shared(stream, StoreSharedParams<T, C>{.k = w.packed.qkv + d.inner(),
+                                                 .v = w.packed.qkv + d.inner() + d.kv_inner(),
                                                  .shared_k = cache.prompt_k + i * layer_size,
                                                  .shared_v = cache.prompt_v + i * layer_size,
                                                  .tokens = tokens.count,
-                                                 .heads = d.heads,
+                                                 .heads = d.kv_heads,
                                                  .head_dim = d.head_dim,
-                                                 .stride = 3 * inner,
+                                                 .stride = d.qkv(),
                                                  .capacity = capacity});
   });
   if (w.hidden == nullptr) return;

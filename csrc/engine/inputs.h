@@ -28,11 +28,30 @@ inline const char* type_name<SentenceRules>() {
   return "sentence";
 }
 
+// What an encoder reads.
+struct SourceInputs {
+  int32_t* ids;      // [B * S], packed
+  int32_t* at;       // [B * S], positions
+  int32_t* offsets;  // [B + 1]
+
+  SourceInputs() = default;
+  SourceInputs(Arena& a, int64_t batch, int64_t tokens) {
+    ids = a.take<int32_t>("source_ids", {tokens});
+    at = a.take<int32_t>("source_at", {tokens});
+    offsets = a.take<int32_t>("source_offsets", {batch + 1});
+  }
+
+  // The batch must have been checked (batch.h).
+  void fill(const Batch& batch) const {
+    const int tokens = batch.source_offsets[batch.sentences];
+    std::copy_n(batch.source_offsets, batch.sentences + 1, offsets);
+    std::copy_n(batch.source, tokens, ids);
+    std::copy_n(batch.source_at, tokens, at);
+  }
+};
+
 struct Inputs {
-  // the sentences
-  int32_t* source_ids;      // [B * S], packed
-  int32_t* source_at;       // [B * S], positions
-  int32_t* source_offsets;  // [B + 1]
+  SourceInputs source;
   // The prompts but for their last tokens. Decoder-only: packed. Encoder-decoder: read position by
   // position, [prompt - 1, sentences].
   int32_t* prompt_ids;      // [B * (prompt - 1)]
@@ -66,9 +85,7 @@ struct Inputs {
   Inputs(Arena& a, const ModelSpec& spec, const Limits& limits) {
     const int64_t batch = limits.batch, rows = limits.rows(), before = limits.prompt - 1;
     const int64_t source_tokens = spec.encoder ? batch * limits.source : 0;
-    source_ids = a.take<int32_t>("source_ids", {source_tokens});
-    source_at = a.take<int32_t>("source_at", {source_tokens});
-    source_offsets = a.take<int32_t>("source_offsets", {batch + 1});
+    source = SourceInputs(a, batch, source_tokens);
     prompt_ids = a.take<int32_t>("prompt_ids", {batch * before});
     prompt_at = a.take<int32_t>("prompt_at", {batch * before});
     prompt_offsets = a.take<int32_t>("prompt_offsets", {batch + 1});
@@ -156,17 +173,10 @@ inline void fill_rows(const Inputs& in, const Batch& batch, const ModelSpec& spe
   *in.state = {1, prefix_of(batch, spec), searched};
 }
 
-inline void fill_source(const Inputs& in, const Batch& batch) {
-  const int tokens = batch.source_offsets[batch.sentences];
-  std::copy_n(batch.source_offsets, batch.sentences + 1, in.source_offsets);
-  std::copy_n(batch.source, tokens, in.source_ids);
-  std::copy_n(batch.source_at, tokens, in.source_at);
-}
-
 // The batch must have been checked (batch.h).
 inline void fill_inputs(const Inputs& in, const Batch& batch, const ModelSpec& spec,
                         const Limits& limits, int groups) {
-  if (spec.encoder) fill_source(in, batch);
+  if (spec.encoder) in.source.fill(batch);
   std::copy_n(batch.items, batch.sentences, in.items);
   std::copy_n(batch.rules, batch.sentences, in.rules);
   if (batch.stop_first != nullptr) {

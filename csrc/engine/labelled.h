@@ -33,12 +33,12 @@ inline void check_labelled(const Labelled& given, const ModelSpec& spec, const L
   }
   check_ids("ids", given.ids, given.tokens(), d.vocab);
   check_labels(given.labels, given.tokens(), d.vocab);
-  if (spec.encoder) check_source(given.source, spec, limits);
+  if (spec.encoder) check_source(given.source, *spec.encoder, limits);
 }
 
 // They must have been checked.
 inline void fill_labelled(const Inputs& in, const Labelled& given, const ModelSpec& spec) {
-  if (spec.encoder) fill_source(in, given.source);
+  if (spec.encoder) in.source.fill(given.source);
   std::copy_n(given.offsets, given.source.sentences + 1, in.forced_offsets);
   std::copy_n(given.ids, given.tokens(), in.forced_ids);
   std::copy_n(given.labels, given.tokens(), in.labels);

@@ -39,12 +39,13 @@ bool is_forced(const Workspace<T>& w, const Step& step) {
 
 // Whether a step chooses each row's best, of all but banned tokens: then nothing reads the logits.
 template <typename T>
-bool takes_best(const Workspace<T>& w, const Step& step) {
+bool takes_best(const ModelSpec& spec, const Workspace<T>& w, const Step& step) {
   const Request& request = step.request;
   const Beam* beam = beam_of(request.search);
   const bool draws =
       beam != nullptr ? beam->draws : !std::holds_alternative<Greedy>(request.search);
-  return !draws && !request.processing && !request.rules.renormalize && !is_forced(w, step);
+  return spec.logits_cap == 0.0f && !draws && !request.processing && !request.rules.renormalize &&
+         !is_forced(w, step);
 }
 
 // Writes w.best and w.lse, as find_best (select_cpu.h) would. norm: stands before the projection.
@@ -73,25 +74,28 @@ void project_best(Stream& stream, const Choice& choice, const Norm& norm, const 
 
 // Writes w.logits.
 template <typename T, typename Stream>
-void project_logits(Stream& stream, const Choice& choice, const ShortlistMemory& memory,
-                    const Norm& norm, const Workspace<T>& w, int rows, int vocab) {
+void project_logits(Stream& stream, const ModelSpec& spec, const Choice& choice,
+                    const ShortlistMemory& memory, const Norm& norm, const Workspace<T>& w,
+                    int rows) {
   const Outputs& outputs = choice.outputs;
+  T* logits = outputs.tokens != nullptr ? memory.logits : w.logits;
   const Activations<T>& a = w.step;
   linear<T>(stream, {.x = a.x,
                      .norm = norm,
                      .normed = a.normed,
                      .weight = outputs.linear.weight,
                      .bias = outputs.linear.bias,
-                     .y = outputs.tokens != nullptr ? memory.logits : w.logits,
+                     .y = logits,
                      .scratch = a.scratch,
                      .rows = rows});
+  cap_logits(stream, spec, logits, rows, outputs.count(), outputs.count());
   if (outputs.tokens == nullptr) return;
   spread_logits(stream, {.x = memory.logits,
                          .tokens = outputs.tokens,
                          .y = w.logits,
                          .rows = rows,
                          .count = outputs.count(),
-                         .vocab = vocab});
+                         .vocab = spec.decoder.vocab});
 }
 
 }  // namespace decoding

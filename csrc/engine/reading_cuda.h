@@ -47,7 +47,7 @@ class CudaReader {
   // The inputs have been sent.
   void read(const Batch& batch, cudaStream_t stream) {
     const Sentences sentences = {
-        spec_.encoder ? source_tokens(w_.inputs, batch) : prompt_tokens(w_.inputs, batch),
+        spec_.encoder ? source_tokens(w_.inputs.source, batch) : prompt_tokens(w_.inputs, batch),
         batch.sentences, batch.beams, prefix_of(batch, spec_)};
     rehearse(sentences, stream);
     if (graphs_.size() > kSizes) graphs_.clear();
@@ -100,7 +100,7 @@ class CudaReader {
   }
 
   void score(const Labelled& labelled, cuda::Stream& stream) {
-    if (spec_.encoder) packed(stream, source_tokens(w_.inputs, labelled.source));
+    if (spec_.encoder) packed(stream, source_tokens(w_.inputs.source, labelled.source));
     score_labels(stream, spec_, weights_, w_, cache_, limits_, forced_tokens(w_.inputs, labelled));
   }
 

@@ -26,22 +26,25 @@ void packed_cross_attention(Stream& stream, const ModelSpec& spec, const LayerWe
   const int64_t head_size = int64_t{limits.batch} * limits.source * d.head_dim;
   const auto block = enter_block(d, layer.cross_norm, due, a);
   first_product<T>(stream, layer.cross_q, block, a, a.qkv, tokens.count);
-  packed_attention(stream, PackedAttentionParams<T, C>{.q = a.qkv,
-                                                       .k = cache.cross_k + i * d.heads * head_size,
-                                                       .v = cache.cross_v + i * d.heads * head_size,
-                                                       .offsets = tokens.offsets,
-                                                       .key_offsets = w.inputs.source_offsets,
-                                                       .y = a.attended,
-                                                       .sentences = tokens.sentences,
-                                                       .longest = tokens.longest,
-                                                       .heads = d.heads,
-                                                       .head_dim = d.head_dim,
-                                                       .stride = d.heads * d.head_dim,
-                                                       .key_stride = d.head_dim,
-                                                       .head_stride = head_size,
-                                                       .scale = d.attention_scale[i],
-                                                       .causal = false});
-  last_product<T>(stream, layer.cross_out, block, a, a.attended, tokens.count);
+  packed_attention(stream,
+                   PackedAttentionParams<T, C>{.q = a.qkv,
+                                               .k = cache.cross_k + i * d.kv_heads * head_size,
+                                               .v = cache.cross_v + i * d.kv_heads * head_size,
+                                               .offsets = tokens.offsets,
+                                               .key_offsets = w.inputs.source.offsets,
+                                               .y = a.attended,
+                                               .sentences = tokens.sentences,
+                                               .longest = tokens.longest,
+                                               .heads = d.heads,
+                                               .kv_heads = d.kv_heads,
+                                               .head_dim = d.head_dim,
+                                               .stride = d.inner(),
+                                               .key_stride = d.head_dim,
+                                               .head_stride = head_size,
+                                               .scale = d.attention_scale[i],
+                                               .causal = false});
+  last_product<T>(stream, layer.cross_out, layer.cross_post, block.residual, a, a.attended,
+                  tokens.count);
 }
 
 // Leaves the decoder's output in w.forced.x, up to the norm that is returned.
@@ -55,7 +58,7 @@ Norm forced_pass(Stream& stream, const ModelSpec& spec, const ModelWeights& weig
   Norm due;
   for (int i = 0; i < d.layers; ++i) {
     const LayerWeights& layer = weights.decoder.layers[i];
-    packed_self_attention(stream, d, layer, due, a, tokens, true, i, [](int) {});
+    packed_self_attention(stream, d, weights.decoder, due, a, tokens, true, i, [](int) {});
     if (spec.encoder) packed_cross_attention(stream, spec, layer, due, w, cache, limits, tokens, i);
     feed_forward(stream, d, layer, due, a, tokens.count);
   }
@@ -80,6 +83,7 @@ void score_labels(Stream& stream, const ModelSpec& spec, const ModelWeights& wei
                        .scratch = w.forced.scratch,
                        .rows = rows,
                        .stride = w.logits_stride});
+    cap_logits(stream, spec, w.forced_logits, rows, d.vocab, w.logits_stride);
     cross_entropy<T>(stream, {.logits = w.forced_logits,
                               .labels = w.inputs.labels + begin,
                               .y = w.logprobs + begin,

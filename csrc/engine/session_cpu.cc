@@ -73,7 +73,7 @@ class CpuSession : public Session {
     run([&](auto& stream) {
       for (int number = first; number <= last && w_.inputs.state->live_count > 0; ++number) {
         const Step step = this->step();
-        if (takes_best(w_, step)) {
+        if (takes_best(spec_, w_, step)) {
           pick_best(stream, choice_, last_layer(stream, step_rows(stream, step)), w_, step);
         } else {
           compute(stream, step);
@@ -169,7 +169,7 @@ class CpuSession : public Session {
   }
 
   void read_source(cpu::Stream<isa>& stream, const Batch& batch) {
-    encode(stream, spec_, weights_, w_, cache_, source_tokens(w_.inputs, batch),
+    encode(stream, spec_, weights_, w_, cache_, source_tokens(w_.inputs.source, batch),
            limits_.batch * limits_.source);
   }
 
@@ -214,7 +214,7 @@ class CpuSession : public Session {
   void compute(cpu::Stream<isa>& stream, const Step& step) {
     const StepRows rows = step_rows(stream, step);
     const Norm norm = last_layer(stream, rows);
-    project_logits(stream, choice_, shortlist_, norm, w_, rows.total(), step.vocab);
+    project_logits(stream, spec_, choice_, shortlist_, norm, w_, rows.total());
     if (is_contrastive(request_.search)) keep_hidden(stream, spec_, w_, limits_, rows);
   }
 

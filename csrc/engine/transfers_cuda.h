@@ -71,7 +71,7 @@ class CudaTransfers {
 
  private:
   void send(const Inputs& to, cudaStream_t stream) const {
-    CUDA_CHECK(cudaMemcpyAsync(to.source_ids, staging_.data(), staging_.bytes(),
+    CUDA_CHECK(cudaMemcpyAsync(to.source.ids, staging_.data(), staging_.bytes(),
                                cudaMemcpyHostToDevice, stream));
   }
   static void copy(void* to, const void* from, size_t bytes, cudaStream_t stream) {

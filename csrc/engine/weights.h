@@ -31,11 +31,16 @@ class WeightTable {
   const float* vector(const std::string& name, int size) const {
     return static_cast<const float*>(get(name, WeightKind::float32, {size}).data);
   }
+  const float* matrix(const std::string& name, int rows, int columns) const {
+    return static_cast<const float*>(get(name, WeightKind::float32, {rows, columns}).data);
+  }
   const float* vector_or_null(const std::string& name, int size) const {
     return tensors_.count(name) > 0 ? vector(name, size) : nullptr;
   }
 
+  // Null: the model has none.
   const void* positions(const std::string& name, int rows, int columns) const {
+    if (tensors_.count(name) == 0) return nullptr;
     return get(name, only_.value_or(WeightKind::float32), {rows, columns}).data;
   }
 
@@ -105,15 +110,19 @@ struct Linear {
 
 struct LayerWeights {
   Norm self_norm, cross_norm, feed_forward_norm;
-  Linear qkv, self_out;                 // self-attention
-  Linear cross_q, cross_kv, cross_out;  // only in a decoder with an encoder
-  Linear up, down;                      // feed-forward
+  Norm self_post, cross_post, feed_forward_post;  // behind the blocks; none where the spec has none
+  Norm q_norm, k_norm;                            // of heads; none where the spec has none
+  Linear qkv, self_out;                           // self-attention
+  Linear cross_q, cross_kv, cross_out;            // only in a decoder with an encoder
+  Linear up, down;                                // feed-forward
 };
 
 struct StackWeights {
   TokenTable tokens;
-  const void* positions;  // [positions, H]
-  Norm embed_norm, norm;  // none where the spec has none
+  const void* positions;                 // [positions, H], null without a position table
+  const float* rotary = nullptr;         // [size / 2], null without rotary positions
+  const float* position_bias = nullptr;  // [N] or [N, 2 * reach + 1], null: none
+  Norm embed_norm, norm;                 // none where the spec has none
   std::vector<LayerWeights> layers;
 };
 
@@ -124,8 +133,14 @@ struct ModelWeights {
 };
 
 inline Norm load_norm(const WeightTable& table, const std::string& name, const StackSpec& spec) {
-  return {table.vector(name + ".weight", spec.hidden), table.vector(name + ".bias", spec.hidden),
-          spec.eps};
+  return {table.vector(name + ".weight", spec.hidden),
+          table.vector_or_null(name + ".bias", spec.hidden), spec.eps, spec.rms};
+}
+
+// Of each head.
+inline Norm load_head_norm(const WeightTable& table, const std::string& name,
+                           const StackSpec& spec) {
+  return {table.vector(name + ".weight", spec.head_dim), nullptr, spec.eps, true};
 }
 
 inline Linear load_linear(const WeightTable& table, const std::string& name, int outputs,
@@ -133,33 +148,56 @@ inline Linear load_linear(const WeightTable& table, const std::string& name, int
   return {table.linear(name, outputs, inputs), table.vector_or_null(name + ".bias", outputs)};
 }
 
-inline LayerWeights load_layer(const WeightTable& table, const std::string& name,
-                               const StackSpec& spec, const StackSpec* encoder) {
-  const int inner = spec.heads * spec.head_dim;
-  LayerWeights layer;
-  layer.self_norm = load_norm(table, name + ".self_attention.norm", spec);
-  layer.qkv = load_linear(table, name + ".self_attention.qkv", 3 * inner, spec.hidden);
-  layer.self_out = load_linear(table, name + ".self_attention.out", spec.hidden, inner);
-  if (encoder != nullptr) {
-    layer.cross_norm = load_norm(table, name + ".cross_attention.norm", spec);
-    layer.cross_q = load_linear(table, name + ".cross_attention.q", inner, spec.hidden);
-    layer.cross_kv = load_linear(table, name + ".cross_attention.kv", 2 * inner, encoder->hidden);
-    layer.cross_out = load_linear(table, name + ".cross_attention.out", spec.hidden, inner);
-  }
-  layer.feed_forward_norm = load_norm(table, name + ".feed_forward.norm", spec);
-  layer.up = load_linear(table, name + ".feed_forward.up", spec.ffn, spec.hidden);
-  layer.down = load_linear(table, name + ".feed_forward.down", spec.hidden, spec.ffn);
-  return layer;
+inline void load_attention(const WeightTable& table, const std::string& layer,
+                           const StackSpec& spec, LayerWeights& to) {
+  const std::string name = layer + ".self_attention";
+  to.self_norm = load_norm(table, name + ".norm", spec);
+  to.qkv = load_linear(table, name + ".qkv", spec.qkv(), spec.hidden);
+  to.self_out = load_linear(table, name + ".out", spec.hidden, spec.inner());
+  if (spec.post_norm) to.self_post = load_norm(table, name + ".post_norm", spec);
+  if (!spec.head_norm) return;
+  to.q_norm = load_head_norm(table, name + ".q_norm", spec);
+  to.k_norm = load_head_norm(table, name + ".k_norm", spec);
+}
+
+inline void load_cross_attention(const WeightTable& table, const std::string& layer,
+                                 const StackSpec& spec, int memory, LayerWeights& to) {
+  const std::string name = layer + ".cross_attention";
+  to.cross_norm = load_norm(table, name + ".norm", spec);
+  to.cross_q = load_linear(table, name + ".q", spec.inner(), spec.hidden);
+  to.cross_kv = load_linear(table, name + ".kv", 2 * spec.kv_inner(), memory);
+  to.cross_out = load_linear(table, name + ".out", spec.hidden, spec.inner());
+  if (spec.post_norm) to.cross_post = load_norm(table, name + ".post_norm", spec);
+}
+
+inline void load_feed_forward(const WeightTable& table, const std::string& layer,
+                              const StackSpec& spec, LayerWeights& to) {
+  const std::string name = layer + ".feed_forward";
+  if (!spec.shared_norm) to.feed_forward_norm = load_norm(table, name + ".norm", spec);
+  to.up = load_linear(table, name + ".up", spec.gated ? 2 * spec.ffn : spec.ffn, spec.hidden);
+  to.down = load_linear(table, name + ".down", spec.hidden, spec.ffn);
+  if (spec.post_norm) to.feed_forward_post = load_norm(table, name + ".post_norm", spec);
 }
 
 inline StackWeights load_stack(const WeightTable& table, const std::string& name,
                                const StackSpec& spec, const StackSpec* encoder) {
   StackWeights stack;
   stack.tokens = table.tokens(name + ".embed.tokens", spec.vocab, spec.hidden);
-  stack.positions = table.positions(name + ".embed.positions", spec.positions, spec.hidden);
+  stack.positions =
+      table.positions(name + ".embed.positions", spec.types * spec.positions, spec.hidden);
+  if (spec.rotary) stack.rotary = table.vector(name + ".rotary", spec.rotary->size / 2);
+  if (spec.position_bias == PositionBias::alibi) {
+    stack.position_bias = table.vector(name + ".position_bias", spec.heads);
+  } else if (spec.position_bias == PositionBias::relative) {
+    stack.position_bias = table.matrix(name + ".position_bias", spec.heads, 2 * spec.reach + 1);
+  }
   if (spec.embed_norm) stack.embed_norm = load_norm(table, name + ".embed.norm", spec);
   for (int i = 0; i < spec.layers; ++i) {
-    stack.layers.push_back(load_layer(table, name + ".layers." + std::to_string(i), spec, encoder));
+    const std::string layer = name + ".layers." + std::to_string(i);
+    LayerWeights& to = stack.layers.emplace_back();
+    load_attention(table, layer, spec, to);
+    if (encoder != nullptr) load_cross_attention(table, layer, spec, encoder->hidden, to);
+    load_feed_forward(table, layer, spec, to);
   }
   if (spec.final_norm) stack.norm = load_norm(table, name + ".norm", spec);
   return stack;

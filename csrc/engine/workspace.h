@@ -42,25 +42,33 @@ inline const char* type_name<Hypothesis>() {
 // makes of it.
 template <typename T>
 struct Activations {
-  T* x;              // [rows, H]
-  T* normed;         // [rows, H], x as a block reads it
-  T* qkv;            // [rows, 3 * N * D], also the q of cross attention
-  T* attended;       // [rows, N * D]
-  T* ffn;            // [rows, F], shares its bytes with qkv and attended
-  uint8_t* scratch;  // of products on the CPU, see linear.h
+  T* x;                // [rows, H]
+  T* normed;           // [rows, H], x as a block reads it
+  T* qkv;              // [rows, (N + 2 * Nkv) * D], also the q of cross attention
+  T* attended;         // [rows, N * D]
+  T* gated = nullptr;  // [rows, 2 * F], gate and up of a gated feed-forward block
+  T* ffn;              // [rows, F]; with `gated` it shares its bytes with qkv and attended, unless
+                       // feed-forward stands beside attention
+  uint8_t* scratch;    // of products on the CPU, see linear.h
 
   Activations() = default;
   Activations(Arena& a, const std::string& pass, const StackSpec& spec, int64_t rows,
               uint8_t* scratch)
       : scratch(scratch) {
-    const int64_t inner = int64_t{spec.heads} * spec.head_dim;
     x = a.take<T>(pass + ".x", {rows, spec.hidden});
     normed = a.take<T>(pass + ".normed", {rows, spec.hidden});
     a.reuse([&] {
-      qkv = a.take<T>(pass + ".qkv", {rows, 3 * inner});
-      attended = a.take<T>(pass + ".attended", {rows, inner});
+      qkv = a.take<T>(pass + ".qkv", {rows, spec.qkv()});
+      attended = a.take<T>(pass + ".attended", {rows, spec.inner()});
+      if (spec.parallel) take_ffn(a, pass, spec, rows);
     });
-    a.reuse([&] { ffn = a.take<T>(pass + ".ffn", {rows, spec.ffn}); });
+    if (!spec.parallel) a.reuse([&] { take_ffn(a, pass, spec, rows); });
+  }
+
+ private:
+  void take_ffn(Arena& a, const std::string& pass, const StackSpec& spec, int64_t rows) {
+    if (spec.gated) gated = a.take<T>(pass + ".gated", {rows, 2 * spec.ffn});
+    ffn = a.take<T>(pass + ".ffn", {rows, spec.ffn});
   }
 };
 
@@ -87,7 +95,7 @@ struct Workspace {
 
   // scratch: the packed pass of the encoder or the prompt, then the steps
   Activations<T> packed;
-  T* packed_kv;  // [B * S, 2 * N * D], cross keys and values of one layer
+  T* packed_kv;  // [B * S, 2 * Nkv * D], cross keys and values of one layer
   Activations<T> step;
   T* logits;  // [R, V], logits_stride apart
   int logits_stride;
@@ -115,7 +123,7 @@ struct Workspace {
     const int64_t batch = limits.batch, rows = limits.rows();
     const int64_t source_tokens = spec.encoder ? batch * limits.source : 0;
     const int64_t shared_prompt = spec.encoder ? 0 : batch * (limits.prompt - 1);
-    const int64_t groups = groups_of(d.vocab), inner = int64_t{d.heads} * d.head_dim;
+    const int64_t groups = groups_of(d.vocab);
     history = limits.target + (spec.encoder ? limits.prompt - 1 : 0);
     logits_stride = (d.vocab + alignment - 1) / alignment * alignment;
 
@@ -144,7 +152,7 @@ struct Workspace {
 
     a.reuse([&] {
       if (spec.encoder) {
-        packed_kv = a.take<T>("encoder.cross_kv", {source_tokens, 2 * inner});
+        packed_kv = a.take<T>("encoder.cross_kv", {source_tokens, 2 * d.kv_inner()});
         packed = Activations<T>(a, "encoder", *spec.encoder, source_tokens, products);
       } else {
         packed = Activations<T>(a, "prompt", d, shared_prompt, products);

@@ -18,22 +18,42 @@ namespace decoding {
 
 constexpr int kMaxHeadDim = 256;
 
+// From scale * q k^T to what the softmax sees. With d the distance, the query's position less the
+// key's:
+//   x = cap * tanh(x / cap)                   cap: Gemma 2's
+//   x = x - slope[head] * d                   ALiBi (Press et al. 2022)
+//   x = x + table[head][clamp(d) + reach]     T5's relative positions (Raffel et al. 2020)
+//   x = -inf where d >= window                Mistral's sliding window
+struct ScoreRules {
+  float cap = 0.0f;               // 0: none
+  int window = 0;                 // 0: none
+  const float* slopes = nullptr;  // [N], null: none
+  const float* table = nullptr;   // [N, 2 * reach + 1], null: none; d clamped to -reach .. reach
+  int reach = 0;
+
+  bool any() const { return cap > 0 || window > 0 || slopes != nullptr || table != nullptr; }
+};
+
+// Query heads share keys and values: head h has those of head h / (heads / kv_heads) (Ainslie et
+// al. 2023).
+
 // Every token attends to the keys of its own sentence (causal: to those up to itself); one without
 // any gets 0. Self-attention: keys are as many as queries, and have their offsets. Cross attention:
 // keys have offsets of their own.
 template <typename T, typename C = T>
 struct PackedAttentionParams {
   const T* q;  // [tokens, N, D], rows `stride` elements apart
-  const C* k;  // [keys, N, D], rows `key_stride` apart, heads `head_stride`; so is v
+  const C* k;  // [keys, kv_heads, D], rows `key_stride` apart, heads `head_stride`; so is v
   const C* v;
   const int32_t* offsets;      // [sentences + 1], of queries
   const int32_t* key_offsets;  // [sentences + 1], of keys
   T* y;                        // [tokens, N, D], contiguous
   int sentences, longest;      // longest: most queries of a sentence
-  int heads, head_dim, stride, key_stride;
+  int heads, kv_heads, head_dim, stride, key_stride;
   int64_t head_stride;  // D; capacity * D where they lie as store_shared leaves them
   float scale;
-  bool causal;  // only in self-attention
+  bool causal;            // only in self-attention
+  ScoreRules rules = {};  // only in self-attention, where distances mean something
 };
 
 template <typename T, typename C, cpu::Isa isa>
@@ -42,7 +62,7 @@ template <typename T>
 void packed_attention(cuda::Stream&, const PackedAttentionParams<T>&);
 
 // Keys and values of packed rows go where decode attention reads them, one head after the other:
-// each sentence's are stored once, whatever its number of beams.
+// each sentence's are stored once, whatever its number of beams. Heads are those of the keys.
 template <typename T, typename C = T>
 struct StoreSharedParams {
   const T* k;  // [tokens, N, D], rows `stride` elements apart; so is v
@@ -62,39 +82,42 @@ void store_shared(cuda::Stream&, const StoreSharedParams<T>&);
 // reorder rewrites `slots`, never keys or values. There are two tables, since the one of the next
 // step is made from the present one: step g reads table g % 2.
 //
-// Live row i * beams + j is beam j of sentence live[i], and belongs to slot live[i] * beams + j.
-// Where k is given, each row's new key and value are first written to its own slot at the step's
-// position, and the row's history is the positions 0 .. position, the last one in its own slot.
+// Keys and values have kv_heads heads (Nkv). Live row i * beams + j is beam j of sentence live[i],
+// and belongs to slot live[i] * beams + j. Where k is given, each row's new key and value are first
+// written to its own slot at the step's position, and the row's history is the positions 0 ..
+// position, the last one in its own slot.
 template <typename T, typename C = T>
 struct DecodeAttentionParams {
-  const StepState* now;         // live_count, and where there is history number and position
-  const T* q;                   // [sentences * beams, N, D], rows `stride` apart; so are k, v
-  const T* k = nullptr;         // null where there is no history (cross attention)
-  const T* v = nullptr;         // null with k
-  const C* shared_k = nullptr;  // [N, shared_capacity, D], null where nothing is shared
-  const C* shared_v = nullptr;  // [N, shared_capacity, D]
+  const StepState* now;  // live_count, and where there is history number and position
+  const T* q;            // [sentences * beams, N, D], rows `stride` apart; so are k, v
+  const T* k = nullptr;  // [sentences * beams, Nkv, D]; null without history (cross attention)
+  const T* v = nullptr;  // null with k
+  const C* shared_k = nullptr;  // [Nkv, shared_capacity, D], null where nothing is shared
+  const C* shared_v = nullptr;  // [Nkv, shared_capacity, D]
   const int32_t* shared_offsets = nullptr;  // [B + 1], rows of a sentence in shared_k
-  C* self_k = nullptr;                      // [slots, N, target, D]
-  C* self_v = nullptr;                      // [slots, N, target, D]
+  C* self_k = nullptr;                      // [slots, Nkv, target, D]
+  C* self_v = nullptr;                      // [slots, Nkv, target, D]
   const int32_t* slots = nullptr;  // [2, total_slots, target]: slot that holds a position of a row
   const int32_t* live;             // [sentences], sentence ids, of which live_count count
   T* y;                            // [sentences * beams, N, D], contiguous
-  float* partial = nullptr;        // CUDA: [partial_size(heads, head_dim, beams)], scratch
+  float* partial = nullptr;        // CUDA: [partial_size(head_dim)], scratch
   int32_t* tickets = nullptr;      // CUDA: [kTickets], 0 before and after
   int sentences;                   // at least live_count: a captured step is made for so many
-  int beams, heads, head_dim, stride;
+  int beams, heads, kv_heads, head_dim, stride;
   int shared_capacity = 0, target = 0, total_slots = 0;
-  float scale;  // above 0
+  float scale;            // above 0
+  ScoreRules rules = {};  // only where there is history: shared keys, then history, are positions
 };
 
 // Where sentences * heads leave a GPU idle, blocks share a long history and leave partial results:
-// the weighted sum [D], the maximum and the sum of exponentials.
-constexpr int kSplits = 8;     // most blocks that share the history of one head
-constexpr int kTickets = 256;  // heads of sentences that may be shared
+// of each query the weighted sum [D], the maximum and the sum of exponentials.
+constexpr int kSplits = 8;       // most blocks that share a history
+constexpr int kTickets = 256;    // histories that may be shared
+constexpr int kParts = 512;      // blocks that may leave partial results
+constexpr int kPartQueries = 8;  // most queries of a block
 
-inline int64_t partial_size(int heads, int head_dim, int beams) {
-  const int64_t pairs = kTickets > heads ? kTickets : heads;  // one sentence can always be shared
-  return pairs * kSplits * beams * (head_dim + 2);
+inline int64_t partial_size(int head_dim) {
+  return int64_t{kParts} * kPartQueries * (head_dim + 2);
 }
 
 template <typename T, typename C, cpu::Isa isa>
@@ -109,13 +132,13 @@ template <typename T, typename C = T>
 struct AttentionWeightsParams {
   const StepState* now;           // number, live_count
   const T* q;                     // [sentences * beams, N, D], rows `stride` elements apart
-  const C* shared_k;              // [N, shared_capacity, D]
+  const C* shared_k;              // [Nkv, shared_capacity, D]
   const int32_t* shared_offsets;  // [B + 1], rows of a sentence in shared_k
   const int32_t* live;            // [sentences], sentence ids, of which live_count count
   float* y;       // [steps, total_slots, longest], at [number - 1, slot of the row];
                   // 0 behind a source's end
   int sentences;  // at least live_count
-  int beams, heads, head_dim, stride;
+  int beams, heads, kv_heads, head_dim, stride;
   int shared_capacity, total_slots;
   int longest;  // at least the positions of any source
   float scale;

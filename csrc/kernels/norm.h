@@ -1,4 +1,4 @@
-// y = (x - mean(x)) / sqrt(var(x) + eps) * gamma + beta, over the last axis.
+// y = norm(x) + residual, over the last axis; the norms are those of core/types.h.
 #pragma once
 
 #include "core/types.h"
@@ -10,8 +10,9 @@ template <typename T>
 struct LayerNormParams {
   const T* x;  // [rows, cols]
   Norm norm;   // gamma and beta are [cols]
-  T* y;        // [rows, cols], may alias x
+  T* y;        // [rows, cols], may alias x and residual
   int rows, cols;
+  const T* residual = nullptr;  // [rows, cols], may be null
 };
 
 template <typename T, cpu::Isa isa>

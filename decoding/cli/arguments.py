@@ -31,6 +31,13 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=positive, metavar="N", help="of the CPU; one a core")
 
 
+def add_language_arguments(parser: argparse.ArgumentParser) -> None:
+    for name, side in (("--src-lang", "source"), ("--tgt-lang", "target")):
+        parser.add_argument(
+            name, metavar="CODE", help=f"the {side}'s language, of a model that must be told it"
+        )
+
+
 def place(model: decoding.Model) -> str:
     """What computes, for people."""
     if model.device.type == "cpu":

@@ -26,16 +26,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     model = load_model(args)
-    if args.source and model.spec.encoder is None:
+    reads_source = model.is_encoder or model.spec.encoder is not None
+    if args.source and not reads_source:
         raise ValueError("this model has a decoder alone: leave --source out")
     limits = Limits(
         batch=args.batch or 1,
         beams=args.beams or 1,
-        source=(args.source or 64) if model.spec.encoder else 0,
+        source=(args.source or 64) if reads_source else 0,
         prompt=args.prompt or 1,
         target=args.target or 64,
     )
     print(model.memory_plan(limits))
-    if model.device.type == "cuda":
+    if model.device.type == "cuda" and not model.is_encoder:
         model.generate([[0]], num_beams=limits.beams, max_new_tokens=1, attention_mask=[[1]])
         print(f"a decoding step is a graph of {model.graph_nodes} nodes")

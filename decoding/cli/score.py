@@ -15,8 +15,17 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
 import decoding
-from decoding.cli.arguments import add_model_arguments, load_model, place, positive
+from decoding.cli.arguments import (
+    add_language_arguments,
+    add_model_arguments,
+    load_model,
+    place,
+    positive,
+)
 from decoding.cli.translate import read_lines, refuse_overwriting, warnings_in_one_line
+from decoding.languages import between
+from decoding.resolve import resolve
+from decoding.tokenizers import Tokenizer
 
 
 class Line(NamedTuple):
@@ -37,6 +46,7 @@ class Found(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
+    add_language_arguments(parser)
     add = parser.add_argument
     add("--source", metavar="FILE", help="what --target translates, line by line; not for GPT")
     add("--target", metavar="FILE", help="UTF-8, a sentence in each line (default: standard input)")
@@ -57,13 +67,17 @@ def run(args: argparse.Namespace) -> None:
             target = files.enter_context(open(args.target, "rb"))
         source = files.enter_context(open(args.source, "rb")) if args.source else None
         model = load_model(args)
+        config = resolve({}, None, model.generation_config)
+        tokenizer, marks = between(model, args.src_lang, args.tgt_lang, config)
+        model.generation_config |= marks
         texts = read_lines(target, args.target or "standard input")
         if model.spec.encoder is None and source is not None:
             raise ValueError("this model has a decoder alone: leave --source out")
         if model.spec.encoder is None:
-            lines = plain_lines(model, texts)
+            lines = plain_lines(model, tokenizer, texts)
         elif source is not None:
-            lines = parallel_lines(model, read_lines(source, args.source), texts)
+            sources = read_lines(source, args.source)
+            lines = parallel_lines(model, tokenizer, sources, texts)
         else:
             raise ValueError("this model translates: say with --source what --target translates")
         # Opened last: what was wrong so far must not cost an older output.
@@ -90,13 +104,13 @@ def run(args: argparse.Namespace) -> None:
 
 
 def parallel_lines(
-    model: decoding.Model, sources: Iterable[str], targets: Iterable[str]
+    model: decoding.Model, tokenizer: Tokenizer, sources: Iterable[str], targets: Iterable[str]
 ) -> Iterator[Line]:
     """Raises ValueError where a line is too long, or one side has fewer lines."""
     assert model.spec.encoder is not None
     limits = model.spec.encoder.positions, model.spec.decoder.positions
     for number, (source, target) in enumerate(paired(sources, targets), 1):
-        line = Line(model.tokenizer.encode(source), model.tokenizer.encode_target(target))
+        line = Line(tokenizer.encode(source), tokenizer.encode_target(target))
         for ids, most in zip((line.source or [], line.target), limits, strict=True):
             check_length(number, len(ids), most)
         yield line
@@ -111,11 +125,13 @@ def paired(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[str
         yield source, target
 
 
-def plain_lines(model: decoding.Model, texts: Iterable[str]) -> Iterator[Line]:
+def plain_lines(
+    model: decoding.Model, tokenizer: Tokenizer, texts: Iterable[str]
+) -> Iterator[Line]:
     """With the model's BOS before each line, so that its first token has a probability too."""
     bos = model.generation_config.get("bos_token_id")
     for number, text in enumerate(texts, 1):
-        ids = model.tokenizer.encode_target(text)
+        ids = tokenizer.encode_target(text)
         if bos is not None and ids[:1] != [bos]:
             ids.insert(0, bos)
         check_length(number, len(ids) - 1, model.spec.decoder.positions)

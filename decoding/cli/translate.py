@@ -14,7 +14,13 @@ from typing import Any, BinaryIO, TextIO
 from tqdm import tqdm
 
 from decoding.alignment import written
-from decoding.cli.arguments import add_model_arguments, load_model, place, positive
+from decoding.cli.arguments import (
+    add_language_arguments,
+    add_model_arguments,
+    load_model,
+    place,
+    positive,
+)
 from decoding.translate import Translator
 
 
@@ -47,6 +53,7 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], str, str | None]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
+    add_language_arguments(parser)
     add = parser.add_argument
     add("--input", metavar="FILE", help="UTF-8, a sentence in each line (default: standard input)")
     add("--output", metavar="FILE", help="default: standard output")
@@ -84,6 +91,8 @@ def run(args: argparse.Namespace) -> None:
             n_best=args.n_best if args.scores or args.n_best > 1 else None,
             batch_tokens=args.batch_tokens,
             alignments=args.alignments,
+            src_lang=args.src_lang,
+            tgt_lang=args.tgt_lang,
             vocabulary_map=args.shortlist,
             **{
                 name: value

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from decoding.models.demo.corpus import EOS, UNK
-from decoding.models.importers import marian
+from decoding.models.importers import seq2seq
 from decoding.models.spec import ModelSpec
 from decoding.models.transformer import Transformer
 
@@ -101,9 +101,9 @@ def config(spec: ModelSpec, pad: int) -> dict[str, Any]:
 
 def marian_state(model: Transformer) -> dict[str, Tensor]:
     """Marian's names in float16; the tied table once, no sinusoids: both are made on loading."""
-    state = {marian.SHARED: model.decoder.embed.tokens.detach()}
+    state = {seq2seq.SHARED: model.decoder.embed.tokens.detach()}
     for name, tensor in model.state_dict().items():
         if ".layers." in name:
-            stored = marian.stored_names(name)
+            stored = seq2seq.stored_names(name)
             state |= dict(zip(stored, tensor.chunk(len(stored)), strict=True))
     return {name: tensor.to("cpu", torch.float16, copy=True) for name, tensor in state.items()}

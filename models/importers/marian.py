@@ -8,19 +8,16 @@ all three off.
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from decoding.models.blocks import sinusoids
 from decoding.models.checkpoint import Checkpoint
-from decoding.models.importers.options import activation, flag, head_dim, must_be, size
-from decoding.models.spec import ModelSpec, StackSpec
-from decoding.models.weights import shapes
+from decoding.models.importers import seq2seq
+from decoding.models.importers.options import flag, must_be, size
+from decoding.models.positions import sinusoids
+from decoding.models.spec import ModelSpec
 
 DEFAULTS = {
     "activation_function": "gelu",
@@ -31,116 +28,19 @@ DEFAULTS = {
     "forced_eos_token_id": 0,
 }
 
-# What each part of a layer or stack was stored as; several are stacked.
-PARTS = {
-    "self_attention.norm": ["self_attn_layer_norm"],
-    "self_attention.qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
-    "self_attention.out": ["self_attn.out_proj"],
-    "cross_attention.norm": ["encoder_attn_layer_norm"],
-    "cross_attention.q": ["encoder_attn.q_proj"],
-    "cross_attention.kv": ["encoder_attn.k_proj", "encoder_attn.v_proj"],
-    "cross_attention.out": ["encoder_attn.out_proj"],
-    "feed_forward.norm": ["final_layer_norm"],
-    "feed_forward.up": ["fc1"],
-    "feed_forward.down": ["fc2"],
-    "embed.norm": ["layernorm_embedding"],
-    "norm": ["layer_norm"],
-}
-NAME = re.compile(
-    r"(?P<stack>(encoder|decoder)\.(layers\.\d+\.)?)(?P<part>.+)\.(?P<kind>weight|bias)"
-)
-
-SHARED = "model.shared.weight"
-ENCODER = "model.encoder.embed_tokens.weight"
-DECODER = "model.decoder.embed_tokens.weight"
-OUTPUT = "lm_head.weight"
-
 
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[ModelSpec, dict[str, Tensor]]:
-    """Raises ValueError that names an option or tensor that is not what we implement."""
-    must_be(config, "is_encoder_decoder", True)
-    must_be(config, "is_decoder", False)
     must_be(config, "static_position_embeddings", True)
-    vocab = target_vocab = size(config, "vocab_size")
     shared = flag(config, "share_encoder_decoder_embeddings")
-    if not shared and config.get("decoder_vocab_size") is not None:
-        target_vocab = size(config, "decoder_vocab_size")
-    encoder = stack_spec(config, "encoder", vocab)
-    decoder = stack_spec(config, "decoder", target_vocab)
-    spec = ModelSpec(encoder=encoder, decoder=decoder)
-
-    expected = shapes(spec)
-    state = tables(checkpoint, expected, shared=shared, tied=flag(config, "tie_word_embeddings"))
-    sines = sinusoids(decoder.positions, decoder.hidden)
-    for side in ("encoder", "decoder"):
-        # Old files hold the sinusoids, new ones leave them to the reader.
-        stored = f"model.{side}.embed_positions.weight"
-        table = checkpoint.take(stored, *sines.shape) if stored in checkpoint else sines
-        state[f"{side}.embed.positions"] = table
-    for name, shape in expected.items():
-        if name not in state:
-            sources = stored_names(name)
-            part = (shape[0] // len(sources), *shape[1:])
-            state[name] = torch.cat([checkpoint.take(source, *part) for source in sources])
-    if "final_logits_bias" in checkpoint:
-        bias = checkpoint.take("final_logits_bias", 1, decoder.vocab)[0]
-        if bias.any():
-            state["output.bias"] = bias
-    checkpoint.finish(lambda name: shared and name == SHARED)
-    return spec, state
-
-
-def stack_spec(config: Mapping[str, Any], side: str, vocab: int) -> StackSpec:
-    hidden, layers = size(config, "d_model"), size(config, f"{side}_layers")
-    width = head_dim(config, "d_model", f"{side}_attention_heads")
-    return StackSpec(
-        layers=layers,
-        hidden=hidden,
-        heads=hidden // width,
-        head_dim=width,
-        ffn=size(config, f"{side}_ffn_dim"),
-        vocab=vocab,
-        positions=size(config, "max_position_embeddings"),
-        activation=activation(config),
-        embed_scale=math.sqrt(hidden) if flag(config, "scale_embedding") else 1.0,
-        embed_norm=flag(config, "normalize_embedding"),
+    own = not shared and config.get("decoder_vocab_size") is not None
+    layout = seq2seq.Layout(
         pre_norm=flag(config, "normalize_before"),
+        embed_norm=flag(config, "normalize_embedding"),
         final_norm=flag(config, "add_final_layer_norm"),
-        eps=1e-5,
-        attention_scale=(width**-0.5,) * layers,
+        sinusoids=sinusoids,
+        shared=shared,
+        target_vocab=size(config, "decoder_vocab_size") if own else None,
     )
-
-
-def stored_names(name: str) -> list[str]:
-    """Where a canonical weight of a layer, or a norm of a stack, was stored, in parts."""
-    match = NAME.fullmatch(name)
-    assert match is not None, name
-    stack, kind = match["stack"], match["kind"]
-    return [f"model.{stack}{part}.{kind}" for part in PARTS[match["part"]]]
-
-
-def tables(
-    checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]], *, shared: bool, tied: bool
-) -> dict[str, Tensor]:
-    """The token tables and the output's.
-
-    As in transformers, a table that the file holds is used, and one that it lacks is another's:
-    the encoder's and the decoder's are one when `shared`, the decoder's and the output's when
-    `tied`. Which of their names a file holds depends on what wrote it.
-    """
-    decoder = ([SHARED, ENCODER, DECODER] if shared else [DECODER]) + ([OUTPUT] if tied else [])
-    names = {
-        "encoder.embed.tokens": [ENCODER, *decoder] if shared else [ENCODER],
-        "decoder.embed.tokens": [DECODER, *decoder],
-        "output.weight": [OUTPUT, *decoder] if tied else [OUTPUT],
-    }
-    state = {}
-    for target, candidates in names.items():
-        held = [name for name in candidates if name in checkpoint]
-        # Where none is there, the error names the one that published files hold.
-        state[target] = checkpoint.take(
-            (held or candidates[1:] or candidates)[0], *expected[target]
-        )
-    return state
+    return seq2seq.convert(config, checkpoint, layout)

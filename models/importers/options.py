@@ -11,6 +11,7 @@ ACTIVATIONS = {  # Hugging Face's names to those of spec.py
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
     "silu": "silu",
     "swish": "silu",
 }
@@ -19,7 +20,16 @@ ACTIVATIONS = {  # Hugging Face's names to those of spec.py
 def size(config: Mapping[str, Any], name: str) -> int:
     value = config.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"config.json must set {name} to a positive number, got {value!r}")
+        raise ValueError(f"the configuration must set {name} to a positive number, got {value!r}")
+    return value
+
+
+def whole(config: Mapping[str, Any], name: str) -> int:
+    value = config.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(
+            f"the configuration must set {name} to a number of at least 0, got {value!r}"
+        )
     return value
 
 
@@ -27,36 +37,42 @@ def flag(config: Mapping[str, Any], name: str) -> bool:
     """A published configuration may leave a flag out, or null: False."""
     value = config.get(name)
     if value is not None and not isinstance(value, bool):
-        raise ValueError(f"config.json must set {name} to true or false, got {value!r}")
+        raise ValueError(f"the configuration must set {name} to true or false, got {value!r}")
     return bool(value)
 
 
 def positive(config: Mapping[str, Any], name: str) -> float:
     value = config.get(name)
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
-        raise ValueError(f"config.json must set {name} to a number above 0, got {value!r}")
+        raise ValueError(f"the configuration must set {name} to a number above 0, got {value!r}")
     return float(value)
 
 
 def must_be(config: Mapping[str, Any], name: str, implemented: object) -> None:
-    """Where config.json sets `name` at all."""
+    """Where the configuration sets `name` at all."""
     value = config.get(name)
     if value is not None and value != implemented:
-        raise ValueError(f"config.json: {name}={value!r} is not supported, only {implemented!r}")
-
-
-def activation(config: Mapping[str, Any]) -> str:
-    name = config["activation_function"]
-    if name not in ACTIVATIONS:
         raise ValueError(
-            f"config.json: activation_function={name!r} is not supported, only "
-            f"{', '.join(ACTIVATIONS)}"
+            f"the configuration: {name}={value!r} is not supported, only {implemented!r}"
         )
-    return ACTIVATIONS[name]
+
+
+def activation(
+    config: Mapping[str, Any],
+    option: str = "activation_function",
+    known: Mapping[str, str] = ACTIVATIONS,
+) -> str:
+    """known: the option's values to the names of spec.py."""
+    name = config.get(option)
+    if not isinstance(name, str) or name not in known:
+        raise ValueError(
+            f"the configuration: {option}={name!r} is not supported, only {', '.join(known)}"
+        )
+    return known[name]
 
 
 def head_dim(config: Mapping[str, Any], hidden: str, heads: str) -> int:
     width, count = size(config, hidden), size(config, heads)
     if width % count:
-        raise ValueError(f"config.json: {heads}={count} does not divide {hidden}={width}")
+        raise ValueError(f"the configuration: {heads}={count} does not divide {hidden}={width}")
     return width // count

@@ -21,6 +21,7 @@ def reference(
     gamma: Tensor | None,
     beta: Tensor | None,
     scale: float,
+    rms: bool = False,
 ) -> Tensor:
     x = tokens[ids] * scale
     if positions is not None:
@@ -28,15 +29,18 @@ def reference(
     if gamma is None:
         return x
     gamma, beta = gamma.to(x.dtype), None if beta is None else beta.to(x.dtype)
+    if rms:
+        return torch.nn.functional.rms_norm(x, x.shape[-1:], gamma, 1e-5)
     return torch.nn.functional.layer_norm(x, x.shape[-1:], gamma, beta)
 
 
 def embed(*inputs: Tensor | None | float, place: Place, threads: int = 1) -> Tensor:
-    ids, at, tokens, positions, gamma, beta, scale = inputs
+    ids, at, tokens, positions, gamma, beta, scale, rms = (*inputs, False)[:8]
     assert isinstance(ids, Tensor) and isinstance(tokens, Tensor)
     y = poison(len(ids), tokens.shape[1]).to(tokens)
     kernels.embed(
-        ids, at, tokens, positions, gamma, beta, y, scale, 1e-5, isa=place.isa, threads=threads
+        *(ids, at, tokens, positions, gamma, beta, y, scale, 1e-5),
+        **{"rms": rms, "isa": place.isa, "threads": threads},
     )
     return y
 
@@ -75,6 +79,7 @@ def test_equals_torch(place: Place, count: int, hidden: int) -> None:
         (ids, at, tokens, None, None, None, 1.0),
         (ids, at, tokens, positions, gamma, beta, scale),
         (ids, at, tokens, None, gamma, None, scale),
+        (ids, at, tokens, positions, gamma, None, scale, True),
     ):
         assert_within_torch(reference, embed(*inputs, place=place), *inputs)
 
@@ -92,6 +97,13 @@ def test_no_rows(place: Place, threads: int) -> None:
     tokens, _ = tables(place, 7)
     y = embed(*rows(place, 0), tokens, None, None, None, 1.0, place=place, threads=threads)
     assert y.shape == (0, 7)
+
+
+def test_positions_without_a_table_are_not_read(place: Place) -> None:
+    ids, at = rows(place, 6)
+    tokens, _ = tables(place, 64)
+    inputs = (ids, torch.full_like(at, 2**31 - 1), tokens, None, None, None, 2.0)
+    assert_within_torch(reference, embed(*inputs, place=place), *inputs)
 
 
 @pytest.mark.parametrize("hidden", [64, 65])

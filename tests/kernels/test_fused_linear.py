@@ -33,6 +33,7 @@ class Case:
     activation: str = "none"
     gamma: Tensor | None = None
     beta: Tensor | None = None
+    rms: bool = False
 
     def first(self, rows: int) -> Case:
         residual = None if self.residual is None else self.residual[:rows]
@@ -41,7 +42,8 @@ class Case:
     def arguments(self, y: Tensor, normed: Tensor | None) -> tuple[object, ...]:
         rows = len(self.x)
         tensors = (self.x, self.weight, self.bias, self.residual, y[:rows], self.activation)
-        return *tensors, self.gamma, self.beta, None if normed is None else normed[:rows], 1e-5
+        norm = (self.gamma, self.beta, None if normed is None else normed[:rows], 1e-5, self.rms)
+        return *tensors, *norm
 
     def variants(self) -> int:
         y = self.x.new_empty(len(self.x), len(self.weight))
@@ -76,9 +78,11 @@ def make(dtype: torch.dtype, outputs: int, inputs: int, rows: int = max(ROWS)) -
     )
 
 
-def norm(x: Tensor, gamma: Tensor | None, beta: Tensor | None) -> Tensor:
+def norm(x: Tensor, gamma: Tensor | None, beta: Tensor | None, rms: bool) -> Tensor:
     if gamma is None:
         return x
+    if rms:
+        return functional.rms_norm(x.to(gamma.dtype), gamma.shape, gamma, 1e-5).to(x.dtype)
     return functional.layer_norm(x.to(gamma.dtype), gamma.shape, gamma, beta, 1e-5).to(x.dtype)
 
 
@@ -90,9 +94,10 @@ def reference(
     activation: str,
     gamma: Tensor | None,
     beta: Tensor | None,
+    rms: bool,
 ) -> Tensor:
     bias = None if bias is None else bias.to(x.dtype)
-    y = ACTIVATIONS[activation](functional.linear(norm(x, gamma, beta), weight, bias))
+    y = ACTIVATIONS[activation](functional.linear(norm(x, gamma, beta, rms), weight, bias))
     return y if residual is None else y + residual
 
 
@@ -103,7 +108,8 @@ def check(case: Case, row_counts: list[int]) -> None:
     residual = None
     if case.residual is not None:
         residual = torch.cat([case.residual[: len(part.x)] for part in parts])
-    inputs = (x, case.weight, case.bias, residual, case.activation, case.gamma, case.beta)
+    scales = (case.gamma, case.beta, case.rms)
+    inputs = (x, case.weight, case.bias, residual, case.activation, *scales)
     variants = case.variants()
     assert variants > 0
     for variant in range(variants):
@@ -114,7 +120,7 @@ def check(case: Case, row_counts: list[int]) -> None:
         if case.gamma is not None:
             normed = [normed for _, normed in results if normed is not None]
             kept = torch.cat([part[:-BEHIND] for part in normed])
-            assert_within_torch(norm, kept, x, case.gamma, case.beta)
+            assert_within_torch(norm, kept, x, *scales)
             behind += [part[-BEHIND:] for part in normed]
         assert all(part.isnan().all() for part in behind), f"variant {variant} writes too far"
 
@@ -142,6 +148,16 @@ def test_equals_torch(dtype: torch.dtype, outputs: int, inputs: int, normed: boo
     if not normed:
         case = replace(case, gamma=None, beta=None)
     check(case, [1, 17, 129] if outputs > 1000 else ROWS)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "inputs"),
+    [(n, k) for n in (40, 513) for k in (64, 72, 512, 768, 1024, 2048)] + [(8201, 1024)],
+)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rms_norm(dtype: torch.dtype, outputs: int, inputs: int) -> None:
+    case = replace(make(dtype, outputs, inputs, rows=129), beta=None, rms=True)
+    check(case, [1, 8, 17, 129])
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

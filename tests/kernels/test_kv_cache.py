@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
-
-from decoding._C import kernels
-from tests.conftest import Place, poison, random
 from tests.kernels.test_attention import (
     SHARED,
     Step,
@@ -16,6 +12,10 @@ from tests.kernels.test_attention import (
     cross_inputs,
     offsets_of,
 )
+from torch import Tensor
+
+from decoding._C import kernels
+from tests.conftest import Place, poison, random
 
 
 def rounded(x: Tensor) -> Tensor:

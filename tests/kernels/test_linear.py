@@ -162,24 +162,30 @@ def test_rows_of_y_may_lie_apart(dtype: torch.dtype) -> None:
 
 
 def normed_reference(
-    x: Tensor, gamma: Tensor, beta: Tensor, weight: Tensor, bias: Tensor, activation: str
+    x: Tensor, gamma: Tensor, beta: Tensor | None, weight: Tensor, bias: Tensor, activation: str
 ) -> Tensor:
-    normed = functional.layer_norm(x, x.shape[1:], gamma.to(x.dtype), beta.to(x.dtype), 1e-5)
+    if beta is None:
+        normed = functional.rms_norm(x, x.shape[1:], gamma.to(x.dtype), 1e-5)
+    else:
+        normed = functional.layer_norm(x, x.shape[1:], gamma.to(x.dtype), beta.to(x.dtype), 1e-5)
     return reference(normed, weight, bias, None, activation)
 
 
+@pytest.mark.parametrize("rms", [False, True])
 @pytest.mark.parametrize(("inputs", "outputs"), [(8, 3), (65, 17), (512, 130), (1024, 64)])
-def test_norm_before(place: Place, inputs: int, outputs: int) -> None:
-    gamma, beta = bias_at(place, inputs, seed=4), bias_at(place, inputs, seed=5)
+def test_norm_before(place: Place, inputs: int, outputs: int, rms: bool) -> None:
+    gamma = bias_at(place, inputs, seed=4)
+    beta = None if rms else bias_at(place, inputs, seed=5)
     weight = at(place, random(outputs, inputs, seed=1) / inputs**0.5)
     bias = bias_at(place, outputs)
     for rows in rows_at(place):
-        x = at(place, random(rows, inputs))
+        x = at(place, random(rows, inputs) + 1)  # an RMS norm that takes the mean off shows
         normed = torch.full_like(x, math.nan)
         y = torch.full((rows, outputs), math.nan, dtype=x.dtype, device=x.device)
         kernels.linear(
             *(x, weight if place.isa == "cuda" else pack(weight), bias, None, y, "relu"),
-            **{"isa": place.isa, "threads": 2, "gamma": gamma, "beta": beta, "normed": normed},
+            **{"gamma": gamma, "beta": beta, "normed": normed, "rms": rms},
+            **{"isa": place.isa, "threads": 2},
         )
         assert_within_torch(normed_reference, y, x, gamma, beta, weight, bias, "relu")
         identity = at(place, torch.eye(inputs))

@@ -1,4 +1,4 @@
-"""layer_norm against torch."""
+"""layer_norm, in both kinds and with what it adds, against torch."""
 
 from __future__ import annotations
 
@@ -20,6 +20,18 @@ def reference(x: Tensor, gamma: Tensor, beta: Tensor | None, eps: float = 1e-5) 
     return torch.nn.functional.layer_norm(x, x.shape[-1:], gamma, beta, eps)
 
 
+def rms_reference(x: Tensor, gamma: Tensor, eps: float = 1e-5) -> Tensor:
+    return torch.nn.functional.rms_norm(x, x.shape[-1:], gamma.to(x.dtype), eps)
+
+
+def added_reference(x: Tensor, gamma: Tensor, beta: Tensor | None, residual: Tensor) -> Tensor:
+    return reference(x, gamma, beta) + residual
+
+
+def rms_added_reference(x: Tensor, gamma: Tensor, residual: Tensor) -> Tensor:
+    return rms_reference(x, gamma) + residual
+
+
 def inputs(place: Place, rows: int, cols: int) -> tuple[Tensor, Tensor, Tensor]:
     """x in the place's type; gamma and beta in float32, but of values that the type has."""
     x = random(rows, cols).to(place.device, place.dtype)
@@ -34,9 +46,14 @@ def layer_norm(
     place: Place,
     threads: int = 1,
     eps: float = 1e-5,
+    rms: bool = False,
+    residual: Tensor | None = None,
 ) -> Tensor:
     y = poison(*x.shape).to(x)
-    kernels.layer_norm(x, gamma, beta, y, eps, isa=place.isa, threads=threads)
+    kernels.layer_norm(
+        *(x, gamma, beta, y, eps),
+        **{"rms": rms, "residual": residual, "isa": place.isa, "threads": threads},
+    )
     return y
 
 
@@ -49,6 +66,34 @@ def test_equals_torch(place: Place, rows: int, cols: int) -> None:
     assert_within_torch(reference, layer_norm(x, gamma, None, place), x, gamma, None)
 
 
+@pytest.mark.parametrize("cols", COLS)
+@pytest.mark.parametrize("rows", [1, 7])
+def test_rms_equals_torch(place: Place, rows: int, cols: int) -> None:
+    x, gamma, _ = inputs(place, rows, cols)
+    x = x * 3 + 1  # a norm that takes the mean off shows
+    assert_within_torch(rms_reference, layer_norm(x, gamma, None, place, rms=True), x, gamma)
+
+
+@pytest.mark.parametrize("cols", [1, 17, 64, 257, 1024, 2048, 2304, 4104])
+def test_residual_is_added(place: Place, threads: int, cols: int) -> None:
+    x, gamma, beta = inputs(place, 7, cols)
+    residual = random(7, cols, seed=3).to(x)
+    y = layer_norm(x, gamma, beta, place, threads, residual=residual)
+    assert_within_torch(added_reference, y, x, gamma, beta, residual)
+    y = layer_norm(x, gamma, None, place, threads, rms=True, residual=residual)
+    assert_within_torch(rms_added_reference, y, x, gamma, residual)
+
+
+@pytest.mark.parametrize("cols", [130, 1024, 2304])
+def test_residual_may_be_the_output(place: Place, threads: int, cols: int) -> None:
+    x, gamma, _ = inputs(place, 9, cols)
+    y = random(9, cols, seed=3).to(x)
+    expected = layer_norm(x, gamma, None, place, rms=True, residual=y)
+    how = {"rms": True, "residual": y, "isa": place.isa, "threads": threads}
+    kernels.layer_norm(x, gamma, None, y, 1e-5, **how)
+    assert_same_bits(y.float(), expected.float())
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("cols", LONG)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -58,6 +103,9 @@ def test_long_rows(dtype: torch.dtype, cols: int) -> None:
     for offset in (0.0, 100.0):
         y = layer_norm(x + offset, gamma, beta, place)
         assert_within_torch(reference, y, x + offset, gamma, beta)
+    residual = random(5, cols, seed=3).to(x)
+    y = layer_norm(x, gamma, None, place, rms=True, residual=residual)
+    assert_within_torch(rms_added_reference, y, x, gamma, residual)
 
 
 @pytest.mark.gpu
@@ -69,6 +117,9 @@ def test_more_rows_than_fit_at_once(rows: int, cols: int) -> None:
     place = Place("cuda", torch.float16)
     x, gamma, beta = inputs(place, rows, cols)
     assert_within_torch(reference, layer_norm(x, gamma, beta, place), x, gamma, beta)
+    residual = random(rows, cols, seed=3).to(x)
+    y = layer_norm(x, gamma, None, place, rms=True, residual=residual)
+    assert_within_torch(rms_added_reference, y, x, gamma, residual)
 
 
 def test_no_rows(place: Place, threads: int) -> None:
@@ -97,12 +148,21 @@ def test_rows_without_a_mean_are_nan(place: Place, cols: int) -> None:
     assert y[:3].isnan().all() and not y[3].isnan().any()
 
 
+@pytest.mark.parametrize("cols", [65, 64, 2048])
+def test_rms_of_infinity_and_nan_as_torch(place: Place, cols: int) -> None:
+    x, gamma, _ = inputs(place, 4, cols)
+    x[0, 3], x[1, -1], x[2, 5] = float("inf"), float("nan"), float("-inf")
+    assert_within_torch(rms_reference, layer_norm(x, gamma, None, place, rms=True), x, gamma)
+
+
 @pytest.mark.parametrize("eps", [1e-12, 1e-5, 1.0])
 def test_eps(place: Place, eps: float) -> None:
     x, gamma, _ = inputs(place, 3, 65)
     x = x * 1e-2
     y = layer_norm(x, gamma, None, place, eps=eps)
     assert_within_torch(reference, y, x, gamma, None, eps)
+    y = layer_norm(x, gamma, None, place, eps=eps, rms=True)
+    assert_within_torch(rms_reference, y, x, gamma, eps)
 
 
 @pytest.mark.parametrize("cols", [129, 256, 2048])
@@ -131,7 +191,8 @@ def test_touches_only_its_rows(place: Place, cols: int, offset: int) -> None:
 def test_a_row_does_not_depend_on_its_batch(place: Place, threads: int, cols: int) -> None:
     x, gamma, beta = inputs(place, 11, cols)
     x[3] = float("nan")
-    together = layer_norm(x, gamma, beta, place, threads)
-    for r in (0, 2, 4, 10):
-        alone = layer_norm(x[r : r + 1].clone(), gamma, beta, place)
-        assert_same_bits(together[r : r + 1].float(), alone.float())
+    for shift, rms in ((beta, False), (None, True)):
+        together = layer_norm(x, gamma, shift, place, threads, rms=rms)
+        for r in (0, 2, 4, 10):
+            alone = layer_norm(x[r : r + 1].clone(), gamma, shift, place, rms=rms)
+            assert_same_bits(together[r : r + 1].float(), alone.float())

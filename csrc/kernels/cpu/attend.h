@@ -1,5 +1,6 @@
-// What the beams of a sentence do with a block of keys and values: scores, an online softmax, and
-// the weighted sum. Four beams share what is loaded; a beam's numbers are the same alone.
+// What the queries of a sentence and key head do with a block of keys and values: scores, an online
+// softmax, and the weighted sum. Four queries share what is loaded; a query's numbers are the same
+// alone.
 #pragma once
 
 #include <algorithm>
@@ -8,24 +9,27 @@
 #include "kernels/attention.h"
 #include "kernels/cpu/bfloat16.h"
 #include "kernels/cpu/online_softmax.h"
+#include "kernels/cpu/score_rules.h"
 
 namespace decoding::cpu {
 namespace {
 
 constexpr int kBlock = 32;  // positions
-constexpr int kTile = 4;    // beams whose sums stand in registers together
+constexpr int kTile = 4;    // queries whose sums stand in registers together
 
-// Rows of one head's keys and values, and the beams that attend to them.
+// Rows of one head's keys and values, and the queries that attend to them.
 template <typename C>
 struct Block {
   const C* k;
   const C* v;
   size_t offsets[kBlock];  // of each row, the same in k and in v; the last one is repeated
   int count;               // rows; 0: nothing to attend to
-  int begin, end;          // beams
+  int begin, end;          // queries
+  int distance;            // from them to the first row
 };
 
-struct Beam {
+struct Query {
+  int head;
   alignas(64) float q[kMaxHeadDim];    // scaled
   alignas(64) float sum[kMaxHeadDim];  // of the weighted values
   alignas(64) float scores[kBlock];    // then the weights
@@ -48,16 +52,16 @@ inline void add_neighbours(Floats (&sums)[kLanes]) {
   }
 }
 
-// In lane beam * rows + i: q . k of that beam and row first + i. The values of the rows are fetched
-// meanwhile.
-template <int beams, typename C>
-inline Floats dots(const Beam* beam, const Block<C>& block, int first, int dim) {
-  constexpr int rows = kLanes / beams, step = std::min(rows, 4);
+// In lane query * rows + i: q . k of that query and row first + i. The values of the rows are
+// fetched meanwhile.
+template <int queries, typename C>
+inline Floats dots(const Query* query, const Block<C>& block, int first, int dim) {
+  constexpr int rows = kLanes / queries, step = std::min(rows, 4);
   Floats sums[kLanes];
 #pragma GCC unroll 4
   for (int top = 0; top < rows; top += step) {
     const C *k[step], *v[step];
-    Floats part[step * beams] = {};
+    Floats part[step * queries] = {};
 #pragma GCC unroll 4
     for (int i = 0; i < step; ++i) {
       k[i] = block.k + block.offsets[first + top + i];
@@ -69,33 +73,39 @@ inline Floats dots(const Beam* beam, const Block<C>& block, int first, int dim) 
         __builtin_prefetch(v[i] + d);
         const Floats key = load(k[i] + d, tail...);
 #pragma GCC unroll 4
-        for (int b = 0; b < beams; ++b) {
-          part[b * step + i] = fma(load(beam[b].q + d), key, part[b * step + i]);
+        for (int j = 0; j < queries; ++j) {
+          part[j * step + i] = fma(load(query[j].q + d), key, part[j * step + i]);
         }
       }
     });
 #pragma GCC unroll 16
-    for (int i = 0; i < step * beams; ++i) sums[i / step * rows + top + i % step] = part[i];
+    for (int i = 0; i < step * queries; ++i) sums[i / step * rows + top + i % step] = part[i];
   }
   add_neighbours(sums);
   return sums[0];
 }
 
-// scores[i] = q . k[i], -inf behind the last row up to a whole vector.
-template <int beams, typename C>
-void score(Beam* beam, const Block<C>& block, int dim) {
-  constexpr int rows = kLanes / beams;
+// scores[i] = q . k[i], then what rules make of it, where there are any; -inf behind the last row
+// up to a whole vector.
+template <int queries, typename C>
+void score(Query* query, const Block<C>& block, const ScoreRules* rules, int dim) {
+  constexpr int rows = kLanes / queries;
   for (int first = 0; first < block.count; first += rows) {
     alignas(64) float lanes[kLanes];
-    store(lanes, dots<beams>(beam, block, first, dim));
+    store(lanes, dots<queries>(query, block, first, dim));
 #pragma GCC unroll 4
-    for (int b = 0; b < beams; ++b) {
-      __builtin_memcpy(beam[b].scores + first, lanes + b * rows, rows * sizeof(float));
+    for (int j = 0; j < queries; ++j) {
+      __builtin_memcpy(query[j].scores + first, lanes + j * rows, rows * sizeof(float));
     }
   }
   const int last = (block.count - 1) / kLanes * kLanes;
-  for (int b = 0; b < beams; ++b) {
-    float* to = beam[b].scores + last;
+  for (int j = 0; j < queries; ++j) {
+    if (rules != nullptr) {
+      alignas(64) float bias[kBlock];
+      bias_by_distance(*rules, query[j].head, block.distance, last + kLanes, bias);
+      apply_rules(rules->cap, bias, query[j].scores, last + kLanes);
+    }
+    float* to = query[j].scores + last;
     store(to, lane_ids() + last < block.count ? load(to) : broadcast(-__builtin_inff()));
   }
 }
@@ -103,16 +113,16 @@ void score(Beam* beam, const Block<C>& block, int dim) {
 // sum[d] = sum[d] * rescale + the weighted rows of v, for `vectors` vectors of d. Even and odd
 // rows are added up apart, which halves the wait of each addition for the one before. The keys of
 // the next block are fetched meanwhile.
-template <int beams, int vectors, typename C, typename... Tail>
-inline void accumulate(Beam* beam, const float* rescale, const Block<C>& block,
+template <int queries, int vectors, typename C, typename... Tail>
+inline void accumulate(Query* query, const float* rescale, const Block<C>& block,
                        const Block<C>& next, int d, Tail... tail) {
-  Floats even[beams][vectors], odd[beams][vectors] = {};
+  Floats even[queries][vectors], odd[queries][vectors] = {};
 #pragma GCC unroll 4
-  for (int b = 0; b < beams; ++b) {
+  for (int j = 0; j < queries; ++j) {
 #pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) even[b][v] = load(beam[b].sum + d + v * kLanes) * rescale[b];
+    for (int v = 0; v < vectors; ++v) even[j][v] = load(query[j].sum + d + v * kLanes) * rescale[j];
   }
-  const auto add = [&](int i, Floats(&to)[beams][vectors]) {
+  const auto add = [&](int i, Floats(&to)[queries][vectors]) {
     const C* row = block.v + block.offsets[i] + d;
     const C* ahead = next.k + next.offsets[i] + d;
 #pragma GCC unroll 4
@@ -120,7 +130,7 @@ inline void accumulate(Beam* beam, const float* rescale, const Block<C>& block,
       __builtin_prefetch(ahead + v * kLanes);
       const Floats value = load(row + v * kLanes, tail...);
 #pragma GCC unroll 4
-      for (int b = 0; b < beams; ++b) to[b][v] = fma(beam[b].scores[i], value, to[b][v]);
+      for (int j = 0; j < queries; ++j) to[j][v] = fma(query[j].scores[i], value, to[j][v]);
     }
   };
   int i = 0;
@@ -130,36 +140,38 @@ inline void accumulate(Beam* beam, const float* rescale, const Block<C>& block,
   }
   if (i < block.count) add(i, even);
 #pragma GCC unroll 4
-  for (int b = 0; b < beams; ++b) {
+  for (int j = 0; j < queries; ++j) {
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; ++v) {
-      store(beam[b].sum + d + v * kLanes, even[b][v] + odd[b][v]);
+      store(query[j].sum + d + v * kLanes, even[j][v] + odd[j][v]);
     }
   }
 }
 
-template <int beams, typename C>
-void attend(Beam* beam, const Block<C>& block, const Block<C>& next, int dim) {
-  score<beams>(beam, block, dim);
+template <int queries, typename C>
+void attend(Query* query, const Block<C>& block, const Block<C>& next, const ScoreRules* rules,
+            int dim) {
+  score<queries>(query, block, rules, dim);
   const int whole = (block.count + kLanes - 1) / kLanes * kLanes;
-  float rescale[beams];
-  for (int b = 0; b < beams; ++b) rescale[b] = beam[b].softmax.weigh(beam[b].scores, whole);
-  constexpr int kWide = beams == 1 ? 4 : kLanes == 16 ? 2 : 1;  // as the registers allow
+  float rescale[queries];
+  for (int j = 0; j < queries; ++j) rescale[j] = query[j].softmax.weigh(query[j].scores, whole);
+  constexpr int kWide = queries == 1 ? 4 : kLanes == 16 ? 2 : 1;  // as the registers allow
   int d = 0;
   for (; d + kWide * kLanes <= dim; d += kWide * kLanes) {
-    accumulate<beams, kWide>(beam, rescale, block, next, d);
+    accumulate<queries, kWide>(query, rescale, block, next, d);
   }
-  for (; d + kLanes <= dim; d += kLanes) accumulate<beams, 1>(beam, rescale, block, next, d);
-  if (d < dim) accumulate<beams, 1>(beam, rescale, block, next, d, dim - d);
+  for (; d + kLanes <= dim; d += kLanes) accumulate<queries, 1>(query, rescale, block, next, d);
+  if (d < dim) accumulate<queries, 1>(query, rescale, block, next, d, dim - d);
 }
 
-// All beams of the block, while `next` is fetched from memory.
+// All queries of the block, while `next` is fetched from memory. rules: null where there are none.
 template <typename C>
-void attend(Beam* beams, const Block<C>& block, const Block<C>& next, int dim) {
+void attend(Query* queries, const Block<C>& block, const Block<C>& next, const ScoreRules* rules,
+            int dim) {
   if (block.count == 0) return;
-  int b = block.begin;
-  for (; b + kTile <= block.end; b += kTile) attend<kTile>(beams + b, block, next, dim);
-  for (; b < block.end; ++b) attend<1>(beams + b, block, next, dim);
+  int j = block.begin;
+  for (; j + kTile <= block.end; j += kTile) attend<kTile>(queries + j, block, next, rules, dim);
+  for (; j < block.end; ++j) attend<1>(queries + j, block, next, rules, dim);
 }
 
 }  // namespace

@@ -63,7 +63,8 @@ void attention_weights(cpu::Stream<isa>& stream, const AttentionWeightsParams<T,
     float* y = p.y + ((p.now->number - 1) * int64_t{p.total_slots} + slot) * p.longest;
     std::fill(y, y + p.longest, 0.0f);
     for (int head = 0; head < p.heads; ++head) {
-      const C* k = p.shared_k + (head * int64_t{p.shared_capacity} + first) * p.head_dim;
+      const int64_t key_head = head / (p.heads / p.kv_heads);
+      const C* k = p.shared_k + (key_head * p.shared_capacity + first) * p.head_dim;
       cpu::add_head(p.q + int64_t{row} * p.stride + head * p.head_dim, k, y, length, p.head_dim,
                     p.heads, p.scale);
     }

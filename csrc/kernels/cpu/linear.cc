@@ -1,6 +1,7 @@
 // Panels are the outer loop and rows the inner one, so that each weight comes from memory once.
 #include "kernels/linear.h"
 
+#include "kernels/cpu/activate.h"
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/panel.h"
 #include "kernels/cpu/panel_sums.h"
@@ -10,17 +11,6 @@
 namespace decoding {
 namespace cpu {
 namespace {
-
-template <Activation activation>
-Floats activate(Floats x) {
-  if constexpr (activation == Activation::relu) return max(broadcast(0.0f), x);
-  if constexpr (activation == Activation::gelu) return 0.5f * x * (1.0f + erf(0.707106781f * x));
-  if constexpr (activation == Activation::gelu_tanh) {
-    return 0.5f * x * (1.0f + tanh(0.797884561f * fma(0.044715f * x * x, x, x)));
-  }
-  if constexpr (activation == Activation::silu) return x / (1.0f + exp(-x));
-  return x;
-}
 
 // Writes activation(sums + bias) + residual for rows from `row` on and a panel's columns.
 template <Activation activation>
@@ -35,18 +25,8 @@ void finish(const LinearParams<float>& p, int row, int column, const PanelSums& 
 }
 
 void finish(const LinearParams<float>& p, int row, int column, const PanelSums& sums) {
-  switch (p.activation) {
-    case Activation::none:
-      return finish<Activation::none>(p, row, column, sums);
-    case Activation::relu:
-      return finish<Activation::relu>(p, row, column, sums);
-    case Activation::gelu:
-      return finish<Activation::gelu>(p, row, column, sums);
-    case Activation::gelu_tanh:
-      return finish<Activation::gelu_tanh>(p, row, column, sums);
-    case Activation::silu:
-      return finish<Activation::silu>(p, row, column, sums);
-  }
+  with_activation(p.activation,
+                  [&]<Activation activation>() { finish<activation>(p, row, column, sums); });
 }
 
 }  // namespace

@@ -10,7 +10,8 @@ void layer_norm(cpu::Stream<isa>& stream, const LayerNormParams<T>& p) {
   const cpu::Range rows = stream.share(p.rows);
   for (int r = rows.begin; r < rows.end; ++r) {
     const size_t at = static_cast<size_t>(r) * p.cols;
-    cpu::normalize(p.x + at, p.norm, p.y + at, p.cols);
+    const float* residual = p.residual != nullptr ? p.residual + at : nullptr;
+    cpu::normalize(p.x + at, p.norm, p.y + at, p.cols, residual);
   }
   stream.barrier();
 }

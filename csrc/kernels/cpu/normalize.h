@@ -1,4 +1,4 @@
-// Layer norm of one row, for the operators that end in one.
+// The norm of one row, for the operators that end or begin in one.
 #pragma once
 
 #include "core/types.h"
@@ -7,12 +7,16 @@
 namespace decoding::cpu {
 namespace {
 
-// y = (x - mean(x)) / sqrt(var(x) + eps) * gamma + beta; y may alias x. Two passes: the mean first,
-// so that the squares of a row far from zero do not cancel.
-inline void normalize(const float* x, const Norm& norm, float* y, int cols) {
-  Floats sum = {};
-  for_vectors(cols, [&](int c, auto... count) { sum += load(x + c, count...); });
-  const Floats mean = broadcast(sum_of(sum) / cols);
+// y = norm(x) + residual; y may alias both, residual may be null. Two passes: the mean first, so
+// that the squares of a row far from zero do not cancel. An RMS norm has 0 in the mean's place.
+inline void normalize(const float* x, const Norm& norm, float* y, int cols,
+                      const float* residual = nullptr) {
+  Floats mean = {};
+  if (!norm.rms) {
+    Floats sum = {};
+    for_vectors(cols, [&](int c, auto... count) { sum += load(x + c, count...); });
+    mean = broadcast(sum_of(sum) / cols);
+  }
   Floats squares = {};
   for_vectors(cols, [&](int c, auto... count) {
     Floats centred = load(x + c, count...) - mean;
@@ -22,8 +26,9 @@ inline void normalize(const float* x, const Norm& norm, float* y, int cols) {
   const Floats scale = broadcast(1.0f / __builtin_sqrtf(sum_of(squares) / cols + norm.eps));
   for_vectors(cols, [&](int c, auto... count) {
     const Floats shift = norm.beta != nullptr ? load(norm.beta + c, count...) : Floats{};
-    store(y + c, fma((load(x + c, count...) - mean) * scale, load(norm.gamma + c, count...), shift),
-          count...);
+    Floats z = fma((load(x + c, count...) - mean) * scale, load(norm.gamma + c, count...), shift);
+    if (residual != nullptr) z += load(residual + c, count...);
+    store(y + c, z, count...);
   });
 }
 

@@ -6,6 +6,7 @@
 #include "kernels/attention.h"
 #include "kernels/cpu/bfloat16.h"
 #include "kernels/cpu/online_softmax.h"
+#include "kernels/cpu/score_rules.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu/tile.h"
 
@@ -55,17 +56,20 @@ struct Queries {
   alignas(64) float q[kQueries * kMaxHeadDim];    // scaled
   alignas(64) float sum[kQueries * kMaxHeadDim];  // of the weighted values
   OnlineSoftmax softmax[kQueries];
-  int dim, width;
+  int count, dim, width;
+  const ScoreRules* rules;  // null: none
 };
 
 struct Block {
   alignas(64) float keys[kMaxHeadDim * kBlock];    // [dim, kBlock]
   alignas(64) float values[kBlock * kMaxHeadDim];  // [kBlock, width]
+  alignas(64) float bias[kQueries + kBlock];       // of the last query's scores; those of each
+                                                   // query before it begin one number further on
   int count;
 };
 
 // Lets the `rows` queries from `begin` on attend to a block, of which query r sees the first
-// `seen` + r positions.
+// `seen` + r positions, as far as its window reaches.
 void attend(Queries& queries, int begin, int rows, const Block& block, int seen) {
   const size_t width = queries.width;
   const int columns = whole_vectors(block.count);
@@ -76,6 +80,10 @@ void attend(Queries& queries, int begin, int rows, const Block& block, int seen)
   for (int r = 0; r < rows; ++r) {
     const int visible = std::min(seen + r, block.count);
     float* row = scores + r * kBlock;
+    if (queries.rules != nullptr) {
+      const float* bias = block.bias + queries.count - 1 - (begin + r);
+      apply_rules(queries.rules->cap, bias, row, columns);
+    }
     for (int i = 0; i < columns; i += kLanes) {
       store(row + i, lane_ids() + i < visible ? load(row + i) : broadcast(-__builtin_inff()));
     }
@@ -88,51 +96,80 @@ void attend(Queries& queries, int begin, int rows, const Block& block, int seen)
                 queries.width);
 }
 
-// Queries [begin, end) of one sentence, end - begin <= kQueries, and its `length` keys; q, k, v and
-// y begin at its first token and at the head.
+// A sentence and a head: q, k, v and y begin at its first token, `length` is that of its keys.
 template <typename C>
-void attend(const PackedAttentionParams<float, C>& p, const float* q, const C* k, const C* v,
-            float* y, int length, int begin, int end) {
-  const int count = end - begin;
-  const size_t stride = p.stride, key_stride = p.key_stride, width = whole_vectors(p.head_dim);
-  Queries queries;
-  queries.dim = p.head_dim;
-  queries.width = width;
-  for (int r = 0; r < count; ++r) {
-    queries.softmax[r] = {};
-    for_vectors(p.head_dim, [&](int d, auto... tail) {
-      store(queries.q + r * width + d, load(q + (begin + r) * stride + d, tail...) * p.scale);
-      store(queries.sum + r * width + d, Floats{});
-    });
+struct Item {
+  const PackedAttentionParams<float, C>& p;
+  const float* q;
+  const C* k;
+  const C* v;
+  float* y;
+  int head, length;
+
+  void read(Queries& queries, int begin) const {
+    const size_t stride = p.stride, width = queries.width;
+    for (int r = 0; r < queries.count; ++r) {
+      queries.softmax[r] = {};
+      for_vectors(p.head_dim, [&](int d, auto... tail) {
+        store(queries.q + r * width + d, load(q + (begin + r) * stride + d, tail...) * p.scale);
+        store(queries.sum + r * width + d, Floats{});
+      });
+    }
   }
-  Block block;
-  const int reach = p.causal ? end : length;
-  for (int position = 0; position < reach; position += kBlock) {
+
+  void read(Block& block, int position, size_t width) const {
+    const size_t stride = p.key_stride;
     block.count = std::min(kBlock, length - position);
-    transpose_block<C>({k + position * key_stride, key_stride}, block.count, p.head_dim,
-                       block.keys);
+    transpose_block<C>({k + position * stride, stride}, block.count, p.head_dim, block.keys);
     for (int i = 0; i < block.count; ++i) {
       for_vectors(p.head_dim, [&](int d, auto... tail) {
-        store(block.values + i * width + d, load(v + (position + i) * key_stride + d, tail...));
+        store(block.values + i * width + d, load(v + (position + i) * stride + d, tail...));
       });
+    }
+  }
+
+  void write(const Queries& queries, int begin) const {
+    for (int r = 0; r < queries.count; ++r) {
+      const float normaliser = queries.softmax[r].normaliser();
+      for_vectors(p.head_dim, [&](int d, auto... tail) {
+        store(y + static_cast<size_t>(begin + r) * p.heads * p.head_dim + d,
+              load(queries.sum + r * queries.width + d) * normaliser, tail...);
+      });
+    }
+  }
+};
+
+// Queries [begin, end) of an item, end - begin <= kQueries.
+template <typename C>
+void attend(const Item<C>& item, int begin, int end) {
+  const auto& p = item.p;
+  const int count = end - begin, window = p.rules.window;
+  Queries queries;
+  queries.count = count, queries.dim = p.head_dim, queries.width = whole_vectors(p.head_dim);
+  queries.rules = p.rules.any() ? &p.rules : nullptr;
+  item.read(queries, begin);
+  Block block;
+  const int start = window > 0 ? std::max(0, begin - window + 1) / kBlock * kBlock : 0;
+  const int reach = p.causal ? end : item.length;
+  for (int position = start; position < reach; position += kBlock) {
+    item.read(block, position, queries.width);
+    if (queries.rules != nullptr) {
+      bias_by_distance(p.rules, item.head, begin + count - 1 - position,
+                       count + whole_vectors(block.count), block.bias);
     }
     // A query that sees nothing of the block must not meet it.
     const int first = p.causal ? std::max(0, position - begin) : 0;
-    const int tiles = (count - first + kTileRows - 1) / kTileRows;
+    const int last =
+        window > 0 ? std::min(count, position + block.count + window - 1 - begin) : count;
+    const int tiles = (last - first + kTileRows - 1) / kTileRows;
     for (int tile = 0; tile < tiles; ++tile) {
-      const int top = first + tile * (count - first) / tiles;
-      const int bottom = first + (tile + 1) * (count - first) / tiles;
+      const int top = first + tile * (last - first) / tiles;
+      const int bottom = first + (tile + 1) * (last - first) / tiles;
       const int seen = p.causal ? begin + top + 1 - position : block.count;
       attend(queries, top, bottom - top, block, seen);
     }
   }
-  for (int r = 0; r < count; ++r) {
-    const float normaliser = queries.softmax[r].normaliser();
-    for_vectors(p.head_dim, [&](int d, auto... tail) {
-      store(y + static_cast<size_t>(begin + r) * p.heads * p.head_dim + d,
-            load(queries.sum + r * width + d) * normaliser, tail...);
-    });
-  }
+  item.write(queries, begin);
 }
 
 }  // namespace
@@ -141,6 +178,7 @@ void attend(const PackedAttentionParams<float, C>& p, const float* q, const C* k
 template <typename T, typename C, cpu::Isa isa>
 void packed_attention(cpu::Stream<isa>& stream, const PackedAttentionParams<T, C>& p) {
   // Work is dealt out like cards, so that long sentences and late, costly queries spread evenly.
+  const int shared = p.heads / p.kv_heads;  // query heads that have the same keys
   int card = 0;
   for (int sentence = 0; sentence < p.sentences; ++sentence) {
     const size_t row = p.offsets[sentence], key = p.key_offsets[sentence];
@@ -149,10 +187,15 @@ void packed_attention(cpu::Stream<isa>& stream, const PackedAttentionParams<T, C
     for (int begin = 0; begin < queries; begin += cpu::kQueries) {
       for (int head = 0; head < p.heads; ++head, ++card) {
         if (card % stream.size() != stream.rank()) continue;
-        const size_t at = key * p.key_stride + head * p.head_stride;
-        cpu::attend(p, p.q + row * p.stride + head * p.head_dim, p.k + at, p.v + at,
-                    p.y + (row * p.heads + head) * p.head_dim, keys, begin,
-                    std::min(begin + cpu::kQueries, queries));
+        const size_t at = key * p.key_stride + head / shared * p.head_stride;
+        const cpu::Item<C> item{.p = p,
+                                .q = p.q + row * p.stride + head * p.head_dim,
+                                .k = p.k + at,
+                                .v = p.v + at,
+                                .y = p.y + (row * p.heads + head) * p.head_dim,
+                                .head = head,
+                                .length = keys};
+        cpu::attend(item, begin, std::min(begin + cpu::kQueries, queries));
       }
     }
   }

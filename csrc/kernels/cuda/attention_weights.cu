@@ -53,13 +53,14 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t slot = int64_t{sentence} * p.beams + row % p.beams;
   const int64_t first = p.shared_offsets[sentence];
   const int length = p.shared_offsets[sentence + 1] - first;
+  const int group = heads_of_a_key(p.heads, p.kv_heads);
   for (int i = threadIdx.x; i < p.longest; i += kThreads) sums[i] = 0.0f;
   for (int head = 0; head < p.heads; ++head) {
     __syncthreads();  // nobody needs the head before
     const T* own = p.q + int64_t{row} * p.stride + head * p.head_dim;
     for (int d = threadIdx.x; d < p.head_dim; d += kThreads) q[d] = to_float(own[d]);
     __syncthreads();
-    const T* k = p.shared_k + (head * int64_t{p.shared_capacity} + first) * p.head_dim;
+    const T* k = p.shared_k + (head / group * int64_t{p.shared_capacity} + first) * p.head_dim;
     float top = kNoScore;
     for (int i = threadIdx.x; i < length; i += kThreads) {
       scores[i] = p.scale * dot<T, pack>(q, k + int64_t{i} * p.head_dim, p.head_dim);

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <bit>
 
+#include "kernels/cuda/activate.cuh"
 #include "kernels/cuda/cublaslt_linear.h"
 #include "kernels/cuda/fused_linear.h"
-#include "kernels/cuda/fused_linear_finish.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/vector.cuh"
 

@@ -96,10 +96,10 @@ struct Row {
 // The tiles that a warp has requested, oldest first, in shared memory that no other warp touches.
 // There they arrive without the lanes' help, and take none of their registers.
 //
-// Each lane reads what it has requested itself. Where 8 lanes hold a row, a tile's keys (or values)
-// are also a matrix of 16 rows: pieces change places within a row so that those below each other
-// lie in different banks.
-template <typename T, typename S>
+// Each lane reads what it has requested itself. With `matrix`, where 8 lanes hold a row, or 16, a
+// tile's keys (or values) are also a matrix of 16 rows, or 8: pieces change places within a row so
+// that those below each other lie in different banks.
+template <typename T, typename S, bool matrix = S::lanes == 8>
 class Ring {
  public:
   static constexpr int kTiles = 2;
@@ -144,10 +144,9 @@ class Ring {
   }
   __device__ __forceinline__ bool valid(int r) const { return (valid_ >> r & 1) != 0; }
 
-  // Where a piece of the matrix lies. Its row 4r + g is row r of the warp's group g.
+  // Where a piece of the matrix lies. Its row r * groups + g is row r of the warp's group g.
   __device__ __forceinline__ uint4* piece(int i, int which, int row, int column) const {
-    static_assert(kPieces == 1);
-    return tile(i, which) + row * 8 + (column ^ row % 8);
+    return tile(i, which) + row * (S::lanes * kPieces) + (column ^ row % 8);
   }
 
  private:
@@ -156,7 +155,10 @@ class Ring {
   }
   __device__ __forceinline__ uint4* own(int i, int which, int r, int v) const {
     const int lane = threadIdx.x % kWarp;
-    if constexpr (S::lanes == 8) return piece(i, which, r * 4 + lane / 8, lane % 8);
+    if constexpr (matrix) {
+      return piece(i, which, r * (kWarp / S::lanes) + lane / S::lanes,
+                   v * S::lanes + lane % S::lanes);
+    }
     return tile(i, which) + (r * kPieces + v) * kWarp + lane;
   }
 

@@ -10,7 +10,7 @@ namespace {
 template <typename T, int pack>
 struct LoadEmbedding {
   static constexpr int kPack = pack;
-  using Columns = NoColumns;
+  using Columns = Nothing;
   struct Raw {
     Packed<T, pack> token, position;
   };
@@ -46,7 +46,7 @@ __global__ void embed_kernel(const LoadEmbedding<T, pack> load, const StoreRows<
   for (int col = threadIdx.x * pack; col < load.hidden; col += blockDim.x * pack) {
     float x[pack];
     load.values(load.fetch(blockIdx.x, col), {}, x);
-    y.store(blockIdx.x, col, {}, x);
+    y.store(blockIdx.x, col, {}, {}, x);
   }
 }
 

@@ -16,9 +16,9 @@
 // outputs, their weights requested before the current ones are multiplied.
 #include <algorithm>
 
+#include "kernels/cuda/activate.cuh"
 #include "kernels/cuda/fused_linear_direct.cuh"
 #include "kernels/cuda/fused_linear_families.h"
-#include "kernels/cuda/fused_linear_finish.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace decoding::cuda {
@@ -114,11 +114,11 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) direct_kernel(const L
 
   x.load(lane);
   if constexpr (S::kNorm) {
-    x.load_first(lane);
+    x.load_first(lane, p.norm.rms);
     if (outputs.rows > 8) {
-      norm_rows<2>(x, lane, part, p.norm.eps, shared);
+      norm_rows<2>(x, lane, part, p.norm, shared);
     } else {
-      norm_rows<1>(x, lane, part, p.norm.eps, shared);
+      norm_rows<1>(x, lane, part, p.norm, shared);
     }
   }
   while (true) {

@@ -88,7 +88,7 @@ struct Rows {
   const T* from[2];
   int chunks[2];  // that there are: 0 for rows behind the last
   uint4 at[2][S::kChunks];
-  float first[2];  // element of the row
+  float first[2];  // element of the row, which sums are relative to; 0 for an RMS norm
 
   // Before the wait.
   __device__ __forceinline__ Rows(const LinearParams<T>& p, const Lane& lane) {
@@ -114,9 +114,9 @@ struct Rows {
 
   // The first elements; places behind the end take them too, so that they do not count in sums
   // relative to the first.
-  __device__ __forceinline__ void load_first(const Lane& lane) {
+  __device__ __forceinline__ void load_first(const Lane& lane, bool rms) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) first[h] = chunks[h] > 0 ? to_float(*from[h]) : 0.0f;
+    for (int h = 0; h < 2; ++h) first[h] = chunks[h] > 0 && !rms ? to_float(*from[h]) : 0.0f;
     if (lane.chunks == S::kChunks) return;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -151,10 +151,10 @@ struct Rows {
 //
 // Sums are relative to the row's first element s: no element is further from the mean than sqrt(K)
 // deviations, so (mean - s)^2 <= K variance, and the subtraction of such squares in float32 costs
-// at most 2048 of 2^24 parts of the variance.
+// at most 2048 of 2^24 parts of the variance. An RMS norm has 0 in the place of both s and mean.
 template <int kGroups, typename T, typename S>
-__device__ __forceinline__ void norm_rows(Rows<T, S>& x, const Lane& lane, float part, float eps,
-                                          Shared<S>& shared) {
+__device__ __forceinline__ void norm_rows(Rows<T, S>& x, const Lane& lane, float part,
+                                          const Norm& norm, Shared<S>& shared) {
 #pragma unroll
   for (int h = 0; h < kGroups; ++h) {
     float2 even{}, odd{};  // sums and sums of squares
@@ -180,9 +180,9 @@ __device__ __forceinline__ void norm_rows(Rows<T, S>& x, const Lane& lane, float
       const float2 own = shared.norm.moments[w][lane.g + 8 * h];
       sums = {sums.x + own.x, sums.y + own.y};
     }
-    const float distance = sums.x * part, mean = x.first[h] + distance;
+    const float distance = sums.x * (norm.rms ? 0.0f : part), mean = x.first[h] + distance;
     const float variance = sums.y * part - distance * distance;
-    const float scale = rsqrtf((variance < 0.0f ? 0.0f : variance) + eps);
+    const float scale = rsqrtf((variance < 0.0f ? 0.0f : variance) + norm.eps);
 #pragma unroll
     for (int c = 0; c < S::kChunks; ++c) {
       const float* gamma = shared.norm.gamma + lane.k + c * kChunk;

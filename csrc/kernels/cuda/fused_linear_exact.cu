@@ -5,8 +5,8 @@
 // two outputs, its lanes sharing out K, four inputs at a time. The first kAhead weights of each
 // lane are requested before the wait for the kernel that writes x. The order of a sum depends on K
 // alone.
+#include "kernels/cuda/activate.cuh"
 #include "kernels/cuda/fused_linear_families.h"
-#include "kernels/cuda/fused_linear_finish.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/tensor_core.cuh"
 
@@ -28,9 +28,12 @@ __device__ __forceinline__ float4 request(const LinearWeight& weight, int output
 // Norms a row of `inputs` floats in shared memory; all lanes of a warp take part.
 __device__ void norm_row(float* x, int inputs, const Norm& norm) {
   const int lane = threadIdx.x % kWarp;
-  float sum = 0.0f;
-  for (int k = lane; k < inputs; k += kWarp) sum += x[k];
-  const float mean = warp_sum(sum) / inputs;
+  float mean = 0.0f;
+  if (!norm.rms) {
+    float sum = 0.0f;
+    for (int k = lane; k < inputs; k += kWarp) sum += x[k];
+    mean = warp_sum(sum) / inputs;
+  }
   float squares = 0.0f;
   for (int k = lane; k < inputs; k += kWarp) squares += (x[k] - mean) * (x[k] - mean);
   const float scale = 1.0f / sqrtf(warp_sum(squares) / inputs + norm.eps);

@@ -12,9 +12,9 @@
 //
 // Where tiles are few and K is long, the kParts blocks of a cluster share out K, and each then adds
 // up some rows of all their sums.
+#include "kernels/cuda/activate.cuh"
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/fused_linear_families.h"
-#include "kernels/cuda/fused_linear_finish.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/tile.cuh"
 

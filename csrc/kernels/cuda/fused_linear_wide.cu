@@ -12,9 +12,9 @@
 //
 // Where tiles are few and K is long, the kParts blocks of a cluster share out K, and each finishes
 // some rows: all send it their sums for them, since to send is faster than to ask.
+#include "kernels/cuda/activate.cuh"
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/fused_linear_families.h"
-#include "kernels/cuda/fused_linear_finish.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/tile.cuh"
 #include "kernels/cuda/wgmma.cuh"

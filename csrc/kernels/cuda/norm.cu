@@ -1,4 +1,4 @@
-// y = (x - mean(x)) / sqrt(var(x) + eps) * gamma + beta, over the last axis; the work is row.cuh's.
+// y = norm(x) + residual, over the last axis; the work is row.cuh's.
 #include "kernels/cuda/row_norm.cuh"
 #include "kernels/norm.h"
 
@@ -8,7 +8,12 @@ namespace {
 template <int pack, typename T>
 void norm_rows(cuda::Stream& stream, const LayerNormParams<T>& p) {
   const cuda::LoadRows<T, pack> load{p.x, p.cols};
-  cuda::launch_rows(stream, cuda::row_norm(load, p.norm, p.y, p.cols), p.rows, p.cols);
+  if (p.residual != nullptr) {
+    const auto op = cuda::row_norm<true>(load, p.norm, p.y, p.cols, p.residual);
+    cuda::launch_rows(stream, op, p.rows, p.cols);
+  } else {
+    cuda::launch_rows(stream, cuda::row_norm(load, p.norm, p.y, p.cols), p.rows, p.cols);
+  }
 }
 
 }  // namespace
@@ -16,8 +21,8 @@ void norm_rows(cuda::Stream& stream, const LayerNormParams<T>& p) {
 template <typename T>
 void layer_norm(cuda::Stream& stream, const LayerNormParams<T>& p) {
   if (p.rows == 0) return;
-  const bool aligned =
-      cuda::aligned16<T>(p.x, p.cols) && cuda::aligned16<T>(p.y, p.cols) && cuda::aligned16(p.norm);
+  const bool aligned = cuda::aligned16<T>(p.x, p.cols) && cuda::aligned16<T>(p.y, p.cols) &&
+                       cuda::aligned16<T>(p.residual, p.cols) && cuda::aligned16(p.norm);
   aligned ? norm_rows<16 / sizeof(T)>(stream, p) : norm_rows<1>(stream, p);
 }
 

@@ -49,7 +49,7 @@ __device__ __forceinline__ float dot(float4 a, float4 b) {
   return fmaf(a.y, b.y, a.x * b.x) + fmaf(a.w, b.w, a.z * b.z);
 }
 
-template <typename T, typename Tile>
+template <bool ruled, typename T, typename Tile>
 __global__ void __launch_bounds__(Tile::threads)
     packed_attention_kernel(const PackedAttentionParams<T> p) {
   constexpr int kKeys = Tile::keys / kAcross, kParts = Tile::dim / 64;
@@ -66,8 +66,8 @@ __global__ void __launch_bounds__(Tile::threads)
 
   float4 sums[4][kParts] = {};
   float maxima[4] = {kNoScore, kNoScore, kNoScore, kNoScore}, totals[4] = {};
-  const int reach = p.causal ? min(keys, begin + Tile::queries) : keys;
-  for (int first = 0; first < reach; first += Tile::keys) {
+  const View<ruled> view(p, sentence, Tile::queries);
+  for (int first = view.first / Tile::keys * Tile::keys; first < view.end; first += Tile::keys) {
     __syncthreads();
     fill(tile.kv, k, p.key_stride, first, keys, p.head_dim, 1.0f);
     __syncthreads();
@@ -88,9 +88,11 @@ __global__ void __launch_bounds__(Tile::threads)
       float top = maxima[i];
 #pragma unroll
       for (int j = 0; j < kKeys; ++j) {
-        const int position = first + x + j * kAcross;
-        const bool seen = position < keys && (!p.causal || position <= begin + y + i);
-        if (!seen) scores[i][j] = kNoScore;
+        const int query = begin + y + i, position = first + x + j * kAcross;
+        if constexpr (ruled) {
+          scores[i][j] = follow(p.rules, sentence.head, scores[i][j], query - position);
+        }
+        if (!view.sees(query, position)) scores[i][j] = kNoScore;
         top = fmaxf(top, scores[i][j]);
       }
       top = warp_max<kAcross>(top);
@@ -154,10 +156,28 @@ __global__ void __launch_bounds__(Tile::threads)
   }
 }
 
-template <typename T, typename Tile>
+template <bool ruled, typename T, typename Tile>
 void attend_plainly(Stream& stream, const PackedAttentionParams<T>& p) {
   const dim3 grid(p.heads, p.sentences, (p.longest + Tile::queries - 1) / Tile::queries);
-  launch(stream, packed_attention_kernel<T, Tile>, grid, Tile::threads, sizeof(Tile), p);
+  launch(stream, packed_attention_kernel<ruled, T, Tile>, grid, Tile::threads, sizeof(Tile), p);
+}
+
+template <bool ruled, typename T>
+void attend_to_packed(Stream& stream, const PackedAttentionParams<T>& p) {
+  if constexpr (sizeof(T) == 2) {
+    const bool aligned = aligned16<T>(p.q, p.stride) && aligned16<T>(p.k, p.key_stride) &&
+                         aligned16<T>(p.v, p.head_stride) && aligned16<T>(p.y, 0);
+    if (aligned && p.head_dim % 8 == 0) {
+      return attend_with_tensor_cores<ruled>(stream, p);
+    }
+  }
+  if (p.head_dim <= 64) {
+    attend_plainly<ruled, T, PlainTile<64, 64, 64>>(stream, p);
+  } else if (p.head_dim <= 128) {
+    attend_plainly<ruled, T, PlainTile<64, 64, 128>>(stream, p);
+  } else {
+    attend_plainly<ruled, T, PlainTile<32, 32, kMaxHeadDim>>(stream, p);
+  }
 }
 
 }  // namespace
@@ -166,21 +186,8 @@ void attend_plainly(Stream& stream, const PackedAttentionParams<T>& p) {
 template <typename T>
 void packed_attention(cuda::Stream& stream, const PackedAttentionParams<T>& p) {
   if (p.sentences == 0 || p.longest == 0) return;
-  if constexpr (sizeof(T) == 2) {
-    const bool aligned = cuda::aligned16<T>(p.q, p.stride) &&
-                         cuda::aligned16<T>(p.k, p.key_stride) &&
-                         cuda::aligned16<T>(p.v, p.head_stride) && cuda::aligned16<T>(p.y, 0);
-    if (aligned && p.head_dim % 8 == 0 && p.head_dim <= 128) {
-      return cuda::attend_with_tensor_cores(stream, p);
-    }
-  }
-  if (p.head_dim <= 64) {
-    cuda::attend_plainly<T, cuda::PlainTile<64, 64, 64>>(stream, p);
-  } else if (p.head_dim <= 128) {
-    cuda::attend_plainly<T, cuda::PlainTile<64, 64, 128>>(stream, p);
-  } else {
-    cuda::attend_plainly<T, cuda::PlainTile<32, 32, kMaxHeadDim>>(stream, p);
-  }
+  p.rules.any() ? cuda::attend_to_packed<true>(stream, p)
+                : cuda::attend_to_packed<false>(stream, p);
 }
 
 #define INSTANTIATE(T) \

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/attention.h"
+#include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/stream.h"
 #include "kernels/cuda/types.h"
 
@@ -13,6 +14,7 @@ struct Sentence {
   int64_t row, key;  // its first query and key
   int length, keys;  // how many
   int head, begin;   // of the block: its head and its first query
+  int key_head;
 
   template <typename T>
   __device__ Sentence(const PackedAttentionParams<T>& p, int queries)
@@ -21,7 +23,8 @@ struct Sentence {
         length(p.offsets[blockIdx.y + 1] - p.offsets[blockIdx.y]),
         keys(p.key_offsets[blockIdx.y + 1] - p.key_offsets[blockIdx.y]),
         head(blockIdx.x),
-        begin((gridDim.z - 1 - blockIdx.z) * queries) {}
+        begin((gridDim.z - 1 - blockIdx.z) * queries),
+        key_head(head / heads_of_a_key(p.heads, p.kv_heads)) {}
 
   // Where the head's part of the sentence's first query lies, and of its first key or value.
   template <typename T>
@@ -30,7 +33,38 @@ struct Sentence {
   }
   template <typename T>
   __device__ const T* keys_of(const T* rows, const PackedAttentionParams<T>& p) const {
-    return rows + key * p.key_stride + head * p.head_stride;
+    return rows + key * p.key_stride + key_head * p.head_stride;
+  }
+};
+
+// Which keys the queries of a block see. ruled: a window may be among the rules.
+template <bool ruled>
+struct View {
+  int first, end;  // no query sees keys before or behind
+  int keys, window;
+  bool causal;
+
+  template <typename T>
+  __device__ View(const PackedAttentionParams<T>& p, const Sentence& sentence, int queries)
+      : first(0),
+        end(p.causal ? min(sentence.keys, sentence.begin + queries) : sentence.keys),
+        keys(sentence.keys),
+        window(0),
+        causal(p.causal) {
+    if constexpr (ruled) {
+      window = p.rules.window;
+      if (window > 0) first = max(0, sentence.begin - window + 1);
+    }
+  }
+
+  __device__ __forceinline__ bool sees(int query, int key) const {
+    if (key >= keys || (causal && key > query)) return false;
+    return !ruled || window == 0 || query - key < window;
+  }
+  // Whether all of `queries` from `query` on see all of `count` keys from `key` on.
+  __device__ __forceinline__ bool sees_all(int query, int queries, int key, int count) const {
+    if (key + count > keys || (causal && key + count - 1 > query)) return false;
+    return !ruled || window == 0 || query + queries - 1 - key < window;
   }
 };
 
@@ -39,8 +73,9 @@ __device__ __forceinline__ float inverse(float total) {
   return total == 0.0f ? 0.0f : 1.0f / total;
 }
 
-// On tensor cores: head sizes up to 128, and q, k, v and y aligned to 16 bytes.
-template <typename T>
+// On tensor cores: whole pieces of 16 bytes in a head, and q, k, v and y aligned to them. ruled:
+// whether there are rules of scores; without them nothing in a kernel asks for them.
+template <bool ruled, typename T>
 void attend_with_tensor_cores(Stream&, const PackedAttentionParams<T>&);
 
 }  // namespace decoding::cuda

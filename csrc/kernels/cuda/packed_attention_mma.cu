@@ -1,8 +1,8 @@
 // FlashAttention-2's tiling (Dao 2023) on packed rows. A block has 4 warps and the queries of one
-// sentence and head that these hold in registers, 16 or 32 each; tiles of 64 keys and values pass
-// by in shared memory, the next one on its way while the present one is worked on. Scores stay in
-// the registers where the product leaves them: rounded to T, they are the first operand of the
-// product with the values.
+// sentence and head that these hold in registers, 16 or 32 each; tiles of keys and values pass by
+// in shared memory, the next one on its way while the present one is worked on. Scores stay in the
+// registers where the product leaves them: rounded to T, they are the first operand of the product
+// with the values.
 //
 // A quad of lanes holds a row: lane t of it the columns 2t and 2t + 1 of every 8. Half h of a
 // product's registers is row g + 8h of its 16 (tensor_core.cuh).
@@ -19,7 +19,8 @@ namespace decoding {
 namespace cuda {
 namespace {
 
-constexpr int kKeys = 64;  // of a tile
+template <int dim>
+constexpr int kTileKeys = dim <= 128 ? 64 : 32;  // of a tile, as registers allow
 constexpr int kWarps = 4, kThreads = kWarps * kWarp;
 
 // Rows of `dim` elements in shared memory. They are 16 bytes apart from a multiple of 128, so that
@@ -65,6 +66,7 @@ struct Rows {
 // The 16 queries of one product, and what was attended to so far.
 template <typename T, int dim>
 struct Queries {
+  static constexpr int kKeys = kTileKeys<dim>;
   uint32_t q[dim / 16][4];
   float sums[dim / 8][4] = {};
   float maxima[2] = {kNoScore, kNoScore}, totals[2] = {};  // of rows g, g + 8
@@ -120,25 +122,27 @@ struct Queries {
   }
 };
 
-// Sees: whether query `row` (of the 16) may look at key `column` (of the tile).
-template <typename Sees>
-__device__ __forceinline__ void mask(float (&scores)[kKeys / 8][4], Sees&& sees) {
+// See(query, key, score): what the softmax sees of it. The first query and key are those of the
+// square and of the tile.
+template <int eights, typename See>
+__device__ __forceinline__ void adjust(float (&scores)[eights][4], int query, int key, See&& see) {
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
-  for (int n = 0; n < kKeys / 8; ++n) {
+  for (int n = 0; n < eights; ++n) {
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       const int row = lane / 4 + c / 2 * 8, column = n * 8 + lane % 4 * 2 + c % 2;
-      if (!sees(row, column)) scores[n][c] = kNoScore;
+      scores[n][c] = see(query + row, key + column, scores[n][c]);
     }
   }
 }
 
 // squares: of 16 queries, per warp.
-template <typename T, int dim, int squares>
+template <bool ruled, typename T, int dim, int squares>
 __device__ __forceinline__ void attend(Queries<T, dim> (&queries)[squares], Rows<T, dim> k,
-                                       Rows<T, dim> v, const PackedAttentionParams<T>& p, int query,
-                                       int key, int keys) {
+                                       Rows<T, dim> v, const PackedAttentionParams<T>& p, int head,
+                                       const View<ruled>& view, int query, int key) {
+  constexpr int kKeys = kTileKeys<dim>;
   float scores[squares][kKeys / 8][4] = {};
 #pragma unroll
   for (int d = 0; d < dim / 16; ++d) {
@@ -157,12 +161,18 @@ __device__ __forceinline__ void attend(Queries<T, dim> (&queries)[squares], Rows
 #pragma unroll
   for (int s = 0; s < squares; ++s) {
     const int first = query + s * 16;
-    if (key + kKeys > keys || (p.causal && key + kKeys - 1 > first)) {
-      mask(scores[s], [&](int row, int column) {
-        return key + column < keys && (!p.causal || key + column <= first + row);
+    float scale = p.scale;
+    if constexpr (ruled) {
+      adjust(scores[s], first, key, [&](int i, int j, float score) {
+        return follow(p.rules, head, score * p.scale, i - j);
       });
+      scale = 1.0f;
     }
-    queries[s].weigh(scores[s], p.scale * kLog2e);
+    if (!view.sees_all(first, 16, key, kKeys)) {
+      adjust(scores[s], first, key,
+             [&](int i, int j, float score) { return view.sees(i, j) ? score : kNoScore; });
+    }
+    queries[s].weigh(scores[s], scale * kLog2e);
   }
 #pragma unroll
   for (int n = 0; n < kKeys / 16; ++n) {
@@ -188,9 +198,10 @@ __device__ __forceinline__ void attend(Queries<T, dim> (&queries)[squares], Rows
   }
 }
 
-template <typename T, int dim, int squares>
+template <bool ruled, typename T, int dim, int squares>
 __global__ void __launch_bounds__(kThreads)
     packed_attention_kernel(const PackedAttentionParams<T> p) {
+  constexpr int kKeys = kTileKeys<dim>;
   constexpr int kPerWarp = 16 * squares, kQueries = kPerWarp * kWarps;
   static_assert(kQueries <= 2 * kKeys);
   extern __shared__ __align__(16) char memory[];  // twice a tile of keys and a tile of values
@@ -202,6 +213,8 @@ __global__ void __launch_bounds__(kThreads)
   if (begin >= length) return;
 
   const T *k = sentence.keys_of(p.k, p), *v = sentence.keys_of(p.v, p);
+  const View<ruled> view(p, sentence, kQueries);
+  const int first = view.first / kKeys;  // tile
   const auto keys = [&](int i) { return rows.from(i % 2 * 2 * kKeys); };
   const auto values = [&](int i) { return rows.from(i % 2 * 2 * kKeys + kKeys); };
   const auto request = [&](int i) {
@@ -210,24 +223,24 @@ __global__ void __launch_bounds__(kThreads)
     close_copies();
   };
   // The queries come where the second tile will be.
-  keys(1).template request<kQueries>(sentence.queries_of(p), begin, length, p.stride, p.head_dim);
+  const Rows<T, dim> own_rows = keys(first + 1);
+  own_rows.template request<kQueries>(sentence.queries_of(p), begin, length, p.stride, p.head_dim);
   close_copies();
-  request(0);
+  request(first);
   wait_for_copies<1>();
   __syncthreads();
   const int own = threadIdx.x / kWarp * kPerWarp;  // the warp's first query in the block
   Queries<T, dim> queries[squares];
 #pragma unroll
-  for (int s = 0; s < squares; ++s) queries[s].load(keys(1).from(own + s * 16));
+  for (int s = 0; s < squares; ++s) queries[s].load(own_rows.from(own + s * 16));
 
   const int query = begin + own, last = query + kPerWarp - 1;
-  const int reach = p.causal ? min(sentence.keys, begin + kQueries) : sentence.keys;
-  for (int i = 0; i * kKeys < reach; ++i) {
+  for (int i = first; i * kKeys < view.end; ++i) {
     wait_for_copies<0>();
     __syncthreads();  // the tile is there, and nobody needs the one before
-    if ((i + 1) * kKeys < reach) request(i + 1);
+    if ((i + 1) * kKeys < view.end) request(i + 1);
     const bool idle = query >= length || (p.causal && i * kKeys > last);
-    if (!idle) attend(queries, keys(i), values(i), p, query, i * kKeys, sentence.keys);
+    if (!idle) attend(queries, keys(i), values(i), p, sentence.head, view, query, i * kKeys);
   }
   wait_for_copies<0>();  // of a sentence without keys
   __syncthreads();
@@ -245,34 +258,40 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <typename T, int dim, int squares>
+template <bool ruled, typename T, int dim, int squares>
 void start(Stream& stream, const PackedAttentionParams<T>& p) {
   constexpr int kQueries = 16 * squares * kWarps;
   const dim3 grid(p.heads, p.sentences, (p.longest + kQueries - 1) / kQueries);
-  launch(stream, packed_attention_kernel<T, dim, squares>, grid, kThreads,
-         4 * kKeys * Rows<T, dim>::stride * sizeof(T), p);
+  launch(stream, packed_attention_kernel<ruled, T, dim, squares>, grid, kThreads,
+         4 * kTileKeys<dim> * Rows<T, dim>::stride * sizeof(T), p);
 }
 
 }  // namespace
 
-template <typename T>
+template <bool ruled, typename T>
 void attend_with_tensor_cores(Stream& stream, const PackedAttentionParams<T>& p) {
   // Twice the queries read keys and values half as often, where there are blocks enough.
   const int64_t blocks = static_cast<int64_t>(p.heads) * p.sentences * ((p.longest + 127) / 128);
   const bool many = blocks > 4 * stream.device().multiprocessors;
   if (p.head_dim <= 32) {
-    many ? start<T, 32, 2>(stream, p) : start<T, 32, 1>(stream, p);
+    many ? start<ruled, T, 32, 2>(stream, p) : start<ruled, T, 32, 1>(stream, p);
   } else if (p.head_dim <= 64) {
-    many ? start<T, 64, 2>(stream, p) : start<T, 64, 1>(stream, p);
+    many ? start<ruled, T, 64, 2>(stream, p) : start<ruled, T, 64, 1>(stream, p);
   } else if (p.head_dim <= 96) {
-    start<T, 96, 1>(stream, p);
+    start<ruled, T, 96, 1>(stream, p);
+  } else if (p.head_dim <= 128) {
+    start<ruled, T, 128, 1>(stream, p);
   } else {
-    start<T, 128, 1>(stream, p);
+    start<ruled, T, kMaxHeadDim, 1>(stream, p);
   }
 }
 
-template void attend_with_tensor_cores(Stream&, const PackedAttentionParams<half>&);
-template void attend_with_tensor_cores(Stream&, const PackedAttentionParams<bfloat16>&);
+#define INSTANTIATE(ruled, T) \
+  template void attend_with_tensor_cores<ruled>(Stream&, const PackedAttentionParams<T>&);
+INSTANTIATE(false, half)
+INSTANTIATE(false, bfloat16)
+INSTANTIATE(true, half)
+INSTANTIATE(true, bfloat16)
 
 }  // namespace cuda
 }  // namespace decoding

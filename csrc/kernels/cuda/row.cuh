@@ -21,7 +21,8 @@ constexpr int kBlockThreads = 512;  // in other blocks, at most
 
 // Bytes that a thread has under way with so many pieces.
 template <typename Op, int vectors>
-constexpr int kBytes = vectors * sizeof(typename Op::Load::Raw);
+constexpr int kBytes = vectors * (sizeof(typename Op::Load::Raw) +
+                                  (Op::Store::kAdds ? sizeof(typename Op::Store::Raw) : 0));
 
 // Blocks of a lane kernel that a multiprocessor shall have registers for.
 template <typename Op, int vectors>
@@ -84,7 +85,7 @@ __global__ void __launch_bounds__(1024, 1) reread_rows_kernel(const Op op, int r
     for_pieces([&](int, const auto& x) {
       for (float value : x) found[0] = First::combine(found[0], value);
     });
-    team.template reduce<First>(found);
+    if (op.center.has_center()) team.template reduce<First>(found);
     const float center = op.center.center(found[0]);
     for_pieces([&](int, auto& x) {
       for (float& value : x) op.center.weigh(value, center, sums);
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(1024, 1) reread_rows_kernel(const Op op, int r
         op.center.weigh(value, center, sums);
         value = fmaf(line.f, value, line.g);
       }
-      op.store.store(row, col, op.store.columns(col), x);
+      op.store.store(row, col, op.store.columns(col), op.store.fetch(row, col), x);
     });
   }
 }

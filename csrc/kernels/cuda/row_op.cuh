@@ -17,12 +17,14 @@ namespace decoding::cuda {
 //   Raw fetch(row, col)           begins to load
 //   values(raw, columns, x)       makes numbers of it
 // Center, with the reduction First and a number kSums of sums:
+//   bool has_center()             whether c is not 0; else nobody needs the first reduction
 //   float center(first)           c
 //   weigh(x, c, sums)             turns x into what f multiplies, and adds to the sums
 //   Line line(sums)               f and g
 // Store:
 //   Columns columns(col)
-//   store(row, col, columns, x)
+//   Raw fetch(row, col)           with kAdds: begins to load what is added
+//   store(row, col, columns, raw, x)
 template <typename Load_, typename Center_, typename Store_>
 struct RowOp {
   using Load = Load_;
@@ -39,8 +41,7 @@ struct Line {
   float f, g;
 };
 
-// Nothing belongs to columns.
-struct NoColumns {};
+struct Nothing {};
 
 // `count` floats, zeros where there are none.
 template <int count>
@@ -65,7 +66,7 @@ struct Floats {
 template <typename T, int pack>
 struct LoadRows {
   static constexpr int kPack = pack;
-  using Columns = NoColumns;
+  using Columns = Nothing;
   using Raw = Packed<T, pack>;
   const T* x;  // [rows, cols]
   int cols;
@@ -81,12 +82,15 @@ struct LoadRows {
 
 template <typename T, int pack>
 struct StoreRows {
-  using Columns = NoColumns;
+  static constexpr bool kAdds = false;
+  using Columns = Nothing;
+  using Raw = Nothing;
   T* y;  // [rows, cols]
   int cols;
 
   __device__ __forceinline__ Columns columns(int) const { return {}; }
-  __device__ __forceinline__ void store(int row, int col, const Columns&,
+  __device__ __forceinline__ Raw fetch(int, int) const { return {}; }
+  __device__ __forceinline__ void store(int row, int col, const Columns&, const Raw&,
                                         const float (&x)[pack]) const {
     Packed<T, pack>::of(x).store(y + int64_t{row} * cols + col);
   }

@@ -28,10 +28,11 @@ class RowStream {
     fetch(team_.unit * Team::kRows + team_.row);
     for (int first = team_.unit * Team::kRows; first < rows_; first += step) {
       const int row = first + team_.row;
+      fetch_added(row);
       Values x;
       float found[1] = {read(x)}, sums[kSums];
       fetch(row + step);
-      team_.template reduce<First>(found);
+      if (op_.center.has_center()) team_.template reduce<First>(found);
       weigh(x, op_.center.center(found[0]), sums);
       team_.template reduce<Sum>(sums);
       if (row < rows_) store(row, x, op_.center.line(sums));
@@ -63,6 +64,11 @@ class RowStream {
     for_pieces([&](int v) { next_[v] = op_.load.fetch(row, col_of(v)); });
   }
 
+  __device__ __forceinline__ void fetch_added(int row) {
+    if (row >= rows_) return;
+    for_pieces([&](int v) { added_[v] = op_.store.fetch(row, col_of(v)); });
+  }
+
   // Returns this thread's part of the first reduction. Pieces are reduced apart: short chains.
   __device__ __forceinline__ float read(Values& x) {
     float first = First::kNeutral;
@@ -92,7 +98,7 @@ class RowStream {
     for_pieces([&](int v) {
 #pragma unroll
       for (float& value : x[v]) value = fmaf(line.f, value, line.g);
-      op_.store.store(row, col_of(v), store_columns_[v], x[v]);
+      op_.store.store(row, col_of(v), store_columns_[v], added_[v], x[v]);
     });
   }
 
@@ -102,6 +108,7 @@ class RowStream {
   typename Op::Load::Columns load_columns_[vectors];
   typename Op::Store::Columns store_columns_[vectors];
   typename Op::Load::Raw next_[vectors];
+  typename Op::Store::Raw added_[vectors];  // to the present row
 };
 
 }  // namespace decoding::cuda

@@ -31,6 +31,7 @@ struct Exponentials {
   using First = Max;
   static constexpr int kSums = 1;
 
+  __device__ __forceinline__ static bool has_center() { return true; }
   __device__ __forceinline__ static float center(float maximum) { return maximum; }
   __device__ __forceinline__ static void weigh(float& x, float maximum, float (&sums)[1]) {
     x = expf(x - maximum);

@@ -1,0 +1,111 @@
+#include "bindings/model.h"
+
+#include <pybind11/stl.h>
+
+#include "bindings/kernels.h"
+#include "bindings/tensor.h"
+#include "kernels/attention.h"
+
+namespace decoding {
+namespace {
+
+PositionBias position_bias(const std::string& name) {
+  if (name == "none") return PositionBias::none;
+  if (name == "alibi") return PositionBias::alibi;
+  CHECK(name == "relative", "position_bias must be none, alibi or relative, got ", name);
+  return PositionBias::relative;
+}
+
+// Throws where a stack's numbers do not belong together.
+void check_stack(const StackSpec& spec) {
+  CHECK(spec.head_dim > 0 && spec.head_dim <= kMaxHeadDim, "head_dim must be 1 to ", kMaxHeadDim,
+        ", got ", spec.head_dim);
+  CHECK(spec.heads > 0 && spec.kv_heads > 0 && spec.heads % spec.kv_heads == 0,
+        "kv_heads must divide the ", spec.heads, " heads, got ", spec.kv_heads);
+  CHECK(static_cast<int>(spec.attention_scale.size()) == spec.layers,
+        "attention_scale must have one value per layer, got ", spec.attention_scale.size());
+  CHECK(spec.window.empty() || static_cast<int>(spec.window.size()) == spec.layers,
+        "window must have one value per layer or none, got ", spec.window.size());
+  CHECK(!spec.parallel || spec.pre_norm, "parallel blocks need pre_norm");
+  CHECK(!spec.shared_norm || spec.parallel, "shared_norm needs parallel blocks");
+  CHECK(!spec.post_norm || spec.pre_norm, "post_norm needs pre_norm");
+  const bool tells_places =
+      spec.rotary || spec.position_bias != PositionBias::none || !spec.window.empty();
+  CHECK(spec.types == 1 || !tells_places, "types need positions from a table alone");
+  CHECK(spec.reach >= 0, "reach must not be negative, got ", spec.reach);
+  if (!spec.rotary) return;
+  CHECK(spec.rotary->size > 0 && spec.rotary->size <= spec.head_dim && spec.rotary->size % 2 == 0,
+        "rotary positions turn an even part of the ", spec.head_dim, " numbers of a head, got ",
+        spec.rotary->size);
+}
+
+}  // namespace
+
+StackSpec stack_spec(const py::handle& from) {
+  const auto number = [&](const char* name) { return from.attr(name).cast<int>(); };
+  const auto flag = [&](const char* name) { return from.attr(name).cast<bool>(); };
+  StackSpec spec{.layers = number("layers"),
+                 .hidden = number("hidden"),
+                 .heads = number("heads"),
+                 .head_dim = number("head_dim"),
+                 .ffn = number("ffn"),
+                 .vocab = number("vocab"),
+                 .positions = number("positions"),
+                 .activation = activation_of(from.attr("activation").cast<std::string>()),
+                 .embed_scale = from.attr("embed_scale").cast<float>(),
+                 .embed_norm = flag("embed_norm"),
+                 .pre_norm = flag("pre_norm"),
+                 .final_norm = flag("final_norm"),
+                 .eps = from.attr("eps").cast<float>(),
+                 .attention_scale = from.attr("attention_scale").cast<std::vector<float>>(),
+                 .kv_heads = number("kv_heads") == 0 ? number("heads") : number("kv_heads"),
+                 .types = number("types"),
+                 .rms = flag("rms"),
+                 .gated = flag("gated"),
+                 .parallel = flag("parallel"),
+                 .shared_norm = flag("shared_norm"),
+                 .post_norm = flag("post_norm"),
+                 .head_norm = flag("head_norm"),
+                 .rotary = std::nullopt,
+                 .position_bias = position_bias(from.attr("position_bias").cast<std::string>()),
+                 .reach = number("reach"),
+                 .attention_cap = from.attr("attention_cap").cast<float>(),
+                 .window = from.attr("window").cast<std::vector<int>>()};
+  if (const py::object rotary = from.attr("rotary"); !rotary.is_none()) {
+    spec.rotary = {.size = rotary.attr("size").cast<int>(),
+                   .interleaved = rotary.attr("interleaved").cast<bool>(),
+                   .factor = rotary.attr("factor").cast<float>()};
+  }
+  check_stack(spec);
+  return spec;
+}
+
+ModelSpec model_spec(const py::handle& from) {
+  ModelSpec spec{.encoder = std::nullopt,
+                 .decoder = stack_spec(from.attr("decoder")),
+                 .logits_cap = from.attr("logits_cap").cast<float>()};
+  if (!from.attr("encoder").is_none()) spec.encoder = stack_spec(from.attr("encoder"));
+  CHECK(!spec.encoder || (!spec.decoder.parallel && spec.decoder.kv_heads == spec.decoder.heads),
+        "a decoder with an encoder has no parallel blocks, and keys of every head");
+  return spec;
+}
+
+WeightTable weight_table(const py::dict& weights, const std::string& device,
+                         std::optional<WeightKind> only) {
+  WeightTable table(only);
+  for (const auto& [key, tensor] : weights) {
+    const auto name = key.cast<std::string>();
+    const auto view = TensorView::of(tensor, name, device);
+    table.add(name, view.data(), kind_of(view, name), view.shape());
+  }
+  return table;
+}
+
+WeightKind kind_on_gpu(const py::dict& weights, const std::string& device,
+                       const std::string& tokens) {
+  const auto kind = kind_of(TensorView::of(weights[tokens.c_str()], tokens, device), tokens);
+  CHECK(kind && kind != WeightKind::int8, tokens, " must hold floating-point numbers");
+  return *kind;
+}
+
+}  // namespace decoding

@@ -1,0 +1,22 @@
+// y = activation(gate) * up, of a gated feed-forward block (Shazeer 2020).
+#pragma once
+
+#include "core/types.h"
+#include "kernels/stream.h"
+
+namespace decoding {
+
+template <typename T>
+struct GateParams {
+  const T* x;      // [rows, 2 F], gate, then up
+  T* y;            // [rows, F]
+  int rows, cols;  // cols: F
+  Activation activation;
+};
+
+template <typename T, cpu::Isa isa>
+void gate(cpu::Stream<isa>&, const GateParams<T>&);
+template <typename T>
+void gate(cuda::Stream&, const GateParams<T>&);
+
+}  // namespace decoding

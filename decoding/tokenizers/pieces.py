@@ -1,0 +1,101 @@
+"""SentencePiece models whose pieces a vocabulary of the model's own numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from sentencepiece import SentencePieceProcessor
+
+WORD_START = "\u2581"  # sentencepiece writes it for the space before a word
+
+
+class Pieces:
+    """A SentencePiece model that cuts text, and a vocabulary that numbers its pieces.
+
+    special: tokens that stand for themselves where a text has them, and are not part of the text
+    that ids stand for. unk: the token of what the vocabulary does not have.
+    """
+
+    def __init__(
+        self,
+        model: SentencePieceProcessor,
+        ids: Mapping[str, int],
+        special: Iterable[str],
+        unk: str,
+    ) -> None:
+        if unk not in ids:
+            raise ValueError(f"the vocabulary has no {unk!r}, which text needs")
+        self.ids, self.special, self.unk = ids, set(special), unk
+        self.tokens = {number: token for token, number in ids.items()}
+        self._model = model
+        longest_first = sorted(self.special, key=len, reverse=True)
+        self._split = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")").split
+
+    def cut(self, text: str) -> list[str]:
+        tokens: list[str] = []
+        for part in self._split(text):
+            if part in self.special:
+                tokens.append(part)
+            elif part:
+                tokens += self.cut_plain(part)
+        return tokens
+
+    def cut_plain(self, text: str) -> list[str]:
+        """What stands between special tokens."""
+        tokens: list[str] = self._model.encode(text, out_type=str)
+        return tokens
+
+    def numbered(self, tokens: Iterable[str]) -> list[int]:
+        unknown = self.ids[self.unk]
+        return [self.ids.get(token, unknown) for token in tokens]
+
+    def named(self, ids: Iterable[int]) -> list[str]:
+        """The tokens of ids; an id without an entry counts as unknown."""
+        return [self.tokens.get(int(number), self.unk) for number in ids]
+
+    def text(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+        words, pieces = list[str](), list[str]()
+        for token in self.named(ids):
+            if token not in self.special:
+                pieces.append(token)
+            elif not skip_special_tokens:  # it belongs to no word
+                words.append(self._model.decode_pieces(pieces) + token + " ")
+                pieces = []
+        words.append(self._model.decode_pieces(pieces))
+        return "".join(words).replace(WORD_START, " ").strip()
+
+
+class PieceTokenizer:
+    """One vocabulary for what the model reads and what it writes.
+
+    end: what ends a text, begin: what begins it: ids of special tokens.
+    """
+
+    def __init__(self, pieces: Pieces, end: Sequence[int], *, begin: Sequence[int] = ()) -> None:
+        self.pieces, self._begin, self._end = pieces, list(begin), list(end)
+
+    @property
+    def tokens(self) -> dict[int, str]:
+        return self.pieces.tokens
+
+    def cut(self, text: str) -> list[int]:
+        """The ids of a text alone."""
+        return self.pieces.numbered(self.pieces.cut(text))
+
+    def encode(self, text: str) -> list[int]:
+        return self._begin + self.cut(text) + self._end
+
+    def encode_target(self, text: str) -> list[int]:
+        return self.encode(text)
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        return self.pieces.text(ids, skip_special_tokens)
+
+    def source_pieces(self, text: str) -> list[str | None]:
+        return self.target_pieces(self.encode(text))
+
+    def target_pieces(self, ids: Sequence[int]) -> list[str | None]:
+        """What ids stand for; None for special tokens."""
+        tokens = self.pieces.named(ids)
+        return [None if token in self.pieces.special else token for token in tokens]

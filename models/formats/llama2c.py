@@ -1,0 +1,151 @@
+"""llama2.c's checkpoints: .bin files of versions 0 to 2, and what its training saves as .pt.
+
+Version 0 is seven numbers and then float32 weights; 1 and 2 begin with "ak42" and the version, and
+their weights begin at byte 256. In version 2 products and tables are int8, `group` of them with a
+common scale: a weight's numbers, then its scales.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decoding.models.formats.foreign import Foreign, plain
+
+MAGIC = 0x616B3432
+SIZES = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
+BOS, EOS = 1, 2  # as in Llama; llama2.c's own texts end where the next begins
+
+NORMS = ("attention_norm", "ffn_norm")
+ATTENTION = ("attention.wq", "attention.wk", "attention.wv", "attention.wo")
+FEED_FORWARD = ("feed_forward.w1", "feed_forward.w2", "feed_forward.w3")
+OF_LAYERS = {*NORMS, *ATTENTION, *FEED_FORWARD}
+ANGLES = ("freqs_cos", "freqs_sin")  # they are computed today
+OUTPUT = "output"
+OLD_ORDER: tuple[str, ...] = (
+    *("tok_embeddings", "attention_norm", *ATTENTION, "ffn_norm", *FEED_FORWARD, "norm"),
+    *(*ANGLES, OUTPUT),
+)
+ORDER: tuple[str, ...] = (*NORMS, "norm", "tok_embeddings", *ATTENTION, *FEED_FORWARD, OUTPUT)
+
+
+class Header(NamedTuple):
+    """What stands before the weights. group: of numbers with one scale; 0: they are float32."""
+
+    config: dict[str, int]
+    order: tuple[str, ...]  # of the weights, each of all layers in a row
+    first: int  # byte of the first
+    group: int = 0
+
+
+def is_model(path: Path) -> bool:
+    """Whether a .bin file is of a model; llama2.c's vocabularies have that name too."""
+    return read_header(path) is not None
+
+
+def read(path: Path) -> Foreign:
+    header = read_header(path)
+    if header is None:
+        raise ValueError(f"{path} is no model of llama2.c: its size is not what its header says")
+    data = np.memmap(path, np.uint8, "c")
+    state, begin = dict[str, Tensor](), header.first
+    for name, shape in weights_of(header):
+        quantised = header.group if len(shape) > 1 else 0
+        weight, begin = weight_at(data, begin, math.prod(shape), quantised)
+        if name not in ANGLES:
+            state[f"{name}.weight"] = torch.from_numpy(weight).view(shape)
+    return foreign(path, header.config, state)
+
+
+def read_torch(path: Path, content: Mapping[str, Any]) -> Foreign:
+    """What llama2.c's train.py saves."""
+    state = {name.removeprefix("_orig_mod."): weight for name, weight in content["model"].items()}
+    config = plain(content["model_args"])
+    config["hidden_dim"] = len(state["layers.0.feed_forward.w1.weight"])
+    return foreign(path, config, state)
+
+
+def foreign(path: Path, config: dict[str, Any], state: dict[str, Tensor]) -> Foreign:
+    names = (f"tok{config['vocab_size']}", "tokenizer")
+    files = [path.parent / f"{name}.{kind}" for name in names for kind in ("bin", "model")]
+    there = [file.name for file in files if file.is_file()]
+    config |= {"model_type": "llama2c", "tokenizer_file": there[0] if there else None}
+    generation = {"bos_token_id": BOS, "eos_token_id": [BOS, EOS]}
+    return Foreign("Llama2c", config, generation, state, path.parent)
+
+
+def read_header(path: Path) -> Header | None:
+    """None where the file's size is not what its numbers say."""
+    with path.open("rb") as file:
+        start = file.read(256)
+    numbers = np.frombuffer(start[: len(start) // 4 * 4], "<i4").tolist()
+    if len(numbers) < 9:
+        return None
+    if numbers[0] == MAGIC:
+        version, config = numbers[1], dict(zip(SIZES, numbers[2:9], strict=True))
+        if version not in (1, 2):
+            raise ValueError(f"{path} is of llama2.c's version {version}, supported are 0 to 2")
+        order = ORDER[:-1] if start[36] else ORDER
+        group = int.from_bytes(start[37:41], "little") if version == 2 else 0
+        header = Header(config, order, 256, group)
+    else:
+        config = dict(zip(SIZES, numbers, strict=False))
+        order = OLD_ORDER[:-1] if config["vocab_size"] > 0 else OLD_ORDER  # below 0: not shared
+        header = Header(config | {"vocab_size": abs(config["vocab_size"])}, order, 28)
+    if min(header.config.values()) < 1 or size_of(header) != path.stat().st_size:
+        return None
+    return header
+
+
+def size_of(header: Header) -> int:
+    """Bytes of the file."""
+    size, shapes = header.first, shapes_of(header.config)
+    for name in header.order:
+        count = math.prod(shapes[name])
+        quantised = header.group and len(shapes[name]) > 1
+        bytes_of_one = count + count // header.group * 4 if quantised else 4 * count
+        size += bytes_of_one * (header.config["n_layers"] if name in OF_LAYERS else 1)
+    return size
+
+
+def weights_of(header: Header) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of the weights, in the file's order."""
+    shapes = shapes_of(header.config)
+    for name in header.order:
+        if name in OF_LAYERS:
+            for layer in range(header.config["n_layers"]):
+                yield f"layers.{layer}.{name}", shapes[name]
+        else:
+            yield name, shapes[name]
+
+
+def shapes_of(config: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    hidden, inner, vocab = config["dim"], config["hidden_dim"], config["vocab_size"]
+    width = hidden // config["n_heads"]
+    keys = (width * config["n_kv_heads"], hidden)
+    square, angles = (hidden, hidden), (config["max_seq_len"], width // 2)
+    return {
+        **dict.fromkeys([*NORMS, "norm"], (hidden,)),
+        **dict(zip(ATTENTION, (square, keys, keys, square), strict=True)),
+        **dict(zip(FEED_FORWARD, ((inner, hidden), (hidden, inner), (inner, hidden)), strict=True)),
+        **dict.fromkeys(ANGLES, angles),
+        **dict.fromkeys(["tok_embeddings", OUTPUT], (vocab, hidden)),
+    }
+
+
+def weight_at(data: Any, begin: int, count: int, group: int) -> tuple[Any, int]:
+    """float32 [count] of the bytes from `begin`, and where the next weight begins."""
+    if not group:
+        end = begin + 4 * count
+        return data[begin:end].view("<f4"), end
+    numbers = data[begin : begin + count].view(np.int8).reshape(-1, group)
+    begin += count
+    end = begin + 4 * len(numbers)
+    scales = np.frombuffer(data[begin:end].tobytes(), "<f4")
+    return (numbers * scales[:, None]).reshape(-1), end

@@ -1,0 +1,30 @@
+"""Pegasus (Zhang et al. 2020) as transformers' PegasusForConditionalGeneration stores it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from decoding.models.checkpoint import Checkpoint
+from decoding.models.importers import seq2seq
+from decoding.models.positions import sinusoids
+from decoding.models.spec import ModelSpec
+
+DEFAULTS = {
+    "activation_function": "gelu",
+    "max_position_embeddings": 1024,
+    "tie_word_embeddings": True,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+    "decoder_start_token_id": 0,
+    "forced_eos_token_id": 1,
+}
+LAYOUT = seq2seq.Layout(pre_norm=True, embed_norm=False, final_norm=True, sinusoids=sinusoids)
+
+
+def convert(
+    config: Mapping[str, Any], checkpoint: Checkpoint
+) -> tuple[ModelSpec, dict[str, Tensor]]:
+    return seq2seq.convert(config, checkpoint, LAYOUT)

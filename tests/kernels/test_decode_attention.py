@@ -1,0 +1,365 @@
+"""Attention of one new token per row, against torch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from decoding._C import kernels
+from tests.conftest import Place, assert_same_bits, assert_within_torch, poison, random
+from tests.kernels.attention import (
+    DIMS,
+    HEADS,
+    NO_RULES,
+    NOWHERE,
+    RULES,
+    Rules,
+    assert_equal,
+    attend,
+    offsets_of,
+)
+
+SHARED = [5, 0, 70, 33, 64]  # positions of each sentence
+LONG = [([600, 0, 1, 513, 2500], None), ([0, 0, 2, 511, 300], 400), (None, 1500)]
+
+
+class Shared(NamedTuple):
+    k: Tensor  # [Nkv, capacity, D]
+    v: Tensor
+    offsets: Tensor  # [sentences + 1]
+
+    def of(self, sentence: int) -> slice:
+        return slice(int(self.offsets[sentence]), int(self.offsets[sentence + 1]))
+
+
+class History(NamedTuple):
+    k: Tensor  # [slots, Nkv, target, D]
+    v: Tensor
+    slots: Tensor  # [2, slots, target]
+    position: int  # of the new token
+
+
+class Step:
+    """One decoding step of the sentences `live`, with everything that is not theirs poisoned.
+
+    shared: shared positions of each sentence, or None; position: of the new token, or None
+    without history; behind: sentences at the end that a captured step has room for, but that are
+    finished; number: of the step; heads: of queries and of keys.
+    """
+
+    sentences, scale = 5, 0.2
+
+    def __init__(
+        self,
+        live: list[int],
+        beams: int,
+        dim: int,
+        shared: list[int] | None,
+        position: int | None,
+        place: Place,
+        behind: int = 0,
+        number: int = 7,
+        heads: tuple[int, int] = (3, 3),
+        rules: Rules = NO_RULES,
+    ) -> None:
+        self.live, self.beams, self.dim, self.place = live, beams, dim, place
+        self.behind, self.number = behind, number
+        (self.heads, self.kv_heads), self.rules = heads, rules
+        self.row_slots = [i * beams + j for i in live for j in range(beams)]
+        parts = self.heads + (0 if position is None else 2 * self.kv_heads)
+        # Drawn for all sentences, so that a sentence has the same numbers in every batch.
+        qkv = random(self.sentences * beams, parts, dim, seed=1)[self.row_slots]
+        self.qkv = self.put(torch.cat([qkv, poison(behind * beams, *qkv.shape[1:])]))
+        self.shared = None if shared is None else self.make_shared(offsets_of(shared))
+        self.history = None if position is None else self.make_history(position)
+
+    def put(self, tensor: Tensor) -> Tensor:
+        """Where the step runs, and in its type."""
+        dtype = self.place.dtype if tensor.is_floating_point() else tensor.dtype
+        return tensor.to(self.place.device, dtype)
+
+    def make_shared(self, offsets: Tensor) -> Shared:
+        capacity = int(offsets[-1]) + 3
+        k, v = (poison(self.kv_heads, capacity, self.dim) for _ in range(2))
+        keys, values = random(2, self.kv_heads, capacity, self.dim, seed=2)
+        for own in (slice(int(offsets[i]), int(offsets[i + 1])) for i in self.live):
+            k[:, own], v[:, own] = keys[:, own], values[:, own]
+        return Shared(self.put(k), self.put(v), self.put(offsets))
+
+    def make_history(self, position: int) -> History:
+        """The beams of a sentence have exchanged their pasts at every position."""
+        slots, target = self.sentences * self.beams, max(80, position + 2)
+        k, v = (poison(slots, self.kv_heads, target, self.dim) for _ in range(2))
+        tables = torch.full((2, slots, target), NOWHERE, dtype=torch.int32)
+        keys, values = random(2, slots, self.kv_heads, target, self.dim, seed=3)
+        exchanged = torch.randint(
+            self.beams, (slots, target), generator=torch.Generator().manual_seed(4)
+        )
+        at = torch.arange(position)
+        for slot in self.row_slots:
+            holders = slot // self.beams * self.beams + exchanged[slot, :position]
+            tables[self.number % 2, slot, :position] = holders.int()
+            k[holders, :, at], v[holders, :, at] = keys[holders, :, at], values[holders, :, at]
+        return History(self.put(k), self.put(v), self.put(tables), position)
+
+    def run(self, threads: int = 1) -> Tensor:
+        y = self.put(poison(len(self.qkv), self.heads, self.dim))
+        shared, history = self.shared, self.history
+        live = torch.tensor(self.live + [NOWHERE] * self.behind, dtype=torch.int32)
+        position = NOWHERE if history is None else history.position
+        now = torch.tensor([self.number, position, len(self.live)], dtype=torch.int32)
+        live, now = self.put(live), self.put(now)
+        if self.place.device == "cuda":
+            torch.cuda.synchronize()  # a kernel may read such things before the last one has ended
+        kernels.decode_attention(
+            self.qkv,
+            live,
+            y,
+            self.scale,
+            self.beams,
+            shared_k=shared and shared.k,
+            shared_v=shared and shared.v,
+            shared_offsets=shared and shared.offsets,
+            self_k=history and history.k,
+            self_v=history and history.v,
+            slots=history and history.slots,
+            now=now,
+            **self.rules._asdict(),
+            isa=self.place.isa,
+            threads=threads,
+        )
+        return y
+
+    @property
+    def new(self) -> Tensor:
+        """The new keys and values, [rows, 2 Nkv, D]."""
+        return self.qkv[: len(self.row_slots), self.heads :]
+
+    def check(self, y: Tensor) -> None:
+        """Against keys and values that are gathered the slow way."""
+        rows = len(self.row_slots)
+        gathered = [part for row in range(rows) for part in self.gather(row)]
+        q = self.qkv[:rows, : self.heads]
+        assert_within_torch(decode_reference, y[:rows], q, self.scale, self.rules, *gathered)
+        assert y[rows:].isnan().all()
+
+    def gather(self, row: int) -> tuple[Tensor, Tensor]:
+        """All keys, [positions, Nkv, D], and values that a row attends to."""
+        slot = self.row_slots[row]
+        keys: list[Tensor] = []
+        values: list[Tensor] = []
+        if self.shared is not None:
+            own = self.shared.of(slot // self.beams)
+            keys.append(self.shared.k[:, own].transpose(0, 1))
+            values.append(self.shared.v[:, own].transpose(0, 1))
+        if self.history is not None:
+            at = torch.arange(self.history.position, device=self.place.device)
+            holders = self.history.slots[self.number % 2, slot, : self.history.position]
+            new_k, new_v = self.new[row, None].chunk(2, 1)
+            keys += [self.history.k[holders, :, at], new_k]
+            values += [self.history.v[holders, :, at], new_v]
+        return torch.cat(keys), torch.cat(values)
+
+
+def decode_reference(q: Tensor, scale: float, rules: Rules, *gathered: Tensor) -> Tensor:
+    """gathered: keys and values of row 0, keys and values of row 1, ..."""
+    rows = []
+    for one, k, v in zip(q, gathered[::2], gathered[1::2], strict=True):
+        distance = torch.arange(len(k) - 1, -1, -1, device=k.device)[None]
+        rows.append(attend(one[None], k, v, scale, distance, rules=rules))
+    return torch.cat(rows)
+
+
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("beams", [1, 2, 3])
+def test_decode_equals_torch(place: Place, beams: int, dim: int) -> None:
+    step = Step([3, 0, 4], beams, dim, [5, 0, 9, 33, 64], 37, place)
+    step.check(step.run(threads=2))
+
+
+@pytest.mark.parametrize("beams", [1, 4, 8, 9, 19])
+def test_cross_attention_equals_torch(place: Place, beams: int) -> None:
+    step = Step([0, 2, 1], beams, 64, [1, 32, 100, 3, 3], None, place)
+    step.check(step.run())
+
+
+@pytest.mark.parametrize("beams", [1, 4, 5, 12])
+@pytest.mark.parametrize("position", [0, 1, 15, 31, 32, 33, 79])
+def test_history_equals_torch(place: Place, position: int, beams: int) -> None:
+    step = Step([4, 1], beams, 64, None, position, place)
+    step.check(step.run())
+
+
+@pytest.mark.parametrize(("shared", "position"), LONG)
+@pytest.mark.parametrize("beams", [1, 2, 5])
+def test_long_histories_equal_torch(
+    place: Place, beams: int, shared: list[int] | None, position: int | None
+) -> None:
+    """A GPU splits them over blocks, as many as each needs."""
+    step = Step([4, 2, 3], beams, 64, shared, position, place)
+    step.check(step.run(threads=3))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize(("shared", "position"), LONG)
+@pytest.mark.parametrize("beams", [1, 2, 5])
+def test_long_histories_of_shared_heads(
+    beams: int, shared: list[int] | None, position: int | None, dim: int, dtype: torch.dtype
+) -> None:
+    step = Step([4, 2, 3], beams, dim, shared, position, Place("cuda", dtype), heads=(4, 2))
+    step.check(step.run())
+
+
+@pytest.mark.parametrize("heads", HEADS)
+@pytest.mark.parametrize(("shared", "position"), [(SHARED, None), (SHARED, 37), (None, 70)])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_shared_heads_equal_torch(
+    place: Place, beams: int, shared: list[int] | None, position: int | None, heads: tuple[int, int]
+) -> None:
+    step = Step([3, 0, 4], beams, 64, shared, position, place, behind=1, heads=heads)
+    step.check(step.run(threads=2))
+
+
+@pytest.mark.parametrize("dim", [16, 17, 40, 64, 96, 128, 256])
+@pytest.mark.parametrize(("beams", "heads"), [(1, (16, 2)), (2, (6, 2)), (3, (4, 2)), (5, (4, 2))])
+@pytest.mark.parametrize("name", [None, "all"])
+def test_shared_heads_and_prompts(
+    place: Place, name: str | None, beams: int, heads: tuple[int, int], dim: int
+) -> None:
+    """A GPU lets heads of several beams pass together over what these share."""
+    rules = NO_RULES if name is None else Rules.of(name, heads[0], place)
+    shared = [5, 0, 300, 70, 64]
+    step = Step([2, 0, 4], beams, dim, shared, 21, place, behind=1, heads=heads, rules=rules)
+    step.check(step.run(threads=2))
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("shared", [SHARED, None])
+def test_rules_equal_torch(place: Place, shared: list[int] | None, beams: int, name: str) -> None:
+    rules = Rules.of(name, 6, place)
+    step = Step([3, 0, 2], beams, 40, shared, 50, place, heads=(6, 2), rules=rules)
+    step.check(step.run(threads=2))
+
+
+@pytest.mark.parametrize("window", [1, 10, 11, 12, 33, 80, 81, 82, 1000])
+@pytest.mark.parametrize("shared", [SHARED, None])
+def test_windows_equal_torch(place: Place, shared: list[int] | None, window: int) -> None:
+    """They end in the row's own history, before it, and in what is shared."""
+    step = Step([3, 0, 2], 2, 32, shared, 10, place, heads=(4, 2), rules=Rules(window=window))
+    step.check(step.run(threads=2))
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rules_of_long_histories(place: Place, name: str) -> None:
+    """A GPU splits them over blocks."""
+    rules = Rules.of(name, 4, place)
+    step = Step([4, 2], 2, 64, [0, 0, 700, 1, 300], 600, place, heads=(4, 2), rules=rules)
+    step.check(step.run(threads=2))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("shared", "position"), [(SHARED, 40), (None, 79)])
+@pytest.mark.parametrize(("beams", "dim"), [(2, 128), (4, 64), (5, 64)])
+def test_histories_of_many_heads(
+    beams: int, dim: int, shared: list[int] | None, position: int, dtype: torch.dtype
+) -> None:
+    """With fewer, each beam that has a history gets a block of its own."""
+    place, heads = Place("cuda", dtype), 600 // beams
+    step = Step([3, 0, 4, 2], beams, dim, shared, position, place, behind=1, heads=(heads, heads))
+    step.check(step.run())
+
+
+def test_a_sentence_may_share_nothing(place: Place) -> None:
+    step = Step([0, 1, 2], 2, 16, [0, 40, 0, 0, 0], 3, place)
+    step.check(step.run())
+
+
+def test_a_sentence_without_anything_gives_zero(place: Place) -> None:
+    step = Step([0, 1], 2, 16, [0, 1, 0, 0, 0], None, place)
+    assert_equal(step.run()[:2], torch.zeros(2, 3, 16))
+
+
+@pytest.mark.parametrize(("shared", "position"), [(SHARED, None), (SHARED, 9), (None, 300)])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_finished_sentences_are_left_alone(
+    place: Place, beams: int, shared: list[int] | None, position: int | None
+) -> None:
+    step = Step([2, 0], beams, 64, shared, position, place, behind=2)
+    step.check(step.run(threads=2))
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_step_reads_its_own_table(place: Place, number: int) -> None:
+    step = Step([3, 1], 3, 32, None, 40, place, number=number)
+    step.check(step.run())
+
+
+@pytest.mark.parametrize(("dim", "position"), [(17, 5), (64, 0), (64, 5), (128, 700)])
+@pytest.mark.parametrize("heads", [(3, 3), (11, 1)])
+def test_decode_writes_its_own_keys_and_nothing_else(
+    place: Place, threads: int, dim: int, position: int, heads: tuple[int, int]
+) -> None:
+    step = Step([2, 0], 3, dim, None, position, place, behind=1, heads=heads)
+    assert step.history is not None
+    expected_k, expected_v = step.history.k.clone(), step.history.v.clone()
+    new_k, new_v = step.new.chunk(2, 1)
+    expected_k[step.row_slots, :, position] = new_k
+    expected_v[step.row_slots, :, position] = new_v
+    step.run(threads)
+    assert_equal(step.history.k, expected_k)
+    assert_equal(step.history.v, expected_v)
+
+
+@pytest.mark.parametrize(
+    ("shared", "position"), [(SHARED, None), (SHARED, 0), (SHARED, 50), (None, 0), (None, 50)]
+)
+@pytest.mark.parametrize("beams", [1, 11])
+@pytest.mark.parametrize("heads", [(3, 3), (6, 2)])
+def test_a_row_does_not_depend_on_its_batch(
+    isa: str,
+    heads: tuple[int, int],
+    beams: int,
+    position: int | None,
+    shared: list[int] | None,
+) -> None:
+    """A GPU gives few rows more threads each, and may add up in another order."""
+    live, place = [3, 0, 4, 2], Place(isa)
+    rules = NO_RULES if position is None else Rules.of("all", heads[0], place)
+
+    def run(live: list[int], threads: int) -> Tensor:
+        step = Step(live, beams, 40, shared, position, place, heads=heads, rules=rules)
+        return step.run(threads)
+
+    alone = torch.cat([run([i], 1) for i in live])
+    for threads in (1, 2, 3, 7):
+        assert_same_bits(run(live, threads), alone, f"{threads} threads")
+
+
+@pytest.mark.parametrize("heads", [(3, 3), (11, 1)])
+def test_keys_and_values_in_bfloat16(isa: str, heads: tuple[int, int]) -> None:
+    """As with float32 that holds the same numbers."""
+    kept, rounded = (Step([3, 0], 2, 40, SHARED, 50, Place(isa), heads=heads) for _ in range(2))
+    for step, dtype in ((kept, torch.bfloat16), (rounded, torch.float32)):
+        assert step.shared is not None and step.history is not None
+        for part in ("shared", "history"):
+            old = getattr(step, part)
+            k, v = (x.bfloat16().to(dtype) for x in (old.k, old.v))
+            setattr(step, part, old._replace(k=k, v=v))
+    rounded.new.copy_(rounded.new.bfloat16())
+    assert_same_bits(kept.run(threads=2), rounded.run(threads=2))
+    assert kept.history is not None and rounded.history is not None
+    assert_equal(kept.history.k, rounded.history.k)
+    assert_equal(kept.history.v, rounded.history.v)
+
+
+def test_no_live_sentence(place: Place, threads: int) -> None:
+    step = Step([], 4, 64, [1, 1, 1, 1, 1], 3, place)
+    assert step.run(threads).shape == (0, 3, 64)
+    assert Step([], 4, 64, [1, 1, 1, 1, 1], 3, place, behind=2).run(threads).isnan().all()
