@@ -18,15 +18,6 @@
 
 namespace decoding {
 
-template <>
-inline const char* type_name<cuda::half>() {
-  return "float16";
-}
-template <>
-inline const char* type_name<cuda::bfloat16>() {
-  return "bfloat16";
-}
-
 namespace {
 
 // Steps that may wait behind the one that runs; what is launched behind a search's end is computed

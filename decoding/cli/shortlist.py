@@ -2,8 +2,8 @@
 
 A map says which target tokens each source token may become. The better the text resembles what will
 be translated, the fewer translations differ from those without a map; the model's own translations
-as target leave out less of what it would say. 29,000 short pairs take 10 seconds of one core and 0.5 GB,
-164,000 pairs 15 seconds and 0.8 GB.
+as target leave out less of what it would say. 29,000 short pairs take 10 seconds of one core and
+0.5 GB, 164,000 pairs 15 seconds and 0.8 GB.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import pytest
 import torch
 from torch import Tensor
@@ -32,6 +34,27 @@ def test_cross_attention_equals_torch(place: Place, beams: int) -> None:
 def test_history_equals_torch(place: Place, position: int, beams: int) -> None:
     step = Step([4, 1], beams, 64, None, position, place)
     step.check(step.run())
+
+
+@pytest.mark.parametrize("position", [30, 33, 63, 64, 99])
+@pytest.mark.parametrize("heads", [(3, 3), (4, 2)])
+@pytest.mark.parametrize("beams", [2, 4, 7])
+def test_beams_may_have_a_past_in_common(
+    place: Place, threads: int, beams: int, heads: tuple[int, int], position: int
+) -> None:
+    """What they have in common is read once for all of them, and the numbers stay the same."""
+    step = Step([4, 1], beams, 40, None, position, place, heads=heads)
+    assert step.history is not None
+    for i, some in ((4, beams), (1, beams - 1)):  # in the second sentence not all of them
+        slots = step.history.slots[step.number % 2, i * beams : i * beams + some]
+        slots[:, : min(position, 64)] = slots[0, : min(position, 64)].clone()
+    together = step.run(threads)
+    step.check(together)
+    if place.device == "cpu":
+        for row, slot in enumerate(step.row_slots):
+            alone = copy(step)
+            alone.live, alone.beams, alone.qkv = [slot], 1, step.qkv[row : row + 1].contiguous()
+            assert_equal(alone.run(), together[row : row + 1])
 
 
 @pytest.mark.parametrize(("shared", "position"), LONG)

@@ -4,12 +4,26 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-namespace decoding::cuda {
+#include "core/arena.h"
+
+namespace decoding {
+namespace cuda {
 
 using half = __half;
 using bfloat16 = __nv_bfloat16;
 
-}  // namespace decoding::cuda
+}  // namespace cuda
+
+template <>
+inline const char* type_name<cuda::half>() {
+  return "float16";
+}
+template <>
+inline const char* type_name<cuda::bfloat16>() {
+  return "bfloat16";
+}
+
+}  // namespace decoding
 
 // Defines a contract's overload for every element type: DECODING_FOR_TYPES(INSTANTIATE).
 #define DECODING_FOR_TYPES(instantiate) \
