@@ -91,8 +91,9 @@ def made_up(spec: ModelSpec | EncoderSpec, device: str, biases: Any) -> tuple[An
                 tensor.add_(float(is_gain))
     state = oracle.state_dict()
     loaded = Loaded("MadeUp", spec, state, torch.float32, {}, {}, None)
-    threads = 1 if device == "cpu" else None
-    return oracle, decoding.Model(loaded, device=torch.device(device), threads=threads)
+    if device == "cpu":
+        return oracle, decoding.Model(loaded, threads=1)
+    return oracle, decoding.Model(loaded, device=torch.device(device, 0))
 
 
 def assert_close(ours: Tensor, theirs: Tensor) -> None:

@@ -149,10 +149,15 @@ def test_rows_without_a_mean_are_nan(place: Place, cols: int) -> None:
 
 
 @pytest.mark.parametrize("cols", [65, 64, 2048])
-def test_rms_of_infinity_and_nan_as_torch(place: Place, cols: int) -> None:
+def test_rms_of_infinity_and_nan(place: Place, cols: int) -> None:
+    """Divided by infinity, what is finite is 0. (torch says NaN there on a GPU.)"""
     x, gamma, _ = inputs(place, 4, cols)
     x[0, 3], x[1, -1], x[2, 5] = float("inf"), float("nan"), float("-inf")
-    assert_within_torch(rms_reference, layer_norm(x, gamma, None, place, rms=True), x, gamma)
+    y = layer_norm(x, gamma, None, place, rms=True)
+    for row in (0, 2):
+        infinite = x[row].isinf()
+        assert y[row, infinite].isnan().all() and (y[row, ~infinite] == 0).all()
+    assert y[1].isnan().all() and y[3].isfinite().all()
 
 
 @pytest.mark.parametrize("eps", [1e-12, 1e-5, 1.0])

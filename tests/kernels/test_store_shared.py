@@ -21,9 +21,17 @@ def test_store_shared(place: Place, threads: int, tokens: int, dim: int) -> None
         assert shared[:, tokens:].isnan().all()
 
 
-def test_store_shared_in_bfloat16(isa: str) -> None:
-    kv = random(5, 2, 3, 17)
-    shared_k, shared_v = (torch.zeros(3, 5, 17, dtype=torch.bfloat16) for _ in range(2))
-    kernels.store_shared(kv, shared_k, shared_v, isa=isa, threads=2)
+@pytest.mark.parametrize("dim", [1, 7, 17, 32, 40])
+def test_bfloat16_is_rounded_as_by_torch(isa: str, threads: int, dim: int) -> None:
+    kv = random(5, 2, 3, dim)
+    special = [0.0, -0.0, 1 + 2**-8, 1 + 3 * 2**-8, 3.4e38, -3.4e38, 1e-40, float("inf")]
+    kv.view(-1)[: min(len(special), kv.numel())] = torch.tensor(special)[: kv.numel()]
+    kv[4, 1, 2, 0] = float("nan")
+    shared_k, shared_v = (poison(3, 9, dim).bfloat16() for _ in range(2))
+    kernels.store_shared(kv, shared_k, shared_v, isa=isa, threads=threads)
     for part, shared in enumerate((shared_k, shared_v)):
-        assert_equal(shared, kv[:, part].transpose(0, 1).bfloat16())
+        expected = kv[:, part].transpose(0, 1).bfloat16()
+        nan = expected.isnan()
+        assert torch.equal(shared[:, :5].isnan(), nan)
+        assert_equal(shared[:, :5].masked_fill(nan, 0), expected.masked_fill(nan, 0))
+        assert shared[:, 5:].isnan().all()
