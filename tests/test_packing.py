@@ -132,7 +132,7 @@ def test_pack_names_what_is_wrong() -> None:
     outputs, inputs = state[name].shape
     for wrong, message in [
         ({n: t for n, t in state.items() if n != name}, f"the weight {name} is missing"),
-        (state | {"output.bias": torch.zeros(30)}, "no weights named output.bias"),
+        (state | {"decoder.rotary": torch.zeros(30)}, "no weights named decoder.rotary"),
         (
             state | {name: state[name].t()},
             rf"{name} must have the shape \[{outputs}, {inputs}\], got",

@@ -255,5 +255,5 @@ def test_files_that_are_no_tokenizer(tmp_path: Path, marian_files: Path) -> None
 
 
 def test_unknown_family_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"model_type 'bert' \(there are: bart, .*marian"):
-        load_tokenizer(tmp_path, {"model_type": "bert"})
+    with pytest.raises(ValueError, match=r"model_type 'mamba' \(there are: bart, .*marian"):
+        load_tokenizer(tmp_path, {"model_type": "mamba"})

@@ -101,7 +101,7 @@ def config(spec: ModelSpec, pad: int) -> dict[str, Any]:
 
 def marian_state(model: Transformer) -> dict[str, Tensor]:
     """Marian's names in float16; the tied table once, no sinusoids: both are made on loading."""
-    state = {seq2seq.SHARED: model.decoder.embed.tokens.detach()}
+    state = {seq2seq.BASE + seq2seq.SHARED: model.decoder.embed.tokens.detach()}
     for name, tensor in model.state_dict().items():
         if ".layers." in name:
             stored = seq2seq.stored_names(name)

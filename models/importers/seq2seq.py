@@ -79,8 +79,9 @@ def convert(
     expected = shapes(spec)
     tied = flag(config, "tie_word_embeddings")
     state = tables(checkpoint, expected, shared=layout.shared, tied=tied)
+    made: list[Tensor] = []  # sinusoids, which both sides share
     for side in ("encoder", "decoder"):
-        state[f"{side}.embed.positions"] = position_table(checkpoint, side, decoder, layout)
+        state[f"{side}.embed.positions"] = position_table(checkpoint, side, decoder, layout, made)
     for name, shape in expected.items():
         if name not in state:
             sources = stored_names(name)
@@ -127,11 +128,16 @@ def stored_names(name: str) -> list[str]:
     return [f"model.{stack}{part}.{kind}" for part in PARTS[match["part"]]]
 
 
-def position_table(checkpoint: Checkpoint, side: str, spec: StackSpec, layout: Layout) -> Tensor:
-    """float32 [positions, H]; a table that the file holds is used, computed or not."""
+def position_table(
+    checkpoint: Checkpoint, side: str, spec: StackSpec, layout: Layout, made: list[Tensor]
+) -> Tensor:
+    """float32 [positions, H]; a table that the file holds is used, computed or not. made: the one
+    that was computed, if any was."""
     stored, first = f"model.{side}.embed_positions.weight", layout.first_position
     if stored not in checkpoint and layout.sinusoids is not None:
-        return layout.sinusoids(spec.positions, spec.hidden)
+        if not made:
+            made.append(layout.sinusoids(spec.positions, spec.hidden))
+        return made[0]
     return checkpoint.take(stored, first + spec.positions, spec.hidden)[first:]
 
 
