@@ -70,6 +70,7 @@ def load(
         threads=threads,
         kv_cache_dtype=choose_kv_cache_dtype(kv_cache_dtype, place, chosen),
     )
+    del loaded  # the checkpoint's tensors, which trim() is to give back
     trim()
     return model
 
