@@ -70,15 +70,16 @@ class Block(nn.Module):
 class FeedForward(Block):
     """down(activation(up x)), or gated (Shazeer 2020) down(activation(gate x) * up x)."""
 
-    def __init__(self, spec: StackSpec, dropout: Dropout) -> None:
+    def __init__(self, spec: StackSpec, layer: int, dropout: Dropout) -> None:
         super().__init__(spec, dropout)
+        ffn = spec.sizes(layer).ffn
         if spec.parallel and spec.shared_norm:
             self.norm = nn.Identity()
         self.activation = ACTIVATION[spec.activation]
         self.activation_dropout = nn.Dropout(dropout.activation)
         self.gated = spec.gated
-        self.up = nn.Linear(spec.hidden, 2 * spec.ffn if spec.gated else spec.ffn)
-        self.down = nn.Linear(spec.ffn, spec.hidden)
+        self.up = nn.Linear(spec.hidden, 2 * ffn if spec.gated else ffn)
+        self.down = nn.Linear(ffn, spec.hidden)
 
     def compute(self, x: Tensor) -> Tensor:
         if self.gated:

@@ -45,7 +45,7 @@ class Places:
     at: Tensor  # [T] or [B, T], positions
     mask: Tensor | None  # bool, True where a key is seen, broadcast to [B, N, T, T]; None: causal
     angles: Tensor | None = None  # [T, size / 2] or [B, T, size / 2], of rotary positions
-    bias: Tensor | None = None  # [N, T, T] or [B, N, T, T], added to the scores
+    biases: tuple[Tensor, ...] = ()  # of each layer [N, T, T] or [B, N, T, T], added to the scores
 
     def seen(self, window: int) -> Tensor | None:
         """As `mask`, of keys that are less than `window` behind their query; 0: wherever."""
@@ -66,8 +66,15 @@ def distances(at: Tensor) -> Tensor:
 
 
 def rotary_frequencies(size: int, base: float = 10000.0) -> Tensor:
-    """float32 [size / 2], the angles by which pairs turn from a position to the next."""
-    return 1.0 / base ** (torch.arange(0, size, 2).float() / size)
+    """float32 [1, size / 2], the angles by which pairs turn from a position to the next."""
+    return 1.0 / base ** (torch.arange(0, size, 2).float() / size)[None]
+
+
+def angles_of(frequencies: Tensor, at: Tensor, rotary: RotarySpec) -> Tensor:
+    """[T, size / 2] or [B, T, size / 2]. frequencies: [tables, size / 2]; at: [T] or [B, T], of the
+    whole rows."""
+    table = (at.amax(-1) + 1 - rotary.original).clamp(0, rotary.tables - 1)
+    return at[..., None] * frequencies[table].unsqueeze(-2)
 
 
 def turned(x: Tensor, angles: Tensor, rotary: RotarySpec) -> Tensor:
@@ -95,15 +102,26 @@ def alibi_slopes(heads: int) -> Tensor:
 
 def position_bias(spec: StackSpec) -> nn.Parameter | None:
     """The weight of a stack's biases by distance, see StackSpec."""
+    heads = spec.sizes(0).heads
     if spec.position_bias == "alibi":
-        return nn.Parameter(alibi_slopes(spec.heads), requires_grad=False)
+        return nn.Parameter(alibi_slopes(heads), requires_grad=False)
     if spec.position_bias == "relative":
-        return nn.Parameter(torch.zeros(spec.heads, 2 * spec.reach + 1))
+        layers = (spec.layers,) if spec.bias_by_layer else ()
+        return nn.Parameter(torch.zeros(*layers, heads, 2 * spec.reach + 1))
     return None
 
 
+def biases_of(spec: StackSpec, weight: Tensor | None, at: Tensor) -> tuple[Tensor, ...]:
+    """Places.biases. weight: as `position_bias` makes."""
+    if weight is None:
+        return ()
+    if spec.bias_by_layer:
+        return tuple(bias_of(spec, table, at) for table in weight)
+    return (bias_of(spec, weight, at),) * spec.layers
+
+
 def bias_of(spec: StackSpec, weight: Tensor, at: Tensor) -> Tensor:
-    """What is added to the scores: [N, T, T] or [B, N, T, T]. weight: as `position_bias` makes."""
+    """[N, T, T] or [B, N, T, T]. weight: of a layer."""
     distance = distances(at)
     if spec.position_bias == "alibi":
         return -weight[:, None, None] * distance.unsqueeze(-3)

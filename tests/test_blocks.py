@@ -52,6 +52,22 @@ DECODERS: dict[str, dict[str, Any]] = {
     "relative": {"position_table": False, "position_bias": "relative", "reach": 4},
     "attention-cap": {"attention_cap": 0.7},
     "window": {**ROTARY, "window": (3, 0)},
+    "sizes-by-layer": {"heads": (2, 6), "kv_heads": (1, 3), "ffn": (40, 17)},
+    "sizes-by-layer-narrowing": {
+        **ROTARY,
+        "heads": (4, 2),
+        "kv_heads": (4, 1),
+        "ffn": (16, 8),
+        "gated": True,
+        "head_norm": True,
+        "window": (3, 0),
+    },
+    "relative-by-layer": {
+        "position_table": False,
+        "position_bias": "relative",
+        "bias_by_layer": True,
+        "reach": 4,
+    },
     "all": {
         **ROTARY,
         "rms": True,
@@ -71,11 +87,13 @@ ENCODERS: dict[str, dict[str, Any]] = {
         "rms": True,
         "gated": True,
         "position_bias": "relative",
+        "bias_by_layer": True,
         "reach": 3,
     },
     "rotary-capped": {**ROTARY, "attention_cap": 0.7, "post_norm": True, "head_norm": True},
     "parallel": {"parallel": True, "kv_heads": 2, "position_bias": "alibi"},
     "window": {"window": (2, 3), "parallel": True, "shared_norm": True},
+    "sizes-by-layer": {"heads": (2, 5), "ffn": (30, 17)},
 }
 
 
@@ -85,7 +103,9 @@ def made_up(spec: ModelSpec | EncoderSpec, device: str, biases: Any) -> tuple[An
     oracle = module(spec, biases).eval()
     with torch.no_grad():
         for name, tensor in oracle.named_parameters():
-            if not name.endswith(".rotary"):
+            if name.endswith(".rotary"):
+                tensor.div_(torch.arange(1, 1 + len(tensor))[:, None])
+            else:
                 is_gain = name.endswith("norm.weight")
                 tensor.copy_(torch.randn(tensor.shape) * (0.3 if tensor.ndim == 1 else 0.5))
                 tensor.add_(float(is_gain))
@@ -133,6 +153,22 @@ def test_a_decoder_computes_what_torch_computes(case: str, device: str) -> None:
     labelled = model.score(rows)
     for row, numbers in zip(rows, labelled.token_logprobs, strict=True):
         assert_close(numbers[1 : len(row)], logprobs(oracle, row))
+
+
+@torch.no_grad()
+def test_longer_rows_turn_by_other_tables(device: str) -> None:
+    """A prompt as long as it is, and labels with the row that they end."""
+    rotary = RotarySpec(8, tables=3, original=4)
+    spec = ModelSpec(None, replace(STACK, position_table=False, rotary=rotary))
+    oracle, model = made_up(spec, device, lambda name: name.endswith("qkv"))
+    row = [7, 3, 9, 11, 5, 2, 8, 1]
+    for length in range(1, 9):
+        found = model.generate([row[:length]], **OPTIONS | {"max_new_tokens": 1})
+        assert_close(found.logits[0], oracle(torch.tensor([row[:length]]))[:, -1])
+    rows = [row[:length] for length in (8, 3, 5, 4, 6)]
+    scored = model.score(rows)
+    for given, numbers in zip(rows, scored.token_logprobs, strict=True):
+        assert_close(numbers[1 : len(given)], logprobs(oracle, given))
 
 
 def unpadded(sequences: Tensor, copies: int = 1) -> list[list[int]]:

@@ -31,8 +31,8 @@ class WeightTable {
   const float* vector(const std::string& name, int size) const {
     return static_cast<const float*>(get(name, WeightKind::float32, {size}).data);
   }
-  const float* matrix(const std::string& name, int rows, int columns) const {
-    return static_cast<const float*>(get(name, WeightKind::float32, {rows, columns}).data);
+  const float* numbers(const std::string& name, const std::vector<int64_t>& shape) const {
+    return static_cast<const float*>(get(name, WeightKind::float32, shape).data);
   }
   const float* vector_or_null(const std::string& name, int size) const {
     return tensors_.count(name) > 0 ? vector(name, size) : nullptr;
@@ -120,8 +120,8 @@ struct LayerWeights {
 struct StackWeights {
   TokenTable tokens;
   const void* positions;                 // [positions, H], null without a position table
-  const float* rotary = nullptr;         // [size / 2], null without rotary positions
-  const float* position_bias = nullptr;  // [N] or [N, 2 * reach + 1], null: none
+  const float* rotary = nullptr;         // [tables, size / 2], null without rotary positions
+  const float* position_bias = nullptr;  // [N] or [N, 2 * reach + 1], by layer [L, N, ...], or null
   Norm embed_norm, norm;                 // none where the spec has none
   std::vector<LayerWeights> layers;
 };
@@ -149,11 +149,11 @@ inline Linear load_linear(const WeightTable& table, const std::string& name, int
 }
 
 inline void load_attention(const WeightTable& table, const std::string& layer,
-                           const StackSpec& spec, LayerWeights& to) {
+                           const StackSpec& spec, int i, LayerWeights& to) {
   const std::string name = layer + ".self_attention";
   to.self_norm = load_norm(table, name + ".norm", spec);
-  to.qkv = load_linear(table, name + ".qkv", spec.qkv(), spec.hidden);
-  to.self_out = load_linear(table, name + ".out", spec.hidden, spec.inner());
+  to.qkv = load_linear(table, name + ".qkv", spec.qkv(i), spec.hidden);
+  to.self_out = load_linear(table, name + ".out", spec.hidden, spec.inner(i));
   if (spec.post_norm) to.self_post = load_norm(table, name + ".post_norm", spec);
   if (!spec.head_norm) return;
   to.q_norm = load_head_norm(table, name + ".q_norm", spec);
@@ -161,21 +161,21 @@ inline void load_attention(const WeightTable& table, const std::string& layer,
 }
 
 inline void load_cross_attention(const WeightTable& table, const std::string& layer,
-                                 const StackSpec& spec, int memory, LayerWeights& to) {
+                                 const StackSpec& spec, int i, int memory, LayerWeights& to) {
   const std::string name = layer + ".cross_attention";
   to.cross_norm = load_norm(table, name + ".norm", spec);
-  to.cross_q = load_linear(table, name + ".q", spec.inner(), spec.hidden);
-  to.cross_kv = load_linear(table, name + ".kv", 2 * spec.kv_inner(), memory);
-  to.cross_out = load_linear(table, name + ".out", spec.hidden, spec.inner());
+  to.cross_q = load_linear(table, name + ".q", spec.inner(i), spec.hidden);
+  to.cross_kv = load_linear(table, name + ".kv", 2 * spec.kv_inner(i), memory);
+  to.cross_out = load_linear(table, name + ".out", spec.hidden, spec.inner(i));
   if (spec.post_norm) to.cross_post = load_norm(table, name + ".post_norm", spec);
 }
 
 inline void load_feed_forward(const WeightTable& table, const std::string& layer,
-                              const StackSpec& spec, LayerWeights& to) {
+                              const StackSpec& spec, int i, LayerWeights& to) {
   const std::string name = layer + ".feed_forward";
   if (!spec.shared_norm) to.feed_forward_norm = load_norm(table, name + ".norm", spec);
-  to.up = load_linear(table, name + ".up", spec.gated ? 2 * spec.ffn : spec.ffn, spec.hidden);
-  to.down = load_linear(table, name + ".down", spec.hidden, spec.ffn);
+  to.up = load_linear(table, name + ".up", (spec.gated ? 2 : 1) * spec.ffn[i], spec.hidden);
+  to.down = load_linear(table, name + ".down", spec.hidden, spec.ffn[i]);
   if (spec.post_norm) to.feed_forward_post = load_norm(table, name + ".post_norm", spec);
 }
 
@@ -185,19 +185,23 @@ inline StackWeights load_stack(const WeightTable& table, const std::string& name
   stack.tokens = table.tokens(name + ".embed.tokens", spec.vocab, spec.hidden);
   stack.positions =
       table.positions(name + ".embed.positions", spec.types * spec.positions, spec.hidden);
-  if (spec.rotary) stack.rotary = table.vector(name + ".rotary", spec.rotary->size / 2);
+  if (spec.rotary) {
+    stack.rotary = table.numbers(name + ".rotary", {spec.rotary->tables, spec.rotary->size / 2});
+  }
   if (spec.position_bias == PositionBias::alibi) {
-    stack.position_bias = table.vector(name + ".position_bias", spec.heads);
+    stack.position_bias = table.vector(name + ".position_bias", spec.heads[0]);
   } else if (spec.position_bias == PositionBias::relative) {
-    stack.position_bias = table.matrix(name + ".position_bias", spec.heads, 2 * spec.reach + 1);
+    std::vector<int64_t> shape = {spec.heads[0], 2 * spec.reach + 1};
+    if (spec.bias_by_layer) shape.insert(shape.begin(), spec.layers);
+    stack.position_bias = table.numbers(name + ".position_bias", shape);
   }
   if (spec.embed_norm) stack.embed_norm = load_norm(table, name + ".embed.norm", spec);
   for (int i = 0; i < spec.layers; ++i) {
     const std::string layer = name + ".layers." + std::to_string(i);
     LayerWeights& to = stack.layers.emplace_back();
-    load_attention(table, layer, spec, to);
-    if (encoder != nullptr) load_cross_attention(table, layer, spec, encoder->hidden, to);
-    load_feed_forward(table, layer, spec, to);
+    load_attention(table, layer, spec, i, to);
+    if (encoder != nullptr) load_cross_attention(table, layer, spec, i, encoder->hidden, to);
+    load_feed_forward(table, layer, spec, i, to);
   }
   if (spec.final_norm) stack.norm = load_norm(table, name + ".norm", spec);
   return stack;

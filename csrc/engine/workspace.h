@@ -39,7 +39,8 @@ inline const char* type_name<Hypothesis>() {
 }
 
 // Scratch of one pass through a stack: x is the residual stream, the others hold what a block
-// makes of it.
+// makes of it: rows as wide as the widest layer's, of which a layer uses what it needs, its rows
+// side by side.
 template <typename T>
 struct Activations {
   T* x;                // [rows, H]
@@ -58,8 +59,8 @@ struct Activations {
     x = a.take<T>(pass + ".x", {rows, spec.hidden});
     normed = a.take<T>(pass + ".normed", {rows, spec.hidden});
     a.reuse([&] {
-      qkv = a.take<T>(pass + ".qkv", {rows, spec.qkv()});
-      attended = a.take<T>(pass + ".attended", {rows, spec.inner()});
+      qkv = a.take<T>(pass + ".qkv", {rows, spec.widest_qkv()});
+      attended = a.take<T>(pass + ".attended", {rows, spec.widest_inner()});
       if (spec.parallel) take_ffn(a, pass, spec, rows);
     });
     if (!spec.parallel) a.reuse([&] { take_ffn(a, pass, spec, rows); });
@@ -67,8 +68,8 @@ struct Activations {
 
  private:
   void take_ffn(Arena& a, const std::string& pass, const StackSpec& spec, int64_t rows) {
-    if (spec.gated) gated = a.take<T>(pass + ".gated", {rows, 2 * spec.ffn});
-    ffn = a.take<T>(pass + ".ffn", {rows, spec.ffn});
+    if (spec.gated) gated = a.take<T>(pass + ".gated", {rows, 2 * spec.widest_ffn()});
+    ffn = a.take<T>(pass + ".ffn", {rows, spec.widest_ffn()});
   }
 };
 
@@ -152,7 +153,7 @@ struct Workspace {
 
     a.reuse([&] {
       if (spec.encoder) {
-        packed_kv = a.take<T>("encoder.cross_kv", {source_tokens, 2 * d.kv_inner()});
+        packed_kv = a.take<T>("encoder.cross_kv", {source_tokens, 2 * d.widest_kv_inner()});
         packed = Activations<T>(a, "encoder", *spec.encoder, source_tokens, products);
       } else {
         packed = Activations<T>(a, "prompt", d, shared_prompt, products);

@@ -12,7 +12,7 @@ from torch import Tensor
 from decoding.models.checkpoint import Checkpoint
 from decoding.models.importers import causal
 from decoding.models.importers.options import activation, flag, head_dim, positive, size
-from decoding.models.importers.rotary import rotary
+from decoding.models.importers.rotary import positions, rotary
 from decoding.models.spec import ModelSpec, StackSpec
 
 DEFAULTS = {
@@ -66,7 +66,7 @@ def decoder_spec(config: Mapping[str, Any]) -> tuple[StackSpec, dict[str, Tensor
         head_dim=width,
         ffn=size(config, "intermediate_size"),
         vocab=size(config, "vocab_size"),
-        positions=size(config, "max_position_embeddings"),
+        positions=positions(config, turns),
         activation=activation(config, "hidden_act"),
         embed_scale=1.0,
         embed_norm=False,
