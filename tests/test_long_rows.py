@@ -1,4 +1,4 @@
-"""Rows longer than a model's first positions: the rotary tables that transformers takes for them."""
+"""Rows beyond a model's first positions: the rotary tables that transformers takes for them."""
 
 from __future__ import annotations
 
