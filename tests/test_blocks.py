@@ -11,7 +11,7 @@ from torch import Tensor
 
 import decoding
 from decoding.models import Loaded
-from decoding.models.spec import EncoderSpec, ModelSpec, RotarySpec, StackSpec
+from decoding.models.spec import ConvolutionSpec, EncoderSpec, ModelSpec, RotarySpec, StackSpec
 from decoding.models.weights import module
 
 STACK = StackSpec(
@@ -94,6 +94,12 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "parallel": {"parallel": True, "kv_heads": 2, "position_bias": "alibi"},
     "window": {"window": (2, 3), "parallel": True, "shared_norm": True},
     "sizes-by-layer": {"heads": (2, 5), "ffn": (30, 17)},
+    "convolution": {"convolution": ConvolutionSpec((3, 4), gated=False), "pre_norm": False},
+    "dynamic-convolution": {
+        "convolution": ConvolutionSpec((31, 5), dynamic=True),
+        "heads": (4, 3),
+        "parallel": True,
+    },
 }
 
 
@@ -206,6 +212,7 @@ def test_an_encoder_decoder_computes_what_torch_computes(case: str, device: str)
 ALONE: dict[str, dict[str, Any]] = {
     "post-norm-types": {"pre_norm": False, "embed_norm": True, "final_norm": False, "types": 2},
     "rotary-window": {**ROTARY, "window": (3, 0), "gated": True, "kv_heads": 2},
+    "convolution": {"convolution": ConvolutionSpec((2, 7)), "post_norm": True, "rms": True},
 }
 
 

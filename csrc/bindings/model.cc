@@ -5,6 +5,7 @@
 #include "bindings/kernels.h"
 #include "bindings/tensor.h"
 #include "kernels/attention.h"
+#include "kernels/depthwise.h"
 
 namespace decoding {
 namespace {
@@ -24,6 +25,19 @@ std::vector<int> by_layer(const py::handle& from, const char* name, int layers) 
   CHECK(static_cast<int>(each.size()) == layers, name, " must be one number or ", layers, ", got ",
         each.size());
   return each;
+}
+
+// Throws where a stack's convolution does not fit it.
+void check_convolution(const StackSpec& spec) {
+  const ConvolutionSpec& convolution = *spec.convolution;
+  CHECK(static_cast<int>(convolution.taps.size()) == spec.layers,
+        "taps must have one value per layer, got ", convolution.taps.size());
+  for (const int taps : convolution.taps) {
+    CHECK(taps > 0 && taps <= kMaxTaps, "taps must be 1 to ", kMaxTaps, ", got ", taps);
+  }
+  CHECK(!spec.rotary && !spec.head_norm && spec.position_bias == PositionBias::none &&
+            spec.window.empty() && spec.attention_cap == 0.0f,
+        "convolutions know nothing of queries and keys");
 }
 
 // Throws where a stack's numbers do not belong together.
@@ -48,6 +62,7 @@ void check_stack(const StackSpec& spec) {
       spec.rotary || spec.position_bias != PositionBias::none || !spec.window.empty();
   CHECK(spec.types == 1 || !tells_places, "types need positions from a table alone");
   CHECK(spec.reach >= 0, "reach must not be negative, got ", spec.reach);
+  if (spec.convolution) check_convolution(spec);
   if (!spec.rotary) return;
   CHECK(spec.rotary->size > 0 && spec.rotary->size <= spec.head_dim && spec.rotary->size % 2 == 0,
         "rotary positions turn an even part of the ", spec.head_dim, " numbers of a head, got ",
@@ -88,13 +103,19 @@ StackSpec stack_spec(const py::handle& from) {
                  .bias_by_layer = flag("bias_by_layer"),
                  .reach = number("reach"),
                  .attention_cap = from.attr("attention_cap").cast<float>(),
-                 .window = from.attr("window").cast<std::vector<int>>()};
+                 .window = from.attr("window").cast<std::vector<int>>(),
+                 .convolution = std::nullopt};
   if (const py::object rotary = from.attr("rotary"); !rotary.is_none()) {
     spec.rotary = {.size = rotary.attr("size").cast<int>(),
                    .interleaved = rotary.attr("interleaved").cast<bool>(),
                    .factor = rotary.attr("factor").cast<float>(),
                    .tables = rotary.attr("tables").cast<int>(),
                    .original = rotary.attr("original").cast<int>()};
+  }
+  if (const py::object convolution = from.attr("convolution"); !convolution.is_none()) {
+    spec.convolution = {.taps = convolution.attr("taps").cast<std::vector<int>>(),
+                        .dynamic = convolution.attr("dynamic").cast<bool>(),
+                        .gated = convolution.attr("gated").cast<bool>()};
   }
   for (int i = 0; i < layers; ++i) {
     if (spec.kv_heads[i] == 0) spec.kv_heads[i] = spec.heads[i];
@@ -118,6 +139,7 @@ ModelSpec model_spec(const py::handle& from) {
   if (!from.attr("encoder").is_none()) spec.encoder = encoder_spec(from.attr("encoder"));
   CHECK(!spec.encoder || (!spec.decoder.parallel && spec.decoder.kv_heads == spec.decoder.heads),
         "a decoder with an encoder has no parallel blocks, and keys of every head");
+  CHECK(spec.encoder || !spec.decoder.convolution, "a decoder alone has no convolutions");
   return spec;
 }
 

@@ -23,6 +23,15 @@ struct RotarySpec {
 // How attention knows how far a key lies from its query: see ScoreRules in kernels/attention.h.
 enum class PositionBias { none, alibi, relative };
 
+// Depthwise convolution in the place of self-attention, see kernels/depthwise.h.
+struct ConvolutionSpec {
+  std::vector<int> taps;  // [layers], tokens that a token sees
+  bool dynamic;           // each token makes its taps; else they are weights
+  bool gated;             // what they multiply is sigmoid(gate x) * input x
+
+  int most_taps() const { return *std::max_element(taps.begin(), taps.end()); }
+};
+
 // One stack of Transformer layers: the encoder or the decoder.
 struct StackSpec {
   int layers, hidden, head_dim;
@@ -50,6 +59,7 @@ struct StackSpec {
   int reach;                // relative: distances that the table tells apart, in each direction
   float attention_cap;      // 0: none; else scores are cap * tanh(score / cap)
   std::vector<int> window;  // [layers], keys that a query sees; 0: all. Empty: all, in every layer
+  std::optional<ConvolutionSpec> convolution;  // none: self-attention
 
   // Numbers of a token in layer i: its queries, its keys, and both with its values.
   int inner(int i) const { return heads[i] * head_dim; }
@@ -66,6 +76,7 @@ struct StackSpec {
   int widest_kv_inner() const { return most(kv_heads) * head_dim; }
   int widest_qkv() const { return widest_inner() + 2 * widest_kv_inner(); }
   int widest_ffn() const { return most(ffn); }
+  int widest_taps() const { return most(heads) * convolution->most_taps(); }
   int widest_input() const { return std::max({hidden, widest_inner(), widest_ffn()}); }
 
  private:

@@ -14,6 +14,7 @@
 #include "engine/workspace.h"
 #include "kernels/attention.h"
 #include "kernels/cap.h"
+#include "kernels/depthwise.h"
 #include "kernels/gate.h"
 #include "kernels/linear.h"
 #include "kernels/norm.h"
@@ -98,6 +99,30 @@ void make_qkv(Stream& stream, const StackSpec& spec, const StackWeights& weights
                      .stride = spec.qkv(i),
                      .size = rotary.size,
                      .interleaved = rotary.interleaved});
+}
+
+// What a convolution of layer i reads, in a.qkv; returns its taps.
+template <typename T, typename Stream>
+Taps<T> make_convolution(Stream& stream, const StackSpec& spec, const StackWeights& weights, int i,
+                         const BlockInput<T>& block, const Activations<T>& a, int rows) {
+  const LayerWeights& layer = weights.layers[i];
+  const ConvolutionSpec& convolution = *spec.convolution;
+  first_product<T>(stream, layer.input, block, a, convolution.gated ? a.glu : a.qkv, rows);
+  if (convolution.gated) {
+    gate<T>(stream, {.x = a.glu,
+                     .y = a.qkv,
+                     .rows = rows,
+                     .cols = spec.inner(i),
+                     .activation = Activation::sigmoid});
+  }
+  if (convolution.dynamic) {
+    linear<T>(stream, {.x = a.qkv,
+                       .weight = layer.make_taps.weight,
+                       .y = a.taps,
+                       .scratch = a.scratch,
+                       .rows = rows});
+  }
+  return {.weights = layer.taps, .scores = a.taps, .size = convolution.taps[i]};
 }
 
 // a.ffn = activation(up x), or activation(gate x) * up x

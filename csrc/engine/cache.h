@@ -22,6 +22,8 @@ struct Cache {
   C *prompt_k, *prompt_v;  // [L][Nkv, B * (prompt - 1), D], once per sentence; decoder-only
   C *self_k, *self_v;      // [L][R, Nkv, history, D], written once at (row, position)
 
+  C* inputs = nullptr;  // [L][R, N, taps, D], of convolutions, which have no self_k and self_v
+
   Cache() = default;
   // history: positions of a row in self_k.
   Cache(Arena& a, const ModelSpec& spec, const Limits& limits, int history) {
@@ -33,6 +35,11 @@ struct Cache {
     cross_v = a.take<C>("cross_v", {heads, source, d.head_dim});
     prompt_k = a.take<C>("prompt_k", {heads, prompt, d.head_dim});
     prompt_v = a.take<C>("prompt_v", {heads, prompt, d.head_dim});
+    if (d.convolution) {
+      const int taps = d.convolution->most_taps();
+      inputs = a.take<C>("inputs", {heads, limits.rows(), taps, d.head_dim});
+      history = 0;
+    }
     self_k = a.take<C>("self_k", {heads, limits.rows(), history, d.head_dim});
     self_v = a.take<C>("self_v", {heads, limits.rows(), history, d.head_dim});
   }

@@ -23,10 +23,39 @@ struct StepRows {
 };
 
 template <typename T, typename C, typename Stream>
+void convolve(Stream& stream, const StackSpec& d, const StackWeights& weights, Norm& due,
+              const Workspace<T>& w, const Cache<C>& cache, const Limits& limits,
+              const StepRows& rows, int i) {
+  const LayerWeights& layer = weights.layers[i];
+  const Activations<T>& a = w.step;
+  const auto block = enter_block(d, layer.self_norm, due, a);
+  const auto taps = make_convolution(stream, d, weights, i, block, a, rows.total());
+  const int ring = d.convolution->most_taps();
+  decode_depthwise(stream, DecodeDepthwiseParams<T, C>{
+                               .now = rows.now,
+                               .x = a.qkv,
+                               .taps = taps,
+                               .inputs = cache.inputs + d.kv_before(i) * limits.rows() * ring,
+                               .slots = w.slots,
+                               .live = rows.slot_live,
+                               .y = a.attended,
+                               .sentences = rows.sentences,
+                               .beams = rows.beams,
+                               .heads = d.heads[i],
+                               .head_dim = d.head_dim,
+                               .ring = ring,
+                               .total_slots = limits.rows(),
+                               .history = w.history});
+  leave_self_attention(stream, d, layer, block, a, rows.total());
+}
+
+// Or a convolution in its place.
+template <typename T, typename C, typename Stream>
 void self_attention(Stream& stream, const ModelSpec& spec, const StackWeights& weights, Norm& due,
                     const Workspace<T>& w, const Cache<C>& cache, const Limits& limits,
                     const StepRows& rows, int i) {
   const StackSpec& d = spec.decoder;
+  if (d.convolution) return convolve(stream, d, weights, due, w, cache, limits, rows, i);
   const LayerWeights& layer = weights.layers[i];
   const Activations<T>& a = w.step;
   const auto block = enter_block(d, layer.self_norm, due, a);

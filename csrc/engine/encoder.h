@@ -62,11 +62,34 @@ void embed_packed(Stream& stream, const StackSpec& spec, const StackWeights& wei
                     .scale = spec.embed_scale});
 }
 
-// after_qkv(i): called when a.qkv holds layer i's queries, keys and values.
+template <typename T, typename Stream>
+void packed_convolution(Stream& stream, const StackSpec& spec, const StackWeights& weights,
+                        Norm& due, const Activations<T>& a, const PackedTokens& tokens, bool causal,
+                        int i) {
+  const LayerWeights& layer = weights.layers[i];
+  const auto block = enter_block(spec, layer.self_norm, due, a);
+  const auto taps = make_convolution(stream, spec, weights, i, block, a, tokens.count);
+  packed_depthwise<T>(stream, {.x = a.qkv,
+                               .taps = taps,
+                               .offsets = tokens.offsets,
+                               .y = a.attended,
+                               .sentences = tokens.sentences,
+                               .longest = tokens.longest,
+                               .heads = spec.heads[i],
+                               .head_dim = spec.head_dim,
+                               .causal = causal});
+  leave_self_attention(stream, spec, layer, block, a, tokens.count);
+}
+
+// Or a convolution in its place. after_qkv(i): called when a.qkv holds layer i's queries, keys and
+// values.
 template <typename T, typename Stream, typename AfterQkv>
 void packed_self_attention(Stream& stream, const StackSpec& spec, const StackWeights& weights,
                            Norm& due, const Activations<T>& a, const PackedTokens& tokens,
                            bool causal, int i, AfterQkv&& after_qkv) {
+  if (spec.convolution) {
+    return packed_convolution(stream, spec, weights, due, a, tokens, causal, i);
+  }
   const LayerWeights& layer = weights.layers[i];
   const auto block = enter_block(spec, layer.self_norm, due, a);
   make_qkv(stream, spec, weights, i, block, a, tokens.at, tokens.count);

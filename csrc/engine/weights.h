@@ -112,7 +112,9 @@ struct LayerWeights {
   Norm self_norm, cross_norm, feed_forward_norm;
   Norm self_post, cross_post, feed_forward_post;  // behind the blocks; none where the spec has none
   Norm q_norm, k_norm;                            // of heads; none where the spec has none
-  Linear qkv, self_out;                           // self-attention
+  Linear qkv, self_out;                           // self-attention; self_out of convolutions too
+  Linear input, make_taps;                        // convolution; make_taps where it is dynamic,
+  const float* taps = nullptr;                    // else [N, taps]
   Linear cross_q, cross_kv, cross_out;            // only in a decoder with an encoder
   Linear up, down;                                // feed-forward
 };
@@ -160,6 +162,23 @@ inline void load_attention(const WeightTable& table, const std::string& layer,
   to.k_norm = load_head_norm(table, name + ".k_norm", spec);
 }
 
+inline void load_convolution(const WeightTable& table, const std::string& layer,
+                             const StackSpec& spec, int i, LayerWeights& to) {
+  const std::string name = layer + ".convolution";
+  const ConvolutionSpec& convolution = *spec.convolution;
+  const int inner = spec.inner(i), heads = spec.heads[i], taps = convolution.taps[i];
+  to.self_norm = load_norm(table, name + ".norm", spec);
+  to.input =
+      load_linear(table, name + ".input", convolution.gated ? 2 * inner : inner, spec.hidden);
+  if (convolution.dynamic) {
+    to.make_taps = load_linear(table, name + ".taps", heads * taps, inner);
+  } else {
+    to.taps = table.numbers(name + ".taps", {heads, taps});
+  }
+  to.self_out = load_linear(table, name + ".out", spec.hidden, inner);
+  if (spec.post_norm) to.self_post = load_norm(table, name + ".post_norm", spec);
+}
+
 inline void load_cross_attention(const WeightTable& table, const std::string& layer,
                                  const StackSpec& spec, int i, int memory, LayerWeights& to) {
   const std::string name = layer + ".cross_attention";
@@ -199,7 +218,8 @@ inline StackWeights load_stack(const WeightTable& table, const std::string& name
   for (int i = 0; i < spec.layers; ++i) {
     const std::string layer = name + ".layers." + std::to_string(i);
     LayerWeights& to = stack.layers.emplace_back();
-    load_attention(table, layer, spec, i, to);
+    spec.convolution ? load_convolution(table, layer, spec, i, to)
+                     : load_attention(table, layer, spec, i, to);
     if (encoder != nullptr) load_cross_attention(table, layer, spec, i, encoder->hidden, to);
     load_feed_forward(table, layer, spec, i, to);
   }

@@ -45,7 +45,10 @@ template <typename T>
 struct Activations {
   T* x;                // [rows, H]
   T* normed;           // [rows, H], x as a block reads it
-  T* qkv;              // [rows, (N + 2 * Nkv) * D], also the q of cross attention
+  T* qkv;              // [rows, (N + 2 * Nkv) * D], also the q of cross attention,
+                       // or [rows, N * D], what a convolution reads
+  T* glu = nullptr;    // [rows, 2 * N * D], gate and input of a gated convolution
+  T* taps = nullptr;   // [rows, N * taps], before softmax, of a dynamic convolution
   T* attended;         // [rows, N * D]
   T* gated = nullptr;  // [rows, 2 * F], gate and up of a gated feed-forward block
   T* ffn;              // [rows, F]; with `gated` it shares its bytes with qkv and attended, unless
@@ -59,7 +62,9 @@ struct Activations {
     x = a.take<T>(pass + ".x", {rows, spec.hidden});
     normed = a.take<T>(pass + ".normed", {rows, spec.hidden});
     a.reuse([&] {
-      qkv = a.take<T>(pass + ".qkv", {rows, spec.widest_qkv()});
+      qkv = a.take<T>(pass + ".qkv",
+                      {rows, spec.convolution ? spec.widest_inner() : spec.widest_qkv()});
+      if (spec.convolution) take_convolution(a, pass, spec, rows);
       attended = a.take<T>(pass + ".attended", {rows, spec.widest_inner()});
       if (spec.parallel) take_ffn(a, pass, spec, rows);
     });
@@ -67,6 +72,12 @@ struct Activations {
   }
 
  private:
+  void take_convolution(Arena& a, const std::string& pass, const StackSpec& spec, int64_t rows) {
+    const ConvolutionSpec& convolution = *spec.convolution;
+    if (convolution.gated) glu = a.take<T>(pass + ".glu", {rows, 2 * spec.widest_inner()});
+    if (convolution.dynamic) taps = a.take<T>(pass + ".taps", {rows, spec.widest_taps()});
+  }
+
   void take_ffn(Arena& a, const std::string& pass, const StackSpec& spec, int64_t rows) {
     if (spec.gated) gated = a.take<T>(pass + ".gated", {rows, 2 * spec.widest_ffn()});
     ffn = a.take<T>(pass + ".ffn", {rows, spec.widest_ffn()});
