@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from decoding.models.blocks import Biases, Dropout, all_but_output, keep_biases
+from decoding.models.blocks import Biases, Dropout, all_but_output, draw, keep_biases
 from decoding.models.spec import EncoderSpec
 from decoding.models.stack import Embedding, Stack
 
@@ -27,7 +27,7 @@ class Encoder(nn.Module):
         keep_biases(self, biases)
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2 and parameter.requires_grad:
-                nn.init.normal_(parameter, std=0.02)
+                draw(parameter, 0.02)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 

@@ -15,13 +15,14 @@ from decoding.models.spec import RotarySpec, StackSpec
 
 def sinusoids(positions: int, hidden: int) -> Tensor:
     """Marian's position table, float32 [positions, hidden]: all sines, then all cosines.
+    On the CPU, as all that is computed here: see `draw` of blocks.py.
 
     Vaswani et al. 2017 interleave the two; the frequencies are the same.
     """
     sines = (hidden + 1) // 2
-    channel = torch.arange(hidden, dtype=torch.float64)
+    channel = torch.arange(hidden, dtype=torch.float64, device="cpu")
     frequency = 10000.0 ** (-2 * torch.where(channel < sines, channel, channel - sines) / hidden)
-    angle = torch.arange(positions, dtype=torch.float64)[:, None] * frequency
+    angle = torch.arange(positions, dtype=torch.float64, device="cpu")[:, None] * frequency
     return torch.where(channel < sines, angle.sin(), angle.cos()).float()
 
 
@@ -67,7 +68,7 @@ def distances(at: Tensor) -> Tensor:
 
 def rotary_frequencies(size: int, base: float = 10000.0) -> Tensor:
     """float32 [1, size / 2], the angles by which pairs turn from a position to the next."""
-    return 1.0 / base ** (torch.arange(0, size, 2).float() / size)[None]
+    return 1.0 / base ** (torch.arange(0, size, 2, device="cpu").float() / size)[None]
 
 
 def angles_of(frequencies: Tensor, at: Tensor, rotary: RotarySpec) -> Tensor:
@@ -97,7 +98,7 @@ def alibi_slopes(heads: int) -> Tensor:
     power = 2 ** int(math.log2(heads))
     slopes = [2 ** (-8 * i / power) for i in range(1, power + 1)]
     between = [2 ** (-4 * i / power) for i in range(1, 2 * power, 2)]
-    return torch.tensor((slopes + between)[:heads])
+    return torch.tensor((slopes + between)[:heads], device="cpu")
 
 
 def position_bias(spec: StackSpec) -> nn.Parameter | None:
