@@ -70,5 +70,5 @@ def decoder_spec(config: Mapping[str, Any], turns: int) -> StackSpec:
         position_table=False,
         parallel=True,
         shared_norm=True,
-        rotary=RotarySpec(size=turning(turns, width), interleaved=True),
+        rotary=RotarySpec(size=turning("rotary_dim", turns, width), interleaved=True),
     )

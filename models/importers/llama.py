@@ -113,7 +113,7 @@ def windows(config: Mapping[str, Any], slides: Callable[[int], bool]) -> tuple[i
     types = config.get("layer_types") or [
         SLIDING if slides(layer) else FULL for layer in range(layers)
     ]
-    if len(types) != layers or not {SLIDING, FULL}.issuperset(types):
+    if not isinstance(types, list) or len(types) != layers or not {SLIDING, FULL}.issuperset(types):
         raise ValueError(
             f"the configuration: layer_types must be {layers} of {SLIDING} or {FULL}, got {types}"
         )

@@ -82,7 +82,7 @@ def decoder_spec(config: Mapping[str, Any]) -> StackSpec:
         rms=True,
         gated=flag(config, "ffn_with_glu"),
         head_norm=flag(config, "normalize_qk_projections"),
-        rotary=RotarySpec(turning(width, width)),
+        rotary=RotarySpec(turning("head_dim", width, width)),
     )
 
 

@@ -35,7 +35,11 @@ def rotary(config: Mapping[str, Any], head_dim: int) -> tuple[RotarySpec, dict[s
     """The spec, and the weight of the frequencies. Raises ValueError that names an option which is
     not what we implement."""
     options = parameters(config)
-    width = turning(int(head_dim * positive(options, "partial_rotary_factor")), head_dim)
+    width = turning(
+        "partial_rotary_factor",
+        int(head_dim * positive(options, "partial_rotary_factor")),
+        head_dim,
+    )
     base = positive(options, "rope_theta")
     kind, factor = options["rope_type"], 1.0
     if kind == "longrope":
@@ -57,16 +61,26 @@ def positions(config: Mapping[str, Any], turns: RotarySpec) -> int:
     return max(size(config, "max_position_embeddings"), turns.original + turns.tables - 1)
 
 
-def turning(size: int, head_dim: int) -> int:
-    """size: RotarySpec.size. Raises ValueError where a head has no such pairs."""
+def turning(option: str, size: int, head_dim: int) -> int:
+    """size: RotarySpec.size, which an option sets. Raises ValueError where a head has no such
+    pairs."""
     if size % 2 or not 0 < size <= head_dim:
-        raise ValueError(f"the configuration turns {size} numbers of heads of {head_dim} by pairs")
+        raise ValueError(
+            f"the configuration: {option} turns {size} numbers of heads of {head_dim}, by pairs"
+        )
     return size
 
 
+def table(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = config.get(name) or {}
+    if not isinstance(value, dict):
+        raise ValueError(f"the configuration must set {name} to a table, got {value!r}")
+    return value
+
+
 def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
-    given = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    kind = given.get("rope_type") or given.get("type") or "default"
+    given = table(config, "rope_scaling") or table(config, "rope_parameters")
+    kind = str(given.get("rope_type") or given.get("type") or "default")
     kind = OTHER_NAMES.get(kind, kind)
     if kind not in TYPES:
         raise ValueError(
@@ -92,15 +106,19 @@ def longrope(
     up to the original positions, another in longer ones; and what multiplies sine and cosine."""
     original = size(options, ORIGINAL)
     factors = [pair_factors(options, name, width // 2) for name in ("short_factor", "long_factor")]
-    factor = options.get("factor") or size(options, "max_position_embeddings") / original
-    sharpness = options.get("attention_factor")
-    if sharpness is None:
-        sharpness = math.sqrt(1 + math.log(max(factor, 1.0)) / math.log(original))
+    stretch = size(options, "max_position_embeddings") / original
+    factor = given_or(options, "factor", stretch)
+    usual = math.sqrt(1 + math.log(max(factor, 1.0)) / math.log(original))
+    sharpness = given_or(options, "attention_factor", usual)
     spec = RotarySpec(width, factor=sharpness, tables=2, original=original, settled=True)
     frequencies = 1.0 / (
         torch.tensor(factors) * base ** (torch.arange(0, width, 2).float() / width)
     )
     return spec, {"decoder.rotary": frequencies}
+
+
+def given_or(options: Mapping[str, Any], name: str, usual: float) -> float:
+    return usual if options.get(name) is None else positive(options, name)
 
 
 def pair_factors(options: Mapping[str, Any], name: str, pairs: int) -> list[float]:
@@ -146,11 +164,12 @@ def yarn(frequencies: Tensor, options: Mapping[str, Any], base: float) -> tuple[
     def pair_that_turns(times: float) -> float:
         return pairs * math.log(size(options, ORIGINAL) / (times * 2 * math.pi)) / math.log(base)
 
-    first = max(math.floor(pair_that_turns(options.get("beta_fast") or 32)), 0)
-    last = min(math.ceil(pair_that_turns(options.get("beta_slow") or 1)), 2 * pairs - 1)
+    first = max(math.floor(pair_that_turns(given_or(options, "beta_fast", 32))), 0)
+    last = min(math.ceil(pair_that_turns(given_or(options, "beta_slow", 1))), 2 * pairs - 1)
     ramp = (torch.arange(pairs).float() - first) / max(last - first, 0.001)
     factor = positive(options, "factor")
-    sharpness = options.get("attention_factor") or 0.1 * math.log(max(factor, 1.0)) + 1
+    usual = 0.1 * math.log(max(factor, 1.0)) + 1
+    sharpness = given_or(options, "attention_factor", usual)
     return slowed(frequencies, 1 - ramp.clamp(0, 1), factor), sharpness
 
 
