@@ -40,6 +40,9 @@ class Encoder(nn.Module):
         ids: int64 [B, T]; mask: bool [B, T], True for tokens; types: int64 [B, T], None: 0.
         """
         position = torch.arange(ids.shape[1], device=ids.device)
+        if self.spec.pad is not None:
+            counts = ids != self.spec.pad
+            position = counts.cumsum(1) * counts
         if types is not None:
             position = position + types * self.spec.encoder.positions
         states: Tensor = self.encoder(ids, position, mask[:, None, None])

@@ -107,3 +107,10 @@ class EncoderSpec:
 
     encoder: StackSpec
     pooler: bool = False  # tanh(W x + b) of each row's first token, as in BERT
+    pad: int | None = None  # a token that takes no place: it has position 0, and the others are
+    # counted from 1 on (RoBERTa); None: a token's position is its column
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of a row, those that take no place aside."""
+        return self.encoder.positions - (self.pad is not None)
