@@ -15,7 +15,7 @@ from torch import Tensor
 
 from decoding.models import memory
 from decoding.models.blocks import Biases, all_but_output
-from decoding.models.checkpoint import check, identity
+from decoding.models.checkpoint import check, identity, is_finite
 from decoding.models.encoder import Encoder
 from decoding.models.gpt import GPT
 from decoding.models.panels import NOISE, fill_panels, noise, panel_shape, quantise
@@ -174,7 +174,7 @@ def fill(blocks: Mapping[str, Tensor], name: str, weight: Tensor, device: torch.
 def converted(name: str, weight: Tensor, dtype: torch.dtype) -> Tensor:
     """Raises ValueError where a number is beyond what `dtype` can hold."""
     found = weight.to(dtype)
-    if not found.isfinite().all():
+    if not is_finite(found):
         most, kind = torch.finfo(dtype).max, str(dtype).removeprefix("torch.")
         raise ValueError(
             f"{name} holds {float(weight.abs().max()):.3g}, and {kind} ends at {most:.3g}"
