@@ -43,7 +43,8 @@ class Convolution(Block):
             x = x.masked_fill(~places.mask[:, 0, 0, :, None], 0.0)
             left = self.size // 2
         padded = F.pad(x, (0, 0, left, self.size - 1 - left))
-        windows = padded.unfold(1, self.size, 1).unflatten(2, (self.heads, -1))  # [B, T, N, D, K]
+        windows = padded.unfold(1, self.size, 1)
+        windows = windows.view(*x.shape[:2], self.heads, -1, self.size)  # [B, T, N, D, K]
         taps = F.dropout(self.taps_for(x), self.tap_dropout if self.training else 0.0)
         y: Tensor = self.out((windows @ taps[..., None]).squeeze(-1).flatten(2))
         return y
@@ -52,5 +53,5 @@ class Convolution(Block):
         """[N, K], or of every token [B, T, N, K]."""
         if isinstance(self.taps, nn.Parameter):
             return self.taps
-        scores: Tensor = self.taps(x)
-        return scores.unflatten(-1, (self.heads, -1)).softmax(-1)
+        scores: Tensor = self.taps(x).unflatten(-1, (self.heads, -1))
+        return scores.softmax(-1)
