@@ -13,9 +13,9 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from decoding.models import load
 from decoding.models.importers.rotary import rotary
+from tests.checkpoints import assert_same, stored, write
 from tests.families import BLOOM, DECODER, FAMILIES, GPTJ, GROUPED
 from tests.random_models import spec_of
-from tests.test_importers import assert_same, stored, write
 
 LLAMA3 = {
     "rope_type": "llama3",
