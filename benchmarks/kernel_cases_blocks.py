@@ -41,7 +41,7 @@ def rms_norm(place: Place, rows: int, cols: int, adds: bool) -> Case:
 def rotate(place: Place, rows: int) -> Case:
     """Queries and keys; ours turns them where they lie, on and on."""
     heads, half = HEADS + KV_HEADS, HEAD_DIM // 2
-    frequencies = 500000.0 ** -(torch.arange(half, device=place.device) / half)
+    frequencies = 500000.0 ** -(torch.arange(half, device=place.device) / half)[None]
     at = place.ints(torch.arange(rows) % 4096)
     angles = at[:, None] * frequencies
     sine, cosine = (f(angles)[:, None].to(place.dtype) for f in (torch.sin, torch.cos))

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoding.batching import source_rows, split
-from decoding.encode import EncoderSession
+from decoding.encode import EncoderSession, packed
 from decoding.tokenizers import Tokenizer
 from decoding.tokenizers.files import read_json, required
 
@@ -91,7 +91,7 @@ def embed(
     found = torch.empty(len(texts), stack.hidden)
     if not texts:
         return found
-    most = min(pooling.tokens or stack.positions, stack.positions)
+    most = min(pooling.tokens or session.spec.longest, session.spec.longest)
     ids = [tokenizer.encode(text.lower() if pooling.lower else text) for text in texts]
     longest = max(range(len(ids)), key=lambda i: len(ids[i]))
     if len(ids[longest]) > most and not truncate:
@@ -105,7 +105,7 @@ def embed(
     )
     batch = None if session.limits is None else session.limits.batch
     for chosen in split(rows.lengths, 1, batch, session.device.type):
-        source = rows.only(chosen).pack()
+        source = packed(rows.only(chosen), session.spec)
         pooled = pooling(session.encode(source), source.offsets)
         found[torch.from_numpy(chosen)] = pooled.to(found)
     return found

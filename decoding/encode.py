@@ -87,19 +87,13 @@ def encode(
     device = common_device(session.device, **given, token_type_ids=token_type_ids)
     stack = session.spec.encoder
     rows = source_rows(input_ids, attention_mask, stack.vocab)
-    if rows.reach > stack.positions:
-        raise ValueError(
-            f"input_ids has a row that needs {rows.reach} positions, the model has "
-            f"{stack.positions}: split or shorten it"
-        )
+    check_places(rows, session.spec)
     types = None if token_type_ids is None else types_of(token_type_ids, rows, stack.types)
     states = torch.zeros((rows.ids.size, stack.hidden), dtype=session.dtype, device=session.device)
     most = None if session.limits is None else session.limits.batch
     places = np.arange(rows.ids.size).reshape(rows.ids.shape)
     for chosen in split(rows.lengths, 1, most, session.device.type):
-        source = packed(
-            rows.only(chosen), None if types is None else types[chosen], stack.positions
-        )
+        source = packed(rows.only(chosen), session.spec, None if types is None else types[chosen])
         where = places[chosen] if rows.mask is None else places[chosen][rows.mask[chosen]]
         states[torch.from_numpy(where.reshape(-1)).to(states.device)] = session.encode(source)
     first = places[:, 0] if rows.mask is None else places[:, 0] + rows.mask.argmax(1)
@@ -108,6 +102,28 @@ def encode(
         states.view(*rows.ids.shape, -1).to(device),
         None if pooled is None else pooled.to(device),
     )
+
+
+def places(rows: Rows, pad: int | None) -> Array:
+    """int64 [B, W], the position of each token. pad: as in EncoderSpec."""
+    if pad is None:
+        return np.tile(np.arange(rows.width), (len(rows), 1))
+    counts = rows.ids != pad
+    return np.where(counts, counts.cumsum(1), 0)
+
+
+def counted(table: Array, rows: Rows) -> Array:
+    """[tokens], of those that are not masked."""
+    return table.reshape(-1) if rows.mask is None else table[rows.mask]
+
+
+def check_places(rows: Rows, spec: EncoderSpec) -> None:
+    needed = int(counted(places(rows, spec.pad), rows).max()) + (spec.pad is None)
+    if needed > spec.longest:
+        raise ValueError(
+            f"input_ids has a row that needs {needed} positions, the model has {spec.longest}: "
+            "split or shorten it"
+        )
 
 
 def types_of(token_type_ids: Any, rows: Rows, count: int) -> Array:
@@ -123,11 +139,9 @@ def types_of(token_type_ids: Any, rows: Rows, count: int) -> Array:
     return types
 
 
-def packed(rows: Rows, types: Array | None, positions: int) -> Packed:
-    """types: int64 [B, W]; the position table holds `positions` rows for each type."""
-    source = rows.pack()
-    if types is None:
-        return source
-    counted = types.reshape(-1) if rows.mask is None else types[rows.mask]
-    rows_before = torch.from_numpy((counted * positions).astype(np.int32))
-    return replace(source, at=source.at + rows_before)
+def packed(rows: Rows, spec: EncoderSpec, types: Array | None = None) -> Packed:
+    """types: int64 [B, W]; the position table holds the positions' rows of each type."""
+    at = places(rows, spec.pad)
+    if types is not None:
+        at = at + types * spec.encoder.positions
+    return replace(rows.pack(), at=torch.from_numpy(counted(at, rows).astype(np.int32)))

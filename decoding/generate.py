@@ -101,9 +101,9 @@ class Call:
         source = self.source if self.source is None or whole else self.source.only(chosen)
         decoder, rows = self.session.spec.decoder, self.strategy.rows
         config = of_rows(self.config, chosen)
-        # Contrastive search reads the last token, too.
-        positions = decoder.positions - config.contrastive
-        length = lengths(config, prompt.width, prompt.lengths, positions)
+        turns = decoder.rotary
+        within = turns.original if turns is not None and turns.settled else None
+        length = lengths(config, prompt.width, prompt.lengths, decoder.positions, within)
         results = config.return_dict_in_generate
         keep_scores, keep_logits = (
             results and config.output_scores,

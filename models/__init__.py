@@ -48,6 +48,7 @@ FAMILIES = (
     ("MBartForConditionalGeneration", "mbart", "mbart"),
     ("MistralForCausalLM", "mistral", "mistral"),
     ("MT5ForConditionalGeneration", "mt5", "mt5"),
+    ("OpenELMForCausalLM", "openelm", "openelm"),
     ("OpenNMTTransformer", "opennmt", "opennmt"),
     ("OPTForCausalLM", "opt", "opt"),
     ("PegasusForConditionalGeneration", "pegasus", "pegasus"),
@@ -58,6 +59,7 @@ FAMILIES = (
     ("RobertaForMaskedLM", "roberta", "roberta"),
     ("RobertaModel", "roberta", "roberta"),
     ("T5ForConditionalGeneration", "t5", "t5"),
+    ("UMT5ForConditionalGeneration", "umt5", "umt5"),
     ("XLMRobertaForMaskedLM", "xlm-roberta", "roberta"),
     ("XLMRobertaModel", "xlm-roberta", "roberta"),
 )

@@ -16,11 +16,12 @@ class Attention(Block):
 
     def __init__(self, spec: StackSpec, layer: int, dropout: Dropout) -> None:
         super().__init__(spec, dropout)
-        self.heads, self.kv_heads = spec.heads, spec.kv_heads or spec.heads
+        sizes = spec.sizes(layer)
+        self.heads, self.kv_heads = sizes.heads, sizes.kv_heads
         self.head_dim = spec.head_dim
         self.scale = spec.attention_scale[layer]
         self.attention_dropout = dropout.attention
-        self.out = nn.Linear(spec.heads * spec.head_dim, spec.hidden)
+        self.out = nn.Linear(self.heads * self.head_dim, spec.hidden)
 
     def attend(
         self,
@@ -61,6 +62,7 @@ class SelfAttention(Attention):
     def __init__(self, spec: StackSpec, layer: int, dropout: Dropout) -> None:
         super().__init__(spec, layer, dropout)
         self.rotary, self.cap = spec.rotary, spec.attention_cap
+        self.layer = layer
         self.window = spec.window[layer] if spec.window else 0
         self.qkv = nn.Linear(spec.hidden, (self.heads + 2 * self.kv_heads) * self.head_dim)
         self.q_norm: nn.Module = nn.Identity()
@@ -75,7 +77,8 @@ class SelfAttention(Attention):
         q, k = self.q_norm(q), self.k_norm(k)
         if self.rotary is not None and places.angles is not None:
             q, k = (turned(part, places.angles, self.rotary) for part in (q, k))
-        return self.attend(q, k, v, places.seen(self.window), places.bias, self.cap)
+        bias = places.biases[self.layer] if places.biases else None
+        return self.attend(q, k, v, places.seen(self.window), bias, self.cap)
 
 
 class CrossAttention(Attention):

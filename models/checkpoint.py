@@ -129,8 +129,13 @@ def check(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
         raise ValueError(f"{name} must have the shape {list(shape)}, got {list(tensor.shape)}")
     if not tensor.is_floating_point():
         raise ValueError(f"{name} must hold floating-point numbers, got {tensor.dtype}")
-    if not tensor.float().isfinite().all():
+    if not is_finite(tensor):
         raise ValueError(f"{name} holds NaN or inf")
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether float32 holds all its numbers. In one read: isfinite() takes 20 times as long."""
+    return tensor.numel() == 0 or bool(torch.stack(tensor.aminmax()).float().isfinite().all())
 
 
 def identity(tensor: Tensor) -> tuple[object, ...]:

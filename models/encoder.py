@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from decoding.models.blocks import Biases, Dropout, all_but_output, keep_biases
+from decoding.models.blocks import Biases, Dropout, all_but_output, draw, keep_biases
 from decoding.models.spec import EncoderSpec
 from decoding.models.stack import Embedding, Stack
 
@@ -27,7 +27,7 @@ class Encoder(nn.Module):
         keep_biases(self, biases)
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2 and parameter.requires_grad:
-                nn.init.normal_(parameter, std=0.02)
+                draw(parameter, 0.02)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
@@ -40,6 +40,9 @@ class Encoder(nn.Module):
         ids: int64 [B, T]; mask: bool [B, T], True for tokens; types: int64 [B, T], None: 0.
         """
         position = torch.arange(ids.shape[1], device=ids.device)
+        if self.spec.pad is not None:
+            counts = ids != self.spec.pad
+            position = counts.cumsum(1) * counts
         if types is not None:
             position = position + types * self.spec.encoder.positions
         states: Tensor = self.encoder(ids, position, mask[:, None, None])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from decoding.models.blocks import Biases, Dropout, all_but_output, keep_biases, soft_cap
+from decoding.models.blocks import Biases, Dropout, all_but_output, draw, keep_biases, soft_cap
 from decoding.models.spec import ModelSpec
 from decoding.models.stack import Embedding, Stack
 
@@ -40,7 +40,7 @@ class GPT(nn.Module):
             self.output.weight = tokens
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2 and parameter.requires_grad:
-                nn.init.normal_(parameter, std=0.02)
+                draw(parameter, 0.02)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 

@@ -19,11 +19,17 @@ import torch
 from torch import Tensor
 
 from decoding.models.memory import mapped
-from decoding.models.spec import EncoderSpec, ModelSpec, RotarySpec, StackSpec
+from decoding.models.spec import (
+    ConvolutionSpec,
+    EncoderSpec,
+    ModelSpec,
+    RotarySpec,
+    StackSpec,
+)
 from decoding.models.weights import ALIGNMENT
 
 INDEX, BLOCK = "decoding.json", "decoding.bin"
-LAYOUT = 1  # raised with every change of what packed numbers mean or of where they lie
+LAYOUT = 2  # raised with every change of what packed numbers mean or of where they lie
 
 
 @dataclass(frozen=True)
@@ -131,9 +137,15 @@ def spec_of(fields: Mapping[str, Any]) -> ModelSpec | EncoderSpec:
 
 
 def stack_of(fields: Mapping[str, Any]) -> StackSpec:
-    lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
-    rotary = None if fields.get("rotary") is None else RotarySpec(**fields["rotary"])
-    return StackSpec(**{**fields, **lists, "rotary": rotary})
+    made: dict[str, Any] = {
+        name: tuple(value) for name, value in fields.items() if isinstance(value, list)
+    }
+    if fields["rotary"] is not None:
+        made["rotary"] = RotarySpec(**fields["rotary"])
+    if fields["convolution"] is not None:
+        taps = tuple(fields["convolution"]["taps"])
+        made["convolution"] = ConvolutionSpec(**{**fields["convolution"], "taps": taps})
+    return StackSpec(**{**fields, **made})
 
 
 def name_of(dtype: torch.dtype) -> str:

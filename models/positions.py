@@ -15,13 +15,14 @@ from decoding.models.spec import RotarySpec, StackSpec
 
 def sinusoids(positions: int, hidden: int) -> Tensor:
     """Marian's position table, float32 [positions, hidden]: all sines, then all cosines.
+    On the CPU, as all that is computed here: see `draw` of blocks.py.
 
     Vaswani et al. 2017 interleave the two; the frequencies are the same.
     """
     sines = (hidden + 1) // 2
-    channel = torch.arange(hidden, dtype=torch.float64)
+    channel = torch.arange(hidden, dtype=torch.float64, device="cpu")
     frequency = 10000.0 ** (-2 * torch.where(channel < sines, channel, channel - sines) / hidden)
-    angle = torch.arange(positions, dtype=torch.float64)[:, None] * frequency
+    angle = torch.arange(positions, dtype=torch.float64, device="cpu")[:, None] * frequency
     return torch.where(channel < sines, angle.sin(), angle.cos()).float()
 
 
@@ -45,7 +46,7 @@ class Places:
     at: Tensor  # [T] or [B, T], positions
     mask: Tensor | None  # bool, True where a key is seen, broadcast to [B, N, T, T]; None: causal
     angles: Tensor | None = None  # [T, size / 2] or [B, T, size / 2], of rotary positions
-    bias: Tensor | None = None  # [N, T, T] or [B, N, T, T], added to the scores
+    biases: tuple[Tensor, ...] = ()  # of each layer [N, T, T] or [B, N, T, T], added to the scores
 
     def seen(self, window: int) -> Tensor | None:
         """As `mask`, of keys that are less than `window` behind their query; 0: wherever."""
@@ -66,8 +67,15 @@ def distances(at: Tensor) -> Tensor:
 
 
 def rotary_frequencies(size: int, base: float = 10000.0) -> Tensor:
-    """float32 [size / 2], the angles by which pairs turn from a position to the next."""
-    return 1.0 / base ** (torch.arange(0, size, 2).float() / size)
+    """float32 [1, size / 2], the angles by which pairs turn from a position to the next."""
+    return 1.0 / base ** (torch.arange(0, size, 2, device="cpu").float() / size)[None]
+
+
+def angles_of(frequencies: Tensor, at: Tensor, rotary: RotarySpec) -> Tensor:
+    """[T, size / 2] or [B, T, size / 2]. frequencies: [tables, size / 2]; at: [T] or [B, T], of the
+    whole rows."""
+    table = (at.amax(-1) + 1 - rotary.original).clamp(0, rotary.tables - 1)
+    return at[..., None] * frequencies[table].unsqueeze(-2)
 
 
 def turned(x: Tensor, angles: Tensor, rotary: RotarySpec) -> Tensor:
@@ -90,20 +98,31 @@ def alibi_slopes(heads: int) -> Tensor:
     power = 2 ** int(math.log2(heads))
     slopes = [2 ** (-8 * i / power) for i in range(1, power + 1)]
     between = [2 ** (-4 * i / power) for i in range(1, 2 * power, 2)]
-    return torch.tensor((slopes + between)[:heads])
+    return torch.tensor((slopes + between)[:heads], device="cpu")
 
 
 def position_bias(spec: StackSpec) -> nn.Parameter | None:
     """The weight of a stack's biases by distance, see StackSpec."""
+    heads = spec.sizes(0).heads
     if spec.position_bias == "alibi":
-        return nn.Parameter(alibi_slopes(spec.heads), requires_grad=False)
+        return nn.Parameter(alibi_slopes(heads), requires_grad=False)
     if spec.position_bias == "relative":
-        return nn.Parameter(torch.zeros(spec.heads, 2 * spec.reach + 1))
+        layers = (spec.layers,) if spec.bias_by_layer else ()
+        return nn.Parameter(torch.zeros(*layers, heads, 2 * spec.reach + 1))
     return None
 
 
+def biases_of(spec: StackSpec, weight: Tensor | None, at: Tensor) -> tuple[Tensor, ...]:
+    """Places.biases. weight: as `position_bias` makes."""
+    if weight is None:
+        return ()
+    if spec.bias_by_layer:
+        return tuple(bias_of(spec, table, at) for table in weight)
+    return (bias_of(spec, weight, at),) * spec.layers
+
+
 def bias_of(spec: StackSpec, weight: Tensor, at: Tensor) -> Tensor:
-    """What is added to the scores: [N, T, T] or [B, N, T, T]. weight: as `position_bias` makes."""
+    """[N, T, T] or [B, N, T, T]. weight: of a layer."""
     distance = distances(at)
     if spec.position_bias == "alibi":
         return -weight[:, None, None] * distance.unsqueeze(-3)

@@ -13,24 +13,48 @@ POSITION_BIASES = ("none", "alibi", "relative")
 
 @dataclass(frozen=True)
 class RotarySpec:
-    """Rotary positions (Su et al. 2021). The weight `<stack>.rotary`, float32 [size / 2], holds the
-    angle by which each pair turns from a position to the next."""
+    """Rotary positions (Su et al. 2021). The weight `<stack>.rotary`, float32 [tables, size / 2],
+    holds the angle by which each pair turns from a position to the next."""
 
     size: int  # numbers of a head that turn, from its first on
     interleaved: bool = False  # pairs are neighbours; else i and i + size / 2
     factor: float = 1.0  # multiplies sine and cosine
+    tables: int = 1  # more: what a token turns by depends on its row's length when it is read
+    original: int = 0  # the longest row that has the first table; each longer one has its own, up
+    # to the last
+    settled: bool = False  # a row that has begun with the first table may not outgrow it
+
+
+@dataclass(frozen=True)
+class ConvolutionSpec:
+    """Depthwise convolution in the place of self-attention (Wu et al. 2019)."""
+
+    taps: tuple[int, ...]  # [layers], tokens that a token sees: those up to it in a decoder, those
+    # around it in an encoder
+    dynamic: bool = False  # each token makes its taps: softmax of a product; else they are weights
+    gated: bool = True  # what they multiply is sigmoid(gate x) * input x; `input` holds both, gate
+    # first
+
+
+@dataclass(frozen=True)
+class LayerSizes:
+    """What may differ from layer to layer."""
+
+    heads: int
+    kv_heads: int
+    ffn: int
 
 
 @dataclass(frozen=True)
 class StackSpec:
     """One stack of Transformer layers: the encoder or the decoder. What most models do without has
-    a default."""
+    a default. heads, kv_heads and ffn are numbers of every layer, or [layers], of each."""
 
     layers: int
     hidden: int
-    heads: int
+    heads: int | tuple[int, ...]
     head_dim: int
-    ffn: int
+    ffn: int | tuple[int, ...]
     vocab: int  # rows of the token table
     positions: int  # most tokens of a row; rows of the position table, where there is one
     activation: str  # one of ACTIVATIONS
@@ -40,7 +64,7 @@ class StackSpec:
     final_norm: bool  # a norm behind the last layer
     eps: float  # of every norm
     attention_scale: tuple[float, ...]  # [layers], multiplies q k^T
-    kv_heads: int = 0  # of keys and values, a divisor of heads; 0: as many
+    kv_heads: int | tuple[int, ...] = 0  # of keys and values, a divisor of heads; 0: as many
     position_table: bool = True  # learned or sinusoidal positions are added to the tokens
     types: int = 1  # kinds of tokens (BERT's segments): the position table holds `positions` rows
     # for each, so that nothing else may ask for positions
@@ -53,9 +77,19 @@ class StackSpec:
     rotary: RotarySpec | None = None
     position_bias: str = "none"  # one of POSITION_BIASES; its numbers are `<stack>.position_bias`:
     # alibi: slopes [heads]; relative: a table [heads, 2 * reach + 1] by query's less key's position
+    # with bias_by_layer [layers, heads, 2 * reach + 1], each layer has one (UMT5)
+    bias_by_layer: bool = False
     reach: int = 0  # relative: distances that the table tells apart, in each direction
     attention_cap: float = 0.0  # 0: none; else scores are cap * tanh(score / cap)
     window: tuple[int, ...] = ()  # [layers], keys that a query sees, 0: all; empty: all everywhere
+    convolution: ConvolutionSpec | None = None  # None: self-attention
+
+    def sizes(self, layer: int) -> LayerSizes:
+        def of(number: int | tuple[int, ...]) -> int:
+            return number[layer] if isinstance(number, tuple) else number
+
+        heads = of(self.heads)
+        return LayerSizes(heads, of(self.kv_heads) or heads, of(self.ffn))
 
 
 @dataclass(frozen=True)
@@ -73,3 +107,10 @@ class EncoderSpec:
 
     encoder: StackSpec
     pooler: bool = False  # tanh(W x + b) of each row's first token, as in BERT
+    pad: int | None = None  # a token that takes no place: it has position 0, and the others are
+    # counted from 1 on (RoBERTa); None: a token's position is its column
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of a row, those that take no place aside."""
+        return self.encoder.positions - (self.pad is not None)

@@ -7,7 +7,14 @@ from torch import Tensor, nn
 
 from decoding.models.attention import CrossAttention, SelfAttention
 from decoding.models.blocks import Dropout, FeedForward, norm
-from decoding.models.positions import Places, bias_of, position_bias, rotary_frequencies
+from decoding.models.convolution import Convolution
+from decoding.models.positions import (
+    Places,
+    angles_of,
+    biases_of,
+    position_bias,
+    rotary_frequencies,
+)
 from decoding.models.spec import StackSpec
 
 
@@ -38,17 +45,23 @@ class Embedding(nn.Module):
 
 
 class Layer(nn.Module):
-    """Self-attention, cross-attention where there is a `memory` (its width), feed-forward; or, in
-    parallel, x + self-attention(x) + feed-forward(x), each through its norm or both through one."""
+    """Self-attention or a convolution, cross-attention where there is a `memory` (its width),
+    feed-forward; or, in parallel, x + self-attention(x) + feed-forward(x), each through its norm or
+    both through one."""
 
     def __init__(self, spec: StackSpec, layer: int, memory: int | None, dropout: Dropout) -> None:
         super().__init__()
         self.parallel, self.shared_norm = spec.parallel, spec.shared_norm
-        self.self_attention = SelfAttention(spec, layer, dropout)
+        self.self_attention: SelfAttention | None = None
+        self.convolution: Convolution | None = None
+        if spec.convolution is None:
+            self.self_attention = SelfAttention(spec, layer, dropout)
+        else:
+            self.convolution = Convolution(spec, layer, dropout)
         self.cross_attention = (
             None if memory is None else CrossAttention(spec, memory, layer, dropout)
         )
-        self.feed_forward = FeedForward(spec, dropout)
+        self.feed_forward = FeedForward(spec, layer, dropout)
 
     def forward(
         self,
@@ -58,12 +71,14 @@ class Layer(nn.Module):
         memory_mask: Tensor | None,
     ) -> Tensor:
         y: Tensor
+        first = self.self_attention or self.convolution
+        assert first is not None
         if self.parallel:
-            normed = self.self_attention.norm(x)
+            normed = first.norm(x)
             fed = normed if self.shared_norm else self.feed_forward.norm(x)
-            y = x + self.self_attention.change(normed, places) + self.feed_forward.change(fed)
+            y = x + first.change(normed, places) + self.feed_forward.change(fed)
             return y
-        x = self.self_attention(x, places)
+        x = first(x, places)
         if self.cross_attention is not None:
             x = self.cross_attention(x, memory, memory_mask)
         y = self.feed_forward(x)
@@ -83,11 +98,10 @@ class Stack(nn.Module):
         super().__init__()
         self.spec = spec
         self.embed = embed
-        self.rotary = (
-            None
-            if spec.rotary is None
-            else nn.Parameter(rotary_frequencies(spec.rotary.size), requires_grad=False)
-        )
+        self.rotary = None
+        if spec.rotary is not None:
+            frequencies = rotary_frequencies(spec.rotary.size).repeat(spec.rotary.tables, 1)
+            self.rotary = nn.Parameter(frequencies, requires_grad=False)
         self.position_bias = position_bias(spec)
         self.layers = nn.ModuleList(
             Layer(spec, layer, memory, dropout) for layer in range(spec.layers)
@@ -105,12 +119,14 @@ class Stack(nn.Module):
         """ids: [B, T]; position: [T] or [B, T]; memory: [B, S, H of the encoder]; masks as in
         `Attention.attend`. Returns [B, T, H]."""
         x = self.embed(ids, position)
-        weight = self.position_bias
+        rotary, weight = self.spec.rotary, self.rotary
         places = Places(
             position,
             mask,
-            angles=None if self.rotary is None else position[..., None] * self.rotary,
-            bias=None if weight is None else bias_of(self.spec, weight, position),
+            angles=None
+            if rotary is None or weight is None
+            else angles_of(weight, position, rotary),
+            biases=biases_of(self.spec, self.position_bias, position),
         )
         for layer in self.layers:
             x = layer(x, places, memory, memory_mask)

@@ -9,6 +9,7 @@ from decoding.models.blocks import (
     Biases,
     Dropout,
     all_but_output,
+    draw,
     initialise_linear,
     keep_biases,
     soft_cap,
@@ -77,7 +78,9 @@ class Transformer(nn.Module):
 def token_table(spec: StackSpec) -> nn.Parameter:
     """Rows of unit length on average: scaled by sqrt(hidden) they match the positions, and as the
     output's weights they give logits of deviation 1."""
-    return nn.Parameter(torch.randn(spec.vocab, spec.hidden) * spec.hidden**-0.5)
+    tokens = nn.Parameter(torch.empty(spec.vocab, spec.hidden))
+    draw(tokens, spec.hidden**-0.5)
+    return tokens
 
 
 def embedding(spec: StackSpec, tokens: nn.Parameter, dropout: Dropout) -> Embedding:

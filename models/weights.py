@@ -15,7 +15,7 @@ from torch import Tensor
 
 from decoding.models import memory
 from decoding.models.blocks import Biases, all_but_output
-from decoding.models.checkpoint import check, identity
+from decoding.models.checkpoint import check, identity, is_finite
 from decoding.models.encoder import Encoder
 from decoding.models.gpt import GPT
 from decoding.models.panels import NOISE, fill_panels, noise, panel_shape, quantise
@@ -23,7 +23,7 @@ from decoding.models.spec import EncoderSpec, ModelSpec
 from decoding.models.transformer import Transformer
 
 ALIGNMENT = 256  # bytes; of every tensor in a packed block
-LINEAR = ("qkv", "q", "kv", "out", "up", "down", "output")
+LINEAR = ("qkv", "q", "kv", "input", "taps", "out", "up", "down", "output")
 
 
 @overload
@@ -68,9 +68,9 @@ def pack(
     On a GPU tables and linear weights [N, K] are of the type `dtype`, which is float. On the CPU
     linear weights are (float32, bfloat16 or int8), in panels (panels.py), with `.scale` and `.sums`
     beside an int8 `.weight`; those that int8 is too coarse for are bfloat16 instead. Token tables
-    are bfloat16 there unless `dtype` is float32, position tables float32. Norms, biases, rotary and
-    position_bias are float32 everywhere. What shares storage in `state` shares it here where it has
-    one type; a token table then is the panels of the output's weight.
+    are bfloat16 there unless `dtype` is float32, position tables float32. Norms, biases, rotary,
+    position_bias and taps that are weights are float32 everywhere. What shares storage in `state`
+    shares it here where it has one type; a token table then is the panels of the output's weight.
 
     Raises ValueError that names a missing, unexpected, mis-shaped or not finite tensor,
     torch.OutOfMemoryError where a GPU has no room.
@@ -108,7 +108,7 @@ def type_of(name: str, weight: Tensor, device: torch.device, dtype: torch.dtype)
     """What a weight of a model of the type `dtype` is stored in."""
     if (
         weight.ndim == 1
-        or name.endswith(".position_bias")
+        or name.endswith((".position_bias", ".rotary", ".taps"))
         or (device.type == "cpu" and name.endswith(".positions"))
     ):
         return torch.float32
@@ -174,7 +174,7 @@ def fill(blocks: Mapping[str, Tensor], name: str, weight: Tensor, device: torch.
 def converted(name: str, weight: Tensor, dtype: torch.dtype) -> Tensor:
     """Raises ValueError where a number is beyond what `dtype` can hold."""
     found = weight.to(dtype)
-    if not found.isfinite().all():
+    if not is_finite(found):
         most, kind = torch.finfo(dtype).max, str(dtype).removeprefix("torch.")
         raise ValueError(
             f"{name} holds {float(weight.abs().max()):.3g}, and {kind} ends at {most:.3g}"

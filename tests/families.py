@@ -144,6 +144,7 @@ FAMILIES = {
         T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
     ),
     "mt5": Family("MT5ForConditionalGeneration", T5),
+    "umt5": Family("UMT5ForConditionalGeneration", T5 | {"num_decoder_layers": 3}),
     "llama": Family("LlamaForCausalLM", GROUPED),
     "llama-3": Family(
         "LlamaForCausalLM", GROUPED | {"rope_parameters": LLAMA3, "tie_word_embeddings": True}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import decoding
 from decoding.models import Loaded
-from decoding.models.spec import EncoderSpec, ModelSpec, RotarySpec, StackSpec
+from decoding.models.spec import ConvolutionSpec, EncoderSpec, ModelSpec, RotarySpec, StackSpec
 from decoding.models.weights import module
 
 STACK = StackSpec(
@@ -52,6 +52,22 @@ DECODERS: dict[str, dict[str, Any]] = {
     "relative": {"position_table": False, "position_bias": "relative", "reach": 4},
     "attention-cap": {"attention_cap": 0.7},
     "window": {**ROTARY, "window": (3, 0)},
+    "sizes-by-layer": {"heads": (2, 6), "kv_heads": (1, 3), "ffn": (40, 17)},
+    "sizes-by-layer-narrowing": {
+        **ROTARY,
+        "heads": (4, 2),
+        "kv_heads": (4, 1),
+        "ffn": (16, 8),
+        "gated": True,
+        "head_norm": True,
+        "window": (3, 0),
+    },
+    "relative-by-layer": {
+        "position_table": False,
+        "position_bias": "relative",
+        "bias_by_layer": True,
+        "reach": 4,
+    },
     "all": {
         **ROTARY,
         "rms": True,
@@ -71,11 +87,19 @@ ENCODERS: dict[str, dict[str, Any]] = {
         "rms": True,
         "gated": True,
         "position_bias": "relative",
+        "bias_by_layer": True,
         "reach": 3,
     },
     "rotary-capped": {**ROTARY, "attention_cap": 0.7, "post_norm": True, "head_norm": True},
     "parallel": {"parallel": True, "kv_heads": 2, "position_bias": "alibi"},
     "window": {"window": (2, 3), "parallel": True, "shared_norm": True},
+    "sizes-by-layer": {"heads": (2, 5), "ffn": (30, 17)},
+    "convolution": {"convolution": ConvolutionSpec((3, 4), gated=False), "pre_norm": False},
+    "dynamic-convolution": {
+        "convolution": ConvolutionSpec((31, 5), dynamic=True),
+        "heads": (4, 3),
+        "parallel": True,
+    },
 }
 
 
@@ -85,7 +109,9 @@ def made_up(spec: ModelSpec | EncoderSpec, device: str, biases: Any) -> tuple[An
     oracle = module(spec, biases).eval()
     with torch.no_grad():
         for name, tensor in oracle.named_parameters():
-            if not name.endswith(".rotary"):
+            if name.endswith(".rotary"):
+                tensor.div_(torch.arange(1, 1 + len(tensor))[:, None])
+            else:
                 is_gain = name.endswith("norm.weight")
                 tensor.copy_(torch.randn(tensor.shape) * (0.3 if tensor.ndim == 1 else 0.5))
                 tensor.add_(float(is_gain))
@@ -135,6 +161,22 @@ def test_a_decoder_computes_what_torch_computes(case: str, device: str) -> None:
         assert_close(numbers[1 : len(row)], logprobs(oracle, row))
 
 
+@torch.no_grad()
+def test_longer_rows_turn_by_other_tables(device: str) -> None:
+    """A prompt as long as it is, and labels with the row that they end."""
+    rotary = RotarySpec(8, tables=3, original=4)
+    spec = ModelSpec(None, replace(STACK, position_table=False, rotary=rotary))
+    oracle, model = made_up(spec, device, lambda name: name.endswith("qkv"))
+    row = [7, 3, 9, 11, 5, 2, 8, 1]
+    for length in range(1, 9):
+        found = model.generate([row[:length]], **OPTIONS | {"max_new_tokens": 1})
+        assert_close(found.logits[0], oracle(torch.tensor([row[:length]]))[:, -1])
+    rows = [row[:length] for length in (8, 3, 5, 4, 6)]
+    scored = model.score(rows)
+    for given, numbers in zip(rows, scored.token_logprobs, strict=True):
+        assert_close(numbers[1 : len(given)], logprobs(oracle, given))
+
+
 def unpadded(sequences: Tensor, copies: int = 1) -> list[list[int]]:
     """Each prompt and what was generated behind it."""
     width = max(map(len, PROMPTS))
@@ -170,6 +212,7 @@ def test_an_encoder_decoder_computes_what_torch_computes(case: str, device: str)
 ALONE: dict[str, dict[str, Any]] = {
     "post-norm-types": {"pre_norm": False, "embed_norm": True, "final_norm": False, "types": 2},
     "rotary-window": {**ROTARY, "window": (3, 0), "gated": True, "kv_heads": 2},
+    "convolution": {"convolution": ConvolutionSpec((2, 7)), "post_norm": True, "rms": True},
 }
 
 

@@ -13,9 +13,9 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from decoding.models import load
 from decoding.models.importers.rotary import rotary
+from tests.checkpoints import assert_same, stored, write
 from tests.families import BLOOM, DECODER, FAMILIES, GPTJ, GROUPED
 from tests.random_models import spec_of
-from tests.test_importers import assert_same, stored, write
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -25,12 +25,23 @@ LLAMA3 = {
     "original_max_position_embeddings": 8192,
 }
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+LONGROPE = {
+    "rope_type": "longrope",
+    "short_factor": [1.0 + 0.01 * i for i in range(64)],
+    "long_factor": [1.0 + i for i in range(64)],
+    "original_max_position_embeddings": 4096,
+}
 SCALED = {
     "linear": {"rope_type": "linear", "factor": 3.0},
     "llama-3.1": LLAMA3,
     "llama-3.2": LLAMA3 | {"factor": 32.0},
     "yarn": YARN,
     "yarn-changed": YARN | {"attention_factor": 1.5, "beta_fast": 20, "beta_slow": 2},
+    "longrope": LONGROPE,
+    "longrope-with-its-factor": LONGROPE | {"factor": 16.0},
+    "longrope-not-sharper": LONGROPE | {"attention_factor": 1.0},
+    "dynamic": {"rope_type": "dynamic", "factor": 2.0},
+    "dynamic-by-a-fraction": {"rope_type": "dynamic", "factor": 1.7},
     "yarn-without-its-length": {"rope_type": "yarn", "factor": 40.0},
 }
 
@@ -43,7 +54,10 @@ def test_stretched_positions_of_published_sizes(scaling: dict[str, Any], base: f
     compute = ROPE_INIT_FUNCTIONS[scaling["rope_type"]]
     expected, factor = compute(theirs, torch.device("cpu"))
     spec, weights = rotary(theirs.to_dict(), 128)
-    torch.testing.assert_close(weights["decoder.rotary"], expected, rtol=3e-7, atol=0)
+    long = compute(theirs, torch.device("cpu"), seq_len=torch.tensor(131073))[0]
+    if spec.tables > 1:
+        torch.testing.assert_close(weights["decoder.rotary"][1], long, rtol=1e-6, atol=0)
+    torch.testing.assert_close(weights["decoder.rotary"][0], expected, rtol=3e-7, atol=0)
     assert spec.size == 128 and spec.factor == pytest.approx(factor)
     old: dict[str, Any] = {"rope_theta": base, "max_position_embeddings": 131072}
     old["rope_scaling"] = scaling | {"type": scaling["rope_type"]}
@@ -92,8 +106,9 @@ def test_blooms_other_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "config", "message"),
     [
-        ("llama", {"rope_parameters": {"rope_type": "dynamic"}}, "rope_type='dynamic'.*llama3"),
-        ("llama", {"rope_scaling": {"type": "su"}}, "rope_type='su' is not supported"),
+        ("llama", {"rope_parameters": {"rope_type": "ntk"}}, "rope_type='ntk'.*llama3"),
+        ("llama", {"rope_scaling": {"type": "su"}}, "set short_factor to a list of 4 numbers"),
+        ("llama", {"rope_parameters": {"rope_type": "dynamic"}}, "set factor to a number above 0"),
         ("llama", {"rope_parameters": {"rope_type": "linear"}}, "set factor to a number above 0"),
         ("llama", {"rope_parameters": {"full_attention": {}}}, "full_attention of rope_type"),
         ("llama", {"rope_parameters": {"partial_rotary_factor": 0.4}}, "turns 3 numbers of heads"),

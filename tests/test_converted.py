@@ -117,7 +117,7 @@ def flip_a_bit(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda d: changed_index(d, layout=99), "its layout is 99, this version reads 1"),
+        (lambda d: changed_index(d, layout=99), "its layout is 99, this version reads 2"),
         (lambda d: changed_index(d, tensors={"x": {}}), "'dtype'"),
         (lambda d: changed_index(d, spec={}), "'encoder'"),
         (lambda d: (d / INDEX).write_text("{"), "JSONDecodeError"),

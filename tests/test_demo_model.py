@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -95,3 +97,13 @@ def test_half_precision_translates_as_well(dtype: str) -> None:
     assert half.dtype == getattr(torch, dtype)
     assert sacrebleu.corpus_bleu(half.translate(SENTENCES), [exact]).score > 97
     assert decoding.load(DEMO, "cuda").dtype == torch.float16, "as the checkpoint is stored"
+
+
+def test_loading_leaves_torchs_compiler_alone() -> None:
+    # Its import takes longer than loading a small model, and 70 MB.
+    program = (
+        f"import sys, decoding; decoding.load({str(DEMO)!r}, device='cpu'); "
+        "assert not {'torch._dynamo', 'sympy'} & sys.modules.keys()"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr

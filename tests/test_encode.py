@@ -15,6 +15,7 @@ from torch import Tensor
 
 import decoding
 from decoding.models import load
+from decoding.models.weights import module
 from tests.families import ENCODERS, encoder
 from tests.random_models import load as load_random
 from tests.vocabularies import ENGLISH, GERMAN
@@ -107,6 +108,37 @@ def test_a_row_does_not_depend_on_the_others(bert: Any, device: str) -> None:
     torch.testing.assert_close(again.last_hidden_state, together.last_hidden_state)
     with pytest.raises(ValueError, match="this call needs source=13"):
         split.encode(torch.full((1, 13), 5))
+
+
+@pytest.mark.parametrize("name", ["roberta", "roberta-masked", "xlm-roberta", "bert"])
+def test_padding_anywhere(name: str, device: str) -> None:
+    """On the left, within a row, and where nothing masks it."""
+    theirs = encoder(name)
+    pad, inputs = theirs.config.pad_token_id, given(theirs)
+    inputs["input_ids"] = inputs["input_ids"].flip(1)
+    inputs["attention_mask"] = inputs["attention_mask"].flip(1)
+    inputs["input_ids"][0, 4:6] = pad
+    inputs["attention_mask"][1, 0] = 1
+    mask, expected = inputs["attention_mask"].bool(), states_of(theirs, inputs).last_hidden_state
+    model = decoding.load(theirs, device, dtype="float32")
+    found = model.encode(**inputs).last_hidden_state
+    torch.testing.assert_close(found[mask], expected[mask], rtol=1e-5, atol=1e-5)
+    text = module(load(theirs).spec).eval()
+    text.load_state_dict(load(theirs).state)
+    types = inputs.get("token_type_ids")
+    states = text(inputs["input_ids"], mask, types)[0]
+    torch.testing.assert_close(states[mask], expected[mask], rtol=1e-5, atol=1e-5)
+
+
+def test_a_roberta_reads_as_many_tokens_as_it_has_places_for() -> None:
+    theirs = encoder("roberta")  # of 24 positions, the first two of which are not for tokens
+    model = decoding.load(theirs, "cpu")
+    model.encode([[5] * 22])
+    with pytest.raises(ValueError, match="needs 23 positions, the model has 22"):
+        model.encode([[5] * 23])
+    padded = torch.tensor([[1, 1] + [5] * 22])
+    found = model.encode(padded, padded != 1).last_hidden_state
+    assert found[:, 2:].equal(model.encode([[5] * 22]).last_hidden_state)
 
 
 def test_what_is_missing_means_ones_and_zeros(bert: Any) -> None:

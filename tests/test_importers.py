@@ -1,162 +1,37 @@
-"""Checkpoints as they are found: file layouts, stored types, names, and everything refused."""
+"""Names and configurations of checkpoints: what published ones hold, and everything refused."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 import decoding.models
 from decoding.models import load
 from decoding.models.weights import pack
+from tests.checkpoints import (
+    DECODER,
+    ENCODER,
+    FAMILIES,
+    OUTPUT,
+    REFUSED,
+    SHARED,
+    Config,
+    State,
+    assert_same,
+    bart,
+    gpt2,
+    marian,
+    opt,
+    stored,
+    write,
+)
 from tests.random_models import spec_of
-
-State = dict[str, Tensor]
-Config = dict[str, Any]
-FLOATS = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
-SHARED = "model.shared.weight"
-ENCODER = "model.encoder.embed_tokens.weight"
-DECODER = "model.decoder.embed_tokens.weight"
-OUTPUT = "lm_head.weight"
-
-
-def marian(**options: Any) -> Any:
-    torch.manual_seed(0)
-    settings = {
-        "vocab_size": 30, "d_model": 16, "encoder_layers": 1, "decoder_layers": 2,
-        "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 24,
-        "decoder_ffn_dim": 24, "max_position_embeddings": 12, "pad_token_id": 29,
-        "decoder_start_token_id": 29,
-    }  # fmt: skip
-    return transformers.MarianMTModel(transformers.MarianConfig(**settings | options))
-
-
-def gpt2(**options: Any) -> Any:
-    torch.manual_seed(0)
-    settings = {
-        "vocab_size": 30, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 12,
-        "bos_token_id": 1, "eos_token_id": 1,
-    }  # fmt: skip
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**settings | options))
-
-
-def bart(**options: Any) -> Any:
-    torch.manual_seed(0)
-    settings = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    small = {"vocab_size": 30, "d_model": 16, "encoder_layers": 1, "decoder_layers": 2}
-    small |= {"encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_position_embeddings": 12}
-    config = transformers.BartConfig(**small | settings | options)
-    return transformers.BartForConditionalGeneration(config)
-
-
-def opt(**options: Any) -> Any:
-    torch.manual_seed(0)
-    settings = {
-        "vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
-        "ffn_dim": 24, "max_position_embeddings": 12, "word_embed_proj_dim": 8,
-    }  # fmt: skip
-    return transformers.OPTForCausalLM(transformers.OPTConfig(**settings | options))
-
-
-FAMILIES = {"marian": marian, "gpt2": gpt2}
-REFUSED = FAMILIES | {"bart": bart, "opt": opt}
-
-
-def assert_same(ours: State, expected: State) -> None:
-    assert ours.keys() == expected.keys()
-    for name, tensor in expected.items():
-        assert ours[name].dtype == torch.float32
-        torch.testing.assert_close(ours[name], tensor.float(), rtol=0, atol=0, msg=name)
-
-
-def write(directory: Path, model: Any, state: State | None = None, **config: Any) -> Path:
-    """A directory of one safetensors file, with `config` changed (None takes an entry away)."""
-    directory.mkdir(exist_ok=True)
-    if state is None:
-        state = stored(model)
-    save_file(state, directory / "model.safetensors")
-    written = model.config.to_dict() | {"architectures": [type(model).__name__]} | config
-    kept = {name: value for name, value in written.items() if value is not None}
-    (directory / "config.json").write_text(json.dumps(kept))
-    return directory
-
-
-def stored(model: Any) -> State:
-    """What save_pretrained would store, each tensor with memory of its own."""
-    tied = {DECODER, ENCODER} if SHARED in model.state_dict() else set()
-    if model.config.tie_word_embeddings:
-        tied.add(OUTPUT)
-    computed = "embed_positions" if model.config.model_type == "marian" else None
-    return {
-        name: tensor.clone()
-        for name, tensor in model.state_dict().items()
-        if name not in tied and computed not in name.split(".")
-    }
-
-
-# File layouts and stored types
-
-
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_save_pretrained_in_every_float_type(
-    family: str, dtype: torch.dtype, tmp_path: Path
-) -> None:
-    model = FAMILIES[family]().to(dtype)
-    model.save_pretrained(tmp_path)
-    loaded = load(tmp_path)
-    expected = load(model).state
-    if dtype != torch.float32 and family == "marian":  # save_pretrained leaves out the sinusoids
-        for side in ("encoder", "decoder"):
-            expected[f"{side}.embed.positions"] = loaded.state[f"{side}.embed.positions"]
-    assert_same(loaded.state, expected)
-    assert loaded.directory == tmp_path
-    assert loaded.architecture == type(model).__name__
-    assert loaded.generation_config["eos_token_id"] == model.generation_config.eos_token_id
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_sharded_safetensors(family: str, tmp_path: Path) -> None:
-    model = FAMILIES[family]()
-    model.save_pretrained(tmp_path, max_shard_size=4000)
-    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
-    assert_same(load(tmp_path).state, load(model).state)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_torch_files_whole_and_sharded(family: str, tmp_path: Path) -> None:
-    model = FAMILIES[family]()
-    write(tmp_path, model)
-    (tmp_path / "model.safetensors").unlink()
-    state = model.state_dict()
-    torch.save(state, tmp_path / "pytorch_model.bin")
-    assert_same(load(tmp_path).state, load(model).state)
-
-    (tmp_path / "pytorch_model.bin").unlink()
-    shard_of = {name: f"pytorch_model-{i % 3}.bin" for i, name in enumerate(state)}
-    for shard in set(shard_of.values()):
-        part = {name: state[name] for name in state if shard_of[name] == shard}
-        torch.save(part, tmp_path / shard)
-    index = tmp_path / "pytorch_model.bin.index.json"
-    index.write_text(json.dumps({"weight_map": shard_of}))
-    assert_same(load(tmp_path).state, load(model).state)
-
-
-def test_safetensors_win_over_torch_files(tmp_path: Path) -> None:
-    model = gpt2()
-    write(tmp_path, model)
-    torch.save({}, tmp_path / "pytorch_model.bin")
-    assert_same(load(tmp_path).state, load(model).state)
-
 
 # Names
 
@@ -398,63 +273,6 @@ def test_refused_tensors(
     with pytest.raises(ValueError, match=message) as error:
         load(write(tmp_path, model, state))
     assert name in str(error.value)
-
-
-def test_refused_sources(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="never downloaded"):
-        load("Helsinki-NLP/opus-mt-de-en")
-    with pytest.raises(FileNotFoundError, match="config.json is missing"):
-        load(tmp_path)
-    with pytest.raises(TypeError, match="got int"):
-        load(3)
-    config = tmp_path / "config.json"
-    config.write_text("{")
-    with pytest.raises(ValueError, match="config.json is not valid JSON"):
-        load(tmp_path)
-    config.write_text("[]")
-    with pytest.raises(ValueError, match="must hold a JSON object, got list"):
-        load(tmp_path)
-    config.write_text(json.dumps(gpt2().config.to_dict()))
-    with pytest.raises(FileNotFoundError, match="holds no weights: expected one of model.safe"):
-        load(tmp_path)
-
-
-def test_damaged_files(tmp_path: Path) -> None:
-    weights = write(tmp_path, gpt2()) / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(ValueError, match="model.safetensors cannot be read as weights"):
-        load(tmp_path)
-    weights.unlink()
-    for content in (b"", b"not a torch file"):
-        (tmp_path / "pytorch_model.bin").write_bytes(content)
-        with pytest.raises(ValueError, match="pytorch_model.bin cannot be read as weights"):
-            load(tmp_path)
-
-
-def test_a_torch_file_with_code_in_it_is_not_run(tmp_path: Path) -> None:
-    (write(tmp_path, gpt2()) / "model.safetensors").unlink()
-    torch.save({"transformer.wte.weight": Path("code")}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(ValueError, match="pytorch_model.bin cannot be read as weights"):
-        load(tmp_path)
-
-
-def test_damaged_shards(tmp_path: Path) -> None:
-    model = gpt2()
-    model.save_pretrained(tmp_path, max_shard_size=4000)
-    index = tmp_path / "model.safetensors.index.json"
-    shard = sorted(tmp_path.glob("model-*.safetensors"))[1]
-    state = load_file(shard)
-    lost = next(iter(state))
-    state["another"] = state.pop(lost)
-    save_file(state, shard)
-    with pytest.raises(ValueError, match=f"{shard.name} lacks the tensor {lost}"):
-        load(tmp_path)
-    shard.unlink()
-    with pytest.raises(FileNotFoundError, match=f"{shard.name} is missing, but model.safetensors"):
-        load(tmp_path)
-    index.write_text("{}")
-    with pytest.raises(ValueError, match="is not an index of weights"):
-        load(tmp_path)
 
 
 def test_a_bare_import_of_models_is_refused() -> None:

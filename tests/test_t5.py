@@ -71,7 +71,6 @@ def test_files_of_before_transformers_5(theirs: Any, tmp_path: Path) -> None:
         ({"feed_forward_proj": "gelu"}, "feed_forward_proj='gelu' is not supported, only relu, "),
         ({"relative_attention_num_buckets": 3}, "=3 and relative_attention_max_distance=7 leave"),
         ({"is_encoder_decoder": False}, "is_encoder_decoder=False is not supported"),
-        ({"architectures": ["UMT5ForConditionalGeneration"]}, "UMT5ForConditionalGeneration is"),
     ],
 )
 def test_refused_configurations(config: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -315,3 +315,14 @@ def opennmt_content(model: Any, **changed: Any) -> dict[str, Any]:
 
 
 TOKENS = ["<unk>", "<blank>", "</s>"] + [f"t{number}" for number in range(3, START)] + ["<s>"]
+
+
+def write_opennmt(path: Path, model: Any, **changed: Any) -> Path:
+    torch.save(opennmt_content(model, **changed), path)
+    return path
+
+
+def assert_same(ours: Any, expected: Any) -> None:
+    assert ours.spec == expected.spec and ours.state.keys() == expected.state.keys()
+    for name, tensor in expected.state.items():
+        assert torch.equal(ours.state[name], tensor), name

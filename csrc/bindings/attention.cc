@@ -39,21 +39,6 @@ ScoreRules rules_of(const Tensors& in, int64_t heads, float cap, int window, con
           .reach = static_cast<int>(distances / 2)};
 }
 
-// As run_kernel, with make<T, C>(tensors): C is the type of `cache`, where that is given.
-template <typename Make, typename Op>
-void run_attention(const object& like, const object& cache, const string& isa, int threads,
-                   Make&& make, Op op) {
-  const string device = py::str(like.attr("device"));
-  const Tensors tensors(device);
-  if (!tensors.on_cuda() && !cache.is_none() &&
-      tensors.view(cache, "keys").type() == torch_type<BFloat16>) {
-    return run_on_cpu(isa, threads, op, make.template operator()<float, BFloat16>(tensors));
-  }
-  run_kernel(
-      like, isa, threads,
-      [&]<typename T>(const Tensors& in) { return make.template operator()<T, T>(in); }, op);
-}
-
 object zeros(const object& like, const char* dtype, int64_t size) {
   const py::module_ torch = py::module_::import("torch");
   return torch.attr("zeros")(size, py::arg("dtype") = torch.attr(dtype),
@@ -66,7 +51,7 @@ void bind_packed_attention(py::module_& kernels) {
       [](object qkv, object offsets, object y, float scale, bool causal, object shared_k,
          object shared_v, object shared_offsets, float cap, int window, object slopes, object table,
          int longest, const string& isa, int threads) {
-        run_attention(
+        run_with_cache(
             y, shared_k, isa, threads,
             [&]<typename T, typename C>(const Tensors& in) {
               const auto [tokens, heads, kv_heads, dim, parts] = sizes_of(in, qkv, y, shared_k);
@@ -114,7 +99,7 @@ void bind_store_shared(py::module_& kernels) {
   kernels.def(
       "store_shared",
       [](object kv, object shared_k, object shared_v, const string& isa, int threads) {
-        run_attention(
+        run_with_cache(
             kv, shared_k, isa, threads,
             [&]<typename T, typename C>(const Tensors& in) {
               const auto shape = in.sizes(kv, "kv", 4);
@@ -145,7 +130,7 @@ void bind_decode_attention(py::module_& kernels) {
          object shared_v, object shared_offsets, object self_k, object self_v, object slots,
          object now, float cap, int window, object slopes, object table, object partial,
          object tickets, const string& isa, int threads) {
-        run_attention(
+        run_with_cache(
             y, self_k.is_none() ? shared_k : self_k, isa, threads,
             [&]<typename T, typename C>(const Tensors& in) {
               const bool history = !self_k.is_none(), shared = !shared_k.is_none();
@@ -208,7 +193,7 @@ void bind_attention_weights(py::module_& kernels) {
       "attention_weights",
       [](object q, object live, object y, float scale, int beams, object shared_k,
          object shared_offsets, object now, const string& isa, int threads) {
-        run_attention(
+        run_with_cache(
             q, shared_k, isa, threads,
             [&]<typename T, typename C>(const Tensors& in) {
               const auto [rows, heads, kv_heads, dim, parts] = sizes_of(in, q, q, shared_k);

@@ -16,8 +16,8 @@ void bind_rotate(py::module_& kernels) {
   kernels.def(
       "rotate",
       [](object x, object at, object frequencies, int heads, int kv_heads, int head_dim,
-         bool interleaved, float factor, object q_gamma, object k_gamma, float eps,
-         const string& isa, int threads) {
+         bool interleaved, float factor, object q_gamma, object k_gamma, float eps, int original,
+         int span, const string& isa, int threads) {
         run_kernel(
             x, isa, threads,
             [&]<typename T>(const Tensors& in) {
@@ -31,7 +31,7 @@ void bind_rotate(py::module_& kernels) {
                   .at = in.data<int32_t>(at, "at", {rows}),
                   .q_norm = norm_of(in, q_gamma, py::none(), head_dim, eps, true),
                   .k_norm = norm_of(in, k_gamma, py::none(), head_dim, eps, true),
-                  .frequencies = in.data_or_null<float>(frequencies, "frequencies", {-1}),
+                  .frequencies = in.data_or_null<float>(frequencies, "frequencies", {-1, -1}),
                   .factor = factor,
                   .rows = static_cast<int>(rows),
                   .heads = heads,
@@ -40,7 +40,9 @@ void bind_rotate(py::module_& kernels) {
                   .stride = static_cast<int>(stride),
                   .interleaved = interleaved};
               if (params.frequencies != nullptr) {
-                params.size = 2 * in.sizes(frequencies, "frequencies", 1)[0];
+                const auto tables = in.sizes(frequencies, "frequencies", 2);
+                params.size = 2 * tables[1];
+                params.tables = {static_cast<int>(tables[0]), original, span};
               }
               CHECK(params.size <= head_dim, "frequencies must be ", head_dim / 2, " or fewer");
               return params;
@@ -51,7 +53,7 @@ void bind_rotate(py::module_& kernels) {
       py::arg("frequencies"), py::kw_only(), py::arg("heads"), py::arg("kv_heads"),
       py::arg("head_dim"), py::arg("interleaved") = false, py::arg("factor") = 1.0f,
       py::arg("q_gamma") = py::none(), py::arg("k_gamma") = py::none(), py::arg("eps") = 1e-6f,
-      py::arg("isa"), py::arg("threads"));
+      py::arg("original") = 0, py::arg("span") = 0, py::arg("isa"), py::arg("threads"));
 }
 
 void bind_gate(py::module_& kernels) {

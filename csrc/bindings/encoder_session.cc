@@ -20,7 +20,7 @@ class PyEncoderSession {
   // spec: models/spec.py's EncoderSpec.
   PyEncoderSession(const py::object& spec, py::dict weights, int threads, std::string isa)
       : threads(threads), isa(std::move(isa)), device_("cpu"), weights_(std::move(weights)) {
-    const StackSpec encoder = encoder_spec(spec);
+    const StackSpec encoder = checked(spec);
     kind_ = WeightKind::float32;
     session_ = make_cpu_encoder_session(encoder, load(encoder, std::nullopt), threads, this->isa);
   }
@@ -28,7 +28,7 @@ class PyEncoderSession {
   PyEncoderSession([[maybe_unused]] const py::object& spec, py::dict weights, int device)
       : device_("cuda:" + std::to_string(device)), weights_(std::move(weights)) {
 #ifdef DECODING_CUDA
-    const StackSpec encoder = encoder_spec(spec);
+    const StackSpec encoder = checked(spec);
     kind_ = kind_on_gpu(weights_, device_, "encoder.embed.tokens");
     session_ = make_cuda_encoder_session(encoder, load(encoder, kind_), kind_, device);
 #else
@@ -71,8 +71,8 @@ class PyEncoderSession {
   const std::string isa;
 
  private:
-  StackSpec encoder_spec(const py::object& spec) {
-    const StackSpec encoder = stack_spec(spec.attr("encoder"));
+  StackSpec checked(const py::object& spec) {
+    const StackSpec encoder = encoder_spec(spec.attr("encoder"));
     CHECK(!encoder.pre_norm || encoder.final_norm, "an encoder alone needs a norm at its end");
     hidden_ = encoder.hidden;
     return encoder;

@@ -97,11 +97,28 @@ void run_kernel(const py::object& like, const std::string& isa, int threads, Mak
 #endif
 }
 
+// As run_kernel, with make<T, C>(tensors): C is the type of `cache`, which a step keeps numbers in,
+// where that is given.
+template <typename Make, typename Op>
+void run_with_cache(const py::object& like, const py::object& cache, const std::string& isa,
+                    int threads, Make&& make, Op op) {
+  const std::string device = py::str(like.attr("device"));
+  const Tensors tensors(device);
+  if (!tensors.on_cuda() && !cache.is_none() &&
+      tensors.view(cache, "cache").type() == torch_type<BFloat16>) {
+    return run_on_cpu(isa, threads, op, make.template operator()<float, BFloat16>(tensors));
+  }
+  run_kernel(
+      like, isa, threads,
+      [&]<typename T>(const Tensors& in) { return make.template operator()<T, T>(in); }, op);
+}
+
 Activation activation_of(const std::string& name);
 
 void bind_layers(py::module_& kernels);                         // layers.cc
 void bind_elementwise(py::module_& kernels);                    // elementwise.cc
 void bind_attention(py::module_& kernels);                      // attention.cc
+void bind_depthwise(py::module_& kernels);                      // depthwise.cc
 void bind_project(py::module_& kernels);                        // project.cc
 void bind_search(py::module_& kernels);                         // search.cc
 void bind_beams(py::module_& kernels);                          // beams.cc

@@ -17,8 +17,10 @@ Activation activation_of(const string& name) {
   if (name == "relu") return Activation::relu;
   if (name == "gelu") return Activation::gelu;
   if (name == "gelu_tanh") return Activation::gelu_tanh;
-  CHECK(name == "silu", "activation must be none, relu, gelu, gelu_tanh or silu, got ", name);
-  return Activation::silu;
+  if (name == "silu") return Activation::silu;
+  CHECK(name == "sigmoid", "activation must be none, relu, gelu, gelu_tanh, silu or sigmoid, got ",
+        name);
+  return Activation::sigmoid;
 }
 
 namespace {

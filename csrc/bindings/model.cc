@@ -5,6 +5,7 @@
 #include "bindings/kernels.h"
 #include "bindings/tensor.h"
 #include "kernels/attention.h"
+#include "kernels/depthwise.h"
 
 namespace decoding {
 namespace {
@@ -16,12 +17,40 @@ PositionBias position_bias(const std::string& name) {
   return PositionBias::relative;
 }
 
+// [layers], of one number for all layers or one for each.
+std::vector<int> by_layer(const py::handle& from, const char* name, int layers) {
+  const py::object value = from.attr(name);
+  if (py::isinstance<py::int_>(value)) return std::vector<int>(layers, value.cast<int>());
+  const auto each = value.cast<std::vector<int>>();
+  CHECK(static_cast<int>(each.size()) == layers, name, " must be one number or ", layers, ", got ",
+        each.size());
+  return each;
+}
+
+// Throws where a stack's convolution does not fit it.
+void check_convolution(const StackSpec& spec) {
+  const ConvolutionSpec& convolution = *spec.convolution;
+  CHECK(static_cast<int>(convolution.taps.size()) == spec.layers,
+        "taps must have one value per layer, got ", convolution.taps.size());
+  for (const int taps : convolution.taps) {
+    CHECK(taps > 0 && taps <= kMaxTaps, "taps must be 1 to ", kMaxTaps, ", got ", taps);
+  }
+  CHECK(!spec.rotary && !spec.head_norm && spec.position_bias == PositionBias::none &&
+            spec.window.empty() && spec.attention_cap == 0.0f,
+        "convolutions know nothing of queries and keys");
+}
+
 // Throws where a stack's numbers do not belong together.
 void check_stack(const StackSpec& spec) {
   CHECK(spec.head_dim > 0 && spec.head_dim <= kMaxHeadDim, "head_dim must be 1 to ", kMaxHeadDim,
         ", got ", spec.head_dim);
-  CHECK(spec.heads > 0 && spec.kv_heads > 0 && spec.heads % spec.kv_heads == 0,
-        "kv_heads must divide the ", spec.heads, " heads, got ", spec.kv_heads);
+  for (int i = 0; i < spec.layers; ++i) {
+    const int heads = spec.heads[i], kv_heads = spec.kv_heads[i];
+    CHECK(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, "kv_heads must divide the ", heads,
+          " heads of layer ", i, ", got ", kv_heads);
+    CHECK(heads == spec.heads[0] || spec.position_bias == PositionBias::none,
+          "position_bias needs as many heads in each layer");
+  }
   CHECK(static_cast<int>(spec.attention_scale.size()) == spec.layers,
         "attention_scale must have one value per layer, got ", spec.attention_scale.size());
   CHECK(spec.window.empty() || static_cast<int>(spec.window.size()) == spec.layers,
@@ -33,22 +62,26 @@ void check_stack(const StackSpec& spec) {
       spec.rotary || spec.position_bias != PositionBias::none || !spec.window.empty();
   CHECK(spec.types == 1 || !tells_places, "types need positions from a table alone");
   CHECK(spec.reach >= 0, "reach must not be negative, got ", spec.reach);
+  if (spec.convolution) check_convolution(spec);
   if (!spec.rotary) return;
   CHECK(spec.rotary->size > 0 && spec.rotary->size <= spec.head_dim && spec.rotary->size % 2 == 0,
         "rotary positions turn an even part of the ", spec.head_dim, " numbers of a head, got ",
         spec.rotary->size);
+  const int tables = spec.rotary->tables;
+  CHECK(tables > 0 && int64_t{tables} * spec.positions < (int64_t{1} << 31), tables,
+        " tables of rotary positions must be few, or positions less than ", spec.positions);
 }
-
-}  // namespace
 
 StackSpec stack_spec(const py::handle& from) {
   const auto number = [&](const char* name) { return from.attr(name).cast<int>(); };
   const auto flag = [&](const char* name) { return from.attr(name).cast<bool>(); };
-  StackSpec spec{.layers = number("layers"),
+  const int layers = number("layers");
+  StackSpec spec{.layers = layers,
                  .hidden = number("hidden"),
-                 .heads = number("heads"),
                  .head_dim = number("head_dim"),
-                 .ffn = number("ffn"),
+                 .heads = by_layer(from, "heads", layers),
+                 .kv_heads = by_layer(from, "kv_heads", layers),
+                 .ffn = by_layer(from, "ffn", layers),
                  .vocab = number("vocab"),
                  .positions = number("positions"),
                  .activation = activation_of(from.attr("activation").cast<std::string>()),
@@ -58,7 +91,6 @@ StackSpec stack_spec(const py::handle& from) {
                  .final_norm = flag("final_norm"),
                  .eps = from.attr("eps").cast<float>(),
                  .attention_scale = from.attr("attention_scale").cast<std::vector<float>>(),
-                 .kv_heads = number("kv_heads") == 0 ? number("heads") : number("kv_heads"),
                  .types = number("types"),
                  .rms = flag("rms"),
                  .gated = flag("gated"),
@@ -68,15 +100,35 @@ StackSpec stack_spec(const py::handle& from) {
                  .head_norm = flag("head_norm"),
                  .rotary = std::nullopt,
                  .position_bias = position_bias(from.attr("position_bias").cast<std::string>()),
+                 .bias_by_layer = flag("bias_by_layer"),
                  .reach = number("reach"),
                  .attention_cap = from.attr("attention_cap").cast<float>(),
-                 .window = from.attr("window").cast<std::vector<int>>()};
+                 .window = from.attr("window").cast<std::vector<int>>(),
+                 .convolution = std::nullopt};
   if (const py::object rotary = from.attr("rotary"); !rotary.is_none()) {
     spec.rotary = {.size = rotary.attr("size").cast<int>(),
                    .interleaved = rotary.attr("interleaved").cast<bool>(),
-                   .factor = rotary.attr("factor").cast<float>()};
+                   .factor = rotary.attr("factor").cast<float>(),
+                   .tables = rotary.attr("tables").cast<int>(),
+                   .original = rotary.attr("original").cast<int>()};
+  }
+  if (const py::object convolution = from.attr("convolution"); !convolution.is_none()) {
+    spec.convolution = {.taps = convolution.attr("taps").cast<std::vector<int>>(),
+                        .dynamic = convolution.attr("dynamic").cast<bool>(),
+                        .gated = convolution.attr("gated").cast<bool>()};
+  }
+  for (int i = 0; i < layers; ++i) {
+    if (spec.kv_heads[i] == 0) spec.kv_heads[i] = spec.heads[i];
   }
   check_stack(spec);
+  return spec;
+}
+
+}  // namespace
+
+StackSpec encoder_spec(const py::handle& from) {
+  StackSpec spec = stack_spec(from);
+  CHECK(!spec.rotary || spec.rotary->tables == 1, "an encoder has one table of frequencies");
   return spec;
 }
 
@@ -84,9 +136,10 @@ ModelSpec model_spec(const py::handle& from) {
   ModelSpec spec{.encoder = std::nullopt,
                  .decoder = stack_spec(from.attr("decoder")),
                  .logits_cap = from.attr("logits_cap").cast<float>()};
-  if (!from.attr("encoder").is_none()) spec.encoder = stack_spec(from.attr("encoder"));
+  if (!from.attr("encoder").is_none()) spec.encoder = encoder_spec(from.attr("encoder"));
   CHECK(!spec.encoder || (!spec.decoder.parallel && spec.decoder.kv_heads == spec.decoder.heads),
         "a decoder with an encoder has no parallel blocks, and keys of every head");
+  CHECK(spec.encoder || !spec.decoder.convolution, "a decoder alone has no convolutions");
   return spec;
 }
 

@@ -14,7 +14,7 @@ namespace decoding {
 namespace py = pybind11;
 
 // Throw where numbers do not belong together.
-StackSpec stack_spec(const py::handle& from);
+StackSpec encoder_spec(const py::handle& from);
 ModelSpec model_spec(const py::handle& from);
 
 // only: see WeightTable. The tensors must outlive the table.

@@ -24,6 +24,7 @@ PYBIND11_MODULE(_C, module) {
   decoding::bind_layers(kernels);
   decoding::bind_elementwise(kernels);
   decoding::bind_attention(kernels);
+  decoding::bind_depthwise(kernels);
   decoding::bind_project(kernels);
   decoding::bind_search(kernels);
   decoding::bind_beams(kernels);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -15,15 +16,28 @@ struct RotarySpec {
   int size;          // numbers of a head that turn, from its first on
   bool interleaved;  // pairs are neighbours; else i and i + size / 2
   float factor;      // multiplies sine and cosine
+  int tables;        // of frequencies, for rows of different lengths
+  int original;      // the longest row that has the first of them
 };
 
 // How attention knows how far a key lies from its query: see ScoreRules in kernels/attention.h.
 enum class PositionBias { none, alibi, relative };
 
+// Depthwise convolution in the place of self-attention, see kernels/depthwise.h.
+struct ConvolutionSpec {
+  std::vector<int> taps;  // [layers], tokens that a token sees
+  bool dynamic;           // each token makes its taps; else they are weights
+  bool gated;             // what they multiply is sigmoid(gate x) * input x
+
+  int most_taps() const { return *std::max_element(taps.begin(), taps.end()); }
+};
+
 // One stack of Transformer layers: the encoder or the decoder.
 struct StackSpec {
-  int layers, hidden, heads, head_dim, ffn;
-  int vocab;      // rows of the token table
+  int layers, hidden, head_dim;
+  std::vector<int> heads, kv_heads;  // [layers], of queries; of keys and values, divisors of heads
+  std::vector<int> ffn;              // [layers]
+  int vocab;                         // rows of the token table
   int positions;  // most tokens of a row; rows of the position table, where there is one
   Activation activation;
   float embed_scale;                   // multiplies the token's row
@@ -32,7 +46,6 @@ struct StackSpec {
   bool final_norm;                     // a norm behind the last layer
   float eps;                           // of every norm
   std::vector<float> attention_scale;  // [layers], multiplies q k^T
-  int kv_heads;                        // of keys and values, a divisor of heads
   int types;                           // of tokens; the position table has `positions` rows of each
   bool rms;                            // norms are RMS norms
   bool gated;                          // feed-forward: activation(gate x) * up x
@@ -42,15 +55,32 @@ struct StackSpec {
   bool head_norm;                      // RMS norms of each head's queries and keys
   std::optional<RotarySpec> rotary;
   PositionBias position_bias;
+  bool bias_by_layer;       // relative: each layer has a table of its own
   int reach;                // relative: distances that the table tells apart, in each direction
   float attention_cap;      // 0: none; else scores are cap * tanh(score / cap)
   std::vector<int> window;  // [layers], keys that a query sees; 0: all. Empty: all, in every layer
+  std::optional<ConvolutionSpec> convolution;  // none: self-attention
 
-  int inner() const { return heads * head_dim; }        // numbers of a token's queries,
-  int kv_inner() const { return kv_heads * head_dim; }  // of its keys,
-  int qkv() const { return inner() + 2 * kv_inner(); }  // and of both with its values
+  // Numbers of a token in layer i: its queries, its keys, and both with its values.
+  int inner(int i) const { return heads[i] * head_dim; }
+  int kv_inner(int i) const { return kv_heads[i] * head_dim; }
+  int qkv(int i) const { return inner(i) + 2 * kv_inner(i); }
 
-  int widest_input() const { return std::max({hidden, inner(), ffn}); }  // of a product
+  // Numbers of a token's keys in the layers before layer i.
+  int64_t kv_before(int i) const {
+    return std::accumulate(kv_heads.begin(), kv_heads.begin() + i, int64_t{0}) * head_dim;
+  }
+
+  // At least those of any layer.
+  int widest_inner() const { return most(heads) * head_dim; }
+  int widest_kv_inner() const { return most(kv_heads) * head_dim; }
+  int widest_qkv() const { return widest_inner() + 2 * widest_kv_inner(); }
+  int widest_ffn() const { return most(ffn); }
+  int widest_taps() const { return most(heads) * convolution->most_taps(); }
+  int widest_input() const { return std::max({hidden, widest_inner(), widest_ffn()}); }
+
+ private:
+  static int most(const std::vector<int>& of) { return *std::max_element(of.begin(), of.end()); }
 };
 
 struct ModelSpec {

@@ -13,7 +13,7 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-enum class Activation { none, relu, gelu, gelu_tanh, silu };
+enum class Activation { none, relu, gelu, gelu_tanh, silu, sigmoid };
 
 // How the numbers of a weight are stored. int8 is for linear weights on the CPU alone.
 enum class WeightKind { float32, float16, bfloat16, int8 };

@@ -77,7 +77,9 @@ inline void check_source(const Batch& batch, const StackSpec& encoder, const Lim
   CHECK(batch.source_at != nullptr, "source_at must be given with a source");
   check_ids("source_at", batch.source_at, batch.source_offsets[batch.sentences],
             encoder.types * encoder.positions);
-  if (encoder.position_bias == PositionBias::none && encoder.window.empty()) return;
+  const bool sees_distances =
+      encoder.position_bias != PositionBias::none || !encoder.window.empty() || encoder.convolution;
+  if (!sees_distances) return;
   for (int b = 0; b < batch.sentences; ++b) {
     for (int i = batch.source_offsets[b] + 1; i < batch.source_offsets[b + 1]; ++i) {
       CHECK(batch.source_at[i] == batch.source_at[i - 1] + 1, "sentence ", b,

@@ -14,6 +14,7 @@
 #include "engine/workspace.h"
 #include "kernels/attention.h"
 #include "kernels/cap.h"
+#include "kernels/depthwise.h"
 #include "kernels/gate.h"
 #include "kernels/linear.h"
 #include "kernels/norm.h"
@@ -75,27 +76,53 @@ void last_product(Stream& stream, const Linear& out, const Norm& post, const T* 
                          .residual = residual});
 }
 
-// The queries, keys and values of a.qkv, queries and keys turned by their positions at [rows].
+// The queries, keys and values of layer i in a.qkv, queries and keys turned by their positions at
+// [rows].
 template <typename T, typename Stream>
-void make_qkv(Stream& stream, const StackSpec& spec, const StackWeights& weights,
-              const LayerWeights& layer, const BlockInput<T>& block, const Activations<T>& a,
-              const int32_t* at, int rows) {
+void make_qkv(Stream& stream, const StackSpec& spec, const StackWeights& weights, int i,
+              const BlockInput<T>& block, const Activations<T>& a, const int32_t* at, int rows) {
+  const LayerWeights& layer = weights.layers[i];
   first_product<T>(stream, layer.qkv, block, a, a.qkv, rows);
   if (!spec.rotary && !spec.head_norm) return;
-  const RotarySpec rotary = spec.rotary.value_or(RotarySpec{0, false, 1.0f});
+  const RotarySpec rotary = spec.rotary.value_or(RotarySpec{0, false, 1.0f, 1, 0});
   rotate<T>(stream, {.x = a.qkv,
                      .at = at,
                      .q_norm = layer.q_norm,
                      .k_norm = layer.k_norm,
                      .frequencies = weights.rotary,
+                     .tables = rotary_tables(spec),
                      .factor = rotary.factor,
                      .rows = rows,
-                     .heads = spec.heads,
-                     .kv_heads = spec.kv_heads,
+                     .heads = spec.heads[i],
+                     .kv_heads = spec.kv_heads[i],
                      .head_dim = spec.head_dim,
-                     .stride = spec.qkv(),
+                     .stride = spec.qkv(i),
                      .size = rotary.size,
                      .interleaved = rotary.interleaved});
+}
+
+// What a convolution of layer i reads, in a.qkv; returns its taps.
+template <typename T, typename Stream>
+Taps<T> make_convolution(Stream& stream, const StackSpec& spec, const StackWeights& weights, int i,
+                         const BlockInput<T>& block, const Activations<T>& a, int rows) {
+  const LayerWeights& layer = weights.layers[i];
+  const ConvolutionSpec& convolution = *spec.convolution;
+  first_product<T>(stream, layer.input, block, a, convolution.gated ? a.glu : a.qkv, rows);
+  if (convolution.gated) {
+    gate<T>(stream, {.x = a.glu,
+                     .y = a.qkv,
+                     .rows = rows,
+                     .cols = spec.inner(i),
+                     .activation = Activation::sigmoid});
+  }
+  if (convolution.dynamic) {
+    linear<T>(stream, {.x = a.qkv,
+                       .weight = layer.make_taps.weight,
+                       .y = a.taps,
+                       .scratch = a.scratch,
+                       .rows = rows});
+  }
+  return {.weights = layer.taps, .scores = a.taps, .size = convolution.taps[i]};
 }
 
 // a.ffn = activation(up x), or activation(gate x) * up x
@@ -106,9 +133,11 @@ void feed_in(Stream& stream, const StackSpec& spec, const LayerWeights& layer,
     return first_product<T>(stream, layer.up, block, a, a.ffn, rows, spec.activation);
   }
   first_product<T>(stream, layer.up, block, a, a.gated, rows);
-  gate<T>(
-      stream,
-      {.x = a.gated, .y = a.ffn, .rows = rows, .cols = spec.ffn, .activation = spec.activation});
+  gate<T>(stream, {.x = a.gated,
+                   .y = a.ffn,
+                   .rows = rows,
+                   .cols = layer.down.weight.inputs,
+                   .activation = spec.activation});
 }
 
 // What follows self-attention's softmax: its way out.
@@ -142,7 +171,8 @@ inline ScoreRules score_rules(const StackSpec& spec, const StackWeights& weights
   ScoreRules rules{.cap = spec.attention_cap, .window = spec.window.empty() ? 0 : spec.window[i]};
   if (spec.position_bias == PositionBias::alibi) rules.slopes = weights.position_bias;
   if (spec.position_bias == PositionBias::relative) {
-    rules.table = weights.position_bias;
+    const int own = spec.bias_by_layer ? i * spec.heads[i] * (2 * spec.reach + 1) : 0;
+    rules.table = weights.position_bias + own;
     rules.reach = spec.reach;
   }
   return rules;

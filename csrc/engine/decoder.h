@@ -23,27 +23,56 @@ struct StepRows {
 };
 
 template <typename T, typename C, typename Stream>
+void convolve(Stream& stream, const StackSpec& d, const StackWeights& weights, Norm& due,
+              const Workspace<T>& w, const Cache<C>& cache, const Limits& limits,
+              const StepRows& rows, int i) {
+  const LayerWeights& layer = weights.layers[i];
+  const Activations<T>& a = w.step;
+  const auto block = enter_block(d, layer.self_norm, due, a);
+  const auto taps = make_convolution(stream, d, weights, i, block, a, rows.total());
+  const int ring = d.convolution->most_taps();
+  decode_depthwise(stream, DecodeDepthwiseParams<T, C>{
+                               .now = rows.now,
+                               .x = a.qkv,
+                               .taps = taps,
+                               .inputs = cache.inputs + d.kv_before(i) * limits.rows() * ring,
+                               .slots = w.slots,
+                               .live = rows.slot_live,
+                               .y = a.attended,
+                               .sentences = rows.sentences,
+                               .beams = rows.beams,
+                               .heads = d.heads[i],
+                               .head_dim = d.head_dim,
+                               .ring = ring,
+                               .total_slots = limits.rows(),
+                               .history = w.history});
+  leave_self_attention(stream, d, layer, block, a, rows.total());
+}
+
+// Or a convolution in its place.
+template <typename T, typename C, typename Stream>
 void self_attention(Stream& stream, const ModelSpec& spec, const StackWeights& weights, Norm& due,
                     const Workspace<T>& w, const Cache<C>& cache, const Limits& limits,
                     const StepRows& rows, int i) {
   const StackSpec& d = spec.decoder;
+  if (d.convolution) return convolve(stream, d, weights, due, w, cache, limits, rows, i);
   const LayerWeights& layer = weights.layers[i];
   const Activations<T>& a = w.step;
   const auto block = enter_block(d, layer.self_norm, due, a);
-  make_qkv(stream, d, weights, layer, block, a, rows.at, rows.total());
-  const size_t self_size = size_t(limits.rows()) * w.history * d.kv_inner();
+  make_qkv(stream, d, weights, i, block, a, rows.at, rows.total());
+  const int64_t before = d.kv_before(i);
+  const int64_t self_before = before * limits.rows() * w.history;
   const int shared = spec.encoder ? 0 : limits.batch * (limits.prompt - 1);
-  const size_t shared_size = size_t(d.kv_inner()) * shared;
   decode_attention(stream, DecodeAttentionParams<T, C>{
                                .now = rows.now,
                                .q = a.qkv,
-                               .k = a.qkv + d.inner(),
-                               .v = a.qkv + d.inner() + d.kv_inner(),
-                               .shared_k = shared > 0 ? cache.prompt_k + i * shared_size : nullptr,
-                               .shared_v = shared > 0 ? cache.prompt_v + i * shared_size : nullptr,
+                               .k = a.qkv + d.inner(i),
+                               .v = a.qkv + d.inner(i) + d.kv_inner(i),
+                               .shared_k = shared > 0 ? cache.prompt_k + before * shared : nullptr,
+                               .shared_v = shared > 0 ? cache.prompt_v + before * shared : nullptr,
                                .shared_offsets = shared > 0 ? w.inputs.prompt_offsets : nullptr,
-                               .self_k = cache.self_k + i * self_size,
-                               .self_v = cache.self_v + i * self_size,
+                               .self_k = cache.self_k + self_before,
+                               .self_v = cache.self_v + self_before,
                                .slots = w.slots,
                                .live = rows.slot_live,
                                .y = a.attended,
@@ -51,10 +80,10 @@ void self_attention(Stream& stream, const ModelSpec& spec, const StackWeights& w
                                .tickets = w.tickets,
                                .sentences = rows.sentences,
                                .beams = rows.beams,
-                               .heads = d.heads,
-                               .kv_heads = d.kv_heads,
+                               .heads = d.heads[i],
+                               .kv_heads = d.kv_heads[i],
                                .head_dim = d.head_dim,
-                               .stride = d.qkv(),
+                               .stride = d.qkv(i),
                                .shared_capacity = shared,
                                .target = w.history,
                                .total_slots = limits.rows(),
@@ -72,21 +101,21 @@ void cross_attention(Stream& stream, const ModelSpec& spec, const LayerWeights& 
   const int capacity = limits.batch * limits.source;
   const auto block = enter_block(d, layer.cross_norm, due, a);
   first_product<T>(stream, layer.cross_q, block, a, a.qkv, rows.total());
-  const size_t layer_size = size_t(d.kv_inner()) * capacity;
+  const int64_t before = d.kv_before(i) * capacity;
   if (w.attentions != nullptr && i == d.layers - 1) {
     attention_weights(stream,
                       AttentionWeightsParams<T, C>{.now = rows.now,
                                                    .q = a.qkv,
-                                                   .shared_k = cache.cross_k + i * layer_size,
+                                                   .shared_k = cache.cross_k + before,
                                                    .shared_offsets = w.inputs.source.offsets,
                                                    .live = rows.live,
                                                    .y = w.attentions,
                                                    .sentences = rows.sentences,
                                                    .beams = rows.beams,
-                                                   .heads = d.heads,
-                                                   .kv_heads = d.kv_heads,
+                                                   .heads = d.heads[i],
+                                                   .kv_heads = d.kv_heads[i],
                                                    .head_dim = d.head_dim,
-                                                   .stride = d.inner(),
+                                                   .stride = d.inner(i),
                                                    .shared_capacity = capacity,
                                                    .total_slots = limits.rows(),
                                                    .longest = limits.source,
@@ -94,8 +123,8 @@ void cross_attention(Stream& stream, const ModelSpec& spec, const LayerWeights& 
   }
   decode_attention(stream, DecodeAttentionParams<T, C>{.now = rows.now,
                                                        .q = a.qkv,
-                                                       .shared_k = cache.cross_k + i * layer_size,
-                                                       .shared_v = cache.cross_v + i * layer_size,
+                                                       .shared_k = cache.cross_k + before,
+                                                       .shared_v = cache.cross_v + before,
                                                        .shared_offsets = w.inputs.source.offsets,
                                                        .live = rows.live,
                                                        .y = a.attended,
@@ -103,10 +132,10 @@ void cross_attention(Stream& stream, const ModelSpec& spec, const LayerWeights& 
                                                        .tickets = w.tickets,
                                                        .sentences = rows.sentences,
                                                        .beams = rows.beams,
-                                                       .heads = d.heads,
-                                                       .kv_heads = d.kv_heads,
+                                                       .heads = d.heads[i],
+                                                       .kv_heads = d.kv_heads[i],
                                                        .head_dim = d.head_dim,
-                                                       .stride = d.inner(),
+                                                       .stride = d.inner(i),
                                                        .shared_capacity = capacity,
                                                        .scale = d.attention_scale[i]});
   last_product<T>(stream, layer.cross_out, layer.cross_post, block.residual, a, a.attended,

@@ -62,28 +62,51 @@ void embed_packed(Stream& stream, const StackSpec& spec, const StackWeights& wei
                     .scale = spec.embed_scale});
 }
 
-// after_qkv(i): called when a.qkv holds layer i's queries, keys and values.
+template <typename T, typename Stream>
+void packed_convolution(Stream& stream, const StackSpec& spec, const StackWeights& weights,
+                        Norm& due, const Activations<T>& a, const PackedTokens& tokens, bool causal,
+                        int i) {
+  const LayerWeights& layer = weights.layers[i];
+  const auto block = enter_block(spec, layer.self_norm, due, a);
+  const auto taps = make_convolution(stream, spec, weights, i, block, a, tokens.count);
+  packed_depthwise<T>(stream, {.x = a.qkv,
+                               .taps = taps,
+                               .offsets = tokens.offsets,
+                               .y = a.attended,
+                               .sentences = tokens.sentences,
+                               .longest = tokens.longest,
+                               .heads = spec.heads[i],
+                               .head_dim = spec.head_dim,
+                               .causal = causal});
+  leave_self_attention(stream, spec, layer, block, a, tokens.count);
+}
+
+// Or a convolution in its place. after_qkv(i): called when a.qkv holds layer i's queries, keys and
+// values.
 template <typename T, typename Stream, typename AfterQkv>
 void packed_self_attention(Stream& stream, const StackSpec& spec, const StackWeights& weights,
                            Norm& due, const Activations<T>& a, const PackedTokens& tokens,
                            bool causal, int i, AfterQkv&& after_qkv) {
+  if (spec.convolution) {
+    return packed_convolution(stream, spec, weights, due, a, tokens, causal, i);
+  }
   const LayerWeights& layer = weights.layers[i];
   const auto block = enter_block(spec, layer.self_norm, due, a);
-  make_qkv(stream, spec, weights, layer, block, a, tokens.at, tokens.count);
+  make_qkv(stream, spec, weights, i, block, a, tokens.at, tokens.count);
   after_qkv(i);
   packed_attention(stream, PackedAttentionParams<T>{.q = a.qkv,
-                                                    .k = a.qkv + spec.inner(),
-                                                    .v = a.qkv + spec.inner() + spec.kv_inner(),
+                                                    .k = a.qkv + spec.inner(i),
+                                                    .v = a.qkv + spec.inner(i) + spec.kv_inner(i),
                                                     .offsets = tokens.offsets,
                                                     .key_offsets = tokens.offsets,
                                                     .y = a.attended,
                                                     .sentences = tokens.sentences,
                                                     .longest = tokens.longest,
-                                                    .heads = spec.heads,
-                                                    .kv_heads = spec.kv_heads,
+                                                    .heads = spec.heads[i],
+                                                    .kv_heads = spec.kv_heads[i],
                                                     .head_dim = spec.head_dim,
-                                                    .stride = spec.qkv(),
-                                                    .key_stride = spec.qkv(),
+                                                    .stride = spec.qkv(i),
+                                                    .key_stride = spec.qkv(i),
                                                     .head_stride = spec.head_dim,
                                                     .scale = spec.attention_scale[i],
                                                     .causal = causal,
@@ -116,9 +139,9 @@ void encode(Stream& stream, const ModelSpec& spec, const ModelWeights& weights,
   const Norm norm =
       packed_pass(stream, *spec.encoder, *weights.encoder, a, tokens, false, [](int) {});
   if (norm.gamma != nullptr) normalize(stream, *spec.encoder, norm, a, tokens.count);
-  const size_t layer_size = size_t(d.kv_inner()) * capacity;
   for (int i = 0; i < d.layers; ++i) {
     const Linear& kv = weights.decoder.layers[i].cross_kv;
+    const int64_t before = d.kv_before(i) * capacity;
     linear<T>(stream, {.x = a.x,
                        .weight = kv.weight,
                        .bias = kv.bias,
@@ -126,13 +149,13 @@ void encode(Stream& stream, const ModelSpec& spec, const ModelWeights& weights,
                        .scratch = a.scratch,
                        .rows = tokens.count});
     store_shared(stream, StoreSharedParams<T, C>{.k = w.packed_kv,
-                                                 .v = w.packed_kv + d.kv_inner(),
-                                                 .shared_k = cache.cross_k + i * layer_size,
-                                                 .shared_v = cache.cross_v + i * layer_size,
+                                                 .v = w.packed_kv + d.kv_inner(i),
+                                                 .shared_k = cache.cross_k + before,
+                                                 .shared_v = cache.cross_v + before,
                                                  .tokens = tokens.count,
-                                                 .heads = d.kv_heads,
+                                                 .heads = d.kv_heads[i],
                                                  .head_dim = d.head_dim,
-                                                 .stride = 2 * d.kv_inner(),
+                                                 .stride = 2 * d.kv_inner(i),
                                                  .capacity = capacity});
   }
 }
@@ -143,16 +166,16 @@ void read_prompt(Stream& stream, const ModelSpec& spec, const ModelWeights& weig
                  const Workspace<T>& w, const Cache<C>& cache, const PackedTokens& tokens,
                  int capacity) {
   const StackSpec& d = spec.decoder;
-  const size_t layer_size = size_t(d.kv_inner()) * capacity;
   const Norm norm = packed_pass(stream, d, weights.decoder, w.packed, tokens, true, [&](int i) {
-    store_shared(stream, StoreSharedParams<T, C>{.k = w.packed.qkv + d.inner(),
-                                                 .v = w.packed.qkv + d.inner() + d.kv_inner(),
-                                                 .shared_k = cache.prompt_k + i * layer_size,
-                                                 .shared_v = cache.prompt_v + i * layer_size,
+    const int64_t before = d.kv_before(i) * capacity;
+    store_shared(stream, StoreSharedParams<T, C>{.k = w.packed.qkv + d.inner(i),
+                                                 .v = w.packed.qkv + d.inner(i) + d.kv_inner(i),
+                                                 .shared_k = cache.prompt_k + before,
+                                                 .shared_v = cache.prompt_v + before,
                                                  .tokens = tokens.count,
-                                                 .heads = d.kv_heads,
+                                                 .heads = d.kv_heads[i],
                                                  .head_dim = d.head_dim,
-                                                 .stride = d.qkv(),
+                                                 .stride = d.qkv(i),
                                                  .capacity = capacity});
   });
   if (w.hidden == nullptr) return;

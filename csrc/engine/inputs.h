@@ -10,6 +10,7 @@
 #include "core/spec.h"
 #include "engine/batch.h"
 #include "kernels/beam.h"
+#include "kernels/rotate.h"
 #include "kernels/sentence.h"
 #include "kernels/step.h"
 
@@ -127,9 +128,15 @@ inline int prefix_of(const Batch& batch, const ModelSpec& spec) {
   return spec.encoder ? batch.prompt_offsets[1] - 1 : 0;
 }
 
+inline RotaryTables rotary_tables(const StackSpec& spec) {
+  if (!spec.rotary) return {};
+  return {spec.rotary->tables, spec.rotary->original, spec.positions};
+}
+
 inline void fill_prompts(const Inputs& in, const Batch& batch, const ModelSpec& spec) {
   const int32_t* given = batch.prompt_offsets;
   const int prefix = prefix_of(batch, spec);
+  const RotaryTables tables = rotary_tables(spec.decoder);
   in.prompt_offsets[0] = 0;
   for (int b = 0; b < batch.sentences; ++b) {
     const int read = given[b + 1] - given[b] - 1;  // the last token is the first step's
@@ -137,7 +144,7 @@ inline void fill_prompts(const Inputs& in, const Batch& batch, const ModelSpec& 
     for (int i = 0; i < read; ++i) {
       const int to = spec.encoder ? i * batch.sentences + b : in.prompt_offsets[b] + i;
       in.prompt_ids[to] = batch.prompt[given[b] + i];
-      in.prompt_at[to] = i;
+      in.prompt_at[to] = tables.place(i, read + 1);
     }
     in.first[b] = read;
   }

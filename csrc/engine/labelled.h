@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <numeric>
 
 #include "engine/batch.h"
 #include "engine/inputs.h"
@@ -42,8 +41,11 @@ inline void fill_labelled(const Inputs& in, const Labelled& given, const ModelSp
   std::copy_n(given.offsets, given.source.sentences + 1, in.forced_offsets);
   std::copy_n(given.ids, given.tokens(), in.forced_ids);
   std::copy_n(given.labels, given.tokens(), in.labels);
+  const RotaryTables tables = rotary_tables(spec.decoder);
   for (int b = 0; b < given.source.sentences; ++b) {
-    std::iota(in.forced_at + given.offsets[b], in.forced_at + given.offsets[b + 1], 0);
+    const int begin = given.offsets[b], length = given.offsets[b + 1] - begin;
+    // With the last label, which is not read.
+    for (int i = 0; i < length; ++i) in.forced_at[begin + i] = tables.place(i, length + 1);
   }
 }
 

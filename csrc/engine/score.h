@@ -23,26 +23,26 @@ void packed_cross_attention(Stream& stream, const ModelSpec& spec, const LayerWe
                             const Limits& limits, const PackedTokens& tokens, int i) {
   const StackSpec& d = spec.decoder;
   const Activations<T>& a = w.forced;
-  const int64_t head_size = int64_t{limits.batch} * limits.source * d.head_dim;
+  const int64_t capacity = int64_t{limits.batch} * limits.source;
+  const int64_t before = d.kv_before(i) * capacity;
   const auto block = enter_block(d, layer.cross_norm, due, a);
   first_product<T>(stream, layer.cross_q, block, a, a.qkv, tokens.count);
-  packed_attention(stream,
-                   PackedAttentionParams<T, C>{.q = a.qkv,
-                                               .k = cache.cross_k + i * d.kv_heads * head_size,
-                                               .v = cache.cross_v + i * d.kv_heads * head_size,
-                                               .offsets = tokens.offsets,
-                                               .key_offsets = w.inputs.source.offsets,
-                                               .y = a.attended,
-                                               .sentences = tokens.sentences,
-                                               .longest = tokens.longest,
-                                               .heads = d.heads,
-                                               .kv_heads = d.kv_heads,
-                                               .head_dim = d.head_dim,
-                                               .stride = d.inner(),
-                                               .key_stride = d.head_dim,
-                                               .head_stride = head_size,
-                                               .scale = d.attention_scale[i],
-                                               .causal = false});
+  packed_attention(stream, PackedAttentionParams<T, C>{.q = a.qkv,
+                                                       .k = cache.cross_k + before,
+                                                       .v = cache.cross_v + before,
+                                                       .offsets = tokens.offsets,
+                                                       .key_offsets = w.inputs.source.offsets,
+                                                       .y = a.attended,
+                                                       .sentences = tokens.sentences,
+                                                       .longest = tokens.longest,
+                                                       .heads = d.heads[i],
+                                                       .kv_heads = d.kv_heads[i],
+                                                       .head_dim = d.head_dim,
+                                                       .stride = d.inner(i),
+                                                       .key_stride = d.head_dim,
+                                                       .head_stride = capacity * d.head_dim,
+                                                       .scale = d.attention_scale[i],
+                                                       .causal = false});
   last_product<T>(stream, layer.cross_out, layer.cross_post, block.residual, a, a.attended,
                   tokens.count);
 }

@@ -215,7 +215,7 @@ class CudaSession : public Session {
     constexpr int kWidth = 16 / sizeof(T);
     const StackSpec& d = spec_.decoder;
     const int64_t unit = d.head_dim % kWidth == 0 ? kWidth : 1;
-    const int64_t most = (int64_t{1} << 32) * unit / d.kv_inner();
+    const int64_t most = (int64_t{1} << 32) * unit / d.widest_kv_inner();
     const int64_t own = int64_t{limits.rows()} * (limits.target + limits.prompt);
     const int64_t shared = int64_t{limits.batch} * std::max(limits.source, limits.prompt);
     CHECK(std::max(own, shared) < most, "batch ", limits.batch, " with ", limits.beams,

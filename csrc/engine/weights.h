@@ -31,8 +31,8 @@ class WeightTable {
   const float* vector(const std::string& name, int size) const {
     return static_cast<const float*>(get(name, WeightKind::float32, {size}).data);
   }
-  const float* matrix(const std::string& name, int rows, int columns) const {
-    return static_cast<const float*>(get(name, WeightKind::float32, {rows, columns}).data);
+  const float* numbers(const std::string& name, const std::vector<int64_t>& shape) const {
+    return static_cast<const float*>(get(name, WeightKind::float32, shape).data);
   }
   const float* vector_or_null(const std::string& name, int size) const {
     return tensors_.count(name) > 0 ? vector(name, size) : nullptr;
@@ -112,7 +112,9 @@ struct LayerWeights {
   Norm self_norm, cross_norm, feed_forward_norm;
   Norm self_post, cross_post, feed_forward_post;  // behind the blocks; none where the spec has none
   Norm q_norm, k_norm;                            // of heads; none where the spec has none
-  Linear qkv, self_out;                           // self-attention
+  Linear qkv, self_out;                           // self-attention; self_out of convolutions too
+  Linear input, make_taps;                        // convolution; make_taps where it is dynamic,
+  const float* taps = nullptr;                    // else [N, taps]
   Linear cross_q, cross_kv, cross_out;            // only in a decoder with an encoder
   Linear up, down;                                // feed-forward
 };
@@ -120,8 +122,8 @@ struct LayerWeights {
 struct StackWeights {
   TokenTable tokens;
   const void* positions;                 // [positions, H], null without a position table
-  const float* rotary = nullptr;         // [size / 2], null without rotary positions
-  const float* position_bias = nullptr;  // [N] or [N, 2 * reach + 1], null: none
+  const float* rotary = nullptr;         // [tables, size / 2], null without rotary positions
+  const float* position_bias = nullptr;  // [N] or [N, 2 * reach + 1], by layer [L, N, ...], or null
   Norm embed_norm, norm;                 // none where the spec has none
   std::vector<LayerWeights> layers;
 };
@@ -149,33 +151,50 @@ inline Linear load_linear(const WeightTable& table, const std::string& name, int
 }
 
 inline void load_attention(const WeightTable& table, const std::string& layer,
-                           const StackSpec& spec, LayerWeights& to) {
+                           const StackSpec& spec, int i, LayerWeights& to) {
   const std::string name = layer + ".self_attention";
   to.self_norm = load_norm(table, name + ".norm", spec);
-  to.qkv = load_linear(table, name + ".qkv", spec.qkv(), spec.hidden);
-  to.self_out = load_linear(table, name + ".out", spec.hidden, spec.inner());
+  to.qkv = load_linear(table, name + ".qkv", spec.qkv(i), spec.hidden);
+  to.self_out = load_linear(table, name + ".out", spec.hidden, spec.inner(i));
   if (spec.post_norm) to.self_post = load_norm(table, name + ".post_norm", spec);
   if (!spec.head_norm) return;
   to.q_norm = load_head_norm(table, name + ".q_norm", spec);
   to.k_norm = load_head_norm(table, name + ".k_norm", spec);
 }
 
+inline void load_convolution(const WeightTable& table, const std::string& layer,
+                             const StackSpec& spec, int i, LayerWeights& to) {
+  const std::string name = layer + ".convolution";
+  const ConvolutionSpec& convolution = *spec.convolution;
+  const int inner = spec.inner(i), heads = spec.heads[i], taps = convolution.taps[i];
+  to.self_norm = load_norm(table, name + ".norm", spec);
+  to.input =
+      load_linear(table, name + ".input", convolution.gated ? 2 * inner : inner, spec.hidden);
+  if (convolution.dynamic) {
+    to.make_taps = load_linear(table, name + ".taps", heads * taps, inner);
+  } else {
+    to.taps = table.numbers(name + ".taps", {heads, taps});
+  }
+  to.self_out = load_linear(table, name + ".out", spec.hidden, inner);
+  if (spec.post_norm) to.self_post = load_norm(table, name + ".post_norm", spec);
+}
+
 inline void load_cross_attention(const WeightTable& table, const std::string& layer,
-                                 const StackSpec& spec, int memory, LayerWeights& to) {
+                                 const StackSpec& spec, int i, int memory, LayerWeights& to) {
   const std::string name = layer + ".cross_attention";
   to.cross_norm = load_norm(table, name + ".norm", spec);
-  to.cross_q = load_linear(table, name + ".q", spec.inner(), spec.hidden);
-  to.cross_kv = load_linear(table, name + ".kv", 2 * spec.kv_inner(), memory);
-  to.cross_out = load_linear(table, name + ".out", spec.hidden, spec.inner());
+  to.cross_q = load_linear(table, name + ".q", spec.inner(i), spec.hidden);
+  to.cross_kv = load_linear(table, name + ".kv", 2 * spec.kv_inner(i), memory);
+  to.cross_out = load_linear(table, name + ".out", spec.hidden, spec.inner(i));
   if (spec.post_norm) to.cross_post = load_norm(table, name + ".post_norm", spec);
 }
 
 inline void load_feed_forward(const WeightTable& table, const std::string& layer,
-                              const StackSpec& spec, LayerWeights& to) {
+                              const StackSpec& spec, int i, LayerWeights& to) {
   const std::string name = layer + ".feed_forward";
   if (!spec.shared_norm) to.feed_forward_norm = load_norm(table, name + ".norm", spec);
-  to.up = load_linear(table, name + ".up", spec.gated ? 2 * spec.ffn : spec.ffn, spec.hidden);
-  to.down = load_linear(table, name + ".down", spec.hidden, spec.ffn);
+  to.up = load_linear(table, name + ".up", (spec.gated ? 2 : 1) * spec.ffn[i], spec.hidden);
+  to.down = load_linear(table, name + ".down", spec.hidden, spec.ffn[i]);
   if (spec.post_norm) to.feed_forward_post = load_norm(table, name + ".post_norm", spec);
 }
 
@@ -185,19 +204,24 @@ inline StackWeights load_stack(const WeightTable& table, const std::string& name
   stack.tokens = table.tokens(name + ".embed.tokens", spec.vocab, spec.hidden);
   stack.positions =
       table.positions(name + ".embed.positions", spec.types * spec.positions, spec.hidden);
-  if (spec.rotary) stack.rotary = table.vector(name + ".rotary", spec.rotary->size / 2);
+  if (spec.rotary) {
+    stack.rotary = table.numbers(name + ".rotary", {spec.rotary->tables, spec.rotary->size / 2});
+  }
   if (spec.position_bias == PositionBias::alibi) {
-    stack.position_bias = table.vector(name + ".position_bias", spec.heads);
+    stack.position_bias = table.vector(name + ".position_bias", spec.heads[0]);
   } else if (spec.position_bias == PositionBias::relative) {
-    stack.position_bias = table.matrix(name + ".position_bias", spec.heads, 2 * spec.reach + 1);
+    std::vector<int64_t> shape = {spec.heads[0], 2 * spec.reach + 1};
+    if (spec.bias_by_layer) shape.insert(shape.begin(), spec.layers);
+    stack.position_bias = table.numbers(name + ".position_bias", shape);
   }
   if (spec.embed_norm) stack.embed_norm = load_norm(table, name + ".embed.norm", spec);
   for (int i = 0; i < spec.layers; ++i) {
     const std::string layer = name + ".layers." + std::to_string(i);
     LayerWeights& to = stack.layers.emplace_back();
-    load_attention(table, layer, spec, to);
-    if (encoder != nullptr) load_cross_attention(table, layer, spec, encoder->hidden, to);
-    load_feed_forward(table, layer, spec, to);
+    spec.convolution ? load_convolution(table, layer, spec, i, to)
+                     : load_attention(table, layer, spec, i, to);
+    if (encoder != nullptr) load_cross_attention(table, layer, spec, i, encoder->hidden, to);
+    load_feed_forward(table, layer, spec, i, to);
   }
   if (spec.final_norm) stack.norm = load_norm(table, name + ".norm", spec);
   return stack;

@@ -39,12 +39,16 @@ inline const char* type_name<Hypothesis>() {
 }
 
 // Scratch of one pass through a stack: x is the residual stream, the others hold what a block
-// makes of it.
+// makes of it: rows as wide as the widest layer's, of which a layer uses what it needs, its rows
+// side by side.
 template <typename T>
 struct Activations {
   T* x;                // [rows, H]
   T* normed;           // [rows, H], x as a block reads it
-  T* qkv;              // [rows, (N + 2 * Nkv) * D], also the q of cross attention
+  T* qkv;              // [rows, (N + 2 * Nkv) * D], also the q of cross attention,
+                       // or [rows, N * D], what a convolution reads
+  T* glu = nullptr;    // [rows, 2 * N * D], gate and input of a gated convolution
+  T* taps = nullptr;   // [rows, N * taps], before softmax, of a dynamic convolution
   T* attended;         // [rows, N * D]
   T* gated = nullptr;  // [rows, 2 * F], gate and up of a gated feed-forward block
   T* ffn;              // [rows, F]; with `gated` it shares its bytes with qkv and attended, unless
@@ -58,17 +62,25 @@ struct Activations {
     x = a.take<T>(pass + ".x", {rows, spec.hidden});
     normed = a.take<T>(pass + ".normed", {rows, spec.hidden});
     a.reuse([&] {
-      qkv = a.take<T>(pass + ".qkv", {rows, spec.qkv()});
-      attended = a.take<T>(pass + ".attended", {rows, spec.inner()});
+      qkv = a.take<T>(pass + ".qkv",
+                      {rows, spec.convolution ? spec.widest_inner() : spec.widest_qkv()});
+      if (spec.convolution) take_convolution(a, pass, spec, rows);
+      attended = a.take<T>(pass + ".attended", {rows, spec.widest_inner()});
       if (spec.parallel) take_ffn(a, pass, spec, rows);
     });
     if (!spec.parallel) a.reuse([&] { take_ffn(a, pass, spec, rows); });
   }
 
  private:
+  void take_convolution(Arena& a, const std::string& pass, const StackSpec& spec, int64_t rows) {
+    const ConvolutionSpec& convolution = *spec.convolution;
+    if (convolution.gated) glu = a.take<T>(pass + ".glu", {rows, 2 * spec.widest_inner()});
+    if (convolution.dynamic) taps = a.take<T>(pass + ".taps", {rows, spec.widest_taps()});
+  }
+
   void take_ffn(Arena& a, const std::string& pass, const StackSpec& spec, int64_t rows) {
-    if (spec.gated) gated = a.take<T>(pass + ".gated", {rows, 2 * spec.ffn});
-    ffn = a.take<T>(pass + ".ffn", {rows, spec.ffn});
+    if (spec.gated) gated = a.take<T>(pass + ".gated", {rows, 2 * spec.widest_ffn()});
+    ffn = a.take<T>(pass + ".ffn", {rows, spec.widest_ffn()});
   }
 };
 
@@ -152,7 +164,7 @@ struct Workspace {
 
     a.reuse([&] {
       if (spec.encoder) {
-        packed_kv = a.take<T>("encoder.cross_kv", {source_tokens, 2 * d.kv_inner()});
+        packed_kv = a.take<T>("encoder.cross_kv", {source_tokens, 2 * d.widest_kv_inner()});
         packed = Activations<T>(a, "encoder", *spec.encoder, source_tokens, products);
       } else {
         packed = Activations<T>(a, "prompt", d, shared_prompt, products);

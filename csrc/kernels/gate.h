@@ -1,4 +1,5 @@
-// y = activation(gate) * up, of a gated feed-forward block (Shazeer 2020).
+// y = activation(gate) * up: of a gated feed-forward block (Shazeer 2020) and, with sigmoid, of a
+// gated linear unit (Dauphin et al. 2017).
 #pragma once
 
 #include "core/types.h"

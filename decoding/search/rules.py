@@ -28,11 +28,18 @@ class Lengths:
         return int(self.each.max())
 
 
-def lengths(config: GenerationConfig, width: int, tokens: Array, positions: int) -> Lengths:
+def lengths(
+    config: GenerationConfig,
+    width: int,
+    tokens: Array,
+    positions: int,
+    begun_within: int | None = None,
+) -> Lengths:
     """From max_length, max_new_tokens, min_length and min_new_tokens.
 
     width: of the prompts, padding included. tokens: int64 [B], of each prompt, without padding.
-    positions: of the model's decoder. Raises ValueError when there is no room.
+    positions: of the model's decoder; begun_within: those that a row keeps to whose prompt does.
+    Raises ValueError when there is no room.
     """
     each = np.empty(len(tokens), np.int64)
     if config.max_new_tokens is not None:
@@ -45,8 +52,11 @@ def lengths(config: GenerationConfig, width: int, tokens: Array, positions: int)
                 f"raise it above {width}, or pass max_new_tokens"
             )
     else:
-        each[:] = min(DEFAULT_NEW, positions - width)
-    check_room(each, width, tokens, positions)
+        each[:] = min(DEFAULT_NEW, positions - config.contrastive - width)
+    own = np.full(len(tokens), positions)
+    if begun_within is not None:
+        own[tokens <= begun_within] = begun_within
+    check_room(each, width, tokens, own - config.contrastive)  # which reads the last token, too
     if config.min_new_tokens is not None:
         min_new = config.min_new_tokens
     else:
@@ -60,19 +70,20 @@ def lengths(config: GenerationConfig, width: int, tokens: Array, positions: int)
     return Lengths(each, min_new)
 
 
-def check_room(each: Array, width: int, tokens: Array, positions: int) -> None:
+def check_room(each: Array, width: int, tokens: Array, positions: Array) -> None:
+    """positions: int64 [B], that each row may use."""
     room = positions - tokens + 1  # the last token is never read, so it needs no position
     if (np.minimum(each, room) <= 0).any():
         raise ValueError(
             f"a prompt of {tokens.max()} tokens, {width} wide, leaves no room for new ones in the "
-            f"model's {positions} positions: shorten it"
+            f"model's {positions.max()} positions: shorten it"
         )
     if (each > room).any():
         row = int((each - room).argmax())
         raise ValueError(
             f"{each[row]} new tokens behind a prompt of {tokens[row]} need "
-            f"{tokens[row] + each[row] - 1} positions, the model has {positions}: "
-            f"pass max_new_tokens={room[row]} or less"
+            f"{tokens[row] + each[row] - 1} positions, the model has {positions[row]} for such a "
+            f"prompt: pass max_new_tokens={room[row]} or less"
         )
 
 

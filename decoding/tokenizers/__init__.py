@@ -66,6 +66,7 @@ LOADERS: dict[str, Callable[[Path, dict[str, Any]], Tokenizer]] = {
     "mbart": load_mbart,
     "mistral": load_llama,
     "mt5": load_t5,
+    "openelm": load_llama,
     "opt": backend.OPT.load,
     "pegasus": load_pegasus,
     "phi": backend.load_whole,
@@ -74,6 +75,7 @@ LOADERS: dict[str, Callable[[Path, dict[str, Any]], Tokenizer]] = {
     "qwen3": backend.load_whole,
     "roberta": backend.BART.load,
     "t5": load_t5,
+    "umt5": load_t5,
     "xlm-roberta": load_xlm_roberta,
 }
 

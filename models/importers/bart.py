@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from functools import partial
 
-from torch import Tensor
-
-from decoding.models.checkpoint import Checkpoint
 from decoding.models.importers import seq2seq
-from decoding.models.spec import ModelSpec
 
 DEFAULTS = {
     "activation_function": "gelu",
@@ -22,9 +17,4 @@ DEFAULTS = {
     "forced_eos_token_id": 2,
 }
 LAYOUT = seq2seq.Layout(pre_norm=False, embed_norm=True, final_norm=False, first_position=2)
-
-
-def convert(
-    config: Mapping[str, Any], checkpoint: Checkpoint
-) -> tuple[ModelSpec, dict[str, Tensor]]:
-    return seq2seq.convert(config, checkpoint, LAYOUT)
+convert = partial(seq2seq.convert, layout=LAYOUT)

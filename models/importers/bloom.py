@@ -50,8 +50,9 @@ def convert(
 ) -> tuple[ModelSpec, dict[str, Tensor]]:
     """Raises ValueError that names an option or tensor that is not what we implement."""
     must_be(config, "apply_residual_connection_post_layernorm", False)
-    decoder = decoder_spec({OTHER_NAMES.get(name, name): config[name] for name in config})
-    computed = {"decoder.position_bias": alibi_slopes(decoder.heads)}
+    config = {OTHER_NAMES.get(name, name): config[name] for name in config}
+    decoder = decoder_spec(config)
+    computed = {"decoder.position_bias": alibi_slopes(size(config, "n_head"))}
     return causal.convert(config, checkpoint, ModelSpec(None, decoder), LAYOUT, computed)
 
 

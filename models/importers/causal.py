@@ -62,7 +62,7 @@ def convert(
         if name not in state:
             held = "decoder.embed.tokens" if tied and name == "output.weight" else name
             sources = stored_names(held, layout, base)
-            state[name] = taken(checkpoint, sources, shape, spec.decoder)
+            state[name] = taken(checkpoint, sources, shape, keys_of(name, spec.decoder))
             state[name] = as_we_store(name, state[name], spec.decoder, layout)
     checkpoint.finish(lambda name: IGNORED.fullmatch(name) is not None)
     return spec, state
@@ -83,13 +83,17 @@ def stored_names(name: str, layout: Layout, base: str) -> list[str]:
     return [f"{base}{layer}{part}{kind}" for part in layout.parts[match["part"]]]
 
 
-def taken(
-    checkpoint: Checkpoint, sources: list[str], shape: tuple[int, ...], spec: StackSpec
-) -> Tensor:
-    """The parts of a weight, stacked."""
+def keys_of(name: str, spec: StackSpec) -> int:
+    """Rows of the keys in a weight's layer."""
+    match = NAME.fullmatch(name)
+    assert match is not None, name
+    return spec.sizes(int(match["layer"] or 0)).kv_heads * spec.head_dim
+
+
+def taken(checkpoint: Checkpoint, sources: list[str], shape: tuple[int, ...], keys: int) -> Tensor:
+    """The parts of a weight, stacked: gate and up, or queries, keys and values."""
     if len(sources) == 1:
         return checkpoint.take(sources[0], *shape)
-    keys = (spec.kv_heads or spec.heads) * spec.head_dim
     rows = [shape[0] // 2] * 2 if len(sources) == 2 else [shape[0] - 2 * keys, keys, keys]
     return torch.cat(
         [
@@ -101,7 +105,7 @@ def taken(
 
 def as_we_store(name: str, weight: Tensor, spec: StackSpec, layout: Layout) -> Tensor:
     if layout.by_head and ".qkv." in name:
-        heads = weight.view(spec.heads, 3, spec.head_dim, *weight.shape[1:])
+        heads = weight.view(-1, 3, spec.head_dim, *weight.shape[1:])
         return heads.transpose(0, 1).flatten(0, 2)
     if layout.gain and name.endswith("norm.weight"):
         return weight + layout.gain

@@ -1,4 +1,5 @@
-"""The Transformer of fairseq (Ott et al. 2019), whose names transformers' BART has kept."""
+"""The Transformer of fairseq (Ott et al. 2019), whose names transformers' BART has kept, and its
+LightConv and DynamicConv."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from decoding.models.checkpoint import Checkpoint
+from decoding.models.importers.lightconv import convolution_spec, convolution_weight
 from decoding.models.importers.options import activation, flag, head_dim, must_be, size
 from decoding.models.importers.seq2seq import stored_names
 from decoding.models.positions import fairseq_sinusoids
@@ -19,9 +21,12 @@ from decoding.models.weights import shapes
 
 DEFAULTS = {
     "activation_fn": "relu",
+    "decoder_glu": True,
+    "encoder_glu": True,
     "max_source_positions": 1024,
     "max_target_positions": 1024,
     "task": "translation",
+    "weight_softmax": True,
 }
 ACTIVATIONS = {
     "relu": "relu",
@@ -47,8 +52,10 @@ def convert(
     them.
     """
     arch = str(config.get("arch"))
-    if not arch.startswith("transformer") or "_lm" in arch:
-        raise ValueError(f"fairseq's arch={arch!r} is not supported, only those of transformer")
+    if not arch.startswith(("transformer", "lightconv")) or "_lm" in arch:
+        raise ValueError(
+            f"fairseq's arch={arch!r} is not supported, only those of transformer and lightconv"
+        )
     must_be(config, "task", "translation")
     must_be(config, "cross_self_attention", False)
     must_be(config, "no_token_positional_embeddings", False)
@@ -66,7 +73,9 @@ def convert(
         state[table] = checkpoint.take(f"{side}.embed_tokens.weight", *expected[table])
         state[f"{side}.embed.positions"] = positions(config, checkpoint, side, stack)
     for name, shape in expected.items():
-        if name not in state:
+        if ".convolution." in name:
+            state[name] = convolution_weight(config, checkpoint, name, shape)
+        elif name not in state:
             sources = [source.removeprefix("model.") for source in stored_names(name)]
             part = (shape[0] // len(sources), *shape[1:])
             state[name] = torch.cat([checkpoint.take(source, *part) for source in sources])
@@ -95,7 +104,12 @@ def stack_spec(config: Mapping[str, Any], checkpoint: Checkpoint, side: str) -> 
         final_norm=pre_norm and f"{side}.layer_norm.weight" in checkpoint,
         eps=1e-5,
         attention_scale=(width**-0.5,) * layers,
+        convolution=convolution_spec(config, side) if is_lightconv(config) else None,
     )
+
+
+def is_lightconv(config: Mapping[str, Any]) -> bool:
+    return str(config["arch"]).startswith("lightconv")
 
 
 def output(config: Mapping[str, Any], checkpoint: Checkpoint) -> str:

@@ -49,8 +49,8 @@ def convert(
     """Raises ValueError that names an option or tensor that is not what we implement."""
     named_as_llama = {
         "rms_norm_eps": positive(config, "layer_norm_eps"),
-        "rope_theta": config["rotary_emb_base"],
-        "partial_rotary_factor": config["rotary_pct"],
+        "rope_theta": positive(config, "rotary_emb_base"),
+        "partial_rotary_factor": positive(config, "rotary_pct"),
     }
     decoder, computed = llama.decoder_spec({**config, **named_as_llama})
     parallel = flag(config, "use_parallel_residual")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from decoding.models.checkpoint import Checkpoint
-from decoding.models.importers import causal
-from decoding.models.importers.options import activation, head_dim, positive, size
+from decoding.models.importers import causal, gpt2
+from decoding.models.importers.options import size
 from decoding.models.importers.rotary import turning
 from decoding.models.positions import rotary_frequencies
-from decoding.models.spec import ModelSpec, RotarySpec, StackSpec
+from decoding.models.spec import ModelSpec, RotarySpec
 
 DEFAULTS = {
     "activation_function": "gelu_new",
@@ -43,32 +44,13 @@ def convert(
 ) -> tuple[ModelSpec, dict[str, Tensor]]:
     """Raises ValueError that names an option or tensor that is not what we implement."""
     turns = size(config, "rotary_dim")
-    spec = ModelSpec(encoder=None, decoder=decoder_spec(config, turns))
-    computed = {"decoder.rotary": rotary_frequencies(turns)}
-    return causal.convert(config, checkpoint, spec, LAYOUT, computed)
-
-
-def decoder_spec(config: Mapping[str, Any], turns: int) -> StackSpec:
-    """turns: numbers of a head that do."""
-    hidden, layers = size(config, "n_embd"), size(config, "n_layer")
-    width = head_dim(config, "n_embd", "n_head")
-    return StackSpec(
-        layers=layers,
-        hidden=hidden,
-        heads=hidden // width,
-        head_dim=width,
-        ffn=4 * hidden if config.get("n_inner") is None else size(config, "n_inner"),
-        vocab=size(config, "vocab_size"),
-        positions=size(config, "n_positions"),
-        activation=activation(config),
-        embed_scale=1.0,
-        embed_norm=False,
-        pre_norm=True,
-        final_norm=True,
-        eps=positive(config, "layer_norm_epsilon"),
-        attention_scale=(width**-0.5,) * layers,
+    decoder = gpt2.decoder_spec({**config, "scale_attn_weights": True})
+    decoder = replace(
+        decoder,
         position_table=False,
         parallel=True,
         shared_norm=True,
-        rotary=RotarySpec(size=turning(turns, width), interleaved=True),
+        rotary=RotarySpec(turning("rotary_dim", turns, decoder.head_dim), interleaved=True),
     )
+    computed = {"decoder.rotary": rotary_frequencies(turns)}
+    return causal.convert(config, checkpoint, ModelSpec(None, decoder), LAYOUT, computed)

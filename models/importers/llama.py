@@ -12,7 +12,7 @@ from torch import Tensor
 from decoding.models.checkpoint import Checkpoint
 from decoding.models.importers import causal
 from decoding.models.importers.options import activation, flag, head_dim, positive, size
-from decoding.models.importers.rotary import rotary
+from decoding.models.importers.rotary import positions, rotary
 from decoding.models.spec import ModelSpec, StackSpec
 
 DEFAULTS = {
@@ -66,7 +66,7 @@ def decoder_spec(config: Mapping[str, Any]) -> tuple[StackSpec, dict[str, Tensor
         head_dim=width,
         ffn=size(config, "intermediate_size"),
         vocab=size(config, "vocab_size"),
-        positions=size(config, "max_position_embeddings"),
+        positions=positions(config, turns),
         activation=activation(config, "hidden_act"),
         embed_scale=1.0,
         embed_norm=False,
@@ -113,7 +113,7 @@ def windows(config: Mapping[str, Any], slides: Callable[[int], bool]) -> tuple[i
     types = config.get("layer_types") or [
         SLIDING if slides(layer) else FULL for layer in range(layers)
     ]
-    if len(types) != layers or not {SLIDING, FULL}.issuperset(types):
+    if not isinstance(types, list) or len(types) != layers or not {SLIDING, FULL}.issuperset(types):
         raise ValueError(
             f"the configuration: layer_types must be {layers} of {SLIDING} or {FULL}, got {types}"
         )

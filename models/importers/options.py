@@ -24,6 +24,14 @@ def size(config: Mapping[str, Any], name: str) -> int:
     return value
 
 
+def sizes(config: Mapping[str, Any], name: str, layers: int) -> tuple[int, ...]:
+    """Of each layer."""
+    value = config.get(name)
+    if not isinstance(value, list) or len(value) != layers:
+        raise ValueError(f"the configuration must set {name} to {layers} numbers, got {value!r}")
+    return tuple(size({name: number}, name) for number in value)
+
+
 def whole(config: Mapping[str, Any], name: str) -> int:
     value = config.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from functools import partial
 
-from torch import Tensor
-
-from decoding.models.checkpoint import Checkpoint
 from decoding.models.importers import seq2seq
 from decoding.models.positions import sinusoids
-from decoding.models.spec import ModelSpec
 
 DEFAULTS = {
     "activation_function": "gelu",
@@ -22,9 +17,4 @@ DEFAULTS = {
     "forced_eos_token_id": 1,
 }
 LAYOUT = seq2seq.Layout(pre_norm=True, embed_norm=False, final_norm=True, sinusoids=sinusoids)
-
-
-def convert(
-    config: Mapping[str, Any], checkpoint: Checkpoint
-) -> tuple[ModelSpec, dict[str, Tensor]]:
-    return seq2seq.convert(config, checkpoint, LAYOUT)
+convert = partial(seq2seq.convert, layout=LAYOUT)

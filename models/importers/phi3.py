@@ -16,6 +16,7 @@ from decoding.models.spec import ModelSpec
 DEFAULTS = {
     "hidden_act": "silu",
     "max_position_embeddings": 4096,
+    "original_max_position_embeddings": 4096,
     "rms_norm_eps": 1e-5,
     "bos_token_id": 1,
     "eos_token_id": 32000,

@@ -24,16 +24,28 @@ TYPES = {  # and what its table may hold beside the above
     "linear": {"factor"},
     "llama3": {"factor", "low_freq_factor", "high_freq_factor", ORIGINAL},
     "yarn": {"factor", "attention_factor", "beta_fast", "beta_slow", ORIGINAL},
+    "longrope": {"factor", "attention_factor", "short_factor", "long_factor", ORIGINAL},
+    "dynamic": {"factor"},
 }
+OTHER_NAMES = {"su": "longrope"}  # of the first files of Phi-3
+BEYOND = 1 << 14  # longer rows that have a table of their own, of dynamic positions
 
 
 def rotary(config: Mapping[str, Any], head_dim: int) -> tuple[RotarySpec, dict[str, Tensor]]:
     """The spec, and the weight of the frequencies. Raises ValueError that names an option which is
     not what we implement."""
     options = parameters(config)
-    width = turning(int(head_dim * positive(options, "partial_rotary_factor")), head_dim)
+    width = turning(
+        "partial_rotary_factor",
+        int(head_dim * positive(options, "partial_rotary_factor")),
+        head_dim,
+    )
     base = positive(options, "rope_theta")
     kind, factor = options["rope_type"], 1.0
+    if kind == "longrope":
+        return longrope(options, width, base)
+    if kind == "dynamic":
+        return dynamic(options, width, base)
     frequencies = rotary_frequencies(width, base)
     if kind == "linear":
         frequencies = frequencies / positive(options, "factor")
@@ -44,16 +56,32 @@ def rotary(config: Mapping[str, Any], head_dim: int) -> tuple[RotarySpec, dict[s
     return RotarySpec(size=width, factor=factor), {"decoder.rotary": frequencies}
 
 
-def turning(size: int, head_dim: int) -> int:
-    """size: RotarySpec.size. Raises ValueError where a head has no such pairs."""
+def positions(config: Mapping[str, Any], turns: RotarySpec) -> int:
+    """StackSpec.positions: max_position_embeddings, or the longest row that has a table."""
+    return max(size(config, "max_position_embeddings"), turns.original + turns.tables - 1)
+
+
+def turning(option: str, size: int, head_dim: int) -> int:
+    """size: RotarySpec.size, which an option sets. Raises ValueError where a head has no such
+    pairs."""
     if size % 2 or not 0 < size <= head_dim:
-        raise ValueError(f"the configuration turns {size} numbers of heads of {head_dim} by pairs")
+        raise ValueError(
+            f"the configuration: {option} turns {size} numbers of heads of {head_dim}, by pairs"
+        )
     return size
 
 
+def table(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = config.get(name) or {}
+    if not isinstance(value, dict):
+        raise ValueError(f"the configuration must set {name} to a table, got {value!r}")
+    return value
+
+
 def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
-    given = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    kind = given.get("rope_type") or given.get("type") or "default"
+    given = table(config, "rope_scaling") or table(config, "rope_parameters")
+    kind = str(given.get("rope_type") or given.get("type") or "default")
+    kind = OTHER_NAMES.get(kind, kind)
     if kind not in TYPES:
         raise ValueError(
             f"the configuration: rope_type={kind!r} is not supported, only {', '.join(TYPES)}"
@@ -66,8 +94,57 @@ def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
         )
     whole = {"rope_theta": config.get("rope_theta", 10000.0)}
     whole["partial_rotary_factor"] = config.get("partial_rotary_factor", 1.0)
-    whole[ORIGINAL] = config.get("max_position_embeddings")
-    return {**whole, **given, "rope_type": kind}
+    whole["max_position_embeddings"] = whole[ORIGINAL] = config.get("max_position_embeddings")
+    first = {} if config.get(ORIGINAL) is None else {ORIGINAL: config[ORIGINAL]}
+    return {**whole, **given, **first, "rope_type": kind}
+
+
+def longrope(
+    options: Mapping[str, Any], width: int, base: float
+) -> tuple[RotarySpec, dict[str, Tensor]]:
+    """LongRoPE (Ding et al. 2024): each pair becomes slower by a factor of its own, one in rows of
+    up to the original positions, another in longer ones; and what multiplies sine and cosine."""
+    original = size(options, ORIGINAL)
+    factors = [pair_factors(options, name, width // 2) for name in ("short_factor", "long_factor")]
+    stretch = size(options, "max_position_embeddings") / original
+    factor = given_or(options, "factor", stretch)
+    usual = math.sqrt(1 + math.log(max(factor, 1.0)) / math.log(original))
+    sharpness = given_or(options, "attention_factor", usual)
+    spec = RotarySpec(width, factor=sharpness, tables=2, original=original, settled=True)
+    frequencies = 1.0 / (
+        torch.tensor(factors) * base ** (torch.arange(0, width, 2).float() / width)
+    )
+    return spec, {"decoder.rotary": frequencies}
+
+
+def given_or(options: Mapping[str, Any], name: str, usual: float) -> float:
+    return usual if options.get(name) is None else positive(options, name)
+
+
+def pair_factors(options: Mapping[str, Any], name: str, pairs: int) -> list[float]:
+    given = options.get(name)
+    if not isinstance(given, list) or len(given) != pairs:
+        raise ValueError(
+            f"the configuration must set {name} to a list of {pairs} numbers, got {given!r}"
+        )
+    return [positive({name: number}, name) for number in given]
+
+
+def dynamic(
+    options: Mapping[str, Any], width: int, base: float
+) -> tuple[RotarySpec, dict[str, Tensor]]:
+    """NTK-aware scaling by length: the base grows with each token behind the original positions, as
+    the row stands when the token is read. Earlier keys stay as they were turned."""
+    original, factor = size(options, "max_position_embeddings"), positive(options, "factor")
+    if width < 4:
+        raise ValueError(f"the configuration: rope_type='dynamic' turns 4 numbers or more, {width}")
+    longest = max(original, min(int(original * factor), original + BEYOND))
+    lengths = torch.arange(original, longest + 1)
+    # In float32, as in transformers.
+    grown = (factor * lengths / original - (factor - 1)) ** (width / (width - 2))
+    frequencies = 1.0 / (base * grown)[:, None] ** (torch.arange(0, width, 2).float() / width)
+    spec = RotarySpec(width, tables=len(lengths), original=original)
+    return spec, {"decoder.rotary": frequencies}
 
 
 def llama3(frequencies: Tensor, options: Mapping[str, Any]) -> Tensor:
@@ -82,16 +159,17 @@ def llama3(frequencies: Tensor, options: Mapping[str, Any]) -> Tensor:
 def yarn(frequencies: Tensor, options: Mapping[str, Any], base: float) -> tuple[Tensor, float]:
     """YaRN (Peng et al. 2024): the same with a ramp over the pairs' numbers; and what multiplies
     sine and cosine, so that attention keeps its sharpness."""
-    pairs = len(frequencies)
+    pairs = frequencies.shape[-1]
 
     def pair_that_turns(times: float) -> float:
         return pairs * math.log(size(options, ORIGINAL) / (times * 2 * math.pi)) / math.log(base)
 
-    first = max(math.floor(pair_that_turns(options.get("beta_fast") or 32)), 0)
-    last = min(math.ceil(pair_that_turns(options.get("beta_slow") or 1)), 2 * pairs - 1)
+    first = max(math.floor(pair_that_turns(given_or(options, "beta_fast", 32))), 0)
+    last = min(math.ceil(pair_that_turns(given_or(options, "beta_slow", 1))), 2 * pairs - 1)
     ramp = (torch.arange(pairs).float() - first) / max(last - first, 0.001)
     factor = positive(options, "factor")
-    sharpness = options.get("attention_factor") or 0.1 * math.log(max(factor, 1.0)) + 1
+    usual = 0.1 * math.log(max(factor, 1.0)) + 1
+    sharpness = given_or(options, "attention_factor", usual)
     return slowed(frequencies, 1 - ramp.clamp(0, 1), factor), sharpness
 
 

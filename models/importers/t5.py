@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -59,7 +60,7 @@ FACTOR = 2.0**-4
 # What is multiplied by it: a block's output is linear in each.
 SMALLER = re.compile(r".+\.(v|o|wi|wi_1|wo)\.weight")
 
-BIAS = "{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+BIAS = "{side}.block.{layer}.layer.0.SelfAttention.relative_attention_bias.weight"
 IGNORED = {
     "shared.weight",
     "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
@@ -67,20 +68,21 @@ IGNORED = {
 
 
 def convert(
-    config: Mapping[str, Any], checkpoint: Checkpoint
+    config: Mapping[str, Any], checkpoint: Checkpoint, *, bias_by_layer: bool = False
 ) -> tuple[ModelSpec, dict[str, Tensor]]:
-    """Raises ValueError that names an option or tensor that is not what we implement."""
+    """bias_by_layer: as in StackSpec. Raises ValueError that names an option or tensor that is not
+    what we implement."""
     must_be(config, "is_encoder_decoder", True)
-    encoder, decoder = stack_spec(config, "num_layers"), stack_spec(config, "num_decoder_layers")
+    encoder, decoder = (
+        replace(stack_spec(config, layers), bias_by_layer=bias_by_layer)
+        for layers in ("num_layers", "num_decoder_layers")
+    )
     spec = ModelSpec(encoder=encoder, decoder=decoder)
     expected = shapes(spec, biases=lambda name: False)
     # Files of transformers 5 say that the output is tied, also where they hold one of its own.
     state = seq2seq.tables(checkpoint, expected, base="", shared=True, tied=True)
-    buckets = size(config, "relative_attention_num_buckets")
-    for side, both in (("encoder", True), ("decoder", False)):
-        table = checkpoint.take(BIAS.format(side=side), buckets, encoder.heads)
-        numbers = bucket_numbers(buckets, encoder.reach, both=both)
-        state[f"{side}.position_bias"] = table[numbers].t().contiguous()
+    state["encoder.position_bias"] = position_bias(config, checkpoint, "encoder", encoder)
+    state["decoder.position_bias"] = position_bias(config, checkpoint, "decoder", decoder)
     for name, shape in expected.items():
         if name not in state:
             sources = stored_names(name, gated=encoder.gated)
@@ -117,6 +119,19 @@ def stack_spec(config: Mapping[str, Any], layers_option: str) -> StackSpec:
         position_bias="relative",
         reach=size(config, "relative_attention_max_distance"),
     )
+
+
+def position_bias(
+    config: Mapping[str, Any], checkpoint: Checkpoint, side: str, spec: StackSpec
+) -> Tensor:
+    """The weight of that name, see StackSpec: each distance's bucket."""
+    buckets, heads = size(config, "relative_attention_num_buckets"), size(config, "num_heads")
+    numbers = bucket_numbers(buckets, spec.reach, both=side == "encoder")
+    tables = [
+        checkpoint.take(BIAS.format(side=side, layer=layer), buckets, heads)[numbers].t()
+        for layer in range(spec.layers if spec.bias_by_layer else 1)
+    ]
+    return torch.stack(tables) if spec.bias_by_layer else tables[0].contiguous()
 
 
 def scales_output(config: Mapping[str, Any]) -> bool:

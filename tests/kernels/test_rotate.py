@@ -22,6 +22,8 @@ class Shape:
     interleaved: bool = False
     factor: float = 1.0
     behind: int = 64  # columns behind the keys: values
+    original: int = 0  # of several tables: see RotaryTables
+    span: int = 0
 
     @property
     def turning(self) -> int:
@@ -33,7 +35,8 @@ class Shape:
 
 
 def frequencies(size: int, base: float = 10000.0) -> Tensor:
-    return base ** -(torch.arange(0, size, 2).float() / size)
+    """[1, size / 2]"""
+    return base ** -(torch.arange(0, size, 2).float() / size)[None]
 
 
 def turn(x: Tensor, angles: Tensor, shape: Shape) -> Tensor:
@@ -64,7 +67,11 @@ def reference(
     heads = torch.cat([q, k], 1)
     if frequency is not None:
         # The angle is a float32 everywhere: that is what models are trained with.
-        angles = (at[:, None].float() * frequency.float()).to(frequency.dtype)
+        own = frequency.float()
+        if len(own) > 1:
+            at, read = at % shape.span, at // shape.span
+            own = own[read.maximum((at + 1 - shape.original).clamp(0, len(own) - 1))]
+        angles = (at[:, None].float() * own).to(frequency.dtype)
         first, second = heads.split([shape.size, shape.head_dim - shape.size], -1)
         heads = torch.cat([turn(first, angles, shape), second], -1)
     return torch.cat([heads.flatten(1), rest], -1)
@@ -94,6 +101,7 @@ def rotate(inputs: Inputs, place: Place, threads: int = 1) -> Tensor:
         **{"heads": shape.heads, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim},
         **{"interleaved": shape.interleaved, "factor": shape.factor},
         **{"q_gamma": q_gamma, "k_gamma": k_gamma},
+        **{"original": shape.original, "span": shape.span},
         **{"isa": place.isa, "threads": threads},
     )
     return y
@@ -147,6 +155,20 @@ def test_positions_far_away(place: Place, position: int) -> None:
     x = torch.tensor([[1.0, 0.0]]).repeat_interleave(128, 1).to(place.device, place.dtype)
     at = torch.tensor([position], dtype=torch.int32, device=place.device)
     inputs = (x, at, frequencies(256, 500.0).to(place.device), None, None, shape)
+    assert_within_torch(reference, rotate(inputs, place), *inputs)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_tables_of_longer_rows(place: Place, interleaved: bool) -> None:
+    """Tokens of each table: read with their row, or behind it."""
+    shape = Shape(interleaved=interleaved, original=40, span=50)
+    position = torch.tensor([0, 39, 40, 41, 45, 49, 3, 39, 40, 7])
+    read = torch.tensor([0, 0, 0, 0, 0, 0, 1, 2, 3, 3])
+    at = (position + read * shape.span).int()
+    x, _, frequency, *_ = make(place, len(at), shape)
+    assert frequency is not None
+    tables = frequency * torch.tensor([1, 0.7, 0.5, 0.2], device=place.device)[:, None]
+    inputs = (x, at.to(place.device), tables, None, None, shape)
     assert_within_torch(reference, rotate(inputs, place), *inputs)
 
 

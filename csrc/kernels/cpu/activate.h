@@ -15,6 +15,7 @@ Floats activate(Floats x) {
     return 0.5f * x * (1.0f + tanh(0.797884561f * fma(0.044715f * x * x, x, x)));
   }
   if constexpr (activation == Activation::silu) return x / (1.0f + exp(-x));
+  if constexpr (activation == Activation::sigmoid) return 1.0f / (1.0f + exp(-x));
   return x;
 }
 
@@ -32,6 +33,8 @@ void with_activation(Activation activation, Use&& use) {
       return use.template operator()<Activation::gelu_tanh>();
     case Activation::silu:
       return use.template operator()<Activation::silu>();
+    case Activation::sigmoid:
+      return use.template operator()<Activation::sigmoid>();
   }
 }
 

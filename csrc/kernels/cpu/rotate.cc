@@ -14,12 +14,13 @@ namespace {
 struct Turns {
   float sines[kMaxHeadDim], cosines[kMaxHeadDim];
 
-  Turns(const RotateParams<float>& p, int position) {
-    const float at = position;
+  Turns(const RotateParams<float>& p, Turn turn) {
+    const float at = turn.position;
+    const float* frequencies = p.frequencies + turn.table * (p.size / 2);
     for_vectors(p.size / 2, [&](int i, auto... count) {
-      const SineCosine turn = sine_cosine(at * load(p.frequencies + i, count...));
-      store(sines + i, p.factor * turn.sine, count...);
-      store(cosines + i, p.factor * turn.cosine, count...);
+      const SineCosine angle = sine_cosine(at * load(frequencies + i, count...));
+      store(sines + i, p.factor * angle.sine, count...);
+      store(cosines + i, p.factor * angle.cosine, count...);
     });
     if (!p.interleaved) return;
     for (int i = p.size / 2 - 1; i >= 0; --i) {
@@ -57,7 +58,7 @@ void rotate_heads(const RotateParams<float>& p, int row, int begin, int end) {
     if (norm.gamma != nullptr) normalize(own, norm, own, p.head_dim);
   }
   if (p.frequencies == nullptr) return;
-  const Turns turns(p, p.at[row]);
+  const Turns turns(p, p.tables.turn(p.at[row]));
   for (int head = begin; head < end; ++head) {
     float* own = x + head * p.head_dim;
     p.interleaved ? turn_neighbours(turns, own, p.size) : turn_halves(turns, own, p.size / 2);

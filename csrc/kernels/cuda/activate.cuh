@@ -13,6 +13,7 @@ __device__ __forceinline__ float activate(float x) {
     return 0.5f * x * (1.0f + erff(0.707106781f * x));
   }
   if constexpr (activation == Activation::silu) return x / (1.0f + expf(-x));
+  if constexpr (activation == Activation::sigmoid) return 1.0f / (1.0f + expf(-x));
   if constexpr (activation == Activation::gelu_tanh) {
     return 0.5f * x * (1.0f + tanhf(0.797884561f * fmaf(0.044715f * x * x, x, x)));
   }
@@ -32,6 +33,7 @@ __device__ __forceinline__ float activate(float x, Activation activation) {
   if (is(Activation::relu)) return activate<Activation::relu>(x);
   if (is(Activation::gelu)) return activate<Activation::gelu>(x);
   if (is(Activation::silu)) return activate<Activation::silu>(x);
+  if (is(Activation::sigmoid)) return activate<Activation::sigmoid>(x);
   return activate<Activation::gelu_tanh>(x);
 }
 

@@ -51,6 +51,8 @@ void gate(cuda::Stream& stream, const GateParams<T>& p) {
       return cuda::launch_gate<Activation::gelu_tanh>(stream, p);
     case Activation::silu:
       return cuda::launch_gate<Activation::silu>(stream, p);
+    case Activation::sigmoid:
+      return cuda::launch_gate<Activation::sigmoid>(stream, p);
   }
 }
 

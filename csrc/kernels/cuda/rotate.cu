@@ -24,7 +24,7 @@ struct Pair {
   float2 q_gamma, k_gamma;
 
   template <typename T>
-  __device__ __forceinline__ static Pair make(const RotateParams<T>& p, int i, int position) {
+  __device__ __forceinline__ static Pair make(const RotateParams<T>& p, int i, Turn turn) {
     const int half = p.frequencies != nullptr ? p.size / 2 : 0;
     Pair pair{};
     pair.turns = i < half;
@@ -32,7 +32,8 @@ struct Pair {
     pair.a = halves ? i : 2 * i, pair.b = halves ? i + half : 2 * i + 1;
     pair.has_a = pair.a < p.head_dim, pair.has_b = pair.b < p.head_dim;
     if (pair.turns) {
-      sincosf(__fmul_rn(position, p.frequencies[i]), &pair.sine, &pair.cosine);
+      const float frequency = p.frequencies[turn.table * half + i];
+      sincosf(__fmul_rn(turn.position, frequency), &pair.sine, &pair.cosine);
       pair.sine *= p.factor, pair.cosine *= p.factor;
     }
     if (p.q_norm.gamma != nullptr) pair.q_gamma = pair.load(p.q_norm.gamma);
@@ -57,11 +58,12 @@ struct Pair {
 // pairs: of a lane.
 template <int pairs, typename T>
 __global__ void __launch_bounds__(kWarps* kWarp) rotate_kernel(const RotateParams<T> p) {
-  const int row = blockIdx.x, position = p.frequencies != nullptr ? p.at[row] : 0;
+  const int row = blockIdx.x;
+  const Turn turn = p.frequencies != nullptr ? p.tables.turn(p.at[row]) : Turn{};
   Pair pair[pairs];
 #pragma unroll
   for (int i = 0; i < pairs; ++i) {
-    pair[i] = Pair::make(p, threadIdx.x % kWarp + i * int{kWarp}, position);
+    pair[i] = Pair::make(p, threadIdx.x % kWarp + i * int{kWarp}, turn);
   }
   wait_for_previous();
   let_next_start();
