@@ -6,7 +6,7 @@
 
 #include "engine/batch.h"
 #include "engine/inputs.h"
-#include "kernels/loss.h"
+#include "kernels/logprobs.h"
 
 namespace decoding {
 

@@ -14,7 +14,7 @@ namespace decoding {
 constexpr int32_t kIgnored = -100;  // a label that does not count, as in torch
 
 template <typename T>
-struct CrossEntropyParams {
+struct LabelLogprobsParams {
   const T* logits;        // [rows, V], rows `stride` elements apart
   const int32_t* labels;  // [rows], see check_labels
   float* y;               // [rows]
@@ -22,9 +22,9 @@ struct CrossEntropyParams {
 };
 
 template <typename T, cpu::Isa isa>
-void cross_entropy(cpu::Stream<isa>&, const CrossEntropyParams<T>&);
+void label_logprobs(cpu::Stream<isa>&, const LabelLogprobsParams<T>&);
 template <typename T>
-void cross_entropy(cuda::Stream&, const CrossEntropyParams<T>&);
+void label_logprobs(cuda::Stream&, const LabelLogprobsParams<T>&);
 
 // On the host, before the labels go anywhere.
 inline void check_labels(const int32_t* labels, int64_t count, int vocab) {

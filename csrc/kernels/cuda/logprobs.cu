@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/vector.cuh"
-#include "kernels/loss.h"
+#include "kernels/logprobs.h"
 
 namespace decoding {
 namespace cuda {
@@ -82,7 +82,7 @@ __device__ __forceinline__ LogSum own_columns(const T* row, int vocab, int rank,
 
 // warps: of a row, 1 or all of a block.
 template <int pack, int warps, typename T>
-__global__ void __launch_bounds__(kThreads) cross_entropy_kernel(const CrossEntropyParams<T> p) {
+__global__ void __launch_bounds__(kThreads) label_logprobs_kernel(const LabelLogprobsParams<T> p) {
   __shared__ float peaks[kWarps], sums[kWarps];
   wait_for_previous();
   let_next_start();
@@ -106,12 +106,12 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(const CrossEntr
 }
 
 template <int pack, typename T>
-void start(Stream& stream, const CrossEntropyParams<T>& p) {
+void start(Stream& stream, const LabelLogprobsParams<T>& p) {
   if (p.vocab <= kShort) {
     const int blocks = (p.rows + kWarps - 1) / kWarps;
-    launch(stream, cross_entropy_kernel<pack, 1, T>, blocks, kThreads, 0, p);
+    launch(stream, label_logprobs_kernel<pack, 1, T>, blocks, kThreads, 0, p);
   } else {
-    launch(stream, cross_entropy_kernel<pack, kWarps, T>, p.rows, kThreads, 0, p);
+    launch(stream, label_logprobs_kernel<pack, kWarps, T>, p.rows, kThreads, 0, p);
   }
 }
 
@@ -119,13 +119,13 @@ void start(Stream& stream, const CrossEntropyParams<T>& p) {
 }  // namespace cuda
 
 template <typename T>
-void cross_entropy(cuda::Stream& stream, const CrossEntropyParams<T>& p) {
+void label_logprobs(cuda::Stream& stream, const LabelLogprobsParams<T>& p) {
   if (p.rows == 0) return;
   const bool aligned = cuda::aligned16<T>(p.logits, p.stride);
   aligned ? cuda::start<16 / sizeof(T)>(stream, p) : cuda::start<1>(stream, p);
 }
 
-#define INSTANTIATE(T) template void cross_entropy(cuda::Stream&, const CrossEntropyParams<T>&);
+#define INSTANTIATE(T) template void label_logprobs(cuda::Stream&, const LabelLogprobsParams<T>&);
 DECODING_FOR_TYPES(INSTANTIATE)
 #undef INSTANTIATE
 
