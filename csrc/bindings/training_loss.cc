@@ -51,21 +51,23 @@ LabelFault* fault_of([[maybe_unused]] const Tensors& in, [[maybe_unused]] const 
 
 // What the arguments that all functions have in common say.
 struct TargetArguments {
-  object labels, weight, weight_sum;
+  object labels, weight;
   int64_t ignored;
-  double smoothing;
+  double smoothing = 0.0;
+  object weight_sum = py::none();
 
   template <typename R>
   Targets<R> read(const Tensors& in, int64_t rows, int64_t classes) const {
     CHECK(rows <= INT32_MAX && classes <= INT32_MAX, "rows and classes must be below 2^31");
-    const Targets<R> targets{
-        .labels = in.data<int64_t>(labels, "labels", {rows}),
-        .weight = in.data_or_null<R>(weight, "weight", {classes}),
-        .weight_sum = weight.is_none() ? nullptr : in.data<R>(weight_sum, "weight_sum", {1}),
-        .ignored = ignored,
-        .smoothing = static_cast<R>(smoothing),
-        .rows = static_cast<int>(rows),
-        .classes = static_cast<int>(classes)};
+    CHECK(smoothing == 0.0 || weight.is_none() == weight_sum.is_none(),
+          "weight_sum goes with weight");
+    const Targets<R> targets{.labels = in.data<int64_t>(labels, "labels", {rows}),
+                             .weight = in.data_or_null<R>(weight, "weight", {classes}),
+                             .weight_sum = in.data_or_null<R>(weight_sum, "weight_sum", {1}),
+                             .ignored = ignored,
+                             .smoothing = static_cast<R>(smoothing),
+                             .rows = static_cast<int>(rows),
+                             .classes = static_cast<int>(classes)};
     if (!in.on_cuda()) check_labels(targets.labels, targets.rows, targets.classes, ignored);
     return targets;
   }
@@ -80,7 +82,7 @@ void bind_cross_entropy(py::module_& training) {
             x, {isa, threads},
             [&]<typename T>(const Tensors& in) {
               const auto shape = in.sizes(x, "x", 2);
-              const TargetArguments targets{labels, weight, weight_sum, ignored, smoothing};
+              const TargetArguments targets{labels, weight, ignored, smoothing, weight_sum};
               return CrossEntropyParams<T>{
                   .x = in.data<T>(x, "x", shape),
                   .targets = targets.read<Real<T>>(in, shape[0], shape[1]),
@@ -95,8 +97,69 @@ void bind_cross_entropy(py::module_& training) {
       py::arg("smoothing") = 0.0, py::arg("isa") = "", py::arg("threads") = 0);
 }
 
+void bind_total_loss(py::module_& training) {
+  training.def(
+      "total_loss",
+      [](object losses, object labels, object total, object count, bool mean, object weight,
+         int64_t ignored, const string& isa, int threads) {
+        run_training(
+            losses, {isa, threads},
+            [&]<typename T>(const Tensors& in) {
+              const int64_t rows = in.sizes(losses, "losses", 1)[0];
+              using R = Real<T>;
+              // Without weights nothing depends on the number of classes.
+              const auto classes = weight.is_none() ? INT32_MAX : in.sizes(weight, "weight", 1)[0];
+              const TargetArguments targets{labels, weight, ignored};
+              return TotalLossParams<R>{.losses = in.data<R>(losses, "losses", {rows}),
+                                        .targets = targets.read<R>(in, rows, classes),
+                                        .total = in.data<R>(total, "total", {1}),
+                                        .count = in.data<R>(count, "count", {1}),
+                                        .mean = mean};
+            },
+            [](auto& stream, const auto& params) { total_loss(stream, params); });
+      },
+      py::arg("losses"), py::arg("labels"), py::arg("total"), py::arg("count"), py::kw_only(),
+      py::arg("mean"), py::arg("weight") = py::none(), py::arg("ignored") = -100,
+      py::arg("isa") = "", py::arg("threads") = 0);
+}
+
+void bind_cross_entropy_backward(py::module_& training) {
+  training.def(
+      "cross_entropy_backward",
+      [](object x, object labels, object softmax, object upstream, object dx, object count,
+         object weight, object weight_sum, int64_t ignored, double smoothing, const string& isa,
+         int threads) {
+        run_training(
+            x, {isa, threads},
+            [&]<typename T>(const Tensors& in) {
+              using R = Real<T>;
+              const auto shape = in.sizes(x, "x", 2);
+              const TargetArguments targets{labels, weight, ignored, smoothing, weight_sum};
+              fault_of(in, x);  // throws what earlier calls have left
+              const bool each = in.sizes(upstream, "upstream", 1)[0] == shape[0];
+              return CrossEntropyBackwardParams<T>{
+                  .x = in.data<T>(x, "x", shape),
+                  .targets = targets.read<R>(in, shape[0], shape[1]),
+                  .softmax = in.data<R>(softmax, "softmax", {shape[0], 2}),
+                  .upstream = in.data<R>(upstream, "upstream", {each ? shape[0] : 1}),
+                  .count = in.data_or_null<R>(count, "count", {1}),
+                  .dx = in.data<T>(dx, "dx", shape),
+                  .each = each};
+            },
+            [](auto& stream, const auto& params) { cross_entropy_backward(stream, params); });
+      },
+      py::arg("x"), py::arg("labels"), py::arg("softmax"), py::arg("upstream"), py::arg("dx"),
+      py::kw_only(), py::arg("count") = py::none(), py::arg("weight") = py::none(),
+      py::arg("weight_sum") = py::none(), py::arg("ignored") = -100, py::arg("smoothing") = 0.0,
+      py::arg("isa") = "", py::arg("threads") = 0);
+}
+
 }  // namespace
 
-void bind_training_loss(py::module_& training) { bind_cross_entropy(training); }
+void bind_training_loss(py::module_& training) {
+  bind_cross_entropy(training);
+  bind_total_loss(training);
+  bind_cross_entropy_backward(training);
+}
 
 }  // namespace decoding

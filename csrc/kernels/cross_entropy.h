@@ -20,7 +20,7 @@ template <typename R>
 struct Targets {
   const int64_t* labels;          // [rows]
   const R* weight = nullptr;      // [classes], may be null: all 1
-  const R* weight_sum = nullptr;  // [1], the sum of weight; null without
+  const R* weight_sum = nullptr;  // [1], the sum of weight, where there is smoothing; may be null
   int64_t ignored = -100;         // a label that does not count
   R smoothing = 0;
   int rows, classes;

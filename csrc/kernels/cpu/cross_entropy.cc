@@ -61,6 +61,23 @@ Real<T> loss_of(const T* x, const Targets<Real<T>>& targets, int64_t label, Real
   return (1 - targets.smoothing) * loss + targets.smoothing / targets.classes * smooth;
 }
 
+// upstream times the gradient of a row that counts; dx may be x.
+template <typename T>
+void gradient_of(const T* x, const Targets<Real<T>>& targets, int64_t label, const Real<T>* softmax,
+                 Real<T> upstream, T* dx) {
+  using R = Real<T>;
+  const R peak = softmax[0], sum = softmax[1], own = load_one(x + label);
+  const R wanted = upstream * (1 - targets.smoothing) * weight_of(targets, label);
+  const R spread = upstream * targets.smoothing / targets.classes;
+  const R factor = (wanted + spread * all_weights(targets)) / sum;
+  for_vectors(targets.classes, [&](int c, auto... count) {
+    const Lanes<T> p = exp_not_above_0(load(x + c, count...) - peak);
+    store(dx + c, p * factor - spread * weights<T>(targets, c, count...), count...);
+  });
+  const R p = exp_not_above_0(broadcast(own - peak))[0];
+  store_one(dx + label, p * factor - spread * weight_of(targets, label) - wanted);
+}
+
 }  // namespace
 }  // namespace cpu
 
@@ -78,9 +95,46 @@ void cross_entropy(cpu::Stream<isa>& stream, const CrossEntropyParams<T>& p) {
   stream.barrier();
 }
 
-#define INSTANTIATE(T) \
-  template void cross_entropy(cpu::Stream<cpu::Isa::DECODING_ISA>&, const CrossEntropyParams<T>&);
+template <typename R, cpu::Isa isa>
+void total_loss(cpu::Stream<isa>& stream, const TotalLossParams<R>& p) {
+  if (stream.rank() == 0) {  // a number for each row: not worth sharing
+    const Targets<R>& targets = p.targets;
+    double total = 0.0, count = 0.0;
+    for (int r = 0; r < targets.rows; ++r) {
+      if (targets.labels[r] == targets.ignored) continue;
+      total += p.losses[r];
+      count += cpu::weight_of(targets, targets.labels[r]);
+    }
+    *p.total = static_cast<R>(p.mean ? total / count : total);
+    *p.count = static_cast<R>(count);
+  }
+  stream.barrier();
+}
+
+template <typename T, cpu::Isa isa>
+void cross_entropy_backward(cpu::Stream<isa>& stream, const CrossEntropyBackwardParams<T>& p) {
+  const Targets<Real<T>>& targets = p.targets;
+  const cpu::Range rows = stream.share(targets.rows);
+  for (int r = rows.begin; r < rows.end; ++r) {
+    const size_t at = size_t(r) * targets.classes;
+    const int64_t label = targets.labels[r];
+    if (label == targets.ignored) {
+      std::fill_n(p.dx + at, targets.classes, T{});
+      continue;
+    }
+    const Real<T> upstream = p.upstream[p.each ? r : 0] / (p.count != nullptr ? *p.count : 1);
+    cpu::gradient_of(p.x + at, targets, label, p.softmax + size_t(r) * 2, upstream, p.dx + at);
+  }
+  stream.barrier();
+}
+
+#define INSTANTIATE(T)                                                                             \
+  template void cross_entropy(cpu::Stream<cpu::Isa::DECODING_ISA>&, const CrossEntropyParams<T>&); \
+  template void cross_entropy_backward(cpu::Stream<cpu::Isa::DECODING_ISA>&,                       \
+                                       const CrossEntropyBackwardParams<T>&);
 DECODING_FOR_ELEMENTS(INSTANTIATE)
 #undef INSTANTIATE
+template void total_loss(cpu::Stream<cpu::Isa::DECODING_ISA>&, const TotalLossParams<float>&);
+template void total_loss(cpu::Stream<cpu::Isa::DECODING_ISA>&, const TotalLossParams<double>&);
 
 }  // namespace decoding
