@@ -92,6 +92,24 @@ def gradients(model: torch.nn.Module, loss: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(loss, list(model.parameters())))
 
 
+def test_fuse_takes_torchs_modules_in_their_place() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Embedding(11, 8, 0), torch.nn.LayerNorm(8), torch.nn.RMSNorm(8), torch.nn.Dropout()
+    )
+    model.append(torch.nn.Embedding(3, 2, max_norm=1.0)).append(torch.nn.Dropout(inplace=True))
+    ids, kept, names = torch.arange(11), list(model.parameters()), list(model.state_dict())
+    expected = model[:3](ids)
+    nn.fuse(model)
+    assert [type(part).__module__.partition(".")[0] for part in model] == ["decoding"] * 4 + [
+        "torch"
+    ] * 2
+    torch.testing.assert_close(model[:3](ids), expected)
+    assert (model[3](torch.ones(100)) == 0).any()
+    assert list(model.state_dict()) == names
+    assert all(a is b for a, b in zip(model.parameters(), kept, strict=True))
+
+
 @pytest.mark.slow
 def test_compiled_without_a_break() -> None:
     model, ids, labels = small()

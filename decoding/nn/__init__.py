@@ -7,6 +7,7 @@ torch custom operator, so torch.compile takes it as it is; there is no second de
 from decoding.nn import functional
 from decoding.nn.dropout import Dropout
 from decoding.nn.embedding import Embedding
+from decoding.nn.fuse import fuse
 from decoding.nn.linear_loss import LinearCrossEntropyLoss
 from decoding.nn.loss import CrossEntropyLoss
 from decoding.nn.norm import LayerNorm, RMSNorm
@@ -21,4 +22,5 @@ __all__ = [
     "RMSNorm",
     "Softmax",
     "functional",
+    "fuse",
 ]

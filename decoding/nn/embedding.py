@@ -90,6 +90,12 @@ class Embedding(nn.Embedding):
         refuse(
             max_norm=self.max_norm, scale_grad_by_freq=self.scale_grad_by_freq, sparse=self.sparse
         )
+        self.add_to_torchs(scale, positions, dropout)
+
+    def add_to_torchs(
+        self, scale: float = 1.0, positions: Tensor | None = None, dropout: float = 0.0
+    ) -> None:
+        """What torch's module lacks."""
         check_probability(dropout)
         self.scale, self.dropout = scale, dropout
         if positions is None or isinstance(positions, nn.Parameter):
