@@ -35,4 +35,5 @@ PYBIND11_MODULE(_C, module) {
 #endif
   py::module_ training = module.def_submodule("training");
   decoding::bind_training_loss(training);
+  decoding::bind_training_norm(training);
 }

@@ -71,5 +71,6 @@ void run_training(const py::object& like, const OnCpu& place, Make&& make, Op&& 
 }
 
 void bind_training_loss(py::module_& training);  // training_loss.cc
+void bind_training_norm(py::module_& training);  // training_norm.cc
 
 }  // namespace decoding
