@@ -1,7 +1,8 @@
-// Cross-entropy, token by token: the log-probability of each row's label,
+// The log-probability of each row's label,
 //   y = x[label] - log(sum(exp(x))),
 // and 0 where the label is to be ignored. The logits are read once, all sums are float32. A row
-// that holds NaN or +inf, or nothing but -inf, gets NaN.
+// that holds NaN or +inf, or nothing but -inf, gets NaN. On a GPU the order of a sum depends on how
+// a row lies on 16 bytes.
 #pragma once
 
 #include <cstdint>

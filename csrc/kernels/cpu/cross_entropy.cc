@@ -68,8 +68,9 @@ void gradient_of(const T* x, const Targets<Real<T>>& targets, int64_t label, con
   using R = Real<T>;
   const R peak = softmax[0], sum = softmax[1], own = load_one(x + label);
   const R wanted = upstream * (1 - targets.smoothing) * weight_of(targets, label);
-  const R spread = upstream * targets.smoothing / targets.classes;
-  const R all = targets.smoothing == 0 ? R(0) : spread * all_weights(targets);
+  const bool smooth = targets.smoothing != 0;
+  const R spread = smooth ? upstream * targets.smoothing / targets.classes : R(0);
+  const R all = smooth ? spread * all_weights(targets) : R(0);
   const R factor = (wanted + all) / sum;
   for_vectors(targets.classes, [&](int c, auto... count) {
     const Lanes<T> p = exp_not_above_0(load(x + c, count...) - peak);

@@ -106,11 +106,12 @@ void cross_entropy(cuda::Stream& stream, const CrossEntropyParams<T>& p) {
                           [&]<typename Make>(Make) { cuda::start<Make>(stream, p); });
 }
 
-template <>
-void total_loss(cuda::Stream& stream, const TotalLossParams<float>& p) {
+template <typename R>
+void total_loss(cuda::Stream& stream, const TotalLossParams<R>& p) {
   launch(stream, cuda::total_loss_kernel, 1, cuda::kTotalThreads, 0, p);
 }
 
+template void total_loss(cuda::Stream&, const TotalLossParams<float>&);
 #define INSTANTIATE(T) template void cross_entropy(cuda::Stream&, const CrossEntropyParams<T>&);
 DECODING_FOR_TYPES(INSTANTIATE)
 #undef INSTANTIATE

@@ -23,9 +23,10 @@ struct RowGradient {
     const float* softmax = p.softmax + 2 * int64_t{r};
     const float upstream = p.upstream[p.each ? r : 0] / (p.count != nullptr ? *p.count : 1.0f);
     wanted = upstream * (1.0f - targets.smoothing) * weight_of(targets, label);
-    spread = upstream * targets.smoothing / targets.classes;
-    weight = targets.smoothing == 0.0f ? nullptr : targets.weight;
-    const float all = targets.smoothing == 0.0f ? 0.0f : spread * all_weights(targets);
+    const bool smooth = targets.smoothing != 0.0f;
+    spread = smooth ? upstream * targets.smoothing / targets.classes : 0.0f;
+    weight = smooth ? targets.weight : nullptr;
+    const float all = smooth ? spread * all_weights(targets) : 0.0f;
     peak = softmax[0];
     factor = (wanted + all) / softmax[1];
   }
