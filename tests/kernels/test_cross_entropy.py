@@ -171,16 +171,16 @@ def test_infinite_logits(training_place: Place, classes: int) -> None:
 def test_tensors_anywhere_in_memory(training_place: Place, classes: int, offset: int) -> None:
     """Rows begin between two vectors, those of x and of dx not at the same distance."""
     rows = rows_at(training_place, 5, classes)
-    moved = torch.empty(rows.x.numel() + offset).to(rows.x)[offset:].view_as(rows.x)
-    moved = replace(rows, x=moved.copy_(rows.x))
+    x = torch.empty(rows.x.numel() + offset).to(rows.x)[offset:].view_as(rows.x).copy_(rows.x)
+    moved = replace(rows, x=x)
     assert_equals_torch(moved, training_place)
     losses, softmax = losses_of(moved, training_place)
     ones = torch.ones(1).to(losses)
     dx = gradient_of(rows, training_place, softmax, ones, torch.empty_like(rows.x))
-    found = gradient_of(moved, training_place, softmax, ones, torch.empty_like(rows.x))
-    assert torch.equal(found, dx)
-    found = gradient_of(rows, training_place, softmax, ones, torch.empty_like(moved.x))
-    assert torch.equal(found, dx)
+    from_moved = gradient_of(moved, training_place, softmax, ones, torch.empty_like(rows.x))
+    assert torch.equal(from_moved, dx)
+    to_moved = gradient_of(rows, training_place, softmax, ones, moved.x)
+    assert torch.equal(to_moved, dx)
 
 
 @pytest.mark.parametrize("classes", [5, 513, 5000])
