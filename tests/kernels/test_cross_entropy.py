@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from decoding._C import training
-from tests.conftest import ISAS, Place, assert_within_torch, poison, random
+from tests.conftest import ISAS, TRAINING_PLACES, Place, assert_within_torch, poison, random
 
 IGNORED = -100
 CLASSES = [2, 7, 8, 17, 257, 513, 2056, 4099, 50257]
@@ -138,6 +140,22 @@ def test_many_long_rows(training_place: Place) -> None:
     count = 9 if training_place.device == "cpu" else 600
     rows = rows_at(training_place, count, 20000, weighted=True, smoothing=0.1)
     assert_equals_torch(rows, training_place)
+
+
+@given(
+    st.sampled_from([place for place in TRAINING_PLACES if place.device == "cpu"]),
+    st.integers(1, 20),
+    st.integers(2, 1200),
+    st.booleans(),
+    st.sampled_from([0.0, 0.01, 0.5, 1.0]),
+    st.floats(0, 30, width=16),
+)
+@settings(max_examples=25)
+def test_any_rows(
+    place: Place, count: int, classes: int, weighted: bool, smoothing: float, scale: float
+) -> None:
+    rows = rows_at(place, count, classes, weighted=weighted, smoothing=smoothing)
+    assert_equals_torch(replace(rows, x=rows.x * scale), place)
 
 
 @pytest.mark.parametrize("classes", [5, 300, 5000])
