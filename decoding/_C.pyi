@@ -20,6 +20,175 @@ class Error(RuntimeError): ...
 def isas() -> list[str]:
     """Instruction sets of this machine that the engine has code for, best first."""
 
+class training:
+    """Operators of training and their gradients, a submodule. They write into tensors that the
+    caller made, contiguous and all on one device: on a GPU on the current stream, on the CPU with
+    torch's number of threads. T: float32, float16, bfloat16, on the CPU float64 too; R: what sums
+    over T are kept in, float64 for float64, else float32. isa and threads are for tests: the
+    instruction set and the number of threads on the CPU."""
+
+    @staticmethod
+    def cross_entropy(
+        x: Tensor,
+        labels: Tensor,
+        losses: Tensor,
+        softmax: Tensor,
+        *,
+        weight: Tensor | None = None,
+        weight_sum: Tensor | None = None,
+        ignored: int = -100,
+        smoothing: float = 0.0,
+        isa: str = "",
+        threads: int = 0,
+    ) -> None:
+        """Writes the loss of each row, csrc/kernels/cross_entropy.h.
+
+        x: T [rows, classes]; labels: int64 [rows]; losses: R [rows]; softmax: R [rows, 2], for
+        cross_entropy_backward. weight: R [classes], with its sum, weight_sum: R [1]. Raises
+        IndexError for a label that is neither a class nor `ignored`; on a GPU the next call of
+        these functions does, after one that has finished, and the row's loss is NaN.
+        """
+    @staticmethod
+    def total_loss(
+        losses: Tensor,
+        labels: Tensor,
+        total: Tensor,
+        count: Tensor,
+        *,
+        mean: bool,
+        weight: Tensor | None = None,
+        ignored: int = -100,
+        isa: str = "",
+        threads: int = 0,
+    ) -> None:
+        """Writes the sum of losses, R [rows], and the sum of the weights of all labels that count;
+        with `mean` the first is divided by the second. total, count: R [1]."""
+    @staticmethod
+    def cross_entropy_backward(
+        x: Tensor,
+        labels: Tensor,
+        softmax: Tensor,
+        upstream: Tensor,
+        dx: Tensor,
+        *,
+        count: Tensor | None = None,
+        weight: Tensor | None = None,
+        weight_sum: Tensor | None = None,
+        ignored: int = -100,
+        smoothing: float = 0.0,
+        isa: str = "",
+        threads: int = 0,
+    ) -> None:
+        """Writes upstream / count times the gradient of each row's loss to dx, which may be x.
+
+        upstream: R [rows], or R [1] for all rows; count: R [1]. The gradient of a row whose label
+        is no class is 0.
+        """
+    @staticmethod
+    def norm(
+        x: Tensor,
+        y: Tensor,
+        *,
+        residual: Tensor | None = None,
+        bias: Tensor | None = None,
+        gamma: Tensor | None = None,
+        beta: Tensor | None = None,
+        sum: Tensor | None = None,
+        mean: Tensor | None = None,
+        rstd: Tensor | None = None,
+        eps: float,
+        rms: bool = False,
+        isa: str = "",
+        threads: int = 0,
+    ) -> None:
+        """Writes norm(x + bias + residual) to y, and what is normed, rounded to T, to sum.
+
+        x, residual, y, sum: T [rows, cols]; sum is None where there is neither bias nor residual.
+        gamma, beta, bias: T [cols], or float32 beside two-byte T. mean, rstd: R [rows], for
+        norm_backward; None where there is none. rms has no mean and no beta.
+        """
+    @staticmethod
+    def norm_backward(
+        s: Tensor,
+        dy: Tensor,
+        dx: Tensor,
+        *,
+        dsum: Tensor | None = None,
+        gamma: Tensor | None = None,
+        mean: Tensor | None = None,
+        rstd: Tensor,
+        dgamma: Tensor | None = None,
+        dbeta: Tensor | None = None,
+        dbias: Tensor | None = None,
+        isa: str = "",
+        threads: int = 0,
+    ) -> None:
+        """Writes the gradients of `norm`, csrc/kernels/norm_backward.h; the same bits every time.
+
+        s: T [rows, cols], what was normed (`sum`, or x); dsum: what comes to it from elsewhere.
+        dx: T [rows, cols], the gradient of x and residual; dgamma, dbeta, dbias as gamma there,
+        None where nobody asks. Without a mean it was an RMS norm.
+        """
+    @staticmethod
+    def embed(
+        ids: Tensor,
+        table: Tensor,
+        y: Tensor,
+        *,
+        positions: Tensor | None = None,
+        at: Tensor | None = None,
+        length: int = 0,
+        scale: float = 1.0,
+        dropout: float = 0.0,
+        seed: Tensor | None = None,
+        isa: str = "",
+        threads: int = 0,
+    ) -> None:
+        """Writes dropout(scale * table[ids] + positions[at]) to y.
+
+        ids, at: int64 [rows]; table: T [V, H]; positions: T [P, H]; y: T [rows, H]. Without `at` it
+        is row % length. seed: int64 [1]; dropout: the probability of 0. Raises IndexError for an
+        id or a position that is out of range; on a GPU as cross_entropy does, and the row is NaN.
+        """
+    @staticmethod
+    def embed_backward(
+        dy: Tensor,
+        ids: Tensor,
+        order: Tensor | None,
+        dtable: Tensor,
+        *,
+        ignored: int = -1,
+        scale: float = 1.0,
+        dropout: float = 0.0,
+        seed: Tensor | None = None,
+        isa: str = "",
+        threads: int = 0,
+    ) -> None:
+        """Writes the sum of scale * dropout(dy) over the rows of each id to dtable, which must be 0.
+
+        dy: T [rows, H]. ids: int64 [rows], ascending, where the row of ids[i] is order[i]: dtable
+        is T [V, H], and its bits are the same every time. Without an order, on a GPU alone, they
+        are those of the rows, and dtable is float32: rows are added in any order. Rows of the id
+        `ignored` do not count. For positions: the same, with ids of positions and scale 1.
+        """
+    @staticmethod
+    def softmax(x: Tensor, y: Tensor, *, isa: str = "", threads: int = 0) -> None:
+        """Writes softmax(x) over the last axis to y. x, y: T [rows, cols]."""
+    @staticmethod
+    def softmax_backward(
+        y: Tensor, dy: Tensor, dx: Tensor, *, isa: str = "", threads: int = 0
+    ) -> None:
+        """Writes y * (dy - sum(y * dy)) to dx, which may be dy. All: T [rows, cols]."""
+    @staticmethod
+    def dropout(
+        x: Tensor, y: Tensor, *, p: float, seed: Tensor, isa: str = "", threads: int = 0
+    ) -> None:
+        """Writes 0 to y with probability p, else x / (1 - p); the gradient is the same of dy.
+
+        x, y: T of one shape, which may be the same; seed: int64 [1]. Equal seeds drop the same
+        elements, on every device.
+        """
+
 class Limits:
     """What the memory plan must hold: see decoding.Limits."""
 

@@ -53,19 +53,28 @@ class Place:
         return f"{self.isa}-{self.dtype}".replace("torch.", "")
 
 
-PLACES = [Place(isa) for isa in ISAS] + [
-    Place("cuda", dtype) for dtype in (torch.float32, torch.float16, torch.bfloat16)
-]
+CUDA_PLACES = [Place("cuda", dtype) for dtype in (torch.float32, torch.float16, torch.bfloat16)]
+PLACES = [Place(isa) for isa in ISAS] + CUDA_PLACES
+CPU_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)  # of training
+TRAINING_PLACES = [Place(isa, dtype) for isa in ISAS for dtype in CPU_DTYPES] + CUDA_PLACES
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(place, id=str(place), marks=[pytest.mark.gpu] if place.isa == "cuda" else [])
-        for place in PLACES
-    ]
-)
+def params(places: list[Place]) -> list[Any]:
+    """Of a fixture."""
+    gpu = [pytest.mark.gpu]
+    return [pytest.param(p, id=str(p), marks=gpu if p.isa == "cuda" else []) for p in places]
+
+
+@pytest.fixture(params=params(PLACES))
 def place(request: pytest.FixtureRequest) -> Place:
     """Every instruction set that this machine runs, and the GPU in every type."""
+    found: Place = request.param
+    return found
+
+
+@pytest.fixture(params=params(TRAINING_PLACES))
+def training_place(request: pytest.FixtureRequest) -> Place:
+    """As `place`, with every type that training has on the CPU."""
     found: Place = request.param
     return found
 

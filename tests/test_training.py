@@ -16,9 +16,10 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor
 
+from decoding.cli import demo_trainer, train_demo
 from decoding.models import load
 from decoding.models.blocks import Dropout
-from decoding.models.demo import export, train
+from decoding.models.demo import export
 from decoding.models.demo.beam import search, translate
 from decoding.models.demo.corpus import (
     EOS,
@@ -93,10 +94,13 @@ def test_each_epoch_is_cut_anew_into_subwords(tmp_path: Path) -> None:
         read_split(tmp_path, "train")
 
 
-def small_model(dropout: Dropout = Dropout()) -> Transformer:  # noqa: B008, frozen
+def small_model(
+    dropout: Dropout = Dropout(),  # noqa: B008, frozen
+    plain: bool = False,
+) -> Transformer:
     torch.manual_seed(0)
-    spec = train.make_spec(1, 1, 16, 2, 24, vocab=PAD + 1)
-    return Transformer(spec, tied=True, dropout=dropout)
+    spec = demo_trainer.make_spec(1, 1, 16, 2, 24, vocab=PAD + 1)
+    return demo_trainer.make_model(spec, dropout, plain)
 
 
 def some_batch() -> Batch:
@@ -109,10 +113,24 @@ def expected_loss(model: Transformer, batch: Batch) -> Tensor:
     return F.cross_entropy(logits, batch.labels, label_smoothing=0.1)
 
 
-def test_the_loss_is_smoothed_cross_entropy_without_dropout() -> None:
-    model, batch = small_model(), some_batch()
-    for r_drop in (0.0, 4.0):  # two equal passes do not diverge
-        torch.testing.assert_close(train.loss(model, batch, r_drop), expected_loss(model, batch))
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("r_drop", [0.0, 4.0])  # two equal passes do not diverge
+def test_the_loss_is_smoothed_cross_entropy_without_dropout(plain: bool, r_drop: float) -> None:
+    model, batch = small_model(plain=plain), some_batch()
+    loss = demo_trainer.loss(model, batch, r_drop, plain)
+    expected = expected_loss(small_model(plain=True), batch)
+    torch.testing.assert_close(loss, expected)
+
+
+def test_fused_modules_train_as_torchs_do() -> None:
+    batch, found = some_batch(), []
+    for plain in (False, True):
+        model = small_model(plain=plain)
+        demo_trainer.loss(model, batch, 4.0, plain).backward()
+        found.append({name: weight.grad for name, weight in model.named_parameters()})
+    assert found[0].keys() == found[1].keys()
+    for name, gradient in found[0].items():
+        torch.testing.assert_close(gradient, found[1][name], msg=name)
 
 
 def test_r_drop_adds_the_divergence_of_two_passes() -> None:
@@ -120,7 +138,7 @@ def test_r_drop_adds_the_divergence_of_two_passes() -> None:
     values = []
     for r_drop in (1e-9, 4.0):
         torch.manual_seed(0)  # the same dropout twice
-        values.append(train.loss(model, batch, r_drop))
+        values.append(demo_trainer.loss(model, batch, r_drop))
     torch.manual_seed(0)
     twice = (side.repeat(2, 1) for side in (batch.source, batch.source_mask, batch.target))
     p, q = (logits.flatten(0, 1)[batch.places].log_softmax(-1) for logits in model(*twice).chunk(2))
@@ -155,8 +173,8 @@ def row_score(model: Transformer, source: Tensor, ids: list[int]) -> float:
 def trained(pair: tuple[Packed, Packed]) -> Transformer:
     """A model that knows when sentences end, and is unsure about the rest."""
     model = small_model()
-    args = argparse.Namespace(rate=1e-2, warmup=5, r_drop=0.0)
-    trainer, order = train.Trainer(model, args), np.random.default_rng(0)
+    args = argparse.Namespace(rate=1e-2, warmup=5, r_drop=0.0, plain=False)
+    trainer, order = demo_trainer.Trainer(model, args), np.random.default_rng(0)
     for _ in range(10):
         for batch in batches(pair, PAD, 100, order, CPU):
             trainer.step(batch, 0.0)
@@ -223,16 +241,18 @@ def test_a_short_training_improves_and_returns_the_best(capsys: pytest.CaptureFi
     pieces = train_pieces(lines, PAD)
     pair = encode(pieces, lines), encode(pieces, lines)
     args = argparse.Namespace(
-        rate=1e-2, warmup=5, r_drop=0.0, tokens=200, seed=0, evaluations=2
+        rate=1e-2, warmup=5, r_drop=0.0, plain=False, tokens=200, seed=0, evaluations=2
     )  # fmt: skip
     model = small_model()
     batch = next(batches(pair, PAD, 200, np.random.default_rng(0), CPU))
-    before = train.loss(model, batch, 0.0).item()
+    before = demo_trainer.loss(model, batch, 0.0).item()
     corpus: Any = SimpleNamespace(
         pieces=pieces, pad=PAD, epochs=iter([pair] * 20), judge=lambda *_: (lines, [lines])
     )
-    best = train.fit(train.Trainer(model, args), corpus, train.Clock(minutes=0, steps=40))
-    assert train.loss(best, batch, 0.0).item() < before - 0.5
+    best = train_demo.fit(
+        demo_trainer.Trainer(model, args), corpus, train_demo.Clock(minutes=0, steps=40)
+    )
+    assert demo_trainer.loss(best, batch, 0.0).item() < before - 0.5
     assert not any(parameter.requires_grad for parameter in best.parameters())
     report = capsys.readouterr().out
     assert " 50%  step 20" in report and "100%  step 40" in report and "dev BLEU 100.00" in report

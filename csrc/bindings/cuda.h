@@ -4,6 +4,7 @@
 #include <string>
 
 #include "bindings/tensor.h"
+#include "kernels/cuda/resources.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/cuda/types.h"
 
@@ -20,7 +21,9 @@ cuda::Stream current_stream(int device);
 // Calls op<T>(stream) for the device and the type of `like`.
 template <typename Op>
 void on_cuda(const py::object& like, Op&& op) {
-  cuda::Stream stream = current_stream(like.attr("device").attr("index").cast<int>());
+  const int device = like.attr("device").attr("index").cast<int>();
+  const cuda::UseDevice use(device);
+  cuda::Stream stream = current_stream(device);
   const std::string type = py::str(like.attr("dtype"));
   if (type == torch_type<float>) return op.template operator()<float>(stream);
   if (type == torch_type<cuda::half>) return op.template operator()<cuda::half>(stream);

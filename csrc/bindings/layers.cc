@@ -3,7 +3,7 @@
 
 #include "bindings/linear.h"
 #include "kernels/embed.h"
-#include "kernels/loss.h"
+#include "kernels/logprobs.h"
 #include "kernels/norm.h"
 #include "kernels/softmax.h"
 
@@ -112,9 +112,9 @@ void bind_softmax(py::module_& kernels) {
       py::arg("threads"));
 }
 
-void bind_cross_entropy(py::module_& kernels) {
+void bind_label_logprobs(py::module_& kernels) {
   kernels.def(
-      "cross_entropy",
+      "label_logprobs",
       [](object logits, object labels, object y, int vocab, const string& isa, int threads) {
         run_kernel(
             logits, isa, threads,
@@ -125,14 +125,15 @@ void bind_cross_entropy(py::module_& kernels) {
               const object on_host = labels.attr("cpu")();
               check_labels(TensorView::of(on_host, "labels").data<int32_t>({shape[0]}), shape[0],
                            vocab);
-              return CrossEntropyParams<T>{.logits = in.data<T>(logits, "logits", shape),
-                                           .labels = in.data<int32_t>(labels, "labels", {shape[0]}),
-                                           .y = in.data<float>(y, "y", {shape[0]}),
-                                           .rows = static_cast<int>(shape[0]),
-                                           .vocab = vocab,
-                                           .stride = static_cast<int>(shape[1])};
+              return LabelLogprobsParams<T>{
+                  .logits = in.data<T>(logits, "logits", shape),
+                  .labels = in.data<int32_t>(labels, "labels", {shape[0]}),
+                  .y = in.data<float>(y, "y", {shape[0]}),
+                  .rows = static_cast<int>(shape[0]),
+                  .vocab = vocab,
+                  .stride = static_cast<int>(shape[1])};
             },
-            [](auto& stream, const auto& params) { cross_entropy(stream, params); });
+            [](auto& stream, const auto& params) { label_logprobs(stream, params); });
       },
       "logits: [rows, stride], of which the first `vocab` columns count", py::arg("logits"),
       py::arg("labels"), py::arg("y"), py::arg("vocab"), py::kw_only(), py::arg("isa"),
@@ -185,7 +186,7 @@ void bind_layers(py::module_& kernels) {
   bind_embed(kernels);
   bind_layer_norm(kernels);
   bind_softmax(kernels);
-  bind_cross_entropy(kernels);
+  bind_label_logprobs(kernels);
   bind_linear(kernels);
 }
 

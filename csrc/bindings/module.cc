@@ -4,6 +4,7 @@
 
 #include "bindings/kernels.h"
 #include "bindings/session.h"
+#include "bindings/training.h"
 #include "core/check.h"
 
 namespace decoding {
@@ -33,4 +34,7 @@ PYBIND11_MODULE(_C, module) {
 #ifdef DECODING_CUDA
   decoding::bind_cuda(kernels);
 #endif
+  py::module_ training = module.def_submodule("training");
+  decoding::bind_training_loss(training);
+  decoding::bind_training_norm(training);
 }

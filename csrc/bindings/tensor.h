@@ -20,11 +20,17 @@ constexpr const char* torch_type = nullptr;
 template <>
 inline constexpr const char* torch_type<float> = "torch.float32";
 template <>
+inline constexpr const char* torch_type<double> = "torch.float64";
+template <>
 inline constexpr const char* torch_type<int32_t> = "torch.int32";
+template <>
+inline constexpr const char* torch_type<int64_t> = "torch.int64";
 template <>
 inline constexpr const char* torch_type<uint8_t> = "torch.uint8";
 template <>
 inline constexpr const char* torch_type<BFloat16> = "torch.bfloat16";
+template <>
+inline constexpr const char* torch_type<Float16> = "torch.float16";
 
 class TensorView {
  public:

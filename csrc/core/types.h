@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace decoding {
 
@@ -12,6 +13,15 @@ constexpr size_t kAlignment = 256;  // bytes; of every buffer in the pool
 struct BFloat16 {
   uint16_t bits;
 };
+
+// An IEEE half in memory, where the compiler has no type for it.
+struct Float16 {
+  uint16_t bits;
+};
+
+// What operators on T compute and add up in.
+template <typename T>
+using Real = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 enum class Activation { none, relu, gelu, gelu_tanh, silu, sigmoid };
 

@@ -5,7 +5,7 @@
 
 #include "engine/batch.h"
 #include "engine/inputs.h"
-#include "kernels/loss.h"
+#include "kernels/logprobs.h"
 
 namespace decoding {
 

@@ -6,7 +6,7 @@
 
 #include "engine/encoder.h"
 #include "engine/labelled.h"
-#include "kernels/loss.h"
+#include "kernels/logprobs.h"
 
 namespace decoding {
 
@@ -84,12 +84,12 @@ void score_labels(Stream& stream, const ModelSpec& spec, const ModelWeights& wei
                        .rows = rows,
                        .stride = w.logits_stride});
     cap_logits(stream, spec, w.forced_logits, rows, d.vocab, w.logits_stride);
-    cross_entropy<T>(stream, {.logits = w.forced_logits,
-                              .labels = w.inputs.labels + begin,
-                              .y = w.logprobs + begin,
-                              .rows = rows,
-                              .vocab = d.vocab,
-                              .stride = w.logits_stride});
+    label_logprobs<T>(stream, {.logits = w.forced_logits,
+                               .labels = w.inputs.labels + begin,
+                               .y = w.logprobs + begin,
+                               .rows = rows,
+                               .vocab = d.vocab,
+                               .stride = w.logits_stride});
   }
 }
 

@@ -35,6 +35,15 @@ __device__ __forceinline__ void let_next_start() {
 #endif
 }
 
+// More than 48 KiB of shared memory, what a kernel has of its own included, must be asked for.
+template <typename... Params>
+void allow_shared(void (*kernel)(Params...), size_t shared) {
+  if (shared <= 32 * 1024) return;
+  CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(shared)));
+}
+
 // shared: bytes of dynamic shared memory. cluster: blocks that run together, on sm_90.
 template <typename... Params>
 void launch_clusters(Stream& stream, void (*kernel)(Params...), dim3 cluster, dim3 grid, dim3 block,
@@ -44,15 +53,10 @@ void launch_clusters(Stream& stream, void (*kernel)(Params...), dim3 cluster, di
         " bytes of shared memory, a block on ", device.name, " may have ", device.shared_memory,
         ": lower num_beams");
   if (stream.rehearsal()) return;
-  // More than 48 KiB, what a kernel has of its own included, must be asked for.
-  if (shared > 32 * 1024) {
-    CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(shared)));
-  }
+  allow_shared(kernel, shared);
   cudaLaunchAttribute attributes[2] = {};
   unsigned count = 0;
-  if (device.hopper()) {
+  if (device.hopper() && stream.overlaps()) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;
   }

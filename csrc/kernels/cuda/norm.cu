@@ -1,4 +1,4 @@
-// y = norm(x) + residual, over the last axis; the work is row.cuh's.
+// y = norm(x) + residual, and norm(x + bias + residual), over the last axis; the work is row.cuh's.
 #include "kernels/cuda/row_norm.cuh"
 #include "kernels/norm.h"
 
@@ -16,6 +16,61 @@ void norm_rows(cuda::Stream& stream, const LayerNormParams<T>& p) {
   }
 }
 
+// x + bias + residual, rounded to T, which is kept.
+template <typename T, int pack>
+struct LoadSummed {
+  static constexpr int kPack = pack;
+  using Columns = cuda::Floats<pack>;  // the bias
+  struct Raw {
+    cuda::Packed<T, pack> x, residual;
+  };
+  const T* x;            // [rows, cols]
+  const T* residual;     // [rows, cols], may be null
+  Weight<const T> bias;  // [cols], may be null
+  T* sum;                // [rows, cols]
+  int cols;
+
+  __device__ __forceinline__ Columns columns(int col) const {
+    return cuda::load_weight<pack>(bias, col, 0.0f);
+  }
+  __device__ __forceinline__ Raw fetch(int row, int col) const {
+    const int64_t at = int64_t{row} * cols + col;
+    Raw raw{};
+    raw.x = raw.x.load(x + at);
+    if (residual != nullptr) raw.residual = raw.residual.load(residual + at);
+    return raw;
+  }
+  __device__ __forceinline__ void values(const Raw& raw, const Columns& columns,
+                                         float (&x)[pack]) const {
+    float more[pack];
+    raw.x.unpack(x);
+    raw.residual.unpack(more);
+#pragma unroll
+    for (int i = 0; i < pack; ++i) x[i] += columns.values[i] + more[i];
+    cuda::Packed<T, pack>::of(x).unpack(x);
+  }
+  __device__ __forceinline__ void keep(int row, int col, const float (&x)[pack]) const {
+    cuda::Packed<T, pack>::of(x).store(sum + int64_t{row} * cols + col);
+  }
+};
+
+template <int pack, typename T>
+void training_rows(cuda::Stream& stream, const TrainingNormParams<T>& p) {
+  const auto center = cuda::standardize<T>(p.cols, p.eps, p.rms);
+  const cuda::StoreAffine<T, pack, false> store{p.gamma,       p.beta, nullptr,
+                                                {p.y, p.cols}, p.mean, p.rstd};
+  const auto start = [&](const auto& load) {
+    using Load = std::decay_t<decltype(load)>;
+    using Op = cuda::RowOp<Load, cuda::Standardize<T>, cuda::StoreAffine<T, pack, false>>;
+    cuda::launch_rows(stream, Op{load, center, store}, p.rows, p.cols);
+  };
+  if (p.sum == nullptr) {
+    start(cuda::LoadRows<T, pack>{p.x, p.cols});
+  } else {
+    start(LoadSummed<T, pack>{p.x, p.residual, p.bias, p.sum, p.cols});
+  }
+}
+
 }  // namespace
 
 template <typename T>
@@ -26,7 +81,22 @@ void layer_norm(cuda::Stream& stream, const LayerNormParams<T>& p) {
   aligned ? norm_rows<16 / sizeof(T)>(stream, p) : norm_rows<1>(stream, p);
 }
 
-#define INSTANTIATE(T) template void layer_norm(cuda::Stream&, const LayerNormParams<T>&);
+template <typename T>
+void training_norm(cuda::Stream& stream, const TrainingNormParams<T>& p) {
+  if (p.rows == 0) return;
+  cuda::Stream in_turn = stream.in_turn();
+  bool aligned = true;
+  for (const T* data :
+       {p.x, p.residual, static_cast<const T*>(p.sum), static_cast<const T*>(p.y)}) {
+    aligned &= cuda::aligned16<T>(data, p.cols);
+  }
+  for (const auto& weight : {p.bias, p.gamma, p.beta}) aligned &= cuda::aligned16(weight);
+  aligned ? training_rows<16 / sizeof(T)>(in_turn, p) : training_rows<1>(in_turn, p);
+}
+
+#define INSTANTIATE(T)                                                \
+  template void layer_norm(cuda::Stream&, const LayerNormParams<T>&); \
+  template void training_norm(cuda::Stream&, const TrainingNormParams<T>&);
 DECODING_FOR_TYPES(INSTANTIATE)
 
 }  // namespace decoding

@@ -10,8 +10,10 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/occupancy.cuh"
 #include "kernels/cuda/row_stream.cuh"
 
 namespace decoding::cuda {
@@ -32,6 +34,12 @@ constexpr int kLaneBlocks = kBytes<Op, vectors> <= 32   ? 6
 
 template <typename Op>
 constexpr int kBlockVectors = 64 / kBytes<Op, 1>;
+
+// The most pieces of a lane: with two numbers to load for each and something for each column, four
+// do not fit into its registers.
+template <typename Op>
+constexpr int kLaneVectors =
+    kBytes<Op, 4> > 64 && !std::is_empty_v<typename Op::Load::Columns> ? 3 : 4;
 
 // Lets the next start before it has waited itself, unlike other kernels: what stands behind it in a
 // step is a product, whose weights are then under way while the kernel before this one still works.
@@ -82,7 +90,8 @@ __global__ void __launch_bounds__(1024, 1) reread_rows_kernel(const Op op, int r
       }
     };
     float found[1] = {First::kNeutral}, sums[Op::Center::kSums] = {};
-    for_pieces([&](int, const auto& x) {
+    for_pieces([&](int col, const auto& x) {
+      if constexpr (kKeeps<typename Op::Load>) op.load.keep(row, col, x);
       for (float value : x) found[0] = First::combine(found[0], value);
     });
     if (op.center.has_center()) team.template reduce<First>(found);
@@ -92,6 +101,9 @@ __global__ void __launch_bounds__(1024, 1) reread_rows_kernel(const Op op, int r
     });
     team.template reduce<Sum>(sums);
     const Line line = op.center.line(sums);
+    if constexpr (kKeeps<typename Op::Store>) {
+      if (team.rank == 0) op.store.keep(row, center, line);
+    }
     for_pieces([&](int col, auto& x) {
       for (float& value : x) {
         op.center.weigh(value, center, sums);
@@ -101,33 +113,6 @@ __global__ void __launch_bounds__(1024, 1) reread_rows_kernel(const Op op, int r
     });
   }
 }
-
-// How many such blocks the device runs at once: no kernel here gains by more.
-template <typename Op>
-int most_blocks(const Stream& stream, void (*kernel)(Op, int, int), int threads) {
-  int each = 0;
-  CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, 0));
-  return each * stream.device().multiprocessors;
-}
-
-// Blocks of a cluster lie in one group of multiprocessors, and groups differ in size.
-template <typename Op>
-int most_clusters(void (*kernel)(Op, int, int), int cluster, int threads) {
-  cudaLaunchAttribute size{};
-  size.id = cudaLaunchAttributeClusterDimension;
-  size.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = cluster;
-  config.blockDim = threads;
-  config.attrs = &size;
-  config.numAttrs = 1;
-  int clusters = 0;
-  CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
-  return clusters;
-}
-
-inline int divide_up(int a, int b) { return (a + b - 1) / b; }
-inline int whole_warps(int threads) { return divide_up(threads, kWarp) * int{kWarp}; }
 
 template <int lanes, int vectors, typename Op>
 void launch_lanes(Stream& stream, const Op& op, int rows, int cols) {
@@ -169,7 +154,9 @@ void launch_rows(Stream& stream, const Op& op, int rows, int cols) {
     if (pieces <= 32) return launch_lanes<16, 2>(stream, op, rows, cols);
     if (pieces <= 64) return launch_lanes<32, 2>(stream, op, rows, cols);
     if (pieces <= 96) return launch_lanes<32, 3>(stream, op, rows, cols);
-    if (pieces <= 128) return launch_lanes<32, 4>(stream, op, rows, cols);
+    if constexpr (kLaneVectors<Op> == 4) {
+      if (pieces <= 128) return launch_lanes<32, 4>(stream, op, rows, cols);
+    }
     if (pieces <= kBlockPieces) return launch_blocks<1>(stream, op, rows, cols);
     if (clusters && pieces <= 2 * kBlockPieces) return launch_blocks<2>(stream, op, rows, cols);
     if (clusters && pieces <= 4 * kBlockPieces) return launch_blocks<4>(stream, op, rows, cols);

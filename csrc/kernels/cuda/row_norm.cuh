@@ -42,13 +42,20 @@ struct StoreAffine {
   struct Columns {
     Floats<pack> gamma, beta;
   };
-  const float* gamma;  // [cols]
-  const float* beta;   // [cols], may be null
-  const T* residual;   // [rows, cols]
+  Weight<const T> gamma;  // [cols], 1 where null
+  Weight<const T> beta;   // [cols], may be null
+  const T* residual;      // [rows, cols]
   StoreRows<T, pack> rows;
+  float* mean = nullptr;  // [rows], may be null
+  float* rstd = nullptr;  // [rows], may be null
 
   __device__ __forceinline__ Columns columns(int col) const {
-    return {Floats<pack>::load(gamma, col), Floats<pack>::load(beta, col)};
+    return {load_weight<pack>(gamma, col, 1.0f), load_weight<pack>(beta, col, 0.0f)};
+  }
+  // What was taken off the row was center - g / f, and f is what it was multiplied by.
+  __device__ __forceinline__ void keep(int row, float center, const Line& line) const {
+    if (mean != nullptr) mean[row] = line.g == 0.0f ? center : center - line.g / line.f;
+    if (rstd != nullptr) rstd[row] = line.f;
   }
   __device__ __forceinline__ Raw fetch(int row, int col) const {
     if constexpr (adds) return Raw::load(residual + int64_t{row} * rows.cols + col);
@@ -70,6 +77,11 @@ struct StoreAffine {
   }
 };
 
+template <typename T>
+Standardize<T> standardize(int cols, double eps, bool rms) {
+  return {static_cast<float>(cols), 1.0f / cols, static_cast<float>(eps), rms};
+}
+
 inline bool aligned16(const Norm& norm) {
   return aligned16<float>(norm.gamma, 0) && aligned16<float>(norm.beta, 0);
 }
@@ -78,10 +90,11 @@ inline bool aligned16(const Norm& norm) {
 template <bool adds = false, typename T, typename Load>
 auto row_norm(const Load& load, const Norm& norm, T* y, int cols, const T* residual = nullptr) {
   using Store = StoreAffine<T, Load::kPack, adds>;
+  const auto weight = [](const float* data) { return Weight<const T>{.wide = data}; };
   return RowOp<Load, Standardize<T>, Store>{
       load,
-      {static_cast<float>(cols), 1.0f / cols, norm.eps, norm.rms},
-      {norm.gamma, norm.beta, residual, {y, cols}}};
+      standardize<T>(cols, norm.eps, norm.rms),
+      {weight(norm.gamma), weight(norm.beta), residual, {y, cols}}};
 }
 
 }  // namespace decoding::cuda

@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/row_packed.cuh"
 #include "kernels/cuda/vector.cuh"
+#include "kernels/training.h"
 
 namespace decoding::cuda {
 
@@ -16,6 +17,7 @@ namespace decoding::cuda {
 //   Columns columns(col)          what belongs to columns, the same for all rows
 //   Raw fetch(row, col)           begins to load
 //   values(raw, columns, x)       makes numbers of it
+//   keep(row, col, x)             may be absent: writes them somewhere
 // Center, with the reduction First and a number kSums of sums:
 //   bool has_center()             whether c is not 0; else nobody needs the first reduction
 //   float center(first)           c
@@ -25,6 +27,7 @@ namespace decoding::cuda {
 //   Columns columns(col)
 //   Raw fetch(row, col)           with kAdds: begins to load what is added
 //   store(row, col, columns, raw, x)
+//   keep(row, c, line)            may be absent: by one thread, writes what is known of the row
 template <typename Load_, typename Center_, typename Store_>
 struct RowOp {
   using Load = Load_;
@@ -40,6 +43,10 @@ struct RowOp {
 struct Line {
   float f, g;
 };
+
+// Whether a Load or a Store has it.
+template <typename Part>
+constexpr bool kKeeps = requires { &Part::keep; };
 
 struct Nothing {};
 
@@ -61,6 +68,26 @@ struct Floats {
     return floats;
   }
 };
+
+// Of a weight, or `otherwise` where it is null.
+template <int count, typename T>
+__device__ __forceinline__ Floats<count> load_weight(const Weight<const T>& weight, int col,
+                                                     float otherwise) {
+  if (weight.wide != nullptr) return Floats<count>::load(weight.wide, col);
+  Floats<count> floats;
+  if (weight.same != nullptr) {
+    Packed<T, count>::load(weight.same + col).unpack(floats.values);
+  } else {
+#pragma unroll
+    for (float& value : floats.values) value = otherwise;
+  }
+  return floats;
+}
+
+template <typename T>
+bool aligned16(const Weight<T>& weight) {
+  return aligned16<float>(weight.wide, 0) && aligned16<float>(weight.same, 0);
+}
 
 // Rows of T as they are.
 template <typename T, int pack>

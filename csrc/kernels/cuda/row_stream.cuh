@@ -31,11 +31,13 @@ class RowStream {
       fetch_added(row);
       Values x;
       float found[1] = {read(x)}, sums[kSums];
+      keep(row, x);
       fetch(row + step);
       if (op_.center.has_center()) team_.template reduce<First>(found);
-      weigh(x, op_.center.center(found[0]), sums);
+      const float center = op_.center.center(found[0]);
+      weigh(x, center, sums);
       team_.template reduce<Sum>(sums);
-      if (row < rows_) store(row, x, op_.center.line(sums));
+      if (row < rows_) store(row, x, center, op_.center.line(sums));
     }
   }
 
@@ -82,6 +84,12 @@ class RowStream {
     return first;
   }
 
+  __device__ __forceinline__ void keep(int row, const Values& x) {
+    if constexpr (kKeeps<typename Op::Load>) {
+      if (row < rows_) for_pieces([&](int v) { op_.load.keep(row, col_of(v), x[v]); });
+    }
+  }
+
   __device__ __forceinline__ void weigh(Values& x, float center, float (&sums)[kSums]) {
 #pragma unroll
     for (float& sum : sums) sum = 0.0f;
@@ -94,7 +102,10 @@ class RowStream {
     });
   }
 
-  __device__ __forceinline__ void store(int row, Values& x, const Line& line) {
+  __device__ __forceinline__ void store(int row, Values& x, float center, const Line& line) {
+    if constexpr (kKeeps<typename Op::Store>) {
+      if (team_.rank == 0) op_.store.keep(row, center, line);
+    }
     for_pieces([&](int v) {
 #pragma unroll
       for (float& value : x[v]) value = fmaf(line.f, value, line.g);

@@ -38,11 +38,21 @@ class Stream {
   Matmul& matmul() const { return matmul_; }
   bool rehearsal() const { return rehearsal_; }
 
+  // The same, for kernels that must not begin before the one before has ended: they load early what
+  // nobody writes in an engine, but an optimizer does in training.
+  Stream in_turn() const {
+    Stream stream = *this;
+    stream.overlaps_ = false;
+    return stream;
+  }
+  bool overlaps() const { return overlaps_; }
+
  private:
   cudaStream_t handle_;
   const Device& device_;
   Matmul& matmul_;
   bool rehearsal_;
+  bool overlaps_ = true;
 };
 
 }  // namespace decoding::cuda

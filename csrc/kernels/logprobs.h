@@ -1,7 +1,8 @@
-// Cross-entropy, token by token: the log-probability of each row's label,
+// The log-probability of each row's label,
 //   y = x[label] - log(sum(exp(x))),
 // and 0 where the label is to be ignored. The logits are read once, all sums are float32. A row
-// that holds NaN or +inf, or nothing but -inf, gets NaN.
+// that holds NaN or +inf, or nothing but -inf, gets NaN. On a GPU the order of a sum depends on how
+// a row lies on 16 bytes.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ namespace decoding {
 constexpr int32_t kIgnored = -100;  // a label that does not count, as in torch
 
 template <typename T>
-struct CrossEntropyParams {
+struct LabelLogprobsParams {
   const T* logits;        // [rows, V], rows `stride` elements apart
   const int32_t* labels;  // [rows], see check_labels
   float* y;               // [rows]
@@ -22,9 +23,9 @@ struct CrossEntropyParams {
 };
 
 template <typename T, cpu::Isa isa>
-void cross_entropy(cpu::Stream<isa>&, const CrossEntropyParams<T>&);
+void label_logprobs(cpu::Stream<isa>&, const LabelLogprobsParams<T>&);
 template <typename T>
-void cross_entropy(cuda::Stream&, const CrossEntropyParams<T>&);
+void label_logprobs(cuda::Stream&, const LabelLogprobsParams<T>&);
 
 // On the host, before the labels go anywhere.
 inline void check_labels(const int32_t* labels, int64_t count, int vocab) {

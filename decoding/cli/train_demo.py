@@ -1,17 +1,16 @@
 """Trains the bundled German-English model, on a GPU in minutes.
 
-    python -m decoding.models.demo.train --data DIR --out DIR --minutes 8
+    python -m decoding.cli.train_demo --data DIR --out DIR --minutes 8
 
 DIR of --data holds {train,dev,test}.{de,en}.gz. The recipe is for few pairs: dropout, label
 smoothing, BPE-dropout on both sides (Provilkov et al. 2020), R-Drop (Liang et al. 2021) and the
-average of the weights along the way.
+average of the weights along the way. --plain trains with torch's own modules instead of ours.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import math
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -20,13 +19,12 @@ from pathlib import Path
 import numpy as np
 import sacrebleu
 import torch
-from torch import Tensor, nn
 
+from decoding.cli.demo_trainer import Trainer, make_model, make_spec
 from decoding.models.blocks import Dropout
 from decoding.models.demo import export
 from decoding.models.demo.beam import translate
 from decoding.models.demo.corpus import (
-    Batch,
     Lines,
     Packed,
     batches,
@@ -35,13 +33,9 @@ from decoding.models.demo.corpus import (
     sampled_epochs,
     train_pieces,
 )
-from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.transformer import Transformer
 
 PIECES = 7999  # with padding, a vocabulary of 8,000
-SMOOTHING = 0.1
-EMA = 0.999
-POSITIONS = 512
 
 
 @dataclass(frozen=True)
@@ -58,52 +52,6 @@ class Corpus:
         return translate(model.eval(), self.pieces, packed, self.pad), [references]
 
 
-def make_spec(
-    encoder: int, decoder: int, hidden: int, heads: int, ffn: int, *, vocab: int
-) -> ModelSpec:
-    """Post-norm stacks of the same width, as Marian trains them."""
-
-    def stack(layers: int) -> StackSpec:
-        head_dim = hidden // heads
-        return StackSpec(
-            layers=layers,
-            hidden=hidden,
-            heads=heads,
-            head_dim=head_dim,
-            ffn=ffn,
-            vocab=vocab,
-            positions=POSITIONS,
-            activation="silu",
-            embed_scale=math.sqrt(hidden),
-            embed_norm=False,
-            pre_norm=False,
-            final_norm=False,
-            eps=1e-5,
-            attention_scale=(head_dim**-0.5,) * layers,
-        )
-
-    return ModelSpec(encoder=stack(encoder), decoder=stack(decoder))
-
-
-def loss(model: Transformer, batch: Batch, r_drop: float) -> Tensor:
-    """The mean over labels of the smoothed cross-entropy. With `r_drop`, that of two dropout
-    passes, plus `r_drop` / 4 of their symmetric divergence."""
-    passes = 2 if r_drop else 1
-    source, mask, target = (
-        side.repeat(passes, 1) for side in (batch.source, batch.source_mask, batch.target)
-    )
-    hidden = model.decode(model.encode(source, mask), mask, target)
-    # Only labels, no padding, pay for the large product with the output table.
-    hidden = hidden.view(passes, -1, hidden.shape[-1])[:, batch.places]
-    log_p: Tensor = model.output(hidden).float().log_softmax(-1)  # [passes, labels, V]
-    likelihood = log_p.gather(-1, batch.labels.expand(passes, -1)[..., None]).mean()
-    total = -(1 - SMOOTHING) * likelihood - SMOOTHING * log_p.mean()
-    if r_drop:
-        divergence = ((log_p[0].exp() - log_p[1].exp()) * (log_p[0] - log_p[1])).sum(-1).mean()
-        total = total + r_drop / 4 * divergence
-    return total
-
-
 @dataclass(frozen=True)
 class Clock:
     """How much of a training is over: counted in steps where they are given, else in time."""
@@ -118,43 +66,6 @@ class Clock:
 
     def progress(self, step: int) -> float:
         return step / self.steps if self.steps else self.elapsed() / (60 * self.minutes)
-
-
-class Trainer:
-    """A model, its optimizer and its running average (EMA)."""
-
-    def __init__(self, model: Transformer, args: argparse.Namespace) -> None:
-        self.model, self.args = model, args
-        self.parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
-        self.average = copy.deepcopy(model).eval()
-        self.averaged: list[Tensor] = [p for p in self.average.parameters() if p.requires_grad]
-        self.average.requires_grad_(False)
-        self.device = model.output.weight.device
-        self.optimizer = torch.optim.AdamW(
-            self.parameters,
-            betas=(0.9, 0.98),
-            weight_decay=1e-4,
-            fused=self.device.type == "cuda",
-        )
-        self.steps = 0
-
-    def step(self, batch: Batch, progress: float) -> Tensor:
-        """One update; linear warm-up, then a cosine down to nothing at `progress` 1."""
-        args, cuda = self.args, self.device.type == "cuda"
-        warm = min(1.0, (self.steps + 1) / args.warmup)
-        self.optimizer.param_groups[0]["lr"] = args.rate * warm * math.cos(math.pi / 2 * progress)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=cuda):
-            value = loss(self.model, batch, args.r_drop)
-        self.optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(value)
-        nn.utils.clip_grad_norm_(self.parameters, 1.0, foreach=True)
-        self.optimizer.step()
-        # Early on the average must forget the random start.
-        decay = min(EMA, (self.steps + 1) / (self.steps + 10))
-        with torch.no_grad():
-            torch._foreach_lerp_(self.averaged, self.parameters, 1 - decay)
-        self.steps += 1
-        return value.detach()
 
 
 def fit(trainer: Trainer, corpus: Corpus, clock: Clock) -> Transformer:
@@ -202,7 +113,7 @@ def main() -> None:
     )
 
     rates = Dropout(block=args.dropout, attention=0.1, activation=0.1)
-    start = Transformer(make_spec(*args.shape, vocab=vocab), tied=True, dropout=rates).to(device)
+    start = make_model(make_spec(*args.shape, vocab=vocab), rates, args.plain).to(device)
     model = fit(Trainer(start, args), corpus, Clock(args.minutes, args.steps))
     corpus.epochs.close()
 
@@ -251,6 +162,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--shape", type=int, nargs=5, default=(4, 3, 256, 4, 896), metavar=shape)
     add("--rate", type=float, default=1.5e-3, help="peak of the learning rate")
     add("--dropout", type=float, default=0.1)
+    add("--plain", action="store_true", help="torch's modules instead of decoding.nn's")
     return parser.parse_args()
 
 

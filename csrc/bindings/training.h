@@ -1,0 +1,76 @@
+// Training's operators: decoding._C.training. Tensors are torch's, contiguous, and stay where they
+// are; work is done on the current stream of a GPU, or by one team of threads that stays.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "bindings/kernels.h"
+
+namespace decoding {
+
+// Calls use(team) for a team of that size which all of training shares, one caller at a time.
+void on_training_team(int threads, const std::function<void(cpu::Team&)>& use);
+
+// Threads that torch would use.
+int torch_threads();
+
+// Where tests let an operator run on the CPU; everybody else takes the defaults.
+struct OnCpu {
+  std::string isa;  // "": the best one
+  int threads;      // 0: torch's number, but one for little work
+
+  template <typename Op>
+  void run(int64_t elements, Op&& op) const {
+    constexpr int64_t kLittle = 1 << 15;  // elements that take no longer than to wake a thread
+    const auto on_team = [&](cpu::Team& team) {
+      const auto chosen = isa.empty() ? cpu::instruction_sets().front().name : isa;
+      cpu::with_isa(chosen, [&]<cpu::Isa found>(cpu::Features features) {
+        team.run([&](int rank) {
+          cpu::Stream<found> stream(team, rank, features);
+          op(stream);
+        });
+      });
+    };
+    const int size = threads > 0 ? threads : torch_threads();
+    const py::gil_scoped_release release;
+    if (threads == 0 && elements < kLittle) {
+      cpu::Team alone(1);
+      return on_team(alone);
+    }
+    on_training_team(size, on_team);
+  }
+};
+
+// Runs an operator where `like` lies, in its type. make<T>(tensors) reads the parameters,
+// op(stream, parameters) calls the overload.
+template <typename Make, typename Op>
+void run_training(const py::object& like, const OnCpu& place, Make&& make, Op&& op) {
+  const Tensors tensors(py::str(like.attr("device")));
+  if (!tensors.on_cuda()) {
+    const std::string type = py::str(like.attr("dtype"));
+    const auto run = [&](const auto& params) {
+      place.run(like.attr("numel")().cast<int64_t>(), [&](auto& stream) { op(stream, params); });
+    };
+    if (type == torch_type<float>) return run(make.template operator()<float>(tensors));
+    if (type == torch_type<double>) return run(make.template operator()<double>(tensors));
+    if (type == torch_type<Float16>) return run(make.template operator()<Float16>(tensors));
+    CHECK(type == torch_type<BFloat16>, "float32, float64, float16 or bfloat16 is expected, got ",
+          type);
+    return run(make.template operator()<BFloat16>(tensors));
+  }
+#ifdef DECODING_CUDA
+  on_cuda(like, [&]<typename T>(cuda::Stream& stream) {
+    const auto params = make.template operator()<T>(tensors);
+    const py::gil_scoped_release release;
+    op(stream, params);
+  });
+#else
+  throw Error("this engine was built without CUDA");
+#endif
+}
+
+void bind_training_loss(py::module_& training);  // training_loss.cc
+void bind_training_norm(py::module_& training);  // training_norm.cc
+
+}  // namespace decoding

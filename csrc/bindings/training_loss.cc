@@ -1,0 +1,165 @@
+// training.*: cross-entropy and its gradient.
+#include <map>
+
+#include "bindings/training.h"
+#include "kernels/cross_entropy.h"
+
+namespace decoding {
+namespace {
+
+using py::object;
+using std::string;
+
+[[noreturn]] void refuse_label(int64_t label, int classes, int64_t ignored, const string& when) {
+  throw py::index_error("labels must be 0 to " + std::to_string(classes - 1) + ", or " +
+                        std::to_string(ignored) + " where they are ignored, got " +
+                        std::to_string(label) + when);
+}
+
+// Labels on the CPU.
+void check_labels(const int64_t* labels, int rows, int classes, int64_t ignored) {
+  for (int r = 0; r < rows; ++r) {
+    const bool fine = (labels[r] >= 0 && labels[r] < classes) || labels[r] == ignored;
+    if (!fine) refuse_label(labels[r], classes, ignored, "");
+  }
+}
+
+// Where kernels on a GPU leave a wrong label. Waiting for them would cost more than the loss
+// itself, so it is the next call that reports it.
+LabelFault* fault_of([[maybe_unused]] const Tensors& in, [[maybe_unused]] const object& like) {
+#ifdef DECODING_CUDA
+  if (in.on_cuda()) {
+    static auto& faults = *new std::map<int, cuda::PinnedMemory>;  // outlives Python
+    const int device = like.attr("device").attr("index").cast<int>();
+    cuda::PinnedMemory& memory = faults[device];
+    if (memory.data() == nullptr) {
+      memory = cuda::PinnedMemory(sizeof(LabelFault));
+      *static_cast<LabelFault*>(memory.data()) = {};
+    }
+    auto* fault = static_cast<LabelFault*>(memory.data());
+    if (volatile int& found = fault->found; found != 0) {
+      found = 0;
+      refuse_label(fault->label, fault->classes, fault->ignored,
+                   " in an earlier call on cuda:" + std::to_string(device) +
+                       ", whose row has loss NaN and gradient 0");
+    }
+    return fault;
+  }
+#endif
+  return nullptr;
+}
+
+// What the arguments that all functions have in common say.
+struct TargetArguments {
+  object labels, weight;
+  int64_t ignored;
+  double smoothing = 0.0;
+  object weight_sum = py::none();
+
+  template <typename R>
+  Targets<R> read(const Tensors& in, int64_t rows, int64_t classes) const {
+    CHECK(rows <= INT32_MAX && classes <= INT32_MAX, "rows and classes must be below 2^31");
+    CHECK(smoothing == 0.0 || weight.is_none() == weight_sum.is_none(),
+          "weight_sum goes with weight");
+    const Targets<R> targets{.labels = in.data<int64_t>(labels, "labels", {rows}),
+                             .weight = in.data_or_null<R>(weight, "weight", {classes}),
+                             .weight_sum = in.data_or_null<R>(weight_sum, "weight_sum", {1}),
+                             .ignored = ignored,
+                             .smoothing = static_cast<R>(smoothing),
+                             .rows = static_cast<int>(rows),
+                             .classes = static_cast<int>(classes)};
+    if (!in.on_cuda()) check_labels(targets.labels, targets.rows, targets.classes, ignored);
+    return targets;
+  }
+};
+
+void bind_cross_entropy(py::module_& training) {
+  training.def(
+      "cross_entropy",
+      [](object x, object labels, object losses, object softmax, object weight, object weight_sum,
+         int64_t ignored, double smoothing, const string& isa, int threads) {
+        run_training(
+            x, {isa, threads},
+            [&]<typename T>(const Tensors& in) {
+              const auto shape = in.sizes(x, "x", 2);
+              const TargetArguments targets{labels, weight, ignored, smoothing, weight_sum};
+              return CrossEntropyParams<T>{
+                  .x = in.data<T>(x, "x", shape),
+                  .targets = targets.read<Real<T>>(in, shape[0], shape[1]),
+                  .losses = in.data<Real<T>>(losses, "losses", {shape[0]}),
+                  .softmax = in.data<Real<T>>(softmax, "softmax", {shape[0], 2}),
+                  .fault = fault_of(in, x)};
+            },
+            [](auto& stream, const auto& params) { cross_entropy(stream, params); });
+      },
+      py::arg("x"), py::arg("labels"), py::arg("losses"), py::arg("softmax"), py::kw_only(),
+      py::arg("weight") = py::none(), py::arg("weight_sum") = py::none(), py::arg("ignored") = -100,
+      py::arg("smoothing") = 0.0, py::arg("isa") = "", py::arg("threads") = 0);
+}
+
+void bind_total_loss(py::module_& training) {
+  training.def(
+      "total_loss",
+      [](object losses, object labels, object total, object count, bool mean, object weight,
+         int64_t ignored, const string& isa, int threads) {
+        run_training(
+            losses, {isa, threads},
+            [&]<typename T>(const Tensors& in) {
+              const int64_t rows = in.sizes(losses, "losses", 1)[0];
+              using R = Real<T>;
+              // Without weights nothing depends on the number of classes.
+              const auto classes = weight.is_none() ? INT32_MAX : in.sizes(weight, "weight", 1)[0];
+              const TargetArguments targets{labels, weight, ignored};
+              return TotalLossParams<R>{.losses = in.data<R>(losses, "losses", {rows}),
+                                        .targets = targets.read<R>(in, rows, classes),
+                                        .total = in.data<R>(total, "total", {1}),
+                                        .count = in.data<R>(count, "count", {1}),
+                                        .mean = mean};
+            },
+            [](auto& stream, const auto& params) { total_loss(stream, params); });
+      },
+      py::arg("losses"), py::arg("labels"), py::arg("total"), py::arg("count"), py::kw_only(),
+      py::arg("mean"), py::arg("weight") = py::none(), py::arg("ignored") = -100,
+      py::arg("isa") = "", py::arg("threads") = 0);
+}
+
+void bind_cross_entropy_backward(py::module_& training) {
+  training.def(
+      "cross_entropy_backward",
+      [](object x, object labels, object softmax, object upstream, object dx, object count,
+         object weight, object weight_sum, int64_t ignored, double smoothing, const string& isa,
+         int threads) {
+        run_training(
+            x, {isa, threads},
+            [&]<typename T>(const Tensors& in) {
+              using R = Real<T>;
+              const auto shape = in.sizes(x, "x", 2);
+              const TargetArguments targets{labels, weight, ignored, smoothing, weight_sum};
+              fault_of(in, x);  // throws what earlier calls have left
+              const bool each = in.sizes(upstream, "upstream", 1)[0] == shape[0];
+              return CrossEntropyBackwardParams<T>{
+                  .x = in.data<T>(x, "x", shape),
+                  .targets = targets.read<R>(in, shape[0], shape[1]),
+                  .softmax = in.data<R>(softmax, "softmax", {shape[0], 2}),
+                  .upstream = in.data<R>(upstream, "upstream", {each ? shape[0] : 1}),
+                  .count = in.data_or_null<R>(count, "count", {1}),
+                  .dx = in.data<T>(dx, "dx", shape),
+                  .each = each};
+            },
+            [](auto& stream, const auto& params) { cross_entropy_backward(stream, params); });
+      },
+      py::arg("x"), py::arg("labels"), py::arg("softmax"), py::arg("upstream"), py::arg("dx"),
+      py::kw_only(), py::arg("count") = py::none(), py::arg("weight") = py::none(),
+      py::arg("weight_sum") = py::none(), py::arg("ignored") = -100, py::arg("smoothing") = 0.0,
+      py::arg("isa") = "", py::arg("threads") = 0);
+}
+
+}  // namespace
+
+void bind_training_loss(py::module_& training) {
+  bind_cross_entropy(training);
+  bind_total_loss(training);
+  bind_cross_entropy_backward(training);
+}
+
+}  // namespace decoding
