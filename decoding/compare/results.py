@@ -177,7 +177,8 @@ class Comparison:
                 for check in found["checks"]
             )
             runs = tuple(made(Run, run) for run in found["runs"])
-            return made(cls, {**found, "machines": machines, "checks": checks, "runs": runs})
+            found |= {"machines": machines, "checks": checks, "runs": runs}
+            return cls(**found)
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise ValueError(f"this is no comparison's JSON: {error}") from error
 
