@@ -1,17 +1,16 @@
-"""Rows of measurements: as CSV, as lines for the console, as tables for a README.
-
-`python -m benchmarks.report benchmarks/results/generate-cpu.csv` prints the table of a file.
-"""
+"""Rows of measurements in results/: one dataclass for each kind that others compute with."""
 
 from __future__ import annotations
 
-import argparse
 import csv
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from decoding.compare.report.table import number
+
+AnyRow = TypeVar("AnyRow")
 
 
 @dataclass(frozen=True)
@@ -59,6 +58,58 @@ class Row:
         """The floor's share of the time; above 1 where weights stay in cache between steps."""
         return self.floor / self.p50
 
+    @property
+    def run(self) -> tuple[str, float, float]:
+        """The same for rows of one run, and so comparable: the ceilings are measured once in it."""
+        return self.commit, self.bandwidth, self.stage
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """One provider on one case, with all conditions. Times are microseconds of a call.
+
+    megabytes: what a call must move at least; rate: that over p50, GB/s. operations: millions of
+    additions, multiplications and the like. floor: the longest of
+    moving it at the speed of a copy (on a CPU of reading memory, or caches), of the operations at
+    the speed of a large matrix product (of multiply-adds in registers), and of a near-empty kernel
+    in a chain of dependent ones. bandwidth, flops, stage: those three, in GB/s, TFLOP/s and us,
+    measured in the same run. error: largest difference to the reference over its largest number.
+    """
+
+    kernel: str
+    shape: str
+    provider: str
+    version: str
+    dtype: str
+    isa: str
+    threads: int
+    repeats: int
+    p20: float
+    p50: float
+    p80: float
+    unit: str
+    megabytes: float
+    operations: float
+    rate: float
+    floor: float
+    bandwidth: float
+    flops: float
+    stage: float
+    error: float
+    device: str
+    flags: str
+    commit: str
+    date: str
+
+    @property
+    def of_floor(self) -> float:
+        return self.floor / self.p50
+
+    @property
+    def intensity(self) -> float:
+        """Operations for each byte that must be moved."""
+        return self.operations / self.megabytes
+
 
 def write_rows(rows: Sequence[Any], path: Path) -> None:
     """rows: of one dataclass, one or more."""
@@ -76,14 +127,20 @@ def rounded(value: object) -> object:
     return f"{value:.5g}" if isinstance(value, float) else value
 
 
-def read_rows(path: Path) -> list[Row]:
-    """The rows of a file that write_rows() wrote."""
-    types = {"str": str, "int": int, "float": float}
+def read_rows(path: Path, kind: type[AnyRow]) -> list[AnyRow]:
+    """The rows of a file that write_rows() wrote; a number that is not known is NaN."""
+    types: dict[str, Any] = {"str": str, "int": int, "float": lambda text: float(text or "nan")}
+    names = {field.name: types[str(field.type)] for field in fields(kind)}  # type: ignore[arg-type]
+    return [
+        kind(**{name: convert(line[name]) for name, convert in names.items()})
+        for line in read_lines(path)
+    ]
+
+
+def read_lines(path: Path) -> list[dict[str, str]]:
+    """The rows as texts, by column."""
     with path.open(newline="") as file:
-        return [
-            Row(**{field.name: types[str(field.type)](line[field.name]) for field in fields(Row)})
-            for line in csv.DictReader(file)
-        ]
+        return list(csv.DictReader(file))
 
 
 def console(rows: Sequence[Row]) -> str:
@@ -106,73 +163,14 @@ def console(rows: Sequence[Row]) -> str:
 
 
 def speedups(row: Row, rows: Iterable[Row]) -> dict[str, float]:
-    """How many times faster `row` is than each peer on the same shape, in the same type; nothing
-    for a peer's row."""
+    """How many times faster `row`, one of ours, is than each peer on the same shape in the same
+    type and run; nothing for a peer's row."""
     if row.provider != "ours":
         return {}
-    same = [r for r in rows if (r.what, *key(r)) == (row.what, *key(row))]
-    return {r.provider: r.p50 / row.p50 for r in same if r.provider != row.provider}
+    same = [other for other in rows if key(other) == key(row)]
+    return {other.provider: other.p50 / row.p50 for other in same if other.provider != "ours"}
 
 
-def key(row: Row) -> tuple[str, str, str]:
+def key(row: Row) -> tuple[object, ...]:
     """What the rows of one line of a table have in common."""
-    return (row.model, row.shape, row.dtype)
-
-
-def number(milliseconds: float) -> str:
-    """Three digits."""
-    if not milliseconds > 0:
-        return "-"
-    return f"{milliseconds:.{max(0, 2 - math.floor(math.log10(milliseconds)))}f}"
-
-
-def markdown(rows: Sequence[Row]) -> str:
-    """A table with a line for each shape in each type, and the conditions below it."""
-    providers = list(dict.fromkeys(row.provider for row in rows))
-    peers = [name for name in providers if name != "ours"]
-    ours = len(peers) < len(providers)
-    head = [rows[0].unit, "floor", *providers]
-    if ours:
-        head += ["floor / ours", *(f"x {peer}" for peer in peers)]
-    head += [f"MB {name}" for name in providers]
-    lines = [head, ["---"] * len(head)]
-    for line_of in dict.fromkeys(map(key, rows)):
-        cell = {row.provider: row for row in rows if key(row) == line_of}
-        line = [" ".join(line_of), number(next(iter(cell.values())).floor)]
-        line += [number(cell[name].p50) if name in cell else "-" for name in providers]
-        if ours and "ours" in cell:
-            ratios = speedups(cell["ours"], cell.values())
-            line.append(f"{cell['ours'].of_floor:.0%}")
-            line += [f"{ratios[peer]:.2f}" if peer in ratios else "-" for peer in peers]
-        elif ours:
-            line += ["-"] * (1 + len(peers))
-        line += [f"{cell[name].memory:.0f}" if name in cell else "-" for name in providers]
-        lines.append(line)
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"{table}\n\n{conditions(rows)}"
-
-
-def conditions(rows: Sequence[Row]) -> str:
-    """What all rows have in common, in two sentences."""
-    row = rows[0]
-    versions = dict.fromkeys(f"{r.version} ({r.isa})" if r.isa else r.version for r in rows)
-    threads = f", {row.threads} threads" if row.threads else ""
-    stage = f", {row.stage:.2f} us a stage" if row.stage else ""
-    flops = ", ".join(
-        f"{dtype} {flops:.0f}" for dtype, flops in {r.dtype: r.flops for r in rows}.items()
-    )
-    return (
-        f"Median of {row.repeats} interleaved calls or more{threads}; "
-        f"{row.device} ({row.flags}), {row.bandwidth:.0f} GB/s, {flops} GFLOP/s{stage}; "
-        f"{'; '.join(versions)}; commit {row.commit}, {row.date}."
-    )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
-    parser.add_argument("file", type=Path)
-    print(markdown(read_rows(parser.parse_args().file)))
-
-
-if __name__ == "__main__":
-    main()
+    return (row.what, row.run, row.model, row.shape, row.dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from decoding.compare.report.table import number
 from decoding.compare.results import Comparison, Machine, Run
@@ -14,22 +14,40 @@ def conditions(comparison: Comparison) -> list[str]:
     return [
         f"{comparison.model} on {comparison.text}; medians of {comparison.rounds} turns, "
         f"{tokenisation} tokenisation.",
-        *(machine_line(machine) for machine in comparison.machines.values()),
+        machine_lines(list(comparison.machines.values())),
         *versions(comparison.runs),
         *["Interrupted: this is what was there by then."] * (not comparison.finished),
     ]
 
 
-def machine_line(machine: Machine) -> str:
-    """ "AMD EPYC (avx2 fma), 2 threads; 41.1 GB/s, float32 490 GFLOP/s; commit 1a2b, DATE"."""
+def machine_lines(machines: Sequence[Machine]) -> str:
+    """Each device once, with the ceilings of each run on it: "AMD EPYC (avx2 fma), 2 threads: 41.1
+    GB/s, float32 490 GFLOP/s (commit 1a2b, DATE)."."""
+    runs: dict[str, list[str]] = {}
+    for machine in machines:
+        device = f"{machine.name} ({machine.flags})"
+        device += f", {machine.threads} threads" * bool(machine.threads)
+        when = f"(commit {machine.commit}, {machine.date})"
+        runs.setdefault(device, []).append(" ".join(filter(None, [ceilings(machine), when])))
+    return " ".join(f"{device}: {'; '.join(found)}." for device, found in runs.items())
+
+
+def ceilings(machine: Machine) -> str:
+    """ "41.1 GB/s, float32 490 GFLOP/s"; "" where they were not measured."""
     known = {d: c for d, c in machine.ceilings.items() if math.isfinite(c.bandwidth)}
-    first = list(known.values())[:1]
-    limits = [f"{number(ceilings.bandwidth / 1e9)} GB/s" for ceilings in first]
-    limits += [f"{dtype} {number(c.flops / 1e9)} GFLOP/s" for dtype, c in known.items()]
-    limits += [f"{c.stage * 1e6:.2f} us a stage" for c in first if c.stage]
-    threads = f", {machine.threads} threads" if machine.threads else ""
-    parts = [f"{machine.name} ({machine.flags}){threads}", ", ".join(limits)]
-    return "; ".join(filter(None, [*parts, f"commit {machine.commit}", machine.date])) + "."
+    parts = [f"{number(c.bandwidth / 1e9)} GB/s" for c in known.values()][:1]
+    parts += [f"{dtype} {operations(c.flops)}" for dtype, c in known.items()]
+    parts += [f"{c.stage * 1e6:.2f} us a stage" for c in known.values() if c.stage][:1]
+    return ", ".join(parts)
+
+
+def operations(rate: float) -> str:
+    return f"{number(rate / 1e12)} TFLOP/s" if rate >= 1e13 else f"{number(rate / 1e9)} GFLOP/s"
+
+
+def place(machine: Machine) -> str:
+    """In short: who and when."""
+    return f"{machine.name}, commit {machine.commit}, {machine.date}"
 
 
 def versions(runs: Iterable[Run]) -> list[str]:

@@ -17,7 +17,7 @@ Shape = tuple[int, int]  # beams, batch
 @dataclass(frozen=True)
 class Panel:
     """Runs of one model on one device in one type and length; one for each engine and shape.
-    sampled: rows are drawn, and so have one beam."""
+    sampled: rows are drawn, and so have one beam; the title says so."""
 
     title: str
     runs: Sequence[Run]
@@ -41,7 +41,7 @@ class Panel:
 
     def shape_name(self, shape: Shape) -> str:
         beams, batch = shape
-        return f"{batch} drawn" if self.sampled else f"{batch}x{beams}"
+        return f"{batch}" if self.sampled else f"{batch}x{beams}"
 
     def speedups(self, peer: str) -> list[float]:
         """How many times faster than the peer ours is, for each shape that both have."""
@@ -104,6 +104,17 @@ def step(run: Run | None) -> str:
     if run is None:
         return "-"
     return "failed" if run.error else number(run.p50)
+
+
+def by_peers(found: Sequence[Panel]) -> list[list[Panel]]:
+    """What one table can show without empty columns: panels whose peers are all among those of one
+    of them."""
+    most = {frozenset(panel.peers) for panel in found}
+    groups: dict[frozenset[str], list[Panel]] = {}
+    for panel in found:
+        home = max((peers for peers in most if peers >= set(panel.peers)), key=len)
+        groups.setdefault(home, []).append(panel)
+    return list(groups.values())
 
 
 def failures(found: Sequence[Panel]) -> list[str]:

@@ -11,7 +11,7 @@ from decoding.compare.report.conditions import conditions
 from decoding.compare.report.figures import LATENCY, MEMORY, SHARE, THROUGHPUT, Measure, figure
 from decoding.compare.report.looks import OURS, look, ordered
 from decoding.compare.report.page import Figure, Page, Section, Tile, legend
-from decoding.compare.report.panels import Panel, panels, step_table
+from decoding.compare.report.panels import Panel, by_peers, panels, step_table
 from decoding.compare.report.table import Table, listed, number, percent, times
 from decoding.compare.results import Check, Comparison, Run
 
@@ -73,15 +73,15 @@ def answers(checks: Sequence[Check]) -> list[Section]:
     return result
 
 
-def calls(found: Sequence[Panel]) -> list[Section]:
-    """A section for each measure, then all numbers."""
+def calls(found: Sequence[Panel], where: str = "") -> list[Section]:
+    """A section for each measure, then all numbers. where: behind each title."""
     return [
-        *(section for measure in EXPLANATIONS for section in measured(found, measure)),
-        Section("All calls", tables=[("", run_table(found))], folded=True),
+        *(section for measure in EXPLANATIONS for section in measured(found, measure, where)),
+        Section(f"All calls{where}", tables=[("", run_table(found))], folded=True),
     ]
 
 
-def measured(found: Sequence[Panel], measure: Measure) -> list[Section]:
+def measured(found: Sequence[Panel], measure: Measure, where: str) -> list[Section]:
     """Nothing where nothing is known."""
     shown = [p for p in found if any(math.isfinite(measure.value(run)) for run in p.runs)]
     if not shown:
@@ -89,11 +89,12 @@ def measured(found: Sequence[Panel], measure: Measure) -> list[Section]:
     engines = ordered(engine for panel in shown for engine in panel.engines)
     return [
         Section(
-            title=f"{measure.name}, {measure.unit}" if measure.unit else measure.name,
+            title=measure.name + where,
             text=[EXPLANATIONS[measure]],
             legend=legend(engines, limit=measure.limit is not None),
             figures=[Figure(panel.title, figure(panel, measure)) for panel in shown],
-            tables=[("", step_table(shown))] * (measure is LATENCY),
+            tables=[("", step_table(group)) for group in by_peers(shown) if measure is LATENCY],
+            folded=True,
         )
     ]
 

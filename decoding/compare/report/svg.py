@@ -1,4 +1,4 @@
-"""Matplotlib's figures as SVG that belongs to a page: its fonts, its colours by name, light or dark.
+"""Matplotlib's figures as SVG of a page: in its fonts, its colours by name, light or dark.
 
 Figures are drawn in stand-in colours, which become the page's variables (page.html).
 """

@@ -17,7 +17,9 @@ class Table:
 
     def markdown(self) -> str:
         lines = [self.head, ["---", *["--:"] * (len(self.head) - 1)], *self.rows]
-        return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
+        return "\n".join(
+            "|".join(["", *(f" {cell} " if cell else " " for cell in line), ""]) for line in lines
+        )
 
     def text(self) -> str:
         """Aligned columns, numbers on the right."""
