@@ -61,6 +61,13 @@ class Plan:
         return [group for group in groups if group]
 
     @property
+    def findings(self) -> int:
+        """How many comparisons compare() yields."""
+        groups = sum(len(self.contenders(device)) for device in self.devices)
+        points = len(self.batch) * len(self.lengths)
+        return len(self.devices) + groups * len(self.beams) * (1 + points) + 1
+
+    @property
     def longest_answer(self) -> int:
         """New tokens of a row in the check at most: what `decoding translate` allows the longest
         line, or a prompt's continuation in the times."""

@@ -6,6 +6,7 @@ the comparison, by name, and does not stop it.
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -324,7 +325,15 @@ ENGINES: dict[str, type[Engine]] = {
 }
 
 
-def missing(engine: type[Engine]) -> list[str]:
-    """The libraries of this engine that are not installed."""
-    names = dict.fromkeys(full.split(".")[0] for full in engine.libraries)
-    return [name for name in names if not find_spec(name)]
+def installed(names: Sequence[str]) -> list[type[Engine]]:
+    """Those whose libraries are there; warns of the others."""
+    found = []
+    for name in names:
+        libraries = dict.fromkeys(full.split(".")[0] for full in ENGINES[name].libraries)
+        missing = [library for library in libraries if not find_spec(library)]
+        if missing:
+            said = f"{name} is left out: {' and '.join(missing)} not installed"
+            warnings.warn(f"{said}, pip install decoding[compare]", stacklevel=2)
+        else:
+            found.append(ENGINES[name])
+    return found
