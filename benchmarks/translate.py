@@ -22,7 +22,7 @@ import sentencepiece
 import decoding
 from benchmarks import texts
 from benchmarks.rows import write_rows
-from decoding.compare.conversion import convert
+from decoding.compare.engines.conversion import convert
 from decoding.compare.environment import Environment, environment
 from decoding.compare.memory import resident
 from decoding.compare.timing import percentile, pin_to_cores

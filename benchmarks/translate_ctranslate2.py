@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from decoding.compare.conversion import PAD
+from decoding.compare.engines.conversion import PAD
 
 
 def translate(options: argparse.Namespace) -> None:
