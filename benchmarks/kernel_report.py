@@ -71,7 +71,7 @@ def kernel_figure(rows: Sequence[KernelRow]) -> str:
     plot.yaxis.set_major_formatter(FuncFormatter(lambda value, _: percent(value)))
     plot.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     plot.xaxis.set_minor_formatter(NullFormatter())
-    plot.set_xlabel("operations for each byte moved", fontsize=10, color=COLOURS["muted"])
+    plot.set_xlabel("operations for each byte moved", fontsize=11, color=COLOURS["muted"])
     return drawn(plot, "Kernels: share of the limit over operations for each byte", notes)
 
 

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from textwrap import TextWrapper
 
 from benchmarks.kernel_report import kernel_table, spread
-from benchmarks.recorded import MODELS, Results, machine, read_machines, read_panels
+from benchmarks.recorded import Results, machine, read_machines, read_panels, same_tokens
 from benchmarks.rows import KernelRow, Row
-from benchmarks.targets import Outcome, outcomes
+from benchmarks.targets import call_goals, goal_table, kernel_goals, outcomes
 from benchmarks.views import ENCODERS, PROGRAMS, QUALITY, View, read_view
-from benchmarks.workloads import SOURCE, STEPS, TOP_K, TOP_P, Shape
+from benchmarks.workloads import SOURCE, STEPS, TOP_K, TOP_P
 from decoding.compare.report.conditions import machine_lines, place, versions
 from decoding.compare.report.looks import OURS, look
 from decoding.compare.report.panels import Panel, by_peers, step_table, summary
-from decoding.compare.report.table import Table, listed, number, percent, times
+from decoding.compare.report.table import listed, times
 
 BEGIN = "<!-- {}: python -m benchmarks.report --readme writes this from benchmarks/results -->"
 END = "<!-- {}: end -->"
@@ -47,9 +47,9 @@ def speed(results: Results) -> str:
     parts = [
         METHOD,
         *(text for name, rows in results.calls.items() for text in calls(name, rows)),
-        *goals(found),
+        *([call_goals(found), goal_table(found).markdown()] if found else []),
         *(text for name, rows in results.kernels.items() for text in kernels(name, rows)),
-        *kernel_goals(found),
+        kernel_goals(found),
         *(text for view in (ENCODERS, PROGRAMS) for text in views(view, results)),
     ]
     return joined(parts)
@@ -79,6 +79,7 @@ def calls(name: str, rows: Sequence[Row]) -> Iterator[str]:
     sampling = f"Sampling draws with top_k {TOP_K} and top_p {TOP_P}."
     parts = [
         memory(panels),
+        same_tokens(rows),
         *[sampling] * any(panel.sampled for panel in panels),
         *versions(run for panel in panels for run in panel.runs),
         machine_lines(machines),
@@ -100,68 +101,10 @@ def memory(panels: Sequence[Panel]) -> str:
     return f"Its peak memory while generating is {listed(said)}."
 
 
-def goals(found: Sequence[Outcome]) -> Iterator[str]:
-    """A line for each model, type and figure: what was measured beside the goal."""
-    found = [outcome for outcome in found if outcome.target.results.startswith("generate")]
-    if not found:
-        return
-    met = sum(outcome.met for outcome in found)
-    yield (
-        f"Of our {len(found)} goals for calls (`benchmarks/targets.csv`) {met} are met. Measured / "
-        "goal, misses bold:"
-    )
-    shapes = list(dict.fromkeys(shape_of(outcome) for outcome in found))
-    cells: dict[str, dict[str, str]] = {}
-    for outcome in found:
-        cells.setdefault(line_of(outcome), {})[shape_of(outcome)] = cell(outcome)
-    rows = [[name, *(line.get(shape, "") for shape in shapes)] for name, line in cells.items()]
-    yield Table(["", *shapes], rows).markdown()
-
-
-def line_of(outcome: Outcome) -> str:
-    target = outcome.target
-    kind, _, peer = target.figure.partition(" ")
-    figure = f"{kind} {look(peer).name}" if peer else "ms"
-    return f"{MODELS[target.what]} {target.dtype}, {figure}"
-
-
-def shape_of(outcome: Outcome) -> str:
-    shape = Shape.parse(outcome.target.shape)
-    return f"sampling {shape.batch}" if shape.sample else str(shape)
-
-
-def cell(outcome: Outcome) -> str:
-    written = number if outcome.target.at_most else times
-    measured = written(outcome.measured)
-    return f"{measured if outcome.met else f'**{measured}**'} / {outcome.target.bound:g}"
-
-
 def kernels(name: str, rows: Sequence[KernelRow]) -> Iterator[str]:
     where = place(machine(rows[0]))
     yield f"Our kernels alone, medians and ranges over their shapes ({where}, `{name}.csv`):"
     yield kernel_table(rows).markdown()
-
-
-def kernel_goals(found: Sequence[Outcome]) -> Iterator[str]:
-    """In a sentence, with each miss."""
-    found = [outcome for outcome in found if outcome.target.results.startswith("kernels")]
-    if not found:
-        return
-    missed = [
-        f"{outcome.target.what} {outcome.target.shape} ({measured(outcome)})"
-        for outcome in found
-        if not outcome.met
-    ]
-    said = f"Of our {len(found)} goals for kernels {len(found) - len(missed)} are met"
-    yield f"{said}; missed: {listed(missed)}." if missed else f"{said}."
-
-
-def measured(outcome: Outcome) -> str:
-    """ "82 % of the limit, goal 85 %" or "7.1 us, goal 6"."""
-    target = outcome.target
-    if target.at_most:
-        return f"{number(outcome.measured)} {target.figure}, goal {target.bound:g}"
-    return f"{percent(outcome.measured)} of the limit, goal {percent(target.bound)}"
 
 
 def views(view: View, results: Results) -> Iterator[str]:

@@ -44,18 +44,20 @@ def read_panels(rows: Sequence[Row]) -> list[Panel]:
     side. A title that is taken names the peers instead of the type."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        sampled = Shape.parse(row.shape).sample
-        groups.setdefault((row.run, row.model, row.dtype, sampled), []).append(row)
+        groups.setdefault((row.run, row.model, row.dtype, is_sampled(row)), []).append(row)
     panels: dict[str, Panel] = {}
-    for (_, model, dtype, sampled), group in groups.items():
-        title = f"{MODELS.get(str(model), model)} {dtype}" + " sampling" * bool(sampled)
+    for group in groups.values():
+        model, sampled = MODELS.get(group[0].model, group[0].model), is_sampled(group[0])
+        title = f"{model} {group[0].dtype}" + " sampling" * sampled
         if title in panels:
             peers = ordered(row.provider for row in group)[:-1]
-            title = (
-                f"{MODELS.get(str(model), model)} beside {listed([look(p).name for p in peers])}"
-            )
-        panels[title] = Panel(title, [run(row) for row in group], bool(sampled))
+            title = f"{model} beside {listed([look(peer).name for peer in peers])}"
+        panels[title] = Panel(title, [run(row) for row in group], sampled)
     return list(panels.values())
+
+
+def is_sampled(row: Row) -> bool:
+    return Shape.parse(row.shape).sample
 
 
 def run(row: Row) -> Run:
@@ -100,12 +102,17 @@ def machine(row: Row | KernelRow) -> Machine:
     return Machine(row.device, row.flags, row.threads, row.commit, row.date, {})
 
 
-def equal_sentences(rows: Sequence[Row]) -> list[tuple[str, str, int, int]]:
-    """Of each engine in each type: how many sentences got the reference's tokens, of how many."""
-    found: dict[tuple[str, str], tuple[int, int]] = {}
+def same_tokens(rows: Sequence[Row]) -> str:
+    """How many sentences of each engine in each type have the tokens of the first, the reference,
+    where that was in the run; as a sentence."""
+    first = rows[0]
+    there = {(r.run, r.model, r.shape) for r in rows if r.provider == first.provider}
+    found: dict[str, list[int]] = {}
     for row in rows:
-        if row.equal:
-            equal, of = map(int, row.equal.split("/"))
-            before = found.get((row.provider, row.dtype), (0, 0))
-            found[row.provider, row.dtype] = before[0] + equal, before[1] + of
-    return [(*who, *counts) for who, counts in found.items()]
+        if row.equal and (row.run, row.model, row.shape) in there:
+            counts = found.setdefault(f"{look(row.provider).name} {row.dtype}", [0, 0])
+            for i, count in enumerate(row.equal.split("/")):
+                counts[i] += int(count)
+    reference, *others = found
+    said = [f"{who} {found[who][0]} of {found[who][1]}" for who in others]
+    return f"Sentences (random weights) with the tokens of {reference}: {listed(said)}."

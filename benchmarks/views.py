@@ -72,8 +72,8 @@ PROGRAMS = View(
 QUALITY = View(
     "Quality of types",
     "quality-*.csv",
-    "Translations of the model {model}, {beams} beams, in each type of weights; `the same`: the share "
-    "of lines with the very text that {dtype} gives.",
+    "Translations of the model {model}, {beams} beams, in each type of weights; `the same`: the "
+    "share of lines with the very text that {dtype} gives.",
     down="{text}, {lines} lines",
     across="{dtype}",
     cells=[

@@ -64,7 +64,8 @@ def pairs(checks: Sequence[Check]) -> list[Pair]:
 def marked(expected: str, found: str) -> tuple[Markup, Markup]:
     """Both texts, with the words that only one of them has in `<mark>`."""
     a, b = expected.split(" "), found.split(" ")
-    left, right = [], []
+    left: list[Markup] = []
+    right: list[Markup] = []
     for kind, a0, a1, b0, b1 in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
         for words, side in ((a[a0:a1], left), (b[b0:b1], right)):
             if words:

@@ -53,8 +53,8 @@ SHARE = Measure("Share of the limit", "", lambda run: run.of_floor, lambda _: 1.
 MEMORY = Measure("Memory", "MB", lambda run: run.memory)
 
 
-def figure(panel: Panel, measure: Measure) -> str:
-    """As SVG. Lines join the batches of one number of beams."""
+def figure(panel: Panel, measure: Measure, low: float, high: float) -> str:
+    """As SVG, from low to high. Lines join the batches of one number of beams."""
     plot = axes(bottom=40)
     places = shape_places(panel.shapes)
     notes: dict[str, list[str]] = {}
@@ -68,7 +68,7 @@ def figure(panel: Panel, measure: Measure) -> str:
                 name = f"{engine} {beams}"
                 draw_line(plot, name, found, measure, places)
                 notes[name] = [measure.note(r, panel.shape_name(s)) for s, r in found.items()]
-    scale(plot, measure)
+    scale(plot, measure, low, high)
     name_shapes(plot, panel, places)
     return drawn(plot, f"{measure.name}: {panel.title}", notes)
 
@@ -108,17 +108,27 @@ def draw_limit(plot: Axes, panel: Panel, measure: Measure, places: dict[Shape, f
             plot.hlines(known[0], *ends, color=COLOURS["ink"], linewidth=1.5, linestyle=(0, (3, 2)))
 
 
-def scale(plot: Axes, measure: Measure) -> None:
+def bounds(panels: Sequence[Panel], measure: Measure) -> tuple[float, float]:
+    """Of an axis that shows all of them, with some room."""
+    runs = [run for panel in panels for run in panel.runs]
+    seen = [measure.value(run) for run in runs]
+    seen += [measure.limit(run) for run in runs] if measure.limit else []
+    known = [value for value in seen if math.isfinite(value) and value > 0]
+    if measure.logarithmic:
+        return min(known) / 1.4, max(known) * 1.4
+    return 0, 1.08 * max(known)
+
+
+def scale(plot: Axes, measure: Measure, low: float, high: float) -> None:
     if measure.logarithmic:
         plot.set_yscale("log")
-        low, high = plot.get_ylim()
         decades = math.log10(high / low)
-        steps = (1, 2, 5) if decades < 2 else (1, 3) if decades < 3 else (1,)
+        steps = (1, 2, 5) if decades < 1.7 else (1, 3) if decades < 2.8 else (1,)
         plot.yaxis.set_major_locator(LogLocator(subs=steps))
         plot.yaxis.set_minor_formatter(NullFormatter())
     else:
-        plot.set_ylim(0, 1.06 * plot.get_ylim()[1])
         plot.yaxis.set_major_locator(MaxNLocator(5))
+    plot.set_ylim(low, high)
     plot.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(measure, value)))
 
 
@@ -138,23 +148,20 @@ def name_shapes(plot: Axes, panel: Panel, places: dict[Shape, float]) -> None:
     for beams, group in groupby(places, lambda shape: shape[0]):
         at = [places[shape] for shape in group]
         name = "drawn" if panel.sampled else "greedy" if beams == 1 else f"{beams} beams"
-        below = {"xycoords": plot.get_xaxis_transform(), "textcoords": "offset points"}
-        plot.annotate(
-            name,
-            (sum(at) / len(at), 0),
-            (0, -30),
-            ha="center",
-            fontsize=10,
-            color=COLOURS["muted"],
-            **below,
-        )
+        write_below(plot, name, sum(at) / len(at), -30, "center")
+    write_below(plot, "batch", -0.7, -15, "right")
+
+
+def write_below(plot: Axes, text: str, x: float, points: float, align: str) -> None:
+    """x: on the axis; points: from the axis to the text, downwards negative."""
     plot.annotate(
-        "batch",
-        (0, 0),
-        (-4, -17),
-        xycoords="axes fraction",
+        text,
+        (x, 0),
+        (0, points),
+        xycoords=plot.get_xaxis_transform(),
         textcoords="offset points",
-        ha="right",
-        fontsize=10,
+        ha=align,
+        fontsize=11,
         color=COLOURS["muted"],
+        annotation_clip=False,
     )

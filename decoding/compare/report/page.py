@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,10 +15,11 @@ from decoding.compare.report.table import Table
 
 @dataclass(frozen=True)
 class Tile:
-    """A figure to remember, and what it is."""
+    """A figure to remember, what it is, and where it was measured."""
 
     value: str
     text: str
+    where: str = ""
 
 
 @dataclass(frozen=True)
@@ -31,10 +33,11 @@ class Key:
 
 @dataclass(frozen=True)
 class Figure:
-    """wide: as broad as the page."""
+    """unit: of its axis. wide: as broad as the page."""
 
     title: str
     svg: str
+    unit: str = ""
     wide: bool = False
 
 
@@ -52,9 +55,9 @@ class Pair:
 
 @dataclass(frozen=True)
 class Section:
-    """folded: its tables open on request."""
+    """title: "" of a chapter's only one. folded: its tables open on request."""
 
-    title: str
+    title: str = ""
     text: Sequence[str] = ()
     legend: Sequence[Key] = ()
     figures: Sequence[Figure] = ()
@@ -64,13 +67,21 @@ class Section:
 
 
 @dataclass(frozen=True)
+class Chapter:
+    """What the page's list of contents names."""
+
+    title: str
+    sections: Sequence[Section]
+
+
+@dataclass(frozen=True)
 class Page:
     """lead: a line under the title. conditions: what was measured where, in small print."""
 
     title: str
     lead: str
     tiles: Sequence[Tile]
-    sections: Sequence[Section]
+    chapters: Sequence[Chapter]
     conditions: Sequence[str]
 
     def html(self) -> str:
@@ -81,7 +92,7 @@ class Page:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        environment.filters["anchor"] = anchor
+        environment.filters |= {"anchor": anchor, "strong": strong}
         return environment.get_template("page.html").render(page=self)
 
 
@@ -90,6 +101,11 @@ def legend(engines: Sequence[str], *, limit: bool = False) -> list[Key]:
     return [*keys, *[Key("limit", "ink", "limit")] * limit]
 
 
+def strong(cell: str) -> Markup:
+    """A table's cell, with what is wrong in `<strong>`."""
+    return Markup(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", str(Markup.escape(cell))))
+
+
 def anchor(title: str) -> str:
-    """A section's name in the address of the page."""
+    """A chapter's name in the address of the page."""
     return "-".join("".join(c if c.isalnum() else " " for c in title.lower()).split())

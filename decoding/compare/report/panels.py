@@ -103,7 +103,7 @@ def step_table(found: Sequence[Panel]) -> Table:
 def step(run: Run | None) -> str:
     if run is None:
         return "-"
-    return "failed" if run.error else number(run.p50)
+    return "**failed**" if run.error else number(run.p50)
 
 
 def by_peers(found: Sequence[Panel]) -> list[list[Panel]]:

@@ -8,9 +8,17 @@ from statistics import median
 
 from decoding.compare.report.answers import answer_table, pairs
 from decoding.compare.report.conditions import conditions
-from decoding.compare.report.figures import LATENCY, MEMORY, SHARE, THROUGHPUT, Measure, figure
+from decoding.compare.report.figures import (
+    LATENCY,
+    MEMORY,
+    SHARE,
+    THROUGHPUT,
+    Measure,
+    bounds,
+    figure,
+)
 from decoding.compare.report.looks import OURS, look, ordered
-from decoding.compare.report.page import Figure, Page, Section, Tile, legend
+from decoding.compare.report.page import Chapter, Figure, Page, Section, Tile, legend
 from decoding.compare.report.panels import Panel, by_peers, panels, step_table
 from decoding.compare.report.table import Table, listed, number, percent, times
 from decoding.compare.results import Check, Comparison, Run
@@ -34,12 +42,12 @@ def comparison_page(comparison: Comparison) -> Page:
         title=f"{comparison.model}: {listed([look(engine).name for engine in engines])}",
         lead=f"The same weights in each engine, on {comparison.text}.",
         tiles=tiles(found, comparison.checks),
-        sections=[*answers(comparison.checks), *calls(found)],
-        conditions=[text for text in conditions(comparison) if text],
+        chapters=[*answers(comparison.checks), *calls("Speed and memory", found)],
+        conditions=conditions(comparison),
     )
 
 
-def tiles(found: Sequence[Panel], checks: Sequence[Check] = ()) -> list[Tile]:
+def tiles(found: Sequence[Panel], checks: Sequence[Check] = (), where: str = "") -> list[Tile]:
     """How much faster ours is than each peer, how near to the limit, and whether it is right."""
     result = []
     for peer in ordered(peer for panel in found for peer in panel.peers):
@@ -47,53 +55,60 @@ def tiles(found: Sequence[Panel], checks: Sequence[Check] = ()) -> list[Tile]:
         if ratios:
             spread = f"{times(min(ratios))} to {times(max(ratios))} in {len(ratios)} shapes"
             text = f"the speed of {look(peer).name}, median; {spread}"
-            result.append(Tile(f"{times(median(ratios))}×", text))
+            result.append(Tile(f"{times(median(ratios))}×", text, where))
     shares = [run.of_floor for panel in found for run in panel.runs if run.engine == OURS]
     known = [share for share in shares if math.isfinite(share)]
     if known:
         text = f"of the machine's limit, median; {percent(min(known))} to {percent(max(known))}"
-        result.append(Tile(percent(median(known)), text))
+        result.append(Tile(percent(median(known)), text, where))
     exact = [check for check in checks if (check.engine, check.dtype) == (OURS, "float32")]
     lines = sum(check.sentences for check in exact)
     if lines:
         same = sum(check.identical for check in exact)
         text = f"of {lines} answers are those of {exact[0].reference}"
-        result.append(Tile(percent(same / lines), f"{text}, in float32"))
+        result.append(Tile(percent(same / lines), f"{text}, in float32", where))
     return result
 
 
-def answers(checks: Sequence[Check]) -> list[Section]:
+def answers(checks: Sequence[Check]) -> list[Chapter]:
     if not checks:
         return []
     intro = f"Checked before anything was timed: each engine's lines beside {checks[0].reference}."
-    result = [Section("Answers", [intro], tables=[("", answer_table(checks))])]
+    sections = [Section("", [intro], tables=[("", answer_table(checks))])]
     if found := pairs(checks):
-        text = "The first lines that differ, with the words in which they do."
-        result.append(Section("Different answers", [text], pairs=found))
-    return result
+        text = "The first of them, the words that differ marked."
+        sections.append(Section("Different answers", [text], pairs=found))
+    return [Chapter("Answers", sections)]
 
 
-def calls(found: Sequence[Panel], where: str = "") -> list[Section]:
-    """A section for each measure, then all numbers. where: behind each title."""
-    return [
-        *(section for measure in EXPLANATIONS for section in measured(found, measure, where)),
-        Section(f"All calls{where}", tables=[("", run_table(found))], folded=True),
-    ]
-
-
-def measured(found: Sequence[Panel], measure: Measure, where: str) -> list[Section]:
-    """Nothing where nothing is known."""
-    shown = [p for p in found if any(math.isfinite(measure.value(run)) for run in p.runs)]
-    if not shown:
+def calls(title: str, found: Sequence[Panel]) -> list[Chapter]:
+    """A section for each measure, then all numbers."""
+    if not found:
         return []
+    sections = [section for measure in EXPLANATIONS for section in measured(found, measure)]
+    numbers = Section("All numbers", tables=[("", run_table(found))], folded=True)
+    return [Chapter(title, [*sections, numbers])]
+
+
+def measured(found: Sequence[Panel], measure: Measure) -> list[Section]:
+    """Nothing where nothing is known. A figure for each panel of more than one shape, all with the
+    same axis."""
+    known = [p for p in found if any(math.isfinite(measure.value(run)) for run in p.runs)]
+    if not known:
+        return []
+    shown = [panel for panel in known if len(panel.shapes) > 1] or known
+    low, high = bounds(shown, measure)
     engines = ordered(engine for panel in shown for engine in panel.engines)
     return [
         Section(
-            title=measure.name + where,
+            title=measure.name,
             text=[EXPLANATIONS[measure]],
             legend=legend(engines, limit=measure.limit is not None),
-            figures=[Figure(panel.title, figure(panel, measure)) for panel in shown],
-            tables=[("", step_table(group)) for group in by_peers(shown) if measure is LATENCY],
+            figures=[
+                Figure(panel.title, figure(panel, measure, low, high), measure.unit)
+                for panel in shown
+            ],
+            tables=[("", step_table(group)) for group in by_peers(known) if measure is LATENCY],
             folded=True,
         )
     ]

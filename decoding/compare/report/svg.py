@@ -34,7 +34,8 @@ def axes(width: int = WIDTH, height: int = HEIGHT, bottom: int = 36) -> Axes:
     plot.spines["bottom"].set_color(COLOURS["grid"])
     plot.grid(axis="y", color=COLOURS["grid"], linewidth=0.8)
     plot.set_axisbelow(True)
-    plot.tick_params(which="both", length=0, labelsize=10, labelcolor=COLOURS["muted"])
+    plot.tick_params(axis="x", pad=6)
+    plot.tick_params(which="both", length=0, labelsize=11, labelcolor=COLOURS["muted"])
     return plot
 
 
@@ -46,7 +47,7 @@ def drawn(plot: Axes, label: str, notes: Mapping[str, Sequence[str]]) -> str:
     """
     import matplotlib
 
-    file, figure = io.StringIO(), plot.get_figure()
+    file, figure = io.StringIO(), plot.get_figure(root=True)
     assert figure is not None
     # Text stays text, and equal figures are equal files.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": label}):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Table:
     """head: of the columns, the first of which says what a row is of. rows: texts, "" where there
-    is nothing to say."""
+    is nothing to say, and between ** and ** what is wrong."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -23,7 +23,7 @@ class Table:
 
     def text(self) -> str:
         """Aligned columns, numbers on the right."""
-        lines = [self.head, *self.rows]
+        lines = [[cell.replace("**", "") for cell in line] for line in (self.head, *self.rows)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join(
             "  ".join(
