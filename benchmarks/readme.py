@@ -38,7 +38,7 @@ def with_sections(text: str, results: Results) -> str:
         _, closed, after = rest.partition(end)
         if not opened or not closed:
             raise ValueError(f"README.md must have the lines {begin!r} and {end!r}")
-        text = f"{before}{begin}\n{found}\n{end}{after}"
+        text = f"{before}{begin}\n\n{found}\n\n{end}{after}"
     return text
 
 

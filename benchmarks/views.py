@@ -41,6 +41,10 @@ def hundredths(value: float) -> str:
     return f"{value:.2f}"
 
 
+def tenths(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
 def whole(value: float) -> str:
     return f"{value:.0f}"
 
@@ -79,7 +83,7 @@ QUALITY = View(
     cells=[
         Cell("bleu", "BLEU", hundredths),
         Cell("chrf", "chrF", hundredths),
-        Cell("identical", "the same", percent),
+        Cell("identical", "the same", tenths),
     ],
 )
 CONTROLS = View(
