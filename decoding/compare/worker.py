@@ -22,6 +22,7 @@ from decoding.compare.memory import GpuMemory, ResidentMemory, resident
 from decoding.compare.task import Ids, Search, Task
 from decoding.compare.timing import pin_to_cores
 
+START = "spawn"  # of processes: a fork would inherit pages and threads
 POLL = 0.05  # seconds between two looks at a process that works
 
 Given = Ids | Sequence[str]  # what a call is given: ids, or texts where tokenisation is timed
@@ -30,7 +31,8 @@ Given = Ids | Sequence[str]  # what a call is given: ids, or texts where tokenis
 @dataclass(frozen=True)
 class Allowance:
     """What an engine may take: bytes of its process's resident memory, on a GPU also of that one's,
-    and seconds for whatever it is asked once: loading, or one or more calls. None: no limit."""
+    and seconds for whatever it is asked once: converting, loading, one or more calls; importing
+    its libraries does not count. None: no limit."""
 
     memory: float | None = None
     seconds: float | None = None
@@ -87,7 +89,7 @@ class Worker:
         converted: Path | None = None,
     ) -> None:
         """text: it will be given texts, not ids. converted: see Settings."""
-        spawn = multiprocessing.get_context("spawn")  # a fork would inherit pages and threads
+        spawn: Any = multiprocessing.get_context(START)
         self.contender, self._allowance = contender, allowance
         self._connection, theirs = spawn.Pipe()
         settings = replace(contender.settings, converted=converted)
@@ -131,20 +133,19 @@ class Worker:
 
     def _ask(self, request: str, *arguments: object) -> Any:
         if not self._imported:
-            self._receive()
+            self._receive(seconds=None)
             self._imported = True
         try:
             self._connection.send((request, arguments))
         except OSError:
             raise self._stopped("it had ended") from None
-        return self._receive()
+        return self._receive(self._allowance.seconds)
 
-    def _receive(self) -> Any:
+    def _receive(self, seconds: float | None) -> Any:
         begin = time.monotonic()
         while not self._connection.poll(POLL):
             if self._exceeds(resident("VmRSS", self._process.pid or 0)):
                 raise self._stopped(self._out_of_memory)
-            seconds = self._allowance.seconds
             if seconds is not None and time.monotonic() - begin > seconds:
                 raise self._stopped(f"out of time after {seconds:g} s")
         try:
