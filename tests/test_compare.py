@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +29,7 @@ class Letters:
 
     encode_target = encode
 
-    def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return "".join(map(chr, ids))
 
 
@@ -138,7 +139,7 @@ def test_lines_that_are_read(tmp_path: Path) -> None:
     source, target = tmp_path / "s.txt", tmp_path / "t.txt"
     source.write_text("ab\n\nabcdef\ncd\nef\n", encoding="utf-8")
     target.write_text("1\n2\n3\n4\n5\n", encoding="utf-8")
-    text = read_text(source, target, Letters(), longest=4, lines=2)
+    text = read_text(source, target, Letters(), range(1, 5), lines=2)
     assert (text.name, text.sources, text.references) == ("s.txt", ["ab", "cd"], ["1", "4"])
     assert (text.numbers, text.left_out) == ([1, 4], 1)
     assert text.ids == [[97, 98], [99, 100]] and text.batch(3) == [0, 1, 0]
@@ -149,12 +150,12 @@ def test_text_that_is_wrong(tmp_path: Path) -> None:
     source.write_bytes(b"ab\n")
     target.write_bytes(b"ab\ncd\n")
     with pytest.raises(ValueError, match=r"s\.txt has 1 lines, .*t\.txt 2"):
-        read_text(source, target, Letters(), longest=4, lines=2)
+        read_text(source, target, Letters(), range(1, 5), lines=2)
     with pytest.raises(ValueError, match="no line of 1 to 1 tokens"):
-        read_text(source, None, Letters(), longest=1, lines=2)
+        read_text(source, None, Letters(), range(1, 2), lines=2)
     source.write_bytes(b"a\xff\n")
     with pytest.raises(ValueError, match="not UTF-8: .* at byte 2"):
-        read_text(source, None, Letters(), longest=4, lines=2)
+        read_text(source, None, Letters(), range(1, 5), lines=2)
 
 
 def test_batches_have_lines_of_about_equal_lengths() -> None:

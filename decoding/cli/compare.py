@@ -146,15 +146,14 @@ def make_plan(args: argparse.Namespace) -> Plan:
 def lines_that_fit(args: argparse.Namespace, task: Task) -> Text:
     """Raises ValueError where the new tokens alone are too many for the model."""
     new, positions = max(args.lengths), task.spec.decoder.positions
-    if new >= positions:
+    if new > positions - 2:
         raise ValueError(f"--lengths {new}: this model has {positions} positions")
     encoder = task.spec.encoder
-    longest = positions - new if encoder is None else encoder.positions
-    text = read_text(
-        args.text, args.references, task.load_tokenizer(), longest=longest, lines=args.lines
-    )
+    # CTranslate2 counts the rest of a batch's prompts as generated where one is a single token.
+    fits = range(2, positions - new + 1) if encoder is None else range(1, encoder.positions + 1)
+    text = read_text(args.text, args.references, task.load_tokenizer(), fits, args.lines)
     if text.left_out:
-        said = f"{text.left_out} lines of more than {longest} tokens are left out"
+        said = f"{text.left_out} lines are left out: not of {fits[0]} to {fits[-1]} tokens"
         warnings.warn(said, stacklevel=2)
     return text
 

@@ -12,7 +12,7 @@ from decoding.tokenizers import Tokenizer
 @dataclass(frozen=True)
 class Text:
     """Sources or prompts with their ids, [lines][tokens], and their references, if there are any.
-    numbers: of the lines in the file, from 1. left_out: lines that are too long."""
+    numbers: of the lines in the file, from 1. left_out: lines that are too short or too long."""
 
     name: str
     sources: list[str]
@@ -27,9 +27,9 @@ class Text:
 
 
 def read_text(
-    path: Path, references: Path | None, tokenizer: Tokenizer, *, longest: int, lines: int
+    path: Path, references: Path | None, tokenizer: Tokenizer, fits: range, lines: int
 ) -> Text:
-    """The first `lines` lines that are neither blank nor have more than `longest` tokens.
+    """The first `lines` lines that are not blank and whose number of tokens is in `fits`.
 
     Raises ValueError where none is left, for what is not UTF-8, and for another number of
     references than of lines.
@@ -44,14 +44,14 @@ def read_text(
         if len(found.sources) == lines:
             break
         ids = tokenizer.encode(source) if source.strip() else []
-        left_out += len(ids) > longest
-        if 0 < len(ids) <= longest:
+        left_out += bool(ids) and len(ids) not in fits
+        if len(ids) in fits:
             found.sources.append(source)
             found.ids.append(ids)
             found.numbers.append(number)
             found.references.extend([target] if references else [])
     if not found.sources:
-        raise ValueError(f"{path} has no line of 1 to {longest} tokens")
+        raise ValueError(f"{path} has no line of {fits[0]} to {fits[-1]} tokens")
     return replace(found, left_out=left_out)
 
 

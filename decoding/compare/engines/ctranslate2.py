@@ -50,6 +50,11 @@ class CTranslate2(TransformersText, Engine):
             "return_scores": search.scores,
             **options_of(self.task.config),
         }
+        if search.least == search.most:
+            # No end at all: its min_length does not count in beam search where prompts of a batch
+            # have different lengths.
+            ends = [[str(token)] for token in self.task.config.eos_token_id]
+            self.call["suppress_sequences"] = [*(self.call["suppress_sequences"] or []), *ends]
         if search.sample:
             self.call |= dict(zip(("sampling_topk", "sampling_topp"), search.sample, strict=True))
         length = "decoding_length" if self.task.has_encoder else "length"
