@@ -178,7 +178,12 @@ class NinjaBuild(build_ext):
 
 setup(
     packages=find_packages(include=["decoding", "decoding.*"]),
-    package_data={"decoding": ["py.typed", "_C.pyi"], "decoding.models.demo": ["*"]},
+    package_data={
+        "decoding": ["py.typed", "_C.pyi"],
+        "decoding.compare": ["roofline.c"],
+        "decoding.compare.report": ["page.html"],
+        "decoding.models.demo": ["*"],
+    },
     ext_modules=[Extension("decoding._C", [])],
     cmdclass={"build_ext": NinjaBuild},
 )

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import decoding
-from benchmarks.environment import environment
-from benchmarks.harness import percentile
-from benchmarks.report import write_rows
+from benchmarks.rows import write_rows
 from benchmarks.workloads import SEED, STEPS, WORKLOADS, Shape, random_ids, random_model
+from decoding.compare.environment import environment
+from decoding.compare.timing import percentile
 
 WORDS = 100  # that must not occur, half of them of two tokens
 

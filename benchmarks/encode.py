@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 import decoding
-from benchmarks.environment import environment
-from benchmarks.harness import percentile
-from benchmarks.report import write_rows
+from benchmarks.rows import write_rows
 from benchmarks.workloads import SEED
+from decoding.compare.environment import environment
+from decoding.compare.timing import percentile
 
 BATCH = 16
 LENGTHS = (128, 256, 512, 1024)  # of the longest row

@@ -22,6 +22,9 @@ from decoding.search.sentences import SENTENCE
 HEAD_DIM = 64
 VOCABULARY = 32000
 STEP_ROWS = 512  # of a decode step, at most
+# Operations for each element. A norm: sums of x and of (x - mean)^2, then scale, gamma and beta. A
+# softmax: the maximum, the difference to it, the exponential, their sum, the quotient.
+NORM, SOFTMAX = 8, 5
 
 Set = Any  # the tensors of one call, however a case keeps them
 Call = Callable[[Set], Any]  # returns a tensor
@@ -55,8 +58,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Case:
-    """moved: bytes that a call must read and write at least; operations: of matrix products.
-    dtype: of the weights, else the place's. reference: what results should be, else torch's.
+    """moved: bytes that a call must read and write at least; operations: additions,
+    multiplications and the like of its results, an exponential being one. dtype: of the weights,
+    else the place's. reference: what results should be, else torch's.
     """
 
     kernel: str
@@ -64,7 +68,7 @@ class Case:
     moved: float
     make: Callable[[], Set]
     providers: dict[str, Call]
-    operations: float = 0
+    operations: float
     warm: bool = False  # reads what another kernel has just written, so from the L2 cache
     prepare: Callable[[Set], object] | None = None  # called once, on the first set
     reset: Callable[[Set], object] | None = None  # called on every set before each round
@@ -89,8 +93,15 @@ def norm(place: Place, rows: int, cols: int, compiled: bool = False) -> Case:
         return functional.layer_norm(x, (cols,), gamma, beta)
 
     providers = {"ours": ours, "torch": theirs} | compiled_too(theirs, compiled)
-    moved = 2 * rows * cols * place.dtype.itemsize + 8 * cols
-    return Case("norm", f"{rows}x{cols}", moved, make, providers, warm=rows <= STEP_ROWS)
+    return Case(
+        "norm",
+        f"{rows}x{cols}",
+        2 * rows * cols * place.dtype.itemsize + 8 * cols,
+        make,
+        providers,
+        operations=NORM * rows * cols,
+        warm=rows <= STEP_ROWS,
+    )
 
 
 def softmax(place: Place, rows: int, cols: int, compiled: bool = False) -> Case:
@@ -106,8 +117,15 @@ def softmax(place: Place, rows: int, cols: int, compiled: bool = False) -> Case:
         return torch.softmax(s[0], -1)
 
     providers = {"ours": ours, "torch": theirs} | compiled_too(theirs, compiled)
-    moved = 2 * rows * cols * place.dtype.itemsize
-    return Case("softmax", f"{rows}x{cols}", moved, make, providers, warm=rows <= STEP_ROWS)
+    return Case(
+        "softmax",
+        f"{rows}x{cols}",
+        2 * rows * cols * place.dtype.itemsize,
+        make,
+        providers,
+        operations=SOFTMAX * rows * cols,
+        warm=rows <= STEP_ROWS,
+    )
 
 
 def compiled_too(call: Call, wanted: bool) -> dict[str, Call]:
@@ -137,9 +155,15 @@ def embed(place: Place, rows: int, hidden: int, normed: bool, compiled: bool = F
         return functional.layer_norm(x, (hidden,), gamma.to(x.dtype), beta.to(x.dtype))
 
     providers = {"ours": ours, "torch": theirs} | compiled_too(theirs, compiled)
-    name = f"{rows}x{hidden}" + ", norm" * normed
-    moved = 3 * rows * hidden * place.dtype.itemsize
-    return Case("embed", name, moved, make, providers, warm=rows <= STEP_ROWS)
+    return Case(
+        "embed",
+        f"{rows}x{hidden}" + ", norm" * normed,
+        3 * rows * hidden * place.dtype.itemsize,
+        make,
+        providers,
+        operations=(2 + NORM * normed) * rows * hidden,
+        warm=rows <= STEP_ROWS,
+    )
 
 
 def linear(place: Place, rows: int, inputs: int, outputs: int) -> Case:
@@ -258,6 +282,7 @@ def self_attention(place: Place, batch: int, beams: int, heads: int, position: i
         numbers * place.dtype.itemsize,
         make,
         {"ours": ours, "torch sdpa": theirs},
+        operations=4 * rows * heads * HEAD_DIM * (position + 1),
     )
 
 
@@ -292,6 +317,7 @@ def cross_attention(place: Place, batch: int, beams: int, heads: int, source: in
         numbers * place.dtype.itemsize,
         make,
         {"ours": ours, "torch sdpa": theirs},
+        operations=4 * rows * heads * HEAD_DIM * source,
     )
 
 
@@ -334,6 +360,7 @@ def beam_selection(place: Place, batch: int, beams: int, vocab: int) -> Case:
         batch * beams * vocab * place.dtype.itemsize,
         make,
         {"ours": ours, "torch": theirs},
+        operations=SOFTMAX * batch * beams * vocab,
         comparable={"ours": torch.clone},  # its sums are undone by the next reset
         reset=lambda s: s[1].reset(),
     )

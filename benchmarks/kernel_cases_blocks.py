@@ -34,7 +34,13 @@ def rms_norm(place: Place, rows: int, cols: int, adds: bool) -> Case:
     name = f"{rows}x{cols}" + ", residual" * adds
     moved = (2 + adds) * rows * cols * place.dtype.itemsize + 4 * cols
     return Case(
-        "rms_norm", name, moved, make, {"ours": ours, "torch": theirs}, warm=rows <= STEP_ROWS
+        "rms_norm",
+        name,
+        moved,
+        make,
+        {"ours": ours, "torch": theirs},
+        operations=(4 + adds) * rows * cols,
+        warm=rows <= STEP_ROWS,
     )
 
 
@@ -63,7 +69,13 @@ def rotate(place: Place, rows: int) -> Case:
     moved = 2 * rows * heads * HEAD_DIM * place.dtype.itemsize
     name = f"{rows}x{heads}x{HEAD_DIM}"
     return Case(
-        "rotate", name, moved, make, {"ours": ours, "torch": theirs}, warm=rows <= STEP_ROWS
+        "rotate",
+        name,
+        moved,
+        make,
+        {"ours": ours, "torch": theirs},
+        operations=3 * rows * heads * HEAD_DIM,
+        warm=rows <= STEP_ROWS,
     )
 
 
@@ -87,6 +99,7 @@ def gate(place: Place, rows: int) -> Case:
         moved,
         make,
         {"ours": ours, "torch": theirs},
+        operations=5 * rows * FFN,
         warm=rows <= STEP_ROWS,
     )
 
@@ -108,7 +121,13 @@ def soft_cap(place: Place, rows: int) -> Case:
     moved = 2 * rows * VOCABULARY * place.dtype.itemsize
     name = f"{rows}x{VOCABULARY}"
     return Case(
-        "soft_cap", name, moved, make, {"ours": ours, "torch": theirs}, warm=rows <= STEP_ROWS
+        "soft_cap",
+        name,
+        moved,
+        make,
+        {"ours": ours, "torch": theirs},
+        operations=3 * rows * VOCABULARY,
+        warm=rows <= STEP_ROWS,
     )
 
 

@@ -192,7 +192,13 @@ def embed(place: Place, dtype: torch.dtype, rows: int, hidden: int) -> Case:
 
     moved = rows * hidden * (dtype.itemsize + 8)
     return Case(
-        "embed", f"{rows}x{hidden}", moved, make, {"ours": ours, "torch": torchs}, dtype=dtype
+        "embed",
+        f"{rows}x{hidden}",
+        moved,
+        make,
+        {"ours": ours, "torch": torchs},
+        operations=2 * rows * hidden,
+        dtype=dtype,
     )
 
 

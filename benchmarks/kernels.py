@@ -19,22 +19,22 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.environment import Environment, environment
-from benchmarks.harness import percentile
 from benchmarks.kernel_cases import Call, Case, Place, Set, cases
 from benchmarks.kernel_cases_blocks import cases as cases_blocks
 from benchmarks.kernel_cases_cpu import cases as cases_cpu
-from benchmarks.report import write_rows
-from benchmarks.roofline import (
+from benchmarks.rows import KernelRow, write_rows
+from decoding import _C
+from decoding.compare.environment import Environment, environment
+from decoding.compare.floors import WIDTHS
+from decoding.compare.roofline import (
     KINDS,
-    WIDTHS,
-    Ceilings,
     capture,
     measure,
     measure_gpu,
     seconds_of,
 )
-from decoding import _C
+from decoding.compare.results import Ceilings
+from decoding.compare.timing import percentile
 
 DTYPES = {name: getattr(torch, name) for name in WIDTHS}
 # Bytes of all sets of a case: twice the L2 cache of an H200, or the L3 cache of a CPU.
@@ -45,46 +45,6 @@ ROUND = 2 << 30  # bytes that a round of calls moves, if that takes no more than
 MOST_CALLS = 256
 REPEATS = 7
 SECONDS = 0.03  # of a round on a CPU, or one call of each set
-
-
-@dataclass(frozen=True)
-class KernelRow:
-    """One provider on one case, with all conditions. Times are microseconds of a call.
-
-    megabytes: what a call must move at least; rate: that over p50, GB/s. floor: the longest of
-    moving it at the speed of a copy (on a CPU of reading memory, or caches), of the operations at
-    the speed of a large matrix product (of multiply-adds in registers), and of a near-empty kernel
-    in a chain of dependent ones. bandwidth, flops, stage: those three, in GB/s, TFLOP/s and us,
-    measured in the same run. error: largest difference to the reference over its largest number.
-    """
-
-    kernel: str
-    shape: str
-    provider: str
-    version: str
-    dtype: str
-    isa: str
-    threads: int
-    repeats: int
-    p20: float
-    p50: float
-    p80: float
-    unit: str
-    megabytes: float
-    rate: float
-    floor: float
-    bandwidth: float
-    flops: float
-    stage: float
-    error: float
-    device: str
-    flags: str
-    commit: str
-    date: str
-
-    @property
-    def of_floor(self) -> float:
-        return self.floor / self.p50
 
 
 @dataclass(frozen=True)
@@ -235,6 +195,7 @@ def make_row(
         p80=p80,
         unit="us",
         megabytes=case.moved / 1e6,
+        operations=case.operations / 1e6,
         rate=case.moved / p50 / 1e3,
         floor=1e6 * floor,
         bandwidth=bandwidth / 1e9,

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from benchmarks import texts
-from benchmarks.environment import environment
-from benchmarks.report import write_rows
+from benchmarks.rows import write_rows
 from decoding import models
+from decoding.compare.environment import environment
 from decoding.model import Model
 from decoding.models.weights import companions, is_linear, pack
 

@@ -6,23 +6,21 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from benchmarks.baselines import Ours, Settings
-from benchmarks.workloads import STEPS, Shape, Workload, random_ids
+from benchmarks.workloads import STEPS, WORKLOADS, Shape, random_ids
+from decoding.compare.engines import Ours, Settings
+from decoding.compare.task import Task
 
 CALLS = 5
 IDLE = "(nothing runs)"
 
 
-def print_profile(
-    directory: Path, model: str, workload: Workload, settings: Settings, shapes: Sequence[Shape]
-) -> None:
+def print_profile(task: Task, model: str, settings: Settings, shapes: Sequence[Shape]) -> None:
     """A table for each shape: kernels, then what the host asks of CUDA."""
-    engine = Ours(directory, workload, settings)
+    engine = Ours(task, settings)
     for shape in shapes:
-        engine.prepare(random_ids(workload, shape.batch), shape)
+        engine.prepare(random_ids(WORKLOADS[model], shape.batch), shape.point.search)
         step = 1e6 * timed(engine) / STEPS
         kernels, host = profiled(engine)
         total = sum(sum(durations) for durations in kernels.values())

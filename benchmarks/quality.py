@@ -20,8 +20,8 @@ import transformers
 
 import decoding
 from benchmarks import texts
-from benchmarks.environment import environment
-from benchmarks.report import write_rows
+from benchmarks.rows import write_rows
+from decoding.compare.environment import environment
 
 Translate = Callable[[list[str]], list[str]]
 

@@ -21,10 +21,11 @@ import sentencepiece
 
 import decoding
 from benchmarks import texts
-from benchmarks.environment import Environment, environment
-from benchmarks.harness import percentile, pin_to_cores, resident
-from benchmarks.report import write_rows
-from benchmarks.translate_ctranslate2 import convert
+from benchmarks.rows import write_rows
+from decoding.compare.engines.conversion import convert
+from decoding.compare.environment import Environment, environment
+from decoding.compare.memory import resident
+from decoding.compare.timing import percentile, pin_to_cores
 
 PROGRAMS = {"ours": ("float32", "bfloat16", "int8"), "ctranslate2": ("float32", "int8")}
 POLL = 0.02  # seconds between two looks at a process
@@ -101,7 +102,7 @@ def programs(options: argparse.Namespace, source: Path, folder: Path) -> Iterato
             if provider == "ctranslate2":
                 module, model = ["benchmarks.translate_ctranslate2"], folder / f"model-{dtype}"
                 more = ["--pieces", str(options.model)]
-                convert(options.model, model, dtype)
+                convert(options.model, model, dtype, numbered=False)
             output = folder / f"{provider}-{dtype}.txt"
             command = [sys.executable, "-m", *module, "--model", str(model), *more]
             command += ["--input", str(source), "--output", str(output), "--dtype", dtype]

@@ -9,37 +9,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
-PAD = "<pad>"
-
-
-def convert(source: Path, target: Path, dtype: str) -> None:
-    """Writes the CTranslate2 model of a Marian directory of transformers'.
-
-    Its own converter drops the padding token, whose embedding is zero in Marian's own models, and
-    lets the decoder start from zero. The demo model starts from what it has learnt for that token,
-    as transformers does.
-    """
-    from ctranslate2.converters import TransformersConverter
-    from ctranslate2.converters.transformers import BartLoader, MarianMTLoader, register_loader
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-
-    @register_loader("MarianConfig")  # in the place of its own
-    class Loader(MarianMTLoader):  # type: ignore[misc]
-        set_decoder = BartLoader.set_decoder
-        get_vocabulary = BartLoader.get_vocabulary
-
-        def _remove_pad_weights(self, spec: Any) -> None:
-            pass
-
-        def set_config(self, config: Any, model: Any, tokenizer: Any) -> None:
-            super().set_config(config, model, tokenizer)
-            config.decoder_start_token = PAD
-
-    TransformersConverter(str(source)).convert(str(target), quantization=dtype)
+from decoding.compare.engines.conversion import PAD
 
 
 def translate(options: argparse.Namespace) -> None:

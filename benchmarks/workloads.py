@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from decoding.compare.runs import Point
+
 SEED = 1
 SOURCE = 32  # tokens of each source or prompt
 STEPS = 64  # new tokens of each row, forced: EOS is banned until the last
@@ -40,6 +42,10 @@ class Shape:
     batch: int
     beams: int
     sample: bool = False
+
+    @property
+    def point(self) -> Point:
+        return Point(self.batch, self.beams, STEPS, (TOP_K, TOP_P) if self.sample else None)
 
     @staticmethod
     def parse(text: str) -> Shape:

@@ -141,7 +141,7 @@ class Translator:
         self.model, self.n_best = model, n_best
         self.options = {**base, **options, "num_return_sequences": 1 if n_best is None else n_best}
         self.config = resolve(self.options, None, model.generation_config)
-        self.tokenizer, marks = between(model, src_lang, tgt_lang, self.config)
+        self.tokenizer, marks = between(model.tokenizer, src_lang, tgt_lang, self.config)
         if alignments and not isinstance(self.tokenizer, Pieces):
             raise ValueError("this model's tokenizer cannot tell words: leave alignments out")
         if marks:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -106,12 +108,26 @@ def inside(name: str, *packages: str) -> bool:
     return any(name == package or name.startswith(package + ".") for package in packages)
 
 
-def wrong_imports(folder: str, names: set[str]) -> set[str]:
-    """Imports that a file of `folder` ("decoding" or "models") must not make."""
+# Hugging Face's models are taken as they are handed in; only comparisons, tests and benchmarks
+# import it, and what else a comparison needs.
+PEERS = ("transformers", "ctranslate2", "matplotlib", "jinja2", "markupsafe")
+
+
+def room(path: Path) -> str:
+    """ "compare", which its command belongs to, "models", or "decoding" for all the rest."""
+    name = path.relative_to(ROOT).as_posix()
+    if name.startswith("decoding/compare/") or name == "decoding/cli/compare.py":
+        return "compare"
+    return "models" if name.startswith("models/") else "decoding"
+
+
+def wrong_imports(room: str, names: set[str]) -> set[str]:
+    """Imports that a file of `room` must not make."""
     wrong = {name for name in names if inside(name, "tests", "benchmarks", "models")}
-    # Hugging Face's models are taken as they are handed in; only tests and benchmarks import it.
-    wrong |= {name for name in names if inside(name, "transformers")}
-    if folder == "models":
+    if room == "compare":
+        return wrong | {name for name in names if inside(name, "decoding._C")}
+    wrong |= {name for name in names if inside(name, "decoding.compare", *PEERS)}
+    if room == "models":
         wrong |= {
             name
             for name in names
@@ -124,8 +140,17 @@ def wrong_imports(folder: str, names: set[str]) -> set[str]:
 def test_imports_point_downward(folder: str) -> None:
     files = python_files(folder)
     assert files
-    wrong = {str(path.relative_to(ROOT)): wrong_imports(folder, imports(path)) for path in files}
+    wrong = {
+        str(path.relative_to(ROOT)): wrong_imports(room(path), imports(path)) for path in files
+    }
     assert not any(wrong.values()), wrong
+
+
+def test_the_program_needs_nothing_of_the_extras() -> None:
+    """decoding/cli imports the command `compare`, which must not import what is in its extra."""
+    hidden = "".join(f"sys.modules[{name!r}] = None;" for name in (*PEERS, "sacrebleu"))
+    code = f"import sys; {hidden} import decoding.cli.main"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def test_text_does_not_touch_the_engine() -> None:
@@ -143,3 +168,6 @@ def test_the_rules_can_fail() -> None:
     assert upward_includes("engine/search.h", '#include "kernels/cpu/stream.h"')
     assert wrong_imports("models", {"decoding.session"}) == {"decoding.session"}
     assert wrong_imports("decoding", {"models.gpt"}) == {"models.gpt"}
+    assert wrong_imports("decoding", {"decoding.compare.runs"}) == {"decoding.compare.runs"}
+    assert wrong_imports("compare", {"benchmarks.rows"}) == {"benchmarks.rows"}
+    assert wrong_imports("compare", {"transformers"}) == set()

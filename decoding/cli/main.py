@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import decoding
-from decoding.cli import convert, plan, score, shortlist, translate
+from decoding.cli import compare, convert, plan, score, shortlist, translate
 
 
 class Parser(argparse.ArgumentParser):
@@ -34,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "convert": convert,
         "shortlist": shortlist,
         "plan": plan,
+        "compare": compare,
     }
     for name, command in named.items():
         assert command.__doc__

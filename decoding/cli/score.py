@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> None:
         source = files.enter_context(open(args.source, "rb")) if args.source else None
         model = load_model(args)
         config = resolve({}, None, model.generation_config)
-        tokenizer, marks = between(model, args.src_lang, args.tgt_lang, config)
+        tokenizer, marks = between(model.tokenizer, args.src_lang, args.tgt_lang, config)
         model.generation_config |= marks
         texts = read_lines(target, args.target or "standard input")
         if model.spec.encoder is None and source is not None:

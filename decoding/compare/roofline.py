@@ -1,6 +1,6 @@
-"""What the machine allows: measured ceilings, and the least time that a decoding step can take.
+"""What the machine allows: measured ceilings.
 
-`python -m benchmarks.roofline` prints the ceilings with one thread and with more, or with
+`python -m decoding.compare.roofline` prints the ceilings with one thread and with more, or with
 `--device cuda` those of a GPU.
 """
 
@@ -15,17 +15,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy
 
-from benchmarks.workloads import SOURCE, STEPS, Shape, Workload
+from decoding.compare.results import Ceilings
 
 KINDS = ("float32", "bfloat16", "int8")  # of weights on a CPU
-WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}  # bytes
 READ_BYTES = 256 << 20  # for each thread, far more than a last-level cache
 CACHED_BYTES = 256 << 10  # for each thread, less than a second-level cache
 LINE = 64  # bytes of a cache line
@@ -37,29 +35,12 @@ GPU_SIZE = 8192  # of the matrices that are multiplied
 GPU_STAGES = 500  # in the graph of dependent kernels
 
 
-@dataclass(frozen=True)
-class Ceilings:
-    """Bytes a second from memory and operations a second, of `threads` together, in one type.
-
-    flops: twice the multiply-adds. cached: bytes a second from the second-level caches. NaN where
-    there was no C compiler to measure them with. Of a GPU: bytes that a copy reads and writes,
-    operations of a matrix product, and `stage`: seconds from one kernel of a graph to the next that
-    depends on it.
-    """
-
-    threads: int
-    bandwidth: float
-    flops: float
-    cached: float = math.nan
-    stage: float = 0.0
-
-
 def measure(threads: int) -> dict[str, Ceilings]:
-    """Of a CPU, for each kind of weight. Takes two seconds or so, best of several trials: a ceiling
-    is what the machine can do."""
+    """Of a CPU's threads together, for each kind of weight; NaN where there is no C compiler. Takes
+    two seconds or so, best of several trials: a ceiling is what the machine can do."""
     compiler = shutil.which("cc")
     if compiler is None:
-        return dict.fromkeys(KINDS, Ceilings(threads, math.nan, math.nan))
+        return dict.fromkeys(KINDS, Ceilings(math.nan, math.nan))
     with tempfile.TemporaryDirectory() as directory:
         library = compile_loops(compiler, Path(directory))
     bandwidth, cached = (
@@ -67,8 +48,7 @@ def measure(threads: int) -> dict[str, Ceilings]:
         for size, times in ((READ_BYTES, 1), (CACHED_BYTES, 200))
     )
     return {
-        kind: Ceilings(threads, bandwidth, 2 * add_rate(library, threads, kind), cached)
-        for kind in KINDS
+        kind: Ceilings(bandwidth, 2 * add_rate(library, threads, kind), cached) for kind in KINDS
     }
 
 
@@ -103,7 +83,6 @@ def measure_gpu(dtype: Any, device: str = "cuda") -> Ceilings:
         few = torch.zeros(32, device=device)
         stage_seconds = best_of_graph(lambda: few.add_(1), GPU_STAGES)
     return Ceilings(
-        threads=0,
         bandwidth=2 * GPU_BYTES / copy_seconds,
         flops=2 * GPU_SIZE**3 / product_seconds,
         stage=stage_seconds,
@@ -174,47 +153,10 @@ def best(jobs: Sequence[Callable[[], object]]) -> float:
     return min(seconds)
 
 
-def floor(workload: Workload, shape: Shape, ceilings: Ceilings, dtype: str) -> float:
-    """Seconds that a step takes at least, the encoder or prompt spread over the steps.
-
-    Every weight is read once a step; K/V of source and prompt once for each sentence, generated K/V
-    once for each row, of 2 bytes beside weights of less; logits stay in cache. On a GPU no step is
-    faster than its stages, each of which waits for the one before: 8 in a layer with cross
-    attention, 5 in one without, and 3 around them.
-    """
-    w, sentences, rows = workload, shape.batch, shape.batch * shape.beams
-    cross = 1 if w.has_encoder else 0
-    prompt = 0 if w.has_encoder else SOURCE
-    generated = (STEPS + 1) / 2  # mean length of a row so far
-    block = 2 * w.hidden * w.feed_forward
-    layers = w.layers * ((4 + 2 * cross) * w.hidden**2 + block)
-    weights = layers + w.vocabulary * w.hidden
-    kept = w.layers * w.hidden * (generated * rows + (prompt + cross * SOURCE) * sentences)
-    attended = generated + prompt + cross * SOURCE
-    width = WIDTHS[dtype]
-    step = seconds(
-        ceilings,
-        moved=width * weights + max(2, width) * 2 * kept,
-        operations=2 * weights * rows + 4 * w.hidden * w.layers * attended * rows,
-    )
-    step = max(step, ((5 + 3 * cross) * w.layers + 3) * ceilings.stage)
-    # All but the last prompt token, or the encoder and the K/V that the decoder takes from it.
-    if w.has_encoder:
-        first = w.encoder_layers * (4 * w.hidden**2 + block) + w.layers * 2 * w.hidden**2
-        tokens = SOURCE * sentences
-    else:
-        first, tokens = layers, (SOURCE - 1) * sentences
-    once = seconds(ceilings, moved=width * first, operations=2 * first * tokens)
-    return step + once / STEPS
-
-
-def seconds(ceilings: Ceilings, *, moved: float, operations: float) -> float:
-    """Reading so many bytes and computing, whichever takes longer."""
-    return max(moved / ceilings.bandwidth, operations / ceilings.flops)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.roofline", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m decoding.compare.roofline", description=__doc__
+    )
     parser.add_argument("--device", default="cpu", help="cpu, or a GPU as torch names it")
     parser.add_argument("--threads", type=int, default=2, help="of the CPU, at most")
     options = parser.parse_args()

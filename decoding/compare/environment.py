@@ -54,12 +54,14 @@ def cpu_info() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The project's commit, "+changes" if tracked files differ from it; "unknown" without git."""
-    root = Path(__file__).parents[1]
+    """The project's commit, "+changes" if tracked files differ from it; "unknown" where this file
+    is not tracked by git, as in an installed wheel."""
+    here = Path(__file__)
+    tracked = ["git", "ls-files", "--error-unmatch", here.name]
     command = ["git", "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+changes"]
     try:
-        return subprocess.run(
-            command, cwd=root, capture_output=True, text=True, check=True
-        ).stdout.strip()
+        subprocess.run(tracked, cwd=here.parent, capture_output=True, check=True)
+        found = subprocess.run(command, cwd=here.parent, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+    return found.stdout.strip()

@@ -1,0 +1,38 @@
+"""A comparison on one screen of a terminal."""
+
+from __future__ import annotations
+
+import math
+
+from decoding.compare.report.conditions import conditions
+from decoding.compare.report.looks import look
+from decoding.compare.report.panels import failures, panels, step_table, summary
+from decoding.compare.results import Check, Comparison
+
+
+def terminal(comparison: Comparison) -> str:
+    """Whether the answers are the same, milliseconds of a step, and what was measured where."""
+    found = panels(comparison)
+    peers = dict.fromkeys(peer for panel in found for peer in panel.peers)
+    parts = [
+        [same(check) for check in comparison.checks],
+        ["Milliseconds a step, BATCHxBEAMS:", step_table(found).text()] if found else [],
+        failures(found),
+        [f"decoding is {text}" for peer in peers if (text := summary(found, peer))],
+        conditions(comparison),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def same(check: Check) -> str:
+    """What an engine's answers are worth, in a line."""
+    beams = f"{check.beams} beams" if check.beams > 1 else "greedy"
+    who = f"{look(check.engine).name} {check.dtype}, {beams}"
+    if check.error:
+        return f"{who}: {check.error}"
+    said = f"{who}: {check.identical} of {check.sentences} lines as {check.reference}"
+    if math.isfinite(check.largest):
+        said += f", scores within {check.largest:.1g}"
+    if math.isfinite(check.bleu):
+        said += f", BLEU {check.bleu:.2f}, chrF {check.chrf:.2f}"
+    return said

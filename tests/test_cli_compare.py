@@ -1,0 +1,149 @@
+"""The command `compare`: what it makes of its arguments, and what is written when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from decoding.cli import compare as command
+from decoding.cli.main import main
+from decoding.compare.comparison import Plan
+from decoding.compare.results import Check, Comparison, Run
+
+DEMO = Path("models/demo").resolve()
+LINES = ["Das ist ein Haus.", "Ja."]
+DONE = Comparison(
+    "demo",
+    "text.txt",
+    "out",
+    2,
+    {},
+    (Check("ours", "float32", "cpu", 1, "ours float32 cpu", sentences=2, identical=2),),
+    (Run("ours", "v", "", "float32", "cpu", 1, 1, 8, 9, 1.0, 2.0, 3.0, floor=1.0),),
+)
+
+
+class Program:
+    """Runs `decoding compare` on the demo model; nothing is measured, `plan` is what would be."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.text, self.states = folder / "text.txt", [DONE]
+        self.text.write_text("\n".join(LINES), encoding="utf-8")
+        self.interrupted = False
+        monkeypatch.setattr(command, "compare", self.compare)
+
+    def compare(self, plan: Plan) -> Iterator[Comparison]:
+        self.plan = plan
+        yield from self.states
+        if self.interrupted:
+            raise KeyboardInterrupt
+
+    def __call__(self, *arguments: str) -> int:
+        given = ["--model", str(DEMO), "--text", str(self.text), "--device", "cpu", *arguments]
+        try:
+            return main(["compare", *given])
+        except SystemExit as left:
+            return int(left.code or 0)
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
+    return Program(tmp_path, monkeypatch)
+
+
+def test_what_is_compared(program: Program) -> None:
+    options = "--batch 8 1 8 --beams 2 --lengths 16 --dtype float32 int8 --rounds 3 --threads 1"
+    limits = "--memory-limit 0.5 --time-limit 9 --tokenisation in --lines 1"
+    assert program(*options.split(), *limits.split(), "--against", "hf") == 0
+    plan = program.plan
+    assert (plan.name, plan.text.name, plan.text.sources) == ("demo", "text.txt", LINES[:1])
+    assert [engine.name for engine in plan.engines] == ["huggingface", "ours"]
+    assert (plan.batch, plan.beams, plan.lengths) == ([1, 8], [2], [16])
+    assert (plan.dtypes, plan.devices, plan.threads) == (["float32", "int8"], ["cpu"], 1)
+    assert (plan.allowance.memory, plan.allowance.seconds) == (0.5e9, 9)
+    assert (plan.tokenisation, plan.rounds) == ("in", 3)
+    assert plan.longest_answer == 2 * len(plan.text.ids[0]) + 49
+
+
+def test_what_it_says_and_writes(
+    program: Program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert program("--against", "hf", "--json", str(tmp_path / "found.json")) == 0
+    out, err = capsys.readouterr()
+    assert "2 of 2 lines" in out and "float32" in out and err == ""
+    assert (tmp_path / "found.json").read_text(encoding="utf-8") == DONE.to_json()
+
+
+def test_the_page(program: Program, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert program("--against", "hf", "--html", str(tmp_path / "page.html")) == 0
+    assert "<html" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_ctrl_c_leaves_what_is_finished(
+    program: Program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program.interrupted = True
+    assert program("--against", "hf", "--json", str(tmp_path / "found.json")) == 130
+    assert "2 of 2 lines" in capsys.readouterr().out
+    assert Comparison.from_json((tmp_path / "found.json").read_text(encoding="utf-8")) == DONE
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        ("--against bing", "no engine 'bing'"),
+        ("--against ours", "nothing to compare with"),
+        ("--memory-limit 0", "must be a number above 0"),
+        ("--lengths 511", "this model has 512 positions"),
+        ("--dtype float16 --against hf", "no engine computes in such a type"),
+        ("--tgt-lang de", "told no languages"),
+        ("--references nowhere.txt", "nowhere.txt"),
+    ],
+)
+def test_mistakes(
+    program: Program, capsys: pytest.CaptureFixture[str], arguments: str, said: str
+) -> None:
+    assert program(*arguments.split()) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_library_that_is_missing_is_said_at_once(
+    program: Program, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda _: None)
+    assert program("--html", "page.html") == 2
+    assert "--html needs matplotlib: pip install decoding[compare]" in capsys.readouterr().err
+
+
+def test_lines_that_are_too_long_are_said(
+    program: Program, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program.text.write_text("Ja.\n" + "sehr " * 600 + "\n", encoding="utf-8")
+    assert program("--against", "hf") == 0
+    assert "1 lines are left out: not of 1 to 512 tokens" in capsys.readouterr().err
+    assert program.plan.text.sources == ["Ja."]
+
+
+@pytest.mark.slow
+def test_the_demo_model_against_its_peers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Everything at once, in processes of their own."""
+    pytest.importorskip("ctranslate2")
+    text, found = tmp_path / "text.txt", tmp_path / "found.json"
+    text.write_text("\n".join(LINES), encoding="utf-8")
+    options = "--device cpu --threads 1 --batch 2 --beams 2 --lengths 4 --rounds 1"
+    files = ["--model", str(DEMO), "--text", str(text), "--references", str(text)]
+    assert main(["compare", *files, *options.split(), "--json", str(found)]) == 0
+    comparison = Comparison.from_json(found.read_text(encoding="utf-8"))
+    assert comparison.finished
+    for check in comparison.checks:
+        assert check.identical == check.sentences == 2 and check.largest < 1e-3
+        assert 0 <= check.bleu < 100
+    assert [run.engine for run in comparison.runs] == ["huggingface", "ctranslate2", "ours"]
+    for run in comparison.runs:
+        assert run.error == "" and run.p50 > 0 and run.first_token > 0 and run.memory > 0
+        assert run.floor > 0 and run.bound == "memory" and run.intensity > 0
