@@ -73,7 +73,7 @@ def calls(name: str, rows: Sequence[Row]) -> Iterator[str]:
     panels, machines = read_panels(rows), read_machines(rows)
     groups = by_peers(panels)
     said = [summary(groups[0], peer) for peer in peers_of(groups[0])]
-    yield f"**{machines[0].name}**: decoding is {listed(said)} (medians and ranges)."
+    yield f"**{machines[0].name}**: decoding is {listed(said)}."
     for group in groups:
         yield step_table(group).markdown()
     sampling = f"Sampling draws with top_k {TOP_K} and top_p {TOP_P}."

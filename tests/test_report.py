@@ -39,7 +39,7 @@ def compared() -> Comparison:
     runs += [run("ours", *shape, 1.5 * shape[1], "int8") for shape in shapes]
     failed = replace(RUN, engine="ctranslate2", batch=8, beams=4, error="out of time after 60 s")
     difference = Difference(3, "Ein <b>Haus</b>", "A small house .", "A big house .")
-    check = Check("ours", "float32", "cpu", 4, "transformers float32", 100, 99, 2e-6, 1e-7)
+    check = Check("ours", "float32", "cpu", 4, "huggingface float32 cpu", 100, 99, 2e-6, 1e-7)
     checks = (check, replace(check, dtype="int8", identical=80, differing=(difference,)))
     ceilings = {"float32": Ceilings(41e9, 490e9), "int8": Ceilings(41e9, 2e12)}
     machine = Machine("AMD EPYC", "avx2", 2, "1a2b3c", "2026-11-21", ceilings)
@@ -88,7 +88,7 @@ def test_steps_side_by_side() -> None:
     assert cells["float32 8x4"] == ["1.80", "32.0", "**failed**", "8.00", "4.0", "", "22 %"]
     assert cells["int8 1x1"] == ["1.10", "-", "-", "1.50", "", "", "73 %"]
     assert failures(found) == ["CTranslate2 float32 8x4: out of time after 60 s"]
-    assert summary(found, "huggingface") == "4.0 times as fast as transformers (4.0 to 4.0)"
+    assert summary(found, "huggingface") == "4.0 times as fast as transformers (median; 4.0 to 4.0)"
     assert summary(found, "ctranslate2") == ""
 
 

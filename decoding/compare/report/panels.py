@@ -129,9 +129,9 @@ def failures(found: Sequence[Panel]) -> list[str]:
 
 
 def summary(found: Sequence[Panel], peer: str) -> str:
-    """ "5.7 times as fast as transformers (3.2 to 6.3)"; "" without a shape that both have."""
+    """ "5.7 times as fast as transformers (median; 3.2 to 6.3)", or "" where no shape has both."""
     ratios = [ratio for panel in found for ratio in panel.speedups(peer)]
     if not ratios:
         return ""
-    spread = f" ({times(min(ratios))} to {times(max(ratios))})" if len(ratios) > 1 else ""
+    spread = f" (median; {times(min(ratios))} to {times(max(ratios))})" * (len(ratios) > 1)
     return f"{times(median(ratios))} times as fast as {look(peer).name}{spread}"
