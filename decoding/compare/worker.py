@@ -11,6 +11,7 @@ import multiprocessing
 import signal
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -238,6 +239,7 @@ def serve(
 ) -> None:
     """The worker's process: answers requests until the connection closes, or one fails."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who asks
+    warnings.simplefilter("ignore")  # what libraries advise would drown the rows
     try:
         service = Service(engine, task, settings, text)
         connection.send(None)
