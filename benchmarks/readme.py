@@ -23,8 +23,9 @@ METHOD = (
     "Milliseconds per step of whole `generate()` calls, engines side by side on the same weights, "
     f"medians; {SOURCE} source or prompt tokens, {STEPS} new ones; batch x beams, one beam is "
     "greedy search. `limit` is what reading every weight and kept key and value once, the "
-    "arithmetic or the dependent stages of a step take at least on that machine; weights that stay "
-    "in a cache can beat it. The method is in [benchmarks/README.md](benchmarks/README.md)."
+    "arithmetic or the dependent stages of a step take at least on that machine, `by` which of the "
+    "three is longest; weights that stay in a cache can beat it. The method is in "
+    "[benchmarks/README.md](benchmarks/README.md)."
 )
 LINES = TextWrapper(140, break_long_words=False, break_on_hyphens=False)
 
