@@ -99,10 +99,17 @@ class Worker:
         )
         self._process.start()
         theirs.close()
-        self._imported = False
+        self._ready = False
+
+    def ready(self) -> bool:
+        """Waits for the libraries' imports."""
+        if not self._ready:
+            self._receive(seconds=None)
+            self._ready = True
+        return True
 
     def load(self) -> Loaded:
-        """Waits for the libraries' imports, then loads the model."""
+        """Loads the model."""
         loaded: Loaded = self._ask("load")
         self.loaded = loaded
         return loaded
@@ -133,9 +140,7 @@ class Worker:
         return nodes
 
     def _ask(self, request: str, *arguments: object) -> Any:
-        if not self._imported:
-            self._receive(seconds=None)
-            self._imported = True
+        self.ready()
         try:
             self._connection.send((request, arguments))
         except OSError:
