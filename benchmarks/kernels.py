@@ -26,6 +26,7 @@ from benchmarks.rows import KernelRow, write_rows
 from decoding import _C
 from decoding.compare.environment import Environment, environment
 from decoding.compare.floors import WIDTHS
+from decoding.compare.results import Ceilings
 from decoding.compare.roofline import (
     KINDS,
     capture,
@@ -33,7 +34,6 @@ from decoding.compare.roofline import (
     measure_gpu,
     seconds_of,
 )
-from decoding.compare.results import Ceilings
 from decoding.compare.timing import percentile
 
 DTYPES = {name: getattr(torch, name) for name in WIDTHS}

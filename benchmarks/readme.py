@@ -23,8 +23,9 @@ METHOD = (
     "Milliseconds per step of whole `generate()` calls, engines side by side on the same weights, "
     f"medians; {SOURCE} source or prompt tokens, {STEPS} new ones; batch x beams, one beam is "
     "greedy search. `limit` is what reading every weight and kept key and value once, the "
-    "arithmetic or the dependent stages of a step take at least on that machine; weights that stay "
-    "in a cache can beat it. The method is in [benchmarks/README.md](benchmarks/README.md)."
+    "arithmetic or the dependent stages of a step take at least on that machine, `by` which of the "
+    "three is longest; weights that stay in a cache can beat it. The method is in "
+    "[benchmarks/README.md](benchmarks/README.md)."
 )
 LINES = TextWrapper(140, break_long_words=False, break_on_hyphens=False)
 
@@ -73,7 +74,7 @@ def calls(name: str, rows: Sequence[Row]) -> Iterator[str]:
     panels, machines = read_panels(rows), read_machines(rows)
     groups = by_peers(panels)
     said = [summary(groups[0], peer) for peer in peers_of(groups[0])]
-    yield f"**{machines[0].name}**: decoding is {listed(said)} (medians and ranges)."
+    yield f"**{machines[0].name}**: decoding is {listed(said)}."
     for group in groups:
         yield step_table(group).markdown()
     sampling = f"Sampling draws with top_k {TOP_K} and top_p {TOP_P}."

@@ -80,6 +80,9 @@ def run(row: Row) -> Run:
         memory=row.memory if row.memory > 0 else math.nan,
         loading=row.loading,
         floor=row.floor,
+        bytes=1e6 * row.megabytes,
+        flops=1e6 * row.operations,
+        bound=row.bound,
         nodes=row.nodes,
     )
 

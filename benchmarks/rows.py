@@ -19,6 +19,8 @@ class Row:
 
     p20, p50, p80: percentiles of whole calls divided by their steps. rate: new tokens a second.
     floor: the least that p50 could be on this machine; NaN if its ceilings were not measured.
+    megabytes, operations: what such a step must move, and its millions of additions and
+        multiplications. bound: which of them the floor is, "memory" or "arithmetic", or "stages".
     bandwidth, flops, stage: those ceilings, GB/s and GFLOP/s, of the threads together, and on a GPU
         the microseconds between two dependent kernels. nodes: of the graph that a step is there.
     memory, loading: growth of the process's resident set, or of what it holds of the GPU's memory,
@@ -41,6 +43,9 @@ class Row:
     unit: str
     rate: float
     floor: float
+    megabytes: float
+    operations: float
+    bound: str
     bandwidth: float
     flops: float
     stage: float
@@ -128,11 +133,12 @@ def rounded(value: object) -> object:
 
 
 def read_rows(path: Path, kind: type[AnyRow]) -> list[AnyRow]:
-    """The rows of a file that write_rows() wrote; a number that is not known is NaN."""
+    """The rows of a file that write_rows() wrote; a number that is not known is NaN, also where an
+    older file lacks its column."""
     types: dict[str, Any] = {"str": str, "int": int, "float": lambda text: float(text or "nan")}
     names = {field.name: types[str(field.type)] for field in fields(kind)}  # type: ignore[arg-type]
     return [
-        kind(**{name: convert(line[name]) for name, convert in names.items()})
+        kind(**{name: convert(line.get(name, "")) for name, convert in names.items()})
         for line in read_lines(path)
     ]
 

@@ -102,8 +102,8 @@ def run(args: argparse.Namespace) -> None:
                     args.json.write_text(comparison.to_json(), encoding="utf-8")
         finally:  # also after Ctrl-C: what is there by then
             if comparison is not None and comparison.checks:
-                print(terminal(comparison))
                 write_page(comparison, args.html)
+                print(terminal(comparison))
 
 
 def check_installed(args: argparse.Namespace) -> None:

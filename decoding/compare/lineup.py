@@ -51,6 +51,8 @@ class Lineup:
             elif contender not in self.reasons and contender not in self.workers:
                 new.append(contender)
                 self._start(contender)
+        for contender in new:  # nobody takes memory of a GPU while another measures what it takes
+            self.ask(contender, Worker.ready)
         for contender in new:
             if self.ask(contender, Worker.load) is None:
                 self._hopeless[contender] = self.reasons[contender]

@@ -11,6 +11,7 @@ import multiprocessing
 import signal
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -98,10 +99,17 @@ class Worker:
         )
         self._process.start()
         theirs.close()
-        self._imported = False
+        self._ready = False
+
+    def ready(self) -> bool:
+        """Waits for the libraries' imports."""
+        if not self._ready:
+            self._receive(seconds=None)
+            self._ready = True
+        return True
 
     def load(self) -> Loaded:
-        """Waits for the libraries' imports, then loads the model."""
+        """Loads the model."""
         loaded: Loaded = self._ask("load")
         self.loaded = loaded
         return loaded
@@ -132,9 +140,7 @@ class Worker:
         return nodes
 
     def _ask(self, request: str, *arguments: object) -> Any:
-        if not self._imported:
-            self._receive(seconds=None)
-            self._imported = True
+        self.ready()
         try:
             self._connection.send((request, arguments))
         except OSError:
@@ -238,6 +244,7 @@ def serve(
 ) -> None:
     """The worker's process: answers requests until the connection closes, or one fails."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who asks
+    warnings.simplefilter("ignore")  # what libraries advise would drown the rows
     try:
         service = Service(engine, task, settings, text)
         connection.send(None)

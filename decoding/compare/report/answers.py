@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 
 from markupsafe import Markup
 
-from decoding.compare.report.looks import look
+from decoding.compare.report.looks import called, look
 from decoding.compare.report.page import Pair
 from decoding.compare.report.table import Table, number, percent
 from decoding.compare.results import Check
@@ -52,7 +52,7 @@ def pairs(checks: Sequence[Check]) -> list[Pair]:
                     Pair(
                         title=f"Line {line.line}",
                         source=line.source,
-                        expected_by=check.reference,
+                        expected_by=called(check.reference),
                         expected=expected,
                         found_by=name(check),
                         found=other,

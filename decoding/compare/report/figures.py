@@ -32,6 +32,9 @@ class Measure:
     logarithmic: bool = False
     written: Callable[[float], str] = number
 
+    def known(self, panel: Panel) -> bool:
+        return any(math.isfinite(self.value(run)) for run in panel.runs)
+
     def note(self, run: Run, shape: str) -> str:
         value = f"{self.written(self.value(run))} {self.unit}".rstrip()
         between = ""
@@ -55,7 +58,7 @@ MEMORY = Measure("Memory", "MB", lambda run: run.memory)
 
 def figure(panel: Panel, measure: Measure, low: float, high: float) -> str:
     """As SVG, from low to high. Lines join the batches of one number of beams."""
-    plot = axes(bottom=40)
+    plot = axes(bottom=44)
     places = shape_places(panel.shapes)
     notes: dict[str, list[str]] = {}
     if measure.limit:
@@ -148,8 +151,8 @@ def name_shapes(plot: Axes, panel: Panel, places: dict[Shape, float]) -> None:
     for beams, group in groupby(places, lambda shape: shape[0]):
         at = [places[shape] for shape in group]
         name = "drawn" if panel.sampled else "greedy" if beams == 1 else f"{beams} beams"
-        write_below(plot, name, sum(at) / len(at), -30, "center")
-    write_below(plot, "batch", -0.7, -15, "right")
+        write_below(plot, name, sum(at) / len(at), -34, "center")
+    write_below(plot, "batch", -0.7, -19, "right")
 
 
 def write_below(plot: Axes, text: str, x: float, points: float, align: str) -> None:

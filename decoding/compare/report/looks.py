@@ -30,6 +30,12 @@ def look(engine: str) -> Look:
     return LOOKS.get(engine, Look(engine, "gold", "P"))
 
 
+def called(reference: str) -> str:
+    """What a check's reference is for people: without the device, which is clear."""
+    engine, dtype = reference.split(" ")[:2]
+    return f"{look(engine).name} {dtype}"
+
+
 def ordered(engines: Iterable[str]) -> list[str]:
     """Each once; ours last, whose row or column is held against all others."""
     return sorted(dict.fromkeys(engines), key=lambda engine: engine == OURS)

@@ -78,20 +78,21 @@ def panels(comparison: Comparison) -> list[Panel]:
 
 
 def step_table(found: Sequence[Panel]) -> Table:
-    """Milliseconds a step of every engine, a line for each shape, and how ours compares."""
+    """Milliseconds a step of every engine, a line for each shape, and how ours compares. by: what
+    the limit is made of."""
     engines = ordered(engine for panel in found for engine in panel.engines)
     peers = [engine for engine in engines if engine != OURS]
     held = OURS in engines
-    head = ["", "limit", *(look(engine).name for engine in engines)]
+    head = ["", "limit", "by", *(look(engine).name for engine in engines)]
     head += [f"x {look(peer).name}" for peer in peers] * held
     head += ["of limit"] * held
     rows = []
     for panel in found:
         for shape in panel.shapes:
             runs = panel.at(shape)
-            floors = [run.floor for run in runs.values() if math.isfinite(run.floor)]
+            limits = [run for run in runs.values() if math.isfinite(run.floor)]
             line = [f"{panel.title} {panel.shape_name(shape)}"]
-            line.append(number(floors[0]) if floors else "")
+            line += [number(limits[0].floor), limits[0].bound] if limits else ["", ""]
             line += [step(runs.get(engine)) for engine in engines]
             if held:
                 line += [times(speedup(runs, peer)) for peer in peers]
@@ -129,9 +130,9 @@ def failures(found: Sequence[Panel]) -> list[str]:
 
 
 def summary(found: Sequence[Panel], peer: str) -> str:
-    """ "5.7 times as fast as transformers (3.2 to 6.3)"; "" without a shape that both have."""
+    """ "5.7 times as fast as transformers (median; 3.2 to 6.3)", or "" where no shape has both."""
     ratios = [ratio for panel in found for ratio in panel.speedups(peer)]
     if not ratios:
         return ""
-    spread = f" ({times(min(ratios))} to {times(max(ratios))})" if len(ratios) > 1 else ""
+    spread = f" (median; {times(min(ratios))} to {times(max(ratios))})" * (len(ratios) > 1)
     return f"{times(median(ratios))} times as fast as {look(peer).name}{spread}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
 from decoding.compare.report.answers import answer_table, pairs
@@ -13,11 +14,10 @@ from decoding.compare.report.figures import (
     MEMORY,
     SHARE,
     THROUGHPUT,
-    Measure,
     bounds,
     figure,
 )
-from decoding.compare.report.looks import OURS, look, ordered
+from decoding.compare.report.looks import OURS, called, look, ordered
 from decoding.compare.report.page import Chapter, Figure, Page, Section, Tile, legend
 from decoding.compare.report.panels import Panel, by_peers, panels, step_table
 from decoding.compare.report.table import Table, listed, number, percent, times
@@ -65,7 +65,7 @@ def tiles(found: Sequence[Panel], checks: Sequence[Check] = (), where: str = "")
     lines = sum(check.sentences for check in exact)
     if lines:
         same = sum(check.identical for check in exact)
-        text = f"of {lines} answers are those of {exact[0].reference}"
+        text = f"of {lines} answers are those of {called(exact[0].reference)}"
         result.append(Tile(percent(same / lines), f"{text}, in float32", where))
     return result
 
@@ -73,7 +73,8 @@ def tiles(found: Sequence[Panel], checks: Sequence[Check] = (), where: str = "")
 def answers(checks: Sequence[Check]) -> list[Chapter]:
     if not checks:
         return []
-    intro = f"Checked before anything was timed: each engine's lines beside {checks[0].reference}."
+    reference = called(checks[0].reference)
+    intro = f"Checked before anything was timed: each engine's lines beside {reference}."
     sections = [Section("", [intro], tables=[("", answer_table(checks))])]
     if found := pairs(checks):
         text = "The first of them, the words that differ marked."
@@ -82,35 +83,50 @@ def answers(checks: Sequence[Check]) -> list[Chapter]:
 
 
 def calls(title: str, found: Sequence[Panel]) -> list[Chapter]:
-    """A section for each measure, then all numbers."""
+    """Figures of the panels with more than one shape, if there are such; then all numbers."""
     if not found:
         return []
-    sections = [section for measure in EXPLANATIONS for section in measured(found, measure)]
-    numbers = Section("All numbers", tables=[("", run_table(found))], folded=True)
-    return [Chapter(title, [*sections, numbers])]
+    shown = [panel for panel in found if len(panel.shapes) > 1] or found
+    tables = [("Milliseconds a step, medians", step_table(group)) for group in by_peers(found)]
+    tables.append(("All that is known", run_table(found)))
+    numbers = Section("All numbers", tables=tables, folded=True)
+    return [Chapter(title, [*figure_sections(shown), numbers])]
 
 
-def measured(found: Sequence[Panel], measure: Measure) -> list[Section]:
-    """Nothing where nothing is known. A figure for each panel of more than one shape, all with the
-    same axis."""
-    known = [p for p in found if any(math.isfinite(measure.value(run)) for run in p.runs)]
-    if not known:
-        return []
-    shown = [panel for panel in known if len(panel.shapes) > 1] or known
-    low, high = bounds(shown, measure)
-    engines = ordered(engine for panel in shown for engine in panel.engines)
+def figure_sections(shown: Sequence[Panel]) -> list[Section]:
+    """One for each measure that is known, its figures with the same axis; all in one where there is
+    but one panel."""
+    keys = legend(ordered(engine for panel in shown for engine in panel.engines))
+    limit = legend([], limit=True)
+    measures = [measure for measure in EXPLANATIONS if any(map(measure.known, shown))]
+    figures = {
+        measure: [
+            Figure(panel.title, figure(panel, measure, *bounds(shown, measure)), measure.unit)
+            for panel in shown
+            if measure.known(panel)
+        ]
+        for measure in measures
+    }
+    if len(shown) == 1:
+        return [
+            Section(
+                text=[f"{measure.name}. {EXPLANATIONS[measure]}" for measure in measures],
+                legend=[*keys, *limit],
+                figures=[
+                    replace(found, title=f"{measure.name}, {found.title}")
+                    for measure in measures
+                    for found in figures[measure]
+                ],
+            )
+        ]
     return [
         Section(
             title=measure.name,
             text=[EXPLANATIONS[measure]],
-            legend=legend(engines, limit=measure.limit is not None),
-            figures=[
-                Figure(panel.title, figure(panel, measure, low, high), measure.unit)
-                for panel in shown
-            ],
-            tables=[("", step_table(group)) for group in by_peers(known) if measure is LATENCY],
-            folded=True,
+            legend=[*keys, *limit] if measure.limit else keys,
+            figures=figures[measure],
         )
+        for measure in measures
     ]
 
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 VARIABLES = ("ink", "muted", "grid", "blue", "orange", "green", "violet", "red", "gold")
 COLOURS = {name: f"#0000{number:02x}" for number, name in enumerate(VARIABLES, 1)}
 
-WIDTH, HEIGHT = 350, 215  # of a figure, in the page's pixels before it is fitted
+WIDTH, HEIGHT = 350, 220  # of a figure, in the page's pixels before it is fitted
 POINTS_PER_INCH = 72
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 ElementTree.register_namespace("", SVG)
@@ -34,7 +34,7 @@ def axes(width: int = WIDTH, height: int = HEIGHT, bottom: int = 36) -> Axes:
     plot.spines["bottom"].set_color(COLOURS["grid"])
     plot.grid(axis="y", color=COLOURS["grid"], linewidth=0.8)
     plot.set_axisbelow(True)
-    plot.tick_params(axis="x", pad=6)
+    plot.tick_params(axis="x", pad=9)
     plot.tick_params(which="both", length=0, labelsize=11, labelcolor=COLOURS["muted"])
     return plot
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from decoding.compare.report.conditions import conditions
-from decoding.compare.report.looks import look
+from decoding.compare.report.looks import called, look
 from decoding.compare.report.panels import failures, panels, step_table, summary
 from decoding.compare.results import Check, Comparison
 
@@ -30,7 +30,7 @@ def same(check: Check) -> str:
     who = f"{look(check.engine).name} {check.dtype}, {beams}"
     if check.error:
         return f"{who}: {check.error}"
-    said = f"{who}: {check.identical} of {check.sentences} lines as {check.reference}"
+    said = f"{who}: {check.identical} of {check.sentences} lines as {called(check.reference)}"
     if math.isfinite(check.largest):
         said += f", scores within {check.largest:.1g}"
     if math.isfinite(check.bleu):
