@@ -37,4 +37,5 @@ PYBIND11_MODULE(_C, module) {
   py::module_ training = module.def_submodule("training");
   decoding::bind_training_loss(training);
   decoding::bind_training_norm(training);
+  decoding::bind_training_embed(training);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 
 #include "bindings/kernels.h"
@@ -70,7 +71,27 @@ void run_training(const py::object& like, const OnCpu& place, Make&& make, Op&& 
 #endif
 }
 
-void bind_training_loss(py::module_& training);  // training_loss.cc
-void bind_training_norm(py::module_& training);  // training_norm.cc
+// Where kernels on a GPU leave what they find wrong, one for each device and Fault, in the host's
+// memory; null on the CPU. Waiting for them would cost more than they do, so it is a later call
+// that reports it.
+template <typename Fault>
+Fault* fault_memory([[maybe_unused]] const Tensors& in, [[maybe_unused]] const py::object& like) {
+#ifdef DECODING_CUDA
+  if (in.on_cuda()) {
+    static auto& faults = *new std::map<int, cuda::PinnedMemory>;  // outlives Python
+    cuda::PinnedMemory& memory = faults[like.attr("device").attr("index").cast<int>()];
+    if (memory.data() == nullptr) {
+      memory = cuda::PinnedMemory(sizeof(Fault));
+      *static_cast<Fault*>(memory.data()) = {};
+    }
+    return static_cast<Fault*>(memory.data());
+  }
+#endif
+  return nullptr;
+}
+
+void bind_training_loss(py::module_& training);   // training_loss.cc
+void bind_training_norm(py::module_& training);   // training_norm.cc
+void bind_training_embed(py::module_& training);  // training_embed.cc
 
 }  // namespace decoding

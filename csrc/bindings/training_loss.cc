@@ -1,6 +1,4 @@
 // training.*: cross-entropy and its gradient.
-#include <map>
-
 #include "bindings/training.h"
 #include "kernels/cross_entropy.h"
 
@@ -24,29 +22,17 @@ void check_labels(const int64_t* labels, int rows, int classes, int64_t ignored)
   }
 }
 
-// Where kernels on a GPU leave a wrong label. Waiting for them would cost more than the loss
-// itself, so it is the next call that reports it.
-LabelFault* fault_of([[maybe_unused]] const Tensors& in, [[maybe_unused]] const object& like) {
-#ifdef DECODING_CUDA
-  if (in.on_cuda()) {
-    static auto& faults = *new std::map<int, cuda::PinnedMemory>;  // outlives Python
-    const int device = like.attr("device").attr("index").cast<int>();
-    cuda::PinnedMemory& memory = faults[device];
-    if (memory.data() == nullptr) {
-      memory = cuda::PinnedMemory(sizeof(LabelFault));
-      *static_cast<LabelFault*>(memory.data()) = {};
-    }
-    auto* fault = static_cast<LabelFault*>(memory.data());
-    if (volatile int& found = fault->found; found != 0) {
-      found = 0;
-      refuse_label(fault->label, fault->classes, fault->ignored,
-                   " in an earlier call on cuda:" + std::to_string(device) +
-                       ", whose row has loss NaN and gradient 0");
-    }
-    return fault;
+// Reports the wrong label of a call before.
+LabelFault* label_fault(const Tensors& in, const object& like) {
+  auto* fault = fault_memory<LabelFault>(in, like);
+  if (fault == nullptr) return nullptr;
+  if (volatile int& found = fault->found; found != 0) {
+    found = 0;
+    refuse_label(fault->label, fault->classes, fault->ignored,
+                 " in an earlier call on " + string(py::str(like.attr("device"))) +
+                     ", whose row has loss NaN and gradient 0");
   }
-#endif
-  return nullptr;
+  return fault;
 }
 
 // What the arguments that all functions have in common say.
@@ -88,7 +74,7 @@ void bind_cross_entropy(py::module_& training) {
                   .targets = targets.read<Real<T>>(in, shape[0], shape[1]),
                   .losses = in.data<Real<T>>(losses, "losses", {shape[0]}),
                   .softmax = in.data<Real<T>>(softmax, "softmax", {shape[0], 2}),
-                  .fault = fault_of(in, x)};
+                  .fault = label_fault(in, x)};
             },
             [](auto& stream, const auto& params) { cross_entropy(stream, params); });
       },
@@ -135,7 +121,7 @@ void bind_cross_entropy_backward(py::module_& training) {
               using R = Real<T>;
               const auto shape = in.sizes(x, "x", 2);
               const TargetArguments targets{labels, weight, ignored, smoothing, weight_sum};
-              fault_of(in, x);  // throws what earlier calls have left
+              label_fault(in, x);  // throws what earlier calls have left
               const bool each = in.sizes(upstream, "upstream", 1)[0] == shape[0];
               return CrossEntropyBackwardParams<T>{
                   .x = in.data<T>(x, "x", shape),
