@@ -44,23 +44,23 @@ def prompts(length: int) -> torch.Tensor:
     return torch.randint(4, 60, (3, length), generator=torch.Generator().manual_seed(length))
 
 
-@pytest.mark.parametrize("beams", [1, 3])
-@pytest.mark.parametrize(("length", "new"), [(3, 6), (8, 1), (9, 12), (20, 9)])
-def test_longrope_takes_one_table_or_the_other(
-    length: int, new: int, beams: int, device: str
-) -> None:
-    theirs, ids = phi3(), prompts(length)
-    options = OPTIONS | {"num_beams": beams, "max_new_tokens": new}
-    found = decoding.load(theirs, device, dtype="float32").generate(ids, **options)
-    assert rows_of(found) == rows_of(theirs.generate(ids, **options))
+CASES = {
+    "longrope-short": (phi3, 3, 6),
+    "longrope-just-short": (phi3, 8, 1),
+    "longrope-just-long": (phi3, 9, 12),
+    "longrope-long": (phi3, 20, 9),
+    "dynamic-within": (llama, 3, 4),
+    "dynamic-across": (llama, 6, 20),
+    "dynamic-from-the-border": (llama, 8, 9),
+    "dynamic-beyond": (llama, 15, 12),
+}
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-@pytest.mark.parametrize(("length", "new"), [(3, 4), (6, 20), (8, 9), (15, 12)])
-def test_dynamic_positions_grow_with_each_token(
-    length: int, new: int, beams: int, device: str
-) -> None:
-    theirs, ids = llama(), prompts(length)
+@pytest.mark.parametrize("case", CASES)
+def test_the_tokens_of_transformers(case: str, beams: int, device: str) -> None:
+    make, length, new = CASES[case]
+    theirs, ids = make(), prompts(length)
     options = OPTIONS | {"num_beams": beams, "max_new_tokens": new}
     found = decoding.load(theirs, device, dtype="float32").generate(ids, **options)
     assert rows_of(found) == rows_of(theirs.generate(ids, **options))

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/bound.h"
 #include "bindings/model.h"
 #include "bindings/session.h"
 #include "bindings/tensor.h"
@@ -14,19 +15,18 @@
 namespace decoding {
 namespace {
 
-// An encoder's session and the tensors that it reads: they must live as long as it does.
-class PyEncoderSession {
+class PyEncoderSession : public Bound<EncoderSession> {
  public:
   // spec: models/spec.py's EncoderSpec.
   PyEncoderSession(const py::object& spec, py::dict weights, int threads, std::string isa)
-      : threads(threads), isa(std::move(isa)), device_("cpu"), weights_(std::move(weights)) {
+      : Bound(std::move(weights), threads, std::move(isa)) {
     const StackSpec encoder = checked(spec);
     kind_ = WeightKind::float32;
     session_ = make_cpu_encoder_session(encoder, load(encoder, std::nullopt), threads, this->isa);
   }
 
   PyEncoderSession([[maybe_unused]] const py::object& spec, py::dict weights, int device)
-      : device_("cuda:" + std::to_string(device)), weights_(std::move(weights)) {
+      : Bound(std::move(weights), device) {
 #ifdef DECODING_CUDA
     const StackSpec encoder = checked(spec);
     kind_ = kind_on_gpu(weights_, device_, "encoder.embed.tokens");
@@ -34,17 +34,6 @@ class PyEncoderSession {
 #else
     throw Error("this engine was built without CUDA");
 #endif
-  }
-
-  std::pair<std::vector<Buffer>, size_t> plan(const Limits& limits) const {
-    const Arena arena = session_->plan(limits);
-    return {arena.buffers(), arena.bytes()};
-  }
-
-  void bind(const Limits& limits, const py::object& pool) {
-    const auto view = TensorView::of(pool, "pool", device_);
-    session_->bind(limits, view.data<uint8_t>({-1}), view.numel());
-    pool_ = pool;
   }
 
   void encode(const py::object& source, const py::object& source_at,
@@ -67,9 +56,6 @@ class PyEncoderSession {
     session_->encode(batch, to.data());
   }
 
-  const int threads = 0;  // 0 and none on a GPU
-  const std::string isa;
-
  private:
   StackSpec checked(const py::object& spec) {
     const StackSpec encoder = encoder_spec(spec.attr("encoder"));
@@ -82,26 +68,18 @@ class PyEncoderSession {
     return load_stack(weight_table(weights_, device_, only), "encoder", spec, nullptr);
   }
 
-  std::string device_;
-  py::dict weights_;
-  py::object pool_;
   WeightKind kind_;  // of the session's numbers
   int64_t hidden_ = 0;
-  std::unique_ptr<EncoderSession> session_;
 };
 
 }  // namespace
 
 void bind_encoder_session(py::module_& module) {
-  py::class_<PyEncoderSession>(module, "EncoderSession")
+  bind_bound<PyEncoderSession>(module, "EncoderSession")
       .def(py::init<const py::object&, py::dict, int, std::string>(), py::arg("spec"),
            py::arg("weights"), py::kw_only(), py::arg("threads"), py::arg("isa"))
       .def(py::init<const py::object&, py::dict, int>(), py::arg("spec"), py::arg("weights"),
            py::kw_only(), py::arg("device"))
-      .def_readonly("threads", &PyEncoderSession::threads)
-      .def_readonly("isa", &PyEncoderSession::isa)
-      .def("plan", &PyEncoderSession::plan, py::arg("limits"))
-      .def("bind", &PyEncoderSession::bind, py::arg("limits"), py::arg("pool"))
       .def("encode", &PyEncoderSession::encode, py::arg("source"), py::arg("source_at"),
            py::arg("source_offsets"), py::arg("states"), py::arg("stream") = 0);
 }

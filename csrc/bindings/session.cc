@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/bound.h"
 #include "bindings/model.h"
 #include "bindings/tensor.h"
 #include "engine/controls.h"
@@ -23,12 +24,11 @@ EarlyStopping early_stopping(const std::string& name) {
   return EarlyStopping::never;
 }
 
-// A session and the tensors that it reads: they must live as long as it does.
-class PySession {
+class PySession : public Bound<Session> {
  public:
   PySession(const py::object& spec, py::dict weights, int threads, std::string isa,
             const std::string& cache)
-      : threads(threads), isa(std::move(isa)), device_("cpu"), weights_(std::move(weights)) {
+      : Bound(std::move(weights), threads, std::move(isa)) {
     const ModelSpec model = model_spec(spec);
     CHECK(cache == "float32" || cache == "bfloat16", "cache must be float32 or bfloat16, got ",
           cache);
@@ -39,7 +39,7 @@ class PySession {
 
   // On a GPU, in the type of the decoder's token table.
   PySession([[maybe_unused]] const py::object& spec, py::dict weights, int device)
-      : device_("cuda:" + std::to_string(device)), weights_(std::move(weights)) {
+      : Bound(std::move(weights), device) {
 #ifdef DECODING_CUDA
     const ModelSpec model = model_spec(spec);
     const WeightKind kind = kind_on_gpu(weights_, device_, "decoder.embed.tokens");
@@ -48,17 +48,6 @@ class PySession {
 #else
     throw Error("this engine was built without CUDA");
 #endif
-  }
-
-  std::pair<std::vector<Buffer>, size_t> plan(const Limits& limits) const {
-    const Arena arena = session_->plan(limits);
-    return {arena.buffers(), arena.bytes()};
-  }
-
-  void bind(const Limits& limits, const py::object& pool) {
-    const auto view = TensorView::of(pool, "pool", device_);
-    session_->bind(limits, view.data<uint8_t>({-1}), view.numel());
-    pool_ = pool;
   }
 
   void start(const py::object& source, const py::object& source_at,
@@ -180,15 +169,6 @@ class PySession {
 
   int graph_nodes() const { return session_->graph_nodes(); }
   std::string tuned() const { return session_->tuned(); }
-
-  const int threads = 0;  // 0 and none on a GPU
-  const std::string isa;
-
- private:
-  std::string device_;
-  py::dict weights_;
-  py::object pool_;
-  std::unique_ptr<Session> session_;
 };
 
 void bind_options(py::module_& module) {
@@ -268,18 +248,14 @@ void bind_options(py::module_& module) {
 
 void bind_session(py::module_& module) {
   bind_options(module);
-  py::class_<PySession>(module, "Session")
+  bind_bound<PySession>(module, "Session")
       .def(py::init<const py::object&, py::dict, int, std::string, const std::string&>(),
            py::arg("spec"), py::arg("weights"), py::kw_only(), py::arg("threads"), py::arg("isa"),
            py::arg("cache") = "float32")
       .def(py::init<const py::object&, py::dict, int>(), py::arg("spec"), py::arg("weights"),
            py::kw_only(), py::arg("device"))
-      .def_readonly("threads", &PySession::threads)
-      .def_readonly("isa", &PySession::isa)
       .def_property_readonly("graph_nodes", &PySession::graph_nodes)
       .def("tuned", &PySession::tuned)
-      .def("plan", &PySession::plan, py::arg("limits"))
-      .def("bind", &PySession::bind, py::arg("limits"), py::arg("pool"))
       .def("start", &PySession::start, py::arg("source"), py::arg("source_at"),
            py::arg("source_offsets"), py::arg("prompt"), py::arg("prompt_offsets"),
            py::arg("items"), py::arg("sentences"), py::arg("beams"), py::arg("rules"),
