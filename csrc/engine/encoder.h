@@ -69,7 +69,17 @@ void packed_self_attention(Stream& stream, const StackSpec& spec, const StackWei
                            bool causal, int i, AfterQkv&& after_qkv) {
   const LayerWeights& layer = weights.layers[i];
   const auto block = enter_block(spec, layer.self_norm, due, a);
-  make_qkv(stream, spec, weights, layer, block, a, tokens.at, tokens.count);
+  first_product<T>(stream, layer.qkv, block, a, a.qkv, tokens.count);
+  const Rotation rotation = rotation_of(spec, weights, layer, tokens.at);
+  if (rotation.any()) {
+    rotate<T>(stream, {.x = a.qkv,
+                       .rotation = rotation,
+                       .rows = tokens.count,
+                       .heads = spec.heads,
+                       .kv_heads = spec.kv_heads,
+                       .head_dim = spec.head_dim,
+                       .stride = spec.qkv()});
+  }
   after_qkv(i);
   packed_attention(stream, PackedAttentionParams<T>{.q = a.qkv,
                                                     .k = a.qkv + spec.inner(),

@@ -46,7 +46,7 @@ struct Activations {
   T* normed;           // [rows, H], x as a block reads it
   T* qkv;              // [rows, (N + 2 * Nkv) * D], also the q of cross attention
   T* attended;         // [rows, N * D]
-  T* gated = nullptr;  // [rows, 2 * F], gate and up of a gated feed-forward block
+  T* gated = nullptr;  // [rows, 2 * F], scratch of a gated feed-forward block
   T* ffn;              // [rows, F]; with `gated` it shares its bytes with qkv and attended, unless
                        // feed-forward stands beside attention
   uint8_t* scratch;    // of products on the CPU, see linear.h

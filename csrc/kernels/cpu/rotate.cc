@@ -14,7 +14,7 @@ namespace {
 struct Turns {
   float sines[kMaxHeadDim], cosines[kMaxHeadDim];
 
-  Turns(const RotateParams<float>& p, int position) {
+  Turns(const Rotation& p, int position) {
     const float at = position;
     for_vectors(p.size / 2, [&](int i, auto... count) {
       const SineCosine turn = sine_cosine(at * load(p.frequencies + i, count...));
@@ -50,17 +50,19 @@ void turn_neighbours(const Turns& turns, float* x, int size) {
 
 // The heads [begin, end) of a row.
 void rotate_heads(const RotateParams<float>& p, int row, int begin, int end) {
+  const Rotation& rotation = p.rotation;
   float* x = p.x + int64_t{row} * p.stride;
   for (int head = begin; head < end; ++head) {
-    const Norm& norm = head < p.heads ? p.q_norm : p.k_norm;
+    const Norm& norm = head < p.heads ? rotation.q_norm : rotation.k_norm;
     float* own = x + head * p.head_dim;
     if (norm.gamma != nullptr) normalize(own, norm, own, p.head_dim);
   }
-  if (p.frequencies == nullptr) return;
-  const Turns turns(p, p.at[row]);
+  if (rotation.frequencies == nullptr) return;
+  const Turns turns(rotation, rotation.at[row]);
   for (int head = begin; head < end; ++head) {
     float* own = x + head * p.head_dim;
-    p.interleaved ? turn_neighbours(turns, own, p.size) : turn_halves(turns, own, p.size / 2);
+    rotation.interleaved ? turn_neighbours(turns, own, rotation.size)
+                         : turn_halves(turns, own, rotation.size / 2);
   }
 }
 

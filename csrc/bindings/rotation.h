@@ -1,0 +1,23 @@
+// How queries and keys turn, as the kernels that turn them take it from Python.
+#pragma once
+
+#include "bindings/linear.h"
+#include "kernels/rotate.h"
+
+namespace decoding {
+
+inline Rotation rotation_of(const Tensors& in, const py::object& at, const py::object& frequencies,
+                            bool interleaved, float factor, const py::object& q_gamma,
+                            const py::object& k_gamma, float eps, int64_t rows, int64_t head_dim) {
+  const int64_t pairs = frequencies.is_none() ? 0 : in.sizes(frequencies, "frequencies", 1)[0];
+  CHECK(2 * pairs <= head_dim, "frequencies must be ", head_dim / 2, " or fewer");
+  return {.at = in.data_or_null<int32_t>(at, "at", {rows}),
+          .q_norm = norm_of(in, q_gamma, py::none(), head_dim, eps, true),
+          .k_norm = norm_of(in, k_gamma, py::none(), head_dim, eps, true),
+          .frequencies = in.data_or_null<float>(frequencies, "frequencies", {pairs}),
+          .factor = factor,
+          .size = static_cast<int>(2 * pairs),
+          .interleaved = interleaved};
+}
+
+}  // namespace decoding
