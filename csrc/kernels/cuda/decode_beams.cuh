@@ -159,21 +159,18 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, S::width > 1 && S::lanes < 3
   }
   History<T, S, beams> history(p, share, share.key_head, share.beam, share.beams);
   const int warp = history.warp, dim = p.head_dim, size = dim + 2;
-  const Inputs<turns, T, S, BeamShare<beams>> inputs(
-      p, share, memory + blockDim.x * (Ring<T, S>::kBytes / 16));
-  if (warp >= history.active) {
-    wait_for_previous();
-    inputs.turn();
-    return;
-  }
+  const bool works = warp < history.active;
   Ring<T, S> ring(memory);
   constexpr int kAhead = Ring<T, S>::kTiles;
 #pragma unroll 1
-  for (int i = 0; i < kAhead; ++i) ring.close(history.request(ring, i));
+  for (int i = 0; works && i < kAhead; ++i) ring.close(history.request(ring, i));
+  const Inputs<turns, T, S, BeamShare<beams>> inputs(
+      p, share, memory + blockDim.x * (Ring<T, S>::kBytes / 16));
   wait_for_previous();
   let_next_start();
 
   inputs.turn();
+  if (!works) return;
   float* parts = reinterpret_cast<float*>(memory) + blockDim.x * (Ring<T, S>::kBytes / 4) +
                  inputs.bytes(dim) / 4;
   float* part = parts + warp * beams * size;        // [beams, size], the warp's

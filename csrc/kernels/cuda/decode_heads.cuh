@@ -132,20 +132,17 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, S::vectors == 1 ? 2 : 1)
   }
   History<T, S, beams> history(p, share, share.key_head, share.beam, share.beams);
   using Tiles = SharedSoftmax<T, S>::Tiles;
-  const Inputs<turns, T, S, HeadShare<beams>> inputs(p, share,
-                                                     memory + blockDim.x * (Tiles::kBytes / 16));
-  if (history.warp >= history.active) {
-    wait_for_previous();
-    inputs.turn();
-    return;
-  }
+  const bool works = history.warp < history.active;
   Tiles ring(memory);
 #pragma unroll 1
-  for (int i = 0; i < Tiles::kTiles; ++i) ring.close(history.request(ring, i));
+  for (int i = 0; works && i < Tiles::kTiles; ++i) ring.close(history.request(ring, i));
+  const Inputs<turns, T, S, HeadShare<beams>> inputs(p, share,
+                                                     memory + blockDim.x * (Tiles::kBytes / 16));
   wait_for_previous();
   let_next_start();
 
   inputs.turn();
+  if (!works) return;
   const int dim = p.head_dim, count = share.count();
   SharedSoftmax<T, S> softmax;
   const int query = min(softmax.query(), count - 1);
