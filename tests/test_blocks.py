@@ -177,6 +177,21 @@ def test_longer_rows_turn_by_other_tables(device: str) -> None:
         assert_close(numbers[1 : len(given)], logprobs(oracle, given))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", ["rotary-shared-heads", "rotary-pairs", "head-norm", "gated"])
+def test_a_step_has_no_kernels_more(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries and keys turn in attention, and products of few rows take the gate along."""
+    monkeypatch.setenv("DECODING_TUNE", "0")  # else the gate stands apart where that was faster
+
+    def nodes(case: str) -> int:
+        spec = ModelSpec(None, replace(STACK, **DECODERS[case]))
+        _, model = made_up(spec, "cuda", lambda name: False)
+        model.generate(PROMPTS, max_new_tokens=8, eos_token_id=None, pad_token_id=0)
+        return model.graph_nodes
+
+    assert nodes(case) == nodes("plain") > 0
+
+
 def unpadded(sequences: Tensor, copies: int = 1) -> list[list[int]]:
     """Each prompt and what was generated behind it."""
     width = max(map(len, PROMPTS))

@@ -3,7 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
-#include "bindings/kernels.h"
+#include "bindings/rotation.h"
 
 namespace decoding {
 namespace {
@@ -129,7 +129,8 @@ void bind_decode_attention(py::module_& kernels) {
       [](object qkv, object live, object y, float scale, int beams, object shared_k,
          object shared_v, object shared_offsets, object self_k, object self_v, object slots,
          object now, float cap, int window, object slopes, object table, object partial,
-         object tickets, const string& isa, int threads) {
+         object tickets, object at, object frequencies, bool interleaved, float factor,
+         object q_gamma, object k_gamma, float eps, const string& isa, int threads) {
         run_with_cache(
             y, self_k.is_none() ? shared_k : self_k, isa, threads,
             [&]<typename T, typename C>(const Tensors& in) {
@@ -144,7 +145,7 @@ void bind_decode_attention(py::module_& kernels) {
                 partial = zeros(y, "float32", scratch);
                 tickets = zeros(y, "int32", kTickets);
               }
-              const T* q = in.data<T>(qkv, "qkv", {rows, parts, dim});
+              T* q = in.data<T>(qkv, "qkv", {rows, parts, dim});
               return DecodeAttentionParams<T, C>{
                   .now = reinterpret_cast<StepState*>(in.data<int32_t>(now, "now", {3})),
                   .q = q,
@@ -171,21 +172,26 @@ void bind_decode_attention(py::module_& kernels) {
                   .target = static_cast<int>(target),
                   .total_slots = static_cast<int>(total),
                   .scale = scale,
-                  .rules = rules_of(in, heads, cap, window, slopes, table)};
+                  .rules = rules_of(in, heads, cap, window, slopes, table),
+                  .rotation = rotation_of(in, at, frequencies, 0, 0, interleaved, factor, q_gamma,
+                                          k_gamma, eps, rows, dim)};
             },
             [](auto& stream, const auto& params) { decode_attention(stream, params); });
       },
       "qkv: [rows, N + 2 Nkv, D], or [rows, N, D], only q, where there is no history; now: number, "
       "position, live_count; slopes [N] and table [N, 2 * reach + 1]: float32; partial and "
-      "tickets: "
-      "CUDA's scratch, made where they are not given",
+      "tickets: CUDA's scratch, made where they are not given; from `at` on: as in rotate, which "
+      "the CPU does in place",
       py::arg("qkv"), py::arg("live"), py::arg("y"), py::arg("scale"), py::arg("beams"),
       py::kw_only(), py::arg("shared_k") = py::none(), py::arg("shared_v") = py::none(),
       py::arg("shared_offsets") = py::none(), py::arg("self_k") = py::none(),
       py::arg("self_v") = py::none(), py::arg("slots") = py::none(), py::arg("now"),
       py::arg("cap") = 0.0f, py::arg("window") = 0, py::arg("slopes") = py::none(),
       py::arg("table") = py::none(), py::arg("partial") = py::none(),
-      py::arg("tickets") = py::none(), py::arg("isa"), py::arg("threads"));
+      py::arg("tickets") = py::none(), py::arg("at") = py::none(),
+      py::arg("frequencies") = py::none(), py::arg("interleaved") = false, py::arg("factor") = 1.0f,
+      py::arg("q_gamma") = py::none(), py::arg("k_gamma") = py::none(), py::arg("eps") = 1e-6f,
+      py::arg("isa"), py::arg("threads"));
 }
 
 void bind_attention_weights(py::module_& kernels) {

@@ -1,9 +1,8 @@
 // kernels.*: what changes the numbers between products: rotate, gate and soft_cap.
-#include "bindings/linear.h"
+#include "bindings/rotation.h"
 #include "kernels/attention.h"
 #include "kernels/cap.h"
 #include "kernels/gate.h"
-#include "kernels/rotate.h"
 
 namespace decoding {
 
@@ -26,26 +25,15 @@ void bind_rotate(py::module_& kernels) {
               CHECK(head_dim <= kMaxHeadDim, "head_dim must be ", kMaxHeadDim, " or less");
               CHECK((heads + kv_heads) * head_dim <= stride, "x must have ", heads + kv_heads,
                     " heads of ", head_dim, " numbers, has ", stride, " columns");
-              RotateParams<T> params{
+              return RotateParams<T>{
                   .x = in.data<T>(x, "x", shape),
-                  .at = in.data<int32_t>(at, "at", {rows}),
-                  .q_norm = norm_of(in, q_gamma, py::none(), head_dim, eps, true),
-                  .k_norm = norm_of(in, k_gamma, py::none(), head_dim, eps, true),
-                  .frequencies = in.data_or_null<float>(frequencies, "frequencies", {-1, -1}),
-                  .factor = factor,
+                  .rotation = rotation_of(in, at, frequencies, original, span, interleaved, factor,
+                                          q_gamma, k_gamma, eps, rows, head_dim),
                   .rows = static_cast<int>(rows),
                   .heads = heads,
                   .kv_heads = kv_heads,
                   .head_dim = head_dim,
-                  .stride = static_cast<int>(stride),
-                  .interleaved = interleaved};
-              if (params.frequencies != nullptr) {
-                const auto tables = in.sizes(frequencies, "frequencies", 2);
-                params.size = 2 * tables[1];
-                params.tables = {static_cast<int>(tables[0]), original, span};
-              }
-              CHECK(params.size <= head_dim, "frequencies must be ", head_dim / 2, " or fewer");
-              return params;
+                  .stride = static_cast<int>(stride)};
             },
             [](auto& stream, const auto& params) { rotate(stream, params); });
       },

@@ -46,7 +46,7 @@ uint8_t* scratch_of(const Tensors& in, const py::object& scratch, const LinearPa
   return in.data<uint8_t>(scratch, "scratch", {linear_scratch(p.rows, p.weight.inputs)});
 }
 
-// On CUDA rows of y may lie apart.
+// On CUDA rows of y may lie apart. gated: [rows, N], of a gated product, whose y is [rows, N / 2].
 template <typename T>
 LinearParams<T> linear_params(const Tensors& in, const py::object& x, const py::object& weight,
                               const py::object& bias, const py::object& residual,
@@ -54,12 +54,18 @@ LinearParams<T> linear_params(const Tensors& in, const py::object& x, const py::
                               const py::object& gamma, const py::object& beta,
                               const py::object& normed, float eps, bool rms,
                               const py::object& scale = py::none(),
-                              const py::object& sums = py::none()) {
+                              const py::object& sums = py::none(),
+                              const py::object& gated = py::none()) {
   const auto shape = in.sizes(x, "x", 2);
+  const int64_t halves = gated.is_none() ? 1 : 2;
   const int64_t rows = shape[0], inputs = shape[1], stride = in.sizes(y, "y", 2)[1];
-  const int64_t outputs = in.on_cuda() ? in.sizes(weight, "weight", 2)[0] : stride;
-  CHECK(outputs <= stride, "y must have ", outputs, " columns or more, has ", stride);
-  CHECK(outputs == stride || residual.is_none(), "rows of y lie apart only without a residual");
+  const int64_t outputs = in.on_cuda() ? in.sizes(weight, "weight", 2)[0] : halves * stride;
+  const int64_t columns = outputs / halves;
+  CHECK(columns <= stride, "y must have ", columns, " columns or more, has ", stride);
+  CHECK(columns == stride || (residual.is_none() && gated.is_none()),
+        "rows of y lie apart only without residual and gate");
+  CHECK(gated.is_none() || (outputs % 2 == 0 && residual.is_none()),
+        "a gated product has an even number of outputs and no residual");
   return {.x = in.data<T>(x, "x", {rows, inputs}),
           .norm = norm_of(in, gamma, beta, inputs, eps, rms),
           .normed = in.data_or_null<T>(normed, "normed", {rows, inputs}),
@@ -67,9 +73,10 @@ LinearParams<T> linear_params(const Tensors& in, const py::object& x, const py::
           .bias = in.data_or_null<float>(bias, "bias", {outputs}),
           .residual = in.data_or_null<T>(residual, "residual", {rows, outputs}),
           .y = in.data<T>(y, "y", {rows, stride}),
+          .gated = in.data_or_null<T>(gated, "gated", {rows, outputs}),
           .rows = static_cast<int>(rows),
           .activation = activation_of(activation),
-          .stride = outputs == stride ? 0 : static_cast<int>(stride)};
+          .stride = columns == stride ? 0 : static_cast<int>(stride)};
 }
 
 }  // namespace decoding

@@ -15,7 +15,6 @@
 #include "kernels/attention.h"
 #include "kernels/cap.h"
 #include "kernels/depthwise.h"
-#include "kernels/gate.h"
 #include "kernels/linear.h"
 #include "kernels/norm.h"
 #include "kernels/rotate.h"
@@ -39,17 +38,18 @@ BlockInput<T> enter_block(const StackSpec& spec, const Norm& own, Norm& due,
   return {a.x, before, before.gamma != nullptr ? a.normed : a.x};
 }
 
-// y = activation(linear(norm(x)))
+// y = activation(linear(norm(x))). gated: scratch of a gated product, see linear.h.
 template <typename T, typename Stream>
 void first_product(Stream& stream, const Linear& in, const BlockInput<T>& block,
                    const Activations<T>& a, T* y, int rows,
-                   Activation activation = Activation::none) {
+                   Activation activation = Activation::none, T* gated = nullptr) {
   linear<T>(stream, {.x = block.x,
                      .norm = block.norm,
                      .normed = a.normed,
                      .weight = in.weight,
                      .bias = in.bias,
                      .y = y,
+                     .gated = gated,
                      .scratch = a.scratch,
                      .rows = rows,
                      .activation = activation});
@@ -76,29 +76,18 @@ void last_product(Stream& stream, const Linear& out, const Norm& post, const T* 
                          .residual = residual});
 }
 
-// The queries, keys and values of layer i in a.qkv, queries and keys turned by their positions at
-// [rows].
-template <typename T, typename Stream>
-void make_qkv(Stream& stream, const StackSpec& spec, const StackWeights& weights, int i,
-              const BlockInput<T>& block, const Activations<T>& a, const int32_t* at, int rows) {
-  const LayerWeights& layer = weights.layers[i];
-  first_product<T>(stream, layer.qkv, block, a, a.qkv, rows);
-  if (!spec.rotary && !spec.head_norm) return;
+// What happens to queries and keys between their product and attention. at: [rows], positions.
+inline Rotation rotation_of(const StackSpec& spec, const StackWeights& weights,
+                            const LayerWeights& layer, const int32_t* at) {
   const RotarySpec rotary = spec.rotary.value_or(RotarySpec{0, false, 1.0f, 1, 0});
-  rotate<T>(stream, {.x = a.qkv,
-                     .at = at,
-                     .q_norm = layer.q_norm,
-                     .k_norm = layer.k_norm,
-                     .frequencies = weights.rotary,
-                     .tables = rotary_tables(spec),
-                     .factor = rotary.factor,
-                     .rows = rows,
-                     .heads = spec.heads[i],
-                     .kv_heads = spec.kv_heads[i],
-                     .head_dim = spec.head_dim,
-                     .stride = spec.qkv(i),
-                     .size = rotary.size,
-                     .interleaved = rotary.interleaved});
+  return {.at = at,
+          .q_norm = layer.q_norm,
+          .k_norm = layer.k_norm,
+          .frequencies = weights.rotary,
+          .tables = rotary_tables(spec),
+          .factor = rotary.factor,
+          .size = rotary.size,
+          .interleaved = rotary.interleaved};
 }
 
 // What a convolution of layer i reads, in a.qkv; returns its taps.
@@ -107,14 +96,8 @@ Taps<T> make_convolution(Stream& stream, const StackSpec& spec, const StackWeigh
                          const BlockInput<T>& block, const Activations<T>& a, int rows) {
   const LayerWeights& layer = weights.layers[i];
   const ConvolutionSpec& convolution = *spec.convolution;
-  first_product<T>(stream, layer.input, block, a, convolution.gated ? a.glu : a.qkv, rows);
-  if (convolution.gated) {
-    gate<T>(stream, {.x = a.glu,
-                     .y = a.qkv,
-                     .rows = rows,
-                     .cols = spec.inner(i),
-                     .activation = Activation::sigmoid});
-  }
+  const Activation activation = convolution.gated ? Activation::sigmoid : Activation::none;
+  first_product<T>(stream, layer.input, block, a, a.qkv, rows, activation, a.glu);
   if (convolution.dynamic) {
     linear<T>(stream, {.x = a.qkv,
                        .weight = layer.make_taps.weight,
@@ -129,15 +112,7 @@ Taps<T> make_convolution(Stream& stream, const StackSpec& spec, const StackWeigh
 template <typename T, typename Stream>
 void feed_in(Stream& stream, const StackSpec& spec, const LayerWeights& layer,
              const BlockInput<T>& block, const Activations<T>& a, int rows) {
-  if (!spec.gated) {
-    return first_product<T>(stream, layer.up, block, a, a.ffn, rows, spec.activation);
-  }
-  first_product<T>(stream, layer.up, block, a, a.gated, rows);
-  gate<T>(stream, {.x = a.gated,
-                   .y = a.ffn,
-                   .rows = rows,
-                   .cols = layer.down.weight.inputs,
-                   .activation = spec.activation});
+  first_product<T>(stream, layer.up, block, a, a.ffn, rows, spec.activation, a.gated);
 }
 
 // What follows self-attention's softmax: its way out.

@@ -59,7 +59,7 @@ void self_attention(Stream& stream, const ModelSpec& spec, const StackWeights& w
   const LayerWeights& layer = weights.layers[i];
   const Activations<T>& a = w.step;
   const auto block = enter_block(d, layer.self_norm, due, a);
-  make_qkv(stream, d, weights, i, block, a, rows.at, rows.total());
+  first_product<T>(stream, layer.qkv, block, a, a.qkv, rows.total());
   const int64_t before = d.kv_before(i);
   const int64_t self_before = before * limits.rows() * w.history;
   const int shared = spec.encoder ? 0 : limits.batch * (limits.prompt - 1);
@@ -88,7 +88,8 @@ void self_attention(Stream& stream, const ModelSpec& spec, const StackWeights& w
                                .target = w.history,
                                .total_slots = limits.rows(),
                                .scale = d.attention_scale[i],
-                               .rules = score_rules(d, weights, i)});
+                               .rules = score_rules(d, weights, i),
+                               .rotation = rotation_of(d, weights, layer, rows.at)});
   leave_self_attention(stream, d, layer, block, a, rows.total());
 }
 

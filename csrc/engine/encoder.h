@@ -92,7 +92,17 @@ void packed_self_attention(Stream& stream, const StackSpec& spec, const StackWei
   }
   const LayerWeights& layer = weights.layers[i];
   const auto block = enter_block(spec, layer.self_norm, due, a);
-  make_qkv(stream, spec, weights, i, block, a, tokens.at, tokens.count);
+  first_product<T>(stream, layer.qkv, block, a, a.qkv, tokens.count);
+  const Rotation rotation = rotation_of(spec, weights, layer, tokens.at);
+  if (rotation.any()) {
+    rotate<T>(stream, {.x = a.qkv,
+                       .rotation = rotation,
+                       .rows = tokens.count,
+                       .heads = spec.heads[i],
+                       .kv_heads = spec.kv_heads[i],
+                       .head_dim = spec.head_dim,
+                       .stride = spec.qkv(i)});
+  }
   after_qkv(i);
   packed_attention(stream, PackedAttentionParams<T>{.q = a.qkv,
                                                     .k = a.qkv + spec.inner(i),

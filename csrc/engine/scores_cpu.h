@@ -27,11 +27,11 @@ struct SelectScratch {
 struct Step {
   const Request& request;
   Ends ends;
+  BeamRules beam_rules;
   SelectScratch scratch;
   StepState now;
   int beams;
-  int slots;   // of the plan
-  int places;  // of a finished list
+  int slots;  // of the plan
   int vocab;
 
   const Rules& rules() const { return request.rules; }

@@ -193,11 +193,11 @@ class CpuSession : public Session {
                      .stop_table = stop_table_,
                      .stop_first = w_.inputs.stop_first,
                      .stop_states = w_.stop_states},
+            .beam_rules = beam_rules(request_, beams_),
             .scratch = scratch_,
             .now = *w_.inputs.state,
             .beams = beams_,
             .slots = limits_.rows(),
-            .places = request_.places(beams_),
             .vocab = spec_.decoder.vocab};
   }
 

@@ -50,7 +50,7 @@ struct Activations {
   T* glu = nullptr;    // [rows, 2 * N * D], gate and input of a gated convolution
   T* taps = nullptr;   // [rows, N * taps], before softmax, of a dynamic convolution
   T* attended;         // [rows, N * D]
-  T* gated = nullptr;  // [rows, 2 * F], gate and up of a gated feed-forward block
+  T* gated = nullptr;  // [rows, 2 * F], scratch of a gated feed-forward block
   T* ffn;              // [rows, F]; with `gated` it shares its bytes with qkv and attended, unless
                        // feed-forward stands beside attention
   uint8_t* scratch;    // of products on the CPU, see linear.h

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "core/types.h"
+#include "kernels/rotate.h"
 #include "kernels/step.h"
 #include "kernels/stream.h"
 
@@ -85,11 +86,13 @@ void store_shared(cuda::Stream&, const StoreSharedParams<T>&);
 // Keys and values have kv_heads heads (Nkv). Live row i * beams + j is beam j of sentence live[i],
 // and belongs to slot live[i] * beams + j. Where k is given, each row's new key and value are first
 // written to its own slot at the step's position, and the row's history is the positions 0 ..
-// position, the last one in its own slot.
+// position, the last one in its own slot. Where there is a rotation, queries and new keys go
+// through it first: on CUDA on their way into attention, so that a step has a stage less, on the
+// CPU in place. The rows of a sentence then have one position, and k lies right behind q.
 template <typename T, typename C = T>
 struct DecodeAttentionParams {
   const StepState* now;  // live_count, and where there is history number and position
-  const T* q;            // [sentences * beams, N, D], rows `stride` apart; so are k, v
+  T* q;                  // [sentences * beams, N, D], rows `stride` apart; so are k, v
   const T* k = nullptr;  // [sentences * beams, Nkv, D]; null without history (cross attention)
   const T* v = nullptr;  // null with k
   const C* shared_k = nullptr;  // [Nkv, shared_capacity, D], null where nothing is shared
@@ -105,8 +108,9 @@ struct DecodeAttentionParams {
   int sentences;                   // at least live_count: a captured step is made for so many
   int beams, heads, kv_heads, head_dim, stride;
   int shared_capacity = 0, target = 0, total_slots = 0;
-  float scale;            // above 0
-  ScoreRules rules = {};  // only where there is history: shared keys, then history, are positions
+  float scale;             // above 0
+  ScoreRules rules = {};   // only where there is history: shared keys, then history, are positions
+  Rotation rotation = {};  // only where there is history
 };
 
 // Where sentences * heads leave a GPU idle, blocks share a long history and leave partial results:

@@ -5,6 +5,13 @@
 // is a pass of its own; either way norm(x) is left in `normed`, where post-norm models find their
 // residual.
 //
+// A gated product (feed-forward's, Shazeer 2020) has twice the outputs, a gate's N / 2 and then as
+// many of what passes through it:
+//   y = activation(g) * u with [g, u] = norm(x) W^T + bias
+// On CUDA products of few rows take the gate along too, for the same reason. On the CPU, where two
+// panels' sums would not stay in the first-level cache together, and elsewhere it is a pass of its
+// own (gate.h) over `gated`.
+//
 // W is [N, K]. On CUDA it lies as published. On the CPU it is packed once, at load: panels of
 // kPanel outputs, each [ceil(K / g), kPanel, g], zero behind N and K, where g inputs take 4 bytes;
 // so a product of few rows reads every weight once, in order. The order in which a sum over K is
@@ -64,10 +71,12 @@ struct LinearParams {
   const float* bias = nullptr;  // [N], may be null
   const T* residual = nullptr;  // [rows, N], may be null
   T* y;                         // [rows, N], may alias residual where activation is none; not x
-  uint8_t* scratch = nullptr;   // CPU: [linear_scratch(rows, K)]; not for float32
+  T* gated = nullptr;  // [rows, N], scratch of a gated product, whose y is [rows, N / 2] and
+                       // has no residual; null: not gated
+  uint8_t* scratch = nullptr;  // CPU: [linear_scratch(rows, K)]; not for float32
   int rows;
   Activation activation = Activation::none;
-  int stride = 0;  // CUDA: elements between rows of y, 0: N; without a residual
+  int stride = 0;  // CUDA: elements between rows of y, 0: N; without residual and gate
 };
 
 template <typename T, cpu::Isa isa>

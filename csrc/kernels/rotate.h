@@ -1,4 +1,5 @@
-// Queries and keys on their way from their product to attention, in place:
+// Queries and keys on their way from their product to attention, here in place; in a step decode
+// attention takes it along (attention.h):
 //   1. each head's vector through an RMS norm, where there is one (Qwen3)
 //   2. rotary positions (Su et al. 2021): with a = position * frequency[i], pair i turns,
 //        (x, y) -> factor * (x cos a - y sin a, y cos a + x sin a)
@@ -16,7 +17,8 @@
 
 namespace decoding {
 
-struct Turn {
+// What a token turns by.
+struct RotaryPlace {
   int position, table;
 };
 
@@ -35,24 +37,33 @@ struct RotaryTables {
   int place(int position, int length) const { return of_length(length) * span + position; }
 
   // at: a position, and behind it the row ends; or what `place` gives.
-  DECODING_EVERYWHERE Turn turn(int at) const {
+  DECODING_EVERYWHERE RotaryPlace place_of(int at) const {
     if (count == 1) return {at, 0};
     const int position = at % span, read = at / span, own = of_length(position + 1);
     return {position, read > own ? read : own};
   }
 };
 
-template <typename T>
-struct RotateParams {
-  T* x;               // [rows, N + Nkv, D], queries, then keys; rows `stride` apart
-  const int32_t* at;  // [rows], positions, see RotaryTables; on CUDA older than the kernel before
-  Norm q_norm = {}, k_norm = {};       // RMS, gamma [D]; none where gamma is null
+// What happens to queries and keys; by default nothing.
+struct Rotation {
+  const int32_t* at = nullptr;    // [rows], see RotaryTables; on CUDA older than the kernel before
+  Norm q_norm = {}, k_norm = {};  // RMS, gamma [D]; none where gamma is null
   const float* frequencies = nullptr;  // [tables, size / 2], null: nothing turns
   RotaryTables tables = {};
   float factor = 1.0f;
-  int rows, heads, kv_heads, head_dim, stride;
   int size = 0;
   bool interleaved = false;
+
+  bool any() const {
+    return frequencies != nullptr || q_norm.gamma != nullptr || k_norm.gamma != nullptr;
+  }
+};
+
+template <typename T>
+struct RotateParams {
+  T* x;  // [rows, N + Nkv, D], queries, then keys; rows `stride` apart
+  Rotation rotation;
+  int rows, heads, kv_heads, head_dim, stride;
 };
 
 template <typename T, cpu::Isa isa>

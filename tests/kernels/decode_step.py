@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +10,8 @@ from torch import Tensor
 from decoding._C import kernels
 from tests.conftest import Place, assert_within_torch, poison, random
 from tests.kernels.attention import NO_RULES, NOWHERE, Rules, attend, offsets_of
+from tests.kernels.test_rotate import Shape, frequencies
+from tests.kernels.test_rotate import reference as rotate_reference
 
 
 class Shared(NamedTuple):
@@ -28,12 +30,20 @@ class History(NamedTuple):
     position: int  # of the new token
 
 
+class Turning(NamedTuple):
+    at: Tensor  # [rows]
+    frequency: Tensor | None  # [size / 2]
+    q_gamma: Tensor | None  # [D]
+    k_gamma: Tensor | None  # [D]
+    shape: Shape
+
+
 class Step:
     """One decoding step of the sentences `live`, with everything that is not theirs poisoned.
 
     shared: shared positions of each sentence, or None; position: of the new token, or None
     without history; behind: sentences at the end that a captured step has room for, but that are
-    finished; number: of the step; heads: of queries and of keys.
+    finished; number: of the step; heads: of queries and of keys; turn(): queries and keys turn.
     """
 
     sentences, scale = 5, 0.2
@@ -61,6 +71,19 @@ class Step:
         self.qkv = self.put(torch.cat([qkv, poison(behind * beams, *qkv.shape[1:])]))
         self.shared = None if shared is None else self.make_shared(offsets_of(shared))
         self.history = None if position is None else self.make_history(position)
+        self.turning: Turning | None = None
+
+    def turn(self, size: int, interleaved: bool = False, norms: bool = False) -> None:
+        """size: numbers of a head that turn; norms: whether heads have norms."""
+        row = {"heads": self.heads, "kv_heads": self.kv_heads, "behind": self.kv_heads * self.dim}
+        shape = Shape(**row, head_dim=self.dim, size=size, interleaved=interleaved, factor=1.1)
+        at = [100 * (slot // self.beams) for slot in self.row_slots]  # that of the sentence
+        at += [NOWHERE] * self.behind * self.beams
+        q_gamma, k_gamma = (
+            self.put(random(self.dim, seed=seed)).float() if norms else None for seed in (5, 6)
+        )
+        frequency = frequencies(size).to(self.place.device) if size else None
+        self.turning = Turning(self.put(torch.tensor(at).int()), frequency, q_gamma, k_gamma, shape)
 
     def put(self, tensor: Tensor) -> Tensor:
         """Where the step runs, and in its type."""
@@ -100,8 +123,14 @@ class Step:
         live, now = self.put(live), self.put(now)
         if self.place.device == "cuda":
             torch.cuda.synchronize()  # a kernel may read such things before the last one has ended
+        turning: dict[str, Any] = {}
+        if self.turning is not None:
+            turning = self.turning._asdict()
+            shape = turning.pop("shape")
+            turning["frequencies"] = turning.pop("frequency")
+            turning |= {"interleaved": shape.interleaved, "factor": shape.factor}
         kernels.decode_attention(
-            self.qkv,
+            self.qkv.clone(),  # the CPU turns it in place
             live,
             y,
             self.scale,
@@ -114,6 +143,7 @@ class Step:
             slots=history and history.slots,
             now=now,
             **self.rules._asdict(),
+            **turning,
             isa=self.place.isa,
             threads=threads,
         )
@@ -128,8 +158,12 @@ class Step:
         """Against keys and values that are gathered the slow way."""
         rows = len(self.row_slots)
         gathered = [part for row in range(rows) for part in self.gather(row)]
-        q = self.qkv[:rows, : self.heads]
-        assert_within_torch(decode_reference, y[:rows], q, self.scale, self.rules, *gathered)
+        how = (self.scale, self.rules, *gathered)
+        if self.turning is None:
+            assert_within_torch(decode_reference, y[:rows], self.qkv[:rows, : self.heads], *how)
+        else:
+            turning = self.turning._replace(at=self.turning.at[:rows])
+            assert_within_torch(turned_reference, y[:rows], self.qkv[:rows], *turning, *how)
         assert y[rows:].isnan().all()
 
     def gather(self, row: int) -> tuple[Tensor, Tensor]:
@@ -148,6 +182,25 @@ class Step:
             keys += [self.history.k[holders, :, at], new_k]
             values += [self.history.v[holders, :, at], new_v]
         return torch.cat(keys), torch.cat(values)
+
+
+def turned_reference(
+    qkv: Tensor,
+    at: Tensor,
+    frequency: Tensor | None,
+    q_gamma: Tensor | None,
+    k_gamma: Tensor | None,
+    shape: Shape,
+    scale: float,
+    rules: Rules,
+    *gathered: Tensor,
+) -> Tensor:
+    """As decode_reference, but queries and the newest keys turn first."""
+    turned = rotate_reference(qkv.flatten(1), at, frequency, q_gamma, k_gamma, shape)
+    q, new, _ = turned.view(qkv.shape).split([shape.heads, shape.kv_heads, shape.kv_heads], 1)
+    keys = [torch.cat([k[:-1], one[None]]) for k, one in zip(gathered[::2], new, strict=True)]
+    pairs = [part for pair in zip(keys, gathered[1::2], strict=True) for part in pair]
+    return decode_reference(q, scale, rules, *pairs)
 
 
 def decode_reference(q: Tensor, scale: float, rules: Rules, *gathered: Tensor) -> Tensor:

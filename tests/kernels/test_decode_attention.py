@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from tests.conftest import Place, assert_same_bits
 from tests.kernels.attention import DIMS, HEADS, NO_RULES, RULES, Rules, assert_equal
 from tests.kernels.decode_step import Step
+from tests.kernels.test_rotate import rotate
 
 SHARED = [5, 0, 70, 33, 64]  # positions of each sentence
 LONG = [([600, 0, 1, 513, 2500], None), ([0, 0, 2, 511, 300], 400), (None, 1500)]
@@ -138,6 +140,67 @@ def test_histories_of_many_heads(
     place, heads = Place("cuda", dtype), 600 // beams
     step = Step([3, 0, 4, 2], beams, dim, shared, position, place, behind=1, heads=(heads, heads))
     step.check(step.run())
+
+
+@pytest.mark.parametrize(
+    ("dim", "size", "interleaved"),
+    [(16, 16, True), (17, 10, False), (64, 64, False), (64, 0, False), (80, 32, True)]
+    + [(96, 96, False), (128, 128, False), (256, 64, False)],
+)
+@pytest.mark.parametrize(("beams", "heads"), [(1, (3, 3)), (4, (4, 4)), (2, (6, 2)), (5, (4, 2))])
+@pytest.mark.parametrize("name", [None, "all"])
+def test_queries_and_keys_turn(
+    place: Place,
+    name: str | None,
+    beams: int,
+    heads: tuple[int, int],
+    dim: int,
+    size: int,
+    interleaved: bool,
+) -> None:
+    rules = NO_RULES if name is None else Rules.of(name, heads[0], place)
+    shared = [5, 0, 300, 70, 64]
+    step = Step([2, 0, 4], beams, dim, shared, 21, place, behind=1, heads=heads, rules=rules)
+    step.turn(size, interleaved, norms=dim in (16, 64, 128))
+    step.check(step.run(threads=2))
+
+
+@pytest.mark.parametrize(("shared", "position"), LONG)
+@pytest.mark.parametrize(("beams", "heads"), [(1, (3, 3)), (1, (4, 2)), (5, (4, 2))])
+def test_queries_of_long_histories_turn(
+    place: Place,
+    beams: int,
+    heads: tuple[int, int],
+    shared: list[int] | None,
+    position: int | None,
+) -> None:
+    """On a GPU each of the blocks that split a history turns them for itself."""
+    if position is None:
+        position = 0
+    step = Step([4, 2, 3], beams, 64, shared, position, place, heads=heads)
+    step.turn(64)
+    step.check(step.run(threads=3))
+
+
+@pytest.mark.parametrize(("dim", "position"), [(17, 5), (64, 0), (128, 700)])
+@pytest.mark.parametrize("heads", [(3, 3), (11, 1)])
+def test_turned_keys_are_kept(
+    place: Place, threads: int, dim: int, position: int, heads: tuple[int, int]
+) -> None:
+    """As rotate makes them; values as they are."""
+    step = Step([2, 0], 3, dim, None, position, place, behind=1, heads=heads)
+    step.turn(dim // 2 * 2, norms=True)
+    assert step.history is not None and step.turning is not None
+    rows, (at, *rest) = len(step.row_slots), step.turning
+    inputs: Any = (step.qkv[:rows].flatten(1), at[:rows], *rest)
+    new = rotate(inputs, place).view(rows, -1, dim)[:, heads[0] :]
+    expected_k, expected_v = step.history.k.clone(), step.history.v.clone()
+    expected_k[step.row_slots, :, position], expected_v[step.row_slots, :, position] = new.chunk(
+        2, 1
+    )
+    step.run(threads)
+    assert_equal(step.history.k, expected_k)
+    assert_equal(step.history.v, expected_v)
 
 
 def test_a_sentence_may_share_nothing(place: Place) -> None:

@@ -34,6 +34,12 @@ class Case:
     gamma: Tensor | None = None
     beta: Tensor | None = None
     rms: bool = False
+    gated: bool = False
+
+    @property
+    def columns(self) -> int:
+        """Of y."""
+        return len(self.weight) // (2 if self.gated else 1)
 
     def first(self, rows: int) -> Case:
         residual = None if self.residual is None else self.residual[:rows]
@@ -43,10 +49,11 @@ class Case:
         rows = len(self.x)
         tensors = (self.x, self.weight, self.bias, self.residual, y[:rows], self.activation)
         norm = (self.gamma, self.beta, None if normed is None else normed[:rows], 1e-5, self.rms)
-        return *tensors, *norm
+        scratch = self.x.new_empty(rows, len(self.weight)) if self.gated else None
+        return *tensors, *norm, scratch
 
     def variants(self) -> int:
-        y = self.x.new_empty(len(self.x), len(self.weight))
+        y = self.x.new_empty(len(self.x), self.columns)
         return kernels.fused_linear_variants(*self.arguments(y, self.new_normed()))
 
     def new_normed(self) -> Tensor | None:
@@ -57,7 +64,7 @@ class Case:
 
     def run(self, variant: int) -> tuple[Tensor, Tensor | None]:
         """y and norm(x)"""
-        y = self.x.new_full((len(self.x) + BEHIND, len(self.weight)), float("nan"))
+        y = self.x.new_full((len(self.x) + BEHIND, self.columns), float("nan"))
         normed = self.new_normed()
         kernels.fused_linear(*self.arguments(y, normed), variant)
         return y, normed
@@ -95,9 +102,14 @@ def reference(
     gamma: Tensor | None,
     beta: Tensor | None,
     rms: bool,
+    gated: bool,
 ) -> Tensor:
     bias = None if bias is None else bias.to(x.dtype)
-    y = ACTIVATIONS[activation](functional.linear(norm(x, gamma, beta, rms), weight, bias))
+    y = functional.linear(norm(x, gamma, beta, rms), weight, bias)
+    if gated:
+        gate, up = y.chunk(2, -1)
+        return ACTIVATIONS[activation](gate) * up
+    y = ACTIVATIONS[activation](y)
     return y if residual is None else y + residual
 
 
@@ -109,7 +121,7 @@ def check(case: Case, row_counts: list[int]) -> None:
     if case.residual is not None:
         residual = torch.cat([case.residual[: len(part.x)] for part in parts])
     scales = (case.gamma, case.beta, case.rms)
-    inputs = (x, case.weight, case.bias, residual, case.activation, *scales)
+    inputs = (x, case.weight, case.bias, residual, case.activation, *scales, case.gated)
     variants = case.variants()
     assert variants > 0
     for variant in range(variants):
@@ -167,6 +179,22 @@ def test_activations(dtype: torch.dtype, activation: str) -> None:
     check(case, [33])
     check(replace(case, residual=None, gamma=None, beta=None), [33])
     check(replace(case, bias=None, residual=None, beta=None), [33])
+
+
+@pytest.mark.parametrize(
+    ("outputs", "inputs"),
+    [(n, k) for n in (8, 40, 510, 1024) for k in (64, 72, 512, 768, 1024, 2048, 4096)]
+    + [(9730, 896), (16384, 512)],
+)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_gated(dtype: torch.dtype, outputs: int, inputs: int) -> None:
+    case = make(dtype, outputs, inputs, rows=129)
+    case = replace(case, activation="silu", gated=True, residual=None, beta=None, rms=True)
+    rows = [1, 17] if outputs > 1024 else [1, 8, 16, 33, 129]
+    if inputs <= 2048:
+        check(case, rows)
+    check(replace(case, gamma=None), rows)
+    check(replace(case, gamma=None, bias=None, activation="gelu_tanh"), rows)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

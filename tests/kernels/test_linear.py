@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,13 @@ def pack(weight: Tensor) -> Tensor:
 def untuned(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an earlier run found fastest on this GPU must not decide what is tested."""
     monkeypatch.setenv("DECODING_TUNE", "0")
+
+
+@pytest.fixture
+def tuned(untuned: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Products are timed, and what is found is forgotten behind the test."""
+    monkeypatch.setenv("DECODING_TUNE", "1")
+    monkeypatch.setenv("DECODING_CACHE", str(tmp_path))
 
 
 def linear(
@@ -194,14 +202,56 @@ def test_norm_before(place: Place, inputs: int, outputs: int, rms: bool) -> None
         assert_within_torch(normed_reference, normed, x, gamma, beta, identity, zero, "none")
 
 
+def gated_reference(
+    x: Tensor, gamma: Tensor, weight: Tensor, bias: Tensor | None, activation: str
+) -> Tensor:
+    normed = functional.rms_norm(x, x.shape[1:], gamma.to(x.dtype), 1e-5)
+    gate, up = reference(normed, weight, bias, None, "none").chunk(2, -1)
+    return ACTIVATIONS[activation](gate) * up
+
+
+def run_gated(
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor | None, str], run: Callable[..., object]
+) -> Tensor:
+    """inputs: of gated_reference; run: a kernel that takes what linear takes."""
+    x, gamma, weight, bias, activation = inputs
+    y, gated = (x.new_full((len(x), n), math.nan) for n in (len(weight) // 2, len(weight)))
+    norm = {"gamma": gamma, "normed": torch.full_like(x, math.nan), "rms": True}
+    run(x, weight if x.is_cuda else pack(weight), bias, None, y, activation, **norm, gated=gated)
+    return y
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize(("inputs", "columns"), [(8, 20), (65, 17), (512, 64), (256, 130)])
+def test_gated(place: Place, threads: int, inputs: int, columns: int, activation: str) -> None:
+    gamma, bias = bias_at(place, inputs, seed=4), bias_at(place, 2 * columns)
+    weight = at(place, random(2 * columns, inputs, seed=1) / inputs**0.5)
+    run = functools.partial(kernels.linear, isa=place.isa, threads=threads)
+    for rows in rows_at(place):
+        x = at(place, random(rows, inputs) + 1)
+        for given in (bias, None):
+            arguments = (x, gamma, weight, given, activation)
+            assert_within_torch(gated_reference, run_gated(arguments, run), *arguments)
+
+
+@pytest.mark.parametrize("rows", [1, 24, 300])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.gpu
+@pytest.mark.usefixtures("tuned")
+def test_tuned_and_gated(dtype: torch.dtype, rows: int) -> None:
+    place = Place("cuda", dtype)
+    weight = at(place, random(336, 64, seed=1) / 8)
+    x, gamma = at(place, random(rows, 64)), bias_at(place, 64, seed=4)
+    arguments = (x, gamma, weight, bias_at(place, 336), "silu")
+    y = run_gated(arguments, kernels.tuned_linear)
+    assert_within_torch(gated_reference, y, *arguments)
+
+
 @pytest.mark.parametrize("rows", [1, 12, 40, 300])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.gpu
-def test_tuned_equals_torch(
-    dtype: torch.dtype, rows: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("DECODING_TUNE", "1")
-    monkeypatch.setenv("DECODING_CACHE", str(tmp_path))
+@pytest.mark.usefixtures("tuned")
+def test_tuned_equals_torch(dtype: torch.dtype, rows: int) -> None:
     place = Place("cuda", dtype)
     outputs = 331 if rows == 40 else 336
     # Few inputs: in float32 cuBLASLt adds them up one after the other, as torch's linear does, but

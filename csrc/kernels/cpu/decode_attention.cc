@@ -228,6 +228,15 @@ void put_all_new(Stream<isa>& stream, const DecodeAttentionParams<float, C>& p) 
 template <typename T, typename C, cpu::Isa isa>
 void decode_attention(cpu::Stream<isa>& stream, const DecodeAttentionParams<T, C>& p) {
   const int live_count = p.now->live_count;
+  if (p.rotation.any()) {
+    rotate(stream, RotateParams<T>{.x = p.q,
+                                   .rotation = p.rotation,
+                                   .rows = live_count * p.beams,
+                                   .heads = p.heads,
+                                   .kv_heads = p.kv_heads,
+                                   .head_dim = p.head_dim,
+                                   .stride = p.stride});
+  }
   const int group = p.heads / p.kv_heads, queries = p.beams * group;
   int tile = std::min(queries, cpu::kQueries);
   if (tile > group) tile -= tile % group;  // whole beams

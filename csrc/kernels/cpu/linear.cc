@@ -7,6 +7,7 @@
 #include "kernels/cpu/panel_sums.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu/tile.h"
+#include "kernels/gate.h"
 
 namespace decoding {
 namespace cpu {
@@ -34,6 +35,10 @@ void finish(const LinearParams<float>& p, int row, int column, const PanelSums& 
 
 template <typename T, cpu::Isa isa>
 void linear(cpu::Stream<isa>& stream, const LinearParams<T>& p) {
+  if (p.gated != nullptr) {
+    linear(stream, before_gate(p));
+    return gate(stream, gate_behind(p));
+  }
   const cpu::DotKind kind = cpu::dot_kind(p.weight.kind, stream.features());
   cpu::with_operand(stream, p, [&](const cpu::Operand& x, int first, int count) {
     const int panels = (p.weight.outputs + kPanel - 1) / kPanel;

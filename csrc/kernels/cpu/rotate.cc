@@ -14,9 +14,9 @@ namespace {
 struct Turns {
   float sines[kMaxHeadDim], cosines[kMaxHeadDim];
 
-  Turns(const RotateParams<float>& p, Turn turn) {
-    const float at = turn.position;
-    const float* frequencies = p.frequencies + turn.table * (p.size / 2);
+  Turns(const Rotation& p, RotaryPlace place) {
+    const float at = place.position;
+    const float* frequencies = p.frequencies + place.table * (p.size / 2);
     for_vectors(p.size / 2, [&](int i, auto... count) {
       const SineCosine angle = sine_cosine(at * load(frequencies + i, count...));
       store(sines + i, p.factor * angle.sine, count...);
@@ -51,17 +51,19 @@ void turn_neighbours(const Turns& turns, float* x, int size) {
 
 // The heads [begin, end) of a row.
 void rotate_heads(const RotateParams<float>& p, int row, int begin, int end) {
+  const Rotation& rotation = p.rotation;
   float* x = p.x + int64_t{row} * p.stride;
   for (int head = begin; head < end; ++head) {
-    const Norm& norm = head < p.heads ? p.q_norm : p.k_norm;
+    const Norm& norm = head < p.heads ? rotation.q_norm : rotation.k_norm;
     float* own = x + head * p.head_dim;
     if (norm.gamma != nullptr) normalize(own, norm, own, p.head_dim);
   }
-  if (p.frequencies == nullptr) return;
-  const Turns turns(p, p.tables.turn(p.at[row]));
+  if (rotation.frequencies == nullptr) return;
+  const Turns turns(rotation, rotation.tables.place_of(rotation.at[row]));
   for (int head = begin; head < end; ++head) {
     float* own = x + head * p.head_dim;
-    p.interleaved ? turn_neighbours(turns, own, p.size) : turn_halves(turns, own, p.size / 2);
+    rotation.interleaved ? turn_neighbours(turns, own, rotation.size)
+                         : turn_halves(turns, own, rotation.size / 2);
   }
 }
 

@@ -1,13 +1,15 @@
-// Attention of a step's rows: those without rules of scores, the others are in
-// decode_attention_ruled.cu.
+// Attention of a step's rows: the plain one. Those with rules of scores, and those whose queries
+// and keys turn, are in files of their own.
 #include "kernels/cuda/decode_design.cuh"
 
 namespace decoding {
 namespace cuda {
 
-#define INSTANTIATE(T)                                                              \
-  template void attend_to_history<false>(Stream&, const DecodeAttentionParams<T>&); \
-  extern template void attend_to_history<true>(Stream&, const DecodeAttentionParams<T>&);
+#define INSTANTIATE(T)                                                                           \
+  template void attend_to_history<false, false>(Stream&, const DecodeAttentionParams<T>&);       \
+  extern template void attend_to_history<false, true>(Stream&, const DecodeAttentionParams<T>&); \
+  extern template void attend_to_history<true, false>(Stream&, const DecodeAttentionParams<T>&); \
+  extern template void attend_to_history<true, true>(Stream&, const DecodeAttentionParams<T>&);
 DECODING_FOR_TYPES(INSTANTIATE)
 #undef INSTANTIATE
 
@@ -16,8 +18,13 @@ DECODING_FOR_TYPES(INSTANTIATE)
 template <typename T>
 void decode_attention(cuda::Stream& stream, const DecodeAttentionParams<T>& p) {
   if (p.sentences == 0) return;
-  p.rules.any() ? cuda::attend_to_history<true>(stream, p)
-                : cuda::attend_to_history<false>(stream, p);
+  if (p.rotation.any()) {
+    p.rules.any() ? cuda::attend_to_history<true, true>(stream, p)
+                  : cuda::attend_to_history<false, true>(stream, p);
+  } else {
+    p.rules.any() ? cuda::attend_to_history<true, false>(stream, p)
+                  : cuda::attend_to_history<false, false>(stream, p);
+  }
 }
 
 #define INSTANTIATE(T) \

@@ -83,6 +83,15 @@ struct Row {
       }
     }
   }
+  // The same from shared memory.
+  __device__ __forceinline__ void load_shared(const T* from, int dim, bool valid) {
+#pragma unroll
+    for (int v = 0; v < S::vectors; ++v) {
+      Vector<T, S::width> vector{};
+      if (valid && S::at(v) < dim) vector = Vector<T, S::width>::load(from + S::at(v));
+      memcpy(reinterpret_cast<char*>(words) + v * sizeof(vector), &vector, sizeof(vector));
+    }
+  }
   __device__ __forceinline__ void store(T* to, int dim) const {
 #pragma unroll
     for (int v = 0; v < S::vectors; ++v) {

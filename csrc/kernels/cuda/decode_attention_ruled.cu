@@ -4,7 +4,7 @@
 namespace decoding::cuda {
 
 #define INSTANTIATE(T) \
-  template void attend_to_history<true>(Stream&, const DecodeAttentionParams<T>&);
+  template void attend_to_history<true, false>(Stream&, const DecodeAttentionParams<T>&);
 DECODING_FOR_TYPES(INSTANTIATE)
 
 }  // namespace decoding::cuda

@@ -18,52 +18,58 @@
 
 #include "kernels/cuda/decode_attention.cuh"
 #include "kernels/cuda/decode_attention_mma.cuh"
+#include "kernels/cuda/decode_inputs.cuh"
 #include "kernels/cuda/decode_newest.cuh"
 #include "kernels/cuda/decode_share.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace decoding::cuda {
 
-// What a block attends for: `count` beams of a sentence from `beam` on, with one head.
-template <int beams>
+// What a block attends for: `beams` beams of a sentence from `beam` on, with one head: a query
+// each.
+template <int most>
 struct BeamShare : Share {
-  int head, key_head, beam, count;
+  static constexpr int kQueries = most, kBeams = most;
+  int head, key_head, beam, beams;
   bool writes;  // the newest keys and values: of the heads that share them the first does
 
   template <bool ruled, typename T>
   __device__ static BeamShare of(const DecodeAttentionParams<T>& p) {
-    BeamShare share{Share::of<ruled>(p, (p.beams + beams - 1) / beams, beams)};
+    BeamShare share{Share::of<ruled>(p, (p.beams + most - 1) / most, most)};
     const int group = heads_of_a_key(p.heads, p.kv_heads);
     share.head = blockIdx.x;
     share.key_head = group == 1 ? share.head : share.head / group;
     share.writes = share.key_head * group == share.head;
-    share.beam = share.chunk * beams;
-    share.count = min(beams, p.beams - share.beam);
+    share.beam = share.chunk * most;
+    share.beams = min(most, p.beams - share.beam);
     return share;
   }
 
-  // The first beam's, of q, k, v and y.
+  __device__ int count() const { return beams; }  // of queries
+  __device__ int beam_of(int query) const { return query; }
+  __device__ int head_of(int) const { return head; }
+
+  // Of q, k, v and y; `b` counts from the block's first beam.
   template <typename T>
-  __device__ int64_t row(const DecodeAttentionParams<T>& p) const {
-    return static_cast<int64_t>(blockIdx.y) * p.beams + beam;
+  __device__ int64_t row(const DecodeAttentionParams<T>& p, int b) const {
+    return static_cast<int64_t>(blockIdx.y) * p.beams + beam + b;
   }
 };
 
 // Opens the softmax of each beam in one group of lanes: with the newest position, whose key and
 // value are also put in their slot, and with the part (null: none) that stems from tensor cores.
-template <bool ruled, typename T, typename S, int beams>
+template <bool ruled, typename T, typename S, int beams, typename Inputs>
 __device__ __forceinline__ void open(const DecodeAttentionParams<T>& p,
-                                     const BeamShare<beams>& share, const Newest<T, S>& newest,
-                                     const float* parts, Beam<T, S> (&states)[beams]) {
+                                     const BeamShare<beams>& share, const Inputs& inputs,
+                                     const Newest<T, S>& newest, const float* parts,
+                                     Beam<T, S> (&states)[beams]) {
   const int group = threadIdx.x / S::lanes, dim = p.head_dim;
   Row<T, S> q[beams];
 #pragma unroll
-  for (int b = 0; b < beams; ++b) {
-    q[b].load(p.q + (share.row(p) + b) * p.stride + share.head * dim, dim, b < share.count);
-  }
+  for (int b = 0; b < beams; ++b) inputs.load_query(b, b < share.beams, q[b]);
   Beam<T, S> own = newest.template open<ruled>(p, share.head);
   const int beam = parts == nullptr ? group : group % static_cast<int>(kWarp / S::lanes);
-  if (parts != nullptr && beam < share.count) {
+  if (parts != nullptr && beam < share.beams) {
     own.absorb(parts + beam * (dim + 2), dim);
   }
 #pragma unroll
@@ -92,7 +98,7 @@ __device__ __forceinline__ void close(const DecodeAttentionParams<T>& p,
 #pragma unroll
     for (int j = 0; j < merged.kHeld; ++j) {
       const int b = merged.first + j;
-      if (merged.speaks && b < share.count) call(states[j], b);
+      if (merged.speaks && b < share.beams) call(states[j], b);
     }
   };
   if (share.splits > 1) {
@@ -107,7 +113,7 @@ __device__ __forceinline__ void close(const DecodeAttentionParams<T>& p,
     });
   }
   for_held([&](Beam<T, S>& state, int b) {
-    state.result().store(p.y + ((share.row(p) + b) * p.heads + share.head) * dim, dim);
+    state.result().store(p.y + (share.row(p, b) * p.heads + share.head) * dim, dim);
   });
 }
 
@@ -140,7 +146,7 @@ __device__ __forceinline__ void attend(const Ring<T, S>& ring, const History<T, 
   }
 }
 
-template <bool ruled, typename T, typename S, int beams>
+template <bool ruled, bool turns, typename T, typename S, int beams>
 __global__ void __launch_bounds__(kMaxWarps* kWarp, S::width > 1 && S::lanes < 32 ? 2 : 1)
     decode_beams_kernel(const DecodeAttentionParams<T> p) {
   static_assert(kTileRows % beams == 0);
@@ -151,32 +157,33 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, S::width > 1 && S::lanes < 3
     wait_for_previous();  // else this kernel might be over, and its successor start, before that
     return;
   }
-  History<T, S, beams> history(p, share, share.key_head, share.beam, share.count);
+  History<T, S, beams> history(p, share, share.key_head, share.beam, share.beams);
   const int warp = history.warp, dim = p.head_dim, size = dim + 2;
-  if (warp >= history.active) {
-    wait_for_previous();
-    return;
-  }
+  const bool works = warp < history.active;
   Ring<T, S> ring(memory);
   constexpr int kAhead = Ring<T, S>::kTiles;
 #pragma unroll 1
-  for (int i = 0; i < kAhead; ++i) ring.close(history.request(ring, i));
+  for (int i = 0; works && i < kAhead; ++i) ring.close(history.request(ring, i));
+  const Inputs<turns, T, S, BeamShare<beams>> inputs(
+      p, share, memory + blockDim.x * (Ring<T, S>::kBytes / 16));
   wait_for_previous();
   let_next_start();
 
-  float* parts = reinterpret_cast<float*>(memory) + blockDim.x * (Ring<T, S>::kBytes / 4);
+  inputs.turn();
+  if (!works) return;
+  float* parts = reinterpret_cast<float*>(memory) + blockDim.x * (Ring<T, S>::kBytes / 4) +
+                 inputs.bytes(dim) / 4;
   float* part = parts + warp * beams * size;        // [beams, size], the warp's
   const bool alone = !kTogether || p.k != nullptr;  // whether there are tiles for each beam alone
   const int group = threadIdx.x / S::lanes;  // its beam's newest position opens the softmax there
-  const Newest<T, S> newest(p, share.row(p) + group, share.head, share.key_head,
-                            p.k != nullptr && share.split == 0 && group < share.count);
+  const Newest<T, S> newest(inputs, group,
+                            p.k != nullptr && share.split == 0 && group < share.beams);
   Beam<T, S> states[beams];
   const Merged<T, S, beams> merged;
   int i = 0;
   if constexpr (kTogether) {
     SharedSoftmax<T, S> together;
-    together.load(share.count, dim,
-                  [&](int b) { return p.q + (share.row(p) + b) * p.stride + share.head * dim; });
+    together.load(share.beams, dim, [&](int b) { return inputs.query(b); });
     for (; i < history.shared_tiles; ++i) {
       ring.wait();
       __syncwarp();
@@ -187,11 +194,11 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, S::width > 1 && S::lanes < 3
       __syncwarp();
       ring.close(history.request(ring, i + kAhead));
     }
-    together.store(part, share.count, dim);
+    together.store(part, share.beams, dim);
     __syncwarp();
   }
   if (alone) {
-    open<ruled>(p, share, newest, kTogether ? part : nullptr, states);
+    open<ruled>(p, share, inputs, newest, kTogether ? part : nullptr, states);
     for (; i < history.tiles; ++i) {
       ring.wait();
       if (kTogether || beams == 1 || i >= history.shared_tiles) {
@@ -223,30 +230,32 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, S::width > 1 && S::lanes < 3
   close(p, share, merged, states);
 }
 
-template <bool ruled, typename T, typename S, int beams>
+template <bool ruled, bool turns, typename T, typename S, int beams>
 void start(Stream& stream, const DecodeAttentionParams<T>& p) {
   const int chunks = (p.beams + beams - 1) / beams;
   // Each beam's newest position needs a group of lanes.
   constexpr int kLeast = std::max(1, beams * S::lanes / static_cast<int>(kWarp));
-  const auto shared = [&](int warps) {  // bytes: the ring, and the parts
-    return warps * (kWarp * Ring<T, S>::kBytes + beams * (p.head_dim + 2) * sizeof(float));
+  const auto shared = [&](int warps) {  // bytes: the ring, what has turned, and the parts
+    return warps * (kWarp * Ring<T, S>::kBytes + beams * (p.head_dim + 2) * sizeof(float)) +
+           Inputs<turns, T, S, BeamShare<beams>>::bytes(p.head_dim);
   };
   const Plan plan(stream, p, static_cast<int64_t>(p.sentences) * p.heads * chunks, beams, kLeast,
                   shared);
-  launch(stream, decode_beams_kernel<ruled, T, S, beams>,
+  launch(stream, decode_beams_kernel<ruled, turns, T, S, beams>,
          dim3(p.heads, p.sentences, chunks * plan.splits), plan.warps * kWarp, shared(plan.warps),
          p);
 }
 
-template <bool ruled, typename T, typename S>
+template <bool ruled, bool turns, typename T, typename S>
 void attend_for_beams(Stream& stream, const DecodeAttentionParams<T>& p) {
   const int64_t blocks = static_cast<int64_t>(p.sentences) * p.heads * p.beams;  // a beam each
   const bool few = p.k != nullptr && p.shared_capacity <= kLittleShared * p.sentences &&
                    blocks <= kWarpsPerMultiprocessor * stream.device().multiprocessors;
   if (S::vectors > 1 || p.beams == 1 || few) {  // more would not fit into the registers
-    start<ruled, T, S, 1>(stream, p);
+    start<ruled, turns, T, S, 1>(stream, p);
   } else if constexpr (S::vectors == 1) {
-    p.beams == 2 ? start<ruled, T, S, 2>(stream, p) : start<ruled, T, S, 4>(stream, p);
+    p.beams == 2 ? start<ruled, turns, T, S, 2>(stream, p)
+                 : start<ruled, turns, T, S, 4>(stream, p);
   }
 }
 

@@ -17,13 +17,10 @@ struct Newest {
 
   Newest() = default;
 
-  __device__ __forceinline__ Newest(const DecodeAttentionParams<T>& p, int64_t row, int head,
-                                    int key_head, bool exists)
-      : exists(exists) {
-    const int64_t at = row * p.stride + key_head * p.head_dim;
-    q.load(p.q + row * p.stride + head * p.head_dim, p.head_dim, exists);
-    k.load(p.k + at, p.head_dim, exists);
-    v.load(p.v + at, p.head_dim, exists);
+  // inputs: decode_inputs.cuh
+  template <typename Inputs>
+  __device__ __forceinline__ Newest(const Inputs& inputs, int query, bool exists) : exists(exists) {
+    inputs.load(query, exists, q, k, v);
   }
 
   // The softmax that has seen nothing else.

@@ -1,9 +1,10 @@
 // Our own kernels for products of up to some hundred rows:
-// y = activation(norm(x) W^T + bias) + residual as one launch.
+// y = activation(norm(x) W^T + bias) + residual, or gated, as one launch.
 //
 // They start the weights' way from memory before they wait for the kernel that writes x, so that a
 // stage of a step costs little more than its bytes; cuBLASLt's kernels cannot, for nothing in them
-// waits. Those for few rows take the norm along. linear.cu times them against cuBLASLt and picks.
+// waits. Those for few rows take norm and gate along. linear.cu times them against cuBLASLt and
+// picks.
 #pragma once
 
 #include "kernels/cuda/stream.h"

@@ -1,5 +1,5 @@
-// y = activation(norm(x) W^T + bias) + residual for few rows: weights go from memory straight to
-// the registers of the tensor cores.
+// y = activation(norm(x) W^T + bias) + residual, or gated, for few rows: weights go from memory
+// straight to the registers of the tensor cores.
 //
 // A block computes 16 rows by 8 * kTiles outputs; its warps share out K and add up in shared memory
 // at the end. mma.m16n8k16 wants from lane (g, t) the pairs k = 2t and 2t + 8 of row or column g.
@@ -11,6 +11,8 @@
 // What stands after that wait is on the critical path of a step, and a lone warp takes some four
 // cycles for every instruction: addresses are computed before, and the norm takes one pass and one
 // barrier.
+//
+// In a gated product half of a block's outputs are gates, the others what passes through them.
 //
 // Where there are many more outputs than blocks (a vocabulary), a block goes on to its next
 // outputs, their weights requested before the current ones are multiplied.
@@ -53,44 +55,58 @@ __device__ __forceinline__ void multiply(const Rows<T, S>& x, const Weights<T, S
   }
 }
 
-// The outputs that a thread finishes: one column, every kRowStep-th row.
+// What a thread finishes of y: one column, every kRowStep-th row.
 template <typename T, typename S>
 struct Outputs {
-  const int row = threadIdx.x / S::kOutputs, column = threadIdx.x % S::kOutputs;
+  const int row = threadIdx.x / S::kColumns, column = threadIdx.x % S::kColumns;
   const int rows;        // of the block
   const int64_t stride;  // of y and the residual
-  const int64_t at;      // of the first, for the block's first outputs
+  const int64_t at;      // of the first, for the block's first columns
   float residual[S::kSums];
 
   __device__ __forceinline__ explicit Outputs(const LinearParams<T>& p)
       : rows(min(kRows, p.rows - static_cast<int>(blockIdx.x) * kRows)),
-        stride(p.stride > 0 ? p.stride : p.weight.outputs),
+        stride(p.stride > 0 ? p.stride : columns_of<S>(p.weight)),
         at((blockIdx.x * kRows + row) * stride + column) {}
 
-  __device__ bool has(const LinearParams<T>& p, int i, int output) const {
-    return row + i * S::kRowStep < rows && output + column < p.weight.outputs;
+  __device__ bool has(const LinearParams<T>& p, int i, int first) const {
+    return row + i * S::kRowStep < rows && first + column < columns_of<S>(p.weight);
   }
 
-  __device__ __forceinline__ void load_residual(const LinearParams<T>& p, int output) {
+  __device__ __forceinline__ void load_residual(const LinearParams<T>& p, int first) {
+    if constexpr (S::kGated) return;
 #pragma unroll
     for (int i = 0; i < S::kSums; ++i) {
-      const T* from = p.residual + at + output + i * S::kRowStep * stride;
-      residual[i] = p.residual != nullptr && has(p, i, output) ? to_float(*from) : 0.0f;
+      const T* from = p.residual + at + first + i * S::kRowStep * stride;
+      residual[i] = p.residual != nullptr && has(p, i, first) ? to_float(*from) : 0.0f;
     }
   }
 
   // Adds up what the warps have.
   __device__ __forceinline__ void store(const LinearParams<T>& p, const Shared<S>& shared,
-                                        float bias, int output) const {
+                                        const Weights<T, S>& weights, int first) const {
 #pragma unroll
     for (int i = 0; i < S::kSums; ++i) {
-      if (!has(p, i, output)) break;
-      float sum = bias;
-#pragma unroll
-      for (int w = 0; w < S::kWarps; ++w) sum += shared.partial[w][row + i * S::kRowStep][column];
-      p.y[at + output + i * S::kRowStep * stride] =
-          from_float<T>(activate(sum, p.activation) + residual[i]);
+      if (!has(p, i, first)) break;
+      float y = activate(sum(shared, weights, i, 0), p.activation);
+      if constexpr (S::kGated) {
+        y *= sum(shared, weights, i, 1);
+      } else {
+        y += residual[i];
+      }
+      p.y[at + first + i * S::kRowStep * stride] = from_float<T>(y);
     }
+  }
+
+  // half: 1 for what passes through a gate.
+  __device__ __forceinline__ float sum(const Shared<S>& shared, const Weights<T, S>& weights, int i,
+                                       int half) const {
+    float sum = weights.bias[half];
+#pragma unroll
+    for (int w = 0; w < S::kWarps; ++w) {
+      sum += shared.partial[w][row + i * S::kRowStep][column + half * S::kColumns];
+    }
+    return sum;
   }
 };
 
@@ -100,9 +116,9 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) direct_kernel(const L
   Shared<S>& shared = *reinterpret_cast<Shared<S>*>(bytes);
   const int inputs = p.weight.inputs;
   const Lane lane(S::kWarps, inputs);
-  int output = blockIdx.y * S::kOutputs;
+  int column = blockIdx.y * S::kColumns;
   Weights<T, S> weights;
-  weights.request(p, lane, output);
+  weights.request(p, lane, column);
   if constexpr (S::kNorm) {
     request_scales<S::kThreads>(shared.norm.gamma, p.norm, S::kInputs, inputs);
   }
@@ -122,33 +138,34 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) direct_kernel(const L
     }
   }
   while (true) {
-    const int next = output + gridDim.y * S::kOutputs;
+    const int next = column + gridDim.y * S::kColumns;
     Weights<T, S> coming;
     if (S::kLoops) coming.request(p, lane, next);
-    outputs.load_residual(p, output);
+    outputs.load_residual(p, column);
     multiply(x, weights, lane, shared);
     __syncthreads();
-    outputs.store(p, shared, weights.bias, output);
-    if (!S::kLoops || next >= p.weight.outputs) break;
+    outputs.store(p, shared, weights, column);
+    if (!S::kLoops || next >= columns_of<S>(p.weight)) break;
     __syncthreads();  // the partial sums are read
     weights = coming;
-    output = next;
+    column = next;
   }
   if constexpr (S::kNorm) x.store(p.normed, lane, inputs);
 }
 
 template <typename T>
 struct Variant {
-  int outputs, threads, blocks, inputs;
+  int columns, threads, blocks, inputs;
   bool loops;
   size_t shared;
   void (*kernel)(LinearParams<T>);
 };
 
-template <typename T, bool kNorm, int kTiles, int kWarps, int kChunks, bool kLoops = false>
+template <typename T, bool kNorm, bool kGated, int kTiles, int kWarps, int kChunks,
+          bool kLoops = false>
 constexpr Variant<T> make_variant() {
-  using S = Shape<kNorm, kTiles, kWarps, kChunks, kLoops>;
-  return {.outputs = S::kOutputs,
+  using S = Shape<kNorm, kGated, kTiles, kWarps, kChunks, kLoops>;
+  return {.columns = S::kColumns,
           .threads = S::kThreads,
           .blocks = S::kBlocks,
           .inputs = S::kInputs,
@@ -157,48 +174,48 @@ constexpr Variant<T> make_variant() {
           .kernel = direct_kernel<T, S>};
 }
 
-template <typename T>
+template <typename T, bool gated>
 constexpr Variant<T> kPlain[] = {
     // K <= 512
-    make_variant<T, false, 1, 8, 2>(),
-    make_variant<T, false, 2, 8, 2>(),
-    make_variant<T, false, 4, 8, 2>(),
-    make_variant<T, false, 4, 8, 2, true>(),
+    make_variant<T, false, gated, 1, 8, 2>(),
+    make_variant<T, false, gated, 2, 8, 2>(),
+    make_variant<T, false, gated, 4, 8, 2>(),
+    make_variant<T, false, gated, 4, 8, 2, true>(),
     // K <= 768
-    make_variant<T, false, 1, 8, 3>(),
-    make_variant<T, false, 2, 8, 3>(),
-    make_variant<T, false, 4, 8, 3>(),
+    make_variant<T, false, gated, 1, 8, 3>(),
+    make_variant<T, false, gated, 2, 8, 3>(),
+    make_variant<T, false, gated, 4, 8, 3>(),
     // K <= 1024
-    make_variant<T, false, 1, 8, 4>(),
-    make_variant<T, false, 2, 8, 4>(),
-    make_variant<T, false, 4, 8, 4>(),
-    make_variant<T, false, 4, 16, 2, true>(),
+    make_variant<T, false, gated, 1, 8, 4>(),
+    make_variant<T, false, gated, 2, 8, 4>(),
+    make_variant<T, false, gated, 4, 8, 4>(),
+    make_variant<T, false, gated, 4, 16, 2, true>(),
     // K <= 2048
-    make_variant<T, false, 1, 16, 4>(),
-    make_variant<T, false, 2, 16, 4>(),
+    make_variant<T, false, gated, 1, 16, 4>(),
+    make_variant<T, false, gated, 2, 16, 4>(),
     // K <= 4096
-    make_variant<T, false, 1, 16, 8>(),
+    make_variant<T, false, gated, 1, 16, 8>(),
 };
 
 // A norm needs registers of its own.
-template <typename T>
+template <typename T, bool gated>
 constexpr Variant<T> kNormed[] = {
     // K <= 512
-    make_variant<T, true, 1, 8, 2>(),
-    make_variant<T, true, 2, 8, 2>(),
-    make_variant<T, true, 4, 8, 2>(),
-    make_variant<T, true, 4, 8, 2, true>(),
+    make_variant<T, true, gated, 1, 8, 2>(),
+    make_variant<T, true, gated, 2, 8, 2>(),
+    make_variant<T, true, gated, 4, 8, 2>(),
+    make_variant<T, true, gated, 4, 8, 2, true>(),
     // K <= 768
-    make_variant<T, true, 1, 8, 3>(),
-    make_variant<T, true, 2, 8, 3>(),
-    make_variant<T, true, 4, 8, 3>(),
+    make_variant<T, true, gated, 1, 8, 3>(),
+    make_variant<T, true, gated, 2, 8, 3>(),
+    make_variant<T, true, gated, 4, 8, 3>(),
     // K <= 1024
-    make_variant<T, true, 2, 8, 4>(),
-    make_variant<T, true, 4, 16, 2>(),
-    make_variant<T, true, 4, 16, 2, true>(),
+    make_variant<T, true, gated, 2, 8, 4>(),
+    make_variant<T, true, gated, 4, 16, 2>(),
+    make_variant<T, true, gated, 4, 16, 2, true>(),
     // K <= 2048
-    make_variant<T, true, 1, 16, 4>(),
-    make_variant<T, true, 2, 16, 4>(),
+    make_variant<T, true, gated, 1, 16, 4>(),
+    make_variant<T, true, gated, 2, 16, 4>(),
 };
 
 constexpr int kManyOutputs = 8192;  // from here on blocks may loop
@@ -217,7 +234,10 @@ const Variant<T>* find_variant(const LinearParams<T>& p, int n) {
     }
     return nullptr;
   };
-  return p.norm.gamma != nullptr ? find(kNormed<T>) : find(kPlain<T>);
+  if (p.gated != nullptr) {
+    return p.norm.gamma != nullptr ? find(kNormed<T, true>) : find(kPlain<T, true>);
+  }
+  return p.norm.gamma != nullptr ? find(kNormed<T, false>) : find(kPlain<T, false>);
 }
 
 }  // namespace
@@ -232,7 +252,8 @@ int direct_variants(const Device&, const LinearParams<T>& p) {
 template <typename T>
 void direct_linear(Stream& stream, const LinearParams<T>& p, int n) {
   const Variant<T>& variant = *find_variant(p, n);
-  const int tiles = (p.weight.outputs + variant.outputs - 1) / variant.outputs;
+  const int columns = p.gated != nullptr ? p.weight.outputs / 2 : p.weight.outputs;
+  const int tiles = (columns + variant.columns - 1) / variant.columns;
   const int row_blocks = (p.rows + kRows - 1) / kRows;
   int rounds = 1;
   if (variant.loops) {  // as many blocks as run at a time, all with nearly as many tiles

@@ -10,17 +10,19 @@ namespace decoding::cuda::direct {
 constexpr int kRows = 16;   // of a block
 constexpr int kChunk = 32;  // inputs that a warp multiplies at a time, 8 in a lane
 
-template <bool kNorm_, int kTiles_, int kWarps_, int kChunks_, bool kLoops_ = false>
+template <bool kNorm_, bool kGated_, int kTiles_, int kWarps_, int kChunks_, bool kLoops_ = false>
 struct Shape {
   static constexpr int kTiles = kTiles_, kWarps = kWarps_, kChunks = kChunks_;
-  static constexpr bool kNorm = kNorm_;
+  static constexpr bool kNorm = kNorm_, kGated = kGated_;
   // Whether a block may go on to further outputs, which needs registers for their weights.
   static constexpr bool kLoops = kLoops_;
   static constexpr int kThreads = kWarps * kWarp, kOutputs = 8 * kTiles;
+  // Of y, that a block makes of them: with a gate the first half of its outputs are gates.
+  static constexpr int kColumns = kGated ? kOutputs / 2 : kOutputs;
   // At a time on a multiprocessor: room for the next kernel's blocks to come in early.
   static constexpr int kBlocks = (kTiles <= 2 && kChunks <= 2 ? 768 : 512) / kThreads;
   static constexpr int kInputs = kWarps * kChunks * kChunk;  // at most
-  static constexpr int kRowStep = kThreads / kOutputs;  // rows that the threads finish at a time
+  static constexpr int kRowStep = kThreads / kColumns;  // rows that the threads finish at a time
   static constexpr int kSums = (kRows + kRowStep - 1) / kRowStep;  // that a thread finishes
 };
 
@@ -51,28 +53,38 @@ struct Lane {
   }
 };
 
-// The bias and the weights of a block for 8 * kTiles outputs.
+// Columns of y.
+template <typename S>
+__device__ __forceinline__ int columns_of(const LinearWeight& weight) {
+  return S::kGated ? weight.outputs / 2 : weight.outputs;
+}
+
+// The bias and the weights of a block for its columns of y.
 template <typename T, typename S>
 struct Weights {
   static constexpr Keep kKeep = S::kLoops ? Keep::evict_first : Keep::normal;
 
   uint4 at[S::kTiles][S::kChunks];
-  float bias;  // of the output that this thread finishes
+  float bias[S::kGated ? 2 : 1];  // of what this thread finishes
 
-  __device__ __forceinline__ void request(const LinearParams<T>& p, const Lane& lane, int output) {
-    const int inputs = p.weight.inputs, outputs = p.weight.outputs;
+  __device__ __forceinline__ void request(const LinearParams<T>& p, const Lane& lane, int column) {
+    const int inputs = p.weight.inputs, columns = columns_of<S>(p.weight);
 #pragma unroll
     for (int i = 0; i < S::kTiles; ++i) {
-      const int n = output + 8 * i + lane.g, chunks = n < outputs ? lane.chunks : 0;
-      const T* from =
-          static_cast<const T*>(p.weight.data) + static_cast<int64_t>(n) * inputs + lane.k;
+      const int place = 8 * i + lane.g, half = S::kGated ? place / S::kColumns : 0;
+      const int n = column + place - half * S::kColumns, chunks = n < columns ? lane.chunks : 0;
+      const T* from = static_cast<const T*>(p.weight.data) +
+                      static_cast<int64_t>(n + half * columns) * inputs + lane.k;
 #pragma unroll
       for (int c = 0; c < S::kChunks; ++c) {
         at[i][c] = request_weight<kKeep>(from + c * kChunk, c < chunks);
       }
     }
-    const int own = output + threadIdx.x % S::kOutputs;
-    bias = p.bias != nullptr && own < outputs ? p.bias[own] : 0.0f;
+    const int own = column + threadIdx.x % S::kColumns;
+#pragma unroll
+    for (int half = 0; half <= S::kGated; ++half) {
+      bias[half] = p.bias != nullptr && own < columns ? p.bias[own + half * columns] : 0.0f;
+    }
   }
 };
 

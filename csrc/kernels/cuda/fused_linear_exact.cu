@@ -1,10 +1,10 @@
-// y = activation(norm(x) W^T + bias) + residual in float32: the mode that matches other libraries
-// to the token, so plain multiply-adds, no TF32.
+// y = activation(norm(x) W^T + bias) + residual, or gated, in float32: the mode that matches other
+// libraries to the token, so plain multiply-adds, no TF32.
 //
 // A block holds up to kRows rows of x in shared memory, normed there; each of its warps computes
-// two outputs, its lanes sharing out K, four inputs at a time. The first kAhead weights of each
-// lane are requested before the wait for the kernel that writes x. The order of a sum depends on K
-// alone.
+// two outputs, of which one may be the other's gate, its lanes sharing out K, four inputs at a
+// time. The first kAhead weights of each lane are requested before the wait for the kernel that
+// writes x. The order of a sum depends on K alone.
 #include "kernels/cuda/activate.cuh"
 #include "kernels/cuda/fused_linear_families.h"
 #include "kernels/cuda/launch.cuh"
@@ -17,6 +17,9 @@ constexpr int kWarps = 8;
 constexpr int kOutputs = 2;       // of a warp
 constexpr int kAhead = 4;         // requests of a lane for each output
 constexpr int kStep = 4 * kWarp;  // inputs that a warp multiplies at a time
+// Of y, of a warp.
+template <bool kGated>
+constexpr int kColumns = kGated ? 1 : kOutputs;
 
 __device__ __forceinline__ float4 request(const LinearWeight& weight, int output, int k) {
   const float* row =
@@ -61,16 +64,29 @@ __device__ void stage_rows(const LinearParams<float>& p, int first_row, int rows
   for (int i = thread; i < rows * inputs; i += gridDim.x * kWarps * kWarp) to[i] = x[i];
 }
 
-template <int kRows>
+// A column of y from its sum, and from that of what its gate lets through.
+template <bool kGated>
+__device__ __forceinline__ void finish(const LinearParams<float>& p, int row, int column, float sum,
+                                       float through) {
+  const int columns = kGated ? p.weight.outputs / 2 : p.weight.outputs;
+  if (column >= columns) return;
+  const int64_t stride = p.stride > 0 ? p.stride : columns, at = row * stride + column;
+  float y = activate(p.bias != nullptr ? sum + p.bias[column] : sum, p.activation);
+  if (kGated) y *= p.bias != nullptr ? through + p.bias[columns + column] : through;
+  p.y[at] = p.residual != nullptr ? y + p.residual[at] : y;
+}
+
+template <int kRows, bool kGated>
 __global__ void __launch_bounds__(kWarps* kWarp) exact_kernel(const LinearParams<float> p) {
   extern __shared__ __align__(16) float x[];
-  const int inputs = p.weight.inputs, outputs = p.weight.outputs;
+  const int inputs = p.weight.inputs;
   const int lane = threadIdx.x % kWarp;
-  const int output = (blockIdx.x * kWarps + threadIdx.x / kWarp) * kOutputs;
+  const int column = (blockIdx.x * kWarps + threadIdx.x / kWarp) * kColumns<kGated>;
+  const int step = kGated ? p.weight.outputs / 2 : 1;  // from one output of the warp to the next
   float4 weights[kAhead][kOutputs];
   const auto fetch = [&](int ahead, int k) {
 #pragma unroll
-    for (int n = 0; n < kOutputs; ++n) weights[ahead][n] = request(p.weight, output + n, k);
+    for (int n = 0; n < kOutputs; ++n) weights[ahead][n] = request(p.weight, column + n * step, k);
   };
 #pragma unroll
   for (int ahead = 0; ahead < kAhead; ++ahead) fetch(ahead, ahead * kStep + 4 * lane);
@@ -97,18 +113,15 @@ __global__ void __launch_bounds__(kWarps* kWarp) exact_kernel(const LinearParams
       fetch(ahead, k + kAhead * kStep);
     }
   }
-  const int64_t stride = p.stride > 0 ? p.stride : outputs;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
+    float own[kOutputs];
 #pragma unroll
-    for (int n = 0; n < kOutputs; ++n) {
-      const float sum = warp_sum(sums[n][r]);
-      const int column = output + n;
-      if (lane != kOutputs * r + n || r >= rows || column >= outputs) continue;
-      const int64_t at = (first_row + r) * stride + column;
-      const float biased = p.bias != nullptr ? sum + p.bias[column] : sum;
-      const float y = activate(biased, p.activation);
-      p.y[at] = p.residual != nullptr ? y + p.residual[at] : y;
+    for (int n = 0; n < kOutputs; ++n) own[n] = warp_sum(sums[n][r]);
+#pragma unroll
+    for (int n = 0; n < kColumns<kGated>; ++n) {
+      if (lane != kColumns<kGated> * r + n || r >= rows) continue;
+      finish<kGated>(p, first_row + r, column + n, own[n], own[1]);
     }
   }
 }
@@ -118,7 +131,7 @@ constexpr int kMostRows = 8;  // of a block
 template <int kRows>
 void start(Stream& stream, const LinearParams<float>& p) {
   constexpr int kBlock = kWarps * kOutputs;
-  launch(stream, exact_kernel<kRows>,
+  launch(stream, p.gated != nullptr ? exact_kernel<kRows, true> : exact_kernel<kRows, false>,
          dim3((p.weight.outputs + kBlock - 1) / kBlock, (p.rows + kRows - 1) / kRows),
          dim3(kWarps * kWarp), sizeof(float) * kRows * p.weight.inputs, p);
 }

@@ -1,6 +1,6 @@
 // y = activation(x W^T + bias) + residual for more rows: tiles of x and W pass through shared
-// memory to the tensor cores. A norm is a pass of its own here: in every block of a row of tiles it
-// would cost more.
+// memory to the tensor cores. Norm and gate are passes of their own here: in every block of a row
+// of tiles a norm would cost more.
 //
 // A block computes kRows x kColumns of y. K goes in steps of 64, a line of 128 bytes for each row
 // of a tile; kStages steps are under way by cp.async, and those of W begin before the wait for the
@@ -305,7 +305,7 @@ constexpr Variant<T> kVariants[] = {
 // The nth variant that suits p; null behind the last. A part of K should have a few steps.
 template <typename T>
 const Variant<T>* find_variant(const Device& device, const LinearParams<T>& p, int n) {
-  if (p.norm.gamma != nullptr) return nullptr;
+  if (p.norm.gamma != nullptr || p.gated != nullptr) return nullptr;
   for (const Variant<T>& variant : kVariants<T>) {
     const bool suits =
         variant.shared(true) <= static_cast<size_t>(device.shared_memory) &&

@@ -10,6 +10,7 @@
 #include "kernels/cuda/fused_linear.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/timing.h"
+#include "kernels/gate.h"
 #include "kernels/linear.h"
 #include "kernels/norm.h"
 
@@ -19,9 +20,9 @@ namespace {
 
 constexpr int kFewRows = 16;       // up to here our own kernels win as a rule
 constexpr int kMostOwnRows = 512;  // above they are not even timed
-// By how much a way with the norm as a kernel of its own must win: a stage more costs more in a
-// step than it does where it is timed.
-constexpr float kNormApart = 1.1f;
+// By how much a way with the norm or the gate as a kernel of its own must win: a stage more costs
+// more in a step than it does where it is timed.
+constexpr float kApart = 1.1f;
 
 // How many of cuBLASLt's proposals are timed. In float32, which is there to be exact, only the
 // first: algorithms differ in how they add up, and that one is tested beside torch's.
@@ -36,38 +37,49 @@ __global__ void rewrite_kernel(volatile uint32_t* data, size_t count) {
   if (i < count) data[i] = data[i];
 }
 
-// What is left of p behind its norm.
+// What is left of p between the kernels that a way takes beside the product.
 template <typename T>
-LinearParams<T> without_norm(const LinearParams<T>& p) {
-  LinearParams<T> rest = p;
-  if (p.norm.gamma != nullptr) rest.x = p.normed;
-  rest.norm = {};
-  rest.normed = nullptr;
-  return rest;
+LinearParams<T> product_of(const LinearParams<T>& p, const Way& way) {
+  LinearParams<T> product = way.gate_apart ? before_gate(p) : p;
+  if (way.norm_apart) {
+    product.x = p.normed;
+    product.norm = {};
+    product.normed = nullptr;
+  }
+  return product;
 }
 
 template <typename T>
 void run(Stream& stream, const LinearParams<T>& p, const Way& way) {
-  if (way.variant >= 0 && !way.norm_apart) return fused_linear(stream, p, way.variant);
-  if (p.norm.gamma != nullptr) {
+  if (way.norm_apart) {
     layer_norm<T>(
         stream, {.x = p.x, .norm = p.norm, .y = p.normed, .rows = p.rows, .cols = p.weight.inputs});
   }
-  const LinearParams<T> rest = without_norm(p);
-  if (way.variant >= 0) return fused_linear(stream, rest, way.variant);
-  cublaslt_linear(stream, rest, way.algorithm);
+  const LinearParams<T> product = product_of(p, way);
+  if (way.variant >= 0) {
+    fused_linear(stream, product, way.variant);
+  } else {
+    cublaslt_linear(stream, product, way.algorithm);
+  }
+  if (way.gate_apart) gate(stream, gate_behind(p));
 }
 
-// The kernels of our own that compute p.
+// What cuBLASLt's ways have in common.
+template <typename T>
+Way all_apart(const LinearParams<T>& p) {
+  return {.norm_apart = p.norm.gamma != nullptr, .gate_apart = p.gated != nullptr};
+}
+
+// The kernels of our own that compute p, those first that take all of it along.
 template <typename T>
 std::vector<Way> own_ways(const Device& device, const LinearParams<T>& p) {
   std::vector<Way> ways;
-  const int variants = fused_linear_variants(device, p);
-  for (int variant = 0; variant < variants; ++variant) ways.push_back({.variant = variant});
-  if (p.norm.gamma == nullptr) return ways;
-  const int behind = fused_linear_variants(device, without_norm(p));
-  for (int variant = 0; variant < behind; ++variant) {
-    ways.push_back({.variant = variant, .norm_apart = true});
+  const Way most = all_apart(p);
+  for (int apart = 0; apart < 4; ++apart) {
+    Way way{.norm_apart = (apart & 1) != 0, .gate_apart = (apart & 2) != 0};
+    if (way.norm_apart > most.norm_apart || way.gate_apart > most.gate_apart) continue;
+    const int variants = fused_linear_variants(device, product_of(p, way));
+    for (way.variant = 0; way.variant < variants; ++way.variant) ways.push_back(way);
   }
   return ways;
 }
@@ -81,7 +93,8 @@ ProductKey key_of(const Matmul& matmul, const LinearParams<T>& p) {
           .norm = p.norm.gamma != nullptr,
           .bias = p.bias != nullptr,
           .residual = p.residual != nullptr,
-          .whole = is_whole(matmul, p),
+          .gated = p.gated != nullptr,
+          .whole = is_whole(matmul, product_of(p, all_apart(p))),
           .stride = stride_of(p),
           .rows = rows_bucket(p.rows)};
 }
@@ -90,7 +103,7 @@ ProductKey key_of(const Matmul& matmul, const LinearParams<T>& p) {
 // alignment.
 template <typename T>
 bool suits(const Device& device, const LinearParams<T>& p, const Way& way) {
-  return way.variant < fused_linear_variants(device, way.norm_apart ? without_norm(p) : p);
+  return way.variant < fused_linear_variants(device, product_of(p, way));
 }
 
 // The best way that is known, else the one that is best as a rule.
@@ -100,11 +113,15 @@ Way choose(Stream& stream, const LinearParams<T>& p) {
   const ProductKey key = key_of(matmul, p);
   const Tuned* known = matmul.tuning().find(key);
   if (known != nullptr && suits(stream.device(), p, known->way)) return known->way;
-  if (p.rows <= kFewRows && fused_linear_variants(stream.device(), p) > 0) return {.variant = 0};
-  const auto algorithms = cublaslt_proposals(stream, without_norm(p), 1);
+  if (p.rows <= kFewRows) {
+    const auto own = own_ways(stream.device(), p);
+    if (!own.empty()) return own.front();
+  }
+  Way way = all_apart(p);
+  const auto algorithms = cublaslt_proposals(stream, product_of(p, way), 1);
   CHECK(!algorithms.empty(), "cuBLASLt has no algorithm for [", p.rows, ", ", key.inputs, "] x [",
         key.outputs, ", ", key.inputs, "]^T");
-  const Way way{.algorithm = algorithms.front()};
+  way.algorithm = algorithms.front();
   matmul.tuning().remember(key, {.way = way});
   return way;
 }
@@ -112,8 +129,10 @@ Way choose(Stream& stream, const LinearParams<T>& p) {
 template <typename T>
 std::vector<Way> all_ways(Stream& stream, const LinearParams<T>& p) {
   std::vector<Way> ways;
-  for (const auto& algorithm : cublaslt_proposals(stream, without_norm(p), kAlgorithms<T>)) {
-    ways.push_back({.algorithm = algorithm});
+  Way way = all_apart(p);
+  for (const auto& algorithm : cublaslt_proposals(stream, product_of(p, way), kAlgorithms<T>)) {
+    way.algorithm = algorithm;
+    ways.push_back(way);
   }
   if (p.rows <= kMostOwnRows) {
     const auto own = own_ways(stream.device(), p);
@@ -149,10 +168,12 @@ void tune(Stream& stream, const LinearParams<T>& p) {
     return time > 0 && (best == 0 || time < best) && (best = time, true);
   };
   for (size_t i = 0; i < times.size(); ++i) {
-    const bool own = ways[i].variant >= 0, apart = !own || ways[i].norm_apart;
+    const bool own = ways[i].variant >= 0;
     if (i == 0 && !own) tuned.cublaslt_default = times[i];
     improves(times[i], own ? tuned.own_best : tuned.cublaslt_best);
-    const float cost = p.norm.gamma != nullptr && apart ? kNormApart * times[i] : times[i];
+    float cost = times[i];
+    if (ways[i].norm_apart) cost *= kApart;
+    if (ways[i].gate_apart) cost *= kApart;
     if (improves(cost, least)) tuned.way = ways[i], tuned.time = times[i];
   }
   if (tuned.time == 0) return;  // no memory to time in
@@ -163,7 +184,7 @@ template <typename T>
 void rehearse(Stream& stream, const LinearParams<T>& p) {
   const BesideCaptures beside;
   Matmul& matmul = stream.matmul();
-  prepare_bias(stream, p);
+  prepare_bias(stream, product_of(p, all_apart(p)));
   if (!matmul.tuning().enabled()) return;
   const Tuned* known = matmul.tuning().find(key_of(matmul, p));
   if (known != nullptr && known->time > 0) return;

@@ -62,9 +62,10 @@ std::string line_of(const ProductKey& key, const Tuned& tuned) {
   out.imbue(std::locale::classic());
   out << key.type << ' ' << key.inputs << ' ' << key.outputs << ' '
       << static_cast<int>(key.activation) << ' ' << key.norm << ' ' << key.bias << ' '
-      << key.residual << ' ' << key.whole << ' ' << key.stride << ' ' << key.rows << ' '
-      << tuned.time << ' ' << tuned.cublaslt_default << ' ' << tuned.cublaslt_best << ' '
-      << tuned.own_best << ' ' << tuned.way.variant << ' ' << tuned.way.norm_apart;
+      << key.residual << ' ' << key.gated << ' ' << key.whole << ' ' << key.stride << ' '
+      << key.rows << ' ' << tuned.time << ' ' << tuned.cublaslt_default << ' '
+      << tuned.cublaslt_best << ' ' << tuned.own_best << ' ' << tuned.way.variant << ' '
+      << tuned.way.norm_apart << ' ' << tuned.way.gate_apart;
   for (uint64_t word : tuned.way.algorithm.words) out << ' ' << word;
   return out.str() + ' ' + checksum(out.str());
 }
@@ -78,8 +79,9 @@ std::optional<std::pair<ProductKey, Tuned>> parse(const std::string& line) {
   Tuned tuned;
   int type = 0, activation = 0;
   in >> type >> key.inputs >> key.outputs >> activation >> key.norm >> key.bias >> key.residual >>
-      key.whole >> key.stride >> key.rows >> tuned.time >> tuned.cublaslt_default >>
-      tuned.cublaslt_best >> tuned.own_best >> tuned.way.variant >> tuned.way.norm_apart;
+      key.gated >> key.whole >> key.stride >> key.rows >> tuned.time >> tuned.cublaslt_default >>
+      tuned.cublaslt_best >> tuned.own_best >> tuned.way.variant >> tuned.way.norm_apart >>
+      tuned.way.gate_apart;
   for (uint64_t& word : tuned.way.algorithm.words) in >> word;
   if (!in) return {};
   key.type = static_cast<cudaDataType_t>(type);
@@ -97,8 +99,8 @@ const char* name_of(Activation activation) {
 }
 
 double bytes_of(const ProductKey& key) {
-  const double numbers = double(key.inputs) * key.outputs +
-                         double(key.rows) * (key.inputs + (1 + key.residual) * key.outputs);
+  const double columns = (1.0 + key.residual) * key.outputs / (key.gated ? 2 : 1);
+  const double numbers = double(key.inputs) * key.outputs + key.rows * (key.inputs + columns);
   return numbers * (key.type == CUDA_R_32F ? 4 : 2);
 }
 
@@ -157,20 +159,20 @@ void Tuning::write() const {
 
 std::string Tuning::report() const {
   std::ostringstream out;
-  out << "type      rows      K       N  activation  with                     chosen       us"
+  out << "type      rows      K       N  activation  with                           chosen       us"
          "  cuBLASLt: first, best      own   GB/s\n";
   out << std::fixed;
   for (const auto& [key, tuned] : known_) {
     if (tuned.time == 0) continue;
     const std::string with = std::string(key.norm ? "norm " : "") + (key.bias ? "bias " : "") +
-                             (key.residual ? "residual" : "");
+                             (key.residual ? "residual" : "") + (key.gated ? "gate" : "");
     const int variant = tuned.way.variant;
-    const std::string own =
-        (tuned.way.norm_apart ? "norm, own " : "own ") + std::to_string(variant);
+    const std::string own = (tuned.way.norm_apart ? "norm, own " : "own ") +
+                            std::to_string(variant) + (tuned.way.gate_apart ? ", gate" : "");
     out << std::left << std::setw(9) << name_of(key.type) << std::right << std::setw(5) << key.rows
         << std::setw(7) << key.inputs << std::setw(8) << key.outputs << "  " << std::left
         << std::setw(12) << name_of(key.activation) << std::setw(19) << with << std::right
-        << std::setw(12) << (variant < 0 ? "cuBLASLt" : own) << std::setprecision(2) << std::setw(9)
+        << std::setw(18) << (variant < 0 ? "cuBLASLt" : own) << std::setprecision(2) << std::setw(9)
         << tuned.time << std::setw(17) << tuned.cublaslt_default << std::setw(8)
         << tuned.cublaslt_best << std::setw(9) << tuned.own_best << std::setprecision(0)
         << std::setw(7) << bytes_of(key) / tuned.time * 1e-3 << '\n';

@@ -25,7 +25,7 @@ struct ProductKey {
   cudaDataType_t type;
   int inputs, outputs;
   Activation activation;
-  bool norm, bias, residual;
+  bool norm, bias, residual, gated;
   bool whole;  // whether cuBLASLt does all that follows the product, for it needs other code then
   int stride;  // of the rows of y
   int rows;    // a bucket
@@ -35,9 +35,10 @@ struct ProductKey {
 
 // One way to compute a product.
 struct Way {
-  int variant = -1;                    // of fused_linear.h; -1: cuBLASLt with `algorithm`
-  bool norm_apart = false;             // before a variant, as a kernel of its own
-  cublaslt::Algorithm algorithm = {};  // which always has the norm before it
+  int variant = -1;         // of fused_linear.h; -1: cuBLASLt with `algorithm`
+  bool norm_apart = false;  // before it, as a kernel of its own; with cuBLASLt always
+  bool gate_apart = false;  // behind it, likewise
+  cublaslt::Algorithm algorithm = {};
 };
 
 // The way to take, and microseconds; 0 where nothing was timed.
