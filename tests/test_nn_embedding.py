@@ -61,6 +61,14 @@ def test_equals_torch(
         )
 
 
+def test_layouts() -> None:
+    table, positions = random(ROWS, HIDDEN), random(POSITIONS, HIDDEN, seed=1)
+    for ids in (some_ids(7, 2).T, some_ids(7, 2)[:, 0], some_ids(7).expand(1, 7)):
+        for position in (None, some_ids(*ids.shape, 2, rows=POSITIONS)[..., 0]):
+            y = embedding(ids, table.T.contiguous().T, positions=positions, position=position)
+            torch.testing.assert_close(y, reference(ids, table, positions, position))
+
+
 def test_gradcheck() -> None:
     table, positions = (
         random(rows, 3, seed=rows).double().requires_grad_() for rows in (ROWS, POSITIONS)

@@ -107,6 +107,11 @@ def test_a_part_of_the_logits() -> None:
     expected = F.cross_entropy(x[:, :-1].flatten(0, 1), labels.flatten())
     torch.testing.assert_close(ours, torch.autograd.grad(expected, x)[0])
     assert_same_bits(logits.detach(), x.detach())
+    strided = labels.T.contiguous().T[0]
+    assert not strided.is_contiguous()
+    torch.testing.assert_close(
+        cross_entropy(x[0, :-1], strided), F.cross_entropy(x[0, :-1], strided)
+    )
 
 
 def test_autograd_raises_for_whoever_else_needs_the_logits() -> None:
@@ -178,7 +183,8 @@ def test_the_module_is_torchs() -> None:
     ours, theirs = nn.CrossEntropyLoss(weight, **how), torch.nn.CrossEntropyLoss(weight, **how)
     torch.testing.assert_close(ours(x, labels), theirs(x, labels))
     ours.load_state_dict(theirs.state_dict())
-    summed = cross_entropy(x, labels, size_average=False)
+    with pytest.warns(UserWarning, match="deprecated"):  # torch's own
+        summed = cross_entropy(x, labels, size_average=False)
     torch.testing.assert_close(summed, F.cross_entropy(x, labels, reduction="sum"))
 
 

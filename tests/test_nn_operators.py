@@ -110,17 +110,24 @@ def test_fuse_takes_torchs_modules_in_their_place() -> None:
     assert all(a is b for a, b in zip(model.parameters(), kept, strict=True))
 
 
-@pytest.mark.slow
-def test_compiled_without_a_break() -> None:
-    model, ids, labels = small()
-    expected = model(ids, labels)
-    compiled = torch.compile(model, fullgraph=True)
-    loss = compiled(ids, labels)
+def assert_equals_eager(model: Small, compiled: Any, ids: Tensor, labels: Tensor) -> None:
+    loss, expected = compiled(ids, labels), model(ids, labels)
     torch.testing.assert_close(loss, expected)
     for ours, theirs in zip(gradients(model, loss), gradients(model, expected), strict=True):
         torch.testing.assert_close(ours, theirs)
-    again = compiled(ids[:, :4], labels[:, :4])  # another shape
-    torch.testing.assert_close(again, model(ids[:, :4], labels[:, :4]))
+
+
+@pytest.mark.slow
+def test_compiled_without_a_break() -> None:
+    model, ids, labels = small()
+    assert_equals_eager(model, torch.compile(model, fullgraph=True), ids, labels)
+
+
+def test_traced_for_all_sizes() -> None:
+    model, ids, labels = small()
+    traced = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=True)
+    for length in (5, 3, 4):
+        assert_equals_eager(model, traced, ids[:, :length], labels[:, :length])
 
 
 def test_dropout_follows_torchs_seed_where_it_is_traced() -> None:

@@ -48,7 +48,7 @@ def embedding(
         check_ids(position, "position")
         if positions is None:
             raise ValueError("position says which of positions to add: give these too")
-        position = position.expand(input.shape).reshape(-1)
+        position = position.expand(input.shape).reshape(-1).contiguous()
     if positions is not None:
         if positions.ndim != 2 or positions.shape[1] != weight.shape[1]:
             raise ValueError(
@@ -56,7 +56,7 @@ def embedding(
             )
         positions = positions.to(weight.dtype).contiguous()
     y: Tensor = embed(
-        input.reshape(-1),
+        input.reshape(-1).contiguous(),
         weight.contiguous(),
         positions,
         position,

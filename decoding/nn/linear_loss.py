@@ -56,13 +56,13 @@ def linear_cross_entropy(
     check_shapes(input, linear_weight, linear_bias, chunk)
     classes = len(linear_weight)
     check_target(target, classes, input.shape[:-1])
-    x = input.reshape(-1, input.shape[-1])
+    x = input.reshape(-1, input.shape[-1]).contiguous()
     given = (x, linear_weight, linear_bias)
     wanted = [torch.is_grad_enabled() and part is not None and part.requires_grad for part in given]
     loss: Tensor
     loss, *_ = linear_cross_entropy_rows(
         *autocast(*given),
-        target.reshape(-1),
+        target.reshape(-1).contiguous(),
         class_weights(weight, classes, sum_dtype(input)),
         -100 if ignore_index is None else ignore_index,
         label_smoothing,

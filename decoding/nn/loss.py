@@ -49,7 +49,7 @@ def cross_entropy(
     loss: Tensor
     loss, *_ = cross_entropy_rows(
         logits,
-        target.flatten(),
+        target.reshape(-1).contiguous(),
         class_weights(weight, logits.shape[1], sum_dtype(logits)),
         ignore_index,
         label_smoothing,
