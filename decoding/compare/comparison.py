@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from decoding.compare.checks import Answers, answers, check, failed, given_of
@@ -68,6 +68,16 @@ class Plan:
         return len(self.devices) + groups * len(self.beams) * (1 + points) + 1
 
     @property
+    def as_text(self) -> bool:
+        return self.tokenisation == "in"
+
+    def first_lines(self, size: int) -> Batch:
+        """As many of the text, over again where there are fewer."""
+        places = self.text.batch(size)
+        given = given_of(self.text, places, self.as_text)
+        return Batch(given, [len(self.text.ids[i]) for i in places])
+
+    @property
     def longest_answer(self) -> int:
         """New tokens of a row in the check at most: what `decoding translate` allows the longest
         line, or a prompt's continuation in the times."""
@@ -91,27 +101,26 @@ def compare(plan: Plan) -> Iterator[Comparison]:
         found = replace(found, machines={**found.machines, device: machine})
         yield found
         for contenders in plan.contenders(device):
-            as_text = plan.tokenisation == "in"
-            with Lineup(plan.task, contenders, plan.allowance, text=as_text) as lineup:
-                for beams in plan.beams:
-                    checks = checked(lineup, plan, beams, references)
-                    found = replace(found, checks=(*found.checks, *checks))
-                    yield found
-                for beams, batch, length in itertools.product(plan.beams, plan.batch, plan.lengths):
-                    places = plan.text.batch(batch)
-                    runs, _ = measure(
-                        lineup,
-                        Point(batch, beams, length),
-                        Batch(
-                            given_of(plan.text, places, as_text),
-                            [len(plan.text.ids[i]) for i in places],
-                        ),
-                        machine.ceilings,
-                        plan.rounds,
-                    )
-                    found = replace(found, runs=(*found.runs, *runs))
-                    yield found
+            with Lineup(plan.task, contenders, plan.allowance, text=plan.as_text) as lineup:
+                found = yield from side_by_side(lineup, plan, found, references)
     yield replace(found, finished=True)
+
+
+def side_by_side(
+    lineup: Lineup, plan: Plan, found: Comparison, references: dict[int, Answers]
+) -> Generator[Comparison, None, Comparison]:
+    """`found` with the answers of these, then with their times; returns the last."""
+    for beams in plan.beams:
+        checks = checked(lineup, plan, beams, references)
+        found = replace(found, checks=(*found.checks, *checks))
+        yield found
+    ceilings = found.machines[lineup.device].ceilings
+    for beams, size, length in itertools.product(plan.beams, plan.batch, plan.lengths):
+        point = Point(size, beams, length)
+        runs, _ = measure(lineup, point, plan.first_lines(size), ceilings, plan.rounds)
+        found = replace(found, runs=(*found.runs, *runs))
+        yield found
+    return found
 
 
 def checked(lineup: Lineup, plan: Plan, beams: int, references: dict[int, Answers]) -> list[Check]:

@@ -6,22 +6,18 @@ takes too much ends alone.
 
 from __future__ import annotations
 
-import importlib
 import multiprocessing
 import signal
 import time
-import traceback
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from decoding.compare.engines import Answer, Contender, Engine, Settings
-from decoding.compare.memory import GpuMemory, ResidentMemory, resident
+from decoding.compare.engines import Answer, Contender
+from decoding.compare.memory import resident
+from decoding.compare.service import Failure, Loaded, Memory, serve
 from decoding.compare.task import Ids, Search, Task
-from decoding.compare.timing import pin_to_cores
 
 START = "spawn"  # of processes: a fork would inherit pages and threads
 POLL = 0.05  # seconds between two looks at a process that works
@@ -37,33 +33,6 @@ class Allowance:
 
     memory: float | None = None
     seconds: float | None = None
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Growth over what an engine's imports took, in bytes, while the model is loaded and while it
-    generates. On the CPU: the peak of the process's resident set. On a GPU: what it has taken there
-    for good, the buffers of its libraries too.
-    """
-
-    loading: int
-    running: int
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """What an engine says of itself."""
-
-    version: str
-    isa: str
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An exception in the worker's process: its last line, and all of it."""
-
-    reason: str
-    trace: str
 
 
 class EngineFailed(RuntimeError):
@@ -191,74 +160,3 @@ def died(code: int) -> str:
         return f"died with exit code {code}"
     killed = " (was there too little memory?)" if code == -signal.SIGKILL else ""
     return f"died of {signal.Signals(-code).name}{killed}"
-
-
-class Service:
-    """The worker's side: the libraries are imported, requests are its methods' names."""
-
-    def __init__(self, engine: type[Engine], task: Task, settings: Settings, text: bool) -> None:
-        if settings.device == "cpu":
-            pin_to_cores(settings.threads)
-        for library in (*engine.libraries, *(engine.text_libraries if text else ())):
-            importlib.import_module(library)
-        self.engine, self.task, self.settings = engine, task, settings
-        self.meter = ResidentMemory() if settings.device == "cpu" else GpuMemory()
-
-    def convert(self, directory: Path) -> None:
-        self.engine.convert(self.task, self.settings.dtype, directory)
-
-    def load(self) -> Loaded:
-        with self.meter:
-            self.model = self.engine(self.task, self.settings)
-        self.loading = self.meter.growth
-        return Loaded(self.model.version, self.model.isa)
-
-    def run_once(self, given: Given, search: Search) -> Answer:
-        model = self.model
-
-        def from_text() -> Answer:
-            model.prepare(model.encode(texts), search)
-            answer = model.generate()
-            model.decode(answer.tokens)
-            return answer
-
-        texts = [each for each in given if isinstance(each, str)]
-        self.call: Callable[[], Answer] = from_text if texts else model.generate
-        with self.meter:
-            if not texts:
-                model.prepare([each for each in given if not isinstance(each, str)], search)
-            return self.call()
-
-    def time(self, calls: int) -> list[float]:
-        return [seconds(self.call) for _ in range(calls)]
-
-    def memory(self) -> Memory:
-        return Memory(self.loading, self.meter.growth)
-
-    def nodes(self) -> int:
-        return self.model.nodes
-
-
-def serve(
-    connection: Connection, engine: type[Engine], task: Task, settings: Settings, text: bool
-) -> None:
-    """The worker's process: answers requests until the connection closes, or one fails."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who asks
-    warnings.simplefilter("ignore")  # what libraries advise would drown the rows
-    try:
-        service = Service(engine, task, settings, text)
-        connection.send(None)
-        while True:
-            request, arguments = connection.recv()
-            connection.send(getattr(service, request)(*arguments))
-    except EOFError:
-        pass
-    except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        connection.send(Failure(reason, traceback.format_exc()))
-
-
-def seconds(call: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin
