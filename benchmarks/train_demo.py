@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.environment import environment
-from benchmarks.harness import percentile
-from benchmarks.report import write_rows
+from benchmarks.rows import write_rows
 from decoding.cli.demo_trainer import Trainer, make_model, make_spec
+from decoding.compare.environment import environment
+from decoding.compare.timing import percentile
 from decoding.models.blocks import Dropout
 from decoding.models.demo.corpus import EOS, Batch, Packed, batches
 

@@ -19,12 +19,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.environment import Environment, environment
-from benchmarks.harness import percentile
 from benchmarks.kernels import repeated
-from benchmarks.report import write_rows
-from benchmarks.roofline import Ceilings, capture, measure, measure_gpu, seconds_of
+from benchmarks.rows import write_rows
 from benchmarks.training_cases import Op, Training, cases
+from decoding.compare.environment import Environment, environment
+from decoding.compare.results import Ceilings
+from decoding.compare.roofline import capture, measure, measure_gpu, seconds_of
+from decoding.compare.timing import percentile
 
 REPEATS = 7
 CALLS = 5  # in a graph
