@@ -24,6 +24,7 @@ from benchmarks.harness import percentile
 from benchmarks.kernel_cases import Call, Case, Place, Set, cases
 from benchmarks.kernel_cases_blocks import cases as cases_blocks
 from benchmarks.kernel_cases_cpu import cases as cases_cpu
+from benchmarks.kernel_cases_depthwise import cases as cases_depthwise
 from benchmarks.report import write_rows
 from benchmarks.roofline import (
     KINDS,
@@ -120,12 +121,14 @@ def prepared(options: argparse.Namespace) -> tuple[Run, Iterator[Case]]:
         place = Place("cpu", torch.float32, options.threads)
         dtypes = [DTYPES[name] for name in options.dtype or KINDS]
         return Run(place, measure(options.threads), where), chain(
-            cases_cpu(place, dtypes), cases_blocks(place)
+            cases_cpu(place, dtypes), cases_blocks(place), cases_depthwise(place)
         )
     [name] = options.dtype or ["float16"]
     place = Place(options.device, DTYPES[name], threads=1)
     ceilings = {name: measure_gpu(place.dtype, options.device)}
-    return Run(place, ceilings, where), chain(cases(place), cases_blocks(place))
+    return Run(place, ceilings, where), chain(
+        cases(place), cases_blocks(place), cases_depthwise(place)
+    )
 
 
 def compare(run: Run, case: Case) -> list[KernelRow]:
