@@ -22,6 +22,7 @@ import torch
 from benchmarks.kernel_cases import Call, Case, Place, Set, cases
 from benchmarks.kernel_cases_blocks import cases as cases_blocks
 from benchmarks.kernel_cases_cpu import cases as cases_cpu
+from benchmarks.kernel_cases_depthwise import cases as cases_depthwise
 from benchmarks.rows import KernelRow, write_rows
 from decoding import _C
 from decoding.compare.environment import Environment, environment
@@ -80,12 +81,14 @@ def prepared(options: argparse.Namespace) -> tuple[Run, Iterator[Case]]:
         place = Place("cpu", torch.float32, options.threads)
         dtypes = [DTYPES[name] for name in options.dtype or KINDS]
         return Run(place, measure(options.threads), where), chain(
-            cases_cpu(place, dtypes), cases_blocks(place)
+            cases_cpu(place, dtypes), cases_blocks(place), cases_depthwise(place)
         )
     [name] = options.dtype or ["float16"]
     place = Place(options.device, DTYPES[name], threads=1)
     ceilings = {name: measure_gpu(place.dtype, options.device)}
-    return Run(place, ceilings, where), chain(cases(place), cases_blocks(place))
+    return Run(place, ceilings, where), chain(
+        cases(place), cases_blocks(place), cases_depthwise(place)
+    )
 
 
 def compare(run: Run, case: Case) -> list[KernelRow]:

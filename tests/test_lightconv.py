@@ -15,6 +15,7 @@ from decoding.models import load
 from decoding.reference import Rules, Tokens
 from tests.conftest import assert_same_bits
 from tests.lightconv import DYNAMIC, EOS, LIGHT, VOCAB, LightConv
+from tests.test_models import oracle as torch_text
 
 SOURCES = [[7, 5, 9, 33, 12, 4, 20, EOS], [20, EOS], [44, 8, 15, 31, 6, EOS], [EOS]]
 BEAMS, STEPS = 4, 10
@@ -78,14 +79,27 @@ def test_beam_search(theirs: LightConv, device: str, tmp_path: Path) -> None:
     assert len({len(h.tokens) for h in expected}) > 2, "too alike to tell anything"
 
 
-def test_log_probabilities(theirs: LightConv, device: str, tmp_path: Path) -> None:
-    """All at once; longer than the widest convolution."""
-    labels = torch.randint(4, VOCAB, (len(SOURCES), 40), generator=torch.Generator().manual_seed(1))
-    found = ours(theirs, tmp_path, device).score(SOURCES, labels).token_logprobs
-    for source, row, numbers in zip(SOURCES, labels.tolist(), found, strict=True):
+def some_labels() -> list[list[int]]:
+    """Longer than the widest convolution."""
+    generator = torch.Generator().manual_seed(1)
+    labels: list[list[int]] = torch.randint(
+        4, VOCAB, (len(SOURCES), 40), generator=generator
+    ).tolist()
+    return labels
+
+
+def expected_logprobs(theirs: LightConv) -> torch.Tensor:
+    """[sources, 40], of the labels."""
+    rows = []
+    for source, row in zip(SOURCES, some_labels(), strict=True):
         exact = theirs.logits(theirs.encode(source), [EOS, *row[:-1]]).log_softmax(-1)
-        expected = exact.gather(1, torch.tensor(row)[:, None])[:, 0]
-        torch.testing.assert_close(numbers.cpu(), expected, rtol=1e-4, atol=1e-4)
+        rows.append(exact.gather(1, torch.tensor(row)[:, None])[:, 0])
+    return torch.stack(rows)
+
+
+def test_log_probabilities(theirs: LightConv, device: str, tmp_path: Path) -> None:
+    found = ours(theirs, tmp_path, device).score(SOURCES, some_labels()).token_logprobs
+    torch.testing.assert_close(found.cpu(), expected_logprobs(theirs), rtol=1e-4, atol=1e-4)
 
 
 def test_a_sentence_does_not_depend_on_its_batch(theirs: LightConv, tmp_path: Path) -> None:
@@ -119,12 +133,23 @@ def test_narrow_weights(theirs: LightConv, dtype: str, tolerance: float, tmp_pat
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 0.01), ("bfloat16", 0.05)])
-def test_half_precision(theirs: LightConv, dtype: str, tolerance: float, tmp_path: Path) -> None:
-    labels = [[7, 12, 40, 5]] * len(SOURCES)
-    exact = ours(theirs, tmp_path).score(SOURCES, labels).token_logprobs
-    found = ours(theirs, tmp_path, "cuda", dtype=dtype).score(SOURCES, labels).token_logprobs
-    assert (found.cpu() - exact).abs().max() < tolerance * exact.abs().max()
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_is_as_exact_as_in_torch(
+    theirs: LightConv, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    """Log-probabilities of given tokens, in root mean square, as of transformers' models."""
+    labels, exact = some_labels(), expected_logprobs(theirs)
+    found = ours(theirs, tmp_path, "cuda", dtype=dtype).score(SOURCES, labels).token_logprobs.cpu()
+    half = torch_text(load(tmp_path)).to("cuda", dtype)
+    rows = []
+    for source, row in zip(SOURCES, labels, strict=True):
+        ids, target = torch.tensor([source]).cuda(), torch.tensor([[EOS, *row[:-1]]]).cuda()
+        logits = half(ids, torch.ones_like(ids).bool(), target)[0].float().log_softmax(-1).cpu()
+        rows.append(logits.gather(1, torch.tensor(row)[:, None])[:, 0])
+    error, allowed = (
+        numbers.sub(exact).square().mean().sqrt() for numbers in (found, torch.stack(rows))
+    )
+    assert error <= 2 * allowed + torch.finfo(dtype).eps * exact.abs().max()
 
 
 def test_a_step_keeps_as_many_inputs_as_it_looks_back(theirs: LightConv, tmp_path: Path) -> None:

@@ -64,42 +64,38 @@ def work_of_step(
 ) -> Work:
     """Of the decoder, at the mean length of its rows."""
     stack, rows, width = spec.decoder, len(given) * beams, WIDTHS[dtype]
-    weights = stack.layers * (attention_weights(stack) + feed_forward_weights(stack))
-    if spec.encoder is not None:
-        weights += stack.layers * query_weights(stack)  # its keys and values are there already
-    weights += stack.vocab * stack.hidden
-    generated = (length + 1) / 2
-    kept = attended = 0.0  # keys, over all layers: read from memory, and seen by all rows
+    weights, kept, looked = stack.vocab * stack.hidden, 0.0, 0.0
     for layer in range(stack.layers):
+        weights += layer_weights(stack, layer)
+        if spec.encoder is not None:
+            weights += query_weights(stack, layer)  # its keys and values are there already
         for tokens in given:
-            shared, own = float(tokens), generated
-            if spec.encoder is None:
-                shared, own = within(window(stack, layer), tokens, generated)
-            kept += shared + beams * own
-            attended += beams * (shared + own)
-    return Work(
-        bytes=width * weights + max(2, width) * 2 * kept * key_size(stack),
-        flops=2 * weights * rows + 4 * attended * stack.heads * stack.head_dim,
-    )
+            prompt = 0 if spec.encoder else tokens
+            before, own = within(reach(stack, layer), prompt, (length + 1) / 2)
+            numbers, adds = looked_at(stack, layer, before, beams * own, beams * (before + own))
+            kept, looked = kept + numbers, looked + adds
+            if spec.encoder is not None:
+                numbers, adds = attended(stack, layer, tokens, beams * tokens)
+                kept, looked = kept + numbers, looked + adds
+    return Work(bytes=width * weights + max(2, width) * kept, flops=2 * weights * rows + 2 * looked)
 
 
 def work_before(spec: ModelSpec, given: Sequence[int], dtype: str) -> Work:
     """Of the encoder and the keys and values that the decoder takes from it, or of all but the last
     token of each prompt."""
-    decoder = spec.decoder
+    stack, tokens, seen, weights = spec.decoder, sum(given) - len(given), 0.5, 0
     if spec.encoder is not None:
-        stack, tokens, squares = spec.encoder, sum(given), float(sum(n * n for n in given))
-        more = decoder.layers * 2 * decoder.hidden * key_size(decoder)
-    else:
-        stack, tokens, more = decoder, sum(given) - len(given), 0
-        squares = sum(n * n for n in given) / 2  # a token sees those before it
-    weights = stack.layers * (attention_weights(stack) + feed_forward_weights(stack)) + more
+        stack, tokens, seen = spec.encoder, sum(given), 1.0
+        for layer in range(spec.decoder.layers):
+            weights += 2 * spec.decoder.hidden * key_size(spec.decoder, layer)
     if tokens == 0:
         return Work(0.0, 0.0)
-    return Work(
-        bytes=WIDTHS[dtype] * weights,
-        flops=2 * weights * tokens + 4 * squares * stack.layers * stack.heads * stack.head_dim,
-    )
+    looked = 0.0
+    for layer in range(stack.layers):
+        weights += layer_weights(stack, layer)
+        pairs = sum(n * min(seen * n, reach(stack, layer)) for n in given)
+        looked += looked_at(stack, layer, 0, 0, pairs)[1]
+    return Work(bytes=WIDTHS[dtype] * weights, flops=2 * weights * tokens + 2 * looked)
 
 
 def stages(spec: ModelSpec) -> int:
@@ -110,26 +106,54 @@ def stages(spec: ModelSpec) -> int:
     return layer * spec.decoder.layers + 3
 
 
-def key_size(stack: StackSpec) -> int:
+def looked_at(
+    stack: StackSpec, layer: int, shared: float, own: float, pairs: float
+) -> tuple[float, float]:
+    """Numbers that self-attention or a convolution reads of tokens that are shared by rows and of
+    the rows' own; and its multiply-adds for so many pairs of a token and one that it looks at."""
+    if stack.convolution is None:
+        return attended(stack, layer, shared + own, pairs)
+    inputs = query_size(stack, layer)
+    return inputs * (shared + own), inputs * pairs
+
+
+def attended(stack: StackSpec, layer: int, tokens: float, pairs: float) -> tuple[float, float]:
+    """The same for attention: keys and values."""
+    return 2 * tokens * key_size(stack, layer), 2 * pairs * query_size(stack, layer)
+
+
+def query_size(stack: StackSpec, layer: int) -> int:
+    """Numbers of a token's queries in a layer, or of a convolution's inputs."""
+    return stack.sizes(layer).heads * stack.head_dim
+
+
+def key_size(stack: StackSpec, layer: int) -> int:
     """Numbers of a token's keys in a layer, or of its values."""
-    return (stack.kv_heads or stack.heads) * stack.head_dim
+    return stack.sizes(layer).kv_heads * stack.head_dim
 
 
-def query_weights(stack: StackSpec) -> int:
+def query_weights(stack: StackSpec, layer: int) -> int:
     """Of queries and output."""
-    return 2 * stack.hidden * stack.heads * stack.head_dim
+    return 2 * stack.hidden * query_size(stack, layer)
 
 
-def attention_weights(stack: StackSpec) -> int:
-    return query_weights(stack) + 2 * stack.hidden * key_size(stack)
+def layer_weights(stack: StackSpec, layer: int) -> int:
+    """Of all but cross-attention."""
+    sizes, convolution = stack.sizes(layer), stack.convolution
+    feed_forward = (3 if stack.gated else 2) * stack.hidden * sizes.ffn
+    if convolution is None:
+        keys = 2 * stack.hidden * key_size(stack, layer)
+        return query_weights(stack, layer) + keys + feed_forward
+    taps = sizes.heads * convolution.taps[layer]
+    inputs = query_size(stack, layer)
+    products = (3 if convolution.gated else 2) * stack.hidden * inputs
+    return products + taps * (inputs if convolution.dynamic else 1) + feed_forward
 
 
-def feed_forward_weights(stack: StackSpec) -> int:
-    return (3 if stack.gated else 2) * stack.hidden * stack.ffn
-
-
-def window(stack: StackSpec, layer: int) -> float:
-    """Keys that a query sees at most."""
+def reach(stack: StackSpec, layer: int) -> float:
+    """Tokens that a token looks at, at most."""
+    if stack.convolution is not None:
+        return stack.convolution.taps[layer]
     return (stack.window[layer] if stack.window else 0) or float("inf")
 
 

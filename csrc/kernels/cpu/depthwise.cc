@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/bfloat16.h"
-#include "kernels/cpu/online_softmax.h"
+#include "kernels/cpu/softmax_row.h"
 #include "kernels/cpu/stream.h"
 
 namespace decoding {
@@ -23,12 +23,7 @@ class HeadTaps {
   const float* of(int64_t row, int head) {
     if (taps_.scores == nullptr) return taps_.weights + head * taps_.size;
     const float* scores = taps_.scores + (row * heads_ + head) * taps_.size;
-    std::copy_n(scores, taps_.size, made_);
-    std::fill(made_ + taps_.size, made_ + kMaxTaps, -__builtin_inff());
-    OnlineSoftmax softmax;
-    softmax.weigh(made_, kMaxTaps);
-    const float normaliser = softmax.normaliser();
-    for (int j = 0; j < kMaxTaps; j += kLanes) store(made_ + j, load(made_ + j) * normaliser);
+    softmax_row<float>(scores, nullptr, made_, taps_.size, 1.0f);
     return made_;
   }
 
