@@ -53,13 +53,19 @@ void softmax_row(const T* x, const Real<T>* bias, T* y, int cols, Real<T> scale)
 
 template <typename T>
 void softmax_backward_row(const T* y, const T* dy, T* dx, int cols) {
-  Lanes<T> sum = {};
+  using Vector = Lanes<T>;
+  Vector sum = {};
+  for (int begin = 0; begin < cols; begin += kBlock) {
+    Vector part = {};
+    for_vectors(std::min(kBlock, cols - begin), [&](int i, auto... count) {
+      const int c = begin + i;
+      part = fma(load(y + c, count...), load(dy + c, count...), part);
+    });
+    sum += part;
+  }
+  const Vector whole = broadcast(sum_of(sum));
   for_vectors(cols, [&](int c, auto... count) {
-    sum = fma(load(y + c, count...), load(dy + c, count...), sum);
-  });
-  const Lanes<T> mean = broadcast(sum_of(sum));
-  for_vectors(cols, [&](int c, auto... count) {
-    store(dx + c, load(y + c, count...) * (load(dy + c, count...) - mean), count...);
+    store(dx + c, load(y + c, count...) * (load(dy + c, count...) - whole), count...);
   });
 }
 
