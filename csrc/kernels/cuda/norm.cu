@@ -85,12 +85,10 @@ template <typename T>
 void training_norm(cuda::Stream& stream, const TrainingNormParams<T>& p) {
   if (p.rows == 0) return;
   cuda::Stream in_turn = stream.in_turn();
-  bool aligned = true;
-  for (const T* data :
-       {p.x, p.residual, static_cast<const T*>(p.sum), static_cast<const T*>(p.y)}) {
-    aligned &= cuda::aligned16<T>(data, p.cols);
-  }
-  for (const auto& weight : {p.bias, p.gamma, p.beta}) aligned &= cuda::aligned16(weight);
+  const auto rows = [&](const void* data) { return cuda::aligned16<T>(data, p.cols); };
+  const bool aligned = rows(p.x) && rows(p.residual) && rows(p.sum) && rows(p.y) &&
+                       cuda::aligned16(p.bias) && cuda::aligned16(p.gamma) &&
+                       cuda::aligned16(p.beta);
   aligned ? training_rows<16 / sizeof(T)>(in_turn, p) : training_rows<1>(in_turn, p);
 }
 

@@ -60,10 +60,8 @@ void start(Stream& stream, const TrainingEmbedParams<T>& p) {
 template <typename T>
 void training_embed(cuda::Stream& stream, const TrainingEmbedParams<T>& p) {
   if (p.rows == 0 || p.hidden == 0) return;
-  bool aligned = cuda::aligned16<T>(p.y, p.hidden);
-  for (const T* table : {p.token_table, p.position_table}) {
-    aligned &= cuda::aligned16<T>(table, p.hidden);
-  }
+  const auto rows = [&](const void* data) { return cuda::aligned16<T>(data, p.hidden); };
+  const bool aligned = rows(p.y) && rows(p.token_table) && rows(p.position_table);
   aligned ? cuda::start<16 / sizeof(T)>(stream, p) : cuda::start<1>(stream, p);
 }
 
