@@ -10,7 +10,7 @@ from benchmarks.kernel_report import kernel_table, spread
 from benchmarks.recorded import Results, machine, read_machines, read_panels, same_tokens
 from benchmarks.rows import KernelRow, Row
 from benchmarks.targets import call_goals, goal_table, kernel_goals, outcomes
-from benchmarks.views import ENCODERS, PROGRAMS, QUALITY, View, read_view
+from benchmarks.views import QUALITY, SPEED, View, read_view
 from benchmarks.workloads import SOURCE, STEPS, TOP_K, TOP_P
 from decoding.compare.report.conditions import machine_lines, place, versions
 from decoding.compare.report.looks import OURS, look
@@ -51,7 +51,7 @@ def speed(results: Results) -> str:
         *([call_goals(found), goal_table(found).markdown()] if found else []),
         *(text for name, rows in results.kernels.items() for text in kernels(name, rows)),
         kernel_goals(found),
-        *(text for view in (ENCODERS, PROGRAMS) for text in views(view, results)),
+        *(text for view in SPEED for text in views(view, results)),
     ]
     return joined(parts)
 

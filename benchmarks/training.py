@@ -60,6 +60,7 @@ class TrainingRow:
     megabytes: float
     rate: float
     floor: float
+    of_floor: float
     bandwidth: float
     flops: float
     memory: float
@@ -68,10 +69,6 @@ class TrainingRow:
     flags: str
     commit: str
     date: str
-
-    @property
-    def of_floor(self) -> float:
-        return self.floor / self.p50
 
 
 @dataclass(frozen=True)
@@ -232,6 +229,7 @@ def make_row(
         megabytes=moved / 1e6,
         rate=moved / p50 / 1e3,
         floor=1e6 * floor,
+        of_floor=1e6 * floor / p50,
         bandwidth=run.ceilings.bandwidth / 1e9,
         flops=run.ceilings.flops / 1e12,
         memory=memory / 1e6,

@@ -94,7 +94,27 @@ CONTROLS = View(
     across="{controls}",
     cells=[Cell("added", "", percent)],
 )
-VIEWS = (ENCODERS, PROGRAMS, QUALITY, CONTROLS)
+TRAINING = View(
+    "Operators of training",
+    "training-*.csv",
+    "`decoding.nn` in {dtype}: microseconds, the share of the limit (what must be moved, at the "
+    "speed of a copy, or the arithmetic of products), and the memory beside a call's inputs. "
+    "`both`: with the backward pass.",
+    down="{operator} {shape}, {passes}",
+    across="{provider}",
+    cells=[Cell("p50", "us"), Cell("of_floor", "of limit", percent), Cell("memory", "MB", whole)],
+)
+UPDATES = View(
+    "An update of the demo model",
+    "train-demo-*.csv",
+    "Milliseconds of an update, medians, and the memory it takes beside weights and optimizer, "
+    "with decoding.nn and with torch's own modules.",
+    down="{tokens} tokens, R-Drop {r_drop}",
+    across="{provider}",
+    cells=[Cell("p50", "ms"), Cell("memory", "MB", whole)],
+)
+SPEED = (ENCODERS, PROGRAMS, TRAINING, UPDATES)
+VIEWS = (*SPEED, QUALITY, CONTROLS)
 
 
 @dataclass(frozen=True)
@@ -141,4 +161,6 @@ def table(view: View, lines: Sequence[Line]) -> Table:
 def named(line: Line) -> Line:
     """With engines and models called as people call them."""
     names = {key: look(line[key]).name for key in ("engine", "provider") if key in line}
-    return line | names | {"model": MODELS.get(line["model"], line["model"])}
+    if "model" in line:
+        names["model"] = MODELS.get(line["model"], line["model"])
+    return line | names
