@@ -29,7 +29,8 @@ class Inputs {
   __device__ __forceinline__ void turn() const {
     if constexpr (turns) {
       const int warps = blockDim.x / kWarp, queries = share_.count();
-      const int heads = queries + (share_.split == 0 ? share_.beams : 0);
+      const bool newest = share_.split == 0 && p_.k != nullptr;
+      const int heads = queries + (newest ? share_.beams : 0);
       for (int i = threadIdx.x / kWarp; i < heads; i += warps) {
         const bool query = i < queries;
         turn_(query ? given_query(i) : given(p_.k, i - queries), turned(i), query);
