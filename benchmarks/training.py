@@ -128,7 +128,7 @@ def compare(run: Run, case: Training, passes: str) -> list[TrainingRow]:
         if not errors[name] < CLOSE[run.dtype]:
             raise RuntimeError(f"{case.operator} {case.shape}: {name} is off by {errors[name]}")
         memory[name] = growth(run.device, call)
-        rounds[name] = round_of(run.device, case, call, inputs)
+        rounds[name] = round_of(run.device, case, call, inputs, name in case.waiting)
     del exact
     seconds: dict[str, list[float]] = {name: [] for name in rounds}
     for repeat in range(REPEATS + 1):
@@ -181,20 +181,25 @@ def growth(device: str, call: Call) -> float:
 
 
 def round_of(
-    device: str, case: Training, call: Call, inputs: Sequence[Tensor]
+    device: str, case: Training, call: Call, inputs: Sequence[Tensor], waits: bool
 ) -> Callable[[], float]:
     """What runs some calls and returns the seconds of one."""
     if device == "cpu":
         return lambda: repeated(call)
     # Gradients in place of logits are small numbers, which cost less energy and so less time.
     calls = 1 if case.overwritten else CALLS
-    graph = capture(call() for _ in range(calls))
+
+    def repeatedly() -> None:
+        for _ in range(calls):
+            call()
+
+    run = repeatedly if waits else capture(call() for _ in range(calls)).replay
 
     def timed() -> float:
         if case.overwritten:
             with torch.no_grad():
                 inputs[0].copy_(case.inputs[0])
-        return seconds_of(graph.replay) / calls
+        return seconds_of(run) / calls
 
     return timed
 

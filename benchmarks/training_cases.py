@@ -38,7 +38,8 @@ class Training:
 
     both: bytes that a forward and a backward pass move at least; forward: the first alone, 0 where
     there is no telling them apart. operations: of both passes' products. overwritten: some write
-    the gradient over the first input.
+    the gradient over the first input. waiting: providers that wait for the GPU in a call, so that
+    no graph can hold it.
     """
 
     operator: str
@@ -49,6 +50,7 @@ class Training:
     forward: float = 0
     operations: float = 0
     overwritten: bool = False
+    waiting: tuple[str, ...] = ()
 
 
 def cases(device: str, dtype: torch.dtype) -> Iterator[Training]:
@@ -86,7 +88,15 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Training:
     if liger:
         providers["liger"] = lambda x: liger.liger_cross_entropy(x, labels, **how)
     shape, moved = "x".join(map(str, logits.shape)), 3 * logits.nbytes + 2 * labels.nbytes
-    return Training("cross_entropy", shape, (logits,), providers, moved, overwritten=True)
+    return Training(
+        "cross_entropy",
+        shape,
+        (logits,),
+        providers,
+        moved,
+        overwritten=True,
+        waiting=("liger",),
+    )
 
 
 def linear_cross_entropy(x: Tensor, matrix: Tensor, labels: Tensor) -> Training:
@@ -104,7 +114,13 @@ def linear_cross_entropy(x: Tensor, matrix: Tensor, labels: Tensor) -> Training:
     shape, moved = "x".join(map(str, (*x.shape, len(matrix)))), 4 * (x.nbytes + matrix.nbytes)
     operations = 3 * 2 * len(x) * matrix.numel()
     return Training(
-        "linear_cross_entropy", shape, (x, matrix), providers, moved, operations=operations
+        "linear_cross_entropy",
+        shape,
+        (x, matrix),
+        providers,
+        moved,
+        operations=operations,
+        waiting=("liger",),
     )
 
 

@@ -160,7 +160,7 @@ def table(view: View, lines: Sequence[Line]) -> Table:
 
 def named(line: Line) -> Line:
     """With engines and models called as people call them."""
-    names = {key: look(line[key]).name for key in ("engine", "provider") if key in line}
+    names: Line = {key: look(line[key]).name for key in ("engine", "provider") if key in line}
     if "model" in line:
         names["model"] = MODELS.get(line["model"], line["model"])
     return line | names

