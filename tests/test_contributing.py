@@ -37,7 +37,7 @@ CONFIG: dict[str, Any] = {
 def steps() -> tuple[str, str, str]:
     """The importer, the registry's line, the tokenizers' line."""
     text = GUIDE.read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```\w+\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert len(blocks) == 3, "the guide's code: an importer and two lines"
     return blocks[0], blocks[1], blocks[2]
 
