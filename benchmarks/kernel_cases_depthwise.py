@@ -25,6 +25,7 @@ def packed(place: Place, sentences: int, longest: int, size: int, made: bool) ->
     tokens, left = int(lengths.sum()), size // 2
     offsets = place.ints(functional.pad(lengths.cumsum(0), (1, 0)))
     valid = (torch.arange(longest) < lengths[:, None]).to(place.device)
+    places = valid.flatten().nonzero()[:, 0]  # beforehand: it waits for the GPU
 
     def make() -> Set:
         x = place.random(tokens, HEADS, HEAD_DIM)
@@ -44,8 +45,8 @@ def packed(place: Place, sentences: int, longest: int, size: int, made: bool) ->
         if not made:
             weight = given.to(place.dtype).repeat_interleave(HEAD_DIM, 0)[:, None]
             return functional.conv1d(padded, weight, padding=left, groups=len(weight))
-        spread = given.new_zeros(sentences, longest, HEADS, size)
-        spread[valid] = given.softmax(-1)
+        spread = given.new_zeros(sentences * longest, HEADS, size)
+        spread = spread.index_copy_(0, places, given.softmax(-1)).unflatten(0, (sentences, longest))
         windows = functional.pad(padded, (left, left)).unfold(2, size, 1)  # [B, C, T, K]
         windows = windows.view(sentences, HEADS, HEAD_DIM, longest, size)
         return torch.einsum("bndtk,btnk->bndt", windows, spread).flatten(1, 2)

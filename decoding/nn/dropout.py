@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from decoding._C import training as engine
+from decoding.nn.operators import operator
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
@@ -45,7 +46,7 @@ def new_seed(device: torch.device) -> Tensor:
     return torch.randint(2**63 - 1, (1,), device=device)
 
 
-@torch.library.custom_op("decoding::dropout", mutates_args=())
+@operator("decoding::dropout")
 def drop(x: Tensor, p: float, seed: Tensor) -> Tensor:
     """seed: int64 [1]; equal seeds drop the same elements."""
     y = torch.empty_like(x)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from decoding._C import training
 from decoding.nn.dropout import check_probability, new_seed
+from decoding.nn.operators import operator
 
 
 def embedding(
@@ -135,7 +136,7 @@ def padding_row(padding_idx: int | None, rows: int) -> int:
     return padding_idx % rows
 
 
-@torch.library.custom_op("decoding::embed", mutates_args=())
+@operator("decoding::embed")
 def embed(
     ids: Tensor,
     table: Tensor,
@@ -169,7 +170,7 @@ def _(ids: Tensor, table: Tensor, *_: Any) -> Tensor:
     return table.new_empty(len(ids), table.shape[1])
 
 
-@torch.library.custom_op("decoding::embed_gradient", mutates_args=())
+@operator("decoding::embed_gradient")
 def embed_gradient(
     dy: Tensor,
     ids: Tensor,

@@ -18,7 +18,7 @@ from decoding.nn.loss import (
     softmax_losses,
     write_gradient,
 )
-from decoding.nn.operators import autocast, sum_dtype
+from decoding.nn.operators import autocast, operator, sum_dtype
 
 CHUNK = 1024  # rows whose logits are there at once
 CHUNKS = 16  # at most: each rounds the weight's gradient once more, which half precision shows
@@ -168,7 +168,7 @@ class Gradients:
         return self.dx, self.dmatrix, self.dbias
 
 
-@torch.library.custom_op("decoding::linear_cross_entropy", mutates_args=())
+@operator("decoding::linear_cross_entropy")
 def linear_cross_entropy_rows(
     x: Tensor,
     matrix: Tensor,
@@ -224,7 +224,7 @@ def _(
     return loss, x.new_empty(1, dtype=sum_dtype(x)), *gradients.get()
 
 
-@torch.library.custom_op("decoding::linear_cross_entropy_gradient", mutates_args=())
+@operator("decoding::linear_cross_entropy_gradient")
 def linear_cross_entropy_gradient(
     x: Tensor,
     matrix: Tensor,

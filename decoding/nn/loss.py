@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from decoding._C import training
-from decoding.nn.operators import sum_dtype
+from decoding.nn.operators import operator, sum_dtype
 
 REDUCTIONS = ("none", "mean", "sum")
 
@@ -119,7 +119,7 @@ def may_overwrite(logits: Tensor) -> bool:
     return not (base.is_leaf or torch.compiler.is_compiling())
 
 
-@torch.library.custom_op("decoding::cross_entropy", mutates_args=())
+@operator("decoding::cross_entropy")
 def cross_entropy_rows(
     logits: Tensor,
     labels: Tensor,
@@ -218,7 +218,7 @@ def write_gradient(
     )
 
 
-@torch.library.custom_op("decoding::cross_entropy_gradient", mutates_args=())
+@operator("decoding::cross_entropy_gradient")
 def cross_entropy_gradient(
     logits: Tensor,
     labels: Tensor,
@@ -240,7 +240,7 @@ def _(logits: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(logits)
 
 
-@torch.library.custom_op("decoding::cross_entropy_gradient_", mutates_args={"logits"})
+@operator("decoding::cross_entropy_gradient_", mutates="logits")
 def cross_entropy_gradient_(
     logits: Tensor,
     labels: Tensor,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from decoding._C import training
-from decoding.nn.operators import sum_dtype, weights_beside
+from decoding.nn.operators import operator, sum_dtype, weights_beside
 
 Shape = Sequence[int]
 
@@ -135,7 +135,7 @@ def norm(
     return y.view(input.shape), input if plain else total.view(input.shape)
 
 
-@torch.library.custom_op("decoding::norm", mutates_args=())
+@operator("decoding::norm")
 def norm_rows(
     x: Tensor,
     residual: Tensor | None,
@@ -185,7 +185,7 @@ def unwritten(
     return torch.empty_like(x), total, rstd.new_empty(0 if rms else len(x)), rstd
 
 
-@torch.library.custom_op("decoding::norm_gradient", mutates_args=())
+@operator("decoding::norm_gradient")
 def norm_gradient(
     total: Tensor,
     dy: Tensor,

@@ -1,9 +1,72 @@
-"""What the operators share: the types of what they compute."""
+"""What the operators share: how torch knows them, and the types of what they compute."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+
+class Operator:
+    """A torch custom operator. Where nobody looks on, it is called past torch's dispatcher, which
+    for such an operator takes longer on the host than many a kernel on a GPU."""
+
+    def __init__(self, name: str, function: Callable[..., Any], mutates: str) -> None:
+        self.function = function
+        self.registered = torch.library.custom_op(
+            name, function, mutates_args={mutates} if mutates else ()
+        )
+        self.mutated = [*inspect.signature(function).parameters].index(mutates) if mutates else None
+        self.direct: Any = None  # the function with its gradient
+
+    def register_fake(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        self.registered.register_fake(function)
+        return function
+
+    def register_autograd(
+        self, backward: Callable[..., Any], *, setup_context: Callable[..., None]
+    ) -> None:
+        self.registered.register_autograd(backward, setup_context=setup_context)
+        function = self.function
+
+        class Direct(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, *inputs: Any) -> Any:
+                output = function(*inputs)
+                setup_context(ctx, inputs, output)
+                return output
+
+        Direct.backward = staticmethod(once_differentiable(backward))  # type: ignore[assignment]
+        self.direct = Direct
+
+    def __call__(self, *inputs: Any) -> Any:
+        if is_watched(inputs):
+            return self.registered(*inputs)
+        if self.direct is not None:
+            return self.direct.apply(*inputs)
+        output = self.function(*inputs)
+        if self.mutated is not None:
+            torch.autograd.graph.increment_version(inputs[self.mutated])
+        return output
+
+
+def operator(name: str, mutates: str = "") -> Callable[[Callable[..., Any]], Operator]:
+    """Makes a function of tensors a torch operator. mutates: the one tensor that it writes to."""
+    return lambda function: Operator(name, function, mutates)
+
+
+def is_watched(inputs: tuple[Any, ...]) -> bool:
+    """Whether a compiler, a mode, a transform or a subclass of tensors must see the operator."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._are_functorch_transforms_active()
+        or any(isinstance(x, Tensor) and type(x) not in (Tensor, nn.Parameter) for x in inputs)
+    )
 
 
 def sum_dtype(x: Tensor) -> torch.dtype:

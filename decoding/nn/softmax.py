@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from decoding._C import training
+from decoding.nn.operators import operator
 
 
 def softmax(input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -29,7 +30,7 @@ class Softmax(nn.Softmax):
         return softmax(input, self.axis)
 
 
-@torch.library.custom_op("decoding::softmax", mutates_args=())
+@operator("decoding::softmax")
 def softmax_rows(x: Tensor) -> Tensor:
     """x: [rows, cols]."""
     y = torch.empty_like(x)
@@ -42,7 +43,7 @@ def _(x: Tensor) -> Tensor:
     return torch.empty_like(x)
 
 
-@torch.library.custom_op("decoding::softmax_gradient", mutates_args=())
+@operator("decoding::softmax_gradient")
 def softmax_gradient(y: Tensor, dy: Tensor) -> Tensor:
     dx = torch.empty_like(y)
     training.softmax_backward(y, dy, dx)
