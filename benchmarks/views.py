@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.recorded import MODELS
@@ -17,17 +17,20 @@ Line = dict[str, str]
 
 @dataclass(frozen=True)
 class Cell:
-    """A column with numbers, its name in the table, and how they are written."""
+    """A column with numbers, its name in the table, how they are written, and for which names
+    across: empty, for all."""
 
     column: str
     name: str
     written: Callable[[float], str] = number
+    across: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class View:
     """files: a pattern in results/. down, across: names of the table's rows and columns, from those
-    of a line's columns. text: the same of the first line's."""
+    of a line's columns. text: the same of the first line's. given: which lines, by what stands in
+    their columns; empty: all."""
 
     title: str
     files: str
@@ -35,6 +38,7 @@ class View:
     down: str
     across: str
     cells: Sequence[Cell]
+    given: Mapping[str, str] = field(default_factory=dict)
 
 
 def hundredths(value: float) -> str:
@@ -102,7 +106,11 @@ TRAINING = View(
     "`both`: with the backward pass.",
     down="{operator} {shape}, {passes}",
     across="{provider}",
-    cells=[Cell("p50", "us"), Cell("of_floor", "of limit", percent), Cell("memory", "MB", whole)],
+    cells=[
+        Cell("p50", "us"),
+        Cell("of_floor", "of limit", percent, across=("decoding",)),
+        Cell("memory", "MB", whole, across=("torch", "decoding")),
+    ],
 )
 UPDATES = View(
     "An update of the demo model",
@@ -113,8 +121,8 @@ UPDATES = View(
     across="{provider}",
     cells=[Cell("p50", "ms"), Cell("memory", "MB", whole)],
 )
-SPEED = (ENCODERS, PROGRAMS, TRAINING, UPDATES)
-VIEWS = (*SPEED, QUALITY, CONTROLS)
+SPEED = (ENCODERS, PROGRAMS, replace(TRAINING, given={"passes": "both"}), UPDATES)
+VIEWS = (ENCODERS, PROGRAMS, TRAINING, UPDATES, QUALITY, CONTROLS)
 
 
 @dataclass(frozen=True)
@@ -131,7 +139,7 @@ def read_view(view: View, folder: Path) -> list[Found]:
     """Of each file."""
     found = []
     for path in sorted(folder.glob(view.files)):
-        lines = read_lines(path)
+        lines = [line for line in read_lines(path) if view.given.items() <= line.items()]
         text = view.text.format(**named(lines[0]))
         found.append(Found(path.name, text, machine(lines[0]), table(view, lines)))
     return found
@@ -146,7 +154,12 @@ def table(view: View, lines: Sequence[Line]) -> Table:
     """All columns of one cell side by side."""
     down = {id(line): view.down.format(**named(line)) for line in lines}
     across = {id(line): view.across.format(**named(line)) for line in lines}
-    columns = [(where, cell) for cell in view.cells for where in dict.fromkeys(across.values())]
+    columns = [
+        (where, cell)
+        for cell in view.cells
+        for where in dict.fromkeys(across.values())
+        if not cell.across or where in cell.across
+    ]
     rows = []
     for name in dict.fromkeys(down.values()):
         at = {across[id(line)]: line for line in lines if down[id(line)] == name}
