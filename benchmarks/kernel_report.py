@@ -25,6 +25,8 @@ LOOKS = {  # colour and marker; a colour for each part of a model
     "project": ("orange", "s"),
     "packed_attention": ("violet", "o"),
     "decode_attention": ("red", "o"),
+    "packed_depthwise": ("violet", "s"),
+    "decode_depthwise": ("red", "s"),
     "select": ("ink", "D"),
 }
 PEER = ("muted", "o")
