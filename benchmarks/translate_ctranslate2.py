@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from decoding.compare.engines.conversion import PAD
+PAD = "<pad>"  # nothing of decoding is imported here: it brings torch, which this program needs not
 
 
 def translate(options: argparse.Namespace) -> None:
