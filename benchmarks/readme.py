@@ -12,7 +12,7 @@ from benchmarks.rows import KernelRow, Row
 from benchmarks.targets import call_goals, goal_table, kernel_goals, outcomes
 from benchmarks.views import QUALITY, SPEED, View, read_view
 from benchmarks.workloads import SOURCE, STEPS, TOP_K, TOP_P
-from decoding.compare.report.conditions import machine_lines, place, versions
+from decoding.compare.report.conditions import machine_lines, on_threads, place, versions
 from decoding.compare.report.looks import OURS, look
 from decoding.compare.report.panels import Panel, by_peers, step_table, summary
 from decoding.compare.report.table import listed, times
@@ -74,7 +74,7 @@ def calls(name: str, rows: Sequence[Row]) -> Iterator[str]:
     panels, machines = read_panels(rows), read_machines(rows)
     groups = by_peers(panels)
     said = [summary(groups[0], peer) for peer in peers_of(groups[0])]
-    yield f"**{machines[0].name}**: decoding is {listed(said)}."
+    yield f"**{machines[0].name}{on_threads(machines[0])}**: decoding is {listed(said)}."
     for group in groups:
         yield step_table(group).markdown()
     sampling = f"Sampling draws with top_k {TOP_K} and top_p {TOP_P}."

@@ -20,13 +20,19 @@ def conditions(comparison: Comparison) -> list[str]:
     ]
 
 
+def on_threads(machine: Machine) -> str:
+    """Of a CPU, behind its name."""
+    if machine.threads == 0:
+        return ""
+    return f", {machine.threads} thread" + "s" * (machine.threads > 1)
+
+
 def machine_lines(machines: Sequence[Machine]) -> str:
     """Each device once, with the ceilings of each run on it: "AMD EPYC (avx2 fma), 2 threads: 41.1
     GB/s, float32 490 GFLOP/s (commit 1a2b, DATE)."."""
     runs: dict[str, list[str]] = {}
     for machine in machines:
-        device = f"{machine.name} ({machine.flags})"
-        device += f", {machine.threads} threads" * bool(machine.threads)
+        device = f"{machine.name} ({machine.flags}){on_threads(machine)}"
         when = f"(commit {machine.commit}, {machine.date})"
         runs.setdefault(device, []).append(" ".join(filter(None, [ceilings(machine), when])))
     return " ".join(f"{device}: {'; '.join(found)}." for device, found in runs.items())
