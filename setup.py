@@ -28,7 +28,6 @@ from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent.resolve()
-KERNELS = ROOT / "csrc/kernels/cpu"
 # psabi: vectors wider than the registers are passed inside one file only.
 FLAGS = (
     "-std=c++20 -O3 -fPIC -fvisibility=hidden -ffp-contract=fast -Wall -Wextra -Wno-psabi -pthread"
@@ -40,10 +39,9 @@ ISAS = {
     "avx512": "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mprefer-vector-width=512",
 }
 
-CUDA_ONLY = ("session_cuda", "encoder_session_cuda", "cuda")  # besides the folder kernels/cuda
 NVCC_FLAGS = "-std=c++20 -O3 -Xcompiler=-fPIC,-fvisibility=hidden -Xcudafe=--diag_suppress=186"
 
-# Tells an engine that was built from these sources from an older one: decoding/sources.py.
+# Compared with the sources by decoding/engine/build_check.py.
 HASH = """namespace decoding {{
 extern const char* const kSourcesHash = "{}";
 extern const char* const kCudaArchs = "{}";
@@ -54,6 +52,11 @@ extern const char* const kCudaArchs = "{}";
 def quoted(path: Path) -> str:
     """The path as ninja writes it."""
     return str(path).replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
+
+
+def object_name(source: Path) -> str:
+    """Names an object after its source: kernels.rows.cpu.norm.cc."""
+    return ".".join(source.relative_to(ROOT / "csrc").parts)
 
 
 @dataclass(frozen=True)
@@ -140,14 +143,16 @@ def ninja_file(target: Path, build: Path, cuda: Cuda | None) -> str:
     objects = [(-1, build / "hash.o")]
     lines.append(f"build {quoted(build / 'hash.o')}: compile {quoted(build / 'hash.cc')}")
     for source in sorted((ROOT / "csrc").rglob("*.cu")) if cuda else []:
-        objects.append((-1, build / f"cuda.{source.stem}.cu.o"))
+        objects.append((-1, build / f"{object_name(source)}.o"))
         lines.append(f"build {quoted(objects[-1][1])}: nvcc {quoted(source)}")
     for source in sorted((ROOT / "csrc").rglob("*.cc")):
-        if cuda is None and (source.parent.name == "cuda" or source.stem in CUDA_ONLY):
+        if cuda is None and "cuda" in (source.parent.name, source.stem):
             continue
-        per_isa = source.parent == KERNELS and source.stem != "team"
+        per_isa = (
+            source.parent.name == "cpu" and "kernels" in source.parts and source.stem != "team"
+        )
         for isa in isas if per_isa else [""]:
-            name = f"{source.parent.name}.{source.stem}" + f".{isa}" * bool(isa)
+            name = object_name(source) + f".{isa}" * bool(isa)
             objects.append((list(ISAS).index(isa) if isa else -1, build / f"{name}.o"))
             lines.append(f"build {quoted(objects[-1][1])}: compile {quoted(source)}")
             if isa:
@@ -168,7 +173,7 @@ class NinjaBuild(build_ext):
         build.mkdir(parents=True, exist_ok=True)
         target.parent.mkdir(parents=True, exist_ok=True)
         # Not an import: the package needs torch, which an isolated build does not have.
-        sources_hash = runpy.run_path(str(ROOT / "decoding/sources.py"))["sources_hash"]
+        sources_hash = runpy.run_path(str(ROOT / "decoding/engine/build_check.py"))["sources_hash"]
         cuda = Cuda.find()
         archs = " ".join(cuda.archs) if cuda else ""
         (build / "build.ninja").write_text(ninja_file(target, build, cuda))

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import decoding
-from benchmarks.rows import write_rows
-from benchmarks.workloads import SEED, STEPS, WORKLOADS, Shape, random_ids, random_model
+from benchmarks.cases.workloads import SEED, STEPS, WORKLOADS, Shape, random_ids, random_model
+from benchmarks.report.rows import write_rows
 from decoding.compare.environment import environment
 from decoding.compare.timing import percentile
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 import decoding
-from benchmarks.rows import write_rows
-from benchmarks.workloads import SEED
+from benchmarks.cases.workloads import SEED
+from benchmarks.report.rows import write_rows
 from decoding.compare.environment import environment
 from decoding.compare.timing import percentile
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.cases.workloads import SOURCE, WORKLOADS, Shape, random_ids, save
 from benchmarks.profile import print_profile
-from benchmarks.rows import Row, console, write_rows
-from benchmarks.workloads import SOURCE, WORKLOADS, Shape, random_ids, save
+from benchmarks.report.rows import Row, console, write_rows
 from decoding.compare.comparison import machine_of
 from decoding.compare.engines import ENGINES, Answer, Contender, Settings, installed
 from decoding.compare.floors import WIDTHS

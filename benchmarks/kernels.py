@@ -19,11 +19,11 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.kernel_cases import Call, Case, Place, Set, cases
-from benchmarks.kernel_cases_blocks import cases as cases_blocks
-from benchmarks.kernel_cases_cpu import cases as cases_cpu
-from benchmarks.kernel_cases_depthwise import cases as cases_depthwise
-from benchmarks.rows import KernelRow, write_rows
+from benchmarks.cases.kernels import Call, Case, Place, Set, cases
+from benchmarks.cases.kernels_blocks import cases as cases_blocks
+from benchmarks.cases.kernels_cpu import cases as cases_cpu
+from benchmarks.cases.kernels_depthwise import cases as cases_depthwise
+from benchmarks.report.rows import KernelRow, write_rows
 from decoding import _C
 from decoding.compare.environment import Environment, environment
 from decoding.compare.floors import WIDTHS

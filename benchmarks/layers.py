@@ -1,7 +1,7 @@
 """What each layer costs in a smaller type: logits of the model with that layer alone in it.
 
 The decoder reads the references; the logits of every step are compared with those of the model in
-float32. A layer that int8 is too coarse for is kept in bfloat16 (models/panels.py), and says so.
+float32. A layer that int8 is too coarse for is kept in bfloat16 (panels.py), and says so.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks import texts
-from benchmarks.rows import write_rows
+from benchmarks.cases import texts
+from benchmarks.report.rows import write_rows
 from decoding import models
 from decoding.compare.environment import environment
 from decoding.model import Model
-from decoding.models.weights import companions, is_linear, pack
+from decoding.models.weights.placed import companions, is_linear, pack
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.workloads import STEPS, WORKLOADS, Shape, random_ids
+from benchmarks.cases.workloads import STEPS, WORKLOADS, Shape, random_ids
 from decoding.compare.engines import Ours, Settings
 from decoding.compare.task import Task
 

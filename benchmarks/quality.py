@@ -19,8 +19,8 @@ import torch
 import transformers
 
 import decoding
-from benchmarks import texts
-from benchmarks.rows import write_rows
+from benchmarks.cases import texts
+from benchmarks.report.rows import write_rows
 from decoding.compare.environment import environment
 
 Translate = Callable[[list[str]], list[str]]

@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.rows import write_rows
-from decoding.cli.demo_trainer import Trainer, make_model, make_spec
+from benchmarks.report.rows import write_rows
 from decoding.compare.environment import environment
 from decoding.compare.timing import percentile
-from decoding.models.blocks import Dropout
-from decoding.models.demo.corpus import EOS, Batch, Packed, batches
+from decoding.models.torch.blocks import Dropout
+from examples.train_a_translator.corpus import EOS, Batch, Packed, batches
+from examples.train_a_translator.trainer import Trainer, make_model, make_spec
 
 VOCABULARY = 8000
 SHAPE = (4, 3, 256, 4, 896)

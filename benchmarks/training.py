@@ -19,9 +19,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from benchmarks.cases.training import Op, Training, cases
 from benchmarks.kernels import repeated
-from benchmarks.rows import write_rows
-from benchmarks.training_cases import Op, Training, cases
+from benchmarks.report.rows import write_rows
 from decoding.compare.environment import Environment, environment
 from decoding.compare.results import Ceilings
 from decoding.compare.roofline import capture, measure, measure_gpu, seconds_of

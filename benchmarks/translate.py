@@ -20,8 +20,8 @@ import sacrebleu
 import sentencepiece
 
 import decoding
-from benchmarks import texts
-from benchmarks.rows import write_rows
+from benchmarks.cases import texts
+from benchmarks.report.rows import write_rows
 from decoding.compare.engines.conversion import convert
 from decoding.compare.environment import Environment, environment
 from decoding.compare.memory import resident

@@ -41,7 +41,7 @@ class training:
         isa: str = "",
         threads: int = 0,
     ) -> None:
-        """Writes the loss of each row, csrc/kernels/cross_entropy.h.
+        """Writes the loss of each row, csrc/kernels/rows/cross_entropy.h.
 
         x: T [rows, classes]; labels: int64 [rows]; losses: R [rows]; softmax: R [rows, 2], for
         cross_entropy_backward. weight: R [classes], with its sum, weight_sum: R [1]. Raises
@@ -123,7 +123,7 @@ class training:
         isa: str = "",
         threads: int = 0,
     ) -> None:
-        """Writes the gradients of `norm`, csrc/kernels/norm_backward.h; the same bits every time.
+        """Writes the gradients of `norm`: kernels/rows/norm_backward.h. The same bits every time.
 
         s: T [rows, cols], what was normed (`sum`, or x); dsum: what comes to it from elsewhere.
         dx: T [rows, cols], the gradient of x and residual; dgamma, dbeta, dbias as gamma there,
@@ -284,7 +284,7 @@ class Diverse:
     def __init__(self, beam: Beam, *, groups: int, penalty: float) -> None: ...
 
 class Constrained:
-    """Constrained beam search for the phrases of csrc/kernels/phrases.h; needs controls, and limits
+    """Constrained beam search (kernels/search/constraints.h); needs controls, and limits
     with phrases=words."""
 
     words: int
@@ -392,10 +392,10 @@ class Session:
         items: int32 [B], the index of each sentence in the caller's batch: random numbers are
         keyed by it, so that a split of the batch does not show, and errors name it.
         controls: what is made of the logits, where the rules are not enough; warpers need them.
-        stop_table: int32 [states, V], stop_first: int32 [B]; see csrc/kernels/ends.h.
+        stop_table: int32 [states, V], stop_first: int32 [B]; see csrc/kernels/search/stop.h.
         shortlist: int32 [n], ascending, on the CPU: the only tokens that steps choose from, as if
         the logits of all others were -inf; limits with shortlist=n. Forced tokens may be others.
-        shadows: with guidance half of the sentences, the last ones; csrc/kernels/shadow.h.
+        shadows: with guidance half of the sentences, the last ones; csrc/kernels/search/guidance.h.
         stream: the CUDA stream on which all work of the call is done.
         """
     def step(self, steps: int) -> bool:
@@ -403,7 +403,7 @@ class Session:
     def compute(self) -> None:
         """One step in parts, which together do what step(1) does: the logits of the live rows."""
     def process(self, stages: int) -> None:
-        """Then their scores, with controls: stages 1, 2 and 4 of csrc/kernels/process.h."""
+        """Then their scores, with controls: stages 1, 2 and 4 of kernels/search/processors.h."""
     def pick(self) -> None:
         """Then what may follow: a token of each row, or candidates of each sentence."""
     def accept(self, ended: Tensor | None = None) -> bool:

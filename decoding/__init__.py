@@ -6,25 +6,25 @@ import os
 from pathlib import Path
 from typing import Any
 
-from decoding.sources import check_built
+from decoding.engine.build_check import check_built
 
 check_built(Path(__file__).parent)
 
 import torch  # noqa: E402
 
 from decoding._C import Error  # noqa: E402
-from decoding.config import GenerationConfig  # noqa: E402
-from decoding.devices import (  # noqa: E402
+from decoding.engine.devices import (  # noqa: E402
     choose_device,
     choose_dtype,
     choose_kv_cache_dtype,
     choose_packed,
 )
-from decoding.limits import Limits  # noqa: E402
+from decoding.engine.limits import Limits  # noqa: E402
+from decoding.generation.config import GenerationConfig  # noqa: E402
 from decoding.model import Model  # noqa: E402
 from decoding.models import load as load_checkpoint  # noqa: E402
-from decoding.models.memory import trim  # noqa: E402
-from decoding.vocabulary import VocabularyMap  # noqa: E402
+from decoding.models.weights.memory import trim  # noqa: E402
+from decoding.text.shortlist import VocabularyMap  # noqa: E402
 
 __all__ = ["Error", "GenerationConfig", "Limits", "Model", "VocabularyMap", "generate", "load"]
 __version__ = "0.1.0"

@@ -12,23 +12,23 @@ import torch
 from torch import Tensor
 
 from decoding import _C
-from decoding.encode import Encoded, EncoderSession, encode
-from decoding.generate import Given, prepare
-from decoding.limits import Limits
-from decoding.memory import MemoryPlan, available_memory, available_text
+from decoding.engine.encoder import Encoded, EncoderSession, encode
+from decoding.engine.limits import Limits
+from decoding.engine.memory import MemoryPlan, available_memory, available_text
+from decoding.engine.session import Session
+from decoding.generation.call import Given, prepare
+from decoding.generation.results import compute_transition_scores
+from decoding.generation.streaming import QueuedNews, StreamerNews, stream
 from decoding.models import Loaded
-from decoding.models.memory import CPU
-from decoding.models.packed import Packed
 from decoding.models.spec import EncoderSpec, ModelSpec
-from decoding.models.weights import is_linear, pack
-from decoding.parts import compute_transition_scores
-from decoding.score import Scores, score
-from decoding.session import Session
-from decoding.streaming import QueuedNews, StreamerNews, stream
+from decoding.models.weights.converted import Packed
+from decoding.models.weights.memory import CPU
+from decoding.models.weights.placed import is_linear, pack
+from decoding.scoring import Scores, score
 
 if TYPE_CHECKING:
-    from decoding.embed import Pooling
-    from decoding.tokenizers import Tokenizer
+    from decoding.text.embed import Pooling
+    from decoding.text.tokenizers import Tokenizer
 
 
 class Model:
@@ -123,7 +123,7 @@ class Model:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the model's directory. Raises ValueError where there is none."""
-        from decoding.tokenizers import load_tokenizer
+        from decoding.text.tokenizers import load_tokenizer
 
         if self.directory is None:
             raise ValueError("the model was in memory, it has no directory with a tokenizer")
@@ -271,13 +271,13 @@ class Model:
         FileNotFoundError or ValueError where the directory does not say how, NotImplementedError
         for a model that generates.
         """
-        from decoding.embed import embed
+        from decoding.text.embed import embed
 
         return embed(self._encoder, self.tokenizer, self._pooling, texts, truncate=truncate)
 
     @cached_property
     def _pooling(self) -> Pooling:
-        from decoding.embed import read_pooling
+        from decoding.text.embed import read_pooling
 
         if self.directory is None:
             raise ValueError("the model was in memory, it has no directory with a modules.json")
@@ -286,7 +286,7 @@ class Model:
     def translate(self, texts: Sequence[str], **options: Any) -> Any:
         """A list with one translation for each text, or with n_best a list of Hypothesis(text,
         score) for each; see decoding.translate."""
-        from decoding.translate import translate
+        from decoding.text.translate import translate
 
         return translate(self, list(texts), **options)
 

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from decoding.models import packed
-from decoding.models.checkpoint import holds_weights
-from decoding.tokenizers.files import files_of
+from decoding.models.weights import converted
+from decoding.models.weights.checkpoint import holds_weights
+from decoding.text.tokenizers.files import files_of
 
 
 def save(
     directory: Path,
-    weights: packed.Packed,
+    weights: converted.Packed,
     config: Mapping[str, Any],
     generation_config: Mapping[str, Any],
     origin: Path | None,
@@ -35,7 +35,7 @@ def save(
             )
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
-    packed.save(weights, directory)
+    converted.save(weights, directory)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

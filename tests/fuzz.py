@@ -26,9 +26,9 @@ from torch import Tensor
 from transformers import LogitsProcessorList
 
 from decoding.reference import gumbel
-from tests.comparison import LOST, Noise, assert_close_scores, is_tie, rows_of
-from tests.grammar import Case, Draw, Each, as_list
-from tests.random_models import ours, reference
+from tests.support.comparison import LOST, Noise, assert_close_scores, is_tie, rows_of
+from tests.support.grammar import Case, Draw, Each, as_list
+from tests.support.random_models import ours, reference
 
 
 def run_reference(case: Case, **more: Any) -> Any:

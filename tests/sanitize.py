@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 import decoding
-from tests.families import FAMILIES, encoder
-from tests.random_models import load
+from tests.support.families import FAMILIES, encoder
+from tests.support.random_models import load
 
 SEARCHES: list[dict[str, Any]] = [
     {"num_beams": 4},

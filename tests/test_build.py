@@ -12,7 +12,7 @@ import pytest
 
 import decoding
 from decoding import _C
-from decoding.sources import check_built, sources_hash
+from decoding.engine.build_check import check_built, sources_hash
 
 PACKAGE = Path(decoding.__file__).parent
 

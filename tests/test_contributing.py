@@ -14,10 +14,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import decoding
-from decoding import models
-from decoding import tokenizers as texts
-from decoding.models import importers, load
-from tests.test_models import oracle
+from decoding.models import families, load, registry
+from decoding.text import tokenizers as texts
+from tests.models.test_models import oracle
 
 GUIDE = Path(__file__).parent.parent / "CONTRIBUTING.md"
 CONFIG: dict[str, Any] = {
@@ -61,14 +60,14 @@ def weights() -> dict[str, Tensor]:
 @pytest.fixture
 def sparrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory of the new family, which the guide's steps have made known."""
-    importer, registry, loader = steps()
-    house, folder = tmp_path / "importers", tmp_path / "model"
+    importer, line, loader = steps()
+    house, folder = tmp_path / "families", tmp_path / "model"
     house.mkdir()
     folder.mkdir()
     (house / "sparrow.py").write_text(importer)
-    monkeypatch.setattr(importers, "__path__", [*importers.__path__, str(house)])
-    (entry,) = eval(f"[{registry}]")
-    monkeypatch.setattr(models, "FAMILIES", (*models.FAMILIES, entry))
+    monkeypatch.setattr(families, "__path__", [*families.__path__, str(house)])
+    (entry,) = eval(f"[{line}]")
+    monkeypatch.setattr(registry, "FAMILIES", (*registry.FAMILIES, entry))
     monkeypatch.setattr(texts, "LOADERS", texts.LOADERS | eval(f"{{{loader}}}", vars(texts)))
 
     (folder / "config.json").write_text(json.dumps(CONFIG))

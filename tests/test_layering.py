@@ -30,19 +30,19 @@ ROOMS = {
     ),
 }
 BACKENDS = {  # the few files that choose a backend
-    "engine/scores_cpu.h": ("kernels/cpu/stream.h",),
-    "engine/encoder_session_cpu.cc": ("kernels/cpu/isa.h", "kernels/cpu/stream.h"),
-    "engine/session_cpu.cc": ("kernels/cpu/isa.h", "kernels/cpu/stream.h"),
-    "bindings/cuda.h": ("kernels/cuda/",),
-    "bindings/recording.h": ("kernels/cpu/team.h",),
-    "bindings/cuda.cc": ("kernels/cuda/",),
-    "engine/encoder_session_cuda.cc": ("kernels/cuda/",),
-    "engine/phrases_cuda.h": ("kernels/cuda/resources.h",),
-    "engine/reading_cuda.h": ("kernels/cuda/matmul.h", "kernels/cuda/resources.h"),
-    "engine/rules_cuda.h": ("kernels/cuda/resources.h",),
-    "engine/select_cuda.h": ("kernels/cuda/stream.h",),
-    "engine/session_cuda.cc": ("kernels/cuda/",),
-    "engine/transfers_cuda.h": ("kernels/cuda/resources.h",),
+    "engine/cpu/process.h": ("kernels/cpu/stream.h",),
+    "engine/cpu/encoder.cc": ("kernels/cpu/isa.h", "kernels/cpu/stream.h"),
+    "engine/cpu/session.cc": ("kernels/cpu/isa.h", "kernels/cpu/stream.h"),
+    "bindings/testing/cuda.h": ("kernels/cuda/",),
+    "bindings/testing/recording.h": ("kernels/cpu/team.h",),
+    "bindings/testing/cuda.cc": ("kernels/cuda/",),
+    "engine/cuda/encoder.cc": ("kernels/cuda/",),
+    "engine/cuda/constraints.h": ("kernels/cuda/resources.h",),
+    "engine/cuda/inputs.h": ("kernels/linear/cuda/matmul.h", "kernels/cuda/resources.h"),
+    "engine/cuda/config.h": ("kernels/cuda/resources.h",),
+    "engine/cuda/select.h": ("kernels/cuda/stream.h",),
+    "engine/cuda/session.cc": ("kernels/cuda/",),
+    "engine/cuda/transfers.h": ("kernels/cuda/resources.h",),
 }
 FOREIGN = {  # headers that belong to one place
     r"(Python\.h|pybind11/.*)": r"bindings/.*",
@@ -163,11 +163,11 @@ def test_text_does_not_touch_the_engine() -> None:
 
 def test_the_rules_can_fail() -> None:
     assert upward_includes("core/arena.h", '#include "engine/session.h"') == ["engine/session.h"]
-    assert upward_includes("kernels/norm.h", "#include <pybind11/stl.h>") == ["pybind11/stl.h"]
-    assert upward_includes("kernels/cpu/norm.cc", '#include "kernels/cuda/x.h"')
-    assert upward_includes("engine/search.h", '#include "kernels/cpu/stream.h"')
-    assert wrong_imports("models", {"decoding.session"}) == {"decoding.session"}
+    assert upward_includes("kernels/rows/norm.h", "#include <pybind11/stl.h>") == ["pybind11/stl.h"]
+    assert upward_includes("kernels/rows/cpu/norm.cc", '#include "kernels/cuda/x.h"')
+    assert upward_includes("engine/search/request.h", '#include "kernels/cpu/stream.h"')
+    assert wrong_imports("models", {"decoding.engine.session"}) == {"decoding.engine.session"}
     assert wrong_imports("decoding", {"models.gpt"}) == {"models.gpt"}
     assert wrong_imports("decoding", {"decoding.compare.runs"}) == {"decoding.compare.runs"}
-    assert wrong_imports("compare", {"benchmarks.rows"}) == {"benchmarks.rows"}
+    assert wrong_imports("compare", {"benchmarks.report.rows"}) == {"benchmarks.report.rows"}
     assert wrong_imports("compare", {"transformers"}) == set()

@@ -2,10 +2,10 @@
 
 #include <pybind11/stl.h>
 
-#include "bindings/kernels.h"
 #include "bindings/tensor.h"
-#include "kernels/attention.h"
-#include "kernels/depthwise.h"
+#include "bindings/testing/kernels.h"
+#include "kernels/attention/attention.h"
+#include "kernels/conv/depthwise.h"
 
 namespace decoding {
 namespace {

@@ -2,8 +2,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include "bindings/kernels.h"
 #include "bindings/session.h"
+#include "bindings/testing/kernels.h"
 #include "bindings/training.h"
 #include "core/check.h"
 

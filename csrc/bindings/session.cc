@@ -11,7 +11,7 @@
 #include "bindings/bound.h"
 #include "bindings/model.h"
 #include "bindings/tensor.h"
-#include "engine/controls.h"
+#include "engine/search/processors.h"
 #include "engine/session.h"
 
 namespace decoding {

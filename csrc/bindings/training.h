@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "bindings/kernels.h"
+#include "bindings/testing/kernels.h"
 
 namespace decoding {
 

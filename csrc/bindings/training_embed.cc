@@ -1,10 +1,10 @@
 // training.*: embeddings and dropout, and their gradients.
 #include <pybind11/stl.h>
 
-#include "bindings/placed.h"
+#include "bindings/testing/placed.h"
 #include "bindings/training.h"
-#include "kernels/dropout.h"
-#include "kernels/embed.h"
+#include "kernels/rows/dropout.h"
+#include "kernels/rows/embed.h"
 
 namespace decoding {
 namespace {

@@ -1,6 +1,6 @@
 // training.*: cross-entropy and its gradient.
 #include "bindings/training.h"
-#include "kernels/cross_entropy.h"
+#include "kernels/rows/cross_entropy.h"
 
 namespace decoding {
 namespace {

@@ -1,11 +1,11 @@
 // training.*: norms and softmax, and their gradients.
 #include <pybind11/stl.h>
 
-#include "bindings/placed.h"
+#include "bindings/testing/placed.h"
 #include "bindings/training.h"
-#include "kernels/norm.h"
-#include "kernels/norm_backward.h"
-#include "kernels/softmax.h"
+#include "kernels/rows/norm.h"
+#include "kernels/rows/norm_backward.h"
+#include "kernels/rows/softmax.h"
 
 namespace decoding {
 namespace {

@@ -11,7 +11,7 @@
 
 namespace decoding {
 
-// Rotary positions (Su et al. 2021), see kernels/rotate.h.
+// Rotary positions (Su et al. 2021), see kernels/attention/rotary.h.
 struct RotarySpec {
   int size;          // numbers of a head that turn, from its first on
   bool interleaved;  // pairs are neighbours; else i and i + size / 2
@@ -20,10 +20,11 @@ struct RotarySpec {
   int original;      // the longest row that has the first of them
 };
 
-// How attention knows how far a key lies from its query: see ScoreRules in kernels/attention.h.
+// How attention knows how far a key lies from its query: see ScoreRules in
+// kernels/attention/attention.h.
 enum class PositionBias { none, alibi, relative };
 
-// Depthwise convolution in the place of self-attention, see kernels/depthwise.h.
+// Depthwise convolution in the place of self-attention, see kernels/conv/depthwise.h.
 struct ConvolutionSpec {
   std::vector<int> taps;  // [layers], tokens that a token sees
   bool dynamic;           // each token makes its taps; else they are weights
@@ -102,11 +103,11 @@ struct Limits {
   int target;          // decoder tokens generated for a row
   int candidates;      // next tokens considered for a row
   int finished = 0;    // rows that end of a sentence that are kept; 0: beams
-  int controls = 0;    // 32-bit words of a call's controls (controls.h); 0: none, and no scores
+  int controls = 0;    // 32-bit words of a call's controls (processors.h); 0: none, and no scores
   int attentions = 0;  // 1: cross attention of every step is kept
   int labels = 0;      // decoder tokens scored for a sentence
   int hidden = 0;      // 1: hidden states of all tokens are kept, for contrastive search
-  int phrases = 0;     // 32-bit words of the phrases that rows must hold (phrases.h)
+  int phrases = 0;     // 32-bit words of the phrases that rows must hold (constraints.h)
   int shortlist = 0;   // tokens that a call's steps choose from (shortlist.h); 0: no shortlists
   int rows() const { return batch * beams; }
   int places() const { return finished > beams ? finished : beams; }

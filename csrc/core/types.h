@@ -38,8 +38,8 @@ struct Norm {
   bool rms = false;
 };
 
-// The weight of y = x W^T, laid out for the kernels of a backend: see kernels/linear.h. In int8
-// W[n, k] = scale[n] * q[n, k], and sums[n] is the sum of q[n, k] over k.
+// The weight of y = x W^T, laid out for the kernels of a backend: see kernels/linear/linear.h. In
+// int8 W[n, k] = scale[n] * q[n, k], and sums[n] is the sum of q[n, k] over k.
 struct LinearWeight {
   const void* data = nullptr;     // in the type that `kind` names
   const float* scale = nullptr;   // [outputs] for int8, else null

@@ -6,8 +6,8 @@
 
 #include "core/arena.h"
 #include "core/spec.h"
-#include "engine/batch.h"
-#include "engine/weights.h"
+#include "engine/model/weights.h"
+#include "engine/search/batch.h"
 
 namespace decoding {
 

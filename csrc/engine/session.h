@@ -8,10 +8,10 @@
 
 #include "core/arena.h"
 #include "core/spec.h"
-#include "engine/batch.h"
-#include "engine/labelled.h"
-#include "engine/search.h"
-#include "engine/weights.h"
+#include "engine/model/labelled.h"
+#include "engine/model/weights.h"
+#include "engine/search/batch.h"
+#include "engine/search/request.h"
 
 namespace decoding {
 
@@ -39,7 +39,7 @@ class Session {
   virtual bool step(int steps) = 0;
 
   // One step in parts, for a caller whose own functions come between them: the logits of live rows;
-  // parts of Stages (process.h), where the call has controls; what may follow; taking it in, but
+  // parts of Stages (processors.h), where the call has controls; what may follow; taking it in, but
   // for what the caller ends: [live, K] rows or [live, m] candidates, null: nothing. Like step(1).
   virtual void compute() = 0;
   virtual void process(int stages) = 0;

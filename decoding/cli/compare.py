@@ -26,7 +26,7 @@ from decoding.compare.results import Comparison
 from decoding.compare.task import Task
 from decoding.compare.text import Text, read_text
 from decoding.compare.worker import Allowance
-from decoding.devices import choose_device
+from decoding.engine.devices import choose_device
 
 INSTALL = "pip install decoding[compare]"
 NAMES = {"hf": "huggingface", "hf-static": "huggingface-static", **{name: name for name in ENGINES}}

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import decoding
-from decoding.memory import readable
-from decoding.models.packed import BLOCK
+from decoding.engine.memory import readable
+from decoding.models.weights.converted import BLOCK
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import decoding
 from decoding.cli.arguments import place
 from decoding.models import demo
-from decoding.translate import Translator
+from decoding.text.translate import Translator
 
 
 def main() -> None:

@@ -23,9 +23,9 @@ from decoding.cli.arguments import (
     positive,
 )
 from decoding.cli.translate import read_lines, refuse_overwriting, warnings_in_one_line
-from decoding.languages import between
-from decoding.resolve import resolve
-from decoding.tokenizers import Tokenizer
+from decoding.generation.resolve import resolve
+from decoding.text.languages import between
+from decoding.text.tokenizers import Tokenizer
 
 
 class Line(NamedTuple):

@@ -19,8 +19,8 @@ import decoding
 from decoding.cli.arguments import positive
 from decoding.cli.score import paired
 from decoding.cli.translate import read_lines, refuse_overwriting
-from decoding.lexicon import Pair, learn
-from decoding.vocabulary import VocabularyMap
+from decoding.text.lexicon import Pair, learn
+from decoding.text.shortlist import VocabularyMap
 
 LONGEST = 200  # tokens; the work of a pair grows with the product of its lengths
 SAMPLE = 1000  # pairs whose lists are made, to say how long they are

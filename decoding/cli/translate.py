@@ -13,7 +13,6 @@ from typing import Any, BinaryIO, TextIO
 
 from tqdm import tqdm
 
-from decoding.alignment import written
 from decoding.cli.arguments import (
     add_language_arguments,
     add_model_arguments,
@@ -21,7 +20,8 @@ from decoding.cli.arguments import (
     place,
     positive,
 )
-from decoding.translate import Translator
+from decoding.text.alignment import written
+from decoding.text.translate import Translator
 
 
 def stopping(text: str) -> bool | str:

@@ -13,7 +13,7 @@ from decoding.compare.results import Check, Difference
 from decoding.compare.task import Search
 from decoding.compare.text import Text, batches
 from decoding.compare.worker import Given, Worker
-from decoding.tokenizers import Tokenizer
+from decoding.text.tokenizers import Tokenizer
 
 ROWS = 16  # of a call: transformers keeps the scores of all of their steps
 SHOWN = 5  # lines that differ

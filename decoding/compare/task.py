@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from decoding.config import GenerationConfig
-from decoding.languages import between
+from decoding.generation.config import GenerationConfig
+from decoding.generation.resolve import checked, resolve
 from decoding.models import ModelSpec
 from decoding.models import load as load_checkpoint
-from decoding.resolve import checked, resolve
-from decoding.tokenizers import Tokenizer, load_tokenizer
+from decoding.text.languages import between
+from decoding.text.tokenizers import Tokenizer, load_tokenizer
 
 Ids = Sequence[Sequence[int]]
 

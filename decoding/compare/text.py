@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from decoding.tokenizers import Tokenizer
+from decoding.text.tokenizers import Tokenizer
 
 
 @dataclass(frozen=True)

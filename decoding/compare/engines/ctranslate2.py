@@ -9,7 +9,7 @@ from decoding.compare.engines.base import Answer, Engine, Settings
 from decoding.compare.engines.conversion import convert
 from decoding.compare.engines.huggingface import TransformersText
 from decoding.compare.task import Ids, Search, Task
-from decoding.config import GenerationConfig
+from decoding.generation.config import GenerationConfig
 
 
 class CTranslate2(TransformersText, Engine):

@@ -8,7 +8,7 @@ from functools import cached_property
 from decoding.compare.engines.base import Settings
 from decoding.compare.engines.tensors import TensorEngine
 from decoding.compare.task import Ids, Task
-from decoding.tokenizers import Tokenizer
+from decoding.text.tokenizers import Tokenizer
 
 
 class Ours(TensorEngine):

@@ -1,0 +1,1 @@
+"""What is measured: kernels, operators, models, texts."""

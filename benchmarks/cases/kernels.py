@@ -1,0 +1,442 @@
+"""What benchmarks.kernels times on a GPU: every kernel of ours beside torch, on shapes that matter.
+
+A case makes sets of inputs and outputs, which the harness goes through in turns, and names for each
+provider a call on one set. All calls of a case compute the same thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from decoding import _C
+from decoding._C import kernels
+from decoding.generation.sentences import SENTENCE
+
+HEAD_DIM = 64
+VOCABULARY = 32000
+STEP_ROWS = 512  # of a decode step, at most
+# Operations for each element. A norm: sums of x and of (x - mean)^2, then scale, gamma and beta. A
+# softmax: the maximum, the difference to it, the exponential, their sum, the quotient.
+NORM, SOFTMAX = 8, 5
+
+Set = Any  # the tensors of one call, however a case keeps them
+Call = Callable[[Set], Any]  # returns a tensor
+
+
+@dataclass(frozen=True)
+class Place:
+    device: str
+    dtype: torch.dtype
+    threads: int
+
+    @property
+    def isa(self) -> str:
+        return "cuda" if self.device != "cpu" else _C.isas()[0]
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """Where a kernel of ours runs."""
+        return {"isa": self.isa, "threads": self.threads}
+
+    def random(self, *shape: int) -> Tensor:
+        return torch.randn(*shape, device=self.device).to(self.dtype)
+
+    def floats(self, *shape: int) -> Tensor:
+        """float32 numbers that the type has too."""
+        return self.random(*shape).float()
+
+    def ints(self, values: Sequence[int] | Tensor) -> Tensor:
+        return torch.as_tensor(values, dtype=torch.int32, device=self.device)
+
+
+@dataclass(frozen=True)
+class Case:
+    """moved: bytes that a call must read and write at least; operations: additions,
+    multiplications and the like of its results, an exponential being one. dtype: of the weights,
+    else the place's. reference: what results should be, else torch's.
+    """
+
+    kernel: str
+    shape: str
+    moved: float
+    make: Callable[[], Set]
+    providers: dict[str, Call]
+    operations: float
+    warm: bool = False  # reads what another kernel has just written, so from the L2 cache
+    prepare: Callable[[Set], object] | None = None  # called once, on the first set
+    reset: Callable[[Set], object] | None = None  # called on every set before each round
+    comparable: dict[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)  # results
+    dtype: torch.dtype | None = None
+    reference: Call | None = None
+
+
+def norm(place: Place, rows: int, cols: int, compiled: bool = False) -> Case:
+    def make() -> Set:
+        gamma, beta = place.floats(cols), place.floats(cols)
+        x = place.random(rows, cols)
+        return x, gamma, beta, gamma.to(place.dtype), beta.to(place.dtype), torch.empty_like(x)
+
+    def ours(s: Set) -> Any:
+        x, gamma, beta, _, _, y = s
+        kernels.layer_norm(x, gamma, beta, y, 1e-5, **place.how)
+        return y
+
+    def theirs(s: Set) -> Any:
+        x, _, _, gamma, beta, _ = s
+        return functional.layer_norm(x, (cols,), gamma, beta)
+
+    providers = {"ours": ours, "torch": theirs} | compiled_too(theirs, compiled)
+    return Case(
+        "norm",
+        f"{rows}x{cols}",
+        2 * rows * cols * place.dtype.itemsize + 8 * cols,
+        make,
+        providers,
+        operations=NORM * rows * cols,
+        warm=rows <= STEP_ROWS,
+    )
+
+
+def softmax(place: Place, rows: int, cols: int, compiled: bool = False) -> Case:
+    def make() -> Set:
+        x = place.random(rows, cols)
+        return x, torch.empty_like(x)
+
+    def ours(s: Set) -> Any:
+        kernels.softmax(s[0], None, s[1], 1.0, **place.how)
+        return s[1]
+
+    def theirs(s: Set) -> Any:
+        return torch.softmax(s[0], -1)
+
+    providers = {"ours": ours, "torch": theirs} | compiled_too(theirs, compiled)
+    return Case(
+        "softmax",
+        f"{rows}x{cols}",
+        2 * rows * cols * place.dtype.itemsize,
+        make,
+        providers,
+        operations=SOFTMAX * rows * cols,
+        warm=rows <= STEP_ROWS,
+    )
+
+
+def compiled_too(call: Call, wanted: bool) -> dict[str, Call]:
+    return {"torch.compile": torch.compile(call, dynamic=False)} if wanted else {}
+
+
+def embed(place: Place, rows: int, hidden: int, normed: bool, compiled: bool = False) -> Case:
+    positions, scale = 512, hidden**0.5
+    tables = place.random(VOCABULARY, hidden), place.random(positions, hidden)
+    gamma, beta = (place.floats(hidden), place.floats(hidden)) if normed else (None, None)
+
+    def make() -> Set:
+        ids, at = (torch.randint(size, (rows,)) for size in (VOCABULARY, positions))
+        y = torch.empty(rows, hidden, dtype=place.dtype, device=place.device)
+        return place.ints(ids), place.ints(at), y
+
+    def ours(s: Set) -> Any:
+        ids, at, y = s
+        kernels.embed(ids, at, *tables, gamma, beta, y, scale, 1e-5, **place.how)
+        return y
+
+    def theirs(s: Set) -> Any:
+        ids, at, _ = s
+        x = functional.embedding(ids, tables[0]) * scale + functional.embedding(at, tables[1])
+        if gamma is None or beta is None:
+            return x
+        return functional.layer_norm(x, (hidden,), gamma.to(x.dtype), beta.to(x.dtype))
+
+    providers = {"ours": ours, "torch": theirs} | compiled_too(theirs, compiled)
+    return Case(
+        "embed",
+        f"{rows}x{hidden}" + ", norm" * normed,
+        3 * rows * hidden * place.dtype.itemsize,
+        make,
+        providers,
+        operations=(2 + NORM * normed) * rows * hidden,
+        warm=rows <= STEP_ROWS,
+    )
+
+
+def linear(place: Place, rows: int, inputs: int, outputs: int) -> Case:
+    """Cold weights: each call of a round has its own.
+
+    The bias is one, as ours prepares it (in 16 bits, for cuBLASLt) while it tunes.
+    """
+    bias = place.floats(outputs)
+
+    def make() -> Set:
+        weight = place.random(outputs, inputs) / inputs**0.5
+        x, y = place.random(rows, inputs), place.random(rows, outputs)
+        return x, weight, bias, bias.to(place.dtype), y
+
+    def call(function: Callable[..., object], s: Set, **how: Any) -> Any:
+        x, weight, bias, _, y = s
+        function(x, weight, bias, None, y, "none", **how)
+        return y
+
+    def theirs(s: Set) -> Any:
+        x, weight, _, bias, _ = s
+        return functional.linear(x, weight, bias)
+
+    width = place.dtype.itemsize
+    return Case(
+        "linear",
+        f"M{rows} K{inputs} N{outputs}",
+        width * (inputs * outputs + rows * (inputs + outputs)) + 4 * outputs,
+        make,
+        {"ours": lambda s: call(kernels.linear, s, **place.how), "torch": theirs},
+        operations=2 * rows * inputs * outputs,
+        prepare=lambda s: call(kernels.tune_linear, s),
+    )
+
+
+def packed_attention(
+    place: Place, sentences: int, longest: int, heads: int, causal: bool = False
+) -> Case:
+    """Lengths from 0.2 to 1.0 of the longest, 0.6 on average."""
+    lengths = torch.linspace(0.2 * longest, longest, sentences).round().int()
+    tokens = int(lengths.sum())
+    offsets = place.ints(functional.pad(lengths.cumsum(0), (1, 0)))
+    valid = (torch.arange(longest) < lengths[:, None]).to(place.device)
+    mask = None if causal else valid[:, None, None, :]
+
+    def make() -> Set:
+        qkv = place.random(tokens, 3, heads, HEAD_DIM)
+        padded = qkv.new_zeros(sentences, longest, 3, heads, HEAD_DIM)
+        padded[valid] = qkv
+        parts = [part.transpose(1, 2).contiguous() for part in padded.unbind(2)]
+        return qkv, parts, torch.empty_like(qkv[:, 0], memory_format=torch.contiguous_format)
+
+    def ours(s: Set) -> Any:
+        kernels.packed_attention(
+            s[0].flatten(1, 2), offsets, s[2], HEAD_DIM**-0.5, causal, longest=longest, **place.how
+        )
+        return s[2]
+
+    def sdpa(s: Set) -> Any:
+        q, k, v = s[1]
+        return functional.scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
+
+    def varlen(s: Set) -> Any:
+        q, k, v = s[0].unbind(1)
+        return torch.ops.aten._flash_attention_forward(
+            q, k, v, offsets, offsets, longest, longest, 0.0, causal, False
+        )[0]
+
+    def packed(y: Tensor) -> Tensor:
+        return y.transpose(1, 2)[valid]
+
+    providers: dict[str, Call] = {"ours": ours, "torch sdpa, padded": sdpa}
+    if place.device != "cpu" and place.dtype != torch.float32:
+        providers["torch varlen"] = varlen
+    seen = (lengths.double() ** 2).sum().item() * (0.5 if causal else 1)
+    return Case(
+        "packed_attention",
+        f"{sentences}x{longest} N{heads}" + " causal" * causal,
+        4 * tokens * heads * HEAD_DIM * place.dtype.itemsize,
+        make,
+        providers,
+        operations=4 * seen * heads * HEAD_DIM,
+        comparable={"torch sdpa, padded": packed},
+    )
+
+
+def self_attention(place: Place, batch: int, beams: int, heads: int, position: int) -> Case:
+    """The new token of each row over its own history. torch has the history gathered already."""
+    rows, scale = batch * beams, HEAD_DIM**-0.5
+    live, now = place.ints(range(batch)), place.ints([2, position, batch])
+    slots = place.ints(torch.arange(rows)).view(1, rows, 1).repeat(2, 1, position + 1)
+    scratch = attention_scratch(place, heads, beams)
+
+    def make() -> Set:
+        qkv = place.random(rows, 3, heads, HEAD_DIM)
+        k, v = (place.random(rows, heads, position + 1, HEAD_DIM) for _ in range(2))
+        k[:, :, position], v[:, :, position] = qkv[:, 1], qkv[:, 2]
+        return qkv, k, v, torch.empty_like(qkv[:, 0], memory_format=torch.contiguous_format)
+
+    def ours(s: Set) -> Any:
+        qkv, k, v, y = s
+        history = {"self_k": k, "self_v": v, "slots": slots, "now": now}
+        kernels.decode_attention(
+            qkv.flatten(1, 2), live, y, scale, beams, **history, **scratch, **place.how
+        )
+        return y
+
+    def theirs(s: Set) -> Any:
+        qkv, k, v, _ = s
+        return functional.scaled_dot_product_attention(qkv[:, 0, :, None], k, v)[:, :, 0]
+
+    numbers = rows * heads * HEAD_DIM * (2 * position + 6)
+    return Case(
+        "decode_attention",
+        f"self {batch}x{beams} N{heads} T{position + 1}",
+        numbers * place.dtype.itemsize,
+        make,
+        {"ours": ours, "torch sdpa": theirs},
+        operations=4 * rows * heads * HEAD_DIM * (position + 1),
+    )
+
+
+def cross_attention(place: Place, batch: int, beams: int, heads: int, source: int) -> Case:
+    """The beams of a sentence over its source, whose keys and values torch too has only once."""
+    rows, scale = batch * beams, HEAD_DIM**-0.5
+    live, now = place.ints(range(batch)), place.ints([2, 1, batch])
+    offsets = place.ints(torch.arange(batch + 1) * source)
+    scratch = attention_scratch(place, heads, beams)
+
+    def make() -> Set:
+        q = place.random(rows, heads, HEAD_DIM)
+        k, v = (place.random(heads, batch * source, HEAD_DIM) for _ in range(2))
+        return q, k, v, torch.empty_like(q)
+
+    def ours(s: Set) -> Any:
+        q, k, v, y = s
+        shared = {"shared_k": k, "shared_v": v, "shared_offsets": offsets, "now": now}
+        kernels.decode_attention(q, live, y, scale, beams, **shared, **scratch, **place.how)
+        return y
+
+    def theirs(s: Set) -> Any:
+        q, k, v, y = s
+        q = q.view(batch, beams, heads, HEAD_DIM).transpose(1, 2)
+        k, v = (t.view(heads, batch, source, HEAD_DIM).transpose(0, 1) for t in (k, v))
+        return functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(y.shape)
+
+    numbers = 2 * heads * HEAD_DIM * (rows + batch * source)
+    return Case(
+        "decode_attention",
+        f"cross {batch}x{beams} N{heads} S{source}",
+        numbers * place.dtype.itemsize,
+        make,
+        {"ours": ours, "torch sdpa": theirs},
+        operations=4 * rows * heads * HEAD_DIM * source,
+    )
+
+
+def attention_scratch(place: Place, heads: int, beams: int) -> dict[str, Tensor]:
+    """See partial_size() in csrc/kernels/attention/attention.h; nothing on a CPU."""
+    if place.device == "cpu":
+        return {}
+    partial = torch.empty(max(256, heads) * 8 * beams * (HEAD_DIM + 2), device=place.device)
+    return {"partial": partial, "tickets": torch.zeros_like(partial[:256], dtype=torch.int32)}
+
+
+def beam_selection(place: Place, batch: int, beams: int, vocab: int) -> Case:
+    """From the logits to the next step's rows. torch does the first part of it alone: the best 2K
+    candidates of each sentence."""
+    sums = -torch.rand(batch * beams, device=place.device)
+
+    def make() -> Set:
+        logits = place.random(batch * beams, vocab)
+        state = SelectState(place, batch, beams, vocab, sums)
+        select(logits, state, upload=True)
+        state.reset()
+        return logits, state
+
+    def select(logits: Tensor, state: SelectState, *, upload: bool) -> None:
+        more = {"beams": beams, "m": 2 * beams, "upload": upload}
+        kernels.select(logits, state.tensors, state.rules, "beam", **more)
+
+    def ours(s: Set) -> Any:
+        logits, state = s
+        select(logits, state, upload=False)
+        return state.tensors["sums"].view(batch, beams)
+
+    def theirs(s: Set) -> Any:
+        scores = torch.log_softmax(s[0], -1, dtype=torch.float32) + sums[:, None]
+        return scores.view(batch, beams * vocab).topk(2 * beams, -1).values[:, :beams]
+
+    return Case(
+        "select",
+        f"beam {batch}x{beams} V{vocab}",
+        batch * beams * vocab * place.dtype.itemsize,
+        make,
+        {"ours": ours, "torch": theirs},
+        operations=SOFTMAX * batch * beams * vocab,
+        comparable={"ours": torch.clone},  # its sums are undone by the next reset
+        reset=lambda s: s[1].reset(),
+    )
+
+
+class SelectState:
+    """What a search keeps: the fields of SelectParams (csrc/kernels/search/select.h)."""
+
+    TARGET = 512  # steps that it has room for
+
+    def __init__(self, place: Place, batch: int, beams: int, vocab: int, sums: Tensor) -> None:
+        rows, groups = batch * beams, -(-vocab // 128)
+        ints = {
+            **{"live": batch, "first": batch, "stop_now": 1, "finished_count": batch},
+            **{"done": batch, "fault": batch, "length": rows, "ids": rows, "at": rows},
+            **{"random_row": rows, "now": 3, "seen": 3, "tickets": batch * (beams + 1) + 1},
+        }
+        self.tensors = {name: place.ints([0] * size) for name, size in ints.items()}
+        zeros = self.tensors["now"].new_zeros
+        self.tensors |= {
+            "tokens": zeros(self.TARGET, rows),
+            "parents": zeros(self.TARGET, rows),
+            "slots": zeros(2, rows, self.TARGET),
+            "finished": zeros(batch, beams, 5),
+            "best": zeros(rows, 2 * beams, 2),
+            "rules": zeros(128, dtype=torch.uint8),
+            "sentences": self.own(batch, beams).to(place.device),
+            "lse": zeros(rows, dtype=torch.float32),
+            "sums": sums.clone(),
+            **{name: torch.zeros(rows, groups, device=place.device)
+               for name in ("group_max", "group_sum")},
+        }  # fmt: skip
+        nobody = zeros(0)
+        self.rules = {
+            **{"min_new": 0, "pad": 0, "renormalize": False, "length_penalty": 1.0},
+            **{"early_stopping": kernels.EarlyStopping.no, "eos": nobody, "banned": nobody},
+            **{"forced_last": nobody},
+        }
+        self.begin = place.ints([2, 1, batch])  # number, position, live_count
+        self.sentences, self.sums = place.ints(range(batch)), sums
+        self.reset()
+
+    def own(self, batch: int, beams: int) -> Tensor:
+        table = np.zeros(batch, SENTENCE)
+        table["max_new"], table["forced_first"] = self.TARGET, -1
+        table["temperature"] = table["top_p"] = 1.0
+        table["random_first"] = np.arange(batch) * beams
+        return torch.from_numpy(table.view(np.uint8))
+
+    def reset(self) -> None:
+        self.tensors["now"].copy_(self.begin)
+        self.tensors["live"].copy_(self.sentences)
+        self.tensors["sums"].copy_(self.sums)
+
+
+def cases(place: Place) -> Iterator[Case]:
+    """What a full run times."""
+    for kernel in (norm, softmax):
+        for power in range(5, 16):
+            yield kernel(place, 49152, 1 << power, compiled=power in (10, 13, 15))
+        for rows in (1, 32, 128, 512):
+            yield kernel(place, rows, 512)
+    yield norm(place, 128, 1024)
+    yield norm(place, 49152, 768)
+    for rows, hidden in ((4, 512), (128, 512), (512, 1024), (16384, 1024)):
+        yield embed(place, rows, hidden, normed=False)
+        yield embed(place, rows, hidden, normed=True)
+    for inputs, outputs in ((512, 512), (512, 2048), (2048, 512), (1024, 4096), (512, 32000)):
+        for rows in (1, 32, 128, 512):
+            yield linear(place, rows, inputs, outputs)
+    for sentences, longest, heads in ((32, 128, 8), (32, 256, 16), (32, 512, 16), (32, 1024, 8)):
+        for causal in (False, True):
+            yield packed_attention(place, sentences, longest, heads, causal)
+    for batch in (1, 8, 32, 128):
+        yield self_attention(place, batch, 4, 8, position=63)
+        yield cross_attention(place, batch, 4, 8, source=64)
+    for batch, beams, vocab in ((1, 4, VOCABULARY), (8, 4, VOCABULARY), (32, 4, VOCABULARY),
+                                (128, 4, VOCABULARY), (32, 4, 256000)):  # fmt: skip
+        yield beam_selection(place, batch, beams, vocab)

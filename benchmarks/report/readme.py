@@ -1,0 +1,114 @@
+"""What README says of speed and quality: from the rows in results/, every number of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from textwrap import TextWrapper
+
+from benchmarks.cases.workloads import SOURCE, STEPS, TOP_K, TOP_P
+from benchmarks.report.kernels import kernel_table, spread
+from benchmarks.report.recorded import Results, machine, read_machines, read_panels, same_tokens
+from benchmarks.report.rows import KernelRow, Row
+from benchmarks.report.targets import call_goals, goal_table, kernel_goals, outcomes
+from benchmarks.report.views import QUALITY, SPEED, View, read_view
+from decoding.compare.report.conditions import machine_lines, on_threads, place, versions
+from decoding.compare.report.looks import OURS, look
+from decoding.compare.report.panels import Panel, by_peers, step_table, summary
+from decoding.compare.report.table import listed, times
+
+BEGIN = "<!-- {}: python -m benchmarks.report --readme writes this from benchmarks/results -->"
+END = "<!-- {}: end -->"
+METHOD = (
+    "Milliseconds per step of whole `generate()` calls, engines side by side on the same weights, "
+    f"medians; {SOURCE} source or prompt tokens, {STEPS} new ones; batch x beams, one beam is "
+    "greedy search. `limit` is what reading every weight and kept key and value once, the "
+    "arithmetic or the dependent stages of a step take at least on that machine, `by` which of the "
+    "three is longest; weights that stay in a cache can beat it. The method is in "
+    "[benchmarks/README.md](benchmarks/README.md)."
+)
+LINES = TextWrapper(140, break_long_words=False, break_on_hyphens=False)
+
+
+def with_sections(text: str, results: Results) -> str:
+    """README with what stands between its markers written anew. Raises ValueError where a marker is
+    missing."""
+    for name, found in {"speed": speed(results), "quality": quality(results)}.items():
+        begin, end = BEGIN.format(name), END.format(name)
+        before, opened, rest = text.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not opened or not closed:
+            raise ValueError(f"README.md must have the lines {begin!r} and {end!r}")
+        text = f"{before}{begin}\n\n{found}\n\n{end}{after}"
+    return text
+
+
+def speed(results: Results) -> str:
+    found = outcomes(results.calls, results.kernels)
+    parts = [
+        METHOD,
+        *(text for name, rows in results.calls.items() for text in calls(name, rows)),
+        *([call_goals(found), goal_table(found).markdown()] if found else []),
+        *(text for name, rows in results.kernels.items() for text in kernels(name, rows)),
+        kernel_goals(found),
+        *(text for view in SPEED for text in views(view, results)),
+    ]
+    return joined(parts)
+
+
+def quality(results: Results) -> str:
+    return joined(views(QUALITY, results))
+
+
+def peers_of(panels: Sequence[Panel]) -> list[str]:
+    return list(dict.fromkeys(peer for panel in panels for peer in panel.peers))
+
+
+def joined(parts: Iterable[str]) -> str:
+    """Paragraphs and tables."""
+    return "\n\n".join(part if part.startswith("|") else LINES.fill(part) for part in parts)
+
+
+def calls(name: str, rows: Sequence[Row]) -> Iterator[str]:
+    """Tables of a device, how much faster ours is, and what was measured where."""
+    panels, machines = read_panels(rows), read_machines(rows)
+    groups = by_peers(panels)
+    said = [summary(groups[0], peer) for peer in peers_of(groups[0])]
+    yield f"**{machines[0].name}{on_threads(machines[0])}**: decoding is {listed(said)}."
+    for group in groups:
+        yield step_table(group).markdown()
+    sampling = f"Sampling draws with top_k {TOP_K} and top_p {TOP_P}."
+    parts = [
+        memory(panels),
+        same_tokens(rows),
+        *[sampling] * any(panel.sampled for panel in panels),
+        *versions(run for panel in panels for run in panel.runs),
+        machine_lines(machines),
+        f"Rows: `benchmarks/results/{name}.csv`.",
+    ]
+    yield " ".join(parts)
+
+
+def memory(panels: Sequence[Panel]) -> str:
+    """How much ours holds beside each peer."""
+    ratios: dict[str, list[float]] = {}
+    for panel in panels:
+        for runs in map(panel.at, panel.shapes):
+            for peer in panel.peers:
+                ratio = runs[OURS].memory / runs[peer].memory if peer in runs else math.nan
+                if math.isfinite(ratio):
+                    ratios.setdefault(look(peer).name, []).append(ratio)
+    said = [f"{spread(found, times)} times that of {peer}" for peer, found in ratios.items()]
+    return f"Its peak memory while generating is {listed(said)}."
+
+
+def kernels(name: str, rows: Sequence[KernelRow]) -> Iterator[str]:
+    where = place(machine(rows[0]))
+    yield f"Our kernels alone, medians and ranges over their shapes ({where}, `{name}.csv`):"
+    yield kernel_table(rows).markdown()
+
+
+def views(view: View, results: Results) -> Iterator[str]:
+    for found in read_view(view, results.folder):
+        yield f"{found.text} {place(found.machine)}, `{found.name}`:"
+        yield found.table.markdown()

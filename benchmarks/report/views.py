@@ -1,0 +1,179 @@
+"""Tables of what else is in results/: what names a row, a column, and which numbers are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from benchmarks.report.recorded import MODELS
+from benchmarks.report.rows import read_lines
+from decoding.compare.report.looks import look
+from decoding.compare.report.table import Table, number, percent
+from decoding.compare.results import Machine
+
+Line = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A column with numbers, its name in the table, how they are written, and for which names
+    across: empty, for all."""
+
+    column: str
+    name: str
+    written: Callable[[float], str] = number
+    across: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class View:
+    """files: a pattern in results/. down, across: names of the table's rows and columns, from those
+    of a line's columns. text: the same of the first line's. given: which lines, by what stands in
+    their columns; empty: all."""
+
+    title: str
+    files: str
+    text: str
+    down: str
+    across: str
+    cells: Sequence[Cell]
+    given: Mapping[str, str] = field(default_factory=dict)
+
+
+def hundredths(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def tenths(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def whole(value: float) -> str:
+    return f"{value:.0f}"
+
+
+ENCODERS = View(
+    "Encoders",
+    "encode-*.csv",
+    "Hidden states of ragged texts, 0.6 of the longest on average: milliseconds, medians.",
+    down="{model}, {batch} texts of up to {length} tokens, {dtype}",
+    across="{engine}",
+    cells=[Cell("p50", "")],
+)
+PROGRAMS = View(
+    "Whole programs",
+    "translate-*.csv",
+    "Translating a file, from the start of the process to its end.",
+    down="{provider} {dtype}",
+    across="",
+    cells=[
+        Cell("p50", "seconds"),
+        Cell("sentences", "sentences/s"),
+        Cell("tokens", "tokens/s"),
+        Cell("memory", "MB"),
+        Cell("bleu", "BLEU", hundredths),
+        Cell("equal", "lines as the first", whole),
+        Cell("lines", "of", whole),
+    ],
+)
+QUALITY = View(
+    "Quality of types",
+    "quality-*.csv",
+    "Translations of the model {model}, {beams} beams, in each type of weights; `the same`: the "
+    "share of lines with the very text that {dtype} gives.",
+    down="{text}, {lines} lines",
+    across="{dtype}",
+    cells=[
+        Cell("bleu", "BLEU", hundredths),
+        Cell("chrf", "chrF", hundredths),
+        Cell("identical", "the same", tenths),
+    ],
+)
+CONTROLS = View(
+    "What controls add",
+    "controls-*.csv",
+    "The share of a step that controls add to it; below the noise it can be negative.",
+    down="{model} {shape} {dtype}",
+    across="{controls}",
+    cells=[Cell("added", "", percent)],
+)
+TRAINING = View(
+    "Operators of training",
+    "training-*.csv",
+    "`decoding.nn` in {dtype}: microseconds, the share of the limit (what must be moved, at the "
+    "speed of a copy, or the arithmetic of products), and the memory beside a call's inputs. "
+    "`both`: with the backward pass.",
+    down="{operator} {shape}, {passes}",
+    across="{provider}",
+    cells=[
+        Cell("p50", "us"),
+        Cell("of_floor", "of limit", percent, across=("decoding",)),
+        Cell("memory", "MB", whole, across=("torch", "decoding")),
+    ],
+)
+UPDATES = View(
+    "An update of the demo model",
+    "train-demo-*.csv",
+    "Milliseconds of an update, medians, and the memory it takes beside weights and optimizer, "
+    "with decoding.nn and with torch's own modules.",
+    down="{tokens} tokens, R-Drop {r_drop}",
+    across="{provider}",
+    cells=[Cell("p50", "ms"), Cell("memory", "MB", whole)],
+)
+SPEED = (ENCODERS, PROGRAMS, replace(TRAINING, given={"passes": "both"}), UPDATES)
+VIEWS = (ENCODERS, PROGRAMS, TRAINING, UPDATES, QUALITY, CONTROLS)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a view shows of a file. name: the file's."""
+
+    name: str
+    text: str
+    machine: Machine
+    table: Table
+
+
+def read_view(view: View, folder: Path) -> list[Found]:
+    """Of each file."""
+    found = []
+    for path in sorted(folder.glob(view.files)):
+        lines = [line for line in read_lines(path) if view.given.items() <= line.items()]
+        text = view.text.format(**named(lines[0]))
+        found.append(Found(path.name, text, machine(lines[0]), table(view, lines)))
+    return found
+
+
+def machine(line: Line) -> Machine:
+    threads = int(line.get("threads", 0))
+    return Machine(line["device"], line["flags"], threads, line["commit"], line["date"], {})
+
+
+def table(view: View, lines: Sequence[Line]) -> Table:
+    """All columns of one cell side by side."""
+    down = {id(line): view.down.format(**named(line)) for line in lines}
+    across = {id(line): view.across.format(**named(line)) for line in lines}
+    columns = [
+        (where, cell)
+        for cell in view.cells
+        for where in dict.fromkeys(across.values())
+        if not cell.across or where in cell.across
+    ]
+    rows = []
+    for name in dict.fromkeys(down.values()):
+        at = {across[id(line)]: line for line in lines if down[id(line)] == name}
+        cells = [
+            cell.written(float(at[where][cell.column])) if where in at else ""
+            for where, cell in columns
+        ]
+        rows.append([name, *cells])
+    return Table(["", *(f"{where} {cell.name}".strip() for where, cell in columns)], rows)
+
+
+def named(line: Line) -> Line:
+    """With engines and models called as people call them."""
+    names: Line = {key: look(line[key]).name for key in ("engine", "provider") if key in line}
+    if "model" in line:
+        names["model"] = MODELS.get(line["model"], line["model"])
+    return line | names

@@ -1,0 +1,326 @@
+// decoding._C.kernels: the searches in which rows compete, for their tests. See search.cc.
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "bindings/tensor.h"
+#include "bindings/testing/kernels.h"
+#include "bindings/testing/placed.h"
+#include "kernels/search/beam.h"
+#include "kernels/search/constrained.h"
+#include "kernels/search/diverse.h"
+
+namespace decoding {
+namespace {
+
+using py::object;
+
+// `finished` is int32 [sentences, capacity, 5]: a Hypothesis has five numbers, the first two of
+// them floats.
+static_assert(sizeof(Hypothesis) == 5 * sizeof(int32_t));
+static_assert(sizeof(Candidate) == 2 * sizeof(int32_t));
+
+// An option, or what stands for it.
+template <typename T>
+T option(const py::dict& options, const char* name, T otherwise) {
+  return options.contains(name) ? options[name].cast<T>() : otherwise;
+}
+
+BeamRules rules_of(const py::dict& options, int capacity) {
+  return {.length_penalty = option(options, "length_penalty", 1.0),
+          .normalization = option(options, "gnmt", false) ? LengthNormalization::gnmt
+                                                          : LengthNormalization::power,
+          .early_stopping = option(options, "early_stopping", EarlyStopping::no),
+          .capacity = capacity,
+          .sibling_penalty = option(options, "sibling_penalty", 0.0f),
+          .group_penalty = option(options, "group_penalty", 0.0f),
+          .groups = option(options, "groups", 1),
+          .pad = option(options, "pad", 0),
+          .forced_last = option(options, "forced_last", false)};
+}
+
+std::vector<SentenceRules> sentence_rules_of(const py::dict& options, int64_t sentences) {
+  using OneOrEach = std::variant<int, std::vector<int>>;
+  const auto max_new = options["max_new"].cast<OneOrEach>();
+  std::vector<SentenceRules> rules(sentences);
+  for (int64_t b = 0; b < sentences; ++b) {
+    const auto* each = std::get_if<std::vector<int>>(&max_new);
+    rules[b].max_new = each != nullptr ? each->at(b) : std::get<int>(max_new);
+    rules[b].forced_first = option(options, "forced_first", false) ? 0 : -1;
+  }
+  return rules;
+}
+
+// What a step of a search reads and keeps, where its tensors lie. options: eos, state (what the
+// search keeps, see beam.h for the shapes), vocab, step, position, max_new (of all, or of each
+// sentence); what rules_of reads; stop_table and stop_first, forced_first (whether there is a token
+// of that kind) where given.
+class SearchStep {
+ public:
+  SearchStep(const object& lse, const object& live, const py::dict& options)
+      : tensors(py::str(live.attr("device"))),
+        state(options["state"]),
+        sentences(static_cast<int>(tensors.sizes(live, "live", 1)[0])),
+        shape_(tensors.sizes(state["slots"], "slots", 3)),
+        finished_(tensors.sizes(state["finished"], "finished", 3)),
+        rules(rules_of(options, static_cast<int>(finished_[1]))),
+        eos_(options["eos"].cast<std::vector<int32_t>>(), live),
+        stop_now_({0}, live),
+        sentence_rules_(sentence_rules_of(options, finished_[0]), live),
+        ends_({ends(options)}, live),
+        rules_({rules}, live),
+        now_({{option(options, "step", 0), option(options, "position", 0), sentences}}, live) {
+    const int64_t total = shape_[1], history = shape_[2], all = finished_[0];
+    const int position = option(options, "position", 0);
+    CHECK(0 <= position && position < history, "position ", position, " of ", history);
+    search = {.lse = tensors.data<float>(lse, "lse", {sentences * (total / all)}),
+              .live = tensors.data<int32_t>(live, "live", {-1}),
+              .sentences = sentence_rules_.data(),
+              .ends = ends_.data(),
+              .rules = rules_.data(),
+              .now = now_.data(),
+              .sums = kept<float>("sums", {total}),
+              .tokens = kept<int32_t>("tokens", {-1, total}),
+              .parents = kept<int32_t>("parents", {-1, total}),
+              .slots = kept<int32_t>("slots", {2, -1, -1}),
+              .finished = reinterpret_cast<Hypothesis*>(kept<int32_t>("finished", {-1, -1, 5})),
+              .finished_count = kept<int32_t>("finished_count", {all}),
+              .done = kept<int32_t>("done", {all}),
+              .fault = kept<int32_t>("fault", {all}),
+              .beams = static_cast<int>(total / all),
+              .vocab = options["vocab"].cast<int>(),
+              .total_slots = static_cast<int>(total),
+              .history = static_cast<int>(history)};
+  }
+  SearchStep(const SearchStep&) = delete;
+  SearchStep& operator=(const SearchStep&) = delete;
+
+  template <typename T>
+  T* kept(const char* name, const std::vector<int64_t>& shape) const {
+    return tensors.data<T>(state[name], name, shape);
+  }
+
+  const Tensors tensors;
+  const py::dict state;
+  const int sentences;  // live ones
+  BeamSearch search;
+
+ private:
+  Ends ends(const py::dict& options) const {
+    Ends ends{.eos = eos_.data(),
+              .stop_now = stop_now_.data(),
+              .eos_count = static_cast<int>(py::len(options["eos"]))};
+    if (!options.contains("stop_table")) return ends;
+    ends.stop_table = tensors.data<int32_t>(options["stop_table"], "stop_table", {-1, -1});
+    ends.stop_first = tensors.data<int32_t>(options["stop_first"], "stop_first", {-1});
+    ends.stop_states = kept<int32_t>("stop_states", {-1, shape_[1]});
+    return ends;
+  }
+
+  const std::vector<int64_t> shape_, finished_;
+
+ public:
+  const BeamRules rules;
+
+ private:
+  const Placed<int32_t> eos_, stop_now_;
+  const Placed<SentenceRules> sentence_rules_;
+  const Placed<Ends> ends_;
+  const Placed<BeamRules> rules_;
+  const Placed<StepState> now_;
+};
+
+// The best of each row or each sentence, values and ids [n, k].
+class Best {
+ public:
+  Best(const object& values, const object& ids) {
+    const py::module_ torch = py::module_::import("torch");
+    const py::tuple pair = py::make_tuple(values.attr("view")(torch.attr("int32")), ids);
+    numbers_ = torch.attr("stack")(pair, py::arg("dim") = -1).attr("contiguous")();
+  }
+  Best(const object& like, int64_t n, int k) : numbers_(empty_like(like, "int32", {n, k, 2})) {}
+
+  int64_t n() const { return numbers_.attr("shape")[py::int_(0)].cast<int64_t>(); }
+  int k() const { return numbers_.attr("shape")[py::int_(1)].cast<int>(); }
+  Candidate* data() const {
+    return reinterpret_cast<Candidate*>(numbers_.attr("data_ptr")().cast<uintptr_t>());
+  }
+  py::tuple unbound() const {
+    const object values = numbers_[py::make_tuple(py::ellipsis(), 0)].attr("contiguous")();
+    const object ids = numbers_[py::make_tuple(py::ellipsis(), 1)].attr("contiguous")();
+    return py::make_tuple(values.attr("view")(py::module_::import("torch").attr("float32")), ids);
+  }
+
+ private:
+  object numbers_;
+};
+
+// Scratch of so many T.
+template <typename T>
+class Scratch {
+ public:
+  Scratch(const object& like, int64_t count)
+      : bytes_(empty_like(like, "uint8", {count * static_cast<int64_t>(sizeof(T))})) {}
+  T* data() const {
+    return reinterpret_cast<T*>(bytes_.attr("data_ptr")().template cast<uintptr_t>());
+  }
+
+ private:
+  object bytes_;
+};
+
+// keys: [rows, k] of candidates that were drawn.
+py::tuple run_merge_beams(const object& values, const object& ids, const object& lse,
+                          const object& live, const object& sums, int m, int vocab,
+                          const object& keys, float sibling_penalty, const std::string& isa,
+                          int threads) {
+  const Tensors in(py::str(live.attr("device")));
+  const int sentences = static_cast<int>(in.sizes(live, "live", 1)[0]);
+  const Best best(values, ids), candidates(live, sentences, m);
+  const Scratch<Contender> queue(live, best.n() * best.k());
+  const Placed<StepState> now({{.number = 1, .position = 0, .live_count = sentences}}, live);
+  const Placed<BeamRules> rules({{.sibling_penalty = sibling_penalty}}, live);
+  const MergeBeamsParams params{.best = best.data(),
+                                .keys = in.data_or_null<float>(keys, "keys", {best.n(), best.k()}),
+                                .lse = in.data_or_null<float>(lse, "lse", {best.n()}),
+                                .sums = in.data<float>(sums, "sums", {-1}),
+                                .live = in.data<int32_t>(live, "live", {-1}),
+                                .rules = rules.data(),
+                                .now = now.data(),
+                                .candidates = candidates.data(),
+                                .queue = queue.data(),
+                                .sentences = sentences,
+                                .beams = static_cast<int>(best.n() / sentences),
+                                .k = best.k(),
+                                .m = m,
+                                .vocab = vocab};
+  run_on(live, isa, threads, [&](auto& stream) { merge_beams(stream, params); });
+  return candidates.unbound();
+}
+
+// values, ids: merge_beams'. ended: uint8 [live, m], from the host.
+void run_beam_step(const object& values, const object& ids, const object& lse, const object& live,
+                   const object& ended, const std::string& isa, int threads,
+                   const py::kwargs& options) {
+  const SearchStep step(lse, live, options);
+  const Best best(values, ids);
+  const BeamStepParams params{
+      .search = step.search,
+      .candidates = best.data(),
+      .ended = step.tensors.data_or_null<uint8_t>(ended, "ended", {step.sentences, best.k()}),
+      .sentences = step.sentences,
+      .m = best.k()};
+  run_on(live, isa, threads, [&](auto& stream) { beam_step(stream, params); });
+}
+
+// state: group_counts too, [B, K].
+void run_diverse_step(const object& values, const object& ids, const object& lse,
+                      const object& live, const std::string& isa, int threads,
+                      const py::kwargs& options) {
+  const SearchStep step(lse, live, options);
+  const BeamSearch& s = step.search;
+  const Best best(values, ids);
+  const Scratch<Contender> queue(live, best.n() * best.k());
+  const DiverseStepParams<float> params{
+      .search = s,
+      .best = best.data(),
+      .lse = s.lse,
+      .processors = nullptr,
+      .group_counts = step.kept<int32_t>("group_counts", {-1, s.beams}),
+      .queue = queue.data(),
+      .sentences = step.sentences,
+      .k = best.k(),
+      .m = best.k() - s.beams + s.beams / step.rules.groups};
+  run_on(live, isa, threads, [&](auto& stream) { diverse_step<float>(stream, params); });
+}
+
+// The tables of constraints.h, on the host.
+struct PhraseTables {
+  std::vector<int32_t> heights, first_edge, tokens;
+
+  Phrases view() const { return view(heights.data(), first_edge.data(), tokens.data()); }
+  Phrases view(const int32_t* height, const int32_t* edge, const int32_t* token) const {
+    return {.heights = height,
+            .first_edge = edge,
+            .tokens = token,
+            .count = static_cast<int>(heights.size()),
+            .longest = *std::max_element(heights.begin(), heights.end()),
+            .most_wanted = static_cast<int>(tokens.size())};
+  }
+};
+
+std::vector<int32_t> run_begin_progress(const std::vector<int32_t>& row,
+                                        const PhraseTables& phrases) {
+  std::vector<int32_t> progress(kProgress + phrases.heights.size());
+  begin_progress(phrases.view(), row.data(), static_cast<int>(row.size()), progress.data());
+  return progress;
+}
+
+// values, ids: merge_beams'. row_values, row_ids: of the rows. scores: [rows, V],
+// log-probabilities. state: progress, spare and spare_count too.
+void run_constrained_step(const object& values, const object& ids, const object& row_values,
+                          const object& row_ids, const object& scores, const object& lse,
+                          const object& live, const PhraseTables& phrases, const std::string& isa,
+                          int threads, const py::kwargs& options) {
+  const SearchStep step(lse, live, options);
+  const BeamSearch& s = step.search;
+  const Best merged(values, ids), rows(row_values, row_ids);
+  const Placed<int32_t> heights(phrases.heights, live), edges(phrases.first_edge, live);
+  const Placed<int32_t> tokens(phrases.tokens, live);
+  const Phrases view = phrases.view(heights.data(), edges.data(), tokens.data());
+  const Placed<Phrases> placed({view}, live);
+  const Scratch<Ranked> queue(live, rows.n() * (1 + view.most_wanted));
+  const int64_t width = kProgress + view.count;
+  const ConstrainedStepParams params{
+      .search = s,
+      .phrases = placed.data(),
+      .candidates = merged.data(),
+      .best = rows.data(),
+      .scores = step.tensors.data<float>(scores, "scores", {rows.n(), s.vocab}),
+      .progress = step.kept<int32_t>("progress", {2, s.total_slots, width}),
+      .spare = reinterpret_cast<Hypothesis*>(step.kept<int32_t>("spare", {-1, s.beams, 5})),
+      .spare_count = step.kept<int32_t>("spare_count", {-1}),
+      .queue = queue.data(),
+      .sentences = step.sentences,
+      .k = rows.k(),
+      .m = merged.k(),
+      .stride = s.vocab};
+  run_on(live, isa, threads, [&](auto& stream) { constrained_step(stream, params); });
+}
+
+}  // namespace
+
+void bind_beams(py::module_& kernels) {
+  const py::arg values("values"), ids("ids"), lse("lse"), live("live");
+  const py::arg isa("isa"), threads("threads");
+  const py::kw_only named;
+  py::enum_<EarlyStopping>(kernels, "EarlyStopping")
+      .value("no", EarlyStopping::no)
+      .value("yes", EarlyStopping::yes)
+      .value("never", EarlyStopping::never);
+  kernels.def("merge_beams", &run_merge_beams,
+              "(values, ids), both [live, m], best first, of the rows' best.", values, ids, lse,
+              live, py::arg("sums"), named, py::arg("m"), py::arg("vocab"),
+              py::arg("keys") = py::none(), py::arg("sibling_penalty") = 0.0f, isa, threads);
+  kernels.def("beam_step", &run_beam_step, "One step; `state` holds what the search keeps.", values,
+              ids, lse, live, named, py::arg("ended") = py::none(), isa, threads);
+  kernels.def("diverse_step", &run_diverse_step, "The same in groups.", values, ids, lse, live,
+              named, isa, threads);
+  py::class_<PhraseTables>(kernels, "Phrases")
+      .def(py::init([](std::vector<int32_t> heights, std::vector<int32_t> first_edge,
+                       std::vector<int32_t> tokens) {
+             return PhraseTables{std::move(heights), std::move(first_edge), std::move(tokens)};
+           }),
+           py::arg("heights"), py::arg("first_edge"), py::arg("tokens"));
+  kernels.def("begin_progress", &run_begin_progress, "The progress of a row of tokens.",
+              py::arg("row"), py::arg("phrases"));
+  kernels.def("constrained_step", &run_constrained_step, "The same with words to be held.", values,
+              ids, py::arg("row_values"), py::arg("row_ids"), py::arg("scores"), lse, live, named,
+              py::arg("phrases"), isa, threads);
+}
+
+}  // namespace decoding

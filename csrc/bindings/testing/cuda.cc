@@ -1,0 +1,235 @@
+// decoding._C.kernels: what there is on a GPU alone.
+#include "bindings/testing/cuda.h"
+
+#include <pybind11/stl.h>
+
+#include <map>
+#include <memory>
+
+#include "bindings/testing/linear.h"
+#include "kernels/cuda/resources.h"
+#include "kernels/linear/cuda/gemm.h"
+#include "kernels/linear/cuda/matmul.h"
+#include "kernels/search/logits.h"
+#include "kernels/search/select.h"
+
+namespace decoding {
+namespace {
+
+using py::object;
+using std::string;
+
+// What kernels called one by one need of a device; made on first use, and kept.
+struct DeviceTools {
+  explicit DeviceTools(int id)
+      : device(cuda::Device::of(id)),
+        workspace(py::module_::import("torch").attr("empty")(
+            cuda::kMatmulWorkspace, py::arg("dtype") = py::module_::import("torch").attr("uint8"),
+            py::arg("device") = "cuda:" + std::to_string(id))),
+        matmul(device, reinterpret_cast<void*>(workspace.attr("data_ptr")().cast<uintptr_t>()),
+               cuda::kMatmulWorkspace) {}
+
+  cuda::Device device;
+  object workspace;
+  cuda::Matmul matmul;
+};
+
+std::unique_ptr<DeviceTools>& place_of(int id) {
+  static auto& all = *new std::map<int, std::unique_ptr<DeviceTools>>;  // outlives Python
+  return all[id];
+}
+
+// New ones know nothing of biases, whose addresses tensors may share one after the other.
+DeviceTools& renewed_tools(int id) {
+  const cuda::UseDevice use(id);
+  place_of(id) = std::make_unique<DeviceTools>(id);
+  return *place_of(id);
+}
+
+DeviceTools& tools_of(int id) {
+  return place_of(id) == nullptr ? renewed_tools(id) : *place_of(id);
+}
+
+int index_of(const object& tensor) { return tensor.attr("device").attr("index").cast<int>(); }
+
+// As a session does it, with knowledge of its own that goes at the end.
+string run_tuned_linear(object x, object weight, object bias, object residual, object y,
+                        const string& activation, object gamma, object beta, object normed,
+                        float eps, bool rms, object gated) {
+  string report;
+  on_cuda(y, [&]<typename T>(cuda::Stream& current) {
+    const Tensors in(py::str(y.attr("device")));
+    DeviceTools tools(index_of(y));
+    const object scratch = y.attr("clone")();  // a rehearsal writes it
+    const auto params = [&](const object& to) {
+      return linear_params<T>(in, x, weight, bias, residual, to, activation, gamma, beta, normed,
+                              eps, rms, py::none(), py::none(), gated);
+    };
+    CUDA_CHECK(cudaStreamSynchronize(current.handle()));
+    cuda::Stream rehearsal(current.handle(), tools.device, tools.matmul, true);
+    linear(rehearsal, params(scratch));
+    cuda::Stream stream(current.handle(), tools.device, tools.matmul);
+    linear(stream, params(y));
+    CUDA_CHECK(cudaStreamSynchronize(current.handle()));
+    report = tools.matmul.report();
+  });
+  return report;
+}
+
+void bind_fused_linear(py::module_& kernels) {
+  const auto call = [](auto use) {
+    return [use](object x, object weight, object bias, object residual, object y,
+                 const string& activation, object gamma, object beta, object normed, float eps,
+                 bool rms, object gated, int variant) {
+      int found = 0;
+      on_cuda(y, [&]<typename T>(cuda::Stream& stream) {
+        const Tensors in(py::str(y.attr("device")));
+        found = use(stream,
+                    linear_params<T>(in, x, weight, bias, residual, y, activation, gamma, beta,
+                                     normed, eps, rms, py::none(), py::none(), gated),
+                    variant);
+      });
+      return found;
+    };
+  };
+  const auto def = [&](const char* name, auto function, const char* doc) {
+    kernels.def(name, function, doc, py::arg("x"), py::arg("weight"), py::arg("bias"),
+                py::arg("residual"), py::arg("y"), py::arg("activation"),
+                py::arg("gamma") = py::none(), py::arg("beta") = py::none(),
+                py::arg("normed") = py::none(), py::arg("eps") = 1e-5f, py::arg("rms") = false,
+                py::arg("gated") = py::none(), py::arg("variant") = 0);
+  };
+  def("fused_linear_variants",
+      call([]<typename T>(cuda::Stream& stream, const LinearParams<T>& p, int) {
+        return cuda::fused_linear_variants(stream.device(), p);
+      }),
+      "How many kernels of our own compute the product.");
+  def("fused_linear",
+      call([]<typename T>(cuda::Stream& stream, const LinearParams<T>& p, int variant) {
+        CHECK(variant >= 0 && variant < cuda::fused_linear_variants(stream.device(), p),
+              "there is no variant ", variant);
+        cuda::fused_linear(stream, p, variant);
+        return variant;
+      }),
+      "One of them.");
+  def("tune_linear", call([]<typename T>(cuda::Stream& stream, const LinearParams<T>& p, int) {
+        DeviceTools& tools = renewed_tools(stream.device().id);
+        cuda::Stream rehearsal(stream.handle(), tools.device, tools.matmul, true);
+        linear(rehearsal, p);
+        return 0;
+      }),
+      "Finds the fastest way to compute the product, for `linear` to take until the next call of "
+      "this; y is overwritten. The bias must stay as it is.");
+  kernels.def("tuned_linear", &run_tuned_linear,
+              "Rehearses the product, then runs it; returns the report.", py::arg("x"),
+              py::arg("weight"), py::arg("bias"), py::arg("residual"), py::arg("y"),
+              py::arg("activation"), py::kw_only(), py::arg("gamma") = py::none(),
+              py::arg("beta") = py::none(), py::arg("normed") = py::none(), py::arg("eps") = 1e-5f,
+              py::arg("rms") = false, py::arg("gated") = py::none());
+  kernels.def(
+      "tuning_report", [](int device) { return tools_of(device).matmul.report(); },
+      "What tune_linear found.", py::arg("device") = 0);
+}
+
+SearchKind search_kind(const string& name) {
+  if (name == "greedy") return SearchKind::greedy;
+  if (name == "sampling") return SearchKind::sampling;
+  CHECK(name == "beam", "kind must be greedy, sampling or beam, got ", name);
+  return SearchKind::beam;
+}
+
+void run_select(const object& logits, const py::dict& state, const py::dict& rules,
+                const string& kind, int beams, int m, int vocab, bool upload) {
+  on_cuda(logits, [&]<typename T>(cuda::Stream& stream) {
+    const Tensors in(py::str(logits.attr("device")));
+    const auto shape = in.sizes(logits, "logits", 2);
+    const auto kept = [&]<typename U>(U*, const char* name) {
+      return in.view(state[name], name).data<U>();
+    };
+    const auto ints = [&](const char* name) { return kept((int32_t*){}, name); };
+    const auto floats = [&](const char* name) { return kept((float*){}, name); };
+    const auto list = [&](const char* name) { return in.view(rules[name], name); };
+    const auto number = [&]<typename U>(U, const char* name) { return rules[name].cast<U>(); };
+    const SelectRules filled{.min_new = number(0, "min_new"),
+                             .pad = number(0, "pad"),
+                             .eos_count = static_cast<int>(list("eos").numel()),
+                             .banned_count = static_cast<int>(list("banned").numel()),
+                             .forced_last_count = static_cast<int>(list("forced_last").numel()),
+                             .renormalize = number(false, "renormalize"),
+                             .processed = false,
+                             .stop_table = nullptr,
+                             .length_penalty = number(1.0, "length_penalty"),
+                             .early_stopping = number(EarlyStopping::no, "early_stopping")};
+    void* device_rules = in.view(state["rules"], "rules").data<uint8_t>();
+    if (upload) {
+      CUDA_CHECK(cudaMemcpyAsync(device_rules, &filled, sizeof(filled), cudaMemcpyHostToDevice,
+                                 stream.handle()));
+    }
+    const auto trellis = in.sizes(state["tokens"], "tokens", 2);
+    const auto slots = in.sizes(state["slots"], "slots", 3);
+    select<T>(stream, {.kind = search_kind(kind),
+                       .part = SelectPart::all,
+                       .logits = in.data<T>(logits, "logits", shape),
+                       .rules = static_cast<const SelectRules*>(device_rules),
+                       .sentence_rules =
+                           reinterpret_cast<const SentenceRules*>(kept((uint8_t*){}, "sentences")),
+                       .eos = list("eos").template data<int32_t>(),
+                       .banned = list("banned").template data<int32_t>(),
+                       .forced_last = list("forced_last").template data<int32_t>(),
+                       .stop_now = ints("stop_now"),
+                       .stop_first = nullptr,
+                       .first = ints("first"),
+                       .now = reinterpret_cast<StepState*>(ints("now")),
+                       .seen = reinterpret_cast<StepState*>(ints("seen")),
+                       .live = ints("live"),
+                       .sums = floats("sums"),
+                       .tokens = ints("tokens"),
+                       .parents = ints("parents"),
+                       .stop_states = nullptr,
+                       .slots = ints("slots"),
+                       .length = ints("length"),
+                       .finished = reinterpret_cast<Hypothesis*>(ints("finished")),
+                       .finished_count = ints("finished_count"),
+                       .done = ints("done"),
+                       .fault = ints("fault"),
+                       .ids = ints("ids"),
+                       .at = ints("at"),
+                       .random_row = ints("random_row"),
+                       .group_max = floats("group_max"),
+                       .group_sum = floats("group_sum"),
+                       .lse = floats("lse"),
+                       .best = reinterpret_cast<Candidate*>(ints("best")),
+                       .tickets = ints("tickets"),
+                       .sentences = static_cast<int>(shape[0] / beams),
+                       .beams = beams,
+                       .m = m,
+                       .vocab = vocab > 0 ? vocab : static_cast<int>(shape[1]),
+                       .stride = static_cast<int>(shape[1]),
+                       .total_slots = static_cast<int>(trellis[1]),
+                       .history = static_cast<int>(slots[2])});
+  });
+}
+
+}  // namespace
+
+cuda::Stream current_stream(int device) {
+  DeviceTools& tools = tools_of(device);
+  CUDA_CHECK(cudaSetDevice(device));
+  const object stream = py::module_::import("torch").attr("cuda").attr("current_stream")(device);
+  const auto handle = stream.attr("cuda_stream").cast<uintptr_t>();
+  return {reinterpret_cast<cudaStream_t>(handle), tools.device, tools.matmul};
+}
+
+void bind_cuda(py::module_& kernels) {
+  bind_fused_linear(kernels);
+  kernels.def(
+      "select", &run_select,
+      "One step from logits [sentences * beams, stride], of which the first `vocab` columns count "
+      "(0: all), in place; `state` holds tensors named "
+      "as the fields of SelectParams, `rules` those of SelectRules and the lists of ids; upload: "
+      "whether they go over, or are still there from a call before.",
+      py::arg("logits"), py::arg("state"), py::arg("rules"), py::arg("kind"), py::kw_only(),
+      py::arg("beams"), py::arg("m"), py::arg("vocab") = 0, py::arg("upload") = true);
+}
+
+}  // namespace decoding

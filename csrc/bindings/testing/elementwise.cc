@@ -1,0 +1,97 @@
+// kernels.*: what changes the numbers between products: rotate, gate and soft_cap.
+#include "bindings/testing/rotary.h"
+#include "kernels/attention/attention.h"
+#include "kernels/linear/glu.h"
+#include "kernels/rows/soft_cap.h"
+
+namespace decoding {
+
+using py::object;
+using std::string;
+
+namespace {
+
+void bind_rotate(py::module_& kernels) {
+  kernels.def(
+      "rotate",
+      [](object x, object at, object frequencies, int heads, int kv_heads, int head_dim,
+         bool interleaved, float factor, object q_gamma, object k_gamma, float eps, int original,
+         int span, const string& isa, int threads) {
+        run_kernel(
+            x, isa, threads,
+            [&]<typename T>(const Tensors& in) {
+              const auto shape = in.sizes(x, "x", 2);
+              const int64_t rows = shape[0], stride = shape[1];
+              CHECK(head_dim <= kMaxHeadDim, "head_dim must be ", kMaxHeadDim, " or less");
+              CHECK((heads + kv_heads) * head_dim <= stride, "x must have ", heads + kv_heads,
+                    " heads of ", head_dim, " numbers, has ", stride, " columns");
+              return RotateParams<T>{
+                  .x = in.data<T>(x, "x", shape),
+                  .rotation = rotation_of(in, at, frequencies, original, span, interleaved, factor,
+                                          q_gamma, k_gamma, eps, rows, head_dim),
+                  .rows = static_cast<int>(rows),
+                  .heads = heads,
+                  .kv_heads = kv_heads,
+                  .head_dim = head_dim,
+                  .stride = static_cast<int>(stride)};
+            },
+            [](auto& stream, const auto& params) { rotate(stream, params); });
+      },
+      "x: [rows, stride], queries, keys and what stays as it is", py::arg("x"), py::arg("at"),
+      py::arg("frequencies"), py::kw_only(), py::arg("heads"), py::arg("kv_heads"),
+      py::arg("head_dim"), py::arg("interleaved") = false, py::arg("factor") = 1.0f,
+      py::arg("q_gamma") = py::none(), py::arg("k_gamma") = py::none(), py::arg("eps") = 1e-6f,
+      py::arg("original") = 0, py::arg("span") = 0, py::arg("isa"), py::arg("threads"));
+}
+
+void bind_gate(py::module_& kernels) {
+  kernels.def(
+      "gate",
+      [](object x, object y, const string& activation, const string& isa, int threads) {
+        run_kernel(
+            y, isa, threads,
+            [&]<typename T>(const Tensors& in) {
+              const auto shape = in.sizes(y, "y", 2);
+              return GateParams<T>{.x = in.data<T>(x, "x", {shape[0], 2 * shape[1]}),
+                                   .y = in.data<T>(y, "y", shape),
+                                   .rows = static_cast<int>(shape[0]),
+                                   .cols = static_cast<int>(shape[1]),
+                                   .activation = activation_of(activation)};
+            },
+            [](auto& stream, const auto& params) { gate(stream, params); });
+      },
+      py::arg("x"), py::arg("y"), py::arg("activation"), py::kw_only(), py::arg("isa"),
+      py::arg("threads"));
+}
+
+void bind_soft_cap(py::module_& kernels) {
+  kernels.def(
+      "soft_cap",
+      [](object x, int cols, float cap, const string& isa, int threads) {
+        run_kernel(
+            x, isa, threads,
+            [&]<typename T>(const Tensors& in) {
+              const auto shape = in.sizes(x, "x", 2);
+              CHECK(cols <= shape[1], "cols must be ", shape[1], " or less, got ", cols);
+              CHECK(cap > 0, "cap must be above 0, got ", cap);
+              return CapParams<T>{.x = in.data<T>(x, "x", shape),
+                                  .rows = static_cast<int>(shape[0]),
+                                  .cols = cols,
+                                  .stride = static_cast<int>(shape[1]),
+                                  .cap = cap};
+            },
+            [](auto& stream, const auto& params) { soft_cap(stream, params); });
+      },
+      "x: [rows, stride], of which the first `cols` columns count", py::arg("x"), py::arg("cols"),
+      py::arg("cap"), py::kw_only(), py::arg("isa"), py::arg("threads"));
+}
+
+}  // namespace
+
+void bind_elementwise(py::module_& kernels) {
+  bind_rotate(kernels);
+  bind_gate(kernels);
+  bind_soft_cap(kernels);
+}
+
+}  // namespace decoding

@@ -1,0 +1,138 @@
+// decoding._C: the warpers' options, and the kernels of sampling that work on scores, for tests.
+#include "kernels/search/filters.h"
+
+#include <pybind11/stl.h>
+
+#include <string>
+#include <vector>
+
+#include "bindings/tensor.h"
+#include "bindings/testing/kernels.h"
+#include "bindings/testing/placed.h"
+#include "kernels/search/gumbel_topk.h"
+#include "kernels/search/logits.h"
+
+namespace decoding {
+namespace {
+
+using py::object;
+
+// Scores [rows, V] of live sentences, which have rows / live each.
+struct Scores {
+  Scores(const object& tensor, const std::vector<int32_t>& ids,
+         const std::vector<SentenceRules>& all, int step)
+      : tensors(py::str(tensor.attr("device"))),
+        shape(tensors.sizes(tensor, "scores", 2)),
+        data(tensors.data<float>(tensor, "scores", shape)),
+        live_count(static_cast<int>(ids.size())),
+        beams(static_cast<int>(shape[0]) / std::max(live_count, 1)),
+        live(ids, tensor),
+        own(all, tensor),
+        now({{.number = step, .position = 0, .live_count = live_count}}, tensor) {
+    CHECK(live_count > 0 && shape[0] == int64_t{beams} * live_count, shape[0],
+          " rows do not belong to ", live_count, " sentences");
+    for (const int32_t id : ids) {
+      CHECK(id >= 0 && id < static_cast<int>(all.size()), "there is no sentence ", id);
+    }
+  }
+  int vocab() const { return static_cast<int>(shape[1]); }
+
+  Tensors tensors;
+  std::vector<int64_t> shape;
+  float* data;
+  int live_count, beams;
+  Placed<int32_t> live;
+  Placed<SentenceRules> own;
+  Placed<StepState> now;
+};
+
+void run_warp(const object& scores, const WarpRules& warpers, const std::vector<float>& temperature,
+              const std::vector<int>& top_k, const std::vector<float>& top_p,
+              const std::vector<int32_t>& live, const std::string& isa, int threads) {
+  std::vector<SentenceRules> own(temperature.size());
+  for (size_t b = 0; b < own.size(); ++b) {
+    own[b].temperature = temperature[b];
+    own[b].top_k = top_k.at(b);
+    own[b].top_p = top_p.at(b);
+  }
+  const Scores in(scores, live, own, 1);
+  const Placed<WarpRules> rules({warpers}, scores);
+  const int64_t groups = groups_of(in.vocab());
+  const object group_max = empty_like(scores, "float32", {in.shape[0], groups});
+  std::vector<Candidate> queue(int64_t{threads} * in.vocab());
+  std::vector<float> maxima(threads * groups);
+  const WarpParams params{.scores = in.data,
+                          .rules = rules.data(),
+                          .own = in.own.data(),
+                          .now = in.now.data(),
+                          .live = in.live.data(),
+                          .group_max = in.tensors.data<float>(group_max, "group_max", {-1, groups}),
+                          .queue = queue.data(),
+                          .maxima = maxima.data(),
+                          .sentences = in.live_count,
+                          .beams = in.beams,
+                          .vocab = in.vocab(),
+                          .stride = in.vocab()};
+  run_on(scores, isa, threads, [&](auto& stream) { warp(stream, params); });
+}
+
+py::tuple run_draw(const object& scores, const object& sums, int m,
+                   const std::vector<uint64_t>& seed, const std::vector<int32_t>& random_first,
+                   const std::vector<int32_t>& live, int step, const std::string& isa,
+                   int threads) {
+  std::vector<SentenceRules> own(seed.size());
+  for (size_t b = 0; b < own.size(); ++b) {
+    own[b].seed = seed[b];
+    own[b].random_first = random_first.at(b);
+  }
+  const Scores in(scores, live, own, step);
+  const int64_t rows = in.shape[0], slots = int64_t{in.beams} * static_cast<int64_t>(seed.size());
+  const object best = empty_like(scores, "int32", {rows, m, 2});
+  const object keys = empty_like(scores, "float32", {rows, m});
+  const object perturbed = empty_like(scores, "float32", in.shape);
+  const DrawParams params{
+      .scores = in.data,
+      .sums = in.tensors.data<float>(sums, "sums", {slots}),
+      .own = in.own.data(),
+      .now = in.now.data(),
+      .live = in.live.data(),
+      .best = reinterpret_cast<Candidate*>(in.tensors.data<int32_t>(best, "best", {-1, -1, 2})),
+      .keys = in.tensors.data<float>(keys, "keys", {-1, -1}),
+      .perturbed = in.tensors.data<float>(perturbed, "perturbed", in.shape),
+      .sentences = in.live_count,
+      .beams = in.beams,
+      .m = m,
+      .vocab = in.vocab(),
+      .stride = in.vocab()};
+  run_on(scores, isa, threads, [&](auto& stream) { draw_candidates(stream, params); });
+  const object numbers = best.attr("unbind")(-1);
+  const object values = numbers[py::int_(0)].attr("contiguous")().attr("view")(
+      py::module_::import("torch").attr("float32"));
+  return py::make_tuple(values, numbers[py::int_(1)].attr("contiguous")(), keys);
+}
+
+}  // namespace
+
+void bind_warp(py::module_& module, py::module_& kernels) {
+  const py::kw_only named;
+  const py::arg isa("isa"), threads("threads");
+  py::class_<WarpRules>(module, "Warpers")
+      .def(py::init(
+               [](float top_h, float min_p, float typical_p, float epsilon, float eta, int keep) {
+                 CHECK(keep > 0, "keep must be positive, got ", keep);
+                 return WarpRules{top_h, min_p, typical_p, epsilon, eta, keep};
+               }),
+           named, py::arg("top_h") = 0.0f, py::arg("min_p") = 0.0f, py::arg("typical_p") = 1.0f,
+           py::arg("epsilon") = 0.0f, py::arg("eta") = 0.0f, py::arg("keep") = 1);
+  kernels.def("warp", &run_warp,
+              "Changes scores [rows, V]; temperature, top_k and top_p are lists, of each sentence.",
+              py::arg("scores"), py::arg("warpers"), named, py::arg("temperature"),
+              py::arg("top_k"), py::arg("top_p"), py::arg("live"), isa, threads);
+  kernels.def(
+      "draw_candidates", &run_draw,
+      "(scores, ids, keys), all [rows, m], best key first; seed and random_first are lists.",
+      py::arg("scores"), py::arg("sums"), py::arg("m"), named, py::arg("seed"),
+      py::arg("random_first"), py::arg("live"), py::arg("step"), isa, threads);
+}
+
+}  // namespace decoding

@@ -1,0 +1,51 @@
+// For the tests of kernels whose parameters lie in the device's memory.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bindings/testing/kernels.h"
+
+namespace decoding {
+
+// Numbers of the host where a tensor lies.
+template <typename T>
+class Placed {
+ public:
+  Placed(std::vector<T> values, const py::object& like) {
+    if (values.empty()) values.emplace_back();  // torch has no buffers of nothing
+    const py::bytearray bytes(reinterpret_cast<const char*>(values.data()),
+                              values.size() * sizeof(T));
+    const py::module_ torch = py::module_::import("torch");
+    tensor_ = torch.attr("frombuffer")(bytes, py::arg("dtype") = torch.attr("uint8"));
+    tensor_ = tensor_.attr("to")(like.attr("device"));
+  }
+  const T* data() const {
+    return reinterpret_cast<const T*>(tensor_.attr("data_ptr")().template cast<uintptr_t>());
+  }
+
+ private:
+  py::object tensor_;
+};
+
+inline py::object empty_like(const py::object& like, const char* dtype,
+                             const std::vector<int64_t>& shape) {
+  const py::module_ torch = py::module_::import("torch");
+  return torch.attr("empty")(shape, py::arg("dtype") = torch.attr(dtype),
+                             py::arg("device") = like.attr("device"));
+}
+
+// Calls op(stream) where a tensor lies.
+template <typename Op>
+void run_on(const py::object& like, const std::string& isa, int threads, Op&& op) {
+  const std::string device = py::str(like.attr("device"));
+  if (device == "cpu") return on_cpu(isa, threads, op);
+#ifdef DECODING_CUDA
+  cuda::Stream stream = current_stream(like.attr("device").attr("index").cast<int>());
+  op(stream);
+#else
+  throw Error("this engine was built without CUDA");
+#endif
+}
+
+}  // namespace decoding

@@ -1,0 +1,226 @@
+// decoding._C.Controls, and the kernel that obeys it, alone.
+#include "engine/search/processors.h"
+
+#include <pybind11/stl.h>
+
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/tensor.h"
+#include "bindings/testing/kernels.h"
+#include "kernels/search/shared/processors.h"
+
+namespace decoding {
+namespace {
+
+// int32 [rows, width], or None.
+Table table_of(const py::object& tensor, const char* name) {
+  if (tensor.is_none()) return {};
+  const auto view = TensorView::of(tensor, name);
+  const int32_t* ids = view.data<int32_t>({-1, -1});
+  return {.ids = {ids, ids + view.numel()}, .width = static_cast<int>(view.size(1))};
+}
+
+Controls controls_of(float guidance_scale, decltype(Controls::sequence_bias) sequence_bias,
+                     double encoder_repetition_penalty, float repetition_penalty,
+                     int no_repeat_ngram_size, int encoder_no_repeat_ngram_size,
+                     std::vector<Controls::Ids> bad_words, Controls::Ids eos, int min_new,
+                     Controls::Ids forced_last, bool remove_invalid_values, int decay_start,
+                     double decay_factor, Controls::Ids suppress_tokens,
+                     Controls::Ids begin_suppress_tokens, bool renormalize,
+                     const py::object& prompt, Controls::Ids prompt_first,
+                     const py::object& source) {
+  Controls controls{.guidance_scale = guidance_scale,
+                    .sequence_bias = std::move(sequence_bias),
+                    .encoder_repetition_penalty = encoder_repetition_penalty,
+                    .repetition_penalty = repetition_penalty,
+                    .no_repeat_ngram_size = no_repeat_ngram_size,
+                    .encoder_no_repeat_ngram_size = encoder_no_repeat_ngram_size,
+                    .bad_words = std::move(bad_words),
+                    .eos = std::move(eos),
+                    .min_new = min_new,
+                    .forced_last = std::move(forced_last),
+                    .remove_invalid_values = remove_invalid_values,
+                    .decay_start = decay_start,
+                    .decay_factor = decay_factor,
+                    .suppress_tokens = std::move(suppress_tokens),
+                    .begin_suppress_tokens = std::move(begin_suppress_tokens),
+                    .renormalize = renormalize,
+                    .prompt = table_of(prompt, "prompt"),
+                    .source = table_of(source, "source"),
+                    .prompt_first = std::move(prompt_first)};
+  CHECK(!controls.reads_row() || controls.prompt.width > 0, "prompt must be given");
+  CHECK(!controls.reads_source() || controls.source.width > 0, "source must be given");
+  CHECK(controls.prompt_first.size() * controls.prompt.width == controls.prompt.ids.size(),
+        "prompt_first must have one column per prompt, got ", controls.prompt_first.size());
+  return controls;
+}
+
+// A value's bytes as an int32 tensor on a device.
+py::object on_device(const void* data, size_t bytes, const py::object& device) {
+  const size_t words = (bytes + sizeof(int32_t) - 1) / sizeof(int32_t);
+  const py::module_ torch = py::module_::import("torch");
+  py::object tensor = torch.attr("zeros")(words, py::arg("dtype") = torch.attr("int32"));
+  if (bytes > 0) std::memcpy(TensorView::of(tensor, "data").data(), data, bytes);
+  return tensor.attr("to")(device);
+}
+
+// What one call of `process` reads and writes, in memory of the logits' device.
+class ProcessCall {
+ public:
+  // sentences: (max_new, forced_first) of each. state: now, live, ids, tokens, slots as in
+  // processors.h. scores: null makes new ones.
+  ProcessCall(py::object logits, const Controls& controls,
+              const std::vector<std::pair<int, int>>& sentences, py::dict state,
+              py::object unconditional, py::object scores, int vocab, int beams, int stages,
+              bool competing, int threads)
+      : logits_(std::move(logits)),
+        state_(std::move(state)),
+        unconditional_(std::move(unconditional)),
+        scores_(std::move(scores)),
+        vocab_(vocab),
+        beams_(beams),
+        stages_(stages),
+        competing_(competing) {
+    const py::module_ torch = py::module_::import("torch");
+    const py::object device = logits_.attr("device"), float32 = torch.attr("float32");
+    const auto copy = [&](const auto& values) {
+      return on_device(values.data(), values.size() * sizeof(values[0]), device);
+    };
+    if (scores_.is_none()) {
+      scores_ = torch.attr("empty_like")(logits_, py::arg("dtype") = float32);
+    }
+    const py::object rows = logits_.attr("shape").attr("__getitem__")(0);
+    lse_ = torch.attr("empty")(py::make_tuple(2, rows), py::arg("dtype") = float32,
+                               py::arg("device") = device);
+    const PackedControls packed = pack(controls);
+    rules_ = on_device(&packed.rules, sizeof packed.rules, device);
+    words_ = copy(packed.words);
+    std::vector<SentenceRules> own;
+    for (const auto& [max_new, forced_first] : sentences) {
+      own.push_back({.seed = 0,
+                     .random_first = 0,
+                     .max_new = max_new,
+                     .forced_first = forced_first,
+                     .top_k = 0,
+                     .temperature = 1.0f,
+                     .top_p = 1.0f});
+    }
+    sentence_rules_ = copy(own);
+    marks_.resize(threads * marks_size(vocab));
+  }
+
+  template <typename T>
+  ProcessParams<T> params(const Tensors& in) {
+    const auto sizes = in.sizes(logits_, "logits", 2);
+    const auto table = in.sizes(state_["slots"], "slots", 3);
+    const auto state = [&](const char* name, const std::vector<int64_t>& shape) {
+      return in.data<int32_t>(state_[name], name, shape);
+    };
+    const int64_t rows = sizes[0], stride = sizes[1];
+    float* lse = in.data<float>(lse_, "lse", {2, rows});
+    const auto address = [&](const py::object& tensor) { return in.view(tensor, "rules").data(); };
+    return {.logits = in.data<T>(logits_, "logits", sizes),
+            .unconditional = in.data_or_null<T>(unconditional_, "unconditional", sizes),
+            .scores = in.data<float>(scores_, "scores", sizes),
+            .lse = lse,
+            .unconditional_lse = lse + rows,
+            .rules = static_cast<const ProcessRules*>(address(rules_)),
+            .words = static_cast<const int32_t*>(address(words_)),
+            .sentence_rules = static_cast<const SentenceRules*>(address(sentence_rules_)),
+            .now = reinterpret_cast<const StepState*>(state("now", {3})),
+            .live = state("live", {-1}),
+            .ids = state("ids", {rows}),
+            .tokens = state("tokens", {-1, table[1]}),
+            .slots = state("slots", {2, -1, -1}),
+            .marks = marks_.data(),
+            .sentences = static_cast<int>(rows / beams_),
+            .beams = beams_,
+            .vocab = vocab_,
+            .stride = static_cast<int>(stride),
+            .score_stride = static_cast<int>(stride),
+            .total_slots = static_cast<int>(table[1]),
+            .history = static_cast<int>(table[2]),
+            .stages = stages_,
+            .competing = competing_};
+  }
+
+  void run(const std::string& isa, int threads) {
+    run_kernel(
+        logits_, isa, threads, [&]<typename T>(const Tensors& in) { return params<T>(in); },
+        [](auto& stream, const auto& params) { process(stream, params); });
+  }
+
+  // reprocess() of (row, token, less), behind run(); on the CPU.
+  std::vector<float> again(const std::vector<std::tuple<int, int, float>>& tokens) {
+    std::vector<float> values;
+    if (tokens.empty()) return values;
+    const auto p = params<float>(Tensors("cpu"));
+    for (const auto& [i, token, less] : tokens) {
+      values.push_back(
+          reprocess(p, processed_row(p, i), i, token, less, [](float x) { return x; }));
+    }
+    return values;
+  }
+
+  py::object scores() const { return scores_; }
+  py::object lse() const { return lse_[py::int_(0)]; }
+
+ private:
+  py::object logits_;
+  py::dict state_;
+  py::object unconditional_, scores_, lse_, rules_, words_, sentence_rules_;
+  std::vector<uint32_t> marks_;
+  int vocab_, beams_, stages_;
+  bool competing_;
+};
+
+py::tuple run_process(py::object logits, const Controls& controls,
+                      const std::vector<std::pair<int, int>>& sentences, py::dict state,
+                      py::object unconditional, py::object scores, int vocab, int beams, int stages,
+                      bool competing, const std::vector<std::tuple<int, int, float>>& again,
+                      const std::string& isa, int threads) {
+  ProcessCall call(std::move(logits), controls, sentences, std::move(state),
+                   std::move(unconditional), std::move(scores), vocab, beams, stages, competing,
+                   threads);
+  call.run(isa, threads);
+  return py::make_tuple(call.scores(), call.lse(), call.again(again));
+}
+
+}  // namespace
+
+void bind_controls(py::module_& module, py::module_& kernels) {
+  const Controls off;
+  const py::kw_only named;
+  py::class_<Controls>(module, "Controls")
+      .def(py::init(&controls_of), named, py::arg("guidance_scale") = off.guidance_scale,
+           py::arg("sequence_bias") = off.sequence_bias,
+           py::arg("encoder_repetition_penalty") = off.encoder_repetition_penalty,
+           py::arg("repetition_penalty") = off.repetition_penalty,
+           py::arg("no_repeat_ngram_size") = off.no_repeat_ngram_size,
+           py::arg("encoder_no_repeat_ngram_size") = off.encoder_no_repeat_ngram_size,
+           py::arg("bad_words") = off.bad_words, py::arg("eos") = off.eos,
+           py::arg("min_new") = off.min_new, py::arg("forced_last") = off.forced_last,
+           py::arg("remove_invalid_values") = off.remove_invalid_values,
+           py::arg("decay_start") = off.decay_start, py::arg("decay_factor") = off.decay_factor,
+           py::arg("suppress_tokens") = off.suppress_tokens,
+           py::arg("begin_suppress_tokens") = off.begin_suppress_tokens,
+           py::arg("renormalize") = off.renormalize, py::arg("prompt") = py::none(),
+           py::arg("prompt_first") = off.prompt_first, py::arg("source") = py::none())
+      .def_property_readonly("words",
+                             [](const Controls& controls) { return pack(controls).words.size(); });
+  kernels.attr("BEFORE") = static_cast<int>(kBefore);
+  kernels.attr("MIDDLE") = static_cast<int>(kMiddle);
+  kernels.attr("LAST") = static_cast<int>(kLast);
+  kernels.def("process", &run_process, "(scores, lse, `again`: reprocess of (row, token, less))",
+              py::arg("logits"), py::arg("controls"), py::arg("sentences"), py::arg("state"), named,
+              py::arg("unconditional") = py::none(), py::arg("scores") = py::none(),
+              py::arg("vocab"), py::arg("beams") = 1, py::arg("stages") = int{kAllStages},
+              py::arg("competing") = false,
+              py::arg("again") = std::vector<std::tuple<int, int, float>>(), py::arg("isa"),
+              py::arg("threads"));
+}
+
+}  // namespace decoding

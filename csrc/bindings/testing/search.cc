@@ -1,0 +1,302 @@
+// decoding._C.kernels: the kernels from logits to tokens, one function each, with scratch of their
+// own. Results are new tensors; what a kernel keeps from step to step is passed in and changed.
+#include <pybind11/stl.h>
+
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "bindings/tensor.h"
+#include "bindings/testing/kernels.h"
+#include "core/philox.h"
+#include "kernels/search/logits.h"
+#include "kernels/search/sampling.h"
+#include "kernels/search/topk.h"
+#include "kernels/search/update.h"
+
+namespace decoding {
+namespace {
+
+// A new tensor, and the view of it.
+struct Made {
+  py::object tensor;
+  TensorView view;
+};
+
+Made make(const char* dtype, std::vector<int64_t> shape) {
+  const py::module_ torch = py::module_::import("torch");
+  py::object tensor = torch.attr("empty")(std::move(shape), py::arg("dtype") = torch.attr(dtype));
+  TensorView view = TensorView::of(tensor, "result");
+  return {std::move(tensor), std::move(view)};
+}
+
+// Logits [rows, V] and what scan_logits makes of them.
+struct Scanned {
+  Scanned(const py::object& tensor, const std::string& isa, int threads)
+      : view(TensorView::of(tensor, "logits")),
+        logits(view.data<float>({-1, -1})),
+        rows(static_cast<int>(view.size(0))),
+        vocab(static_cast<int>(view.size(1))),
+        group_max(make("float32", {rows, groups_of(vocab)})),
+        group_sum(make("float32", {rows, groups_of(vocab)})),
+        lse(make("float32", {rows})),
+        queue(int64_t{threads} * vocab),
+        maxima(int64_t{threads} * groups_of(vocab)) {
+    const ScanLogitsParams<float> params{.logits = logits,
+                                         .group_max = group_max.view.data<float>(),
+                                         .group_sum = group_sum.view.data<float>(),
+                                         .lse = lse.view.data<float>(),
+                                         .rows = rows,
+                                         .vocab = vocab};
+    on_cpu(isa, threads, [&](auto& stream) { scan_logits<float>(stream, params); });
+  }
+
+  py::tuple results() const {
+    return py::make_tuple(group_max.tensor, group_sum.tensor, lse.tensor);
+  }
+
+  TensorView view;
+  float* logits;
+  int rows, vocab;
+  Made group_max, group_sum, lse;
+  std::vector<Candidate> queue;  // [threads, V]
+  std::vector<float> maxima;     // [threads, G]
+};
+
+py::tuple as_tensors(const std::vector<Candidate>& candidates, std::vector<int64_t> shape) {
+  const Made values = make("float32", shape), ids = make("int32", shape);
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    values.view.data<float>()[i] = candidates[i].value;
+    ids.view.data<int32_t>()[i] = candidates[i].id;
+  }
+  return py::make_tuple(values.tensor, ids.tensor);
+}
+
+std::vector<Candidate> as_candidates(const TensorView& values, const TensorView& ids) {
+  std::vector<Candidate> candidates(values.numel());
+  const float* value = values.data<float>();
+  const int32_t* id = ids.data<int32_t>(values.shape());
+  for (size_t i = 0; i < candidates.size(); ++i) candidates[i] = {value[i], id[i]};
+  return candidates;
+}
+
+void check_ids(const std::vector<int32_t>& ids, int vocab) {
+  for (int32_t id : ids) CHECK(id >= 0 && id < vocab, "id ", id, " is not below ", vocab);
+}
+
+py::tuple run_scan_logits(const py::object& logits, const std::string& isa, int threads) {
+  return Scanned(logits, isa, threads).results();
+}
+
+// Bans `ids`, then calls then(stream, scanned).
+template <typename Then>
+py::tuple ban_and(const py::object& logits, const std::vector<int32_t>& ids, const std::string& isa,
+                  int threads, Then&& then) {
+  Scanned scanned(logits, isa, threads);
+  check_ids(ids, scanned.vocab);
+  const BanTokensParams<float> params{.logits = scanned.logits,
+                                      .group_max = scanned.group_max.view.data<float>(),
+                                      .group_sum = scanned.group_sum.view.data<float>(),
+                                      .ids = ids.data(),
+                                      .rows = scanned.rows,
+                                      .vocab = scanned.vocab,
+                                      .count = static_cast<int>(ids.size())};
+  on_cpu(isa, threads, [&](auto& stream) {
+    ban_tokens<float>(stream, params);
+    then(stream, scanned);
+  });
+  return scanned.results();
+}
+
+py::tuple run_ban_tokens(const py::object& logits, const std::vector<int32_t>& ids,
+                         const std::string& isa, int threads) {
+  return ban_and(logits, ids, isa, threads, [](auto&, const Scanned&) {});
+}
+
+py::tuple run_renormalize(const py::object& logits, const std::vector<int32_t>& ids,
+                          const std::string& isa, int threads) {
+  return ban_and(logits, ids, isa, threads, [](auto& stream, const Scanned& scanned) {
+    renormalize(stream, {.group_max = scanned.group_max.view.template data<float>(),
+                         .group_sum = scanned.group_sum.view.template data<float>(),
+                         .lse = scanned.lse.view.template data<float>(),
+                         .rows = scanned.rows,
+                         .vocab = scanned.vocab});
+  });
+}
+
+py::tuple run_force_tokens(const py::object& logits, const std::vector<int32_t>& ids,
+                           const std::string& isa, int threads) {
+  Scanned scanned(logits, isa, threads);
+  check_ids(ids, scanned.vocab);
+  const ForceTokensParams<float> params{.logits = scanned.logits,
+                                        .group_max = scanned.group_max.view.data<float>(),
+                                        .group_sum = scanned.group_sum.view.data<float>(),
+                                        .lse = scanned.lse.view.data<float>(),
+                                        .ids = ids.data(),
+                                        .rows = scanned.rows,
+                                        .vocab = scanned.vocab,
+                                        .count = static_cast<int>(ids.size())};
+  on_cpu(isa, threads, [&](auto& stream) { force_tokens<float>(stream, params); });
+  return scanned.results();
+}
+
+py::tuple run_topk(const py::object& logits, int k, const std::string& isa, int threads) {
+  CHECK(k > 0, "k must be positive, got ", k);
+  Scanned scanned(logits, isa, threads);
+  std::vector<Candidate> best(int64_t{scanned.rows} * k);
+  const TopKParams<float> params{.logits = scanned.logits,
+                                 .group_max = scanned.group_max.view.data<float>(),
+                                 .best = best.data(),
+                                 .queue = scanned.queue.data(),
+                                 .maxima = scanned.maxima.data(),
+                                 .rows = scanned.rows,
+                                 .vocab = scanned.vocab,
+                                 .k = k};
+  on_cpu(isa, threads, [&](auto& stream) { topk<float>(stream, params); });
+  return as_tensors(best, {scanned.rows, k});
+}
+
+py::tuple run_sample(const py::object& logits, const py::object& random_row, uint64_t seed,
+                     int step, float temperature, int top_k, float top_p, const std::string& isa,
+                     int threads) {
+  Scanned scanned(logits, isa, threads);
+  const TensorView words = TensorView::of(random_row, "random_row");
+  const std::vector<SentenceRules> sentences(1, {.seed = seed,
+                                                 .random_first = 0,
+                                                 .max_new = step,
+                                                 .forced_first = -1,
+                                                 .top_k = top_k,
+                                                 .temperature = temperature,
+                                                 .top_p = top_p});
+  const int32_t live = 0;
+  std::vector<Candidate> chosen(scanned.rows);
+  const SampleParams<float> params{.logits = scanned.logits,
+                                   .group_max = scanned.group_max.view.data<float>(),
+                                   .random_row = words.data<int32_t>({scanned.rows}),
+                                   .live = &live,
+                                   .sentences = sentences.data(),
+                                   .chosen = chosen.data(),
+                                   .queue = scanned.queue.data(),
+                                   .maxima = scanned.maxima.data(),
+                                   .live_count = 1,
+                                   .beams = scanned.rows,
+                                   .vocab = scanned.vocab,
+                                   .step = step};
+  on_cpu(isa, threads, [&](auto& stream) { sample<float>(stream, params); });
+  return as_tensors(chosen, {scanned.rows});
+}
+
+// now: number, position and live_count, of the step that ends and then of the next.
+py::tuple run_gather_live(const py::object& now, const py::object& done, const py::object& first,
+                          const py::object& tokens, const py::object& items, const py::object& live,
+                          const std::string& isa, int threads) {
+  const TensorView trellis = TensorView::of(tokens, "tokens");
+  const int64_t sentences = TensorView::of(done, "done").size(0), total = trellis.size(1);
+  const int32_t* item = TensorView::of(items, "items").data<int32_t>({sentences});
+  std::vector<SentenceRules> rules(sentences);
+  for (int b = 0; b < sentences; ++b) rules[b].random_first = item[b] * (total / sentences);
+  const Made ids = make("int32", {total}), at = make("int32", {total});
+  const Made random_row = make("int32", {total});
+  const GatherLiveParams params{
+      .now = reinterpret_cast<StepState*>(TensorView::of(now, "now").data<int32_t>({3})),
+      .done = TensorView::of(done, "done").data<int32_t>(),
+      .first = TensorView::of(first, "first").data<int32_t>({sentences}),
+      .tokens = trellis.data<int32_t>(),
+      .sentence_rules = rules.data(),
+      .live = TensorView::of(live, "live").data<int32_t>({-1}),
+      .ids = ids.view.data<int32_t>(),
+      .at = at.view.data<int32_t>(),
+      .random_row = random_row.view.data<int32_t>(),
+      .beams = static_cast<int>(total / sentences),
+      .slots = static_cast<int>(total)};
+  on_cpu(isa, threads, [&](auto& stream) { gather_live(stream, params); });
+  return py::make_tuple(ids.tensor, at.tensor, random_row.tensor);
+}
+
+void run_reset_slots(const py::object& slots, int beams, int prefix, const std::string& isa,
+                     int threads) {
+  const Tensors in(py::str(slots.attr("device")));
+  const auto shape = in.sizes(slots, "slots", 3);
+  const ResetSlotsParams params{.slots = in.data<int32_t>(slots, "slots", {2, -1, -1}),
+                                .rows = static_cast<int>(shape[1]),
+                                .beams = beams,
+                                .history = static_cast<int>(shape[2]),
+                                .prefix = prefix};
+#ifdef DECODING_CUDA
+  if (in.on_cuda()) {
+    cuda::Stream stream = current_stream(slots.attr("device").attr("index").cast<int>());
+    return reset_slots(stream, params);
+  }
+#endif
+  on_cpu(isa, threads, [&](auto& stream) { reset_slots(stream, params); });
+}
+
+void run_accept_tokens(const py::object& values, const py::object& ids, const py::object& lse,
+                       const py::object& live, const std::vector<int32_t>& eos,
+                       const py::dict& state, int pad, int fallback, int step, int max_new,
+                       const std::string& isa, int threads) {
+  const auto kept = [&](const char* name) { return TensorView::of(state[name], name); };
+  const TensorView alive = TensorView::of(live, "live"), length = kept("length");
+  const int64_t total = length.size(0), sentences = kept("done").size(0);
+  const int64_t beams = total / sentences, rows = alive.size(0) * beams;
+  const std::vector<Candidate> chosen =
+      as_candidates(TensorView::of(values, "values"), TensorView::of(ids, "ids"));
+  const std::vector<SentenceRules> rules(sentences, {.max_new = max_new});
+  const int32_t stop_now = 0;
+  const Ends ends = {
+      .eos = eos.data(), .stop_now = &stop_now, .eos_count = static_cast<int>(eos.size())};
+  const StepState now = {step, 0, static_cast<int>(alive.size(0))};
+  const AcceptTokensParams params{.chosen = chosen.data(),
+                                  .lse = TensorView::of(lse, "lse").data<float>({rows}),
+                                  .live = alive.data<int32_t>(),
+                                  .sentence_rules = rules.data(),
+                                  .ends = &ends,
+                                  .now = &now,
+                                  .tokens = kept("tokens").data<int32_t>({-1, total}),
+                                  .length = length.data<int32_t>(),
+                                  .done = kept("done").data<int32_t>(),
+                                  .fault = kept("fault").data<int32_t>({sentences}),
+                                  .sentences = static_cast<int>(alive.size(0)),
+                                  .beams = static_cast<int>(beams),
+                                  .slots = static_cast<int>(total),
+                                  .vocab = 0,  // only of interest with stop strings
+                                  .pad = pad,
+                                  .fallback = fallback};
+  on_cpu(isa, threads, [&](auto& stream) { accept_tokens(stream, params); });
+}
+
+}  // namespace
+
+void bind_search(py::module_& kernels) {
+  const py::arg isa("isa"), threads("threads");
+  const py::kw_only named;
+  kernels.def("philox", &philox, "The four words of a counter.", py::arg("key"),
+              py::arg("counter"));
+  kernels.def("scan_logits", &run_scan_logits, "(group_max, group_sum, lse) of logits [rows, V].",
+              py::arg("logits"), named, isa, threads);
+  kernels.def("ban_tokens", &run_ban_tokens, "The same after taking `ids` out of the logits.",
+              py::arg("logits"), py::arg("ids"), named, isa, threads);
+  kernels.def("force_tokens", &run_force_tokens, "The same after leaving `ids` alone in them.",
+              py::arg("logits"), py::arg("ids"), named, isa, threads);
+  kernels.def("renormalize", &run_renormalize,
+              "The same after taking `ids` out and adding up what is left.", py::arg("logits"),
+              py::arg("ids"), named, isa, threads);
+  kernels.def("topk", &run_topk, "(values, ids), both [rows, k], best first.", py::arg("logits"),
+              py::arg("k"), named, isa, threads);
+  kernels.def("sample", &run_sample, "(logits, ids), both [rows], of the tokens drawn.",
+              py::arg("logits"), py::arg("random_row"), named, py::arg("seed"), py::arg("step"),
+              py::arg("temperature") = 1.0f, py::arg("top_k") = 0, py::arg("top_p") = 1.0f, isa,
+              threads);
+  kernels.def("gather_live", &run_gather_live,
+              "(ids, positions, random words); `now` and the head of `live` are kept.",
+              py::arg("now"), py::arg("done"), py::arg("first"), py::arg("tokens"),
+              py::arg("items"), py::arg("live"), named, isa, threads);
+  kernels.def("reset_slots", &run_reset_slots, "slots: [2, rows, history]", py::arg("slots"), named,
+              py::arg("beams"), py::arg("prefix"), isa, threads);
+  kernels.def("accept_tokens", &run_accept_tokens, "Takes tokens in; `state` as in update.h.",
+              py::arg("values"), py::arg("ids"), py::arg("lse"), py::arg("live"), named,
+              py::arg("eos"), py::arg("state"), py::arg("pad"), py::arg("fallback"),
+              py::arg("step"), py::arg("max_new"), isa, threads);
+}
+
+}  // namespace decoding

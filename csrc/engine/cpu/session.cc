@@ -1,0 +1,261 @@
+// The session on the CPU: every method's work runs on all threads of a team.
+#include "engine/session.h"
+
+#include <algorithm>
+
+#include "engine/cpu/select.h"
+#include "engine/model/decoder.h"
+#include "engine/model/encoder.h"
+#include "engine/model/score.h"
+#include "engine/search/faults.h"
+#include "engine/search/results.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/stream.h"
+
+namespace decoding {
+namespace {
+
+// T: of activations; C: of the keys and values that are kept.
+template <typename T, typename C, cpu::Isa isa>
+class CpuSession : public Session {
+ public:
+  CpuSession(const ModelSpec& spec, const ModelWeights& weights, int threads,
+             cpu::Features features)
+      : spec_(spec), weights_(weights), team_(threads), features_(features) {}
+
+  Arena plan(const Limits& limits) const override {
+    Arena arena;
+    Cache<C> cache;
+    SelectScratch scratch;
+    ShortlistMemory shortlist;
+    workspace(arena, limits, cache, scratch, shortlist);
+    return arena;
+  }
+
+  void bind(const Limits& limits, void* pool, size_t bytes) override {
+    started_ = false;
+    Arena arena(pool, bytes);
+    w_ = workspace(arena, limits, cache_, scratch_, shortlist_);
+    limits_ = limits;
+  }
+
+  void start(const Batch& batch, const Request& request) override {
+    started_ = false;
+    request_ = request;
+    sentences_ = batch.sentences - batch.shadows;
+    beams_ = batch.beams;
+    stop_table_ = batch.stop_table;
+    CHECK(w_.logits != nullptr, "start() needs a bind() before it");
+    check_fits(batch, request_, spec_, limits_);
+    fill_inputs(w_.inputs, batch, spec_, limits_, groups_of(request_.search));
+    choice_ = make_choice(shortlisted(weights_.output, batch, shortlist_), request_.rules);
+    if (request_.processing) {
+      std::copy(request_.processing->words.begin(), request_.processing->words.end(), w_.words);
+    }
+    if (const auto* constrained = std::get_if<Constrained>(&request_.search)) {
+      begin_phrases(w_.phrases, constrained->phrases, batch, limits_);
+    }
+    run([&](auto& stream) {
+      reset_slots(stream, {.slots = w_.slots,
+                           .rows = limits_.rows(),
+                           .beams = beams_,
+                           .history = w_.history,
+                           .prefix = prefix_of(batch, spec_)});
+      gather_shortlist(stream, weights_.output, choice_.outputs, shortlist_);
+      read_sentences(stream, batch);
+    });
+    started_ = true;
+  }
+
+  bool step(int steps) override {
+    CHECK(started_, "step() needs a start() before it");
+    const int first = w_.inputs.state->number;
+    const int last = std::min(first + steps - 1, request_.steps());
+    run([&](auto& stream) {
+      for (int number = first; number <= last && w_.inputs.state->live_count > 0; ++number) {
+        const Step step = this->step();
+        if (takes_best(spec_, w_, step)) {
+          pick_best(stream, choice_, last_layer(stream, step_rows(stream, step)), w_, step);
+        } else {
+          compute(stream, step);
+          if (request_.processing) process_scores(stream, w_, step, kAllStages);
+          decoding::pick(stream, w_, step);
+        }
+        decoding::accept(stream, w_, step, nullptr);
+      }
+    });
+    return check_done();
+  }
+
+  void compute() override {
+    CHECK(started_, "compute() needs a start() before it");
+    run([&](auto& stream) { compute(stream, step()); });
+  }
+
+  void process(int stages) override {
+    CHECK(request_.processing, "process() needs controls");
+    run([&](auto& stream) { process_scores(stream, w_, step(), stages); });
+  }
+
+  void pick() override {
+    run([&](auto& stream) { decoding::pick(stream, w_, step()); });
+  }
+
+  bool accept(const uint8_t* ended) override {
+    // Every thread's own: the first one changes what step() reads.
+    const Step step = this->step();
+    run([&](auto& stream) { decoding::accept(stream, w_, step, ended); });
+    return check_done();
+  }
+
+  void stop_now() override { *w_.inputs.stop_now = 1; }
+
+  void take(const Results& results) const override {
+    CHECK(started_, "take() needs a start() before it");
+    const int steps = w_.inputs.state->number - 1;
+    CHECK(results.width >= steps, "results need ", steps, " columns, got ", results.width);
+    const Trellis trellis{w_.tokens, w_.parents, limits_.rows()};
+    if (const int places = request_.places(beams_); places > 0) {
+      take_finished(trellis, w_.finished, sentences_, beams_, places, results);
+    } else {
+      take_rows(trellis, w_.inputs.length, steps, sentences_, beams_, results);
+    }
+  }
+
+  void score(const Labelled& labelled, float* logprobs) override {
+    started_ = false;
+    CHECK(w_.logits != nullptr, "score() needs a bind() before it");
+    check_labelled(labelled, spec_, limits_);
+    fill_labelled(w_.inputs, labelled, spec_);
+    run([&](auto& stream) {
+      if (spec_.encoder) read_source(stream, labelled.source);
+      score_labels(stream, spec_, weights_, w_, cache_, limits_,
+                   forced_tokens(w_.inputs, labelled));
+    });
+    std::copy_n(w_.logprobs, labelled.tokens(), logprobs);
+  }
+
+ private:
+  Workspace<T> workspace(Arena& arena, const Limits& limits, Cache<C>& cache,
+                         SelectScratch& scratch, ShortlistMemory& shortlist) const {
+    const int64_t threads = team_.size(), vocab = spec_.decoder.vocab;
+    return Workspace<T>(
+        arena, spec_, limits, 1,
+        [&](auto& w) {
+          cache = Cache<C>(arena, spec_, limits, w.history);
+          const int64_t bytes = linear_scratch(kScratchRows, spec_.widest_input());
+          w.products = arena.take<uint8_t>("products", {bytes});
+          shortlist = ShortlistMemory(arena, limits, weights_.output.weight);
+        },
+        [&](auto&) {
+          scratch.queue = arena.take<Candidate>("queue", {threads, vocab});
+          scratch.maxima = arena.take<float>("maxima", {threads, groups_of(vocab)});
+          scratch.marks =
+              arena.take<uint32_t>("marks", {limits.controls > 0 ? threads : 0, marks_size(vocab)});
+          scratch.contenders = arena.take<Contender>(
+              "contenders", {limits.batch, int64_t{limits.beams} * limits.candidates});
+          scratch.candidates = arena.take<Candidate>(
+              "candidates", {limits.batch, int64_t{limits.beams} * limits.candidates});
+          scratch.keys = arena.take<float>("keys", {limits.rows(), limits.candidates});
+          scratch.seen = arena.take<Candidate>("seen", {threads, limits.rows(), limits.candidates});
+        });
+  }
+
+  template <typename Work>
+  void run(Work&& work) {
+    team_.run([&](int rank) {
+      cpu::Stream<isa> stream(team_, rank, features_);
+      work(stream);
+    });
+  }
+
+  void read_source(cpu::Stream<isa>& stream, const Batch& batch) {
+    encode(stream, spec_, weights_, w_, cache_, source_tokens(w_.inputs.source, batch),
+           limits_.batch * limits_.source);
+  }
+
+  void read_sentences(cpu::Stream<isa>& stream, const Batch& batch) {
+    if (spec_.encoder) {
+      read_source(stream, batch);
+      read_prefix(stream, spec_, weights_, w_, cache_, limits_, sentences_,
+                  prefix_of(batch, spec_));
+    } else if (const auto tokens = prompt_tokens(w_.inputs, batch); tokens.count > 0) {
+      read_prompt(stream, spec_, weights_, w_, cache_, tokens,
+                  limits_.batch * (limits_.prompt - 1));
+    }
+  }
+
+  Step step() const {
+    const Rules& rules = request_.rules;
+    return {.request = request_,
+            .ends = {.eos = rules.eos.data(),
+                     .stop_now = w_.inputs.stop_now,
+                     .eos_count = static_cast<int>(rules.eos.size()),
+                     .stop_table = stop_table_,
+                     .stop_first = w_.inputs.stop_first,
+                     .stop_states = w_.stop_states},
+            .beam_rules = beam_rules(request_, beams_),
+            .scratch = scratch_,
+            .now = *w_.inputs.state,
+            .beams = beams_,
+            .slots = limits_.rows(),
+            .vocab = spec_.decoder.vocab};
+  }
+
+  StepRows step_rows(cpu::Stream<isa>& stream, const Step& step) {
+    return decoding::step_rows(stream, w_, limits_, step.now.live_count, beams_, request_.guided());
+  }
+
+  // Leaves the last layer's output in w_.step.x, up to the norm that is returned.
+  Norm last_layer(cpu::Stream<isa>& stream, const StepRows& rows) {
+    const Norm due = decoder_layers(stream, spec_, weights_, w_, cache_, limits_, rows);
+    return last_norm(stream, spec_.decoder, weights_.decoder, due, w_.step, rows.total());
+  }
+
+  void compute(cpu::Stream<isa>& stream, const Step& step) {
+    const StepRows rows = step_rows(stream, step);
+    const Norm norm = last_layer(stream, rows);
+    project_logits(stream, spec_, choice_, shortlist_, norm, w_, rows.total());
+    if (is_contrastive(request_.search)) keep_hidden(stream, spec_, w_, limits_, rows);
+  }
+
+  // Whether no sentence is left.
+  bool check_done() {
+    const int32_t* fault = w_.inputs.fault;
+    started_ = std::all_of(fault, fault + sentences_, [](int32_t f) { return f == 0; });
+    check_faults(fault, w_.inputs.items, sentences_);
+    return w_.inputs.state->live_count == 0;
+  }
+
+  const ModelSpec spec_;
+  const ModelWeights weights_;
+  cpu::Team team_;
+  const cpu::Features features_;
+  Limits limits_{};
+  Workspace<T> w_{};
+  Cache<C> cache_{};
+  SelectScratch scratch_{};
+  ShortlistMemory shortlist_{};
+  Request request_;
+  Choice choice_;
+  const int32_t* stop_table_ = nullptr;
+  int sentences_ = 0, beams_ = 0;
+  bool started_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Session> make_cpu_session(const ModelSpec& spec, const ModelWeights& weights,
+                                          int threads, const std::string& isa, WeightKind cache) {
+  const auto make = [&]<typename C>() {
+    return cpu::with_isa(
+        isa, [&]<cpu::Isa chosen>(cpu::Features features) -> std::unique_ptr<Session> {
+          return std::make_unique<CpuSession<float, C, chosen>>(spec, weights, threads, features);
+        });
+  };
+  if (cache == WeightKind::float32) return make.template operator()<float>();
+  CHECK(cache == WeightKind::bfloat16, "keys and values must be float32 or bfloat16 on the CPU");
+  return make.template operator()<BFloat16>();
+}
+
+}  // namespace decoding

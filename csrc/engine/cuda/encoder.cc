@@ -1,0 +1,109 @@
+// An encoder alone on a GPU: its inputs go over in one copy, its states stay there.
+#include <set>
+
+#include "engine/cuda/inputs.h"
+#include "engine/encoder_session.h"
+#include "engine/model/encoder_workspace.h"
+#include "kernels/cuda/resources.h"
+#include "kernels/cuda/stream.h"
+#include "kernels/cuda/types.h"
+#include "kernels/linear/cuda/matmul.h"
+
+namespace decoding {
+namespace {
+
+template <typename T>
+class CudaEncoderSession : public EncoderSession {
+ public:
+  // The device must be the current one.
+  CudaEncoderSession(const StackSpec& spec, const StackWeights& weights, int device)
+      : spec_(spec),
+        weights_(weights),
+        device_(cuda::Device::of(device)),
+        matmul_(device_, nullptr, cuda::kMatmulWorkspace) {}
+
+  ~CudaEncoderSession() override {
+    try {
+      ended_.wait();  // what is launched uses what goes now
+    } catch (const Error&) {
+      // A lost GPU runs nothing.
+    }
+  }
+
+  Arena plan(const Limits& limits) const override {
+    Arena arena;
+    workspace(arena, limits);
+    return arena;
+  }
+
+  void bind(const Limits& limits, void* pool, size_t bytes) override {
+    const cuda::UseDevice use(device_.id);
+    ended_.wait();
+    Arena arena(pool, bytes);
+    w_ = workspace(arena, limits);
+    matmul_.workspace(w_.products);
+    const int64_t tokens = int64_t{limits.batch} * limits.source;
+    Arena measured;
+    SourceInputs(measured, limits.batch, tokens);
+    staging_ = cuda::PinnedMemory(measured.bytes());
+    Arena staged(staging_.data(), staging_.bytes());
+    staged_ = SourceInputs(staged, limits.batch, tokens);
+    limits_ = limits;
+  }
+
+  void encode(const Batch& batch, void* states) override {
+    const cuda::UseDevice use(device_.id);
+    CHECK(w_.products != nullptr, "encode() needs a bind() before it");
+    check_encodable(batch, spec_, limits_);
+    ended_.wait();  // the copy of the batch before
+    staged_.fill(batch);
+    const auto handle = static_cast<cudaStream_t>(batch.stream);
+    CUDA_CHECK(cudaMemcpyAsync(w_.source.ids, staging_.data(), staging_.bytes(),
+                               cudaMemcpyHostToDevice, handle));
+    const PackedTokens tokens = source_tokens(w_.source, batch);
+    if (rehearsed_.insert(bucket_of(tokens.count)).second) {
+      cuda::Stream rehearsal(handle, device_, matmul_, true);
+      encode_states(rehearsal, spec_, weights_, w_, tokens, static_cast<T*>(states));
+    }
+    cuda::Stream stream(handle, device_, matmul_);
+    encode_states(stream, spec_, weights_, w_, tokens, static_cast<T*>(states));
+    ended_.record(handle);
+  }
+
+ private:
+  EncoderWorkspace<T> workspace(Arena& arena, const Limits& limits) const {
+    return {arena, spec_, limits, int64_t{cuda::kMatmulWorkspace}};
+  }
+
+  const StackSpec spec_;
+  const StackWeights weights_;
+  const cuda::Device device_;
+  cuda::Matmul matmul_;
+  cuda::Event ended_;  // of the work launched last
+  cuda::PinnedMemory staging_;
+  SourceInputs staged_{};  // in staging_
+  Limits limits_{};
+  EncoderWorkspace<T> w_{};
+  std::set<int> rehearsed_;  // buckets of sizes whose products have been timed
+};
+
+}  // namespace
+
+std::unique_ptr<EncoderSession> make_cuda_encoder_session(const StackSpec& spec,
+                                                          const StackWeights& weights,
+                                                          WeightKind kind, int device) {
+  cuda::Device::of(device);
+  const cuda::UseDevice use(device);
+  switch (kind) {
+    case WeightKind::float32:
+      return std::make_unique<CudaEncoderSession<float>>(spec, weights, device);
+    case WeightKind::float16:
+      return std::make_unique<CudaEncoderSession<cuda::half>>(spec, weights, device);
+    case WeightKind::bfloat16:
+      return std::make_unique<CudaEncoderSession<cuda::bfloat16>>(spec, weights, device);
+    default:
+      throw Error("these weights have no CUDA engine");
+  }
+}
+
+}  // namespace decoding

@@ -1,0 +1,152 @@
+// How a GPU reads a call's sentences, all that stands before the first step: the packed pass, and
+// an encoder-decoder's prompt. Sizes that come again are worth a graph: launching kernels one by
+// one takes the host longer than a GPU needs to read a few sentences.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "engine/cuda/select.h"
+#include "engine/model/decoder.h"
+#include "engine/model/encoder.h"
+#include "engine/model/score.h"
+#include "kernels/cuda/resources.h"
+#include "kernels/linear/cuda/matmul.h"
+#include "kernels/search/update.h"
+
+namespace decoding {
+
+// The least of 1, 2, 3, 4, 6, 8, 12, ... that is not below `size`.
+inline int bucket_of(int size) {
+  int power = 1;
+  while (power < size) power *= 2;
+  return size > 3 && size <= power / 4 * 3 ? power / 4 * 3 : power;
+}
+
+// What it is made from must outlive it.
+template <typename T>
+class CudaReader {
+ public:
+  CudaReader(const ModelSpec& spec, const ModelWeights& weights, const cuda::Device& device,
+             cuda::Matmul& matmul)
+      : spec_(spec), weights_(weights), device_(device), matmul_(matmul) {}
+
+  void bind(const Workspace<T>& w, const Cache<T>& cache, const CudaSearch& search,
+            const Limits& limits) {
+    graphs_.clear();
+    w_ = w;
+    cache_ = cache;
+    search_ = search;
+    limits_ = limits;
+  }
+
+  // The inputs have been sent.
+  void read(const Batch& batch, cudaStream_t stream) {
+    const Sentences sentences = {
+        spec_.encoder ? source_tokens(w_.inputs.source, batch) : prompt_tokens(w_.inputs, batch),
+        batch.sentences, batch.beams, prefix_of(batch, spec_)};
+    rehearse(sentences, stream);
+    if (graphs_.size() > kSizes) graphs_.clear();
+    const auto [found, is_new] = graphs_.try_emplace(sentences.size());
+    if (is_new) return read(sentences, stream);
+    std::optional<cuda::Graph>& graph = found->second;
+    if (!graph) {
+      graph = cuda::Graph::capture([&](cudaStream_t recorder) { read(sentences, recorder); });
+    }
+    graph->launch(stream);
+  }
+
+  // What score() reads, and the labels' log-probabilities. The inputs have been sent.
+  void score(const Labelled& labelled, cudaStream_t handle) {
+    if (rehearsed_labels_.insert(bucket_of(labelled.tokens())).second) {
+      cuda::Stream rehearsal(handle, device_, matmul_, true);
+      score(labelled, rehearsal);
+    }
+    cuda::Stream stream(handle, device_, matmul_);
+    score(labelled, stream);
+  }
+
+ private:
+  static constexpr int kSizes = 128;  // that are remembered
+
+  struct Sentences {
+    PackedTokens tokens;
+    int count, beams;
+    int prefix;  // positions of the prompt that are read one by one
+
+    auto size() const { return std::tuple(count, beams, tokens.count, tokens.longest, prefix); }
+  };
+  using Size = decltype(std::declval<Sentences>().size());
+
+  void read(const Sentences& sentences, cudaStream_t handle) {
+    cuda::Stream stream(handle, device_, matmul_);
+    reset_slots(stream, {.slots = w_.slots,
+                         .rows = limits_.rows(),
+                         .beams = sentences.beams,
+                         .history = w_.history,
+                         .prefix = sentences.prefix});
+    clear(stream, search_.tickets, CudaSearch::ticket_count(limits_));
+    // The trellis is fetched whole, also where sentences ended early.
+    clear(stream, w_.tokens, int64_t{limits_.target} * limits_.rows());
+    clear(stream, w_.parents, int64_t{limits_.target} * limits_.rows());
+    if (sentences.tokens.count > 0) packed(stream, sentences.tokens);
+    clear(stream, w_.tickets, kTickets);  // where the packed pass had other things
+    clear_padding(stream);
+    read_prefix(stream, spec_, weights_, w_, cache_, limits_, sentences.count, sentences.prefix);
+  }
+
+  void score(const Labelled& labelled, cuda::Stream& stream) {
+    if (spec_.encoder) packed(stream, source_tokens(w_.inputs.source, labelled.source));
+    score_labels(stream, spec_, weights_, w_, cache_, limits_, forced_tokens(w_.inputs, labelled));
+  }
+
+  void packed(cuda::Stream& stream, const PackedTokens& tokens) {
+    if (spec_.encoder) {
+      encode(stream, spec_, weights_, w_, cache_, tokens, limits_.batch * limits_.source);
+    } else {
+      read_prompt(stream, spec_, weights_, w_, cache_, tokens,
+                  limits_.batch * (limits_.prompt - 1));
+    }
+  }
+
+  // Finds out how to compute the products of the pass, once for each bucket of sizes.
+  void rehearse(const Sentences& sentences, cudaStream_t handle) {
+    const PackedTokens& tokens = sentences.tokens;
+    const std::pair about(bucket_of(tokens.count), sentences.prefix > 0);
+    if (tokens.count == 0 || !rehearsed_.insert(about).second) return;
+    cuda::Stream stream(handle, device_, matmul_, true);
+    packed(stream, tokens);
+    read_prefix(stream, spec_, weights_, w_, cache_, limits_, sentences.count,
+                std::min(sentences.prefix, 1));
+  }
+
+  static void clear(cuda::Stream& stream, int32_t* numbers, int64_t count) {
+    CUDA_CHECK(cudaMemsetAsync(numbers, 0, sizeof(int32_t) * count, stream.handle()));
+  }
+
+  // Behind each row of logits, which the choice of tokens reads and drops.
+  void clear_padding(cuda::Stream& stream) {
+    const int vocab = spec_.decoder.vocab, padding = w_.logits_stride - vocab;
+    if (padding == 0) return;
+    CUDA_CHECK(cudaMemset2DAsync(w_.logits + vocab, sizeof(T) * w_.logits_stride, 0,
+                                 sizeof(T) * padding, limits_.rows(), stream.handle()));
+  }
+
+  const ModelSpec& spec_;
+  const ModelWeights& weights_;
+  const cuda::Device& device_;
+  cuda::Matmul& matmul_;
+  Workspace<T> w_{};
+  Cache<T> cache_{};
+  CudaSearch search_{};
+  Limits limits_{};
+  std::map<Size, std::optional<cuda::Graph>> graphs_;  // none: the size came once
+  std::set<std::pair<int, bool>> rehearsed_;
+  std::set<int> rehearsed_labels_;
+};
+
+}  // namespace decoding

@@ -1,0 +1,48 @@
+// Keys and values that later steps read again, in C: see kernels/attention/attention.h.
+#pragma once
+
+#include <cstdint>
+
+#include "core/arena.h"
+#include "core/spec.h"
+#include "core/types.h"
+
+namespace decoding {
+
+template <>
+inline const char* type_name<BFloat16>() {
+  return "bfloat16";
+}
+
+template <typename C>
+struct Cache {
+  // Layer after layer, each with Nkv heads of its own: layer i begins at kv_before(i) times the
+  // other numbers.
+  C *cross_k, *cross_v;    // [L][Nkv, B * S, D], once per sentence
+  C *prompt_k, *prompt_v;  // [L][Nkv, B * (prompt - 1), D], once per sentence; decoder-only
+  C *self_k, *self_v;      // [L][R, Nkv, history, D], written once at (row, position)
+
+  C* inputs = nullptr;  // [L][R, N, taps, D], of convolutions, which have no self_k and self_v
+
+  Cache() = default;
+  // history: positions of a row in self_k.
+  Cache(Arena& a, const ModelSpec& spec, const Limits& limits, int history) {
+    const StackSpec& d = spec.decoder;
+    const int64_t source = spec.encoder ? int64_t{limits.batch} * limits.source : 0;
+    const int64_t prompt = spec.encoder ? 0 : int64_t{limits.batch} * (limits.prompt - 1);
+    const int64_t heads = d.kv_before(d.layers) / d.head_dim;
+    cross_k = a.take<C>("cross_k", {heads, source, d.head_dim});
+    cross_v = a.take<C>("cross_v", {heads, source, d.head_dim});
+    prompt_k = a.take<C>("prompt_k", {heads, prompt, d.head_dim});
+    prompt_v = a.take<C>("prompt_v", {heads, prompt, d.head_dim});
+    if (d.convolution) {
+      const int taps = d.convolution->most_taps();
+      inputs = a.take<C>("inputs", {heads, limits.rows(), taps, d.head_dim});
+      history = 0;
+    }
+    self_k = a.take<C>("self_k", {heads, limits.rows(), history, d.head_dim});
+    self_v = a.take<C>("self_v", {heads, limits.rows(), history, d.head_dim});
+  }
+};
+
+}  // namespace decoding

@@ -1,0 +1,40 @@
+// The memory of an encoder alone, and its pass.
+#pragma once
+
+#include "engine/model/encoder.h"
+
+namespace decoding {
+
+template <typename T>
+struct EncoderWorkspace {
+  SourceInputs source;  // at the head of the pool, so that a GPU receives it in one copy
+  uint8_t* products = nullptr;
+  Activations<T> packed;
+
+  EncoderWorkspace() = default;
+  // product_bytes: scratch of the backend's products.
+  EncoderWorkspace(Arena& a, const StackSpec& spec, const Limits& limits, int64_t product_bytes) {
+    const int64_t tokens = int64_t{limits.batch} * limits.source;
+    source = SourceInputs(a, limits.batch, tokens);
+    products = a.take<uint8_t>("products", {product_bytes});
+    packed = Activations<T>(a, "encoder", spec, tokens, products);
+  }
+};
+
+inline void check_encodable(const Batch& batch, const StackSpec& spec, const Limits& limits) {
+  CHECK(batch.sentences > 0 && batch.sentences <= limits.batch, "batch must be 1 to ", limits.batch,
+        ", got ", batch.sentences);
+  check_source(batch, spec, limits);
+}
+
+// states: [tokens, H]
+template <typename T, typename Stream>
+void encode_states(Stream& stream, const StackSpec& spec, const StackWeights& weights,
+                   const EncoderWorkspace<T>& w, const PackedTokens& tokens, T* states) {
+  const Norm norm = packed_pass(stream, spec, weights, w.packed, tokens, false, [](int) {});
+  layer_norm<T>(
+      stream,
+      {.x = w.packed.x, .norm = norm, .y = states, .rows = tokens.count, .cols = spec.hidden});
+}
+
+}  // namespace decoding

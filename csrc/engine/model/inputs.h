@@ -1,0 +1,196 @@
+// What the host writes before the first step: a call's sentences, and where its search begins. All
+// of it lies at the head of the pool, so that a GPU receives it in one copy.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+
+#include "core/arena.h"
+#include "core/spec.h"
+#include "engine/search/batch.h"
+#include "kernels/attention/rotary.h"
+#include "kernels/search/beam.h"
+#include "kernels/search/sentence.h"
+#include "kernels/search/step.h"
+
+namespace decoding {
+
+template <>
+inline const char* type_name<float>() {
+  return "float32";
+}
+template <>
+inline const char* type_name<int32_t>() {
+  return "int32";
+}
+template <>
+inline const char* type_name<SentenceRules>() {
+  return "sentence";
+}
+
+// What an encoder reads.
+struct SourceInputs {
+  int32_t* ids;      // [B * S], packed
+  int32_t* at;       // [B * S], positions
+  int32_t* offsets;  // [B + 1]
+
+  SourceInputs() = default;
+  SourceInputs(Arena& a, int64_t batch, int64_t tokens) {
+    ids = a.take<int32_t>("source_ids", {tokens});
+    at = a.take<int32_t>("source_at", {tokens});
+    offsets = a.take<int32_t>("source_offsets", {batch + 1});
+  }
+
+  // The batch must have been checked (batch.h).
+  void fill(const Batch& batch) const {
+    const int tokens = batch.source_offsets[batch.sentences];
+    std::copy_n(batch.source_offsets, batch.sentences + 1, offsets);
+    std::copy_n(batch.source, tokens, ids);
+    std::copy_n(batch.source_at, tokens, at);
+  }
+};
+
+struct Inputs {
+  SourceInputs source;
+  // The prompts but for their last tokens. Decoder-only: packed. Encoder-decoder: read position by
+  // position, [prompt - 1, sentences].
+  int32_t* prompt_ids;      // [B * (prompt - 1)]
+  int32_t* prompt_at;       // [B * (prompt - 1)], positions
+  int32_t* prompt_offsets;  // [B + 1], where packed
+  StepState* prompt_steps;  // [prompt - 1], where read position by position
+  int32_t* items;           // [B], index of each sentence in the caller's batch
+  SentenceRules* rules;     // [B]
+  int32_t* stop_first;      // [B], the stop automaton's state behind each prompt
+  int32_t* shadow;          // [B], with guidance the sentence that follows each, see guidance.h
+  int32_t* shadow_ids;      // [B], what that one reads first
+  int32_t* first;           // [B], position of the token that a row's first step reads
+  int32_t* first_rows;      // [B], slot of each sentence's first row
+  // what is scored
+  int32_t *forced_ids, *forced_at;  // [B * labels], what the decoder reads, and positions
+  int32_t* labels;                  // [B * labels], what it should say
+  int32_t* forced_offsets;          // [B + 1]
+  // the search
+  StepState* state;
+  int32_t* stop_now;                       // [1], 1: every row ends with this step
+  int32_t* live;                           // [B], ids of the sentences that go on
+  int32_t* ids;                            // [R], token that each live row reads
+  int32_t* at;                             // [R], its position
+  int32_t* random_row;                     // [R], of each live row
+  float* sums;                             // [R]
+  int32_t* length;                         // [R], of rows that have ended
+  int32_t *finished_count, *done, *fault;  // [B]
+  int32_t* group_counts;                   // [R], see diverse.h: one for each group
+
+  Inputs() = default;
+  Inputs(Arena& a, const ModelSpec& spec, const Limits& limits) {
+    const int64_t batch = limits.batch, rows = limits.rows(), before = limits.prompt - 1;
+    const int64_t source_tokens = spec.encoder ? batch * limits.source : 0;
+    source = SourceInputs(a, batch, source_tokens);
+    prompt_ids = a.take<int32_t>("prompt_ids", {batch * before});
+    prompt_at = a.take<int32_t>("prompt_at", {batch * before});
+    prompt_offsets = a.take<int32_t>("prompt_offsets", {batch + 1});
+    prompt_steps = take_states(a, "prompt_steps", {spec.encoder ? before : 0, 3});
+    items = a.take<int32_t>("items", {batch});
+    rules = a.take<SentenceRules>("sentences", {batch});
+    stop_first = a.take<int32_t>("stop_first", {batch});
+    shadow = a.take<int32_t>("shadow", {batch});
+    shadow_ids = a.take<int32_t>("shadow_ids", {batch});
+    first = a.take<int32_t>("first", {batch});
+    first_rows = a.take<int32_t>("first_rows", {batch});
+    forced_ids = a.take<int32_t>("forced_ids", {batch * limits.labels});
+    forced_at = a.take<int32_t>("forced_at", {batch * limits.labels});
+    labels = a.take<int32_t>("labels", {batch * limits.labels});
+    forced_offsets = a.take<int32_t>("forced_offsets", {batch + 1});
+    state = take_states(a, "state", {3});
+    stop_now = a.take<int32_t>("stop_now", {1});
+    live = a.take<int32_t>("live", {batch});
+    ids = a.take<int32_t>("ids", {rows});
+    at = a.take<int32_t>("at", {rows});
+    random_row = a.take<int32_t>("random_row", {rows});
+    sums = a.take<float>("sums", {rows});
+    length = a.take<int32_t>("length", {rows});
+    finished_count = a.take<int32_t>("finished_count", {batch});
+    group_counts = a.take<int32_t>("group_counts", {rows});
+    done = a.take<int32_t>("done", {batch});
+    fault = a.take<int32_t>("fault", {batch});
+  }
+
+ private:
+  static StepState* take_states(Arena& a, const char* name, std::vector<int64_t> shape) {
+    static_assert(sizeof(StepState) == 3 * sizeof(int32_t));
+    return reinterpret_cast<StepState*>(a.take<int32_t>(name, std::move(shape)));
+  }
+};
+
+// How many positions of the prompts are read one by one.
+inline int prefix_of(const Batch& batch, const ModelSpec& spec) {
+  return spec.encoder ? batch.prompt_offsets[1] - 1 : 0;
+}
+
+inline RotaryTables rotary_tables(const StackSpec& spec) {
+  if (!spec.rotary) return {};
+  return {spec.rotary->tables, spec.rotary->original, spec.positions};
+}
+
+inline void fill_prompts(const Inputs& in, const Batch& batch, const ModelSpec& spec) {
+  const int32_t* given = batch.prompt_offsets;
+  const int prefix = prefix_of(batch, spec);
+  const RotaryTables tables = rotary_tables(spec.decoder);
+  in.prompt_offsets[0] = 0;
+  for (int b = 0; b < batch.sentences; ++b) {
+    const int read = given[b + 1] - given[b] - 1;  // the last token is the first step's
+    in.prompt_offsets[b + 1] = in.prompt_offsets[b] + read;
+    for (int i = 0; i < read; ++i) {
+      const int to = spec.encoder ? i * batch.sentences + b : in.prompt_offsets[b] + i;
+      in.prompt_ids[to] = batch.prompt[given[b] + i];
+      in.prompt_at[to] = tables.place(i, read + 1);
+    }
+    in.first[b] = read;
+  }
+  for (int i = 0; i < prefix; ++i) in.prompt_steps[i] = {0, i, batch.sentences};
+}
+
+// The first step's rows; those behind the last, which a captured step may compute, read token 0.
+// groups: of each sentence's beams.
+inline void fill_rows(const Inputs& in, const Batch& batch, const ModelSpec& spec, int all_rows,
+                      int groups) {
+  std::fill_n(in.ids, all_rows, 0);
+  std::fill_n(in.at, all_rows, 0);
+  for (int b = 0; b < batch.sentences; ++b) {
+    in.live[b] = b;
+    in.first_rows[b] = b * batch.beams;
+    in.finished_count[b] = in.done[b] = in.fault[b] = 0;
+    for (int beam = 0; beam < batch.beams; ++beam) {
+      const int row = b * batch.beams + beam;
+      in.ids[row] = batch.prompt[batch.prompt_offsets[b + 1] - 1];
+      in.at[row] = in.first[b];
+      in.random_row[row] = batch.rules[b].random_first + beam;
+      in.sums[row] = beam % (batch.beams / groups) == 0 ? 0.0f : kFillIn;
+      in.group_counts[row] = 0;
+      in.length[row] = 0;
+    }
+  }
+  const int searched = batch.sentences - batch.shadows;
+  for (int b = 0; b < batch.shadows; ++b) {
+    in.shadow[b] = searched + b;
+    in.shadow_ids[b] = batch.prompt[batch.prompt_offsets[searched + b + 1] - 1];
+  }
+  *in.stop_now = 0;
+  *in.state = {1, prefix_of(batch, spec), searched};
+}
+
+// The batch must have been checked (batch.h).
+inline void fill_inputs(const Inputs& in, const Batch& batch, const ModelSpec& spec,
+                        const Limits& limits, int groups) {
+  if (spec.encoder) in.source.fill(batch);
+  std::copy_n(batch.items, batch.sentences, in.items);
+  std::copy_n(batch.rules, batch.sentences, in.rules);
+  if (batch.stop_first != nullptr) {
+    std::copy_n(batch.stop_first, batch.sentences, in.stop_first);
+  }
+  fill_prompts(in, batch, spec);
+  fill_rows(in, batch, spec, limits.rows(), groups);
+}
+
+}  // namespace decoding

@@ -1,0 +1,193 @@
+// Every buffer of a session, one line each. The constructor runs twice: on a measuring arena for
+// the plan, then on one that binds addresses in the pool.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/arena.h"
+#include "core/spec.h"
+#include "engine/model/inputs.h"
+#include "engine/search/constraints.h"
+#include "kernels/search/beam.h"
+#include "kernels/search/logits.h"
+#include "kernels/search/topk.h"
+
+namespace decoding {
+
+constexpr int kForcedRows = 256;  // whose logits are there at once when labels are scored
+
+template <>
+inline const char* type_name<Candidate>() {
+  return "candidate";
+}
+template <>
+inline const char* type_name<Contender>() {
+  return "contender";
+}
+template <>
+inline const char* type_name<uint8_t>() {
+  return "uint8";
+}
+template <>
+inline const char* type_name<uint32_t>() {
+  return "uint32";
+}
+template <>
+inline const char* type_name<Hypothesis>() {
+  return "hypothesis";
+}
+
+// Scratch of one pass through a stack: x is the residual stream, the others hold what a block
+// makes of it: rows as wide as the widest layer's, of which a layer uses what it needs, its rows
+// side by side.
+template <typename T>
+struct Activations {
+  T* x;                // [rows, H]
+  T* normed;           // [rows, H], x as a block reads it
+  T* qkv;              // [rows, (N + 2 * Nkv) * D], also the q of cross attention,
+                       // or [rows, N * D], what a convolution reads
+  T* glu = nullptr;    // [rows, 2 * N * D], gate and input of a gated convolution
+  T* taps = nullptr;   // [rows, N * taps], before softmax, of a dynamic convolution
+  T* attended;         // [rows, N * D]
+  T* gated = nullptr;  // [rows, 2 * F], scratch of a gated feed-forward block
+  T* ffn;              // [rows, F]; with `gated` it shares its bytes with qkv and attended, unless
+                       // feed-forward stands beside attention
+  uint8_t* scratch;    // of products on the CPU, see linear.h
+
+  Activations() = default;
+  Activations(Arena& a, const std::string& pass, const StackSpec& spec, int64_t rows,
+              uint8_t* scratch)
+      : scratch(scratch) {
+    x = a.take<T>(pass + ".x", {rows, spec.hidden});
+    normed = a.take<T>(pass + ".normed", {rows, spec.hidden});
+    a.reuse([&] {
+      qkv = a.take<T>(pass + ".qkv",
+                      {rows, spec.convolution ? spec.widest_inner() : spec.widest_qkv()});
+      if (spec.convolution) take_convolution(a, pass, spec, rows);
+      attended = a.take<T>(pass + ".attended", {rows, spec.widest_inner()});
+      if (spec.parallel) take_ffn(a, pass, spec, rows);
+    });
+    if (!spec.parallel) a.reuse([&] { take_ffn(a, pass, spec, rows); });
+  }
+
+ private:
+  void take_convolution(Arena& a, const std::string& pass, const StackSpec& spec, int64_t rows) {
+    const ConvolutionSpec& convolution = *spec.convolution;
+    if (convolution.gated) glu = a.take<T>(pass + ".glu", {rows, 2 * spec.widest_inner()});
+    if (convolution.dynamic) taps = a.take<T>(pass + ".taps", {rows, spec.widest_taps()});
+  }
+
+  void take_ffn(Arena& a, const std::string& pass, const StackSpec& spec, int64_t rows) {
+    if (spec.gated) gated = a.take<T>(pass + ".gated", {rows, 2 * spec.widest_ffn()});
+    ffn = a.take<T>(pass + ".ffn", {rows, spec.widest_ffn()});
+  }
+};
+
+template <typename T>
+struct Workspace {
+  Inputs inputs;
+
+  int32_t* slots;  // [2, R, history], where each row's history lies
+  int history;     // positions of a row in the cache of keys and values
+
+  // search
+  int32_t *tokens, *parents;  // [target, R], the trellis of hypotheses
+  int32_t* stop_states;       // [target, R], see stop.h
+  Hypothesis* finished;       // [B, places]
+  int32_t* words;             // [controls], lists of a call's controls
+  StepState* all_now;         // [1], with guidance the step of the sentences and their shadows
+  int32_t *all_live, *all_ids, *all_at;  // [B], [R], [R], see guidance.h
+
+  // contrastive search: hidden states of every row and of the prompts, see contrastive.h
+  T *hidden = nullptr, *prompt_hidden = nullptr;  // [R, history, H], [B * (prompt - 1), H]
+  float *likeness = nullptr, *alpha = nullptr;    // [R], [1]
+  PhraseMemory phrases;                           // constrained beam search
+  float* attentions = nullptr;  // [target, R, S], of the last layer to the source, where it is kept
+
+  // scratch: the packed pass of the encoder or the prompt, then the steps
+  Activations<T> packed;
+  T* packed_kv;  // [B * S, 2 * Nkv * D], cross keys and values of one layer
+  Activations<T> step;
+  T* logits;  // [R, V], logits_stride apart
+  int logits_stride;
+  float* scores;                 // [R, V], as far apart, what controls make of them; only with them
+  float *group_max, *group_sum;  // [R, G]
+  float* lse;                    // [R]
+  Candidate* best;               // [R, candidates]
+  uint8_t* products = nullptr;   // the CPU's linear: the scratch of linear.h
+  float* partial = nullptr;      // CUDA's decode attention: attention.h
+  int32_t* tickets = nullptr;
+
+  // scratch: the packed pass of the decoder over labelled sentences
+  float* logprobs;   // [B * labels]
+  T* forced_logits;  // [kForcedRows or less, V], logits_stride apart
+  Activations<T> forced;
+
+  Workspace() = default;
+  // alignment: elements on whose multiples rows of logits begin. take_backend(w): takes what else a
+  // backend needs for good, take_step(w) while it steps.
+  template <typename TakeBackend, typename TakeStep>
+  Workspace(Arena& a, const ModelSpec& spec, const Limits& limits, int alignment,
+            TakeBackend&& take_backend, TakeStep&& take_step)
+      : inputs(a, spec, limits) {
+    const StackSpec& d = spec.decoder;
+    const int64_t batch = limits.batch, rows = limits.rows();
+    const int64_t source_tokens = spec.encoder ? batch * limits.source : 0;
+    const int64_t shared_prompt = spec.encoder ? 0 : batch * (limits.prompt - 1);
+    const int64_t groups = groups_of(d.vocab);
+    history = limits.target + (spec.encoder ? limits.prompt - 1 : 0);
+    logits_stride = (d.vocab + alignment - 1) / alignment * alignment;
+
+    slots = a.take<int32_t>("slots", {2, rows, history});
+
+    tokens = a.take<int32_t>("tokens", {limits.target, rows});
+    parents = a.take<int32_t>("parents", {limits.target, rows});
+    stop_states = a.take<int32_t>("stop_states", {limits.target, rows});
+    finished = a.take<Hypothesis>("finished", {batch, limits.places()});
+    words = a.take<int32_t>("control_words", {limits.controls});
+    all_now = reinterpret_cast<StepState*>(a.take<int32_t>("all_now", {3}));
+    all_live = a.take<int32_t>("all_live", {batch});
+    all_ids = a.take<int32_t>("all_ids", {rows});
+    all_at = a.take<int32_t>("all_at", {rows});
+    if (limits.attentions > 0) {
+      attentions = a.take<float>("attentions", {limits.target, rows, limits.source});
+    }
+    if (limits.hidden > 0) {
+      hidden = a.take<T>("hidden", {rows, history, d.hidden});
+      prompt_hidden = a.take<T>("prompt_hidden", {shared_prompt, d.hidden});
+      likeness = a.take<float>("likeness", {rows});
+      alpha = a.take<float>("alpha", {1});
+    }
+    phrases = PhraseMemory(a, limits);
+    take_backend(*this);
+
+    a.reuse([&] {
+      if (spec.encoder) {
+        packed_kv = a.take<T>("encoder.cross_kv", {source_tokens, 2 * d.widest_kv_inner()});
+        packed = Activations<T>(a, "encoder", *spec.encoder, source_tokens, products);
+      } else {
+        packed = Activations<T>(a, "prompt", d, shared_prompt, products);
+      }
+    });
+    a.reuse([&] {
+      logits = a.take<T>("logits", {rows, logits_stride});
+      scores = a.take<float>("scores", {limits.controls > 0 ? rows : 0, logits_stride});
+      group_max = a.take<float>("group_max", {rows, groups});
+      group_sum = a.take<float>("group_sum", {rows, groups});
+      lse = a.take<float>("lse", {rows});
+      best = a.take<Candidate>("best", {rows, limits.candidates});
+      take_step(*this);
+      step = Activations<T>(a, "step", d, rows, products);
+    });
+    a.reuse([&] {
+      const int64_t labels = batch * limits.labels;
+      logprobs = a.take<float>("logprobs", {labels});
+      forced_logits =
+          a.take<T>("forced_logits", {std::min<int64_t>(labels, kForcedRows), logits_stride});
+      forced = Activations<T>(a, "forced", d, labels, products);
+    });
+  }
+};
+
+}  // namespace decoding

@@ -1,0 +1,269 @@
+// One query per row and head. A thread's work is a sequence of blocks of keys and values, whose
+// rows are found by their offsets, whether they lie side by side or wherever the indirection table
+// says. While one block is attended to, the next is fetched from memory, be it another sentence's.
+// Queries that have the same keys pass over them together: the heads that share a key head, and
+// over what a sentence shares those of all its beams.
+#include <cstdint>
+#include <utility>
+
+#include "kernels/attention/attention.h"
+#include "kernels/attention/cpu/attend.h"
+#include "kernels/cpu/stream.h"
+
+namespace decoding {
+namespace cpu {
+namespace {
+
+constexpr int kQueries = 8;  // that pass over a block together
+
+// The queries of a live sentence that share a key head are numbered, those of beam 0 first. These
+// are [begin, end) of them, at most kQueries.
+struct Item {
+  int key_head, sentence, begin, end;
+  int queries() const { return end - begin; }
+};
+
+// A live row's own keys and values of one head, in self_k and self_v.
+template <typename C>
+class History {
+ public:
+  History(const DecodeAttentionParams<float, C>& params, size_t row, size_t key_head)
+      : p_(params),
+        position_(p_.now->position),
+        dim_(p_.head_dim),
+        slot_size_(dim_ * p_.kv_heads * p_.target),
+        head_(dim_ * key_head * p_.target),
+        new_(row * p_.stride + key_head * dim_),
+        own_(static_cast<size_t>(p_.live[row / p_.beams]) * p_.beams + row % p_.beams),
+        slots_(p_.slots + (p_.now->number % 2 * p_.total_slots + own_) * p_.target) {}
+
+  size_t offset(int position) const {
+    const size_t slot = position == position_ ? own_ : slots_[position];
+    return slot * slot_size_ + head_ + position * dim_;
+  }
+
+  // Whether `count` positions from `first` on, none of them the newest, lie where another row has
+  // them too.
+  bool shares(const History& other, int first, int count) const {
+    return first + count <= position_ &&
+           std::equal(slots_ + first, slots_ + first + count, other.slots_ + first);
+  }
+
+  // The new key and value go to their place.
+  void put_new() const {
+    const size_t to = offset(position_);
+    for_vectors(p_.head_dim, [&](int d, auto... tail) {
+      store(p_.self_k + to + d, load(p_.k + new_ + d, tail...), tail...);
+      store(p_.self_v + to + d, load(p_.v + new_ + d, tail...), tail...);
+    });
+  }
+
+ private:
+  const DecodeAttentionParams<float, C>& p_;
+  const int position_;
+  const size_t dim_, slot_size_, head_;
+  const size_t new_;  // where the new key and value come from, in k and v
+  const size_t own_;  // slot
+  const int32_t* slots_;
+};
+
+// The items of one thread, one after the other.
+template <typename C>
+class Share {
+ public:
+  // put_new: new keys and values are not in their place yet.
+  Share(const DecodeAttentionParams<float, C>& params, bool put_new)
+      : p_(params),
+        dim_(params.head_dim),
+        rules_(params.rules.any() ? &params.rules : nullptr),
+        group_(params.heads / params.kv_heads),
+        put_new_(put_new) {}
+
+  void add(const Item& item) {
+    next_->item = item;
+    next_->first = true;
+    if (p_.shared_k != nullptr) add_shared(item);
+    if (p_.k != nullptr) add_history(item);
+    if (next_->first) add_nothing();
+  }
+
+  // Attends to what was added last.
+  void finish() {
+    next_->item = {};
+    next_->first = true;
+    add_nothing();
+  }
+
+ private:
+  void add_shared(const Item& item) {
+    const int32_t* row = p_.shared_offsets + p_.live[item.sentence];
+    const size_t start = (static_cast<size_t>(item.key_head) * p_.shared_capacity + row[0]) * dim_;
+    const int positions = row[1] - row[0], distance = positions + p_.now->position;
+    for (int at = first_seen(distance); at < positions; at += kBlock) {
+      add_block(p_.shared_k + start, p_.shared_v + start, 0, item.queries(),
+                std::min(kBlock, positions - at), distance - at,
+                [&](int i) { return (at + i) * dim_; });
+    }
+  }
+
+  // A past that the item's beams have in common is read once for all of them.
+  void add_history(const Item& item) {
+    const int first = item.begin / group_, end = (item.end + group_ - 1) / group_;
+    const auto history = [&](int beam) {
+      return History<C>(p_, item.sentence * p_.beams + beam, item.key_head);
+    };
+    for (int beam = first; put_new_ && beam < end; ++beam) history(beam).put_new();
+    const int position = p_.now->position;
+    for (int at = first_seen(position); at <= position; at += kBlock) {
+      const int count = std::min(kBlock, position + 1 - at);
+      bool common = true;
+      for (int beam = first + 1; common && beam < end; ++beam) {
+        common = history(beam).shares(history(first), at, count);
+      }
+      const int together = common ? end - first : 1;
+      for (int beam = first; beam < end; beam += together) {
+        const History<C> own = history(beam);
+        add_block(p_.self_k, p_.self_v, std::max(item.begin, beam * group_) - item.begin,
+                  std::min(item.end, (beam + together) * group_) - item.begin, count, position - at,
+                  [&](int i) { return own.offset(at + i); });
+      }
+    }
+  }
+
+  // The first of the positions that a window shows to queries which the first of all is `distance`
+  // away from.
+  int first_seen(int distance) const {
+    const int window = p_.rules.window;
+    return window > 0 ? std::max(0, distance - window + 1) : 0;
+  }
+
+  // For queries [begin, end) of the item, `distance` away from the first of `count` rows; offset(i)
+  // finds one.
+  template <typename Offset>
+  void add_block(const C* k, const C* v, int begin, int end, int count, int distance,
+                 Offset&& offset) {
+    Block<C>& block = next_->block;
+    block.k = k, block.v = v, block.begin = begin, block.end = end;
+    block.count = count, block.distance = distance;
+    for (int i = 0; i < count; ++i) block.offsets[i] = offset(i);
+    std::fill(block.offsets + count, block.offsets + kBlock, block.offsets[count - 1]);
+    advance();
+  }
+
+  void add_nothing() {
+    next_->block.count = 0;
+    advance();
+  }
+
+  // Attends to the block before the next one, which then takes its place.
+  void advance() {
+    attend(queries_, now_->block, next_->block, rules_, p_.head_dim);
+    if (next_->first) {
+      end(now_->item);
+      begin(next_->item);
+    }
+    std::swap(now_, next_);
+    next_->item = now_->item;
+    next_->first = false;
+  }
+
+  void begin(const Item& item) {
+    for (int j = 0; j < item.queries(); ++j) {
+      const float* q = p_.q + row(item, j) * p_.stride + head(item, j) * dim_;
+      queries_[j].head = head(item, j);
+      queries_[j].softmax = {};
+      for_vectors(p_.head_dim, [&](int d, auto... tail) {
+        store(queries_[j].q + d, load(q + d, tail...) * p_.scale);
+        store(queries_[j].sum + d, Floats{});
+      });
+    }
+  }
+
+  void end(const Item& item) const {
+    for (int j = 0; j < item.queries(); ++j) {
+      float* y = p_.y + (row(item, j) * p_.heads + head(item, j)) * dim_;
+      const float normaliser = queries_[j].softmax.normaliser();
+      for_vectors(p_.head_dim, [&](int d, auto... tail) {
+        store(y + d, load(queries_[j].sum + d) * normaliser, tail...);
+      });
+    }
+  }
+
+  // Of an item's query j.
+  size_t row(const Item& item, int j) const {
+    return static_cast<size_t>(item.sentence) * p_.beams + (item.begin + j) / group_;
+  }
+  int head(const Item& item, int j) const {
+    return item.key_head * group_ + (item.begin + j) % group_;
+  }
+
+  struct Work {
+    Item item;
+    Block<C> block;
+    bool first;  // of its item
+  };
+
+  const DecodeAttentionParams<float, C>& p_;
+  const size_t dim_;
+  const ScoreRules* rules_;  // null: none
+  const int group_;          // query heads that share a key head
+  const bool put_new_;
+  Work work_[2]{};
+  Work *now_ = &work_[0], *next_ = &work_[1];
+  Query queries_[kQueries];
+};
+
+template <typename C, Isa isa>
+void put_all_new(Stream<isa>& stream, const DecodeAttentionParams<float, C>& p) {
+  const Range mine = stream.share(p.now->live_count * p.beams * p.kv_heads);
+  for (int i = mine.begin; i < mine.end; ++i) {
+    History<C>(p, i / p.kv_heads, i % p.kv_heads).put_new();
+  }
+  stream.barrier();
+}
+
+}  // namespace
+}  // namespace cpu
+
+template <typename T, typename C, cpu::Isa isa>
+void decode_attention(cpu::Stream<isa>& stream, const DecodeAttentionParams<T, C>& p) {
+  const int live_count = p.now->live_count;
+  if (p.rotation.any()) {
+    rotate(stream, RotateParams<T>{.x = p.q,
+                                   .rotation = p.rotation,
+                                   .rows = live_count * p.beams,
+                                   .heads = p.heads,
+                                   .kv_heads = p.kv_heads,
+                                   .head_dim = p.head_dim,
+                                   .stride = p.stride});
+  }
+  const int group = p.heads / p.kv_heads, queries = p.beams * group;
+  int tile = std::min(queries, cpu::kQueries);
+  if (tile > group) tile -= tile % group;  // whole beams
+  // Queries part only where sentences and key heads alone would leave threads without work.
+  const int enough = stream.size() == 1 ? 1 : 4 * stream.size();
+  while (tile > 1 && live_count * p.kv_heads * ((queries + tile - 1) / tile) < enough) {
+    tile = (tile + 1) / 2;
+  }
+  // Where several items read a beam's history, none of them can be the one that writes it.
+  const bool parted = p.k != nullptr && tile % group != 0;
+  if (parted) cpu::put_all_new(stream, p);
+  const int tiles = (queries + tile - 1) / tile;
+  // Heads are the outer loop: threads then have equal shares of every sentence, however long.
+  const cpu::Range items = stream.share(p.kv_heads * live_count * tiles);
+  cpu::Share<C> share(p, !parted);
+  for (int i = items.begin; i < items.end; ++i) {
+    const int begin = i % tiles * tile;
+    share.add(
+        {i / tiles / live_count, i / tiles % live_count, begin, std::min(begin + tile, queries)});
+  }
+  share.finish();
+  stream.barrier();
+}
+
+template void decode_attention(cpu::Stream<cpu::Isa::DECODING_ISA>&,
+                               const DecodeAttentionParams<float, float>&);
+template void decode_attention(cpu::Stream<cpu::Isa::DECODING_ISA>&,
+                               const DecodeAttentionParams<float, BFloat16>&);
+
+}  // namespace decoding

@@ -1,0 +1,210 @@
+// A block of keys is transposed and a block of values copied onto the stack once for many queries;
+// both products then are those of kernels/linear/cpu/tile.h. Blocks begin at the sentence's first
+// token, so a sentence's numbers do not depend on where it stands in the batch.
+#include <cstdint>
+
+#include "kernels/attention/attention.h"
+#include "kernels/attention/cpu/bias.h"
+#include "kernels/attention/cpu/online_softmax.h"
+#include "kernels/cpu/bfloat16.h"
+#include "kernels/cpu/stream.h"
+#include "kernels/linear/cpu/tile.h"
+
+namespace decoding {
+namespace cpu {
+namespace {
+
+constexpr int kBlock = 64;    // positions
+constexpr int kQueries = 96;  // that pass over a block together
+
+// Turns a square of registers around its diagonal: rows and lanes that differ in one bit of their
+// index change places, bit by bit.
+void transpose(Floats (&rows)[kLanes]) {
+#pragma GCC unroll 4
+  for (int bit = 1; bit < kLanes; bit *= 2) {
+    const Ints odd = (lane_ids() & bit) != 0;
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) {
+      if (i & bit) continue;
+      const Floats low = rows[i], high = rows[i + bit];
+      rows[i] = odd ? __builtin_shuffle(high, lane_ids() ^ bit) : low;
+      rows[i + bit] = odd ? high : __builtin_shuffle(low, lane_ids() ^ bit);
+    }
+  }
+}
+
+constexpr int whole_vectors(int count) { return (count + kLanes - 1) / kLanes * kLanes; }
+
+// to[d][i] = from[i][d] for i < count, zero up to a whole number of vectors, of i and of d.
+template <typename C>
+void transpose_block(Rows<const C> from, int count, int dim, float* to) {
+  for (int i = 0; i < count; i += kLanes) {
+    for_vectors(dim, [&](int d, auto... tail) {
+      Floats square[kLanes];
+      for (int j = 0; j < kLanes; ++j) {
+        square[j] = i + j < count ? load(from.data + (i + j) * from.stride + d, tail...) : Floats{};
+      }
+      transpose(square);
+      for (int j = 0; j < kLanes; ++j) store(to + (d + j) * kBlock + i, square[j]);
+    });
+  }
+}
+
+// Queries of one sentence and head, with all that is kept of them between blocks of positions.
+// Their vectors are padded to `width` elements, a whole number of registers.
+struct Queries {
+  alignas(64) float q[kQueries * kMaxHeadDim];    // scaled
+  alignas(64) float sum[kQueries * kMaxHeadDim];  // of the weighted values
+  OnlineSoftmax softmax[kQueries];
+  int count, dim, width;
+  const ScoreRules* rules;  // null: none
+};
+
+struct Block {
+  alignas(64) float keys[kMaxHeadDim * kBlock];    // [dim, kBlock]
+  alignas(64) float values[kBlock * kMaxHeadDim];  // [kBlock, width]
+  alignas(64) float bias[kQueries + kBlock];       // of the last query's scores; those of each
+                                                   // query before it begin one number further on
+  int count;
+};
+
+// Lets the `rows` queries from `begin` on attend to a block, of which query r sees the first
+// `seen` + r positions, as far as its window reaches.
+void attend(Queries& queries, int begin, int rows, const Block& block, int seen) {
+  const size_t width = queries.width;
+  const int columns = whole_vectors(block.count);
+  alignas(64) float scores[kTileRows * kBlock] = {};
+  float* sums = queries.sum + begin * width;
+  multiply_rows(rows, {queries.q + begin * width, width}, {block.keys, kBlock}, {scores, kBlock},
+                queries.dim, columns);
+  for (int r = 0; r < rows; ++r) {
+    const int visible = std::min(seen + r, block.count);
+    float* row = scores + r * kBlock;
+    if (queries.rules != nullptr) {
+      const float* bias = block.bias + queries.count - 1 - (begin + r);
+      apply_rules(queries.rules->cap, bias, row, columns);
+    }
+    for (int i = 0; i < columns; i += kLanes) {
+      store(row + i, lane_ids() + i < visible ? load(row + i) : broadcast(-__builtin_inff()));
+    }
+    const float rescale = queries.softmax[begin + r].weigh(row, columns);
+    for (size_t d = r * width; d < (r + 1) * width; d += kLanes) {
+      store(sums + d, load(sums + d) * rescale);
+    }
+  }
+  multiply_rows(rows, {scores, kBlock}, {block.values, width}, {sums, width}, block.count,
+                queries.width);
+}
+
+// A sentence and a head: q, k, v and y begin at its first token, `length` is that of its keys.
+template <typename C>
+struct Item {
+  const PackedAttentionParams<float, C>& p;
+  const float* q;
+  const C* k;
+  const C* v;
+  float* y;
+  int head, length;
+
+  void read(Queries& queries, int begin) const {
+    const size_t stride = p.stride, width = queries.width;
+    for (int r = 0; r < queries.count; ++r) {
+      queries.softmax[r] = {};
+      for_vectors(p.head_dim, [&](int d, auto... tail) {
+        store(queries.q + r * width + d, load(q + (begin + r) * stride + d, tail...) * p.scale);
+        store(queries.sum + r * width + d, Floats{});
+      });
+    }
+  }
+
+  void read(Block& block, int position, size_t width) const {
+    const size_t stride = p.key_stride;
+    block.count = std::min(kBlock, length - position);
+    transpose_block<C>({k + position * stride, stride}, block.count, p.head_dim, block.keys);
+    for (int i = 0; i < block.count; ++i) {
+      for_vectors(p.head_dim, [&](int d, auto... tail) {
+        store(block.values + i * width + d, load(v + (position + i) * stride + d, tail...));
+      });
+    }
+  }
+
+  void write(const Queries& queries, int begin) const {
+    for (int r = 0; r < queries.count; ++r) {
+      const float normaliser = queries.softmax[r].normaliser();
+      for_vectors(p.head_dim, [&](int d, auto... tail) {
+        store(y + static_cast<size_t>(begin + r) * p.heads * p.head_dim + d,
+              load(queries.sum + r * queries.width + d) * normaliser, tail...);
+      });
+    }
+  }
+};
+
+// Queries [begin, end) of an item, end - begin <= kQueries.
+template <typename C>
+void attend(const Item<C>& item, int begin, int end) {
+  const auto& p = item.p;
+  const int count = end - begin, window = p.rules.window;
+  Queries queries;
+  queries.count = count, queries.dim = p.head_dim, queries.width = whole_vectors(p.head_dim);
+  queries.rules = p.rules.any() ? &p.rules : nullptr;
+  item.read(queries, begin);
+  Block block;
+  const int start = window > 0 ? std::max(0, begin - window + 1) / kBlock * kBlock : 0;
+  const int reach = p.causal ? end : item.length;
+  for (int position = start; position < reach; position += kBlock) {
+    item.read(block, position, queries.width);
+    if (queries.rules != nullptr) {
+      bias_by_distance(p.rules, item.head, begin + count - 1 - position,
+                       count + whole_vectors(block.count), block.bias);
+    }
+    // A query that sees nothing of the block must not meet it.
+    const int first = p.causal ? std::max(0, position - begin) : 0;
+    const int last =
+        window > 0 ? std::min(count, position + block.count + window - 1 - begin) : count;
+    const int tiles = (last - first + kTileRows - 1) / kTileRows;
+    for (int tile = 0; tile < tiles; ++tile) {
+      const int top = first + tile * (last - first) / tiles;
+      const int bottom = first + (tile + 1) * (last - first) / tiles;
+      const int seen = p.causal ? begin + top + 1 - position : block.count;
+      attend(queries, top, bottom - top, block, seen);
+    }
+  }
+  item.write(queries, begin);
+}
+
+}  // namespace
+}  // namespace cpu
+
+template <typename T, typename C, cpu::Isa isa>
+void packed_attention(cpu::Stream<isa>& stream, const PackedAttentionParams<T, C>& p) {
+  // Work is dealt out like cards, so that long sentences and late, costly queries spread evenly.
+  const int shared = p.heads / p.kv_heads;  // query heads that have the same keys
+  int card = 0;
+  for (int sentence = 0; sentence < p.sentences; ++sentence) {
+    const size_t row = p.offsets[sentence], key = p.key_offsets[sentence];
+    const int queries = p.offsets[sentence + 1] - p.offsets[sentence];
+    const int keys = p.key_offsets[sentence + 1] - p.key_offsets[sentence];
+    for (int begin = 0; begin < queries; begin += cpu::kQueries) {
+      for (int head = 0; head < p.heads; ++head, ++card) {
+        if (card % stream.size() != stream.rank()) continue;
+        const size_t at = key * p.key_stride + head / shared * p.head_stride;
+        const cpu::Item<C> item{.p = p,
+                                .q = p.q + row * p.stride + head * p.head_dim,
+                                .k = p.k + at,
+                                .v = p.v + at,
+                                .y = p.y + (row * p.heads + head) * p.head_dim,
+                                .head = head,
+                                .length = keys};
+        cpu::attend(item, begin, std::min(begin + cpu::kQueries, queries));
+      }
+    }
+  }
+  stream.barrier();
+}
+
+template void packed_attention(cpu::Stream<cpu::Isa::DECODING_ISA>&,
+                               const PackedAttentionParams<float, float>&);
+template void packed_attention(cpu::Stream<cpu::Isa::DECODING_ISA>&,
+                               const PackedAttentionParams<float, BFloat16>&);
+
+}  // namespace decoding

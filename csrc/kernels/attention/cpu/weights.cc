@@ -1,0 +1,80 @@
+// Scores are computed twice, a block at a time: first for the maximum and the sum of the softmax,
+// then for the weights. That is cheaper than memory for all of them, which a step must not
+// allocate.
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/attention/attention.h"
+#include "kernels/attention/cpu/online_softmax.h"
+#include "kernels/cpu/bfloat16.h"
+#include "kernels/cpu/stream.h"
+
+namespace decoding {
+namespace cpu {
+namespace {
+
+constexpr int kBlock = 64;  // positions
+
+// The scores of `count` <= kBlock positions; -inf up to a whole block.
+template <typename C>
+void score_block(const float* q, const C* k, int count, int dim, float scale, float* scores) {
+  std::fill(scores, scores + kBlock, -__builtin_inff());
+  for (int i = 0; i < count; ++i) {
+    Floats sum = {};
+    for_vectors(dim, [&](int d, auto... tail) {
+      sum = fma(load(q + d, tail...), load(k + i * dim + d, tail...), sum);
+    });
+    scores[i] = scale * sum_of(sum);
+  }
+}
+
+// Adds one head's weights, over `heads`, to y [length].
+template <typename C>
+void add_head(const float* q, const C* k, float* y, int length, int dim, int heads, float scale) {
+  alignas(64) float scores[kBlock];
+  OnlineSoftmax softmax;
+  for (int begin = 0; begin < length; begin += kBlock) {
+    score_block(q, k + begin * dim, std::min(kBlock, length - begin), dim, scale, scores);
+    softmax.weigh(scores, kBlock);
+  }
+  const float factor = softmax.normaliser() / heads;
+  for (int begin = 0; begin < length; begin += kBlock) {
+    const int count = std::min(kBlock, length - begin);
+    score_block(q, k + begin * dim, count, dim, scale, scores);
+    for_vectors(count, [&](int i, auto... tail) {
+      const Floats weight = exp(load(scores + i) - softmax.maximum) * factor;
+      store(y + begin + i, load(y + begin + i, tail...) + weight, tail...);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace cpu
+
+template <typename T, typename C, cpu::Isa isa>
+void attention_weights(cpu::Stream<isa>& stream, const AttentionWeightsParams<T, C>& p) {
+  const int rows = p.now->number > 0 ? p.now->live_count * p.beams : 0;
+  const cpu::Range mine = stream.share(rows);
+  for (int row = mine.begin; row < mine.end; ++row) {
+    const int sentence = p.live[row / p.beams];
+    const int64_t slot = sentence * p.beams + row % p.beams;
+    const int64_t first = p.shared_offsets[sentence];
+    const int length = p.shared_offsets[sentence + 1] - p.shared_offsets[sentence];
+    float* y = p.y + ((p.now->number - 1) * int64_t{p.total_slots} + slot) * p.longest;
+    std::fill(y, y + p.longest, 0.0f);
+    for (int head = 0; head < p.heads; ++head) {
+      const int64_t key_head = head / (p.heads / p.kv_heads);
+      const C* k = p.shared_k + (key_head * p.shared_capacity + first) * p.head_dim;
+      cpu::add_head(p.q + int64_t{row} * p.stride + head * p.head_dim, k, y, length, p.head_dim,
+                    p.heads, p.scale);
+    }
+  }
+  stream.barrier();
+}
+
+template void attention_weights(cpu::Stream<cpu::Isa::DECODING_ISA>&,
+                                const AttentionWeightsParams<float, float>&);
+template void attention_weights(cpu::Stream<cpu::Isa::DECODING_ISA>&,
+                                const AttentionWeightsParams<float, BFloat16>&);
+
+}  // namespace decoding

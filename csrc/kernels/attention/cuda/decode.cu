@@ -1,0 +1,36 @@
+// Attention of a step's rows: the plain one. Those with rules of scores, and those whose queries
+// and keys turn, are in files of their own.
+#include "kernels/attention/cuda/decode_algorithm.cuh"
+
+namespace decoding {
+namespace cuda {
+
+#define INSTANTIATE(T)                                                                           \
+  template void attend_to_history<false, false>(Stream&, const DecodeAttentionParams<T>&);       \
+  extern template void attend_to_history<false, true>(Stream&, const DecodeAttentionParams<T>&); \
+  extern template void attend_to_history<true, true>(Stream&, const DecodeAttentionParams<T>&);
+DECODING_FOR_TYPES(INSTANTIATE)
+#undef INSTANTIATE
+
+}  // namespace cuda
+
+template <typename T>
+void decode_attention(cuda::Stream& stream, const DecodeAttentionParams<T>& p) {
+  if (p.sentences == 0) return;
+  // Rules without a rotation are T5's and BLOOM's: that their queries pass through shared memory
+  // all the same costs less than a fourth set of kernels, which takes minutes to compile.
+  if (p.rules.any()) {
+    cuda::attend_to_history<true, true>(stream, p);
+  } else if (p.rotation.any()) {
+    cuda::attend_to_history<false, true>(stream, p);
+  } else {
+    cuda::attend_to_history<false, false>(stream, p);
+  }
+}
+
+#define INSTANTIATE(T) \
+  template void decode_attention(cuda::Stream&, const DecodeAttentionParams<T>&);
+DECODING_FOR_TYPES(INSTANTIATE)
+#undef INSTANTIATE
+
+}  // namespace decoding

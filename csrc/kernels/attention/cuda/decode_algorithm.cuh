@@ -1,0 +1,32 @@
+// Which design of a step's attention is used. ruled: whether there are rules of scores; turns:
+// whether queries and keys turn. Without them nothing in a kernel asks for them.
+#pragma once
+
+#include "kernels/attention/cuda/decode_beams.cuh"
+#include "kernels/attention/cuda/decode_heads.cuh"
+
+namespace decoding::cuda {
+
+template <bool ruled, bool turns, typename T>
+void attend_to_history(Stream& stream, const DecodeAttentionParams<T>& p) {
+  constexpr int kWidth = 16 / sizeof(T);
+  const auto whole = [](const T* data, int64_t stride) { return aligned16<T>(data, stride); };
+  const bool aligned = p.head_dim % kWidth == 0 && whole(p.q, p.stride) && whole(p.k, p.stride) &&
+                       whole(p.v, p.stride) && whole(p.shared_k, 0) && whole(p.shared_v, 0) &&
+                       whole(p.self_k, 0) && whole(p.self_v, 0) && whole(p.y, 0);
+  if (!aligned) {
+    return attend_for_beams<ruled, turns, T, Shape<1, 32, kMaxHeadDim / 32>>(stream, p);
+  }
+  if constexpr (sizeof(T) == 2) {
+    if (p.kv_heads < p.heads) return attend_for_heads<ruled, turns>(stream, p);
+  }
+  if (p.head_dim <= 64) {
+    attend_for_beams<ruled, turns, T, Shape<kWidth, 64 / kWidth, 1>>(stream, p);
+  } else if (p.head_dim <= 128) {
+    attend_for_beams<ruled, turns, T, Shape<kWidth, 128 / kWidth, 1>>(stream, p);
+  } else {
+    attend_for_beams<ruled, turns, T, Shape<kWidth, 32, kMaxHeadDim / kWidth / 32>>(stream, p);
+  }
+}
+
+}  // namespace decoding::cuda

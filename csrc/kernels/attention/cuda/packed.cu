@@ -1,0 +1,198 @@
+// The plain design: every product a float32 multiplication and addition, for float, and for head
+// sizes that do not suit tensor cores. A block takes a tile of queries of one sentence and head
+// past tiles of keys and values in shared memory. Thread (x, y) holds the scores of queries
+// 4y .. 4y + 3 with the keys x, x + 16, ..., and of the same queries' results the elements
+// 4x .. 4x + 3 of every 64.
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/attention/cuda/attention.cuh"
+#include "kernels/attention/cuda/packed.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/vector.cuh"
+
+namespace decoding {
+namespace cuda {
+namespace {
+
+constexpr int kAcross = 16;  // threads that share a query
+
+// dim: head_dim or the next of 64, 128, 256.
+template <int queries_, int keys_, int dim_>
+struct PlainTile {
+  static constexpr int queries = queries_, keys = keys_, dim = dim_;
+  static constexpr int threads = queries / 4 * kAcross;
+  // Rows are 16 bytes longer than they must be, so that those of neighbours lie in other banks.
+  float q[queries][dim + 4];
+  float kv[keys][dim + 4];
+  float weights[queries][keys + 4];
+};
+
+// Copies the rows [begin, begin + rows) of a sentence, zeros from `length` and from `dim` on.
+template <typename T, int rows, int width>
+__device__ void fill(float (&to)[rows][width], const T* from, int stride, int begin, int length,
+                     int dim, float scale) {
+  for (int i = threadIdx.x; i < rows * (width - 4); i += blockDim.x) {
+    const int row = i / (width - 4), d = i % (width - 4);
+    const bool inside = begin + row < length && d < dim;
+    to[row][d] =
+        inside ? scale * to_float(from[static_cast<int64_t>(begin + row) * stride + d]) : 0.0f;
+  }
+}
+
+__device__ __forceinline__ float4 load4(const float* from) {
+  return *reinterpret_cast<const float4*>(from);
+}
+
+// Added up by fours, scores keep half a digit more than in one long sum.
+__device__ __forceinline__ float dot(float4 a, float4 b) {
+  return fmaf(a.y, b.y, a.x * b.x) + fmaf(a.w, b.w, a.z * b.z);
+}
+
+template <bool ruled, typename T, typename Tile>
+__global__ void __launch_bounds__(Tile::threads)
+    packed_attention_kernel(const PackedAttentionParams<T> p) {
+  constexpr int kKeys = Tile::keys / kAcross, kParts = Tile::dim / 64;
+  extern __shared__ __align__(16) char memory[];
+  Tile& tile = *reinterpret_cast<Tile*>(memory);
+  const Sentence sentence(p, Tile::queries);
+  const int length = sentence.length, keys = sentence.keys, begin = sentence.begin;
+  wait_for_previous();
+  let_next_start();
+  if (begin >= length) return;
+  const int x = threadIdx.x % kAcross, y = threadIdx.x / kAcross * 4;
+  const T *k = sentence.keys_of(p.k, p), *v = sentence.keys_of(p.v, p);
+  fill(tile.q, sentence.queries_of(p), p.stride, begin, length, p.head_dim, p.scale);
+
+  float4 sums[4][kParts] = {};
+  float maxima[4] = {kNoScore, kNoScore, kNoScore, kNoScore}, totals[4] = {};
+  const View<ruled> view(p, sentence, Tile::queries);
+  for (int first = view.first / Tile::keys * Tile::keys; first < view.end; first += Tile::keys) {
+    __syncthreads();
+    fill(tile.kv, k, p.key_stride, first, keys, p.head_dim, 1.0f);
+    __syncthreads();
+    float scores[4][kKeys] = {};
+    for (int d = 0; d < p.head_dim; d += 4) {
+      float4 columns[kKeys];
+#pragma unroll
+      for (int j = 0; j < kKeys; ++j) columns[j] = load4(&tile.kv[x + j * kAcross][d]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float4 query = load4(&tile.q[y + i][d]);
+#pragma unroll
+        for (int j = 0; j < kKeys; ++j) scores[i][j] += dot(query, columns[j]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float top = maxima[i];
+#pragma unroll
+      for (int j = 0; j < kKeys; ++j) {
+        const int query = begin + y + i, position = first + x + j * kAcross;
+        if constexpr (ruled) {
+          scores[i][j] = follow(p.rules, sentence.head, scores[i][j], query - position);
+        }
+        if (!view.sees(query, position)) scores[i][j] = kNoScore;
+        top = fmaxf(top, scores[i][j]);
+      }
+      top = warp_max<kAcross>(top);
+      const float factor = exponential<float>(maxima[i] - reference(top));
+      maxima[i] = top;
+      totals[i] *= factor;
+#pragma unroll
+      for (int c = 0; c < kParts; ++c) {
+        sums[i][c].x *= factor, sums[i][c].y *= factor;
+        sums[i][c].z *= factor, sums[i][c].w *= factor;
+      }
+#pragma unroll
+      for (int j = 0; j < kKeys; ++j) {
+        const float weight = exponential<float>(scores[i][j] - reference(top));
+        totals[i] += weight;
+        tile.weights[y + i][x + j * kAcross] = weight;
+      }
+    }
+    __syncthreads();
+    fill(tile.kv, v, p.key_stride, first, keys, p.head_dim, 1.0f);
+    __syncthreads();
+    for (int key = 0; key < Tile::keys; key += 4) {
+      float4 weights[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) weights[i] = load4(&tile.weights[y + i][key]);
+#pragma unroll
+      for (int c = 0; c < kParts; ++c) {
+        float4 values[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) values[j] = load4(&tile.kv[key + j][c * 64 + x * 4]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const auto add = [&](float weight, float4 value) {
+            sums[i][c].x = fmaf(weight, value.x, sums[i][c].x);
+            sums[i][c].y = fmaf(weight, value.y, sums[i][c].y);
+            sums[i][c].z = fmaf(weight, value.z, sums[i][c].z);
+            sums[i][c].w = fmaf(weight, value.w, sums[i][c].w);
+          };
+          add(weights[i].x, values[0]);
+          add(weights[i].y, values[1]);
+          add(weights[i].z, values[2]);
+          add(weights[i].w, values[3]);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float normaliser = inverse(warp_sum<kAcross>(totals[i]));
+    if (begin + y + i >= length) continue;
+    T* to = p.y + ((sentence.row + begin + y + i) * p.heads + sentence.head) * p.head_dim;
+#pragma unroll
+    for (int c = 0; c < kParts; ++c) {
+      const float parts[4] = {sums[i][c].x, sums[i][c].y, sums[i][c].z, sums[i][c].w};
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int d = c * 64 + x * 4 + e;
+        if (d < p.head_dim) to[d] = from_float<T>(parts[e] * normaliser);
+      }
+    }
+  }
+}
+
+template <bool ruled, typename T, typename Tile>
+void attend_plainly(Stream& stream, const PackedAttentionParams<T>& p) {
+  const dim3 grid(p.heads, p.sentences, (p.longest + Tile::queries - 1) / Tile::queries);
+  launch(stream, packed_attention_kernel<ruled, T, Tile>, grid, Tile::threads, sizeof(Tile), p);
+}
+
+template <bool ruled, typename T>
+void attend_to_packed(Stream& stream, const PackedAttentionParams<T>& p) {
+  if constexpr (sizeof(T) == 2) {
+    const bool aligned = aligned16<T>(p.q, p.stride) && aligned16<T>(p.k, p.key_stride) &&
+                         aligned16<T>(p.v, p.head_stride) && aligned16<T>(p.y, 0);
+    if (aligned && p.head_dim % 8 == 0) {
+      return attend_with_tensor_cores<ruled>(stream, p);
+    }
+  }
+  if (p.head_dim <= 64) {
+    attend_plainly<ruled, T, PlainTile<64, 64, 64>>(stream, p);
+  } else if (p.head_dim <= 128) {
+    attend_plainly<ruled, T, PlainTile<64, 64, 128>>(stream, p);
+  } else {
+    attend_plainly<ruled, T, PlainTile<32, 32, kMaxHeadDim>>(stream, p);
+  }
+}
+
+}  // namespace
+}  // namespace cuda
+
+template <typename T>
+void packed_attention(cuda::Stream& stream, const PackedAttentionParams<T>& p) {
+  if (p.sentences == 0 || p.longest == 0) return;
+  p.rules.any() ? cuda::attend_to_packed<true>(stream, p)
+                : cuda::attend_to_packed<false>(stream, p);
+}
+
+#define INSTANTIATE(T) \
+  template void packed_attention(cuda::Stream&, const PackedAttentionParams<T>&);
+DECODING_FOR_TYPES(INSTANTIATE)
+#undef INSTANTIATE
+
+}  // namespace decoding

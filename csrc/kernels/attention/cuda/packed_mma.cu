@@ -1,0 +1,297 @@
+// FlashAttention-2's tiling (Dao 2023) on packed rows. A block has 4 warps and the queries of one
+// sentence and head that these hold in registers, 16 or 32 each; tiles of keys and values pass by
+// in shared memory, the next one on its way while the present one is worked on. Scores stay in the
+// registers where the product leaves them: rounded to T, they are the first operand of the product
+// with the values.
+//
+// A quad of lanes holds a row: lane t of it the columns 2t and 2t + 1 of every 8. Half h of a
+// product's registers is row g + 8h of its 16 (tensor_core.cuh).
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/attention/cuda/attention.cuh"
+#include "kernels/attention/cuda/packed.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/tensor_core.cuh"
+#include "kernels/cuda/vector.cuh"
+
+namespace decoding {
+namespace cuda {
+namespace {
+
+template <int dim>
+constexpr int kTileKeys = dim <= 128 ? 64 : 32;  // of a tile, as registers allow
+constexpr int kWarps = 4, kThreads = kWarps * kWarp;
+
+// Rows of `dim` elements in shared memory. They are 16 bytes apart from a multiple of 128, so that
+// the 8 rows of a matrix lie in different banks.
+template <typename T, int dim>
+struct Rows {
+  static constexpr int stride = dim + 8;  // elements
+  uint32_t address;
+
+  __device__ uint32_t at(int row, int column) const {
+    return address + (row * stride + column) * sizeof(T);
+  }
+  __device__ Rows from(int row) const { return {at(row, 0)}; }
+
+  // The lane's address for four 8x8 matrices that make a square of 16 from (row, column) on:
+  // by_rows has the lower left one second, by_columns the upper right one.
+  __device__ uint32_t by_rows(int row, int column) const {
+    const int lane = threadIdx.x % kWarp;
+    return at(row + lane % 16, column + lane / 16 * 8);
+  }
+  __device__ uint32_t by_columns(int row, int column) const {
+    const int lane = threadIdx.x % kWarp;
+    return at(row + lane / 16 * 8 + lane % 8, column + lane / 8 % 2 * 8);
+  }
+
+  // Starts to copy `count` rows of a sentence from its row `begin` on; zeros from `length` and from
+  // head_dim on.
+  template <int count>
+  __device__ __forceinline__ void request(const T* source, int begin, int length, int source_stride,
+                                          int head_dim) const {
+    constexpr int kPieces = dim / 8;  // of a row
+    static_assert(count * kPieces % kThreads == 0);
+#pragma unroll
+    for (int i = 0; i < count * kPieces / kThreads; ++i) {
+      const int piece = threadIdx.x + i * kThreads, row = piece / kPieces, d = piece % kPieces * 8;
+      const bool inside = begin + row < length && d < head_dim;
+      const int64_t offset = static_cast<int64_t>(begin + row) * source_stride + d;
+      copy_async(at(row, d), source + (inside ? offset : 0), inside);
+    }
+  }
+};
+
+// The 16 queries of one product, and what was attended to so far.
+template <typename T, int dim>
+struct Queries {
+  static constexpr int kKeys = kTileKeys<dim>;
+  uint32_t q[dim / 16][4];
+  float sums[dim / 8][4] = {};
+  float maxima[2] = {kNoScore, kNoScore}, totals[2] = {};  // of rows g, g + 8
+
+  __device__ __forceinline__ void load(Rows<T, dim> rows) {
+#pragma unroll
+    for (int d = 0; d < dim / 16; ++d) load_matrices(q[d], rows.by_rows(0, d * 16));
+  }
+
+  // Turns scores into weights, for which everything so far is rescaled.
+  __device__ __forceinline__ void weigh(float (&scores)[kKeys / 8][4], float scale) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float top = maxima[h];
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) {
+        top = fmaxf(top, fmaxf(scores[n][2 * h], scores[n][2 * h + 1]));
+      }
+      top = warp_max<4>(top);
+      const float subtrahend = reference(top) * scale;
+      const float factor = power_of_two(maxima[h] * scale - subtrahend);
+      maxima[h] = top;
+      totals[h] *= factor;
+#pragma unroll
+      for (int d = 0; d < dim / 8; ++d) sums[d][2 * h] *= factor, sums[d][2 * h + 1] *= factor;
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+        for (int c = 2 * h; c < 2 * h + 2; ++c) {
+          scores[n][c] = power_of_two(fmaf(scores[n][c], scale, -subtrahend));
+          totals[h] += scores[n][c];
+        }
+      }
+    }
+  }
+
+  // Puts the results where the queries came from, as T.
+  __device__ __forceinline__ void store(Rows<T, dim> rows) {
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float normaliser = inverse(warp_sum<4>(totals[h]));
+#pragma unroll
+      for (int d = 0; d < dim / 8; ++d) {
+        const uint32_t pair =
+            pack<T>(make_float2(sums[d][2 * h] * normaliser, sums[d][2 * h + 1] * normaliser));
+        asm volatile(
+            "st.shared.u32 [%0], %1;" ::"r"(rows.at(lane / 4 + 8 * h, d * 8 + lane % 4 * 2)),
+            "r"(pair)
+            : "memory");
+      }
+    }
+  }
+};
+
+// See(query, key, score): what the softmax sees of it. The first query and key are those of the
+// square and of the tile.
+template <int eights, typename See>
+__device__ __forceinline__ void adjust(float (&scores)[eights][4], int query, int key, See&& see) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int n = 0; n < eights; ++n) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int row = lane / 4 + c / 2 * 8, column = n * 8 + lane % 4 * 2 + c % 2;
+      scores[n][c] = see(query + row, key + column, scores[n][c]);
+    }
+  }
+}
+
+// squares: of 16 queries, per warp.
+template <bool ruled, typename T, int dim, int squares>
+__device__ __forceinline__ void attend(Queries<T, dim> (&queries)[squares], Rows<T, dim> k,
+                                       Rows<T, dim> v, const PackedAttentionParams<T>& p, int head,
+                                       const View<ruled>& view, int query, int key) {
+  constexpr int kKeys = kTileKeys<dim>;
+  float scores[squares][kKeys / 8][4] = {};
+#pragma unroll
+  for (int d = 0; d < dim / 16; ++d) {
+#pragma unroll
+    for (int n = 0; n < kKeys / 16; ++n) {
+      uint32_t b[4];
+      load_matrices(b, k.by_columns(n * 16, d * 16));
+#pragma unroll
+      for (int s = 0; s < squares; ++s) {
+        const auto& a = queries[s].q[d];
+        multiply_add<T>(scores[s][2 * n], a[0], a[1], a[2], a[3], b[0], b[1]);
+        multiply_add<T>(scores[s][2 * n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+      }
+    }
+  }
+#pragma unroll
+  for (int s = 0; s < squares; ++s) {
+    const int first = query + s * 16;
+    float scale = p.scale;
+    if constexpr (ruled) {
+      adjust(scores[s], first, key, [&](int i, int j, float score) {
+        return follow(p.rules, head, score * p.scale, i - j);
+      });
+      scale = 1.0f;
+    }
+    if (!view.sees_all(first, 16, key, kKeys)) {
+      adjust(scores[s], first, key,
+             [&](int i, int j, float score) { return view.sees(i, j) ? score : kNoScore; });
+    }
+    queries[s].weigh(scores[s], scale * kLog2e);
+  }
+#pragma unroll
+  for (int n = 0; n < kKeys / 16; ++n) {
+    uint32_t a[squares][4];
+#pragma unroll
+    for (int s = 0; s < squares; ++s) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* pair = &scores[s][2 * n + i / 2][i % 2 * 2];
+        a[s][i] = pack<T>(make_float2(pair[0], pair[1]));
+      }
+    }
+#pragma unroll
+    for (int d = 0; d < dim / 16; ++d) {
+      uint32_t b[4];
+      load_transposed(b, v.by_rows(n * 16, d * 16));
+#pragma unroll
+      for (int s = 0; s < squares; ++s) {
+        multiply_add<T>(queries[s].sums[2 * d], a[s][0], a[s][1], a[s][2], a[s][3], b[0], b[1]);
+        multiply_add<T>(queries[s].sums[2 * d + 1], a[s][0], a[s][1], a[s][2], a[s][3], b[2], b[3]);
+      }
+    }
+  }
+}
+
+template <bool ruled, typename T, int dim, int squares>
+__global__ void __launch_bounds__(kThreads)
+    packed_attention_kernel(const PackedAttentionParams<T> p) {
+  constexpr int kKeys = kTileKeys<dim>;
+  constexpr int kPerWarp = 16 * squares, kQueries = kPerWarp * kWarps;
+  static_assert(kQueries <= 2 * kKeys);
+  extern __shared__ __align__(16) char memory[];  // twice a tile of keys and a tile of values
+  const Rows<T, dim> rows{static_cast<uint32_t>(__cvta_generic_to_shared(memory))};
+  const Sentence sentence(p, kQueries);
+  const int length = sentence.length, begin = sentence.begin;
+  wait_for_previous();
+  let_next_start();
+  if (begin >= length) return;
+
+  const T *k = sentence.keys_of(p.k, p), *v = sentence.keys_of(p.v, p);
+  const View<ruled> view(p, sentence, kQueries);
+  const int first = view.first / kKeys;  // tile
+  const auto keys = [&](int i) { return rows.from(i % 2 * 2 * kKeys); };
+  const auto values = [&](int i) { return rows.from(i % 2 * 2 * kKeys + kKeys); };
+  const auto request = [&](int i) {
+    keys(i).template request<kKeys>(k, i * kKeys, sentence.keys, p.key_stride, p.head_dim);
+    values(i).template request<kKeys>(v, i * kKeys, sentence.keys, p.key_stride, p.head_dim);
+    close_copies();
+  };
+  // The queries come where the second tile will be.
+  const Rows<T, dim> own_rows = keys(first + 1);
+  own_rows.template request<kQueries>(sentence.queries_of(p), begin, length, p.stride, p.head_dim);
+  close_copies();
+  request(first);
+  wait_for_copies<1>();
+  __syncthreads();
+  const int own = threadIdx.x / kWarp * kPerWarp;  // the warp's first query in the block
+  Queries<T, dim> queries[squares];
+#pragma unroll
+  for (int s = 0; s < squares; ++s) queries[s].load(own_rows.from(own + s * 16));
+
+  const int query = begin + own, last = query + kPerWarp - 1;
+  for (int i = first; i * kKeys < view.end; ++i) {
+    wait_for_copies<0>();
+    __syncthreads();  // the tile is there, and nobody needs the one before
+    if ((i + 1) * kKeys < view.end) request(i + 1);
+    const bool idle = query >= length || (p.causal && i * kKeys > last);
+    if (!idle) attend(queries, keys(i), values(i), p, sentence.head, view, query, i * kKeys);
+  }
+  wait_for_copies<0>();  // of a sentence without keys
+  __syncthreads();
+  const Rows<T, dim> results = rows.from(own);
+#pragma unroll
+  for (int s = 0; s < squares; ++s) queries[s].store(results.from(s * 16));
+  __syncwarp();
+  constexpr int kPieces = dim / 8;
+  for (int i = threadIdx.x % kWarp; i < kPerWarp * kPieces; i += kWarp) {
+    const int row = i / kPieces, d = i % kPieces * 8;
+    if (query + row >= length || d >= p.head_dim) continue;
+    T* to = p.y + ((sentence.row + query + row) * p.heads + sentence.head) * p.head_dim + d;
+    const T* from = reinterpret_cast<const T*>(memory) + (own + row) * Rows<T, dim>::stride + d;
+    Vector<T>::load(from).store(to);
+  }
+}
+
+template <bool ruled, typename T, int dim, int squares>
+void start(Stream& stream, const PackedAttentionParams<T>& p) {
+  constexpr int kQueries = 16 * squares * kWarps;
+  const dim3 grid(p.heads, p.sentences, (p.longest + kQueries - 1) / kQueries);
+  launch(stream, packed_attention_kernel<ruled, T, dim, squares>, grid, kThreads,
+         4 * kTileKeys<dim> * Rows<T, dim>::stride * sizeof(T), p);
+}
+
+}  // namespace
+
+template <bool ruled, typename T>
+void attend_with_tensor_cores(Stream& stream, const PackedAttentionParams<T>& p) {
+  // Twice the queries read keys and values half as often, where there are blocks enough.
+  const int64_t blocks = static_cast<int64_t>(p.heads) * p.sentences * ((p.longest + 127) / 128);
+  const bool many = blocks > 4 * stream.device().multiprocessors;
+  if (p.head_dim <= 32) {
+    many ? start<ruled, T, 32, 2>(stream, p) : start<ruled, T, 32, 1>(stream, p);
+  } else if (p.head_dim <= 64) {
+    many ? start<ruled, T, 64, 2>(stream, p) : start<ruled, T, 64, 1>(stream, p);
+  } else if (p.head_dim <= 96) {
+    start<ruled, T, 96, 1>(stream, p);
+  } else if (p.head_dim <= 128) {
+    start<ruled, T, 128, 1>(stream, p);
+  } else {
+    start<ruled, T, kMaxHeadDim, 1>(stream, p);
+  }
+}
+
+#define INSTANTIATE(ruled, T) \
+  template void attend_with_tensor_cores<ruled>(Stream&, const PackedAttentionParams<T>&);
+INSTANTIATE(false, half)
+INSTANTIATE(false, bfloat16)
+INSTANTIATE(true, half)
+INSTANTIATE(true, bfloat16)
+
+}  // namespace cuda
+}  // namespace decoding

@@ -1,0 +1,49 @@
+// shared[n, t] = rows[t, n]: a transposition of whole vectors of D elements, 16 bytes at a time.
+#include <cstdint>
+
+#include "kernels/attention/attention.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/vector.cuh"
+
+namespace decoding {
+namespace cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// One block copies a token's keys (blockIdx.y = 0) or values (1) of all heads; its reads are one
+// stretch of memory. width: elements per copy, a divisor of head_dim.
+template <typename T, int width>
+__global__ void store_shared_kernel(const StoreSharedParams<T> p) {
+  wait_for_previous();
+  let_next_start();
+  const int64_t token = blockIdx.x;
+  const T* from = (blockIdx.y == 0 ? p.k : p.v) + token * p.stride;
+  T* to = (blockIdx.y == 0 ? p.shared_k : p.shared_v) + token * p.head_dim;
+  const int64_t head_stride = static_cast<int64_t>(p.capacity) * p.head_dim;
+  for (int i = threadIdx.x * width; i < p.heads * p.head_dim; i += kThreads * width) {
+    const int head = i / p.head_dim, d = i % p.head_dim;
+    Vector<T, width>::load(from + i).store(to + head * head_stride + d);
+  }
+}
+
+}  // namespace
+}  // namespace cuda
+
+template <typename T>
+void store_shared(cuda::Stream& stream, const StoreSharedParams<T>& p) {
+  if (p.tokens == 0) return;
+  constexpr int kVector = 16 / sizeof(T);
+  const bool aligned = p.head_dim % kVector == 0 && cuda::aligned16<T>(p.k, p.stride) &&
+                       cuda::aligned16<T>(p.v, p.stride) && cuda::aligned16<T>(p.shared_k, 0) &&
+                       cuda::aligned16<T>(p.shared_v, 0);
+  const auto kernel =
+      aligned ? cuda::store_shared_kernel<T, kVector> : cuda::store_shared_kernel<T, 1>;
+  cuda::launch(stream, kernel, dim3(p.tokens, 2), cuda::kThreads, 0, p);
+}
+
+#define INSTANTIATE(T) template void store_shared(cuda::Stream&, const StoreSharedParams<T>&);
+DECODING_FOR_TYPES(INSTANTIATE)
+#undef INSTANTIATE
+
+}  // namespace decoding

@@ -1,0 +1,105 @@
+// A block has a row of the step, and goes through its heads one by one. Each thread has the
+// positions that are a block's width apart: it keeps their scores and what the heads have added up
+// in shared memory, where no other thread looks.
+#include <cstdint>
+
+#include "kernels/attention/attention.h"
+#include "kernels/attention/cuda/attention.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/vector.cuh"
+
+namespace decoding {
+namespace cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kWarps = kThreads / kWarp;
+
+// Every thread gets the result, and may use `parts` [kWarps] again behind the next one.
+template <typename Combine>
+__device__ __forceinline__ float over_block(float x, float* parts, Combine&& combine) {
+  if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = x;
+  __syncthreads();
+  float all = parts[0];
+#pragma unroll
+  for (int w = 1; w < kWarps; ++w) all = combine(all, parts[w]);
+  return all;
+}
+
+// pack: elements that are loaded at once.
+template <typename T, int pack>
+__device__ __forceinline__ float dot(const float* q, const T* k, int dim) {
+  float sum = 0.0f;
+#pragma unroll 4
+  for (int d = 0; d < dim; d += pack) {
+    const auto few = Vector<T, pack>::load(k + d);
+#pragma unroll
+    for (int i = 0; i < pack; ++i) sum = fmaf(q[d + i], few[i], sum);
+  }
+  return sum;
+}
+
+template <typename T, int pack>
+__global__ void __launch_bounds__(kThreads)
+    attention_weights_kernel(const AttentionWeightsParams<T> p) {
+  extern __shared__ float memory[];
+  __shared__ float q[kMaxHeadDim], maxima[kWarps], totals[kWarps];
+  float *scores = memory, *sums = memory + p.longest;  // [longest]
+  wait_for_previous();
+  let_next_start();
+  const int row = blockIdx.x, number = p.now->number;
+  if (number <= 0 || row / p.beams >= p.now->live_count) return;
+  const int sentence = p.live[row / p.beams];
+  const int64_t slot = int64_t{sentence} * p.beams + row % p.beams;
+  const int64_t first = p.shared_offsets[sentence];
+  const int length = p.shared_offsets[sentence + 1] - first;
+  const int group = heads_of_a_key(p.heads, p.kv_heads);
+  for (int i = threadIdx.x; i < p.longest; i += kThreads) sums[i] = 0.0f;
+  for (int head = 0; head < p.heads; ++head) {
+    __syncthreads();  // nobody needs the head before
+    const T* own = p.q + int64_t{row} * p.stride + head * p.head_dim;
+    for (int d = threadIdx.x; d < p.head_dim; d += kThreads) q[d] = to_float(own[d]);
+    __syncthreads();
+    const T* k = p.shared_k + (head / group * int64_t{p.shared_capacity} + first) * p.head_dim;
+    float top = kNoScore;
+    for (int i = threadIdx.x; i < length; i += kThreads) {
+      scores[i] = p.scale * dot<T, pack>(q, k + int64_t{i} * p.head_dim, p.head_dim);
+      top = fmaxf(top, scores[i]);
+    }
+    top = over_block(warp_max(top), maxima, [](float a, float b) { return fmaxf(a, b); });
+    float total = 0.0f;
+    for (int i = threadIdx.x; i < length; i += kThreads) {
+      scores[i] = expf(scores[i] - top);
+      total += scores[i];
+    }
+    total = over_block(warp_sum(total), totals, [](float a, float b) { return a + b; });
+    for (int i = threadIdx.x; i < length; i += kThreads) {
+      sums[i] += scores[i] / (total * p.heads);
+    }
+  }
+  float* y = p.y + ((number - 1) * int64_t{p.total_slots} + slot) * p.longest;
+  for (int i = threadIdx.x; i < p.longest; i += kThreads) y[i] = sums[i];
+}
+
+template <int pack, typename T>
+void start(Stream& stream, const AttentionWeightsParams<T>& p) {
+  launch(stream, attention_weights_kernel<T, pack>, p.sentences * p.beams, kThreads,
+         2 * sizeof(float) * p.longest, p);
+}
+
+}  // namespace
+}  // namespace cuda
+
+template <typename T>
+void attention_weights(cuda::Stream& stream, const AttentionWeightsParams<T>& p) {
+  if (p.sentences == 0) return;
+  const bool aligned = cuda::aligned16<T>(p.shared_k, p.head_dim);
+  aligned ? cuda::start<16 / sizeof(T)>(stream, p) : cuda::start<1>(stream, p);
+}
+
+#define INSTANTIATE(T) \
+  template void attention_weights(cuda::Stream&, const AttentionWeightsParams<T>&);
+DECODING_FOR_TYPES(INSTANTIATE)
+#undef INSTANTIATE
+
+}  // namespace decoding

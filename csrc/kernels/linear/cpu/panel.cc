@@ -1,0 +1,153 @@
+// K goes in blocks, small enough that a block of the panel stays in the first-level cache while all
+// rows pass over it. Each block is added up apart, which also keeps the rounding errors of long
+// sums small.
+#include "kernels/linear/cpu/panel.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/linear/cpu/tile.h"
+#include "kernels/linear/linear.h"
+
+namespace decoding::cpu {
+namespace {
+
+constexpr int kDepth = 64;  // lines of a block: 16 KB of weights
+
+// sums += x weight for one block of a panel. Meanwhile the tiles ask for the next block, each for
+// its part of every line of four cache lines, so that requests spread evenly over the time there
+// is: memory then is never idle, and never has more to do than it can queue.
+template <typename Dot>
+void multiply_block(Rows<const typename Dot::Left> x, int rows, const typename Dot::Right* weight,
+                    int depth, typename Dot::Sum* sums, Begin begin_sums) {
+  const int tiles = (rows + kTileRows - 1) / kTileRows;
+  const auto* behind = reinterpret_cast<const std::byte*>(weight + kDepth * kPanel);
+  const Prefetch<4> next{{behind, sizeof(float) * kPanel}};
+  for (int tile = 0; tile < tiles; ++tile) {  // of nearly equal heights
+    const int begin = tile * rows / tiles, end = (tile + 1) * rows / tiles;
+    const auto multiply = [&](auto prefetch) {
+      multiply_rows<Dot>(end - begin, {x.data + begin * x.stride, x.stride}, {weight, kPanel},
+                         {sums + begin * kPanel, kPanel}, depth, kPanel, prefetch, begin_sums);
+    };
+    if (tiles == 1) {
+      multiply(next);
+    } else if (tiles <= 3 && tile < 2) {
+      multiply(next.part<2>(2 * tile));
+    } else if (tiles > 3 && tile < 4) {
+      multiply(next.part<1>(tile));
+    } else {
+      multiply(Prefetch<0>{});
+    }
+  }
+}
+
+template <typename Dot>
+void multiply(const LinearWeight& weight, int panel, const Operand& x, int rows,
+              typename Dot::Sum* sums) {
+  const size_t lines = (weight.inputs + Dot::kInputs - 1) / Dot::kInputs;
+  const auto* from = static_cast<const typename Dot::Right*>(weight.data) + panel * lines * kPanel;
+  const auto* left = reinterpret_cast<const typename Dot::Left*>(x.rows);
+  for (size_t k = 0; k < lines; k += kDepth) {
+    const int depth = std::min<size_t>(kDepth, lines - k);
+    multiply_block<Dot>({left + k * Dot::kParts, x.stride / sizeof *left}, rows, from + k * kPanel,
+                        depth, sums, k == 0 ? Begin::yes : Begin::no);
+  }
+}
+
+using Bytes [[gnu::vector_size(kLanes)]] = uint8_t;
+
+// Calls use(i, codes) for all vectors of x.
+template <typename Use>
+float quantise(const float* x, int inputs, Use&& use) {
+  Ints largest = {};  // as integers, because NaN is more than infinity there
+  for_vectors(inputs, [&](int i, auto... count) {
+    largest = max(largest, bits(abs(load(x + i, count...))));
+  });
+  int32_t most = 0;
+  for (int lane = 0; lane < kLanes; ++lane) most = std::max(most, largest[lane]);
+  const float a = __builtin_bit_cast(float, most);
+  const float steps = a > 1e-36f ? 127.0f / a : 0.0f;  // which must not be infinite
+  for_vectors(inputs, [&](int i, auto... count) {
+    use(i, __builtin_convertvector(nearest(load(x + i, count...) * steps) + 128, Bytes));
+  });
+  return std::isfinite(a) ? a / 127.0f : NAN;
+}
+
+}  // namespace
+
+template <Isa isa>
+void prepare_row(DotKind kind, const float* x, int inputs, uint8_t* to) {
+  const auto set_scale = [&](float scale) {
+    __builtin_memcpy(to + operand_stride(kind, inputs) - kScalePlace, &scale, sizeof scale);
+  };
+  switch (kind) {
+    case DotKind::float32:
+    case DotKind::bfloat16_wide:
+      __builtin_memcpy(to, x, sizeof(float) * inputs);
+      __builtin_memset(to + sizeof(float) * inputs, 0, sizeof(float));
+      return;
+    case DotKind::bfloat16:
+#if defined(__AVX512F__)
+      for_vectors(inputs, [&](int i, auto... count) {
+        __m256i rounded;
+        asm("vcvtneps2bf16 %1, %0" : "=v"(rounded) : "v"(load(x + i, count...)));
+        __builtin_memcpy(to + sizeof(int16_t) * i, &rounded, sizeof rounded);
+      });
+#endif
+      return;
+    case DotKind::int8:
+      return set_scale(quantise(
+          x, inputs, [&](int i, Bytes codes) { __builtin_memcpy(to + i, &codes, sizeof codes); }));
+    case DotKind::int8_wide:
+      return set_scale(quantise(x, inputs, [&](int i, Bytes codes) {
+        uint32_t words[kLanes / 4];
+        __builtin_memcpy(words, &codes, sizeof codes);
+        for (int w = 0; w < kLanes / 4; ++w) {
+          const uint32_t pairs[] = {words[w] & 0xff00ff, words[w] >> 8 & 0xff00ff};
+          __builtin_memcpy(to + 2 * (i + 4 * w), pairs, sizeof pairs);
+        }
+      }));
+  }
+}
+
+template <Isa isa>
+PanelSums multiply_panel(DotKind kind, const LinearWeight& weight, int panel, const Operand& x,
+                         int rows, float* sums) {
+  int32_t* integers = reinterpret_cast<int32_t*>(sums);
+  switch (kind) {
+    case DotKind::float32:
+      multiply<Float32Dot>(weight, panel, x, rows, sums);
+      break;
+    case DotKind::bfloat16_wide:
+      multiply<Bfloat16WideDot>(weight, panel, x, rows, sums);
+      break;
+    case DotKind::int8_wide:
+      multiply<Int8WideDot>(weight, panel, x, rows, integers);
+      break;
+#if defined(__AVX512F__)
+    case DotKind::bfloat16:
+      multiply<Bfloat16Dot>(weight, panel, x, rows, sums);
+      break;
+    case DotKind::int8:
+      multiply<Int8Dot>(weight, panel, x, rows, integers);
+      break;
+#else
+    default:
+      break;
+#endif
+  }
+  const int column = panel * kPanel;
+  const bool scaled = weight.kind == WeightKind::int8;
+  return {.sums = sums,
+          .scale = scaled ? weight.scale + column : nullptr,
+          .weight_sums = scaled ? weight.sums + column : nullptr,
+          .x = x,
+          .rows = rows,
+          .columns = std::min(kPanel, weight.outputs - column)};
+}
+
+template void prepare_row<Isa::DECODING_ISA>(DotKind, const float*, int, uint8_t*);
+template PanelSums multiply_panel<Isa::DECODING_ISA>(DotKind, const LinearWeight&, int,
+                                                     const Operand&, int, float*);
+
+}  // namespace decoding::cpu

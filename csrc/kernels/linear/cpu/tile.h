@@ -1,0 +1,120 @@
+// Matrix products on pieces that fit the caches: c += a b, in tiles whose sums stay in registers.
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/cpu/simd.h"
+#include "kernels/linear/cpu/dot.h"
+
+namespace decoding::cpu {
+namespace {
+
+constexpr int kTileRows = 6;  // with 64 columns, 24 of the 32 registers of AVX-512 hold sums
+
+// Vectors of columns in a tile of `rows` rows: as many as the registers hold.
+constexpr int tile_vectors(int rows) {
+  if (kLanes == 16) return 4;
+  return rows == 1 ? 8 : rows <= 3 ? 4 : 2;
+}
+
+// A matrix whose rows are `stride` elements apart.
+template <typename T>
+struct Rows {
+  T* data;
+  size_t stride;
+};
+
+// Memory that is asked for while a tile works: `lines` cache lines of each row.
+template <int lines>
+struct Prefetch {
+  Rows<const std::byte> from = {};
+
+  void operator()(int k) const {
+    for (int line = 0; line < lines; ++line) {
+      __builtin_prefetch(from.data + k * from.stride + line * kLine);
+    }
+  }
+
+  template <int count>
+  Prefetch<count> part(int first) const {
+    return {{from.data + first * kLine, from.stride}};
+  }
+
+  static constexpr int kLine = 64;
+};
+
+// Whether sums are added to those that are there, or to zeros.
+enum class Begin { no, yes };
+
+// c[r][j] += sum over k < depth of a[r][k] * b[k][j], which is added up first, in ascending order,
+// one addition at a time: the bits do not depend on the shape of the tile. The product of a word
+// of a and one of b is `Dot`'s: of two floats, or of a few smaller numbers.
+template <typename Dot, int rows, int vectors, int lines>
+inline void multiply_tile(Rows<const typename Dot::Left> a, Rows<const typename Dot::Right> b,
+                          Rows<typename Dot::Sum> c, int depth, Begin begin,
+                          Prefetch<lines> prefetch) {
+  using Sums = Vector<typename Dot::Sum>;
+  Sums sum[rows][vectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; ++v) sum[r][v] = Sums{};
+  }
+  const typename Dot::Right* line = b.data;
+  for (int k = 0; k < depth; ++k, line += b.stride) {
+    prefetch(k);
+#pragma GCC unroll 2
+    for (int part = 0; part < Dot::kParts; ++part) {
+      decltype(Dot::right(load(line), part)) right[vectors];
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; ++v) right[v] = Dot::right(load(line + v * kLanes), part);
+#pragma GCC unroll 8
+      for (int r = 0; r < rows; ++r) {
+        const auto left = broadcast(a.data[r * a.stride + k * Dot::kParts + part]);
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; ++v) sum[r][v] = Dot::add(left, right[v], sum[r][v]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; ++v) {
+      typename Dot::Sum* to = c.data + r * c.stride + v * kLanes;
+      store(to, (begin == Begin::yes ? Sums{} : load(to)) + sum[r][v]);
+    }
+  }
+}
+
+// The same for up to kTileRows rows and any whole number of vectors of columns.
+template <typename Dot = Float32Dot, int lines = 0, int rows = kTileRows>
+inline void multiply_rows(int count, Rows<const typename Dot::Left> a,
+                          Rows<const typename Dot::Right> b, Rows<typename Dot::Sum> c, int depth,
+                          int columns, Prefetch<lines> prefetch = {}, Begin begin = Begin::no) {
+  if constexpr (rows > 1) {
+    if (count < rows) {
+      return multiply_rows<Dot, lines, rows - 1>(count, a, b, c, depth, columns, prefetch, begin);
+    }
+  }
+  constexpr int vectors = tile_vectors(rows), width = vectors * kLanes;
+  // What is asked for spreads over the tiles that 64 columns take.
+  constexpr int share = lines == 0 ? 0 : (lines * width + 63) / 64;
+  int j = 0;
+  const auto right = [&] { return Rows<const typename Dot::Right>{b.data + j, b.stride}; };
+  const auto sums = [&] { return Rows<typename Dot::Sum>{c.data + j, c.stride}; };
+  for (; j + width <= columns; j += width) {
+    const int line = j / width * share;
+    if (line < lines) {
+      const auto part = prefetch.template part<share>(line);
+      multiply_tile<Dot, rows, vectors>(a, right(), sums(), depth, begin, part);
+    } else {
+      multiply_tile<Dot, rows, vectors>(a, right(), sums(), depth, begin, Prefetch<0>{});
+    }
+  }
+  for (; j < columns; j += kLanes) {
+    multiply_tile<Dot, rows, 1>(a, right(), sums(), depth, begin, Prefetch<0>{});
+  }
+}
+
+}  // namespace
+}  // namespace decoding::cpu

@@ -1,0 +1,75 @@
+// Which way of computing a product is the fastest, as timing.h found out: in memory, and in a file
+// per GPU, version of cuBLASLt and build of ours.
+//
+// The file lies in $DECODING_CACHE, else in `decoding` in $XDG_CACHE_HOME or ~/.cache. It is a
+// convenience: lines that are damaged are ignored, and so is a folder that cannot be written.
+// DECODING_TUNE=0 turns tuning off.
+#pragma once
+
+#include <compare>
+#include <map>
+#include <string>
+
+#include "core/types.h"
+#include "kernels/cuda/stream.h"
+#include "kernels/linear/cuda/cublaslt.h"
+
+namespace decoding::cuda {
+
+// The least of 1, 2, 3, 4, 6, 8, 12, 16, ... that is not below `rows`: counts in between share what
+// was found for one of them.
+int rows_bucket(int rows);
+
+// What the time of a product depends on.
+struct ProductKey {
+  cudaDataType_t type;
+  int inputs, outputs;
+  Activation activation;
+  bool norm, bias, residual, gated;
+  bool whole;  // whether cuBLASLt does all that follows the product, for it needs other code then
+  int stride;  // of the rows of y
+  int rows;    // a bucket
+
+  auto operator<=>(const ProductKey&) const = default;
+};
+
+// One way to compute a product.
+struct Way {
+  int variant = -1;         // of gemm.h; -1: cuBLASLt with `algorithm`
+  bool norm_apart = false;  // before it, as a kernel of its own; with cuBLASLt always
+  bool gate_apart = false;  // behind it, likewise
+  cublaslt::Algorithm algorithm = {};
+};
+
+// The way to take, and microseconds; 0 where nothing was timed.
+struct Tuned {
+  Way way = {};
+  float time = 0;
+  float cublaslt_default = 0, cublaslt_best = 0, own_best = 0;
+};
+
+class Tuning {
+ public:
+  // cublaslt_version: as the library tells it.
+  Tuning(const Device& device, size_t cublaslt_version);
+
+  // Whether products should be timed.
+  bool enabled() const { return enabled_; }
+  // Null for nothing.
+  const Tuned* find(const ProductKey& key) const;
+  // In the file as well, where it was timed.
+  void remember(const ProductKey& key, const Tuned& tuned);
+  // A line for each product that was timed.
+  std::string report() const;
+
+ private:
+  using Table = std::map<ProductKey, Tuned>;
+  static Table read(const std::string& file);
+  void write() const;
+
+  Table known_;
+  std::string file_;  // empty where there is no folder for it
+  bool enabled_;
+};
+
+}  // namespace decoding::cuda

@@ -1,0 +1,180 @@
+#include <algorithm>
+#include <bit>
+
+#include "kernels/cuda/activate.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/vector.cuh"
+#include "kernels/linear/cuda/cublaslt_linear.h"
+#include "kernels/linear/cuda/gemm.h"
+
+namespace decoding::cuda {
+namespace {
+
+template <typename T>
+__global__ void narrow_kernel(const float* wide, T* narrow, int count) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < count) narrow[i] = from_float<T>(wide[i]);
+}
+
+// y = activation(y + bias) + residual: what cuBLASLt left to do.
+template <typename T>
+struct RestParams {
+  T* y;               // [rows, cols], its rows `stride` apart
+  const float* bias;  // [cols], may be null
+  const T* residual;  // [rows, cols] like y, may be null
+  int rows, cols, stride;
+  Activation activation;
+};
+
+// A thread holds the bias of `width` columns and goes down the rows.
+template <typename T, int width>
+__global__ void rest_kernel(RestParams<T> p) {
+  const int column = (blockIdx.x * blockDim.x + threadIdx.x) * width;
+  float bias[width] = {};
+  if (p.bias != nullptr && column < p.cols) {
+#pragma unroll
+    for (int i = 0; i < width; ++i) bias[i] = p.bias[column + i];
+  }
+  wait_for_previous();
+  let_next_start();
+  if (column >= p.cols) return;
+  for (int row = blockIdx.y * blockDim.y + threadIdx.y; row < p.rows;
+       row += gridDim.y * blockDim.y) {
+    const int64_t at = int64_t(row) * p.stride + column;
+    auto y = Vector<T, width>::load(p.y + at);
+    Vector<T, width> residual{};
+    if (p.residual != nullptr) residual = Vector<T, width>::load(p.residual + at);
+#pragma unroll
+    for (int i = 0; i < width; ++i) {
+      y.values[i] = from_float<T>(activate(y[i] + bias[i], p.activation) + residual[i]);
+    }
+    y.store(p.y + at);
+  }
+}
+
+template <typename T>
+void finish(Stream& stream, const RestParams<T>& p) {
+  constexpr int kWidth = 16 / sizeof(T);
+  const bool wide =
+      p.cols % kWidth == 0 && aligned16<T>(p.y, p.stride) && aligned16<T>(p.residual, p.stride);
+  const int vectors = wide ? p.cols / kWidth : p.cols;
+  const unsigned x = std::min(256u, std::bit_ceil(static_cast<unsigned>(vectors))), y = 256 / x;
+  const dim3 grid((vectors + x - 1) / x, std::min((p.rows + y - 1) / y, 65535u));
+  launch(stream, wide ? rest_kernel<T, kWidth> : rest_kernel<T, 1>, grid, dim3(x, y), 0, p);
+}
+
+// Whether cuBLASLt could do all of p, given the bias in the type of y. It adds the residual before
+// the activation, and its tanh is not as exact as float32 wants it. Its relu makes NaN 0, which is
+// accepted: where a NaN comes from, the residual still carries it on.
+template <typename T>
+bool has_epilogue(const LinearParams<T>& p) {
+  if (p.activation == Activation::none) return true;
+  if (p.residual != nullptr) return false;
+  return p.activation == Activation::relu ||
+         (p.activation == Activation::gelu_tanh && sizeof(T) < sizeof(float));
+}
+
+template <typename T>
+const void* bias_in_type(const Matmul& matmul, const float* bias) {
+  if constexpr (sizeof(T) == sizeof(float)) return bias;
+  return bias == nullptr ? nullptr : matmul.narrow_bias(bias);
+}
+
+// As cuBLASLt sees p.
+template <typename T>
+Product product_of(const Matmul& matmul, const LinearParams<T>& p) {
+  const bool whole = is_whole(matmul, p);
+  return {.type = kType<T>,
+          .rows = p.rows,
+          .outputs = p.weight.outputs,
+          .inputs = p.weight.inputs,
+          .x = p.x,
+          .weight = p.weight.data,
+          .bias = whole ? bias_in_type<T>(matmul, p.bias) : nullptr,
+          .residual = p.activation == Activation::none ? p.residual : nullptr,
+          .y = p.y,
+          .stride = stride_of(p),
+          .activation = whole ? p.activation : Activation::none};
+}
+
+template <typename T>
+void multiply(Stream& stream, const LinearParams<T>& p, const cublaslt::Algorithm& algorithm) {
+  const Product product = product_of(stream.matmul(), p);
+  stream.matmul().multiply(stream.handle(), product, algorithm);
+  const bool bias_left = p.bias != nullptr && product.bias == nullptr;
+  const bool residual_left = p.residual != nullptr && product.residual == nullptr;
+  if (!bias_left && !residual_left && product.activation == p.activation) return;
+  CHECK(!residual_left || p.residual != p.y, "the residual behind an activation must not be y");
+  finish<T>(stream, {.y = p.y,
+                     .bias = bias_left ? p.bias : nullptr,
+                     .residual = residual_left ? p.residual : nullptr,
+                     .rows = p.rows,
+                     .cols = p.weight.outputs,
+                     .stride = stride_of(p),
+                     .activation = p.activation});
+}
+
+// Some of the outputs of p.
+template <typename T>
+LinearParams<T> outputs_of(const LinearParams<T>& p, int first, int count) {
+  LinearParams<T> part = p;
+  part.weight.data = static_cast<const T*>(p.weight.data) + int64_t(first) * p.weight.inputs;
+  part.weight.outputs = count;
+  if (p.bias != nullptr) part.bias = p.bias + first;
+  part.y = p.y + first;
+  part.stride = stride_of(p);
+  return part;
+}
+
+// How many outputs of p cuBLASLt computes. Without a multiple of 8 it leaves the fast kernels;
+// where rows of y lie apart for their sake (an odd vocabulary), the last few outputs are ours.
+template <typename T>
+int outputs_in_cublaslt(const Device& device, const LinearParams<T>& p) {
+  const int outputs = p.weight.outputs, even = outputs / 8 * 8;
+  const bool splits = even > 0 && even < outputs && stride_of(p) % 8 == 0;
+  return splits && fused_linear_variants(device, outputs_of(p, even, outputs - even)) > 0 ? even
+                                                                                          : outputs;
+}
+
+}  // namespace
+
+template <typename T>
+void prepare_bias(Stream& stream, const LinearParams<T>& p) {
+  const bool narrow = sizeof(T) < sizeof(float) && p.bias != nullptr && has_epilogue(p);
+  if (!narrow || stream.matmul().narrow_bias(p.bias) != nullptr) return;
+  const int outputs = p.weight.outputs;
+  T* const copy = static_cast<T*>(stream.matmul().new_narrow_bias(p.bias, outputs));
+  narrow_kernel<<<(outputs + 255) / 256, 256, 0, stream.handle()>>>(p.bias, copy, outputs);
+  CUDA_CHECK(cudaGetLastError());
+  CUDA_CHECK(cudaStreamSynchronize(stream.handle()));  // other streams will read it
+}
+
+template <typename T>
+bool is_whole(const Matmul& matmul, const LinearParams<T>& p) {
+  return has_epilogue(p) && (p.bias == nullptr || bias_in_type<T>(matmul, p.bias) != nullptr);
+}
+
+template <typename T>
+std::vector<cublaslt::Algorithm> cublaslt_proposals(Stream& stream, const LinearParams<T>& p,
+                                                    int most) {
+  const auto part = outputs_of(p, 0, outputs_in_cublaslt(stream.device(), p));
+  return stream.matmul().algorithms(product_of(stream.matmul(), part), most);
+}
+
+template <typename T>
+void cublaslt_linear(Stream& stream, const LinearParams<T>& p,
+                     const cublaslt::Algorithm& algorithm) {
+  const int outputs = p.weight.outputs, most = outputs_in_cublaslt(stream.device(), p);
+  multiply(stream, outputs_of(p, 0, most), algorithm);
+  if (most < outputs) fused_linear(stream, outputs_of(p, most, outputs - most), 0);
+}
+
+#define INSTANTIATE(T)                                                                          \
+  template void prepare_bias(Stream&, const LinearParams<T>&);                                  \
+  template bool is_whole(const Matmul&, const LinearParams<T>&);                                \
+  template std::vector<cublaslt::Algorithm> cublaslt_proposals(Stream&, const LinearParams<T>&, \
+                                                               int);                            \
+  template void cublaslt_linear(Stream&, const LinearParams<T>&, const cublaslt::Algorithm&);
+DECODING_FOR_TYPES(INSTANTIATE)
+
+}  // namespace decoding::cuda

@@ -1,0 +1,49 @@
+// Which family of kernels a variant belongs to.
+#include <type_traits>
+
+#include "kernels/cuda/types.h"
+#include "kernels/cuda/vector.cuh"
+#include "kernels/linear/cuda/gemm.h"
+#include "kernels/linear/cuda/gemm_families.h"
+
+namespace decoding::cuda {
+
+template <typename T>
+int fused_linear_variants(const Device& device, const LinearParams<T>& p) {
+  const int inputs = p.weight.inputs;
+  if (!aligned16<T>(p.x, inputs) || !aligned16<T>(p.weight.data, inputs) ||
+      !aligned16<T>(p.normed, inputs) || !aligned16<float>(p.norm.gamma, 0) ||
+      !aligned16<float>(p.norm.beta, 0)) {
+    return 0;
+  }
+  if constexpr (std::is_same_v<T, float>) {
+    return exact_variants(device, p);
+  } else {
+    return direct_variants(device, p) + tiled_variants(device, p) + wide_variants(device, p);
+  }
+}
+
+template <typename T>
+void fused_linear(Stream& stream, const LinearParams<T>& p, int variant) {
+  if (p.rows == 0) return;
+  if constexpr (std::is_same_v<T, float>) {
+    exact_linear(stream, p, variant);
+  } else {
+    const int direct = direct_variants(stream.device(), p);
+    const int tiled = tiled_variants(stream.device(), p);
+    if (variant < direct) {
+      direct_linear(stream, p, variant);
+    } else if (variant < direct + tiled) {
+      tiled_linear(stream, p, variant - direct);
+    } else {
+      wide_linear(stream, p, variant - direct - tiled);
+    }
+  }
+}
+
+#define INSTANTIATE(T)                                                       \
+  template int fused_linear_variants(const Device&, const LinearParams<T>&); \
+  template void fused_linear(Stream&, const LinearParams<T>&, int);
+DECODING_FOR_TYPES(INSTANTIATE)
+
+}  // namespace decoding::cuda

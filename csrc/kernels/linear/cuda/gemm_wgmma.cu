@@ -1,0 +1,368 @@
+// y = activation(x W^T + bias) + residual for tens to hundreds of rows on Hopper, by its tensor
+// cores' own instruction: wgmma, which reads both factors from shared memory.
+//
+// A block computes kColumns outputs of kRows rows: W is the instruction's first factor, 64 outputs
+// for each group of four warps, and x its second, so that tiles may have few rows. K goes in steps
+// of 128, each two slices of 64: a slice is a line of 128 bytes for each row of a tile, its 16-byte
+// chunks permuted by the row (chunk ^ row % 8), as the instruction expects it. kStages steps of W
+// are on their way before the wait for the kernel that writes x; where K has no more, all that is
+// left after it is to fetch x, which is why tiles rather have many columns than many rows. The
+// sums go through shared memory once more, so that bias, residual and y are read and written in
+// 16 bytes.
+//
+// Where tiles are few and K is long, the kParts blocks of a cluster share out K, and each finishes
+// some rows: all send it their sums for them, since to send is faster than to ask.
+#include "kernels/cuda/activate.cuh"
+#include "kernels/cuda/cluster.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/wgmma.cuh"
+#include "kernels/linear/cuda/gemm_families.h"
+#include "kernels/linear/cuda/tile.cuh"
+
+namespace decoding::cuda {
+namespace {
+
+constexpr int kDepth = 2 * kSlice;  // inputs of a step
+constexpr int kGroup = 4 * kWarp;   // threads that multiply together
+constexpr int kThreads = 2 * kGroup;
+
+// What a variant is: kRows x kColumns outputs of kParts blocks. Where the columns suffice for one
+// group of warps only, the groups share the inputs of a step.
+template <int kRows_, int kColumns_, int kStages_, int kParts_ = 1>
+struct Shape {
+  static constexpr int kRows = kRows_, kColumns = kColumns_, kStages = kStages_, kParts = kParts_;
+  static constexpr int kAcross = kColumns / 64, kSplits = 2 / kAcross;
+  static constexpr int kPartRows = kRows / kParts;  // that a block finishes
+  static constexpr int kWidth = kColumns / kChunk;  // pieces of 16 bytes in a row of y's tile
+  static constexpr int kSumStride = kColumns + 4;   // sums of a group fall on different banks
+  static constexpr int kOwn = (kPartRows * kWidth + kThreads - 1) / kThreads;  // of a thread
+  static_assert(kColumns == 64 || kColumns == 128);
+};
+
+template <typename S>
+struct Tiles {
+  char w[S::kStages][2][S::kColumns * kLineBytes];
+  char x[S::kStages][2][S::kRows * kLineBytes];
+};
+
+// What adds up to the rows that a block finishes.
+template <typename S>
+using Sums = float[S::kParts * S::kSplits][S::kPartRows][S::kSumStride];
+
+template <typename S, bool apart = (S::kParts > 1)>
+struct Shared {
+  union {
+    Tiles<S> tiles;
+    Sums<S> sums;
+  };
+};
+template <typename S>
+struct Shared<S, true> {  // others may send while this block still multiplies
+  Tiles<S> tiles;
+  Sums<S> sums;
+};
+
+constexpr int kAlign = 1024;  // of a tile: the permutation comes from the bits of its addresses
+
+// A place in the shared memory of another block of the cluster.
+__device__ __forceinline__ uint32_t address_in_block(unsigned block, const void* shared) {
+  uint32_t there = 0;
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(there)
+      : "r"(shared_address(shared)), "r"(block));
+#endif
+  return there;
+}
+__device__ __forceinline__ void store_to_block(uint32_t there, float value) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"(value) : "memory");
+#endif
+}
+
+// meet_cluster() in two parts, for blocks that need to know only that the others have begun.
+__device__ __forceinline__ void arrive_at_cluster() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_cluster() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+// The pieces of y, eight outputs of a row, that this thread finishes.
+template <typename T, typename S>
+struct Pieces {
+  const int first_row, first_column;
+  Vector<T> residual[S::kOwn];
+
+  __device__ __forceinline__ Pieces(int row, int column)
+      : first_row(row + blockIdx.z * S::kPartRows), first_column(column) {}
+
+  __device__ __forceinline__ static int row(int i) {
+    return (threadIdx.x + i * kThreads) / S::kWidth;
+  }
+  __device__ __forceinline__ static int column() { return threadIdx.x % S::kWidth * kChunk; }
+  __device__ __forceinline__ bool has(const LinearParams<T>& p, int i) const {
+    return row(i) < S::kPartRows && first_row + row(i) < p.rows &&
+           first_column + column() < p.weight.outputs;
+  }
+
+  __device__ __forceinline__ void load_residual(const LinearParams<T>& p) {
+#pragma unroll
+    for (int i = 0; i < S::kOwn; ++i) {
+      residual[i] = {};
+      if (p.residual == nullptr || !has(p, i)) continue;
+      residual[i] =
+          Vector<T>::load(p.residual + place(p, first_row + row(i), first_column + column()));
+    }
+  }
+
+  __device__ __forceinline__ void finish(const LinearParams<T>& p, const Sums<S>& sums,
+                                         const float (&bias)[kChunk]) const {
+#pragma unroll
+    for (int i = 0; i < S::kOwn; ++i) {
+      if (!has(p, i)) continue;
+      float values[kChunk];
+#pragma unroll
+      for (int c = 0; c < kChunk; ++c) values[c] = bias[c];
+#pragma unroll
+      for (int from = 0; from < S::kParts * S::kSplits; ++from) {
+#pragma unroll
+        for (int c = 0; c < kChunk; c += 4) {
+          const auto part = *reinterpret_cast<const float4*>(&sums[from][row(i)][column() + c]);
+          values[c] += part.x, values[c + 1] += part.y;
+          values[c + 2] += part.z, values[c + 3] += part.w;
+        }
+      }
+      if (p.activation == Activation::relu) {
+#pragma unroll
+        for (float& value : values) value = value < 0.0f ? 0.0f : value;  // NaN stays
+      }
+      Vector<T> y;
+#pragma unroll
+      for (int c = 0; c < kChunk; ++c) y.values[c] = from_float<T>(values[c] + residual[i][c]);
+      y.store(p.y + place(p, first_row + row(i), first_column + column()));
+    }
+  }
+};
+
+// The other activations, in place: their code is long, and would it stand in the loops above once
+// for each number, its way from memory would take longer than all that is left to do.
+template <typename T, typename S>
+__device__ __forceinline__ void activate_sums(const LinearParams<T>& p, int first_column,
+                                              Sums<S>& sums) {
+#pragma unroll 1
+  for (int i = threadIdx.x; i < S::kRows * S::kColumns; i += kThreads) {
+    const int row = i / S::kColumns, column = i % S::kColumns;
+    float sum = sums[0][row][column];
+    if (S::kSplits == 2) sum += sums[S::kSplits - 1][row][column];
+    if (p.bias != nullptr && first_column + column < p.weight.outputs) {
+      sum += p.bias[first_column + column];
+    }
+    sums[0][row][column] = activate(sum, p.activation);
+    if (S::kSplits == 2) sums[S::kSplits - 1][row][column] = 0.0f;
+  }
+  __syncthreads();
+}
+
+template <typename T, int kCount>
+__device__ __forceinline__ void request_step(Source<T, kCount, kThreads>& source,
+                                             const char (&to)[2][kCount * kLineBytes]) {
+  source.request_next(to[0]);
+  source.request_next(to[1]);
+}
+
+// sums += what this group of warps does of a step.
+template <typename T, typename S>
+__device__ __forceinline__ void multiply(float (&sums)[S::kRows / 8][4], const Shared<S>& shared,
+                                         int stage, int group) {
+  const auto add = [&](int slice, int across) {
+    const uint64_t w =
+        wgmma_tile(shared_address(shared.tiles.w[stage][slice]) + across * 64 * kLineBytes);
+    const uint64_t x = wgmma_tile(shared_address(shared.tiles.x[stage][slice]));
+#pragma unroll
+    for (int product = 0; product < kSlice / 16; ++product) {
+      wgmma<T>(sums, w + 2 * product, x + 2 * product);
+    }
+  };
+  if constexpr (S::kSplits == 2) {
+    add(group, 0);
+  } else {
+    add(0, group);
+    add(1, group);
+  }
+}
+
+// A thread's sums, to the blocks that finish their rows.
+template <typename S>
+__device__ __forceinline__ void hand_in(const float (&sums)[S::kRows / 8][4], int group,
+                                        Sums<S>& to) {
+  const int lane = threadIdx.x % kWarp,
+            from = blockIdx.z * S::kSplits + (S::kSplits == 2 ? group : 0);
+  const int column =
+      (S::kAcross == 2 ? group * 64 : 0) + threadIdx.x % kGroup / kWarp * 16 + lane / 4;
+#pragma unroll
+  for (int j = 0; j < S::kRows / 8; ++j) {
+    const int row = 8 * j % S::kPartRows + lane % 4 * 2;
+    float* const at = &to[from][row][column];
+    if constexpr (S::kParts == 1) {
+      at[0] = sums[j][0], at[S::kSumStride] = sums[j][1];
+      at[8] = sums[j][2], at[S::kSumStride + 8] = sums[j][3];
+    } else {
+      const uint32_t there = address_in_block(8 * j / S::kPartRows, at);
+      store_to_block(there, sums[j][0]), store_to_block(there + 4 * S::kSumStride, sums[j][1]);
+      store_to_block(there + 32, sums[j][2]),
+          store_to_block(there + 4 * S::kSumStride + 32, sums[j][3]);
+    }
+  }
+}
+
+template <typename T, typename S>
+__global__ void __launch_bounds__(kThreads) wide_kernel(const LinearParams<T> p) {
+  extern __shared__ __align__(16) char bytes[];
+  char* const aligned = bytes + (kAlign - shared_address(bytes) % kAlign) % kAlign;
+  Shared<S>& shared = *reinterpret_cast<Shared<S>*>(aligned);
+  if constexpr (S::kParts > 1) arrive_at_cluster();
+  const int inputs = p.weight.inputs, outputs = p.weight.outputs;
+  const int all_steps = (inputs + kDepth - 1) / kDepth;
+  const int part_steps = (all_steps + S::kParts - 1) / S::kParts,
+            first_step = blockIdx.z * part_steps;
+  const int steps = min(part_steps, all_steps - first_step);  // of this block; may be negative
+  const int first_row = blockIdx.x * S::kRows, first_column = blockIdx.y * S::kColumns;
+
+  Source<T, S::kColumns, kThreads> w(static_cast<const T*>(p.weight.data), first_column, outputs,
+                                     inputs, first_step * kDepth);
+#pragma unroll
+  for (int stage = 0; stage < S::kStages; ++stage) {
+    if (stage < steps) request_step(w, shared.tiles.w[stage]);
+  }
+  Pieces<T, S> pieces(first_row, first_column);
+  float bias[kChunk] = {};
+  if (p.bias != nullptr && first_column + pieces.column() < outputs) {
+#pragma unroll
+    for (int c = 0; c < kChunk; ++c) {
+      bias[c] = first_column + pieces.column() + c < outputs
+                    ? p.bias[first_column + pieces.column() + c]
+                    : 0.0f;
+    }
+  }
+  Source<T, S::kRows, kThreads> x(p.x, first_row, p.rows, inputs, first_step * kDepth);
+  const int group = __shfl_sync(~0u, threadIdx.x / kGroup, 0);  // known to be the warp's
+  wait_for_previous();
+  let_next_start();
+
+#pragma unroll
+  for (int stage = 0; stage < S::kStages; ++stage) {
+    if (stage < steps) request_step(x, shared.tiles.x[stage]);
+    close_copies();
+  }
+  pieces.load_residual(p);
+
+  float sums[S::kRows / 8][4] = {};
+  int stage = 0;
+  for (int step = 0; step < steps; ++step) {
+    wait_for_copies<S::kStages - 1>();
+    wgmma_see_copies();
+    __syncthreads();
+    wgmma_begin();
+    multiply<T, S>(sums, shared, stage, group);
+    wgmma_close();
+    if (step + S::kStages < steps) {
+      wgmma_wait<0>(sums);
+      __syncthreads();  // nobody reads this stage any more
+      request_step(w, shared.tiles.w[stage]);
+      request_step(x, shared.tiles.x[stage]);
+    }
+    close_copies();
+    stage = stage == S::kStages - 1 ? 0 : stage + 1;
+  }
+  wgmma_wait<0>(sums);
+  wait_for_copies<0>();
+  if constexpr (S::kParts > 1) {
+    wait_for_cluster();  // all blocks have begun
+  } else {
+    __syncthreads();  // the tiles are read, their place takes the sums
+  }
+  hand_in<S>(sums, group, shared.sums);
+  if constexpr (S::kParts > 1) {
+    meet_cluster();
+  } else {
+    __syncthreads();
+    if (p.activation != Activation::none && p.activation != Activation::relu) {
+      activate_sums<T, S>(p, first_column, shared.sums);
+#pragma unroll
+      for (float& value : bias) value = 0.0f;
+    }
+  }
+  pieces.finish(p, shared.sums, bias);
+}
+
+template <typename T>
+struct Variant {
+  int rows, columns, parts, stages;
+  size_t shared;
+  void (*kernel)(LinearParams<T>);
+};
+
+template <typename T, typename S>
+constexpr Variant<T> make_variant() {
+  return {S::kRows,         S::kColumns, S::kParts, S::kStages, sizeof(Shared<S>) + kAlign,
+          wide_kernel<T, S>};
+}
+
+template <typename T>
+constexpr Variant<T> kVariants[] = {
+    make_variant<T, Shape<32, 64, 4>>(),     make_variant<T, Shape<32, 128, 4>>(),
+    make_variant<T, Shape<64, 64, 4>>(),     make_variant<T, Shape<64, 128, 4>>(),
+    make_variant<T, Shape<128, 64, 4>>(),    make_variant<T, Shape<128, 128, 3>>(),
+    make_variant<T, Shape<32, 64, 4, 2>>(),  make_variant<T, Shape<64, 64, 4, 2>>(),
+    make_variant<T, Shape<64, 128, 4, 2>>(), make_variant<T, Shape<32, 64, 4, 4>>(),
+    make_variant<T, Shape<32, 128, 4, 4>>(), make_variant<T, Shape<64, 64, 4, 4>>(),
+    make_variant<T, Shape<64, 128, 4, 4>>(),
+};
+
+// The nth variant that suits p; null behind the last.
+template <typename T>
+const Variant<T>* find_variant(const Device& device, const LinearParams<T>& p, int n) {
+  const int64_t stride = p.stride > 0 ? p.stride : p.weight.outputs;
+  if (p.norm.gamma != nullptr || p.gated != nullptr || device.capability != 90 ||
+      device.code != 90 || !aligned16<T>(p.y, stride) || !aligned16<T>(p.residual, stride)) {
+    return nullptr;
+  }
+  for (const Variant<T>& variant : kVariants<T>) {
+    const bool suits = variant.parts == 1 ||
+                       (p.weight.inputs >= 2 * kDepth * variant.parts &&
+                        (p.activation == Activation::none || p.activation == Activation::relu));
+    if (suits && n-- == 0) return &variant;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+template <typename T>
+int wide_variants(const Device& device, const LinearParams<T>& p) {
+  int count = 0;
+  while (find_variant(device, p, count) != nullptr) ++count;
+  return count;
+}
+
+template <typename T>
+void wide_linear(Stream& stream, const LinearParams<T>& p, int n) {
+  const Variant<T>& variant = *find_variant(stream.device(), p, n);
+  const dim3 grid((p.rows + variant.rows - 1) / variant.rows,
+                  (p.weight.outputs + variant.columns - 1) / variant.columns, variant.parts);
+  launch_clusters(stream, variant.kernel, dim3(1, 1, variant.parts), grid, dim3(kThreads),
+                  variant.shared, p);
+}
+
+#define INSTANTIATE(T)                                               \
+  template int wide_variants(const Device&, const LinearParams<T>&); \
+  template void wide_linear(Stream&, const LinearParams<T>&, int);
+INSTANTIATE(half)
+INSTANTIATE(bfloat16)
+
+}  // namespace decoding::cuda

@@ -1,0 +1,60 @@
+// How tiles of x and W get to shared memory, for the kernels that multiply them there: in lines of
+// 64 inputs, 128 bytes for each row of the tile, whose 16-byte chunks are permuted by the row
+// (chunk ^ row % 8), so that eight rows lie in eight different groups of banks.
+#pragma once
+
+#include "kernels/cuda/tensor_core.cuh"
+#include "kernels/linear/linear.h"
+#include "kernels/rows/cuda/row_messages.cuh"
+
+namespace decoding::cuda {
+
+constexpr int kSlice = 64;              // inputs in a line
+constexpr int kChunk = 8;               // elements in 16 bytes
+constexpr int kLine = kSlice / kChunk;  // chunks of a line
+constexpr int kLineBytes = kSlice * 2;
+
+// The way of kCount rows of a matrix [rows, inputs] to shared memory, slice by slice, in the order
+// of the slices. A thread takes the same chunk of every kStride-th row.
+template <typename T, int kCount, int kThreads>
+class Source {
+ public:
+  __device__ __forceinline__ Source(const T* from, int first, int rows, int inputs, int k)
+      : k_(k + threadIdx.x % kLine * kChunk),
+        inputs_(inputs),
+        rows_(rows - first - static_cast<int>(threadIdx.x / kLine)),
+        from_(from + static_cast<int64_t>(first + threadIdx.x / kLine) * inputs + k_),
+        row_step_(static_cast<int64_t>(kStride) * inputs),
+        to_(threadIdx.x / kLine * kLineBytes +
+            (threadIdx.x % kLine ^ threadIdx.x / kLine % kLine) * kChunk * 2) {}
+
+  // The next slice.
+  __device__ __forceinline__ void request_next(const char (&tile)[kCount * kLineBytes]) {
+    const uint32_t to = shared_address(tile) + to_;
+    const T* from = from_;
+#pragma unroll
+    for (int i = 0; i < kCount / kStride; ++i, from += row_step_) {
+      copy_async(to + i * kStride * kLineBytes, from, i * kStride < rows_ && k_ < inputs_);
+    }
+    from_ += kSlice;
+    k_ += kSlice;
+  }
+
+ private:
+  static constexpr int kStride = kThreads / kLine;
+  static_assert(kCount % kStride == 0 && kStride % kLine == 0);
+
+  int k_;
+  const int inputs_, rows_;
+  const T* from_;
+  const int64_t row_step_;
+  const uint32_t to_;
+};
+
+// In y and in the residual.
+template <typename T>
+__device__ __forceinline__ int64_t place(const LinearParams<T>& p, int row, int column) {
+  return static_cast<int64_t>(row) * (p.stride > 0 ? p.stride : p.weight.outputs) + column;
+}
+
+}  // namespace decoding::cuda

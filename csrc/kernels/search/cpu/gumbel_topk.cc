@@ -1,0 +1,94 @@
+// Draws without replacement, rows shared over the threads. The contract is in gumbel_topk.h, how
+// few tokens need noise in noise.h.
+#include "kernels/search/gumbel_topk.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/stream.h"
+#include "kernels/search/cpu/groups.h"
+#include "kernels/search/cpu/noise.h"
+
+namespace decoding {
+namespace {
+
+// The m best keys so far, in a heap with the worst in front, and what they stand for.
+class Drawn {
+ public:
+  Drawn(Candidate* keys, int m) : keys_(keys), m_(m) {}
+
+  // What a key must exceed, or equal with a lower id.
+  float worst() const { return count_ < m_ ? -INFINITY : keys_[0].value; }
+  void offer(Candidate key) {
+    if (count_ == m_) {
+      if (!better(key, keys_[0])) return;
+      std::pop_heap(keys_, keys_ + count_--, cpu::Better());
+    }
+    keys_[count_++] = key;
+    std::push_heap(keys_, keys_ + count_, cpu::Better());
+  }
+  int sort() {
+    std::sort_heap(keys_, keys_ + count_, cpu::Better());
+    return count_;
+  }
+
+ private:
+  Candidate* keys_;  // [m]
+  int m_, count_ = 0;
+};
+
+struct Row {
+  const float* scores;  // [V]
+  Candidate* best;      // [m]
+  float* keys;          // [m]
+  float sum;
+  uint32_t word;  // of the counter
+};
+
+void draw_row(const DrawParams& p, uint64_t seed, const Row& row) {
+  Drawn drawn(row.best, p.m);  // keys for the time being
+  cpu::Words words;
+  for (int g = 0; g < groups_of(p.vocab); ++g) {
+    const float highest = cpu::largest(cpu::Group(row.scores, p.vocab, g)) + row.sum;
+    if (highest == -INFINITY) continue;
+    uint32_t limit = cpu::largest_word(double{drawn.worst()} - highest);
+    words.draw(seed, p.now->number, row.word, g);
+    if (!words.any_up_to(limit)) continue;
+    const int begin = g * kGroup, end = std::min(p.vocab, begin + kGroup);
+    for (int id = begin; id < end; ++id) {
+      const uint32_t word = words[id - begin];
+      const float sum = row.scores[id] + row.sum;
+      if (word > limit || !std::isfinite(sum)) continue;
+      drawn.offer({static_cast<float>(sum + cpu::noise(word)), id});
+      limit = cpu::largest_word(double{drawn.worst()} - highest);
+    }
+  }
+  const int count = drawn.sort();
+  for (int i = 0; i < p.m; ++i) {
+    row.keys[i] = i < count ? row.best[i].value : -INFINITY;
+    row.best[i] = i < count ? Candidate{row.scores[row.best[i].id], row.best[i].id}
+                            : Candidate{-INFINITY, -1};
+  }
+}
+
+}  // namespace
+
+template <cpu::Isa isa>
+void draw_candidates(cpu::Stream<isa>& stream, const DrawParams& p) {
+  const cpu::Range mine = stream.share(p.now->live_count * p.beams);
+  for (int64_t i = mine.begin; i < mine.end; ++i) {
+    const int sentence = p.live[i / p.beams], beam = i % p.beams;
+    const SentenceRules& own = p.own[sentence];
+    draw_row(p, own.seed,
+             {.scores = p.scores + i * p.stride,
+              .best = p.best + i * p.m,
+              .keys = p.keys + i * p.m,
+              .sum = p.sums[sentence * p.beams + beam],
+              .word = static_cast<uint32_t>(own.random_first + beam)});
+  }
+  stream.barrier();
+}
+
+template void draw_candidates(cpu::Stream<cpu::Isa::DECODING_ISA>&, const DrawParams&);
+
+}  // namespace decoding

@@ -1,0 +1,246 @@
+// One pass over a row's logits: of each group of kGroup columns the maximum, of each four groups
+// (kQuad) the sum of exponentials relative to their maximum; and from those the log-sum-exp of the
+// row. Eight lanes share a group, so a warp has four at a time; each lane takes 16 columns of its
+// group, in 16-byte pieces. Which lane takes which column, and the order in which numbers are added
+// up, depend on V alone: not on how a row is split, nor on where it lies in memory.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/search/cuda/cluster_exchange.cuh"
+#include "kernels/search/logits.h"
+
+namespace decoding::cuda::selection {
+
+constexpr int kLanes = 8;                         // that share a group
+constexpr int kColumns = kGroup / kLanes;         // of a lane
+constexpr int kGroupsAtOnce = kThreads / kLanes;  // by a block
+constexpr int kQuad = 32 / kLanes;                // groups that a warp adds up
+
+// A block's share of a row: groups begin to end - 1, both of them multiples of kQuad, so that there
+// may be empty groups behind the last column.
+template <typename T>
+struct Row {
+  T* logits;         // on 16 bytes
+  float* group_max;  // of every group of the row, in shared memory
+  int vocab, begin, end;
+
+  __device__ __forceinline__ bool has(int group) const { return begin <= group && group < end; }
+};
+
+__device__ __forceinline__ uint32_t bits_of(half x) { return __half_as_ushort(x); }
+__device__ __forceinline__ uint32_t bits_of(bfloat16 x) { return __bfloat16_as_ushort(x); }
+
+// A lane's columns of a group, as they lie in memory.
+template <typename T>
+struct Columns {
+  static constexpr int kWidth = 16 / sizeof(T);
+  static constexpr int kPieces = kColumns / kWidth;
+
+  // The lane's column i, counted from the row's begin.
+  __device__ __forceinline__ static int column(int group, int i) {
+    const int lane = threadIdx.x % kLanes;
+    return group * kGroup + (i / kWidth * kLanes + lane) * kWidth + i % kWidth;
+  }
+
+  // What begins before `end`. row: on 16 bytes, as is the next one.
+  __device__ __forceinline__ void load(const T* row, int end, int group) {
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      const int begin = column(group, p * kWidth);
+      pieces[p] = make_uint4(0, 0, 0, 0);
+      if (begin < end) pieces[p] = *reinterpret_cast<const uint4*>(row + begin);
+    }
+  }
+
+  // From `end` on, numbers become -inf. Apart from load(), which need not wait for them.
+  __device__ __forceinline__ void cut(int end, int group) {
+    if ((group + 1) * kGroup <= end) return;
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      pieces[p] = cut_off(pieces[p], column(group, p * kWidth), end);
+    }
+  }
+
+  __device__ __forceinline__ float operator[](int i) const {
+    constexpr int in_word = 4 / sizeof(T);
+    const uint4 piece = pieces[i / kWidth];
+    const int at = i % kWidth / in_word;
+    const uint32_t word = at == 0 ? piece.x : at == 1 ? piece.y : at == 2 ? piece.z : piece.w;
+    if constexpr (sizeof(T) == 4) {
+      return __uint_as_float(word);
+    } else if constexpr (std::is_same_v<T, half>) {
+      return __half2float(__ushort_as_half(word >> 16 * (i % 2)));
+    } else {
+      return __uint_as_float(i % 2 ? word & 0xFFFF0000u : word << 16);
+    }
+  }
+
+  // Numbers only: a NaN counts for nothing.
+  __device__ __forceinline__ float largest() const {
+    if constexpr (sizeof(T) == 4) {
+      float x = (*this)[0];
+#pragma unroll
+      for (int i = 1; i < kColumns; ++i) x = fmaxf(x, (*this)[i]);
+      return x;
+    } else {
+      using Two = std::conditional_t<std::is_same_v<T, half>, __half2, __nv_bfloat162>;
+      Two x = *reinterpret_cast<const Two*>(&pieces[0].x);
+#pragma unroll
+      for (const uint4& piece : pieces) {
+        const uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
+#pragma unroll
+        for (const uint32_t& word : words) x = __hmax2(x, *reinterpret_cast<const Two*>(&word));
+      }
+      return fmaxf(to_float(x.x), to_float(x.y));
+    }
+  }
+
+  uint4 pieces[kPieces];
+
+ private:
+  // The columns from `end` on become -inf.
+  __device__ __forceinline__ static uint4 cut_off(uint4 piece, int begin, int end) {
+    uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      uint32_t& word = words[i * static_cast<int>(sizeof(T)) / 4];
+      if (begin + i < end) continue;
+      if constexpr (sizeof(T) == 4) {
+        word = __float_as_uint(-INFINITY);
+      } else {
+        const uint32_t none = bits_of(from_float<T>(-INFINITY));
+        word = i % 2 ? (word & 0xFFFFu) | none << 16 : (word & 0xFFFF0000u) | none;
+      }
+    }
+    return make_uint4(words[0], words[1], words[2], words[3]);
+  }
+};
+
+// e^x in two instructions; what would be denormal is 0.
+__device__ __forceinline__ float fast_exp(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
+  return y;
+}
+
+// exp(x) summed over the four groups that a warp holds, relative to their maximum.
+template <typename T>
+__device__ __forceinline__ Word sum_of_quad(const Columns<T>& x, float group_max) {
+  float max = group_max;
+#pragma unroll
+  for (int other = kLanes; other < 32; other *= 2) {
+    max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, other));
+  }
+  // -inf - -inf would be NaN; with any other peak, exp(-inf) is the 0 that it should be.
+  const float peak = max == -INFINITY ? 0.0f : max;
+  float sums[2] = {0.0f, 0.0f};
+#pragma unroll
+  for (int i = 0; i < kColumns; ++i) sums[i % 2] += fast_exp(x[i] - peak);
+  return pair(max, warp_sum(sums[0] + sums[1]));
+}
+
+// What a warp has of a row at once: in half precision enough to work on two quads side by side.
+template <typename T>
+struct Batch {
+  static constexpr int kRounds = 4 / sizeof(T);
+  static constexpr int kGroups = kRounds * kGroupsAtOnce;  // of a block
+
+  // The group of this thread in a round.
+  __device__ __forceinline__ static int group(int base, int round) {
+    return base + round * kGroupsAtOnce + static_cast<int>(threadIdx.x) / kLanes;
+  }
+
+  // The groups from `base` on.
+  __device__ __forceinline__ void load(const Row<T>& row, int base) {
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      const int g = group(base, r);
+      rounds[r].load(row.logits, g < row.end ? row.vocab : 0, g);
+    }
+  }
+
+  Columns<T> rounds[kRounds];
+};
+
+// now, next: the first two batches, which are under way; later ones follow as these are done with.
+template <typename T>
+__device__ __forceinline__ void scan(Batch<T> now, Batch<T> next, const Row<T>& row,
+                                     const Inbox& inbox) {
+#pragma unroll 1
+  for (int base = row.begin; base < row.end; base += Batch<T>::kGroups) {
+    float max[Batch<T>::kRounds];
+    Word sum[Batch<T>::kRounds];
+#pragma unroll
+    for (int r = 0; r < Batch<T>::kRounds; ++r) {
+      now.rounds[r].cut(row.vocab, Batch<T>::group(base, r));
+      max[r] = warp_max<kLanes>(now.rounds[r].largest());
+      sum[r] = sum_of_quad(now.rounds[r], max[r]);
+    }
+#pragma unroll
+    for (int r = 0; r < Batch<T>::kRounds; ++r) {
+      const int group = Batch<T>::group(base, r);
+      if (group >= row.end) break;
+      if (threadIdx.x % kLanes == 0) row.group_max[group] = max[r];
+      if (lane_id() == 0) inbox.put(group / kQuad, sum[r]);
+    }
+    now = next;
+    next.load(row, base + 2 * Batch<T>::kGroups);
+  }
+}
+
+// Of a row from its quads' sums; a warp calls this. Each lane adds up every 32nd, then the lanes
+// are added up.
+__device__ __forceinline__ float log_sum_exp(const Word* sums, int quads) {
+  float peak = -INFINITY, sum = 0.0f;
+#pragma unroll 2
+  for (int q = lane_id(); q < quads; q += 32) {
+    const Word more = sums[q];
+    const float max = fmaxf(peak, first_of(more));
+    // Of two -inf, neither has anything to add; a NaN in the sum stays.
+    const float known = peak == max ? 1.0f : __expf(peak - max);
+    const float scale = first_of(more) == max ? 1.0f : __expf(first_of(more) - max);
+    sum = sum * known + second_of(more) * scale;
+    peak = max;
+  }
+  const float all = warp_max(peak);
+  sum *= peak == all ? 1.0f : __expf(peak - all);
+  return (all == -INFINITY ? 0.0f : all) + logf(warp_sum(sum));
+}
+
+// Calls visitor(value, id) for every element that reaches `low`, a finite number, reading only the
+// groups that hold some. A warp takes `batch` groups at a time.
+template <int batch, typename T, typename Visitor>
+__device__ __forceinline__ void visit(const Row<T>& row, float low, Visitor&& visitor) {
+  using Four = Vector<T, kGroup / 32>;
+#pragma unroll 1
+  for (int base = row.begin + warp_id(); base < row.end; base += kThreads) {
+    const int mine = base + kWarps * lane_id();
+    unsigned reaching = __ballot_sync(kAllLanes, mine < row.end && row.group_max[mine] >= low);
+#pragma unroll 1
+    while (reaching != 0) {
+      Four four[batch];
+      int id[batch];
+#pragma unroll
+      for (int j = 0; j < batch; ++j) {
+        id[j] = row.vocab;
+        if (reaching != 0) {
+          id[j] = (base + kWarps * (__ffs(reaching) - 1)) * kGroup + 4 * lane_id();
+          reaching &= reaching - 1;
+        }
+        // What begins within the row may end behind it, where there is room.
+        if (id[j] < row.vocab) four[j] = Four::load(row.logits + id[j]);
+      }
+#pragma unroll
+      for (int j = 0; j < batch; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if (id[j] + i < row.vocab && four[j][i] >= low) visitor(four[j][i], id[j] + i);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace decoding::cuda::selection

@@ -1,0 +1,100 @@
+// The k best of a row, best first. The idea is in topk.h: what reaches a bound that the groups'
+// maxima prove is queued and sorted. Where there are many groups, each number that the bound is
+// chosen from is the maximum of several groups: k of those still prove k elements.
+#pragma once
+
+#include "kernels/search/cuda/prefix.cuh"
+
+namespace decoding::cuda::selection {
+
+constexpr Key kBestKey = ~Key{0};
+
+static __device__ __noinline__ float largest(const float* maxima, int count) {
+  float x = -INFINITY;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < count; i += kThreads) x = fmaxf(x, maxima[i]);
+  return value_at(block_max(order_of(x)));
+}
+
+// The k-th largest of many maxima, where k is small, by every warp for itself: each lane takes the
+// maximum of some.
+__device__ __forceinline__ float kth_of_lanes(const float* maxima, int count, int k) {
+  constexpr int kAtOnce = 4;
+  float x = -INFINITY;
+#pragma unroll 1
+  for (int base = lane_id(); base < count; base += 32 * kAtOnce) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (base + 32 * i < count) x = fmaxf(x, maxima[base + 32 * i]);
+    }
+  }
+  __syncwarp();
+  const uint32_t mine = order_of(x);
+  if (k == 1) return value_at(__reduce_max_sync(kAllLanes, mine));
+  int above = 0;
+#pragma unroll
+  for (int other = 1; other < 32; ++other) {
+    above += __shfl_xor_sync(kAllLanes, mine, other) > mine;
+  }
+  // The smallest that fewer than k exceed.
+  return value_at(__reduce_min_sync(kAllLanes, above < k ? mine : 0xFFFFFFFFu));
+}
+
+// The same by the block, of kThreads / 2 or 2 * k numbers. Uses the queue's memory: k is at most
+// half of its capacity.
+static __device__ __noinline__ float kth_of_threads(const float* maxima, int groups, int k,
+                                                    Queue queue) {
+  auto* orders = reinterpret_cast<uint32_t*>(queue.keys);
+  const int count = min(groups, max(kThreads / 2, 2 * k)), padded = (count + 3) / 4 * 4;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < padded; i += kThreads) {
+    float x = -INFINITY;
+#pragma unroll 1
+    for (int g = i; g < groups && i < count; g += count) x = fmaxf(x, maxima[g]);
+    orders[i] = i < count ? order_of(x) : 0;
+  }
+  __syncthreads();
+  // Two threads share a number.
+  uint32_t kth = 0xFFFFFFFFu;
+#pragma unroll 1
+  for (int base = 0; base < count; base += kThreads / 2) {
+    const int i = base + threadIdx.x / 2;
+    const uint32_t mine = i < count ? orders[i] : 0;
+    int above = 0;
+#pragma unroll 4
+    for (int j = threadIdx.x % 2 * 4; j < padded; j += 8) {
+      const uint4 four = *reinterpret_cast<const uint4*>(orders + j);
+      above += (four.x > mine) + (four.y > mine) + (four.z > mine) + (four.w > mine);
+    }
+    above += __shfl_xor_sync(kAllLanes, above, 1);
+    if (above < k && i < count) kth = min(kth, mine);
+  }
+  return value_at(~block_max(~kth));
+}
+
+// A bound that the k best elements reach; -FLT_MAX where the maxima prove none.
+__device__ __forceinline__ float bound_of_best(const float* maxima, int groups, int k,
+                                               Queue queue) {
+  constexpr int kFew = 16;
+  if (k >= groups) return -FLT_MAX;
+  return fmaxf(-FLT_MAX, k <= kFew ? kth_of_lanes(maxima, groups, k)
+                                   : kth_of_threads(maxima, groups, k, queue));
+}
+
+// Leaves the k best of a share at the queue's head; returns how many there are, as far as they are
+// finite.
+template <typename T>
+__device__ int find_best(Row<T> row, int k, Queue queue) {
+  const float* maxima = row.group_max + row.begin;
+  const int groups = row.end - row.begin;
+  const float bound = bound_of_best(maxima, groups, k, queue);
+  int count = collect(row, first_key(bound), kBestKey, queue);
+  if (count > queue.capacity) {  // there are more equals than the queue holds
+    const Counted best = {k, largest(maxima, groups)};
+    count = collect(row, end_of_prefix(row, best, bound, queue), kBestKey, queue);
+  }
+  sort(queue, count);
+  return min(count, k);
+}
+
+}  // namespace decoding::cuda::selection

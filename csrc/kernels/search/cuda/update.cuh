@@ -1,0 +1,115 @@
+// Bookkeeping of live rows by one block. The contract is in update.h, the order that of the CPU's
+// update.cc.
+#pragma once
+
+#include "kernels/search/cuda/beam.cuh"
+
+namespace decoding::cuda::selection {
+
+// What a row reads next. place: of its sentence among those that go on.
+template <typename T>
+__device__ __forceinline__ void list_row(const SelectParams<T>& p, int number, int first,
+                                         int random_first, int place, int beam, int32_t token) {
+  const int row = place * p.beams + beam;
+  p.ids[row] = token;
+  p.at[row] = first + number;
+  p.random_row[row] = random_first + beam;
+}
+
+// The rows of live sentence i take their tokens; returns whether all of them have ended. If not,
+// they are listed for the next step, each sentence in its place as long as none ends. at_hand: the
+// queue and lses hold what was found for the rows, else memory does. fallback: taken where none was
+// left to choose; -1: that is a fault.
+template <typename T>
+__device__ bool accept_tokens(const SelectParams<T>& p, const Call& call, int step, int i,
+                              int sentence, const Early& early, bool at_hand, Queue queue,
+                              const float* lses, int fallback) {
+  __shared__ int fault;  // of the last row that has one: 2 * (beam + 1), and 1 where it is broken
+  const Ends ends = call.ends(p);
+  if (threadIdx.x == 0) fault = 0;
+  __syncthreads();
+  bool open = false;
+  int32_t* tokens = p.tokens + int64_t{step - 1} * p.total_slots + int64_t{sentence} * p.beams;
+#pragma unroll 1
+  for (int beam = threadIdx.x; beam < p.beams; beam += kThreads) {
+    const int slot = sentence * p.beams + beam, row = i * p.beams + beam;
+    const int length = beam < kThreads ? early.length : p.length[slot];
+    const float lse = at_hand ? lses[beam] : __ldcg(p.lse + row);
+    const int chosen = at_hand ? best_id(queue.keys[beam]) : __ldcg(&p.best[row].id);
+    int taken = call.rules.pad;
+    if (length == 0) {
+      const bool broken = isnan(lse) || lse == INFINITY;
+      const int token = chosen < 0 ? fallback : chosen;
+      const bool none_left = broken || token < 0;
+      if (none_left) {
+        atomicMax(&fault, 2 * (beam + 1) + broken);
+      } else {
+        taken = token;
+      }
+      const Extension to = {step, sentence, slot, taken};
+      if (ends.stop_table != nullptr && !none_left) {
+        ends.stop_states[int64_t{step - 1} * p.total_slots + slot] =
+            stop_state(ends, to, p.total_slots, p.vocab);
+      }
+      if (none_left || row_ends(ends, call.own, to, p.total_slots, p.vocab)) {
+        p.length[slot] = step;
+      } else {
+        open = true;
+      }
+    }
+    tokens[beam] = taken;
+  }
+  open = __syncthreads_or(open);
+  if (threadIdx.x == 0) {
+    if (fault != 0) p.fault[sentence] = fault % 2 == 1 ? step : -step;
+    if (!open) p.done[sentence] = 1;
+  }
+#pragma unroll 1
+  for (int beam = threadIdx.x; beam < p.beams && open; beam += kThreads) {
+    list_row(p, step, early.first, early.random_first, i, beam, tokens[beam]);
+  }
+  __syncthreads();
+  return !open;
+}
+
+// Drops the sentences that are done and lists the rows of the others anew; returns how many go on.
+template <typename T>
+__device__ __forceinline__ int gather_live(const SelectParams<T>& p, StepState now) {
+  int kept = 0;
+#pragma unroll 1
+  for (int base = 0; base < now.live_count; base += kThreads) {
+    const int i = base + threadIdx.x;
+    const int sentence = i < now.live_count ? p.live[i] : 0;
+    const bool stays = i < now.live_count && __ldcg(p.done + sentence) == 0;
+    int total;
+    const int place = kept + block_rank(stays, total);
+    if (stays) p.live[place] = sentence;  // this and what lies before it has been read
+    kept += total;
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int place = warp_id(); place < kept; place += kWarps) {
+    const int sentence = p.live[place], first = p.first[sentence];
+    const int random_first = p.sentence_rules[sentence].random_first;
+    const int32_t* tokens =
+        p.tokens + int64_t{now.number - 1} * p.total_slots + int64_t{sentence} * p.beams;
+#pragma unroll 1
+    for (int beam = lane_id(); beam < p.beams; beam += 32) {
+      list_row(p, now.number, first, random_first, place, beam, tokens[beam]);
+    }
+  }
+  return kept;
+}
+
+// Ends the step. live_count: of the next one.
+template <typename T>
+__device__ __forceinline__ void publish(const SelectParams<T>& p, StepState now, int live_count) {
+  const StepState next = {now.number + 1, now.position + 1, live_count};
+  *p.now = next;
+  if (live_count == 0) {
+    __threadfence_system();  // whoever sees it in the host's memory sees the rest too
+    *p.seen = next;
+  }
+}
+
+}  // namespace decoding::cuda::selection

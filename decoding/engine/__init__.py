@@ -1,0 +1,1 @@
+"""The engine of one model: where it runs, its memory, its sessions."""

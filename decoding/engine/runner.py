@@ -1,0 +1,193 @@
+"""The engine of one model, its one block of memory, and the queue of its callers."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from decoding import _C
+from decoding.engine.limits import LEAST, Limits
+from decoding.engine.memory import MemoryPlan, available_memory, available_text, readable
+from decoding.models.weights.memory import CPU, empty
+
+SPARE = 4  # times what a call needs: so much is planned to serve other shapes of calls too
+SENTENCE = 64  # tokens; what memory_plan() speaks of before anything ran
+
+
+def engine_limits(limits: Limits) -> _C.Limits:
+    return _C.Limits(
+        batch=limits.batch,
+        beams=limits.beams,
+        source=limits.source,
+        prompt=limits.prompt,
+        target=limits.target,
+        candidates=limits.candidates,
+        finished=limits.finished,
+        controls=limits.controls,
+        attentions=limits.attentions,
+        hidden=limits.hidden,
+        phrases=limits.phrases,
+        shortlist=limits.shortlist,
+        labels=limits.labels,
+    )
+
+
+class Engine(Protocol):
+    """What engines of all kinds of models have; see _C.Session."""
+
+    threads: int
+    isa: str
+
+    def plan(self, limits: _C.Limits) -> tuple[list[_C.Buffer], int]: ...
+    def bind(self, limits: _C.Limits, pool: Tensor) -> None: ...
+
+
+class Runner(ABC):
+    """Runs one sub-batch at a time; callers of other threads wait for their turn.
+
+    engine: made on `device`. limits: plans the memory once, here, and refuses what is beyond; None:
+    the plan follows each request, in buckets, and the pool grows to the largest so far. It never
+    shrinks.
+    """
+
+    _engine: Engine
+
+    def __init__(
+        self, engine: Engine, *, device: torch.device = CPU, limits: Limits | None
+    ) -> None:
+        self.device = device
+        self.limits = limits
+        self._engine = engine
+        self._turn = threading.Lock()
+        self._bound: Limits | None = None
+        self._reserved: Limits | None = None  # what the last call needed
+        self._pool = empty(0, device)
+        if limits is not None:
+            self._bind(limits)
+
+    @property
+    def threads(self) -> int:
+        return self._engine.threads
+
+    @property
+    def isa(self) -> str:
+        return self._engine.isa
+
+    @property
+    def graph_nodes(self) -> int:
+        return 0
+
+    @abstractmethod
+    def _bucket(self, needed: Limits) -> Limits:
+        """`needed`, rounded up, but not beyond the model's own tables."""
+
+    def _stream(self) -> int:
+        """The caller's current stream on the model's GPU."""
+        if self.device.type == "cpu":
+            return 0
+        try:
+            return torch.cuda.current_stream(self.device).cuda_stream
+        except RuntimeError as error:  # torch refuses in a forked child
+            raise _C.Error(str(error)) from error
+
+    def _raw(self, name: str) -> Tensor:
+        """A buffer of the bound plan as int32, whatever its elements are made of."""
+        buffer = self._plan_in_use[name]
+        return self._pool[buffer.offset : buffer.offset + buffer.bytes].view(torch.int32)
+
+    def _buffer(self, name: str) -> Tensor:
+        """A buffer of the bound plan, as a view of the pool."""
+        buffer = self._plan_in_use[name]
+        view = self._pool[buffer.offset : buffer.offset + buffer.bytes]
+        return view.view(getattr(torch, buffer.type)).view(buffer.shape)
+
+    def memory_plan(self, limits: Limits | None = None) -> MemoryPlan:
+        """The plan for `limits`; None: the present one, before the first call one sentence's."""
+        with self._turn:
+            if limits is None:
+                one = Limits(batch=1, beams=1, source=SENTENCE, target=SENTENCE)
+                limits = self._bound or self._bucket(one)
+            return self._plan(limits)
+
+    def _plan(self, limits: Limits) -> MemoryPlan:
+        buffers, size = self._engine.plan(engine_limits(limits))
+        return MemoryPlan(limits, tuple(buffers), size)
+
+    def _reserve(self, needed: Limits) -> None:
+        """Makes sure that the engine is bound to memory for `needed`.
+
+        What is bound stays as long as it serves: with it a GPU's captured steps would go.
+        """
+        if needed == self._reserved:
+            return
+        if self.limits is not None:
+            self._check(needed, self.limits)
+            wanted = self.limits
+        elif self._bound is not None and self._bound.cover(needed):
+            wanted = self._bound
+        else:
+            wanted = self._grown(needed)
+        if wanted != self._bound:
+            self._bind(wanted)
+        self._reserved = needed
+
+    def _grown(self, needed: Limits) -> Limits:
+        """A plan for `needed`, and for what is bound now where both together are not too much."""
+        alone = self._bucket(needed)
+        if self._bound is not None:
+            both = self._bound.joined(alone)
+            if self._fits(both) and self._plan(both).bytes <= SPARE * self._plan(alone).bytes:
+                return both
+        return alone if self._fits(alone) else needed
+
+    def _fits(self, limits: Limits) -> bool:
+        available = available_memory(self.device)
+        size = self._plan(limits).bytes
+        return available is None or size <= max(available, len(self._pool))
+
+    def _check(self, needed: Limits, limits: Limits) -> None:
+        for name in [name for name in LEAST if name != "batch"]:
+            asked, most = getattr(needed, name), getattr(limits, name)
+            if asked > most:
+                size = self._plan(replace(limits, **{name: asked})).bytes
+                raise ValueError(
+                    f"this call needs {name}={asked}, the model was loaded with limits of "
+                    f"{name}={most}: ask for less, or load it with Limits({name}={asked}, ...), "
+                    f"which takes {size} bytes ({readable(size)})"
+                )
+
+    def _bind(self, limits: Limits) -> None:
+        plan = self._plan(limits)
+        if plan.bytes > len(self._pool):
+            self._pool = self._allocate(plan)
+        self._bound = self._reserved = None  # until the engine has taken the new plan
+        self._plan_in_use = {buffer.name: buffer for buffer in plan.buffers}
+        self._engine.bind(engine_limits(limits), self._pool)
+        self._bound = limits
+
+    def _allocate(self, plan: MemoryPlan) -> Tensor:
+        available = available_memory(self.device)
+        if available is None or plan.bytes <= available:
+            try:
+                return empty(plan.bytes, self.device)
+            except (OSError, torch.OutOfMemoryError):
+                pass  # there is none either: the same message
+        raise _C.Error(
+            f"the plan needs {plan.bytes} bytes ({readable(plan.bytes)}) on {self.device} for "
+            f"{plan.limits}, {available_text(available)}; lower {self._costliest(plan)}, here or "
+            "as limits= of load()"
+        )
+
+    def _costliest(self, plan: MemoryPlan) -> str:
+        """The limit that frees most when it is halved."""
+
+        def halved(name: str) -> int:
+            size = getattr(plan.limits, name)
+            return self._plan(replace(plan.limits, **{name: max(min(size, 1), size // 2)})).bytes
+
+        return min(("batch", "beams", "source", "prompt", "target", "labels"), key=halved)

@@ -1,0 +1,1 @@
+"""generate(): its options, its call, and its results."""

@@ -1,0 +1,226 @@
+"""A caller's own functions between the parts of a step, in the words of Hugging Face.
+
+They see the whole call: ids int64 [R, n], every row as the caller knows it, and float32 scores
+[R, V]. While all sentences go on, the scores are the engine's own memory; afterwards
+those of sentences that are done are 0, and the others are copied to and fro. Whatever such a
+function raises passes through unchanged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoding.generation.batching import check_ids
+from decoding.generation.config import OPTIONS, GenerationConfig
+from decoding.generation.observer import Histories, Step
+
+Processor = Callable[[Tensor, Tensor], Tensor]  # (ids, scores) -> scores
+Criterion = Callable[[Tensor, Any], Any]  # (ids, scores of all steps or None) -> bool [R], or one
+PrefixFunction = Callable[[int, Tensor], Sequence[int]]  # (item, row of ids) -> allowed ids
+
+PREFIX = "prefix_allowed_tokens_fn"
+
+# Classes of transformers and the option that makes generate() add one: an object of such a class
+# takes the built-in's place.
+REPLACES = {
+    "UnbatchedClassifierFreeGuidanceLogitsProcessor": "guidance_scale",
+    "SequenceBiasLogitsProcessor": "sequence_bias",
+    "EncoderRepetitionPenaltyLogitsProcessor": "encoder_repetition_penalty",
+    "RepetitionPenaltyLogitsProcessor": "repetition_penalty",
+    "NoRepeatNGramLogitsProcessor": "no_repeat_ngram_size",
+    "EncoderNoRepeatNGramLogitsProcessor": "encoder_no_repeat_ngram_size",
+    "NoBadWordsLogitsProcessor": "bad_words_ids",
+    "MinLengthLogitsProcessor": "min_length",
+    "MinNewTokensLengthLogitsProcessor": "min_new_tokens",
+    "PrefixConstrainedLogitsProcessor": PREFIX,
+    "ForcedBOSTokenLogitsProcessor": "forced_bos_token_id",
+    "ForcedEOSTokenLogitsProcessor": "forced_eos_token_id",
+    "InfNanRemoveLogitsProcessor": "remove_invalid_values",
+    "ExponentialDecayLengthPenalty": "exponential_decay_length_penalty",
+    "SuppressTokensLogitsProcessor": "suppress_tokens",
+    "SuppressTokensAtBeginLogitsProcessor": "begin_suppress_tokens",
+}
+ORDER = tuple(REPLACES.values())
+MIDDLE = ORDER.index("remove_invalid_values")  # what comes up to it runs before the middle stage
+
+
+class Hooks:
+    """The functions of one call, in the order of Hugging Face's processors.
+
+    logits_processor, prefix_allowed_tokens_fn, stopping_criteria: as in Model.generate. A processor
+    of a built-in's class takes its place: up to remove_invalid_values they run before the built-in
+    ones from forced tokens on, the others behind all built-in ones and before the warpers.
+    """
+
+    def __init__(
+        self,
+        config: GenerationConfig,
+        logits_processor: Sequence[Processor] | None = None,
+        prefix_allowed_tokens_fn: PrefixFunction | None = None,
+        stopping_criteria: Sequence[Criterion] | None = None,
+    ) -> None:
+        self.criteria = as_list("stopping_criteria", stopping_criteria)
+        if self.criteria:
+            check_candidates_are_seen(config)
+        self.replaced: set[str] = set()  # options whose built-in processor is left out
+        placed: list[tuple[int, Processor]] = []
+        on = switched_on(config)
+        if prefix_allowed_tokens_fn is not None:
+            check_callable("prefix_allowed_tokens_fn", prefix_allowed_tokens_fn)
+            on.add(PREFIX)
+            rows = config.top_k if config.contrastive else config.num_beams
+            constraint = PrefixConstraint(prefix_allowed_tokens_fn, rows, config.num_beams)
+            placed.append((ORDER.index(PREFIX), constraint))
+        for processor in as_list("logits_processor", logits_processor):
+            option = built_in(processor)
+            if option not in on - self.replaced:
+                placed.append((len(ORDER), processor))
+                continue
+            assert option is not None
+            self.replaced.add(option)
+            place = ORDER.index(option)
+            placed = [item for item in placed if item[0] != place] + [(place, processor)]
+        if {"min_length", "min_new_tokens"} & on - self.replaced:  # one of them does for both
+            self.replaced -= {"min_length", "min_new_tokens"}
+        placed.sort(key=lambda item: item[0])  # stable: equal ones stay in the caller's order
+        self.before_middle = [function for place, function in placed if place <= MIDDLE]
+        self.before_warping = [function for place, function in placed if place > MIDDLE]
+
+    def __bool__(self) -> bool:
+        return bool(self.before_middle or self.before_warping or self.criteria)
+
+    def without_replaced(self, config: GenerationConfig) -> GenerationConfig:
+        """The options that the engine shall obey."""
+        off = {name: OPTIONS[name]["default"] for name in self.replaced - {PREFIX}}
+        return replace(config, **off) if off else config
+
+    def process(self, processors: Sequence[Processor], histories: Histories, step: Step) -> None:
+        """Lets `processors` edit the scores of the step's rows."""
+        if not processors:
+            return
+        own = step.scores
+        assert own is not None
+        places = histories.places(step.live)
+        scores = own
+        if len(own) != len(histories.ids):
+            scores = own.new_zeros(len(histories.ids), own.shape[1])
+            scores[places] = own
+        for processor in processors:
+            if isinstance(processor, PrefixConstraint):
+                scores = processor(histories.ids, scores, places)
+            else:
+                scores = checked(processor, processor(histories.ids, scores), scores)
+        if len(own) != len(scores):
+            scores = scores[places]
+        if scores.data_ptr() != own.data_ptr():
+            own.copy_(scores)
+
+    def ended(self, histories: Histories, step: Step, competing: bool) -> Tensor | None:
+        """uint8, one for each of the step's candidates: 1 where a criterion ends the row.
+
+        Where rows compete every candidate is shown as a row of its own, as in Hugging Face.
+        """
+        if not self.criteria:
+            return None
+        found = step.candidates().clamp(min=0)
+        assert step.vocab > 0
+        beams = histories.rows if competing else 1
+        places = step.live if competing else histories.places(step.live)
+        every = found.new_zeros(len(histories.ids) // beams, found.shape[1])
+        every[places] = found
+        first = torch.arange(len(every), device=found.device)[:, None] * beams
+        rows = (first + every // step.vocab).flatten()
+        ids = torch.cat([histories.ids[rows], (every % step.vocab).reshape(-1, 1)], 1)
+        done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+        for criterion in self.criteria:
+            done = done | torch.as_tensor(criterion(ids, step.kept()), device=ids.device).bool()
+        return done.view(every.shape)[places].to(torch.uint8).flatten()
+
+
+class PrefixConstraint:
+    """Bans what the caller's function does not allow to follow each row.
+
+    Where all beams of a sentence are left with nothing, its allowed tokens get 0.
+    """
+
+    def __init__(self, allowed: PrefixFunction, rows: Any, beams: int) -> None:
+        """rows: of each sentence; beams: of them that are alternatives, and not one row's."""
+        self._allowed, self._rows, self._beams = allowed, rows, beams
+
+    def __call__(self, ids: Tensor, scores: Tensor, rows: Tensor | None = None) -> Tensor:
+        """rows: int64 [n], those to ask for; None: all."""
+        mask = torch.full_like(scores, -math.inf)
+        for row in range(len(ids)) if rows is None else rows.tolist():
+            allowed = list(self._allowed(row // self._rows, ids[row]))
+            if not allowed:
+                raise ValueError(
+                    f"prefix_allowed_tokens_fn allows nothing in row {row}, {ids[row].tolist()}: "
+                    "one id at least must be allowed"
+                )
+            check_ids("prefix_allowed_tokens_fn", allowed, scores.shape[1])
+            mask[row, allowed] = 0
+        found = scores + mask
+        lost = found.view(-1, self._beams * scores.shape[1]).amax(1) == -math.inf
+        return torch.where(lost.repeat_interleave(self._beams)[:, None], mask, found)
+
+
+def as_list(name: str, functions: Any) -> list[Any]:
+    if functions is None:
+        return []
+    if not isinstance(functions, (list, tuple)):
+        raise TypeError(f"{name} must be a list of functions, got {type(functions).__name__}")
+    for function in functions:
+        check_callable(name, function)
+    return list(functions)
+
+
+def check_candidates_are_seen(config: GenerationConfig) -> None:
+    """Raises ValueError for a search whose candidates are not known between the parts of a step."""
+    for name, ours in (
+        ("penalty_alpha", config.contrastive),  # a token is chosen in the next step only
+        ("num_beam_groups", config.num_beam_groups > 1),  # groups choose one after the other
+        ("force_words_ids", bool(config.force_words_ids)),
+    ):
+        if ours:
+            raise ValueError(
+                f"stopping_criteria and {name} do not go together: pass stop_strings, max_time or "
+                "eos_token_id to end rows"
+            )
+
+
+def check_callable(name: str, function: Any) -> None:
+    if not callable(function):
+        raise TypeError(f"{name} must be callable, got {function!r}")
+
+
+def checked(processor: Processor, found: Any, scores: Tensor) -> Tensor:
+    """What a processor returns, if it has the form of scores."""
+    if isinstance(found, Tensor) and found.shape == scores.shape:
+        return found
+    got = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    raise TypeError(
+        f"{processor!r} of logits_processor must return scores of shape {list(scores.shape)}, "
+        f"got {got}"
+    )
+
+
+def built_in(processor: Processor) -> str | None:
+    """The option whose processor in transformers is of exactly this class."""
+    kind = type(processor)
+    ours = kind.__module__.startswith("transformers.")
+    return REPLACES.get(kind.__name__) if ours else None
+
+
+def switched_on(config: GenerationConfig) -> set[str]:
+    """The options of `ORDER` that have a processor in transformers."""
+    on = {name for name in ORDER if name != PREFIX}
+    on = {name for name in on if getattr(config, name) not in (None, OPTIONS[name]["default"])}
+    if config.min_new_tokens:
+        on.add("min_length")  # transformers sets both
+    return on

@@ -1,0 +1,123 @@
+"""From what a caller gives to the rows of the encoder and of the decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from decoding.generation.batching import Array, Rows, as_table, check_ids, prompt_rows, source_rows
+from decoding.generation.config import OPTIONS, GenerationConfig
+from decoding.generation.rules import fill_id
+from decoding.models.spec import ModelSpec
+
+PER_ROW = ("max_new_tokens", "temperature", "top_k", "top_p", "seed", "forced_bos_token_id")
+assert set(PER_ROW) <= set(OPTIONS)
+
+
+def read_inputs(
+    spec: ModelSpec,
+    config: GenerationConfig,
+    input_ids: Any,
+    attention_mask: Any,
+    decoder_input_ids: Any,
+) -> tuple[Rows | None, Rows]:
+    """The encoder's rows, where there is one, and the decoder's."""
+    if input_ids is None:
+        if config.bos_token_id is None:
+            raise ValueError("input_ids is missing, and there is no bos_token_id to begin with")
+        input_ids = [[config.bos_token_id]]
+    if spec.encoder is None:
+        if decoder_input_ids is not None:
+            raise ValueError("decoder_input_ids is for encoder-decoders: pass them as input_ids")
+        pad, eos = fill_id(config), config.eos_token_id
+        return None, prompt_rows(input_ids, attention_mask, spec.decoder.vocab, pad=pad, eos=eos)
+    source = source_rows(input_ids, attention_mask, spec.encoder.vocab)
+    positions = spec.encoder.positions
+    if source.reach > positions:
+        raise ValueError(
+            f"input_ids has a row that reaches to position {source.reach}, the model has "
+            f"{positions}: split or shorten it"
+        )
+    return source, decoder_rows(config, decoder_input_ids, len(source), spec.decoder.vocab)
+
+
+def decoder_rows(config: GenerationConfig, ids: Any, batch: int, vocab: int) -> Rows:
+    """An encoder-decoder's prompt: the start token, before the caller's ids if none has it.
+
+    Rows of different lengths are filled up on the left, and masked there.
+    """
+    starts = config.decoder_start_token_id
+    if not starts:
+        if config.bos_token_id is None:
+            raise ValueError("an encoder-decoder needs decoder_start_token_id or bos_token_id")
+        starts = [config.bos_token_id]
+    if len(starts) not in (1, batch):
+        raise ValueError(
+            f"decoder_start_token_id must be one id or one for each of {batch} rows, "
+            f"got {len(starts)}"
+        )
+    check_ids("decoder_start_token_id", starts, vocab)
+    first = np.empty(batch, np.int64)
+    first[:] = starts
+    if ids is None:
+        return Rows(first[:, None], None)
+    given, mask = as_table("decoder_input_ids", ids, fill=0, pad_left=True)
+    if len(given) != batch:
+        raise ValueError(
+            f"decoder_input_ids must have {batch} rows, as input_ids; got {len(given)}"
+        )
+    check_ids("decoder_input_ids", given if mask is None else given[mask], vocab)
+    columns = np.zeros(batch, np.int64) if mask is None else mask.argmax(1)
+    everyone = np.arange(batch)
+    if (given[everyone, columns] == first).any():
+        return Rows(given, mask)
+    ids = np.concatenate([np.zeros((batch, 1), np.int64), given], 1)
+    ids[everyone, columns] = first  # one column before each row's first token
+    if mask is not None:
+        mask = np.concatenate([np.zeros((batch, 1), np.bool_), mask], 1)
+        mask[everyone, columns] = True
+    return Rows(ids, mask)
+
+
+def by_width(prompt: Rows, encoder: bool) -> Iterator[tuple[Array, Rows]]:
+    """The rows of a call in groups whose prompts are equally wide: int64 [n], and those rows.
+
+    A decoder-only model's prompts are as wide as the caller made them, padding included.
+    """
+    if not encoder or prompt.mask is None:
+        yield np.arange(len(prompt)), prompt
+        return
+    for tokens in np.unique(prompt.lengths):
+        chosen = (prompt.lengths == tokens).nonzero()[0]
+        yield chosen, Rows(prompt.ids[chosen, prompt.width - tokens :], None)
+
+
+def of_rows(config: GenerationConfig, chosen: Array) -> GenerationConfig:
+    """The options of the rows `chosen`, int64 [n], where each row has its own."""
+    own = [name for name in PER_ROW if isinstance(getattr(config, name), tuple)]
+    if not own:
+        return config
+    values: dict[str, Any] = {name: getattr(config, name) for name in own}
+    values = {name: tuple(each[i] for i in chosen) for name, each in values.items()}
+    return replace(config, **values)
+
+
+def check_per_row(config: GenerationConfig, batch: int) -> None:
+    """Raises ValueError where an option has values for another number of rows."""
+    for name in PER_ROW:
+        value = getattr(config, name)
+        if isinstance(value, tuple) and len(value) != batch:
+            raise ValueError(
+                f"{name} must be one value or one for each of {batch} rows, got {len(value)}"
+            )
+
+
+def check_source_tokens(config: GenerationConfig, source: Rows, vocab: int) -> None:
+    """Raises ValueError where an option looks at the source as if its ids were the decoder's, and
+    one is not. vocab: of the decoder."""
+    for name in ("encoder_repetition_penalty", "encoder_no_repeat_ngram_size"):
+        if getattr(config, name) != OPTIONS[name]["default"]:
+            check_ids(f"{name} reads input_ids, which", source.ids, vocab)

@@ -1,0 +1,136 @@
+"""What every search obeys: lengths, end tokens, banned and forced tokens."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from decoding import _C
+from decoding.generation.batching import Array, check_ids
+from decoding.generation.config import GenerationConfig
+
+DEFAULT_NEW = 20  # tokens, where nobody set a length: Hugging Face's number
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Tokens that a row may have and those before an EOS may come, prompt not counted."""
+
+    each: Array  # int64 [B], what the rows of each sentence may have
+    min_new: int
+
+    @property
+    def max_new(self) -> int:
+        return int(self.each.max())
+
+
+def lengths(
+    config: GenerationConfig,
+    width: int,
+    tokens: Array,
+    positions: int,
+    begun_within: int | None = None,
+) -> Lengths:
+    """From max_length, max_new_tokens, min_length and min_new_tokens.
+
+    width: of the prompts, padding included. tokens: int64 [B], of each prompt, without padding.
+    positions: of the model's decoder; begun_within: those that a row keeps to whose prompt does.
+    Raises ValueError when there is no room.
+    """
+    each = np.empty(len(tokens), np.int64)
+    if config.max_new_tokens is not None:
+        each[:] = config.max_new_tokens
+    elif config.max_length is not None:
+        each[:] = config.max_length - width
+        if config.max_length <= width:
+            raise ValueError(
+                f"max_length={config.max_length} counts the prompt, which is {width} tokens wide: "
+                f"raise it above {width}, or pass max_new_tokens"
+            )
+    else:
+        each[:] = min(DEFAULT_NEW, positions - config.contrastive - width)
+    own = np.full(len(tokens), positions)
+    if begun_within is not None:
+        own[tokens <= begun_within] = begun_within
+    check_room(each, width, tokens, own - config.contrastive)  # which reads the last token, too
+    if config.min_new_tokens is not None:
+        min_new = config.min_new_tokens
+    else:
+        min_new = max(0, config.min_length - width)
+    if min_new > each.min():
+        warnings.warn(
+            f"no row can reach the minimum of {min_new} new tokens: they end at {each.min()}",
+            UserWarning,
+            stacklevel=5,
+        )
+    return Lengths(each, min_new)
+
+
+def check_room(each: Array, width: int, tokens: Array, positions: Array) -> None:
+    """positions: int64 [B], that each row may use."""
+    room = positions - tokens + 1  # the last token is never read, so it needs no position
+    if (np.minimum(each, room) <= 0).any():
+        raise ValueError(
+            f"a prompt of {tokens.max()} tokens, {width} wide, leaves no room for new ones in the "
+            f"model's {positions.max()} positions: shorten it"
+        )
+    if (each > room).any():
+        row = int((each - room).argmax())
+        raise ValueError(
+            f"{each[row]} new tokens behind a prompt of {tokens[row]} need "
+            f"{tokens[row] + each[row] - 1} positions, the model has {positions[row]} for such a "
+            f"prompt: pass max_new_tokens={room[row]} or less"
+        )
+
+
+def rules(config: GenerationConfig, lengths: Lengths, vocab: int) -> _C.Rules:
+    """The engine's rules. vocab: ids that the decoder has.
+
+    Raises ValueError for forced and banned ids that the model has no token for. An EOS that it has
+    no token for never comes.
+    """
+    banned = {word[0] for word in config.bad_words_ids if len(word) == 1}
+    pad = fill_id(config)
+    return _C.Rules(
+        max_new=lengths.max_new,
+        min_new=lengths.min_new,
+        eos=end_ids(config, vocab),
+        pad=pad if pad is not None and 0 <= pad < vocab else 0,  # ended rows compute, unread
+        banned=sorted(banned - set(config.eos_token_id)),
+        forced_last=sorted(set(config.forced_eos_token_id)),
+        renormalize=config.renormalize_logits,
+    )
+
+
+def end_ids(config: GenerationConfig, vocab: int) -> list[int]:
+    """The EOS ids that the model has a token for. Repeated and foreign ones count as candidates of
+    beam search in Hugging Face: in their place the first one is repeated."""
+    valid = sorted({id for id in config.eos_token_id if 0 <= id < vocab})
+    return valid + valid[:1] * (len(config.eos_token_id) - len(valid))
+
+
+def check_tokens(config: GenerationConfig, vocab: int) -> None:
+    """Raises ValueError for an id in an option that the model has no token for."""
+    first: Any = config.forced_bos_token_id
+    if first is not None:
+        check_ids("forced_bos_token_id", first if isinstance(first, tuple) else [first], vocab)
+    for name in ("forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens"):
+        check_ids(name, getattr(config, name), vocab)
+    words = {
+        "bad_words_ids": config.bad_words_ids,
+        "sequence_bias": [word for word, _ in config.sequence_bias],
+        "force_words_ids": chain.from_iterable(config.force_words_ids),
+    }
+    for name, of_option in words.items():
+        check_ids(name, [*chain.from_iterable(of_option)], vocab)
+
+
+def fill_id(config: GenerationConfig) -> int | None:
+    """pad_token_id, for which the first EOS stands in."""
+    if config.pad_token_id is not None:
+        return config.pad_token_id
+    return config.eos_token_id[0] if config.eos_token_id else None

@@ -1,0 +1,135 @@
+"""Stop strings as an automaton over tokens, so that a row's end is found inside the step.
+
+The strings become one automaton over characters (Aho and Corasick 1975); a token's text moves it
+from state to state, so the table [states, V] of whole tokens follows matches across their bounds.
+A string may end anywhere inside a token, as in transformers' StopStringCriteria. Texts are bytes
+where the vocabulary is one of bytes, so that a character may be cut between tokens.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decoding.generation.batching import Array
+from decoding.text.token_texts import Text, token_texts
+
+MATCHED = -1  # csrc/kernels/search/stop.h
+KEPT = 8  # tables in the cache
+
+
+@dataclass(frozen=True)
+class StopTable:
+    """table: int32 [states, V], the state behind a token, MATCHED where it completes a string;
+    on the model's device. going: int32 [states, V], the same on the CPU, but behind a match the
+    state from which the text goes on: a prompt may hold a stop string.
+    """
+
+    table: Tensor
+    going: Array
+
+    def behind(self, ids: Array) -> Tensor:
+        """int32 [B], the state behind each prompt; ids: int64 [B, P], padding included."""
+        states = np.zeros(len(ids), np.int32)
+        for column in ids.T:
+            states = self.going[states, column]
+        return torch.from_numpy(states)
+
+
+class Automaton:
+    """States are prefixes of the strings; 0 is the empty one."""
+
+    def __init__(self, strings: Sequence[Text]) -> None:
+        self.moves: list[dict[Any, int]] = [{}]
+        self.matched = [False]
+        for string in strings:
+            self._add(string)
+        self._fail = [0] * len(self.moves)
+        order = list(self.moves[0].values())
+        for state in order:  # breadth first: what it falls back to is complete
+            for character, target in self.moves[state].items():
+                self._fail[target] = self.next(self._fail[state], character)
+                self.matched[target] |= self.matched[self._fail[target]]
+                order.append(target)
+
+    def _add(self, string: Text) -> None:
+        state = 0
+        for character in string:
+            if character not in self.moves[state]:
+                self.moves[state][character] = len(self.moves)
+                self.moves.append({})
+                self.matched.append(False)
+            state = self.moves[state][character]
+        self.matched[state] = True
+
+    def next(self, state: int, character: Any) -> int:
+        """The longest prefix of a string that the text ends with behind `character`."""
+        while state and character not in self.moves[state]:
+            state = self._fail[state]
+        return self.moves[state].get(character, 0)
+
+    def read(self, state: int, text: Text) -> tuple[int, bool]:
+        """The state behind `text`, and whether a string ended within it."""
+        matched = False
+        for character in text:
+            state = self.next(state, character)
+            matched |= self.matched[state]
+        return state, matched
+
+
+def build(strings: Sequence[Text], texts: Sequence[Text | None], vocab: int) -> tuple[Array, Array]:
+    """`StopTable`'s two tables. texts: of each token; None where an id has none: behind it nothing
+    of what came before counts."""
+    automaton = Automaton(strings)
+    states = len(automaton.moves)
+    table = np.zeros((states, vocab), np.int32)
+    going = np.zeros((states, vocab), np.int32)
+    letters = {character for string in strings for character in string}
+    for token, text in enumerate(texts[:vocab]):
+        if text is None:
+            continue
+        # Most tokens end in a character that no string has, and hold none either.
+        if text and text[-1] not in letters and letters.isdisjoint(text):
+            continue
+        for state in range(states):
+            target, matched = automaton.read(state, text)
+            going[state, token] = target
+            table[state, token] = MATCHED if matched else target
+    return table, going
+
+
+# Of the tokenizers seen last; each is kept with its table, so that its id stays its own.
+_cache: OrderedDict[Any, tuple[Any, Array, Array]] = OrderedDict()
+
+
+def stop_table(
+    tokenizer: Any, strings: Sequence[str], vocab: int, device: torch.device
+) -> StopTable:
+    """For a tokenizer of transformers, of the `tokenizers` library, or one of ours; or for what a
+    function without arguments returns. vocab: ids of the model.
+
+    Raises ValueError where there is none, TypeError for a tokenizer that does not tell the texts
+    of its tokens.
+    """
+    if callable(tokenizer) and not hasattr(tokenizer, "encode"):
+        tokenizer = tokenizer()
+    if tokenizer is None:
+        raise ValueError("stop_strings need a tokenizer: pass tokenizer=")
+    size = getattr(tokenizer, "__len__", getattr(tokenizer, "get_vocab_size", int))()
+    key = (id(tokenizer), size, tuple(strings), vocab)
+    if key not in _cache:
+        texts = token_texts(tokenizer)
+        in_bytes = any(isinstance(text, bytes) for text in texts)
+        read = [string.encode() for string in strings] if in_bytes else strings
+        _cache[key] = (tokenizer, *build(read, texts, vocab))
+    _cache.move_to_end(key)
+    while len(_cache) > KEPT:
+        _cache.popitem(last=False)
+    _, table, going = _cache[key]
+    return StopTable(torch.from_numpy(table).to(device), going)

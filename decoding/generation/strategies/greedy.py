@@ -1,0 +1,10 @@
+"""Greedy search: the most probable token, the lowest id among equals."""
+
+from __future__ import annotations
+
+from decoding import _C
+from decoding.generation.strategies.base import Strategy
+
+
+def strategy() -> Strategy:
+    return Strategy(_C.Greedy(), rows=1, returned=1)

@@ -1,0 +1,183 @@
+"""How probable a model finds given tokens: teacher forcing, without a search."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decoding import _C
+from decoding.engine.session import Labelled, Session
+from decoding.generation.batching import (
+    Array,
+    Rows,
+    as_table,
+    check_ids,
+    common_device,
+    source_rows,
+    split,
+)
+from decoding.generation.inputs import decoder_rows
+from decoding.generation.resolve import resolve
+from decoding.generation.rules import fill_id
+from decoding.models.spec import ModelSpec
+
+IGNORED = -100  # a label that does not count, as in torch
+NEEDED = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Log-probabilities of labels, with natural logarithms.
+
+    token_logprobs: float32 [B, T], 0 where a label does not count. mask: bool [B, T], True where it
+    does.
+    """
+
+    token_logprobs: Tensor
+    mask: Tensor
+
+    @property
+    def lengths(self) -> Tensor:
+        """int64 [B], labels that count."""
+        return self.mask.sum(1)
+
+    @property
+    def sums(self) -> Tensor:
+        """float32 [B], each row's log-probability."""
+        return self.token_logprobs.sum(1)
+
+    @property
+    def means(self) -> Tensor:
+        """float32 [B], per label that counts; 0 where none does."""
+        return self.sums / self.lengths.clamp(min=1)
+
+    @property
+    def perplexity(self) -> float:
+        """Of all rows together: exp of the negative mean over all labels that count; 1 for none."""
+        return math.exp(-float(self.sums.double().sum()) / max(1, int(self.lengths.sum())))
+
+
+@dataclass(frozen=True)
+class Forced:
+    """One row, as far as its last label that counts: shapes [n]."""
+
+    ids: Array  # what the decoder reads
+    labels: Array  # what it should say behind each
+    columns: Array  # where the labels stood
+
+
+def score(
+    session: Session,
+    checkpoint: Mapping[str, Any],
+    input_ids: Any,
+    labels: Any,
+    attention_mask: Any,
+) -> Scores:
+    """See Model.score. checkpoint: the model's generation_config.json."""
+    given = {"input_ids": input_ids, "labels": labels, "attention_mask": attention_mask}
+    device = common_device(session.device, **given)
+    source, forced, shape = read(session.spec, checkpoint, input_ids, labels, attention_mask)
+    tokens = np.array([max(1, len(row.ids)) for row in forced])
+    order_by = tokens if source is None else np.maximum(tokens, source.lengths)
+    most = None if session.limits is None else session.limits.batch
+    logprobs, mask = np.zeros(shape, np.float32), np.zeros(shape, np.bool_)
+    for chosen in split(order_by, 1, most, session.device.type):
+        rows = [forced[b] for b in chosen]
+        if not any(len(row.ids) for row in rows):
+            continue
+        found = session.score(pack(None if source is None else source, rows, chosen)).numpy()
+        for b, row in zip(chosen, rows, strict=True):
+            own, found = found[: len(row.ids)], found[len(row.ids) :]
+            if np.isnan(own).any():
+                raise _C.Error(f"the model's logits are not finite (NaN or infinite) for item {b}")
+            logprobs[b, row.columns] = own
+            mask[b, row.columns] = row.labels != IGNORED
+    return Scores(torch.from_numpy(logprobs).to(device), torch.from_numpy(mask).to(device))
+
+
+def pack(source: Rows | None, rows: Sequence[Forced], chosen: Array) -> Labelled:
+    lengths = [len(row.ids) for row in rows]
+    ids, labels = (
+        torch.from_numpy(np.concatenate([getattr(row, name) for row in rows]).astype(np.int32))
+        for name in ("ids", "labels")
+    )
+    offsets = torch.from_numpy(np.cumsum([0, *lengths]).astype(np.int32))
+    return Labelled(
+        None if source is None else source.only(chosen).pack(), ids, labels, offsets, max(lengths)
+    )
+
+
+def read(
+    spec: ModelSpec, checkpoint: Mapping[str, Any], input_ids: Any, labels: Any, attention_mask: Any
+) -> tuple[Rows | None, list[Forced], tuple[int, int]]:
+    """The encoder's rows, where there is one, the decoder's, and the shape [B, T] of the labels."""
+    given = source_rows(input_ids, attention_mask, (spec.encoder or spec.decoder).vocab)
+    if labels is None and spec.encoder is not None:
+        raise ValueError("an encoder-decoder needs labels: the tokens whose probability is asked")
+    table = given.ids if labels is None else as_labels(labels, spec.decoder.vocab)
+    if spec.encoder is None:
+        if table.shape != given.ids.shape:
+            raise ValueError(
+                f"labels must have the shape of input_ids, {list(given.ids.shape)}; "
+                f"got {list(table.shape)}"
+            )
+        forced = continued(given, table)
+    else:
+        if len(table) != len(given):
+            raise ValueError(f"labels must have {len(given)} rows, as input_ids; got {len(table)}")
+        check_positions("input_ids", given.reach, spec.encoder.positions)
+        forced = shifted(checkpoint, table, spec.decoder.vocab)
+    longest = max(len(row.ids) for row in forced)
+    check_positions("labels" if spec.encoder else "input_ids", longest, spec.decoder.positions)
+    return (given if spec.encoder else None), forced, (len(table), table.shape[1])
+
+
+def as_labels(labels: Any, vocab: int) -> Array:
+    table, _ = as_table("labels", labels, fill=IGNORED, pad_left=False)
+    check_ids("labels", table[table != IGNORED], vocab)
+    return table
+
+
+def check_positions(name: str, needed: int, positions: int) -> None:
+    if needed > positions:
+        raise ValueError(
+            f"{name} has a row that needs {needed} positions, the model has {positions}: split or "
+            "shorten it"
+        )
+
+
+def until_last(ids: Array, labels: Array, columns: Array) -> Forced:
+    counting = (labels != IGNORED).nonzero()[0]
+    end = int(counting[-1]) + 1 if len(counting) else 0
+    return Forced(ids[:end], labels[:end], columns[:end])
+
+
+def continued(given: Rows, labels: Array) -> list[Forced]:
+    """Decoder-only: every token that counts is read, and should be followed by the next one."""
+    forced = []
+    for b in range(len(given)):
+        columns = np.arange(given.width) if given.mask is None else given.mask[b].nonzero()[0]
+        read, said = columns[:-1], columns[1:]
+        forced.append(until_last(given.ids[b, read], labels[b, said], said))
+    return forced
+
+
+def shifted(checkpoint: Mapping[str, Any], labels: Array, vocab: int) -> list[Forced]:
+    """Encoder-decoder: the start token is read, then the labels but for the last."""
+    config = resolve({}, None, {name: checkpoint.get(name) for name in NEEDED})
+    start = decoder_rows(config, None, len(labels), vocab).ids
+    ids = np.concatenate([start, labels[:, :-1]], 1)
+    forced = [until_last(*row, np.arange(labels.shape[1])) for row in zip(ids, labels, strict=True)]
+    pad = fill_id(config)
+    for b, row in enumerate(forced):
+        ignored = row.ids == IGNORED
+        if pad is None and ignored.any():
+            raise ValueError(f"labels of row {b}: -100 before a label needs a pad_token_id")
+        row.ids[ignored] = pad
+    return forced

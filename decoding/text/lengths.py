@@ -1,0 +1,45 @@
+"""How long a source and its translation may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from decoding.generation.config import GenerationConfig
+from decoding.generation.inputs import PER_ROW
+
+if TYPE_CHECKING:
+    from decoding.model import Model
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Limits in tokens, of a translation that the caller may have limited too."""
+
+    source: int  # of a part, EOS included
+    own: int | None  # the model's own max_length; None: it has none
+    positions: int  # of the decoder
+    asked: bool  # the caller has set a length, so generate() knows it
+
+    @classmethod
+    def of(cls, model: Model, options: dict[str, Any], config: GenerationConfig) -> Lengths:
+        encoder, decoder = model.spec.encoder, model.spec.decoder
+        if encoder is None:
+            raise ValueError("translation needs an encoder, this model has a decoder alone")
+        asked = any(options.get(name) is not None for name in ("max_length", "max_new_tokens"))
+        for name in PER_ROW:
+            if isinstance(getattr(config, name), tuple):
+                raise ValueError(f"{name} must be one value for all lines, got one for each row")
+        own = config.max_length
+        if isinstance(config.max_new_tokens, int):  # it wins, and does not count the start token
+            own = 1 + config.max_new_tokens
+        own = min(own, decoder.positions) if own is not None and not asked else None
+        # Half, so that a translation of twice the source's length is not cut.
+        source = min(encoder.positions, (own or decoder.positions) // 2)
+        return cls(source, own, decoder.positions, asked)
+
+    def max_new_tokens(self, source: int) -> int | None:
+        """What to ask generate() for; None: what the caller has asked for."""
+        if self.asked:
+            return None
+        return (self.own or min(2 * source + 50, self.positions)) - 1

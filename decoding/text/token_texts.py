@@ -1,0 +1,105 @@
+"""The text that each token of a tokenizer adds behind others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from decoding.text.tokenizers import (
+    WORD_START,
+    BackendTokenizer,
+    MarianTokenizer,
+    MultilingualTokenizer,
+    PieceTokenizer,
+)
+
+Text = str | bytes
+
+PREFIX = (
+    "abcdef"  # a word goes on with the token, so what a decoder does at a beginning is not seen
+)
+BYTE = re.compile(r"<0x([0-9a-fA-F]{2})>")
+
+
+def token_texts(tokenizer: Any) -> list[Text | None]:
+    """For each id the token's text; None for an id without a token.
+
+    All are bytes where the vocabulary is one of bytes, or has tokens for single bytes: a character
+    may then be cut between two tokens. tokenizer: of transformers, of the `tokenizers` library, or
+    ours. Raises TypeError for another one.
+    """
+    if isinstance(tokenizer, MultilingualTokenizer):
+        tokenizer = tokenizer.base
+    if isinstance(tokenizer, (MarianTokenizer, PieceTokenizer)):
+        return by_id({t: i for i, t in tokenizer.tokens.items()}, _piece)
+    backend = tokenizer.backend if isinstance(tokenizer, BackendTokenizer) else tokenizer
+    if not hasattr(backend, "get_vocab"):
+        raise TypeError(
+            "stop_strings need a tokenizer of transformers, of the tokenizers library or ours, "
+            f"got {type(tokenizer).__name__}"
+        )
+    kinds = decoder_kinds(getattr(backend, "backend_tokenizer", backend))
+    behind = _behind_prefix(backend)
+    if "ByteFallback" in kinds:
+        return by_id(backend.get_vocab(), lambda token: _fallback(token, behind))
+    if "ByteLevel" in kinds:
+        return by_id(backend.get_vocab(), lambda token: _byte_level(token, behind))
+    return by_id(backend.get_vocab(), behind)
+
+
+def by_id(vocab: dict[str, int], text: Callable[[str], Text]) -> list[Text | None]:
+    texts: list[Text | None] = [None] * (max(vocab.values()) + 1)
+    for token, number in vocab.items():
+        texts[number] = text(token)
+    return texts
+
+
+def decoder_kinds(backend: Any) -> set[str]:
+    """What a tokenizer of the `tokenizers` library does to tokens to make them text."""
+    state = getattr(getattr(backend, "decoder", None), "__getstate__", lambda: b"")()
+    text = state.decode() if isinstance(state, bytes) else str(state)
+    return set(re.findall(r'"type":\s*"(\w+)"', text))
+
+
+def _piece(token: str) -> str:
+    return token.replace(WORD_START, " ")
+
+
+def _behind_prefix(tokenizer: Any) -> Callable[[str], str]:
+    """What a token adds to a text that it follows."""
+    if hasattr(tokenizer, "convert_tokens_to_string"):
+        ids = tokenizer.encode(PREFIX, add_special_tokens=False)
+        tokens = tokenizer.convert_ids_to_tokens(ids)
+        decode = tokenizer.convert_tokens_to_string
+    else:
+        tokens = tokenizer.encode(PREFIX, add_special_tokens=False).tokens
+        decode = tokenizer.decoder.decode if tokenizer.decoder is not None else "".join
+
+    def behind(token: str) -> str:
+        text: str = decode([*tokens, token])
+        return text[text.index(PREFIX) + len(PREFIX) :]
+
+    return behind
+
+
+def _bytes_of_characters() -> dict[str, int]:
+    """GPT-2 writes each byte as a printable character: its own, or the next one from 256 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    found = {chr(byte): byte for byte in printable}
+    return found | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+BYTES = _bytes_of_characters()
+
+
+def _byte_level(token: str, behind: Callable[[str], str]) -> bytes:
+    if all(character in BYTES for character in token):
+        return bytes(BYTES[character] for character in token)
+    return behind(token).encode()
+
+
+def _fallback(token: str, behind: Callable[[str], str]) -> bytes:
+    byte = BYTE.fullmatch(token)
+    return bytes([int(byte[1], 16)]) if byte else behind(token).encode()

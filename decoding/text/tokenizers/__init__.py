@@ -1,0 +1,107 @@
+"""Text to token ids and back, as a model directory's own Hugging Face tokenizer does it.
+
+    tokenizer = load_tokenizer(directory, config)
+    tokenizer.encode("Das ist ein Haus.")     ids with the special tokens of a source text
+    tokenizer.decode(ids)                     text without special tokens
+
+The libraries that made the vocabularies do the work (sentencepiece, tokenizers); what is added here
+is what lies between them and the ids of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from decoding.text.tokenizers import backend
+from decoding.text.tokenizers.backend import BackendTokenizer
+from decoding.text.tokenizers.base import Languages, Tokenizer
+from decoding.text.tokenizers.blenderbot_small import load_blenderbot_small
+from decoding.text.tokenizers.fairseq import load_fairseq
+from decoding.text.tokenizers.files import read_json
+from decoding.text.tokenizers.llama import load_llama, load_llama2c
+from decoding.text.tokenizers.marian import (
+    MarianTokenizer,
+    load_marian,
+    load_marian_npz,
+    split_language_code,
+)
+from decoding.text.tokenizers.multilingual import MultilingualTokenizer, load_m2m_100, load_mbart
+from decoding.text.tokenizers.opennmt import load_opennmt
+from decoding.text.tokenizers.pegasus import load_pegasus
+from decoding.text.tokenizers.pieces import WORD_START, PieceTokenizer
+from decoding.text.tokenizers.t5 import load_t5
+from decoding.text.tokenizers.wordpiece import load_wordpiece
+from decoding.text.tokenizers.xlm_roberta import load_xlm_roberta
+
+__all__ = [
+    "WORD_START",
+    "BackendTokenizer",
+    "Languages",
+    "MarianTokenizer",
+    "MultilingualTokenizer",
+    "PieceTokenizer",
+    "Tokenizer",
+    "load_tokenizer",
+    "split_language_code",
+]
+
+# By model_type of config.json.
+LOADERS: dict[str, Callable[[Path, dict[str, Any]], Tokenizer]] = {
+    "bart": backend.BART.load,
+    "bert": load_wordpiece,
+    "blenderbot": backend.BLENDERBOT.load,
+    "blenderbot-small": load_blenderbot_small,
+    "bloom": backend.load_whole,
+    "distilbert": load_wordpiece,
+    "gemma": backend.load_whole,
+    "gemma2": backend.load_whole,
+    "gpt2": backend.GPT2.load,
+    "gpt_neox": backend.load_whole,
+    "gptj": backend.GPT2.load,
+    "llama": load_llama,
+    "m2m_100": load_m2m_100,
+    "marian": load_marian,
+    "mbart": load_mbart,
+    "mistral": load_llama,
+    "mt5": load_t5,
+    "openelm": load_llama,
+    "opt": backend.OPT.load,
+    "pegasus": load_pegasus,
+    "phi": backend.load_whole,
+    "phi3": backend.load_whole,
+    "qwen2": backend.load_whole,
+    "qwen3": backend.load_whole,
+    "roberta": backend.BART.load,
+    "t5": load_t5,
+    "umt5": load_t5,
+    "xlm-roberta": load_xlm_roberta,
+}
+
+
+# The same for checkpoints of other toolkits, which say all about their text in their options.
+OTHERS: dict[str, Callable[[Path, dict[str, Any]], Tokenizer]] = {
+    "fairseq": load_fairseq,
+    "llama2c": load_llama2c,
+    "marian_npz": load_marian_npz,
+    "opennmt": load_opennmt,
+}
+
+
+def load_tokenizer(directory: Path, config: dict[str, Any]) -> Tokenizer:
+    """The tokenizer whose files lie in a model's `directory`; `config` is its config.json.
+
+    Raises FileNotFoundError, naming the file, where one is missing, and ValueError for a
+    `model_type` whose text is not supported or for files that contradict each other.
+    """
+    family = config.get("model_type")
+    if family in OTHERS:
+        return OTHERS[family](directory, config)
+    if family not in LOADERS:
+        known = ", ".join(sorted(LOADERS))
+        raise ValueError(f"no tokenizer for model_type {family!r} (there are: {known})")
+    path = directory / "tokenizer_config.json"
+    settings = read_json(path) if path.is_file() else {}
+    settings.setdefault("tokenizer_class", config.get("tokenizer_class"))
+    return LOADERS[family](directory, settings)

@@ -1,0 +1,72 @@
+"""Blenderbot-90M's text: lower case, punctuation apart, byte-pair encoded words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from decoding.text.tokenizers.base import Tokenizer
+from decoding.text.tokenizers.bpe import GOES_ON, WordBPE, read_merges
+from decoding.text.tokenizers.files import read_json, required, token
+
+SPECIAL = {
+    "bos_token": "__start__",
+    "eos_token": "__end__",
+    "unk_token": "__unk__",
+    "pad_token": "__null__",
+}
+NEW_LINE = "__newln__"
+# To Unicode, unlike to Python, these four separators are no space.
+WORD = re.compile(r"[\S\x1c-\x1f]+\n?")
+
+
+class BlenderbotSmallTokenizer:
+    """Equal to transformers' class: it adds no special token to a text."""
+
+    def __init__(self, bpe: WordBPE, ids: dict[str, int], special: dict[str, str]) -> None:
+        self._bpe, self._ids, self._special = bpe, ids, set(special.values())
+        for text in self._special:
+            if text not in ids:
+                raise ValueError(f"the vocabulary has no {text!r}, which text needs")
+        self._unk = special["unk_token"]
+        self.tokens = {number: text for text, number in ids.items()}
+        self._split = re.compile("(" + "|".join(map(re.escape, self._special)) + ")").split
+
+    def encode(self, text: str) -> list[int]:
+        tokens: list[str] = []
+        for part in self._split(text):
+            if part in self._special:
+                tokens.append(part)
+            else:
+                tokens += [t for word in words(part) for t in self._bpe.cut(word)]
+        unknown = self._ids[self._unk]
+        return [self._ids.get(text, unknown) for text in tokens]
+
+    def encode_target(self, text: str) -> list[int]:
+        return self.encode(text)
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """An id without an entry counts as unknown."""
+        tokens = [self.tokens.get(int(number), self._unk) for number in ids]
+        kept = [t for t in tokens if not (skip_special_tokens and t in self._special)]
+        return " ".join(kept).replace(GOES_ON + " ", "").strip()
+
+
+def words(text: str) -> list[str]:
+    """In lower case; a line's end is a word of its own."""
+    text = re.sub(r"([.,!?()])", r" \1", text.replace("'", " ' "))
+    found = []
+    for word in WORD.findall(text):
+        found.append(word.rstrip("\n").lower())
+        found += [NEW_LINE] if word.endswith("\n") else []
+    return found
+
+
+def load_blenderbot_small(directory: Path, settings: dict[str, Any]) -> Tokenizer:
+    needs = "a Blenderbot-small directory holds vocab.json and merges.txt for its text"
+    ids = read_json(required(directory / "vocab.json", needs))
+    merges = read_merges(required(directory / "merges.txt", needs))
+    special = {name: token(settings, name, default) for name, default in SPECIAL.items()}
+    return BlenderbotSmallTokenizer(WordBPE(merges), ids, special)

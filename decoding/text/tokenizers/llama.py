@@ -1,0 +1,101 @@
+"""The text of Llama: SentencePiece's byte-pair encoding, where letters without a piece are bytes.
+
+A vocabulary is pieces with scores: two neighbours become one piece where that is in the vocabulary,
+best score first. `tokenizers` does it, told the scores as an order of merges.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, decoders, normalizers, processors
+
+from decoding.text.tokenizers.backend import BackendTokenizer, read_backend
+from decoding.text.tokenizers.base import Tokenizer
+from decoding.text.tokenizers.files import read_sentencepiece, required
+from decoding.text.tokenizers.pieces import WORD_START
+
+UNK, BOS, EOS = SPECIAL = ("<unk>", "<s>", "</s>")  # their ids are 0 to 2, those of bytes follow
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+def load_llama(directory: Path, settings: dict[str, Any]) -> Tokenizer:
+    whole = directory / "tokenizer.json"
+    if whole.is_file():
+        return BackendTokenizer(read_backend(whole))
+    needs = "this model's text needs tokenizer.json or tokenizer.model"
+    pieces = read_model(required(directory / "tokenizer.model", needs))
+    begins = settings.get("add_bos_token") in (None, True)
+    return tokenizer_of(pieces, begins=begins, ends=bool(settings.get("add_eos_token")))
+
+
+def load_llama2c(directory: Path, config: dict[str, Any]) -> Tokenizer:
+    name = config.get("tokenizer_file") or f"tok{config['vocab_size']}.bin"
+    path = required(directory / name, "the text of a model of llama2.c needs it")
+    pieces = read_model(path) if path.suffix == ".model" else read_bin(path)
+    if len(pieces) != config["vocab_size"]:
+        raise ValueError(f"{path} has {len(pieces)} pieces, the model {config['vocab_size']}")
+    return tokenizer_of(pieces)
+
+
+def read_model(path: Path) -> list[tuple[str, float]]:
+    """The pieces of a SentencePiece model, and their scores."""
+    model = read_sentencepiece(path)
+    return [(model.id_to_piece(i), model.get_score(i)) for i in range(model.get_piece_size())]
+
+
+def read_bin(path: Path) -> list[tuple[str, float]]:
+    """The same of llama2.c's form: the longest piece's length, then each one's score, length and
+    bytes, a space in place of WORD_START."""
+    data, pieces, begin = path.read_bytes(), list[tuple[str, float]](), 4
+    try:
+        while begin < len(data):
+            score, length = struct.unpack_from("<fi", data, begin)
+            begin += 8
+            (piece,) = struct.unpack_from(f"{length}s", data, begin)
+            begin += length
+            pieces.append((piece.decode().replace(" ", WORD_START), score))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no vocabulary of llama2.c: {error}") from error
+    return pieces
+
+
+def tokenizer_of(
+    pieces: Sequence[tuple[str, float]], *, begins: bool = True, ends: bool = False
+) -> BackendTokenizer:
+    """begins, ends: with BOS, with EOS."""
+    first = [*SPECIAL, *BYTES]  # files differ in how they write these
+    vocab = {piece: number for number, piece in enumerate(first)}
+    vocab |= {pieces[i][0]: i for i in range(len(first), len(pieces))}
+    scores = {piece: score for piece, score in pieces[len(first) :]}
+    ordered = sorted(scores, key=lambda piece: (-scores[piece], vocab[piece]))
+    merges = [
+        (piece[:cut], piece[cut:])
+        for piece in ordered
+        for cut in range(1, len(piece))
+        if piece[:cut] in scores and piece[cut:] in scores
+    ]
+    model = tokenizers.models.BPE(
+        vocab=vocab, merges=merges, unk_token=UNK, fuse_unk=True, byte_fallback=True
+    )
+    backend = tokenizers.Tokenizer(model)
+    backend.add_special_tokens([AddedToken(token, normalized=False) for token in SPECIAL])
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.Prepend(WORD_START), normalizers.Replace(" ", WORD_START)]
+    )
+    backend.decoder = decoders.Sequence(
+        [
+            decoders.Replace(WORD_START, " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    template = [BOS] * begins + ["$A"] + [EOS] * ends
+    marks = [(token, vocab[token]) for token in (BOS, EOS)]
+    backend.post_processor = processors.TemplateProcessing(single=template, special_tokens=marks)
+    return BackendTokenizer(backend)

@@ -1,0 +1,153 @@
+"""Marian's text: two SentencePiece models, and vocabularies that number the pieces."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from sentencepiece import SentencePieceProcessor
+
+from decoding.models.formats.foreign import beside
+from decoding.text.tokenizers.base import Tokenizer
+from decoding.text.tokenizers.files import (
+    read_json,
+    read_lines,
+    read_sentencepiece,
+    required,
+    token,
+)
+from decoding.text.tokenizers.pieces import Pieces
+
+LANGUAGE_CODE = re.compile(r">>.*?<<", re.DOTALL)
+# What transformers removes where a tokenizer's settings ask for `clean_up_tokenization_spaces`.
+SPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
+
+
+def split_language_code(text: str) -> tuple[str, str]:
+    """Separates the `>>xx<<` with which a text tells a multilingual model its target language."""
+    code = LANGUAGE_CODE.match(text)
+    return (code.group(), text[code.end() :]) if code else ("", text)
+
+
+class MarianPieces(Pieces):
+    """A language code at the start of what stands between special tokens is one token."""
+
+    def cut_plain(self, text: str) -> list[str]:
+        code, rest = split_language_code(text)
+        return ([code] if code else []) + super().cut_plain(rest)
+
+
+class MarianTokenizer:
+    """Equal to transformers' MarianTokenizer.
+
+    That class also prepares a Moses punctuation normaliser where the package sacremoses is
+    installed, but its encoding never calls it; so there is none here, and results do not depend on
+    which packages are installed. Marian's models are trained on text that SentencePiece itself
+    normalises.
+    """
+
+    def __init__(
+        self,
+        source: SentencePieceProcessor,
+        target: SentencePieceProcessor,
+        source_vocab: dict[str, int],
+        target_vocab: dict[str, int],
+        settings: dict[str, Any],
+    ) -> None:
+        unk, self._eos = token(settings, "unk_token", "<unk>"), token(settings, "eos_token", "</s>")
+        for vocab in (source_vocab, target_vocab):
+            if self._eos not in vocab:
+                raise ValueError(f"the vocabulary has no {self._eos!r}, which text needs")
+        for added in settings.get("added_tokens_decoder", {}).values():
+            if added["content"] not in source_vocab:
+                raise ValueError(f"added token {added['content']!r} is not in the vocabulary")
+        special = {unk, self._eos, token(settings, "pad_token", "<pad>")}
+        special &= source_vocab.keys() | target_vocab.keys()
+        self._source = MarianPieces(source, source_vocab, special, unk)
+        self._target = MarianPieces(target, target_vocab, special, unk)
+        self._clean_up = settings.get("clean_up_tokenization_spaces", False)
+
+    @property
+    def tokens(self) -> dict[int, str]:
+        """Those of what it writes, by their ids."""
+        return self._target.tokens
+
+    def encode(self, text: str) -> list[int]:
+        """Ids in the source vocabulary, ended by EOS.
+
+        A special token written in the text is that token.
+        """
+        return self._source.numbered([*self._source.cut(text), self._eos])
+
+    def encode_target(self, text: str) -> list[int]:
+        """The same as a translation: ids in the target vocabulary."""
+        return self._target.numbered([*self._target.cut(text), self._eos])
+
+    def source_pieces(self, text: str) -> list[str | None]:
+        """What each id of encode() stands for; None for language codes and special tokens."""
+        return self._words([*self._source.cut(text), self._eos])
+
+    def target_pieces(self, ids: Sequence[int]) -> list[str | None]:
+        """What generated ids stand for; None for language codes and special tokens."""
+        return self._words(self._target.named(ids))
+
+    def _words(self, tokens: list[str]) -> list[str | None]:
+        marks = self._source.special
+        return [None if t in marks or LANGUAGE_CODE.fullmatch(t) else t for t in tokens]
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Text of ids of the target vocabulary; an id without an entry counts as unknown."""
+        text = self._target.text(ids, skip_special_tokens)
+        for spaced in SPACED if self._clean_up else ():
+            text = text.replace(spaced, spaced.strip())
+        return text
+
+
+def load_marian_npz(directory: Path, config: dict[str, Any]) -> Tokenizer:
+    """Marian's own vocabularies: SentencePiece models, or lists of the pieces that models named
+    source.spm and target.spm cut."""
+    names = config.get("vocabs")
+    if not isinstance(names, list) or len(names) != 2:
+        raise ValueError(f"the model's options must name two vocabs, got {names!r}")
+    paths = [required(beside(directory, name), "the options name it (vocabs)") for name in names]
+    (source, source_vocab), (target, target_vocab) = (
+        read_side(path, directory / f"{side}.spm")
+        for path, side in zip(paths, ("source", "target"), strict=True)
+    )
+    return MarianTokenizer(source, target, source_vocab, target_vocab, {})
+
+
+def read_side(vocab: Path, model: Path) -> tuple[SentencePieceProcessor, dict[str, int]]:
+    """What cuts the text of one side, and the ids of the pieces."""
+    if vocab.suffix == ".spm":
+        pieces = read_sentencepiece(vocab)
+        return pieces, {pieces.id_to_piece(number): number for number in range(len(pieces))}
+    needs = f"it cuts text into the pieces that {vocab.name} numbers"
+    return read_sentencepiece(required(model, needs)), read_vocabulary(vocab)
+
+
+def read_vocabulary(path: Path) -> dict[str, int]:
+    """Ids by token, of YAML, JSON, or a text with a token in each line."""
+    if path.suffix not in (".yml", ".yaml", ".json"):
+        return {token: number for number, token in enumerate(read_lines(path))}
+    try:
+        # Of this loader's scalars none is more than a string: tokens look like numbers and dates.
+        text = path.read_text(encoding="utf-8")
+        content = yaml.load(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+        return {token: int(number) for token, number in content.items()}
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is no vocabulary of tokens and their ids: {error}") from error
+
+
+def load_marian(directory: Path, settings: dict[str, Any]) -> Tokenizer:
+    needs = "a Marian directory holds source.spm, target.spm and vocab.json for its text"
+    source = read_sentencepiece(required(directory / "source.spm", needs))
+    target = read_sentencepiece(required(directory / "target.spm", needs))
+    vocab = target_vocab = read_json(required(directory / "vocab.json", needs))
+    if settings.get("separate_vocabs"):
+        needs = "tokenizer_config.json asks for separate_vocabs"
+        target_vocab = read_json(required(directory / "target_vocab.json", needs))
+    return MarianTokenizer(source, target, vocab, target_vocab, settings)

@@ -1,0 +1,180 @@
+"""Texts marked with their languages: mBART, mBART-50, M2M-100 and NLLB-200.
+
+All of them number SentencePiece's pieces as fairseq does, and the languages' codes behind them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sentencepiece import SentencePieceProcessor
+
+from decoding.text.tokenizers.backend import BackendTokenizer, read_backend
+from decoding.text.tokenizers.base import Tokenizer
+from decoding.text.tokenizers.files import read_json, read_sentencepiece, required, text_of
+from decoding.text.tokenizers.pieces import Pieces, PieceTokenizer
+
+# What comes first, whatever the SentencePiece model calls its own first three.
+BEGINNING = ("<s>", "<pad>", "</s>", "<unk>")
+UNK, EOS, MASK = "<unk>", "</s>", "<mask>"
+# de_DE, deu_Latn, and M2M-100's __de__.
+CODE = re.compile(r"([a-z]{2}_[A-Z]{2}|[a-z]{3}_[A-Z][a-z]{3}|__[a-z]{2,3}__)")
+
+MBART = """
+    ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV
+    my_MM ne_NP nl_XX ro_RO ru_RU si_LK tr_TR vi_VN zh_CN""".split()
+MBART50 = [*MBART, *"""
+    af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF pt_XX
+    sv_SE sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI""".split()]  # fmt: skip
+M2M100 = """
+    af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha
+    he hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne
+    nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo
+    xh yi yo zh zu""".split()
+WMT21 = "en ha is ja cs ru zh de".split()
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Where a family writes the languages.
+
+    source_first: the source's code before its text, else behind its EOS. starts: the target's code
+    is what the decoder starts with, else what it must write first.
+    """
+
+    source_first: bool
+    starts: bool
+    source: str  # where nobody names one
+
+
+@dataclass(frozen=True)
+class MultilingualTokenizer:
+    """A tokenizer of texts alone, and codes around them.
+
+    codes: the id of each language. target: None where nobody has named one.
+    """
+
+    base: BackendTokenizer | PieceTokenizer
+    codes: Mapping[str, int]
+    eos: int
+    marks: Marks
+    source: str
+    target: str | None
+
+    def between(
+        self, src_lang: str | None, tgt_lang: str | None, begins: Collection[int] = ()
+    ) -> tuple[Tokenizer, dict[str, Any]]:
+        """See `base.Languages`."""
+        source, target = src_lang or self.source, tgt_lang or self.target
+        for name, language in (("src_lang", source), ("tgt_lang", target)):
+            if language is not None and language not in self.codes:
+                known = ", ".join(sorted(self.codes))
+                raise ValueError(f"{name}={language!r} is no language of this model, only {known}")
+        if target is not None:
+            option = "decoder_start_token_id" if self.marks.starts else "forced_bos_token_id"
+            return replace(self, source=source, target=target), {option: self.codes[target]}
+        begun = [language for language, number in self.codes.items() if number in begins]
+        if not begun:
+            raise ValueError(
+                "this model writes many languages: say which one with tgt_lang, one of "
+                + ", ".join(sorted(self.codes))
+            )
+        return replace(self, source=source, target=begun[0]), {}
+
+    def encode(self, text: str) -> list[int]:
+        code, ids = self.codes[self.source], self.base.cut(text)
+        return [code, *ids, self.eos] if self.marks.source_first else [*ids, self.eos, code]
+
+    def encode_target(self, text: str) -> list[int]:
+        """Without a code where that is the start token; raises ValueError where it is not known."""
+        ids = [*self.base.cut(text), self.eos]
+        if self.marks.starts:
+            return ids
+        if self.target is None:
+            raise ValueError("the target's language is not known: see Languages.between")
+        return [self.codes[self.target], *ids]
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        return self.base.decode(ids, skip_special_tokens)
+
+    def source_pieces(self, text: str) -> list[str | None]:
+        return self.base.target_pieces(self.encode(text))
+
+    def target_pieces(self, ids: Sequence[int]) -> list[str | None]:
+        return self.base.target_pieces(ids)
+
+
+def load_mbart(directory: Path, settings: dict[str, Any]) -> Tokenizer:
+    fifty = str(settings.get("tokenizer_class")).startswith("MBart50")
+    marks = Marks(source_first=fifty, starts=not fifty, source="en_XX")
+    return load(directory, settings, marks, MBART50 if fifty else MBART)
+
+
+def load_m2m_100(directory: Path, settings: dict[str, Any]) -> Tokenizer:
+    """M2M-100, whose vocab.json numbers the pieces, or NLLB-200."""
+    if not str(settings.get("tokenizer_class")).startswith("Nllb"):
+        marks = Marks(source_first=True, starts=False, source="en")
+        languages = WMT21 if settings.get("language_codes") == "wmt21" else M2M100
+        return load(directory, settings, marks, [f"__{code}__" for code in languages])
+    first = not settings.get("legacy_behaviour", False)
+    marks = Marks(source_first=first, starts=False, source="eng_Latn")
+    return load(directory, settings, marks, special_tokens(directory, settings))
+
+
+def special_tokens(directory: Path, settings: dict[str, Any]) -> list[str]:
+    """The languages' codes as the directory's settings list them, in the order of their ids."""
+    path = directory / "special_tokens_map.json"
+    for where in (settings, read_json(path) if path.is_file() else {}):
+        for name in ("additional_special_tokens", "extra_special_tokens"):
+            codes = [
+                text for token in where.get(name) or [] if CODE.fullmatch(text := text_of(token))
+            ]
+            if codes:
+                return codes
+    return []
+
+
+def load(
+    directory: Path, settings: dict[str, Any], marks: Marks, languages: Sequence[str]
+) -> Tokenizer:
+    """languages: their codes in the order of their ids, where there is no tokenizer.json."""
+    base: BackendTokenizer | PieceTokenizer
+    if (directory / "tokenizer.json").is_file():
+        backend = read_backend(directory / "tokenizer.json")
+        ids = backend.get_vocab()
+        base = BackendTokenizer(backend)
+    else:
+        needs = "this model's text needs tokenizer.json or sentencepiece.bpe.model"
+        model = read_sentencepiece(required(directory / "sentencepiece.bpe.model", needs))
+        vocab = directory / "vocab.json"
+        if any(code.startswith("__") for code in languages):
+            required(vocab, "it numbers the pieces of sentencepiece.bpe.model")
+        ids = numbers(model, read_json(vocab) if vocab.is_file() else None, languages)
+        base = PieceTokenizer(
+            Pieces(model, ids, {*BEGINNING, MASK, *languages} & ids.keys(), UNK), ()
+        )
+    codes = {token.strip("_"): ids[token] for token in ids if CODE.fullmatch(token)}
+    source = settings.get("src_lang") or marks.source
+    for language in (source, settings.get("tgt_lang")):
+        if language is not None and language not in codes:
+            raise ValueError(
+                f"{directory}: the vocabulary has no language {language!r}; where there is no "
+                "tokenizer.json, tokenizer_config.json lists the languages (extra_special_tokens)"
+            )
+    return MultilingualTokenizer(base, codes, ids[EOS], marks, source, settings.get("tgt_lang"))
+
+
+def numbers(
+    model: SentencePieceProcessor, vocab: Mapping[str, int] | None, languages: Sequence[str]
+) -> dict[str, int]:
+    """The id of each token: those of `vocab`, else fairseq's beginning and the model's pieces
+    without its first three; then the languages and, without `vocab`, the mask."""
+    if vocab is None:
+        pieces = [model.id_to_piece(number) for number in range(3, model.get_piece_size())]
+        tokens = [*BEGINNING, *pieces, *languages, MASK]
+        return {token: number for number, token in enumerate(tokens)}
+    return {**vocab, **{code: len(vocab) + i for i, code in enumerate(languages)}}

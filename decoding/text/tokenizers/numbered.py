@@ -1,0 +1,66 @@
+"""Pieces that a list of a toolkit numbers: the text of fairseq's and OpenNMT-py's models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from decoding.text.tokenizers.cutters import Cutter
+
+UNK, EOS = "<unk>", "</s>"
+
+
+class NumberedTokenizer:
+    """source, target: how text is cut, and the ids of the pieces.
+
+    marks: tokens that are no part of a text. source_end: the model reads EOS behind a text.
+    """
+
+    def __init__(
+        self,
+        source: tuple[Cutter, Mapping[str, int]],
+        target: tuple[Cutter, Mapping[str, int]],
+        *,
+        marks: frozenset[str],
+        source_end: bool,
+    ) -> None:
+        self._source, self._source_ids = source
+        self._target, self._target_ids = target
+        for ids in (self._source_ids, self._target_ids):
+            if UNK not in ids:
+                raise ValueError(f"the vocabulary has no {UNK!r}, which text needs")
+        self._marks, self._end = marks, [EOS] if source_end else []
+        self.tokens = {number: token for token, number in self._target_ids.items()}
+
+    def encode(self, text: str) -> list[int]:
+        return numbers([*self._source.cut(text), *self._end], self._source_ids)
+
+    def encode_target(self, text: str) -> list[int]:
+        """Ids in the target's vocabulary, ended by EOS."""
+        return numbers([*self._target.cut(text), EOS], self._target_ids)
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Text of ids of the target's vocabulary, what is unknown written as <unk>."""
+        tokens = self._named(ids)
+        if skip_special_tokens:
+            tokens = [token for token in tokens if token not in self._marks]
+        return self._target.join(tokens)
+
+    def source_pieces(self, text: str) -> list[str | None]:
+        """What each id of encode() stands for; None for special tokens."""
+        return [*self._source.marked(self._source.cut(text)), *(None for _ in self._end)]
+
+    def target_pieces(self, ids: Sequence[int]) -> list[str | None]:
+        """What generated ids stand for; None for special tokens."""
+        tokens = self._named(ids)
+        marked = self._target.marked(tokens)
+        return [
+            None if token in self._marks else piece
+            for token, piece in zip(tokens, marked, strict=True)
+        ]
+
+    def _named(self, ids: Sequence[int]) -> list[str]:
+        return [self.tokens.get(int(number), UNK) for number in ids]
+
+
+def numbers(pieces: Sequence[str], ids: Mapping[str, int]) -> list[int]:
+    return [ids.get(piece, ids[UNK]) for piece in pieces]

@@ -1,0 +1,303 @@
+"""Lines of text to translated lines, in their order and whatever their number.
+
+A `Translator` reads ahead, sorts what it has read by length, and hands the model batches of about
+equal lengths. A line comes out as soon as it and all lines before it are done.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+from torch import Tensor
+
+from decoding.generation.outputs import GenerateBeamDecoderOnlyOutput
+from decoding.generation.resolve import as_mapping, resolve
+from decoding.text.alignment import Pieces, alignment
+from decoding.text.languages import between
+from decoding.text.lengths import Lengths
+from decoding.text.shortlist import as_vocabulary_map
+from decoding.text.splitting import split_text
+from decoding.text.tokenizers import split_language_code
+
+if TYPE_CHECKING:
+    from decoding.model import Model
+
+OURS = {  # arguments of generate() that translation sets itself
+    "attention_mask",
+    "decoder_input_ids",
+    "num_return_sequences",
+    "output_attentions",
+    "output_scores",
+    "output_sequences_scores",
+    "return_dict_in_generate",
+}
+
+
+class Hypothesis(NamedTuple):
+    """A translation of a line and its score S / G^a; NaN where the search gives no score.
+
+    alignment: pairs (i, j), ascending: word j of it stems from word i of the line, counted from 0;
+    a language code at the line's beginning is no word. Only where it is asked for.
+    """
+
+    text: str
+    score: float
+    alignment: tuple[tuple[int, int], ...] = ()
+
+
+BLANK = Hypothesis("", 0.0)
+
+
+@dataclass(frozen=True, eq=False)  # told apart by identity: a line may occur twice
+class Part:
+    """What the model sees of a line: all of it, unless it is too long."""
+
+    line: int  # counted from 1
+    text: str
+    ids: list[int]
+
+
+@dataclass(frozen=True)
+class Output:
+    """One hypothesis of a part."""
+
+    text: str
+    score: float
+    tokens: int  # G, with EOS
+    source_words: int  # of the part
+    alignment: list[tuple[int, int]]
+
+
+@overload
+def translate(
+    model: Model, texts: Iterable[str], *, n_best: int, batch_tokens: int = ..., **options: Any
+) -> list[list[Hypothesis]]: ...
+@overload
+def translate(
+    model: Model,
+    texts: Iterable[str],
+    *,
+    n_best: None = None,
+    batch_tokens: int = ...,
+    **options: Any,
+) -> list[str]: ...
+def translate(
+    model: Model,
+    texts: Iterable[str],
+    *,
+    n_best: int | None = None,
+    batch_tokens: int = 4096,
+    **options: Any,
+) -> list[str] | list[list[Hypothesis]]:
+    """The translation of every text; with `n_best` so many of each, best first, with scores.
+
+    Arguments and errors are those of Translator.
+    """
+    translator = Translator(model, n_best=n_best, batch_tokens=batch_tokens, **options)
+    found = list(translator.stream(texts))
+    return [hypotheses[0].text for hypotheses in found] if n_best is None else found
+
+
+class Translator:
+    """Translates lines with one model and one set of options.
+
+    n_best: hypotheses of each line; None: the best alone, of any search.
+    batch_tokens: source tokens in one call of the model.
+    alignments: fills in Hypothesis.alignment, from the attention of the last layer.
+    src_lang, tgt_lang: languages of a model that must be told them, as its tokenizer names them;
+    None: what the model's own files say.
+    vocabulary_map: as in Model.generate(); a file is read once.
+    options: those of Model.generate(). Where they set no length it is the model's own max_length,
+    else 2 * source + 50. A line so long that its translation might find no room is cut where a
+    reader would pause; its parts are translated and joined, and a warning says so. With `seed`,
+    samples repeat as long as the lines and batch_tokens are the same.
+
+    Raises ValueError for a model without an encoder, for languages that it does not have or lacks,
+    for scores that the search does not give, and what generate() raises for its options.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        n_best: int | None = None,
+        batch_tokens: int = 4096,
+        alignments: bool = False,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
+        vocabulary_map: Any = None,
+        **options: Any,
+    ) -> None:
+        if batch_tokens < 1:
+            raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
+        for name in OURS & options.keys():
+            raise TypeError(f"translation sets {name} itself (n_best: hypotheses of a line)")
+        base = as_mapping(options.pop("generation_config", None))
+        self.model, self.n_best = model, n_best
+        self.options = {**base, **options, "num_return_sequences": 1 if n_best is None else n_best}
+        self.config = resolve(self.options, None, model.generation_config)
+        self.tokenizer, marks = between(model.tokenizer, src_lang, tgt_lang, self.config)
+        if alignments and not isinstance(self.tokenizer, Pieces):
+            raise ValueError("this model's tokenizer cannot tell words: leave alignments out")
+        if marks:
+            self.options = marks | self.options
+            self.config = resolve(self.options, None, model.generation_config)
+        self.scored = self.config.num_beams > 1
+        if n_best is not None and not self.scored:
+            least = max(2, n_best)
+            raise ValueError(f"scores come from beam search: num_beams must be at least {least}")
+        self.batch_tokens, self.alignments = batch_tokens, alignments
+        self.tokens = 0  # in the best hypotheses so far
+        self._calls = 0
+        self._vocabulary_map = as_vocabulary_map(vocabulary_map, model.spec, model.device.type)
+        self._lengths = Lengths.of(model, self.options, self.config)
+        self._blank = self.tokenizer.encode("")
+
+    def stream(self, lines: Iterable[str], ahead: int = 1) -> Iterator[list[Hypothesis]]:
+        """The hypotheses of each line, in order; a blank line has one, empty, of score 0.
+
+        ahead: how many batches' worth of lines to read and sort before the model works. More than
+        one delays the first line and gained nothing on a CPU. 0: line by line.
+        """
+        for window in self._windows(lines, ahead * self.batch_tokens):
+            waiting = deque(window)
+            done: dict[Part, list[Output]] = {}
+            for batch in self._batches([part for parts in window for part in parts]):
+                done.update(zip(batch, self._run(batch), strict=True))
+                yield from self._finished(waiting, done)
+            yield from self._finished(waiting, done)  # where all lines are blank
+
+    def _windows(self, lines: Iterable[str], tokens: int) -> Iterator[list[list[Part]]]:
+        """The parts of successive lines, `tokens` of them or a little more at a time."""
+        window: list[list[Part]] = []
+        size = 0
+        for number, line in enumerate(lines, 1):
+            window.append(self._cut(number, line))
+            size += 1 + sum(len(part.ids) for part in window[-1])
+            if size >= tokens:
+                yield window
+                window, size = [], 0
+        if window:
+            yield window
+
+    def _cut(self, number: int, line: str) -> list[Part]:
+        encode = self.tokenizer.encode
+        ids = encode(line)
+        if not line.strip() or ids == self._blank:
+            return []
+        if len(ids) <= self._lengths.source:
+            return [Part(number, line, ids)]
+        code, text = split_language_code(line)  # every part needs it
+        texts = split_text(text, lambda part: len(encode(code + part)) <= self._lengths.source)
+        parts = [Part(number, code + part, encode(code + part)) for part in texts if part.strip()]
+        warnings.warn(
+            f"line {number} has {len(ids)} tokens, too many for this model: it is translated in "
+            f"{len(parts)} parts of at most {self._lengths.source}",
+            stacklevel=2,
+        )
+        return parts
+
+    def _batches(self, parts: list[Part]) -> Iterator[list[Part]]:
+        """Groups of about equal lengths, longest first so that memory grows only once."""
+        batch: list[Part] = []
+        tokens = 0
+        for part in sorted(parts, key=lambda part: len(part.ids), reverse=True):
+            full = tokens + len(part.ids) > self.batch_tokens
+            # One call has one length limit, and a line's limit must not depend on its neighbours.
+            if batch and (full or self._max_new(part) != self._max_new(batch[0])):
+                yield batch
+                batch, tokens = [], 0
+            batch.append(part)
+            tokens += len(part.ids)
+        if batch:
+            yield batch
+
+    def _max_new(self, part: Part) -> int | None:
+        return self._lengths.max_new_tokens(len(part.ids))
+
+    def _run(self, batch: list[Part]) -> list[list[Output]]:
+        """One call of the model: the hypotheses of each part."""
+        options = dict(self.options)
+        max_new = self._max_new(batch[0])
+        if max_new is not None:
+            options["max_new_tokens"] = max_new
+        if self.config.do_sample and isinstance(self.config.seed, int):
+            options["seed"] = (self.config.seed + self._calls) % 2**64  # not the same draws again
+        if self.alignments:
+            options["output_attentions"] = True
+        self._calls += 1
+        found = self.model.generate(
+            [part.ids for part in batch],
+            return_dict_in_generate=True,
+            output_sequences_scores=self.scored,
+            vocabulary_map=self._vocabulary_map,
+            **options,
+        )
+        assert not isinstance(found, Tensor)  # return_dict_in_generate
+        n = self.config.num_return_sequences
+        rows = found.sequences.tolist()
+        scores = [math.nan] * len(rows)
+        if isinstance(found, GenerateBeamDecoderOnlyOutput) and found.sequences_scores is not None:
+            scores = found.sequences_scores.tolist()
+        attentions: Iterable[Tensor | None] = [None] * len(rows)
+        if found.hypothesis_attentions is not None:
+            attentions = found.hypothesis_attentions
+        outputs = [
+            self._output(batch[i // n], row, score, attention)
+            for i, (row, score, attention) in enumerate(zip(rows, scores, attentions, strict=True))
+        ]
+        hypotheses = [outputs[i : i + n] for i in range(0, len(outputs), n)]
+        for part, best_first in zip(batch, hypotheses, strict=True):
+            self.tokens += best_first[0].tokens
+            if any(output.tokens == max_new for output in best_first):
+                warnings.warn(
+                    f"line {part.line}: a translation has reached the model's maximum of "
+                    f"{max_new} tokens and may be cut",
+                    stacklevel=2,
+                )
+        return hypotheses
+
+    def _output(self, part: Part, row: list[int], score: float, attention: Tensor | None) -> Output:
+        """row: the start token, what was generated, and fill behind its EOS. attention: float32
+        [generated, source]."""
+        generated = row[1:]
+        ends = [i for i, token in enumerate(generated) if token in self.config.eos_token_id]
+        generated = generated[: ends[0] + 1] if ends else generated
+        tokenizer, pairs = self.tokenizer, list[tuple[int, int]]()
+        if attention is not None:
+            assert isinstance(tokenizer, Pieces)
+            pairs = alignment(tokenizer, part.text, generated, attention)
+        words = len(split_language_code(part.text)[1].split())
+        return Output(tokenizer.decode(generated), score, len(generated), words, pairs)
+
+    def _finished(
+        self, waiting: deque[list[Part]], done: dict[Part, list[Output]]
+    ) -> Iterator[list[Hypothesis]]:
+        """Takes the lines off `waiting` that are done and have none before them that is not."""
+        while waiting and all(part in done for part in waiting[0]):
+            parts = [done.pop(part) for part in waiting.popleft()]
+            # The best of all parts, one behind the other, then the second best, ...
+            yield [self._joined(ranked) for ranked in zip(*parts, strict=True)] or [BLANK]
+
+    def _norm(self, tokens: int) -> float:
+        """What a sum of log-probabilities is divided by."""
+        gnmt = self.config.length_normalization == "gnmt"
+        length = (5 + tokens) / 6 if gnmt else tokens
+        return float(length**self.config.length_penalty)
+
+    def _joined(self, outputs: tuple[Output, ...]) -> Hypothesis:
+        if len(outputs) == 1:
+            return Hypothesis(outputs[0].text, outputs[0].score, tuple(outputs[0].alignment))
+        total = sum(output.score * self._norm(output.tokens) for output in outputs)
+        score = total / self._norm(sum(output.tokens for output in outputs))
+        pairs, i, j = list[tuple[int, int]](), 0, 0
+        for output in outputs:
+            pairs += [(i + source, j + target) for source, target in output.alignment]
+            i, j = i + output.source_words, j + len(output.text.split())
+        text = " ".join(output.text for output in outputs if output.text)
+        return Hypothesis(text, score, tuple(pairs))

@@ -1,0 +1,1 @@
+"""Training a small translation model with decoding.nn."""

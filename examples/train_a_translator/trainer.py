@@ -1,0 +1,135 @@
+"""How the demo model is trained: its model, its loss and one update of its weights."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import math
+
+import torch
+from torch import Tensor, nn
+
+from decoding.models.spec import ModelSpec, StackSpec
+from decoding.models.torch.blocks import Dropout
+from decoding.models.torch.stack import Embedding
+from decoding.models.torch.transformer import Transformer
+from decoding.nn import fuse
+from decoding.nn.functional import cross_entropy, embedding
+from examples.train_a_translator.corpus import Batch
+
+SMOOTHING = 0.1
+EMA = 0.999
+POSITIONS = 512
+
+
+def make_spec(
+    encoder: int, decoder: int, hidden: int, heads: int, ffn: int, *, vocab: int
+) -> ModelSpec:
+    """Post-norm stacks of the same width, as Marian trains them."""
+
+    def stack(layers: int) -> StackSpec:
+        head_dim = hidden // heads
+        return StackSpec(
+            layers=layers,
+            hidden=hidden,
+            heads=heads,
+            head_dim=head_dim,
+            ffn=ffn,
+            vocab=vocab,
+            positions=POSITIONS,
+            activation="silu",
+            embed_scale=math.sqrt(hidden),
+            embed_norm=False,
+            pre_norm=False,
+            final_norm=False,
+            eps=1e-5,
+            attention_scale=(head_dim**-0.5,) * layers,
+        )
+
+    return ModelSpec(encoder=stack(encoder), decoder=stack(decoder))
+
+
+class FusedEmbedding(Embedding):
+    """The same in one kernel."""
+
+    def forward(self, ids: Tensor, position: Tensor) -> Tensor:
+        return embedding(
+            ids,
+            self.tokens,
+            scale=self.scale,
+            positions=self.positions,
+            position=position,
+            dropout=self.dropout.p if self.training else 0.0,
+        )
+
+
+def make_model(spec: ModelSpec, dropout: Dropout, plain: bool) -> Transformer:
+    """One table for source, target and output. plain: of torch's modules alone."""
+    model = Transformer(spec, tied=True, dropout=dropout)
+    if not plain:
+        fuse(model)
+        for stack in (model.encoder, model.decoder):
+            stack.embed.__class__ = FusedEmbedding
+    return model
+
+
+def loss(model: Transformer, batch: Batch, r_drop: float, plain: bool = False) -> Tensor:
+    """The mean over labels of the smoothed cross-entropy. With `r_drop`, that of two dropout
+    passes, plus `r_drop` / 4 of their symmetric divergence. plain: by torch's operators alone."""
+    passes = 2 if r_drop else 1
+    source, mask, target = (
+        side.repeat(passes, 1) for side in (batch.source, batch.source_mask, batch.target)
+    )
+    hidden = model.decode(model.encode(source, mask), mask, target)
+    # Only labels, no padding, pay for the large product with the output table.
+    hidden = hidden.view(passes, -1, hidden.shape[-1])[:, batch.places]
+    logits, labels = model.output(hidden), batch.labels.expand(passes, -1)  # [passes, labels, V]
+    if not plain:
+        total = cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=SMOOTHING)
+        if not r_drop:
+            return total
+    log_p: Tensor = logits.float().log_softmax(-1)
+    if plain:
+        likelihood = log_p.gather(-1, labels[..., None]).mean()
+        total = -(1 - SMOOTHING) * likelihood - SMOOTHING * log_p.mean()
+    if r_drop:
+        divergence = ((log_p[0].exp() - log_p[1].exp()) * (log_p[0] - log_p[1])).sum(-1).mean()
+        total = total + r_drop / 4 * divergence
+    return total
+
+
+class Trainer:
+    """A model, its optimizer and its running average (EMA)."""
+
+    def __init__(self, model: Transformer, args: argparse.Namespace) -> None:
+        self.model, self.args = model, args
+        self.parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+        self.average = copy.deepcopy(model).eval()
+        self.averaged: list[Tensor] = [p for p in self.average.parameters() if p.requires_grad]
+        self.average.requires_grad_(False)
+        self.device = model.output.weight.device
+        self.optimizer = torch.optim.AdamW(
+            self.parameters,
+            betas=(0.9, 0.98),
+            weight_decay=1e-4,
+            fused=self.device.type == "cuda",
+        )
+        self.steps = 0
+
+    def step(self, batch: Batch, progress: float) -> Tensor:
+        """One update; linear warm-up, then a cosine down to nothing at `progress` 1."""
+        args, cuda = self.args, self.device.type == "cuda"
+        warm = min(1.0, (self.steps + 1) / args.warmup)
+        self.optimizer.param_groups[0]["lr"] = args.rate * warm * math.cos(math.pi / 2 * progress)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=cuda):
+            value = loss(self.model, batch, args.r_drop, args.plain)
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(value)
+        nn.utils.clip_grad_norm_(self.parameters, 1.0, foreach=True)
+        self.optimizer.step()
+        # Early on the average must forget the random start.
+        decay = min(EMA, (self.steps + 1) / (self.steps + 10))
+        with torch.no_grad():
+            torch._foreach_lerp_(self.averaged, self.parameters, 1 - decay)
+        self.steps += 1
+        return value.detach()

@@ -1,0 +1,57 @@
+"""GPT-J (Wang & Komatsuzaki 2021) as transformers' GPTJForCausalLM stores it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from decoding.models.families import gpt2
+from decoding.models.layouts import causal
+from decoding.models.layouts.options import size
+from decoding.models.layouts.rotary import turning
+from decoding.models.spec import ModelSpec, RotarySpec
+from decoding.models.torch.positions import rotary_frequencies
+from decoding.models.weights.checkpoint import Checkpoint
+
+DEFAULTS = {
+    "activation_function": "gelu_new",
+    "n_positions": 2048,
+    "rotary_dim": 64,
+    "layer_norm_epsilon": 1e-5,
+    "bos_token_id": 50256,
+    "eos_token_id": 50256,
+}
+LAYOUT = causal.Layout(
+    base="transformer.",
+    layers="h",
+    parts={
+        "embed.tokens": ("wte",),
+        "self_attention.norm": ("ln_1",),
+        "self_attention.qkv": ("attn.q_proj", "attn.k_proj", "attn.v_proj"),
+        "self_attention.out": ("attn.out_proj",),
+        "feed_forward.up": ("mlp.fc_in",),
+        "feed_forward.down": ("mlp.fc_out",),
+        "norm": ("ln_f",),
+    },
+    biases=frozenset({"norm", "up", "down", "output"}),
+)
+
+
+def convert(
+    config: Mapping[str, Any], checkpoint: Checkpoint
+) -> tuple[ModelSpec, dict[str, Tensor]]:
+    """Raises ValueError that names an option or tensor that is not what we implement."""
+    turns = size(config, "rotary_dim")
+    decoder = gpt2.decoder_spec({**config, "scale_attn_weights": True})
+    decoder = replace(
+        decoder,
+        position_table=False,
+        parallel=True,
+        shared_norm=True,
+        rotary=RotarySpec(turning("rotary_dim", turns, decoder.head_dim), interleaved=True),
+    )
+    computed = {"decoder.rotary": rotary_frequencies(turns)}
+    return causal.convert(config, checkpoint, ModelSpec(None, decoder), LAYOUT, computed)

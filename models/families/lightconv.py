@@ -1,0 +1,70 @@
+"""The convolutions of fairseq's `lightconv` models (Wu et al. 2019): LightConv and DynamicConv."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoding.models.layouts.options import flag, must_be, size
+from decoding.models.spec import ConvolutionSpec
+from decoding.models.weights.checkpoint import Checkpoint
+
+DYNAMIC = {"lightweight": False, "dynamic": True}
+# What each part of a convolution was stored as.
+PARTS = {"input": "linear1", "taps": "conv.weight_linear", "out": "linear2"}
+NORMS = {"encoder": "self_attn_layer_norm", "decoder": "conv_layer_norm"}
+
+
+def convolution_spec(config: Mapping[str, Any], side: str) -> ConvolutionSpec:
+    must_be(config, f"{side}_conv_dim", size(config, f"{side}_embed_dim"))
+    kind = config.get(f"{side}_conv_type")
+    if kind not in DYNAMIC:
+        raise ValueError(
+            f"the configuration: {side}_conv_type={kind!r} is not supported, only "
+            f"{', '.join(DYNAMIC)}"
+        )
+    if DYNAMIC[kind]:
+        must_be(config, "weight_softmax", True)
+    gated = flag(config, f"{side}_glu")
+    return ConvolutionSpec(taps(config, side), dynamic=DYNAMIC[kind], gated=gated)
+
+
+def taps(config: Mapping[str, Any], side: str) -> tuple[int, ...]:
+    """[layers]; fairseq's encoder fails where they are even, since no token is in their middle."""
+    option, layers = f"{side}_kernel_size_list", size(config, f"{side}_layers")
+    value = config.get(option)
+    sizes = list(value) if isinstance(value, (list, tuple)) else []
+    if len(sizes) == 1:
+        sizes *= layers
+    odd = side == "encoder"
+    fits = all(isinstance(n, int) and 1 <= n <= 32 and (n % 2 or not odd) for n in sizes)
+    if len(sizes) != layers or not fits:
+        raise ValueError(
+            f"the configuration must set {option} to {layers} {'odd ' * odd}numbers from 1 to 32, "
+            f"got {value!r}"
+        )
+    return tuple(sizes)
+
+
+def convolution_weight(
+    config: Mapping[str, Any], checkpoint: Checkpoint, name: str, shape: tuple[int, ...]
+) -> Tensor:
+    """name: "encoder.layers.0.convolution.input.weight" and the like."""
+    layer, _, part = name.partition(".convolution.")
+    side = layer.partition(".")[0]
+    if part == "taps":
+        stored = f"{layer}.conv.weight"
+        # What was trained with fairseq's own CUDA kernels lacks the axis in the middle.
+        whole = (shape[0], 1, shape[1]) if len(checkpoint.shape(stored)) == 3 else shape
+        weight = checkpoint.take(stored, *whole).view(shape)
+        return weight.softmax(-1) if flag(config, "weight_softmax") else weight
+    part, _, kind = part.rpartition(".")
+    stored = NORMS[side] if part == "norm" else PARTS[part]
+    weight = checkpoint.take(f"{layer}.{stored}.{kind}", *shape)
+    if part == "input" and flag(config, f"{side}_glu"):
+        values, gate = weight.chunk(2)
+        return torch.cat([gate, values])
+    return weight

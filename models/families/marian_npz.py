@@ -1,0 +1,186 @@
+"""Marian (Junczys-Dowmunt et al. 2018) as its own model.npz stores it.
+
+The decoder's first input is no token but a row of zeros: it becomes one here, behind the others,
+which the output's bias keeps from being generated.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoding.models.layouts.options import activation, flag, head_dim, must_be, size
+from decoding.models.spec import ModelSpec, StackSpec
+from decoding.models.torch.positions import fairseq_sinusoids
+from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.placed import shapes
+
+DEFAULTS = {
+    "transformer-decoder-autoreg": "self-attention",
+    "transformer-ffn-depth": 2,
+    "transformer-postprocess": "dan",
+    "transformer-postprocess-emb": "d",
+    "transformer-postprocess-top": "",
+    "transformer-preprocess": "",
+}
+ACTIVATIONS = {"relu": "relu", "swish": "silu"}  # its gelu is an approximation of its own
+
+# Options that change what the model computes, and what they must be.
+PLAIN = {
+    "factors-combine": "sum",
+    "lemma-dim-emb": 0,
+    "transformer-attention-mask": "default",
+    "transformer-decoder-autoreg": "self-attention",
+    "transformer-disable-position-embeddings": False,
+    "transformer-ffn-depth": 2,
+    "transformer-no-affine": False,
+    "transformer-no-bias": False,
+    "transformer-no-projection": False,
+    "transformer-pool": False,
+    "transformer-tied-layers": [],
+    "transformer-train-position-embeddings": False,
+    "type": "transformer",
+    "ulr": False,
+}
+
+POSITIONS = 1024  # Marian computes as many as it needs
+NEVER = -1e4  # a logit far below all others, which float16 has too
+
+# What each part of a layer was stored as: block and projections, and the norms.
+LINEAR = {
+    "self_attention.qkv": ("self", "qkv"),
+    "self_attention.out": ("self", "o"),
+    "cross_attention.q": ("context", "q"),
+    "cross_attention.kv": ("context", "kv"),
+    "cross_attention.out": ("context", "o"),
+    "feed_forward.up": ("ffn", "1"),
+    "feed_forward.down": ("ffn", "2"),
+}
+NORM = {
+    "self_attention.norm": "self_Wo",
+    "cross_attention.norm": "context_Wo",
+    "feed_forward.norm": "ffn_ffn",
+}
+NAME = re.compile(
+    r"(?P<side>encoder|decoder)\.(layers\.(?P<layer>\d+)\.)?(?P<part>.+)\.(?P<kind>weight|bias)"
+)
+
+
+def convert(
+    config: Mapping[str, Any], checkpoint: Checkpoint
+) -> tuple[ModelSpec, dict[str, Tensor]]:
+    """Raises ValueError that names an option or tensor that is not what we implement."""
+    for option, implemented in PLAIN.items():
+        must_be(config, option, implemented)
+    state = tables(config, checkpoint)
+    encoder = stack_spec(config, "encoder", len(state["encoder.embed.tokens"]))
+    decoder = stack_spec(config, "decoder", len(state["decoder.embed.tokens"]))
+    spec = ModelSpec(encoder=encoder, decoder=decoder)
+    positions = fairseq_sinusoids(POSITIONS, decoder.hidden, first=0)
+    for side in ("encoder", "decoder"):
+        state[f"{side}.embed.positions"] = positions
+    for name, shape in shapes(spec).items():
+        if name not in state:
+            state[name] = weight(checkpoint, name, shape, decoder.pre_norm)
+    checkpoint.finish(lambda name: False)
+    return spec, state
+
+
+def stack_spec(config: Mapping[str, Any], side: str, vocab: int) -> StackSpec:
+    hidden, layers = size(config, "dim-emb"), size(config, f"{side[:3]}-depth")
+    width = head_dim(config, "dim-emb", "transformer-heads")
+    own_ffn = side == "decoder" and config.get("transformer-decoder-dim-ffn")
+    return StackSpec(
+        layers=layers,
+        hidden=hidden,
+        heads=hidden // width,
+        head_dim=width,
+        ffn=size(config, "transformer-decoder-dim-ffn" if own_ffn else "transformer-dim-ffn"),
+        vocab=vocab,
+        positions=POSITIONS,
+        activation=activation(config, "transformer-ffn-activation", ACTIVATIONS),
+        embed_scale=math.sqrt(hidden),
+        embed_norm=steps(config, "transformer-postprocess-emb", "", "n") == "n",
+        pre_norm=is_pre_norm(config),
+        final_norm=steps(config, "transformer-postprocess-top", "", "n") == "n",
+        eps=1e-6,
+        attention_scale=(width**-0.5,) * layers,
+    )
+
+
+def is_pre_norm(config: Mapping[str, Any]) -> bool:
+    """Raises ValueError where a block has more norms than one, or none."""
+    before = steps(config, "transformer-preprocess", "", "n")
+    steps(config, "transformer-postprocess", "a" if before else "an")
+    return before == "n"
+
+
+def steps(config: Mapping[str, Any], option: str, *implemented: str) -> str:
+    """What an option lists of a (add), n (normalise) and d (dropout, which is training's)."""
+    found = str(config.get(option) or "").replace("d", "")
+    if found not in implemented:
+        raise ValueError(
+            f"the configuration: {option}={config[option]!r} is not supported here, only "
+            f"{' or '.join(repr(each) for each in implemented)}, with or without d"
+        )
+    return found
+
+
+def tables(config: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """The token tables and the output's; those of the decoder have a last row of zeros."""
+    everything = flag(config, "tied-embeddings-all")
+    one = everything or flag(config, "tied-embeddings-src")
+    target = with_start(checkpoint, "Wemb" if one else "decoder_Wemb")
+    state = {
+        "encoder.embed.tokens": target if one else table(checkpoint, "encoder_Wemb"),
+        "decoder.embed.tokens": target,
+    }
+    if everything or flag(config, "tied-embeddings"):
+        state["output.weight"] = target
+    elif "decoder_ff_logit_out_W" in checkpoint:  # until version 1.8
+        rows, hidden = target.shape
+        old = checkpoint.take("decoder_ff_logit_out_W", hidden, rows - 1)
+        state["output.weight"] = torch.cat([old.t(), torch.zeros(1, hidden)])
+    else:
+        state["output.weight"] = with_start(checkpoint, "decoder_ff_logit_out_Wt")
+    bias = torch.zeros(len(target))
+    if not flag(config, "output-omit-bias"):
+        bias[:-1] = checkpoint.take("decoder_ff_logit_out_b", 1, len(target) - 1)[0]
+    bias[-1] = NEVER
+    state["output.bias"] = bias
+    return state
+
+
+def table(checkpoint: Checkpoint, name: str) -> Tensor:
+    return checkpoint.take(name, *checkpoint.shape(name))
+
+
+def with_start(checkpoint: Checkpoint, name: str) -> Tensor:
+    """A table [V, H], and the row of the token that starts the decoder."""
+    return F.pad(table(checkpoint, name), (0, 0, 0, 1))
+
+
+def weight(checkpoint: Checkpoint, name: str, shape: tuple[int, ...], pre_norm: bool) -> Tensor:
+    """A canonical weight of a layer, or a norm of a stack."""
+    match = NAME.fullmatch(name)
+    assert match is not None, name
+    side, part, kind = match["side"], match["part"], match["kind"]
+    stack = side if match["layer"] is None else f"{side}_l{int(match['layer']) + 1}"
+    if part in LINEAR:
+        block, projections = LINEAR[part]
+        outputs = shape[0] // len(projections)
+        if kind == "weight":  # [inputs, outputs]
+            stored = [f"{stack}_{block}_W{each}" for each in projections]
+            return torch.cat([checkpoint.take(each, shape[1], outputs).t() for each in stored])
+        stored = [f"{stack}_{block}_b{each}" for each in projections]
+        return torch.cat([checkpoint.take(each, 1, outputs)[0] for each in stored])
+    which = {"embed.norm": "emb", "norm": "top"}.get(part) or NORM[part]
+    before = "_pre" if part == "embed.norm" or (part in NORM and pre_norm) else ""
+    kind = "scale" if kind == "weight" else "bias"
+    return checkpoint.take(f"{stack}_{which}_ln_{kind}{before}", 1, *shape)[0]

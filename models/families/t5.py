@@ -1,0 +1,179 @@
+"""T5 (Raffel et al. 2020) as transformers' T5ForConditionalGeneration stores it: T5, T5 1.1,
+Flan-T5 and MADLAD-400.
+
+The sums that T5's residual connections carry outgrow float16. Here they are 2^-8 of what they are
+there: the tokens' rows are, and each block multiplies by 2^-4 where it makes values or widens, and
+by 2^-4 where it leaves. The RMS norm before each block takes the factor out again, given an epsilon
+that is smaller by its square. Powers of two round nothing (in float16 only what is next to zero),
+so this is the same model in every type, and float16 needs no other type beside it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoding.models.layouts import seq2seq
+from decoding.models.layouts.options import activation, flag, must_be, positive, size
+from decoding.models.spec import ModelSpec, StackSpec
+from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.placed import shapes
+
+DEFAULTS = {
+    "feed_forward_proj": "relu",
+    "relative_attention_num_buckets": 32,
+    "relative_attention_max_distance": 128,
+    "layer_norm_epsilon": 1e-6,
+    "tie_word_embeddings": True,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+}
+POSITIONS = 1 << 20  # biases by distance have no end: memory has, long before this
+
+# What each part of a layer or stack was stored as; several are stacked. {last}: the sub-layer of
+# feed-forward.
+PARTS = {
+    "self_attention.norm": ["layer.0.layer_norm"],
+    "self_attention.qkv": [f"layer.0.SelfAttention.{part}" for part in "qkv"],
+    "self_attention.out": ["layer.0.SelfAttention.o"],
+    "cross_attention.norm": ["layer.1.layer_norm"],
+    "cross_attention.q": ["layer.1.EncDecAttention.q"],
+    "cross_attention.kv": [f"layer.1.EncDecAttention.{part}" for part in "kv"],
+    "cross_attention.out": ["layer.1.EncDecAttention.o"],
+    "feed_forward.norm": ["layer.{last}.layer_norm"],
+    "feed_forward.up": ["layer.{last}.DenseReluDense.wi"],
+    "feed_forward.down": ["layer.{last}.DenseReluDense.wo"],
+    "norm": ["final_layer_norm"],
+}
+GATED_UP = ["layer.{last}.DenseReluDense.wi_0", "layer.{last}.DenseReluDense.wi_1"]
+NAME = re.compile(r"(?P<side>encoder|decoder)\.(layers\.(?P<layer>\d+)\.)?(?P<part>.+)\.weight")
+
+ACTIVATIONS = {"relu": "relu", "gated-relu": "relu", "gated-gelu": "gelu_tanh"}
+ACTIVATIONS |= {"gated-gelu_new": "gelu_tanh", "gated-silu": "silu"}
+FACTOR = 2.0**-4
+# What is multiplied by it: a block's output is linear in each.
+SMALLER = re.compile(r".+\.(v|o|wi|wi_1|wo)\.weight")
+
+BIAS = "{side}.block.{layer}.layer.0.SelfAttention.relative_attention_bias.weight"
+IGNORED = {
+    "shared.weight",
+    "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
+}
+
+
+def convert(
+    config: Mapping[str, Any], checkpoint: Checkpoint, *, bias_by_layer: bool = False
+) -> tuple[ModelSpec, dict[str, Tensor]]:
+    """bias_by_layer: as in StackSpec. Raises ValueError that names an option or tensor that is not
+    what we implement."""
+    must_be(config, "is_encoder_decoder", True)
+    encoder, decoder = (
+        replace(stack_spec(config, layers), bias_by_layer=bias_by_layer)
+        for layers in ("num_layers", "num_decoder_layers")
+    )
+    spec = ModelSpec(encoder=encoder, decoder=decoder)
+    expected = shapes(spec, biases=lambda name: False)
+    # Files of transformers 5 say that the output is tied, also where they hold one of its own.
+    state = seq2seq.tables(checkpoint, expected, base="", shared=True, tied=True)
+    state["encoder.position_bias"] = position_bias(config, checkpoint, "encoder", encoder)
+    state["decoder.position_bias"] = position_bias(config, checkpoint, "decoder", decoder)
+    for name, shape in expected.items():
+        if name not in state:
+            sources = stored_names(name, gated=encoder.gated)
+            part = (shape[0] // len(sources), *shape[1:])
+            state[name] = torch.cat([smaller(checkpoint, source, part) for source in sources])
+    if scales_output(config):
+        state["decoder.norm.weight"] = state["decoder.norm.weight"] * decoder.hidden**-0.5
+    checkpoint.finish(lambda name: name in IGNORED)
+    return spec, state
+
+
+def stack_spec(config: Mapping[str, Any], layers_option: str) -> StackSpec:
+    if config.get(layers_option) is None:
+        layers_option = "num_layers"  # as many as the encoder has
+    layers = size(config, layers_option)
+    return StackSpec(
+        layers=layers,
+        hidden=size(config, "d_model"),
+        heads=size(config, "num_heads"),
+        head_dim=size(config, "d_kv"),
+        ffn=size(config, "d_ff"),
+        vocab=size(config, "vocab_size"),
+        positions=POSITIONS,
+        activation=activation(config, "feed_forward_proj", ACTIVATIONS),
+        embed_scale=FACTOR**2,
+        embed_norm=False,
+        pre_norm=True,
+        final_norm=True,
+        eps=positive(config, "layer_norm_epsilon") * FACTOR**4,
+        attention_scale=(1.0,) * layers,
+        position_table=False,
+        rms=True,
+        gated=config["feed_forward_proj"].startswith("gated-"),
+        position_bias="relative",
+        reach=size(config, "relative_attention_max_distance"),
+    )
+
+
+def position_bias(
+    config: Mapping[str, Any], checkpoint: Checkpoint, side: str, spec: StackSpec
+) -> Tensor:
+    """The weight of that name, see StackSpec: each distance's bucket."""
+    buckets, heads = size(config, "relative_attention_num_buckets"), size(config, "num_heads")
+    numbers = bucket_numbers(buckets, spec.reach, both=side == "encoder")
+    tables = [
+        checkpoint.take(BIAS.format(side=side, layer=layer), buckets, heads)[numbers].t()
+        for layer in range(spec.layers if spec.bias_by_layer else 1)
+    ]
+    return torch.stack(tables) if spec.bias_by_layer else tables[0].contiguous()
+
+
+def scales_output(config: Mapping[str, Any]) -> bool:
+    """Whether logits are those of hidden states times d_model^-0.5: T5, but not T5 1.1. Files of
+    before transformers 5 tell the two apart by what they tie."""
+    if config.get("scale_decoder_outputs") is not None:
+        return flag(config, "scale_decoder_outputs")
+    return flag(config, "tie_word_embeddings")
+
+
+def stored_names(name: str, *, gated: bool) -> list[str]:
+    """Where a canonical weight of a layer, or a stack's norm, was stored, in parts."""
+    match = NAME.fullmatch(name)
+    assert match is not None, name
+    layer = "" if match["layer"] is None else f"block.{match['layer']}."
+    last = 1 if match["side"] == "encoder" else 2
+    parts = GATED_UP if gated and match["part"] == "feed_forward.up" else PARTS[match["part"]]
+    return [f"{match['side']}.{layer}{part.format(last=last)}.weight" for part in parts]
+
+
+def smaller(checkpoint: Checkpoint, source: str, shape: tuple[int, ...]) -> Tensor:
+    weight = checkpoint.take(source, *shape)
+    return weight * FACTOR if SMALLER.fullmatch(source) else weight
+
+
+def bucket_numbers(count: int, reach: int, *, both: bool) -> Tensor:
+    """The bucket of each distance from -reach to reach of a query to a key before it: int64
+    [2 * reach + 1].
+
+    Half of the buckets are for a distance each, the others grow until `reach` is in the last. both:
+    keys behind the query have half of the buckets; else they are never seen.
+    """
+    distance = torch.arange(-reach, reach + 1)
+    kinds = count // 2 if both else count
+    exact = kinds // 2
+    if not 0 < exact < reach:
+        raise ValueError(
+            f"the configuration: relative_attention_num_buckets={count} and "
+            f"relative_attention_max_distance={reach} leave no buckets that grow"
+        )
+    far = distance.abs() if both else distance.clamp(min=0)
+    # In float32, as in transformers: which side of a border a distance is on depends on it.
+    growth = (far.clamp(min=1).float() / exact).log() / math.log(reach / exact) * (kinds - exact)
+    number = torch.where(far < exact, far, (exact + growth.long()).clamp(max=kinds - 1))
+    return number + kinds * (distance < 0) if both else number

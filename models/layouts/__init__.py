@@ -1,0 +1,1 @@
+"""What families share: where weights lie, and how configurations are read."""

@@ -1,0 +1,92 @@
+"""Encoders alone whose importer is a spec and a `Layout`: where each weight lies.
+
+What a file holds beside the encoder, the head of its training, is left out, as in transformers'
+AutoModel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from decoding.models.spec import EncoderSpec, StackSpec
+from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.placed import shapes
+
+NAME = re.compile(r"encoder\.(layers\.(?P<layer>\d+)\.)?(?P<part>.+)\.(?P<kind>weight|bias)")
+TABLE = "embeddings.{}_embeddings.weight"
+OLD_NORM = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+IGNORED = "embeddings.position_ids"  # the numbers from 0 on
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What tells the families' files apart.
+
+    base: what their names begin with, but for a head's; a file of the encoder alone leaves it out.
+    layers: what a layer's names begin with, then comes its number. parts: what each part was stored
+    as; several are stacked. first_position: row of the stored position table that is position 0.
+    typed: there is a table of types, too.
+    """
+
+    base: str
+    layers: str
+    parts: Mapping[str, tuple[str, ...]]
+    first_position: int = 0
+    typed: bool = False
+
+
+def convert(
+    checkpoint: Checkpoint, stack: StackSpec, layout: Layout
+) -> tuple[EncoderSpec, dict[str, Tensor]]:
+    """Raises ValueError that names a tensor that is missing, left over or of another shape."""
+    tokens = TABLE.format("word")
+    base = "" if tokens in checkpoint else layout.base
+    spec = EncoderSpec(encoder=stack, pooler=f"{base}pooler.dense.weight" in checkpoint)
+    state = {
+        "encoder.embed.tokens": checkpoint.take(base + tokens, stack.vocab, stack.hidden),
+        "encoder.embed.positions": position_table(checkpoint, stack, layout, base),
+    }
+    for name, shape in shapes(spec).items():
+        if name in state:
+            continue
+        sources = [base + source for source in stored_names(name, layout)]
+        part = (shape[0] // len(sources), *shape[1:])
+        state[name] = torch.cat(
+            [checkpoint.take(held(checkpoint, source), *part) for source in sources]
+        )
+    checkpoint.finish(lambda name: name == base + IGNORED or not name.startswith(base))
+    return spec, state
+
+
+def position_table(checkpoint: Checkpoint, stack: StackSpec, layout: Layout, base: str) -> Tensor:
+    """float32 [types * positions, H]: positions' rows, for each type with that type's added."""
+    first, stored = layout.first_position, base + TABLE.format("position")
+    positions = checkpoint.take(stored, first + stack.positions, stack.hidden)[first:]
+    if not layout.typed:
+        return positions
+    types = checkpoint.take(base + TABLE.format("token_type"), stack.types, stack.hidden)
+    return (types[:, None] + positions).flatten(0, 1)
+
+
+def stored_names(name: str, layout: Layout) -> list[str]:
+    """Where a canonical weight was stored, in parts, without the layout's base."""
+    if name.startswith("pooler."):
+        return [name.replace("pooler.", "pooler.dense.")]
+    match = NAME.fullmatch(name)
+    assert match is not None, name
+    layer = "" if match["layer"] is None else f"{layout.layers}.{match['layer']}."
+    return [f"{layer}{part}.{match['kind']}" for part in layout.parts[match["part"]]]
+
+
+def held(checkpoint: Checkpoint, name: str) -> str:
+    """`name`, or what it was called in files of TensorFlow's time."""
+    for new, old in OLD_NORM.items():
+        before = name.removesuffix(new) + old
+        if name.endswith(new) and name not in checkpoint and before in checkpoint:
+            return before
+    return name

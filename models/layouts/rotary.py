@@ -1,0 +1,178 @@
+"""Rotary positions as a configuration describes them, and the ways to stretch them to longer texts.
+
+A configuration of today has a table `rope_parameters`; older ones have `rope_theta` and
+`partial_rotary_factor` themselves, and in `rope_scaling` how positions are stretched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoding.models.layouts.options import positive, size
+from decoding.models.spec import RotarySpec
+from decoding.models.torch.positions import rotary_frequencies
+
+COMMON = {"type", "rope_type", "rope_theta", "partial_rotary_factor"}
+ORIGINAL = "original_max_position_embeddings"
+TYPES = {  # and what its table may hold beside the above
+    "default": set[str](),
+    "linear": {"factor"},
+    "llama3": {"factor", "low_freq_factor", "high_freq_factor", ORIGINAL},
+    "yarn": {"factor", "attention_factor", "beta_fast", "beta_slow", ORIGINAL},
+    "longrope": {"factor", "attention_factor", "short_factor", "long_factor", ORIGINAL},
+    "dynamic": {"factor"},
+}
+OTHER_NAMES = {"su": "longrope"}  # of the first files of Phi-3
+BEYOND = 1 << 14  # longer rows that have a table of their own, of dynamic positions
+
+
+def rotary(config: Mapping[str, Any], head_dim: int) -> tuple[RotarySpec, dict[str, Tensor]]:
+    """The spec, and the weight of the frequencies. Raises ValueError that names an option which is
+    not what we implement."""
+    options = parameters(config)
+    width = turning(
+        "partial_rotary_factor",
+        int(head_dim * positive(options, "partial_rotary_factor")),
+        head_dim,
+    )
+    base = positive(options, "rope_theta")
+    kind, factor = options["rope_type"], 1.0
+    if kind == "longrope":
+        return longrope(options, width, base)
+    if kind == "dynamic":
+        return dynamic(options, width, base)
+    frequencies = rotary_frequencies(width, base)
+    if kind == "linear":
+        frequencies = frequencies / positive(options, "factor")
+    elif kind == "llama3":
+        frequencies = llama3(frequencies, options)
+    elif kind == "yarn":
+        frequencies, factor = yarn(frequencies, options, base)
+    return RotarySpec(size=width, factor=factor), {"decoder.rotary": frequencies}
+
+
+def positions(config: Mapping[str, Any], turns: RotarySpec) -> int:
+    """StackSpec.positions: max_position_embeddings, or the longest row that has a table."""
+    return max(size(config, "max_position_embeddings"), turns.original + turns.tables - 1)
+
+
+def turning(option: str, size: int, head_dim: int) -> int:
+    """size: RotarySpec.size, which an option sets. Raises ValueError where a head has no such
+    pairs."""
+    if size % 2 or not 0 < size <= head_dim:
+        raise ValueError(
+            f"the configuration: {option} turns {size} numbers of heads of {head_dim}, by pairs"
+        )
+    return size
+
+
+def table(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = config.get(name) or {}
+    if not isinstance(value, dict):
+        raise ValueError(f"the configuration must set {name} to a table, got {value!r}")
+    return value
+
+
+def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    given = table(config, "rope_scaling") or table(config, "rope_parameters")
+    kind = str(given.get("rope_type") or given.get("type") or "default")
+    kind = OTHER_NAMES.get(kind, kind)
+    if kind not in TYPES:
+        raise ValueError(
+            f"the configuration: rope_type={kind!r} is not supported, only {', '.join(TYPES)}"
+        )
+    unknown = given.keys() - COMMON - TYPES[kind]
+    if unknown:
+        raise ValueError(
+            f"the configuration: {', '.join(sorted(unknown))} of rope_type={kind!r} "
+            "is not supported"
+        )
+    whole = {"rope_theta": config.get("rope_theta", 10000.0)}
+    whole["partial_rotary_factor"] = config.get("partial_rotary_factor", 1.0)
+    whole["max_position_embeddings"] = whole[ORIGINAL] = config.get("max_position_embeddings")
+    first = {} if config.get(ORIGINAL) is None else {ORIGINAL: config[ORIGINAL]}
+    return {**whole, **given, **first, "rope_type": kind}
+
+
+def longrope(
+    options: Mapping[str, Any], width: int, base: float
+) -> tuple[RotarySpec, dict[str, Tensor]]:
+    """LongRoPE (Ding et al. 2024): each pair becomes slower by a factor of its own, one in rows of
+    up to the original positions, another in longer ones; and what multiplies sine and cosine."""
+    original = size(options, ORIGINAL)
+    factors = [pair_factors(options, name, width // 2) for name in ("short_factor", "long_factor")]
+    stretch = size(options, "max_position_embeddings") / original
+    factor = given_or(options, "factor", stretch)
+    usual = math.sqrt(1 + math.log(max(factor, 1.0)) / math.log(original))
+    sharpness = given_or(options, "attention_factor", usual)
+    spec = RotarySpec(width, factor=sharpness, tables=2, original=original, settled=True)
+    frequencies = 1.0 / (
+        torch.tensor(factors) * base ** (torch.arange(0, width, 2).float() / width)
+    )
+    return spec, {"decoder.rotary": frequencies}
+
+
+def given_or(options: Mapping[str, Any], name: str, usual: float) -> float:
+    return usual if options.get(name) is None else positive(options, name)
+
+
+def pair_factors(options: Mapping[str, Any], name: str, pairs: int) -> list[float]:
+    given = options.get(name)
+    if not isinstance(given, list) or len(given) != pairs:
+        raise ValueError(
+            f"the configuration must set {name} to a list of {pairs} numbers, got {given!r}"
+        )
+    return [positive({name: number}, name) for number in given]
+
+
+def dynamic(
+    options: Mapping[str, Any], width: int, base: float
+) -> tuple[RotarySpec, dict[str, Tensor]]:
+    """NTK-aware scaling by length: the base grows with each token behind the original positions, as
+    the row stands when the token is read. Earlier keys stay as they were turned."""
+    original, factor = size(options, "max_position_embeddings"), positive(options, "factor")
+    if width < 4:
+        raise ValueError(f"the configuration: rope_type='dynamic' turns 4 numbers or more, {width}")
+    longest = max(original, min(int(original * factor), original + BEYOND))
+    lengths = torch.arange(original, longest + 1)
+    # In float32, as in transformers.
+    grown = (factor * lengths / original - (factor - 1)) ** (width / (width - 2))
+    frequencies = 1.0 / (base * grown)[:, None] ** (torch.arange(0, width, 2).float() / width)
+    spec = RotarySpec(width, tables=len(lengths), original=original)
+    return spec, {"decoder.rotary": frequencies}
+
+
+def llama3(frequencies: Tensor, options: Mapping[str, Any]) -> Tensor:
+    """Llama 3.1: pairs that turn often within the original positions stay as they are, those that
+    turn seldom become slower by `factor`, those between something between."""
+    seldom, often = positive(options, "low_freq_factor"), positive(options, "high_freq_factor")
+    turns = size(options, ORIGINAL) * frequencies / (2 * math.pi)
+    kept = ((turns - seldom) / (often - seldom)).clamp(0, 1)
+    return slowed(frequencies, kept, positive(options, "factor"))
+
+
+def yarn(frequencies: Tensor, options: Mapping[str, Any], base: float) -> tuple[Tensor, float]:
+    """YaRN (Peng et al. 2024): the same with a ramp over the pairs' numbers; and what multiplies
+    sine and cosine, so that attention keeps its sharpness."""
+    pairs = frequencies.shape[-1]
+
+    def pair_that_turns(times: float) -> float:
+        return pairs * math.log(size(options, ORIGINAL) / (times * 2 * math.pi)) / math.log(base)
+
+    first = max(math.floor(pair_that_turns(given_or(options, "beta_fast", 32))), 0)
+    last = min(math.ceil(pair_that_turns(given_or(options, "beta_slow", 1))), 2 * pairs - 1)
+    ramp = (torch.arange(pairs).float() - first) / max(last - first, 0.001)
+    factor = positive(options, "factor")
+    usual = 0.1 * math.log(max(factor, 1.0)) + 1
+    sharpness = given_or(options, "attention_factor", usual)
+    return slowed(frequencies, 1 - ramp.clamp(0, 1), factor), sharpness
+
+
+def slowed(frequencies: Tensor, kept: Tensor, factor: float) -> Tensor:
+    """kept: between 0, divided by `factor`, and 1, as they are."""
+    return kept * frequencies + (1 - kept) * frequencies / factor

@@ -1,0 +1,170 @@
+"""Encoder-decoders that transformers stores under the names of BART: the whole of such an importer
+but for what a family has of its own, its `Layout`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoding.models.layouts.options import activation, flag, head_dim, must_be, size
+from decoding.models.spec import ModelSpec, StackSpec
+from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.placed import shapes
+
+# What each part of a layer or stack was stored as; several are stacked.
+PARTS = {
+    "self_attention.norm": ["self_attn_layer_norm"],
+    "self_attention.qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    "self_attention.out": ["self_attn.out_proj"],
+    "cross_attention.norm": ["encoder_attn_layer_norm"],
+    "cross_attention.q": ["encoder_attn.q_proj"],
+    "cross_attention.kv": ["encoder_attn.k_proj", "encoder_attn.v_proj"],
+    "cross_attention.out": ["encoder_attn.out_proj"],
+    "feed_forward.norm": ["final_layer_norm"],
+    "feed_forward.up": ["fc1"],
+    "feed_forward.down": ["fc2"],
+    "embed.norm": ["layernorm_embedding"],
+    "norm": ["layer_norm"],
+}
+NAME = re.compile(
+    r"(?P<stack>(encoder|decoder)\.(layers\.\d+\.)?)(?P<part>.+)\.(?P<kind>weight|bias)"
+)
+
+BASE = "model."  # what all names but the output's begin with
+SHARED = "shared.weight"
+ENCODER = "encoder.embed_tokens.weight"
+DECODER = "decoder.embed_tokens.weight"
+OUTPUT = "lm_head.weight"
+
+# What old files hold beside the weights: versions, and positions that are computed.
+IGNORED = re.compile(r"model\.(en|de)coder\.(version|embed_positions\.(weights|_float_tensor))")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What tells the families apart.
+
+    first_position: row of the stored position table that is position 0. sinusoids: (positions,
+    hidden) -> the table [positions, hidden] where a file holds none; None: it must. shared: encoder
+    and decoder have one token table. target_vocab: the decoder's, where it has its own.
+    """
+
+    pre_norm: bool
+    embed_norm: bool
+    final_norm: bool
+    first_position: int = 0
+    sinusoids: Callable[[int, int], Tensor] | None = None
+    shared: bool = True
+    target_vocab: int | None = None
+
+
+def convert(
+    config: Mapping[str, Any], checkpoint: Checkpoint, layout: Layout
+) -> tuple[ModelSpec, dict[str, Tensor]]:
+    """Raises ValueError that names an option or tensor that is not what we implement."""
+    must_be(config, "is_encoder_decoder", True)
+    must_be(config, "is_decoder", False)
+    vocab = size(config, "vocab_size")
+    encoder = stack_spec(config, "encoder", vocab, layout)
+    decoder = stack_spec(config, "decoder", layout.target_vocab or vocab, layout)
+    spec = ModelSpec(encoder=encoder, decoder=decoder)
+
+    expected = shapes(spec)
+    tied = flag(config, "tie_word_embeddings")
+    state = tables(checkpoint, expected, shared=layout.shared, tied=tied)
+    made: list[Tensor] = []  # sinusoids, which both sides share
+    for side in ("encoder", "decoder"):
+        state[f"{side}.embed.positions"] = position_table(checkpoint, side, decoder, layout, made)
+    for name, shape in expected.items():
+        if name not in state:
+            sources = stored_names(name)
+            part = (shape[0] // len(sources), *shape[1:])
+            state[name] = torch.cat([checkpoint.take(source, *part) for source in sources])
+    if "final_logits_bias" in checkpoint:
+        bias = checkpoint.take("final_logits_bias", 1, decoder.vocab)[0]
+        if bias.any():
+            state["output.bias"] = bias
+    checkpoint.finish(
+        lambda name: (
+            (layout.shared and name == BASE + SHARED) or IGNORED.fullmatch(name) is not None
+        )
+    )
+    return spec, state
+
+
+def stack_spec(config: Mapping[str, Any], side: str, vocab: int, layout: Layout) -> StackSpec:
+    hidden, layers = size(config, "d_model"), size(config, f"{side}_layers")
+    width = head_dim(config, "d_model", f"{side}_attention_heads")
+    return StackSpec(
+        layers=layers,
+        hidden=hidden,
+        heads=hidden // width,
+        head_dim=width,
+        ffn=size(config, f"{side}_ffn_dim"),
+        vocab=vocab,
+        positions=size(config, "max_position_embeddings"),
+        activation=activation(config),
+        embed_scale=math.sqrt(hidden) if flag(config, "scale_embedding") else 1.0,
+        embed_norm=layout.embed_norm,
+        pre_norm=layout.pre_norm,
+        final_norm=layout.final_norm,
+        eps=1e-5,
+        attention_scale=(width**-0.5,) * layers,
+    )
+
+
+def stored_names(name: str) -> list[str]:
+    """Where a canonical weight of a layer, or a norm of a stack, was stored, in parts."""
+    match = NAME.fullmatch(name)
+    assert match is not None, name
+    stack, kind = match["stack"], match["kind"]
+    return [f"model.{stack}{part}.{kind}" for part in PARTS[match["part"]]]
+
+
+def position_table(
+    checkpoint: Checkpoint, side: str, spec: StackSpec, layout: Layout, made: list[Tensor]
+) -> Tensor:
+    """float32 [positions, H]; a table that the file holds is used, computed or not. made: the one
+    that was computed, if any was."""
+    stored, first = f"model.{side}.embed_positions.weight", layout.first_position
+    if stored not in checkpoint and layout.sinusoids is not None:
+        if not made:
+            made.append(layout.sinusoids(spec.positions, spec.hidden))
+        return made[0]
+    return checkpoint.take(stored, first + spec.positions, spec.hidden)[first:]
+
+
+def tables(
+    checkpoint: Checkpoint,
+    expected: Mapping[str, tuple[int, ...]],
+    *,
+    shared: bool,
+    tied: bool,
+    base: str = BASE,
+) -> dict[str, Tensor]:
+    """The token tables and the output's.
+
+    As in transformers, a table that the file holds is used, and one that it lacks is another's:
+    the encoder's and the decoder's are one when `shared`, the decoder's and the output's when
+    `tied`. Which of their names a file holds depends on what wrote it.
+    """
+    both, source, target = base + SHARED, base + ENCODER, base + DECODER
+    decoder = ([both, source, target] if shared else [target]) + ([OUTPUT] if tied else [])
+    names = {
+        "encoder.embed.tokens": [source, *decoder] if shared else [source],
+        "decoder.embed.tokens": [target, *decoder],
+        "output.weight": [OUTPUT, *decoder] if tied else [OUTPUT],
+    }
+    state = {}
+    for table, candidates in names.items():
+        held = [name for name in candidates if name in checkpoint]
+        # Where none is there, the error names the one that published files hold.
+        state[table] = checkpoint.take((held or candidates[1:] or candidates)[0], *expected[table])
+    return state

@@ -1,0 +1,186 @@
+"""The families that checkpoints belong to, and loading a checkpoint by its family."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoding.models.spec import EncoderSpec, ModelSpec
+
+# Hugging Face's architecture and model_type, and the file in families/.
+FAMILIES = (
+    ("BartForConditionalGeneration", "bart", "bart"),
+    ("BertForMaskedLM", "bert", "bert"),
+    ("BertForPreTraining", "bert", "bert"),
+    ("BertModel", "bert", "bert"),
+    ("BlenderbotForConditionalGeneration", "blenderbot", "blenderbot"),
+    ("BlenderbotSmallForConditionalGeneration", "blenderbot-small", "blenderbot_small"),
+    ("BloomForCausalLM", "bloom", "bloom"),
+    ("DistilBertForMaskedLM", "distilbert", "distilbert"),
+    ("DistilBertModel", "distilbert", "distilbert"),
+    ("FairseqTransformer", "fairseq", "fairseq"),
+    ("Gemma2ForCausalLM", "gemma2", "gemma2"),
+    ("GemmaForCausalLM", "gemma", "gemma"),
+    ("GPT2LMHeadModel", "gpt2", "gpt2"),
+    ("GPTJForCausalLM", "gptj", "gptj"),
+    ("GPTNeoXForCausalLM", "gpt_neox", "gpt_neox"),
+    ("Llama2c", "llama2c", "llama2c"),
+    ("LlamaForCausalLM", "llama", "llama"),
+    ("M2M100ForConditionalGeneration", "m2m_100", "m2m_100"),
+    ("MarianMTModel", "marian", "marian"),
+    ("MarianNpz", "marian_npz", "marian_npz"),
+    ("MBartForConditionalGeneration", "mbart", "mbart"),
+    ("MistralForCausalLM", "mistral", "mistral"),
+    ("MT5ForConditionalGeneration", "mt5", "mt5"),
+    ("OpenELMForCausalLM", "openelm", "openelm"),
+    ("OpenNMTTransformer", "opennmt", "opennmt"),
+    ("OPTForCausalLM", "opt", "opt"),
+    ("PegasusForConditionalGeneration", "pegasus", "pegasus"),
+    ("Phi3ForCausalLM", "phi3", "phi3"),
+    ("PhiForCausalLM", "phi", "phi"),
+    ("Qwen2ForCausalLM", "qwen2", "qwen2"),
+    ("Qwen3ForCausalLM", "qwen3", "qwen3"),
+    ("RobertaForMaskedLM", "roberta", "roberta"),
+    ("RobertaModel", "roberta", "roberta"),
+    ("T5ForConditionalGeneration", "t5", "t5"),
+    ("UMT5ForConditionalGeneration", "umt5", "umt5"),
+    ("XLMRobertaForMaskedLM", "xlm-roberta", "roberta"),
+    ("XLMRobertaModel", "xlm-roberta", "roberta"),
+)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint, read, checked and renamed; not yet packed for the engine (`weights.pack`).
+
+    Or a converted model, which is: `state` is what the CPU's engine is given, in the type `stored`.
+    """
+
+    architecture: str  # as in config.json: "MarianMTModel", "GPT2LMHeadModel"
+    spec: ModelSpec | EncoderSpec
+    state: dict[str, Tensor]  # canonical names, float32 unless packed, on the CPU
+    stored: torch.dtype  # what the checkpoint holds most of its numbers in
+    config: dict[str, Any]  # config.json, with the family's defaults where it is silent
+    generation_config: dict[str, Any]  # generation_config.json; without one, `config`, as there
+    directory: Path | None  # None for a model that was in memory
+    packed: bool = False
+
+
+def load(source: str | os.PathLike[str] | object) -> Loaded:
+    """Reads a checkpoint, or takes an in-memory transformers model.
+
+    A checkpoint is a Hugging Face directory, a converted one, or a file of another toolkit or a
+    directory with one: see formats/.
+
+    Of a model in memory only `.config.to_dict()`, `.generation_config.to_dict()` and
+    `.state_dict()` are used. `Loaded.state` may share memory with its weights.
+
+    Raises FileNotFoundError when a file of the directory is missing, TypeError when `source` is
+    neither, ValueError when the architecture, an option of the configuration or a tensor is not
+    what we implement; the message names it.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        from decoding.models import formats
+
+        foreign = formats.read(Path(source))
+        return load_directory(Path(source)) if foreign is None else convert(*foreign)
+    if not hasattr(source, "state_dict") or not hasattr(source, "config"):
+        raise TypeError(
+            f"expected a model directory or a transformers model, got {type(source).__name__}"
+        )
+    generation_config = getattr(source, "generation_config", None)
+    return convert(
+        type(source).__name__,
+        source.config.to_dict(),
+        None if generation_config is None else generation_config.to_dict(),
+        source.state_dict(),
+        None,
+    )
+
+
+def load_directory(directory: Path) -> Loaded:
+    from decoding.models.weights import converted
+    from decoding.models.weights.checkpoint import read
+
+    if not directory.is_dir():
+        raise FileNotFoundError(
+            f"{directory} is no directory: models are read from a local one, never downloaded"
+        )
+    config = read_json(directory / "config.json")
+    generation = directory / "generation_config.json"
+    generation_config = read_json(generation) if generation.is_file() else None
+    architecture = architecture_of(config)
+    if not converted.is_packed(directory):
+        return convert(architecture, config, generation_config, read(directory), directory)
+    found = converted.load(directory)
+    return Loaded(
+        architecture=architecture,
+        spec=found.spec,
+        state=found.tensors,
+        stored=found.dtype,
+        config=config,
+        generation_config=config if generation_config is None else generation_config,
+        directory=directory,
+        packed=True,
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing: is this a Hugging Face model directory?")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a JSON object, got {type(content).__name__}")
+    return content
+
+
+def architecture_of(config: Mapping[str, Any]) -> str:
+    """The first of "architectures", or what "model_type" stands for where there are none."""
+    architectures = config.get("architectures")
+    if architectures:
+        return str(architectures[0])
+    model_type = config.get("model_type")
+    by_type = {family: architecture for architecture, family, _ in FAMILIES}
+    return by_type.get(str(model_type), f"of model_type {model_type!r}")
+
+
+def convert(
+    architecture: str,
+    config: dict[str, Any],
+    generation_config: dict[str, Any] | None,
+    state: Mapping[str, Tensor],
+    directory: Path | None,
+) -> Loaded:
+    from decoding.models.weights.checkpoint import Checkpoint
+
+    families = {name: file for name, _, file in FAMILIES}
+    if architecture not in families:
+        raise ValueError(
+            f"the architecture {architecture} is not supported, only {', '.join(families)}"
+        )
+    if config.get("quantization_config") is not None:
+        raise ValueError("config.json: quantization_config is not supported, only float weights")
+    family = import_module(f"decoding.models.families.{families[architecture]}")
+    config = {**family.DEFAULTS, **config}
+    checkpoint = Checkpoint(state)
+    spec, canonical = family.convert(config, checkpoint)
+    return Loaded(
+        architecture=architecture,
+        spec=spec,
+        state=canonical,
+        stored=checkpoint.dtype,
+        config=config,
+        generation_config=config if generation_config is None else generation_config,
+        directory=directory,
+    )

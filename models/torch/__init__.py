@@ -1,0 +1,1 @@
+"""The models in plain torch: what is trained, and the oracle of the engine."""

@@ -1,0 +1,57 @@
+"""How a linear weight lies on the CPU: the layout of csrc/kernels/linear, and int8 numbers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+PANEL = 64  # outputs in a panel; kPanel in csrc/kernels/linear/linear.h
+LINE = 256  # bytes; an input of 64 float32 outputs, two of bfloat16, four of int8
+STEPS = 127  # of int8 to either side of 0
+NOISE = 0.02  # the most that a linear weight may have in int8; Gaussian ones have 0.007
+
+
+class Quantised(NamedTuple):
+    """W[n, k] ~ scale[n] * numbers[n, k]."""
+
+    numbers: Tensor  # int8 [N, K], -127 to 127
+    scale: Tensor  # float32 [N]
+    sums: Tensor  # int32 [N], of numbers over k
+
+
+def quantise(weight: Tensor) -> Quantised:
+    """weight: [N, K], finite. Symmetric, with a scale for each output: its largest is 127.
+
+    scale[n] = max_k |W[n, k]| / 127, or 1 where that is 0; ties round to the even number.
+    """
+    weight = weight.float()
+    scale = weight.abs().amax(1) / STEPS
+    scale[scale == 0] = 1
+    numbers = (weight / scale[:, None]).round_().clamp_(-STEPS, STEPS).to(torch.int8)
+    return Quantised(numbers, scale, numbers.sum(1, dtype=torch.int32))
+
+
+def noise(weight: Tensor) -> float:
+    """How far int8 is from a weight [N, K]: |W - scale * numbers| / |W|, to be expected where
+    rounding errors are spread evenly over a step. Large where few inputs dwarf all others."""
+    steps = weight.float().abs().amax(1) / STEPS
+    length = weight.float().norm()
+    return float((weight.shape[1] / 12) ** 0.5 * steps.norm() / length) if length > 0 else 0.0
+
+
+def panel_shape(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[int, int, int]:
+    """[panels, lines, 64 g], where g inputs of an output lie together."""
+    group = LINE // PANEL // dtype.itemsize
+    return (-(-outputs // PANEL), -(-inputs // group), PANEL * group)
+
+
+def fill_panels(panels: Tensor, weight: Tensor) -> None:
+    """weight: [N, K], into panels of its type: [ceil(N / 64), ceil(K / g), 64 g], else 0."""
+    _, lines, width = panels.shape
+    group = width // PANEL
+    for panel, rows in zip(panels, torch.split(weight, PANEL), strict=True):
+        missing = (0, lines * group - rows.shape[1], 0, PANEL - rows.shape[0])
+        padded = torch.nn.functional.pad(rows, missing)
+        panel.view(lines, PANEL, group).copy_(padded.view(PANEL, lines, group).transpose(0, 1))

@@ -1,0 +1,77 @@
+"""What the rows of a step attend to, against torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from decoding._C import kernels
+from tests.conftest import Place, assert_within_torch, poison, random
+from tests.support.attention import NOWHERE, offsets_of, put
+
+
+def weights_reference(q: Tensor, k: Tensor, scale: float) -> Tensor:
+    """The mean over the heads. q: [beams, N, D]; k: [Nkv, positions, D]."""
+    k = k.repeat_interleave(q.shape[1] // len(k), 0)
+    wide = torch.promote_types(q.dtype, torch.float32)
+    scores = torch.einsum("bnd,npd->nbp", q.to(wide), k.to(wide)) * scale
+    return scores.softmax(-1).mean(0)
+
+
+def check_weights(place: Place, threads: int, q: Tensor, k: Tensor) -> None:
+    """q: [12, N, D], of which 9 rows are live; k: [Nkv, 269, D]; more is poisoned."""
+    lengths, beams, live, longest, slots, number = [5, 1, 70, 129, 64], 3, [3, 0, 2], 133, 17, 2
+    k = torch.cat([k, poison(len(k), 3, k.shape[2]).to(k)], 1)
+    offsets = offsets_of(lengths).to(place.device)
+    y = poison(3, slots, longest).to(place.device)
+    scale = q.shape[2] ** -0.5
+    kernels.attention_weights(
+        q,
+        torch.tensor([*live, NOWHERE]).int().to(place.device),
+        y,
+        scale,
+        beams,
+        shared_k=k,
+        shared_offsets=offsets,
+        now=torch.tensor([number, NOWHERE, len(live)]).int().to(place.device),
+        isa=place.isa,
+        threads=threads,
+    )
+    for i, sentence in enumerate(live):
+        keys = k[:, int(offsets[sentence]) : int(offsets[sentence + 1])].contiguous()
+        ours = y[number - 1, sentence * beams : (sentence + 1) * beams]
+        mine = q[i * beams : (i + 1) * beams]
+        assert_within_torch(weights_reference, ours[:, : keys.shape[1]], mine, keys, scale)
+        assert (ours[:, keys.shape[1] :] == 0).all()
+        y[number - 1, sentence * beams : (sentence + 1) * beams] = float("nan")
+    assert y.isnan().all()  # nothing else was written
+
+
+@pytest.mark.parametrize("dim", [1, 15, 32, 64, 80, 128, 256])
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_weights_equal_torch(place: Place, threads: int, dim: int, kv_heads: int) -> None:
+    q, k = put(place, random(12, 4, dim), random(kv_heads, 269, dim, seed=1))
+    check_weights(place, threads, q, k)
+
+
+def test_weights_of_keys_in_bfloat16(isa: str) -> None:
+    check_weights(Place(isa), 2, random(12, 4, 40), random(2, 269, 40, seed=1).bfloat16())
+
+
+def test_a_prompts_steps_leave_no_weights(place: Place) -> None:
+    y = poison(1, 1, 4).to(place.device)
+    q, k = random(1, 1, 8), random(1, 4, 8)
+    kernels.attention_weights(
+        q.to(place.device, place.dtype),
+        torch.tensor([0]).int().to(place.device),
+        y,
+        1.0,
+        1,
+        shared_k=k.to(place.device, place.dtype),
+        shared_offsets=offsets_of([4]).to(place.device),
+        now=torch.tensor([0, 0, 1]).int().to(place.device),
+        isa=place.isa,
+        threads=1,
+    )
+    assert y.isnan().all()

@@ -1,0 +1,292 @@
+"""Attention of one new token per row, against torch."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.conftest import Place, assert_same_bits
+from tests.kernels.attention.test_rotary import rotate
+from tests.support.attention import DIMS, HEADS, NO_RULES, RULES, Rules, assert_equal
+from tests.support.decode_step import Step
+
+SHARED = [5, 0, 70, 33, 64]  # positions of each sentence
+LONG = [([600, 0, 1, 513, 2500], None), ([0, 0, 2, 511, 300], 400), (None, 1500)]
+
+
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("beams", [1, 2, 3])
+def test_decode_equals_torch(place: Place, beams: int, dim: int) -> None:
+    step = Step([3, 0, 4], beams, dim, [5, 0, 9, 33, 64], 37, place)
+    step.check(step.run(threads=2))
+
+
+@pytest.mark.parametrize("beams", [1, 4, 8, 9, 19])
+def test_cross_attention_equals_torch(place: Place, beams: int) -> None:
+    step = Step([0, 2, 1], beams, 64, [1, 32, 100, 3, 3], None, place)
+    step.check(step.run())
+
+
+@pytest.mark.parametrize("beams", [1, 4, 5, 12])
+@pytest.mark.parametrize("position", [0, 1, 15, 31, 32, 33, 79])
+def test_history_equals_torch(place: Place, position: int, beams: int) -> None:
+    step = Step([4, 1], beams, 64, None, position, place)
+    step.check(step.run())
+
+
+@pytest.mark.parametrize("position", [30, 33, 63, 64, 99])
+@pytest.mark.parametrize("heads", [(3, 3), (4, 2)])
+@pytest.mark.parametrize("beams", [2, 4, 7])
+def test_beams_may_have_a_past_in_common(
+    place: Place, threads: int, beams: int, heads: tuple[int, int], position: int
+) -> None:
+    """What they have in common is read once for all of them, and the numbers stay the same."""
+    step = Step([4, 1], beams, 40, None, position, place, heads=heads)
+    assert step.history is not None
+    for i, some in ((4, beams), (1, beams - 1)):  # in the second sentence not all of them
+        slots = step.history.slots[step.number % 2, i * beams : i * beams + some]
+        slots[:, : min(position, 64)] = slots[0, : min(position, 64)].clone()
+    together = step.run(threads)
+    step.check(together)
+    if place.device == "cpu":
+        for row, slot in enumerate(step.row_slots):
+            alone = copy(step)
+            alone.live, alone.beams, alone.qkv = [slot], 1, step.qkv[row : row + 1].contiguous()
+            assert_equal(alone.run(), together[row : row + 1])
+
+
+@pytest.mark.parametrize(("shared", "position"), LONG)
+@pytest.mark.parametrize("beams", [1, 2, 5])
+def test_long_histories_equal_torch(
+    place: Place, beams: int, shared: list[int] | None, position: int | None
+) -> None:
+    """A GPU splits them over blocks, as many as each needs."""
+    step = Step([4, 2, 3], beams, 64, shared, position, place)
+    step.check(step.run(threads=3))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize(("shared", "position"), LONG)
+@pytest.mark.parametrize("beams", [1, 2, 5])
+def test_long_histories_of_shared_heads(
+    beams: int, shared: list[int] | None, position: int | None, dim: int, dtype: torch.dtype
+) -> None:
+    step = Step([4, 2, 3], beams, dim, shared, position, Place("cuda", dtype), heads=(4, 2))
+    step.check(step.run())
+
+
+@pytest.mark.parametrize("heads", HEADS)
+@pytest.mark.parametrize(("shared", "position"), [(SHARED, None), (SHARED, 37), (None, 70)])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_shared_heads_equal_torch(
+    place: Place, beams: int, shared: list[int] | None, position: int | None, heads: tuple[int, int]
+) -> None:
+    step = Step([3, 0, 4], beams, 64, shared, position, place, behind=1, heads=heads)
+    step.check(step.run(threads=2))
+
+
+@pytest.mark.parametrize("dim", [16, 17, 40, 64, 96, 128, 256])
+@pytest.mark.parametrize(("beams", "heads"), [(1, (16, 2)), (2, (6, 2)), (3, (4, 2)), (5, (4, 2))])
+@pytest.mark.parametrize("name", [None, "all"])
+def test_shared_heads_and_prompts(
+    place: Place, name: str | None, beams: int, heads: tuple[int, int], dim: int
+) -> None:
+    """A GPU lets heads of several beams pass together over what these share."""
+    rules = NO_RULES if name is None else Rules.of(name, heads[0], place)
+    shared = [5, 0, 300, 70, 64]
+    step = Step([2, 0, 4], beams, dim, shared, 21, place, behind=1, heads=heads, rules=rules)
+    step.check(step.run(threads=2))
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("shared", [SHARED, None])
+def test_rules_equal_torch(place: Place, shared: list[int] | None, beams: int, name: str) -> None:
+    rules = Rules.of(name, 6, place)
+    step = Step([3, 0, 2], beams, 40, shared, 50, place, heads=(6, 2), rules=rules)
+    step.check(step.run(threads=2))
+
+
+@pytest.mark.parametrize("window", [1, 10, 11, 12, 33, 80, 81, 82, 1000])
+@pytest.mark.parametrize("shared", [SHARED, None])
+def test_windows_equal_torch(place: Place, shared: list[int] | None, window: int) -> None:
+    """They end in the row's own history, before it, and in what is shared."""
+    step = Step([3, 0, 2], 2, 32, shared, 10, place, heads=(4, 2), rules=Rules(window=window))
+    step.check(step.run(threads=2))
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rules_of_long_histories(place: Place, name: str) -> None:
+    """A GPU splits them over blocks."""
+    rules = Rules.of(name, 4, place)
+    step = Step([4, 2], 2, 64, [0, 0, 700, 1, 300], 600, place, heads=(4, 2), rules=rules)
+    step.check(step.run(threads=2))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("shared", "position"), [(SHARED, 40), (None, 79)])
+@pytest.mark.parametrize(("beams", "dim"), [(2, 128), (4, 64), (5, 64)])
+def test_histories_of_many_heads(
+    beams: int, dim: int, shared: list[int] | None, position: int, dtype: torch.dtype
+) -> None:
+    """With fewer, each beam that has a history gets a block of its own."""
+    place, heads = Place("cuda", dtype), 600 // beams
+    step = Step([3, 0, 4, 2], beams, dim, shared, position, place, behind=1, heads=(heads, heads))
+    step.check(step.run())
+
+
+@pytest.mark.parametrize(
+    ("dim", "size", "interleaved"),
+    [(16, 16, True), (17, 10, False), (64, 64, False), (64, 0, False), (80, 32, True)]
+    + [(96, 96, False), (128, 128, False), (256, 64, False)],
+)
+@pytest.mark.parametrize(("beams", "heads"), [(1, (3, 3)), (4, (4, 4)), (2, (6, 2)), (5, (4, 2))])
+@pytest.mark.parametrize("name", [None, "all"])
+def test_queries_and_keys_turn(
+    place: Place,
+    name: str | None,
+    beams: int,
+    heads: tuple[int, int],
+    dim: int,
+    size: int,
+    interleaved: bool,
+) -> None:
+    rules = NO_RULES if name is None else Rules.of(name, heads[0], place)
+    shared = [5, 0, 300, 70, 64]
+    step = Step([2, 0, 4], beams, dim, shared, 21, place, behind=1, heads=heads, rules=rules)
+    step.turn(size, interleaved, norms=dim in (16, 64, 128))
+    step.check(step.run(threads=2))
+
+
+@pytest.mark.parametrize(("shared", "position"), LONG)
+@pytest.mark.parametrize(("beams", "heads"), [(1, (3, 3)), (1, (4, 2)), (5, (4, 2))])
+def test_queries_of_long_histories_turn(
+    place: Place,
+    beams: int,
+    heads: tuple[int, int],
+    shared: list[int] | None,
+    position: int | None,
+) -> None:
+    """On a GPU each of the blocks that split a history turns them for itself."""
+    if position is None:
+        position = 0
+    step = Step([4, 2, 3], beams, 64, shared, position, place, heads=heads)
+    step.turn(64)
+    step.check(step.run(threads=3))
+
+
+@pytest.mark.parametrize(("dim", "position"), [(17, 5), (64, 0), (128, 700)])
+@pytest.mark.parametrize("heads", [(3, 3), (11, 1)])
+def test_turned_keys_are_kept(
+    place: Place, threads: int, dim: int, position: int, heads: tuple[int, int]
+) -> None:
+    """As rotate makes them; values as they are."""
+    step = Step([2, 0], 3, dim, None, position, place, behind=1, heads=heads)
+    step.turn(dim // 2 * 2, norms=True)
+    assert step.history is not None and step.turning is not None
+    rows, (at, *rest) = len(step.row_slots), step.turning
+    inputs: Any = (step.qkv[:rows].flatten(1), at[:rows], *rest)
+    new = rotate(inputs, place).view(rows, -1, dim)[:, heads[0] :]
+    expected_k, expected_v = step.history.k.clone(), step.history.v.clone()
+    expected_k[step.row_slots, :, position], expected_v[step.row_slots, :, position] = new.chunk(
+        2, 1
+    )
+    step.run(threads)
+    assert_equal(step.history.k, expected_k)
+    assert_equal(step.history.v, expected_v)
+
+
+def test_a_sentence_may_share_nothing(place: Place) -> None:
+    step = Step([0, 1, 2], 2, 16, [0, 40, 0, 0, 0], 3, place)
+    step.check(step.run())
+
+
+def test_a_sentence_without_anything_gives_zero(place: Place) -> None:
+    step = Step([0, 1], 2, 16, [0, 1, 0, 0, 0], None, place)
+    assert_equal(step.run()[:2], torch.zeros(2, 3, 16))
+
+
+@pytest.mark.parametrize(("shared", "position"), [(SHARED, None), (SHARED, 9), (None, 300)])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_finished_sentences_are_left_alone(
+    place: Place, beams: int, shared: list[int] | None, position: int | None
+) -> None:
+    step = Step([2, 0], beams, 64, shared, position, place, behind=2)
+    step.check(step.run(threads=2))
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_step_reads_its_own_table(place: Place, number: int) -> None:
+    step = Step([3, 1], 3, 32, None, 40, place, number=number)
+    step.check(step.run())
+
+
+@pytest.mark.parametrize(("dim", "position"), [(17, 5), (64, 0), (64, 5), (128, 700)])
+@pytest.mark.parametrize("heads", [(3, 3), (11, 1)])
+def test_decode_writes_its_own_keys_and_nothing_else(
+    place: Place, threads: int, dim: int, position: int, heads: tuple[int, int]
+) -> None:
+    step = Step([2, 0], 3, dim, None, position, place, behind=1, heads=heads)
+    assert step.history is not None
+    expected_k, expected_v = step.history.k.clone(), step.history.v.clone()
+    new_k, new_v = step.new.chunk(2, 1)
+    expected_k[step.row_slots, :, position] = new_k
+    expected_v[step.row_slots, :, position] = new_v
+    step.run(threads)
+    assert_equal(step.history.k, expected_k)
+    assert_equal(step.history.v, expected_v)
+
+
+@pytest.mark.parametrize(
+    ("shared", "position"), [(SHARED, None), (SHARED, 0), (SHARED, 50), (None, 0), (None, 50)]
+)
+@pytest.mark.parametrize("beams", [1, 11])
+@pytest.mark.parametrize("heads", [(3, 3), (6, 2)])
+def test_a_row_does_not_depend_on_its_batch(
+    isa: str,
+    heads: tuple[int, int],
+    beams: int,
+    position: int | None,
+    shared: list[int] | None,
+) -> None:
+    """A GPU gives few rows more threads each, and may add up in another order."""
+    live, place = [3, 0, 4, 2], Place(isa)
+    rules = NO_RULES if position is None else Rules.of("all", heads[0], place)
+
+    def run(live: list[int], threads: int) -> Tensor:
+        step = Step(live, beams, 40, shared, position, place, heads=heads, rules=rules)
+        return step.run(threads)
+
+    alone = torch.cat([run([i], 1) for i in live])
+    for threads in (1, 2, 3, 7):
+        assert_same_bits(run(live, threads), alone, f"{threads} threads")
+
+
+@pytest.mark.parametrize("heads", [(3, 3), (11, 1)])
+def test_keys_and_values_in_bfloat16(isa: str, heads: tuple[int, int]) -> None:
+    """As with float32 that holds the same numbers."""
+    kept, rounded = (Step([3, 0], 2, 40, SHARED, 50, Place(isa), heads=heads) for _ in range(2))
+    for step, dtype in ((kept, torch.bfloat16), (rounded, torch.float32)):
+        assert step.shared is not None and step.history is not None
+        for part in ("shared", "history"):
+            old = getattr(step, part)
+            k, v = (x.bfloat16().to(dtype) for x in (old.k, old.v))
+            setattr(step, part, old._replace(k=k, v=v))
+    rounded.new.copy_(rounded.new.bfloat16())
+    assert_same_bits(kept.run(threads=2), rounded.run(threads=2))
+    assert kept.history is not None and rounded.history is not None
+    assert_equal(kept.history.k, rounded.history.k)
+    assert_equal(kept.history.v, rounded.history.v)
+
+
+def test_no_live_sentence(place: Place, threads: int) -> None:
+    step = Step([], 4, 64, [1, 1, 1, 1, 1], 3, place)
+    assert step.run(threads).shape == (0, 3, 64)
+    assert Step([], 4, 64, [1, 1, 1, 1, 1], 3, place, behind=2).run(threads).isnan().all()

@@ -1,0 +1,266 @@
+"""Attention of packed rows, to themselves and to another text, against torch."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from decoding._C import kernels
+from tests.conftest import Place, assert_within_torch, poison, random
+from tests.support.attention import (
+    DIMS,
+    HEADS,
+    NO_RULES,
+    RULES,
+    Rules,
+    assert_equal,
+    attend,
+    offsets_of,
+    put,
+)
+
+# Packed rows: the encoder, or the prompt.
+
+
+class Packed(NamedTuple):
+    """What the kernel reads."""
+
+    qkv: Tensor  # [tokens, N + 2 Nkv, D]
+    offsets: Tensor
+    heads: int
+    scale: float
+    causal: bool
+    rules: Rules = NO_RULES
+
+    def run(self, place: Place, threads: int = 1, longest: int = 0) -> Tensor:
+        y = poison(len(self.qkv), self.heads, self.qkv.shape[2]).to(self.qkv)
+        kernels.packed_attention(
+            *(self.qkv, self.offsets, y, self.scale, self.causal),
+            **self.rules._asdict(),
+            longest=longest,
+            isa=place.isa,
+            threads=threads,
+        )
+        return y
+
+
+def packed_reference(qkv: Tensor, case: Packed) -> Tensor:
+    kv_heads = (qkv.shape[1] - case.heads) // 2
+    y = torch.empty_like(qkv[:, : case.heads])
+    for begin, end in pairwise(case.offsets.tolist()):
+        q, k, v = qkv[begin:end].split([case.heads, kv_heads, kv_heads], 1)
+        at = torch.arange(end - begin, device=qkv.device)
+        distance = at[:, None] - at
+        y[begin:end] = attend(q, k, v, case.scale, distance, case.causal, case.rules)
+    return y
+
+
+def packed(
+    place: Place,
+    lengths: list[int],
+    heads: int,
+    dim: int,
+    causal: bool,
+    *,
+    kv_heads: int = 0,
+    rules: Rules = NO_RULES,
+) -> Packed:
+    parts = heads + 2 * (kv_heads or heads)
+    qkv, offsets = put(place, random(sum(lengths), parts, dim), offsets_of(lengths))
+    return Packed(qkv, offsets, heads, dim**-0.5, causal, rules)
+
+
+def check_packed(place: Place, lengths: list[int], case: Packed) -> None:
+    y = case.run(place, threads=2, longest=max(lengths))
+    assert_within_torch(packed_reference, y, case.qkv, case)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dim", DIMS)
+def test_packed_equals_torch(place: Place, dim: int, causal: bool) -> None:
+    lengths = [0, 1, 5, 0, 64, 65, 130, 0]
+    check_packed(place, lengths, packed(place, lengths, 2, dim, causal))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_packed_of_all_lengths(place: Place, causal: bool) -> None:
+    lengths = [1, 2, 31, 32, 33, 63, 64, 65, 127, 200, 513, 1100]
+    check_packed(place, lengths, packed(place, lengths, 2, 64, causal))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
+def test_packed_with_shared_heads(place: Place, heads: int, kv_heads: int, causal: bool) -> None:
+    lengths = [3, 0, 97, 64]
+    check_packed(place, lengths, packed(place, lengths, heads, 64, causal, kv_heads=kv_heads))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", RULES)
+def test_packed_with_rules(place: Place, name: str, causal: bool) -> None:
+    lengths, rules = [1, 20, 0, 130, 65, 200], Rules.of(name, 4, place)
+    check_packed(place, lengths, packed(place, lengths, 4, 64, causal, kv_heads=2, rules=rules))
+
+
+@pytest.mark.parametrize("dim", [17, 32, 64, 96, 128, 256])
+def test_packed_with_rules_of_all_sizes(place: Place, dim: int) -> None:
+    lengths, rules = [70, 1, 130], Rules.of("all", 2, place)
+    check_packed(place, lengths, packed(place, lengths, 2, dim, True, rules=rules))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [1, 2, 33, 63, 64, 65, 150, 1000])
+def test_packed_with_windows(place: Place, window: int, causal: bool) -> None:
+    lengths = [5, 300, 129]
+    case = packed(place, lengths, 2, 32, causal, rules=Rules(window=window))
+    check_packed(place, lengths, case)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dim", [32, 64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", [None, "all"])
+def test_packed_of_many_heads(name: str | None, dtype: torch.dtype, dim: int, causal: bool) -> None:
+    """A GPU takes larger tiles where there is much to do."""
+    place, lengths = Place("cuda", dtype), [130, 1, 64, 17, 97, 33, 300, 128]
+    rules = NO_RULES if name is None else Rules.of(name, 64, place)
+    check_packed(place, lengths, packed(place, lengths, 64, dim, causal, rules=rules))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_packed_with_large_scores(place: Place, causal: bool) -> None:
+    # The maximum changes from block to block, and some weights underflow.
+    case = packed(place, [300, 17], 8, 32, causal)
+    case = case._replace(qkv=case.qkv * 6, scale=1.0)
+    assert_within_torch(packed_reference, case.run(place), case.qkv, case)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dim", [17, 24])
+@pytest.mark.parametrize("name", [None, "all"])
+def test_packed_touches_only_its_sentences(
+    place: Place, threads: int, dim: int, causal: bool, name: str | None
+) -> None:
+    rules = NO_RULES if name is None else Rules.of(name, 2, place)
+    case = packed(place, [7, 0, 70, 1], 2, dim, causal, rules=rules)
+    expected = case.run(place)
+    before, after = (poison(rows, 6, dim).to(case.qkv) for rows in (3, 2))
+    qkv = torch.cat([before, case.qkv, after])
+    y = case._replace(qkv=qkv, offsets=case.offsets + 3).run(place, threads)
+    assert_equal(y[3:-2], expected)
+    assert y[:3].isnan().all() and y[-2:].isnan().all()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", [None, "all"])
+def test_a_packed_sentence_does_not_depend_on_its_batch(
+    place: Place, threads: int, causal: bool, name: str | None
+) -> None:
+    rules = NO_RULES if name is None else Rules.of(name, 4, place)
+    case = packed(place, [3, 150, 0, 64, 1, 33, 100], 4, 40, causal, kv_heads=2, rules=rules)
+    together = case.run(place, threads)
+    for begin, end in pairwise(case.offsets.tolist()):
+        own = offsets_of([end - begin]).to(place.device)
+        alone = case._replace(qkv=case.qkv[begin:end].contiguous(), offsets=own).run(place)
+        assert_equal(together[begin:end], alone)
+
+
+def test_nothing_packed(place: Place, threads: int) -> None:
+    case = packed(place, [], 1, 8, False)
+    assert case._replace(qkv=poison(2, 3, 8).to(case.qkv)).run(place, threads).isnan().all()
+
+
+# Packed queries that attend to another text: a decoder's, to the source.
+
+
+def cross_reference(
+    q: Tensor, offsets: Tensor, k: Tensor, v: Tensor, key_offsets: Tensor, scale: float
+) -> Tensor:
+    """k, v: [Nkv, capacity, D]."""
+    y = torch.zeros_like(q)
+    for b, (begin, end) in enumerate(pairwise(offsets.tolist())):
+        keys = slice(int(key_offsets[b]), int(key_offsets[b + 1]))
+        if keys.start < keys.stop:
+            seen_k, seen_v = (x[:, keys].transpose(0, 1) for x in (k, v))
+            y[begin:end] = attend(q[begin:end], seen_k, seen_v, scale)
+    return y
+
+
+def cross_attention(
+    q: Tensor,
+    offsets: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_offsets: Tensor,
+    scale: float,
+    *,
+    isa: str,
+    threads: int = 1,
+) -> Tensor:
+    y = poison(*q.shape).to(q)
+    shared = {"shared_k": k, "shared_v": v, "shared_offsets": key_offsets}
+    kernels.packed_attention(q, offsets, y, scale, False, **shared, isa=isa, threads=threads)
+    return y
+
+
+def cross_inputs(
+    place: Place, queries: list[int], keys: list[int], heads: int, dim: int, kv_heads: int = 0
+) -> tuple:
+    """What lies behind the last sentence's keys is poisoned."""
+    q, kv_heads = random(sum(queries), heads, dim), kv_heads or heads
+    k, v = (
+        torch.cat([random(kv_heads, sum(keys), dim, seed=seed), poison(kv_heads, 5, dim)], 1)
+        for seed in (3, 4)
+    )
+    q, k, v, offsets, key_offsets = put(place, q, k, v, offsets_of(queries), offsets_of(keys))
+    return q, offsets, k, v, key_offsets, dim**-0.5
+
+
+@pytest.mark.parametrize("dim", DIMS)
+def test_cross_equals_torch(place: Place, threads: int, dim: int) -> None:
+    queries, keys = [3, 0, 1, 64, 100, 2, 5, 130], [5, 7, 1, 33, 64, 0, 130, 65]
+    inputs = cross_inputs(place, queries, keys, 3, dim)
+    y = cross_attention(*inputs, isa=place.isa, threads=threads)
+    assert_within_torch(cross_reference, y, *inputs)
+    assert (y[168:170] == 0).all()  # the sentence without a source
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
+def test_cross_with_shared_heads(place: Place, heads: int, kv_heads: int) -> None:
+    inputs = cross_inputs(place, [3, 70, 0, 1], [5, 33, 7, 100], heads, 40, kv_heads)
+    assert_within_torch(cross_reference, cross_attention(*inputs, isa=place.isa), *inputs)
+
+
+def test_cross_of_a_sentence_does_not_depend_on_its_batch(place: Place, threads: int) -> None:
+    queries, keys = [3, 150, 64, 1], [70, 5, 130, 0]
+    q, offsets, k, v, key_offsets, scale = cross_inputs(place, queries, keys, 2, 40)
+    together = cross_attention(q, offsets, k, v, key_offsets, scale, isa=place.isa, threads=threads)
+    for b in range(4):
+        mine = slice(int(offsets[b]), int(offsets[b + 1]))
+        one = torch.tensor([0, queries[b]]).int().to(place.device)
+        alone = cross_attention(
+            q[mine], one, k, v, key_offsets[b : b + 2].clone(), scale, isa=place.isa
+        )
+        assert_equal(together[mine], alone)
+
+
+def test_cross_with_keys_and_values_in_bfloat16(isa: str) -> None:
+    """As with float32 that holds the same numbers."""
+    q, offsets, k, v, *rest = cross_inputs(Place(isa), [3, 70, 0, 1], [5, 33, 7, 100], 4, 40, 2)
+    k, v = k.bfloat16(), v.bfloat16()
+    kept = cross_attention(q, offsets, k, v, *rest, isa=isa)
+    assert_equal(kept, cross_attention(q, offsets, k.float(), v.float(), *rest, isa=isa))
+
+
+def test_self_attention_is_cross_attention_to_itself(place: Place) -> None:
+    case = packed(place, [7, 70, 1], 4, 40, False, kv_heads=2)
+    q, k, v = (x.contiguous() for x in case.qkv.split([4, 2, 2], 1))
+    shared_k, shared_v = (x.transpose(0, 1).contiguous() for x in (k, v))
+    own = case.offsets
+    y = cross_attention(q, own, shared_k, shared_v, own, case.scale, isa=place.isa)
+    assert_equal(y, case.run(place))

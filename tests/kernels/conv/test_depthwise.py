@@ -1,0 +1,246 @@
+"""Depthwise convolution of packed rows and of one new token per row, against torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+
+from decoding._C import kernels
+from tests.conftest import PLACES, Place, assert_same_bits, assert_within_torch, poison, random
+from tests.support.attention import NOWHERE, assert_equal, offsets_of, put
+
+SIZES = [1, 2, 3, 4, 7, 8, 9, 15, 16, 31, 32]
+LENGTHS = [5, 0, 1, 70, 3, 64]
+
+
+@dataclass(frozen=True)
+class Shape:
+    size: int = 31  # K
+    heads: int = 3
+    head_dim: int = 64
+    made: bool = False  # from scores
+    causal: bool = True
+
+    def taps(self, rows: int, place: Place) -> Tensor:
+        """Weights [N, K], or scores [rows, N, K]."""
+        if not self.made:
+            return (random(self.heads, self.size, seed=1) / 4).to(place.device)
+        return 2 * random(rows, self.heads, self.size, seed=1).to(place.device, place.dtype)
+
+    def given(self, taps: Tensor) -> dict[str, Tensor]:
+        return {"scores" if self.made else "weights": taps}
+
+
+def reference(x: Tensor, taps: Tensor, lengths: list[int], shape: Shape) -> Tensor:
+    """x: [tokens, N, D], sentence behind sentence."""
+    kernel = taps.softmax(-1) if shape.made else taps.to(x.dtype).expand(len(x), -1, -1)
+    left = shape.size - 1 if shape.causal else shape.size // 2
+    padded = [
+        functional.pad(part, (0, 0, 0, 0, left, shape.size - 1 - left)).unfold(0, shape.size, 1)
+        for part in x.split(lengths)
+        if len(part)
+    ]
+    return (torch.cat(padded) @ kernel[..., None])[..., 0]  # of [tokens, N, D, K] and [.., K, 1]
+
+
+def convolve(
+    x: Tensor, taps: Tensor, lengths: list[int], shape: Shape, place: Place, threads: int = 1
+) -> Tensor:
+    [offsets, y] = put(place, offsets_of(lengths), poison(*x.shape))
+    how = {"isa": place.isa, "threads": threads, "longest": max(lengths)}
+    kernels.packed_depthwise(x, offsets, y, shape.causal, **shape.given(taps), **how)
+    return y
+
+
+def make(place: Place, shape: Shape, lengths: list[int]) -> tuple[Tensor, Tensor]:
+    [x] = put(place, random(sum(lengths), shape.heads, shape.head_dim))
+    return x, shape.taps(sum(lengths), place)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_sentences_equal_torch(place: Place, size: int, made: bool, causal: bool) -> None:
+    shape = Shape(size, made=made, causal=causal)
+    x, taps = make(place, shape, LENGTHS)
+    y = convolve(x, taps, LENGTHS, shape, place, threads=2)
+    assert_within_torch(reference, y, x, taps, LENGTHS, shape)
+
+
+@pytest.mark.parametrize("head_dim", [1, 2, 7, 16, 30, 33, 64, 80, 128, 130, 256])
+@pytest.mark.parametrize("made", [False, True])
+def test_head_sizes(place: Place, threads: int, made: bool, head_dim: int) -> None:
+    shape = Shape(5, 2, head_dim, made, causal=False)
+    x, taps = make(place, shape, [9, 20])
+    y = convolve(x, taps, [9, 20], shape, place, threads)
+    assert_within_torch(reference, y, x, taps, [9, 20], shape)
+
+
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_sentence_does_not_depend_on_its_batch(
+    place: Place, threads: int, made: bool, causal: bool
+) -> None:
+    """Nor does it read what is another's."""
+    shape = Shape(15, made=made, causal=causal)
+    x, taps = make(place, shape, LENGTHS)
+    together = convolve(x, taps, LENGTHS, shape, place, threads).split(LENGTHS)
+    begins = offsets_of(LENGTHS).tolist()
+    for i, length in enumerate(LENGTHS):
+        own = slice(begins[i], begins[i] + length)
+        spoilt = torch.full_like(x, torch.nan)
+        spoilt[own] = x[own]
+        among = convolve(spoilt, taps, LENGTHS, shape, place, threads)[own]
+        assert_equal(among, together[i])
+        alone = taps[own].clone() if made else taps
+        assert_equal(convolve(x[own].clone(), alone, [length], shape, place), together[i])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_token_sees_its_window_alone(place: Place, causal: bool) -> None:
+    shape = Shape(5, 1, 8, causal=causal)
+    x, taps = make(place, shape, [20])
+    expected = convolve(x, taps, [20], shape, place)
+    x[9] = torch.nan
+    seen = range(9, 14) if causal else range(7, 12)
+    y = convolve(x, taps, [20], shape, place)
+    assert y[seen.start : seen.stop].isnan().all()
+    y[seen.start : seen.stop] = expected[seen.start : seen.stop]
+    assert_equal(y, expected)
+
+
+class Search:
+    """Steps of the rows of some sentences whose beams exchange their pasts, position by position.
+    All that a step need not read is NaN, or an index that nobody may follow."""
+
+    sentences, history = 3, 50
+
+    def __init__(
+        self, place: Place, shape: Shape, beams: int, ring: int, cache: torch.dtype | None = None
+    ) -> None:
+        self.place, self.shape, self.beams, self.ring = place, shape, beams, ring
+        self.slots = self.sentences * beams
+        self.inputs = poison(self.slots, shape.heads, ring, shape.head_dim)
+        self.inputs = self.inputs.to(place.device, cache or place.dtype)
+        self.table = torch.full((self.slots, self.history), NOWHERE, dtype=torch.int32)
+        self.pasts: list[list[Tensor]] = [[] for _ in range(self.slots)]  # inputs, row by row
+
+    def step(self, position: int, live: list[int], threads: int = 1, behind: int = 0) -> Any:
+        """The results, and what they should be: `reference` and its arguments."""
+        rows = [i * self.beams + j for i in live for j in range(self.beams)]
+        drawn = random(self.slots, self.shape.heads, self.shape.head_dim, seed=position)
+        [x] = put(
+            self.place, torch.cat([drawn[rows], poison(behind * self.beams, *drawn.shape[1:])])
+        )
+        taps = self.shape.taps(self.slots, self.place)
+        if self.shape.made:
+            taps = torch.cat([taps[rows], torch.full_like(taps[: behind * self.beams], torch.nan)])
+        tables = torch.full((2, *self.table.shape), NOWHERE, dtype=torch.int32)
+        number = position + 3
+        tables[number % 2, :, :position] = self.table[:, :position]
+        now = torch.tensor([number, position, len(live)], dtype=torch.int32)
+        ids = torch.tensor(live + [NOWHERE] * behind, dtype=torch.int32)
+        y, tables, now, ids = put(self.place, poison(*x.shape), tables, now, ids)
+        if self.place.device == "cuda":
+            torch.cuda.synchronize()  # a kernel may read such things before the last one has ended
+        how = {"isa": self.place.isa, "threads": threads, **self.shape.given(taps)}
+        kernels.decode_depthwise(x, self.inputs, tables, ids, now, y, self.beams, **how)
+        assert y[len(rows) :].isnan().all()
+        for row, slot in enumerate(rows):
+            self.pasts[slot].append(x[row])
+            self.table[slot, position] = slot
+        seen = [torch.stack(self.pasts[slot][-self.shape.size :]) for slot in rows]
+        return y[: len(rows)], seen, taps[: len(rows)] if self.shape.made else taps
+
+    def check(self, position: int, live: list[int], **how: Any) -> None:
+        y, seen, taps = self.step(position, live, **how)
+        assert_within_torch(newest, y, taps, self.shape, *seen)
+
+    def exchange(self, parents: list[int]) -> None:
+        """parents: [slots], slots of the same sentence."""
+        self.table = self.table[parents].clone()
+        self.pasts = [list(self.pasts[parent]) for parent in parents]
+
+
+def newest(taps: Tensor, shape: Shape, *seen: Tensor) -> Tensor:
+    """The last token of each row's inputs [positions, N, D]."""
+    rows = []
+    for row, x in enumerate(seen):
+        own = taps[row : row + 1].expand(len(x), -1, -1) if shape.made else taps
+        rows.append(reference(x, own, [len(x)], shape)[-1])
+    return torch.stack(rows)
+
+
+def parents_of(search: Search, draw: torch.Generator) -> list[int]:
+    chosen = torch.randint(search.beams, (search.slots,), generator=draw).tolist()
+    return [slot // search.beams * search.beams + j for slot, j in enumerate(chosen)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 31, 32])
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize("spare", [0, 5])
+def test_steps_equal_torch(place: Place, size: int, made: bool, spare: int) -> None:
+    """Positions take the places of older ones, under beams that go on from each other."""
+    search = Search(place, Shape(size, made=made), beams=3, ring=size + spare)
+    draw = torch.Generator().manual_seed(size)
+    for position in range(min(size + spare + 9, search.history)):
+        live = [2, 0, 1] if position < 5 else [2, 0]
+        search.check(position, live, threads=2, behind=3 - len(live))
+        search.exchange(parents_of(search, draw))
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if place.device == "cpu"], ids=str)
+@given(data=st.data())
+@settings(max_examples=25)
+def test_any_search(place: Place, data: st.DataObject) -> None:
+    def draw(strategy: st.SearchStrategy[Any]) -> Any:
+        return data.draw(strategy)
+
+    size, beams = draw(st.integers(1, 32)), draw(st.integers(1, 4))
+    shape = Shape(size, draw(st.integers(1, 3)), draw(st.integers(1, 40)), draw(st.booleans()))
+    search = Search(place, shape, beams, size + draw(st.integers(0, 3)))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 1000)))
+    for position in range(draw(st.integers(1, 40))):
+        search.check(position, [1, 2], threads=draw(st.integers(1, 3)))
+        search.exchange(parents_of(search, generator))
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_a_step_is_the_last_token_of_a_sentence(place: Place, threads: int, made: bool) -> None:
+    """To the bit: a row's past may have been read at once or step by step, alone or in a batch."""
+    shape, positions = Shape(7, made=made), 12
+    together = Search(place, shape, 2, ring=7)
+    alone = Search(place, shape, 2, ring=7)
+    for position in range(positions):
+        y, _, taps = together.step(position, [1, 0], threads)
+        assert_equal(alone.step(position, [0])[0], y[2:])
+    x = torch.stack(together.pasts[0])
+    own = taps[2:3].expand(positions, -1, -1).contiguous() if made else taps
+    assert_equal(convolve(x, own, [positions], shape, place)[-1], y[2])
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_inputs_kept_in_bfloat16(isa: str, made: bool) -> None:
+    """As with float32 that holds the same numbers."""
+    place, shape = Place(isa), Shape(5, 2, 40, made)
+    narrow = Search(place, shape, 2, 5, torch.bfloat16)
+    for position in range(9):
+        y, seen, taps = narrow.step(position, [0, 2], threads=2)
+        rounded = [x.bfloat16().float() for x in seen]
+        for row, x in enumerate(rounded):
+            own = taps[row : row + 1].expand(len(x), -1, -1).contiguous() if made else taps
+            assert_same_bits(convolve(x, own, [len(x)], shape, place)[-1], y[row])
+
+
+def test_nothing_to_do(place: Place, threads: int) -> None:
+    shape = Shape()
+    x, taps = make(place, shape, [0, 0])
+    assert convolve(x, taps, [0, 0], shape, place, threads).shape == (0, 3, 64)
+    assert Search(place, shape, 2, 31).step(0, [], behind=3)[0].shape == (0, 3, 64)

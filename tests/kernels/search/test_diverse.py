@@ -1,0 +1,150 @@
+"""diverse_step, driven for whole searches, against the reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from decoding import _C, reference
+from decoding._C import kernels
+from decoding.reference import FILL_IN, Hypothesis, Logits, Rules
+from tests.support.beams import FILLED, Search, Table, check
+
+
+@dataclass(frozen=True)
+class Options:
+    beams: int = 4
+    groups: int = 2
+    penalty: float = 1.0
+    pad: int = 0
+    length_penalty: float = 1.0
+    early_stopping: bool | str = False
+
+
+class Groups(Search):
+    """The same around the kernel of group diverse beam search."""
+
+    def first_sums(self) -> Tensor:
+        size = self.options.beams // self.options.groups
+        return torch.tensor(([0.0] + [FILL_IN] * (size - 1)) * self.options.groups)
+
+    def places(self) -> int:
+        return int(self.options.beams)
+
+    def run(self) -> list[list[Hypothesis]]:
+        self.counts = torch.zeros(len(self.sentences), self.options.beams, dtype=torch.int32)
+        return super().run()
+
+    def choose(self, logits: Tensor, lse: Tensor, live: Tensor, step: int) -> None:
+        size = self.options.beams // self.options.groups
+        m = max(2, 1 + len(self.rules.eos)) * size
+        best = kernels.topk(logits, m + self.options.beams - size, **self.on)
+        self.launch(kernels.diverse_step, *best, lse, live, **self.call(step))
+
+    def call(self, step: int) -> dict[str, Any]:
+        call = super().call(step)
+        call["state"] = {**call["state"], "group_counts": self.counts}
+        return {
+            **call,
+            "group_penalty": self.options.penalty,
+            "groups": self.options.groups,
+            "pad": self.options.pad,
+            "forced_first": bool(self.rules.forced_first),
+            "forced_last": bool(self.rules.forced_last),
+        }
+
+    def expected(self, logits: Logits, rules: Rules) -> list[Hypothesis]:
+        return reference.diverse_beam_search(logits, rules, **vars(self.options))
+
+
+@st.composite
+def searches(draw: st.DrawFn) -> Groups:
+    vocab = draw(st.integers(3, 40))
+    ids = st.integers(0, vocab - 1)
+    some = st.lists(ids, max_size=2, unique=True).map(tuple)
+    rules = Rules(
+        max_new=draw(st.integers(1, 7)),
+        min_new=draw(st.integers(0, 3)),
+        eos=draw(st.lists(ids, max_size=3, unique=True).map(tuple)),
+        banned=draw(st.lists(ids, max_size=vocab // 2, unique=True).map(tuple) | st.just(())),
+        forced_first=draw(some),
+        forced_last=draw(some),
+    )
+    groups = draw(st.integers(1, 4))
+    options = Options(
+        beams=groups * draw(st.integers(1, 3)),
+        groups=groups,
+        penalty=draw(st.sampled_from([0.2, 1.0, 8.0])),
+        pad=draw(ids),
+        length_penalty=draw(st.sampled_from([-1.0, -0.2, 0.0, 0.6, 1.0, 2.0])),
+        early_stopping=draw(st.sampled_from([False, True, "never"])),
+    )
+    table = Table(vocab, draw(st.sampled_from([0.5, 2.0, 6.0])))
+    sentences = draw(st.lists(st.integers(0, 1000), min_size=1, max_size=3))
+    lengths = [draw(st.integers(1, rules.max_new)) for _ in sentences]
+    return Groups(
+        table, rules, options, sentences, draw(st.sampled_from(_C.isas())),
+        threads=draw(st.sampled_from([1, 2, 3])),
+        lengths=draw(st.sampled_from([lengths, None])),
+        stop=draw(st.just(()) | st.lists(st.integers(0, min(3, vocab - 1)), max_size=3).map(tuple)),
+    )  # fmt: skip
+
+
+@settings(max_examples=400)
+@given(searches())
+def test_whole_searches_equal_the_reference(search: Groups) -> None:
+    check(search)
+
+
+@pytest.mark.gpu
+@settings(max_examples=100)
+@given(searches())
+def test_whole_searches_on_a_gpu(search: Groups) -> None:
+    check(replace(search, device="cuda"))
+
+
+@pytest.mark.parametrize("early_stopping", [False, True, "never"])
+@pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 1.0, 2.0])
+def test_long_searches(
+    isa: str, threads: int, early_stopping: bool | str, length_penalty: float
+) -> None:
+    """Groups stop at different steps, some of them at the limit."""
+    options = Options(6, 3, 0.8, 5, length_penalty, early_stopping)
+    check(Groups(Table(12, 1.5), Rules(max_new=20, eos=(3, 7)), options, [1, 2, 3], isa, threads))
+
+
+def test_groups_differ_as_far_as_the_penalty_goes(isa: str) -> None:
+    """A penalty that nothing outweighs: no two groups begin with the same token."""
+    search = Groups(Table(9), Rules(max_new=5), Options(6, 6, 1e4), [3], isa)
+    assert len({row.tokens[0] for row in search.run()[0]}) == 6
+    one = replace(search, options=Options(6, 6, 1e-6)).run()[0]
+    assert len({row.tokens for row in one}) == 1
+
+
+def test_a_sentence_does_not_depend_on_its_batch(isa: str, threads: int) -> None:
+    search = Groups(Table(30), Rules(8, eos=(5, 6)), Options(4), [4, 9, 2, 7, 4], isa, threads)
+    rows = search.run()
+    assert rows == replace(search, sentences=[4, 7, 2, 9, 4]).run()[::-1]
+    for sentence, row in zip(search.sentences, rows, strict=True):
+        assert replace(search, sentences=[sentence], threads=1).run() == [row]
+
+
+def test_broken_logits_are_a_fault_of_their_sentence_alone(isa: str) -> None:
+    search = Groups(Table(30), Rules(6, eos=(5,), min_new=3), Options(), [1, 2, 3], isa)
+    clean = search.run()
+    broken = replace(search, broken=(1, 2))
+    rows = broken.run()
+    assert broken.kept["fault"].tolist() == [0, 2, 0]
+    assert rows[0] == clean[0] and rows[2] == clean[2]
+
+
+def test_everything_banned(isa: str) -> None:
+    rules = Rules(max_new=4, banned=(0, 1, 2, 3, 4))
+    (rows,) = Groups(Table(5), rules, Options(4), [0], isa).run()
+    assert all(row.score <= FILLED for row in rows)

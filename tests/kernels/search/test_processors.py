@@ -1,0 +1,401 @@
+"""process against Hugging Face's own logits processors, on random scores and random histories."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch import Tensor
+from transformers.generation import LogitsProcessorList
+from transformers.generation.logits_process import UnbatchedClassifierFreeGuidanceLogitsProcessor
+from transformers.generation.utils import GenerationMixin
+
+from decoding import _C
+from decoding._C import kernels
+from decoding.generation import processors
+from decoding.generation.batching import Rows
+from decoding.generation.config import OPTIONS, GenerationConfig
+from tests.conftest import Place
+
+INF = float("inf")
+
+
+def config_of(options: dict[str, Any]) -> GenerationConfig:
+    """Resolved, with two end tokens."""
+    given = {"eos_token_id": [3, 11], **options}
+    defaults = {name: option["default"] for name, option in OPTIONS.items()}
+    return GenerationConfig(
+        **defaults | {name: OPTIONS[name]["check"](name, value) for name, value in given.items()}
+    )
+
+
+def ints(values: Any) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+@dataclass
+class Search:
+    """A search in the middle: random beams over random texts of few tokens, so that much repeats.
+
+    The trellis and its two indirection tables are as beam_step leaves them before step `step`.
+    """
+
+    seed: int
+    step: int = 9
+    sentences: int = 3
+    beams: int = 2
+    width: int = 4  # of the prompts
+    vocab: int = 75
+    used: int = 6  # tokens that texts have
+    base: int = 2  # position of the prompt's last token
+    max_new: list[int] = field(default_factory=list)  # of each sentence
+    forced_first: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        draw = np.random.default_rng(self.seed)
+        total, target = self.sentences * self.beams + 3, self.step + 2  # some slots are unused
+        self.prompt = draw.integers(0, self.used, (self.sentences, self.width))
+        self.masked = draw.integers(0, self.width, self.sentences)  # leading columns of each
+        self.mask = np.arange(self.width) >= self.masked[:, None]
+        self.prompt[~self.mask] = 1  # pad
+        self.source = draw.integers(0, self.used, (self.sentences, 7))
+        self.max_new = self.max_new or [30] * self.sentences
+        self.forced_first = self.forced_first or [-1] * self.sentences
+        self.live = sorted(draw.permutation(self.sentences)[: max(1, self.sentences - 1)].tolist())
+        rows = [
+            row for b in range(self.sentences) for row in [self.prompt[b].tolist()] * self.beams
+        ]
+        tokens = np.full((target, total), -7)
+        slots = np.tile(np.arange(total)[:, None], (2, 1, self.base + target))
+        for j in range(1, self.step):
+            parents = [
+                b * self.beams + k
+                for b in range(self.sentences)
+                for k in draw.integers(0, self.beams, self.beams)
+            ]
+            chosen = draw.integers(0, self.used, len(rows))
+            rows = [
+                rows[parent] + [int(token)] for parent, token in zip(parents, chosen, strict=True)
+            ]
+            now, after, position = slots[j % 2], slots[(j + 1) % 2], self.base + j - 1
+            for slot, parent in enumerate(parents):
+                after[slot, :position] = now[parent, :position]
+                after[slot, position] = parent
+            tokens[j - 1, : len(rows)] = chosen
+        slots[(self.step + 1) % 2] = -9  # the table of the next step is not there yet
+        at = [b * self.beams + k for b in self.live for k in range(self.beams)]
+        self.rows = torch.tensor([rows[slot] for slot in at])  # [live rows, width + step - 1]
+        reads = tokens[self.step - 2, at] if self.step > 1 else self.rows[:, -1]
+        now_state = [self.step, self.base + self.step - 1, len(self.live)]
+        self.state = {
+            "now": ints(now_state),
+            "live": ints([*self.live, *[0] * (self.sentences - len(self.live))]),
+            "ids": ints([*reads, *[-5] * (total - 3 - len(at))]),
+            "tokens": ints(tokens),
+            "slots": ints(slots),
+        }
+
+    def logits(self, *, seed: int = 0) -> Tensor:
+        """[rows, V]; rows of sentences that are not live hold NaN."""
+        generator = torch.Generator().manual_seed(1000 * self.seed + seed)
+        x = 3 * torch.randn(self.sentences * self.beams, self.vocab, generator=generator)
+        x[len(self.rows) :] = float("nan")
+        return x
+
+    def process(
+        self, logits: Tensor, options: dict[str, Any], place: Place, **named: Any
+    ) -> tuple[Tensor, Tensor, list[float]]:
+        """(scores, lse, again) of the live rows."""
+        config = config_of(options)
+        controls = processors.controls(
+            config,
+            config.min_new_tokens or 0,
+            self.vocab,
+            Rows(self.prompt, self.mask),
+            Rows(self.source, None),
+        )
+        stride = -(-self.vocab // 8) * 8  # on a GPU rows begin on 16 bytes
+
+        def there(x: Tensor, dtype: torch.dtype = place.dtype) -> Tensor:
+            padded = torch.full((len(x), stride), float("nan"))
+            padded[:, : self.vocab] = x
+            return padded.to(place.device, dtype)
+
+        if "unconditional" in named:
+            named["unconditional"] = there(named["unconditional"])
+        if "scores" in named:
+            named["scores"] = there(named["scores"], torch.float32)
+        scores, lse, again = kernels.process(
+            there(logits),
+            controls,
+            list(zip(self.max_new, self.forced_first, strict=True)),
+            {name: value.to(place.device) for name, value in self.state.items()},
+            vocab=self.vocab,
+            beams=self.beams,
+            isa=place.isa,
+            threads=2,
+            **named,
+        )
+        kept = slice(0, len(self.rows))
+        return scores[kept, : self.vocab].cpu(), lse[kept].cpu(), again
+
+    def expected(self, logits: Tensor, options: dict[str, Any], *, competing: bool) -> Tensor:
+        """By Hugging Face's processors, in the order in which generate() puts them, the sentences
+        one by one, as each has a length and a forced token of its own."""
+        x = logits[: len(self.rows)].float()
+        x = x.log_softmax(-1) if competing else x
+        scores = []
+        for i, sentence in enumerate(self.live):
+            mine = slice(i * self.beams, (i + 1) * self.beams)
+            found = self.theirs(sentence, options)(self.rows[mine], x[mine].clone())
+            scores.append(found)
+        return torch.cat(scores)
+
+    def theirs(self, sentence: int, options: dict[str, Any]) -> LogitsProcessorList:
+        forced = self.forced_first[sentence]
+        config = transformers.GenerationConfig(
+            **{k: v for k, v in options.items()},
+            num_beams=self.beams,
+            max_length=self.width + self.max_new[sentence],
+            forced_bos_token_id=forced if forced >= 0 else None,
+        )
+        config._eos_token_tensor = torch.tensor([3, 11])
+        mask = torch.from_numpy(self.mask[sentence]).long().expand(self.beams, -1)
+        return GenerationMixin._get_logits_processor(
+            SimpleNamespace(
+                config=SimpleNamespace(is_encoder_decoder=False),
+                _merge_criteria_processor_list=lambda default, _: default,
+            ),
+            config,
+            input_ids_seq_length=self.width,
+            encoder_input_ids=torch.from_numpy(self.source[sentence : sentence + 1]),
+            model_kwargs={"attention_mask": mask},
+            device="cpu",
+        )
+
+
+def assert_same(ours: Tensor, theirs: Tensor) -> None:
+    """The same tokens are banned; the others' scores differ by rounding."""
+    assert ours.shape == theirs.shape
+    assert torch.equal(ours.isfinite(), theirs.isfinite())
+    special = ~theirs.isfinite()
+    assert torch.equal(ours[special].nan_to_num(0.0), theirs[special].nan_to_num(0.0))
+    torch.testing.assert_close(ours[~special], theirs[~special], rtol=1e-6, atol=1e-5)
+
+
+def words(draw: random.Random, count: int) -> list[list[int]]:
+    """Of one to three tokens that texts have, and of some that they have not."""
+    return [
+        [draw.choice([*range(6), 3, 11, 70]) for _ in range(draw.choice([1, 2, 2, 3]))]
+        for _ in range(count)
+    ]
+
+
+DRAWN: dict[str, Callable[[random.Random], Any]] = {
+    "sequence_bias": lambda d: [
+        [list(w), d.choice([-INF, 2.5, -1.25, 0.5])] for w in {tuple(w) for w in words(d, 60)}
+    ],
+    "encoder_repetition_penalty": lambda d: d.choice([0.7, 1.4]),
+    "repetition_penalty": lambda d: d.choice([0.7, 1.3]),
+    "no_repeat_ngram_size": lambda d: d.choice([1, 2, 3, 40]),
+    "encoder_no_repeat_ngram_size": lambda d: d.choice([1, 2, 3, 40]),
+    "bad_words_ids": lambda d: words(d, 20),
+    "min_new_tokens": lambda d: d.choice([1, 8, 9, 20]),
+    "forced_eos_token_id": lambda d: d.choice([[3], [3, 5]]),
+    "remove_invalid_values": lambda d: True,
+    "exponential_decay_length_penalty": lambda d: (d.choice([0, 7, 8, 20]), d.choice([0.9, 1.2])),
+    "suppress_tokens": lambda d: d.sample([i for i in range(71) if i not in (3, 8)], 9),
+    "begin_suppress_tokens": lambda d: d.sample(range(71), 9),
+    "renormalize_logits": lambda d: True,
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("step", [1, 2, 9])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_every_processor_alone(name: str, step: int, beams: int, place: Place) -> None:
+    changed = 0
+    for seed in range(4):
+        search = Search(seed, step=step, beams=beams, max_new=[9, 9, 30])
+        draw = random.Random(seed)
+        options = {name: DRAWN[name](draw)}
+        logits = search.logits().to(place.dtype)
+        scores, lse, _ = search.process(logits, options, place, competing=beams > 1)
+        assert_same(scores, search.expected(logits, options, competing=beams > 1))
+        torch.testing.assert_close(lse, logits[: len(lse)].float().logsumexp(-1))
+        without = search.expected(logits, {}, competing=beams > 1)
+        changed += not torch.equal(search.expected(logits, options, competing=beams > 1), without)
+    late = name in ("forced_eos_token_id", "exponential_decay_length_penalty")
+    early = name == "begin_suppress_tokens"
+    if name not in ("remove_invalid_values", "renormalize_logits") and (step == 9 or not late):
+        assert changed > 0 or (early and step > 1), "the test shows nothing"
+
+
+def random_case(seed: int) -> tuple[Search, dict[str, Any], bool]:
+    draw = random.Random(seed)
+    beams = draw.choice([1, 1, 2, 4])
+    sentences, step = draw.choice([1, 2, 3]), draw.choice([1, 1, 2, 3, 9, 24])
+    search = Search(
+        seed,
+        step=step,
+        sentences=sentences,
+        beams=beams,
+        width=draw.choice([1, 1, 2, 5]),
+        vocab=draw.choice([71, 75, 96, 257]),
+        base=draw.choice([0, 4]),
+        max_new=[draw.choice([step, step + 1, 40]) for _ in range(sentences)],
+    )
+    if search.width == 1 and draw.random() < 0.5:
+        search.forced_first = [draw.choice([-1, 3, 8]) for _ in range(sentences)]
+    names = draw.sample(list(DRAWN), draw.randrange(2, len(DRAWN)))
+    return search, {name: DRAWN[name](draw) for name in names}, beams > 1
+
+
+@pytest.mark.parametrize("batch", range(10))
+def test_random_compositions(batch: int, place: Place) -> None:
+    for seed in range(100 * batch, 100 * batch + 30):
+        search, options, competing = random_case(seed)
+        logits = search.logits().to(place.dtype)
+        scores, _, _ = search.process(logits, options, place, competing=competing)
+        assert_same(scores, search.expected(logits, options, competing=competing))
+
+
+def test_stages_one_by_one_are_the_whole(place: Place) -> None:
+    for seed in range(20):
+        search, options, competing = random_case(seed)
+        logits = search.logits().to(place.dtype)
+        whole, _, _ = search.process(logits, options, place, competing=competing)
+        scores = torch.zeros(len(logits), search.vocab)
+        for stage in (kernels.BEFORE, kernels.MIDDLE, kernels.LAST):
+            scores[: len(whole)], _, _ = search.process(
+                logits, options, place, competing=competing, stages=stage, scores=scores
+            )
+        torch.testing.assert_close(scores[: len(whole)], whole, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_guidance(beams: int, place: Place) -> None:
+    search = Search(5, beams=beams)
+    logits = search.logits().to(place.dtype)
+    without = search.logits(seed=1).to(place.dtype)
+    scores, _, _ = search.process(
+        logits,
+        {"guidance_scale": 1.7, "repetition_penalty": 1.2},
+        place,
+        unconditional=without,
+        competing=beams > 1,
+    )
+    theirs = UnbatchedClassifierFreeGuidanceLogitsProcessor(1.7, None)
+    rows = slice(0, len(search.rows))
+    theirs.get_unconditional_logits = lambda _: without[rows, None].float()
+    guided = theirs(search.rows, logits[rows].float())
+    penalty = search.theirs(0, {"repetition_penalty": 1.2})[0]
+    penalty.prompt_ignore_length = torch.from_numpy(
+        search.masked[search.live].repeat(beams)  # of all sentences at once
+    )
+    assert_same(scores, penalty(search.rows, guided))
+
+
+@pytest.mark.parametrize("value", [float("nan"), INF])
+@pytest.mark.parametrize("competing", [False, True])
+def test_broken_rows_are_known_by_their_lse(value: float, competing: bool, place: Place) -> None:
+    search = Search(3)
+    logits = search.logits().to(place.dtype)
+    logits[1, 40], logits[2, 50] = value, -INF
+    forced = {"forced_eos_token_id": [3], "repetition_penalty": 1.3}
+    _, lse, _ = search.process(logits, forced, place, competing=competing)
+    assert lse.isfinite().tolist() == [True, False, True, True]
+    valid = {"remove_invalid_values": True, **forced}
+    scores, lse, _ = search.process(logits, valid, place, competing=competing)
+    assert lse.isfinite().all()
+    assert_same(scores, search.expected(logits, valid, competing=competing))
+
+
+def test_a_source_of_other_tokens_than_the_decoder_has(place: Place) -> None:
+    search = Search(1)
+    logits = search.logits().to(place.dtype)
+    options = {"encoder_repetition_penalty": 1.3, "encoder_no_repeat_ngram_size": 1}
+    expected = search.expected(logits, options, competing=False)
+    search.source = np.concatenate([search.source, np.full((3, 1), 2000)], 1)
+    assert_same(search.process(logits, options, place)[0], expected)
+
+
+def test_thousands_of_words_and_several_for_one_token(place: Place) -> None:
+    search = Search(2, used=4)
+    draw = random.Random(2)
+    many = {tuple(draw.randrange(4) for _ in range(draw.choice([2, 3, 5]))) for _ in range(3000)}
+    options = {
+        "sequence_bias": [[list(word), draw.uniform(-1, 1)] for word in sorted(many)]
+        + [[[token], draw.uniform(-1, 1)] for token in range(0, 75, 2)],
+        "bad_words_ids": [[draw.randrange(4, 75) for _ in range(2)] for _ in range(2000)] + [[9]],
+    }
+    logits = search.logits().to(place.dtype)
+    scores, _, _ = search.process(logits, options, place)
+    assert_same(scores, search.expected(logits, options, competing=False))
+
+
+def test_a_single_token_again(isa: str) -> None:
+    """reprocess: the whole pass with a penalty on some tokens' scores right behind their biases,
+    which are added to the logits here."""
+    place, tested = Place(isa), 0
+    for seed in range(40):
+        search, options, _ = random_case(seed)
+        options.pop("renormalize_logits", None)
+        logits = search.logits()
+        biased = (
+            {"sequence_bias": options.pop("sequence_bias")}
+            if seed % 2 and ("sequence_bias" in options)
+            else {}
+        )
+        options.pop("sequence_bias", None)
+        draw = random.Random(seed)
+        rows = len(search.rows)
+        tokens = [
+            (draw.randrange(rows), draw.randrange(search.vocab), draw.choice([0.0, 1.5]))
+            for _ in range(10)
+        ]
+        _, _, again = search.process(
+            logits, {**options, **biased}, place, competing=True, again=tokens
+        )
+        for (row, token, less), ours in zip(tokens, again, strict=True):
+            lowered = {"sequence_bias": [[[token], -less]]}
+            x = search.expected(logits, biased, competing=True)
+            full = torch.cat([x, x.new_zeros(len(logits) - rows, search.vocab)])
+            # competing=False: the scores are log-probabilities already
+            theirs = search.expected(full, {**options, **lowered}, competing=False)[row, token]
+            assert_same(torch.tensor([ours]), theirs[None])
+            tested += int(less > 0 and bool(theirs.isfinite()))
+    assert tested > 40
+
+
+def test_rows_depend_on_nothing_but_themselves(isa: str) -> None:
+    search, options, competing = random_case(7)
+    logits = search.logits()
+    named = {"competing": competing}
+    both = search.process(logits, options, Place(isa), **named)[0]
+    live = search.live
+    for i, sentence in enumerate(live):
+        search.state["live"], search.state["now"][2] = ints([sentence] * search.sentences), 1
+        mine = slice(i * search.beams, (i + 1) * search.beams)
+        alone = torch.full_like(logits, float("nan"))
+        alone[: search.beams] = logits[mine]
+        ids = search.state["ids"].clone()
+        search.state["ids"][: search.beams] = ids[mine]
+        scores = search.process(alone, options, Place(isa), **named)[0][: search.beams]
+        assert torch.equal(scores.nan_to_num(-1.0), both[mine].nan_to_num(-1.0))
+        search.state["ids"] = ids
+
+
+def test_the_prompt_and_the_source_must_be_there() -> None:
+    with pytest.raises(_C.Error, match="prompt must be given"):
+        _C.Controls(repetition_penalty=1.2)
+    with pytest.raises(_C.Error, match="source must be given"):
+        _C.Controls(encoder_repetition_penalty=2)
+    assert _C.Controls(suppress_tokens=[1, 2, 3]).words == 3

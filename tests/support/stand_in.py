@@ -1,0 +1,99 @@
+"""A model for tests of what surrounds one: it "translates" by writing words in capitals.
+
+`python -m tests.support.stand_in translate --model NAME ...` is the program with it. Names:
+"words", and "slow", which takes a tenth of a second for each call.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+import decoding
+from decoding.cli.main import main
+from decoding.generation.outputs import (
+    GenerateBeamEncoderDecoderOutput,
+    GenerateEncoderDecoderOutput,
+    GenerateOutput,
+)
+from decoding.models.spec import ModelSpec, StackSpec
+
+EOS, START, FIRST = 0, 1, 2
+
+
+class Words:
+    """A tokenizer whose tokens are words, numbered in the order of their first appearance."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def encode(self, text: str) -> list[int]:
+        words = text.replace("<<", "<< ").split()
+        self.words += sorted(set(words) - set(self.words))
+        return [FIRST + self.words.index(word) for word in words] + [EOS]
+
+    encode_target = encode
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        return " ".join(self.words[id - FIRST].upper() for id in ids if id >= FIRST)
+
+
+def sizes(positions: int) -> ModelSpec:
+    stack = StackSpec(1, 8, 1, 8, 8, 9999, positions, "relu", 1, False, False, False, 1e-5, (1,))
+    return ModelSpec(encoder=stack, decoder=stack)
+
+
+class StandIn(decoding.Model):
+    """Hypothesis k of a sentence repeats its last word k times more and scores -k - length / 100.
+
+    calls: for each call of generate() its ids and its options.
+    """
+
+    threads, isa, device = 1, "none", torch.device("cpu")
+    spec = sizes(512)
+
+    def __init__(self, positions: int = 512, seconds: float = 0, **generation_config: Any) -> None:
+        self.spec = sizes(positions)
+        self.generation_config = {
+            "num_beams": 4,
+            "eos_token_id": EOS,
+            "pad_token_id": START,
+            "decoder_start_token_id": START,
+            **generation_config,
+        }
+        self.tokenizer = Words()
+        self.seconds = seconds
+        self.calls: list[tuple[list[list[int]], dict[str, Any]]] = []
+
+    def generate(self, input_ids: Any = None, *_: Any, **options: Any) -> GenerateOutput:
+        self.calls.append((input_ids, options))
+        time.sleep(self.seconds)
+        settings = self.generation_config | options
+        most = settings.get("max_new_tokens") or settings["max_length"] - 1
+        rows, scores = [], []
+        for row in input_ids:
+            for k in range(settings["num_return_sequences"]):
+                rows.append((row[:-1] + row[-2:-1] * k + [EOS])[:most])
+                scores.append(-k - len(rows[-1]) / 100)
+        longest = max(map(len, rows))
+        sequences = torch.tensor([[START, *row] + [START] * (longest - len(row)) for row in rows])
+        lengths = torch.tensor([len(row) for row in rows])
+        if settings["num_beams"] == 1:
+            return GenerateEncoderDecoderOutput(sequences, lengths)
+        return GenerateBeamEncoderDecoderOutput(sequences, lengths, torch.tensor(scores))
+
+
+def load(name: str, positions: int = 512, **_: Any) -> StandIn:
+    """Takes the place of decoding.load."""
+    if name not in ("words", "slow"):
+        raise FileNotFoundError(f"{name}/config.json is missing")
+    return StandIn(positions, seconds=0.1 if name == "slow" else 0)
+
+
+if __name__ == "__main__":
+    decoding.load = load  # type: ignore[assignment]
+    sys.exit(main())

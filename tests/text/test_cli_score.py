@@ -1,0 +1,151 @@
+"""`decoding score`: what it reads, writes and says."""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import decoding
+from decoding.cli.main import main
+from decoding.models import demo
+from tests.support import random_models
+from tests.support.vocabularies import train_bpe
+
+FOLDER = Path(demo.__file__).parent
+GERMAN = ["Das ist ein Haus.", "", "Wir haben heute keine Zeit.", "Ja."]
+ENGLISH = ["This is a house.", "", "We don't have time today.", "No, I do not think so at all."]
+
+
+@pytest.fixture(scope="module")
+def translator() -> decoding.Model:
+    return decoding.load(FOLDER, device="cpu", threads=1)
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> decoding.Model:
+    folder = tmp_path_factory.mktemp("gpt2")
+    train_bpe(folder)
+    with torch.no_grad():
+        model = random_models.gpt2("gpt2-large")
+    model.generation_config.bos_token_id = 0
+    model.save_pretrained(folder)
+    return decoding.load(folder, device="cpu", threads=1)
+
+
+class Program:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[bytes]
+    ) -> None:
+        self.monkeypatch, self.capture = monkeypatch, capture
+
+    def __call__(
+        self, model: decoding.Model, *arguments: str, source: str = ""
+    ) -> tuple[int, str, str]:
+        """Exit code, standard output and standard error."""
+        self.monkeypatch.setattr(decoding, "load", lambda *_, **__: model)
+        self.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(source.encode())))
+        try:
+            code = main(["score", "--model", "any", *arguments])
+        except SystemExit as left:
+            code = int(left.code or 0)
+        out, err = self.capture.readouterr()
+        return code, out.decode(), err.decode()
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Program:
+    return Program(monkeypatch, capsysbinary)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    """Arguments that name a source and a target file."""
+    arguments = []
+    for name, lines in (("source", GERMAN), ("target", ENGLISH)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+        arguments += [f"--{name}", str(tmp_path / name)]
+    return arguments
+
+
+def numbers(out: str) -> list[tuple[float, float, int]]:
+    rows = [line.split(" ||| ") for line in out.splitlines()]
+    return [(float(logprob), float(mean), int(tokens)) for logprob, mean, tokens in rows]
+
+
+def perplexity(err: str) -> float:
+    name, number, *_ = err.split()
+    assert name == "perplexity"
+    return float(number.rstrip(","))
+
+
+@pytest.mark.parametrize("batch", ["1", "4096"])
+def test_translations(
+    program: Program, translator: decoding.Model, files: list[str], batch: str
+) -> None:
+    code, out, err = program(translator, *files, "--batch-tokens", batch)
+    tokenizer = translator.tokenizer
+    targets = [tokenizer.encode_target(line) for line in ENGLISH]
+    scores = translator.score([tokenizer.encode(line) for line in GERMAN], targets)
+    found = numbers(out)
+    assert code == 0 and [tokens for *_, tokens in found] == [len(ids) for ids in targets]
+    assert [logprob for logprob, *_ in found] == pytest.approx(scores.sums.tolist(), abs=1e-3)
+    assert [mean for _, mean, _ in found] == pytest.approx(scores.means.tolist(), abs=1e-3)
+    assert found[3][1] < found[0][1] - 1  # a wrong translation is less probable than a right one
+    first, second = err.splitlines()
+    assert perplexity(first) == pytest.approx(scores.perplexity, rel=1e-4)
+    assert second.startswith(f"4 lines, {sum(map(len, targets))} tokens in ")
+
+
+def test_plain_text(program: Program, gpt2: decoding.Model) -> None:
+    """The beginning of a line counts: it stands behind BOS. A line without text has no tokens."""
+    text = "the house\n\nis green"
+    code, out, err = program(gpt2, source=text)
+    rows = [[0, *gpt2.tokenizer.encode(line)] for line in text.split("\n")]
+    found = numbers(out)
+    assert code == 0 and [tokens for *_, tokens in found] == [len(ids) - 1 for ids in rows]
+    scores = gpt2.score(rows)
+    assert [logprob for logprob, *_ in found] == pytest.approx(scores.sums.tolist(), abs=1e-3)
+    assert found[1] == (0, 0, 0)
+    assert perplexity(err) == pytest.approx(
+        math.exp(-scores.sums.sum() / scores.lengths.sum()), rel=1e-4
+    )
+
+
+def test_nothing(program: Program, gpt2: decoding.Model) -> None:
+    code, out, err = program(gpt2)
+    assert (code, out) == (0, "") and err.startswith("perplexity 1.0000")
+
+
+def test_output_file(
+    program: Program, translator: decoding.Model, files: list[str], tmp_path: Path
+) -> None:
+    expected = program(translator, *files)[1]
+    assert program(translator, *files, "--output", str(tmp_path / "scores"))[:2] == (0, "")
+    assert (tmp_path / "scores").read_text() == expected
+    code, _, err = program(translator, *files, "--output", str(tmp_path / "target"))
+    assert code == 2 and "is the input too" in err
+    assert (tmp_path / "target").read_text().splitlines() == ENGLISH
+
+
+def test_mistakes(
+    program: Program, translator: decoding.Model, gpt2: decoding.Model, files: list[str]
+) -> None:
+    source = files[:2]
+    cases: list[tuple[Any, list[str], str, str]] = [
+        (gpt2, source, "", "leave --source out"),
+        (translator, [], "", "say with --source what --target translates"),
+        (translator, source, "one\ntwo", "the target has only 2 lines: it must have as many"),
+        (translator, source, "x\n" * 5, "the source has only 4 lines: it must have as many"),
+        (translator, source, "a b " * 999, "line 1 has "),
+        (gpt2, [], "the " * 200, "line 1 has "),
+        (translator, ["--source", "nowhere"], "", "nowhere: No such file"),
+    ]
+    for model, arguments, text, message in cases:
+        code, _, err = program(model, *arguments, source=text)
+        assert code == 2 and message in err and err.count("\n") == 1, (message, err)

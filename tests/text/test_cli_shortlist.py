@@ -1,0 +1,105 @@
+"""`decoding shortlist`: what it learns, writes and says, and `translate --shortlist`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import decoding
+from decoding import VocabularyMap
+from decoding.cli.main import main
+from tests.support import random_models
+from tests.support.stand_in import EOS, FIRST, StandIn, Words
+
+SOURCE = "das haus\ndas buch\n\nein buch\nnichts\n"
+TARGET = "the house\nthe book\nno source\na book\n\n"
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "source").write_text(SOURCE)
+    (tmp_path / "target").write_text(TARGET)
+    return tmp_path
+
+
+@pytest.fixture
+def program(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    """Runs a command with one model; returns its exit code and what it said."""
+
+    def run(model: decoding.Model, command: str, **files: str) -> tuple[int, str]:
+        monkeypatch.setattr(decoding, "load", lambda *_, **__: model)
+        arguments = [x for name, file in files.items() for x in (f"--{name}", str(folder / file))]
+        try:
+            code = main([*command.split(), "--model", "any", *arguments])
+        except SystemExit as left:
+            code = int(left.code or 0)
+        return code, capsys.readouterr().err
+
+    return run
+
+
+FILES = {"source": "source", "target": "target", "output": "map.npz"}
+
+
+def test_a_map_of_parallel_text(program: Run, folder: Path) -> None:
+    model = StandIn()
+    code, said = program(model, "shortlist --candidates 2 --frequent 3", **FILES)
+    assert code == 0 and said.startswith("3 pairs in ") and " of 9999 tokens\n" in said
+    found = VocabularyMap.load(folder / "map.npz")
+    assert (found.candidates.shape, found.target_ids) == ((9999, 2), 9999)
+    assert isinstance(model.tokenizer, Words)
+    number = {word: FIRST + i for i, word in enumerate(model.tokenizer.words)}
+    for source, target in (("das", "the"), ("haus", "house"), ("ein", "a"), ("buch", "book")):
+        assert number[target] in found.candidates[number[source]]
+    assert (found.candidates[number["the"]] == -1).all()
+    assert set(found.frequent.tolist()) == {EOS, number["the"], number["book"]}
+
+
+def test_very_long_pairs_are_left_out(program: Run, folder: Path) -> None:
+    for name, line in (("source", "x " * 300), ("target", "y")):
+        with (folder / name).open("a") as file:
+            file.write(f"{line}\n")
+    assert program(StandIn(), "shortlist", **FILES)[1].startswith("3 pairs")
+
+
+@pytest.mark.parametrize(
+    ("source", "files", "says"),
+    [
+        ("das haus\n", {}, "the source has only 1 lines"),
+        ("\n\n\n\n\n", {}, "no pair of sentences"),
+        (SOURCE, {"source": "none"}, "none: No such file"),
+        (SOURCE, {"output": "target"}, "is the input too"),
+        (SOURCE, {"output": "no/folder"}, "no/folder: No such file"),
+    ],
+)
+def test_mistakes_are_one_line(
+    program: Run, folder: Path, source: str, files: dict[str, str], says: str
+) -> None:
+    (folder / "source").write_text(source)
+    code, said = program(StandIn(), "shortlist", **(FILES | files))
+    assert code == 2 and says in said and said.count("\n") == 1
+    assert (folder / "target").read_text() == TARGET
+
+
+def test_a_decoder_alone_has_no_map(program: Run) -> None:
+    code, said = program(random_models.ours("gpt2"), "shortlist", **FILES)
+    assert code == 2 and "a decoder alone" in said
+
+
+def test_translate_takes_it(program: Run, folder: Path) -> None:
+    model = StandIn()
+    program(model, "shortlist", **FILES)
+    files = {"input": "source", "output": "out", "shortlist": "map.npz"}
+    assert program(model, "translate", **files)[0] == 0
+    assert model.calls
+    for _, options in model.calls:
+        assert isinstance(options["vocabulary_map"], VocabularyMap)
+    code, said = program(model, "translate", **(files | {"shortlist": "source"}))
+    assert code == 2 and "source is no vocabulary map" in said
+    program(model, "translate", input="source", output="out")
+    assert model.calls[-1][1]["vocabulary_map"] is None

@@ -1,0 +1,307 @@
+"""Lines in, lines out: order, batches, limits, cuts and scores."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import MarianMTModel, MarianTokenizer
+
+import decoding
+import decoding.models
+from decoding.text.splitting import split_text
+from decoding.text.translate import Hypothesis, Translator, translate
+from tests.support.stand_in import StandIn
+
+DEMO = Path(decoding.models.__file__).parent / "demo"
+
+LINES = ["eins zwei drei", "", "vier", "  ", "fünf sechs", "eins zwei drei", "\u3000"]
+lines = st.lists(st.text(alphabet="ab .,\t", max_size=30), max_size=40)
+
+
+def capitals(line: str) -> str:
+    return " ".join(line.split()).upper()
+
+
+@given(lines=lines, batch_tokens=st.integers(1, 60), ahead=st.integers(0, 3))
+def test_every_line_has_its_translation(lines: list[str], batch_tokens: int, ahead: int) -> None:
+    model = StandIn()
+    translator = Translator(model, batch_tokens=batch_tokens)
+    found = list(translator.stream(lines, ahead))
+    assert [best.text for [best] in found] == [capitals(line) for line in lines]
+    batches = [ids for ids, _ in model.calls]
+    assert all(len(ids) == 1 or sum(map(len, ids)) <= batch_tokens for ids in batches)
+    assert sum(map(len, batches)) == sum(bool(line.strip()) for line in lines)
+    assert translator.tokens == sum(len(row) for ids in batches for row in ids)
+
+
+def test_texts_to_texts() -> None:
+    model = StandIn()
+    assert translate(model, LINES) == [
+        "EINS ZWEI DREI",
+        "",
+        "VIER",
+        "",
+        "FÜNF SECHS",
+        "EINS ZWEI DREI",
+        "",
+    ]
+    assert translate(model, []) == []
+    assert len(model.calls) > 1  # lines of different lengths have different limits
+
+
+def test_longest_first_in_one_batch() -> None:
+    model = StandIn(max_length=100)
+    translate(model, LINES)
+    [(ids, options)] = model.calls
+    assert [len(row) for row in ids] == [4, 4, 3, 2]
+    assert options["max_new_tokens"] == 99
+
+
+def test_n_best_with_scores() -> None:
+    found = translate(StandIn(), ["a b", "", "c"], n_best=2)
+    assert [[best.text for best in line] for line in found] == [
+        ["A B", "A B B"],
+        [""],
+        ["C", "C C"],
+    ]
+    scores = [best.score for line in found for best in line]
+    assert scores == pytest.approx([-0.03, -1.04, 0.0, -0.02, -1.03])
+    assert isinstance(found[0][0], Hypothesis)
+
+
+def test_searches_without_scores() -> None:
+    assert translate(StandIn(), ["a"], num_beams=1) == ["A"]
+    [[best]] = Translator(StandIn(), num_beams=1).stream(["a"])
+    assert math.isnan(best.score)
+    for sampling in ({}, {"do_sample": True}):
+        with pytest.raises(ValueError, match="num_beams must be at least 2"):
+            translate(StandIn(), ["a"], num_beams=1, n_best=1, **sampling)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "options", "expected"),
+    [
+        ({}, {}, 2 * 3 + 50 - 1),
+        ({"max_length": 30}, {}, 29),
+        ({"max_length": 30, "max_new_tokens": 12}, {}, 12),
+        ({"max_length": 1000}, {}, 511),
+        ({"max_length": 30}, {"max_length": None}, 2 * 3 + 50 - 1),
+        ({"max_length": 30}, {"max_new_tokens": 7}, 7),
+        ({"max_length": 30}, {"max_length": 9}, None),
+        ({"max_length": 30}, {"generation_config": {"max_length": 9}}, None),
+    ],
+)
+def test_lengths(checkpoint: dict, options: dict, expected: int | None) -> None:
+    model = StandIn(**checkpoint)
+    assert translate(model, ["a b"], **options) == ["A B"]
+    [(_, passed)] = model.calls
+    assert passed.get("max_new_tokens") == expected
+    assert passed.get("max_length") == (9 if expected is None else options.get("max_length"))
+
+
+def test_without_a_maximum_positions_are_one() -> None:
+    model = StandIn(positions=40)
+    translate(model, ["a b"])
+    assert model.calls[0][1]["max_new_tokens"] == 39
+
+
+def test_limits_do_not_depend_on_neighbours() -> None:
+    model = StandIn()
+    translate(model, ["a", "a b", "a b c", "b"])
+    limits = {len(ids[0]): options["max_new_tokens"] for ids, options in model.calls}
+    assert limits == {2: 53, 3: 55, 4: 57}
+    assert all(len({len(row) for row in ids}) == 1 for ids, _ in model.calls)
+
+
+def test_long_line_is_cut_at_sentences_and_joined() -> None:
+    model = StandIn(positions=20)  # sources of at most 10 tokens
+    line = "Eins zwei drei vier. Fünf sechs sieben acht. Neun zehn, elf zwölf dreizehn!"
+    with pytest.warns(UserWarning, match=r"line 2 has 14 tokens.* 3 parts of at most 10"):
+        assert translate(model, ["kurz", line]) == ["KURZ", line.upper()]
+    sources = [model.tokenizer.decode(row) for ids, _ in model.calls for row in ids]
+    assert "NEUN ZEHN, ELF ZWÖLF DREIZEHN!" in sources
+
+
+def test_language_code_goes_with_every_part() -> None:
+    model = StandIn(positions=12)
+    with pytest.warns(UserWarning, match="in 3 parts"):
+        translate(model, [">>fra<< A b cc. D e ff. G h ii."])
+    sources = [model.tokenizer.decode(row) for ids, _ in model.calls for row in ids]
+    assert sorted(sources) == [">>FRA<< A B CC.", ">>FRA<< D E FF.", ">>FRA<< G H II."]
+
+
+def test_score_of_joined_parts_is_that_of_one_hypothesis() -> None:
+    model = StandIn(positions=12)  # sources of at most 6 tokens
+    line = "a b c dd. E f."
+    for penalty in (1.0, 0.0, -0.5, 2.0):
+        with pytest.warns(UserWarning, match="in 2 parts"):
+            [[best, second]] = translate(model, [line], n_best=2, length_penalty=penalty)
+        assert best.text == "A B C DD. E F."
+        total = -0.05 * 5**penalty - 0.03 * 3**penalty  # S of both parts
+        assert best.score == pytest.approx(total / 8**penalty)
+        assert second.text == "A B C DD. DD. E F. F."
+        total = -1.06 * 6**penalty - 1.04 * 4**penalty
+        assert second.score == pytest.approx(total / 10**penalty)
+
+
+def test_score_of_joined_parts_with_gnmts_lengths() -> None:
+    options: dict[str, Any] = {"length_normalization": "gnmt", "length_penalty": 0.6}
+    with pytest.warns(UserWarning, match="in 2 parts"):
+        [[best]] = translate(StandIn(positions=12), ["a b c dd. E f."], n_best=1, **options)
+    total = -0.05 * (10 / 6) ** 0.6 - 0.03 * (8 / 6) ** 0.6  # parts of 5 and 3 tokens
+    assert best.score == pytest.approx(total / (13 / 6) ** 0.6)
+
+
+def test_options_of_each_row_are_refused() -> None:
+    with pytest.raises(ValueError, match="one value for all lines"):
+        translate(StandIn(), ["a", "b"], max_new_tokens=[3, 4])
+
+
+def test_translation_at_the_maximum_is_reported() -> None:
+    model = StandIn(positions=30, max_length=6)
+    with pytest.warns(UserWarning, match=r"line 1: .* maximum of 5 tokens"):
+        assert translate(model, ["a b"], n_best=4)[0][3].text == "A B B B B"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert translate(model, ["a b c d"], max_length=4) == ["A B C"]  # as asked for
+
+
+def test_stream_reads_no_further_than_it_must() -> None:
+    read = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal read
+        for read in itertools.count(1):
+            yield "a b" if read % 3 else ""
+
+    stream = Translator(StandIn(), batch_tokens=12).stream(endless(), ahead=2)
+    next(stream)
+    assert read == 8  # 6 lines of 1 + 3 tokens and 2 blank ones, where 24 are wanted
+    stream = Translator(StandIn(), batch_tokens=12).stream(endless(), ahead=0)
+    for expected in range(1, 10):
+        next(stream)
+        assert read == expected
+
+
+def test_finished_lines_come_before_the_window_is_done() -> None:
+    model = StandIn(max_length=100)
+    stream = Translator(model, batch_tokens=5).stream(["a b c d", "a", "b c d e", "b"])
+    assert next(stream)[0].text == "A B C D"
+    assert len(model.calls) == 1
+    assert next(stream)[0].text == "A"
+    assert len(model.calls) == 3  # the third line is longer than the second
+
+
+def test_samples_repeat_with_the_seed_and_differ_between_calls() -> None:
+    def seeds(**options: Any) -> list[Any]:
+        model = StandIn()
+        translate(model, ["a", "a b", "a b c"], num_beams=1, do_sample=True, **options)
+        return [options.get("seed") for _, options in model.calls]
+
+    assert seeds(seed=7) == seeds(seed=7) == [7, 8, 9]
+    assert seeds(seed=2**64 - 1) == [2**64 - 1, 0, 1]
+    assert seeds() == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"num_beam": 4}, TypeError, "num_beams"),
+        ({"num_beams": 0}, ValueError, "num_beams"),
+        ({"n_best": 5}, ValueError, "num_beams=4"),
+        ({"n_best": 0}, ValueError, "num_return_sequences must be at least 1"),
+        ({"batch_tokens": 0}, ValueError, "batch_tokens must be at least 1, got 0"),
+        ({"num_return_sequences": 2}, TypeError, "n_best"),
+        ({"output_scores": True}, TypeError, "sets output_scores itself"),
+        ({"prompt_lookup_num_tokens": 2}, NotImplementedError, "prompt_lookup_num_tokens"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_runs(
+    options: dict, error: type[Exception], says: str
+) -> None:
+    model = StandIn()
+    with pytest.raises(error, match=says):
+        translate(model, ["a"], **options)
+    assert not model.calls
+
+
+def test_a_decoder_alone_does_not_translate() -> None:
+    model = StandIn()
+    model.spec = replace(model.spec, encoder=None)
+    with pytest.raises(ValueError, match="needs an encoder"):
+        translate(model, ["a"])
+
+
+@given(text=st.text(alphabet='ab.!?…," \t,;。、é', max_size=80), most=st.integers(1, 12))
+def test_parts_are_the_text_and_fit(text: str, most: int) -> None:
+    parts = split_text(text, lambda part: len(part) <= most)
+    assert "".join(parts) == text
+    assert all(len(part) <= most for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "parts"),
+    [
+        ("Kurz. Gut.", 10, ["Kurz. Gut."]),
+        ("Ja. Nein. Wohl.", 10, ["Ja. ", "Nein. ", "Wohl."]),
+        ("„Ja.“ (Nein.) Er ging.", 10, ["„Ja.“ ", "(Nein.) ", "Er ging."]),
+        (
+            "Obst, z. B. Äpfel usw.  mag er. Ich auch.",
+            32,
+            [
+                "Obst, z. B. Äpfel usw.  mag er. ",
+                "Ich auch.",
+            ],
+        ),
+        ("Um 7.30 Uhr, sagt er, geht es. So?", 24, ["Um 7.30 Uhr, sagt er, ", "geht es. ", "So?"]),
+        ("ein zwei drei", 9, ["ein zwei ", "drei"]),
+        ("abcdefgh", 4, ["abcd", "efgh"]),
+        ("今日は。明日は、ね。", 4, ["今日は。", "明日は、", "ね。"]),
+        ("x", 0, ["x"]),
+    ],
+)
+def test_cuts_where_a_reader_pauses(text: str, most: int, parts: list[str]) -> None:
+    assert split_text(text, lambda part: len(part) <= most) == parts
+
+
+def test_a_very_long_line_is_cut_in_reasonable_time() -> None:
+    tried = 0
+
+    def fits(part: str) -> bool:
+        nonlocal tried
+        tried += 1
+        return len(part) <= 100
+
+    assert len(split_text("wort " * 4000, fits)) == 200
+    assert tried < 3 * 4000
+
+
+def test_model_translate_is_the_same() -> None:
+    assert StandIn().translate(["a b", ""], num_beams=2) == ["A B", ""]
+
+
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+@pytest.mark.parametrize("options", [{}, {"num_beams": 1}, {"max_length": 6, "num_beams": 3}])
+def test_the_demo_model_gives_the_text_of_transformers(options: dict) -> None:
+    sentences = (DEMO / "sentences.de.txt").read_text(encoding="utf-8").splitlines()
+    lines = [*sentences[:6], "", "Ja!", "Ω <unk> ja?"]
+    theirs = MarianMTModel.from_pretrained(DEMO, dtype=torch.float32)
+    tokenizer = MarianTokenizer.from_pretrained(DEMO)
+    expected = []
+    for line in lines:
+        found = theirs.generate(**tokenizer([line], return_tensors="pt"), **options)[0]
+        expected.append(tokenizer.decode(found, skip_special_tokens=True) if line else "")
+    assert len(set(expected)) > 7
+    model = decoding.load(DEMO, "cpu", threads=2)
+    for batch_tokens in (1, 60, 4096):
+        assert model.translate(lines, batch_tokens=batch_tokens, **options) == expected

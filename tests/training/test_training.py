@@ -1,0 +1,255 @@
+"""The demo model's training: its batches, its loss, its search, and the directory it writes."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import sentencepiece
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import Tensor
+
+from decoding.models import load
+from decoding.models.torch.blocks import Dropout
+from decoding.models.torch.transformer import Transformer
+from examples.train_a_translator import export, train, trainer
+from examples.train_a_translator.beam import search, translate
+from examples.train_a_translator.corpus import (
+    EOS,
+    Batch,
+    Packed,
+    batches,
+    encode,
+    read_split,
+    sampled_epochs,
+    train_pieces,
+)
+
+CPU = torch.device("cpu")
+PAD = 59
+WORDS = "der die das Haus Hund ist war groß klein rot the a house dog is was big small red".split()
+
+
+def random_packed(sentences: int, seed: int) -> Packed:
+    random = np.random.default_rng(seed)
+    lengths = random.integers(1, 12, sentences)
+    ids = random.integers(2, PAD, lengths.sum()).astype(np.int16)
+    offsets = np.concatenate([[0], lengths.cumsum()])
+    ids[offsets[1:] - 1] = EOS
+    return Packed(ids, offsets)
+
+
+def row(packed: Packed, sentence: int) -> tuple[int, ...]:
+    begin, end = packed.offsets[sentence : sentence + 2]
+    return tuple(packed.ids[begin:end].tolist())
+
+
+def test_batches_hold_every_pair_once_and_keep_to_their_size() -> None:
+    pair = random_packed(100, 0), random_packed(100, 1)
+    seen = []
+    for batch in batches(pair, PAD, 60, np.random.default_rng(2), CPU):
+        assert batch.source.numel() <= 60 and batch.target.numel() <= 60
+        labels = torch.full(batch.target.shape, PAD).flatten()
+        labels[batch.places] = batch.labels
+        for source, mask, target, label in zip(
+            batch.source, batch.source_mask, batch.target, labels.view_as(batch.target), strict=True
+        ):
+            assert (source[~mask] == PAD).all() and (source[mask] != PAD).all()
+            assert target[0] == PAD and torch.equal(target[1:], label[:-1])
+            seen.append((tuple(source[mask].tolist()), tuple(label[label != PAD].tolist())))
+    assert sorted(seen) == sorted((row(pair[0], i), row(pair[1], i)) for i in range(100))
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    random = np.random.default_rng(seed)
+    return [" ".join(random.choice(WORDS, random.integers(1, 9))) for _ in range(count)]
+
+
+def test_each_epoch_is_cut_anew_into_subwords(tmp_path: Path) -> None:
+    lines = sentences(60, 0)
+    pieces = train_pieces(lines, 60)
+    plain = encode(pieces, lines)
+    assert np.array_equal(plain.ids, encode(pieces, lines).ids)
+    assert (plain.ids[plain.offsets[1:] - 1] == EOS).all()
+
+    for language in ("de", "en"):
+        text = "\n".join(lines) + "\n"
+        (tmp_path / f"train.{language}.gz").write_bytes(gzip.compress(text.encode()))
+    epochs = sampled_epochs(pieces, tmp_path, dropout=0.3, workers=1)
+    (first, _), (second, _) = next(epochs), next(epochs)
+    epochs.close()
+    assert len(first.ids) > len(plain.ids) and not np.array_equal(first.ids, second.ids)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=pieces)
+    assert [processor.decode(list(row(second, i))) for i in range(60)] == lines
+    (tmp_path / "train.en.gz").write_bytes(gzip.compress(b"one line\n"))
+    with pytest.raises(ValueError, match="train: 60 sources but 1 targets"):
+        read_split(tmp_path, "train")
+
+
+def small_model(
+    dropout: Dropout = Dropout(),  # noqa: B008, frozen
+    plain: bool = False,
+) -> Transformer:
+    torch.manual_seed(0)
+    spec = trainer.make_spec(1, 1, 16, 2, 24, vocab=PAD + 1)
+    return trainer.make_model(spec, dropout, plain)
+
+
+def some_batch() -> Batch:
+    pair = random_packed(20, 3), random_packed(20, 4)
+    return next(batches(pair, PAD, 100, np.random.default_rng(0), CPU))
+
+
+def expected_loss(model: Transformer, batch: Batch) -> Tensor:
+    logits = model(batch.source, batch.source_mask, batch.target).flatten(0, 1)[batch.places]
+    return F.cross_entropy(logits, batch.labels, label_smoothing=0.1)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("r_drop", [0.0, 4.0])  # two equal passes do not diverge
+def test_the_loss_is_smoothed_cross_entropy_without_dropout(plain: bool, r_drop: float) -> None:
+    model, batch = small_model(plain=plain), some_batch()
+    loss = trainer.loss(model, batch, r_drop, plain)
+    expected = expected_loss(small_model(plain=True), batch)
+    torch.testing.assert_close(loss, expected)
+
+
+def test_fused_modules_train_as_torchs_do() -> None:
+    batch, found = some_batch(), []
+    for plain in (False, True):
+        model = small_model(plain=plain)
+        trainer.loss(model, batch, 4.0, plain).backward()
+        found.append({name: weight.grad for name, weight in model.named_parameters()})
+    assert found[0].keys() == found[1].keys()
+    for name, gradient in found[0].items():
+        torch.testing.assert_close(gradient, found[1][name], msg=name)
+
+
+def test_r_drop_adds_the_divergence_of_two_passes() -> None:
+    model, batch = small_model(Dropout(block=0.3)), some_batch()
+    values = []
+    for r_drop in (1e-9, 4.0):
+        torch.manual_seed(0)  # the same dropout twice
+        values.append(trainer.loss(model, batch, r_drop))
+    torch.manual_seed(0)
+    twice = (side.repeat(2, 1) for side in (batch.source, batch.source_mask, batch.target))
+    p, q = (logits.flatten(0, 1)[batch.places].log_softmax(-1) for logits in model(*twice).chunk(2))
+    both = sum(F.kl_div(a, b, log_target=True, reduction="batchmean") for a, b in ((p, q), (q, p)))
+    torch.testing.assert_close(values[1] - values[0], both)
+
+
+@torch.no_grad()
+def greedy_score(model: Transformer, source: Tensor, limit: int) -> float:
+    """The mean log-probability of the greedy row, -inf when it does not end."""
+    ids, total = [PAD], 0.0
+    mask = torch.ones_like(source, dtype=torch.bool)
+    for step in range(1, limit):
+        logits = model(source, mask, torch.tensor([ids]))[0, -1]
+        logits[PAD] = -torch.inf
+        log_p, token = logits.log_softmax(-1).max(-1)
+        total += float(log_p)
+        ids.append(int(token))
+        if ids[-1] == EOS:
+            return total / step
+    return -float("inf")
+
+
+@torch.no_grad()
+def row_score(model: Transformer, source: Tensor, ids: list[int]) -> float:
+    mask = torch.ones_like(source, dtype=torch.bool)
+    logits = model(source, mask, torch.tensor([ids[:-1]]))[0]
+    logits[:, PAD] = -torch.inf
+    return float(logits.log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None]).mean())
+
+
+def trained(pair: tuple[Packed, Packed]) -> Transformer:
+    """A model that knows when sentences end, and is unsure about the rest."""
+    model = small_model()
+    args = argparse.Namespace(rate=1e-2, warmup=5, r_drop=0.0, plain=False)
+    updates, order = trainer.Trainer(model, args), np.random.default_rng(0)
+    for _ in range(10):
+        for batch in batches(pair, PAD, 100, order, CPU):
+            updates.step(batch, 0.0)
+    return model.eval()
+
+
+def test_the_search_ends_its_rows_and_is_no_worse_than_greedy() -> None:
+    lines = sentences(60, 0)
+    packed = encode(train_pieces(lines, PAD), lines)
+    model = trained((packed, packed))
+    source = torch.tensor([row(packed, i)[:7] for i in range(60) if len(row(packed, i)) >= 7][:12])
+    mask = torch.ones_like(source, dtype=torch.bool)
+    found = search(model, source, mask, PAD, beams=4, limit=60).tolist()
+    better = 0
+    for sentence, ids in enumerate(found):
+        end = ids.index(EOS) + 1
+        assert ids[0] == PAD and PAD not in ids[1:] and set(ids[end:]) == {EOS}
+        ours = row_score(model, source[sentence, None], ids[:end])
+        greedy = greedy_score(model, source[sentence, None], 60)
+        assert ours >= greedy - 1e-5
+        better += int(ours > greedy + 1e-3 > -1e9)
+    assert better >= 2
+    alone = [search(model, ids[None], mask[:1], PAD, 4, 60)[0].tolist() for ids in source]
+    assert alone == found
+
+
+def test_the_written_directory_is_marians(tmp_path: Path) -> None:
+    pieces = train_pieces(sentences(60, 0), PAD)
+    model = small_model().half().float().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(torch.randn(parameter.shape), alpha=0.25)
+    model = model.half().float()
+    exact = small_model().encoder.embed.positions
+    for side in (model.encoder, model.decoder):  # not stored, hence not rounded
+        assert side.embed.positions is not None and exact is not None
+        side.embed.positions.copy_(exact)
+    export.save(model, pieces, tmp_path)
+
+    theirs = transformers.MarianMTModel.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    tokenizer = transformers.MarianTokenizer.from_pretrained(tmp_path)
+    text = ["das Haus ist rot", "der Hund"]
+    batch = tokenizer(text, return_tensors="pt", padding=True)
+    packed = encode(pieces, text)
+    assert batch["input_ids"][batch["attention_mask"].bool()].tolist() == packed.ids.tolist()
+    inputs = (batch["input_ids"], batch["attention_mask"].bool(), batch["input_ids"])
+    with torch.no_grad():
+        logits = theirs(**batch, decoder_input_ids=batch["input_ids"]).logits
+        torch.testing.assert_close(model(*inputs), logits, rtol=1e-4, atol=1e-4)
+    for name, tensor in load(tmp_path).state.items():
+        torch.testing.assert_close(tensor, model.state_dict()[name], rtol=0, atol=0, msg=name)
+    assert theirs.generation_config.bad_words_ids == [[PAD]]
+    assert theirs.generation_config.num_beams == 4
+    assert (tmp_path / "model.safetensors").stat().st_size < 2 * sum(
+        parameter.numel() for parameter in theirs.parameters() if parameter.requires_grad
+    ) + 10_000
+    translated = translate(model, pieces, packed, PAD)
+    assert len(translated) == 2
+
+
+def test_a_short_training_improves_and_returns_the_best(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = sentences(60, 0)
+    pieces = train_pieces(lines, PAD)
+    pair = encode(pieces, lines), encode(pieces, lines)
+    args = argparse.Namespace(
+        rate=1e-2, warmup=5, r_drop=0.0, plain=False, tokens=200, seed=0, evaluations=2
+    )  # fmt: skip
+    model = small_model()
+    batch = next(batches(pair, PAD, 200, np.random.default_rng(0), CPU))
+    before = trainer.loss(model, batch, 0.0).item()
+    corpus: Any = SimpleNamespace(
+        pieces=pieces, pad=PAD, epochs=iter([pair] * 20), judge=lambda *_: (lines, [lines])
+    )
+    best = train.fit(trainer.Trainer(model, args), corpus, train.Clock(minutes=0, steps=40))
+    assert trainer.loss(best, batch, 0.0).item() < before - 0.5
+    assert not any(parameter.requires_grad for parameter in best.parameters())
+    report = capsys.readouterr().out
+    assert " 50%  step 20" in report and "100%  step 40" in report and "dev BLEU 100.00" in report
