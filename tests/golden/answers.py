@@ -55,7 +55,8 @@ def scores_of(found: Any) -> Iterator[Tensor]:
     if getattr(found, "sequences_scores", None) is not None:
         yield found.sequences_scores
     for steps in (found.scores, found.logits):
-        for step, values in enumerate(steps or ()):
+        # A beam search may go on behind the end of what it returns.
+        for step, values in enumerate((steps or ())[: int(found.lengths.max())]):
             rows = (found.lengths > step).nonzero()[:, 0]
             if getattr(found, "beam_indices", None) is not None:
                 rows = found.beam_indices[rows, step].long()

@@ -44,20 +44,24 @@ CONSTRAINED: Options = {
 CONTRASTIVE: Options = {"penalty_alpha": 0.6, "top_k": 4}
 BEAM_SAMPLE: Options = {"do_sample": True, "seed": 9, "num_beams": 3, "num_return_sequences": 3}
 NO_EOS: Options = {"eos_token_id": None, "pad_token_id": 5}
+END_OFTEN: Options = BEAM | {"eos_token_id": list(range(3, 58, 4))}
 SEARCHES: dict[str, Options] = {
     "beam early": BEAM | {"early_stopping": True},
+    "beam ends often": END_OFTEN,
+    "beam ends often early": END_OFTEN | {"early_stopping": True},
+    "beam ends often never": END_OFTEN | {"early_stopping": "never", "length_penalty": 2.0},
     "beam never": BEAM | {"early_stopping": "never", "length_penalty": 1.4},
     "beam length_penalty 0": BEAM | {"length_penalty": 0.0},
     "beam length_penalty 2": BEAM | {"length_penalty": 2.0},
     "beam length_penalty -0.5": BEAM | {"length_penalty": -0.5},
-    "beam patience": BEAM | {"patience": 2.0, "early_stopping": True},
+    "beam patience": END_OFTEN | {"patience": 2.0, "early_stopping": True},
     "beam patience early": BEAM
     | {"patience": 0.5, "early_stopping": True, "num_return_sequences": 2},
     "beam gnmt": BEAM | {"length_normalization": "gnmt", "length_penalty": 0.8},
     "beam diversity_rate": BEAM | {"diversity_rate": 0.6},
     "beam scores alone": BEAM | {"output_scores": False, "output_sequences_scores": True},
     "beam wide": {"num_beams": 17, "num_return_sequences": 5},
-    "beam one eos": BEAM | {"eos_token_id": 20},
+    "beam one eos": BEAM | {"eos_token_id": 14},
     "beam no eos": BEAM | NO_EOS,
     "beam logits": BEAM | {"output_logits": True},
     "greedy logits": {"output_logits": True},
@@ -75,7 +79,9 @@ SEARCHES: dict[str, Options] = {
 PROCESSORS: dict[str, Options] = {
     "repetition_penalty": {"repetition_penalty": 1.4},
     "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
-    "bad_words_ids": {"bad_words_ids": [[5, 6], [9], [30, 31, 32]]},
+    "bad_words_ids": {
+        "bad_words_ids": [[5, 6], [9], [30, 31, 32], *([id] for id in range(10, 58, 6))]
+    },
     "several": {
         "repetition_penalty": 0.8,
         "no_repeat_ngram_size": 1,
@@ -155,7 +161,7 @@ def after_six(ids: Tensor, scores: Tensor) -> Tensor:
     return ids[:, -1] % 6 == 0
 
 
-STRINGS: Options = {"stop_strings": [chr(ord("A") + id) for id in (11, 26, 34)] + ["PQ", "abc"]}
+STRINGS: Options = {"stop_strings": [chr(ord("A") + id) for id in range(4, 58, 5)] + ["PQ", "abc"]}
 FUNCTIONS: dict[str, Options] = {
     "stop_strings": STRINGS | {"tokenizer": Letters()},
     "beam stop_strings": BEAM | STRINGS | {"tokenizer": Letters()},

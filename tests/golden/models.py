@@ -100,6 +100,10 @@ FILES: dict[str, Callable[[Path], Path]] = {
     "dynamicconv": lambda folder: lightconv_file(folder, lightconv.DYNAMIC),
     "openelm": lambda folder: openelm_directory(folder),
 }
+BART_LIKE = ("MarianMTModel", "BartForConditionalGeneration")
+POST_NORM = (*BART_LIKE, "BlenderbotSmallForConditionalGeneration")
+# By what the outputs of the end tokens are multiplied.
+MORE_ENDS = dict.fromkeys(BART_LIKE, 1.2) | {"GPT2LMHeadModel": 1.5}
 GENERATORS = [*TRANSFORMERS, *FILES]
 
 
@@ -121,26 +125,39 @@ def transformers_model(architecture: str, config: dict[str, Any]) -> Any:
     buffers = [(n, t) for n, t in model.named_buffers() if n.endswith("final_logits_bias")]
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *buffers]:
-            tensor.copy_(weight(name, tuple(tensor.shape), scale))
+            drawn = weight(name, tuple(tensor.shape))
+            matrix = tensor.ndim == 2 and not name.endswith("final_logits_bias")
+            tensor.copy_(drawn * scale * relative_scale(name, architecture) if matrix else drawn)
+        if architecture in MORE_ENDS:
+            model.get_output_embeddings().weight[END] *= MORE_ENDS[architecture]
     ids = ("pad_token_id", "bos_token_id", "decoder_start_token_id")
     given = {id: config[id] for id in ids if config.get(id) is not None}
     model.generation_config = transformers.GenerationConfig(eos_token_id=END, **given)
     return model
 
 
-def weight(name: str, shape: tuple[int, ...], scale: float) -> Tensor:
-    """Gains of both signs keep a tied table from making each token its own successor; the source
-    counts for more than it would, so that it is not drowned by what was generated."""
+def weight(name: str, shape: tuple[int, ...]) -> Tensor:
+    """Gains of both signs keep a tied table from making each token its own successor."""
     noise = uniform(name, shape)
     if len(shape) == 1 and is_gain(name):
         return (1 + 0.3 * noise.abs()) * torch.where(noise < 0, -1.0, 1.0)
     if len(shape) == 1 or name.endswith("final_logits_bias"):
         return 0.3 * noise
-    if CROSS.search(name):
-        scale *= 3
+    return 1.75 * noise  # a uniform number's deviation is 1 / 1.73
+
+
+def relative_scale(name: str, architecture: str) -> float:
+    """Of a matrix: so that a token depends on the one before, on its place and on the source."""
+    if architecture in POST_NORM:
+        if "embed_positions" in name:
+            return 3
+        if LAYER.search(name):
+            return 2.5 if ".fc" in name else 0.5 if CROSS.search(name) else 0.4
+    elif CROSS.search(name):
+        return 3
     elif LAYER.search(name) and not QUERY_OR_KEY.search(name):
-        scale *= 2
-    return scale * 1.75 * noise  # a uniform number's deviation is 1 / 1.73
+        return 2
+    return 1
 
 
 def uniform(name: str, shape: tuple[int, ...]) -> Tensor:
@@ -162,6 +179,7 @@ def lightconv_file(folder: Path, options: dict[str, Any]) -> Path:
     model = lightconv.LightConv(0, **options)
     for name, shape, scale, mean in model.tensors():
         model.state[name] = mean + scale * 1.75 * uniform(name, shape)
+    model.state[model.output][lightconv.EOS] *= 1.5
     if model.options["share_all_embeddings"]:
         model.state["decoder.embed_tokens.weight"] = model.state["encoder.embed_tokens.weight"]
     return model.write(folder / "checkpoint_best.pt")

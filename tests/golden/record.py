@@ -16,24 +16,27 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+import transformers
 
 import decoding
 from tests.families import ENCODERS
 from tests.golden.answers import answer, is_decoder_only
-from tests.golden.cases import BASE, Case, base_cases, search_cases, shortlist_cases
+from tests.golden.cases import Case, base_cases, search_cases, shortlist_cases
 from tests.golden.models import GENERATORS, VOCAB, source_of, uniform
 
 FOLDER = Path(__file__).parent
 COMPLETE = ("marian", "gpt2")  # models that all options are recorded of
 PART = ("marian", "gpt2", "llama", "bert")  # models of the other instruction sets
 # What is given to load().
-CPU_TYPES: dict[str, dict[str, str]] = {
+CPU_TYPES: dict[str, dict[str, Any]] = {
     "float32": {"dtype": "float32"},
     "bfloat16": {"dtype": "bfloat16"},
     "int8": {"dtype": "int8"},
     "float32, cache bfloat16": {"dtype": "float32", "kv_cache_dtype": "bfloat16"},
 }
-CUDA_TYPES = {dtype: {"dtype": dtype} for dtype in ("float32", "float16", "bfloat16")}
+CUDA_TYPES: dict[str, dict[str, Any]] = {
+    dtype: {"dtype": dtype} for dtype in ("float32", "float16", "bfloat16")
+}
 Answers = dict[str, dict[str, str]]  # by model and type, then by case
 
 torch.set_num_threads(1)
@@ -71,7 +74,7 @@ def answers(place: str, part: bool = False) -> Iterator[tuple[str, str, str]]:
                         yield f"{name}, {kind}", case.name, answer(model, case)
 
 
-def suits(name: str, options: dict[str, str]) -> bool:
+def suits(name: str, options: dict[str, Any]) -> bool:
     return "kv_cache_dtype" not in options or name in (*COMPLETE, "llama", "t5")
 
 
@@ -110,14 +113,18 @@ def collect(place: str, part: bool = False) -> Answers:
 
 def record(device: str) -> None:
     """Writes the files of this machine's `device`."""
-    write(place_of(device), collect(place_of(device)))
+    write(place_of(device))
     if device == "cpu":
         for isa in isas()[1:]:
-            write(f"cpu-{isa}", collect(f"cpu-{isa}", part=True))
+            write(f"cpu-{isa}", part=True)
 
 
-def write(place: str, found: Answers) -> None:
-    text = json.dumps(found, indent=0, ensure_ascii=True)
+def write(place: str, part: bool = False) -> None:
+    found = collect(place, part)
+    made = f"torch {torch.__version__}, transformers {transformers.__version__}"
+    if place.startswith("cuda"):
+        made += f", {torch.cuda.get_device_name()}"
+    text = json.dumps({"made with": made, "part": part, "answers": found}, indent=0)
     path_of(place).write_text(text + "\n", encoding="utf-8")
     print(f"{path_of(place).name}: {sum(map(len, found.values()))} answers")
 
@@ -134,8 +141,9 @@ def recorded_places(device: str) -> list[str]:
 
 def differences(place: str) -> list[str]:
     """One line for each case whose answer is not that of the record."""
-    old: Answers = json.loads(path_of(place).read_text(encoding="utf-8"))
-    new = collect(place, part=len(old) <= len(PART) * len(CPU_TYPES))
+    stored = json.loads(path_of(place).read_text(encoding="utf-8"))
+    old: Answers = stored["answers"]
+    new = collect(place, stored["part"])
     lines = []
     for model in [*old, *(new.keys() - old.keys())]:
         before, after = old.get(model, {}), new.get(model, {})
@@ -157,6 +165,3 @@ def what_changed(before: str | None, after: str | None) -> str:
     )
     said = {"tokens or plan": tokens, "scores' bits": scores, "mean score": size}
     return "; ".join(f"{what} {change}" for what, change in said.items() if change)
-
-
-assert set(BASE) == {"greedy", "beam", "sample"}
