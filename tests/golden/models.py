@@ -19,9 +19,10 @@ import torch
 import transformers
 from torch import Tensor
 
-from tests import lightconv, test_openelm
-from tests.families import CROSS, ENCODERS, FAMILIES, LAYER, QUERY_OR_KEY
-from tests.random_models import is_gain
+from tests.models import test_openelm
+from tests.support import lightconv
+from tests.support.families import CROSS, ENCODERS, FAMILIES, LAYER, QUERY_OR_KEY
+from tests.support.random_models import is_gain
 
 VOCAB = 60
 END = [3, 20, 41]  # several, so that rows end early enough in a model that prefers no token

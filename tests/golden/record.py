@@ -19,10 +19,10 @@ import torch
 import transformers
 
 import decoding
-from tests.families import ENCODERS
 from tests.golden.answers import answer, is_decoder_only
 from tests.golden.cases import Case, base_cases, search_cases, shortlist_cases
 from tests.golden.models import GENERATORS, VOCAB, source_of, uniform
+from tests.support.families import ENCODERS
 
 FOLDER = Path(__file__).parent
 COMPLETE = ("marian", "gpt2")  # models that all options are recorded of
