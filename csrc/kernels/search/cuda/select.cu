@@ -208,7 +208,8 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
   // Everything that can be asked for at once is, also where the row turns out to be none.
   const int i = blockIdx.z, index = i * p.beams + blockIdx.y;
   const StepState now = *p.now;
-  const int sentence = p.live[i];
+  // Places behind the live sentences hold whatever was in memory.
+  const int sentence = i < now.live_count ? p.live[i] : 0;
   auto* group_max = reinterpret_cast<float*>(memory);
   const int groups = kQuad * shape.quads;
   const int each = (shape.quads + shape.splits - 1) / shape.splits * kQuad;
