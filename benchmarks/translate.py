@@ -1,4 +1,4 @@
-"""Whole programs that translate a file: `decoding translate` and CTranslate2 on the same weights.
+"""Whole programs that translate a file: ours, CTranslate2 and transformers on the same weights.
 
 Each run is a process from its start to its end: imports, loading, tokenisation, translation,
 writing. See benchmarks/README.md for what a row means.
@@ -7,27 +7,35 @@ writing. See benchmarks/README.md for what a row means.
 from __future__ import annotations
 
 import argparse
+import importlib
+import math
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import ctranslate2
 import sacrebleu
 import sentencepiece
 
-import decoding
 from benchmarks.cases import texts
 from benchmarks.report.rows import write_rows
+from decoding.compare.engines import installed
 from decoding.compare.engines.conversion import convert
 from decoding.compare.environment import Environment, environment
 from decoding.compare.memory import resident
 from decoding.compare.timing import percentile, pin_to_cores
 
-PROGRAMS = {"ours": ("float32", "bfloat16", "int8"), "ctranslate2": ("float32", "int8")}
+MODULES = {  # each program, and the libraries that its time depends on
+    "ours": ("decoding translate", ("decoding", "torch")),
+    "ctranslate2": ("benchmarks.translate_ctranslate2", ("ctranslate2",)),
+    "huggingface": ("benchmarks.translate_transformers", ("transformers", "torch")),
+}
+DTYPES = {"cpu": ["float32", "bfloat16", "int8"], "cuda": ["float16"]}
+MAX_NEW_TOKENS = 256  # of a line, the same for all; no caption comes near
+BLEU_TOLERANCE = 1.0  # more is not the same model, whatever the type
 POLL = 0.02  # seconds between two looks at a process
 
 
@@ -35,9 +43,11 @@ POLL = 0.02  # seconds between two looks at a process
 class TranslateRow:
     """One program on one file. p20, p50, p80: seconds of a whole process, over the repeats.
 
-    sentences, tokens: in a second, of the median; tokens are those of the translations with their
-    ends. memory: peak of the process's resident memory, MB. equal: lines with the very translation
-    that the first program gives, ours in float32. bleu: against the references.
+    threads: of the CPU; 0 with a GPU, where each library takes what it likes. ratio: p50 over that
+    of ours in the same type; NaN where ours did not run in it. sentences, tokens: in a second, of
+    the median; tokens are those of the translations with their ends. memory: peak of the process's
+    resident memory, MB, without what it has on a GPU. equal: lines with the very translation that
+    the first program gives, ours in the first type. bleu: against the references.
     """
 
     model: str
@@ -54,6 +64,7 @@ class TranslateRow:
     p50: float
     p80: float
     unit: str
+    ratio: float
     sentences: float
     tokens: float
     memory: float
@@ -73,7 +84,7 @@ class Program:
     dtype: str
     command: list[str]
     output: Path
-    seconds: list[float]
+    seconds: list[float] = field(default_factory=list)
     memory: int = 0
 
     def run(self) -> None:
@@ -88,31 +99,40 @@ class Program:
         self.seconds.append(time.perf_counter() - begin)
 
     @property
+    def median(self) -> float:
+        return percentile(self.seconds, 50)
+
+    @property
     def lines(self) -> list[str]:
         return self.output.read_text(encoding="utf-8").split("\n")[:-1]
 
 
 def programs(options: argparse.Namespace, source: Path, folder: Path) -> Iterator[Program]:
-    for provider in options.providers:
-        for dtype in PROGRAMS[provider]:
-            if dtype not in options.dtype:
+    """In the order of `--providers`, of each those types that it computes in on the device."""
+    arguments = ["--input", source, "--device", options.device, "--num-beams", options.num_beams]
+    arguments += ["--max-new-tokens", MAX_NEW_TOKENS, "--batch-tokens", options.batch_tokens]
+    if options.threads:
+        arguments += ["--threads", options.threads]
+    for engine in installed(options.providers):
+        for dtype in options.dtype:
+            if dtype not in engine.dtypes[options.device]:
                 continue
-            module, model = ["decoding", "translate"], options.model
-            more = []
-            if provider == "ctranslate2":
-                module, model = ["benchmarks.translate_ctranslate2"], folder / f"model-{dtype}"
-                more = ["--pieces", str(options.model)]
+            model, more = options.model, []
+            if engine.converts:
+                model, more = folder / f"model-{dtype}", ["--pieces", options.model]
                 convert(options.model, model, dtype, numbered=False)
-            output = folder / f"{provider}-{dtype}.txt"
-            command = [sys.executable, "-m", *module, "--model", str(model), *more]
-            command += ["--input", str(source), "--output", str(output), "--dtype", dtype]
-            command += ["--threads", str(options.threads), "--num-beams", str(options.num_beams)]
-            command += ["--batch-tokens", str(options.batch_tokens)]
-            yield Program(provider, dtype, command, output, [])
+            output = folder / f"{engine.name}-{dtype}.txt"
+            module, _ = MODULES[engine.name]
+            own = ["--model", model, "--dtype", dtype, "--output", output, *more]
+            command = [sys.executable, "-m", *module.split(), *map(str, [*own, *arguments])]
+            yield Program(engine.name, dtype, command, output)
 
 
 def measure(options: argparse.Namespace) -> list[TranslateRow]:
-    """All programs in turns, so that a machine that slows down does so for each."""
+    """All programs in turns, so that a machine that slows down does so for each.
+
+    Raises RuntimeError where a program fails, loses lines, or translates unlike the first.
+    """
     text = texts.joined(texts.read(options.text, options.lines))
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "source.txt"
@@ -121,8 +141,13 @@ def measure(options: argparse.Namespace) -> list[TranslateRow]:
         for _ in range(options.repeats):
             for program in found:
                 program.run()
-        where, first = environment(), found[0].lines
-        return [make_row(options, text, program, first, where) for program in found]
+        where, first = environment(options.device), found[0].lines
+        ours = {program.dtype: program.median for program in found if program.provider == "ours"}
+        rows = [make_row(options, text, program, first, ours, where) for program in found]
+    for row in rows:
+        if abs(row.bleu - rows[0].bleu) > BLEU_TOLERANCE:
+            raise RuntimeError(f"{row.provider} in {row.dtype} has BLEU {row.bleu:.2f}: {rows[0]}")
+    return rows
 
 
 def make_row(
@@ -130,21 +155,22 @@ def make_row(
     text: texts.Text,
     program: Program,
     first: Sequence[str],
+    ours: Mapping[str, float],
     where: Environment,
 ) -> TranslateRow:
+    """first: lines of the first program. ours: our seconds in each type."""
     lines = program.lines
     if len(lines) != len(text.sources):
         raise RuntimeError(f"{program.provider} wrote {len(lines)} of {len(text.sources)} lines")
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(options.model / "target.spm"))
     tokens = sum(len(row) + 1 for row in pieces.encode(lines))
     p20, p50, p80 = (percentile(program.seconds, percent) for percent in (20, 50, 80))
-    library = {"ours": decoding, "ctranslate2": ctranslate2}[program.provider]
     return TranslateRow(
         model=options.model.name,
         text=" ".join(f"{prefix.parent.name}/{prefix.name}" for prefix in options.text),
         lines=len(lines),
         provider=program.provider,
-        version=f"{library.__name__} {library.__version__}",
+        version=versions(program.provider),
         dtype=program.dtype,
         beams=options.num_beams,
         batch_tokens=options.batch_tokens,
@@ -154,6 +180,7 @@ def make_row(
         p50=p50,
         p80=p80,
         unit="s",
+        ratio=p50 / ours.get(program.dtype, math.nan),
         sentences=len(lines) / p50,
         tokens=tokens / p50,
         memory=program.memory / 1e6,
@@ -163,27 +190,47 @@ def make_row(
     )
 
 
+def versions(provider: str) -> str:
+    """ "transformers 5.23.0, torch 2.13.0"."""
+    _, libraries = MODULES[provider]
+    found = {name: importlib.import_module(name).__version__ for name in libraries}
+    return ", ".join(f"{name} {version}" for name, version in found.items())
+
+
 def console(row: TranslateRow) -> str:
     return (
         f"{row.provider:12} {row.dtype:8} {row.p50:6.2f} s [{row.p20:.2f} {row.p80:.2f}] | "
+        f"{row.ratio:5.2f} times ours | "
         f"{row.sentences:6.0f} sentences/s | {row.tokens:7.0f} tokens/s | {row.memory:5.0f} MB | "
         f"BLEU {row.bleu:.2f} | {row.equal} of {row.lines} as the first"
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.translate", description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="of Marian's architecture")
     texts.add_arguments(parser, lines=10000)
-    parser.add_argument("--providers", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
-    parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16", "int8"])
+    parser.add_argument("--device", choices=DTYPES, default="cpu")
+    parser.add_argument("--providers", nargs="+", choices=MODULES, default=list(MODULES))
+    parser.add_argument(
+        "--dtype", nargs="+", help=f"default: {DTYPES}; who has no such type is left out"
+    )
     parser.add_argument("--num-beams", type=int, default=4)
     parser.add_argument("--batch-tokens", type=int, default=4096)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, help="of the CPU (default: 2, with a GPU any)")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", type=Path, help="a CSV file for the rows")
     options = parser.parse_args(arguments)
-    pin_to_cores(options.threads)
+    options.dtype = options.dtype or DTYPES[options.device]
+    if options.threads is None:
+        options.threads = 2 if options.device == "cpu" else 0
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse(arguments)
+    if options.threads:
+        pin_to_cores(options.threads)
     rows = measure(options)
     print("\n".join(map(console, rows)))
     if options.output:

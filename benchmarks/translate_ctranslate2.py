@@ -10,7 +10,9 @@ import argparse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-PAD = "<pad>"  # nothing of decoding is imported here: it brings torch, which this program needs not
+from benchmarks.translate_arguments import parser
+
+PAD = "<pad>"
 
 
 def translate(options: argparse.Namespace) -> None:
@@ -23,7 +25,7 @@ def translate(options: argparse.Namespace) -> None:
     )
     translator = ctranslate2.Translator(
         str(options.model),
-        device="cpu",
+        device=options.device,
         compute_type=options.dtype,
         inter_threads=1,
         intra_threads=options.threads,
@@ -39,23 +41,15 @@ def translate(options: argparse.Namespace) -> None:
             max_batch_size=options.batch_tokens,
             batch_type="tokens",
             beam_size=options.num_beams,
+            max_decoding_length=options.max_new_tokens,
             suppress_sequences=[[PAD]],
         ):
             sink.write(target.decode(result.hypotheses[0]) + "\n")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, required=True, help="a CTranslate2 directory")
-    parser.add_argument("--pieces", type=Path, required=True, help="has source.spm and target.spm")
-    parser.add_argument("--input", type=Path, required=True)
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--dtype", required=True)
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--num-beams", type=int, required=True)
-    parser.add_argument("--batch-tokens", type=int, required=True)
-    translate(parser.parse_args())
-
-
 if __name__ == "__main__":
-    main()
+    arguments = parser(__doc__)
+    arguments.add_argument(
+        "--pieces", type=Path, required=True, help="has source.spm and target.spm"
+    )
+    translate(arguments.parse_args())

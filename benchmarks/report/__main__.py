@@ -1,8 +1,9 @@
-"""All that is in results/: as a page, as README's section on speed, as tables for the terminal.
+"""All that is in results/: a page, README's section on speed and picture, tables for the terminal.
 
 python -m benchmarks.report                  # tables
 python -m benchmarks.report --html FILE      # a page that needs nothing but itself
 python -m benchmarks.report --readme         # rewrites README's section between its markers
+python -m benchmarks.report --picture        # rewrites docs/translate-light.svg and -dark.svg
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results", metavar="DIR")
     parser.add_argument("--html", type=Path, metavar="FILE", help="where to write the page")
     parser.add_argument("--readme", action="store_true", help="rewrite README's section")
+    parser.add_argument("--picture", action="store_true", help="rewrite README's picture in docs/")
     options = parser.parse_args(arguments)
     results = Results.read(options.results)
     if options.html:
@@ -33,7 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.readme:
         path = ROOT / "README.md"
         path.write_text(readme.with_sections(path.read_text("utf-8"), results), encoding="utf-8")
-    if not options.html and not options.readme:
+    if options.picture:
+        from benchmarks import picture  # matplotlib
+
+        for theme in picture.THEMES:
+            path = ROOT / f"docs/translate-{theme}.svg"
+            path.write_text(picture.picture(picture.read_groups(options.results), theme), "utf-8")
+    if not options.html and not options.readme and not options.picture:
         print(readme.speed(results))
 
 

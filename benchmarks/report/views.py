@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -49,6 +50,10 @@ def tenths(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
+def multiple(ratio: float) -> str:
+    return f"{ratio:.2f}" if math.isfinite(ratio) else ""
+
+
 def whole(value: float) -> str:
     return f"{value:.0f}"
 
@@ -69,6 +74,7 @@ PROGRAMS = View(
     across="",
     cells=[
         Cell("p50", "seconds"),
+        Cell("ratio", "times ours in that type", multiple),
         Cell("sentences", "sentences/s"),
         Cell("tokens", "tokens/s"),
         Cell("memory", "MB"),

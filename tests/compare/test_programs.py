@@ -1,0 +1,60 @@
+"""Whole programs that translate a file, and README's picture of them."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks import translate
+from benchmarks.report import picture
+from benchmarks.translate_transformers import batches
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def words(svg: str) -> list[str]:
+    """What a picture says: coordinates differ between versions of matplotlib."""
+    return [text for part in ElementTree.fromstring(svg).itertext() if (text := part.strip())]
+
+
+@pytest.mark.parametrize("theme", picture.THEMES)
+def test_picture_is_what_the_rows_say(theme: str) -> None:
+    groups = picture.read_groups(ROOT / "benchmarks/results")
+    drawn = picture.picture(groups, theme)
+    recorded = (ROOT / f"docs/translate-{theme}.svg").read_text("utf-8")
+    assert words(recorded) == words(drawn), "run python -m benchmarks.report --picture"
+    assert "var(" not in drawn
+    said = [text for text in words(drawn) if text.endswith(" s")]
+    assert len(said) == sum(len(group.seconds) for group in groups)
+
+
+def test_picture_leaves_out_what_was_not_recorded(tmp_path: Path) -> None:
+    name = "translate-cpu.csv"
+    (tmp_path / name).write_bytes((ROOT / "benchmarks/results" / name).read_bytes())
+    groups = picture.read_groups(tmp_path)
+    assert {group.file for group in groups} == {name}
+    assert [*groups[0].seconds] == list(picture.ENGINES)
+
+
+def test_batches_hold_all_rows_in_similar_lengths() -> None:
+    rows = [[0] * length for length in (3, 9, 1, 3, 2, 20, 3)]
+    assert [*batches(rows, 9)] == [[5], [1], [0, 3, 6], [4, 2]]
+    assert [*batches([], 9)] == []
+
+
+@pytest.mark.slow
+def test_programs_translate_alike(tmp_path: Path) -> None:
+    sources = ["Das ist ein Haus.", "Ein Hund läuft über die Wiese.", "Guten Morgen!"]
+    references = ["This is a house.", "A dog is running across the meadow.", "Good morning!"]
+    for language, lines in {"de": sources, "en": references}.items():
+        with gzip.open(tmp_path / f"text.{language}.gz", "wt", encoding="utf-8") as file:
+            file.write("".join(line + "\n" for line in lines))
+    options = ["--model", str(ROOT / "models/demo"), "--text", str(tmp_path / "text")]
+    options += ["--dtype", "float32", "--repeats", "1"]
+    rows = translate.measure(translate.parse(options))
+    assert [row.provider for row in rows] == list(translate.MODULES)
+    assert [row.equal for row in rows] == [3, 3, 3]
+    assert all(row.ratio == row.p50 / rows[0].p50 for row in rows)
