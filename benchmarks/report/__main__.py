@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         path = ROOT / "README.md"
         path.write_text(readme.with_sections(path.read_text("utf-8"), results), encoding="utf-8")
     if options.picture:
-        from benchmarks import picture  # matplotlib
+        from benchmarks.report import picture  # matplotlib
 
         for theme in picture.THEMES:
             path = ROOT / f"docs/translate-{theme}.svg"
