@@ -1,149 +1,164 @@
-"""Dependencies point one way: decoding -> bindings -> engine -> kernel contracts -> core."""
+"""Dependencies point downward, along the tree of folders; no rule here names a file.
+
+csrc: core < kernels' contracts < kernels' backends < engine < bindings < bindings/testing.
+Python: models < engine, generation, text, nn, reference < decoding's own files < compare < cli.
+"""
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-CSRC = ROOT / "csrc"
+from tests.support.dependencies import (
+    CSRC,
+    FOLDERS,
+    ROOT,
+    circles,
+    import_graph,
+    imports,
+    include_graph,
+    includes,
+    module_name,
+    sources,
+)
 
-# For each room of csrc, what its files may include of ours. A kernel's files see the contracts and
-# their own backend's helpers; only sessions and bindings choose a backend.
-ROOMS = {
-    "core": ("core/",),
-    "kernels": ("core/", "kernels/[a-z_]+.h"),
-    "kernels/cpu": ("core/", "kernels/[a-z_]+.h", "kernels/cpu/"),
-    "kernels/cuda": ("core/", "kernels/[a-z_]+.h", "kernels/cuda/"),
-    "engine": ("core/", "kernels/[a-z_]+.h", "engine/"),
-    "bindings": (
-        "core/",
-        "kernels/[a-z_]+.h",
-        "kernels/cpu/isa.h",
-        "engine/(controls|encoder_session|session).h",
-        "bindings/",
-    ),
-}
-BACKENDS = {  # the few files that choose a backend
-    "engine/cpu/process.h": ("kernels/cpu/stream.h",),
-    "engine/cpu/encoder.cc": ("kernels/cpu/isa.h", "kernels/cpu/stream.h"),
-    "engine/cpu/session.cc": ("kernels/cpu/isa.h", "kernels/cpu/stream.h"),
-    "bindings/testing/cuda.h": ("kernels/cuda/",),
-    "bindings/testing/recording.h": ("kernels/cpu/team.h",),
-    "bindings/testing/cuda.cc": ("kernels/cuda/",),
-    "engine/cuda/encoder.cc": ("kernels/cuda/",),
-    "engine/cuda/constraints.h": ("kernels/cuda/resources.h",),
-    "engine/cuda/inputs.h": ("kernels/linear/cuda/matmul.h", "kernels/cuda/resources.h"),
-    "engine/cuda/config.h": ("kernels/cuda/resources.h",),
-    "engine/cuda/select.h": ("kernels/cuda/stream.h",),
-    "engine/cuda/session.cc": ("kernels/cuda/",),
-    "engine/cuda/transfers.h": ("kernels/cuda/resources.h",),
-}
-FOREIGN = {  # headers that belong to one place
+MOST_FILES = 25  # in a folder; models/families has one for each family
+SUBJECT = r"(?!(?:cpu|cuda)/)\w+"
+CONTRACTS = rf"kernels/({SUBJECT}/)?\w+\.h"
+FOREIGN = {  # headers of others, and the folders that may include them
     r"(Python\.h|pybind11/.*)": r"bindings/.*",
-    r"cuda_runtime.*": r"(kernels/cuda/.*|engine/session_cuda\.cc)",
-    r"(cublas|cudnn|cutlass|cub/|thrust/).*": r"nowhere",  # cuBLASLt is found at run time
+    r"(cuda|cooperative_groups|mma)\w*\.h": r".*/cuda/.*",
+    r"cublas.*": r"kernels/linear/cuda/.*",
+    r"(cudnn|cutlass|cub/|thrust/).*": r"nowhere",
     r"(torch|ATen|c10)/.*": r"nowhere",
 }
 
 
-def sources() -> list[str]:
-    return sorted(
-        path.relative_to(CSRC).as_posix()
-        for path in CSRC.rglob("*")
-        if path.suffix in {".h", ".cc", ".cu", ".cuh"}
-    )
+def visible(folder: str) -> list[str]:
+    """Patterns of the headers that files of a folder of csrc may include; ValueError for a folder
+    that csrc should not have."""
+    base = ["core/", CONTRACTS]
+    match folder.split("/"):
+        case ["core"]:
+            return ["core/"]
+        case ["kernels", ("cpu" | "cuda") as backend]:
+            return [*base, f"kernels/{backend}/"]
+        case ["kernels"] | ["kernels", _]:
+            return base
+        case ["kernels", subject, "shared"]:
+            return [*base, f"kernels/{subject}/shared/"]
+        case ["kernels", subject, ("cpu" | "cuda") as backend]:
+            own = f"kernels/{subject}/(shared|{backend})/"
+            return [*base, f"kernels/{backend}/", own]
+        case ["engine", "model" | "search"]:
+            return [*base, "engine/(model|search)/"]
+        case ["engine"]:
+            return [*base, r"engine/((model|search)/)?\w+\.h"]
+        case ["engine", "cpu"]:
+            return [*base, "kernels/cpu/", r"engine/((model|search|cpu)/)?\w+\.h"]
+        case ["engine", "cuda"]:
+            return [*base, "kernels/(.*/)?cuda/", r"engine/((model|search|cuda)/)?\w+\.h"]
+        case ["bindings"]:
+            engine = r"engine/((model|search)/)?\w+\.h"
+            return [*base, "kernels/(cpu|cuda)/", engine, r"bindings/\w+\.h"]
+        case ["bindings", "testing"]:
+            return [*visible("bindings"), "kernels/", "bindings/"]
+        case _:
+            raise ValueError(f"csrc/{folder} has no layer")
 
 
-def upward_includes(name: str, text: str) -> list[str]:
-    """The includes of a C++ file that its place in csrc does not allow."""
-    room = name.rsplit("/", 1)[0]
-    allowed = (*ROOMS[room], *BACKENDS.get(name, ()))
+def wrong_includes(name: str, text: str) -> list[str]:
+    """The includes that the folder of a file of csrc does not allow."""
+    allowed = visible(name.rsplit("/", 1)[0])
     wrong = []
-    for quote, header in re.findall(r'^\s*#\s*include\s*(["<])([^">]+)', text, re.MULTILINE):
-        if quote == '"':
-            if not any(re.match(pattern, header) for pattern in allowed):
-                wrong.append(header)
+    for quote, header in includes(text):
+        ours = quote == '"'
+        if ours and not any(re.match(pattern, header) for pattern in allowed):
+            wrong.append(header)
         for foreign, home in FOREIGN.items():
             if re.fullmatch(foreign, header) and not re.fullmatch(home, name):
                 wrong.append(header)
     return wrong
 
 
-@pytest.mark.parametrize("name", sources())
-def test_includes_point_downward(name: str) -> None:
-    assert upward_includes(name, (CSRC / name).read_text()) == []
+@pytest.mark.parametrize("path", sources("csrc"), ids=lambda path: str(path.relative_to(CSRC)))
+def test_includes_point_downward(path: Path) -> None:
+    assert wrong_includes(path.relative_to(CSRC).as_posix(), path.read_text()) == []
 
 
-def imports(path: Path) -> set[str]:
-    """Full names of the modules that a Python file imports, relative ones resolved."""
-    package = path.relative_to(ROOT).with_suffix("").parts[:-1]
-    if package and package[0] == "models":
-        package = ("decoding", *package)
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
-            module = ".".join(part for part in (base, node.module) if part)
-            names |= {f"{module}.{alias.name}" for alias in node.names}
-    return names
+def test_no_file_includes_itself_by_a_detour() -> None:
+    assert circles(include_graph()) == []
 
 
-def python_files(folder: str) -> list[Path]:
-    return sorted(
-        path
-        for path in (ROOT / folder).rglob("*.py")
-        if "models" not in path.parts[:-1] or folder == "models"
-    )
-
-
-def inside(name: str, *packages: str) -> bool:
-    return any(name == package or name.startswith(package + ".") for package in packages)
-
-
-# Hugging Face's models are taken as they are handed in; only comparisons, tests and benchmarks
-# import it, and what else a comparison needs.
+# Only comparisons, tests and benchmarks import other libraries that generate, and what else a
+# comparison needs: a model of Hugging Face's is used as it is handed in.
 PEERS = ("transformers", "ctranslate2", "matplotlib", "jinja2", "markupsafe")
+LAYERS = (  # packages of a layer may import each other
+    ("decoding._C",),
+    ("decoding.models",),
+    ("decoding.engine", "decoding.generation", "decoding.text"),
+    ("decoding",),
+    ("decoding.compare",),
+    ("decoding.cli", "decoding.__main__"),
+    ("tests", "benchmarks", "examples", "models", "decoding._kernels"),
+)
+ALONE = ("decoding.models", "decoding.nn", "decoding.reference")  # import nothing of ours
+ENGINE_USERS = ("decoding.engine", "decoding.generation", "decoding.nn", "decoding")
 
 
-def room(path: Path) -> str:
-    """ "compare", which its command belongs to, "models", or "decoding" for all the rest."""
-    name = path.relative_to(ROOT).as_posix()
-    if name.startswith("decoding/compare/") or name == "decoding/cli/compare.py":
-        return "compare"
-    return "models" if name.startswith("models/") else "decoding"
+def inside(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
 
 
-def wrong_imports(room: str, names: set[str]) -> set[str]:
-    """Imports that a file of `room` must not make."""
-    wrong = {name for name in names if inside(name, "tests", "benchmarks", "models")}
-    if room == "compare":
-        return wrong | {name for name in names if inside(name, "decoding._C")}
-    wrong |= {name for name in names if inside(name, "decoding.compare", *PEERS)}
-    if room == "models":
-        wrong |= {
-            name
-            for name in names
-            if inside(name, "decoding") and not inside(name, "decoding.models")
-        }
+def layer(name: str) -> int:
+    """The layer of a module or of a name in one: that of the longest package it lies in."""
+    found = [
+        (len(package), number)
+        for number, packages in enumerate(LAYERS)
+        for package in packages
+        if inside(name, package)
+    ]
+    return max(found)[1] if found else -1  # another library
+
+
+def room(name: str) -> str:
+    """The package directly below `decoding` that a module lies in, or `decoding`."""
+    parts = name.split(".")
+    is_package = len(parts) > 1 and (ROOT / "decoding" / parts[1]).is_dir()
+    return ".".join(parts[:2]) if is_package else parts[0]
+
+
+def wrong_imports(module: str, names: set[str]) -> set[str]:
+    """The imports that the place of a module of decoding does not allow."""
+    own = room(module)
+    wrong = {name for name in names if layer(name) > layer(module)}
+    if own in ALONE:
+        engine = "decoding._C" if own == "decoding.nn" else own
+        ours = {name for name in names if inside(name, "decoding")}
+        wrong |= {name for name in ours if not inside(name, own) and not inside(name, engine)}
+    if own not in ENGINE_USERS:
+        wrong |= {name for name in names if inside(name, "decoding._C")}
+    if own != "decoding.compare" and module != "decoding.cli.compare":
+        peers = (*PEERS, "decoding.compare")
+        wrong |= {name for name in names for peer in peers if inside(name, peer)}
     return wrong
 
 
 @pytest.mark.parametrize("folder", ["decoding", "models"])
 def test_imports_point_downward(folder: str) -> None:
-    files = python_files(folder)
-    assert files
-    wrong = {
-        str(path.relative_to(ROOT)): wrong_imports(room(path), imports(path)) for path in files
-    }
-    assert not any(wrong.values()), wrong
+    files = [path for path in sources(folder) if path.suffix == ".py"]
+    found = {module_name(path): wrong_imports(module_name(path), imports(path)) for path in files}
+    wrong = {name: names for name, names in found.items() if names}
+    assert found and not wrong
+
+
+def test_no_module_imports_itself_by_a_detour() -> None:
+    assert circles(import_graph("decoding", "models")) == []
 
 
 def test_the_program_needs_nothing_of_the_extras() -> None:
@@ -153,21 +168,31 @@ def test_the_program_needs_nothing_of_the_extras() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
-def test_text_does_not_touch_the_engine() -> None:
-    files = [ROOT / f"decoding/{name}.py" for name in ("translate", "languages", "splitting")]
-    for folder in ("cli", "tokenizers"):
-        files += (ROOT / "decoding" / folder).rglob("*.py")
-    for path in files:
-        assert not any(inside(name, "decoding._C") for name in imports(path)), path
+def test_folders_are_small() -> None:
+    files = Counter(path.parent for folder in FOLDERS for path in sources(folder))
+    del files[ROOT / "models" / "families"]
+    large = {str(path.relative_to(ROOT)): n for path, n in files.items() if n > MOST_FILES}
+    assert not large
 
 
 def test_the_rules_can_fail() -> None:
-    assert upward_includes("core/arena.h", '#include "engine/session.h"') == ["engine/session.h"]
-    assert upward_includes("kernels/rows/norm.h", "#include <pybind11/stl.h>") == ["pybind11/stl.h"]
-    assert upward_includes("kernels/rows/cpu/norm.cc", '#include "kernels/cuda/x.h"')
-    assert upward_includes("engine/search/request.h", '#include "kernels/cpu/stream.h"')
-    assert wrong_imports("models", {"decoding.engine.session"}) == {"decoding.engine.session"}
-    assert wrong_imports("decoding", {"models.gpt"}) == {"models.gpt"}
-    assert wrong_imports("decoding", {"decoding.compare.runs"}) == {"decoding.compare.runs"}
-    assert wrong_imports("compare", {"benchmarks.report.rows"}) == {"benchmarks.report.rows"}
-    assert wrong_imports("compare", {"transformers"}) == set()
+    assert wrong_includes("core/arena.h", '#include "engine/session.h"') == ["engine/session.h"]
+    assert wrong_includes("kernels/rows/norm.h", "#include <pybind11/stl.h>")
+    assert wrong_includes("kernels/rows/cpu/norm.cc", '#include "kernels/cuda/x.h"')
+    assert wrong_includes("kernels/rows/cpu/norm.cc", '#include "kernels/linear/cpu/x.h"')
+    assert wrong_includes("kernels/rows/cpu/norm.cc", '#include "kernels/linear/linear.h"') == []
+    assert wrong_includes("engine/search/request.h", '#include "kernels/cpu/stream.h"')
+    assert wrong_includes("engine/session.h", "#include <cuda_runtime.h>")
+    assert wrong_includes("bindings/model.cc", '#include "bindings/testing/kernels.h"')
+    with pytest.raises(ValueError, match="no layer"):
+        wrong_includes("engine/vulkan/session.cc", '#include "core/arena.h"')
+    assert wrong_imports("decoding.models.spec", {"decoding.engine.session"})
+    assert wrong_imports("decoding.models.spec", {"decoding.models.registry", "torch"}) == set()
+    assert wrong_imports("decoding.text.translate", {"decoding.model.Model"})
+    assert wrong_imports("decoding.text.translate", {"decoding._C"})
+    assert wrong_imports("decoding.model", {"models.gpt"})
+    assert wrong_imports("decoding.model", {"decoding.compare.runs"})
+    assert wrong_imports("decoding.model", {"transformers"})
+    assert wrong_imports("decoding.compare.runs", {"benchmarks.report.rows"})
+    assert wrong_imports("decoding.compare.runs", {"transformers"}) == set()
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c"]]

@@ -1,29 +1,29 @@
-"""How long a source and its translation may be."""
+"""Limits on the lengths of a source text and its translation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from decoding.generation.config import GenerationConfig
 from decoding.generation.inputs import PER_ROW
-
-if TYPE_CHECKING:
-    from decoding.model import Model
+from decoding.models.spec import ModelSpec
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """Limits in tokens, of a translation that the caller may have limited too."""
+    """Limits in tokens; the caller may have limited the translation too."""
 
-    source: int  # of a part, EOS included
+    source: int  # of a part of a line, EOS included
     own: int | None  # the model's own max_length; None: it has none
     positions: int  # of the decoder
-    asked: bool  # the caller has set a length, so generate() knows it
+    asked: bool  # the caller has set a length, which generate() then applies
 
     @classmethod
-    def of(cls, model: Model, options: dict[str, Any], config: GenerationConfig) -> Lengths:
-        encoder, decoder = model.spec.encoder, model.spec.decoder
+    def of(cls, spec: ModelSpec, options: dict[str, Any], config: GenerationConfig) -> Lengths:
+        """The limits of a model of these sizes under the caller's `options`, which `config` holds
+        too. Raises ValueError for a model without an encoder and for lengths given by row."""
+        encoder, decoder = spec.encoder, spec.decoder
         if encoder is None:
             raise ValueError("translation needs an encoder, this model has a decoder alone")
         asked = any(options.get(name) is not None for name in ("max_length", "max_new_tokens"))
@@ -39,7 +39,10 @@ class Lengths:
         return cls(source, own, decoder.positions, asked)
 
     def max_new_tokens(self, source: int) -> int | None:
-        """What to ask generate() for; None: what the caller has asked for."""
+        """The option of this name for generate(); None: leave it to the caller's own options.
+
+        source: tokens of the part that is translated.
+        """
         if self.asked:
             return None
         return (self.own or min(2 * source + 50, self.positions)) - 1

@@ -1,7 +1,7 @@
-"""Lines of text to translated lines, in their order and whatever their number.
+"""Translates lines of text, in their order, for any number of lines.
 
-A `Translator` reads ahead, sorts what it has read by length, and hands the model batches of about
-equal lengths. A line comes out as soon as it and all lines before it are done.
+A `Translator` reads ahead, sorts the lines by length, and hands the model batches of about equal
+lengths. It yields a line's translation as soon as that line and all lines before it are done.
 """
 
 from __future__ import annotations
@@ -11,23 +11,37 @@ import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import Any, NamedTuple, Protocol, overload
 
+import torch
 from torch import Tensor
 
 from decoding.generation.outputs import GenerateBeamDecoderOnlyOutput
 from decoding.generation.resolve import as_mapping, resolve
+from decoding.models.spec import ModelSpec
 from decoding.text.alignment import Pieces, alignment
 from decoding.text.languages import between
 from decoding.text.lengths import Lengths
 from decoding.text.shortlist import as_vocabulary_map
 from decoding.text.splitting import split_text
-from decoding.text.tokenizers import split_language_code
+from decoding.text.tokenizers import Tokenizer, split_language_code
 
-if TYPE_CHECKING:
-    from decoding.model import Model
 
-OURS = {  # arguments of generate() that translation sets itself
+class TranslationModel(Protocol):
+    """The members of decoding.Model that translation uses."""
+
+    generation_config: dict[str, Any]
+
+    @property
+    def spec(self) -> ModelSpec: ...
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    def generate(self, input_ids: Any = None, **options: Any) -> Any: ...
+
+
+RESERVED = {  # options of generate() that translation sets itself
     "attention_mask",
     "decoder_input_ids",
     "num_return_sequences",
@@ -75,11 +89,16 @@ class Output:
 
 @overload
 def translate(
-    model: Model, texts: Iterable[str], *, n_best: int, batch_tokens: int = ..., **options: Any
+    model: TranslationModel,
+    texts: Iterable[str],
+    *,
+    n_best: int,
+    batch_tokens: int = ...,
+    **options: Any,
 ) -> list[list[Hypothesis]]: ...
 @overload
 def translate(
-    model: Model,
+    model: TranslationModel,
     texts: Iterable[str],
     *,
     n_best: None = None,
@@ -87,7 +106,7 @@ def translate(
     **options: Any,
 ) -> list[str]: ...
 def translate(
-    model: Model,
+    model: TranslationModel,
     texts: Iterable[str],
     *,
     n_best: int | None = None,
@@ -123,7 +142,7 @@ class Translator:
 
     def __init__(
         self,
-        model: Model,
+        model: TranslationModel,
         *,
         n_best: int | None = None,
         batch_tokens: int = 4096,
@@ -135,7 +154,7 @@ class Translator:
     ) -> None:
         if batch_tokens < 1:
             raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
-        for name in OURS & options.keys():
+        for name in RESERVED & options.keys():
             raise TypeError(f"translation sets {name} itself (n_best: hypotheses of a line)")
         base = as_mapping(options.pop("generation_config", None))
         self.model, self.n_best = model, n_best
@@ -155,7 +174,7 @@ class Translator:
         self.tokens = 0  # in the best hypotheses so far
         self._calls = 0
         self._vocabulary_map = as_vocabulary_map(vocabulary_map, model.spec, model.device.type)
-        self._lengths = Lengths.of(model, self.options, self.config)
+        self._lengths = Lengths.of(model.spec, self.options, self.config)
         self._blank = self.tokenizer.encode("")
 
     def stream(self, lines: Iterable[str], ahead: int = 1) -> Iterator[list[Hypothesis]]:
