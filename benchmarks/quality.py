@@ -60,8 +60,8 @@ def ours(options: argparse.Namespace, dtype: str, kv_cache: str, **given: Any) -
 
 
 def shortlisted(options: argparse.Namespace, dtype: str, kv_cache: str) -> Translate:
-    """Ours with a vocabulary map."""
-    return ours(options, dtype, kv_cache, vocabulary_map=options.shortlist)
+    """Ours with a shortlist."""
+    return ours(options, dtype, kv_cache, shortlist=options.shortlist)
 
 
 def hugging_face(options: argparse.Namespace, dtype: str, _: str) -> Translate:
@@ -181,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--kv-cache-dtype", nargs="+", default=["auto"], help="of ours, each with each --dtype"
     )
     parser.add_argument("--providers", nargs="+", choices=PROVIDERS, default=["ours"])
-    parser.add_argument("--shortlist", type=Path, help="the vocabulary map of that provider")
+    parser.add_argument("--shortlist", type=Path, help="the shortlist of that provider")
     parser.add_argument("--num-beams", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", type=Path, help="a CSV file for the rows")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ from decoding.generation.config import GenerationConfig  # noqa: E402
 from decoding.model import Model  # noqa: E402
 from decoding.models import load as load_checkpoint  # noqa: E402
 from decoding.models.weights.memory import trim  # noqa: E402
-from decoding.text.shortlist import VocabularyMap  # noqa: E402
+from decoding.text.shortlist import Shortlist  # noqa: E402
 
-__all__ = ["Error", "GenerationConfig", "Limits", "Model", "VocabularyMap", "generate", "load"]
+__all__ = ["Error", "GenerationConfig", "Limits", "Model", "Shortlist", "generate", "load"]
 __version__ = "0.1.0"
 
 
@@ -80,3 +81,15 @@ def generate(
 ) -> Any:
     """Model.generate in one call; `model` may also be anything that load() takes."""
     return (model if isinstance(model, Model) else load(model)).generate(input_ids, **options)
+
+
+def __getattr__(name: str) -> Any:
+    """Old names, which go with the next version."""
+    if name != "VocabularyMap":
+        raise AttributeError(f"module 'decoding' has no attribute {name!r}")
+    warnings.warn(
+        "decoding.VocabularyMap is deprecated and goes with the next version: use Shortlist",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    return Shortlist

@@ -1,12 +1,13 @@
-"""A loaded model: what users hold."""
+"""A loaded model, the object that users work with."""
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Generator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,11 +25,12 @@ from decoding.models.spec import EncoderSpec, ModelSpec
 from decoding.models.weights.converted import Packed
 from decoding.models.weights.memory import CPU
 from decoding.models.weights.placed import is_linear, pack
+from decoding.saving import save
 from decoding.scoring import Scores, score
-
-if TYPE_CHECKING:
-    from decoding.text.embed import Pooling
-    from decoding.text.tokenizers import Tokenizer
+from decoding.text.embed import Pooling, embed, read_pooling
+from decoding.text.shortlist import pop_old_name
+from decoding.text.tokenizers import Tokenizer, load_tokenizer
+from decoding.text.translate import translate
 
 
 class Model:
@@ -64,17 +66,17 @@ class Model:
 
     @property
     def spec(self) -> ModelSpec:
-        """The sizes of a model that generates; NotImplementedError for an encoder alone."""
+        """The sizes of a model that generates. Raises NotImplementedError for an encoder alone."""
         return self._session.spec
 
     @property
     def is_encoder(self) -> bool:
-        """Whether it is an encoder alone."""
+        """Whether the model is an encoder without a decoder, such as BERT."""
         return isinstance(self._runner, EncoderSession)
 
     @property
     def encoder_spec(self) -> EncoderSpec:
-        """The sizes of an encoder alone; NotImplementedError for a model that generates."""
+        """The sizes of an encoder alone. Raises NotImplementedError for a model that generates."""
         return self._encoder.spec
 
     @property
@@ -93,12 +95,12 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        """Where it runs."""
+        """The device that it runs on."""
         return self._runner.device
 
     @property
     def threads(self) -> int:
-        """Threads that compute each step on the CPU."""
+        """Number of threads that compute each step on the CPU."""
         return self._runner.threads
 
     @property
@@ -107,8 +109,9 @@ class Model:
         return self._runner.isa
 
     @property
-    def kept(self) -> list[str]:
-        """The linear weights of an int8 model that int8 is too coarse for: they are bfloat16."""
+    def unquantized(self) -> list[str]:
+        """Names of an int8 model's linear weights that stay bfloat16, as int8 is too coarse for
+        them; empty for a model of another type."""
         return [
             name
             for name, weight in self._weights.items()
@@ -116,15 +119,23 @@ class Model:
         ]
 
     @property
+    def kept(self) -> list[str]:
+        """The old name of `unquantized`."""
+        warnings.warn(
+            "Model.kept is deprecated and goes with the next version: use Model.unquantized",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.unquantized
+
+    @property
     def graph_nodes(self) -> int:
-        """On a GPU: nodes of the graph that a decoding step is, in the last call. Else 0."""
+        """Nodes of the CUDA graph of the last call's decoding step; 0 on the CPU."""
         return self._runner.graph_nodes
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the model's directory. Raises ValueError where there is none."""
-        from decoding.text.tokenizers import load_tokenizer
-
+        """The tokenizer in the model's directory. Raises ValueError where there is none."""
         if self.directory is None:
             raise ValueError("the model was in memory, it has no directory with a tokenizer")
         return load_tokenizer(self.directory, self.config)
@@ -142,7 +153,7 @@ class Model:
         attention_mask: Any = None,
         decoder_input_ids: Any = None,
         tokenizer: Any = None,
-        vocabulary_map: Any = None,
+        shortlist: Any = None,
         **options: Any,
     ) -> Any:
         """Generates, with the names, defaults and results of Hugging Face's generate().
@@ -155,22 +166,23 @@ class Model:
         decoder_input_ids: an encoder-decoder's prompts, [B, P], or a list of lists of any lengths.
         generation_config: a GenerationConfig, ours or transformers', or a dict.
         logits_processor, stopping_criteria: lists of functions, transformers' own objects among
-            them, that are called in every step with ids int64 [R, n] of all rows; the former also
-            with float32 scores [R, V], the engine's own memory, and return what to choose from, the
-            latter return which rows end. See decoding.hooks.
-        prefix_allowed_tokens_fn: function of (item, row) that returns the ids that may follow.
-        streamer: an object of transformers', told the tokens as they come.
-        tokenizer: whose texts stop_strings are looked for in; None: the model's own.
-        vocabulary_map: a VocabularyMap, or a file of one, which each call reads: tokens that may be
-            generated are those that the sources' tokens may become. For encoder-decoders on a CPU.
+            them, that are called in every step with ids int64 [R, n] of all rows. Processors also
+            get float32 scores [R, V], in the engine's own memory, and return the scores to select
+            from; criteria return bool [R], the rows that end. See decoding.generation.hooks.
+        prefix_allowed_tokens_fn: function of (sentence, row) that returns the ids that may follow.
+        streamer: a streamer of transformers', which receives the tokens as they come.
+        tokenizer: decodes the tokens in which stop_strings are found; None: the model's own.
+        shortlist: a Shortlist, or a file of one, which each call reads: only tokens that it lists
+            for the sources are generated. For encoder-decoders on a CPU.
         options: the fields of decoding.GenerationConfig. They win over generation_config, which
             wins over the checkpoint's generation_config.json; None switches an option off.
 
         Returns int64 [B * num_return_sequences, P + longest generated], or with
-        return_dict_in_generate an output object of decoding.outputs. Raises TypeError, ValueError
-        or NotImplementedError before anything runs, decoding.Error when the memory does not
-        suffice or the model's numbers are not finite, and whatever a given function raises.
+        return_dict_in_generate an output object of decoding.generation.outputs. Raises TypeError,
+        ValueError or NotImplementedError before anything runs, decoding.Error when the memory does
+        not suffice or the model's numbers are not finite, and whatever a given function raises.
         """
+        shortlist = pop_old_name(options, shortlist)
         given = Given(
             given_ids(input_ids, inputs),
             attention_mask,
@@ -180,7 +192,7 @@ class Model:
             prefix_allowed_tokens_fn,
             stopping_criteria,
             self._own_tokenizer if tokenizer is None else tokenizer,
-            vocabulary_map,
+            shortlist,
         )
         listener = None if streamer is None else StreamerNews(streamer)
         return prepare(self._session, self.generation_config, given, options, listener).run()
@@ -194,25 +206,26 @@ class Model:
         attention_mask: Any = None,
         decoder_input_ids: Any = None,
         tokenizer: Any = None,
-        vocabulary_map: Any = None,
+        shortlist: Any = None,
         **options: Any,
     ) -> Generator[list[list[int]], None, None]:
-        """Generates, and yields the tokens as they come: for each row a list of new ones.
+        """Generates, and yields the tokens as they come: a list of new ones for each row.
 
             for [new] in model.stream(ids):
                 print(tokenizer.decode(new), end="", flush=True)
 
         In beam search the rows are the best of each sentence, and their tokens come as soon as all
-        beams agree on them. Arguments and errors are those of generate(). It runs ahead in a thread
-        of its own; who leaves the loop early ends it.
+        beams agree on them. Arguments and errors are those of generate(). Generation runs ahead in
+        a thread of its own; leaving the loop early ends it.
         """
+        shortlist = pop_old_name(options, shortlist)
         given = Given(
             given_ids(input_ids, inputs),
             attention_mask,
             decoder_input_ids,
             generation_config,
             tokenizer=self._own_tokenizer if tokenizer is None else tokenizer,
-            vocabulary_map=vocabulary_map,
+            shortlist=shortlist,
         )
         news = QueuedNews()
         call = prepare(self._session, self.generation_config, given, options, news)
@@ -225,10 +238,10 @@ class Model:
         beam_indices: Tensor | None = None,
         normalize_logits: bool = False,
     ) -> Tensor:
-        """The score with which each token was chosen, as Hugging Face's method of this name.
+        """The score of each selected token, as Hugging Face's method of this name gives it.
 
         sequences, scores, beam_indices: of an output of generate(). normalize_logits: take
-        log_softmax of the scores first. Returns float32 [rows, longest generated]; 0 behind the
+        log_softmax of the scores first. Returns float32 [rows, longest generated]; 0 after the
         end of a row of beam search.
         """
         return compute_transition_scores(sequences, scores, beam_indices, normalize_logits)
@@ -237,10 +250,10 @@ class Model:
         return None if self.directory is None else self.tokenizer
 
     def score(self, input_ids: Any, labels: Any = None, attention_mask: Any = None) -> Scores:
-        """How probable the model finds given tokens.
+        """The log-probabilities that the model gives to given tokens (teacher forcing).
 
         Encoder-decoder: `labels` [B, T] given the source `input_ids` [B, W]; the decoder reads them
-        behind its start token. Decoder-only: `labels`, by default `input_ids` themselves, both
+        after its start token. Decoder-only: `labels`, by default `input_ids` themselves, both
         [B, T]; each given the tokens before it, so that a row's first has no probability. -100 as
         in Hugging Face: such a label does not count (the decoder of an encoder-decoder reads a pad
         in its place). attention_mask: [B, W], 1 where a token counts; missing: everywhere. All are
@@ -254,7 +267,7 @@ class Model:
     def encode(
         self, input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None
     ) -> Encoded:
-        """The hidden states of an encoder alone: BERT and its like.
+        """The hidden states of an encoder alone, such as BERT.
 
         input_ids: integers [B, W], as a tensor or array, or a list of lists of any lengths.
         attention_mask: [B, W], 1 where a token counts; missing: everywhere. token_type_ids: [B, W],
@@ -264,41 +277,34 @@ class Model:
         return encode(self._encoder, input_ids, attention_mask, token_type_ids)
 
     def embed(self, texts: Sequence[str], *, truncate: bool = False) -> Tensor:
-        """Sentence embeddings, float32 [B, H] on the CPU, of a directory of sentence-transformers:
+        """Sentence embeddings, float32 [B, H] on the CPU, of a sentence-transformers directory:
         hidden states, pooled and normalised as its modules.json says.
 
-        truncate: a text that is too long loses its end; else it is a ValueError. Raises
-        FileNotFoundError or ValueError where the directory does not say how, NotImplementedError
+        truncate: cut the end of a text that is too long, instead of raising ValueError. Raises
+        FileNotFoundError or ValueError where the directory defines no pooling, NotImplementedError
         for a model that generates.
         """
-        from decoding.text.embed import embed
-
         return embed(self._encoder, self.tokenizer, self._pooling, texts, truncate=truncate)
 
     @cached_property
     def _pooling(self) -> Pooling:
-        from decoding.text.embed import read_pooling
-
         if self.directory is None:
             raise ValueError("the model was in memory, it has no directory with a modules.json")
         return read_pooling(self.directory)
 
     def translate(self, texts: Sequence[str], **options: Any) -> Any:
-        """A list with one translation for each text, or with n_best a list of Hypothesis(text,
-        score) for each; see decoding.translate."""
-        from decoding.text.translate import translate
-
+        """Translates each text: a list of one str a text, or with n_best of one list of
+        Hypothesis(text, score) a text. Options: see decoding.text.translate.Translator."""
         return translate(self, list(texts), **options)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Writes a directory that load() takes, with the weights as they are in memory here.
 
-        Loading it maps them: it converts nothing, and processes share the memory. Configuration and
-        tokenizer come along; it is for the CPU alone. Raises NotImplementedError for a model on a
-        GPU, ValueError for a directory that holds a checkpoint.
+        Loading it maps the weights: nothing is converted, and processes share the memory. It holds
+        the configuration and the tokenizer too, and is for the CPU alone. Raises
+        NotImplementedError for a model on a GPU, ValueError for a directory that holds a
+        checkpoint.
         """
-        from decoding.saving import save
-
         if self.device.type != "cpu":
             raise NotImplementedError(
                 f"only a model on the CPU can be saved, this one is on {self.device}: pass "
@@ -315,8 +321,8 @@ class Model:
     def memory_plan(self, limits: Limits | None = None) -> MemoryPlan:
         """The buffers of the engine's one block of memory; str() of it is a table.
 
-        limits: what to plan for. Without: the plan in use, or before the first call what one
-        sentence of 64 tokens takes. Weights are not part of it.
+        limits: sizes to plan for. None: the plan in use, or before the first call the plan of one
+        sentence of 64 tokens. Weights are not part of it.
         """
         return self._runner.memory_plan(limits)
 
@@ -344,7 +350,7 @@ def given_ids(input_ids: Any, inputs: Any) -> Any:
     if inputs is None:
         return input_ids
     if input_ids is not None:
-        raise ValueError("input_ids and inputs are two names of one thing: pass one")
+        raise ValueError("input_ids and inputs are two names of one argument: pass one")
     return inputs
 
 

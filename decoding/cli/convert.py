@@ -27,5 +27,5 @@ def run(args: argparse.Namespace) -> None:
     model.save(output)
     size = readable((output / BLOCK).stat().st_size)
     print(f"{output}: {size} of weights in {args.dtype}", file=sys.stderr)
-    for name in model.kept:
+    for name in model.unquantized:
         print(f"in bfloat16, for which int8 is too coarse: {name}", file=sys.stderr)

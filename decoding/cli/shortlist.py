@@ -1,9 +1,9 @@
-"""Makes a vocabulary map from parallel text, for `translate --shortlist`.
+"""Makes a shortlist from parallel text, for `translate --shortlist`.
 
-A map says which target tokens each source token may become. The better the text resembles what will
-be translated, the fewer translations differ from those without a map; the model's own translations
-as target leave out less of what it would say. 29,000 short pairs take 10 seconds of one core and
-0.5 GB, 164,000 pairs 15 seconds and 0.8 GB.
+A shortlist says which target tokens each source token may become. The better the text resembles
+the texts to translate, the fewer translations differ from those without a shortlist; with the
+model's own translations as target they differ least. 29,000 short pairs take 10 seconds of one core
+and 0.5 GB, 164,000 pairs 15 seconds and 0.8 GB.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import decoding
 from decoding.cli.arguments import positive
 from decoding.cli.score import paired
 from decoding.cli.translate import read_lines, refuse_overwriting
-from decoding.text.lexicon import Pair, learn
-from decoding.text.shortlist import VocabularyMap
+from decoding.text.ibm_model1 import Pair, learn
+from decoding.text.shortlist import Shortlist
 
 LONGEST = 200  # tokens; the work of a pair grows with the product of its lengths
 SAMPLE = 1000  # pairs whose lists are made, to say how long they are
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", required=True, metavar="DIR", help="a Hugging Face directory")
     add("--source", required=True, metavar="FILE", help="UTF-8, a sentence in each line")
     add("--target", required=True, metavar="FILE", help="their translations, line by line")
-    add("--output", required=True, metavar="FILE", help="the map, an .npz archive")
+    add("--output", required=True, metavar="FILE", help="the shortlist, an .npz archive")
     add(
         "--candidates",
         type=positive,
@@ -58,10 +58,10 @@ def run(args: argparse.Namespace) -> None:
         pairs = list(token_pairs(model, texts))
     encoder, decoder = model.spec.encoder, model.spec.decoder
     assert encoder is not None  # token_pairs
-    lexicon = learn(pairs, decoder.vocab)
-    found = VocabularyMap(
-        lexicon.likeliest(encoder.vocab, args.candidates),
-        lexicon.most_frequent(args.frequent),
+    table = learn(pairs, decoder.vocab)
+    found = Shortlist(
+        table.likeliest(encoder.vocab, args.candidates),
+        table.most_frequent(args.frequent),
         decoder.vocab,
     )
     found.save(args.output)
@@ -75,10 +75,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def token_pairs(model: decoding.Model, texts: Iterable[tuple[str, str]]) -> Iterator[Pair]:
-    """Without pairs that are blank or very long on a side. Raises ValueError for a model without an
-    encoder."""
+    """Token ids of each pair, but for pairs with a blank or very long side. Raises ValueError for a
+    model without an encoder."""
     if model.spec.encoder is None:
-        raise ValueError("a vocabulary map needs a source text, this model has a decoder alone")
+        raise ValueError("a shortlist needs a source text, this model has a decoder alone")
     for source, target in texts:
         if source.strip() and target.strip():
             ids = model.tokenizer.encode(source), model.tokenizer.encode_target(target)

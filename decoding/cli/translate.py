@@ -71,7 +71,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="source tokens in one call of the model (default: 4096)",
     )
-    add("--shortlist", metavar="FILE", help="a vocabulary map, see `decoding shortlist`; CPU")
+    add(
+        "--shortlist",
+        metavar="FILE",
+        help="restricts the vocabulary, see `decoding shortlist`; CPU",
+    )
     add("--progress", action="store_true", help="show sentences per second and the time left")
     search = parser.add_argument_group("search", "without an option the model's own value counts")
     add = search.add_argument
@@ -93,7 +97,7 @@ def run(args: argparse.Namespace) -> None:
             alignments=args.alignments,
             src_lang=args.src_lang,
             tgt_lang=args.tgt_lang,
-            vocabulary_map=args.shortlist,
+            shortlist=args.shortlist,
             **{
                 name: value
                 for name in (*OPTIONS, "do_sample")

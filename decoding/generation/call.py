@@ -35,7 +35,7 @@ from decoding.generation.shortlist_tokens import needed_ids
 from decoding.generation.stop_strings import StopTable, stop_table
 from decoding.generation.strategies import Strategy, choose, sampling
 from decoding.generation.streaming import Listener
-from decoding.text.shortlist import VocabularyMap, as_vocabulary_map
+from decoding.text.shortlist import Shortlist, as_shortlist
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Given:
     prefix_allowed_tokens_fn: Any = None
     stopping_criteria: Any = None
     tokenizer: Any = None  # or a function that finds one
-    vocabulary_map: Any = None
+    shortlist: Any = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Call:
     hooks: Hooks
     listener: Listener | None
     stop: StopTable | None
-    vocabulary_map: VocabularyMap | None
+    shortlist: Shortlist | None
     device: torch.device  # of the results
     started: float = field(default_factory=time.monotonic)
 
@@ -142,7 +142,7 @@ class Call:
             warpers=warpers,
             stop_table=None if self.stop is None else self.stop.table,
             stop_first=None if self.stop is None else self.stop.behind(prompt.ids),
-            shortlist=None if packed is None else self._shortlist(packed, config),
+            shortlist=None if packed is None else self._shortlisted(packed, config),
             max_time=config.max_time,
             attentions=covering > 0 or (results and config.output_attentions),
             coverage_penalty=covering,
@@ -152,12 +152,12 @@ class Call:
         )
         return with_shadows(work) if config.guidance_scale != 1 else work
 
-    def _shortlist(self, source: Packed, config: GenerationConfig) -> Tensor | None:
+    def _shortlisted(self, source: Packed, config: GenerationConfig) -> Tensor | None:
         """int32 [n], what may stand in a translation of any of these sentences."""
-        if self.vocabulary_map is None:
+        if self.shortlist is None:
             return None
-        needed = needed_ids(config, self.vocabulary_map.target_ids)
-        return torch.from_numpy(self.vocabulary_map.ids_for(source.ids.numpy(), needed))
+        needed = needed_ids(config, self.shortlist.target_ids)
+        return torch.from_numpy(self.shortlist.ids_for(source.ids.numpy(), needed))
 
     def _watch(self, prompt: Rows, most: int) -> Watch | None:
         if not self.hooks and self.listener is None:
@@ -214,7 +214,7 @@ def prepare(
     if config.stop_strings:
         vocab = session.spec.decoder.vocab
         stop = stop_table(given.tokenizer, config.stop_strings, vocab, session.device)
-    vocabulary_map = as_vocabulary_map(given.vocabulary_map, session.spec, session.device.type)
+    shortlist = as_shortlist(given.shortlist, session.spec, session.device.type)
     call = Call(
         session,
         config,
@@ -224,7 +224,7 @@ def prepare(
         hooks,
         listener,
         stop,
-        vocabulary_map,
+        shortlist,
         device,
     )
     assert call.works  # all of them are made, and so checked, before the first runs

@@ -67,7 +67,7 @@ ARGUMENTS = (
     "prefix_allowed_tokens_fn",
     "streamer",
     "tokenizer",
-    "vocabulary_map",
+    "shortlist",
 )
 
 # What a transformers GenerationConfig carries beside options.

@@ -1,17 +1,18 @@
-"""The target tokens that the tokens of a source may become: a shortlist of the vocabulary.
+"""Restricts the output vocabulary to likely translations of the source's tokens.
 
-    vocabulary_map = VocabularyMap.load("de-en.npz")  # made by `decoding shortlist`
-    model.translate(texts, vocabulary_map=vocabulary_map)
+    shortlist = Shortlist.load("de-en.npz")  # made by `decoding shortlist`
+    model.translate(texts, shortlist=shortlist)
 
 A step then computes the logits of some hundred tokens instead of all, and the search is exact among
 those. The idea is that of Schwenk et al. 2007, "Smooth Bilingual N-Gram Translation" (a shortlist
 of the output layer), Devlin 2017, "Sharp Models on Dull Hardware" (one for each sentence, from a
-lexical table) and CTranslate2's vocabulary map.
+lexical translation table), Marian's lexical shortlist and CTranslate2's vocabulary map.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterable
@@ -27,14 +28,14 @@ FAULTS = (ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, zlib.er
 
 
 @dataclass(frozen=True, eq=False)
-class VocabularyMap:
-    """What each source token may become, and what may stand in any translation.
+class Shortlist:
+    """The target tokens that each source token may become, and those allowed in any translation.
 
-    candidates: int32 [source ids, N], target ids, the likeliest first, -1 behind the last.
-    frequent: int32 [M], target ids. target_ids: how many there are.
+    candidates: int32 [source ids, N], target ids, the likeliest first, padded with -1.
+    frequent: int32 [M], target ids. target_ids: size of the target vocabulary.
 
     A file is numpy's .npz archive of three arrays that have these names. Raises ValueError for
-    arrays of other types or shapes, and for ids that there are not.
+    arrays of other types or shapes, and for ids outside the vocabulary.
     """
 
     candidates: Array
@@ -55,14 +56,15 @@ class VocabularyMap:
                 )
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> VocabularyMap:
-        """Raises OSError where there is no such file, ValueError where it holds no map."""
+    def load(cls, path: str | os.PathLike[str]) -> Shortlist:
+        """Reads a file that save() wrote. Raises OSError where there is none, ValueError where it
+        holds no shortlist."""
         try:
             with np.load(path, allow_pickle=False) as file:
                 return cls(file["candidates"], file["frequent"], int(file["target_ids"]))
         except FAULTS as error:
             raise ValueError(
-                f"{path} is no vocabulary map, or a damaged one: {error}; make one with "
+                f"{path} is no shortlist, or a damaged one: {error}; make one with "
                 "`decoding shortlist`"
             ) from error
 
@@ -76,12 +78,12 @@ class VocabularyMap:
             )
 
     def ids_for(self, source: Array, needed: Iterable[int] = ()) -> Array:
-        """int32 [ids], ascending: what the tokens of `source` may become, together.
+        """int32 [ids], ascending: the union of the target tokens that those of `source` may become.
 
         source: integers of any shape, source ids of one or several sentences. needed: target ids
-        that are to be among them.
+        that are always included.
         """
-        listed = np.zeros(self.target_ids + 1, np.bool_)  # the last is for what is -1
+        listed = np.zeros(self.target_ids + 1, np.bool_)  # the last is for padding, -1
         listed[self.candidates[source]] = True
         listed[self.frequent] = True
         listed[list(needed)] = True
@@ -94,31 +96,47 @@ class VocabularyMap:
         theirs = spec.encoder.vocab, spec.decoder.vocab
         if ours != theirs:
             raise ValueError(
-                f"the vocabulary map is for {ours[0]} source and {ours[1]} target ids, the model "
+                f"the shortlist is for {ours[0]} source and {ours[1]} target ids, the model "
                 f"has {theirs[0]} and {theirs[1]}: make one with `decoding shortlist --model`"
             )
 
 
-def as_vocabulary_map(given: Any, spec: ModelSpec, device: str) -> VocabularyMap | None:
-    """The argument vocabulary_map of a call: None, a map or a file of one.
+def as_shortlist(given: Any, spec: ModelSpec, device: str) -> Shortlist | None:
+    """The argument shortlist of a call, read where it is a file.
 
-    device: the type of the model's. Raises TypeError for anything else, ValueError where the model
-    can have no map or not this one, and what load() raises.
+    device: type of the model's device. Raises TypeError where it is neither None, a Shortlist nor
+    a file of one, ValueError where the model cannot use it, and the errors of load().
     """
     if given is None:
         return None
     if spec.encoder is None:
-        raise ValueError("vocabulary_map needs a source text, this model has a decoder alone")
+        raise ValueError("shortlist needs a source text, this model has a decoder alone")
     if device != "cpu":
         raise ValueError(
-            f"vocabulary_map is for the CPU, this model is on {device}: leave it out, all logits "
+            f"shortlist is for the CPU, this model is on {device}: leave it out, all logits "
             "cost little there"
         )
     if isinstance(given, (str, os.PathLike)):
-        given = VocabularyMap.load(given)
-    if not isinstance(given, VocabularyMap):
+        given = Shortlist.load(given)
+    if not isinstance(given, Shortlist):
         raise TypeError(
-            f"vocabulary_map must be a VocabularyMap or a file of one, got {type(given).__name__}"
+            f"shortlist must be a Shortlist or a file of one, got {type(given).__name__}"
         )
     given.check_for(spec)
+    return given
+
+
+def pop_old_name(options: dict[str, Any], shortlist: Any) -> Any:
+    """The argument shortlist of a public function, also where a caller still uses its old name,
+    vocabulary_map, which is taken out of `options` with a warning. Raises TypeError for both."""
+    if "vocabulary_map" not in options:
+        return shortlist
+    given = options.pop("vocabulary_map")
+    if shortlist is not None:
+        raise TypeError("vocabulary_map is the old name of shortlist: pass shortlist alone")
+    warnings.warn(
+        "vocabulary_map is deprecated and goes with the next version: pass shortlist",
+        DeprecationWarning,
+        stacklevel=3,
+    )
     return given

@@ -22,7 +22,7 @@ from decoding.models.spec import ModelSpec
 from decoding.text.alignment import Pieces, alignment
 from decoding.text.languages import between
 from decoding.text.lengths import Lengths
-from decoding.text.shortlist import as_vocabulary_map
+from decoding.text.shortlist import as_shortlist, pop_old_name
 from decoding.text.splitting import split_text
 from decoding.text.tokenizers import Tokenizer, split_language_code
 
@@ -130,7 +130,7 @@ class Translator:
     alignments: fills in Hypothesis.alignment, from the attention of the last layer.
     src_lang, tgt_lang: languages of a model that must be told them, as its tokenizer names them;
     None: what the model's own files say.
-    vocabulary_map: as in Model.generate(); a file is read once.
+    shortlist: as in Model.generate(); a file is read once.
     options: those of Model.generate(). Where they set no length it is the model's own max_length,
     else 2 * source + 50. A line so long that its translation might find no room is cut where a
     reader would pause; its parts are translated and joined, and a warning says so. With `seed`,
@@ -149,13 +149,14 @@ class Translator:
         alignments: bool = False,
         src_lang: str | None = None,
         tgt_lang: str | None = None,
-        vocabulary_map: Any = None,
+        shortlist: Any = None,
         **options: Any,
     ) -> None:
         if batch_tokens < 1:
             raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
         for name in RESERVED & options.keys():
             raise TypeError(f"translation sets {name} itself (n_best: hypotheses of a line)")
+        shortlist = pop_old_name(options, shortlist)
         base = as_mapping(options.pop("generation_config", None))
         self.model, self.n_best = model, n_best
         self.options = {**base, **options, "num_return_sequences": 1 if n_best is None else n_best}
@@ -173,7 +174,7 @@ class Translator:
         self.batch_tokens, self.alignments = batch_tokens, alignments
         self.tokens = 0  # in the best hypotheses so far
         self._calls = 0
-        self._vocabulary_map = as_vocabulary_map(vocabulary_map, model.spec, model.device.type)
+        self._shortlist = as_shortlist(shortlist, model.spec, model.device.type)
         self._lengths = Lengths.of(model.spec, self.options, self.config)
         self._blank = self.tokenizer.encode("")
 
@@ -254,7 +255,7 @@ class Translator:
             [part.ids for part in batch],
             return_dict_in_generate=True,
             output_sequences_scores=self.scored,
-            vocabulary_map=self._vocabulary_map,
+            shortlist=self._shortlist,
             **options,
         )
         assert not isinstance(found, Tensor)  # return_dict_in_generate

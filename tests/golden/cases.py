@@ -200,9 +200,9 @@ def search_cases(encoder_decoder: bool) -> list[Case]:
 
 
 def shortlist_cases(file: str) -> list[Case]:
-    """file: of a vocabulary map."""
+    """file: of a shortlist."""
     return [
-        Case(f"{name} shortlist", options=options | {"vocabulary_map": file})
+        Case(f"{name} shortlist", options=options | {"shortlist": file})
         for name, options in BASE.items()
     ]
 

@@ -84,7 +84,7 @@ def test_fewer_bits_translate_as_well(dtype: str, least: float) -> None:
     """BLEU of the sentences' float32 translations as references."""
     exact = decoding.load(DEMO, "cpu", "float32", threads=2).translate(SENTENCES)
     model = decoding.load(DEMO, "cpu", dtype, threads=2)
-    assert model.dtype == getattr(torch, dtype) and not model.kept
+    assert model.dtype == getattr(torch, dtype) and not model.unquantized
     assert sacrebleu.corpus_bleu(model.translate(SENTENCES), [exact]).score > least
 
 

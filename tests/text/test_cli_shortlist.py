@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import decoding
-from decoding import VocabularyMap
+from decoding import Shortlist
 from decoding.cli.main import main
 from tests.support import random_models
 from tests.support.stand_in import EOS, FIRST, StandIn, Words
@@ -50,7 +50,7 @@ def test_a_map_of_parallel_text(program: Run, folder: Path) -> None:
     model = StandIn()
     code, said = program(model, "shortlist --candidates 2 --frequent 3", **FILES)
     assert code == 0 and said.startswith("3 pairs in ") and " of 9999 tokens\n" in said
-    found = VocabularyMap.load(folder / "map.npz")
+    found = Shortlist.load(folder / "map.npz")
     assert (found.candidates.shape, found.target_ids) == ((9999, 2), 9999)
     assert isinstance(model.tokenizer, Words)
     number = {word: FIRST + i for i, word in enumerate(model.tokenizer.words)}
@@ -98,8 +98,8 @@ def test_translate_takes_it(program: Run, folder: Path) -> None:
     assert program(model, "translate", **files)[0] == 0
     assert model.calls
     for _, options in model.calls:
-        assert isinstance(options["vocabulary_map"], VocabularyMap)
+        assert isinstance(options["shortlist"], Shortlist)
     code, said = program(model, "translate", **(files | {"shortlist": "source"}))
-    assert code == 2 and "source is no vocabulary map" in said
+    assert code == 2 and "source is no shortlist" in said
     program(model, "translate", input="source", output="out")
-    assert model.calls[-1][1]["vocabulary_map"] is None
+    assert model.calls[-1][1]["shortlist"] is None

@@ -1,4 +1,4 @@
-"""Vocabulary maps: what they list, their files, and the search within a list."""
+"""Shortlists: what they list, their files, and the search within a list."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 import decoding
-from decoding import Limits, VocabularyMap
+from decoding import Limits, Shortlist
 from decoding.generation.config import GenerationConfig
 from decoding.generation.shortlist_tokens import needed_ids
 from decoding.models import demo
-from decoding.text.lexicon import learn
+from decoding.text.ibm_model1 import learn
 from tests.support.comparison import assert_close_scores
 from tests.support.random_models import load, ours, reference
 
-SMALL = VocabularyMap(
+SMALL = Shortlist(
     np.array([[4, 2, -1], [7, -1, -1], [-1, -1, -1]], np.int32), np.array([5], np.int32), 8
 )
 
@@ -35,7 +35,7 @@ def test_the_list_of_some_sentences() -> None:
 
 def test_files(tmp_path: Path) -> None:
     SMALL.save(tmp_path / "map")  # the name is not changed
-    found = VocabularyMap.load(tmp_path / "map")
+    found = Shortlist.load(tmp_path / "map")
     assert found.target_ids == 8
     for name in ("candidates", "frequent"):
         assert np.array_equal(getattr(found, name), getattr(SMALL, name))
@@ -45,7 +45,7 @@ def test_files(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "map.npz"
     with pytest.raises(FileNotFoundError, match="map.npz"):
-        VocabularyMap.load(path)
+        Shortlist.load(path)
     SMALL.save(path)
     whole = path.read_bytes()
     middle = len(whole) // 3
@@ -53,18 +53,18 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     damaged.append(whole[:middle] + bytes(9) + whole[middle + 9 :])
     for content in damaged:
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"map.npz is no vocabulary map.*`decoding shortlist`"):
-            VocabularyMap.load(path)
+        with pytest.raises(ValueError, match=r"map.npz is no shortlist.*`decoding shortlist`"):
+            Shortlist.load(path)
     np.savez(path, candidates=SMALL.candidates, frequent=SMALL.frequent)
     with pytest.raises(ValueError, match="target_ids"):
-        VocabularyMap.load(path)
+        Shortlist.load(path)
     np.savez(path, **(vars(SMALL) | {"target_ids": 7}))
     with pytest.raises(ValueError, match="candidates must hold -1 to 6, got -1 to 7"):
-        VocabularyMap.load(path)
+        Shortlist.load(path)
     with path.open("wb") as file:
         np.save(file, SMALL.candidates)
-    with pytest.raises(ValueError, match="no vocabulary map"):
-        VocabularyMap.load(path)
+    with pytest.raises(ValueError, match="no shortlist"):
+        Shortlist.load(path)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 )
 def test_arrays_that_are_no_map(candidates: Any, frequent: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        VocabularyMap(candidates, frequent, 8)
+        Shortlist(candidates, frequent, 8)
 
 
 @pytest.mark.parametrize(
@@ -100,28 +100,28 @@ def test_what_an_option_needs_is_in_every_list(options: dict[str, Any], ids: set
 
 @pytest.mark.parametrize("given", [3, [1, 2], np.zeros(3)])
 def test_what_is_no_map(given: Any) -> None:
-    with pytest.raises(TypeError, match="must be a VocabularyMap or a file of one, got"):
-        ours("marian").generate([[4, 5]], vocabulary_map=given)
+    with pytest.raises(TypeError, match="must be a Shortlist or a file of one, got"):
+        ours("marian").generate([[4, 5]], shortlist=given)
 
 
 def test_models_that_can_have_no_map() -> None:
     with pytest.raises(ValueError, match="a decoder alone"):
-        ours("gpt2").generate([[4, 5]], vocabulary_map=SMALL)
+        ours("gpt2").generate([[4, 5]], shortlist=SMALL)
     with pytest.raises(ValueError, match="3 source and 8 target ids, the model has 60 and 60"):
-        ours("marian").generate([[4, 5]], vocabulary_map=SMALL)
+        ours("marian").generate([[4, 5]], shortlist=SMALL)
 
 
 @pytest.mark.gpu
 def test_a_gpu_has_no_map() -> None:
-    with pytest.raises(ValueError, match="vocabulary_map is for the CPU, this model is on cuda"):
-        ours("marian", "cuda").generate([[4, 5]], vocabulary_map=drawn("marian"))
+    with pytest.raises(ValueError, match="shortlist is for the CPU, this model is on cuda"):
+        ours("marian", "cuda").generate([[4, 5]], shortlist=drawn("marian"))
 
 
 NEEDED = [8, 9, 10, 11]  # by options below
 
 
 @cache
-def drawn(name: str) -> VocabularyMap:
+def drawn(name: str) -> Shortlist:
     """Three tokens for each, at random, none of them what greedy search would take."""
     random = np.random.default_rng(3)
     config = reference(name).config
@@ -129,7 +129,7 @@ def drawn(name: str) -> VocabularyMap:
     assert len(greedy) > 3, "more than special tokens"
     others = np.setdiff1d(np.arange(config.vocab_size, dtype=np.int32), greedy)
     candidates = random.choice(others, (config.vocab_size, 3))
-    return VocabularyMap(candidates, np.array(NEEDED, np.int32), config.vocab_size)
+    return Shortlist(candidates, np.array(NEEDED, np.int32), config.vocab_size)
 
 
 def sources(name: str, batch: int) -> Tensor:
@@ -181,7 +181,7 @@ def test_within_the_list_the_search_is_transformers(name: str, search: dict[str,
     expected = without_others(name, listed).generate(ids, **OUTPUT, **search)
     for threads in (1, 2):
         model = load(name, threads=threads)
-        found = model.generate(ids, vocabulary_map=drawn(name), **OUTPUT, **search)
+        found = model.generate(ids, shortlist=drawn(name), **OUTPUT, **search)
         assert torch.equal(found.sequences, expected.sequences)
         if "num_beams" in search:
             assert_close_scores(found.sequences_scores, expected.sequences_scores)
@@ -193,7 +193,7 @@ def test_scores_and_logits_of_all_others(name: str) -> None:
     ids = sources(name, 4)
     listed = list_of(name, ids)
     options = OUTPUT | {"max_new_tokens": 4, "min_new_tokens": 4}  # no row ends before others
-    found = ours(name).generate(ids, vocabulary_map=drawn(name), **options)
+    found = ours(name).generate(ids, shortlist=drawn(name), **options)
     expected = without_others(name, listed).generate(ids, **options)
     for kind in ("scores", "logits"):
         for a, b in zip(getattr(found, kind), getattr(expected, kind), strict=True):
@@ -221,7 +221,7 @@ def test_every_other_search_is_that_of_a_model_without_others(search: dict[str, 
     others = without_others("marian", list_of("marian", ids), bias=-1e9)
     expected = decoding.load(others, device="cpu", threads=1)
     options = {"max_new_tokens": 12, **search}
-    found = ours("marian").generate(ids, vocabulary_map=drawn("marian"), **options)
+    found = ours("marian").generate(ids, shortlist=drawn("marian"), **options)
     assert torch.equal(found, expected.generate(ids, **options))
 
 
@@ -234,25 +234,25 @@ def test_every_kind_of_weights(dtype: str) -> None:
     others = without_others(name, list_of(name, ids), bias=-1e9)
     expected = decoding.load(others, device="cpu", dtype=dtype, threads=1).generate(ids, **options)
     model = load(name, dtype=dtype, threads=1)
-    found = model.generate(ids, vocabulary_map=drawn(name), **options)
+    found = model.generate(ids, shortlist=drawn(name), **options)
     assert torch.equal(found.sequences, expected.sequences)
     torch.testing.assert_close(found.sequences_scores, expected.sequences_scores)
 
 
 def test_fewer_tokens_than_beams_ask_for() -> None:
     """Eight candidates of two special tokens and one other."""
-    few = VocabularyMap(np.zeros((60, 0), np.int32), np.array([8], np.int32), 60)
+    few = Shortlist(np.zeros((60, 0), np.int32), np.array([8], np.int32), 60)
     ids, options = sources("marian", 2), {"num_beams": 4, "num_return_sequences": 4} | OUTPUT
-    found = ours("marian").generate(ids, vocabulary_map=few, **options)
+    found = ours("marian").generate(ids, shortlist=few, **options)
     expected = without_others("marian", few.ids_for(ids.numpy(), {3, 59}).tolist())
     assert torch.equal(found.sequences, expected.generate(ids, **options).sequences)
 
 
 def test_a_list_of_everything_changes_nothing() -> None:
-    every = VocabularyMap(np.zeros((60, 0), np.int32), np.arange(60, dtype=np.int32), 60)
+    every = Shortlist(np.zeros((60, 0), np.int32), np.arange(60, dtype=np.int32), 60)
     for search in SEARCHES:
         found, plain = (
-            ours("marian").generate(sources("marian", 4), vocabulary_map=given, **search)
+            ours("marian").generate(sources("marian", 4), shortlist=given, **search)
             for given in (every, None)
         )
         assert torch.equal(found, plain)
@@ -266,7 +266,7 @@ def test_sentences_that_are_computed_together_share_a_list() -> None:
         return [[token for token in row if token != 59] for row in found.tolist()]
 
     def generate(model: decoding.Model, some: Tensor) -> list[list[int]]:
-        return rows(model.generate(some, vocabulary_map=drawn("marian"), **options))
+        return rows(model.generate(some, shortlist=drawn("marian"), **options))
 
     alone = [row for i in range(6) for row in generate(ours("marian"), ids[i : i + 1])]
     for i, row in enumerate(alone):
@@ -282,22 +282,22 @@ def test_memory_for_lists() -> None:
     model, ids = load("marian"), sources("marian", 2)
     model.generate(ids)
     assert model.memory_plan().limits.shortlist == 0
-    model.generate(ids, vocabulary_map=drawn("marian"))
+    model.generate(ids, shortlist=drawn("marian"))
     planned = model.memory_plan().limits.shortlist
     assert len(list_of("marian", ids)) <= planned <= 60
-    model.generate(sources("marian", 4), vocabulary_map=drawn("marian"))
+    model.generate(sources("marian", 4), shortlist=drawn("marian"))
     assert planned < model.memory_plan().limits.shortlist <= 60
     model = load("marian", limits=Limits(batch=2, beams=1, source=8, target=20))
     model.generate(ids)
     with pytest.raises(ValueError, match=r"needs shortlist=\d+, .* limits of shortlist=0"):
-        model.generate(ids, vocabulary_map=drawn("marian"))
+        model.generate(ids, shortlist=drawn("marian"))
 
 
 def test_streams_and_files(tmp_path: Path) -> None:
     drawn("marian").save(tmp_path / "map.npz")
     model, ids = ours("marian"), sources("marian", 1)
-    [row] = model.generate(ids, vocabulary_map=str(tmp_path / "map.npz"), max_new_tokens=9).tolist()
-    steps = model.stream(ids, vocabulary_map=tmp_path / "map.npz", max_new_tokens=9)
+    [row] = model.generate(ids, shortlist=str(tmp_path / "map.npz"), max_new_tokens=9).tolist()
+    steps = model.stream(ids, shortlist=tmp_path / "map.npz", max_new_tokens=9)
     assert [token for [new] in steps for token in new] == row[1:]
     assert row != model.generate(ids, max_new_tokens=9)[0].tolist()
 
@@ -309,9 +309,26 @@ def test_translations(tmp_path: Path) -> None:
     translations, foreign = model.translate(known), model.translate([other])
     encode, encode_target = model.tokenizer.encode, model.tokenizer.encode_target
     pairs = [(encode(a), encode_target(b)) for a, b in zip(known, translations, strict=True)]
-    lexicon = learn([(np.array(a), np.array(b)) for a, b in pairs], 8000)
-    VocabularyMap(lexicon.likeliest(8000, 20), lexicon.most_frequent(2), 8000).save(tmp_path / "m")
-    assert model.translate(known, vocabulary_map=tmp_path / "m") == translations
-    assert model.translate([other], vocabulary_map=tmp_path / "m") != foreign
-    scored = model.translate(known, n_best=2, vocabulary_map=VocabularyMap.load(tmp_path / "m"))
+    table = learn([(np.array(a), np.array(b)) for a, b in pairs], 8000)
+    Shortlist(table.likeliest(8000, 20), table.most_frequent(2), 8000).save(tmp_path / "m")
+    assert model.translate(known, shortlist=tmp_path / "m") == translations
+    assert model.translate([other], shortlist=tmp_path / "m") != foreign
+    scored = model.translate(known, n_best=2, shortlist=Shortlist.load(tmp_path / "m"))
     assert [best.text for best, _ in scored] == translations
+
+
+def test_old_names_warn_and_work() -> None:
+    with pytest.warns(DeprecationWarning, match="VocabularyMap is deprecated.* use Shortlist"):
+        assert decoding.VocabularyMap is Shortlist
+    model, ids = ours("marian"), sources("marian", 2)
+    expected = model.generate(ids, shortlist=drawn("marian"))
+    with pytest.warns(DeprecationWarning, match="vocabulary_map is deprecated.* shortlist"):
+        assert torch.equal(model.generate(ids, vocabulary_map=drawn("marian")), expected)
+    with pytest.warns(DeprecationWarning, match="vocabulary_map"):
+        steps = list(model.stream(ids, vocabulary_map=drawn("marian")))
+    assert len(steps) == expected.shape[1] - 1
+    with pytest.raises(TypeError, match="pass shortlist alone"):
+        model.generate(ids, shortlist=SMALL, vocabulary_map=SMALL)
+    model = decoding.load(Path(demo.__file__).parent, device="cpu", threads=1)
+    with pytest.warns(DeprecationWarning, match="vocabulary_map"):
+        assert model.translate(["Hallo!"], vocabulary_map=None) == model.translate(["Hallo!"])

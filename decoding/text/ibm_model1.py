@@ -28,7 +28,7 @@ LINKS = 1 << 22  # that are numbered at once
 
 
 @dataclass(frozen=True)
-class Lexicon:
+class TranslationTable:
     """The pairs (source token, target token) that stand in one pair of sentences, ascending."""
 
     sources: Array  # int64 [pairs]
@@ -73,8 +73,10 @@ class Links:
         )
 
 
-def learn(sentences: Iterable[Pair], target_ids: int, iterations: int = ITERATIONS) -> Lexicon:
-    """The lexicon of these pairs of sentences; target_ids: of the target vocabulary.
+def learn(
+    sentences: Iterable[Pair], target_ids: int, iterations: int = ITERATIONS
+) -> TranslationTable:
+    """The table of these pairs of sentences; target_ids: of the target vocabulary.
 
     Takes 4 bytes for each product of a pair's lengths, and about 60 for each pair of tokens; time
     grows with the products too: 29,000 short sentences of 15 tokens are 6 million, some seconds.
@@ -97,7 +99,7 @@ def learn(sentences: Iterable[Pair], target_ids: int, iterations: int = ITERATIO
             share /= np.repeat(np.add.reduceat(share, each.first), each.counts)
             shares += np.bincount(each.pairs, share, minlength=len(keys))
         probabilities = shares / np.bincount(sources, shares)[sources]
-    return Lexicon(sources, targets, probabilities, counts)
+    return TranslationTable(sources, targets, probabilities, counts)
 
 
 def batches(sentences: Iterable[Pair]) -> Iterator[list[Pair]]:

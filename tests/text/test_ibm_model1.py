@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.text import lexicon
-from decoding.text.lexicon import Lexicon, learn
+from decoding.text import ibm_model1
+from decoding.text.ibm_model1 import TranslationTable, learn
 
 SOURCES, TARGETS = 7, 5
 sides = [st.lists(st.integers(0, ids - 1), min_size=1, max_size=6) for ids in (SOURCES, TARGETS)]
@@ -18,7 +18,7 @@ corpora = st.lists(st.tuples(*sides), min_size=1, max_size=12)
 Corpus = list[tuple[list[int], list[int]]]
 
 
-def arrays(corpus: Corpus) -> list[lexicon.Pair]:
+def arrays(corpus: Corpus) -> list[ibm_model1.Pair]:
     return [(np.array(s, np.int32), np.array(t, np.int32)) for s, t in corpus]
 
 
@@ -37,11 +37,11 @@ def plainly(corpus: Corpus, iterations: int) -> dict[tuple[int, int], float]:
     return dict(probability)
 
 
-@pytest.mark.parametrize("links", [1, 7, lexicon.LINKS])
+@pytest.mark.parametrize("links", [1, 7, ibm_model1.LINKS])
 @given(corpus=corpora, iterations=st.integers(1, 4))
 def test_probabilities(links: int, corpus: Corpus, iterations: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lexicon, "LINKS", links)  # batches change nothing
+        patch.setattr(ibm_model1, "LINKS", links)  # batches change nothing
         found = learn(arrays(corpus), TARGETS, iterations)
     pairs = zip(found.sources.tolist(), found.targets.tolist(), strict=True)
     ours = dict(zip(pairs, found.probabilities.tolist(), strict=True))
@@ -62,7 +62,7 @@ def test_a_word_is_told_from_the_words_beside_it() -> None:
 
 
 def test_the_likeliest_come_first() -> None:
-    found = Lexicon(
+    found = TranslationTable(
         sources=np.array([0, 0, 0, 0, 2]),
         targets=np.array([1, 3, 4, 6, 5]),
         probabilities=np.array([0.1, 0.3, 0.3, 0.3, 1.0]),
