@@ -1,5 +1,8 @@
 """Builds csrc/ into decoding/_C through ninja. Everything else is in pyproject.toml.
 
+Where it is built in place, there is decoding/_kernels too: each kernel alone, for tests and
+benchmarks.
+
 torch is not needed to build: the engine reads tensors through their pointers.
 
 The CUDA engine is built where nvcc is found: in CUDA_HOME, on the PATH, or in the packages of the
@@ -108,8 +111,17 @@ class Cuda:
         return " ".join([*real, f"-gencode=arch=compute_{newest},code=compute_{newest}"])
 
 
-def ninja_file(target: Path, build: Path, cuda: Cuda | None) -> str:
-    """The whole build as ninja's text: one object per source (and instruction set), one link."""
+def in_module(source: Path, module: str) -> bool:
+    """Whether a source is linked into decoding._C or decoding._kernels; most are into both."""
+    bindings = ROOT / "csrc/bindings"
+    if module == "_C":
+        return bindings / "testing" not in source.parents
+    return source != bindings / "module.cc"
+
+
+def ninja_file(targets: list[Path], build: Path, cuda: Cuda | None) -> str:
+    """The whole build as ninja's text: one object per source (and instruction set), one link for
+    each target: an extension module, by its file name."""
     includes = [ROOT / "csrc", pybind11.get_include(), sysconfig.get_paths()["include"]]
     libraries = ""
     if cuda is not None:
@@ -128,6 +140,7 @@ def ninja_file(target: Path, build: Path, cuda: Cuda | None) -> str:
         "  description = $out",
         "rule link",
         "  command = $cxx -shared -pthread -o $out $in $libraries",
+        "  description = $out",
     ]
     if cuda is not None:
         lines[1] += " -DDECODING_CUDA"
@@ -140,11 +153,9 @@ def ninja_file(target: Path, build: Path, cuda: Cuda | None) -> str:
             "  description = $out",
         ]
     isas = ISAS if platform.machine() in ("x86_64", "AMD64") else {"portable": ""}
-    objects = [(-1, build / "hash.o")]
-    lines.append(f"build {quoted(build / 'hash.o')}: compile {quoted(build / 'hash.cc')}")
+    objects = [(-1, build / "hash.o", build / "hash.cc")]  # instruction set, object, source
     for source in sorted((ROOT / "csrc").rglob("*.cu")) if cuda else []:
-        objects.append((-1, build / f"{object_name(source)}.o"))
-        lines.append(f"build {quoted(objects[-1][1])}: nvcc {quoted(source)}")
+        objects.append((-1, build / f"{object_name(source)}.o", source))
     for source in sorted((ROOT / "csrc").rglob("*.cc")):
         if cuda is None and "cuda" in (source.parent.name, source.stem):
             continue
@@ -153,30 +164,42 @@ def ninja_file(target: Path, build: Path, cuda: Cuda | None) -> str:
         )
         for isa in isas if per_isa else [""]:
             name = object_name(source) + f".{isa}" * bool(isa)
-            objects.append((list(ISAS).index(isa) if isa else -1, build / f"{name}.o"))
-            lines.append(f"build {quoted(objects[-1][1])}: compile {quoted(source)}")
-            if isa:
-                lines.append(f"  isa = -DDECODING_ISA={isa} {ISAS[isa]}")
+            objects.append((list(ISAS).index(isa) if isa else -1, build / f"{name}.o", source))
+    modules = [target.name.split(".")[0] for target in targets]
+    objects = [entry for entry in objects if any(in_module(entry[2], name) for name in modules)]
+    for isa, path, source in objects:
+        rule = "nvcc" if source.suffix == ".cu" else "compile"
+        lines.append(f"build {quoted(path)}: {rule} {quoted(source)}")
+        if isa >= 0:
+            name = list(ISAS)[isa]
+            lines.append(f"  isa = -DDECODING_ISA={name} {ISAS[name]}")
     # Portable objects first: where two objects hold the same inline function, the linker keeps the
     # first, which every machine can run.
-    ordered = [quoted(path) for _, path in sorted(objects)]
-    lines.append(f"build {quoted(target)}: link {' '.join(ordered)}")
-    return "\n".join([*lines, f"default {quoted(target)}", ""])
+    for target, module in zip(targets, modules, strict=True):
+        linked = [quoted(path) for _, path, source in sorted(objects) if in_module(source, module)]
+        lines.append(f"build {quoted(target)}: link {' '.join(linked)}")
+    return "\n".join([*lines, ""])
 
 
 class NinjaBuild(build_ext):
     """build_ext that hands the work to ninja, so that only what changed is compiled again."""
 
-    def build_extension(self, ext: Extension) -> None:
-        target = Path(self.get_ext_fullpath(ext.name)).resolve()
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        if not (self.inplace or self.editable_mode):  # a wheel
+            self.extensions = [ext for ext in self.extensions if ext.name == "decoding._C"]
+
+    def build_extensions(self) -> None:
+        targets = [Path(self.get_ext_fullpath(ext.name)).resolve() for ext in self.extensions]
         build = (ROOT / "build" / f"{sys.implementation.cache_tag}-{platform.machine()}").resolve()
         build.mkdir(parents=True, exist_ok=True)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        for target in targets:
+            target.parent.mkdir(parents=True, exist_ok=True)
         # Not an import: the package needs torch, which an isolated build does not have.
         sources_hash = runpy.run_path(str(ROOT / "decoding/engine/build_check.py"))["sources_hash"]
         cuda = Cuda.find()
         archs = " ".join(cuda.archs) if cuda else ""
-        (build / "build.ninja").write_text(ninja_file(target, build, cuda))
+        (build / "build.ninja").write_text(ninja_file(targets, build, cuda))
         (build / "hash.cc").write_text(HASH.format(sources_hash(ROOT / "csrc"), archs))
         subprocess.check_call([Path(ninja.BIN_DIR) / "ninja", "-C", str(build)])
 
@@ -189,6 +212,6 @@ setup(
         "decoding.compare.report": ["page.html"],
         "decoding.models.demo": ["*"],
     },
-    ext_modules=[Extension("decoding._C", [])],
+    ext_modules=[Extension("decoding._C", []), Extension("decoding._kernels", [])],
     cmdclass={"build_ext": NinjaBuild},
 )

@@ -24,7 +24,7 @@ from benchmarks.cases.kernels_blocks import cases as cases_blocks
 from benchmarks.cases.kernels_cpu import cases as cases_cpu
 from benchmarks.cases.kernels_depthwise import cases as cases_depthwise
 from benchmarks.report.rows import KernelRow, write_rows
-from decoding import _C
+from decoding import _kernels
 from decoding.compare.environment import Environment, environment
 from decoding.compare.floors import WIDTHS
 from decoding.compare.results import Ceilings
@@ -148,7 +148,7 @@ def round_of(
     if place.device == "cpu":
         if name != "ours":
             return lambda: repeated(lambda: [call(each) for each in sets]) / len(sets)
-        recording = _C.kernels.Recording(threads=place.threads)
+        recording = _kernels.Recording(threads=place.threads)
         with recording:
             for each in sets:
                 call(each)

@@ -4,14 +4,12 @@ A session on a GPU has its weights and its pool there, everything else on the CP
 """
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import overload
 
 from torch import Tensor
 
 from decoding.models.spec import EncoderSpec, ModelSpec
 
-kernels: ModuleType  # each kernel alone, for tests and benchmarks: csrc/bindings
 cuda_archs: str  # what there is machine code for, "80 90"; empty without CUDA
 sources_hash: str  # of the C++ sources that the engine was built from
 

@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import decoding
-from decoding import _C
+from decoding import _C, _kernels
 from decoding.engine.build_check import check_built, sources_hash
 
 PACKAGE = Path(decoding.__file__).parent
@@ -37,6 +38,20 @@ def test_an_old_engine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_C, "sources_hash", "of other sources")
     with pytest.raises(ImportError, match="older than .*csrc.*pip install -e"):
         check_built(PACKAGE)
+
+
+def test_kernels_of_other_sources_are_refused(tmp_path: Path) -> None:
+    """decoding._kernels compares itself with the engine, which is compared with the sources."""
+    code = "from decoding import _C; _C.sources_hash = ''; from decoding import _kernels"
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True
+    )
+    assert run.returncode != 0 and "setup.py build_ext --inplace" in run.stderr
+
+
+def test_kernels_throw_the_engines_error() -> None:
+    with pytest.raises(decoding.Error, match="isa must be one of"):
+        _kernels.softmax(torch.zeros(1, 1), None, torch.zeros(1, 1), 1.0, isa="mmx", threads=1)
 
 
 def test_every_change_of_a_source_changes_the_hash(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from decoding import _C
-from decoding._C import kernels
+from decoding import _kernels as kernels
 from decoding.generation.sentences import SENTENCE
 
 HEAD_DIM = 64

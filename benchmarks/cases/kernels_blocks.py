@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from benchmarks.cases.kernels import STEP_ROWS, Case, Place, Set
-from decoding._C import kernels
+from decoding import _kernels as kernels
 
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 FFN, VOCABULARY = 14336, 128256

@@ -24,7 +24,7 @@ from benchmarks.cases.kernels import (
     packed_attention,
     self_attention,
 )
-from decoding._C import kernels
+from decoding import _kernels as kernels
 from decoding.models.weights.panels import fill_panels, panel_shape, quantise
 
 GPT2_VOCABULARY = 50257

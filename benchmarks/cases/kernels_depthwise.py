@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.cases.kernels import STEP_ROWS, Case, Place, Set
-from decoding._C import kernels
+from decoding import _kernels as kernels
 
 HEADS, HEAD_DIM = 16, 64
 SIZES = (3, 7, 15, 31)  # K

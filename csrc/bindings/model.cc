@@ -2,8 +2,8 @@
 
 #include <pybind11/stl.h>
 
+#include "bindings/activation.h"
 #include "bindings/tensor.h"
-#include "bindings/testing/kernels.h"
 #include "kernels/attention/attention.h"
 #include "kernels/conv/depthwise.h"
 

@@ -2,10 +2,11 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "bindings/options.h"
 #include "bindings/session.h"
-#include "bindings/testing/kernels.h"
 #include "bindings/training.h"
 #include "core/check.h"
+#include "kernels/cpu/isa.h"
 
 namespace decoding {
 // Written by setup.py.
@@ -21,19 +22,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("isas", &decoding::cpu::isas);
   decoding::bind_session(module);
   decoding::bind_encoder_session(module);
-  py::module_ kernels = module.def_submodule("kernels");
-  decoding::bind_layers(kernels);
-  decoding::bind_elementwise(kernels);
-  decoding::bind_attention(kernels);
-  decoding::bind_depthwise(kernels);
-  decoding::bind_project(kernels);
-  decoding::bind_search(kernels);
-  decoding::bind_beams(kernels);
-  decoding::bind_warp(module, kernels);
-  decoding::bind_controls(module, kernels);
-#ifdef DECODING_CUDA
-  decoding::bind_cuda(kernels);
-#endif
+  decoding::bind_processing(module);
   py::module_ training = module.def_submodule("training");
   decoding::bind_training_loss(training);
   decoding::bind_training_norm(training);

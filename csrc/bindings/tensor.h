@@ -92,6 +92,45 @@ class TensorView {
   std::vector<int64_t> shape_;
 };
 
+// The tensors of one call, all on one device.
+class Tensors {
+ public:
+  explicit Tensors(std::string device) : device_(std::move(device)) {}
+
+  TensorView view(const py::object& tensor, const std::string& name) const {
+    return TensorView::of(tensor, name, device_);
+  }
+  template <typename T>
+  T* data(const py::object& tensor, const std::string& name,
+          const std::vector<int64_t>& shape) const {
+    return view(tensor, name).data<T>(shape);
+  }
+  // Null where Python gives None.
+  template <typename T>
+  T* data_or_null(const py::object& tensor, const std::string& name,
+                  const std::vector<int64_t>& shape) const {
+    return tensor.is_none() ? nullptr : data<T>(tensor, name, shape);
+  }
+  // The sizes of a tensor of `axes` dimensions.
+  std::vector<int64_t> sizes(const py::object& tensor, const std::string& name, size_t axes) const {
+    const auto shape = view(tensor, name).shape();
+    CHECK(shape.size() == axes, name, " must have ", axes, " dimensions, has ", shape.size());
+    return shape;
+  }
+  bool on_cuda() const { return device_ != "cpu"; }
+
+ private:
+  std::string device_;
+};
+
+// An uninitialised tensor on the device of `like`; dtype: "float32".
+inline py::object empty_like(const py::object& like, const char* dtype,
+                             const std::vector<int64_t>& shape) {
+  const py::module_ torch = py::module_::import("torch");
+  return torch.attr("empty")(shape, py::arg("dtype") = torch.attr(dtype),
+                             py::arg("device") = like.attr("device"));
+}
+
 // None for int32, which no matrix is.
 inline std::optional<WeightKind> kind_of(const TensorView& weight, const std::string& name) {
   if (weight.type() == "torch.float32") return WeightKind::float32;

@@ -6,7 +6,12 @@
 #include <map>
 #include <string>
 
-#include "bindings/testing/kernels.h"
+#include "bindings/tensor.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/team.h"
+#ifdef DECODING_CUDA
+#include "bindings/cuda.h"
+#endif
 
 namespace decoding {
 

@@ -1,7 +1,6 @@
 // training.*: embeddings and dropout, and their gradients.
 #include <pybind11/stl.h>
 
-#include "bindings/testing/placed.h"
 #include "bindings/training.h"
 #include "kernels/rows/dropout.h"
 #include "kernels/rows/embed.h"

@@ -1,7 +1,6 @@
 // training.*: norms and softmax, and their gradients.
 #include <pybind11/stl.h>
 
-#include "bindings/testing/placed.h"
 #include "bindings/training.h"
 #include "kernels/rows/norm.h"
 #include "kernels/rows/norm_backward.h"

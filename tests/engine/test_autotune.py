@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from decoding._C import kernels
+from decoding import _kernels as kernels
 from tests.conftest import random
 
 pytestmark = pytest.mark.gpu

@@ -414,7 +414,6 @@ model.generate([[5, 6, 0]])
 FORK_AT_WORK = """
 import os, threading
 import torch
-from decoding._C import kernels
 
 cores, stop = len(os.sched_getaffinity(0)), threading.Event()
 logits = torch.randn(64, 4000)

@@ -7,7 +7,7 @@ import torch
 
 import decoding
 from decoding import _C
-from decoding._C import kernels
+from decoding import _kernels as kernels
 from tests.conftest import poison, random
 
 ISA = _C.isas()[-1]

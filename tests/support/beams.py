@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from decoding import _kernels as kernels
 from decoding import reference
-from decoding._C import kernels
 from decoding.reference import FILL_IN, Hypothesis, Logits, Rules, Tokens
 
 FILLED = FILL_IN / 10  # what has a score below stands in for a row

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from decoding._C import kernels
+from decoding import _kernels as kernels
 from tests.conftest import Place, assert_within_torch, poison, random
 from tests.kernels.attention.test_rotary import Shape, frequencies
 from tests.kernels.attention.test_rotary import reference as rotate_reference

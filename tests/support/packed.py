@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decoding._C import kernels
+from decoding import _kernels as kernels
 from decoding.models.weights.panels import fill_panels, panel_shape, quantise
 
 KINDS = [torch.float32, torch.bfloat16, torch.int8]

@@ -1,4 +1,4 @@
-// decoding._C.kernels: the searches in which rows compete, for their tests. See search.cc.
+// decoding._kernels: the searches in which rows compete, for their tests. See search.cc.
 #include <pybind11/stl.h>
 
 #include <algorithm>

@@ -1,13 +1,9 @@
-// decoding._C.kernels: what there is on a GPU alone.
-#include "bindings/testing/cuda.h"
+// decoding._kernels: what there is on a GPU alone.
+#include "bindings/cuda.h"
 
 #include <pybind11/stl.h>
 
-#include <map>
-#include <memory>
-
 #include "bindings/testing/linear.h"
-#include "kernels/cuda/resources.h"
 #include "kernels/linear/cuda/gemm.h"
 #include "kernels/linear/cuda/matmul.h"
 #include "kernels/search/logits.h"
@@ -18,37 +14,6 @@ namespace {
 
 using py::object;
 using std::string;
-
-// What kernels called one by one need of a device; made on first use, and kept.
-struct DeviceTools {
-  explicit DeviceTools(int id)
-      : device(cuda::Device::of(id)),
-        workspace(py::module_::import("torch").attr("empty")(
-            cuda::kMatmulWorkspace, py::arg("dtype") = py::module_::import("torch").attr("uint8"),
-            py::arg("device") = "cuda:" + std::to_string(id))),
-        matmul(device, reinterpret_cast<void*>(workspace.attr("data_ptr")().cast<uintptr_t>()),
-               cuda::kMatmulWorkspace) {}
-
-  cuda::Device device;
-  object workspace;
-  cuda::Matmul matmul;
-};
-
-std::unique_ptr<DeviceTools>& place_of(int id) {
-  static auto& all = *new std::map<int, std::unique_ptr<DeviceTools>>;  // outlives Python
-  return all[id];
-}
-
-// New ones know nothing of biases, whose addresses tensors may share one after the other.
-DeviceTools& renewed_tools(int id) {
-  const cuda::UseDevice use(id);
-  place_of(id) = std::make_unique<DeviceTools>(id);
-  return *place_of(id);
-}
-
-DeviceTools& tools_of(int id) {
-  return place_of(id) == nullptr ? renewed_tools(id) : *place_of(id);
-}
 
 int index_of(const object& tensor) { return tensor.attr("device").attr("index").cast<int>(); }
 
@@ -211,14 +176,6 @@ void run_select(const object& logits, const py::dict& state, const py::dict& rul
 }
 
 }  // namespace
-
-cuda::Stream current_stream(int device) {
-  DeviceTools& tools = tools_of(device);
-  CUDA_CHECK(cudaSetDevice(device));
-  const object stream = py::module_::import("torch").attr("cuda").attr("current_stream")(device);
-  const auto handle = stream.attr("cuda_stream").cast<uintptr_t>();
-  return {reinterpret_cast<cudaStream_t>(handle), tools.device, tools.matmul};
-}
 
 void bind_cuda(py::module_& kernels) {
   bind_fused_linear(kernels);

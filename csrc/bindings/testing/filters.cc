@@ -1,4 +1,4 @@
-// decoding._C: the warpers' options, and the kernels of sampling that work on scores, for tests.
+// decoding._kernels: the kernels of sampling that work on scores.
 #include "kernels/search/filters.h"
 
 #include <pybind11/stl.h>
@@ -113,17 +113,9 @@ py::tuple run_draw(const object& scores, const object& sums, int m,
 
 }  // namespace
 
-void bind_warp(py::module_& module, py::module_& kernels) {
+void bind_warp(py::module_& kernels) {
   const py::kw_only named;
   const py::arg isa("isa"), threads("threads");
-  py::class_<WarpRules>(module, "Warpers")
-      .def(py::init(
-               [](float top_h, float min_p, float typical_p, float epsilon, float eta, int keep) {
-                 CHECK(keep > 0, "keep must be positive, got ", keep);
-                 return WarpRules{top_h, min_p, typical_p, epsilon, eta, keep};
-               }),
-           named, py::arg("top_h") = 0.0f, py::arg("min_p") = 0.0f, py::arg("typical_p") = 1.0f,
-           py::arg("epsilon") = 0.0f, py::arg("eta") = 0.0f, py::arg("keep") = 1);
   kernels.def("warp", &run_warp,
               "Changes scores [rows, V]; temperature, top_k and top_p are lists, of each sentence.",
               py::arg("scores"), py::arg("warpers"), named, py::arg("temperature"),

@@ -1,4 +1,4 @@
-// Kernels one by one, for their tests and benchmarks: decoding._C.kernels.
+// Kernels one by one, for their tests and benchmarks: decoding._kernels.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -11,7 +11,7 @@
 #include "core/types.h"
 #include "kernels/cpu/isa.h"
 #ifdef DECODING_CUDA
-#include "bindings/testing/cuda.h"
+#include "bindings/cuda.h"
 #endif
 
 namespace decoding {
@@ -27,37 +27,6 @@ void on_cpu(const std::string& isa, int threads, Op&& op) {
     });
   });
 }
-
-// The tensors of one call, all on one device.
-class Tensors {
- public:
-  explicit Tensors(std::string device) : device_(std::move(device)) {}
-
-  TensorView view(const py::object& tensor, const std::string& name) const {
-    return TensorView::of(tensor, name, device_);
-  }
-  template <typename T>
-  T* data(const py::object& tensor, const std::string& name,
-          const std::vector<int64_t>& shape) const {
-    return view(tensor, name).data<T>(shape);
-  }
-  // Null where Python gives None.
-  template <typename T>
-  T* data_or_null(const py::object& tensor, const std::string& name,
-                  const std::vector<int64_t>& shape) const {
-    return tensor.is_none() ? nullptr : data<T>(tensor, name, shape);
-  }
-  // The sizes of a tensor of `axes` dimensions.
-  std::vector<int64_t> sizes(const py::object& tensor, const std::string& name, size_t axes) const {
-    const auto shape = view(tensor, name).shape();
-    CHECK(shape.size() == axes, name, " must have ", axes, " dimensions, has ", shape.size());
-    return shape;
-  }
-  bool on_cuda() const { return device_ != "cpu"; }
-
- private:
-  std::string device_;
-};
 
 // Keeps a call for later; its parameters point into tensors that are somebody else's.
 template <typename Op, typename Params>
@@ -113,16 +82,17 @@ void run_with_cache(const py::object& like, const py::object& cache, const std::
       [&]<typename T>(const Tensors& in) { return make.template operator()<T, T>(in); }, op);
 }
 
-Activation activation_of(const std::string& name);
-
-void bind_layers(py::module_& kernels);                         // layers.cc
-void bind_elementwise(py::module_& kernels);                    // elementwise.cc
-void bind_attention(py::module_& kernels);                      // attention.cc
-void bind_depthwise(py::module_& kernels);                      // depthwise.cc
-void bind_project(py::module_& kernels);                        // vocab_projection.cc
-void bind_search(py::module_& kernels);                         // search.cc
-void bind_beams(py::module_& kernels);                          // beams.cc
-void bind_warp(py::module_& module, py::module_& kernels);      // filters.cc
-void bind_controls(py::module_& module, py::module_& kernels);  // processors.cc
+void bind_layers(py::module_& kernels);       // layers.cc
+void bind_elementwise(py::module_& kernels);  // elementwise.cc
+void bind_attention(py::module_& kernels);    // attention.cc
+void bind_depthwise(py::module_& kernels);    // depthwise.cc
+void bind_project(py::module_& kernels);      // vocab_projection.cc
+void bind_search(py::module_& kernels);       // search.cc
+void bind_beams(py::module_& kernels);        // beams.cc
+void bind_warp(py::module_& kernels);         // filters.cc
+void bind_controls(py::module_& kernels);     // processors.cc
+#ifdef DECODING_CUDA
+void bind_cuda(py::module_& kernels);  // cuda.cc
+#endif
 
 }  // namespace decoding

@@ -12,17 +12,6 @@ namespace decoding {
 using py::object;
 using std::string;
 
-Activation activation_of(const string& name) {
-  if (name == "none") return Activation::none;
-  if (name == "relu") return Activation::relu;
-  if (name == "gelu") return Activation::gelu;
-  if (name == "gelu_tanh") return Activation::gelu_tanh;
-  if (name == "silu") return Activation::silu;
-  CHECK(name == "sigmoid", "activation must be none, relu, gelu, gelu_tanh, silu or sigmoid, got ",
-        name);
-  return Activation::sigmoid;
-}
-
 namespace {
 
 // token_table: [V, H] of T; on the CPU also bfloat16, and panels, which have three axes.

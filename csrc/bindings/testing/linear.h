@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings/activation.h"
 #include "bindings/testing/kernels.h"
 #include "kernels/linear/linear.h"
 

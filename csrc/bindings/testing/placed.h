@@ -28,13 +28,6 @@ class Placed {
   py::object tensor_;
 };
 
-inline py::object empty_like(const py::object& like, const char* dtype,
-                             const std::vector<int64_t>& shape) {
-  const py::module_ torch = py::module_::import("torch");
-  return torch.attr("empty")(shape, py::arg("dtype") = torch.attr(dtype),
-                             py::arg("device") = like.attr("device"));
-}
-
 // Calls op(stream) where a tensor lies.
 template <typename Op>
 void run_on(const py::object& like, const std::string& isa, int threads, Op&& op) {

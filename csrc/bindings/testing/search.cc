@@ -1,4 +1,4 @@
-// decoding._C.kernels: the kernels from logits to tokens, one function each, with scratch of their
+// decoding._kernels: the kernels from logits to tokens, one function each, with scratch of their
 // own. Results are new tensors; what a kernel keeps from step to step is passed in and changed.
 #include <pybind11/stl.h>
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from decoding._C import kernels
+from decoding import _kernels as kernels
 from tests.conftest import Place, poison, random
 from tests.support.attention import assert_equal, put
 

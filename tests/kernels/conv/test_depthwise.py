@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from decoding._C import kernels
+from decoding import _kernels as kernels
 from tests.conftest import PLACES, Place, assert_same_bits, assert_within_torch, poison, random
 from tests.support.attention import NOWHERE, assert_equal, offsets_of, put
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from decoding._C import kernels
+from decoding import _kernels as kernels
 from tests.conftest import assert_within_torch, random
 from tests.kernels.linear.test_linear import ACTIVATIONS
 

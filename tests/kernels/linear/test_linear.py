@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from decoding._C import kernels
+from decoding import _kernels as kernels
 from tests.conftest import Place, assert_same_bits, assert_within_torch, random
 
 PANEL = 64  # outputs in a panel

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from decoding import _C
-from decoding._C import kernels
+from decoding import _kernels as kernels
 from decoding.models.weights.panels import quantise
 from tests.conftest import assert_same_bits, assert_within_torch, poison, random
 from tests.kernels.linear.test_linear import ACTIVATIONS

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import decoding
 from decoding import _C
-from decoding._C import kernels
+from decoding import _kernels as kernels
 from tests.conftest import assert_same_bits, poison, random
 from tests.support.packed import KINDS, Packed, packed
 

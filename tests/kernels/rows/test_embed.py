@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoding._C import Error, kernels
+from decoding import _kernels as kernels
+from decoding._C import Error
 from decoding.models.weights.panels import fill_panels, panel_shape
 from tests.conftest import Place, assert_same_bits, assert_within_torch, poison, random
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from decoding import Error
-from decoding._C import kernels
+from decoding import _kernels as kernels
 from tests.conftest import Place, assert_same_bits, assert_within_torch, poison, random
 
 IGNORED = -100

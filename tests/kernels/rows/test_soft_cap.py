@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoding._C import kernels
+from decoding import _kernels as kernels
 from tests.conftest import Place, assert_within_torch, poison, random
 
 

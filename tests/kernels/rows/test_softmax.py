@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoding._C import kernels
+from decoding import _kernels as kernels
 from tests.conftest import Place, assert_same_bits, assert_within_torch, poison, random
 
 COLS = [1, 2, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 72, 128, 136, 256, 257, 264, 512, 520]

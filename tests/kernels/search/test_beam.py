@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decoding import _C
-from decoding._C import kernels
+from decoding import _kernels as kernels
 from decoding.reference import FILL_IN, Hypothesis, Rules
 from tests.support.beams import Options, Search, Table, check
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decoding import _C
-from decoding._C import kernels
+from decoding import _kernels as kernels
 from decoding.generation.constraints import phrase_table
 from decoding.reference import Hypothesis, Logits, Phrases, Rules, Tokens, constrained_beam_search
 from tests.support.beams import FILLED, Search, Table, check

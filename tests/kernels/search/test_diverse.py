@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decoding import _C, reference
-from decoding._C import kernels
+from decoding import _kernels as kernels
 from decoding.reference import FILL_IN, Hypothesis, Logits, Rules
 from tests.support.beams import FILLED, Search, Table, check
 

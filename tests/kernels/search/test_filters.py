@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import generation
 
 from decoding import _C, reference
-from decoding._C import kernels
+from decoding import _kernels as kernels
 from tests.conftest import assert_same_bits, random
 
 WHERE = [*_C.isas(), pytest.param("cuda", marks=pytest.mark.gpu)]

@@ -14,7 +14,7 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from decoding import _C, reference
-from decoding._C import kernels
+from decoding import _kernels as kernels
 from decoding.reference import FILL_IN
 from tests.conftest import random
 

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from decoding import _kernels as kernels
 from decoding import reference
-from decoding._C import kernels
 
 WORD = st.integers(0, 2**32 - 1)
 

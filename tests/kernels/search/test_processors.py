@@ -18,7 +18,7 @@ from transformers.generation.logits_process import UnbatchedClassifierFreeGuidan
 from transformers.generation.utils import GenerationMixin
 
 from decoding import _C
-from decoding._C import kernels
+from decoding import _kernels as kernels
 from decoding.generation import processors
 from decoding.generation.batching import Rows
 from decoding.generation.config import OPTIONS, GenerationConfig

@@ -13,7 +13,7 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from decoding import _C, reference
-from decoding._C import kernels
+from decoding import _kernels as kernels
 from tests.conftest import random
 
 WARPERS: list[dict[str, Any]] = [

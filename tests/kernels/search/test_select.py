@@ -14,7 +14,7 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from decoding import _C, reference
-from decoding._C import kernels
+from decoding import _kernels as kernels
 from decoding.generation.sentences import SENTENCE
 from decoding.reference import FILL_IN
 from tests.conftest import Place, assert_same_bits, assert_within_torch, random

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decoding import _C
-from decoding._C import kernels
+from decoding import _kernels as kernels
 from tests.conftest import random
 
 

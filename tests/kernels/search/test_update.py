@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decoding import _C
-from decoding._C import kernels
+from decoding import _kernels as kernels
 
 
 def ints(*values: int) -> Tensor:

@@ -1,4 +1,4 @@
-// Kernels on a GPU, for their tests and benchmarks: on torch's current stream.
+// Calls of single kernels on a GPU, on torch's current stream.
 #pragma once
 
 #include <string>
@@ -7,6 +7,7 @@
 #include "kernels/cuda/resources.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/cuda/types.h"
+#include "kernels/linear/cuda/matmul.h"
 
 namespace decoding {
 
@@ -14,6 +15,21 @@ template <>
 inline constexpr const char* torch_type<cuda::half> = "torch.float16";
 template <>
 inline constexpr const char* torch_type<cuda::bfloat16> = "torch.bfloat16";
+
+// What single kernels need of a device beside a stream.
+struct DeviceTools {
+  explicit DeviceTools(int id);
+
+  cuda::Device device;
+  py::object workspace;
+  cuda::Matmul matmul;
+};
+
+// Those of a device: made on first use, and kept.
+DeviceTools& tools_of(int id);
+
+// New ones know nothing of biases, whose addresses tensors may share one after the other.
+DeviceTools& renewed_tools(int id);
 
 // The current stream of a device, with products that are tuned on first use.
 cuda::Stream current_stream(int device);
@@ -30,7 +46,5 @@ void on_cuda(const py::object& like, Op&& op) {
   CHECK(type == torch_type<cuda::bfloat16>, "float32, float16 or bfloat16 is expected, got ", type);
   op.template operator()<cuda::bfloat16>(stream);
 }
-
-void bind_cuda(py::module_& module);  // cuda.cc
 
 }  // namespace decoding
