@@ -65,7 +65,7 @@ def visible(folder: str) -> list[str]:
             return [*base, "kernels/(.*/)?cuda/", r"engine/((model|search|cuda)/)?\w+\.h"]
         case ["bindings"]:
             engine = r"engine/((model|search)/)?\w+\.h"
-            return [*base, "kernels/(cpu|cuda)/", engine, r"bindings/\w+\.h"]
+            return [*base, "kernels/(cpu|(linear/)?cuda)/", engine, r"bindings/\w+\.h"]
         case ["bindings", "testing"]:
             return [*visible("bindings"), "kernels/", "bindings/"]
         case _:
