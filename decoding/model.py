@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Generator, Sequence
-from functools import cached_property
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,10 @@ class Model:
         self.kv_cache_dtype = kv_cache_dtype
         if threads is not None and threads < 1:
             raise ValueError(f"threads must be at least 1, got {threads}")
-        self._weights = loaded.state if loaded.packed else weights_on(loaded, device, dtype)
+        threads = threads or torch.get_num_threads()
+        self._weights = (
+            dict(loaded.state) if loaded.packed else weights_on(loaded, device, dtype, threads)
+        )
         self._runner = runner_of(
             loaded.spec, self._weights, device, limits, threads, kv_cache_dtype
         )
@@ -332,12 +336,12 @@ def runner_of(
     weights: dict[str, Tensor],
     device: torch.device,
     limits: Limits | None,
-    threads: int | None,
+    threads: int,
     kv_cache_dtype: torch.dtype,
 ) -> Session | EncoderSession:
     place: dict[str, Any] = {"device": device.index}
     if device.type == "cpu":
-        place = {"threads": threads or torch.get_num_threads(), "isa": _C.isas()[0]}
+        place = {"threads": threads, "isa": _C.isas()[0]}
     if isinstance(spec, EncoderSpec):
         encoder = _C.EncoderSession(spec, weights, **place)
         return EncoderSession(spec, encoder, weights, device=device, limits=limits)
@@ -354,9 +358,26 @@ def given_ids(input_ids: Any, inputs: Any) -> Any:
     return inputs
 
 
-def weights_on(loaded: Loaded, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
+def weights_on(
+    loaded: Loaded, device: torch.device, dtype: torch.dtype, threads: int
+) -> dict[str, Tensor]:
+    """threads: that fill panels."""
     try:
-        return pack(loaded.state, loaded.spec, device, dtype)
+        with one_torch_thread():
+            fill = partial(_C.fill_panels, threads=threads)
+            return pack(loaded.state, loaded.spec, device, dtype, fill)
     except torch.OutOfMemoryError as error:
         there = available_text(available_memory(device))
         raise _C.Error(f"the weights do not fit into the memory of {device}, {there}") from error
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Torch would wake its threads for hundreds of small tensors, and wait for them each time: for
+    seconds where other programs keep the cores busy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

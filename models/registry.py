@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from decoding.models.spec import EncoderSpec, ModelSpec
+
+if TYPE_CHECKING:
+    from decoding.models.weights.lazy import Weight
 
 # Hugging Face's architecture and model_type, and the file in families/.
 FAMILIES = (
@@ -66,7 +69,7 @@ class Loaded:
 
     architecture: str  # as in config.json: "MarianMTModel", "GPT2LMHeadModel"
     spec: ModelSpec | EncoderSpec
-    state: dict[str, Tensor]  # canonical names, float32 unless packed, on the CPU
+    state: Mapping[str, Tensor]  # canonical names; in float32 and read when asked for unless packed
     stored: torch.dtype  # what the checkpoint holds most of its numbers in
     config: dict[str, Any]  # config.json, with the family's defaults where it is silent
     generation_config: dict[str, Any]  # generation_config.json; without one, `config`, as there
@@ -81,7 +84,7 @@ def load(source: str | os.PathLike[str] | object) -> Loaded:
     directory with one: see formats/.
 
     Of a model in memory only `.config.to_dict()`, `.generation_config.to_dict()` and
-    `.state_dict()` are used. `Loaded.state` may share memory with its weights.
+    `.state_dict()` are used, and its weights are read where they are when the engine's are made.
 
     Raises FileNotFoundError when a file of the directory is missing, TypeError when `source` is
     neither, ValueError when the architecture, an option of the configuration or a tensor is not
@@ -159,10 +162,11 @@ def convert(
     architecture: str,
     config: dict[str, Any],
     generation_config: dict[str, Any] | None,
-    state: Mapping[str, Tensor],
+    state: Mapping[str, Weight],
     directory: Path | None,
 ) -> Loaded:
     from decoding.models.weights.checkpoint import Checkpoint
+    from decoding.models.weights.lazy import Weights
 
     families = {name: file for name, _, file in FAMILIES}
     if architecture not in families:
@@ -178,7 +182,7 @@ def convert(
     return Loaded(
         architecture=architecture,
         spec=spec,
-        state=canonical,
+        state=Weights(canonical),
         stored=checkpoint.dtype,
         config=config,
         generation_config=config if generation_config is None else generation_config,

@@ -25,4 +25,6 @@ WeightTable weight_table(const py::dict& weights, const std::string& device,
 WeightKind kind_on_gpu(const py::dict& weights, const std::string& device,
                        const std::string& tokens);
 
+void bind_panels(py::module_& module);  // linear weights on their way to the CPU's engine
+
 }  // namespace decoding

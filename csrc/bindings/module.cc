@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "bindings/model.h"
 #include "bindings/options.h"
 #include "bindings/session.h"
 #include "bindings/training.h"
@@ -20,6 +21,7 @@ PYBIND11_MODULE(_C, module) {
   module.attr("sources_hash") = decoding::kSourcesHash;
   module.attr("cuda_archs") = decoding::kCudaArchs;
   module.def("isas", &decoding::cpu::isas);
+  decoding::bind_panels(module);
   decoding::bind_session(module);
   decoding::bind_encoder_session(module);
   decoding::bind_processing(module);

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
 from decoding.models.layouts import encoder
 from decoding.models.layouts.options import activation, head_dim, must_be, positive, size
+from decoding.models.weights.lazy import Weight
 from decoding.models.spec import EncoderSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 
@@ -35,7 +34,7 @@ PARTS = {
 
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
-) -> tuple[EncoderSpec, dict[str, Tensor]]:
+) -> tuple[EncoderSpec, dict[str, Weight]]:
     layout = encoder.Layout("bert.", "encoder.layer", PARTS, typed=True)
     return encoder.convert(checkpoint, stack_spec(config), layout)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
 from decoding.models.layouts import causal
 from decoding.models.layouts.options import head_dim, must_be, positive, size
+from decoding.models.weights.lazy import Weight
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.torch.positions import alibi_slopes
 from decoding.models.weights.checkpoint import Checkpoint
@@ -47,7 +46,7 @@ OTHER_NAMES = {
 
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
-) -> tuple[ModelSpec, dict[str, Tensor]]:
+) -> tuple[ModelSpec, dict[str, Weight]]:
     """Raises ValueError that names an option or tensor that is not what we implement."""
     must_be(config, "apply_residual_connection_post_layernorm", False)
     config = {OTHER_NAMES.get(name, name): config[name] for name in config}

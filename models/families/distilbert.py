@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
 from decoding.models.layouts import encoder
 from decoding.models.layouts.options import activation, head_dim, size
+from decoding.models.weights.lazy import Weight
 from decoding.models.spec import EncoderSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 
@@ -27,7 +26,7 @@ LAYOUT = encoder.Layout("distilbert.", "transformer.layer", PARTS)
 
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
-) -> tuple[EncoderSpec, dict[str, Tensor]]:
+) -> tuple[EncoderSpec, dict[str, Weight]]:
     """Raises ValueError that names an option or tensor that is not what we implement."""
     hidden, layers = size(config, "dim"), size(config, "n_layers")
     width = head_dim(config, "dim", "n_heads")

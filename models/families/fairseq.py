@@ -8,12 +8,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from decoding.models.families.lightconv import convolution_spec, convolution_weight
 from decoding.models.layouts.options import activation, flag, head_dim, must_be, size
 from decoding.models.layouts.seq2seq import stored_names
+from decoding.models.weights.lazy import Weight, joined, moved
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.torch.positions import fairseq_sinusoids
 from decoding.models.weights.checkpoint import Checkpoint
@@ -45,7 +43,7 @@ IGNORED = re.compile(
 
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
-) -> tuple[ModelSpec, dict[str, Tensor]]:
+) -> tuple[ModelSpec, dict[str, Weight]]:
     """Raises ValueError that names an option or tensor that is not what we implement.
 
     What has tensors of its own (adaptive softmax, input features, scaled heads, ...) is found by
@@ -64,7 +62,7 @@ def convert(
         decoder=stack_spec(config, checkpoint, "decoder"),
     )
     expected = shapes(spec)
-    state = {
+    state: dict[str, Weight] = {
         "output.weight": checkpoint.take(output(config, checkpoint), *expected["output.weight"])
     }
     for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
@@ -78,7 +76,7 @@ def convert(
         elif name not in state:
             sources = [source.removeprefix("model.") for source in stored_names(name)]
             part = (shape[0] // len(sources), *shape[1:])
-            state[name] = torch.cat([checkpoint.take(source, *part) for source in sources])
+            state[name] = joined(*(checkpoint.take(source, *part) for source in sources))
     checkpoint.finish(lambda name: IGNORED.fullmatch(name) is not None)
     return spec, state
 
@@ -121,9 +119,10 @@ def output(config: Mapping[str, Any], checkpoint: Checkpoint) -> str:
 
 def positions(
     config: Mapping[str, Any], checkpoint: Checkpoint, side: str, spec: StackSpec
-) -> Tensor:
-    """float32 [positions, H]."""
+) -> Weight:
+    """[positions, H]."""
     if not flag(config, f"{side}_learned_pos"):
         return fairseq_sinusoids(spec.positions, spec.hidden, FIRST)
     stored = f"{side}.embed_positions.weight"
-    return checkpoint.take(stored, FIRST + spec.positions, spec.hidden)[FIRST:]
+    table = checkpoint.take(stored, FIRST + spec.positions, spec.hidden)
+    return moved(lambda rows: rows[FIRST:], table)

@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
-from decoding.models.families import gemma, llama
-from decoding.models.layouts import causal
+from decoding.models.layouts import causal, gemma, llama
 from decoding.models.layouts.options import activation, must_be, positive
+from decoding.models.weights.lazy import Weight
 from decoding.models.spec import ModelSpec
 from decoding.models.weights.checkpoint import Checkpoint
 
@@ -35,7 +33,7 @@ PARTS = {
 
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
-) -> tuple[ModelSpec, dict[str, Tensor]]:
+) -> tuple[ModelSpec, dict[str, Weight]]:
     """Raises ValueError that names an option or tensor that is not what we implement."""
     must_be(config, "use_bidirectional_attention", False)
     decoder, computed = llama.decoder_spec(config)

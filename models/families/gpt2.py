@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from decoding.models.layouts.options import activation, flag, head_dim, must_be, positive, size
+from decoding.models.weights.lazy import Weight, moved
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.placed import shapes
@@ -40,7 +41,7 @@ MASK = re.compile(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)")
 
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
-) -> tuple[ModelSpec, dict[str, Tensor]]:
+) -> tuple[ModelSpec, dict[str, Weight]]:
     """Raises ValueError that names an option or tensor that is not what we implement.
 
     `reorder_and_upcast_attn` is about half precision and changes nothing in float32.
@@ -58,12 +59,14 @@ def convert(
     }
     if "lm_head.weight" not in checkpoint and flag(config, "tie_word_embeddings"):
         stored["output.weight"] = stored["decoder.embed.tokens"]
-    state = {name: checkpoint.take(source, *expected[name]) for name, source in stored.items()}
+    state: dict[str, Weight] = {
+        name: checkpoint.take(source, *expected[name]) for name, source in stored.items()
+    }
     for name, shape in expected.items():
         if name not in state:
             # Linear weights were stored as [inputs, outputs].
             tensor = checkpoint.take(prefix + stored_name(name), *reversed(shape))
-            state[name] = tensor.t() if tensor.ndim == 2 else tensor
+            state[name] = moved(Tensor.t, tensor) if len(shape) == 2 else tensor
     checkpoint.finish(lambda name: MASK.fullmatch(name) is not None)
     return spec, state
 

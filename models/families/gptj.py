@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
-from decoding.models.families import gpt2
-from decoding.models.layouts import causal
+from decoding.models.layouts import causal, gpt2
 from decoding.models.layouts.options import size
 from decoding.models.layouts.rotary import turning
+from decoding.models.weights.lazy import Weight
 from decoding.models.spec import ModelSpec, RotarySpec
 from decoding.models.torch.positions import rotary_frequencies
 from decoding.models.weights.checkpoint import Checkpoint
@@ -42,7 +40,7 @@ LAYOUT = causal.Layout(
 
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
-) -> tuple[ModelSpec, dict[str, Tensor]]:
+) -> tuple[ModelSpec, dict[str, Weight]]:
     """Raises ValueError that names an option or tensor that is not what we implement."""
     turns = size(config, "rotary_dim")
     decoder = gpt2.decoder_spec({**config, "scale_attn_weights": True})

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from decoding.models.layouts.options import flag, must_be, size
+from decoding.models.weights.lazy import LazyTensor, computed, moved
 from decoding.models.spec import ConvolutionSpec
 from decoding.models.weights.checkpoint import Checkpoint
 
@@ -51,7 +51,7 @@ def taps(config: Mapping[str, Any], side: str) -> tuple[int, ...]:
 
 def convolution_weight(
     config: Mapping[str, Any], checkpoint: Checkpoint, name: str, shape: tuple[int, ...]
-) -> Tensor:
+) -> LazyTensor:
     """name: "encoder.layers.0.convolution.input.weight" and the like."""
     layer, _, part = name.partition(".convolution.")
     side = layer.partition(".")[0]
@@ -59,12 +59,13 @@ def convolution_weight(
         stored = f"{layer}.conv.weight"
         # What was trained with fairseq's own CUDA kernels lacks the axis in the middle.
         whole = (shape[0], 1, shape[1]) if len(checkpoint.shape(stored)) == 3 else shape
-        weight = checkpoint.take(stored, *whole).view(shape)
-        return weight.softmax(-1) if flag(config, "weight_softmax") else weight
+        weight = moved(lambda taps: taps.view(shape), checkpoint.take(stored, *whole))
+        if flag(config, "weight_softmax"):
+            return computed(lambda taps: taps.softmax(-1), weight)
+        return weight
     part, _, kind = part.rpartition(".")
     stored = NORMS[side] if part == "norm" else PARTS[part]
     weight = checkpoint.take(f"{layer}.{stored}.{kind}", *shape)
     if part == "input" and flag(config, f"{side}_glu"):
-        values, gate = weight.chunk(2)
-        return torch.cat([gate, values])
+        return moved(lambda stored: torch.cat(stored.chunk(2)[::-1]), weight)
     return weight

@@ -12,6 +12,7 @@ from torch import Tensor
 from decoding.models.layouts import causal
 from decoding.models.layouts.options import activation, flag, head_dim, positive, size
 from decoding.models.layouts.rotary import positions, rotary
+from decoding.models.weights.lazy import Weight
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 
@@ -40,7 +41,7 @@ LAYOUT = causal.Layout(
 
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
-) -> tuple[ModelSpec, dict[str, Tensor]]:
+) -> tuple[ModelSpec, dict[str, Weight]]:
     """Raises ValueError that names an option or tensor that is not what we implement."""
     biases = attention_biases(config)
     if flag(config, "mlp_bias"):

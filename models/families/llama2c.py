@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
-from decoding.models.families import llama
-from decoding.models.layouts import causal
+from decoding.models.layouts import causal, llama
+from decoding.models.weights.lazy import Weight
 from decoding.models.spec import ModelSpec, RotarySpec
 from decoding.models.weights.checkpoint import Checkpoint
 
@@ -44,7 +42,7 @@ LAYOUT = causal.Layout(
 
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
-) -> tuple[ModelSpec, dict[str, Tensor]]:
+) -> tuple[ModelSpec, dict[str, Weight]]:
     """Raises ValueError that names an option or tensor that is not what we implement."""
     named_as_llama = {theirs: config.get(name) for name, theirs in OPTIONS.items()}
     named_as_llama |= {"hidden_act": "silu", "tie_word_embeddings": True}

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
 from decoding.models.layouts import seq2seq
 from decoding.models.layouts.options import flag, must_be, size
+from decoding.models.weights.lazy import Weight
 from decoding.models.spec import ModelSpec
 from decoding.models.torch.positions import sinusoids
 from decoding.models.weights.checkpoint import Checkpoint
@@ -31,7 +30,7 @@ DEFAULTS = {
 
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
-) -> tuple[ModelSpec, dict[str, Tensor]]:
+) -> tuple[ModelSpec, dict[str, Weight]]:
     must_be(config, "static_position_embeddings", True)
     shared = flag(config, "share_encoder_decoder_embeddings")
     own = not shared and config.get("decoder_vocab_size") is not None

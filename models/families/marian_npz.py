@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoding.models.layouts.options import activation, flag, head_dim, must_be, size
+from decoding.models.weights.lazy import LazyTensor, Weight, joined, moved
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.torch.positions import fairseq_sinusoids
 from decoding.models.weights.checkpoint import Checkpoint
@@ -74,13 +75,13 @@ NAME = re.compile(
 
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
-) -> tuple[ModelSpec, dict[str, Tensor]]:
+) -> tuple[ModelSpec, dict[str, Weight]]:
     """Raises ValueError that names an option or tensor that is not what we implement."""
     for option, implemented in PLAIN.items():
         must_be(config, option, implemented)
     state = tables(config, checkpoint)
-    encoder = stack_spec(config, "encoder", len(state["encoder.embed.tokens"]))
-    decoder = stack_spec(config, "decoder", len(state["decoder.embed.tokens"]))
+    encoder = stack_spec(config, "encoder", state["encoder.embed.tokens"].shape[0])
+    decoder = stack_spec(config, "decoder", state["decoder.embed.tokens"].shape[0])
     spec = ModelSpec(encoder=encoder, decoder=decoder)
     positions = fairseq_sinusoids(POSITIONS, decoder.hidden, first=0)
     for side in ("encoder", "decoder"):
@@ -132,12 +133,12 @@ def steps(config: Mapping[str, Any], option: str, *implemented: str) -> str:
     return found
 
 
-def tables(config: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Tensor]:
+def tables(config: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Weight]:
     """The token tables and the output's; those of the decoder have a last row of zeros."""
     everything = flag(config, "tied-embeddings-all")
     one = everything or flag(config, "tied-embeddings-src")
     target = with_start(checkpoint, "Wemb" if one else "decoder_Wemb")
-    state = {
+    state: dict[str, Weight] = {
         "encoder.embed.tokens": target if one else table(checkpoint, "encoder_Wemb"),
         "decoder.embed.tokens": target,
     }
@@ -146,27 +147,27 @@ def tables(config: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Tenso
     elif "decoder_ff_logit_out_W" in checkpoint:  # until version 1.8
         rows, hidden = target.shape
         old = checkpoint.take("decoder_ff_logit_out_W", hidden, rows - 1)
-        state["output.weight"] = torch.cat([old.t(), torch.zeros(1, hidden)])
+        state["output.weight"] = moved(lambda stored: F.pad(stored.t(), (0, 0, 0, 1)), old)
     else:
         state["output.weight"] = with_start(checkpoint, "decoder_ff_logit_out_Wt")
-    bias = torch.zeros(len(target))
+    bias = torch.zeros(target.shape[0])
     if not flag(config, "output-omit-bias"):
-        bias[:-1] = checkpoint.take("decoder_ff_logit_out_b", 1, len(target) - 1)[0]
+        bias[:-1] = checkpoint.take("decoder_ff_logit_out_b", 1, len(bias) - 1).read()[0]
     bias[-1] = NEVER
     state["output.bias"] = bias
     return state
 
 
-def table(checkpoint: Checkpoint, name: str) -> Tensor:
+def table(checkpoint: Checkpoint, name: str) -> LazyTensor:
     return checkpoint.take(name, *checkpoint.shape(name))
 
 
-def with_start(checkpoint: Checkpoint, name: str) -> Tensor:
+def with_start(checkpoint: Checkpoint, name: str) -> LazyTensor:
     """A table [V, H], and the row of the token that starts the decoder."""
-    return F.pad(table(checkpoint, name), (0, 0, 0, 1))
+    return moved(lambda rows: F.pad(rows, (0, 0, 0, 1)), table(checkpoint, name))
 
 
-def weight(checkpoint: Checkpoint, name: str, shape: tuple[int, ...], pre_norm: bool) -> Tensor:
+def weight(checkpoint: Checkpoint, name: str, shape: tuple[int, ...], pre_norm: bool) -> LazyTensor:
     """A canonical weight of a layer, or a norm of a stack."""
     match = NAME.fullmatch(name)
     assert match is not None, name
@@ -177,10 +178,16 @@ def weight(checkpoint: Checkpoint, name: str, shape: tuple[int, ...], pre_norm: 
         outputs = shape[0] // len(projections)
         if kind == "weight":  # [inputs, outputs]
             stored = [f"{stack}_{block}_W{each}" for each in projections]
-            return torch.cat([checkpoint.take(each, shape[1], outputs).t() for each in stored])
+            parts = [checkpoint.take(each, shape[1], outputs) for each in stored]
+            return joined(*(moved(Tensor.t, part) for part in parts))
         stored = [f"{stack}_{block}_b{each}" for each in projections]
-        return torch.cat([checkpoint.take(each, 1, outputs)[0] for each in stored])
+        return joined(*(row(checkpoint, each, outputs) for each in stored))
     which = {"embed.norm": "emb", "norm": "top"}.get(part) or NORM[part]
     before = "_pre" if part == "embed.norm" or (part in NORM and pre_norm) else ""
     kind = "scale" if kind == "weight" else "bias"
-    return checkpoint.take(f"{stack}_{which}_ln_{kind}{before}", 1, *shape)[0]
+    return row(checkpoint, f"{stack}_{which}_ln_{kind}{before}", *shape)
+
+
+def row(checkpoint: Checkpoint, name: str, size: int) -> LazyTensor:
+    """What Marian stores as [1, size]."""
+    return moved(lambda stored: stored[0], checkpoint.take(name, 1, size))

@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
 from decoding.models.layouts import causal
 from decoding.models.layouts.options import activation, flag, must_be, positive, size, sizes
 from decoding.models.layouts.rotary import turning
+from decoding.models.weights.lazy import Weight
 from decoding.models.spec import ModelSpec, RotarySpec, StackSpec
 from decoding.models.torch.positions import rotary_frequencies
 from decoding.models.weights.checkpoint import Checkpoint
@@ -46,7 +45,7 @@ LAYOUT = causal.Layout(
 
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
-) -> tuple[ModelSpec, dict[str, Tensor]]:
+) -> tuple[ModelSpec, dict[str, Weight]]:
     """Raises ValueError that names an option or tensor that is not what we implement."""
     must_be(config, "normalization_layer_name", "rms_norm")
     decoder = decoder_spec(config)

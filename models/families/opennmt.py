@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from decoding.models.layouts.options import activation, flag, must_be, positive, size
+from decoding.models.weights.lazy import Weight, joined, moved
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.placed import shapes
@@ -58,7 +58,7 @@ NORM = {"encoder": "layer_norm", "decoder": "layer_norm_1"}  # of self-attention
 
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
-) -> tuple[ModelSpec, dict[str, Tensor]]:
+) -> tuple[ModelSpec, dict[str, Weight]]:
     """Raises ValueError that names an option or tensor that is not what we implement."""
     for option in ("encoder_type", "decoder_type"):
         must_be(config, option, "transformer")
@@ -71,7 +71,7 @@ def convert(
         decoder=stack_spec(config, checkpoint, "decoder"),
     )
     expected = shapes(spec, lambda name: True)
-    state = {}
+    state: dict[str, Weight] = {}
     for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
         assert stack is not None
         embeddings = f"{side}.embeddings.make_embedding"
@@ -79,7 +79,7 @@ def convert(
             f"{embeddings}.emb_luts.0.weight", stack.vocab, stack.hidden
         )
         table = checkpoint.take(f"{embeddings}.pe.pe", stack.positions, 1, stack.hidden)
-        state[f"{side}.embed.positions"] = table[:, 0]
+        state[f"{side}.embed.positions"] = moved(lambda rows: rows[:, 0], table)
     for name in ("output.weight", "output.bias"):
         stored = name.replace("output", "generator")
         state[name] = checkpoint.take(stored, *expected[name])
@@ -117,7 +117,7 @@ def stack_spec(config: Mapping[str, Any], checkpoint: Checkpoint, side: str) -> 
 
 def weight(
     config: Mapping[str, Any], checkpoint: Checkpoint, name: str, shape: tuple[int, ...]
-) -> Tensor:
+) -> Weight:
     """A canonical weight of a layer, or a norm of a stack; a bias that the model lacks is zero."""
     match = NAME.fullmatch(name)
     assert match is not None, name
@@ -129,6 +129,6 @@ def weight(
     stack = side if layer is None else f"{LAYERS[side]}.{layer}"
     sources = [NORM[side]] if part == "self_attention.norm" else PARTS[part]
     rows = shape[0] // len(sources)
-    return torch.cat(
-        [checkpoint.take(f"{stack}.{source}.{kind}", rows, *shape[1:]) for source in sources]
+    return joined(
+        *(checkpoint.take(f"{stack}.{source}.{kind}", rows, *shape[1:]) for source in sources)
     )

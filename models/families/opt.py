@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from decoding.models.layouts import seq2seq
 from decoding.models.layouts.options import activation, flag, head_dim, must_be, size
+from decoding.models.weights.lazy import Weight, computed, joined, moved
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.placed import shapes
@@ -34,7 +34,7 @@ FIRST_POSITION = 2  # rows of the stored position table before that of position 
 
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
-) -> tuple[ModelSpec, dict[str, Tensor]]:
+) -> tuple[ModelSpec, dict[str, Weight]]:
     """Raises ValueError that names an option or tensor that is not what we implement."""
     must_be(config, "is_encoder_decoder", False)
     decoder = decoder_spec(config)
@@ -44,9 +44,9 @@ def convert(
     state = tables(config, checkpoint, decoder, prefix)
     positions = f"{prefix}decoder.embed_positions.weight"
     rows = FIRST_POSITION + decoder.positions
-    state["decoder.embed.positions"] = checkpoint.take(positions, rows, decoder.hidden)[
-        FIRST_POSITION:
-    ]
+    state["decoder.embed.positions"] = moved(
+        lambda table: table[FIRST_POSITION:], checkpoint.take(positions, rows, decoder.hidden)
+    )
     for name, shape in shapes(spec).items():
         if name in state:
             continue
@@ -57,7 +57,7 @@ def convert(
         if name.startswith(STACK_NORM):
             sources = [f"decoder.final_layer_norm.{name.removeprefix(STACK_NORM)}"]
         part = (shape[0] // len(sources), *shape[1:])
-        state[name] = torch.cat([checkpoint.take(prefix + source, *part) for source in sources])
+        state[name] = joined(*(checkpoint.take(prefix + source, *part) for source in sources))
     checkpoint.finish(lambda name: False)
     return spec, state
 
@@ -86,8 +86,8 @@ def decoder_spec(config: Mapping[str, Any]) -> StackSpec:
 
 def tables(
     config: Mapping[str, Any], checkpoint: Checkpoint, spec: StackSpec, prefix: str
-) -> dict[str, Tensor]:
-    """The token table and the output's, float32 [V, H].
+) -> dict[str, Weight]:
+    """The token table and the output's, [V, H].
 
     Where embeddings are narrower than the layers (word_embed_proj_dim, in OPT-350m alone), each
     table takes its projection in: two tables [V, H] instead of one of half the width.
@@ -101,7 +101,8 @@ def tables(
     if width != spec.hidden:
         into = checkpoint.take(f"{prefix}decoder.project_in.weight", spec.hidden, width)
         out = checkpoint.take(f"{prefix}decoder.project_out.weight", width, spec.hidden)
-        tokens, output = tokens @ into.t(), output @ out
+        tokens = computed(lambda table, matrix: table @ matrix.t(), tokens, into)
+        output = computed(torch.matmul, output, out)
     return {"decoder.embed.tokens": tokens, "output.weight": output}
 
 

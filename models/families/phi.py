@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
-from decoding.models.families import llama
-from decoding.models.layouts import causal
+from decoding.models.layouts import causal, llama
 from decoding.models.layouts.options import must_be, positive
+from decoding.models.weights.lazy import Weight
 from decoding.models.spec import ModelSpec
 from decoding.models.weights.checkpoint import Checkpoint
 
@@ -38,7 +36,7 @@ LAYOUT = causal.Layout(
 
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
-) -> tuple[ModelSpec, dict[str, Tensor]]:
+) -> tuple[ModelSpec, dict[str, Weight]]:
     """Raises ValueError that names an option or tensor that is not what we implement."""
     must_be(config, "qk_layernorm", False)
     eps = positive(config, "layer_norm_eps")

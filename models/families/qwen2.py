@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
-from decoding.models.families import llama
-from decoding.models.layouts import causal
+from decoding.models.layouts import causal, llama
 from decoding.models.layouts.options import flag, whole
+from decoding.models.weights.lazy import Weight
 from decoding.models.spec import ModelSpec
 from decoding.models.weights.checkpoint import Checkpoint
 
@@ -28,7 +26,7 @@ LAYOUT = replace(llama.LAYOUT, biases=frozenset({"qkv"}))
 
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
-) -> tuple[ModelSpec, dict[str, Tensor]]:
+) -> tuple[ModelSpec, dict[str, Weight]]:
     """Raises ValueError that names an option or tensor that is not what we implement."""
     decoder, computed = llama.decoder_spec(config)
     decoder = replace(decoder, window=windows(config))

@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
-from decoding.models.families import llama, qwen2
-from decoding.models.layouts import causal
+from decoding.models.layouts import causal, llama, qwen2
+from decoding.models.weights.lazy import Weight
 from decoding.models.spec import ModelSpec
 from decoding.models.weights.checkpoint import Checkpoint
 
@@ -24,7 +22,7 @@ PARTS = {
 
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
-) -> tuple[ModelSpec, dict[str, Tensor]]:
+) -> tuple[ModelSpec, dict[str, Weight]]:
     """Raises ValueError that names an option or tensor that is not what we implement."""
     decoder, computed = llama.decoder_spec(config)
     decoder = replace(decoder, window=qwen2.windows(config), head_norm=True)

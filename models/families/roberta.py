@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
-from decoding.models.families import bert
-from decoding.models.layouts import encoder
+from decoding.models.families import bert, encoder
 from decoding.models.layouts.options import whole
+from decoding.models.weights.lazy import Weight
 from decoding.models.spec import EncoderSpec
 from decoding.models.weights.checkpoint import Checkpoint
 
@@ -21,7 +19,7 @@ DEFAULTS = bert.DEFAULTS | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id"
 
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
-) -> tuple[EncoderSpec, dict[str, Tensor]]:
+) -> tuple[EncoderSpec, dict[str, Weight]]:
     pad = whole(config, "pad_token_id")
     layout = encoder.Layout("roberta.", "encoder.layer", bert.PARTS, first_position=pad, typed=True)
     stack = bert.stack_spec(config, first_position=pad)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from decoding.models.layouts import seq2seq
 from decoding.models.layouts.options import activation, flag, must_be, positive, size
+from decoding.models.weights.lazy import LazyTensor, Weight, computed, joined
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.placed import shapes
@@ -69,7 +70,7 @@ IGNORED = {
 
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint, *, bias_by_layer: bool = False
-) -> tuple[ModelSpec, dict[str, Tensor]]:
+) -> tuple[ModelSpec, dict[str, Weight]]:
     """bias_by_layer: as in StackSpec. Raises ValueError that names an option or tensor that is not
     what we implement."""
     must_be(config, "is_encoder_decoder", True)
@@ -87,9 +88,11 @@ def convert(
         if name not in state:
             sources = stored_names(name, gated=encoder.gated)
             part = (shape[0] // len(sources), *shape[1:])
-            state[name] = torch.cat([smaller(checkpoint, source, part) for source in sources])
+            state[name] = joined(*(smaller(checkpoint, source, part) for source in sources))
     if scales_output(config):
-        state["decoder.norm.weight"] = state["decoder.norm.weight"] * decoder.hidden**-0.5
+        state["decoder.norm.weight"] = computed(
+            lambda gain: gain * decoder.hidden**-0.5, state["decoder.norm.weight"]
+        )
     checkpoint.finish(lambda name: name in IGNORED)
     return spec, state
 
@@ -128,7 +131,7 @@ def position_bias(
     buckets, heads = size(config, "relative_attention_num_buckets"), size(config, "num_heads")
     numbers = bucket_numbers(buckets, spec.reach, both=side == "encoder")
     tables = [
-        checkpoint.take(BIAS.format(side=side, layer=layer), buckets, heads)[numbers].t()
+        checkpoint.take(BIAS.format(side=side, layer=layer), buckets, heads).read()[numbers].t()
         for layer in range(spec.layers if spec.bias_by_layer else 1)
     ]
     return torch.stack(tables) if spec.bias_by_layer else tables[0].contiguous()
@@ -152,9 +155,9 @@ def stored_names(name: str, *, gated: bool) -> list[str]:
     return [f"{match['side']}.{layer}{part.format(last=last)}.weight" for part in parts]
 
 
-def smaller(checkpoint: Checkpoint, source: str, shape: tuple[int, ...]) -> Tensor:
+def smaller(checkpoint: Checkpoint, source: str, shape: tuple[int, ...]) -> LazyTensor:
     weight = checkpoint.take(source, *shape)
-    return weight * FACTOR if SMALLER.fullmatch(source) else weight
+    return computed(lambda w: w * FACTOR, weight) if SMALLER.fullmatch(source) else weight
 
 
 def bucket_numbers(count: int, reach: int, *, both: bool) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from decoding.models.formats.foreign import Foreign, plain
+from decoding.models.weights.lazy import stored_in
 
 BOS, PAD, EOS = 0, 1, 2  # every dictionary begins with <s> <pad> </s> <unk>
 
@@ -40,7 +41,7 @@ def read(path: Path, content: Mapping[str, Any]) -> Foreign:
     if content.get("args") is None and not content.get("cfg"):
         raise ValueError(f"{path} holds no options: its args and its cfg are empty")
     config = plain(options(content)) | {"model_type": "fairseq"}
-    state = upgraded(content["model"])
+    state = stored_in(path, upgraded(content["model"]))
     return Foreign("FairseqTransformer", config, dict(GENERATION), state, path.parent)
 
 

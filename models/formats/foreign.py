@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch import Tensor
+from decoding.models.weights.lazy import Weight
 
 
 class Foreign(NamedTuple):
@@ -15,7 +15,7 @@ class Foreign(NamedTuple):
     architecture: str
     config: dict[str, Any]  # the toolkit's own options, and our "model_type"
     generation_config: dict[str, Any]  # in Hugging Face's words: what the toolkit does by default
-    state: dict[str, Tensor]
+    state: Mapping[str, Weight]
     directory: Path
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,8 @@ import torch
 from torch import Tensor
 
 from decoding.models.formats.foreign import Foreign, plain
+from decoding.models.weights.lazy import LazyTensor, stored, stored_in, unread
+from decoding.models.weights.memory import mapped
 
 MAGIC = 0x616B3432
 SIZES = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
@@ -53,13 +56,18 @@ def read(path: Path) -> Foreign:
     header = read_header(path)
     if header is None:
         raise ValueError(f"{path} is no model of llama2.c: its size is not what its header says")
-    data = np.memmap(path, np.uint8, "c")
-    state, begin = dict[str, Tensor](), header.first
-    for name, shape in weights_of(header):
-        quantised = header.group if len(shape) > 1 else 0
-        weight, begin = weight_at(data, begin, math.prod(shape), quantised)
-        if name not in ANGLES:
-            state[f"{name}.weight"] = torch.from_numpy(weight).view(shape)
+    data = mapped(path)
+    state, begin = dict[str, LazyTensor](), header.first
+    for part, shape in weights_of(header):
+        name, group = f"{part}.weight", header.group if len(shape) > 1 else 0
+        end = begin + bytes_of(math.prod(shape), group)
+        if group:
+            read = partial(dequantised, path, begin, shape, group)
+            state[name] = unread(name, shape, torch.float32, read)
+        elif part not in ANGLES:
+            numbers = data[begin:end].view(torch.float32).view(shape)
+            state[name] = stored(name, numbers, mapped=True)
+        begin = end
     return foreign(path, header.config, state)
 
 
@@ -68,10 +76,10 @@ def read_torch(path: Path, content: Mapping[str, Any]) -> Foreign:
     state = {name.removeprefix("_orig_mod."): weight for name, weight in content["model"].items()}
     config = plain(content["model_args"])
     config["hidden_dim"] = len(state["layers.0.feed_forward.w1.weight"])
-    return foreign(path, config, state)
+    return foreign(path, config, stored_in(path, state))
 
 
-def foreign(path: Path, config: dict[str, Any], state: dict[str, Tensor]) -> Foreign:
+def foreign(path: Path, config: dict[str, Any], state: dict[str, LazyTensor]) -> Foreign:
     names = (f"tok{config['vocab_size']}", "tokenizer")
     files = [path.parent / f"{name}.{kind}" for name in names for kind in ("bin", "model")]
     there = [file.name for file in files if file.is_file()]
@@ -107,10 +115,10 @@ def size_of(header: Header) -> int:
     """Bytes of the file."""
     size, shapes = header.first, shapes_of(header.config)
     for name in header.order:
-        count = math.prod(shapes[name])
-        quantised = header.group and len(shapes[name]) > 1
-        bytes_of_one = count + count // header.group * 4 if quantised else 4 * count
-        size += bytes_of_one * (header.config["n_layers"] if name in OF_LAYERS else 1)
+        group = header.group if len(shapes[name]) > 1 else 0
+        size += bytes_of(math.prod(shapes[name]), group) * (
+            header.config["n_layers"] if name in OF_LAYERS else 1
+        )
     return size
 
 
@@ -139,13 +147,14 @@ def shapes_of(config: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     }
 
 
-def weight_at(data: Any, begin: int, count: int, group: int) -> tuple[Any, int]:
-    """float32 [count] of the bytes from `begin`, and where the next weight begins."""
-    if not group:
-        end = begin + 4 * count
-        return data[begin:end].view("<f4"), end
-    numbers = data[begin : begin + count].view(np.int8).reshape(-1, group)
-    begin += count
-    end = begin + 4 * len(numbers)
-    scales = np.frombuffer(data[begin:end].tobytes(), "<f4")
-    return (numbers * scales[:, None]).reshape(-1), end
+def bytes_of(count: int, group: int) -> int:
+    """What a weight of `count` numbers takes in the file."""
+    return count + count // group * 4 if group else 4 * count
+
+
+def dequantised(path: Path, begin: int, shape: tuple[int, ...], group: int) -> Tensor:
+    """float32, of the int8 weight at byte `begin`."""
+    count = math.prod(shape)
+    numbers = np.fromfile(path, np.int8, count, offset=begin).reshape(-1, group)
+    scales = np.fromfile(path, "<f4", count // group, offset=begin + count)
+    return torch.from_numpy(numbers * scales[:, None]).view(shape)

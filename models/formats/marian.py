@@ -5,6 +5,8 @@ decoder.yml names the model and its vocabularies, and how to search.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -12,8 +14,11 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 import yaml
+from numpy.lib.npyio import NpzFile
+from torch import Tensor
 
 from decoding.models.formats.foreign import Foreign, beside
+from decoding.models.weights.lazy import LazyTensor, unread
 
 OPTIONS = "special:model.yml"
 EOS, UNK = 0, 1  # in every vocabulary
@@ -38,18 +43,44 @@ def read(path: Path, settings: dict[str, Any] | None = None) -> Foreign:
     settings = settings or {}
     try:
         with np.load(path, allow_pickle=False) as file:
-            arrays = dict(file)
+            state = unread_arrays(path, file)
+            options = file[OPTIONS].tobytes() if OPTIONS in file else None
     except (BadZipFile, EOFError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read as a Marian model: {error}") from error
-    if OPTIONS not in arrays:
+        raise damaged(path, error) from error
+    if options is None:
         raise ValueError(f"{path} is no Marian model: it lacks {OPTIONS}")
-    text = arrays.pop(OPTIONS).tobytes().rstrip(b"\0").decode()
+    text = options.rstrip(b"\0").decode()
     config = parse(text, f"{OPTIONS} of {path}")
     config["model_type"] = "marian_npz"
     config["vocabs"] = settings.get("vocabs") or config.get("vocabs")
-    state = {name: torch.from_numpy(array) for name, array in arrays.items()}
     generation = generation_config(settings, state)
     return Foreign("MarianNpz", config, generation, state, path.parent)
+
+
+def unread_arrays(path: Path, file: NpzFile) -> dict[str, LazyTensor]:
+    """All arrays but the options; only their headers are read now."""
+    state = {}
+    assert file.zip is not None
+    for name in file.files:
+        if name != OPTIONS:
+            with file.zip.open(f"{name}.npy") as array:
+                np.lib.format.read_magic(array)  # 1.0, as of all arrays of plain numbers
+                shape, _, dtype = np.lib.format.read_array_header_1_0(array)
+            kind = torch.from_numpy(np.empty(0, dtype)).dtype
+            state[name] = unread(name, shape, kind, partial(read_array, path, name))
+    return state
+
+
+def read_array(path: Path, name: str) -> Tensor:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return torch.from_numpy(file[name])
+    except (BadZipFile, EOFError, ValueError) as error:
+        raise damaged(path, error) from error
+
+
+def damaged(path: Path, error: Exception) -> ValueError:
+    return ValueError(f"{path} cannot be read as a Marian model: {error}")
 
 
 def parse(text: str, where: str) -> dict[str, Any]:
@@ -62,10 +93,10 @@ def parse(text: str, where: str) -> dict[str, Any]:
     return content
 
 
-def generation_config(settings: dict[str, Any], state: dict[str, torch.Tensor]) -> dict[str, Any]:
+def generation_config(settings: dict[str, Any], state: Mapping[str, LazyTensor]) -> dict[str, Any]:
     """Marian's decoder starts with no token: the importer makes one, behind the vocabulary."""
     table = state.get("decoder_Wemb", state.get("Wemb"))
-    start = None if table is None else len(table)
+    start = None if table is None else table.shape[0]
     return {
         "bad_words_ids": None if settings.get("allow-unk") else [[UNK]],
         "decoder_start_token_id": start,

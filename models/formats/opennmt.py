@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from decoding.models.formats.foreign import Foreign, plain
+from decoding.models.weights.lazy import stored_in
 
 GAIN_OR_BIAS = {"a_2": "weight", "b_2": "bias"}  # of the norms, until version 1.0
 
@@ -39,7 +40,7 @@ def read(path: Path, content: Mapping[str, Any]) -> Foreign:
     state = {renamed(name): tensor for name, tensor in content["model"].items()}
     for name, tensor in (content["generator"] or {}).items():
         state["generator." + name.removeprefix("0.")] = tensor
-    return Foreign("OpenNMTTransformer", config, generation, state, path.parent)
+    return Foreign("OpenNMTTransformer", config, generation, stored_in(path, state), path.parent)
 
 
 def tokens_of(vocab: Any, side: str) -> list[str]:

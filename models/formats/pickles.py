@@ -15,6 +15,8 @@ from typing import Any, BinaryIO
 
 import torch
 
+from decoding.models.weights.memory import torch_maps
+
 HARMLESS = {
     ("builtins", "set"): set,
     ("collections", "Counter"): Counter,
@@ -57,7 +59,11 @@ def read(path: Path) -> dict[str, Any]:
     """Raises ValueError where the file cannot be read or is no dictionary."""
     try:
         content = torch.load(
-            path, map_location="cpu", pickle_module=sys.modules[__name__], weights_only=False
+            path,
+            map_location="cpu",
+            pickle_module=sys.modules[__name__],
+            weights_only=False,
+            mmap=torch_maps(path),
         )
     except (pickle.UnpicklingError, AttributeError, EOFError, RuntimeError, TypeError) as error:
         raise ValueError(f"{path} cannot be read as a checkpoint: {error}") from error

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from decoding.models.layouts.options import flag
+from decoding.models.weights.lazy import LazyTensor, Weight, computed, joined, moved
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.placed import shapes
@@ -48,22 +48,22 @@ def convert(
     checkpoint: Checkpoint,
     spec: ModelSpec,
     layout: Layout,
-    computed: Mapping[str, Tensor],
-) -> tuple[ModelSpec, dict[str, Tensor]]:
-    """computed: weights that no file holds, by their canonical names.
+    constants: Mapping[str, Tensor],
+) -> tuple[ModelSpec, dict[str, Weight]]:
+    """constants: weights that no file holds, by their canonical names.
 
     Raises ValueError that names a tensor that is missing, left over or of another shape.
     """
     (tokens,) = layout.parts["embed.tokens"]
     base = "" if f"{tokens}.weight" in checkpoint else layout.base
     tied = f"{layout.output}.weight" not in checkpoint and flag(config, "tie_word_embeddings")
-    state = dict(computed)
+    state: dict[str, Weight] = dict(constants)
     for name, shape in shapes(spec, lambda part: has_bias(layout, part)).items():
         if name not in state:
             held = "decoder.embed.tokens" if tied and name == "output.weight" else name
             sources = stored_names(held, layout, base)
-            state[name] = taken(checkpoint, sources, shape, keys_of(name, spec.decoder))
-            state[name] = as_we_store(name, state[name], spec.decoder, layout)
+            weight = taken(checkpoint, sources, shape, keys_of(name, spec.decoder))
+            state[name] = as_we_store(name, weight, spec.decoder, layout)
     checkpoint.finish(lambda name: IGNORED.fullmatch(name) is not None)
     return spec, state
 
@@ -90,23 +90,25 @@ def keys_of(name: str, spec: StackSpec) -> int:
     return spec.sizes(int(match["layer"] or 0)).kv_heads * spec.head_dim
 
 
-def taken(checkpoint: Checkpoint, sources: list[str], shape: tuple[int, ...], keys: int) -> Tensor:
+def taken(
+    checkpoint: Checkpoint, sources: list[str], shape: tuple[int, ...], keys: int
+) -> LazyTensor:
     """The parts of a weight, stacked: gate and up, or queries, keys and values."""
     if len(sources) == 1:
         return checkpoint.take(sources[0], *shape)
     rows = [shape[0] // 2] * 2 if len(sources) == 2 else [shape[0] - 2 * keys, keys, keys]
-    return torch.cat(
-        [
+    return joined(
+        *(
             checkpoint.take(source, part, *shape[1:])
             for source, part in zip(sources, rows, strict=True)
-        ]
+        )
     )
 
 
-def as_we_store(name: str, weight: Tensor, spec: StackSpec, layout: Layout) -> Tensor:
+def as_we_store(name: str, weight: LazyTensor, spec: StackSpec, layout: Layout) -> LazyTensor:
     if layout.by_head and ".qkv." in name:
-        heads = weight.view(-1, 3, spec.head_dim, *weight.shape[1:])
-        return heads.transpose(0, 1).flatten(0, 2)
+        heads = (-1, 3, spec.head_dim, *weight.shape[1:])
+        return moved(lambda stored: stored.view(heads).transpose(0, 1).flatten(0, 2), weight)
     if layout.gain and name.endswith("norm.weight"):
-        return weight + layout.gain
+        return computed(lambda stored: stored + layout.gain, weight)
     return weight

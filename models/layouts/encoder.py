@@ -10,9 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
+from decoding.models.weights.lazy import LazyTensor, Weight, computed, joined, moved
 from decoding.models.spec import EncoderSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.placed import shapes
@@ -42,12 +40,12 @@ class Layout:
 
 def convert(
     checkpoint: Checkpoint, stack: StackSpec, layout: Layout
-) -> tuple[EncoderSpec, dict[str, Tensor]]:
+) -> tuple[EncoderSpec, dict[str, Weight]]:
     """Raises ValueError that names a tensor that is missing, left over or of another shape."""
     tokens = TABLE.format("word")
     base = "" if tokens in checkpoint else layout.base
     spec = EncoderSpec(encoder=stack, pooler=f"{base}pooler.dense.weight" in checkpoint)
-    state = {
+    state: dict[str, Weight] = {
         "encoder.embed.tokens": checkpoint.take(base + tokens, stack.vocab, stack.hidden),
         "encoder.embed.positions": position_table(checkpoint, stack, layout, base),
     }
@@ -56,21 +54,25 @@ def convert(
             continue
         sources = [base + source for source in stored_names(name, layout)]
         part = (shape[0] // len(sources), *shape[1:])
-        state[name] = torch.cat(
-            [checkpoint.take(held(checkpoint, source), *part) for source in sources]
+        state[name] = joined(
+            *(checkpoint.take(held(checkpoint, source), *part) for source in sources)
         )
     checkpoint.finish(lambda name: name == base + IGNORED or not name.startswith(base))
     return spec, state
 
 
-def position_table(checkpoint: Checkpoint, stack: StackSpec, layout: Layout, base: str) -> Tensor:
-    """float32 [types * positions, H]: positions' rows, for each type with that type's added."""
+def position_table(
+    checkpoint: Checkpoint, stack: StackSpec, layout: Layout, base: str
+) -> LazyTensor:
+    """[types * positions, H]: positions' rows, for each type with that type's added."""
     first, stored = layout.first_position, base + TABLE.format("position")
-    positions = checkpoint.take(stored, first + stack.positions, stack.hidden)[first:]
+    positions = checkpoint.take(stored, first + stack.positions, stack.hidden)
     if not layout.typed:
-        return positions
+        return moved(lambda rows: rows[first:], positions)
     types = checkpoint.take(base + TABLE.format("token_type"), stack.types, stack.hidden)
-    return (types[:, None] + positions).flatten(0, 1)
+    return computed(
+        lambda kind, rows: (kind[:, None] + rows[first:]).flatten(0, 1), types, positions
+    )
 
 
 def stored_names(name: str, layout: Layout) -> list[str]:

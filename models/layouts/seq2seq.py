@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from decoding.models.layouts.options import activation, flag, head_dim, must_be, size
+from decoding.models.weights.lazy import Weight, joined, moved
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.placed import shapes
@@ -67,7 +67,7 @@ class Layout:
 
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint, layout: Layout
-) -> tuple[ModelSpec, dict[str, Tensor]]:
+) -> tuple[ModelSpec, dict[str, Weight]]:
     """Raises ValueError that names an option or tensor that is not what we implement."""
     must_be(config, "is_encoder_decoder", True)
     must_be(config, "is_decoder", False)
@@ -86,9 +86,9 @@ def convert(
         if name not in state:
             sources = stored_names(name)
             part = (shape[0] // len(sources), *shape[1:])
-            state[name] = torch.cat([checkpoint.take(source, *part) for source in sources])
+            state[name] = joined(*(checkpoint.take(source, *part) for source in sources))
     if "final_logits_bias" in checkpoint:
-        bias = checkpoint.take("final_logits_bias", 1, decoder.vocab)[0]
+        bias = checkpoint.take("final_logits_bias", 1, decoder.vocab).read()[0]
         if bias.any():
             state["output.bias"] = bias
     checkpoint.finish(
@@ -130,15 +130,16 @@ def stored_names(name: str) -> list[str]:
 
 def position_table(
     checkpoint: Checkpoint, side: str, spec: StackSpec, layout: Layout, made: list[Tensor]
-) -> Tensor:
-    """float32 [positions, H]; a table that the file holds is used, computed or not. made: the one
+) -> Weight:
+    """[positions, H]; a table that the file holds is used, computed or not. made: the one
     that was computed, if any was."""
     stored, first = f"model.{side}.embed_positions.weight", layout.first_position
     if stored not in checkpoint and layout.sinusoids is not None:
         if not made:
             made.append(layout.sinusoids(spec.positions, spec.hidden))
         return made[0]
-    return checkpoint.take(stored, first + spec.positions, spec.hidden)[first:]
+    table = checkpoint.take(stored, first + spec.positions, spec.hidden)
+    return moved(lambda rows: rows[first:], table)
 
 
 def tables(
@@ -148,7 +149,7 @@ def tables(
     shared: bool,
     tied: bool,
     base: str = BASE,
-) -> dict[str, Tensor]:
+) -> dict[str, Weight]:
     """The token tables and the output's.
 
     As in transformers, a table that the file holds is used, and one that it lacks is another's:
@@ -162,7 +163,7 @@ def tables(
         "decoder.embed.tokens": [target, *decoder],
         "output.weight": [OUTPUT, *decoder] if tied else [OUTPUT],
     }
-    state = {}
+    state: dict[str, Weight] = {}
     for table, candidates in names.items():
         held = [name for name in candidates if name in checkpoint]
         # Where none is there, the error names the one that published files hold.

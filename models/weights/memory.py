@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import zipfile
 from pathlib import Path
 
 import torch
@@ -34,6 +35,23 @@ def mapped(path: Path) -> Tensor:
         return torch.frombuffer(
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), dtype=torch.uint8
         )
+
+
+def torch_maps(path: Path) -> bool:
+    """Whether torch.load can map a file: a zip, as torch.save writes since version 1.6."""
+    return zipfile.is_zipfile(path)
+
+
+def release_pages(tensor: Tensor) -> None:
+    """Takes a tensor of a mapped file out of memory; who reads it again finds it in the file.
+
+    tensor: contiguous, in pages of a file that nobody has written to: they would be lost.
+    """
+    begin = tensor.data_ptr() // mmap.PAGESIZE * mmap.PAGESIZE
+    size = tensor.data_ptr() + tensor.nbytes - begin
+    advise = getattr(ctypes.CDLL(None), "madvise", None)
+    if advise is not None and size > 0:
+        advise(ctypes.c_void_p(begin), ctypes.c_size_t(size), mmap.MADV_DONTNEED)
 
 
 def trim() -> None:

@@ -1,4 +1,4 @@
-"""How a linear weight lies on the CPU: the layout of csrc/kernels/linear, and int8 numbers."""
+"""How a linear weight lies on the CPU: the layout of csrc/kernels/linear/linear.h, and int8 numbers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from decoding.models.weights.lazy import is_finite
 
 PANEL = 64  # outputs in a panel; kPanel in csrc/kernels/linear/linear.h
 LINE = 256  # bytes; an input of 64 float32 outputs, two of bfloat16, four of int8
@@ -36,7 +38,8 @@ def quantise(weight: Tensor) -> Quantised:
 def noise(weight: Tensor) -> float:
     """How far int8 is from a weight [N, K]: |W - scale * numbers| / |W|, to be expected where
     rounding errors are spread evenly over a step. Large where few inputs dwarf all others."""
-    steps = weight.float().abs().amax(1) / STEPS
+    largest = [rows.abs().amax(1) for rows in torch.split(weight, PANEL)]
+    steps = torch.cat(largest).float() / STEPS
     length = weight.float().norm()
     return float((weight.shape[1] / 12) ** 0.5 * steps.norm() / length) if length > 0 else 0.0
 
@@ -47,11 +50,16 @@ def panel_shape(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[int, int
     return (-(-outputs // PANEL), -(-inputs // group), PANEL * group)
 
 
-def fill_panels(panels: Tensor, weight: Tensor) -> None:
-    """weight: [N, K], into panels of its type: [ceil(N / 64), ceil(K / g), 64 g], else 0."""
-    _, lines, width = panels.shape
-    group = width // PANEL
-    for panel, rows in zip(panels, torch.split(weight, PANEL), strict=True):
-        missing = (0, lines * group - rows.shape[1], 0, PANEL - rows.shape[0])
-        padded = torch.nn.functional.pad(rows, missing)
-        panel.view(lines, PANEL, group).copy_(padded.view(PANEL, lines, group).transpose(0, 1))
+def fill_panels(panels: Tensor, weight: Tensor, first: int = 0) -> bool:
+    """Writes rows of a weight, [n, K] of the panels' type, as the outputs from `first` on, and
+    zeros behind them to the end of their panel: [ceil(N / 64), ceil(K / g), 64 g]. Returns whether
+    they are finite."""
+    lines, group = panels.shape[1], panels.shape[2] // PANEL
+    padded = torch.nn.functional.pad(weight, (0, lines * group - weight.shape[1]))
+    outputs = torch.arange(first, first + len(weight))
+    places = panels.view(-1, lines, PANEL, group)
+    places[outputs // PANEL, :, outputs % PANEL] = padded.view(-1, lines, group)
+    behind = (first + len(weight)) % PANEL
+    if behind:
+        places[(first + len(weight)) // PANEL, :, behind:] = 0
+    return weight.dtype == torch.int8 or is_finite(weight)

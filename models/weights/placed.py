@@ -6,22 +6,25 @@ The canonical names are those of our own modules' state dicts (transformer.py, g
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import overload
 
 import torch
 from torch import Tensor
 
+from decoding.models.weights.lazy import LazyTensor, Weights, in_chunks, is_finite
 from decoding.models.spec import EncoderSpec, ModelSpec
 from decoding.models.torch.blocks import Biases, all_but_output
 from decoding.models.torch.encoder import Encoder
 from decoding.models.torch.gpt import GPT
 from decoding.models.torch.transformer import Transformer
 from decoding.models.weights import memory
-from decoding.models.weights.checkpoint import check, identity, is_finite
+from decoding.models.weights.checkpoint import check
 from decoding.models.weights.panels import NOISE, fill_panels, noise, panel_shape, quantise
 
+# Writes rows [n, K] from row `first` on into panels of their type; whether all were finite.
+FillPanels = Callable[[Tensor, Tensor, int], bool]
 ALIGNMENT = 256  # bytes; of every tensor in a packed block
 LINEAR = ("qkv", "q", "kv", "input", "taps", "out", "up", "down", "output")
 
@@ -62,8 +65,10 @@ def pack(
     spec: ModelSpec | EncoderSpec,
     device: torch.device = memory.CPU,
     dtype: torch.dtype = torch.float32,
+    fill: FillPanels = fill_panels,
 ) -> dict[str, Tensor]:
-    """What the engine of `device` is given: the names of `state`, copied into one block there.
+    """What the engine of `device` is given: the names of `state`, copied into one block there. Of
+    Weights one is read at a time.
 
     On a GPU tables and linear weights [N, K] are of the type `dtype`, which is float. On the CPU
     linear weights are (float32, bfloat16 or int8), in panels (panels.py), with `.scale` and `.sums`
@@ -71,20 +76,22 @@ def pack(
     are bfloat16 there unless `dtype` is float32, position tables float32. Norms, biases, rotary,
     position_bias and taps that are weights are float32 everywhere. What shares storage in `state`
     shares it here where it has one type; a token table then is the panels of the output's weight.
+    fill: what writes panels; the engine's own is faster.
 
     Raises ValueError that names a missing, unexpected, mis-shaped or not finite tensor,
     torch.OutOfMemoryError where a GPU has no room.
     """
-    expected = shapes(spec, lambda name: f"{name}.bias" in state)
-    unexpected = [name for name in state if name not in expected]
+    weights = state if isinstance(state, Weights) else Weights(state)
+    expected = shapes(spec, lambda name: f"{name}.bias" in weights)
+    unexpected = [name for name in weights if name not in expected]
     if unexpected:
         raise ValueError(f"this model has no weights named {', '.join(unexpected)}")
     for name, shape in expected.items():
-        if name not in state:
+        if name not in weights:
             raise ValueError(f"the weight {name} is missing")
-        check(name, state[name], shape)
-    types = {name: type_of(name, state[name], device, dtype) for name in expected}
-    keys = {name: (*identity(state[name]), types[name]) for name in expected}
+        check(name, weights.lazy(name), shape)
+    types = {name: type_of(name, weights.lazy(name), device, dtype) for name in expected}
+    keys = {name: (weights.lazy(name).key, types[name]) for name in expected}
     holders: dict[object, str] = {}  # of equal keys one weight is stored, a linear one if any is
     for name, key in keys.items():
         if key not in holders or is_linear(name):
@@ -94,7 +101,9 @@ def pack(
         places |= places_of(name, expected[name], types[name], device)
     blocks = carve(places, device)
     for name in holders.values():
-        fill(blocks, name, state[name].detach(), device)
+        copy_weight(
+            blocks, name, weights.lazy(name), fill if in_panels(name, device) else fill_rows
+        )
     packed = {}
     for name, key in keys.items():
         packed[name] = blocks[holders[key]]
@@ -104,17 +113,22 @@ def pack(
     return packed
 
 
-def type_of(name: str, weight: Tensor, device: torch.device, dtype: torch.dtype) -> torch.dtype:
+def type_of(name: str, weight: LazyTensor, device: torch.device, dtype: torch.dtype) -> torch.dtype:
     """What a weight of a model of the type `dtype` is stored in."""
     if (
-        weight.ndim == 1
+        len(weight.shape) == 1
         or name.endswith((".position_bias", ".rotary", ".taps"))
         or (device.type == "cpu" and name.endswith(".positions"))
     ):
         return torch.float32
-    if dtype == torch.int8 and (not is_linear(name) or noise(weight) > NOISE):
-        return torch.bfloat16
+    if dtype == torch.int8:
+        return torch.int8 if is_linear(name) and lazy_noise(weight) <= NOISE else torch.bfloat16
     return dtype
+
+
+def lazy_noise(weight: LazyTensor) -> float:
+    with weight.open() as tensor:
+        return noise(tensor)
 
 
 def is_linear(name: str) -> bool:
@@ -156,28 +170,41 @@ def carve(places: Mapping[str, Place], device: torch.device) -> dict[str, Tensor
     }
 
 
-def fill(blocks: Mapping[str, Tensor], name: str, weight: Tensor, device: torch.device) -> None:
-    """Writes a weight to its places."""
-    block = blocks[name]
-    if block.dtype == torch.int8:
-        weight, *others = quantise(weight)
-        for companion, tensor in zip(companions(name), others, strict=True):
-            blocks[companion].copy_(tensor)
-    else:
-        weight = converted(name, weight, block.dtype)
-    if in_panels(name, device):
-        fill_panels(block, weight)
-    else:
-        block.copy_(weight)
+def copy_weight(
+    blocks: Mapping[str, Tensor], name: str, weight: LazyTensor, fill: FillPanels
+) -> None:
+    """Writes a weight to its places, some rows after the other. Raises ValueError where a number is
+    not finite, or beyond what their type can hold."""
+    block, row = blocks[name], 0
+    for part in weight.parts or (weight,):
+        with part.open() as tensor:
+            whole = tensor.dtype == block.dtype  # nothing to convert
+            for rows in [tensor] if whole else in_chunks(tensor):
+                if block.dtype == torch.int8:
+                    numbers, *others = quantise(rows)
+                    for companion, other in zip(companions(name), others, strict=True):
+                        blocks[companion][row : row + len(rows)].copy_(other)
+                else:
+                    numbers = rows.to(block.dtype)
+                finite = fill(block, numbers.contiguous(), row)
+                if not (finite and (block.dtype != torch.int8 or is_finite(rows))):
+                    weight.check_finite()
+                    raise ValueError(beyond(name, rows, block.dtype))
+                row += len(rows)
 
 
-def converted(name: str, weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """Raises ValueError where a number is beyond what `dtype` can hold."""
-    found = weight.to(dtype)
-    if not is_finite(found):
-        most, kind = torch.finfo(dtype).max, str(dtype).removeprefix("torch.")
-        raise ValueError(
-            f"{name} holds {float(weight.abs().max()):.3g}, and {kind} ends at {most:.3g}"
-            + (': pass dtype="bfloat16"' if dtype == torch.float16 else "")
-        )
-    return found
+def fill_rows(block: Tensor, weight: Tensor, first: int) -> bool:
+    """FillPanels for weights that lie as they are."""
+    finite = True
+    for rows in in_chunks(weight):
+        finite &= is_finite(rows)
+        block[first : first + len(rows)].copy_(rows)
+        first += len(rows)
+    return finite
+
+
+def beyond(name: str, weight: Tensor, dtype: torch.dtype) -> str:
+    most, kind = torch.finfo(dtype).max, str(dtype).removeprefix("torch.")
+    return f"{name} holds {float(weight.abs().max()):.3g}, and {kind} ends at {most:.3g}" + (
+        ': pass dtype="bfloat16"' if dtype == torch.float16 else ""
+    )

@@ -15,8 +15,10 @@ import torch
 import transformers
 from torch import Tensor
 
-from decoding.models import formats, registry
+from decoding import models
+from decoding.models import formats
 from decoding.models.layouts.rotary import TYPES, rotary
+from decoding.models.weights.lazy import Weights
 from decoding.models.weights.checkpoint import Checkpoint
 from tests.models import test_formats, test_openelm
 from tests.models.test_causal import SCALED
@@ -48,7 +50,7 @@ def of_toolkit(name: str) -> tuple[str, dict[str, Any], State]:
     with TemporaryDirectory() as folder:
         found = formats.read(write(Path(folder) / file, make()))
         assert found is not None
-        return found.architecture, found.config, found.state
+        return found.architecture, found.config, dict(Weights(found.state))
 
 
 # What each importer is tried with: an architecture of transformers, or a toolkit's model.
@@ -77,12 +79,12 @@ def small(name: str) -> tuple[str, dict[str, Any], State]:
 
 def converted(name: str, config: dict[str, Any]) -> tuple[Any, State]:
     architecture, _, state = small(name)
-    (file,) = {file for known, _, file in registry.FAMILIES if known == architecture}
-    importer = import_module(f"decoding.models.families.{file}")
+    (file,) = {file for known, _, file in models.FAMILIES if known == architecture}
+    importer = import_module(f"decoding.models.importers.{file}")
     for option, usual in importer.DEFAULTS.items():
         config.setdefault(option, usual)
-    found: tuple[Any, State] = importer.convert(config, Checkpoint(state))
-    return found
+    spec, weights = importer.convert(config, Checkpoint(state))
+    return spec, dict(Weights(weights))
 
 
 def same(a: tuple[Any, State], b: tuple[Any, State]) -> bool:
@@ -130,4 +132,4 @@ def test_tables_of_rotary_positions(scaling: dict[str, Any]) -> None:
 def test_every_importer_is_tried() -> None:
     """But llama2.c's, whose files are numbers in a fixed order: test_llama2c.py."""
     tried = {small(name)[0] for name in NAMES}
-    assert {known for known, _, _ in registry.FAMILIES} - tried == {"Llama2c"}
+    assert {known for known, _, _ in models.FAMILIES} - tried == {"Llama2c"}

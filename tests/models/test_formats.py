@@ -113,7 +113,7 @@ def test_texts_are_translated(tmp_path: Path) -> None:
         for row in rows
     ]
     assert ours.translate(texts, **options) == [*expected, ""]
-    found = decoding.text.translate.Translator(ours, alignments=True, n_best=2, **options)
+    found = decoding.translate.Translator(ours, alignments=True, n_best=2, **options)
     [[best, _], *_] = found.stream(texts)
     assert sorted(word for _, word in best.alignment) == list(range(len(best.text.split())))
 
@@ -148,7 +148,7 @@ class Code:
 @pytest.mark.parametrize("zipped", [True, False])
 def test_code_in_a_checkpoint_is_not_run(zipped: bool, tmp_path: Path) -> None:
     model = toolkits.fairseq_model(FAIRSEQ["pre-norm"])
-    expected = load(toolkits.write_fairseq(tmp_path / "model.pt", model))
+    expected = load(toolkits.write_fairseq(tmp_path / "expected.pt", model))
     trace = tmp_path / "trace"
     content = {
         "args": Namespace(**toolkits.fairseq_options(model)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 import decoding
+from decoding import _C
 from decoding.models import load
 from decoding.models.weights.panels import NOISE, fill_panels, noise, panel_shape, quantise
 from decoding.models.weights.placed import companions, is_linear, module, pack
@@ -38,6 +40,31 @@ def test_panels(outputs: int, inputs: int, dtype: torch.dtype) -> None:
         row = found[output // 64, :, output % 64].flatten()
         assert torch.equal(row[:inputs], weight[output]) and row[inputs:].eq(0).all()
     assert found.transpose(1, 2).reshape(-1, lines * group)[outputs:].eq(0).all()
+
+
+@pytest.mark.parametrize("dtype", GROUPS, ids=str)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_engine_fills_panels_part_by_part(dtype: torch.dtype, threads: int) -> None:
+    for outputs, inputs in [(64, 3), (1, 5), (65, 4), (130, 33), (200, 64), (70, 130)]:
+        weight = (random(outputs, inputs) * 40).to(dtype)
+        packed, first = torch.full_like(panels(weight), 77), 0
+        for part in weight.split(
+            [outputs // 3, outputs // 2, outputs - outputs // 3 - outputs // 2]
+        ):
+            assert _C.fill_panels(packed, part.contiguous(), first, threads)
+            first += len(part)
+        assert torch.equal(packed, panels(weight))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_engine_finds_what_is_not_finite(dtype: torch.dtype) -> None:
+    weight = torch.full((70, 33), torch.finfo(dtype).max, dtype=dtype)
+    packed = torch.empty(panel_shape(70, 33, dtype), dtype=dtype)
+    for number in (math.inf, -math.inf, math.nan):
+        assert _C.fill_panels(packed, weight, 0, 1)
+        bad = weight.clone()
+        bad[69, 32] = number
+        assert not _C.fill_panels(packed, bad, 0, 1) and not fill_panels(packed, bad)
 
 
 def test_int8_numbers_are_those_of_the_formula() -> None:
@@ -114,10 +141,10 @@ def test_weights_that_int8_is_too_coarse_for_stay_bfloat16() -> None:
     loaded = load(reference("marian-large"))
     assert not decoding.Model(loaded, dtype=torch.int8, threads=1).unquantized
     name = "decoder.layers.0.feed_forward.down.weight"
-    weight = loaded.state[name].clone()
+    weight = loaded.state[name]
     weight[:, 7] *= 300  # one input dwarfs all others
     assert noise(weight) > NOISE > max(noise(t) for n, t in loaded.state.items() if is_linear(n))
-    loaded.state[name] = weight
+    loaded = dataclasses.replace(loaded, state={**loaded.state, name: weight})
     model = decoding.Model(loaded, dtype=torch.int8, threads=1)
     with pytest.warns(DeprecationWarning, match="Model.kept is deprecated"):
         assert model.kept == [name]

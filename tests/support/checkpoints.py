@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ import torch
 import transformers
 from safetensors.torch import save_file
 from torch import Tensor
+
+from decoding.models import Loaded
+from decoding.models.weights.placed import pack
 
 State = dict[str, Tensor]
 Config = dict[str, Any]
@@ -61,11 +65,17 @@ FAMILIES = {"marian": marian, "gpt2": gpt2}
 REFUSED = FAMILIES | {"bart": bart, "opt": opt}
 
 
-def assert_same(ours: State, expected: State) -> None:
+def assert_same(ours: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
     assert ours.keys() == expected.keys()
     for name, tensor in expected.items():
         assert ours[name].dtype == torch.float32
         torch.testing.assert_close(ours[name], tensor.float(), rtol=0, atol=0, msg=name)
+
+
+def is_one(loaded: Loaded, *names: str) -> bool:
+    """Whether weights are stored once where the engine reads them."""
+    packed = pack(loaded.state, loaded.spec)
+    return len({packed[name].data_ptr() for name in names}) == 1
 
 
 def write(directory: Path, model: Any, state: State | None = None, **config: Any) -> Path:

@@ -1,0 +1,141 @@
+"""Loading holds what the engine keeps, and beside it one tensor at a time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import save_file
+from torch import Tensor
+
+LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+MB = 1 << 20
+
+# Prints what the process's resident set grows by at its peak, and what the engine keeps, in bytes.
+PROGRAM = """
+import sys
+import torch
+import decoding
+from decoding.compare.memory import ResidentMemory
+
+directory, device, dtype = sys.argv[1:]
+if device == "cuda":
+    torch.zeros(1, device=device)  # the context
+decoding.load(sys.argv[1] + "/small", device, dtype, threads=2)  # what is imported late
+memory = ResidentMemory()
+with memory:
+    model = decoding.load(directory, device, dtype, threads=2)
+blocks = {weight.untyped_storage().data_ptr(): weight for weight in model._weights.values()}
+print(memory.growth, sum(weight.untyped_storage().nbytes() for weight in blocks.values()))
+"""
+
+# About 150 M weights; the largest is the token table.
+SIZES: dict[str, dict[str, Any]] = {
+    "llama": {
+        "vocab_size": 16000,
+        "hidden_size": 1024,
+        "intermediate_size": 2816,
+        "num_hidden_layers": 10,
+        "num_attention_heads": 16,
+    },
+    "gpt2": {"vocab_size": 16000, "n_embd": 1024, "n_layer": 10, "n_head": 16},
+    "marian": {
+        "vocab_size": 16000,
+        "d_model": 1024,
+        "encoder_layers": 5,
+        "decoder_layers": 5,
+        "encoder_ffn_dim": 4096,
+        "decoder_ffn_dim": 4096,
+        "pad_token_id": 15999,
+        "decoder_start_token_id": 15999,
+    },
+    "t5": {
+        "vocab_size": 16000,
+        "d_model": 1024,
+        "d_kv": 64,
+        "d_ff": 4096,
+        "num_layers": 4,
+        "num_decoder_layers": 4,
+        "num_heads": 16,
+    },
+}
+SMALL: dict[str, dict[str, Any]] = {
+    "llama": {"num_hidden_layers": 1, "intermediate_size": 64, "vocab_size": 64},
+    "gpt2": {"n_layer": 1, "vocab_size": 64},
+    "marian": {"encoder_layers": 1, "decoder_layers": 1, "vocab_size": 64, "pad_token_id": 63},
+    "t5": {"num_layers": 1, "num_decoder_layers": 1, "vocab_size": 64},
+}
+KINDS = {
+    "llama": transformers.LlamaForCausalLM,
+    "gpt2": transformers.GPT2LMHeadModel,
+    "marian": transformers.MarianMTModel,
+    "t5": transformers.T5ForConditionalGeneration,
+}
+
+
+def write(directory: Path, family: str, form: str, **changes: Any) -> int:
+    """A random checkpoint in bfloat16; returns the bytes of its largest tensor in
+    float32."""
+    directory.mkdir(exist_ok=True)
+    kind = KINDS[family]
+    config = kind.config_class(**SIZES[family] | changes)
+    with torch.device("meta"):
+        model = kind(config)
+    state: dict[str, Tensor] = {
+        name: torch.empty(tensor.shape, dtype=torch.bfloat16).normal_(0, 0.02)
+        for name, tensor in model.named_parameters()
+    }
+    (directory / "config.json").write_text(
+        json.dumps(config.to_dict() | {"architectures": [kind.__name__]})
+    )
+    if form == "torch":
+        torch.save(state, directory / "pytorch_model.bin")
+    else:
+        save_file(state, directory / "model.safetensors")
+    return max(4 * tensor.numel() for tensor in state.values())
+
+
+def check_memory(directory: Path, family: str, form: str, device: str, dtype: str) -> None:
+    largest = write(directory, family, form)
+    write(directory / "small", family, form, **SMALL[family])
+    found = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(directory), device, dtype],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    peak, kept = map(int, found.stdout.split())
+    allowed = (1.2 if device == "cpu" else 0.2) * kept + largest
+    assert peak <= allowed, f"{peak / MB:.0f} MB for {kept / MB:.0f} and {largest / MB:.0f}"
+
+
+@LINUX
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "form", "dtype"),
+    [
+        ("llama", "safetensors", "bfloat16"),
+        ("llama", "torch", "bfloat16"),
+        ("llama", "safetensors", "float32"),
+        ("llama", "safetensors", "int8"),
+        ("gpt2", "safetensors", "bfloat16"),
+        ("marian", "safetensors", "bfloat16"),
+        ("t5", "safetensors", "bfloat16"),
+    ],
+)
+def test_memory_while_loading(family: str, form: str, dtype: str, tmp_path: Path) -> None:
+    check_memory(tmp_path, family, form, "cpu", dtype)
+
+
+@LINUX
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("family", ["llama", "marian"])
+def test_memory_while_loading_on_a_gpu(family: str, dtype: str, tmp_path: Path) -> None:
+    check_memory(tmp_path, family, "safetensors", "cuda", dtype)
