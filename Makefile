@@ -9,7 +9,7 @@ SOURCES := setup.py pyproject.toml $(shell find csrc -name '*.cc' -o -name '*.h'
 
 .PHONY: demo test lint format
 demo: $(VENV)/installed
-	$(RUN) -m decoding.cli.demo
+	$(RUN) -m examples.demo
 
 test: $(VENV)/installed-test
 	$(RUN) -m pytest

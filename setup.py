@@ -210,8 +210,8 @@ setup(
         "decoding": ["py.typed", "_C.pyi"],
         "decoding.compare": ["roofline.c"],
         "decoding.compare.report": ["page.html"],
-        "decoding.models.demo": ["*"],
     },
+    exclude_package_data={"decoding": ["_kernels.pyi"]},
     ext_modules=[Extension("decoding._C", []), Extension("decoding._kernels", [])],
     cmdclass={"build_ext": NinjaBuild},
 )

@@ -11,8 +11,8 @@ from decoding.cli import compare as command
 from decoding.cli.main import main
 from decoding.compare.comparison import Plan
 from decoding.compare.results import Check, Comparison, Run
+from tests.support.demo import DEMO
 
-DEMO = Path("models/demo").resolve()
 LINES = ["Das ist ein Haus.", "Ja."]
 DONE = Comparison(
     "demo",

@@ -12,8 +12,8 @@ from decoding.compare.engines import ENGINES, Answer, Engine, Settings, installe
 from decoding.compare.engines.tensors import padded
 from decoding.compare.task import Search, Task
 from tests.support import random_models
+from tests.support.demo import DEMO
 
-DEMO = Path("models/demo").resolve()
 # On some lines CTranslate2's beam search, which stops earlier, finds less; not on these.
 LINES = (DEMO / "sentences.de.txt").read_text(encoding="utf-8").splitlines()[:4]
 NAMES = ["huggingface", "ctranslate2", "ours"]

@@ -21,8 +21,8 @@ from decoding.compare.worker import Allowance, died
 from decoding.generation.config import GenerationConfig
 from tests.support import stub_engines
 from tests.support.compared import TRANSFORMER_BASE
+from tests.support.demo import DEMO
 
-DEMO = Path("models/demo").resolve()
 CEILINGS = {"float32": Ceilings(bandwidth=1e9, flops=1e9)}
 BATCH = Batch([[1, 2], [3, 4, 5]], [2, 3])
 

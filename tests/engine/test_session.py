@@ -25,6 +25,7 @@ from decoding.engine import runner, session
 from decoding.engine.limits import next_bucket
 from decoding.models.weights.placed import pack
 from tests.support.comparison import assert_close_scores
+from tests.support.demo import DEMO
 from tests.support.random_models import load, ours, reference, spec_of
 
 LIMITS = Limits(batch=2, beams=3, source=6, prompt=2, target=8)
@@ -446,9 +447,8 @@ def test_a_forked_child_finds_the_cores_free() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_child_is_told_to_load_its_own_model(device: str) -> None:
-    demo = Path(decoding.__file__).parent / "models/demo"
     run = subprocess.run(
-        [sys.executable, "-c", FORK, str(demo), device], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", FORK, str(DEMO), device], capture_output=True, text=True, timeout=60
     )
     assert run.returncode == 0, run.stderr
     words = {"cpu": "before the process forked", "cuda": "CUDA in forked subprocess"}

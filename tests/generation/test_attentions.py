@@ -11,10 +11,10 @@ from torch import Tensor
 
 import decoding
 from decoding.cli.main import main
-from decoding.models import demo
 from decoding.text.alignment import alignment, words_of, written
 from decoding.text.translate import Translator
 from tests.support import random_models
+from tests.support.demo import DEMO
 
 FIELDS = {"return_dict_in_generate": True, "output_attentions": True, "output_scores": True}
 
@@ -156,7 +156,7 @@ def test_alignment_by_shares() -> None:
 
 @pytest.fixture(scope="module")
 def translator() -> decoding.Model:
-    return decoding.load(Path(demo.__file__).parent, device="cpu", threads=1)
+    return decoding.load(DEMO, device="cpu", threads=1)
 
 
 @pytest.mark.parametrize("beams", [1, 3])

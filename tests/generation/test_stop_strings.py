@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,9 @@ import transformers
 from transformers import StopStringCriteria
 
 from decoding.generation.stop_strings import MATCHED, StopTable, stop_table
-from decoding.models import demo
 from decoding.text.token_texts import token_texts
 from decoding.text.tokenizers import BackendTokenizer, load_tokenizer
+from tests.support.demo import DEMO
 
 CPU = torch.device("cpu")
 
@@ -103,10 +102,9 @@ def test_characters_that_are_cut_between_tokens(fallback: bool) -> None:
 
 
 def test_texts_of_the_demo_models_tokens() -> None:
-    directory = Path(demo.__file__).parent
-    theirs = transformers.AutoTokenizer.from_pretrained(directory)
+    theirs = transformers.AutoTokenizer.from_pretrained(DEMO)
     texts = token_texts(theirs)
-    mine = token_texts(load_tokenizer(directory, {"model_type": "marian"}))
+    mine = token_texts(load_tokenizer(DEMO, {"model_type": "marian"}))
     # transformers' decoding strips what it returns, so it loses a token that is but a space
     assert [None if text == " " else text for text in mine] == [text or None for text in texts]
     vocab, _ = StopStringCriteria.clean_tokenizer_vocab(theirs)

@@ -17,9 +17,9 @@ import decoding
 from decoding.cli.main import main
 from decoding.engine import devices
 from decoding.models.weights.converted import BLOCK, INDEX
+from tests.support.demo import DEMO
 from tests.support.random_models import reference
 
-DEMO = Path(decoding.__file__).parent / "models" / "demo"
 DTYPES = ["float32", "bfloat16", "int8"]
 TEXTS = ["Das ist ein Haus.", "Ich gehe jetzt mit meiner Mutter ins Kino."]
 LINUX = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs /proc")

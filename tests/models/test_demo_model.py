@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +14,8 @@ from transformers import MarianMTModel
 
 import decoding
 from tests.support.comparison import assert_close_scores, is_tie, rows_of
+from tests.support.demo import DEMO
 
-DEMO = Path(decoding.__file__).parent / "models" / "demo"
 BATCH = 25
 
 SUBJECTS = ["Mein Bruder", "Die alte Lehrerin", "Unser neuer Nachbar", "Das kleine Mädchen", "Tom"]

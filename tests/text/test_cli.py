@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import decoding
-from decoding.cli import demo
 from decoding.cli.main import main
+from examples import demo
 from tests.support import random_models, stand_in
 
 ROOT = Path(decoding.__file__).parent.parent

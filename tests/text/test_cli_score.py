@@ -13,18 +13,17 @@ import torch
 
 import decoding
 from decoding.cli.main import main
-from decoding.models import demo
 from tests.support import random_models
+from tests.support.demo import DEMO
 from tests.support.vocabularies import train_bpe
 
-FOLDER = Path(demo.__file__).parent
 GERMAN = ["Das ist ein Haus.", "", "Wir haben heute keine Zeit.", "Ja."]
 ENGLISH = ["This is a house.", "", "We don't have time today.", "No, I do not think so at all."]
 
 
 @pytest.fixture(scope="module")
 def translator() -> decoding.Model:
-    return decoding.load(FOLDER, device="cpu", threads=1)
+    return decoding.load(DEMO, device="cpu", threads=1)
 
 
 @pytest.fixture(scope="module")

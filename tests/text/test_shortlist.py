@@ -16,9 +16,9 @@ import decoding
 from decoding import Limits, Shortlist
 from decoding.generation.config import GenerationConfig
 from decoding.generation.shortlist_tokens import needed_ids
-from decoding.models import demo
 from decoding.text.ibm_model1 import learn
 from tests.support.comparison import assert_close_scores
+from tests.support.demo import DEMO
 from tests.support.random_models import load, ours, reference
 
 SMALL = Shortlist(
@@ -304,7 +304,7 @@ def test_streams_and_files(tmp_path: Path) -> None:
 
 def test_translations(tmp_path: Path) -> None:
     """A map of a few sentences leaves their translations as they are, and cannot say others."""
-    model = decoding.load(Path(demo.__file__).parent, device="cpu", threads=1)
+    model = decoding.load(DEMO, device="cpu", threads=1)
     known, other = ["Das ist ein Haus.", "Wir haben heute keine Zeit."], "Der Hund schläft."
     translations, foreign = model.translate(known), model.translate([other])
     encode, encode_target = model.tokenizer.encode, model.tokenizer.encode_target
@@ -329,6 +329,6 @@ def test_old_names_warn_and_work() -> None:
     assert len(steps) == expected.shape[1] - 1
     with pytest.raises(TypeError, match="pass shortlist alone"):
         model.generate(ids, shortlist=SMALL, vocabulary_map=SMALL)
-    model = decoding.load(Path(demo.__file__).parent, device="cpu", threads=1)
+    model = decoding.load(DEMO, device="cpu", threads=1)
     with pytest.warns(DeprecationWarning, match="vocabulary_map"):
         assert model.translate(["Hallo!"], vocabulary_map=None) == model.translate(["Hallo!"])

@@ -7,7 +7,6 @@ import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,9 +19,8 @@ import decoding
 import decoding.models
 from decoding.text.splitting import split_text
 from decoding.text.translate import Hypothesis, Translator, translate
+from tests.support.demo import DEMO
 from tests.support.stand_in import StandIn
-
-DEMO = Path(decoding.models.__file__).parent / "demo"
 
 LINES = ["eins zwei drei", "", "vier", "  ", "fünf sechs", "eins zwei drei", "\u3000"]
 lines = st.lists(st.text(alphabet="ab .,\t", max_size=30), max_size=40)

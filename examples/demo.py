@@ -1,4 +1,4 @@
-"""`make demo`: translates a few German sentences with the bundled model."""
+"""`make demo`: translates a few German sentences with the model in models/demo."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 import decoding
 from decoding.cli.arguments import place
-from decoding.models import demo
 from decoding.text.translate import Translator
+
+DEMO = Path(__file__).parents[1] / "models/demo"
 
 
 def main() -> None:
-    folder = Path(demo.__file__).parent
-    model = decoding.load(folder)
-    lines = (folder / "sentences.de.txt").read_text(encoding="utf-8").splitlines()
+    model = decoding.load(DEMO)
+    lines = (DEMO / "sentences.de.txt").read_text(encoding="utf-8").splitlines()
     translator = Translator(model, num_beams=4, n_best=1)
     start = time.perf_counter()
     for line, [best] in zip(lines, translator.stream(lines), strict=True):

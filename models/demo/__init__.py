@@ -1,1 +1,0 @@
-"""The bundled German-English model, and the script that trained it (train.py)."""
