@@ -37,8 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "compare": compare,
     }
     for name, command in named.items():
-        assert command.__doc__
-        title = command.__doc__.partition("\n")[0]
+        title = (command.__doc__ or "").partition("\n")[0]  # python -OO has none
         arguments = commands.add_parser(name, help=title, description=title)
         command.add_arguments(arguments)
         arguments.set_defaults(run=command.run)

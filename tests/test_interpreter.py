@@ -1,0 +1,34 @@
+"""The library under options of the interpreter: nothing depends on asserts, nothing warns."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.demo import DEMO
+
+PROGRAM = f"""
+import decoding, decoding.nn, decoding.reference
+from decoding.cli.main import main
+from decoding.text.translate import Translator
+model = decoding.load({str(DEMO)!r}, device="cpu", threads=1)
+[[best]] = Translator(model, num_beams=4).stream(["Guten Morgen!"])
+print(best.text)
+try:
+    model.generate([[5, 6, 0]], num_beams=0)
+except ValueError:
+    print("refused")
+main(["plan", "--model", {str(DEMO)!r}, "--batch", "2", "--source", "9", "--target", "9"])
+"""
+
+
+@pytest.mark.parametrize("options", [["-O"], ["-OO"], ["-W", "error"]], ids=" ".join)
+def test_the_library_works_under(options: list[str]) -> None:
+    run = subprocess.run(
+        [sys.executable, *options, "-c", PROGRAM], capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines()[:2] == ["Good morning.", "refused"] and "total" in run.stdout
+    assert run.stderr == ""
