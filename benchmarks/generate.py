@@ -15,15 +15,15 @@ from pathlib import Path
 from benchmarks.cases.workloads import SOURCE, WORKLOADS, Shape, random_ids, save
 from benchmarks.profile import print_profile
 from benchmarks.report.rows import Row, console, write_rows
+from decoding.compare.bounds import WIDTHS
 from decoding.compare.comparison import machine_of
-from decoding.compare.engines import ENGINES, Answer, Contender, Settings, installed
-from decoding.compare.floors import WIDTHS
-from decoding.compare.lineup import Lineup
+from decoding.compare.engine_pool import EnginePool
+from decoding.compare.engines import ENGINES, Answer, EngineConfig, Settings, installed
 from decoding.compare.results import Machine, Run
 from decoding.compare.roofline import KINDS
 from decoding.compare.runs import Batch, measure
 from decoding.compare.task import Task
-from decoding.compare.worker import Allowance
+from decoding.compare.worker import ResourceLimits
 
 DEFAULTS = {  # models, shapes, types
     "cpu": (["marian-base", "gpt2-124M"], "1x1 1x4 8x4", list(KINDS)),
@@ -40,21 +40,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for each in settings:
                     print_profile(task, model, each, options.shapes)
         return 0
-    contenders = [
-        Contender(engine, each)
+    configs = [
+        EngineConfig(engine, each)
         for each in settings
         for engine in installed(options.providers)
         if each.dtype in engine.dtypes[options.device]
     ]
-    if not contenders:
+    if not configs:
         print("no provider computes in such a type", file=sys.stderr)
         return 1
     machine = machine_of(options.device, options.dtype, options.threads)
     rows: list[Row] = []
     for model in options.models:
-        with saved(model) as task, Lineup(task, contenders, Allowance()) as lineup:
+        with saved(model) as task, EnginePool(task, configs, ResourceLimits()) as pool:
             for shape in options.shapes:
-                found = compare(lineup, machine, model, shape, options.repeats)
+                found = compare(pool, machine, model, shape, options.repeats)
                 print(console(found), flush=True)
                 rows += found
                 if options.output:
@@ -70,21 +70,22 @@ def saved(model: str) -> Iterator[Task]:
         yield Task.read(Path(folder))
 
 
-def compare(lineup: Lineup, machine: Machine, model: str, shape: Shape, repeats: int) -> list[Row]:
+def compare(
+    pool: EnginePool, machine: Machine, model: str, shape: Shape, repeats: int
+) -> list[Row]:
     """The rows of one shape. Raises RuntimeError where an engine fails, or where they do not
     agree: then there is nothing to compare."""
     batch = Batch(random_ids(WORKLOADS[model], shape.batch), [SOURCE] * shape.batch)
-    runs, answers = measure(lineup, shape.point, batch, machine.ceilings, repeats)
-    if lineup.failures:
-        raise lineup.failures[0]
+    runs, answers = measure(pool, shape.point, batch, machine.ceilings, repeats)
+    if pool.failures:
+        raise pool.failures[0]
     equal = agreement(answers, shape)
-    found = dict(zip(lineup.contenders, runs, strict=True))
-    for contender, run in found.items():
-        if run.error and contender.engine.serves(shape.beams):
-            raise RuntimeError(f"{contender} {run.error}")
+    found = dict(zip(pool.configs, runs, strict=True))
+    for config, run in found.items():
+        if run.error and config.engine.serves(shape.beams):
+            raise RuntimeError(f"{config} {run.error}")
     return [
-        make_row(model, shape, machine, found[contender], repeats, equal[contender])
-        for contender in answers
+        make_row(model, shape, machine, found[config], repeats, equal[config]) for config in answers
     ]
 
 
@@ -105,13 +106,13 @@ def make_row(model: str, shape: Shape, machine: Machine, run: Run, repeats: int,
         p80=run.p80,
         unit="ms/step",
         rate=run.rate,
-        floor=run.floor,
+        roofline_bound=run.roofline_bound,
         megabytes=run.bytes / 1e6,
         operations=run.flops / 1e6,
-        bound=run.bound,
+        bound_by=run.bound_by,
         bandwidth=ceilings.bandwidth / 1e9,
         flops=ceilings.flops / 1e9,
-        stage=ceilings.stage * 1e6,
+        launch=ceilings.launch * 1e6,
         nodes=run.nodes,
         memory=run.memory,
         loading=run.loading,
@@ -123,7 +124,7 @@ def make_row(model: str, shape: Shape, machine: Machine, run: Run, repeats: int,
     )
 
 
-def agreement(answers: dict[Contender, Answer], shape: Shape) -> dict[Contender, str]:
+def agreement(answers: dict[EngineConfig, Answer], shape: Shape) -> dict[EngineConfig, str]:
     """How many sentences got the tokens that Hugging Face (or else the first engine) gave, in
     float32 where the run has it.
 
@@ -136,13 +137,13 @@ def agreement(answers: dict[Contender, Answer], shape: Shape) -> dict[Contender,
         answers, key=lambda c: (c.engine.name != "huggingface", c.settings.dtype != "float32")
     )
     found = {}
-    for contender, answer in answers.items():
+    for config, answer in answers.items():
         equal = sum(map(list.__eq__, answer.tokens, answers[reference].tokens))
-        dtypes = {contender.settings.dtype, reference.settings.dtype}
-        names = (contender.engine.name, reference.engine.name)
+        dtypes = {config.settings.dtype, reference.settings.dtype}
+        names = (config.engine.name, reference.engine.name)
         if names == ("ours", "huggingface") and dtypes == {"float32"} and equal < shape.batch:
             raise RuntimeError(f"ours and huggingface agree in {equal} of {shape.batch} sentences")
-        found[contender] = f"{equal}/{shape.batch}"
+        found[config] = f"{equal}/{shape.batch}"
     return found
 
 

@@ -25,8 +25,8 @@ from benchmarks.cases.kernels_cpu import cases as cases_cpu
 from benchmarks.cases.kernels_depthwise import cases as cases_depthwise
 from benchmarks.report.rows import KernelRow, write_rows
 from decoding import _kernels
+from decoding.compare.bounds import WIDTHS
 from decoding.compare.environment import Environment, environment
-from decoding.compare.floors import WIDTHS
 from decoding.compare.results import Ceilings
 from decoding.compare.roofline import (
     KINDS,
@@ -183,7 +183,7 @@ def make_row(
     ceilings = run.ceilings[dtype]
     cached = case.warm and run.place.device == "cpu"
     bandwidth = ceilings.cached if cached else ceilings.bandwidth
-    floor = max(case.moved / bandwidth, case.operations / ceilings.flops, ceilings.stage)
+    bound = max(case.moved / bandwidth, case.operations / ceilings.flops, ceilings.launch)
     return KernelRow(
         kernel=case.kernel,
         shape=case.shape,
@@ -200,10 +200,10 @@ def make_row(
         megabytes=case.moved / 1e6,
         operations=case.operations / 1e6,
         rate=case.moved / p50 / 1e3,
-        floor=1e6 * floor,
+        roofline_bound=1e6 * bound,
         bandwidth=bandwidth / 1e9,
         flops=ceilings.flops / 1e12,
-        stage=1e6 * ceilings.stage,
+        launch=1e6 * ceilings.launch,
         error=error,
         **asdict(run.where),
     )
@@ -217,7 +217,7 @@ def console(rows: Sequence[KernelRow]) -> str:
             f"{row.kernel:16}  {row.dtype:8}  {row.shape:26}  {row.provider:18}"
             f" {row.p50:9.2f} us [{row.p20:.2f} {row.p80:.2f}]",
             f"{row.rate:6.0f} GB/s",
-            f"{row.of_floor:4.0%} of the limit",
+            f"{row.roofline_share:4.0%} of the roofline",
         ]
         if row.provider == "ours":
             peers = [peer for peer in rows if peer.provider != "ours"]

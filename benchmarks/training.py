@@ -38,11 +38,11 @@ Call = Callable[[], list[Tensor]]
 class TrainingRow:
     """One provider on one case. Times are microseconds of a call.
 
-    passes: "forward", or "both" with the backward one. megabytes: what they must move at least;
-    rate: that over p50, GB/s; floor: the longer of moving it at the speed of a copy (on a CPU of
-    reading memory) and of the operations at the speed of a large matrix product. memory: that a
-    call takes beyond its inputs at most, MB, on a GPU. error: the largest difference of result or
-    gradients to torch's in float32, over their largest number.
+    passes: "forward", or "both" with the backward one. megabytes: bytes that they must move;
+    rate: those over p50, GB/s; roofline_bound: the longer of moving them at the speed of a copy (on
+    a CPU of reading memory) and of the operations at the speed of a large matrix product. memory:
+    that a call takes beyond its inputs at most, MB, on a GPU. error: the largest difference of
+    result or gradients to torch's in float32, over their largest number.
     """
 
     operator: str
@@ -59,8 +59,8 @@ class TrainingRow:
     unit: str
     megabytes: float
     rate: float
-    floor: float
-    of_floor: float
+    roofline_bound: float
+    roofline_share: float
     bandwidth: float
     flops: float
     memory: float
@@ -217,7 +217,7 @@ def make_row(
     moved, operations = case.forward, 0.0
     if passes == "both":
         moved, operations = case.both, case.operations
-    floor = max(moved / run.ceilings.bandwidth, operations / run.ceilings.flops)
+    bound = max(moved / run.ceilings.bandwidth, operations / run.ceilings.flops)
     return TrainingRow(
         operator=case.operator,
         passes=passes,
@@ -233,8 +233,8 @@ def make_row(
         unit="us",
         megabytes=moved / 1e6,
         rate=moved / p50 / 1e3,
-        floor=1e6 * floor,
-        of_floor=1e6 * floor / p50,
+        roofline_bound=1e6 * bound,
+        roofline_share=1e6 * bound / p50,
         bandwidth=run.ceilings.bandwidth / 1e9,
         flops=run.ceilings.flops / 1e12,
         memory=memory / 1e6,
@@ -259,7 +259,7 @@ def console(rows: Sequence[TrainingRow]) -> str:
             f"{row.operator:20}  {row.passes:7}  {row.shape:18}  {row.provider:14}"
             f" {row.p50:9.1f} us [{row.p20:.1f} {row.p80:.1f}]",
             f"{row.rate:6.0f} GB/s",
-            f"{row.of_floor:4.0%} of the limit",
+            f"{row.roofline_share:4.0%} of the roofline",
             f"{row.memory:7.0f} MB",
         ]
         if row.provider == "ours":

@@ -13,7 +13,7 @@ from decoding.compare.report.page import Key
 from decoding.compare.report.svg import COLOURS, axes, drawn
 from decoding.compare.report.table import Table, number, percent, times
 
-LOOKS = {  # colour and marker; a colour for each part of a model
+STYLES = {  # colour and marker; a colour for each part of a model
     "norm": ("blue", "o"),
     "rms_norm": ("blue", "s"),
     "softmax": ("green", "o"),
@@ -59,11 +59,11 @@ def kernel_figure(rows: Sequence[KernelRow]) -> str:
     theirs = [case.peer for case in found]
     for name in dict.fromkeys(row.kernel for row in rows):
         ours = [case.ours for case in found if case.ours.kernel == name]
-        colour, marker = LOOKS.get(name, PEER)
-        x, y = [row.intensity for row in ours], [row.of_floor for row in ours]
+        colour, marker = STYLES.get(name, PEER)
+        x, y = [row.intensity for row in ours], [row.roofline_share for row in ours]
         plot.plot(x, y, marker, color=COLOURS[colour], markersize=6.5, gid=name, zorder=3)
         notes[name] = list(map(note, ours))
-    x, y = [row.intensity for row in theirs], [row.of_floor for row in theirs]
+    x, y = [row.intensity for row in theirs], [row.roofline_share for row in theirs]
     plot.plot(x, y, "o", color=COLOURS["muted"], markersize=3, alpha=0.55, gid="torch")
     notes["torch"] = list(map(note, theirs))
     plot.set_xscale("log")
@@ -80,14 +80,14 @@ def kernel_figure(rows: Sequence[KernelRow]) -> str:
 def note(row: KernelRow) -> str:
     return (
         f"{row.provider}: {row.kernel} {row.shape} {row.dtype}, {number(row.p50)} us, "
-        f"{percent(row.of_floor)} of the limit"
+        f"{percent(row.roofline_share)} of the roofline"
     )
 
 
 def keys(rows: Sequence[KernelRow]) -> list[Key]:
     names = dict.fromkeys(row.kernel for row in rows)
     return [
-        *(Key(name, *LOOKS.get(name, PEER)) for name in names),
+        *(Key(name, *STYLES.get(name, PEER)) for name in names),
         Key("the fastest of torch's", *PEER),
         Key("limit", "ink", "limit"),
     ]
@@ -95,12 +95,12 @@ def keys(rows: Sequence[KernelRow]) -> list[Key]:
 
 def kernel_table(rows: Sequence[KernelRow]) -> Table:
     """A line for each kernel: medians and ranges over its shapes."""
-    head = ["", "shapes", "of the limit", "x the fastest of torch's"]
+    head = ["", "shapes", "of the roofline", "x the fastest of torch's"]
     found = cases(rows)
     lines = []
     for name in dict.fromkeys(case.ours.kernel for case in found):
         same = [case for case in found if case.ours.kernel == name]
-        shares = [case.ours.of_floor for case in same]
+        shares = [case.ours.roofline_share for case in same]
         ratios = [case.peer.p50 / case.ours.p50 for case in same]
         lines.append([name, str(len(same)), spread(shares, percent), spread(ratios, times)])
     return Table(head, lines)
@@ -114,10 +114,10 @@ def spread(values: Sequence[float], written: Callable[[float], str]) -> str:
 
 def case_table(rows: Sequence[KernelRow]) -> Table:
     """A line for each provider on each shape."""
-    head = ["", "by", "us", "limit", "of limit", "MB", "operations/byte", "GB/s"]
+    head = ["", "by", "us", "roofline", "of roofline", "MB", "operations/byte", "GB/s"]
     lines = [
         [f"{row.kernel} {row.shape} {row.dtype}", row.provider]
-        + [*map(number, (row.p50, row.floor)), percent(row.of_floor)]
+        + [*map(number, (row.p50, row.roofline_bound)), percent(row.roofline_share)]
         + [*map(number, (row.megabytes, row.intensity, row.rate))]
         for row in rows
     ]

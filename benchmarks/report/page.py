@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.report.kernels import case_table, kernel_figure, kernel_table, keys
-from benchmarks.report.recorded import Results, machine, read_machines, read_panels, same_tokens
+from benchmarks.report.recorded import Results, machine, read_facets, read_machines, same_tokens
 from benchmarks.report.rows import KernelRow, Row
 from benchmarks.report.targets import call_goals, goal_table, kernel_goals, outcomes
 from benchmarks.report.views import VIEWS, View, read_view
 from decoding.compare.report.conditions import machine_lines, place, versions
+from decoding.compare.report.facets import Facet, by_peers
 from decoding.compare.report.page import Chapter, Figure, Page, Section, Tile
-from decoding.compare.report.panels import Panel, by_peers
 from decoding.compare.report.sections import calls, tiles
 
 
@@ -33,16 +33,16 @@ def page(results: Results) -> Page:
 
 
 def device_tiles(rows: Sequence[Row]) -> list[Tile]:
-    return tiles(main_panels(rows), where=rows[0].device)
+    return tiles(main_facets(rows), where=rows[0].device)
 
 
-def main_panels(rows: Sequence[Row]) -> list[Panel]:
+def main_facets(rows: Sequence[Row]) -> list[Facet]:
     """Those that most peers are in."""
-    return max(by_peers(read_panels(rows)), key=len)
+    return max(by_peers(read_facets(rows)), key=len)
 
 
 def call_chapters(rows: Sequence[Row]) -> list[Chapter]:
-    return calls(f"Calls on {rows[0].device}", read_panels(rows))
+    return calls(f"Calls on {rows[0].device}", read_facets(rows))
 
 
 def goal_chapters(results: Results) -> list[Chapter]:
@@ -54,8 +54,8 @@ def goal_chapters(results: Results) -> list[Chapter]:
 
 
 KERNELS = (
-    "Each point is a kernel of ours on one shape: how near it comes to the longest of moving its "
-    "bytes, its arithmetic and a dependent stage. Grey: the fastest of torch's on the same shape."
+    "Each point is a kernel of ours on one shape: its share of the roofline, the longest of moving "
+    "its bytes, its arithmetic and a dependent launch. Grey: torch's fastest on the same shape."
 )
 
 
@@ -83,5 +83,5 @@ def view_chapters(view: View, results: Results) -> list[Chapter]:
 
 
 def conditions(rows: Sequence[Row]) -> list[str]:
-    runs = [run for panel in read_panels(rows) for run in panel.runs]
+    runs = [run for facet in read_facets(rows) for run in facet.runs]
     return [machine_lines(read_machines(rows)), *versions(runs), same_tokens(rows)]

@@ -8,13 +8,13 @@ from textwrap import TextWrapper
 
 from benchmarks.cases.workloads import SOURCE, STEPS, TOP_K, TOP_P
 from benchmarks.report.kernels import kernel_table, spread
-from benchmarks.report.recorded import Results, machine, read_machines, read_panels, same_tokens
+from benchmarks.report.recorded import Results, machine, read_facets, read_machines, same_tokens
 from benchmarks.report.rows import KernelRow, Row
 from benchmarks.report.targets import call_goals, goal_table, kernel_goals, outcomes
 from benchmarks.report.views import QUALITY, SPEED, View, read_view
 from decoding.compare.report.conditions import machine_lines, on_threads, place, versions
-from decoding.compare.report.looks import OURS, look
-from decoding.compare.report.panels import Panel, by_peers, step_table, summary
+from decoding.compare.report.facets import Facet, by_peers, step_table, summary
+from decoding.compare.report.styles import OURS, style
 from decoding.compare.report.table import listed, times
 
 BEGIN = "<!-- {}: python -m benchmarks.report --readme writes this from benchmarks/results -->"
@@ -22,9 +22,9 @@ END = "<!-- {}: end -->"
 METHOD = (
     "Milliseconds per step of whole `generate()` calls, engines side by side on the same weights, "
     f"medians; {SOURCE} source or prompt tokens, {STEPS} new ones; batch x beams, one beam is "
-    "greedy search. `limit` is what reading every weight and kept key and value once, the "
-    "arithmetic or the dependent stages of a step take at least on that machine, `by` which of the "
-    "three is longest; weights that stay in a cache can beat it. The method is in "
+    "greedy search. `roofline` is the least time for reading every weight and kept key and "
+    "value once, for the arithmetic, or for the dependent launches of a step on that machine, `by` "
+    "the longest of the three; weights that stay in a cache can beat it. The method is in "
     "[benchmarks/README.md](benchmarks/README.md)."
 )
 LINES = TextWrapper(140, break_long_words=False, break_on_hyphens=False)
@@ -60,8 +60,8 @@ def quality(results: Results) -> str:
     return joined(views(QUALITY, results))
 
 
-def peers_of(panels: Sequence[Panel]) -> list[str]:
-    return list(dict.fromkeys(peer for panel in panels for peer in panel.peers))
+def peers_of(facets: Sequence[Facet]) -> list[str]:
+    return list(dict.fromkeys(peer for facet in facets for peer in facet.peers))
 
 
 def joined(parts: Iterable[str]) -> str:
@@ -71,33 +71,33 @@ def joined(parts: Iterable[str]) -> str:
 
 def calls(name: str, rows: Sequence[Row]) -> Iterator[str]:
     """Tables of a device, how much faster ours is, and what was measured where."""
-    panels, machines = read_panels(rows), read_machines(rows)
-    groups = by_peers(panels)
+    facets, machines = read_facets(rows), read_machines(rows)
+    groups = by_peers(facets)
     said = [summary(groups[0], peer) for peer in peers_of(groups[0])]
     yield f"**{machines[0].name}{on_threads(machines[0])}**: decoding is {listed(said)}."
     for group in groups:
         yield step_table(group).markdown()
     sampling = f"Sampling draws with top_k {TOP_K} and top_p {TOP_P}."
     parts = [
-        memory(panels),
+        memory(facets),
         same_tokens(rows),
-        *[sampling] * any(panel.sampled for panel in panels),
-        *versions(run for panel in panels for run in panel.runs),
+        *[sampling] * any(facet.sampled for facet in facets),
+        *versions(run for facet in facets for run in facet.runs),
         machine_lines(machines),
         f"Rows: `benchmarks/results/{name}.csv`.",
     ]
     yield " ".join(parts)
 
 
-def memory(panels: Sequence[Panel]) -> str:
+def memory(facets: Sequence[Facet]) -> str:
     """How much ours holds beside each peer."""
     ratios: dict[str, list[float]] = {}
-    for panel in panels:
-        for runs in map(panel.at, panel.shapes):
-            for peer in panel.peers:
+    for facet in facets:
+        for runs in map(facet.at, facet.shapes):
+            for peer in facet.peers:
                 ratio = runs[OURS].memory / runs[peer].memory if peer in runs else math.nan
                 if math.isfinite(ratio):
-                    ratios.setdefault(look(peer).name, []).append(ratio)
+                    ratios.setdefault(style(peer).name, []).append(ratio)
     said = [f"{spread(found, times)} times that of {peer}" for peer, found in ratios.items()]
     return f"Its peak memory while generating is {listed(said)}."
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from benchmarks.cases.workloads import SOURCE, STEPS, Shape
 from benchmarks.report.rows import KernelRow, Row, read_rows
-from decoding.compare.report.looks import look, ordered
-from decoding.compare.report.panels import Panel
+from decoding.compare.report.facets import Facet
+from decoding.compare.report.styles import ordered, style
 from decoding.compare.report.table import listed
 from decoding.compare.results import Ceilings, Machine, Run
 
@@ -39,21 +39,21 @@ class Results:
         )
 
 
-def read_panels(rows: Sequence[Row]) -> list[Panel]:
+def read_facets(rows: Sequence[Row]) -> list[Facet]:
     """One for each model, type and kind of search of each run: only engines of one run are side by
     side. A title that is taken names the peers instead of the type."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.run, row.model, row.dtype, is_sampled(row)), []).append(row)
-    panels: dict[str, Panel] = {}
+    facets: dict[str, Facet] = {}
     for group in groups.values():
         model, sampled = MODELS.get(group[0].model, group[0].model), is_sampled(group[0])
         title = f"{model} {group[0].dtype}" + " sampling" * sampled
-        if title in panels:
+        if title in facets:
             peers = ordered(row.provider for row in group)[:-1]
-            title = f"{model} beside {listed([look(peer).name for peer in peers])}"
-        panels[title] = Panel(title, [run(row) for row in group], sampled)
-    return list(panels.values())
+            title = f"{model} beside {listed([style(peer).name for peer in peers])}"
+        facets[title] = Facet(title, [run(row) for row in group], sampled)
+    return list(facets.values())
 
 
 def is_sampled(row: Row) -> bool:
@@ -79,10 +79,10 @@ def run(row: Row) -> Run:
         # Below zero where another engine gave memory of the GPU back meanwhile.
         memory=row.memory if row.memory > 0 else math.nan,
         loading=row.loading,
-        floor=row.floor,
+        roofline_bound=row.roofline_bound,
         bytes=1e6 * row.megabytes,
         flops=1e6 * row.operations,
-        bound=row.bound,
+        bound_by=row.bound_by,
         nodes=row.nodes,
     )
 
@@ -93,7 +93,7 @@ def read_machines(rows: Sequence[Row]) -> list[Machine]:
     for one in dict.fromkeys(row.run for row in rows):
         same = [row for row in rows if row.run == one]
         ceilings = {
-            row.dtype: Ceilings(1e9 * row.bandwidth, 1e9 * row.flops, stage=row.stage / 1e6)
+            row.dtype: Ceilings(1e9 * row.bandwidth, 1e9 * row.flops, launch=row.launch / 1e6)
             for row in same
         }
         machines.append(replace(machine(same[0]), ceilings=ceilings))
@@ -113,7 +113,7 @@ def same_tokens(rows: Sequence[Row]) -> str:
     found: dict[str, list[int]] = {}
     for row in rows:
         if row.equal and (row.run, row.model, row.shape) in there:
-            counts = found.setdefault(f"{look(row.provider).name} {row.dtype}", [0, 0])
+            counts = found.setdefault(f"{style(row.provider).name} {row.dtype}", [0, 0])
             for i, count in enumerate(row.equal.split("/")):
                 counts[i] += int(count)
     reference, *others = found

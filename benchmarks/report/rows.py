@@ -18,14 +18,15 @@ class Row:
     """One engine on one shape, with all conditions.
 
     p20, p50, p80: percentiles of whole calls divided by their steps. rate: new tokens a second.
-    floor: the least that p50 could be on this machine; NaN if its ceilings were not measured.
-    megabytes, operations: what such a step must move, and its millions of additions and
-        multiplications. bound: which of them the floor is, "memory" or "arithmetic", or "stages".
-    bandwidth, flops, stage: those ceilings, GB/s and GFLOP/s, of the threads together, and on a GPU
-        the microseconds between two dependent kernels. nodes: of the graph that a step is there.
-    memory, loading: growth of the process's resident set, or of what it holds of the GPU's memory,
+    roofline_bound: the least that p50 could be on this machine; NaN without measured ceilings.
+    megabytes, operations: bytes that such a step must move, and its millions of additions and
+        multiplications. bound_by: the longest part of the bound, "memory", "arithmetic" or, on a
+        GPU, "launches".
+    bandwidth, flops, launch: the ceilings, GB/s and GFLOP/s, of the threads together, and on a GPU
+        the microseconds of a dependent launch. nodes: of a step's CUDA graph.
+    memory, loading: growth of the process's resident set, or of its share of the GPU's memory,
         while generating and while loading, MB.
-    equal: sentences with the reference's tokens, as "8/8"; of what is drawn, nothing.
+    equal: sentences with the reference's tokens, as "8/8"; "" for samples.
     """
 
     what: str
@@ -42,13 +43,13 @@ class Row:
     p80: float
     unit: str
     rate: float
-    floor: float
+    roofline_bound: float
     megabytes: float
     operations: float
-    bound: str
+    bound_by: str
     bandwidth: float
     flops: float
-    stage: float
+    launch: float
     nodes: int
     memory: float
     loading: float
@@ -59,26 +60,26 @@ class Row:
     date: str
 
     @property
-    def of_floor(self) -> float:
-        """The floor's share of the time; above 1 where weights stay in cache between steps."""
-        return self.floor / self.p50
+    def roofline_share(self) -> float:
+        """The bound divided by the median; above 1 where weights stay in cache between steps."""
+        return self.roofline_bound / self.p50
 
     @property
     def run(self) -> tuple[str, float, float]:
-        """The same for rows of one run, and so comparable: the ceilings are measured once in it."""
-        return self.commit, self.bandwidth, self.stage
+        """Identifies the run of a row: the ceilings are measured once in it."""
+        return self.commit, self.bandwidth, self.launch
 
 
 @dataclass(frozen=True)
 class KernelRow:
     """One provider on one case, with all conditions. Times are microseconds of a call.
 
-    megabytes: what a call must move at least; rate: that over p50, GB/s. operations: millions of
-    additions, multiplications and the like. floor: the longest of
-    moving it at the speed of a copy (on a CPU of reading memory, or caches), of the operations at
-    the speed of a large matrix product (of multiply-adds in registers), and of a near-empty kernel
-    in a chain of dependent ones. bandwidth, flops, stage: those three, in GB/s, TFLOP/s and us,
-    measured in the same run. error: largest difference to the reference over its largest number.
+    megabytes: bytes that a call must move; rate: those over p50, GB/s. operations: millions of
+    additions, multiplications and the like. roofline_bound: the longest of moving the bytes at the
+    speed of a copy (on a CPU of reading memory, or caches), of the operations at the speed of a
+    large matrix product (of multiply-adds in registers), and of a dependent launch. bandwidth,
+    flops, launch: those three ceilings, in GB/s, TFLOP/s and us, measured in the same run. error:
+    largest difference to the reference over its largest number.
     """
 
     kernel: str
@@ -96,10 +97,10 @@ class KernelRow:
     megabytes: float
     operations: float
     rate: float
-    floor: float
+    roofline_bound: float
     bandwidth: float
     flops: float
-    stage: float
+    launch: float
     error: float
     device: str
     flags: str
@@ -107,8 +108,8 @@ class KernelRow:
     date: str
 
     @property
-    def of_floor(self) -> float:
-        return self.floor / self.p50
+    def roofline_share(self) -> float:
+        return self.roofline_bound / self.p50
 
     @property
     def intensity(self) -> float:
@@ -158,7 +159,7 @@ def console(rows: Sequence[Row]) -> str:
             f"{row.what}  {row.dtype:8}  {row.model:{width}}  {row.shape:>5}  {row.provider:11}"
             f" {number(row.p50):>7} {row.unit} [{number(row.p20)} {number(row.p80)}]",
             f"{row.rate:7.1f} tok/s",
-            f"floor {number(row.floor)} = {row.of_floor:4.0%}",
+            f"roofline {number(row.roofline_bound)} = {row.roofline_share:4.0%}",
             f"memory {row.memory:5.0f} MB",
             *([f"{row.equal} equal"] if row.equal else []),
             *([f"{row.nodes} nodes"] if row.nodes else []),

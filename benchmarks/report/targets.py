@@ -1,7 +1,7 @@
 """What we aim at (targets.csv), held against what is in results/.
 
 A target's figure says its unit, and with that its sense: "ms" and "us" are at most the bound;
-"x PEER" (how many times faster than it) and "of limit" at least.
+"x PEER" (how many times faster than it) and "of roofline" at least.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.cases.workloads import Shape
 from benchmarks.report.recorded import MODELS
 from benchmarks.report.rows import KernelRow, Row, read_rows, speedups
-from decoding.compare.report.looks import look
+from decoding.compare.report.styles import style
 from decoding.compare.report.table import Table, listed, number, percent, times
 
 PATH = Path(__file__).parent.parent / "targets.csv"
@@ -65,7 +65,7 @@ def of_calls(target: Target, rows: Sequence[Row]) -> float | None:
         where = (row.provider, row.model, row.shape, row.dtype)
         if where == ("ours", target.what, target.shape, target.dtype):
             peer = target.figure.removeprefix("x ")
-            measured = {"ms": row.p50, "of limit": row.of_floor} | speedups(row, rows)
+            measured = {"ms": row.p50, "of roofline": row.roofline_share} | speedups(row, rows)
             if peer in measured:
                 return measured[peer]
     return None
@@ -75,7 +75,7 @@ def of_kernels(target: Target, rows: Sequence[KernelRow]) -> float | None:
     for row in rows:
         where = (row.provider, row.kernel, row.shape, row.dtype)
         if where == ("ours", target.what, target.shape, target.dtype):
-            return {"us": row.p50, "of limit": row.of_floor}[target.figure]
+            return {"us": row.p50, "of roofline": row.roofline_share}[target.figure]
     return None
 
 
@@ -105,7 +105,7 @@ def goal_table(found: Sequence[Outcome]) -> Table:
 
 def line_of(target: Target) -> str:
     kind, _, peer = target.figure.partition(" ")
-    figure = f"{kind} {look(peer).name}" if peer else kind
+    figure = f"{kind} {style(peer).name}" if peer else kind
     return f"{MODELS[target.what]} {target.dtype}, {figure}"
 
 
@@ -136,4 +136,4 @@ def beside(outcome: Outcome) -> str:
     target = outcome.target
     if target.at_most:
         return f"{number(outcome.measured)} {target.figure}, goal {target.bound:g}"
-    return f"{percent(outcome.measured)} of the limit, goal {percent(target.bound)}"
+    return f"{percent(outcome.measured)} of the roofline, goal {percent(target.bound)}"

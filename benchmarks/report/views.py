@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.report.recorded import MODELS
 from benchmarks.report.rows import read_lines
-from decoding.compare.report.looks import look
+from decoding.compare.report.styles import style
 from decoding.compare.report.table import Table, number, percent
 from decoding.compare.results import Machine
 
@@ -107,14 +107,14 @@ CONTROLS = View(
 TRAINING = View(
     "Operators of training",
     "training-*.csv",
-    "`decoding.nn` in {dtype}: microseconds, the share of the limit (what must be moved, at the "
+    "`decoding.nn` in {dtype}: microseconds, the share of the roofline (the bytes at the "
     "speed of a copy, or the arithmetic of products), and the memory beside a call's inputs. "
     "`both`: with the backward pass.",
     down="{operator} {shape}, {passes}",
     across="{provider}",
     cells=[
         Cell("p50", "us"),
-        Cell("of_floor", "of limit", percent, across=("decoding",)),
+        Cell("roofline_share", "of roofline", percent, across=("decoding",)),
         Cell("memory", "MB", whole, across=("torch", "decoding")),
     ],
 )
@@ -179,7 +179,7 @@ def table(view: View, lines: Sequence[Line]) -> Table:
 
 def named(line: Line) -> Line:
     """With engines and models called as people call them."""
-    names: Line = {key: look(line[key]).name for key in ("engine", "provider") if key in line}
+    names: Line = {key: style(line[key]).name for key in ("engine", "provider") if key in line}
     if "model" in line:
         names["model"] = MODELS.get(line["model"], line["model"])
     return line | names

@@ -18,14 +18,14 @@ from tqdm import tqdm
 
 from decoding.cli.arguments import add_language_arguments, positive
 from decoding.cli.translate import warnings_in_one_line
+from decoding.compare.bounds import WIDTHS
 from decoding.compare.comparison import Plan, compare
 from decoding.compare.engines import ENGINES, Ours, installed
-from decoding.compare.floors import WIDTHS
 from decoding.compare.report.terminal import terminal
 from decoding.compare.results import Comparison
 from decoding.compare.task import Task
 from decoding.compare.text import Text, read_text
-from decoding.compare.worker import Allowance
+from decoding.compare.worker import ResourceLimits
 from decoding.engine.devices import choose_device
 
 INSTALL = "pip install decoding[compare]"
@@ -137,7 +137,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
         threads=args.threads or torch.get_num_threads(),
         tokenisation=args.tokenisation,
         rounds=args.rounds,
-        allowance=Allowance(args.memory_limit and 1e9 * args.memory_limit, args.time_limit),
+        limits=ResourceLimits(args.memory_limit and 1e9 * args.memory_limit, args.time_limit),
     )
     warn_of_types(plan)
     return plan
@@ -166,7 +166,7 @@ def warn_of_types(plan: Plan) -> None:
             if absent:
                 said = f"{engine.name} does not compute in {' or '.join(absent)} on {device}"
                 warnings.warn(said, stacklevel=2)
-    if not any(plan.contenders(device) for device in plan.devices):
+    if not any(plan.configs(device) for device in plan.devices):
         raise ValueError("no engine computes in such a type there")
 
 

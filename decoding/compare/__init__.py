@@ -1,4 +1,4 @@
-"""Engines side by side on the same model: their answers, their times, and what the machine allows.
+"""Compares engines on the same model: their answers, their times, and the roofline bound.
 
 Needs the extra `compare`; nothing else of the library imports it but its command.
 """

@@ -1,4 +1,4 @@
-"""The engines' answers to a text beside the reference's, before anything is timed."""
+"""Compares the engines' answers to a text with the reference's, before anything is timed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from decoding.compare.engines import Contender
-from decoding.compare.lineup import Lineup
+from decoding.compare.engine_pool import EnginePool
+from decoding.compare.engines import EngineConfig
 from decoding.compare.results import Check, Difference
 from decoding.compare.task import Search
 from decoding.compare.text import Text, batches
@@ -21,31 +21,31 @@ SHOWN = 5  # lines that differ
 
 @dataclass(frozen=True)
 class Answers:
-    """Of one engine to all lines: tokens before the end, [lines][tokens], and in beam search scores
-    [lines]. who: engine, type and device."""
+    """One engine's answers to all lines: tokens before the end, [lines][tokens], and in beam search
+    scores [lines]. who: engine, type and device."""
 
     who: str
     tokens: list[list[int]]
     scores: list[float]
 
 
-def answers(lineup: Lineup, text: Text, search: Search) -> dict[Contender, Answers]:
-    """Of all lines, from those who do not fail."""
-    lineup.start(search.beams, fresh=False)
+def answers(pool: EnginePool, text: Text, search: Search) -> dict[EngineConfig, Answers]:
+    """The answers to all lines of the engines that do not fail."""
+    pool.start(search.beams, fresh=False)
     found = {
-        contender: Answers(str(contender), [[]] * len(text.ids), [math.nan] * len(text.ids))
-        for contender in lineup.workers
+        config: Answers(str(config), [[]] * len(text.ids), [math.nan] * len(text.ids))
+        for config in pool.workers
     }
-    ends = set(lineup.task.config.eos_token_id)
+    ends = set(pool.task.config.eos_token_id)
     for places in batches(text, max(1, ROWS // search.beams)):
-        given = given_of(text, places, lineup.text)
+        given = given_of(text, places, pool.text)
         ask = partial(Worker.run_once, given=given, search=search)
-        for contender, answer in lineup.each(ask).items():
+        for config, answer in pool.each(ask).items():
             for i, place in enumerate(places):
-                found[contender].tokens[place] = before_end(answer.tokens[i], ends)
+                found[config].tokens[place] = before_end(answer.tokens[i], ends)
                 if answer.scores:
-                    found[contender].scores[place] = answer.scores[i]
-    return {contender: found[contender] for contender in lineup.workers}
+                    found[config].scores[place] = answer.scores[i]
+    return {config: found[config] for config in pool.workers}
 
 
 def given_of(text: Text, places: Sequence[int], as_text: bool) -> Given:
@@ -55,29 +55,30 @@ def given_of(text: Text, places: Sequence[int], as_text: bool) -> Given:
 
 
 def before_end(row: Sequence[int], ends: set[int]) -> list[int]:
-    """Engines differ in whether they give the end token back, and in what is behind it."""
+    """The tokens before the end token: engines differ in whether they return it, and in the padding
+    after it."""
     end = next((i for i, token in enumerate(row) if token in ends), len(row))
     return list(row[:end])
 
 
 def check(
-    contender: Contender,
+    config: EngineConfig,
     beams: int,
     found: Answers,
     reference: Answers,
     text: Text,
     tokenizer: Tokenizer,
 ) -> Check:
-    """`found` beside `reference`."""
+    """Compares the answers of one engine, `found`, with those of the reference."""
     pairs = list(zip(found.tokens, reference.tokens, strict=True))
     same = [i for i, (ours, theirs) in enumerate(pairs) if ours == theirs]
     distances = [abs(found.scores[i] - reference.scores[i]) for i in same]
     texts = [tokenizer.decode(row) for row in found.tokens]
     bleu, chrf = quality(texts, text.references)
     return Check(
-        engine=contender.engine.name,
-        dtype=contender.settings.dtype,
-        device=contender.settings.device,
+        engine=config.engine.name,
+        dtype=config.settings.dtype,
+        device=config.settings.device,
         beams=beams,
         reference=reference.who,
         sentences=len(pairs),
@@ -93,22 +94,22 @@ def check(
 def differences(
     texts: Sequence[str], reference: Answers, text: Text, tokenizer: Tokenizer, same: set[int]
 ) -> Iterator[Difference]:
-    """The first few."""
+    """The first SHOWN lines that are answered differently."""
     places = [i for i in range(len(texts)) if i not in same]
     for i in places[:SHOWN]:
         expected = tokenizer.decode(reference.tokens[i])
         yield Difference(text.numbers[i], text.sources[i], expected, texts[i])
 
 
-def failed(contender: Contender, beams: int, reason: str) -> Check:
-    settings = contender.settings
+def failed(config: EngineConfig, beams: int, reason: str) -> Check:
+    settings = config.settings
     return Check(
-        contender.engine.name, settings.dtype, settings.device, beams, reference="", error=reason
+        config.engine.name, settings.dtype, settings.device, beams, reference="", error=reason
     )
 
 
 def quality(texts: Sequence[str], references: Sequence[str]) -> tuple[float, float]:
-    """BLEU and chrF (sacrebleu's defaults); NaN without references."""
+    """BLEU and chrF with sacrebleu's defaults; NaN without references."""
     if not references:
         return math.nan, math.nan
     import sacrebleu

@@ -1,4 +1,4 @@
-"""A whole comparison: answers first, then times, over a grid."""
+"""Runs a whole comparison: answers first, then times, over a grid."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from decoding.compare.checks import Answers, answers, check, failed, given_of
-from decoding.compare.engines import Contender, Engine, Settings
+from decoding.compare.engine_pool import EnginePool
+from decoding.compare.engines import Engine, EngineConfig, Settings
 from decoding.compare.environment import environment
-from decoding.compare.lineup import Lineup
 from decoding.compare.results import Ceilings, Check, Comparison, Machine
 from decoding.compare.roofline import measure as measure_cpu
 from decoding.compare.roofline import measure_gpu
 from decoding.compare.runs import Batch, Point, measure
 from decoding.compare.task import Search, Task
 from decoding.compare.text import Text
-from decoding.compare.worker import Allowance
+from decoding.compare.worker import ResourceLimits
 
 LOAD = 0.5  # average of running processes above which times are noise
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compared on what.
+    """The engines, the text and the grid of a comparison.
 
-    batch, beams, lengths, dtypes, devices: the grid; a length is one of new tokens of a row.
-    tokenisation: whether timed calls are given and return texts, "in", or ids, "out".
+    batch, beams, lengths, dtypes, devices: the grid; a length is a number of new tokens of a row.
+    tokenisation: "in" where timed calls take and return texts, "out" where they do ids.
     """
 
     name: str
@@ -44,15 +44,15 @@ class Plan:
     threads: int
     tokenisation: str = "out"
     rounds: int = 5
-    allowance: Allowance = Allowance()
+    limits: ResourceLimits = ResourceLimits()
 
-    def contenders(self, device: str) -> list[list[Contender]]:
-        """Those of each type. The reference's comes first: Hugging Face, in float32."""
+    def configs(self, device: str) -> list[list[EngineConfig]]:
+        """The engines of each type. The reference's group, Hugging Face's in float32, is first."""
         dtypes = sorted(self.dtypes, key=lambda dtype: dtype != "float32")
         engines = sorted(self.engines, key=lambda engine: engine.name != "huggingface")
         groups = [
             [
-                Contender(engine, Settings(device, dtype, self.threads))
+                EngineConfig(engine, Settings(device, dtype, self.threads))
                 for engine in engines
                 if dtype in engine.dtypes[device]
             ]
@@ -62,8 +62,8 @@ class Plan:
 
     @property
     def findings(self) -> int:
-        """How many comparisons compare() yields."""
-        groups = sum(len(self.contenders(device)) for device in self.devices)
+        """The number of comparisons that compare() yields."""
+        groups = sum(len(self.configs(device)) for device in self.devices)
         points = len(self.batch) * len(self.lengths)
         return len(self.devices) + groups * len(self.beams) * (1 + points) + 1
 
@@ -72,15 +72,15 @@ class Plan:
         return self.tokenisation == "in"
 
     def first_lines(self, size: int) -> Batch:
-        """As many of the text, over again where there are fewer."""
+        """A batch of the text's first `size` lines, repeated where it has fewer."""
         places = self.text.batch(size)
         given = given_of(self.text, places, self.as_text)
         return Batch(given, [len(self.text.ids[i]) for i in places])
 
     @property
     def longest_answer(self) -> int:
-        """New tokens of a row in the check at most: what `decoding translate` allows the longest
-        line, or a prompt's continuation in the times."""
+        """The most new tokens of a row in the check: those that `decoding translate` allows the
+        longest line, or for prompts those of the timed calls."""
         if not self.task.has_encoder:
             return max(self.lengths)
         longest = 2 * max(map(len, self.text.ids)) + 50
@@ -88,9 +88,9 @@ class Plan:
 
 
 def compare(plan: Plan) -> Iterator[Comparison]:
-    """The comparison as far as it is, after each finding; `finished` at last.
+    """Yields the comparison so far after each finding; the last one is `finished`.
 
-    Engines that fail have rows that say why. Warns about what makes times doubtful.
+    Engines that fail have rows that say why. Warns about conditions that make times doubtful.
     """
     found = Comparison(
         plan.name, plan.text.name, plan.tokenisation, plan.rounds, {}, finished=False
@@ -100,46 +100,50 @@ def compare(plan: Plan) -> Iterator[Comparison]:
         machine = machine_of(device, plan.dtypes, plan.threads)
         found = replace(found, machines={**found.machines, device: machine})
         yield found
-        for contenders in plan.contenders(device):
-            with Lineup(plan.task, contenders, plan.allowance, text=plan.as_text) as lineup:
-                found = yield from side_by_side(lineup, plan, found, references)
+        for configs in plan.configs(device):
+            with EnginePool(plan.task, configs, plan.limits, text=plan.as_text) as pool:
+                found = yield from side_by_side(pool, plan, found, references)
     yield replace(found, finished=True)
 
 
 def side_by_side(
-    lineup: Lineup, plan: Plan, found: Comparison, references: dict[int, Answers]
+    pool: EnginePool, plan: Plan, found: Comparison, references: dict[int, Answers]
 ) -> Generator[Comparison, None, Comparison]:
-    """`found` with the answers of these, then with their times; returns the last."""
+    """Yields `found` with the answers of a pool's engines, then with their times; returns the last
+    comparison."""
     for beams in plan.beams:
-        checks = checked(lineup, plan, beams, references)
+        checks = checked(pool, plan, beams, references)
         found = replace(found, checks=(*found.checks, *checks))
         yield found
-    ceilings = found.machines[lineup.device].ceilings
+    ceilings = found.machines[pool.device].ceilings
     for beams, size, length in itertools.product(plan.beams, plan.batch, plan.lengths):
         point = Point(size, beams, length)
-        runs, _ = measure(lineup, point, plan.first_lines(size), ceilings, plan.rounds)
+        runs, _ = measure(pool, point, plan.first_lines(size), ceilings, plan.rounds)
         found = replace(found, runs=(*found.runs, *runs))
         yield found
     return found
 
 
-def checked(lineup: Lineup, plan: Plan, beams: int, references: dict[int, Answers]) -> list[Check]:
-    """references: by beams, the answers of who answered first; added where they are missing."""
+def checked(
+    pool: EnginePool, plan: Plan, beams: int, references: dict[int, Answers]
+) -> list[Check]:
+    """The checks of a pool's engines. references: by beams, the answers of the first engine that
+    answered; added where they are missing."""
     search = Search(beams, most=plan.longest_answer, scores=True)
-    found = answers(lineup, plan.text, search)
+    found = answers(pool, plan.text, search)
     for answer in found.values():
         references.setdefault(beams, answer)
     tokenizer = plan.task.load_tokenizer()
     return [
-        check(contender, beams, found[contender], references[beams], plan.text, tokenizer)
-        if contender in found
-        else failed(contender, beams, lineup.reasons[contender])
-        for contender in lineup.contenders
+        check(config, beams, found[config], references[beams], plan.text, tokenizer)
+        if config in found
+        else failed(config, beams, pool.reasons[config])
+        for config in pool.configs
     ]
 
 
 def machine_of(device: str, dtypes: Sequence[str], threads: int) -> Machine:
-    """Measures the ceilings, in some seconds."""
+    """Describes the machine and measures its ceilings, in some seconds."""
     where = environment(device)
     if device == "cpu":
         if os.getloadavg()[0] > LOAD:
@@ -147,7 +151,7 @@ def machine_of(device: str, dtypes: Sequence[str], threads: int) -> Machine:
             warnings.warn(f"the machine is not idle (load {load}): times are noise", stacklevel=2)
         ceilings = measure_cpu(threads)
         if math.isnan(ceilings["float32"].bandwidth):
-            warnings.warn("no C compiler (cc): the machine's limits are unknown", stacklevel=2)
+            warnings.warn("no C compiler (cc): the roofline bound is unknown", stacklevel=2)
     else:
         ceilings = gpu_ceilings(dtypes, device)
     return Machine(
@@ -161,7 +165,7 @@ def machine_of(device: str, dtypes: Sequence[str], threads: int) -> Machine:
 
 
 def gpu_ceilings(dtypes: Sequence[str], device: str) -> dict[str, Ceilings]:
-    """Of the types that have any there."""
+    """Measures the ceilings of the types that a GPU computes with."""
     import torch
 
     return {

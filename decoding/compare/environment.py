@@ -1,4 +1,4 @@
-"""Where and when a measurement was taken."""
+"""Describes the device, commit and date of a measurement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-# What matters to somebody's kernels here; /proc/cpuinfo lists a hundred more.
+# The flags that matter to the engines' kernels; /proc/cpuinfo lists a hundred more.
 FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_bf16", "amx_int8")
 
 
@@ -22,7 +22,7 @@ class Environment:
 
 
 def environment(device: str = "cpu") -> Environment:
-    """Of the CPU, or of the GPU that `device` names."""
+    """The environment of the CPU, or of the GPU that `device` names."""
     name, flags = cpu() if device == "cpu" else gpu(device)
     return Environment(
         device=name,

@@ -1,4 +1,4 @@
-"""How much memory a process has taken: of its resident set, or of a GPU."""
+"""Measures the memory that a process takes: its resident set, or memory of a GPU."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 
 class ResidentMemory:
-    """Measures what it is wrapped around. growth: the peak so far over what was resident at first,
-    each time afresh."""
+    """Measures the code in its context. growth: the peak resident set of the last context, over the
+    resident set when the meter was made."""
 
     def __init__(self) -> None:
         self.before = resident("VmRSS")
@@ -24,8 +24,8 @@ class ResidentMemory:
 
 
 class GpuMemory:
-    """Measures what it is wrapped around, while other processes use the GPU's memory too but do not
-    change what they hold. growth: of all so far together."""
+    """Measures the code in its context, as long as other processes keep the memory that they hold.
+    growth: of all contexts so far together."""
 
     def __init__(self) -> None:
         import torch
@@ -41,14 +41,14 @@ class GpuMemory:
 
 
 def free_memory() -> int:
-    """Of the GPU, in bytes."""
+    """Free bytes of the GPU's memory."""
     import torch
 
     return torch.cuda.mem_get_info()[0]
 
 
 def resident(field: str, process: int | str = "self") -> int:
-    """Bytes of a process in memory: "VmRSS" now, "VmHWM" at most so far; 0 of one that has ended,
+    """Bytes of a process's resident set: "VmRSS" now, "VmHWM" at its peak; 0 for one that has ended
     and where the system does not tell. Linux only."""
     try:
         lines = Path(f"/proc/{process}/status").read_text().splitlines()

@@ -1,6 +1,6 @@
-"""What a comparison finds: plain numbers, and the JSON file that they are kept in.
+"""The findings of a comparison: plain numbers, and the JSON file that holds them.
 
-A number that is not known is NaN here and null in the file.
+An unknown number is NaN here and null in the file.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What a machine can do at most with weights of one type.
+    """The measured peak rates of a machine with weights of one type.
 
     bandwidth: bytes a second from memory. flops: twice the multiply-adds in a second. cached: bytes
-    a second from the second-level caches. stage: seconds from one kernel of a GPU's graph to the
+    a second from the second-level caches. launch: seconds from one kernel of a CUDA graph to the
     next that depends on it, 0 on a CPU.
     """
 
     bandwidth: float
     flops: float
     cached: float = math.nan
-    stage: float = 0.0
+    launch: float = 0.0
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where and when it was measured. threads: of the CPU that every engine has, 0 on a GPU.
+    """The place and time of a measurement. threads: CPU threads of every engine, 0 on a GPU.
     ceilings: by type of weights, of those threads together."""
 
     name: str
@@ -42,7 +42,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Difference:
-    """A line that two engines answer differently, counted from 1."""
+    """A line that two engines answer differently. line: its number, from 1."""
 
     line: int
     source: str
@@ -54,13 +54,13 @@ class Difference:
 class Check:
     """An engine's answers beside the reference's, on all lines of the text.
 
-    reference: the engine and type that it is held against: Hugging Face in float32, or else the
+    reference: the engine and type that it is compared with: Hugging Face in float32, or else the
         first that answered.
     identical: lines with the very same tokens. bleu, chrf: against given references.
     largest, mean: difference of the answers' scores (log-probabilities by length, as the engines
         give them), in beam search and over the identical lines.
     differing: the first few lines that are not identical.
-    error: why there is no answer; "" where there is one.
+    error: the reason why there is no answer; "" where there is one.
     """
 
     engine: str
@@ -79,24 +79,24 @@ class Check:
 
     @property
     def share(self) -> float:
-        """Of the lines that are identical, 0 to 1."""
+        """The share of identical lines, 0 to 1."""
         return self.identical / self.sentences if self.sentences else math.nan
 
 
 @dataclass(frozen=True)
 class Run:
-    """An engine in one type on one point of the grid; a step is one of the whole batch.
+    """An engine's times in one type on one point of the grid. A step is one of the whole batch.
 
     length: new tokens of each row. source: tokens of the batch's sources or prompts together.
     p20, p50, p80: percentiles over the calls, whole ones divided by their steps, ms.
     rate: new tokens of the returned rows in a second. first_token: a call that generates one, ms.
     memory, loading: peak growth of the process while generating and while loading, or on a GPU of
-        what it holds there, over what its libraries took, MB.
-    floor: the least that a step can take on this machine, ms, the encoder or prompt spread over
-        the steps. bytes, flops: of such a step. bound: what the floor is made of, "memory",
-        "arithmetic" or "stages".
-    nodes: of the graph that a step is on a GPU, 0 elsewhere. isa: "" where a library does not tell.
-    error: why there are no times; "" where there are.
+        the memory that it holds there, over the memory that its libraries took, MB.
+    roofline_bound: the least time of a step on this machine, ms, the encoder or prompt spread over
+        the steps. bytes, flops: of such a step. bound_by: the longest part of the bound, "memory",
+        "arithmetic" or "launches" (dependent kernel launches).
+    nodes: of a step's CUDA graph, 0 elsewhere. isa: "" where a library does not tell.
+    error: the reason why there are no times; "" where there are.
     """
 
     engine: str
@@ -115,29 +115,29 @@ class Run:
     first_token: float = math.nan
     memory: float = math.nan
     loading: float = math.nan
-    floor: float = math.nan
+    roofline_bound: float = math.nan
     bytes: float = math.nan
     flops: float = math.nan
-    bound: str = ""
+    bound_by: str = ""
     nodes: int = 0
     error: str = ""
 
     @property
     def intensity(self) -> float:
-        """Operations for each byte that must be moved."""
+        """Arithmetic intensity: operations for each byte that must be moved."""
         return self.flops / self.bytes
 
     @property
-    def of_floor(self) -> float:
-        """The floor's share of the time; above 1 where weights stay in cache between steps."""
-        return self.floor / self.p50
+    def roofline_share(self) -> float:
+        """The bound divided by the median; above 1 where weights stay in cache between steps."""
+        return self.roofline_bound / self.p50
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All of it. model, text: names, not paths. tokenisation: "in" or "out" of the times.
-    rounds: turns of each engine. machines: by device, "cpu" or "cuda". finished: false where it was
-    interrupted and only what was there by then is here."""
+    """All findings. model, text: names, not paths. tokenisation: "in" or "out" of the times.
+    rounds: turns of each engine. machines: by device, "cpu" or "cuda". finished: False where it was
+    interrupted, so that later findings are missing."""
 
     model: str
     text: str
@@ -194,7 +194,7 @@ def without_nan(value: Any) -> Any:
 
 
 def made(kind: Any, values: Mapping[str, Any]) -> Any:
-    """An instance of a dataclass: where the file has null, NaN."""
+    """An instance of a dataclass, with NaN where the file has null."""
     floats = {field.name for field in fields(kind) if field.type == "float"}
     return kind(
         **{

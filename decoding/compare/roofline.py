@@ -1,4 +1,4 @@
-"""What the machine allows: measured ceilings.
+"""Measures the ceilings of a machine: memory bandwidth, arithmetic, dependent launches.
 
 `python -m decoding.compare.roofline` prints the ceilings with one thread and with more, or with
 `--device cuda` those of a GPU.
@@ -32,12 +32,12 @@ TRIALS = 7
 
 GPU_BYTES = 2 << 30  # copied; far more than an L2
 GPU_SIZE = 8192  # of the matrices that are multiplied
-GPU_STAGES = 500  # in the graph of dependent kernels
+GPU_LAUNCHES = 500  # in the graph of dependent kernels
 
 
 def measure(threads: int) -> dict[str, Ceilings]:
-    """Of a CPU's threads together, for each kind of weight; NaN where there is no C compiler. Takes
-    two seconds or so, best of several trials: a ceiling is what the machine can do."""
+    """The ceilings of a CPU's threads together, for each type of weight; NaN without a C compiler.
+    It takes some two seconds, and keeps the best of several trials, as a ceiling is a peak."""
     compiler = shutil.which("cc")
     if compiler is None:
         return dict.fromkeys(KINDS, Ceilings(math.nan, math.nan))
@@ -53,7 +53,7 @@ def measure(threads: int) -> dict[str, Ceilings]:
 
 
 def read_rate(library: ctypes.CDLL, threads: int, size: int, times: int) -> float:
-    """Bytes a second of `threads` that each read `size` bytes of their own `times` over."""
+    """Bytes a second that `threads` read, each `size` bytes of its own `times` over."""
     blocks = [numpy.ones(size // 4 + LINE // 4, numpy.float32) for _ in range(threads)]
     begins = [block.ctypes.data + -block.ctypes.data % LINE for block in blocks]
     jobs = [partial(library.read_all, begin, size // 4, times) for begin in begins]
@@ -61,7 +61,7 @@ def read_rate(library: ctypes.CDLL, threads: int, size: int, times: int) -> floa
 
 
 def add_rate(library: ctypes.CDLL, threads: int, kind: str) -> float:
-    """Multiply-adds a second."""
+    """Multiply-adds a second of `threads` together."""
     add = getattr(library, kind)
     count = add(1, 0.5, ctypes.byref(ctypes.c_float())) * ROUNDS
     sinks = [ctypes.c_float() for _ in range(threads)]
@@ -70,7 +70,8 @@ def add_rate(library: ctypes.CDLL, threads: int, kind: str) -> float:
 
 
 def measure_gpu(dtype: Any, device: str = "cuda") -> Ceilings:
-    """Of a torch dtype. float32 stays float32: no tensor cores, which round to TF32."""
+    """The ceilings of a GPU with weights of a torch dtype. float32 uses no tensor cores, which
+    would round it to TF32."""
     import torch
 
     with torch.cuda.device(device):
@@ -81,23 +82,23 @@ def measure_gpu(dtype: Any, device: str = "cuda") -> Ceilings:
         a, b = torch.randn(2, GPU_SIZE, GPU_SIZE, device=device).to(dtype)
         product_seconds = best_of_graph(lambda: torch.mm(a, b), 3)
         few = torch.zeros(32, device=device)
-        stage_seconds = best_of_graph(lambda: few.add_(1), GPU_STAGES)
+        launch_seconds = best_of_graph(lambda: few.add_(1), GPU_LAUNCHES)
     return Ceilings(
         bandwidth=2 * GPU_BYTES / copy_seconds,
         flops=2 * GPU_SIZE**3 / product_seconds,
-        stage=stage_seconds,
+        launch=launch_seconds,
     )
 
 
 def best_of_graph(call: Callable[[], object], times: int) -> float:
-    """Seconds of one of `times` calls in a CUDA graph; the least of the trials."""
+    """Seconds of one of `times` calls in a CUDA graph, the least of the trials."""
     call()
     graph = capture(call() for _ in range(times))
     return min(seconds_of(graph.replay) for _ in range(TRIALS)) / times
 
 
 def capture(calls: Iterable[object]) -> Any:
-    """A CUDA graph of what happens on the GPU while `calls` are gone through."""
+    """A CUDA graph of the kernels that iterating over `calls` launches."""
     import torch
 
     torch.cuda.synchronize()
@@ -109,7 +110,7 @@ def capture(calls: Iterable[object]) -> Any:
 
 
 def seconds_of(call: Callable[[], object]) -> float:
-    """On the GPU."""
+    """Seconds that a call takes on the GPU."""
     import torch
 
     begin, end = (
@@ -139,7 +140,7 @@ def compile_loops(compiler: str, directory: Path) -> ctypes.CDLL:
 
 
 def best(jobs: Sequence[Callable[[], object]]) -> float:
-    """Seconds until all jobs, each in a thread, are done; the least of the trials.
+    """Seconds until all jobs, each in a thread, are done, the least of the trials.
 
     Calls through ctypes release the GIL.
     """
@@ -179,7 +180,8 @@ def print_gpu(device: str) -> None:
         found = measure_gpu(dtype, device)
         print(
             f"{str(dtype).removeprefix('torch.')}: copy {found.bandwidth / 1e9:6.0f} GB/s, "
-            f"product {found.flops / 1e12:6.1f} TFLOP/s, stage {found.stage * 1e6:.2f} us"
+            f"product {found.flops / 1e12:6.1f} TFLOP/s, "
+            f"dependent launch {found.launch * 1e6:.2f} us"
         )
 
 

@@ -1,4 +1,4 @@
-"""Times of the engines on the points of a grid, in turns."""
+"""Times the engines on the points of a grid, in turns."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from decoding.compare.engines import Answer, Contender
-from decoding.compare.floors import Floor, floor
-from decoding.compare.lineup import Lineup
+from decoding.compare.bounds import RooflineBound, roofline_bound
+from decoding.compare.engine_pool import EnginePool
+from decoding.compare.engines import Answer, EngineConfig
 from decoding.compare.results import Ceilings, Run
 from decoding.compare.task import Search
 from decoding.compare.timing import percentile
@@ -26,7 +26,7 @@ MOST_CALLS = 10  # of such a turn
 
 @dataclass(frozen=True)
 class Point:
-    """Of a grid. length: new tokens of each row. sample: draws, from top_k and top_p."""
+    """A point of the grid. length: new tokens of each row. sample: (top_k, top_p) of sampling."""
 
     batch: int
     beams: int
@@ -41,7 +41,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a call is given, and the tokens of each of its sources or prompts."""
+    """The input of a call, and the number of tokens of each of its sources or prompts."""
 
     given: Given
     tokens: Sequence[int]
@@ -49,66 +49,67 @@ class Batch:
 
 @dataclass(frozen=True)
 class Timed:
-    """Of those who did not fail: the warm-up's answer, and the seconds of each call."""
+    """The warm-up's answer and the seconds of each call, of the engines that did not fail."""
 
-    answers: dict[Contender, Answer]
-    seconds: dict[Contender, list[float]]
+    answers: dict[EngineConfig, Answer]
+    seconds: dict[EngineConfig, list[float]]
 
 
 def measure(
-    lineup: Lineup, point: Point, batch: Batch, ceilings: Mapping[str, Ceilings], rounds: int
-) -> tuple[list[Run], dict[Contender, Answer]]:
-    """Each contender on one point, and what it generated. One that fails has its reason in its run.
+    pool: EnginePool, point: Point, batch: Batch, ceilings: Mapping[str, Ceilings], rounds: int
+) -> tuple[list[Run], dict[EngineConfig, Answer]]:
+    """Measures each engine of the pool on one point; returns the runs, and the generated answers.
 
-    ceilings: by type. On the CPU everybody is loaded anew, so that memory is the point's alone; on
-    a GPU they stay, since loading takes longer than all calls.
+    The run of an engine that fails holds the reason. ceilings: by type. On the CPU all engines are
+    loaded anew, so that memory is the point's alone; on a GPU they stay loaded, since loading takes
+    longer than all calls.
     """
-    lineup.start(point.beams, fresh=lineup.device == "cpu")
-    first = in_turns(lineup, batch.given, replace(point.search, most=1, least=1), rounds)
-    whole = in_turns(lineup, batch.given, point.search, rounds)
-    taken = lineup.each(taken_by)
+    pool.start(point.beams, fresh=pool.device == "cpu")
+    first = in_turns(pool, batch.given, replace(point.search, most=1, least=1), rounds)
+    whole = in_turns(pool, batch.given, point.search, rounds)
+    used = pool.each(used_by)
     runs = []
-    for contender in lineup.contenders:
-        settings = contender.settings
-        least = floor(
-            lineup.task.spec,
+    for config in pool.configs:
+        settings = config.settings
+        least = roofline_bound(
+            pool.task.spec,
             batch.tokens,
             point.beams,
             point.length,
             ceilings[settings.dtype],
             settings.dtype,
         )
-        run = blank(contender, point, batch, least)
-        if contender in taken:
+        run = blank(config, point, batch, least)
+        if config in used:
             run = replace(
                 run,
-                **times(whole.seconds[contender], point),
-                first_token=1e3 * percentile(first.seconds[contender], 50),
-                **taken[contender],
+                **times(whole.seconds[config], point),
+                first_token=1e3 * percentile(first.seconds[config], 50),
+                **used[config],
             )
         else:
-            run = replace(run, error=lineup.reasons[contender])
+            run = replace(run, error=pool.reasons[config])
         runs.append(run)
-    return runs, {contender: whole.answers[contender] for contender in taken}
+    return runs, {config: whole.answers[config] for config in used}
 
 
-def in_turns(lineup: Lineup, given: Given, search: Search, rounds: int) -> Timed:
-    """Warms up, then times calls in turns, so that drift of the machine hits all alike."""
-    answers = lineup.each(lambda worker: worker.run_once(given, search))
-    for contender, answer in answers.items():
+def in_turns(pool: EnginePool, given: Given, search: Search, rounds: int) -> Timed:
+    """Warms up, then times calls in turns, so that drift of the machine affects all alike."""
+    answers = pool.each(lambda worker: worker.run_once(given, search))
+    for config, answer in answers.items():
         lengths = sorted({len(row) for row in answer.tokens})
         if lengths != [search.most]:
-            lineup.drop(contender, f"generated {lengths} tokens, not {search.most}")
-    on_gpu = lineup.device != "cpu"
-    calls = lineup.each(lambda worker: calls_in_a_turn(worker) if on_gpu else 1)
-    seconds: dict[Contender, list[float]] = {contender: [] for contender in calls}
+            pool.drop(config, f"generated {lengths} tokens, not {search.most}")
+    on_gpu = pool.device != "cpu"
+    calls = pool.each(lambda worker: calls_in_a_turn(worker) if on_gpu else 1)
+    seconds: dict[EngineConfig, list[float]] = {config: [] for config in calls}
     for turn in range(rounds):
-        order = [*lineup.workers]
-        first = turn % max(1, len(order))  # nobody always follows the same neighbour
-        for contender in [*order[first:], *order[:first]]:
+        order = [*pool.workers]
+        first = turn % max(1, len(order))  # no engine always follows the same neighbour
+        for config in [*order[first:], *order[:first]]:
             time.sleep(0.0 if on_gpu else PAUSE)
-            request = partial(Worker.time, calls=calls[contender])
-            seconds[contender] += lineup.ask(contender, request) or []
+            request = partial(Worker.time, calls=calls[config])
+            seconds[config] += pool.ask(config, request) or []
     return Timed(answers, seconds)
 
 
@@ -116,8 +117,8 @@ def calls_in_a_turn(worker: Worker) -> int:
     return min(MOST_CALLS, math.ceil(TURN / worker.time(1)[0]))
 
 
-def taken_by(worker: Worker) -> dict[str, Any]:
-    """What a run says of a worker besides times."""
+def used_by(worker: Worker) -> dict[str, Any]:
+    """The fields of a Run that describe a worker, but for its times."""
     memory = worker.memory()
     return {
         **asdict(worker.loaded),
@@ -128,7 +129,7 @@ def taken_by(worker: Worker) -> dict[str, Any]:
 
 
 def megabytes(growth: int) -> float:
-    """NaN below zero: on a GPU, where somebody else has given memory back meanwhile."""
+    """NaN below zero: on a GPU, where another process has freed memory meanwhile."""
     return growth / 1e6 if growth >= 0 else math.nan
 
 
@@ -138,20 +139,20 @@ def times(seconds: Sequence[float], point: Point) -> dict[str, Any]:
     return {"p20": p20, "p50": p50, "p80": p80, "rate": 1e3 * point.batch / p50}
 
 
-def blank(contender: Contender, point: Point, batch: Batch, least: Floor) -> Run:
-    """A run of which only the conditions are known."""
+def blank(config: EngineConfig, point: Point, batch: Batch, least: RooflineBound) -> Run:
+    """A run with its conditions and without times."""
     return Run(
-        engine=contender.engine.name,
+        engine=config.engine.name,
         version="",
         isa="",
-        dtype=contender.settings.dtype,
-        device=contender.settings.device,
+        dtype=config.settings.dtype,
+        device=config.settings.device,
         batch=point.batch,
         beams=point.beams,
         length=point.length,
         source=sum(batch.tokens),
-        floor=1e3 * least.seconds,
+        roofline_bound=1e3 * least.seconds,
         bytes=least.work.bytes,
         flops=least.work.flops,
-        bound=least.bound,
+        bound_by=least.bound_by,
     )

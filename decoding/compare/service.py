@@ -1,4 +1,4 @@
-"""The process of a worker: it imports an engine's libraries and answers requests."""
+"""The process of a worker: imports an engine's libraries and answers requests."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from decoding.compare.timing import pin_to_cores
 
 @dataclass(frozen=True)
 class Memory:
-    """Growth over what an engine's imports took, in bytes, while the model is loaded and while it
-    generates. On the CPU: the peak of the process's resident set. On a GPU: what it has taken there
-    for good, the buffers of its libraries too.
+    """Bytes beyond those of an engine's imports, while the model is loaded and while it generates:
+    on the CPU the growth of the process's peak resident set, on a GPU the memory that the process
+    keeps there, buffers of libraries included.
     """
 
     loading: int
@@ -33,7 +33,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What an engine says of itself."""
+    """An engine's version and the instruction set that it uses."""
 
     version: str
     isa: str
@@ -41,14 +41,14 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception in the worker's process: its last line, and all of it."""
+    """An exception in the worker's process. reason: its last line; trace: its traceback."""
 
     reason: str
     trace: str
 
 
 class Service:
-    """Requests are its methods' names."""
+    """Answers requests, which are named as its methods."""
 
     def __init__(self, engine: type[Engine], task: Task, settings: Settings, text: bool) -> None:
         if settings.device == "cpu":
@@ -96,9 +96,9 @@ class Service:
 def serve(
     connection: Connection, engine: type[Engine], task: Task, settings: Settings, text: bool
 ) -> None:
-    """The worker's process: answers requests until the connection closes, or one fails."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who asks
-    warnings.simplefilter("ignore")  # what libraries advise would drown the rows
+    """Answers requests until the connection closes or one fails."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
+    warnings.simplefilter("ignore")  # libraries' advice would hide the rows
     try:
         service = Service(engine, task, settings, text)
         connection.send(None)

@@ -1,4 +1,4 @@
-"""What is asked of every engine: a model, its text, a search."""
+"""The task of every engine: a model and a search."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ Ids = Sequence[Sequence[int]]
 
 @dataclass(frozen=True)
 class Search:
-    """beams: one is greedy search. least, most: new tokens of a row; before `least` no end token
-    comes. sample: draws, from top_k and top_p. scores: of the best rows are wanted too."""
+    """Search options of a call. beams: 1 is greedy search. least, most: new tokens of a row; no end
+    token comes before `least`. sample: (top_k, top_p) of sampling. scores: the answer has those of
+    the best rows too."""
 
     beams: int
     most: int
@@ -31,10 +32,10 @@ class Search:
 
 @dataclass(frozen=True)
 class Task:
-    """A model's directory, and what its files say.
+    """A model's directory and the contents of its configuration files.
 
     config: its own options of generate(), with those that its languages need, which are `options`.
-    languages: of source and target, as the caller named them.
+    languages: source and target, as the caller named them.
     """
 
     directory: Path
@@ -46,7 +47,7 @@ class Task:
 
     @classmethod
     def read(cls, directory: Path) -> Task:
-        """Raises ValueError for an encoder alone, and what decoding.load raises."""
+        """Reads a directory. Raises ValueError for an encoder alone, and the errors of load()."""
         loaded = load_checkpoint(directory)
         if not isinstance(loaded.spec, ModelSpec):
             raise ValueError(f"{directory} is an encoder alone: it generates nothing to compare")
@@ -54,8 +55,8 @@ class Task:
         return cls(directory, loaded.spec, loaded.config, config)
 
     def between(self, src_lang: str | None, tgt_lang: str | None) -> Task:
-        """The same for these languages. Raises ValueError for such as the model does not have, and
-        where it must be told and is not."""
+        """The task for these languages. Raises ValueError for languages that the model lacks, and
+        for missing ones that it needs."""
         tokenizer = load_tokenizer(self.directory, self.model_config)
         _, options = between(tokenizer, src_lang, tgt_lang, self.config)
         config = replace(
@@ -64,7 +65,7 @@ class Task:
         return replace(self, config=config, options=options, languages=(src_lang, tgt_lang))
 
     def load_tokenizer(self) -> Tokenizer:
-        """Our own. Raises ValueError or FileNotFoundError where there is none."""
+        """This library's tokenizer. Raises ValueError or FileNotFoundError where there is none."""
         tokenizer = load_tokenizer(self.directory, self.model_config)
         return between(tokenizer, *self.languages, self.config)[0]
 
@@ -74,7 +75,7 @@ class Task:
 
     @property
     def pad(self) -> int:
-        """What fills rows that are shorter than others."""
+        """The id that pads rows that are shorter than others."""
         ends = [token for token in self.config.eos_token_id if token >= 0]
         pad = self.config.pad_token_id
         return pad if pad is not None else (*ends, 0)[0]

@@ -1,4 +1,4 @@
-"""The text that a comparison is made on, line by line."""
+"""Reads the lines of text that engines are compared on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from decoding.text.tokenizers import Tokenizer
 @dataclass(frozen=True)
 class Text:
     """Sources or prompts with their ids, [lines][tokens], and their references, if there are any.
-    numbers: of the lines in the file, from 1. left_out: lines that are too short or too long."""
+    numbers: line numbers in the file, from 1. left_out: number of lines that were too short or too
+    long."""
 
     name: str
     sources: list[str]
@@ -22,17 +23,17 @@ class Text:
     left_out: int = 0
 
     def batch(self, size: int) -> list[int]:
-        """The places of the first `size` lines, over again where there are fewer."""
+        """Indices of the first `size` lines, repeated where there are fewer."""
         return [i % len(self.sources) for i in range(size)]
 
 
 def read_text(
     path: Path, references: Path | None, tokenizer: Tokenizer, fits: range, lines: int
 ) -> Text:
-    """The first `lines` lines that are not blank and whose number of tokens is in `fits`.
+    """Reads the first `lines` lines that are not blank and whose number of tokens is in `fits`.
 
-    Raises ValueError where none is left, for what is not UTF-8, and for another number of
-    references than of lines.
+    Raises ValueError where none is left, for a file that is not UTF-8, and for a number of
+    references that differs from that of the lines.
     """
     sources = read_lines(path)
     targets = read_lines(references) if references else [""] * len(sources)
@@ -63,7 +64,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def batches(text: Text, size: int) -> Iterator[list[int]]:
-    """The places of all lines, `size` at a time, lines of about equal lengths together."""
+    """Indices of all lines, `size` at a time, lines of about equal lengths together."""
     order = sorted(range(len(text.ids)), key=lambda i: -len(text.ids[i]))
     for begin in range(0, len(order), size):
         yield order[begin : begin + size]

@@ -1,4 +1,4 @@
-"""Fair timing: engines in turns, on the same cores, and percentiles of what they took."""
+"""Percentiles of times, and pinning of a process to cores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """With linear interpolation between the two nearest values."""
+    """The percentile, with linear interpolation between the two nearest values."""
     ordered = sorted(values)
     place = (len(ordered) - 1) * percent / 100
     low, high = ordered[math.floor(place)], ordered[math.ceil(place)]

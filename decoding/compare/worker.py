@@ -1,7 +1,7 @@
-"""An engine in a process of its own, with an allowance of memory and time.
+"""Runs an engine in a process of its own, with limits on memory and time.
 
-No library's threads, allocator or memory count as another's, and an engine that dies, hangs or
-takes too much ends alone.
+So no library's threads, allocator or memory count as another's, and an engine that dies, hangs or
+exceeds its limits ends alone.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from decoding.compare.engines import Answer, Contender
+from decoding.compare.engines import Answer, EngineConfig
 from decoding.compare.memory import resident
 from decoding.compare.service import Failure, Loaded, Memory, serve
 from decoding.compare.task import Ids, Search, Task
 
 START = "spawn"  # of processes: a fork would inherit pages and threads
-POLL = 0.05  # seconds between two looks at a process that works
+POLL = 0.05  # seconds between two checks of a process that works
 
-Given = Ids | Sequence[str]  # what a call is given: ids, or texts where tokenisation is timed
+Given = Ids | Sequence[str]  # the input of a call: ids, or texts where tokenisation is timed
 
 
 @dataclass(frozen=True)
-class Allowance:
-    """What an engine may take: bytes of its process's resident memory, on a GPU also of that one's,
-    and seconds for whatever it is asked once: converting, loading, one or more calls; importing
-    its libraries does not count. None: no limit."""
+class ResourceLimits:
+    """Limits on an engine. memory: bytes of its process's resident set, and on a GPU also of the
+    memory that it takes there. seconds: for each request (converting, loading, one or more calls),
+    but not for importing its libraries. None: no limit."""
 
     memory: float | None = None
     seconds: float | None = None
 
 
 class EngineFailed(RuntimeError):
-    """An engine raised an exception, died, or took more than its allowance. reason: one line."""
+    """An engine raised an exception, died, or exceeded its limits. reason: one line."""
 
     def __init__(self, who: str, reason: str, trace: str = "") -> None:
         super().__init__(f"{who}: {reason}\n{trace}".rstrip())
@@ -44,27 +44,27 @@ class EngineFailed(RuntimeError):
 
 
 class Worker:
-    """A contender in a process of its own, which ends with close().
+    """An engine in a process of its own, which ends with close().
 
-    Every request raises EngineFailed, after which the worker is of no more use.
+    Every request may raise EngineFailed, after which the worker is of no more use.
     """
 
     def __init__(
         self,
-        contender: Contender,
+        config: EngineConfig,
         task: Task,
-        allowance: Allowance,
+        limits: ResourceLimits,
         *,
         text: bool = False,
         converted: Path | None = None,
     ) -> None:
-        """text: it will be given texts, not ids. converted: see Settings."""
+        """text: its inputs are texts, not ids. converted: see Settings."""
         spawn: Any = multiprocessing.get_context(START)
-        self.contender, self._allowance = contender, allowance
+        self.config, self._limits = config, limits
         self._connection, theirs = spawn.Pipe()
-        settings = replace(contender.settings, converted=converted)
+        settings = replace(config.settings, converted=converted)
         self._process = spawn.Process(
-            target=serve, args=(theirs, contender.engine, task, settings, text), daemon=True
+            target=serve, args=(theirs, config.engine, task, settings, text), daemon=True
         )
         self._process.start()
         theirs.close()
@@ -84,14 +84,14 @@ class Worker:
         return loaded
 
     def convert(self, directory: Path) -> Path:
-        """Writes the library's own form of the model, in the place of load()."""
+        """Writes the library's own form of the model, instead of loading it."""
         self._ask("convert", directory)
         return directory
 
     def run_once(self, given: Given, search: Search) -> Answer:
         """Takes a new input and runs it once, untimed: the warm-up."""
         answer: Answer = self._ask("run_once", given, search)
-        if self.contender.settings.device != "cpu" and self._exceeds(self.memory().running):
+        if self.config.settings.device != "cpu" and self._exceeds(self.memory().running):
             raise self._stopped(self._out_of_memory)
         return answer
 
@@ -114,7 +114,7 @@ class Worker:
             self._connection.send((request, arguments))
         except OSError:
             raise self._stopped("it had ended") from None
-        return self._receive(self._allowance.seconds)
+        return self._receive(self._limits.seconds)
 
     def _receive(self, seconds: float | None) -> Any:
         begin = time.monotonic()
@@ -133,18 +133,18 @@ class Worker:
         return answer
 
     def _exceeds(self, size: int) -> bool:
-        return self._allowance.memory is not None and size > self._allowance.memory
+        return self._limits.memory is not None and size > self._limits.memory
 
     @property
     def _out_of_memory(self) -> str:
-        return f"out of memory limit {(self._allowance.memory or 0) / 1e9:g} GB"
+        return f"out of memory limit {(self._limits.memory or 0) / 1e9:g} GB"
 
     def _stopped(self, reason: str, trace: str = "") -> EngineFailed:
         self.close(kill=True)
-        return EngineFailed(str(self.contender), reason, trace)
+        return EngineFailed(str(self.config), reason, trace)
 
     def close(self, kill: bool = False) -> None:
-        """kill: it may be in the middle of a call, which nobody waits for."""
+        """Ends the process. kill: at once, even in the middle of a call."""
         self._connection.close()  # ends serve()'s loop
         if kill:
             self._process.kill()
@@ -155,7 +155,7 @@ class Worker:
 
 
 def died(code: int) -> str:
-    """What an exit code says."""
+    """Describes the exit code of a process that ended by itself."""
     if code >= 0:
         return f"died with exit code {code}"
     killed = " (was there too little memory?)" if code == -signal.SIGKILL else ""

@@ -21,7 +21,7 @@ DONE = Comparison(
     2,
     {},
     (Check("ours", "float32", "cpu", 1, "ours float32 cpu", sentences=2, identical=2),),
-    (Run("ours", "v", "", "float32", "cpu", 1, 1, 8, 9, 1.0, 2.0, 3.0, floor=1.0),),
+    (Run("ours", "v", "", "float32", "cpu", 1, 1, 8, 9, 1.0, 2.0, 3.0, roofline_bound=1.0),),
 )
 
 
@@ -62,7 +62,7 @@ def test_what_is_compared(program: Program) -> None:
     assert [engine.name for engine in plan.engines] == ["huggingface", "ours"]
     assert (plan.batch, plan.beams, plan.lengths) == ([1, 8], [2], [16])
     assert (plan.dtypes, plan.devices, plan.threads) == (["float32", "int8"], ["cpu"], 1)
-    assert (plan.allowance.memory, plan.allowance.seconds) == (0.5e9, 9)
+    assert (plan.limits.memory, plan.limits.seconds) == (0.5e9, 9)
     assert (plan.tokenisation, plan.rounds) == ("in", 3)
     assert plan.longest_answer == 2 * len(plan.text.ids[0]) + 49
 
@@ -149,5 +149,5 @@ def test_the_demo_model_against_its_peers(device: str, tmp_path: Path) -> None:
     for run in comparison.runs:
         assert run.error == "" and run.p50 > 0 and run.first_token > 0
         assert run.memory > 0 or device == "cuda"  # where others may give memory back meanwhile
-        assert run.floor > 0 and run.intensity > 0
-        assert run.bound == ("memory" if device == "cpu" else "stages")
+        assert run.roofline_bound > 0 and run.intensity > 0
+        assert run.bound_by == ("memory" if device == "cpu" else "launches")

@@ -10,9 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from decoding.compare.bounds import (
+    Work,
+    dependent_launches,
+    roofline_bound,
+    work_before,
+    work_of_step,
+)
 from decoding.compare.checks import Answers, before_end, check, quality
-from decoding.compare.engines import Contender, Settings
-from decoding.compare.floors import Work, floor, stages, work_before, work_of_step
+from decoding.compare.engines import EngineConfig, Settings
 from decoding.compare.results import Ceilings, Check, Comparison, Difference, Machine, Run
 from decoding.compare.text import Text, batches, read_text
 from decoding.compare.timing import percentile
@@ -70,9 +76,13 @@ def test_work_before_the_first_step() -> None:
     assert work_before(GPT, [1, 1], "float32") == Work(0, 0)  # a step reads the last token
 
 
-def test_stages() -> None:
+def test_dependent_launches() -> None:
     parallel = ModelSpec(None, replace(STACK, parallel=True))
-    assert (stages(TRANSFORMER_BASE), stages(GPT), stages(parallel)) == (51, 33, 21)
+    assert (
+        dependent_launches(TRANSFORMER_BASE),
+        dependent_launches(GPT),
+        dependent_launches(parallel),
+    ) == (51, 33, 21)
 
 
 @pytest.mark.parametrize(
@@ -80,19 +90,19 @@ def test_stages() -> None:
     [
         (Ceilings(bandwidth=1e9, flops=1e15), "memory"),
         (Ceilings(bandwidth=1e15, flops=1e9), "arithmetic"),
-        (Ceilings(bandwidth=1e15, flops=1e18, stage=1e-6), "stages"),
+        (Ceilings(bandwidth=1e15, flops=1e18, launch=1e-6), "launches"),
         (Ceilings(bandwidth=math.nan, flops=math.nan), ""),
     ],
 )
 def test_what_binds(ceilings: Ceilings, bound: str) -> None:
-    found = floor(TRANSFORMER_BASE, [8], 1, 16, ceilings, "float32")
+    found = roofline_bound(TRANSFORMER_BASE, [8], 1, 16, ceilings, "float32")
     step = work_of_step(TRANSFORMER_BASE, [8], 1, 16, "float32")
     once = work_before(TRANSFORMER_BASE, [8], "float32")
-    assert found.bound == bound
+    assert found.bound_by == bound
     assert found.work == Work(step.bytes + once.bytes / 16, step.flops + once.flops / 16)
     if bound == "memory":
         assert found.seconds == pytest.approx(found.work.bytes / 1e9)
-    elif bound == "stages":
+    elif bound == "launches":
         assert found.seconds == pytest.approx(51e-6, rel=0.01)
     elif not bound:
         assert math.isnan(found.seconds)
@@ -115,8 +125,8 @@ def test_a_check() -> None:
     text = Text("t", list("abcd"), [[1]] * 4, ["the cat sat here"] * 4, [1, 3, 4, 9])
     reference = answers("hf float32 cpu", ["the cat sat here", "b", "c", "d"], [-1, -2, -3, -4])
     found = answers("ours", ["the cat sat here", "x", "c", "d"], [-1.5, 9.0, -3.0, -4.25])
-    contender = Contender(Echo, Settings("cpu", "int8", 1))
-    result = check(contender, 4, found, reference, text, Letters())
+    config = EngineConfig(Echo, Settings("cpu", "int8", 1))
+    result = check(config, 4, found, reference, text, Letters())
     assert (result.engine, result.dtype, result.reference) == ("echo", "int8", "hf float32 cpu")
     assert (result.identical, result.sentences, result.share) == (3, 4, 0.75)
     assert result.largest == 0.5 and result.mean == pytest.approx(0.25)  # where texts are the same
@@ -128,7 +138,7 @@ def test_a_check() -> None:
 def test_greedy_search_has_no_scores() -> None:
     text = Text("t", ["a"], [[1]], [], [1])
     same = answers("x", ["a"], [math.nan])
-    result = check(Contender(Echo, Settings("cpu", "int8", 1)), 1, same, same, text, Letters())
+    result = check(EngineConfig(Echo, Settings("cpu", "int8", 1)), 1, same, same, text, Letters())
     assert math.isnan(result.largest) and math.isnan(result.mean)
 
 
@@ -172,7 +182,9 @@ def test_percentiles() -> None:
 
 def test_json_keeps_everything() -> None:
     machine = Machine("a", "b", 2, "c", "d", {"float32": Ceilings(1e9, 2e9)})
-    run = Run("ours", "v", "i", "int8", "cpu", 1, 4, 8, 20, p50=2.0, floor=1.0, bytes=4, flops=8)
+    run = Run(
+        "ours", "v", "i", "int8", "cpu", 1, 4, 8, 20, p50=2.0, roofline_bound=1.0, bytes=4, flops=8
+    )
     check = Check("ours", "int8", "cpu", 4, "hf", differing=(Difference(1, "ä", "b", "c"),))
     whole = Comparison("m", "t", "out", 3, {"cpu": machine}, (check,), (run,))
     text = whole.to_json()
@@ -180,7 +192,7 @@ def test_json_keeps_everything() -> None:
     back = Comparison.from_json(text)
     assert back.to_json() == text
     assert back.checks[0].differing == check.differing and math.isnan(back.runs[0].p20)
-    assert back.runs[0].of_floor == 0.5 and back.runs[0].intensity == 2.0
+    assert back.runs[0].roofline_share == 0.5 and back.runs[0].intensity == 2.0
     assert back.machines["cpu"].ceilings["float32"].flops == 2e9
 
 

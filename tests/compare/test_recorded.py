@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks.cases.workloads import WORKLOADS, Shape
 from benchmarks.report import readme
-from benchmarks.report.kernels import LOOKS, cases, kernel_figure
+from benchmarks.report.kernels import STYLES, cases, kernel_figure
 from benchmarks.report.page import page
-from benchmarks.report.recorded import MODELS, Results, read_panels, run
+from benchmarks.report.recorded import MODELS, Results, read_facets, run
 from benchmarks.report.rows import KernelRow, Row, read_rows, speedups, write_rows
 from benchmarks.report.targets import PATH, Outcome, Target, outcomes
 from benchmarks.report.views import VIEWS
@@ -50,9 +50,9 @@ def test_the_page_has_all_files(results: Results) -> None:
 def test_only_engines_of_one_run_are_compared(results: Results) -> None:
     rows = [row for found in results.calls.values() for row in found]
     for row in rows:
-        for panel in read_panels(rows):
-            if run(row) in panel.runs:
-                same = {r.run for r in rows if run(r) in panel.runs}
+        for facet in read_facets(rows):
+            if run(row) in facet.runs:
+                same = {r.run for r in rows if run(r) in facet.runs}
                 assert same == {row.run}
     slower = replace(rows[0], provider="ours", commit="another", p50=1.0)
     assert speedups(slower, rows) == {}
@@ -78,13 +78,18 @@ def test_targets_name_what_is_measured(results: Results) -> None:
             assert target.what in WORKLOADS and target.what in MODELS and Shape.parse(target.shape)
             assert target.figure in ("ms", "x ctranslate2", "x huggingface")
         else:
-            assert target.what in kernels and target.figure in ("us", "of limit")
+            assert target.what in kernels and target.figure in ("us", "of roofline")
     assert len(outcomes(results.calls, results.kernels)) >= len(targets) - 1
 
 
 @pytest.mark.parametrize(
     ("figure", "measured", "met"),
-    [("ms", 0.9, True), ("ms", 1.1, False), ("x ctranslate2", 1.1, True), ("of limit", 0.9, False)],
+    [
+        ("ms", 0.9, True),
+        ("ms", 1.1, False),
+        ("x ctranslate2", 1.1, True),
+        ("of roofline", 0.9, False),
+    ],
 )
 def test_a_miss_is_a_miss(figure: str, measured: float, met: bool) -> None:
     assert Outcome(Target("", "", "", "", figure, 1.0), measured).met is met
@@ -92,7 +97,7 @@ def test_a_miss_is_a_miss(figure: str, measured: float, met: bool) -> None:
 
 def test_kernels_against_the_fastest_peer(results: Results) -> None:
     for rows in results.kernels.values():
-        assert {row.kernel for row in rows} <= set(LOOKS)
+        assert {row.kernel for row in rows} <= set(STYLES)
         for case in cases(rows):
             of = (case.ours.kernel, case.ours.shape, case.ours.dtype)
             same = [row for row in rows if (row.kernel, row.shape, row.dtype) == of]

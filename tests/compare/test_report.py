@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoding.compare.report.answers import answer_table, marked, pairs
-from decoding.compare.report.panels import by_peers, failures, panels, step_table, summary
+from decoding.compare.report.facets import by_peers, facets, failures, step_table, summary
 from decoding.compare.report.sections import comparison_page
 from decoding.compare.report.table import Table, number, percent
 from decoding.compare.report.terminal import terminal
 from decoding.compare.results import Ceilings, Check, Comparison, Difference, Machine, Run
 
-RUN = Run("ours", "decoding 1", "avx2", "float32", "cpu", 1, 1, 64, 32, bound="memory")
+RUN = Run("ours", "decoding 1", "avx2", "float32", "cpu", 1, 1, 64, 32, bound_by="memory")
 
 
 def run(engine: str, batch: int, beams: int, p50: float, dtype: str = "float32") -> Run:
     found = replace(RUN, engine=engine, version=f"{engine} 1", dtype=dtype, batch=batch)
     found = replace(found, beams=beams, p20=0.9 * p50, p50=p50, p80=1.2 * p50, memory=200.0)
-    found = replace(found, rate=1e3 * batch / p50, floor=1.0 + batch / 10)
+    found = replace(found, rate=1e3 * batch / p50, roofline_bound=1.0 + batch / 10)
     return replace(found, bytes=4e7, flops=2e7 * batch)
 
 
@@ -74,12 +74,12 @@ def test_a_table_as_text_and_as_markdown() -> None:
 
 
 def test_steps_side_by_side() -> None:
-    found = panels(compared())
-    assert [panel.title for panel in found] == ["float32", "int8"]
+    found = facets(compared())
+    assert [facet.title for facet in found] == ["float32", "int8"]
     table = step_table(found)
     assert table.head == [
-        "", "limit", "by", "transformers", "CTranslate2", "decoding",
-        "x transformers", "x CTranslate2", "of limit",
+        "", "roofline", "by", "transformers", "CTranslate2", "decoding",
+        "x transformers", "x CTranslate2", "of roofline",
     ]  # fmt: skip
     cells = {row[0]: row[1:] for row in table.rows}
     assert cells["float32 1x1"] == ["1.10", "memory", "8.00", "-", "2.00", "4.0", "", "55 %"]
@@ -99,13 +99,13 @@ def test_steps_side_by_side() -> None:
     assert summary(found, "ctranslate2") == ""
 
 
-def test_panels_share_a_table_where_one_has_the_peers_of_the_others() -> None:
+def test_facets_share_a_table_where_one_has_the_peers_of_the_others() -> None:
     runs = [run(engine, 1, 1, 2.0, dtype) for engine, dtype in (
         ("huggingface", "float32"), ("ctranslate2", "float32"), ("ours", "float32"),
         ("ctranslate2", "int8"), ("ours", "int8"), ("huggingface-static", "float16"),
     )]  # fmt: skip
-    groups = by_peers(panels(replace(compared(), runs=tuple(runs))))
-    assert [[panel.title for panel in group] for group in groups] == [
+    groups = by_peers(facets(replace(compared(), runs=tuple(runs))))
+    assert [[facet.title for facet in group] for group in groups] == [
         ["float32", "int8"],
         ["float16"],
     ]
@@ -176,7 +176,7 @@ def test_the_page_needs_nothing_else() -> None:
     assert not re.search(r"url\((?!#)|@import", html)
     text = " ".join(reader.texts)
     assert not re.search(r"\bnan\b|\binf\b|None", text)
-    for said in ("Ein <b>Haus</b>", "out of time after 60 s", "Share of the limit", "1a2b3c"):
+    for said in ("Ein <b>Haus</b>", "out of time after 60 s", "Share of roofline", "1a2b3c"):
         assert said in text
 
 

@@ -1,4 +1,4 @@
-"""The engines that are compared, behind one face (base.py).
+"""The engines that are compared, behind one interface (base.py).
 
 Libraries are imported when an engine is loaded, so that one that is not installed is missing from
 the comparison, by name, and does not stop it.
@@ -10,12 +10,12 @@ import warnings
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from decoding.compare.engines.base import Answer, Contender, Engine, Settings
+from decoding.compare.engines.base import Answer, Engine, EngineConfig, Settings
 from decoding.compare.engines.ctranslate2 import CTranslate2
 from decoding.compare.engines.huggingface import HuggingFace, HuggingFaceStatic
 from decoding.compare.engines.ours import Ours
 
-__all__ = ["ENGINES", "Answer", "Contender", "Engine", "Ours", "Settings", "installed"]
+__all__ = ["ENGINES", "Answer", "EngineConfig", "Engine", "Ours", "Settings", "installed"]
 
 ENGINES: dict[str, type[Engine]] = {
     engine.name: engine for engine in (HuggingFace, HuggingFaceStatic, CTranslate2, Ours)
@@ -23,7 +23,7 @@ ENGINES: dict[str, type[Engine]] = {
 
 
 def installed(names: Sequence[str]) -> list[type[Engine]]:
-    """Those whose libraries are there; warns of the others."""
+    """The named engines whose libraries are installed; warns about the others."""
     found = []
     for name in names:
         libraries = dict.fromkeys(full.split(".")[0] for full in ENGINES[name].libraries)

@@ -1,4 +1,4 @@
-"""What every engine can do: load a directory, generate."""
+"""The interface of an engine: load a directory, generate."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from decoding.compare.task import Ids, Search, Task
 
 @dataclass(frozen=True)
 class Settings:
-    """What an engine is loaded with. device: "cpu" or "cuda"; threads: of the CPU. converted: where
-    the library's own form of the model lies, if it needs one."""
+    """Settings for loading an engine. device: "cpu" or "cuda"; threads: of the CPU. converted: the
+    directory of the library's own form of the model, if it needs one."""
 
     device: str
     dtype: str
@@ -23,8 +23,8 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Contender:
-    """An engine and what it is loaded with."""
+class EngineConfig:
+    """An engine and the settings that it is loaded with."""
 
     engine: type[Engine]
     settings: Settings
@@ -35,7 +35,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Answer:
-    """The best row of each sentence: its new tokens, perhaps with an end and padding behind them,
+    """The best row of each sentence: its new tokens, perhaps with an end and padding after them,
     and in beam search, if asked for, its score."""
 
     tokens: list[list[int]]
@@ -46,10 +46,10 @@ class Engine(ABC):
     """A loaded model. `libraries` are imported before its memory is counted, `text_libraries` too
     where it is given text.
 
-    dtypes: of weights, by device, that it computes with; a type that it loads and computes in
-    another is not among them.
-    version, isa: of what computes; isa is "" where the library does not tell. nodes: of the graph
-    that one step is, 0 where it is none.
+    dtypes: the types of weights that it computes with, by device; a type that it loads but computes
+    in another is not among them.
+    version: of its libraries. isa: instruction set, "" where the library does not tell. nodes: of a
+    step's CUDA graph, 0 without one.
     """
 
     name: ClassVar[str]
@@ -73,7 +73,7 @@ class Engine(ABC):
 
     @abstractmethod
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """As the library's users do; ids with the special tokens of a source or prompt."""
+        """Token ids of texts, with the special tokens of a source or prompt."""
 
     @abstractmethod
     def decode(self, rows: Ids) -> list[str]: ...
@@ -85,5 +85,5 @@ class Engine(ABC):
 
     @classmethod
     def serves(cls, beams: int) -> bool:
-        """Whether it can do this at all."""
+        """Whether the engine can search with so many beams."""
         return True

@@ -1,4 +1,4 @@
-"""CTranslate2's form of a transformers model, made by its own converter."""
+"""Converts a transformers model to CTranslate2's form, with its own converter."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ PAD = "<pad>"
 
 
 def convert(source: Path, target: Path, dtype: str, *, numbered: bool = True) -> None:
-    """Writes the CTranslate2 model, of this type, of the transformers directory `source`.
+    """Writes the transformers directory `source` as a CTranslate2 model of this type.
 
-    numbered: token i is called "i", so that a caller speaks to it in ids and no tokenizer is
-    needed; else tokens have their own names. Raises what the converter raises for a model that it
-    does not know.
+    numbered: token i is called "i", so that callers use ids and no tokenizer is needed; else tokens
+    have their own names. Raises the converter's errors for a model that it does not know.
     """
     from ctranslate2.converters import TransformersConverter
     from transformers.utils import logging
@@ -37,11 +36,11 @@ def convert(source: Path, target: Path, dtype: str, *, numbered: bool = True) ->
 
 
 def register_marian() -> None:
-    """Marian's loader, in the place of the converter's own.
+    """Replaces the converter's loader of Marian models.
 
-    That one drops the padding token, whose embedding is zero in Marian's own models, and lets the
-    decoder start from zero. Others (our demo model) start from what they have learnt for that
-    token, as transformers does.
+    The converter's own drops the padding token, whose embedding is zero in Marian's own models, and
+    lets the decoder start from zero. Others (our demo model) start from a learnt embedding of that
+    token, as in transformers.
     """
     from ctranslate2.converters.transformers import BartLoader, MarianMTLoader, register_loader
 
@@ -59,7 +58,7 @@ def register_marian() -> None:
 
 
 class NumberedTokens:
-    """As much of a tokenizer as the converter asks for."""
+    """The members of a tokenizer that the converter uses."""
 
     special_tokens_map: dict[str, Any] = {}
     chat_template = None

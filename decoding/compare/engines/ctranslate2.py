@@ -1,4 +1,4 @@
-"""CTranslate2, spoken to in numbers: token i is called "i" in what conversion.py writes."""
+"""CTranslate2, called with numbers: token i is called "i" in the models of conversion.py."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from decoding.generation.config import GenerationConfig
 
 
 class CTranslate2(TransformersText, Engine):
-    """CTranslate2, on the CPU on the backend that it chooses; its bfloat16 is float32 there.
+    """CTranslate2, on the CPU with the backend that it chooses; its bfloat16 is float32 there.
 
     On an EPYC with AVX-512 that is oneDNN; its documented switches did no better there: MKL
     (CT2_USE_MKL) took twice as long, AVX-512 (CT2_FORCE_CPU_ISA) as long.
-    Of the model's own options it is told those that it has too (`options_of`).
+    It is given those of the model's own options that it has too (`options_of`).
     """
 
     name = "ctranslate2"

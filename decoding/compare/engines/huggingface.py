@@ -1,4 +1,4 @@
-"""transformers: its models, and text as it cuts it."""
+"""transformers: its models and its tokenizers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from decoding.compare.task import Ids, Task
 
 
 class TransformersText:
-    """Text as transformers cuts it."""
+    """Text through the tokenizers of transformers."""
 
     text_libraries: ClassVar[tuple[str, ...]] = ("transformers.models.auto.tokenization_auto",)
     task: Task
@@ -62,7 +62,7 @@ class HuggingFace(TransformersText, TensorEngine):
 
 
 class HuggingFaceStatic(HuggingFace):
-    """transformers with a static cache, which it then compiles by itself; not with beams."""
+    """transformers with a static cache, whose step it then compiles by itself; not with beams."""
 
     name = "huggingface-static"
     options = {"cache_implementation": "static"}

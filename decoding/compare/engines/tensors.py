@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class TensorEngine(Engine):
-    """What takes and returns tensors, by the names of transformers' generate()."""
+    """An engine whose generate() has the arguments and results of transformers'."""
 
     task: Task
     model: Any
@@ -47,7 +47,7 @@ class TensorEngine(Engine):
 
 
 def padded(rows: Ids, pad: int, *, left: bool) -> tuple[Tensor, Tensor]:
-    """Ids and mask, int64 [B, W]. left: the padding stands before the tokens."""
+    """Ids and mask, int64 [B, W]. left: pad before the tokens."""
     import torch
 
     width = max(map(len, rows))

@@ -1,4 +1,4 @@
-"""What engines answered: how often the same, how good, and where they differ."""
+"""Tables of the engines' answers: how many are the same, their quality, where they differ."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from difflib import SequenceMatcher
 
 from markupsafe import Markup
 
-from decoding.compare.report.looks import called, look
 from decoding.compare.report.page import Pair
+from decoding.compare.report.styles import called, style
 from decoding.compare.report.table import Table, number, percent
 from decoding.compare.results import Check
 
@@ -17,7 +17,7 @@ PAIRS = 12  # shown of all engines together
 
 
 def answer_table(checks: Sequence[Check]) -> Table:
-    """A line for each engine, type and number of beams. Columns that nobody fills are left out."""
+    """A line for each engine, type and number of beams. Empty columns are left out."""
     head = ["", "the same answer", "of lines", "score differs by at most", "on average"]
     head += ["BLEU", "chrF", "error"]
     rows = []
@@ -32,11 +32,11 @@ def answer_table(checks: Sequence[Check]) -> Table:
 
 def name(check: Check) -> str:
     beams = f"{check.beams} beams" if check.beams > 1 else "greedy"
-    return f"{look(check.engine).name} {check.dtype}, {beams}"
+    return f"{style(check.engine).name} {check.dtype}, {beams}"
 
 
 def difference(value: float) -> str:
-    """Of scores: what is below rounding is said to be so."""
+    """A difference of scores; one below the shown digits is written as a power of ten."""
     return f"{value:.0e}" if 0 < value < 0.001 else number(value)
 
 

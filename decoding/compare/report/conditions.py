@@ -1,4 +1,4 @@
-"""What was measured where, as sentences."""
+"""Describes the conditions of a measurement in sentences."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def conditions(comparison: Comparison) -> list[str]:
         f"{tokenisation} tokenisation.",
         machine_lines(list(comparison.machines.values())),
         *versions(comparison.runs),
-        *["Interrupted: this is what was there by then."] * (not comparison.finished),
+        *["Interrupted: later findings are missing."] * (not comparison.finished),
     ]
 
 
 def on_threads(machine: Machine) -> str:
-    """Of a CPU, behind its name."""
+    """The number of threads of a CPU, written after its name."""
     if machine.threads == 0:
         return ""
     return f", {machine.threads} thread" + "s" * (machine.threads > 1)
@@ -43,7 +43,7 @@ def ceilings(machine: Machine) -> str:
     known = {d: c for d, c in machine.ceilings.items() if math.isfinite(c.bandwidth)}
     parts = [f"{number(c.bandwidth / 1e9)} GB/s" for c in known.values()][:1]
     parts += [f"{dtype} {operations(c.flops)}" for dtype, c in known.items()]
-    parts += [f"{c.stage * 1e6:.2f} us a stage" for c in known.values() if c.stage][:1]
+    parts += [f"{c.launch * 1e6:.2f} us a dependent launch" for c in known.values() if c.launch][:1]
     return ", ".join(parts)
 
 
@@ -52,7 +52,7 @@ def operations(rate: float) -> str:
 
 
 def place(machine: Machine) -> str:
-    """In short: who and when."""
+    """The machine, commit and date in short."""
     return f"{machine.name}, commit {machine.commit}, {machine.date}"
 
 

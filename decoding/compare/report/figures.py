@@ -1,4 +1,4 @@
-"""The figures of a panel: what its engines take, over batches and beams."""
+"""Draws the figures of a facet: times and memory of its engines, over batches and beams."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from itertools import groupby
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from decoding.compare.report.looks import look
-from decoding.compare.report.panels import Panel, Shape
+from decoding.compare.report.facets import Facet, Shape
+from decoding.compare.report.styles import style
 from decoding.compare.report.svg import COLOURS, axes, drawn
 from decoding.compare.report.table import number, percent
 from decoding.compare.results import Run
@@ -21,7 +21,7 @@ GAP = 0.5  # between shapes of different beams, in distances of two shapes
 
 @dataclass(frozen=True)
 class Measure:
-    """What a figure shows of a run. limit: what the machine allows, in the same unit.
+    """A quantity of runs that a figure shows. limit: the roofline bound in the same unit.
     spread: percentiles, shown as a line through the point."""
 
     name: str
@@ -32,52 +32,54 @@ class Measure:
     logarithmic: bool = False
     written: Callable[[float], str] = number
 
-    def known(self, panel: Panel) -> bool:
-        return any(math.isfinite(self.value(run)) for run in panel.runs)
+    def known(self, facet: Facet) -> bool:
+        return any(math.isfinite(self.value(run)) for run in facet.runs)
 
     def note(self, run: Run, shape: str) -> str:
         value = f"{self.written(self.value(run))} {self.unit}".rstrip()
         between = ""
         if self.spread:
             between = " ({} to {})".format(*map(self.written, self.spread(run)))
-        return f"{look(run.engine).name} {shape}: {value}{between}"
+        return f"{style(run.engine).name} {shape}: {value}{between}"
 
 
 LATENCY = Measure(
     "Latency",
     "ms a step",
     lambda run: run.p50,
-    limit=lambda run: run.floor,
+    limit=lambda run: run.roofline_bound,
     spread=lambda run: (run.p20, run.p80),
     logarithmic=True,
 )
 THROUGHPUT = Measure("Throughput", "tokens a second", lambda run: run.rate, logarithmic=True)
-SHARE = Measure("Share of the limit", "", lambda run: run.of_floor, lambda _: 1.0, written=percent)
+SHARE = Measure(
+    "Share of roofline", "", lambda run: run.roofline_share, lambda _: 1.0, written=percent
+)
 MEMORY = Measure("Memory", "MB", lambda run: run.memory)
 
 
-def figure(panel: Panel, measure: Measure, low: float, high: float) -> str:
-    """As SVG, from low to high. Lines join the batches of one number of beams."""
+def figure(facet: Facet, measure: Measure, low: float, high: float) -> str:
+    """An SVG whose axis goes from low to high. Lines join the batches of one number of beams."""
     plot = axes(bottom=44)
-    places = shape_places(panel.shapes)
+    places = shape_places(facet.shapes)
     notes: dict[str, list[str]] = {}
     if measure.limit:
-        draw_limit(plot, panel, measure, places)
-    for engine in panel.engines:
-        for beams, group in groupby(panel.shapes, lambda shape: shape[0]):
-            runs = {shape: panel.at(shape).get(engine) for shape in group}
+        draw_limit(plot, facet, measure, places)
+    for engine in facet.engines:
+        for beams, group in groupby(facet.shapes, lambda shape: shape[0]):
+            runs = {shape: facet.at(shape).get(engine) for shape in group}
             found = {s: r for s, r in runs.items() if r and math.isfinite(measure.value(r))}
             if found:
                 name = f"{engine} {beams}"
                 draw_line(plot, name, found, measure, places)
-                notes[name] = [measure.note(r, panel.shape_name(s)) for s, r in found.items()]
+                notes[name] = [measure.note(r, facet.shape_name(s)) for s, r in found.items()]
     scale(plot, measure, low, high)
-    name_shapes(plot, panel, places)
-    return drawn(plot, f"{measure.name}: {panel.title}", notes)
+    name_shapes(plot, facet, places)
+    return drawn(plot, f"{measure.name}: {facet.title}", notes)
 
 
 def shape_places(shapes: Sequence[Shape]) -> dict[Shape, float]:
-    """Where each stands on the axis: batches of equal beams side by side."""
+    """The position of each shape on the axis: batches of equal beams side by side."""
     places, at = {}, 0.0
     for i, shape in enumerate(shapes):
         at += GAP * (i > 0 and shapes[i - 1][0] != shape[0])
@@ -89,31 +91,31 @@ def shape_places(shapes: Sequence[Shape]) -> dict[Shape, float]:
 def draw_line(
     plot: Axes, name: str, runs: dict[Shape, Run], measure: Measure, places: dict[Shape, float]
 ) -> None:
-    style = look(next(iter(runs.values())).engine)
-    colour = COLOURS[style.colour]
+    drawing = style(next(iter(runs.values())).engine)
+    colour = COLOURS[drawing.colour]
     x = [places[shape] for shape in runs]
     y = [measure.value(run) for run in runs.values()]
     if measure.spread:
         low, high = zip(*map(measure.spread, runs.values()), strict=True)
         plot.vlines(x, low, high, color=colour, linewidth=1)
     plot.plot(x, y, color=colour, linewidth=1.8)
-    plot.plot(x, y, style.marker, color=colour, markersize=6.5, gid=name)
+    plot.plot(x, y, drawing.marker, color=colour, markersize=6.5, gid=name)
 
 
-def draw_limit(plot: Axes, panel: Panel, measure: Measure, places: dict[Shape, float]) -> None:
-    """A dash under each shape."""
+def draw_limit(plot: Axes, facet: Facet, measure: Measure, places: dict[Shape, float]) -> None:
+    """A dash at the limit of each shape."""
     assert measure.limit
     for shape, at in places.items():
-        limits = [measure.limit(run) for run in panel.at(shape).values()]
+        limits = [measure.limit(run) for run in facet.at(shape).values()]
         known = [limit for limit in limits if math.isfinite(limit)]
         if known:
             ends = (at - 0.34, at + 0.34)
             plot.hlines(known[0], *ends, color=COLOURS["ink"], linewidth=1.5, linestyle=(0, (3, 2)))
 
 
-def bounds(panels: Sequence[Panel], measure: Measure) -> tuple[float, float]:
-    """Of an axis that shows all of them, with some room."""
-    runs = [run for panel in panels for run in panel.runs]
+def bounds(facets: Sequence[Facet], measure: Measure) -> tuple[float, float]:
+    """The ends of an axis that shows all facets, with some room."""
+    runs = [run for facet in facets for run in facet.runs]
     seen = [measure.value(run) for run in runs]
     seen += [measure.limit(run) for run in runs] if measure.limit else []
     known = [value for value in seen if math.isfinite(value) and value > 0]
@@ -136,7 +138,7 @@ def scale(plot: Axes, measure: Measure, low: float, high: float) -> None:
 
 
 def tick(measure: Measure, value: float) -> str:
-    """Without the zeros that three digits of a measured number would have."""
+    """A label of the axis, without the trailing zeros of number()."""
     if measure.written is percent:
         return percent(value)
     if value >= 1_000_000:
@@ -144,13 +146,13 @@ def tick(measure: Measure, value: float) -> str:
     return f"{value / 1e3:g}k" if value >= 10_000 else f"{value:g}"
 
 
-def name_shapes(plot: Axes, panel: Panel, places: dict[Shape, float]) -> None:
-    """Batches under the axis, below them the beams."""
+def name_shapes(plot: Axes, facet: Facet, places: dict[Shape, float]) -> None:
+    """Writes batches under the axis, and the beams below them."""
     plot.set_xticks(list(places.values()), [str(batch) for _, batch in places])
     plot.set_xlim(-0.6, max(places.values()) + 0.6)
     for beams, group in groupby(places, lambda shape: shape[0]):
         at = [places[shape] for shape in group]
-        name = "drawn" if panel.sampled else "greedy" if beams == 1 else f"{beams} beams"
+        name = "sampled" if facet.sampled else "greedy" if beams == 1 else f"{beams} beams"
         write_below(plot, name, sum(at) / len(at), -34, "center")
     write_below(plot, "batch", -0.7, -19, "right")
 

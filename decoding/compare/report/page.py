@@ -1,4 +1,4 @@
-"""A page that needs nothing but itself: sections of figures, tables and answers, as HTML."""
+"""Renders sections of figures, tables and answers as a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from decoding.compare.report.looks import look
+from decoding.compare.report.styles import style
 from decoding.compare.report.table import Table
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A figure to remember, what it is, and where it was measured."""
+    """A key figure, its description, and where it was measured."""
 
     value: str
     text: str
@@ -97,12 +97,14 @@ class Page:
 
 
 def legend(engines: Sequence[str], *, limit: bool = False) -> list[Key]:
-    keys = [Key(look(engine).name, look(engine).colour, look(engine).marker) for engine in engines]
-    return [*keys, *[Key("limit", "ink", "limit")] * limit]
+    keys = [
+        Key(style(engine).name, style(engine).colour, style(engine).marker) for engine in engines
+    ]
+    return [*keys, *[Key("roofline bound", "ink", "limit")] * limit]
 
 
 def strong(cell: str) -> Markup:
-    """A table's cell, with what is wrong in `<strong>`."""
+    """A table's cell, with emphasised text in `<strong>`."""
     return Markup(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", str(Markup.escape(cell))))
 
 

@@ -42,8 +42,8 @@ def axes(width: int = WIDTH, height: int = HEIGHT, bottom: int = 36) -> Axes:
 def drawn(plot: Axes, label: str, notes: Mapping[str, Sequence[str]]) -> str:
     """The figure's `<svg>` element.
 
-    label: what it shows, for who cannot see it. notes: of artists, by their gid, the text of each
-    point, which shows under a pointer.
+    label: the figure's description for screen readers. notes: by an artist's gid the text of each
+    of its points, which shows under a pointer.
     """
     import matplotlib
 

@@ -1,4 +1,4 @@
-"""Tables, for a terminal, for a README and for a page, and how their numbers are written."""
+"""Tables for a terminal, for Markdown and for a page, and the formats of their numbers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Table:
-    """head: of the columns, the first of which says what a row is of. rows: texts, "" where there
-    is nothing to say, and between ** and ** what is wrong."""
+    """head: names of the columns, the first of which names the row. rows: texts, "" where a value
+    is missing; failures stand between ** and **."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -35,7 +35,7 @@ class Table:
 
 
 def number(value: float) -> str:
-    """Three digits; "" of what is not known."""
+    """Three digits; "" for a number that is not finite."""
     if not math.isfinite(value):
         return ""
     if value == 0:
@@ -44,7 +44,7 @@ def number(value: float) -> str:
     rounded = round(value, digits)
     if abs(rounded) >= 10_000:
         return f"{rounded:,.0f}"
-    # What rounds up to another power of ten has a digit less behind the point.
+    # A number that rounds up to another power of ten has one decimal less.
     digits = 2 - math.floor(math.log10(abs(rounded)))
     return f"{rounded:.{max(0, digits)}f}"
 
@@ -57,7 +57,7 @@ def times(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """Of a share from 0 to 1; "100 %" of nothing but all."""
+    """A share from 0 to 1 in percent; "100 %" only for 1."""
     if not math.isfinite(value):
         return ""
     hundredths = 100 * value

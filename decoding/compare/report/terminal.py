@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 
 from decoding.compare.report.conditions import conditions
-from decoding.compare.report.looks import called, look
-from decoding.compare.report.panels import failures, panels, step_table, summary
+from decoding.compare.report.facets import facets, failures, step_table, summary
+from decoding.compare.report.styles import called, style
 from decoding.compare.results import Check, Comparison
 
 
 def terminal(comparison: Comparison) -> str:
-    """Whether the answers are the same, milliseconds of a step, and what was measured where."""
-    found = panels(comparison)
-    peers = dict.fromkeys(peer for panel in found for peer in panel.peers)
+    """Whether the answers are the same, milliseconds of a step, and the conditions."""
+    found = facets(comparison)
+    peers = dict.fromkeys(peer for facet in found for peer in facet.peers)
     parts = [
         [same(check) for check in comparison.checks],
         ["Milliseconds a step, BATCHxBEAMS:", step_table(found).text()] if found else [],
@@ -25,9 +25,9 @@ def terminal(comparison: Comparison) -> str:
 
 
 def same(check: Check) -> str:
-    """What an engine's answers are worth, in a line."""
+    """A line on an engine's answers beside the reference's."""
     beams = f"{check.beams} beams" if check.beams > 1 else "greedy"
-    who = f"{look(check.engine).name} {check.dtype}, {beams}"
+    who = f"{style(check.engine).name} {check.dtype}, {beams}"
     if check.error:
         return f"{who}: {check.error}"
     said = f"{who}: {check.identical} of {check.sentences} lines as {called(check.reference)}"

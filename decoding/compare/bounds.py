@@ -1,4 +1,4 @@
-"""The least that a decoding step of a model can take on a machine, from its sizes alone.
+"""The roofline bound of a model's decoding step: the least time on a machine, from sizes alone.
 
 A step moves every weight once, and the keys and values that are kept: of source or prompt once for
 each sentence, of what was generated once for each row. Logits stay in cache. The encoder or prompt
@@ -20,36 +20,37 @@ WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}  # bytes of a we
 
 @dataclass(frozen=True)
 class Work:
-    """bytes: moved; flops: twice the multiply-adds."""
+    """bytes: bytes moved; flops: twice the multiply-adds."""
 
     bytes: float
     flops: float
 
 
 @dataclass(frozen=True)
-class Floor:
-    """Of a step: what it must move and compute, and the seconds that this takes at least. bound:
-    what they are made of, "memory", "arithmetic" or "stages". NaN and "" where no ceilings are."""
+class RooflineBound:
+    """The work of a step, and the least seconds that it takes. bound_by: the longest of "memory",
+    "arithmetic" and "launches" (dependent kernel launches). NaN and "" without ceilings."""
 
     work: Work
     seconds: float
-    bound: str
+    bound_by: str
 
 
-def floor(
+def roofline_bound(
     spec: ModelSpec, given: Sequence[int], beams: int, length: int, ceilings: Ceilings, dtype: str
-) -> Floor:
-    """given: tokens of each sentence's source or prompt. length: new tokens of each row.
+) -> RooflineBound:
+    """The bound of a step of a call. given: tokens of each sentence's source or prompt. length: new
+    tokens of each row.
 
-    On a GPU no step is faster than its stages, each of which waits for the one before.
+    On a GPU no step is faster than its dependent launches, each of which waits for the one before.
     """
     step, once = work_of_step(spec, given, beams, length, dtype), work_before(spec, given, dtype)
-    limits = {**seconds(step, ceilings), "stages": stages(spec) * ceilings.stage}
+    limits = {**seconds(step, ceilings), "launches": dependent_launches(spec) * ceilings.launch}
     known = not math.isnan(ceilings.bandwidth)
     bound = max(limits, key=lambda name: limits[name]) if known else ""
     total = limits.get(bound, math.nan) + max(seconds(once, ceilings).values()) / length
     work = Work(step.bytes + once.bytes / length, step.flops + once.flops / length)
-    return Floor(work, total, bound)
+    return RooflineBound(work, total, bound)
 
 
 def seconds(work: Work, ceilings: Ceilings) -> dict[str, float]:
@@ -62,7 +63,7 @@ def seconds(work: Work, ceilings: Ceilings) -> dict[str, float]:
 def work_of_step(
     spec: ModelSpec, given: Sequence[int], beams: int, length: int, dtype: str
 ) -> Work:
-    """Of the decoder, at the mean length of its rows."""
+    """The decoder's work in a step, at the mean length of its rows."""
     stack, rows, width = spec.decoder, len(given) * beams, WIDTHS[dtype]
     weights, kept, looked = stack.vocab * stack.hidden, 0.0, 0.0
     for layer in range(stack.layers):
@@ -81,8 +82,8 @@ def work_of_step(
 
 
 def work_before(spec: ModelSpec, given: Sequence[int], dtype: str) -> Work:
-    """Of the encoder and the keys and values that the decoder takes from it, or of all but the last
-    token of each prompt."""
+    """The work before the steps: that of the encoder and of the keys and values that the decoder
+    takes from it, or that of all but the last token of each prompt."""
     stack, tokens, seen, weights = spec.decoder, sum(given) - len(given), 0.5, 0
     if spec.encoder is not None:
         stack, tokens, seen = spec.encoder, sum(given), 1.0
@@ -98,9 +99,9 @@ def work_before(spec: ModelSpec, given: Sequence[int], dtype: str) -> Work:
     return Work(bytes=WIDTHS[dtype] * weights, flops=2 * weights * tokens + 2 * looked)
 
 
-def stages(spec: ModelSpec) -> int:
+def dependent_launches(spec: ModelSpec) -> int:
     """Kernels of a step that wait for one another: products of queries, keys and values, attention,
-    output; the same with the source; the two of the feed-forward, which a parallel one has beside
+    output; the same with the source; the two of the feed-forward, which a parallel one runs beside
     attention's; and embedding, logits and selection."""
     layer = 3 + (0 if spec.decoder.parallel else 2) + (0 if spec.encoder is None else 3)
     return layer * spec.decoder.layers + 3
@@ -109,8 +110,8 @@ def stages(spec: ModelSpec) -> int:
 def looked_at(
     stack: StackSpec, layer: int, shared: float, own: float, pairs: float
 ) -> tuple[float, float]:
-    """Numbers that self-attention or a convolution reads of tokens that are shared by rows and of
-    the rows' own; and its multiply-adds for so many pairs of a token and one that it looks at."""
+    """Numbers that self-attention or a convolution reads of tokens that rows share and of the rows'
+    own; and its multiply-adds for so many (query, key) pairs of tokens."""
     if stack.convolution is None:
         return attended(stack, layer, shared + own, pairs)
     inputs = query_size(stack, layer)
@@ -118,7 +119,7 @@ def looked_at(
 
 
 def attended(stack: StackSpec, layer: int, tokens: float, pairs: float) -> tuple[float, float]:
-    """The same for attention: keys and values."""
+    """Numbers of keys and values that attention reads, and its multiply-adds; see looked_at."""
     return 2 * tokens * key_size(stack, layer), 2 * pairs * query_size(stack, layer)
 
 
@@ -133,12 +134,12 @@ def key_size(stack: StackSpec, layer: int) -> int:
 
 
 def query_weights(stack: StackSpec, layer: int) -> int:
-    """Of queries and output."""
+    """Numbers in the weights of queries and output."""
     return 2 * stack.hidden * query_size(stack, layer)
 
 
 def layer_weights(stack: StackSpec, layer: int) -> int:
-    """Of all but cross-attention."""
+    """Numbers in a layer's weights, cross-attention's excepted."""
     sizes, convolution = stack.sizes(layer), stack.convolution
     feed_forward = (3 if stack.gated else 2) * stack.hidden * sizes.ffn
     if convolution is None:
@@ -151,13 +152,13 @@ def layer_weights(stack: StackSpec, layer: int) -> int:
 
 
 def reach(stack: StackSpec, layer: int) -> float:
-    """Tokens that a token looks at, at most."""
+    """The most tokens that a token attends to."""
     if stack.convolution is not None:
         return stack.convolution.taps[layer]
     return (stack.window[layer] if stack.window else 0) or float("inf")
 
 
 def within(most: float, prompt: int, generated: float) -> tuple[float, float]:
-    """How many keys of the prompt and of what was generated lie in a window of `most`."""
+    """Numbers of the prompt's keys and of the generated ones in a window of `most`."""
     own = min(generated, most)
     return min(prompt, most - own), own

@@ -11,13 +11,13 @@ import pytest
 
 from decoding.compare import comparison
 from decoding.compare.comparison import Plan, compare
-from decoding.compare.engines import ENGINES, Contender, Engine, Settings
-from decoding.compare.lineup import Lineup
+from decoding.compare.engine_pool import EnginePool
+from decoding.compare.engines import ENGINES, Engine, EngineConfig, Settings
 from decoding.compare.results import Ceilings, Comparison, Machine, Run
 from decoding.compare.runs import Batch, Point, measure
 from decoding.compare.task import Task
 from decoding.compare.text import Text
-from decoding.compare.worker import Allowance, died
+from decoding.compare.worker import ResourceLimits, died
 from decoding.generation.config import GenerationConfig
 from tests.support import stub_engines
 from tests.support.compared import TRANSFORMER_BASE
@@ -31,13 +31,13 @@ def task(directory: Path) -> Task:
     return Task(directory, TRANSFORMER_BASE, {}, GenerationConfig(eos_token_id=[0]))
 
 
-def contenders(*engines: type[Engine]) -> list[Contender]:
-    return [Contender(engine, Settings("cpu", "float32", 1)) for engine in engines]
+def configs(*engines: type[Engine]) -> list[EngineConfig]:
+    return [EngineConfig(engine, Settings("cpu", "float32", 1)) for engine in engines]
 
 
-def runs(lineup: Lineup, beams: int = 1) -> dict[str, Run]:
+def runs(pool: EnginePool, beams: int = 1) -> dict[str, Run]:
     point = Point(batch=2, beams=beams, length=4)
-    return {run.engine: run for run in measure(lineup, point, BATCH, CEILINGS, rounds=2)[0]}
+    return {run.engine: run for run in measure(pool, point, BATCH, CEILINGS, rounds=2)[0]}
 
 
 @pytest.fixture(autouse=True)
@@ -51,9 +51,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_fails_has_a_reason_and_the_others_have_times(tmp_path: Path) -> None:
     stubs = stub_engines
     engines = (stubs.Echo, stubs.Raises, stubs.Dies, stubs.Hangs, stubs.Eats, stubs.Stops)
-    allowance = Allowance(memory=0.6e9, seconds=4)
-    with Lineup(task(tmp_path), contenders(*engines), allowance) as lineup:
-        found = runs(lineup)
+    limits = ResourceLimits(memory=0.6e9, seconds=4)
+    with EnginePool(task(tmp_path), configs(*engines), limits) as pool:
+        found = runs(pool)
     assert {name: run.error for name, run in found.items()} == {
         "echo": "",
         "raises": "ValueError: no such thing",
@@ -67,20 +67,22 @@ def test_who_fails_has_a_reason_and_the_others_have_times(tmp_path: Path) -> Non
     assert 0 < echo.p20 <= echo.p50 <= echo.p80 and echo.first_token > 0
     assert echo.rate == pytest.approx(2 / (echo.p50 / 1e3))
     assert echo.memory >= 0 and math.isnan(found["dies"].p50)
-    assert found["dies"].floor == echo.floor > 0  # what is known of the machine is known
+    assert (
+        found["dies"].roofline_bound == echo.roofline_bound > 0
+    )  # what is known of the machine is known
 
 
 def test_what_cannot_be_loaded_is_not_tried_again(tmp_path: Path) -> None:
     stubs = stub_engines
-    engines = contenders(stubs.CannotLoad, stubs.CannotConvert, stubs.Converts)
-    with Lineup(task(tmp_path), engines, Allowance()) as lineup:
+    engines = configs(stubs.CannotLoad, stubs.CannotConvert, stubs.Converts)
+    with EnginePool(task(tmp_path), engines, ResourceLimits()) as pool:
         for _ in range(2):
-            found = runs(lineup)
+            found = runs(pool)
             assert found["cannot-load"].error == "OSError: no weights"
             assert found["cannot-convert"].error == "NotImplementedError: no such model"
             assert found["converts"].version == "converted to float32"
     assert (tmp_path / "loads").read_text() == "x"
-    assert "Traceback" in str(lineup.failures[0])
+    assert "Traceback" in str(pool.failures[0])
 
 
 def test_an_exit_code_in_words() -> None:
@@ -135,6 +137,6 @@ def test_a_whole_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_reference_comes_first() -> None:
     given = plan(engines=list(ENGINES.values())[::-1], dtypes=["int8", "float32"])
-    groups = given.contenders("cpu")
-    assert [str(contender) for contender in groups[0][:1]] == ["huggingface float32 cpu"]
+    groups = given.configs("cpu")
+    assert [str(config) for config in groups[0][:1]] == ["huggingface float32 cpu"]
     assert [len(group) for group in groups] == [4, 2]
