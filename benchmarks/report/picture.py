@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.report.rows import read_lines
 from benchmarks.report.views import Line
-from decoding.compare.report.looks import OURS, look
+from decoding.compare.report.styles import OURS, style
 from decoding.compare.report.svg import COLOURS, POINTS_PER_INCH, SVG, drawn
 from decoding.compare.report.table import listed, number
 
@@ -40,7 +40,7 @@ class Group:
 
     @property
     def sentence(self) -> str:
-        said = [f"{look(engine).name} {number(s)} s" for engine, s in self.seconds.items()]
+        said = [f"{style(engine).name} {number(s)} s" for engine, s in self.seconds.items()]
         return f"{self.name}: {listed(said)}."
 
 
@@ -109,7 +109,7 @@ def draw_bar(axes: Axes, y: float, engine: str, seconds: float, scale: float) ->
     colour = COLOURS["blue" if ours else "grid"]
     axes.barh(middle, seconds * scale, BAR - 8, left=LEFT, color=colour, clip_on=False)
     weight = "bold" if ours else "normal"
-    write(axes, LEFT - 10, middle, look(engine).name, weight=weight, align="right")
+    write(axes, LEFT - 10, middle, style(engine).name, weight=weight, align="right")
     write(axes, LEFT + seconds * scale + 8, middle, f"{number(seconds)} s", weight=weight)
 
 
