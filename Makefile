@@ -1,4 +1,5 @@
 # make demo: translate a few sentences.   make test: run the tests.   make lint: what CI checks first.
+# make docs: the documentation as HTML in build/docs.
 # Each makes a virtual environment in .venv if there is none. Choose another torch with
 # `make demo TORCH=torch` (the newest, with CUDA libraries of several gigabytes on Linux).
 PYTHON ?= python3
@@ -7,7 +8,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 SOURCES := setup.py pyproject.toml $(shell find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: demo test lint format
+.PHONY: demo test lint format docs
 demo: $(VENV)/installed
 	$(RUN) -m examples.demo
 
@@ -24,6 +25,9 @@ format: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 	find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' | xargs $(VENV)/bin/clang-format -i
+
+docs: $(VENV)/installed-docs
+	$(RUN) -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -42,3 +46,7 @@ $(VENV)/installed-test: $(VENV)/bin/python $(SOURCES)
 $(VENV)/installed-dev: $(VENV)/bin/python $(SOURCES)
 	$(RUN) -m pip install --quiet --editable .[dev]
 	touch $@ $(VENV)/installed $(VENV)/installed-test
+
+$(VENV)/installed-docs: $(VENV)/bin/python $(SOURCES)
+	$(RUN) -m pip install --quiet --editable .[docs]
+	touch $@ $(VENV)/installed

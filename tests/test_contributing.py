@@ -1,4 +1,4 @@
-"""The guide to a new family in CONTRIBUTING.md, followed to the letter."""
+"""The guide to a new family, docs/how-to/new-family.md, followed to the letter."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from decoding.models import families, load, registry
 from decoding.text import tokenizers as texts
 from tests.models.test_models import oracle
 
-GUIDE = Path(__file__).parent.parent / "CONTRIBUTING.md"
+GUIDE = Path(__file__).parent.parent / "docs/how-to/new-family.md"
 CONFIG: dict[str, Any] = {
     "architectures": ["SparrowForCausalLM"],
     "model_type": "sparrow",
     "vocab_size": 40,
     "hidden_size": 24,
-    "branches": 2,
-    "heads": 3,
-    "key_heads": 1,
-    "wing_span": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "intermediate_size": 40,
     "max_position_embeddings": 32,
     "rope_parameters": {"rope_theta": 100.0, "rope_type": "default"},
 }
@@ -37,23 +37,23 @@ def steps() -> tuple[str, str, str]:
     """The importer, the registry's line, the tokenizers' line."""
     text = GUIDE.read_text(encoding="utf-8")
     blocks = re.findall(r"^```\w+\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 3, "the guide's code: an importer and two lines"
+    assert len(blocks) == 4, "the guide's code: an importer, two lines, a command"
     return blocks[0], blocks[1], blocks[2]
 
 
 def weights() -> dict[str, Tensor]:
     torch.manual_seed(0)
-    state = {"sparrow.nest.weight": torch.randn(40, 24), "beak.weight": torch.randn(40, 24)}
-    state["sparrow.norm.weight"] = torch.rand(24) + 0.5
-    for layer in ("sparrow.branches.0.", "sparrow.branches.1."):
-        for name, heads in {"query": 3, "key": 1, "value": 1}.items():
-            state[f"{layer}listen.{name}.weight"] = 0.4 * torch.randn(8 * heads, 24)
-            state[f"{layer}listen.{name}.bias"] = 0.4 * torch.randn(8 * heads)
-        state[f"{layer}listen.out.weight"] = 0.4 * torch.randn(24, 24)
-        state[f"{layer}sing.gate_and_up.weight"] = 0.4 * torch.randn(80, 24)
-        state[f"{layer}sing.down.weight"] = 0.4 * torch.randn(24, 40)
-        for block in ("listen", "sing"):
-            state[f"{layer}{block}.norm.weight"] = torch.rand(24) + 0.5
+    state = {name: torch.randn(40, 24) for name in ("model.embed_tokens.weight", "lm_head.weight")}
+    state["model.norm.weight"] = torch.rand(24) + 0.5
+    for layer in ("model.layers.0.", "model.layers.1."):
+        for name, heads in {"q_proj": 3, "k_proj": 1, "v_proj": 1}.items():
+            state[f"{layer}self_attn.{name}.weight"] = 0.4 * torch.randn(8 * heads, 24)
+            state[f"{layer}self_attn.{name}.bias"] = 0.4 * torch.randn(8 * heads)
+        state[f"{layer}self_attn.o_proj.weight"] = 0.4 * torch.randn(24, 24)
+        state[f"{layer}mlp.gate_up_proj.weight"] = 0.4 * torch.randn(80, 24)
+        state[f"{layer}mlp.down_proj.weight"] = 0.4 * torch.randn(24, 40)
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            state[f"{layer}{norm}.weight"] = torch.rand(24) + 0.5
     return state
 
 
@@ -103,10 +103,10 @@ def test_a_family_made_by_the_guide(sparrow: Path, beams: int, device: str) -> N
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"migrates": True}, "migrates=True is not supported, only False"),
-        ({"branches": None}, "must set branches to a positive number, got None"),
-        ({"activation": "chirp"}, "activation='chirp' is not supported"),
-        ({"wing_span": 41}, r"gate_and_up.weight must have the shape \[82, 24\]"),
+        ({"use_sliding_window": True}, "use_sliding_window=True is not supported, only False"),
+        ({"num_hidden_layers": None}, "must set num_hidden_layers to a positive number, got None"),
+        ({"hidden_act": "sine"}, "hidden_act='sine' is not supported"),
+        ({"intermediate_size": 41}, r"gate_up_proj.weight must have the shape \[82, 24\]"),
     ],
 )
 def test_its_mistakes_are_named(sparrow: Path, changes: dict[str, Any], message: str) -> None:

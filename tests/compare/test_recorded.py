@@ -1,4 +1,4 @@
-"""What is in benchmarks/results: README and the page say what the rows say."""
+"""What is in benchmarks/results: docs/performance.md and the page say what the rows say."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cases.workloads import WORKLOADS, Shape
-from benchmarks.report import readme
+from benchmarks.report import performance
 from benchmarks.report.kernels import STYLES, cases, kernel_figure
 from benchmarks.report.page import page
 from benchmarks.report.recorded import MODELS, Results, read_facets, run
@@ -18,6 +18,7 @@ from benchmarks.report.targets import PATH, Outcome, Target, outcomes
 from benchmarks.report.views import VIEWS
 
 ROOT = Path(__file__).parent.parent.parent
+PERFORMANCE = ROOT / "docs/performance.md"
 
 
 @pytest.fixture(scope="module")
@@ -25,18 +26,19 @@ def results() -> Results:
     return Results.read(ROOT / "benchmarks/results")
 
 
-def test_readme_is_what_the_rows_say(results: Results) -> None:
-    text = (ROOT / "README.md").read_text("utf-8")
-    assert readme.with_sections(text, results) == text, "run python -m benchmarks.report --readme"
+def test_performance_page_is_what_the_rows_say(results: Results) -> None:
+    text = PERFORMANCE.read_text("utf-8")
+    command = "python -m benchmarks.report --performance"
+    assert performance.with_sections(text, results) == text, f"run {command}"
 
 
-def test_readme_changes_with_the_rows(results: Results) -> None:
+def test_performance_page_changes_with_the_rows(results: Results) -> None:
     name, rows = next(iter(results.calls.items()))
     faster = [replace(row, p50=row.p50 / 2) for row in rows]
-    text = (ROOT / "README.md").read_text("utf-8")
-    assert readme.with_sections(text, replace(results, calls={name: faster})) != text
+    text = PERFORMANCE.read_text("utf-8")
+    assert performance.with_sections(text, replace(results, calls={name: faster})) != text
     with pytest.raises(ValueError, match="must have the lines '<!-- speed"):
-        readme.with_sections("# decoding", results)
+        performance.with_sections("# decoding", results)
 
 
 def test_the_page_has_all_files(results: Results) -> None:

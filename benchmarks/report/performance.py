@@ -1,4 +1,4 @@
-"""What README says of speed and quality: from the rows in results/, every number of it."""
+"""docs/performance.md: its sections on speed and quality, every number from the rows in results/."""
 
 from __future__ import annotations
 
@@ -17,28 +17,30 @@ from decoding.compare.report.facets import Facet, by_peers, step_table, summary
 from decoding.compare.report.styles import OURS, style
 from decoding.compare.report.table import listed, times
 
-BEGIN = "<!-- {}: python -m benchmarks.report --readme writes this from benchmarks/results -->"
+BEGIN = "<!-- {}: python -m benchmarks.report --performance writes this from benchmarks/results -->"
 END = "<!-- {}: end -->"
 METHOD = (
-    "Milliseconds per step of whole `generate()` calls, engines side by side on the same weights, "
-    f"medians; {SOURCE} source or prompt tokens, {STEPS} new ones; batch x beams, one beam is "
-    "greedy search. `roofline` is the least time for reading every weight and kept key and "
-    "value once, for the arithmetic, or for the dependent launches of a step on that machine, `by` "
-    "the longest of the three; weights that stay in a cache can beat it. The method is in "
-    "[benchmarks/README.md](benchmarks/README.md)."
+    "The tables show milliseconds per step of whole `generate()` calls: medians, with all engines "
+    f"on the same weights in one run, {SOURCE} source or prompt tokens and {STEPS} new ones. `8x4` "
+    "is a batch of 8 sentences with 4 beams each; one beam is greedy search. `roofline` is the "
+    "roofline bound, the least time that a step can take on that machine, and `by` names what sets "
+    "it: reading every weight and every stored key and value once (memory), the arithmetic, or the "
+    "chain of dependent launches. Where weights stay in a cache between steps, a step can take less "
+    "than the bound: more than 100 % of the roofline. [Benchmarks](benchmarks.md) describes the "
+    "method."
 )
-LINES = TextWrapper(140, break_long_words=False, break_on_hyphens=False)
+LINES = TextWrapper(100, break_long_words=False, break_on_hyphens=False)
 
 
 def with_sections(text: str, results: Results) -> str:
-    """README with what stands between its markers written anew. Raises ValueError where a marker is
-    missing."""
+    """The page with what stands between its markers written anew. Raises ValueError where a marker
+    is missing."""
     for name, found in {"speed": speed(results), "quality": quality(results)}.items():
         begin, end = BEGIN.format(name), END.format(name)
         before, opened, rest = text.partition(begin)
         _, closed, after = rest.partition(end)
         if not opened or not closed:
-            raise ValueError(f"README.md must have the lines {begin!r} and {end!r}")
+            raise ValueError(f"docs/performance.md must have the lines {begin!r} and {end!r}")
         text = f"{before}{begin}\n\n{found}\n\n{end}{after}"
     return text
 
@@ -46,12 +48,15 @@ def with_sections(text: str, results: Results) -> str:
 def speed(results: Results) -> str:
     found = outcomes(results.calls, results.kernels)
     parts = [
+        "## Whole calls",
         METHOD,
         *(text for name, rows in results.calls.items() for text in calls(name, rows)),
-        *([call_goals(found), goal_table(found).markdown()] if found else []),
+        "## Kernels",
         *(text for name, rows in results.kernels.items() for text in kernels(name, rows)),
+        *(text for view in SPEED for text in (f"## {view.title}", *views(view, results))),
+        "## Goals",
+        *([call_goals(found), goal_table(found).markdown()] if found else []),
         kernel_goals(found),
-        *(text for view in SPEED for text in views(view, results)),
     ]
     return joined(parts)
 
@@ -65,8 +70,8 @@ def peers_of(facets: Sequence[Facet]) -> list[str]:
 
 
 def joined(parts: Iterable[str]) -> str:
-    """Paragraphs and tables."""
-    return "\n\n".join(part if part.startswith("|") else LINES.fill(part) for part in parts)
+    """Headings, paragraphs and tables."""
+    return "\n\n".join(part if part[0] in "#|" else LINES.fill(part) for part in parts)
 
 
 def calls(name: str, rows: Sequence[Row]) -> Iterator[str]:
