@@ -1,9 +1,9 @@
 """README and the pages of docs/: their code runs as pasted, and what they name exists.
 
-A block marked `python` or `sh` is run, in the order of its page, in a folder where `models`, `tests`
-and `examples` are those of the checkout. What must not run here (an installation, a GPU) is marked
-`text`. A comment behind a `print` is what it prints. Commands of `decoding` run in this process,
-which has imported torch already; all others run in a shell.
+A block marked `python` or `sh` is run, in the order of its page, in a folder where `models`,
+`tests` and `examples` are those of the checkout. What must not run here (an installation, a GPU) is
+marked `text`. A comment behind a `print` is what it prints. Commands of `decoding` run in this
+process, which has imported torch already; all others run in a shell.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ PROSE = [
     *(ROOT / f"{folder}/README.md" for folder in ("csrc", "benchmarks")),
     *SITE,
 ]
-BLOCK = re.compile(r"^```(\S*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-LANGUAGES = {"python", "sh", "text", "cpp", "{toctree}", "{include}", "{eval-rst}"}
+BLOCK = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+LANGUAGES = {"python", "sh", "text", "{toctree}", "{image}", "{include}", "{eval-rst}"}
 FOLDERS = r"(?:csrc|decoding|models|tests|benchmarks|docs|examples)"
 
 
@@ -115,8 +115,8 @@ def test_pages_name_what_exists(page: Path) -> None:
     prose = BLOCK.sub("", text)
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", prose):
         assert (page.parent / target).exists(), target
-    for path in re.findall(rf"`({FOLDERS}/[\w./-]+)`", prose):
-        assert (ROOT / path).exists(), path
+    for path in re.findall(rf"`({FOLDERS}/[\w./*-]+)`", prose):
+        assert any(ROOT.glob(path.rstrip("/"))), path
 
 
 @pytest.mark.parametrize("page", PROSE, ids=named)
@@ -134,3 +134,19 @@ def test_readme_fits_the_first_screen() -> None:
     assert len(lines) <= 150 and len(text.split()) <= 1200
     assert sum(line.startswith("|") for line in lines) <= 12
     assert any("<picture>" in line for line in lines[:12])
+
+
+@pytest.mark.parametrize(
+    "command", ["translate", "score", "convert", "shortlist", "plan", "compare"]
+)
+def test_command_line_page_has_every_option(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    page = (ROOT / "docs/cli.md").read_text("utf-8")
+    common, *sections = page.split("\n## ")
+    section = next(text for text in sections if text.startswith(f"decoding {command}\n"))
+    said = set(re.findall(r"--[a-z][a-z-]+", common + section))
+    missing = set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out)) - said
+    assert not missing

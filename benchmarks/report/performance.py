@@ -1,4 +1,4 @@
-"""docs/performance.md: its sections on speed and quality, every number from the rows in results/."""
+"""The sections of docs/performance.md on speed and quality, all numbers from rows in results/."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ METHOD = (
     "is a batch of 8 sentences with 4 beams each; one beam is greedy search. `roofline` is the "
     "roofline bound, the least time that a step can take on that machine, and `by` names what sets "
     "it: reading every weight and every stored key and value once (memory), the arithmetic, or the "
-    "chain of dependent launches. Where weights stay in a cache between steps, a step can take less "
-    "than the bound: more than 100 % of the roofline. [Benchmarks](benchmarks.md) describes the "
-    "method."
+    "chain of dependent launches. Where weights stay in a cache between steps, a step can take "
+    "less than the bound: more than 100 % of the roofline. [Benchmarks](benchmarks.md) describes "
+    "the method."
 )
 LINES = TextWrapper(100, break_long_words=False, break_on_hyphens=False)
 
