@@ -18,9 +18,10 @@ from decoding.engine.encoder import Encoded, EncoderSession, encode
 from decoding.engine.limits import Limits
 from decoding.engine.memory import MemoryPlan, available_memory, available_text
 from decoding.engine.session import Session
-from decoding.generation.call import Given, prepare
+from decoding.generation.call import prepare
+from decoding.generation.inputs import GenerateInputs
 from decoding.generation.results import compute_transition_scores
-from decoding.generation.streaming import QueuedNews, StreamerNews, stream
+from decoding.generation.streaming import QueuedTokenStream, StreamerTokenStream, stream
 from decoding.models import Loaded
 from decoding.models.spec import EncoderSpec, ModelSpec
 from decoding.models.weights.converted import Packed
@@ -187,7 +188,7 @@ class Model:
         not suffice or the model's numbers are not finite, and whatever a given function raises.
         """
         shortlist = pop_old_name(options, shortlist)
-        given = Given(
+        arguments = GenerateInputs(
             given_ids(input_ids, inputs),
             attention_mask,
             decoder_input_ids,
@@ -198,8 +199,8 @@ class Model:
             self._own_tokenizer if tokenizer is None else tokenizer,
             shortlist,
         )
-        listener = None if streamer is None else StreamerNews(streamer)
-        return prepare(self._session, self.generation_config, given, options, listener).run()
+        listener = None if streamer is None else StreamerTokenStream(streamer)
+        return prepare(self._session, self.generation_config, arguments, options, listener).run()
 
     def stream(
         self,
@@ -223,7 +224,7 @@ class Model:
         a thread of its own; leaving the loop early ends it.
         """
         shortlist = pop_old_name(options, shortlist)
-        given = Given(
+        arguments = GenerateInputs(
             given_ids(input_ids, inputs),
             attention_mask,
             decoder_input_ids,
@@ -231,9 +232,9 @@ class Model:
             tokenizer=self._own_tokenizer if tokenizer is None else tokenizer,
             shortlist=shortlist,
         )
-        news = QueuedNews()
-        call = prepare(self._session, self.generation_config, given, options, news)
-        return stream(call.run, news, self.device)
+        tokens = QueuedTokenStream()
+        call = prepare(self._session, self.generation_config, arguments, options, tokens)
+        return stream(call.run, tokens, self.device)
 
     def compute_transition_scores(
         self,

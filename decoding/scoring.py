@@ -12,19 +12,20 @@ import torch
 from torch import Tensor
 
 from decoding import _C
-from decoding.engine.session import Labelled, Session
+from decoding.engine.request import ScoreRequest
+from decoding.engine.session import Session
 from decoding.generation.batching import (
     Array,
-    Rows,
+    TokenBatch,
     as_table,
     check_ids,
     common_device,
-    source_rows,
+    source_batch,
     split,
 )
-from decoding.generation.inputs import decoder_rows
+from decoding.generation.inputs import decoder_batch
 from decoding.generation.resolve import resolve
-from decoding.generation.rules import fill_id
+from decoding.generation.special_tokens import fill_id
 from decoding.models.spec import ModelSpec
 
 IGNORED = -100  # a label that does not count, as in torch
@@ -101,23 +102,23 @@ def score(
     return Scores(torch.from_numpy(logprobs).to(device), torch.from_numpy(mask).to(device))
 
 
-def pack(source: Rows | None, rows: Sequence[Forced], chosen: Array) -> Labelled:
+def pack(source: TokenBatch | None, rows: Sequence[Forced], chosen: Array) -> ScoreRequest:
     lengths = [len(row.ids) for row in rows]
     ids, labels = (
         torch.from_numpy(np.concatenate([getattr(row, name) for row in rows]).astype(np.int32))
         for name in ("ids", "labels")
     )
     offsets = torch.from_numpy(np.cumsum([0, *lengths]).astype(np.int32))
-    return Labelled(
-        None if source is None else source.only(chosen).pack(), ids, labels, offsets, max(lengths)
+    return ScoreRequest(
+        None if source is None else source.select(chosen).pack(), ids, labels, offsets, max(lengths)
     )
 
 
 def read(
     spec: ModelSpec, checkpoint: Mapping[str, Any], input_ids: Any, labels: Any, attention_mask: Any
-) -> tuple[Rows | None, list[Forced], tuple[int, int]]:
+) -> tuple[TokenBatch | None, list[Forced], tuple[int, int]]:
     """The encoder's rows, where there is one, the decoder's, and the shape [B, T] of the labels."""
-    given = source_rows(input_ids, attention_mask, (spec.encoder or spec.decoder).vocab)
+    given = source_batch(input_ids, attention_mask, (spec.encoder or spec.decoder).vocab)
     if labels is None and spec.encoder is not None:
         raise ValueError("an encoder-decoder needs labels: the tokens whose probability is asked")
     table = given.ids if labels is None else as_labels(labels, spec.decoder.vocab)
@@ -131,7 +132,7 @@ def read(
     else:
         if len(table) != len(given):
             raise ValueError(f"labels must have {len(given)} rows, as input_ids; got {len(table)}")
-        check_positions("input_ids", given.reach, spec.encoder.positions)
+        check_positions("input_ids", given.used_width, spec.encoder.positions)
         forced = shifted(checkpoint, table, spec.decoder.vocab)
     longest = max(len(row.ids) for row in forced)
     check_positions("labels" if spec.encoder else "input_ids", longest, spec.decoder.positions)
@@ -158,7 +159,7 @@ def until_last(ids: Array, labels: Array, columns: Array) -> Forced:
     return Forced(ids[:end], labels[:end], columns[:end])
 
 
-def continued(given: Rows, labels: Array) -> list[Forced]:
+def continued(given: TokenBatch, labels: Array) -> list[Forced]:
     """Decoder-only: every token that counts is read, and should be followed by the next one."""
     forced = []
     for b in range(len(given)):
@@ -171,7 +172,7 @@ def continued(given: Rows, labels: Array) -> list[Forced]:
 def shifted(checkpoint: Mapping[str, Any], labels: Array, vocab: int) -> list[Forced]:
     """Encoder-decoder: the start token is read, then the labels but for the last."""
     config = resolve({}, None, {name: checkpoint.get(name) for name in NEEDED})
-    start = decoder_rows(config, None, len(labels), vocab).ids
+    start = decoder_batch(config, None, len(labels), vocab).ids
     ids = np.concatenate([start, labels[:, :-1]], 1)
     forced = [until_last(*row, np.arange(labels.shape[1])) for row in zip(ids, labels, strict=True)]
     pad = fill_id(config)

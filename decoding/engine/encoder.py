@@ -1,4 +1,4 @@
-"""Hidden states: what an encoder alone makes of token ids."""
+"""Hidden states of token ids, by an encoder alone."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch import Tensor
 
 from decoding import _C
 from decoding.engine.limits import Limits, next_bucket
-from decoding.engine.runner import Runner
+from decoding.engine.pool import PooledEngine
+from decoding.engine.request import PackedTokens
 from decoding.generation.batching import (
     Array,
-    Packed,
-    Rows,
+    TokenBatch,
     as_table,
     common_device,
-    source_rows,
+    source_batch,
     split,
 )
 from decoding.models.spec import EncoderSpec
@@ -39,8 +39,8 @@ class Encoded:
     pooler_output: Tensor | None
 
 
-class EncoderSession(Runner):
-    """What an encoder alone does: one sub-batch at a time.
+class EncoderSession(PooledEngine):
+    """Computes hidden states with an encoder alone: one sub-batch at a time.
 
     weights: as the engine has them; dtype: of its numbers.
     """
@@ -63,7 +63,7 @@ class EncoderSession(Runner):
         self._weights = weights
         super().__init__(engine, device=device, limits=limits)
 
-    def encode(self, source: Packed) -> Tensor:
+    def encode(self, source: PackedTokens) -> Tensor:
         """[tokens, H], on the model's device. Errors as in Session.run."""
         with self._turn:
             stream = self._stream()
@@ -72,7 +72,7 @@ class EncoderSession(Runner):
             )
             shape = (len(source.ids), self.spec.encoder.hidden)
             states = torch.empty(shape, dtype=self.dtype, device=self.device)
-            self._engine.encode(source.ids, source.at, source.offsets, states, stream=stream)
+            self._engine.encode(source.ids, source.positions, source.offsets, states, stream=stream)
             return states
 
     def pool(self, first: Tensor) -> Tensor | None:
@@ -94,39 +94,40 @@ def encode(
     given = {"input_ids": input_ids, "attention_mask": attention_mask}
     device = common_device(session.device, **given, token_type_ids=token_type_ids)
     stack = session.spec.encoder
-    rows = source_rows(input_ids, attention_mask, stack.vocab)
-    check_places(rows, session.spec)
-    types = None if token_type_ids is None else types_of(token_type_ids, rows, stack.types)
-    states = torch.zeros((rows.ids.size, stack.hidden), dtype=session.dtype, device=session.device)
+    batch = source_batch(input_ids, attention_mask, stack.vocab)
+    check_positions(batch, session.spec)
+    types = None if token_type_ids is None else as_types(token_type_ids, batch, stack.types)
+    states = torch.zeros((batch.ids.size, stack.hidden), dtype=session.dtype, device=session.device)
     most = None if session.limits is None else session.limits.batch
-    places = np.arange(rows.ids.size).reshape(rows.ids.shape)
-    for chosen in split(rows.lengths, 1, most, session.device.type):
-        source = packed(rows.only(chosen), session.spec, None if types is None else types[chosen])
-        where = places[chosen] if rows.mask is None else places[chosen][rows.mask[chosen]]
+    rows = np.arange(batch.ids.size).reshape(batch.ids.shape)  # of `states`, of each token
+    for chosen in split(batch.lengths, 1, most, session.device.type):
+        own = None if types is None else types[chosen]
+        source = pack(batch.select(chosen), session.spec, own)
+        where = rows[chosen] if batch.mask is None else rows[chosen][batch.mask[chosen]]
         states[torch.from_numpy(where.reshape(-1)).to(states.device)] = session.encode(source)
-    first = places[:, 0] if rows.mask is None else places[:, 0] + rows.mask.argmax(1)
+    first = rows[:, 0] if batch.mask is None else rows[:, 0] + batch.mask.argmax(1)
     pooled = session.pool(states[torch.from_numpy(first).to(states.device)])
     return Encoded(
-        states.view(*rows.ids.shape, -1).to(device),
+        states.view(*batch.ids.shape, -1).to(device),
         None if pooled is None else pooled.to(device),
     )
 
 
-def places(rows: Rows, pad: int | None) -> Array:
+def positions(batch: TokenBatch, pad: int | None) -> Array:
     """int64 [B, W], the position of each token. pad: as in EncoderSpec."""
     if pad is None:
-        return np.tile(np.arange(rows.width), (len(rows), 1))
-    counts = rows.ids != pad
+        return np.tile(np.arange(batch.width), (len(batch), 1))
+    counts = batch.ids != pad
     return np.where(counts, counts.cumsum(1), 0)
 
 
-def counted(table: Array, rows: Rows) -> Array:
-    """[tokens], of those that are not masked."""
-    return table.reshape(-1) if rows.mask is None else table[rows.mask]
+def unmasked(table: Array, batch: TokenBatch) -> Array:
+    """[tokens], of [B, W]: those that are not masked."""
+    return table.reshape(-1) if batch.mask is None else table[batch.mask]
 
 
-def check_places(rows: Rows, spec: EncoderSpec) -> None:
-    needed = int(counted(places(rows, spec.pad), rows).max()) + (spec.pad is None)
+def check_positions(batch: TokenBatch, spec: EncoderSpec) -> None:
+    needed = int(unmasked(positions(batch, spec.pad), batch).max()) + (spec.pad is None)
     if needed > spec.longest:
         raise ValueError(
             f"input_ids has a row that needs {needed} positions, the model has {spec.longest}: "
@@ -134,12 +135,12 @@ def check_places(rows: Rows, spec: EncoderSpec) -> None:
         )
 
 
-def types_of(token_type_ids: Any, rows: Rows, count: int) -> Array:
+def as_types(token_type_ids: Any, batch: TokenBatch, count: int) -> Array:
     """int64 [B, W]."""
     types, _ = as_table("token_type_ids", token_type_ids, fill=0, pad_left=False)
-    if types.shape != rows.ids.shape:
+    if types.shape != batch.ids.shape:
         raise ValueError(
-            f"token_type_ids must have the shape of the ids, {list(rows.ids.shape)}; "
+            f"token_type_ids must have the shape of the ids, {list(batch.ids.shape)}; "
             f"got {list(types.shape)}"
         )
     if types.min() < 0 or types.max() >= count:
@@ -147,9 +148,10 @@ def types_of(token_type_ids: Any, rows: Rows, count: int) -> Array:
     return types
 
 
-def packed(rows: Rows, spec: EncoderSpec, types: Array | None = None) -> Packed:
+def pack(batch: TokenBatch, spec: EncoderSpec, types: Array | None = None) -> PackedTokens:
     """types: int64 [B, W]; the position table holds the positions' rows of each type."""
-    at = places(rows, spec.pad)
+    table = positions(batch, spec.pad)
     if types is not None:
-        at = at + types * spec.encoder.positions
-    return replace(rows.pack(), at=torch.from_numpy(counted(at, rows).astype(np.int32)))
+        table = table + types * spec.encoder.positions
+    own = torch.from_numpy(unmasked(table, batch).astype(np.int32))
+    return replace(batch.pack(), positions=own)

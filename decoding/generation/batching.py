@@ -16,31 +16,20 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from decoding.engine.request import PackedTokens
+
 Array = npt.NDArray[Any]
 
-# A sub-batch has at most so many rows: enough for the matrix products to run at full speed, few
-# enough that sentences of about one length stay together and that memory is bounded.
+# Rows that a sub-batch has at most: enough for the matrix products to run at full speed, few enough
+# that sentences of about one length stay together and that memory is bounded.
 ROWS = {"cpu": 128, "cuda": 512}
-# And at most so many places for source or prompt tokens (sentences times the longest of them),
-# which bounds the memory of the packed pass.
+# Source or prompt tokens that it has at most (sentences times the longest of them): this bounds the
+# memory of the packed pass.
 TOKENS = 16384
 
 
 @dataclass(frozen=True)
-class Packed:
-    """Sentences one after the other, without padding."""
-
-    ids: Tensor  # int32 [tokens]
-    offsets: Tensor  # int32 [B + 1], sentence b is ids[offsets[b] : offsets[b + 1]]
-    at: Tensor  # int32 [tokens], the column where each stood, masked tokens counted
-    longest: int
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-
-@dataclass(frozen=True)
-class Rows:
+class TokenBatch:
     """A call's token ids as given, and which of them count."""
 
     ids: Array  # int64 [B, W]
@@ -58,31 +47,32 @@ class Rows:
         """int64 [B], tokens that count."""
         return np.full(len(self), self.width) if self.mask is None else self.mask.sum(1)
 
-    @property
-    def longest(self) -> int:
-        return int(self.lengths.max())
+    @cached_property
+    def first_columns(self) -> Array:
+        """int64 [B], where the first token that counts stands."""
+        return np.zeros(len(self), np.int64) if self.mask is None else self.mask.argmax(1)
 
     @property
-    def reach(self) -> int:
+    def used_width(self) -> int:
         """Columns up to the last one in which a token counts."""
         return self.width if self.mask is None else int(self.mask.nonzero()[1].max()) + 1
 
-    def only(self, chosen: Array) -> Rows:
+    def select(self, chosen: Array) -> TokenBatch:
         """The sentences `chosen`, int64 [n], in that order."""
-        return Rows(self.ids[chosen], None if self.mask is None else self.mask[chosen])
+        return TokenBatch(self.ids[chosen], None if self.mask is None else self.mask[chosen])
 
-    def pack(self) -> Packed:
+    def pack(self) -> PackedTokens:
         ids, lengths, mask = self.ids, self.lengths, self.mask
         offsets = np.zeros(len(ids) + 1, np.int32)
         np.cumsum(lengths, out=offsets[1:])
-        at = np.empty(ids.shape, np.int32)
-        at[:] = np.arange(self.width)
+        positions = np.empty(ids.shape, np.int32)
+        positions[:] = np.arange(self.width)
         if mask is not None:
-            ids, at = ids[mask], at[mask]
-        return Packed(
+            ids, positions = ids[mask], positions[mask]
+        return PackedTokens(
             torch.from_numpy(ids.astype(np.int32).reshape(-1)),
             torch.from_numpy(offsets),
-            torch.from_numpy(at.reshape(-1)),
+            torch.from_numpy(positions.reshape(-1)),
             int(lengths.max()),
         )
 
@@ -103,22 +93,22 @@ def common_device(model: torch.device, **given: Any) -> torch.device:
     return torch.device("cpu")
 
 
-def source_rows(ids: Any, mask: Any, vocab: int) -> Rows:
+def source_batch(ids: Any, mask: Any, vocab: int) -> TokenBatch:
     """Encoder input. Without a mask every token counts, padding too, as in Hugging Face.
 
     ids: integers [B, W], a tensor or array, or lists of any lengths. mask: the same shape, 1 where
     the token counts. Raises ValueError for anything else.
     """
     table, given = as_table("input_ids", ids, fill=0, pad_left=False)
-    rows = Rows(table, both(given, as_mask(mask, table, pad_left=False)))
-    check_rows("input_ids", rows, vocab)
-    return rows
+    batch = TokenBatch(table, both(given, as_mask(mask, table, pad_left=False)))
+    check_batch("input_ids", batch, vocab)
+    return batch
 
 
-def prompt_rows(
+def prompt_batch(
     ids: Any, mask: Any, vocab: int, *, pad: int | None, eos: Sequence[int], name: str = "input_ids"
-) -> Rows:
-    """Decoder input, padded on the left. Shapes and errors as in `source_rows`.
+) -> TokenBatch:
+    """Decoder input, padded on the left. Shapes and errors as in `source_batch`.
 
     Without a mask, `pad` does not count if it occurs and is no EOS, as in Hugging Face.
     """
@@ -128,17 +118,17 @@ def prompt_rows(
     table, given = as_table(name, ids, fill=0 if pad is None else pad, pad_left=True)
     if mask is None and pad is not None and pad not in eos:
         given = both(given, unless_all(table != pad))
-    rows = Rows(table, both(given, as_mask(mask, table, pad_left=True)))
-    check_rows(name, rows, vocab)
-    if rows.mask is None:
-        return rows
-    ends_in_padding = ~rows.mask[:, -1]
+    batch = TokenBatch(table, both(given, as_mask(mask, table, pad_left=True)))
+    check_batch(name, batch, vocab)
+    if batch.mask is None:
+        return batch
+    ends_in_padding = ~batch.mask[:, -1]
     if ends_in_padding.any():
         raise ValueError(
             f"{name}: row {ends_in_padding.argmax()} ends with padding, and generation goes on "
             "behind its last token; pad on the left"
         )
-    return rows
+    return batch
 
 
 def size(row: Any) -> int:
@@ -222,13 +212,14 @@ def as_mask(mask: Any, table: Array, *, pad_left: bool) -> Array | None:
     return unless_all(counts)
 
 
-def check_rows(name: str, rows: Rows, vocab: int) -> None:
-    if rows.mask is None:
-        return check_ids(name, rows.ids, vocab)
-    empty = rows.lengths == 0
+def check_batch(name: str, batch: TokenBatch, vocab: int) -> None:
+    """Raises ValueError for a row without tokens, and for ids that the model has no token for."""
+    if batch.mask is None:
+        return check_ids(name, batch.ids, vocab)
+    empty = batch.lengths == 0
     if empty.any():
         raise ValueError(f"{name}: every token of row {empty.argmax()} is masked")
-    check_ids(name, rows.ids[rows.mask], vocab)
+    check_ids(name, batch.ids[batch.mask], vocab)
 
 
 def check_ids(name: str, ids: Array | Sequence[int], vocab: int) -> None:
@@ -240,22 +231,22 @@ def check_ids(name: str, ids: Array | Sequence[int], vocab: int) -> None:
             raise ValueError(f"{name} holds {id}, the model's ids are 0 to {vocab - 1}")
 
 
-def split(lengths: Array, beams: int, batch: int | None, device: str) -> list[Array]:
+def split(lengths: Array, rows: int, batch: int | None, device: str) -> list[Array]:
     """Sub-batches of a call, int64 indices of its sentences: longest first, or one as it is.
 
-    lengths: int64 [B], tokens of each sentence. beams: rows of each. batch: sentences that explicit
-    limits allow at once; None: ROWS and TOKENS decide. device: its type.
+    lengths: int64 [B], tokens of each sentence. rows: of each sentence while it runs. batch:
+    sentences that explicit limits allow at once; None: ROWS and TOKENS decide. device: its type.
     """
 
     def most(longest: int) -> int:
-        return batch or max(1, min(ROWS[device] // beams, TOKENS // longest))
+        return batch or max(1, min(ROWS[device] // rows, TOKENS // longest))
 
     if len(lengths) <= most(int(lengths.max())):
         return [np.arange(len(lengths))]
     order = (-lengths).argsort(kind="stable")
-    parts = []
+    chosen = []
     while len(order):
         size = most(int(lengths[order[0]]))
-        parts.append(order[:size])
+        chosen.append(order[:size])
         order = order[size:]
-    return parts
+    return chosen

@@ -1,4 +1,4 @@
-"""The path of a call: options, rows, sub-batches through the engine, results."""
+"""The path of a call: options, token batches, sub-batches through the engine, results."""
 
 from __future__ import annotations
 
@@ -6,51 +6,47 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from decoding.engine.session import Session, Work
-from decoding.generation import outputs, processors
+from decoding.engine.request import EngineRequest, EngineResults, PackedTokens
+from decoding.engine.session import Session
+from decoding.generation import outputs
 from decoding.generation.attentions import check_attentions
-from decoding.generation.batching import Array, Packed, Rows, common_device, split
+from decoding.generation.batching import Array, TokenBatch, common_device, split
 from decoding.generation.config import GenerationConfig
-from decoding.generation.guidance import with_shadows
+from decoding.generation.coverage import rank_by_coverage
+from decoding.generation.histories import ObservedRows
 from decoding.generation.hooks import Hooks
 from decoding.generation.inputs import (
+    GenerateInputs,
     by_width,
     check_per_row,
     check_source_tokens,
-    of_rows,
+    for_sentences,
     read_inputs,
 )
-from decoding.generation.observer import Watch
+from decoding.generation.observer import CallObserver
+from decoding.generation.request import build_request
 from decoding.generation.resolve import resolve
-from decoding.generation.results import Part
-from decoding.generation.rules import check_tokens, end_ids, fill_id, lengths, rules
-from decoding.generation.sentences import drawn_seed, sentence_rules
-from decoding.generation.shortlist_tokens import needed_ids
+from decoding.generation.results import SubBatchResult
+from decoding.generation.sentences import drawn_seed
+from decoding.generation.special_tokens import check_tokens, fill_id, shortlist_ids
 from decoding.generation.stop_strings import StopTable, stop_table
-from decoding.generation.strategies import Strategy, choose, sampling
-from decoding.generation.streaming import Listener
+from decoding.generation.strategies import Strategy, choose
+from decoding.generation.streaming import TokenListener
 from decoding.text.shortlist import Shortlist, as_shortlist
 
 
 @dataclass(frozen=True)
-class Given:
-    """The arguments of generate() beside its options: see Model.generate."""
+class SubBatch:
+    """Sentences of a call that the engine computes at once."""
 
-    input_ids: Any = None
-    attention_mask: Any = None
-    decoder_input_ids: Any = None
-    generation_config: Any = None
-    logits_processor: Any = None
-    prefix_allowed_tokens_fn: Any = None
-    stopping_criteria: Any = None
-    tokenizer: Any = None  # or a function that finds one
-    shortlist: Any = None
+    chosen: Array  # int64 [n], their places in the call
+    prompt: Array  # int64 [n, P], their prompts as the caller gave them
+    request: EngineRequest
 
 
 @dataclass(frozen=True)
@@ -60,10 +56,10 @@ class Call:
     session: Session
     config: GenerationConfig
     strategy: Strategy
-    source: Rows | None
-    prompt: Rows
+    source: TokenBatch | None
+    prompt: TokenBatch
     hooks: Hooks
-    listener: Listener | None
+    listener: TokenListener | None
     stop: StopTable | None
     shortlist: Shortlist | None
     device: torch.device  # of the results
@@ -71,150 +67,128 @@ class Call:
 
     def run(self) -> Tensor | outputs.GenerateOutput:
         """Generates."""
-        parts = []
-        for chosen, prompt, work in self.works:
-            if work.max_time is not None:
-                passed = time.monotonic() - self.started
-                work = replace(work, max_time=max(0.0, work.max_time - passed))
-            parts.append(Part(chosen, prompt, self.session.run(work)))
-        found = outputs.results(self.config, self.strategy, parts, self.source)
-        return found if self.device.type == "cpu" else outputs.moved(found, self.device)
+        results = [
+            SubBatchResult(sub.chosen, sub.prompt, self._run(sub.request))
+            for sub in self.sub_batches
+        ]
+        output = outputs.build_output(self.config, self.strategy, results, self.source)
+        return output if self.device.type == "cpu" else outputs.moved(output, self.device)
+
+    def _run(self, request: EngineRequest) -> EngineResults:
+        if request.max_time is not None:
+            passed = time.monotonic() - self.started
+            request = replace(request, max_time=max(0.0, request.max_time - passed))
+        results = self.session.run(request)
+        if self.strategy.competing and self.config.coverage_penalty > 0:
+            assert request.source is not None
+            lengths = request.source.offsets.diff()
+            results = rank_by_coverage(results, lengths, self.config.coverage_penalty)
+        if self.listener is not None:
+            self.listener.end(results)
+        return results
 
     @cached_property
-    def works(self) -> list[tuple[Array, Array, Work]]:
-        """The call's sub-batches: int64 [n], sentences of the call; [n, P], their prompts."""
-        return list(self._works())
+    def sub_batches(self) -> list[SubBatch]:
+        return list(self._sub_batches())
 
-    def _works(self) -> Iterator[tuple[Array, Array, Work]]:
+    def _sub_batches(self) -> Iterator[SubBatch]:
         most = None if self.session.limits is None else self.session.limits.batch
         groups = list(by_width(self.prompt, self.source is not None))
-        watched = self.hooks or self.listener is not None
-        if watched and (len(groups) > 1 or len(self.prompt) > (most or len(self.prompt))):
+        observed = self.hooks or self.listener is not None
+        if observed and (len(groups) > 1 or len(self.prompt) > (most or len(self.prompt))):
             raise ValueError(
                 "functions and streamers look at all rows side by side: pass decoder_input_ids of "
                 "one length, and no more rows than the limits' batch"
             )
+        rows, device = self.strategy.rows_per_sentence, self.session.device.type
         for group, prompt in groups:
             order_by = prompt.lengths if self.source is None else self.source.lengths[group]
-            parts = split(order_by, self.strategy.rows, most, self.session.device.type)
-            for part in [np.arange(len(group))] if watched else parts:
-                some = prompt if len(part) == len(group) and len(parts) == 1 else prompt.only(part)
-                yield group[part], some.ids, self._work(group[part], some)
+            parts = split(order_by, rows, most, device)
+            for part in [np.arange(len(group))] if observed else parts:
+                whole = len(part) == len(group) and len(parts) == 1
+                own = prompt if whole else prompt.select(part)
+                yield SubBatch(group[part], own.ids, self._request(group[part], own))
 
-    def _work(self, chosen: Array, prompt: Rows) -> Work:
-        """One sub-batch. chosen: int64 [n], its sentences' places in the call."""
+    def _request(self, chosen: Array, prompt: TokenBatch) -> EngineRequest:
+        """chosen: int64 [n], the places of the sub-batch's sentences in the call."""
         whole = len(chosen) == len(self.prompt)
-        source = self.source if self.source is None or whole else self.source.only(chosen)
-        decoder, rows = self.session.spec.decoder, self.strategy.rows
-        config = of_rows(self.config, chosen)
-        turns = decoder.rotary
-        within = turns.original if turns is not None and turns.settled else None
-        length = lengths(config, prompt.width, prompt.lengths, decoder.positions, within)
-        results = config.return_dict_in_generate
-        keep_scores, keep_logits = (
-            results and config.output_scores,
-            results and config.output_logits,
+        source = self.source if self.source is None or whole else self.source.select(chosen)
+        config = for_sentences(self.config, chosen)
+        request = build_request(
+            config,
+            self.strategy,
+            self.session.spec.decoder,
+            prompt,
+            source,
+            chosen,
+            stop=self.stop,
+            hooked=bool(self.hooks),
         )
-        wanted = processors.wanted(config) or config.contrastive
-        processed = bool(self.hooks) or keep_scores or wanted
-        warpers = sampling.warpers(config, processed=processed)
-        controls = None
-        if processed or warpers is not None:
-            controls = processors.controls(config, length.min_new, decoder.vocab, prompt, source)
-        fill = outputs.fill_value(config, self.strategy.beams)
-        covering = config.coverage_penalty if self.strategy.beams else 0.0
-        packed = None if source is None else source.pack()
-        work = Work(
-            source=packed,
-            prompt=prompt.pack(),
-            items=torch.from_numpy(chosen.astype(np.int32)),
-            sentences=torch.from_numpy(
-                sentence_rules(config, length, prompt.width, chosen, rows).view(np.uint8)
-            ),
-            beams=rows,
-            max_new=length.max_new,
-            eos=len(end_ids(config, decoder.vocab)),
-            rules=rules(config, length, decoder.vocab),
-            search=self.strategy.search,
-            fill=fill,
-            places=self.strategy.places,
-            controls=controls,
-            warpers=warpers,
-            stop_table=None if self.stop is None else self.stop.table,
-            stop_first=None if self.stop is None else self.stop.behind(prompt.ids),
-            shortlist=None if packed is None else self._shortlisted(packed, config),
-            max_time=config.max_time,
-            attentions=covering > 0 or (results and config.output_attentions),
-            coverage_penalty=covering,
-            keep_scores=keep_scores,
-            keep_logits=keep_logits,
-            watch=self._watch(prompt, length.max_new + config.contrastive),
+        return replace(
+            request,
+            shortlist=self._allowed_ids(config, request.source),
+            observer=self._observer(prompt, request.steps),
         )
-        return with_shadows(work) if config.guidance_scale != 1 else work
 
-    def _shortlisted(self, source: Packed, config: GenerationConfig) -> Tensor | None:
-        """int32 [n], what may stand in a translation of any of these sentences."""
-        if self.shortlist is None:
+    def _allowed_ids(self, config: GenerationConfig, source: PackedTokens | None) -> Tensor | None:
+        """int32 [n], the tokens that the shortlist allows for these sentences."""
+        if self.shortlist is None or source is None:
             return None
-        needed = needed_ids(config, self.shortlist.target_ids)
+        needed = shortlist_ids(config, self.shortlist.target_ids)
         return torch.from_numpy(self.shortlist.ids_for(source.ids.numpy(), needed))
 
-    def _watch(self, prompt: Rows, most: int) -> Watch | None:
+    def _observer(self, prompt: TokenBatch, steps: int) -> CallObserver | None:
         if not self.hooks and self.listener is None:
             return None
-        pad = fill_id(self.config)
-        return Watch(
-            self.hooks,
-            self.listener,
+        pad, config = fill_id(self.config), self.config
+        rows = ObservedRows(
             prompt=torch.from_numpy(prompt.ids),
-            rows=self.strategy.rows,
-            most=most,
+            rows_per_sentence=self.strategy.rows_per_sentence,
+            max_new=steps,
             fill=0 if pad is None else pad,
-            competing=self.strategy.beams or self.config.contrastive,
-            plain=self.config.num_beam_groups == 1 and not self.config.force_words_ids,
+            competing=self.strategy.competing or config.contrastive,
+            agreeing=config.num_beam_groups == 1 and not config.force_words_ids,
         )
+        return CallObserver(self.hooks, self.listener, rows)
 
 
 def prepare(
     session: Session,
-    checkpoint: Mapping[str, Any],
-    given: Given,
-    options: Mapping[str, Any],
-    listener: Listener | None = None,
+    checkpoint: Mapping[str, object],
+    inputs: GenerateInputs,
+    options: Mapping[str, object],
+    listener: TokenListener | None = None,
 ) -> Call:
-    """Checks a call. checkpoint: the model's generation_config.json. listener: is told the tokens
+    """Checks a call. checkpoint: the model's generation_config.json. listener: hears of the tokens
     as they come.
 
     Raises what Model.generate() raises before anything runs.
     """
-    config = resolve(options, given.generation_config, checkpoint)
+    spec = session.spec
+    config = resolve(options, inputs.generation_config, checkpoint)
     device = common_device(
         session.device,
-        input_ids=given.input_ids,
-        attention_mask=given.attention_mask,
-        decoder_input_ids=given.decoder_input_ids,
+        input_ids=inputs.input_ids,
+        attention_mask=inputs.attention_mask,
+        decoder_input_ids=inputs.decoder_input_ids,
     )
-    source, prompt = read_inputs(
-        session.spec, config, given.input_ids, given.attention_mask, given.decoder_input_ids
-    )
+    source, prompt = read_inputs(spec, config, inputs)
     check_per_row(config, len(prompt))
-    check_tokens(config, session.spec.decoder.vocab)
+    check_tokens(config, spec.decoder.vocab)
     if source is not None:
-        check_source_tokens(config, source, session.spec.decoder.vocab)
+        check_source_tokens(config, source, spec.decoder.vocab)
     check_attentions(config, source is not None)
     if listener is not None:
         listener.check(config, len(prompt))
     if config.do_sample and config.seed is None:
         config = replace(config, seed=drawn_seed())
     hooks = Hooks(
-        config, given.logits_processor, given.prefix_allowed_tokens_fn, given.stopping_criteria
+        config, inputs.logits_processor, inputs.prefix_allowed_tokens_fn, inputs.stopping_criteria
     )
     config = hooks.without_replaced(config)
     stop = None
     if config.stop_strings:
-        vocab = session.spec.decoder.vocab
-        stop = stop_table(given.tokenizer, config.stop_strings, vocab, session.device)
-    shortlist = as_shortlist(given.shortlist, session.spec, session.device.type)
+        stop = stop_table(inputs.tokenizer, config.stop_strings, spec.decoder.vocab, session.device)
     call = Call(
         session,
         config,
@@ -224,8 +198,8 @@ def prepare(
         hooks,
         listener,
         stop,
-        shortlist,
+        as_shortlist(inputs.shortlist, spec, session.device.type),
         device,
     )
-    _ = call.works  # all of them are made, and so checked, before the first runs
+    _ = call.sub_batches  # all of them are made, and so checked, before the first runs
     return call

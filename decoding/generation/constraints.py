@@ -7,24 +7,26 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class PhraseTable:
+class ConstraintTable:
     """See csrc/kernels/search/constraints.h."""
 
-    heights: list[int]
+    depths: list[int]
     first_edge: list[int]
     tokens: list[int]
 
 
-def phrase_table(phrases: Sequence[Sequence[Sequence[int]]]) -> PhraseTable:
-    """Of phrases, each a list of alternative words, of which none begins with another."""
-    heights = [max(map(len, words)) for words in phrases]
+def constraint_table(constraints: Sequence[Sequence[Sequence[int]]]) -> ConstraintTable:
+    """constraints: each a list of alternative words, of which none begins with another."""
+    depths = [max(map(len, words)) for words in constraints]
     first_edge: list[int] = []
     tokens: list[int] = []
-    nodes = [(list(map(tuple, words)), 0) for words in phrases]  # words through a node, its depth
+    nodes = [
+        (list(map(tuple, words)), 0) for words in constraints
+    ]  # words through a node, its depth
     for words, depth in nodes:  # which grow as we go
         first_edge.append(len(tokens))
         for token in dict.fromkeys(word[depth] for word in words if len(word) > depth):
             tokens.append(token)
             through = [word for word in words if word[depth : depth + 1] == (token,)]
             nodes.append((through, depth + 1))
-    return PhraseTable(heights, [*first_edge, len(tokens)], tokens)
+    return ConstraintTable(depths, [*first_edge, len(tokens)], tokens)

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decoding.engine.observer import Step
 from decoding.generation.batching import check_ids
 from decoding.generation.config import OPTIONS, GenerationConfig
-from decoding.generation.observer import Histories, Step
+from decoding.generation.histories import Histories
 
 Processor = Callable[[Tensor, Tensor], Tensor]  # (ids, scores) -> scores
 Criterion = Callable[[Tensor, Any], Any]  # (ids, scores of all steps or None) -> bool [R], or one
@@ -47,7 +48,7 @@ REPLACES = {
     "SuppressTokensAtBeginLogitsProcessor": "begin_suppress_tokens",
 }
 ORDER = tuple(REPLACES.values())
-MIDDLE = ORDER.index("remove_invalid_values")  # what comes up to it runs before the middle stage
+LAST_BEFORE_MID = ORDER.index("remove_invalid_values")
 
 
 class Hooks:
@@ -55,7 +56,7 @@ class Hooks:
 
     logits_processor, prefix_allowed_tokens_fn, stopping_criteria: as in Model.generate. A processor
     of a built-in's class takes its place: up to remove_invalid_values they run before the built-in
-    ones from forced tokens on, the others behind all built-in ones and before the warpers.
+    ones from forced tokens on, the others after all built-in ones and before the filters.
     """
 
     def __init__(
@@ -89,11 +90,11 @@ class Hooks:
         if {"min_length", "min_new_tokens"} & on - self.replaced:  # one of them does for both
             self.replaced -= {"min_length", "min_new_tokens"}
         placed.sort(key=lambda item: item[0])  # stable: equal ones stay in the caller's order
-        self.before_middle = [function for place, function in placed if place <= MIDDLE]
-        self.before_warping = [function for place, function in placed if place > MIDDLE]
+        self.before_mid = [function for place, function in placed if place <= LAST_BEFORE_MID]
+        self.before_post = [function for place, function in placed if place > LAST_BEFORE_MID]
 
     def __bool__(self) -> bool:
-        return bool(self.before_middle or self.before_warping or self.criteria)
+        return bool(self.before_mid or self.before_post or self.criteria)
 
     def without_replaced(self, config: GenerationConfig) -> GenerationConfig:
         """The options that the engine shall obey."""
@@ -106,18 +107,18 @@ class Hooks:
             return
         own = step.scores
         assert own is not None
-        places = histories.places(step.live)
+        rows = histories.rows_of(step.active)
         scores = own
         if len(own) != len(histories.ids):
             scores = own.new_zeros(len(histories.ids), own.shape[1])
-            scores[places] = own
+            scores[rows] = own
         for processor in processors:
             if isinstance(processor, PrefixConstraint):
-                scores = processor(histories.ids, scores, places)
+                scores = processor(histories.ids, scores, rows)
             else:
                 scores = checked(processor, processor(histories.ids, scores), scores)
         if len(own) != len(scores):
-            scores = scores[places]
+            scores = scores[rows]
         if scores.data_ptr() != own.data_ptr():
             own.copy_(scores)
 
@@ -128,18 +129,19 @@ class Hooks:
         """
         if not self.criteria:
             return None
-        found = step.candidates().clamp(min=0)
+        candidates = step.candidates().clamp(min=0)
         assert step.vocab > 0
-        beams = histories.rows if competing else 1
-        places = step.live if competing else histories.places(step.live)
-        every = found.new_zeros(len(histories.ids) // beams, found.shape[1])
-        every[places] = found
-        first = torch.arange(len(every), device=found.device)[:, None] * beams
+        beams = histories.rows_per_sentence if competing else 1
+        places = step.active if competing else histories.rows_of(step.active)
+        every = candidates.new_zeros(len(histories.ids) // beams, candidates.shape[1])
+        every[places] = candidates
+        first = torch.arange(len(every), device=every.device)[:, None] * beams
         rows = (first + every // step.vocab).flatten()
         ids = torch.cat([histories.ids[rows], (every % step.vocab).reshape(-1, 1)], 1)
         done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
         for criterion in self.criteria:
-            done = done | torch.as_tensor(criterion(ids, step.kept()), device=ids.device).bool()
+            ended = torch.as_tensor(criterion(ids, step.step_scores()), device=ids.device)
+            done = done | ended.bool()
         return done.view(every.shape)[places].to(torch.uint8).flatten()
 
 

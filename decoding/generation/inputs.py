@@ -1,53 +1,76 @@
-"""From what a caller gives to the rows of the encoder and of the decoder."""
+"""The arguments of generate(), and the token batches that are made of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from decoding.generation.batching import Array, Rows, as_table, check_ids, prompt_rows, source_rows
+from decoding.generation.batching import (
+    Array,
+    TokenBatch,
+    as_table,
+    check_ids,
+    prompt_batch,
+    source_batch,
+)
 from decoding.generation.config import OPTIONS, GenerationConfig
-from decoding.generation.rules import fill_id
+from decoding.generation.special_tokens import fill_id
 from decoding.models.spec import ModelSpec
 
 PER_ROW = ("max_new_tokens", "temperature", "top_k", "top_p", "seed", "forced_bos_token_id")
 assert set(PER_ROW) <= set(OPTIONS)
 
 
+@dataclass(frozen=True)
+class GenerateInputs:
+    """The arguments of generate() beside its options: see Model.generate."""
+
+    input_ids: Any = None
+    attention_mask: Any = None
+    decoder_input_ids: Any = None
+    generation_config: Any = None
+    logits_processor: Any = None
+    prefix_allowed_tokens_fn: Any = None
+    stopping_criteria: Any = None
+    tokenizer: Any = None  # or a function that finds one
+    shortlist: Any = None
+
+
 def read_inputs(
-    spec: ModelSpec,
-    config: GenerationConfig,
-    input_ids: Any,
-    attention_mask: Any,
-    decoder_input_ids: Any,
-) -> tuple[Rows | None, Rows]:
-    """The encoder's rows, where there is one, and the decoder's."""
+    spec: ModelSpec, config: GenerationConfig, inputs: GenerateInputs
+) -> tuple[TokenBatch | None, TokenBatch]:
+    """The encoder's batch, None without an encoder, and the decoder's."""
+    input_ids, mask, decoder_ids = (
+        inputs.input_ids,
+        inputs.attention_mask,
+        inputs.decoder_input_ids,
+    )
     if input_ids is None:
         if config.bos_token_id is None:
             raise ValueError("input_ids is missing, and there is no bos_token_id to begin with")
         input_ids = [[config.bos_token_id]]
     if spec.encoder is None:
-        if decoder_input_ids is not None:
+        if decoder_ids is not None:
             raise ValueError("decoder_input_ids is for encoder-decoders: pass them as input_ids")
         pad, eos = fill_id(config), config.eos_token_id
-        return None, prompt_rows(input_ids, attention_mask, spec.decoder.vocab, pad=pad, eos=eos)
-    source = source_rows(input_ids, attention_mask, spec.encoder.vocab)
+        return None, prompt_batch(input_ids, mask, spec.decoder.vocab, pad=pad, eos=eos)
+    source = source_batch(input_ids, mask, spec.encoder.vocab)
     positions = spec.encoder.positions
-    if source.reach > positions:
+    if source.used_width > positions:
         raise ValueError(
-            f"input_ids has a row that reaches to position {source.reach}, the model has "
+            f"input_ids has a row that reaches to position {source.used_width}, the model has "
             f"{positions}: split or shorten it"
         )
-    return source, decoder_rows(config, decoder_input_ids, len(source), spec.decoder.vocab)
+    return source, decoder_batch(config, decoder_ids, len(source), spec.decoder.vocab)
 
 
-def decoder_rows(config: GenerationConfig, ids: Any, batch: int, vocab: int) -> Rows:
+def decoder_batch(config: GenerationConfig, ids: Any, batch: int, vocab: int) -> TokenBatch:
     """An encoder-decoder's prompt: the start token, before the caller's ids if none has it.
 
-    Rows of different lengths are filled up on the left, and masked there.
+    TokenBatch of different lengths are filled up on the left, and masked there.
     """
     starts = config.decoder_start_token_id
     if not starts:
@@ -63,7 +86,7 @@ def decoder_rows(config: GenerationConfig, ids: Any, batch: int, vocab: int) -> 
     first = np.empty(batch, np.int64)
     first[:] = starts
     if ids is None:
-        return Rows(first[:, None], None)
+        return TokenBatch(first[:, None], None)
     given, mask = as_table("decoder_input_ids", ids, fill=0, pad_left=True)
     if len(given) != batch:
         raise ValueError(
@@ -73,16 +96,16 @@ def decoder_rows(config: GenerationConfig, ids: Any, batch: int, vocab: int) -> 
     columns = np.zeros(batch, np.int64) if mask is None else mask.argmax(1)
     everyone = np.arange(batch)
     if (given[everyone, columns] == first).any():
-        return Rows(given, mask)
+        return TokenBatch(given, mask)
     ids = np.concatenate([np.zeros((batch, 1), np.int64), given], 1)
     ids[everyone, columns] = first  # one column before each row's first token
     if mask is not None:
         mask = np.concatenate([np.zeros((batch, 1), np.bool_), mask], 1)
         mask[everyone, columns] = True
-    return Rows(ids, mask)
+    return TokenBatch(ids, mask)
 
 
-def by_width(prompt: Rows, encoder: bool) -> Iterator[tuple[Array, Rows]]:
+def by_width(prompt: TokenBatch, encoder: bool) -> Iterator[tuple[Array, TokenBatch]]:
     """The rows of a call in groups whose prompts are equally wide: int64 [n], and those rows.
 
     A decoder-only model's prompts are as wide as the caller made them, padding included.
@@ -92,11 +115,11 @@ def by_width(prompt: Rows, encoder: bool) -> Iterator[tuple[Array, Rows]]:
         return
     for tokens in np.unique(prompt.lengths):
         chosen = (prompt.lengths == tokens).nonzero()[0]
-        yield chosen, Rows(prompt.ids[chosen, prompt.width - tokens :], None)
+        yield chosen, TokenBatch(prompt.ids[chosen, prompt.width - tokens :], None)
 
 
-def of_rows(config: GenerationConfig, chosen: Array) -> GenerationConfig:
-    """The options of the rows `chosen`, int64 [n], where each row has its own."""
+def for_sentences(config: GenerationConfig, chosen: Array) -> GenerationConfig:
+    """The options of the sentences `chosen`, int64 [n], where each has its own."""
     own = [name for name in PER_ROW if isinstance(getattr(config, name), tuple)]
     if not own:
         return config
@@ -115,7 +138,7 @@ def check_per_row(config: GenerationConfig, batch: int) -> None:
             )
 
 
-def check_source_tokens(config: GenerationConfig, source: Rows, vocab: int) -> None:
+def check_source_tokens(config: GenerationConfig, source: TokenBatch, vocab: int) -> None:
     """Raises ValueError where an option looks at the source as if its ids were the decoder's, and
     one is not. vocab: of the decoder."""
     for name in ("encoder_repetition_penalty", "encoder_no_repeat_ngram_size"):

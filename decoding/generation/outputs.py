@@ -1,4 +1,4 @@
-"""What generate() returns: sequences shaped and filled as Hugging Face does, and their scores."""
+"""The outputs of generate(): sequences shaped and filled as Hugging Face does, their scores."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoding.generation.batching import Rows
+from decoding.generation.batching import TokenBatch
 from decoding.generation.config import GenerationConfig
 from decoding.generation.results import (
-    Part,
     Steps,
+    SubBatchResult,
     attentions,
     beam_indices,
     chosen_rows,
@@ -24,7 +24,7 @@ from decoding.generation.results import (
     steps,
     transition_scores,
 )
-from decoding.generation.rules import fill_id
+from decoding.generation.special_tokens import fill_id
 from decoding.generation.strategies import Strategy
 
 
@@ -35,12 +35,12 @@ class Output:
     logits: with output_logits, one float32 [rows, V] for each step: the model's own.
     token_logprobs: with output_scores, else with output_logits, float32 [B * num_return_sequences,
         longest generated]: of each token the log-probability under log_softmax of its `scores`,
-        else `logits` (in beam search `scores` are log-probabilities as they are); 0 behind a row's
+        else `logits` (in beam search `scores` are log-probabilities as they are); 0 after a row's
         end.
     cross_attentions: with output_attentions, of an encoder-decoder: for each step a tuple of one
         float32 [rows, 1, 1, S], the last layer's mean over its heads, 0 for masked tokens.
     hypothesis_attentions: the same along each result, float32 [B * num_return_sequences, longest
-        generated, S]; 0 behind a row's end.
+        generated, S]; 0 after a row's end.
     Steps go on until the last sentence has ended; they are undefined for rows that ended before.
     """
 
@@ -57,7 +57,7 @@ class GenerateDecoderOnlyOutput(Output):
 
     sequences: int64 [B * num_return_sequences, P + longest generated], the prompts included.
     scores: with output_scores, one float32 [rows, V] for each step: processed logits, after the
-        warpers when sampling.
+        filters when sampling.
     """
 
     sequences: Tensor
@@ -85,7 +85,7 @@ class GenerateBeamDecoderOnlyOutput(Output):
     scores: with output_scores, one float32 [B * num_beams, V] for each step: processed
         log-probabilities of the beams' next tokens.
     beam_indices: int32 [B * num_return_sequences, longest generated], the row of `scores` that each
-        token extended; -1 behind a row's end.
+        token extended; -1 after a row's end.
     """
 
     sequences: Tensor
@@ -108,47 +108,50 @@ class GenerateBeamEncoderDecoderOutput(GenerateBeamDecoderOnlyOutput):
 GenerateOutput = GenerateDecoderOnlyOutput | GenerateBeamDecoderOnlyOutput
 
 
-def results(
-    config: GenerationConfig, strategy: Strategy, parts: Sequence[Part], source: Rows | None
+def build_output(
+    config: GenerationConfig,
+    strategy: Strategy,
+    sub_batches: Sequence[SubBatchResult],
+    source: TokenBatch | None,
 ) -> Tensor | GenerateOutput:
-    """What generate() returns, on the CPU. source: the rows of the encoder, where there is one."""
-    returned, rows, encoder = strategy.returned, strategy.rows, source is not None
-    tokens = sequences(parts, returned)
+    """The output of generate(), on the CPU. source: the encoder's batch, None without one."""
+    returned, rows, encoder = strategy.returned, strategy.rows_per_sentence, source is not None
+    tokens = sequences(sub_batches, returned)
     if not config.return_dict_in_generate:
         return tokens
-    common: dict[str, Any] = {"lengths": lengths(parts, returned)}
+    common: dict[str, Any] = {"lengths": lengths(sub_batches, returned)}
     if config.output_scores:
-        common["scores"] = steps(parts, rows, lambda found: found.steps)
+        common["scores"] = steps(sub_batches, rows, lambda results: results.step_scores)
     if config.output_logits:
-        common["logits"] = steps(parts, rows, lambda found: found.logits)
+        common["logits"] = steps(sub_batches, rows, lambda results: results.step_logits)
     longest = int(common["lengths"].max())
     known = common.get("scores", common.get("logits"))
     if known is not None:
-        moves = beam_indices(parts, returned, rows, longest)
-        chosen = generated(parts, returned, longest)
+        moves = beam_indices(sub_batches, returned, rows, longest)
+        chosen = generated(sub_batches, returned, longest)
         common["token_logprobs"] = transition_scores(
-            chosen, known, moves, normalize=not (strategy.beams and config.output_scores)
+            chosen, known, moves, normalize=not (strategy.competing and config.output_scores)
         )
         if config.contrastive:  # its rows are candidates of which one is chosen
             for name in {"scores", "logits"} & common.keys():
                 common[name] = chosen_rows(common[name], moves)
     if config.output_attentions and source is not None:
-        common |= attentions(parts, returned, rows, source)
-    if not strategy.beams:
+        common |= attentions(sub_batches, returned, rows, source)
+    if not strategy.competing:
         plain = GenerateEncoderDecoderOutput if encoder else GenerateDecoderOnlyOutput
         return plain(tokens, **common)
     beam = GenerateBeamEncoderDecoderOutput if encoder else GenerateBeamDecoderOnlyOutput
     scored = config.output_scores or config.output_sequences_scores
     return beam(
         tokens,
-        sequences_scores=sequences_scores(parts, returned) if scored else None,
-        beam_indices=beam_indices(parts, returned, rows, longest),
+        sequences_scores=sequences_scores(sub_batches, returned) if scored else None,
+        beam_indices=beam_indices(sub_batches, returned, rows, longest),
         **common,
     )
 
 
 def fill_value(config: GenerationConfig, beams: bool) -> int:
-    """What stands behind a row's end.
+    """The token that stands after a row's end.
 
     Hugging Face fills with pad, for which the first EOS stands in; its beam search computes
     `pad or eos[0]` and so takes the EOS where pad is 0 too, and -1 where nothing can end a row.

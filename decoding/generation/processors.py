@@ -1,4 +1,4 @@
-"""What changes the scores of tokens before one is chosen, run inside the engine's step."""
+"""Options that change the scores of tokens before one is selected, inside the engine's step."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from decoding import _C
-from decoding.generation.batching import Rows
+from decoding.generation.batching import TokenBatch
 from decoding.generation.config import GenerationConfig
 
 
 def wanted(config: GenerationConfig) -> bool:
-    """Whether an option asks for more than the rules that every search obeys (rules.py)."""
+    """Whether an option asks for more than lengths, end tokens, bans and forced tokens."""
     return (
         config.guidance_scale != 1
         or bool(config.force_words_ids)  # which looks up the scores of their tokens
@@ -31,12 +31,12 @@ def wanted(config: GenerationConfig) -> bool:
     )
 
 
-def controls(
+def processors(
     config: GenerationConfig,
     min_new: int,
     vocab: int,
-    prompt: Rows,
-    source: Rows | None,
+    prompt: TokenBatch,
+    source: TokenBatch | None,
 ) -> _C.Controls:
     """For the engine: the options, and the texts that they look into.
 
@@ -63,7 +63,7 @@ def controls(
         begin_suppress_tokens=config.begin_suppress_tokens,
         renormalize=config.renormalize_logits,
         prompt=table(prompt),
-        prompt_first=first_columns(prompt),
+        prompt_first=prompt.first_columns.tolist(),
         source=table(prompt if source is None else source),
     )
 
@@ -77,14 +77,6 @@ def bad_words(config: GenerationConfig) -> list[Sequence[int]]:
     ]
 
 
-def table(rows: Rows) -> Tensor:
+def table(batch: TokenBatch) -> Tensor:
     """int32 [B, W], as the caller gave them."""
-    return torch.from_numpy(np.ascontiguousarray(rows.ids, np.int32))
-
-
-def first_columns(rows: Rows) -> list[int]:
-    """The first column of each row that is not masked."""
-    if rows.mask is None:
-        return [0] * len(rows)
-    first: list[int] = rows.mask.argmax(1).tolist()
-    return first
+    return torch.from_numpy(np.ascontiguousarray(batch.ids, np.int32))

@@ -9,94 +9,100 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoding.engine.session import Results
-from decoding.generation.attentions import along, in_columns
-from decoding.generation.batching import Array, Rows
+from decoding.engine.request import EngineResults
+from decoding.generation.attentions import in_columns, of_hypotheses
+from decoding.generation.batching import Array, TokenBatch
 
 Steps = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
-class Part:
-    """A sub-batch: int64 [n], its sentences' places in the call; [n, P], their prompts as the
-    caller gave them; and what was found for them."""
+class SubBatchResult:
+    """A sub-batch and its results."""
 
-    chosen: Array
-    prompt: Array
-    found: Results
+    chosen: Array  # int64 [n], the places of its sentences in the call
+    prompt: Array  # int64 [n, P], their prompts as the caller gave them
+    results: EngineResults
 
 
-def sequences(parts: Sequence[Part], returned: int) -> Tensor:
+def sequences(sub_batches: Sequence[SubBatchResult], returned: int) -> Tensor:
     """int64 [B * returned, longest]: each sentence's prompt as given, then its tokens. returned:
     results of each sentence that the caller wants."""
-    batch = sum(len(part.chosen) for part in parts)
+    batch = sum(len(sub.chosen) for sub in sub_batches)
     ends = [
-        part.prompt.shape[1] + int(part.found.lengths.numpy()[:, :returned].max()) for part in parts
+        sub.prompt.shape[1] + int(sub.results.lengths.numpy()[:, :returned].max())
+        for sub in sub_batches
     ]
     rows = np.empty((batch, returned, max(ends)), np.int64)
-    for part in parts:
-        place = slice(None) if len(parts) == 1 else part.chosen
-        width = part.prompt.shape[1]
-        rows[place, :, :width] = part.prompt[:, None]
-        tokens = part.found.tokens[:, :returned]
-        rows[place, :, width:] = widened(tokens, max(ends) - width, part.found.fill)
+    for sub in sub_batches:
+        place = slice(None) if len(sub_batches) == 1 else sub.chosen
+        width = sub.prompt.shape[1]
+        rows[place, :, :width] = sub.prompt[:, None]
+        tokens = sub.results.tokens[:, :returned]
+        rows[place, :, width:] = widened(tokens, max(ends) - width, sub.results.fill)
     return torch.from_numpy(rows.reshape(batch * returned, -1))
 
 
-def generated(parts: Sequence[Part], returned: int, longest: int) -> Tensor:
+def generated(sub_batches: Sequence[SubBatchResult], returned: int, longest: int) -> Tensor:
     """int64 [B * returned, longest]: the tokens alone."""
-    return joined(parts, lambda found: widened(found.tokens[:, :returned], longest, 0)).long()
+    return joined(
+        sub_batches, lambda results: widened(results.tokens[:, :returned], longest, 0)
+    ).long()
 
 
-def lengths(parts: Sequence[Part], returned: int) -> Tensor:
+def lengths(sub_batches: Sequence[SubBatchResult], returned: int) -> Tensor:
     """int64 [B * returned]"""
-    return joined(parts, lambda found: found.lengths.numpy()[:, :returned]).long()
+    return joined(sub_batches, lambda results: results.lengths.numpy()[:, :returned]).long()
 
 
-def sequences_scores(parts: Sequence[Part], returned: int) -> Tensor:
+def sequences_scores(sub_batches: Sequence[SubBatchResult], returned: int) -> Tensor:
     """float32 [B * returned]"""
-    return joined(parts, lambda found: found.scores.numpy()[:, :returned])
+    return joined(sub_batches, lambda results: results.scores.numpy()[:, :returned])
 
 
-def beam_indices(parts: Sequence[Part], returned: int, rows: int, longest: int) -> Tensor:
-    """int32 [B * returned, longest], the row b * rows + k that each token extended; -1 behind."""
+def beam_indices(
+    sub_batches: Sequence[SubBatchResult], returned: int, rows: int, longest: int
+) -> Tensor:
+    """int32 [B * returned, longest], the row b * rows + k that each token extended; -1 after."""
     moved = []
-    for part in parts:
-        first = np.arange(len(part.chosen)) * rows  # of each sentence in the part, then in the call
-        slots = widened(part.found.slots[:, :returned], longest, -1)
-        there = slots + (part.chosen * rows - first)[:, None, None]
-        moved.append(np.where(slots >= 0, there, -1).astype(np.int32))
-    return in_order(parts, moved)
+    for sub in sub_batches:
+        first = np.arange(len(sub.chosen)) * rows  # of each sentence in the sub, then in the call
+        parents = widened(sub.results.parent_rows[:, :returned], longest, -1)
+        there = parents + (sub.chosen * rows - first)[:, None, None]
+        moved.append(np.where(parents >= 0, there, -1).astype(np.int32))
+    return in_order(sub_batches, moved)
 
 
-def joined(parts: Sequence[Part], take: Callable[[Results], Array]) -> Tensor:
-    """take: [n, returned, ...] of a part. Returns [B * returned, ...]."""
-    return in_order(parts, [take(part.found) for part in parts])
+def joined(sub_batches: Sequence[SubBatchResult], take: Callable[[EngineResults], Array]) -> Tensor:
+    """take: [n, returned, ...] of a sub. Returns [B * returned, ...]."""
+    return in_order(sub_batches, [take(sub.results) for sub in sub_batches])
 
 
-def in_order(parts: Sequence[Part], values: Sequence[Array]) -> Tensor:
-    """[n, returned, ...] of each part, put back into the order of the call's sentences."""
+def in_order(sub_batches: Sequence[SubBatchResult], values: Sequence[Array]) -> Tensor:
+    """[n, returned, ...] of each sub, put back into the order of the call's sentences."""
     every = np.concatenate(values)
-    if len(parts) > 1:
-        every = every[np.concatenate([part.chosen for part in parts]).argsort()]
+    if len(sub_batches) > 1:
+        every = every[np.concatenate([sub.chosen for sub in sub_batches]).argsort()]
     return torch.from_numpy(every.reshape(every.shape[0] * every.shape[1], *every.shape[2:]))
 
 
 def steps(
-    parts: Sequence[Part], rows: int, kept: Callable[[Results], Sequence[Tensor]]
+    sub_batches: Sequence[SubBatchResult],
+    rows: int,
+    kept: Callable[[EngineResults], Sequence[Tensor]],
 ) -> tuple[Tensor, ...]:
-    """One float32 [B * rows, ...] for each step until the last sentence ended; 0 behind an end."""
-    if len(parts) == 1:
-        return tuple(kept(parts[0].found))
-    sentences = sum(len(part.chosen) for part in parts)
-    shape = kept(parts[0].found)[0].shape[1:]
+    """One float32 [B * rows, ...] for each step until the last sentence ended; 0 after an end."""
+    if len(sub_batches) == 1:
+        return tuple(kept(sub_batches[0].results))
+    sentences = sum(len(sub.chosen) for sub in sub_batches)
+    shape = kept(sub_batches[0].results)[0].shape[1:]
     every = []
-    for step in range(max(len(kept(part.found)) for part in parts)):
+    for step in range(max(len(kept(sub.results)) for sub in sub_batches)):
         values = torch.zeros(sentences * rows, *shape)
-        for part in parts:
-            if step < len(kept(part.found)):
-                places = (part.chosen[:, None] * rows + np.arange(rows)).reshape(-1)
-                values[torch.from_numpy(places)] = kept(part.found)[step]
+        for sub in sub_batches:
+            if step < len(kept(sub.results)):
+                places = (sub.chosen[:, None] * rows + np.arange(rows)).reshape(-1)
+                values[torch.from_numpy(places)] = kept(sub.results)[step]
         every.append(values)
     return tuple(every)
 
@@ -109,19 +115,19 @@ def chosen_rows(steps: Steps, moves: Tensor) -> Steps:
 
 
 def attentions(
-    parts: Sequence[Part], returned: int, rows: int, source: Rows
+    sub_batches: Sequence[SubBatchResult], returned: int, rows: int, source: TokenBatch
 ) -> dict[str, tuple[Steps, ...] | Tensor]:
     """The fields cross_attentions and hypothesis_attentions."""
     placed = []
-    for part in parts:
-        mask = None if source.mask is None else torch.from_numpy(source.mask[part.chosen])
-        wide = in_columns(kept_attentions(part.found), mask, source.width)
-        placed.append(replace(part, found=replace(part.found, attentions=wide)))
-    every = steps(placed, rows, lambda found: kept_attentions(found).unbind())
-    longest = int(lengths(parts, returned).max())
+    for sub in sub_batches:
+        mask = None if source.mask is None else torch.from_numpy(source.mask[sub.chosen])
+        wide = in_columns(kept_attentions(sub.results), mask, source.width)
+        placed.append(replace(sub, results=replace(sub.results, attentions=wide)))
+    every = steps(placed, rows, lambda results: kept_attentions(results).unbind())
+    longest = int(lengths(sub_batches, returned).max())
 
-    def hypotheses(found: Results) -> Array:
-        moved = along(kept_attentions(found), found.slots[:, :returned]).numpy()
+    def hypotheses(results: EngineResults) -> Array:
+        moved = of_hypotheses(kept_attentions(results), results.parent_rows[:, :returned]).numpy()
         missing = max(0, longest - moved.shape[2])
         return np.pad(moved[:, :, :longest], [(0, 0), (0, 0), (0, missing), (0, 0)])
 
@@ -131,9 +137,9 @@ def attentions(
     }
 
 
-def kept_attentions(found: Results) -> Tensor:
-    assert found.attentions is not None
-    return found.attentions
+def kept_attentions(results: EngineResults) -> Tensor:
+    assert results.attentions is not None
+    return results.attentions
 
 
 def transition_scores(
@@ -142,7 +148,7 @@ def transition_scores(
     """float32 [rows, G]: of each token its value in the row of its step that it extended.
 
     tokens: int64 [rows, G]. steps: G or more, [R, V]. moves: [rows, G], rows of the steps; -1:
-    behind a row's end, where the result is 0. normalize: of log_softmax(steps).
+    after a row's end, where the result is 0. normalize: of log_softmax(steps).
     """
     found = torch.zeros(moves.shape)
     for at in range(moves.shape[1]):

@@ -9,7 +9,7 @@ import torch
 
 from decoding.generation.batching import Array
 from decoding.generation.config import GenerationConfig
-from decoding.generation.rules import Lengths
+from decoding.generation.lengths import Lengths
 
 SENTENCE = np.dtype(
     [

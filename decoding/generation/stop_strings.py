@@ -26,19 +26,21 @@ KEPT = 8  # tables in the cache
 
 @dataclass(frozen=True)
 class StopTable:
-    """table: int32 [states, V], the state behind a token, MATCHED where it completes a string;
-    on the model's device. going: int32 [states, V], the same on the CPU, but behind a match the
+    """The automaton of a call's stop strings over the model's tokens.
+
+    table: int32 [states, V], the state after a token, MATCHED where it completes a string; on the
+    model's device. prompt_table: int32 [states, V], the same on the CPU, but after a match the
     state from which the text goes on: a prompt may hold a stop string.
     """
 
     table: Tensor
-    going: Array
+    prompt_table: Array
 
-    def behind(self, ids: Array) -> Tensor:
-        """int32 [B], the state behind each prompt; ids: int64 [B, P], padding included."""
+    def states_after(self, ids: Array) -> Tensor:
+        """int32 [B], the state after each prompt; ids: int64 [B, P], padding included."""
         states = np.zeros(len(ids), np.int32)
         for column in ids.T:
-            states = self.going[states, column]
+            states = self.prompt_table[states, column]
         return torch.from_numpy(states)
 
 
@@ -69,13 +71,13 @@ class Automaton:
         self.matched[state] = True
 
     def next(self, state: int, character: Any) -> int:
-        """The longest prefix of a string that the text ends with behind `character`."""
+        """The longest prefix of a string that the text ends with after `character`."""
         while state and character not in self.moves[state]:
             state = self._fail[state]
         return self.moves[state].get(character, 0)
 
     def read(self, state: int, text: Text) -> tuple[int, bool]:
-        """The state behind `text`, and whether a string ended within it."""
+        """The state after `text`, and whether a string ended within it."""
         matched = False
         for character in text:
             state = self.next(state, character)
@@ -84,12 +86,12 @@ class Automaton:
 
 
 def build(strings: Sequence[Text], texts: Sequence[Text | None], vocab: int) -> tuple[Array, Array]:
-    """`StopTable`'s two tables. texts: of each token; None where an id has none: behind it nothing
+    """`StopTable`'s two tables. texts: of each token; None where an id has none: after it nothing
     of what came before counts."""
     automaton = Automaton(strings)
     states = len(automaton.moves)
     table = np.zeros((states, vocab), np.int32)
-    going = np.zeros((states, vocab), np.int32)
+    prompt_table = np.zeros((states, vocab), np.int32)
     letters = {character for string in strings for character in string}
     for token, text in enumerate(texts[:vocab]):
         if text is None:
@@ -99,9 +101,9 @@ def build(strings: Sequence[Text], texts: Sequence[Text | None], vocab: int) -> 
             continue
         for state in range(states):
             target, matched = automaton.read(state, text)
-            going[state, token] = target
+            prompt_table[state, token] = target
             table[state, token] = MATCHED if matched else target
-    return table, going
+    return table, prompt_table
 
 
 # Of the tokenizers seen last; each is kept with its table, so that its id stays its own.
@@ -131,5 +133,5 @@ def stop_table(
     _cache.move_to_end(key)
     while len(_cache) > KEPT:
         _cache.popitem(last=False)
-    _, table, going = _cache[key]
-    return StopTable(torch.from_numpy(table).to(device), going)
+    _, table, prompt_table = _cache[key]
+    return StopTable(torch.from_numpy(table).to(device), prompt_table)

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.engine.encoder import EncoderSession, packed
-from decoding.generation.batching import source_rows, split
+from decoding.engine.encoder import EncoderSession, pack
+from decoding.generation.batching import source_batch, split
 from decoding.text.tokenizers import Tokenizer
 from decoding.text.tokenizers.files import read_json, required
 
@@ -100,12 +100,12 @@ def embed(
             "or pass truncate=True"
         )
     # What ends a text stays.
-    rows = source_rows(
+    rows = source_batch(
         [row if len(row) <= most else [*row[: most - 1], row[-1]] for row in ids], None, stack.vocab
     )
     batch = None if session.limits is None else session.limits.batch
     for chosen in split(rows.lengths, 1, batch, session.device.type):
-        source = packed(rows.only(chosen), session.spec)
+        source = pack(rows.select(chosen), session.spec)
         pooled = pooling(session.encode(source), source.offsets)
         found[torch.from_numpy(chosen)] = pooled.to(found)
     return found

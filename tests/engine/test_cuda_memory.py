@@ -14,7 +14,7 @@ import torch
 
 import decoding
 from decoding import _C, Limits
-from decoding.engine.runner import engine_limits
+from decoding.engine.pool import engine_limits
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.placed import module, pack
 from tests.support.random_models import load

@@ -21,7 +21,7 @@ import torch
 
 import decoding
 from decoding import _C, Limits, models
-from decoding.engine import runner, session
+from decoding.engine import pool, session
 from decoding.engine.limits import next_bucket
 from decoding.models.weights.placed import pack
 from tests.support.comparison import assert_close_scores
@@ -180,7 +180,7 @@ def test_memory_that_is_not_there(device: str, monkeypatch: pytest.MonkeyPatch) 
     model = load("gpt2", device, threads=1)
     before = run(model, tokens())
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "available_memory", lambda _: 200_000)
+        patch.setattr(pool, "available_memory", lambda _: 200_000)
         words = r"needs \d+ bytes .*available: 200000 bytes .*lower (batch|beams|target)"
         with pytest.raises(decoding.Error, match=words):
             run(model, tokens(40, 20), max_new_tokens=20, num_beams=6)
@@ -200,7 +200,7 @@ def test_a_bucket_that_does_not_fit_gives_way_to_the_exact_size(
     exact = Limits(batch=5, beams=3, prompt=5, target=9, eos=1)
     available = model.memory_plan(exact).bytes
     assert available < model.memory_plan(replace(exact, batch=6, prompt=6, target=12)).bytes
-    monkeypatch.setattr(runner, "available_memory", lambda _: available)
+    monkeypatch.setattr(pool, "available_memory", lambda _: available)
     run(model, tokens(5, 5), max_new_tokens=9)
     assert model.memory_plan().limits == exact
 

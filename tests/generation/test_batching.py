@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from decoding.generation import batching
-from decoding.generation.batching import Rows, prompt_rows, source_rows, split
+from decoding.generation.batching import TokenBatch, prompt_batch, source_batch, split
 
 PAD = 9
 
 
 def prompts(ids: Any, mask: Any = None, pad: int | None = PAD, eos: tuple[int, ...] = (3,)) -> Any:
-    return prompt_rows(ids, mask, 10, pad=pad, eos=eos)
+    return prompt_batch(ids, mask, 10, pad=pad, eos=eos)
 
 
-def counting(rows: Rows) -> list[list[bool]]:
+def counting(rows: TokenBatch) -> list[list[bool]]:
     mask = np.ones_like(rows.ids, dtype=bool) if rows.mask is None else rows.mask
     return mask.tolist()
 
@@ -26,17 +26,17 @@ def counting(rows: Rows) -> list[list[bool]]:
 def test_packing_drops_masked_tokens_and_keeps_their_places() -> None:
     ids = torch.tensor([[4, 5, 6, 7], [1, 2, 3, 4], [8, 8, 5, 8]])
     mask = torch.tensor([[1, 1, 0, 0], [1, 0, 1, 1], [0, 0, 1, 0]])
-    rows = source_rows(ids, mask, 10)
-    packed = rows.only(np.array([1, 2, 0])).pack()
+    rows = source_batch(ids, mask, 10)
+    packed = rows.select(np.array([1, 2, 0])).pack()
     assert packed.ids.tolist() == [1, 3, 4, 5, 4, 5]
-    assert packed.at.tolist() == [0, 2, 3, 2, 0, 1]
+    assert packed.positions.tolist() == [0, 2, 3, 2, 0, 1]
     assert packed.offsets.tolist() == [0, 3, 4, 6]
     assert (len(packed), packed.longest, rows.lengths.tolist()) == (3, 3, [2, 3, 1])
-    assert {packed.ids.dtype, packed.offsets.dtype, packed.at.dtype} == {torch.int32}
+    assert {packed.ids.dtype, packed.offsets.dtype, packed.positions.dtype} == {torch.int32}
 
 
 def test_lists_may_be_ragged() -> None:
-    source = source_rows([[4, 5, 6], [7]], None, 10)
+    source = source_batch([[4, 5, 6], [7]], None, 10)
     assert counting(source) == [[True, True, True], [True, False, False]]
     prompt = prompts([[4, 5, 6], [7]])
     assert prompt.ids.tolist() == [[4, 5, 6], [PAD, PAD, 7]]
@@ -52,7 +52,7 @@ def test_lists_may_be_ragged() -> None:
 
 @pytest.mark.parametrize("convert", [np.array, torch.tensor, lambda x: torch.tensor(x).int(), list])
 def test_kinds_of_arrays(convert: Any) -> None:
-    rows = source_rows(convert([[4, 5], [6, 7]]), convert([[1, 1], [1, 0]]), 10)
+    rows = source_batch(convert([[4, 5], [6, 7]]), convert([[1, 1], [1, 0]]), 10)
     assert rows.ids.tolist() == [[4, 5], [6, 7]] and rows.ids.dtype == np.int64
     assert counting(rows) == [[True, True], [True, False]]
 
@@ -71,7 +71,7 @@ def test_a_missing_mask_of_a_prompt_is_inferred(
     pad: int | None, eos: tuple[int, ...], expected: list[bool]
 ) -> None:
     assert counting(prompts([[PAD, 4]], pad=pad, eos=eos)) == [expected]
-    assert counting(source_rows([[PAD, 4]], None, 10)) == [[True, True]]
+    assert counting(source_batch([[PAD, 4]], None, 10)) == [[True, True]]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_missing_mask_of_a_prompt_is_inferred(
 )
 def test_refused(ids: Any, mask: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        source_rows(ids, mask, 10)
+        source_batch(ids, mask, 10)
     with pytest.raises(ValueError, match=words):
         prompts(ids, mask)
 
@@ -111,7 +111,7 @@ def test_prompts_are_padded_on_the_left() -> None:
         prompts([[1, 2], [3, 4]], [[1, 1], [1, 0]])
     with pytest.raises(ValueError, match="row 0 ends with padding"):
         prompts([[1, PAD]])
-    source_rows([[1, 2]], [[1, 0]], 10)
+    source_batch([[1, 2]], [[1, 0]], 10)
 
 
 def test_split_takes_each_sentence_once_longest_first_where_it_must(

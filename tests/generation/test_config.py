@@ -13,8 +13,8 @@ import torch
 import transformers
 
 from decoding.generation.config import OPTIONS, GenerationConfig
+from decoding.generation.lengths import lengths
 from decoding.generation.resolve import resolve
-from decoding.generation.rules import lengths
 from decoding.generation.sentences import drawn_seed
 from decoding.generation.strategies import choose
 from decoding.generation.unsupported import ARGUMENTS, METADATA, UNSUPPORTED
@@ -338,7 +338,7 @@ def test_a_missing_seed_follows_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    "options, rows, returned, beams, places",
+    "options, rows, returned, competing, max_finished",
     [
         ({}, 1, 1, False, 0),
         ({"do_sample": True, "num_return_sequences": 3}, 3, 3, False, 0),
@@ -349,14 +349,14 @@ def test_a_missing_seed_follows_torch() -> None:
     ],
 )
 def test_strategies(
-    options: dict[str, Any], rows: int, returned: int, beams: bool, places: int
+    options: dict[str, Any], rows: int, returned: int, competing: bool, max_finished: int
 ) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = choose(resolve(options, None, {}))
-    assert (found.rows, found.returned, found.beams, found.places) == (
+    assert (found.rows_per_sentence, found.returned, found.competing, found.max_finished) == (
         rows,
         returned,
-        beams,
-        places,
+        competing,
+        max_finished,
     )

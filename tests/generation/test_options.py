@@ -113,7 +113,7 @@ ON = {
 @pytest.mark.parametrize("name", ON)
 def test_what_takes_an_extra_kernel(name: str) -> None:
     config = resolve({"do_sample": True, name: ON[name]}, None, {})
-    extra = processors.wanted(config) or sampling.warpers(config, processed=False) is not None
+    extra = processors.wanted(config) or sampling.filters(config, processed=False) is not None
     assert ("extra kernel" in OPTION_ROWS[name]["cost"]) == extra
 
 

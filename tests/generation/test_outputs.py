@@ -11,10 +11,10 @@ import torch
 import transformers.generation.utils as theirs
 
 import decoding
-from decoding.engine.session import Results
+from decoding.engine.request import EngineResults
 from decoding.generation import outputs, results
 from decoding.generation.resolve import resolve
-from decoding.generation.results import Part
+from decoding.generation.results import SubBatchResult
 from tests.support.random_models import load, ours, reference
 
 
@@ -37,23 +37,25 @@ def test_what_stands_behind_a_row(options: dict[str, Any], plain: int, beams: in
     assert outputs.fill_value(resolve(options | groups, None, {}), beams=True) == plain
 
 
-def found(tokens: list[list[list[int]]]) -> Results:
+def found(tokens: list[list[list[int]]]) -> EngineResults:
     """Results with these tokens; scores 10 * sentence + row, and row b * K + k for each token."""
     batch, beams = len(tokens), len(tokens[0])
     longest = max(len(row) for rows in tokens for row in rows)
-    results = Results.empty(batch, beams, longest, fill=9)
+    results = EngineResults.empty(batch, beams, longest, fill=9)
     for b, rows in enumerate(tokens):
         for k, row in enumerate(rows):
             results.tokens[b, k, : len(row)] = torch.tensor(row)
-            results.slots[b, k, : len(row)] = b * beams + k
+            results.parent_rows[b, k, : len(row)] = b * beams + k
             results.lengths[b, k] = len(row)
             results.scores[b, k] = 10 * tokens[b][0][0] + k
     return results
 
 
 def test_parts_are_put_back_in_order() -> None:
-    first = Part(np.array([2, 0]), np.array([[1, 4], [1, 2]]), found([[[5, 6], [5]], [[3], [3]]]))
-    second = Part(np.array([1]), np.array([[1, 3]]), found([[[4, 4, 4], [4, 7, 7, 7]]]))
+    first = SubBatchResult(
+        np.array([2, 0]), np.array([[1, 4], [1, 2]]), found([[[5, 6], [5]], [[3], [3]]])
+    )
+    second = SubBatchResult(np.array([1]), np.array([[1, 3]]), found([[[4, 4, 4], [4, 7, 7, 7]]]))
     both = [first, second]
     assert results.lengths(both, 1).tolist() == [1, 3, 2]  # the second row, of 4, is not wanted
     assert results.sequences_scores(both, 1).tolist() == [30, 40, 50]
@@ -64,14 +66,14 @@ def test_parts_are_put_back_in_order() -> None:
     assert rows.tolist() == [[0, -1, -1], [2, 2, 2], [4, 4, -1]] and rows.dtype == torch.int32
     assert results.beam_indices(both, 2, 2, 4)[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
     assert results.sequences(both, 2).shape == (6, 6)
-    alone = Part(np.array([0]), second.prompt, second.found)
+    alone = SubBatchResult(np.array([0]), second.prompt, second.results)
     assert results.sequences([alone], 2).tolist() == [[1, 3, 4, 4, 4, 9], [1, 3, 4, 7, 7, 7]]
 
 
 def test_prompts_of_several_lengths() -> None:
     several = [
-        Part(np.array([1]), np.array([[1, 2, 3]]), found([[[5, 6], [5]]])),
-        Part(np.array([0]), np.array([[1]]), found([[[3], [3, 4, 4]]])),
+        SubBatchResult(np.array([1]), np.array([[1, 2, 3]]), found([[[5, 6], [5]]])),
+        SubBatchResult(np.array([0]), np.array([[1]]), found([[[3], [3, 4, 4]]])),
     ]
     assert results.sequences(several, 1).tolist() == [[1, 3, 9, 9, 9], [1, 2, 3, 5, 6]]
     assert results.lengths(several, 2).tolist() == [1, 3, 2, 1]

@@ -41,7 +41,7 @@ def random_texts(seed: int) -> list[str]:
 def ends(table: StopTable, ids: torch.Tensor, prompt: int) -> list[int]:
     """For each row the token, counted from `prompt`, that ends it; -1: none."""
     found = []
-    states = table.behind(ids[:, :prompt].numpy()).tolist()
+    states = table.states_after(ids[:, :prompt].numpy()).tolist()
     for row, state in zip(ids[:, prompt:].tolist(), states, strict=True):
         end = -1
         for at, token in enumerate(row):
@@ -118,6 +118,6 @@ def test_what_is_refused_and_what_is_kept() -> None:
         stop_table([1, 2], ["a"], 10, CPU)
     backend = words(random_texts(0))
     first = stop_table(backend, ["a"], 70, CPU)
-    assert stop_table(lambda: backend, ["a"], 70, CPU).going is first.going
-    assert stop_table(backend, ["b"], 70, CPU).going is not first.going
-    assert first.table.dtype == torch.int32 and first.going.dtype == np.int32
+    assert stop_table(lambda: backend, ["a"], 70, CPU).prompt_table is first.prompt_table
+    assert stop_table(backend, ["b"], 70, CPU).prompt_table is not first.prompt_table
+    assert first.table.dtype == torch.int32 and first.prompt_table.dtype == np.int32

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoding.generation.call import Given, prepare
-from decoding.generation.streaming import QueuedNews, stream
+from decoding.generation.call import prepare
+from decoding.generation.inputs import GenerateInputs
+from decoding.generation.streaming import QueuedTokenStream, stream
 from tests.support.random_models import ours, reference
 
 IDS = torch.tensor([[12, 13, 14, 15], [16, 17, 18, 19], [20, 12, 22, 23]])
@@ -62,12 +63,12 @@ def test_streamers_with_beams(name: str, device: str) -> None:
             recorder = Recorder()
             options = {"max_new_tokens": 20, "min_new_tokens": 12, "streamer": recorder}
             found = ours(name, device).generate(row[None], **options, **search)
-            prompt, *news, end = recorder.values
+            prompt, *queued, end = recorder.values
             start = [[59]] if name == "marian" else [row.tolist()]
             assert (prompt, end) == (start, "end")
-            tokens = [token for new in news for token in new]
+            tokens = [token for new in queued for token in new]
             assert tokens == found[0, len(start[0]) :].tolist()
-            early += len(news) > 1
+            early += len(queued) > 1
     assert early > 2, "no token was told before the end"
 
 
@@ -117,18 +118,18 @@ def test_who_leaves_ends_the_thread() -> None:
     """It stops behind its present step, however much there would be to come."""
     steps = 0
 
-    class Slow(QueuedNews):
+    class Slow(QueuedTokenStream):
         def accepted(self, *args: Any) -> None:
             nonlocal steps
             steps += 1
-            while steps == 3 and not self.abandoned:
+            while steps == 3 and not self.cancelled:
                 time.sleep(0.001)
             super().accepted(*args)
 
-    model, news = ours("gpt2"), Slow()
+    model, queued = ours("gpt2"), Slow()
     options = {"max_new_tokens": 40, "eos_token_id": None}
-    call = prepare(model._session, {}, Given(IDS), options, news)
-    tokens = stream(call.run, news, model.device)
+    call = prepare(model._session, {}, GenerateInputs(IDS), options, queued)
+    tokens = stream(call.run, queued, model.device)
     assert len(next(tokens)) == 3
     tokens.close()
     assert steps in (1, 2, 3)

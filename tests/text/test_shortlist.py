@@ -15,7 +15,7 @@ from torch import Tensor
 import decoding
 from decoding import Limits, Shortlist
 from decoding.generation.config import GenerationConfig
-from decoding.generation.shortlist_tokens import needed_ids
+from decoding.generation.special_tokens import shortlist_ids
 from decoding.text.ibm_model1 import learn
 from tests.support.comparison import assert_close_scores
 from tests.support.demo import DEMO
@@ -95,7 +95,7 @@ def test_arrays_that_are_no_map(candidates: Any, frequent: Any, says: str) -> No
 def test_what_an_option_needs_is_in_every_list(options: dict[str, Any], ids: set[int]) -> None:
     settings: dict[str, Any] = {"sequence_bias": (), "force_words_ids": (), "eos_token_id": ()}
     settings |= {"decoder_start_token_id": (), "forced_eos_token_id": ()}
-    assert needed_ids(GenerationConfig(**(settings | options)), 10) == ids
+    assert shortlist_ids(GenerationConfig(**(settings | options)), 10) == ids
 
 
 @pytest.mark.parametrize("given", [3, [1, 2], np.zeros(3)])

@@ -1,25 +1,24 @@
-"""What a search strategy is to the rest of generate()."""
+"""A search strategy, as the rest of generate() knows it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from decoding import _C
-
-Search = _C.Greedy | _C.Sampling | _C.Beam | _C.Diverse | _C.Contrastive | _C.Constrained
+from decoding.engine.request import Search
 
 
 @dataclass(frozen=True)
 class Strategy:
     """How a call searches.
 
-    search: for the engine. rows: of each sentence while it runs. returned: of each sentence in the
-    results. beams: whether rows compete, so that results have scores and parents. places: of a
-    sentence's finished list; 0: one for each row.
+    search: for the engine. rows_per_sentence: while it runs; returned: of them in the results.
+    competing: the rows of a sentence are beams that compete, so that results have scores and
+    parents. max_finished: rows that have ended which the search holds of a sentence; 0: as many as
+    rows.
     """
 
     search: Search
-    rows: int
+    rows_per_sentence: int
     returned: int
-    beams: bool = False
-    places: int = 0
+    competing: bool = False
+    max_finished: int = 0

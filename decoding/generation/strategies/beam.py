@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from decoding import _C
+from decoding.engine.request import Search
 from decoding.generation.config import GenerationConfig
-from decoding.generation.constraints import phrase_table
-from decoding.generation.strategies.base import Search, Strategy
+from decoding.generation.constraints import constraint_table
+from decoding.generation.strategies.base import Strategy
 
 STOPPING = {False: "no", True: "yes", "never": "never"}
 
@@ -13,13 +14,14 @@ STOPPING = {False: "no", True: "yes", "never": "never"}
 def strategy(config: GenerationConfig) -> Strategy:
     """With groups, diverse beam search: each group is a beam search of its own. With
     force_words_ids, constrained beam search: every row holds those words."""
-    waits = config.early_stopping is True  # who patience is for
-    places = round(config.num_beams * config.patience) if waits else config.num_beams
+    # patience has an effect with early_stopping=True alone.
+    patience = config.patience if config.early_stopping is True else 1
+    max_finished = round(config.num_beams * patience)
     beam = _C.Beam(
         length_penalty=config.length_penalty,
         gnmt=config.length_normalization == "gnmt",
         early_stopping=STOPPING[config.early_stopping],
-        capacity=places,
+        capacity=max_finished,
         diversity_rate=config.diversity_rate,
         draws=config.do_sample,
     )
@@ -27,14 +29,14 @@ def strategy(config: GenerationConfig) -> Strategy:
     if config.num_beam_groups > 1:
         search = _C.Diverse(beam, groups=config.num_beam_groups, penalty=config.diversity_penalty)
     if config.force_words_ids:
-        table = phrase_table(config.force_words_ids)
+        table = constraint_table(config.force_words_ids)
         search = _C.Constrained(
-            beam, heights=table.heights, first_edge=table.first_edge, tokens=table.tokens
+            beam, heights=table.depths, first_edge=table.first_edge, tokens=table.tokens
         )
     return Strategy(
         search,
-        rows=config.num_beams,
+        rows_per_sentence=config.num_beams,
         returned=config.num_return_sequences,
-        beams=True,
-        places=places,
+        competing=True,
+        max_finished=max_finished,
     )

@@ -11,5 +11,8 @@ def strategy(config: GenerationConfig) -> Strategy:
     """Each candidate takes a row."""
     assert isinstance(config.top_k, int)  # else it is no contrastive search
     return Strategy(
-        _C.Contrastive(alpha=config.penalty_alpha), rows=config.top_k, returned=1, places=1
+        _C.Contrastive(alpha=config.penalty_alpha),
+        rows_per_sentence=config.top_k,
+        returned=1,
+        max_finished=1,
     )

@@ -7,4 +7,4 @@ from decoding.generation.strategies.base import Strategy
 
 
 def strategy() -> Strategy:
-    return Strategy(_C.Greedy(), rows=1, returned=1)
+    return Strategy(_C.Greedy(), rows_per_sentence=1, returned=1)

@@ -1,4 +1,4 @@
-"""Multinomial sampling from what the warpers leave, without beams or inside them."""
+"""Multinomial sampling from what the filters leave, without beams or inside them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from decoding.generation.strategies.base import Strategy
 def strategy(config: GenerationConfig) -> Strategy:
     """num_return_sequences copies of each sentence, each with random numbers of its own."""
     copies = config.num_return_sequences
-    return Strategy(_C.Sampling(), rows=copies, returned=copies)
+    return Strategy(_C.Sampling(), rows_per_sentence=copies, returned=copies)
 
 
-def warpers(config: GenerationConfig, *, processed: bool) -> _C.Warpers | None:
+def filters(config: GenerationConfig, *, processed: bool) -> _C.Warpers | None:
     """For the engine; None where nothing is drawn, and where temperature, top_k and top_p say it
     all: sampling from logits, if they are not `processed`, then does that itself."""
     if not config.do_sample:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from decoding import _C
 from decoding import _kernels as kernels
-from decoding.generation.constraints import phrase_table
+from decoding.generation.constraints import constraint_table
 from decoding.reference import Hypothesis, Logits, Phrases, Rules, Tokens, constrained_beam_search
 from tests.support.beams import FILLED, Search, Table, check
 
@@ -35,8 +35,8 @@ class Constrained(Search):
 
     def run(self) -> list[list[Hypothesis]]:
         count, beams = len(self.sentences), self.options.beams
-        table = phrase_table(self.options.phrases)
-        self.phrases = kernels.Phrases(table.heights, table.first_edge, table.tokens)
+        table = constraint_table(self.options.phrases)
+        self.phrases = kernels.Phrases(table.depths, table.first_edge, table.tokens)
         begin = kernels.begin_progress(list(self.options.prompt), self.phrases)
         self.progress = torch.full((2, count * beams, len(begin)), -7, dtype=torch.int32)
         self.progress[1] = torch.tensor(begin)

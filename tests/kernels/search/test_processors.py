@@ -20,7 +20,7 @@ from transformers.generation.utils import GenerationMixin
 from decoding import _C
 from decoding import _kernels as kernels
 from decoding.generation import processors
-from decoding.generation.batching import Rows
+from decoding.generation.batching import TokenBatch
 from decoding.generation.config import OPTIONS, GenerationConfig
 from tests.conftest import Place
 
@@ -114,12 +114,12 @@ class Search:
     ) -> tuple[Tensor, Tensor, list[float]]:
         """(scores, lse, again) of the live rows."""
         config = config_of(options)
-        controls = processors.controls(
+        controls = processors.processors(
             config,
             config.min_new_tokens or 0,
             self.vocab,
-            Rows(self.prompt, self.mask),
-            Rows(self.source, None),
+            TokenBatch(self.prompt, self.mask),
+            TokenBatch(self.source, None),
         )
         stride = -(-self.vocab // 8) * 8  # on a GPU rows begin on 16 bytes
 

@@ -1,16 +1,13 @@
-"""What every search obeys: lengths, end tokens, banned and forced tokens."""
+"""How many tokens a row may have, and how many it must have."""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any
 
 import numpy as np
 
-from decoding import _C
-from decoding.generation.batching import Array, check_ids
+from decoding.generation.batching import Array
 from decoding.generation.config import GenerationConfig
 
 DEFAULT_NEW = 20  # tokens, where nobody set a length: Hugging Face's number
@@ -85,52 +82,3 @@ def check_room(each: Array, width: int, tokens: Array, positions: Array) -> None
             f"{tokens[row] + each[row] - 1} positions, the model has {positions[row]} for such a "
             f"prompt: pass max_new_tokens={room[row]} or less"
         )
-
-
-def rules(config: GenerationConfig, lengths: Lengths, vocab: int) -> _C.Rules:
-    """The engine's rules. vocab: ids that the decoder has.
-
-    Raises ValueError for forced and banned ids that the model has no token for. An EOS that it has
-    no token for never comes.
-    """
-    banned = {word[0] for word in config.bad_words_ids if len(word) == 1}
-    pad = fill_id(config)
-    return _C.Rules(
-        max_new=lengths.max_new,
-        min_new=lengths.min_new,
-        eos=end_ids(config, vocab),
-        pad=pad if pad is not None and 0 <= pad < vocab else 0,  # ended rows compute, unread
-        banned=sorted(banned - set(config.eos_token_id)),
-        forced_last=sorted(set(config.forced_eos_token_id)),
-        renormalize=config.renormalize_logits,
-    )
-
-
-def end_ids(config: GenerationConfig, vocab: int) -> list[int]:
-    """The EOS ids that the model has a token for. Repeated and foreign ones count as candidates of
-    beam search in Hugging Face: in their place the first one is repeated."""
-    valid = sorted({id for id in config.eos_token_id if 0 <= id < vocab})
-    return valid + valid[:1] * (len(config.eos_token_id) - len(valid))
-
-
-def check_tokens(config: GenerationConfig, vocab: int) -> None:
-    """Raises ValueError for an id in an option that the model has no token for."""
-    first: Any = config.forced_bos_token_id
-    if first is not None:
-        check_ids("forced_bos_token_id", first if isinstance(first, tuple) else [first], vocab)
-    for name in ("forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens"):
-        check_ids(name, getattr(config, name), vocab)
-    words = {
-        "bad_words_ids": config.bad_words_ids,
-        "sequence_bias": [word for word, _ in config.sequence_bias],
-        "force_words_ids": chain.from_iterable(config.force_words_ids),
-    }
-    for name, of_option in words.items():
-        check_ids(name, [*chain.from_iterable(of_option)], vocab)
-
-
-def fill_id(config: GenerationConfig) -> int | None:
-    """pad_token_id, for which the first EOS stands in."""
-    if config.pad_token_id is not None:
-        return config.pad_token_id
-    return config.eos_token_id[0] if config.eos_token_id else None

@@ -47,7 +47,7 @@ class Engine(Protocol):
     def bind(self, limits: _C.Limits, pool: Tensor) -> None: ...
 
 
-class Runner(ABC):
+class PooledEngine(ABC):
     """Runs one sub-batch at a time; callers of other threads wait for their turn.
 
     engine: made on `device`. limits: plans the memory once, here, and refuses what is beyond; None:

@@ -1,0 +1,57 @@
+"""The rows of a call as its caller knows them, while they grow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from decoding.engine.observer import Step
+
+
+@dataclass(frozen=True)
+class ObservedRows:
+    """The rows of a call, all in one sub-batch."""
+
+    prompt: Tensor  # int64 [B, P], as given
+    rows_per_sentence: int
+    max_new: int  # tokens that a row may get
+    fill: int  # stands after a row's end
+    competing: bool  # the rows of a sentence compete: a step may drop some and copy others
+    agreeing: bool  # their common beginning is certain before the search ends
+
+
+class Histories:
+    """Each sentence's prompt, then what was generated. R = B * rows_per_sentence rows."""
+
+    def __init__(self, rows: ObservedRows, device: torch.device) -> None:
+        self.rows_per_sentence, self._competing = rows.rows_per_sentence, rows.competing
+        self._prompt = self.width = rows.prompt.shape[1]
+        shape = len(rows.prompt) * rows.rows_per_sentence, self.width + rows.max_new
+        self._ids = torch.full(shape, rows.fill, dtype=torch.int64, device=device)
+        self._ids[:, : self.width] = rows.prompt.repeat_interleave(rows.rows_per_sentence, 0)
+
+    @property
+    def ids(self) -> Tensor:
+        """int64 [R, n]"""
+        return self._ids[:, : self.width]
+
+    @property
+    def generated(self) -> Tensor:
+        """int64 [R, g]"""
+        return self._ids[:, self._prompt : self.width]
+
+    def rows_of(self, sentences: Tensor) -> Tensor:
+        """int64 [n * rows_per_sentence], the rows of `sentences`, int64 [n]."""
+        own = torch.arange(self.rows_per_sentence, device=sentences.device)
+        return (sentences[:, None] * self.rows_per_sentence + own).flatten()
+
+    def extend(self, step: Step) -> None:
+        """Appends the tokens that a step has accepted."""
+        # The beams of a sentence that is done are gone.
+        rows = self.rows_of(step.going() if self._competing else step.active)
+        if self._competing:
+            self._ids[rows] = self._ids[step.parents()[rows]]
+        self._ids[rows, self.width] = step.tokens()[rows]
+        self.width += 1
