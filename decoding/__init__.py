@@ -39,19 +39,20 @@ def load(
     threads: int | None = None,
     kv_cache_dtype: str | torch.dtype = "auto",
 ) -> Model:
-    """Loads a Hugging Face model directory, or takes a transformers model that is in memory.
+    """Loads a model from a directory, or takes a transformers model that is in memory.
 
-    The directory may also be a converted one (Model.save), or hold a checkpoint of fairseq, Marian
-    or OpenNMT-py; such a file may be given itself. device: "cpu", "cuda", "cuda:N" or a
-    torch.device; "auto" is CUDA where torch sees a GPU and the engine was built for it. dtype: of
-    the weights, "float32" or "bfloat16", on a GPU also "float16", on the CPU also "int8" (with
-    activations quantised as they come). "auto" is what a converted model has; on a GPU what the
-    checkpoint is stored in; on the CPU bfloat16 where that is half precision and the machine
-    computes with it (AVX512_BF16), else float32. limits: what the memory is planned for, once;
-    None: it grows with the calls. threads: that compute each step on the CPU; None: as many as
-    torch. kv_cache_dtype: of the keys and values that steps read again; "auto" is float32 on the
-    CPU, where "bfloat16" halves their memory and the time to read it, at a small loss of exactness;
-    on a GPU it is the model's type, and the only one.
+    source: a Hugging Face directory, a converted one (Model.save), a checkpoint of fairseq, Marian,
+        OpenNMT-py or llama2.c or the directory that holds it, or a transformers model.
+    device: "cpu", "cuda", "cuda:N" or a torch.device. "auto" is CUDA where torch sees a GPU and the
+        engine was built for it.
+    dtype: type of the weights: "float32", "bfloat16", on a GPU "float16", on the CPU "int8", which
+        quantises activations, too. "auto" is that of a converted model; on a GPU the type in which
+        the checkpoint is stored; on the CPU bfloat16 for a checkpoint in half precision if the
+        machine has AVX512_BF16, else float32.
+    limits: the sizes for which the memory is planned, once. None: it grows with the calls.
+    threads: CPU threads that compute each step. None: as many as torch uses.
+    kv_cache_dtype: of keys and values. "auto" is float32 on the CPU, where "bfloat16" halves their
+        memory with a small loss of precision; on a GPU it is the model's type, and the only one.
 
     Raises FileNotFoundError or ValueError where the checkpoint is not what we can read, ValueError
     and NotImplementedError for devices and types that this build has no engine for, decoding.Error

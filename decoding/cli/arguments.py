@@ -26,16 +26,16 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype",
         default="auto",
-        help="float32, bfloat16, on a GPU float16, on the CPU int8 (default: by the stored type)",
+        help="float32, bfloat16, float16 on a GPU, int8 on a CPU (default: by the stored type)",
     )
-    parser.add_argument("--threads", type=positive, metavar="N", help="of the CPU; one a core")
+    parser.add_argument(
+        "--threads", type=positive, metavar="N", help="CPU threads (default: one for each core)"
+    )
 
 
 def add_language_arguments(parser: argparse.ArgumentParser) -> None:
     for name, side in (("--src-lang", "source"), ("--tgt-lang", "target")):
-        parser.add_argument(
-            name, metavar="CODE", help=f"the {side}'s language, of a model that must be told it"
-        )
+        parser.add_argument(name, metavar="CODE", help=f"{side} language of a multilingual model")
 
 
 def place(model: decoding.Model) -> str:

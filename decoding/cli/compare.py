@@ -28,7 +28,7 @@ from decoding.compare.text import Text, read_text
 from decoding.compare.worker import ResourceLimits
 from decoding.engine.devices import choose_device
 
-INSTALL = "pip install decoding[compare]"
+INSTALL = "pip install .[compare]"
 NAMES = {"hf": "huggingface", "hf-static": "huggingface-static", **{name: name for name in ENGINES}}
 DTYPES = {"cpu": "float32", "cuda": "float16"}  # where none is asked for
 
@@ -58,8 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", type=Path, required=True, metavar="DIR", help="a Hugging Face directory")
     add("--against", type=engines, default="hf,ctranslate2", help="default: hf,ctranslate2")
     add("--text", type=Path, required=True, metavar="FILE", help="UTF-8, sources or prompts")
-    add("--references", type=Path, metavar="FILE", help="their translations: adds BLEU and chrF")
-    add("--lines", type=positive, default=100, metavar="N", help="of the text (default: 100)")
+    add("--references", type=Path, metavar="FILE", help="translations: adds BLEU and chrF")
+    add("--lines", type=positive, default=100, metavar="N", help="lines to read (default: 100)")
     add_language_arguments(parser)
     grid = parser.add_argument_group("grid", "each combination is measured").add_argument
     for name, default, help in (
@@ -71,8 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     grid("--dtype", nargs="+", choices=WIDTHS, help="default: float32, on a GPU float16")
     grid("--device", nargs="+", choices=DTYPES, help="default: a GPU where there is one")
     how = parser.add_argument_group("measuring").add_argument
-    how("--threads", type=positive, metavar="N", help="of every engine on the CPU; one a core")
-    how("--rounds", type=positive, default=5, metavar="N", help="turns of each (default: 5)")
+    how("--threads", type=positive, metavar="N", help="CPU threads of each engine")
+    how("--rounds", type=positive, default=5, metavar="N", help="measurements (default: 5)")
     how(
         "--tokenisation",
         choices=["in", "out"],

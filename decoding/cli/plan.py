@@ -14,11 +14,11 @@ from decoding.cli.arguments import add_model_arguments, load_model, positive
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     sizes = {
-        "batch": "sentences at once (default: 1)",
-        "beams": "rows of each sentence (default: 1)",
-        "source": "encoder tokens of a sentence (default: 64; decoder-only models have none)",
-        "prompt": "decoder tokens given for a sentence (default: 1)",
-        "target": "tokens generated for a row (default: 64)",
+        "batch": "sentences of a batch (default: 1)",
+        "beams": "beams or samples of a sentence (default: 1)",
+        "source": "source tokens of a sentence (default: 64; for encoder-decoders)",
+        "prompt": "prompt tokens of a sentence (default: 1)",
+        "target": "new tokens of a row (default: 64)",
     }
     for name, help in sizes.items():
         parser.add_argument(f"--{name}", type=positive, metavar="N", help=help)

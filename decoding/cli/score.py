@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     add_language_arguments(parser)
     add = parser.add_argument
-    add("--source", metavar="FILE", help="what --target translates, line by line; not for GPT")
+    add("--source", metavar="FILE", help="the sources of --target, for encoder-decoders")
     add("--target", metavar="FILE", help="UTF-8, a sentence in each line (default: standard input)")
     add("--output", metavar="FILE", help="default: standard output")
     add(

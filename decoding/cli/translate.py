@@ -35,9 +35,9 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], str, str | None]] = {
     "length_normalization": (str, "gnmt", "score = sum / ((5 + length) / 6)^A"),
     "early_stopping": (stopping, "true|false|never", None),
     "patience": (float, "P", "with early stopping: wait for num_beams * P finished rows"),
-    "coverage_penalty": (float, "B", "against source words that nothing stems from"),
+    "coverage_penalty": (float, "B", "for source words that get little attention"),
     "num_beam_groups": (int, "N", "diverse beam search; needs --diversity-penalty"),
-    "diversity_penalty": (float, "D", "for tokens that earlier groups took"),
+    "diversity_penalty": (float, "D", "for tokens that earlier groups have chosen"),
     "diversity_rate": (float, "D", "for the lower ranks among a beam's continuations"),
     "max_length": (int, "N", "default: the model's, else 2 * source + 50"),
     "max_new_tokens": (int, "N", "the same without the start token"),
@@ -47,7 +47,7 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], str, str | None]] = {
     "top_k": (int, "K", None),
     "top_p": (float, "P", None),
     "min_p": (float, "P", None),
-    "seed": (int, "N", "makes sampling repeat"),
+    "seed": (int, "N", "makes sampling reproducible"),
 }
 
 
@@ -58,11 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--input", metavar="FILE", help="UTF-8, a sentence in each line (default: standard input)")
     add("--output", metavar="FILE", help="default: standard output")
     add("--n-best", type=positive, default=1, metavar="N", help="lines `id ||| text ||| score`")
-    add("--scores", action="store_true", help="lines `text ||| score`")
+    add("--scores", action="store_true", help="write lines `text ||| score`")
     add(
         "--alignments",
         action="store_true",
-        help="lines `... ||| i-j ...`: word j stems from word i, counted from 0",
+        help="append ` ||| i-j ...`: target word j is aligned to source word i, from 0",
     )
     add(
         "--batch-tokens",
@@ -77,9 +77,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="restricts the vocabulary, see `decoding shortlist`; CPU",
     )
     add("--progress", action="store_true", help="show sentences per second and the time left")
-    search = parser.add_argument_group("search", "without an option the model's own value counts")
+    search = parser.add_argument_group(
+        "search", "the default of each option is the model's own value"
+    )
     add = search.add_argument
-    add("--do-sample", action="store_const", const=True, help="draw tokens instead of searching")
+    add("--do-sample", action="store_const", const=True, help="sample tokens instead of searching")
     for name, (kind, placeholder, help) in OPTIONS.items():
         add(f"--{name.replace('_', '-')}", type=kind, metavar=placeholder, help=help)
 

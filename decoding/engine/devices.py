@@ -46,7 +46,7 @@ def check_cuda() -> None:
     if not _C.cuda_archs:
         raise NotImplementedError(
             "this build has no CUDA engine: build it again where nvcc is found, of a toolkit or of "
-            '`pip install decoding[cuda]`, or pass device="cpu"'
+            '`pip install .[cuda]`, or pass device="cpu"'
         )
     if torch.version.cuda is None:
         raise _C.Error(

@@ -1,4 +1,4 @@
-"""Which source word a translated word stems from, as a model's attention tells."""
+"""Word alignments, from a model's attention to the source."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Pieces(Protocol):
 def alignment(
     tokenizer: Pieces, text: str, ids: Sequence[int], attention: Tensor
 ) -> list[tuple[int, int]]:
-    """Pairs (i, j), ascending: word j of the translation stems from word i of the source.
+    """Pairs (i, j), ascending: word j of the translation is aligned to word i of the source.
 
     Words are what spaces separate, counted from 0. text: the source; ids: [G], what was generated;
-    attention: [G, S] or larger, of each of them to each source token. A translated word stems from
-    the token to which its own tokens attend most, as a share of all that the token receives: a full
-    stop draws attention from every word, which tells nothing.
+    attention: [G, S] or larger, of each of them to each source token. A translated word is aligned
+    to the token to which its own tokens attend most, as a share of all that the token receives: a
+    full stop draws attention from every word, which tells nothing.
     """
     source = np.array(words_of(tokenizer.source_pieces(text)), np.int64)
     target = np.array(words_of(tokenizer.target_pieces(ids)), np.int64)

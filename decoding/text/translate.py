@@ -55,7 +55,7 @@ RESERVED = {  # options of generate() that translation sets itself
 class Hypothesis(NamedTuple):
     """A translation of a line and its score S / G^a; NaN where the search gives no score.
 
-    alignment: pairs (i, j), ascending: word j of it stems from word i of the line, counted from 0;
+    alignment: pairs (i, j), ascending: word j of it is aligned to word i of the line, from 0;
     a language code at the line's beginning is no word. Only where it is asked for.
     """
 

@@ -115,7 +115,7 @@ def test_a_library_that_is_missing_is_said_at_once(
 ) -> None:
     monkeypatch.setattr(command, "find_spec", lambda _: None)
     assert program("--html", "page.html") == 2
-    assert "--html needs matplotlib: pip install decoding[compare]" in capsys.readouterr().err
+    assert "--html needs matplotlib: pip install .[compare]" in capsys.readouterr().err
 
 
 def test_lines_that_are_too_long_are_said(

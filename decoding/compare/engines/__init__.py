@@ -30,7 +30,7 @@ def installed(names: Sequence[str]) -> list[type[Engine]]:
         missing = [library for library in libraries if not find_spec(library)]
         if missing:
             said = f"{name} is left out: {' and '.join(missing)} not installed"
-            warnings.warn(f"{said}, pip install decoding[compare]", stacklevel=2)
+            warnings.warn(f"{said}, pip install .[compare]", stacklevel=2)
         else:
             found.append(ENGINES[name])
     return found
