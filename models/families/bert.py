@@ -7,9 +7,9 @@ from typing import Any
 
 from decoding.models.layouts import encoder
 from decoding.models.layouts.options import activation, head_dim, must_be, positive, size
-from decoding.models.weights.lazy import Weight
 from decoding.models.spec import EncoderSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.lazy import Weight
 
 DEFAULTS = {
     "hidden_act": "gelu",

@@ -9,9 +9,9 @@ from typing import Any
 import torch.nn.functional as F
 
 from decoding.models.layouts import seq2seq
-from decoding.models.weights.lazy import Weight, computed
 from decoding.models.spec import ModelSpec
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.lazy import Weight, computed
 
 DEFAULTS = {
     "activation_function": "gelu",

@@ -7,10 +7,10 @@ from typing import Any
 
 from decoding.models.layouts import causal
 from decoding.models.layouts.options import head_dim, must_be, positive, size
-from decoding.models.weights.lazy import Weight
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.torch.positions import alibi_slopes
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.lazy import Weight
 
 DEFAULTS = {
     "seq_length": 2048,  # of training; biases by distance have no end

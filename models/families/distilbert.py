@@ -7,9 +7,9 @@ from typing import Any
 
 from decoding.models.layouts import encoder
 from decoding.models.layouts.options import activation, head_dim, size
-from decoding.models.weights.lazy import Weight
 from decoding.models.spec import EncoderSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.lazy import Weight
 
 DEFAULTS = {"activation": "gelu", "max_position_embeddings": 512, "pad_token_id": 0}
 PARTS = {

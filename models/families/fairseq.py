@@ -11,10 +11,10 @@ from typing import Any
 from decoding.models.families.lightconv import convolution_spec, convolution_weight
 from decoding.models.layouts.options import activation, flag, head_dim, must_be, size
 from decoding.models.layouts.seq2seq import stored_names
-from decoding.models.weights.lazy import Weight, joined, moved
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.torch.positions import fairseq_sinusoids
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.lazy import Weight, joined, moved
 from decoding.models.weights.placed import shapes
 
 DEFAULTS = {

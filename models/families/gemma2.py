@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from decoding.models.layouts import causal, gemma, llama
+from decoding.models.families import gemma, llama
+from decoding.models.layouts import causal
 from decoding.models.layouts.options import activation, must_be, positive
-from decoding.models.weights.lazy import Weight
 from decoding.models.spec import ModelSpec
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.lazy import Weight
 
 DEFAULTS = {
     **gemma.DEFAULTS,

@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from decoding.models.layouts.options import activation, flag, head_dim, must_be, positive, size
-from decoding.models.weights.lazy import Weight, moved
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.lazy import Weight, moved
 from decoding.models.weights.placed import shapes
 
 DEFAULTS = {

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from decoding.models.layouts import causal, gpt2
+from decoding.models.families import gpt2
+from decoding.models.layouts import causal
 from decoding.models.layouts.options import size
 from decoding.models.layouts.rotary import turning
-from decoding.models.weights.lazy import Weight
 from decoding.models.spec import ModelSpec, RotarySpec
 from decoding.models.torch.positions import rotary_frequencies
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.lazy import Weight
 
 DEFAULTS = {
     "activation_function": "gelu_new",

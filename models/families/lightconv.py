@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from decoding.models.layouts.options import flag, must_be, size
-from decoding.models.weights.lazy import LazyTensor, computed, moved
 from decoding.models.spec import ConvolutionSpec
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.lazy import LazyTensor, computed, moved
 
 DYNAMIC = {"lightweight": False, "dynamic": True}
 # What each part of a convolution was stored as.

@@ -12,9 +12,9 @@ from torch import Tensor
 from decoding.models.layouts import causal
 from decoding.models.layouts.options import activation, flag, head_dim, positive, size
 from decoding.models.layouts.rotary import positions, rotary
-from decoding.models.weights.lazy import Weight
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.lazy import Weight
 
 DEFAULTS = {
     "hidden_act": "silu",

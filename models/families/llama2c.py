@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from decoding.models.layouts import causal, llama
-from decoding.models.weights.lazy import Weight
+from decoding.models.families import llama
+from decoding.models.layouts import causal
 from decoding.models.spec import ModelSpec, RotarySpec
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.lazy import Weight
 
 # llama2.c's options to those of transformers.
 OPTIONS = {

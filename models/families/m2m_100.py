@@ -11,10 +11,10 @@ from typing import Any
 
 from decoding.models.layouts import seq2seq
 from decoding.models.layouts.options import whole
-from decoding.models.weights.lazy import Weight
 from decoding.models.spec import ModelSpec
 from decoding.models.torch.positions import fairseq_sinusoids
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.lazy import Weight
 
 DEFAULTS = {
     "activation_function": "relu",

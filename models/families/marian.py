@@ -13,10 +13,10 @@ from typing import Any
 
 from decoding.models.layouts import seq2seq
 from decoding.models.layouts.options import flag, must_be, size
-from decoding.models.weights.lazy import Weight
 from decoding.models.spec import ModelSpec
 from decoding.models.torch.positions import sinusoids
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.lazy import Weight
 
 DEFAULTS = {
     "activation_function": "gelu",

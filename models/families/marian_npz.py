@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoding.models.layouts.options import activation, flag, head_dim, must_be, size
-from decoding.models.weights.lazy import LazyTensor, Weight, joined, moved
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.torch.positions import fairseq_sinusoids
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.lazy import LazyTensor, Weight, joined, moved
 from decoding.models.weights.placed import shapes
 
 DEFAULTS = {

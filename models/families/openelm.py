@@ -9,10 +9,10 @@ from typing import Any
 from decoding.models.layouts import causal
 from decoding.models.layouts.options import activation, flag, must_be, positive, size, sizes
 from decoding.models.layouts.rotary import turning
-from decoding.models.weights.lazy import Weight
 from decoding.models.spec import ModelSpec, RotarySpec, StackSpec
 from decoding.models.torch.positions import rotary_frequencies
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.lazy import Weight
 
 DEFAULTS = {
     "activation_fn_name": "swish",

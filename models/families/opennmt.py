@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from decoding.models.layouts.options import activation, flag, must_be, positive, size
-from decoding.models.weights.lazy import Weight, joined, moved
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.lazy import Weight, joined, moved
 from decoding.models.weights.placed import shapes
 
 DEFAULTS = {

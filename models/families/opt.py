@@ -10,9 +10,9 @@ import torch
 
 from decoding.models.layouts import seq2seq
 from decoding.models.layouts.options import activation, flag, head_dim, must_be, size
-from decoding.models.weights.lazy import Weight, computed, joined, moved
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.lazy import Weight, computed, joined, moved
 from decoding.models.weights.placed import shapes
 
 DEFAULTS = {

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from decoding.models.layouts import causal, llama
+from decoding.models.families import llama
+from decoding.models.layouts import causal
 from decoding.models.layouts.options import flag, whole
-from decoding.models.weights.lazy import Weight
 from decoding.models.spec import ModelSpec
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.lazy import Weight
 
 DEFAULTS = {
     "hidden_act": "silu",

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from decoding.models.layouts import causal, llama, qwen2
-from decoding.models.weights.lazy import Weight
+from decoding.models.families import llama, qwen2
+from decoding.models.layouts import causal
 from decoding.models.spec import ModelSpec
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.lazy import Weight
 
 DEFAULTS = {**qwen2.DEFAULTS, "head_dim": 128}
 PARTS = {

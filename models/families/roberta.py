@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from decoding.models.families import bert, encoder
+from decoding.models.families import bert
+from decoding.models.layouts import encoder
 from decoding.models.layouts.options import whole
-from decoding.models.weights.lazy import Weight
 from decoding.models.spec import EncoderSpec
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.lazy import Weight
 
 DEFAULTS = bert.DEFAULTS | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from decoding.models.layouts import seq2seq
 from decoding.models.layouts.options import activation, flag, must_be, positive, size
-from decoding.models.weights.lazy import LazyTensor, Weight, computed, joined
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.lazy import LazyTensor, Weight, computed, joined
 from decoding.models.weights.placed import shapes
 
 DEFAULTS = {

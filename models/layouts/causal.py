@@ -10,9 +10,9 @@ from typing import Any
 from torch import Tensor
 
 from decoding.models.layouts.options import flag
-from decoding.models.weights.lazy import LazyTensor, Weight, computed, joined, moved
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.lazy import LazyTensor, Weight, computed, joined, moved
 from decoding.models.weights.placed import shapes
 
 NAME = re.compile(

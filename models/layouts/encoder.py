@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from decoding.models.weights.lazy import LazyTensor, Weight, computed, joined, moved
 from decoding.models.spec import EncoderSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.lazy import LazyTensor, Weight, computed, joined, moved
 from decoding.models.weights.placed import shapes
 
 NAME = re.compile(r"encoder\.(layers\.(?P<layer>\d+)\.)?(?P<part>.+)\.(?P<kind>weight|bias)")

@@ -13,9 +13,9 @@ from typing import Any
 from torch import Tensor
 
 from decoding.models.layouts.options import activation, flag, head_dim, must_be, size
-from decoding.models.weights.lazy import Weight, joined, moved
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.lazy import Weight, joined, moved
 from decoding.models.weights.placed import shapes
 
 # What each part of a layer or stack was stored as; several are stacked.

@@ -13,7 +13,6 @@ from typing import overload
 import torch
 from torch import Tensor
 
-from decoding.models.weights.lazy import LazyTensor, Weights, in_chunks, is_finite
 from decoding.models.spec import EncoderSpec, ModelSpec
 from decoding.models.torch.blocks import Biases, all_but_output
 from decoding.models.torch.encoder import Encoder
@@ -21,6 +20,7 @@ from decoding.models.torch.gpt import GPT
 from decoding.models.torch.transformer import Transformer
 from decoding.models.weights import memory
 from decoding.models.weights.checkpoint import check
+from decoding.models.weights.lazy import LazyTensor, Weights, in_chunks, is_finite
 from decoding.models.weights.panels import NOISE, fill_panels, noise, panel_shape, quantise
 
 # Writes rows [n, K] from row `first` on into panels of their type; whether all were finite.

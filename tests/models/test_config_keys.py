@@ -18,8 +18,8 @@ from torch import Tensor
 from decoding import models
 from decoding.models import formats
 from decoding.models.layouts.rotary import TYPES, rotary
-from decoding.models.weights.lazy import Weights
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.lazy import Weights
 from tests.models import test_formats, test_openelm
 from tests.models.test_causal import SCALED
 from tests.models.test_models import GPT2, MARIAN
