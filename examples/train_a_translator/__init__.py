@@ -1,1 +1,1 @@
-"""Training a small translation model with decoding.nn."""
+"""Trains a small translation model with decoding.nn and torch."""

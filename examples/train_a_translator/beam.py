@@ -1,4 +1,4 @@
-"""A plain beam search, without a cache: short and slow, for choosing checkpoints in training."""
+"""A plain beam search without a key-value cache, for choosing checkpoints during training."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def search(
 def translate(
     model: Transformer, pieces: bytes, sources: Packed, pad: int, beams: int = 4
 ) -> list[str]:
-    """Sentences of the model's own length at most twice the source's and ten tokens more."""
+    """Translates packed sentences; a translation has at most twice the source's tokens and ten."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=pieces)
     device = model.output.weight.device
     packed = DevicePacked(sources, pad, device)

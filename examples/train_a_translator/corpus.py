@@ -64,8 +64,8 @@ class Packed:
 
 
 def encode(model: bytes, lines: list[str], dropout: float = 0.0) -> Packed:
-    """dropout: the rate of BPE-dropout (Provilkov et al. 2020). What it drops is another each time:
-    SentencePiece salts its seed in each process."""
+    """Token ids of lines. dropout: the rate of BPE-dropout (Provilkov et al. 2020), which differs
+    from run to run, since SentencePiece salts its seed in each process."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     rows = processor.encode(
         lines,
@@ -90,8 +90,8 @@ def encode_split(
 def sampled_epochs(
     model: bytes, data: Path, dropout: float, workers: int
 ) -> Generator[tuple[Packed, Packed]]:
-    """Endless epochs of the training split, each cut anew into subwords, made ahead by `workers`
-    other processes."""
+    """Endless epochs of the training split, each with newly sampled subwords, which `workers`
+    processes prepare ahead."""
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         ahead: deque[Future[tuple[Packed, Packed]]] = deque()
         while True:
@@ -110,7 +110,7 @@ class Batch:
 
 
 class DevicePacked:
-    """A `Packed` on a device, from which padded rows are cut without the host's help."""
+    """A `Packed` on a device, which gathers padded rows there."""
 
     def __init__(self, packed: Packed, pad: int, device: torch.device) -> None:
         self.pad = pad
@@ -133,8 +133,8 @@ def batches(
     generator: np.random.Generator,
     device: torch.device,
 ) -> Iterator[Batch]:
-    """One epoch in random order; each batch of sentences of similar length, `tokens` on the
-    longer side with its padding."""
+    """One epoch in random order. A batch has sentences of similar length, and on its longer side
+    `tokens` tokens, padding included."""
     source, target = (DevicePacked(side, pad, device) for side in pair)
     widths = np.stack([side.lengths for side in pair])
     longest = widths.max(0)
@@ -150,7 +150,7 @@ def batches(
         ids, mask = source.rows(sentences, source_width)
         labels, _ = target.rows(sentences, target_width)
         start = labels.new_full((len(labels), 1), pad)
-        # Found on the host, which need not wait for the device to count them.
+        # Computed on the host: counting them on the device would need a synchronisation.
         lengths = widths[1, groups[index], None]
         places = torch.from_numpy(np.flatnonzero(np.arange(target_width) < lengths)).to(device)
         shifted = torch.cat([start, labels[:, :-1]], 1)

@@ -46,7 +46,7 @@ class Corpus:
     lines: dict[str, Lines]  # of dev and test
 
     def judge(self, model: Transformer, split: str) -> tuple[list[str], list[list[str]]]:
-        """Translations and references, as sacrebleu takes them."""
+        """Translations and references of a split, as sacrebleu takes them."""
         sources, references = self.lines[split]
         packed = encode(self.pieces, sources)
         return translate(model.eval(), self.pieces, packed, self.pad), [references]
@@ -54,14 +54,14 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Clock:
-    """How much of a training is over: counted in steps where they are given, else in time."""
+    """Measures the progress of a training: in steps where they are given, else in time."""
 
     minutes: float
     steps: int | None
     start: float = field(default_factory=time.monotonic)
 
     def elapsed(self) -> float:
-        """In seconds."""
+        """Seconds since the start."""
         return time.monotonic() - self.start
 
     def progress(self, step: int) -> float:
@@ -69,7 +69,7 @@ class Clock:
 
 
 def fit(trainer: Trainer, corpus: Corpus, clock: Clock) -> Transformer:
-    """Trains until the clock is full; returns the average that was best on dev."""
+    """Trains until progress is 1; returns the averaged weights with the best BLEU on dev."""
     args, order = trainer.args, np.random.default_rng(trainer.args.seed)
     best, best_bleu, evaluated, labels = copy.deepcopy(trainer.average), -1.0, 0, 0
     progress = 0.0

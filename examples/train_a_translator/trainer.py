@@ -1,4 +1,4 @@
-"""How the demo model is trained: its model, its loss and one update of its weights."""
+"""The model that is trained, its loss, and one update of its weights."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def make_spec(
 
 
 class FusedEmbedding(Embedding):
-    """The same in one kernel."""
+    """An Embedding that computes in one kernel."""
 
     def forward(self, ids: Tensor, position: Tensor) -> Tensor:
         return embedding(
@@ -64,7 +64,8 @@ class FusedEmbedding(Embedding):
 
 
 def make_model(spec: ModelSpec, dropout: Dropout, plain: bool) -> Transformer:
-    """One table for source, target and output. plain: of torch's modules alone."""
+    """A Transformer with one table for source, target and output. plain: with torch's own modules
+    alone."""
     model = Transformer(spec, tied=True, dropout=dropout)
     if not plain:
         fuse(model)
@@ -75,7 +76,7 @@ def make_model(spec: ModelSpec, dropout: Dropout, plain: bool) -> Transformer:
 
 def loss(model: Transformer, batch: Batch, r_drop: float, plain: bool = False) -> Tensor:
     """The mean over labels of the smoothed cross-entropy. With `r_drop`, that of two dropout
-    passes, plus `r_drop` / 4 of their symmetric divergence. plain: by torch's operators alone."""
+    passes, plus `r_drop` / 4 of their symmetric divergence. plain: with torch's operators alone."""
     passes = 2 if r_drop else 1
     source, mask, target = (
         side.repeat(passes, 1) for side in (batch.source, batch.source_mask, batch.target)
@@ -117,7 +118,8 @@ class Trainer:
         self.steps = 0
 
     def step(self, batch: Batch, progress: float) -> Tensor:
-        """One update; linear warm-up, then a cosine down to nothing at `progress` 1."""
+        """One update of the weights; returns the loss. The learning rate warms up linearly, then
+        follows a cosine down to 0 at `progress` 1."""
         args, cuda = self.args, self.device.type == "cuda"
         warm = min(1.0, (self.steps + 1) / args.warmup)
         self.optimizer.param_groups[0]["lr"] = args.rate * warm * math.cos(math.pi / 2 * progress)

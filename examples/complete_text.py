@@ -1,0 +1,50 @@
+"""Continues a text with a decoder-only model, and prints it as it is generated.
+
+    python -m examples.complete_text "Once upon a time"
+
+The default model, of 260 thousand weights, tells children's stories.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import decoding
+
+STORIES = Path(__file__).parent.parent / "tests/data/stories260K"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("prompt", nargs="?", default="Once upon a time")
+    parser.add_argument("--model", type=Path, default=STORIES)
+    parser.add_argument("--tokens", type=int, default=200, help="new ones, at most")
+    parser.add_argument("--seed", type=int, help="repeats a sample")
+    args = parser.parse_args(arguments)
+
+    model = decoding.load(args.model)
+    ids = model.tokenizer.encode(args.prompt)
+    shown = model.tokenizer.decode(ids)
+    print(shown, end="", flush=True)
+    # Options have the names and meanings of transformers' generate(). stream() yields a list of
+    # new tokens for each row; here there is one row.
+    for [new] in model.stream(
+        [ids],
+        do_sample=True,
+        temperature=0.8,
+        top_p=0.9,
+        max_new_tokens=args.tokens,
+        seed=args.seed,
+    ):
+        ids += new
+        # A token's text may depend on the tokens before it, so all are decoded again.
+        text = model.tokenizer.decode(ids)
+        print(text[len(shown) :], end="", flush=True)
+        shown = text
+    print()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""The programs in examples/ run as their first lines say; each in seconds."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import decoding
+from examples import batch_corpus, compare_engines, complete_text, translate_file
+from examples.train_a_translator import train
+
+SENTENCES = translate_file.DEMO / "sentences.de.txt"
+
+
+def test_translate_file(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    translate_file.main([str(SENTENCES), str(output)])
+    sources = SENTENCES.read_text("utf-8").splitlines()
+    expected = decoding.load(translate_file.DEMO).translate(sources, num_beams=4)
+    assert output.read_text("utf-8").splitlines() == expected
+
+
+def test_complete_text(capsys: pytest.CaptureFixture[str]) -> None:
+    complete_text.main(["Once upon a time", "--tokens", "20", "--seed", "1"])
+    first = capsys.readouterr().out
+    assert first.startswith("Once upon a time") and len(first) > 40
+    complete_text.main(["Once upon a time", "--tokens", "20", "--seed", "1"])
+    assert capsys.readouterr().out == first
+
+
+def test_batch_corpus(tmp_path: Path) -> None:
+    prompts = ["Once upon a time", "", "Lily saw a big dog", "The"]
+    (tmp_path / "in").write_text("\n".join(prompts))
+    batch_corpus.main([str(tmp_path / "in"), str(tmp_path / "out"), "--tokens", "8"])
+    found = [json.loads(line) for line in (tmp_path / "out").read_text("utf-8").splitlines()]
+    assert [line["prompt"] for line in found] == [prompt for prompt in prompts if prompt]
+    assert all(line["text"] and -9 < line["score"] < 0 for line in found)
+
+
+@pytest.mark.slow
+def test_compare_engines(capsys: pytest.CaptureFixture[str]) -> None:
+    compare_engines.main(["--against", "--rounds", "1"])
+    said = capsys.readouterr().out
+    assert "decoding float32, 4 beams: 12 of 12 lines" in said and "float32 8x4" in said
+
+
+@pytest.mark.slow
+def test_train_a_translator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A very small model learns for two steps, and what is written can be loaded."""
+    pytest.importorskip("sacrebleu")
+    lines = {"de": SENTENCES.read_text("utf-8").splitlines()}
+    lines["en"] = decoding.load(translate_file.DEMO).translate(lines["de"])
+    for split in ("train", "dev", "test"):
+        for language, texts in lines.items():
+            with gzip.open(tmp_path / f"{split}.{language}.gz", "wt", encoding="utf-8") as file:
+                file.write("\n".join(texts) + "\n")
+    monkeypatch.setattr(train, "PIECES", 150)
+    program = "train --steps 2 --evaluations 1 --workers 1 --tokens 256 --shape 1 1 32 2 64".split()
+    monkeypatch.setattr(
+        sys, "argv", [*program, "--data", str(tmp_path), "--out", str(tmp_path / "model")]
+    )
+    train.main()
+    assert len(decoding.load(tmp_path / "model").translate(lines["de"][:2])) == 2
