@@ -19,8 +19,8 @@ def isas() -> list[str]:
     """Instruction sets of this machine that the engine has code for, best first."""
 
 def fill_panels(panels: Tensor, weight: Tensor, first: int, threads: int) -> bool:
-    """Packs the rows of a weight [n, K] as outputs from `first` on of panels of its type, which
-    models/weights/panels.py describes. Parts of a weight come in order. Returns whether all its numbers are
+    """Packs the rows of a weight [n, K] as outputs from `first` on of panels of its type
+    (models/weights/panels.py). Parts of a weight come in order. Returns whether all numbers are
     finite."""
 
 class training:
@@ -126,7 +126,7 @@ class training:
         isa: str = "",
         threads: int = 0,
     ) -> None:
-        """Writes the gradients of `norm`, csrc/kernels/rows/norm_backward.h; the same bits every time.
+        """Writes the gradients of `norm`, kernels/rows/norm_backward.h. The same bits every time.
 
         s: T [rows, cols], what was normed (`sum`, or x); dsum: what comes to it from elsewhere.
         dx: T [rows, cols], the gradient of x and residual; dgamma, dbeta, dbias as gamma there,
@@ -287,7 +287,7 @@ class Diverse:
     def __init__(self, beam: Beam, *, groups: int, penalty: float) -> None: ...
 
 class Constrained:
-    """Constrained beam search for the phrases of csrc/kernels/search/constraints.h; needs controls, and limits
+    """Constrained beam search (kernels/search/constraints.h); needs controls, and limits
     with phrases=words."""
 
     words: int
@@ -406,7 +406,7 @@ class Session:
     def compute(self) -> None:
         """One step in parts, which together do what step(1) does: the logits of the live rows."""
     def process(self, stages: int) -> None:
-        """Then their scores, with controls: stages 1, 2 and 4 of csrc/kernels/search/processors.h."""
+        """Then their scores, with controls: stages 1, 2 and 4 of kernels/search/processors.h."""
     def pick(self) -> None:
         """Then what may follow: a token of each row, or candidates of each sentence."""
     def accept(self, ended: Tensor | None = None) -> bool:

@@ -1,4 +1,4 @@
-"""How a linear weight lies on the CPU: the layout of csrc/kernels/linear/linear.h, and int8 numbers."""
+"""How a linear weight lies on the CPU: the layout of csrc/kernels/linear, and int8 numbers."""
 
 from __future__ import annotations
 

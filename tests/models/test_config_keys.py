@@ -15,8 +15,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from decoding import models
-from decoding.models import formats
+from decoding.models import formats, registry
 from decoding.models.layouts.rotary import TYPES, rotary
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import Weights
@@ -79,7 +78,7 @@ def small(name: str) -> tuple[str, dict[str, Any], State]:
 
 def converted(name: str, config: dict[str, Any]) -> tuple[Any, State]:
     architecture, _, state = small(name)
-    (file,) = {file for known, _, file in models.FAMILIES if known == architecture}
+    (file,) = {file for known, _, file in registry.FAMILIES if known == architecture}
     importer = import_module(f"decoding.models.importers.{file}")
     for option, usual in importer.DEFAULTS.items():
         config.setdefault(option, usual)
@@ -132,4 +131,4 @@ def test_tables_of_rotary_positions(scaling: dict[str, Any]) -> None:
 def test_every_importer_is_tried() -> None:
     """But llama2.c's, whose files are numbers in a fixed order: test_llama2c.py."""
     tried = {small(name)[0] for name in NAMES}
-    assert {known for known, _, _ in models.FAMILIES} - tried == {"Llama2c"}
+    assert {known for known, _, _ in registry.FAMILIES} - tried == {"Llama2c"}
