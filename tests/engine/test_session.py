@@ -415,6 +415,7 @@ model.generate([[5, 6, 0]])
 FORK_AT_WORK = """
 import os, threading
 import torch
+from decoding import _kernels as kernels
 
 cores, stop = len(os.sched_getaffinity(0)), threading.Event()
 logits = torch.randn(64, 4000)
