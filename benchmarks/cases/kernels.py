@@ -322,7 +322,7 @@ def cross_attention(place: Place, batch: int, beams: int, heads: int, source: in
 
 
 def attention_scratch(place: Place, heads: int, beams: int) -> dict[str, Tensor]:
-    """See partial_size() in csrc/kernels/attention/attention.h; nothing on a CPU."""
+    """see partial_size() in csrc/kernels/attention/decode.h; nothing on a CPU."""
     if place.device == "cpu":
         return {}
     partial = torch.empty(max(256, heads) * 8 * beams * (HEAD_DIM + 2), device=place.device)

@@ -4,7 +4,7 @@
 
 #include "bindings/activation.h"
 #include "bindings/tensor.h"
-#include "kernels/attention/attention.h"
+#include "kernels/attention/head_dim.h"
 #include "kernels/conv/depthwise.h"
 
 namespace decoding {
@@ -33,7 +33,7 @@ void check_convolution(const StackSpec& spec) {
   CHECK(static_cast<int>(convolution.taps.size()) == spec.layers,
         "taps must have one value per layer, got ", convolution.taps.size());
   for (const int taps : convolution.taps) {
-    CHECK(taps > 0 && taps <= kMaxTaps, "taps must be 1 to ", kMaxTaps, ", got ", taps);
+    CHECK(taps > 0 && taps <= kMaxKernelSize, "taps must be 1 to ", kMaxKernelSize, ", got ", taps);
   }
   CHECK(!spec.rotary && !spec.head_norm && spec.position_bias == PositionBias::none &&
             spec.window.empty() && spec.attention_cap == 0.0f,
@@ -65,7 +65,7 @@ void check_stack(const StackSpec& spec) {
   if (spec.convolution) check_convolution(spec);
   if (!spec.rotary) return;
   CHECK(spec.rotary->size > 0 && spec.rotary->size <= spec.head_dim && spec.rotary->size % 2 == 0,
-        "rotary positions turn an even part of the ", spec.head_dim, " numbers of a head, got ",
+        "rotary positions rotate an even part of the ", spec.head_dim, " numbers of a head, got ",
         spec.rotary->size);
   const int tables = spec.rotary->tables;
   CHECK(tables > 0 && int64_t{tables} * spec.positions < (int64_t{1} << 31), tables,

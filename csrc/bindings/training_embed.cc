@@ -28,7 +28,7 @@ template <typename T>
 void check_ids(const TrainingEmbedParams<T>& p) {
   check_ids(p.ids, p.rows, p.vocab, false);
   if (p.position_table == nullptr) return;
-  if (p.at != nullptr) return check_ids(p.at, p.rows, p.positions, true);
+  if (p.positions != nullptr) return check_ids(p.positions, p.rows, p.max_positions, true);
 }
 
 // Reports the id of a call before that a table did not have.
@@ -65,7 +65,7 @@ void bind_embed(py::module_& training) {
               };
               const TrainingEmbedParams<T> params{
                   .ids = in.data<int64_t>(ids, "ids", {rows}),
-                  .at = in.data_or_null<int64_t>(at, "at", {rows}),
+                  .positions = in.data_or_null<int64_t>(at, "at", {rows}),
                   .token_table = in.data<T>(table, "table", {-1, hidden}),
                   .position_table = in.data_or_null<T>(positions, "positions", {-1, hidden}),
                   .y = in.data<T>(y, "y", shape),
@@ -74,12 +74,13 @@ void bind_embed(py::module_& training) {
                   .rows = static_cast<int>(rows),
                   .hidden = static_cast<int>(hidden),
                   .vocab = rows_of(table, "table"),
-                  .positions = rows_of(positions, "positions"),
+                  .max_positions = rows_of(positions, "positions"),
                   .length = length,
                   .scale = scale};
-              if (params.position_table != nullptr && params.at == nullptr && rows > 0) {
+              if (params.position_table != nullptr && params.positions == nullptr && rows > 0) {
                 CHECK(length > 0, "without `at`, positions need a length");
-                if (length > params.positions) refuse_id(length - 1, params.positions, true, "");
+                if (length > params.max_positions)
+                  refuse_id(length - 1, params.max_positions, true, "");
               }
               if (!in.on_cuda()) check_ids(params);
               return params;

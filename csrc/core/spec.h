@@ -13,24 +13,24 @@ namespace decoding {
 
 // Rotary positions (Su et al. 2021), see kernels/attention/rotary.h.
 struct RotarySpec {
-  int size;          // numbers of a head that turn, from its first on
+  int size;          // elements of a head that are rotated, from its first on
   bool interleaved;  // pairs are neighbours; else i and i + size / 2
   float factor;      // multiplies sine and cosine
   int tables;        // of frequencies, for rows of different lengths
   int original;      // the longest row that has the first of them
 };
 
-// How attention knows how far a key lies from its query: see ScoreRules in
-// kernels/attention/attention.h.
+// How attention scores depend on the distance of key and query: AttentionBias in
+// kernels/attention/bias.h.
 enum class PositionBias { none, alibi, relative };
 
 // Depthwise convolution in the place of self-attention, see kernels/conv/depthwise.h.
 struct ConvolutionSpec {
-  std::vector<int> taps;  // [layers], tokens that a token sees
-  bool dynamic;           // each token makes its taps; else they are weights
-  bool gated;             // what they multiply is sigmoid(gate x) * input x
+  std::vector<int> taps;  // [layers], the kernel sizes: tokens that a token sees
+  bool dynamic;           // each token computes its kernel; else it is a weight
+  bool gated;             // the kernel is applied to sigmoid(gate x) * input x
 
-  int most_taps() const { return *std::max_element(taps.begin(), taps.end()); }
+  int widest_kernel() const { return *std::max_element(taps.begin(), taps.end()); }
 };
 
 // One stack of Transformer layers: the encoder or the decoder.
@@ -77,7 +77,7 @@ struct StackSpec {
   int widest_kv_inner() const { return most(kv_heads) * head_dim; }
   int widest_qkv() const { return widest_inner() + 2 * widest_kv_inner(); }
   int widest_ffn() const { return most(ffn); }
-  int widest_taps() const { return most(heads) * convolution->most_taps(); }
+  int widest_conv_scores() const { return most(heads) * convolution->widest_kernel(); }
   int widest_input() const { return std::max({hidden, widest_inner(), widest_ffn()}); }
 
  private:

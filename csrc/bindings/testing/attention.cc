@@ -1,9 +1,10 @@
 // kernels.*: the attentions.
-#include "kernels/attention/attention.h"
-
 #include <pybind11/pybind11.h>
 
 #include "bindings/testing/rotary.h"
+#include "kernels/attention/decode.h"
+#include "kernels/attention/head_dim.h"
+#include "kernels/attention/packed.h"
 
 namespace decoding {
 namespace {
@@ -29,8 +30,8 @@ Sizes sizes_of(const Tensors& in, const object& qkv, const object& y, const obje
   return {shape[0], heads, kv_heads, dim, own ? heads + 2 * kv_heads : heads};
 }
 
-ScoreRules rules_of(const Tensors& in, int64_t heads, float cap, int window, const object& slopes,
-                    const object& table) {
+AttentionBias bias_of(const Tensors& in, int64_t heads, float cap, int window, const object& slopes,
+                      const object& table) {
   const int64_t distances = table.is_none() ? 1 : in.sizes(table, "table", 2)[1];
   return {.cap = cap,
           .window = window,
@@ -81,7 +82,7 @@ void bind_packed_attention(py::module_& kernels) {
                   .head_stride = cross ? capacity * dim : dim,
                   .scale = scale,
                   .causal = causal,
-                  .rules = rules_of(in, heads, cap, window, slopes, table)};
+                  .bias = bias_of(in, heads, cap, window, slopes, table)};
             },
             [](auto& stream, const auto& params) { packed_attention(stream, params); });
       },
@@ -143,11 +144,11 @@ void bind_decode_attention(py::module_& kernels) {
               const int64_t scratch = partial_size(dim);
               if (in.on_cuda() && partial.is_none()) {
                 partial = zeros(y, "float32", scratch);
-                tickets = zeros(y, "int32", kTickets);
+                tickets = zeros(y, "int32", kSplitCounters);
               }
               T* q = in.data<T>(qkv, "qkv", {rows, parts, dim});
               return DecodeAttentionParams<T, C>{
-                  .now = reinterpret_cast<StepState*>(in.data<int32_t>(now, "now", {3})),
+                  .state = reinterpret_cast<StepState*>(in.data<int32_t>(now, "now", {3})),
                   .q = q,
                   .k = history ? q + heads * dim : nullptr,
                   .v = history ? q + (heads + kv_heads) * dim : nullptr,
@@ -157,11 +158,12 @@ void bind_decode_attention(py::module_& kernels) {
                       in.data_or_null<int32_t>(shared_offsets, "shared_offsets", {-1}),
                   .self_k = in.data_or_null<C>(self_k, "self_k", {total, kv_heads, target, dim}),
                   .self_v = in.data_or_null<C>(self_v, "self_v", {total, kv_heads, target, dim}),
-                  .slots = in.data_or_null<int32_t>(slots, "slots", {2, total, target}),
-                  .live = in.data<int32_t>(live, "live", {rows / beams}),
+                  .cache_indirection = in.data_or_null<int32_t>(slots, "slots", {2, total, target}),
+                  .active = in.data<int32_t>(live, "live", {rows / beams}),
                   .y = in.data<T>(y, "y", {rows, heads, dim}),
                   .partial = in.data_or_null<float>(partial, "partial", {scratch}),
-                  .tickets = in.data_or_null<int32_t>(tickets, "tickets", {kTickets}),
+                  .split_counters =
+                      in.data_or_null<int32_t>(tickets, "split_counters", {kSplitCounters}),
                   .sentences = static_cast<int>(rows / beams),
                   .beams = beams,
                   .heads = static_cast<int>(heads),
@@ -170,11 +172,11 @@ void bind_decode_attention(py::module_& kernels) {
                   .stride = static_cast<int>(parts * dim),
                   .shared_capacity = static_cast<int>(capacity),
                   .target = static_cast<int>(target),
-                  .total_slots = static_cast<int>(total),
+                  .total_rows = static_cast<int>(total),
                   .scale = scale,
-                  .rules = rules_of(in, heads, cap, window, slopes, table),
-                  .rotation = rotation_of(in, at, frequencies, 0, 0, interleaved, factor, q_gamma,
-                                          k_gamma, eps, rows, dim)};
+                  .bias = bias_of(in, heads, cap, window, slopes, table),
+                  .rotary = rotary_of(in, at, frequencies, 0, 0, interleaved, factor, q_gamma,
+                                      k_gamma, eps, rows, dim)};
             },
             [](auto& stream, const auto& params) { decode_attention(stream, params); });
       },
@@ -206,11 +208,11 @@ void bind_attention_weights(py::module_& kernels) {
               const int64_t capacity = in.sizes(shared_k, "shared_k", 3)[1];
               const auto kept = in.sizes(y, "y", 3);
               return AttentionWeightsParams<T, C>{
-                  .now = reinterpret_cast<StepState*>(in.data<int32_t>(now, "now", {3})),
+                  .state = reinterpret_cast<StepState*>(in.data<int32_t>(now, "now", {3})),
                   .q = in.data<T>(q, "q", {rows, parts, dim}),
                   .shared_k = in.data<C>(shared_k, "shared_k", {kv_heads, capacity, dim}),
                   .shared_offsets = in.data<int32_t>(shared_offsets, "shared_offsets", {-1}),
-                  .live = in.data<int32_t>(live, "live", {rows / beams}),
+                  .active = in.data<int32_t>(live, "live", {rows / beams}),
                   .y = in.data<float>(y, "y", kept),
                   .sentences = static_cast<int>(rows / beams),
                   .beams = beams,
@@ -219,7 +221,7 @@ void bind_attention_weights(py::module_& kernels) {
                   .head_dim = static_cast<int>(dim),
                   .stride = static_cast<int>(parts * dim),
                   .shared_capacity = static_cast<int>(capacity),
-                  .total_slots = static_cast<int>(kept[1]),
+                  .total_rows = static_cast<int>(kept[1]),
                   .longest = static_cast<int>(kept[2]),
                   .scale = scale};
             },

@@ -11,14 +11,15 @@ using std::string;
 
 // weights: float32 [N, K]; or scores: [rows, N, K].
 template <typename T>
-Taps<T> taps_of(const Tensors& in, const object& weights, const object& scores, int64_t rows,
-                int64_t heads) {
+DepthwiseWeights<T> weights_of(const Tensors& in, const object& weights, const object& scores,
+                               int64_t rows, int64_t heads) {
   const bool made = weights.is_none();
   const int64_t size = made ? in.sizes(scores, "scores", 3)[2] : in.sizes(weights, "weights", 2)[1];
-  CHECK(size > 0 && size <= kMaxTaps, "taps must be 1 to ", kMaxTaps, ", got ", size);
+  CHECK(size > 0 && size <= kMaxKernelSize, "kernel_size must be 1 to ", kMaxKernelSize, ", got ",
+        size);
   return {.weights = in.data_or_null<float>(weights, "weights", {heads, size}),
           .scores = made ? in.data<T>(scores, "scores", {rows, heads, size}) : nullptr,
-          .size = static_cast<int>(size)};
+          .kernel_size = static_cast<int>(size)};
 }
 
 void bind_packed_depthwise(py::module_& kernels) {
@@ -33,7 +34,7 @@ void bind_packed_depthwise(py::module_& kernels) {
               const int64_t tokens = shape[0], heads = shape[1];
               return PackedDepthwiseParams<T>{
                   .x = in.data<T>(x, "x", shape),
-                  .taps = taps_of<T>(in, weights, scores, tokens, heads),
+                  .weights = weights_of<T>(in, weights, scores, tokens, heads),
                   .offsets = in.data<int32_t>(offsets, "offsets", {-1}),
                   .y = in.data<T>(y, "y", shape),
                   .sentences = static_cast<int>(in.sizes(offsets, "offsets", 1)[0] - 1),
@@ -64,22 +65,22 @@ void bind_decode_depthwise(py::module_& kernels) {
               const auto kept = in.sizes(inputs, "inputs", 4);
               const int64_t history = in.sizes(slots, "slots", 3)[2];
               DecodeDepthwiseParams<T, C> params{
-                  .now = reinterpret_cast<StepState*>(in.data<int32_t>(now, "now", {3})),
+                  .state = reinterpret_cast<StepState*>(in.data<int32_t>(now, "now", {3})),
                   .x = in.data<T>(x, "x", shape),
-                  .taps = taps_of<T>(in, weights, scores, rows, heads),
+                  .weights = weights_of<T>(in, weights, scores, rows, heads),
                   .inputs = in.data<C>(inputs, "inputs", {kept[0], heads, kept[2], dim}),
-                  .slots = in.data<int32_t>(slots, "slots", {2, kept[0], history}),
-                  .live = in.data<int32_t>(live, "live", {rows / beams}),
+                  .cache_indirection = in.data<int32_t>(slots, "slots", {2, kept[0], history}),
+                  .active = in.data<int32_t>(live, "live", {rows / beams}),
                   .y = in.data<T>(y, "y", shape),
                   .sentences = static_cast<int>(rows / beams),
                   .beams = beams,
                   .heads = static_cast<int>(heads),
                   .head_dim = static_cast<int>(dim),
                   .ring = static_cast<int>(kept[2]),
-                  .total_slots = static_cast<int>(kept[0]),
+                  .total_rows = static_cast<int>(kept[0]),
                   .history = static_cast<int>(history)};
-              CHECK(params.ring >= params.taps.size, "inputs must have room for ", params.taps.size,
-                    " positions, got ", params.ring);
+              CHECK(params.ring >= params.weights.kernel_size, "inputs must have room for ",
+                    params.weights.kernel_size, " positions, got ", params.ring);
               return params;
             },
             [](auto& stream, const auto& params) { decode_depthwise(stream, params); });

@@ -1,6 +1,7 @@
 // kernels.*: what changes the numbers between products: rotate, gate and soft_cap.
 #include "bindings/testing/rotary.h"
-#include "kernels/attention/attention.h"
+#include "kernels/attention/decode.h"
+#include "kernels/attention/head_dim.h"
 #include "kernels/linear/glu.h"
 #include "kernels/rows/soft_cap.h"
 
@@ -25,17 +26,17 @@ void bind_rotate(py::module_& kernels) {
               CHECK(head_dim <= kMaxHeadDim, "head_dim must be ", kMaxHeadDim, " or less");
               CHECK((heads + kv_heads) * head_dim <= stride, "x must have ", heads + kv_heads,
                     " heads of ", head_dim, " numbers, has ", stride, " columns");
-              return RotateParams<T>{
+              return RotaryParams<T>{
                   .x = in.data<T>(x, "x", shape),
-                  .rotation = rotation_of(in, at, frequencies, original, span, interleaved, factor,
-                                          q_gamma, k_gamma, eps, rows, head_dim),
+                  .rotary = rotary_of(in, at, frequencies, original, span, interleaved, factor,
+                                      q_gamma, k_gamma, eps, rows, head_dim),
                   .rows = static_cast<int>(rows),
                   .heads = heads,
                   .kv_heads = kv_heads,
                   .head_dim = head_dim,
                   .stride = static_cast<int>(stride)};
             },
-            [](auto& stream, const auto& params) { rotate(stream, params); });
+            [](auto& stream, const auto& params) { apply_rotary(stream, params); });
       },
       "x: [rows, stride], queries, keys and what stays as it is", py::arg("x"), py::arg("at"),
       py::arg("frequencies"), py::kw_only(), py::arg("heads"), py::arg("kv_heads"),

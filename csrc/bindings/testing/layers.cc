@@ -40,7 +40,7 @@ void bind_embed(py::module_& kernels) {
               const auto shape = in.sizes(y, "y", 2);
               const int64_t rows = shape[0], hidden = shape[1];
               return EmbedParams<T>{.ids = in.data<int32_t>(ids, "ids", {rows}),
-                                    .at = in.data<int32_t>(at, "at", {rows}),
+                                    .positions = in.data<int32_t>(at, "at", {rows}),
                                     .tokens = token_table_of<T>(in, token_table, hidden),
                                     .position_table = in.data_or_null<T>(
                                         position_table, "position_table", {-1, hidden}),

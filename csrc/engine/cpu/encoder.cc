@@ -33,7 +33,9 @@ class CpuEncoderSession : public EncoderSession {
     const PackedTokens tokens = source_tokens(w_.source, batch);
     team_.run([&](int rank) {
       cpu::Stream<isa> stream(team_, rank, features_);
-      encode_states(stream, spec_, weights_, w_, tokens, static_cast<T*>(states));
+      encode_states(
+          StackPass<cpu::Stream<isa>, T>{stream, spec_, weights_, w_.packed, tokens.count}, tokens,
+          static_cast<T*>(states));
     });
   }
 

@@ -75,7 +75,8 @@ class CpuSession : public Session {
       for (int number = first; number <= last && w_.inputs.state->live_count > 0; ++number) {
         const Step step = this->step();
         if (takes_best(spec_, w_, step)) {
-          pick_best(stream, choice_, last_layer(stream, step_rows(stream, step)), w_, step);
+          const Norm norm = decoder_layers(pass(stream), step_rows(stream, step));
+          pick_best(stream, choice_, norm, w_, step);
         } else {
           compute(stream, step);
           if (request_.processing) process_scores(stream, w_, step, kAllStages);
@@ -129,8 +130,7 @@ class CpuSession : public Session {
     fill_labelled(w_.inputs, labelled, spec_);
     run([&](auto& stream) {
       if (spec_.encoder) read_source(stream, labelled.source);
-      score_labels(stream, spec_, weights_, w_, cache_, limits_,
-                   forced_tokens(w_.inputs, labelled));
+      score_labels(pass(stream), forced_tokens(w_.inputs, labelled));
     });
     std::copy_n(w_.logprobs, labelled.tokens(), logprobs);
   }
@@ -170,18 +170,15 @@ class CpuSession : public Session {
   }
 
   void read_source(cpu::Stream<isa>& stream, const Batch& batch) {
-    encode(stream, spec_, weights_, w_, cache_, source_tokens(w_.inputs.source, batch),
-           limits_.batch * limits_.source);
+    encode(pass(stream), source_tokens(w_.inputs.source, batch));
   }
 
   void read_sentences(cpu::Stream<isa>& stream, const Batch& batch) {
     if (spec_.encoder) {
       read_source(stream, batch);
-      read_prefix(stream, spec_, weights_, w_, cache_, limits_, sentences_,
-                  prefix_of(batch, spec_));
+      read_prefix(pass(stream), sentences_, prefix_of(batch, spec_));
     } else if (const auto tokens = prompt_tokens(w_.inputs, batch); tokens.count > 0) {
-      read_prompt(stream, spec_, weights_, w_, cache_, tokens,
-                  limits_.batch * (limits_.prompt - 1));
+      read_prompt(pass(stream), tokens);
     }
   }
 
@@ -203,20 +200,18 @@ class CpuSession : public Session {
   }
 
   StepRows step_rows(cpu::Stream<isa>& stream, const Step& step) {
-    return decoding::step_rows(stream, w_, limits_, step.now.live_count, beams_, request_.guided());
+    return decoding::step_rows(pass(stream), step.now.live_count, beams_, request_.guided());
   }
 
-  // Leaves the last layer's output in w_.step.x, up to the norm that is returned.
-  Norm last_layer(cpu::Stream<isa>& stream, const StepRows& rows) {
-    const Norm due = decoder_layers(stream, spec_, weights_, w_, cache_, limits_, rows);
-    return last_norm(stream, spec_.decoder, weights_.decoder, due, w_.step, rows.total());
+  Pass<cpu::Stream<isa>, T, C> pass(cpu::Stream<isa>& stream) const {
+    return {stream, spec_, weights_, w_, cache_, limits_};
   }
 
   void compute(cpu::Stream<isa>& stream, const Step& step) {
     const StepRows rows = step_rows(stream, step);
-    const Norm norm = last_layer(stream, rows);
+    const Norm norm = decoder_layers(pass(stream), rows);
     project_logits(stream, spec_, choice_, shortlist_, norm, w_, rows.total());
-    if (is_contrastive(request_.search)) keep_hidden(stream, spec_, w_, limits_, rows);
+    if (is_contrastive(request_.search)) keep_hidden(pass(stream), rows);
   }
 
   // Whether no sentence is left.

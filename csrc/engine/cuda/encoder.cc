@@ -63,14 +63,18 @@ class CudaEncoderSession : public EncoderSession {
     const PackedTokens tokens = source_tokens(w_.source, batch);
     if (rehearsed_.insert(bucket_of(tokens.count)).second) {
       cuda::Stream rehearsal(handle, device_, matmul_, true);
-      encode_states(rehearsal, spec_, weights_, w_, tokens, static_cast<T*>(states));
+      encode_states(pass(rehearsal, tokens), tokens, static_cast<T*>(states));
     }
     cuda::Stream stream(handle, device_, matmul_);
-    encode_states(stream, spec_, weights_, w_, tokens, static_cast<T*>(states));
+    encode_states(pass(stream, tokens), tokens, static_cast<T*>(states));
     ended_.record(handle);
   }
 
  private:
+  StackPass<cuda::Stream, T> pass(cuda::Stream& stream, const PackedTokens& tokens) const {
+    return {stream, spec_, weights_, w_.packed, tokens.count};
+  }
+
   EncoderWorkspace<T> workspace(Arena& arena, const Limits& limits) const {
     return {arena, spec_, limits, int64_t{cuda::kMatmulWorkspace}};
   }

@@ -94,22 +94,25 @@ class CudaReader {
     clear(stream, w_.tokens, int64_t{limits_.target} * limits_.rows());
     clear(stream, w_.parents, int64_t{limits_.target} * limits_.rows());
     if (sentences.tokens.count > 0) packed(stream, sentences.tokens);
-    clear(stream, w_.tickets, kTickets);  // where the packed pass had other things
+    clear(stream, w_.split_counters, kSplitCounters);  // where the packed pass had other things
     clear_padding(stream);
-    read_prefix(stream, spec_, weights_, w_, cache_, limits_, sentences.count, sentences.prefix);
+    read_prefix(pass(stream), sentences.count, sentences.prefix);
   }
 
   void score(const Labelled& labelled, cuda::Stream& stream) {
     if (spec_.encoder) packed(stream, source_tokens(w_.inputs.source, labelled.source));
-    score_labels(stream, spec_, weights_, w_, cache_, limits_, forced_tokens(w_.inputs, labelled));
+    score_labels(pass(stream), forced_tokens(w_.inputs, labelled));
+  }
+
+  Pass<cuda::Stream, T, T> pass(cuda::Stream& stream) const {
+    return {stream, spec_, weights_, w_, cache_, limits_};
   }
 
   void packed(cuda::Stream& stream, const PackedTokens& tokens) {
     if (spec_.encoder) {
-      encode(stream, spec_, weights_, w_, cache_, tokens, limits_.batch * limits_.source);
+      encode(pass(stream), tokens);
     } else {
-      read_prompt(stream, spec_, weights_, w_, cache_, tokens,
-                  limits_.batch * (limits_.prompt - 1));
+      read_prompt(pass(stream), tokens);
     }
   }
 
@@ -120,8 +123,7 @@ class CudaReader {
     if (tokens.count == 0 || !rehearsed_.insert(about).second) return;
     cuda::Stream stream(handle, device_, matmul_, true);
     packed(stream, tokens);
-    read_prefix(stream, spec_, weights_, w_, cache_, limits_, sentences.count,
-                std::min(sentences.prefix, 1));
+    read_prefix(pass(stream), sentences.count, std::min(sentences.prefix, 1));
   }
 
   static void clear(cuda::Stream& stream, int32_t* numbers, int64_t count) {

@@ -206,7 +206,7 @@ class CudaSession : public Session {
           products = arena.take<uint8_t>("products", {int64_t{cuda::kMatmulWorkspace}});
         },
         [&](auto& w) {
-          w.tickets = arena.take<int32_t>("attention_tickets", {kTickets});
+          w.split_counters = arena.take<int32_t>("attention_split_counters", {kSplitCounters});
           w.partial = arena.take<float>("attention_partial", {partial_size(d.head_dim)});
         });
   }
@@ -298,10 +298,10 @@ class CudaSession : public Session {
   cuda::Stream stream() { return {stream_, device_, matmul_}; }
 
   void pass(cuda::Stream& stream, int sentences) {
-    const StepRows rows = step_rows(stream, w_, limits_, sentences, beams_, request_.guided());
-    const Norm due = decoder_layers(stream, spec_, weights_, w_, cache_, limits_, rows);
-    output_logits(stream, spec_, weights_, due, w_, rows.total());
-    if (is_contrastive(request_.search)) keep_hidden(stream, spec_, w_, limits_, rows);
+    const Pass<cuda::Stream, T, T> pass{stream, spec_, weights_, w_, cache_, limits_};
+    const StepRows rows = step_rows(pass, sentences, beams_, request_.guided());
+    output_logits(pass, decoder_layers(pass, rows), rows.total());
+    if (is_contrastive(request_.search)) keep_hidden(pass, rows);
   }
 
   // From the logits to what the next step reads.

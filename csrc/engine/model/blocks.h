@@ -1,18 +1,18 @@
 // The parts of a layer that the packed pass and the decode step share.
 //
-// Between blocks stands the residual stream x. A block's first product reads it through a norm: its
-// own in pre-norm models; in post-norm ones that of the block before, which is still due (none
-// before the first block). Its last product adds to what the model adds to: x itself in pre-norm
-// models, norm(x) in post-norm ones.
+// Between blocks lies the residual stream x. A block's first product reads x through a norm: in
+// pre-norm models the block's own, in post-norm models that of the block before, which is pending
+// (none before the first block). Its last product adds to the model's residual: to x itself in
+// pre-norm models, to norm(x) in post-norm models.
 //
-// In parallel models feed-forward reads what attention reads, so its first product comes before
+// In parallel models feed-forward reads the same x as attention, so its first product comes before
 // attention's last one, which changes x.
 #pragma once
 
 #include "core/spec.h"
 #include "engine/model/weights.h"
 #include "engine/model/workspace.h"
-#include "kernels/attention/attention.h"
+#include "kernels/attention/bias.h"
 #include "kernels/attention/rotary.h"
 #include "kernels/conv/depthwise.h"
 #include "kernels/linear/linear.h"
@@ -21,6 +21,19 @@
 
 namespace decoding {
 
+// `rows` rows on their way through the layers of a stack.
+template <typename Stream, typename T>
+struct StackPass {
+  Stream& stream;
+  const StackSpec& spec;
+  const StackWeights& weights;
+  const Activations<T>& a;
+  int rows;
+  Norm pending_norm = {};  // post-norm models: the norm after the last block, not yet applied to x
+
+  const LayerWeights& layer(int i) const { return weights.layers[i]; }
+};
+
 template <typename T>
 struct BlockInput {
   const T* x;
@@ -28,135 +41,156 @@ struct BlockInput {
   const T* residual;
 };
 
-// due: the norm that stands before this block, then the one before the next.
-template <typename T>
-BlockInput<T> enter_block(const StackSpec& spec, const Norm& own, Norm& due,
-                          const Activations<T>& a) {
-  if (spec.pre_norm) return {a.x, own, a.x};
-  const Norm before = due;
-  due = own;
-  return {a.x, before, before.gamma != nullptr ? a.normed : a.x};
+// norm: of the block.
+template <typename Stream, typename T>
+BlockInput<T> enter_block(StackPass<Stream, T>& p, const Norm& norm) {
+  if (p.spec.pre_norm) return {p.a.x, norm, p.a.x};
+  const Norm before = p.pending_norm;
+  p.pending_norm = norm;
+  return {p.a.x, before, before.gamma != nullptr ? p.a.normed : p.a.x};
 }
 
 // y = activation(linear(norm(x))). gated: scratch of a gated product, see linear.h.
-template <typename T, typename Stream>
-void first_product(Stream& stream, const Linear& in, const BlockInput<T>& block,
-                   const Activations<T>& a, T* y, int rows,
-                   Activation activation = Activation::none, T* gated = nullptr) {
-  linear<T>(stream, {.x = block.x,
-                     .norm = block.norm,
-                     .normed = a.normed,
-                     .weight = in.weight,
-                     .bias = in.bias,
-                     .y = y,
-                     .gated = gated,
-                     .scratch = a.scratch,
-                     .rows = rows,
-                     .activation = activation});
+template <typename Stream, typename T>
+void first_product(const StackPass<Stream, T>& p, const Linear& in, const BlockInput<T>& block,
+                   T* y, Activation activation = Activation::none, T* gated = nullptr) {
+  linear<T>(p.stream, {.x = block.x,
+                       .norm = block.norm,
+                       .normed = p.a.normed,
+                       .weight = in.weight,
+                       .bias = in.bias,
+                       .y = y,
+                       .gated = gated,
+                       .scratch = p.a.scratch,
+                       .rows = p.rows,
+                       .activation = activation});
 }
 
-// x = post(linear(y)) + residual. post: the norm behind the block; few models have one.
-template <typename T, typename Stream>
-void last_product(Stream& stream, const Linear& out, const Norm& post, const T* residual,
-                  const Activations<T>& a, const T* y, int rows) {
+// x = post(linear(y)) + residual. post: the norm after the block; few models have one.
+template <typename Stream, typename T>
+void last_product(const StackPass<Stream, T>& p, const Linear& out, const Norm& post,
+                  const T* residual, const T* y) {
   const bool plain = post.gamma == nullptr;
-  linear<T>(stream, {.x = y,
-                     .weight = out.weight,
-                     .bias = out.bias,
-                     .residual = plain ? residual : nullptr,
-                     .y = plain ? a.x : a.normed,
-                     .scratch = a.scratch,
-                     .rows = rows});
+  linear<T>(p.stream, {.x = y,
+                       .weight = out.weight,
+                       .bias = out.bias,
+                       .residual = plain ? residual : nullptr,
+                       .y = plain ? p.a.x : p.a.normed,
+                       .scratch = p.a.scratch,
+                       .rows = p.rows});
   if (plain) return;
-  layer_norm<T>(stream, {.x = a.normed,
-                         .norm = post,
-                         .y = a.x,
-                         .rows = rows,
-                         .cols = out.weight.outputs,
-                         .residual = residual});
+  layer_norm<T>(p.stream, {.x = p.a.normed,
+                           .norm = post,
+                           .y = p.a.x,
+                           .rows = p.rows,
+                           .cols = out.weight.outputs,
+                           .residual = residual});
 }
 
-// What happens to queries and keys between their product and attention. at: [rows], positions.
-inline Rotation rotation_of(const StackSpec& spec, const StackWeights& weights,
-                            const LayerWeights& layer, const int32_t* at) {
-  const RotarySpec rotary = spec.rotary.value_or(RotarySpec{0, false, 1.0f, 1, 0});
-  return {.at = at,
-          .q_norm = layer.q_norm,
-          .k_norm = layer.k_norm,
-          .frequencies = weights.rotary,
-          .tables = rotary_tables(spec),
+// x = scale * tokens[ids] + positions, through the embedding's norm.
+template <typename Stream, typename T>
+void embed_tokens(const StackPass<Stream, T>& p, const int32_t* ids, const int32_t* positions) {
+  embed<T>(p.stream, {.ids = ids,
+                      .positions = positions,
+                      .tokens = p.weights.tokens,
+                      .position_table = static_cast<const T*>(p.weights.positions),
+                      .norm = p.weights.embed_norm,
+                      .y = p.a.x,
+                      .rows = p.rows,
+                      .hidden = p.spec.hidden,
+                      .scale = p.spec.embed_scale});
+}
+
+// Layer i's transformation of queries and keys. positions: [rows].
+template <typename Stream, typename T>
+Rotary rotary_of(const StackPass<Stream, T>& p, int i, const int32_t* positions) {
+  const RotarySpec rotary = p.spec.rotary.value_or(RotarySpec{0, false, 1.0f, 1, 0});
+  return {.positions = positions,
+          .q_norm = p.layer(i).q_norm,
+          .k_norm = p.layer(i).k_norm,
+          .frequencies = p.weights.rotary,
+          .tables = rotary_tables(p.spec),
           .factor = rotary.factor,
           .size = rotary.size,
           .interleaved = rotary.interleaved};
 }
 
-// What a convolution of layer i reads, in a.qkv; returns its taps.
-template <typename T, typename Stream>
-Taps<T> make_convolution(Stream& stream, const StackSpec& spec, const StackWeights& weights, int i,
-                         const BlockInput<T>& block, const Activations<T>& a, int rows) {
-  const LayerWeights& layer = weights.layers[i];
-  const ConvolutionSpec& convolution = *spec.convolution;
-  const Activation activation = convolution.gated ? Activation::sigmoid : Activation::none;
-  first_product<T>(stream, layer.input, block, a, a.qkv, rows, activation, a.glu);
-  if (convolution.dynamic) {
-    linear<T>(stream, {.x = a.qkv,
-                       .weight = layer.make_taps.weight,
-                       .y = a.taps,
-                       .scratch = a.scratch,
-                       .rows = rows});
+// The bias of layer i's attention scores.
+inline AttentionBias attention_bias(const StackSpec& spec, const StackWeights& weights, int i) {
+  AttentionBias bias{.cap = spec.attention_cap, .window = spec.window.empty() ? 0 : spec.window[i]};
+  if (spec.position_bias == PositionBias::alibi) bias.slopes = weights.position_bias;
+  if (spec.position_bias == PositionBias::relative) {
+    const int before = spec.bias_by_layer ? i * spec.heads[i] * (2 * spec.reach + 1) : 0;
+    bias.table = weights.position_bias + before;
+    bias.reach = spec.reach;
   }
-  return {.weights = layer.taps, .scores = a.taps, .size = convolution.taps[i]};
+  return bias;
+}
+
+// Leaves the input of layer i's convolution in a.qkv; returns the convolution's weights.
+template <typename Stream, typename T>
+DepthwiseWeights<T> make_convolution(const StackPass<Stream, T>& p, int i,
+                                     const BlockInput<T>& block) {
+  const ConvolutionSpec& convolution = *p.spec.convolution;
+  const Activation activation = convolution.gated ? Activation::sigmoid : Activation::none;
+  first_product(p, p.layer(i).input, block, p.a.qkv, activation, p.a.glu);
+  if (convolution.dynamic) {
+    linear<T>(p.stream, {.x = p.a.qkv,
+                         .weight = p.layer(i).conv_scores.weight,
+                         .y = p.a.conv_scores,
+                         .scratch = p.a.scratch,
+                         .rows = p.rows});
+  }
+  return {.weights = p.layer(i).conv_weights,
+          .scores = p.a.conv_scores,
+          .kernel_size = convolution.taps[i]};
 }
 
 // a.ffn = activation(up x), or activation(gate x) * up x
-template <typename T, typename Stream>
-void feed_in(Stream& stream, const StackSpec& spec, const LayerWeights& layer,
-             const BlockInput<T>& block, const Activations<T>& a, int rows) {
-  first_product<T>(stream, layer.up, block, a, a.ffn, rows, spec.activation, a.gated);
+template <typename Stream, typename T>
+void feed_in(const StackPass<Stream, T>& p, int i, const BlockInput<T>& block) {
+  first_product(p, p.layer(i).up, block, p.a.ffn, p.spec.activation, p.a.gated);
 }
 
-// What follows self-attention's softmax: its way out.
-template <typename T, typename Stream>
-void leave_self_attention(Stream& stream, const StackSpec& spec, const LayerWeights& layer,
-                          const BlockInput<T>& block, const Activations<T>& a, int rows) {
-  if (spec.parallel) {
-    // Through attention's norm x lies in `normed`, where the first product has left it.
-    const auto beside = spec.shared_norm ? BlockInput<T>{a.normed, Norm{}, a.x}
-                                         : BlockInput<T>{a.x, layer.feed_forward_norm, a.x};
-    feed_in(stream, spec, layer, beside, a, rows);
+// From self-attention's output, in a.attended, to x; so for a convolution in its place.
+template <typename Stream, typename T>
+void leave_self_attention(const StackPass<Stream, T>& p, int i, const BlockInput<T>& block) {
+  const LayerWeights& layer = p.layer(i);
+  if (p.spec.parallel) {
+    // With a shared norm x has been left in `normed` by attention's first product.
+    const auto beside = p.spec.shared_norm ? BlockInput<T>{p.a.normed, Norm{}, p.a.x}
+                                           : BlockInput<T>{p.a.x, layer.feed_forward_norm, p.a.x};
+    feed_in(p, i, beside);
   }
-  last_product<T>(stream, layer.self_out, layer.self_post, block.residual, a, a.attended, rows);
+  last_product(p, layer.self_out, layer.self_post, block.residual, p.a.attended);
 }
 
-// In parallel models the rest of it: see leave_self_attention.
-template <typename T, typename Stream>
-void feed_forward(Stream& stream, const StackSpec& spec, const LayerWeights& layer, Norm& due,
-                  const Activations<T>& a, int rows) {
-  const T* residual = a.x;
-  if (!spec.parallel) {
-    const auto block = enter_block(spec, layer.feed_forward_norm, due, a);
-    feed_in(stream, spec, layer, block, a, rows);
+// In parallel models only its last product: see leave_self_attention.
+template <typename Stream, typename T>
+void feed_forward(StackPass<Stream, T>& p, int i) {
+  const LayerWeights& layer = p.layer(i);
+  const T* residual = p.a.x;
+  if (!p.spec.parallel) {
+    const auto block = enter_block(p, layer.feed_forward_norm);
+    feed_in(p, i, block);
     residual = block.residual;
   }
-  last_product<T>(stream, layer.down, layer.feed_forward_post, residual, a, a.ffn, rows);
+  last_product(p, layer.down, layer.feed_forward_post, residual, p.a.ffn);
 }
 
-// What tells the scores of layer i how far keys lie from their queries.
-inline ScoreRules score_rules(const StackSpec& spec, const StackWeights& weights, int i) {
-  ScoreRules rules{.cap = spec.attention_cap, .window = spec.window.empty() ? 0 : spec.window[i]};
-  if (spec.position_bias == PositionBias::alibi) rules.slopes = weights.position_bias;
-  if (spec.position_bias == PositionBias::relative) {
-    const int own = spec.bias_by_layer ? i * spec.heads[i] * (2 * spec.reach + 1) : 0;
-    rules.table = weights.position_bias + own;
-    rules.reach = spec.reach;
-  }
-  return rules;
+// x = norm(x)
+template <typename Stream, typename T>
+void normalize(const StackPass<Stream, T>& p, const Norm& norm) {
+  layer_norm<T>(p.stream,
+                {.x = p.a.x, .norm = norm, .y = p.a.x, .rows = p.rows, .cols = p.spec.hidden});
 }
 
-template <typename T, typename Stream>
-void normalize(Stream& stream, const StackSpec& spec, const Norm& norm, const Activations<T>& a,
-               int rows) {
-  layer_norm<T>(stream, {.x = a.x, .norm = norm, .y = a.x, .rows = rows, .cols = spec.hidden});
+// The norm through which a stack's output is read, once its layers have left x.
+template <typename Stream, typename T>
+Norm last_norm(const StackPass<Stream, T>& p) {
+  if (!p.spec.final_norm) return p.pending_norm;
+  if (p.pending_norm.gamma != nullptr) normalize(p, p.pending_norm);
+  return p.weights.norm;
 }
 
 // x = cap * tanh(x / cap), where the model's logits have a cap.
@@ -165,15 +199,6 @@ void cap_logits(Stream& stream, const ModelSpec& spec, T* x, int rows, int cols,
   if (spec.logits_cap == 0.0f) return;
   soft_cap<T>(stream,
               {.x = x, .rows = rows, .cols = cols, .stride = stride, .cap = spec.logits_cap});
-}
-
-// The norm through which a stack's output is read, when its layers have left x.
-template <typename T, typename Stream>
-Norm last_norm(Stream& stream, const StackSpec& spec, const StackWeights& weights, const Norm& due,
-               const Activations<T>& a, int rows) {
-  if (!spec.final_norm) return due;
-  if (due.gamma != nullptr) normalize(stream, spec, due, a, rows);
-  return weights.norm;
 }
 
 }  // namespace decoding

@@ -1,4 +1,4 @@
-// Keys and values that later steps read again, in C: see kernels/attention/attention.h.
+// Keys and values that later steps read again, in C: see kernels/attention/decode.h.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ struct Cache {
   C *prompt_k, *prompt_v;  // [L][Nkv, B * (prompt - 1), D], once per sentence; decoder-only
   C *self_k, *self_v;      // [L][R, Nkv, history, D], written once at (row, position)
 
-  C* inputs = nullptr;  // [L][R, N, taps, D], of convolutions, which have no self_k and self_v
+  C* inputs =
+      nullptr;  // [L][R, N, kernel_size, D], of convolutions, which have no self_k and self_v
 
   Cache() = default;
   // history: positions of a row in self_k.
@@ -36,8 +37,8 @@ struct Cache {
     prompt_k = a.take<C>("prompt_k", {heads, prompt, d.head_dim});
     prompt_v = a.take<C>("prompt_v", {heads, prompt, d.head_dim});
     if (d.convolution) {
-      const int taps = d.convolution->most_taps();
-      inputs = a.take<C>("inputs", {heads, limits.rows(), taps, d.head_dim});
+      const int ring = d.convolution->widest_kernel();
+      inputs = a.take<C>("inputs", {heads, limits.rows(), ring, d.head_dim});
       history = 0;
     }
     self_k = a.take<C>("self_k", {heads, limits.rows(), history, d.head_dim});

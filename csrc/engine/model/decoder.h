@@ -1,272 +1,251 @@
-// One decode step of the live rows: from the token that each reads to its logits.
+// One decode step of the active rows: from the token that each reads to its logits.
 #pragma once
 
-#include "engine/model/blocks.h"
-#include "engine/model/cache.h"
-#include "kernels/attention/attention.h"
+#include "engine/model/pass.h"
+#include "kernels/attention/decode.h"
 #include "kernels/rows/embed.h"
 #include "kernels/search/contrastive.h"
 #include "kernels/search/guidance.h"
 
 namespace decoding {
 
-// The rows of a step: beam j of sentence live[i] is row i * beams + j. Its history lies in slot
-// slot_live[i] * beams + j.
+// The rows of a step: row i * beams + j is beam j of sentence active[i], and its history is that of
+// the cache row cache_sentences[i] * beams + j.
 struct StepRows {
-  const StepState* now;
-  const int32_t* ids;        // [sentences * beams], the token that each row reads
-  const int32_t* at;         // [sentences * beams], its position
-  const int32_t* live;       // [sentences], sentence ids
-  const int32_t* slot_live;  // [sentences], the same but where a prompt is read by first rows alone
-  int sentences, beams;      // sentences: at least now->live_count
+  const StepState* state;
+  const int32_t* ids;              // [sentences * beams], the token that each row reads
+  const int32_t* positions;        // [sentences * beams], of the token
+  const int32_t* active;           // [sentences], sentence ids
+  const int32_t* cache_sentences;  // [sentences], as active, but where only the first row of each
+                                   // sentence reads a prompt
+  int sentences, beams;            // sentences: at least state->live_count
   int total() const { return sentences * beams; }
 };
 
-template <typename T, typename C, typename Stream>
-void convolve(Stream& stream, const StackSpec& d, const StackWeights& weights, Norm& due,
-              const Workspace<T>& w, const Cache<C>& cache, const Limits& limits,
-              const StepRows& rows, int i) {
-  const LayerWeights& layer = weights.layers[i];
-  const Activations<T>& a = w.step;
-  const auto block = enter_block(d, layer.self_norm, due, a);
-  const auto taps = make_convolution(stream, d, weights, i, block, a, rows.total());
-  const int ring = d.convolution->most_taps();
-  decode_depthwise(stream, DecodeDepthwiseParams<T, C>{
-                               .now = rows.now,
-                               .x = a.qkv,
-                               .taps = taps,
-                               .inputs = cache.inputs + d.kv_before(i) * limits.rows() * ring,
-                               .slots = w.slots,
-                               .live = rows.slot_live,
-                               .y = a.attended,
-                               .sentences = rows.sentences,
-                               .beams = rows.beams,
-                               .heads = d.heads[i],
-                               .head_dim = d.head_dim,
-                               .ring = ring,
-                               .total_slots = limits.rows(),
-                               .history = w.history});
-  leave_self_attention(stream, d, layer, block, a, rows.total());
+template <typename Stream, typename T, typename C>
+void decode_convolution(const Pass<Stream, T, C>& p, StackPass<Stream, T>& stack,
+                        const StepRows& rows, int i) {
+  const StackSpec& d = stack.spec;
+  const Workspace<T>& w = p.workspace;
+  const auto block = enter_block(stack, stack.layer(i).self_norm);
+  const auto weights = make_convolution(stack, i, block);
+  const int ring = d.convolution->widest_kernel();
+  decode_depthwise(p.stream, DecodeDepthwiseParams<T, C>{
+                                 .state = rows.state,
+                                 .x = stack.a.qkv,
+                                 .weights = weights,
+                                 .inputs = p.cache.inputs + d.kv_before(i) * p.limits.rows() * ring,
+                                 .cache_indirection = w.slots,
+                                 .active = rows.cache_sentences,
+                                 .y = stack.a.attended,
+                                 .sentences = rows.sentences,
+                                 .beams = rows.beams,
+                                 .heads = d.heads[i],
+                                 .head_dim = d.head_dim,
+                                 .ring = ring,
+                                 .total_rows = p.limits.rows(),
+                                 .history = w.history});
+  leave_self_attention(stack, i, block);
+}
+
+// Attention of layer i to nothing yet: the queries are in a.qkv, rows `stride` apart.
+template <typename Stream, typename T, typename C>
+DecodeAttentionParams<T, C> attention_params(const Pass<Stream, T, C>& p, const StepRows& rows,
+                                             const int32_t* active, int i, int stride) {
+  const StackSpec& d = p.spec.decoder;
+  const Workspace<T>& w = p.workspace;
+  return {.state = rows.state,
+          .q = w.step.qkv,
+          .active = active,
+          .y = w.step.attended,
+          .partial = w.partial,
+          .split_counters = w.split_counters,
+          .sentences = rows.sentences,
+          .beams = rows.beams,
+          .heads = d.heads[i],
+          .kv_heads = d.kv_heads[i],
+          .head_dim = d.head_dim,
+          .stride = stride,
+          .scale = d.attention_scale[i]};
 }
 
 // Or a convolution in its place.
-template <typename T, typename C, typename Stream>
-void self_attention(Stream& stream, const ModelSpec& spec, const StackWeights& weights, Norm& due,
-                    const Workspace<T>& w, const Cache<C>& cache, const Limits& limits,
-                    const StepRows& rows, int i) {
-  const StackSpec& d = spec.decoder;
-  if (d.convolution) return convolve(stream, d, weights, due, w, cache, limits, rows, i);
-  const LayerWeights& layer = weights.layers[i];
-  const Activations<T>& a = w.step;
-  const auto block = enter_block(d, layer.self_norm, due, a);
-  first_product<T>(stream, layer.qkv, block, a, a.qkv, rows.total());
-  const int64_t before = d.kv_before(i);
-  const int64_t self_before = before * limits.rows() * w.history;
-  const int shared = spec.encoder ? 0 : limits.batch * (limits.prompt - 1);
-  decode_attention(stream, DecodeAttentionParams<T, C>{
-                               .now = rows.now,
-                               .q = a.qkv,
-                               .k = a.qkv + d.inner(i),
-                               .v = a.qkv + d.inner(i) + d.kv_inner(i),
-                               .shared_k = shared > 0 ? cache.prompt_k + before * shared : nullptr,
-                               .shared_v = shared > 0 ? cache.prompt_v + before * shared : nullptr,
-                               .shared_offsets = shared > 0 ? w.inputs.prompt_offsets : nullptr,
-                               .self_k = cache.self_k + self_before,
-                               .self_v = cache.self_v + self_before,
-                               .slots = w.slots,
-                               .live = rows.slot_live,
-                               .y = a.attended,
-                               .partial = w.partial,
-                               .tickets = w.tickets,
-                               .sentences = rows.sentences,
-                               .beams = rows.beams,
-                               .heads = d.heads[i],
-                               .kv_heads = d.kv_heads[i],
-                               .head_dim = d.head_dim,
-                               .stride = d.qkv(i),
-                               .shared_capacity = shared,
-                               .target = w.history,
-                               .total_slots = limits.rows(),
-                               .scale = d.attention_scale[i],
-                               .rules = score_rules(d, weights, i),
-                               .rotation = rotation_of(d, weights, layer, rows.at)});
-  leave_self_attention(stream, d, layer, block, a, rows.total());
+template <typename Stream, typename T, typename C>
+void self_attention(const Pass<Stream, T, C>& p, StackPass<Stream, T>& stack, const StepRows& rows,
+                    int i) {
+  const StackSpec& d = stack.spec;
+  if (d.convolution) return decode_convolution(p, stack, rows, i);
+  const Workspace<T>& w = p.workspace;
+  const auto block = enter_block(stack, stack.layer(i).self_norm);
+  first_product(stack, stack.layer(i).qkv, block, stack.a.qkv);
+  auto attention = attention_params(p, rows, rows.cache_sentences, i, d.qkv(i));
+  attention.k = stack.a.qkv + d.inner(i);
+  attention.v = stack.a.qkv + d.inner(i) + d.kv_inner(i);
+  if (const int64_t capacity = p.prompt_capacity(); capacity > 0) {
+    attention.shared_k = p.cache.prompt_k + d.kv_before(i) * capacity;
+    attention.shared_v = p.cache.prompt_v + d.kv_before(i) * capacity;
+    attention.shared_offsets = w.inputs.prompt_offsets;
+    attention.shared_capacity = static_cast<int>(capacity);
+  }
+  const int64_t before = d.kv_before(i) * p.limits.rows() * w.history;
+  attention.self_k = p.cache.self_k + before;
+  attention.self_v = p.cache.self_v + before;
+  attention.cache_indirection = w.slots;
+  attention.target = w.history;
+  attention.total_rows = p.limits.rows();
+  attention.bias = attention_bias(d, stack.weights, i);
+  attention.rotary = rotary_of(stack, i, rows.positions);
+  decode_attention(p.stream, attention);
+  leave_self_attention(stack, i, block);
 }
 
-template <typename T, typename C, typename Stream>
-void cross_attention(Stream& stream, const ModelSpec& spec, const LayerWeights& layer, Norm& due,
-                     const Workspace<T>& w, const Cache<C>& cache, const Limits& limits,
-                     const StepRows& rows, int i) {
-  const StackSpec& d = spec.decoder;
-  const Activations<T>& a = w.step;
-  const int capacity = limits.batch * limits.source;
-  const auto block = enter_block(d, layer.cross_norm, due, a);
-  first_product<T>(stream, layer.cross_q, block, a, a.qkv, rows.total());
-  const int64_t before = d.kv_before(i) * capacity;
-  if (w.attentions != nullptr && i == d.layers - 1) {
-    attention_weights(stream,
-                      AttentionWeightsParams<T, C>{.now = rows.now,
-                                                   .q = a.qkv,
-                                                   .shared_k = cache.cross_k + before,
-                                                   .shared_offsets = w.inputs.source.offsets,
-                                                   .live = rows.live,
-                                                   .y = w.attentions,
-                                                   .sentences = rows.sentences,
-                                                   .beams = rows.beams,
-                                                   .heads = d.heads[i],
-                                                   .kv_heads = d.kv_heads[i],
-                                                   .head_dim = d.head_dim,
-                                                   .stride = d.inner(i),
-                                                   .shared_capacity = capacity,
-                                                   .total_slots = limits.rows(),
-                                                   .longest = limits.source,
-                                                   .scale = d.attention_scale[i]});
-  }
-  decode_attention(stream, DecodeAttentionParams<T, C>{.now = rows.now,
-                                                       .q = a.qkv,
-                                                       .shared_k = cache.cross_k + before,
-                                                       .shared_v = cache.cross_v + before,
-                                                       .shared_offsets = w.inputs.source.offsets,
-                                                       .live = rows.live,
-                                                       .y = a.attended,
-                                                       .partial = w.partial,
-                                                       .tickets = w.tickets,
-                                                       .sentences = rows.sentences,
-                                                       .beams = rows.beams,
-                                                       .heads = d.heads[i],
-                                                       .kv_heads = d.kv_heads[i],
-                                                       .head_dim = d.head_dim,
-                                                       .stride = d.inner(i),
-                                                       .shared_capacity = capacity,
-                                                       .scale = d.attention_scale[i]});
-  last_product<T>(stream, layer.cross_out, layer.cross_post, block.residual, a, a.attended,
-                  rows.total());
+// Keeps how much the rows attend to each position of their sources, as the last layer does.
+template <typename Stream, typename T, typename C>
+void keep_attention(const Pass<Stream, T, C>& p, const DecodeAttentionParams<T, C>& attention) {
+  attention_weights(p.stream,
+                    AttentionWeightsParams<T, C>{.state = attention.state,
+                                                 .q = attention.q,
+                                                 .shared_k = attention.shared_k,
+                                                 .shared_offsets = attention.shared_offsets,
+                                                 .active = attention.active,
+                                                 .y = p.workspace.attentions,
+                                                 .sentences = attention.sentences,
+                                                 .beams = attention.beams,
+                                                 .heads = attention.heads,
+                                                 .kv_heads = attention.kv_heads,
+                                                 .head_dim = attention.head_dim,
+                                                 .stride = attention.stride,
+                                                 .shared_capacity = attention.shared_capacity,
+                                                 .total_rows = p.limits.rows(),
+                                                 .longest = p.limits.source,
+                                                 .scale = attention.scale});
+}
+
+template <typename Stream, typename T, typename C>
+void cross_attention(const Pass<Stream, T, C>& p, StackPass<Stream, T>& stack, const StepRows& rows,
+                     int i) {
+  const StackSpec& d = stack.spec;
+  const LayerWeights& layer = stack.layer(i);
+  const auto block = enter_block(stack, layer.cross_norm);
+  first_product(stack, layer.cross_q, block, stack.a.qkv);
+  auto attention = attention_params(p, rows, rows.active, i, d.inner(i));
+  attention.shared_k = p.cache.cross_k + d.kv_before(i) * p.source_capacity();
+  attention.shared_v = p.cache.cross_v + d.kv_before(i) * p.source_capacity();
+  attention.shared_offsets = p.workspace.inputs.source.offsets;
+  attention.shared_capacity = static_cast<int>(p.source_capacity());
+  if (p.workspace.attentions != nullptr && i == d.layers - 1) keep_attention(p, attention);
+  decode_attention(p.stream, attention);
+  last_product(stack, layer.cross_out, layer.cross_post, block.residual, stack.a.attended);
 }
 
 // Leaves the last layer's output in w.step.x, up to the norm that is returned.
-template <typename T, typename C, typename Stream>
-Norm decoder_layers(Stream& stream, const ModelSpec& spec, const ModelWeights& weights,
-                    const Workspace<T>& w, const Cache<C>& cache, const Limits& limits,
-                    const StepRows& rows) {
-  const StackSpec& d = spec.decoder;
-  embed<T>(stream, {.ids = rows.ids,
-                    .at = rows.at,
-                    .tokens = weights.decoder.tokens,
-                    .position_table = static_cast<const T*>(weights.decoder.positions),
-                    .norm = weights.decoder.embed_norm,
-                    .y = w.step.x,
-                    .rows = rows.total(),
-                    .hidden = d.hidden,
-                    .scale = d.embed_scale});
-  Norm due;
-  for (int i = 0; i < d.layers; ++i) {
-    const LayerWeights& layer = weights.decoder.layers[i];
-    self_attention(stream, spec, weights.decoder, due, w, cache, limits, rows, i);
-    if (spec.encoder) cross_attention(stream, spec, layer, due, w, cache, limits, rows, i);
-    feed_forward(stream, d, layer, due, w.step, rows.total());
+template <typename Stream, typename T, typename C>
+Norm decoder_layers(const Pass<Stream, T, C>& p, const StepRows& rows) {
+  auto stack = p.decoder(p.workspace.step, rows.total());
+  embed_tokens(stack, rows.ids, rows.positions);
+  for (int i = 0; i < p.spec.decoder.layers; ++i) {
+    self_attention(p, stack, rows, i);
+    if (p.spec.encoder) cross_attention(p, stack, rows, i);
+    feed_forward(stack, i);
   }
-  return due;
+  return last_norm(stack);
 }
 
-// Keeps the hidden states of a step's rows, which lie in w.step.normed, for contrastive search.
-template <typename T, typename Stream>
-void keep_hidden(Stream& stream, const ModelSpec& spec, const Workspace<T>& w, const Limits& limits,
-                 const StepRows& rows) {
-  const bool packed = !spec.encoder && limits.prompt > 1;
-  contrast<T>(stream, {.x = w.step.normed,
-                       .hidden = w.hidden,
-                       .prompt = packed ? w.prompt_hidden : nullptr,
-                       .prompt_offsets = packed ? w.inputs.prompt_offsets : nullptr,
-                       .slots = w.slots,
-                       .live = rows.slot_live,
-                       .now = rows.now,
-                       .likeness = w.likeness,
-                       .sentences = rows.sentences,
-                       .beams = rows.beams,
-                       .size = spec.decoder.hidden,
-                       .total_slots = limits.rows(),
-                       .history = w.history});
+// Keeps the hidden states of a step's rows, which are in w.step.normed, for contrastive search.
+template <typename Stream, typename T, typename C>
+void keep_hidden(const Pass<Stream, T, C>& p, const StepRows& rows) {
+  const Workspace<T>& w = p.workspace;
+  const bool packed = p.prompt_capacity() > 0;
+  contrast<T>(p.stream, {.x = w.step.normed,
+                         .hidden = w.hidden,
+                         .prompt = packed ? w.prompt_hidden : nullptr,
+                         .prompt_offsets = packed ? w.inputs.prompt_offsets : nullptr,
+                         .slots = w.slots,
+                         .live = rows.cache_sentences,
+                         .now = rows.state,
+                         .likeness = w.likeness,
+                         .sentences = rows.sentences,
+                         .beams = rows.beams,
+                         .size = p.spec.decoder.hidden,
+                         .total_slots = p.limits.rows(),
+                         .history = w.history});
 }
 
-// due: as decoder_layers left it.
-template <typename T, typename Stream>
-void output_logits(Stream& stream, const ModelSpec& spec, const ModelWeights& weights, Norm due,
-                   const Workspace<T>& w, int rows) {
-  const Activations<T>& a = w.step;
-  linear<T>(stream, {.x = a.x,
-                     .norm = last_norm(stream, spec.decoder, weights.decoder, due, a, rows),
-                     .normed = a.normed,
-                     .weight = weights.output.weight,
-                     .bias = weights.output.bias,
-                     .y = w.logits,
-                     .scratch = a.scratch,
-                     .rows = rows,
-                     .stride = w.logits_stride});
-  cap_logits(stream, spec, w.logits, rows, spec.decoder.vocab, w.logits_stride);
+// norm: as decoder_layers returns it.
+template <typename Stream, typename T, typename C>
+void output_logits(const Pass<Stream, T, C>& p, const Norm& norm, int rows) {
+  const Workspace<T>& w = p.workspace;
+  linear<T>(p.stream, {.x = w.step.x,
+                       .norm = norm,
+                       .normed = w.step.normed,
+                       .weight = p.weights.output.weight,
+                       .bias = p.weights.output.bias,
+                       .y = w.logits,
+                       .scratch = w.step.scratch,
+                       .rows = rows,
+                       .stride = w.logits_stride});
+  cap_logits(p.stream, p.spec, w.logits, rows, p.spec.decoder.vocab, w.logits_stride);
 }
 
-// The rows of a search's step, their shadows behind them where there is guidance. sentences: at
-// least the live ones.
-template <typename T, typename Stream>
-StepRows step_rows(Stream& stream, const Workspace<T>& w, const Limits& limits, int sentences,
-                   int beams, bool guided) {
+// The rows of a search's step; with guidance the unconditional rows follow the others. sentences:
+// at least the active ones.
+template <typename Stream, typename T, typename C>
+StepRows step_rows(const Pass<Stream, T, C>& p, int sentences, int beams, bool guided) {
+  const Workspace<T>& w = p.workspace;
   if (!guided) {
-    return {.now = w.inputs.state,
+    return {.state = w.inputs.state,
             .ids = w.inputs.ids,
-            .at = w.inputs.at,
-            .live = w.inputs.live,
-            .slot_live = w.inputs.live,
+            .positions = w.inputs.at,
+            .active = w.inputs.live,
+            .cache_sentences = w.inputs.live,
             .sentences = sentences,
             .beams = beams};
   }
-  shadow_rows(stream, {.now = w.inputs.state,
-                       .live = w.inputs.live,
-                       .ids = w.inputs.ids,
-                       .shadow = w.inputs.shadow,
-                       .shadow_ids = w.inputs.shadow_ids,
-                       .first = w.inputs.first,
-                       .slots = w.slots,
-                       .all_now = w.all_now,
-                       .all_live = w.all_live,
-                       .all_ids = w.all_ids,
-                       .all_at = w.all_at,
-                       .sentences = sentences,
-                       .beams = beams,
-                       .total_slots = limits.rows(),
-                       .history = w.history});
-  return {.now = w.all_now,
+  shadow_rows(p.stream, {.now = w.inputs.state,
+                         .live = w.inputs.live,
+                         .ids = w.inputs.ids,
+                         .shadow = w.inputs.shadow,
+                         .shadow_ids = w.inputs.shadow_ids,
+                         .first = w.inputs.first,
+                         .slots = w.slots,
+                         .all_now = w.all_now,
+                         .all_live = w.all_live,
+                         .all_ids = w.all_ids,
+                         .all_at = w.all_at,
+                         .sentences = sentences,
+                         .beams = beams,
+                         .total_slots = p.limits.rows(),
+                         .history = w.history});
+  return {.state = w.all_now,
           .ids = w.all_ids,
-          .at = w.all_at,
-          .live = w.all_live,
-          .slot_live = w.all_live,
+          .positions = w.all_at,
+          .active = w.all_live,
+          .cache_sentences = w.all_live,
           .sentences = 2 * sentences,
           .beams = beams};
 }
 
-// An encoder-decoder's prompt but for its last token, position by position, read by the first row
-// of each sentence for all of them. prefix: how many positions.
-template <typename T, typename C, typename Stream>
-void read_prefix(Stream& stream, const ModelSpec& spec, const ModelWeights& weights,
-                 const Workspace<T>& w, const Cache<C>& cache, const Limits& limits, int sentences,
-                 int prefix) {
+// The first `prefix` positions of an encoder-decoder's prompts, one after the other: the first row
+// of each sentence reads them for all of its rows.
+template <typename Stream, typename T, typename C>
+void read_prefix(const Pass<Stream, T, C>& p, int sentences, int prefix) {
+  const Workspace<T>& w = p.workspace;
   for (int i = 0; i < prefix; ++i) {
-    const StepRows rows{.now = w.inputs.prompt_steps + i,
+    const StepRows rows{.state = w.inputs.prompt_steps + i,
                         .ids = w.inputs.prompt_ids + i * sentences,
-                        .at = w.inputs.prompt_at + i * sentences,
-                        .live = w.inputs.live,
-                        .slot_live = w.inputs.first_rows,
+                        .positions = w.inputs.prompt_at + i * sentences,
+                        .active = w.inputs.live,
+                        .cache_sentences = w.inputs.first_rows,
                         .sentences = sentences,
                         .beams = 1};
-    const Norm due = decoder_layers(stream, spec, weights, w, cache, limits, rows);
+    const Norm norm = decoder_layers(p, rows);
     if (w.hidden == nullptr) continue;
-    const Activations<T>& a = w.step;
-    layer_norm<T>(stream,
-                  {.x = a.x,
-                   .norm = last_norm(stream, spec.decoder, weights.decoder, due, a, sentences),
-                   .y = a.normed,
-                   .rows = sentences,
-                   .cols = spec.decoder.hidden});
-    keep_hidden(stream, spec, w, limits, rows);
+    layer_norm<T>(p.stream, {.x = w.step.x,
+                             .norm = norm,
+                             .y = w.step.normed,
+                             .rows = sentences,
+                             .cols = p.spec.decoder.hidden});
+    keep_hidden(p, rows);
   }
 }
 

@@ -4,19 +4,18 @@
 
 #include <algorithm>
 
-#include "engine/model/blocks.h"
-#include "engine/model/cache.h"
+#include "engine/model/pass.h"
 #include "engine/search/batch.h"
-#include "kernels/attention/attention.h"
+#include "kernels/attention/packed.h"
 #include "kernels/rows/embed.h"
 
 namespace decoding {
 
 // The tokens of a packed pass.
 struct PackedTokens {
-  const int32_t* ids;      // [count]
-  const int32_t* at;       // [count], positions
-  const int32_t* offsets;  // [sentences + 1]
+  const int32_t* ids;        // [count]
+  const int32_t* positions;  // [count]
+  const int32_t* offsets;    // [sentences + 1]
   int sentences, count;
   int longest;  // most tokens of a sentence
 };
@@ -48,152 +47,135 @@ inline PackedTokens prompt_tokens(const Inputs& in, const Batch& batch) {
           longest_of(offsets, batch.sentences) - 1};
 }
 
-template <typename T, typename Stream>
-void embed_packed(Stream& stream, const StackSpec& spec, const StackWeights& weights,
-                  const Activations<T>& a, const PackedTokens& tokens) {
-  embed<T>(stream, {.ids = tokens.ids,
-                    .at = tokens.at,
-                    .tokens = weights.tokens,
-                    .position_table = static_cast<const T*>(weights.positions),
-                    .norm = weights.embed_norm,
-                    .y = a.x,
-                    .rows = tokens.count,
-                    .hidden = spec.hidden,
-                    .scale = spec.embed_scale});
-}
-
-template <typename T, typename Stream>
-void packed_convolution(Stream& stream, const StackSpec& spec, const StackWeights& weights,
-                        Norm& due, const Activations<T>& a, const PackedTokens& tokens, bool causal,
-                        int i) {
-  const LayerWeights& layer = weights.layers[i];
-  const auto block = enter_block(spec, layer.self_norm, due, a);
-  const auto taps = make_convolution(stream, spec, weights, i, block, a, tokens.count);
-  packed_depthwise<T>(stream, {.x = a.qkv,
-                               .taps = taps,
-                               .offsets = tokens.offsets,
-                               .y = a.attended,
-                               .sentences = tokens.sentences,
-                               .longest = tokens.longest,
-                               .heads = spec.heads[i],
-                               .head_dim = spec.head_dim,
-                               .causal = causal});
-  leave_self_attention(stream, spec, layer, block, a, tokens.count);
+template <typename Stream, typename T>
+void packed_convolution(StackPass<Stream, T>& p, const PackedTokens& tokens, bool causal, int i) {
+  const auto block = enter_block(p, p.layer(i).self_norm);
+  const auto weights = make_convolution(p, i, block);
+  packed_depthwise<T>(p.stream, {.x = p.a.qkv,
+                                 .weights = weights,
+                                 .offsets = tokens.offsets,
+                                 .y = p.a.attended,
+                                 .sentences = tokens.sentences,
+                                 .longest = tokens.longest,
+                                 .heads = p.spec.heads[i],
+                                 .head_dim = p.spec.head_dim,
+                                 .causal = causal});
+  leave_self_attention(p, i, block);
 }
 
 // Or a convolution in its place. after_qkv(i): called when a.qkv holds layer i's queries, keys and
 // values.
-template <typename T, typename Stream, typename AfterQkv>
-void packed_self_attention(Stream& stream, const StackSpec& spec, const StackWeights& weights,
-                           Norm& due, const Activations<T>& a, const PackedTokens& tokens,
-                           bool causal, int i, AfterQkv&& after_qkv) {
-  if (spec.convolution) {
-    return packed_convolution(stream, spec, weights, due, a, tokens, causal, i);
-  }
-  const LayerWeights& layer = weights.layers[i];
-  const auto block = enter_block(spec, layer.self_norm, due, a);
-  first_product<T>(stream, layer.qkv, block, a, a.qkv, tokens.count);
-  const Rotation rotation = rotation_of(spec, weights, layer, tokens.at);
-  if (rotation.any()) {
-    rotate<T>(stream, {.x = a.qkv,
-                       .rotation = rotation,
-                       .rows = tokens.count,
-                       .heads = spec.heads[i],
-                       .kv_heads = spec.kv_heads[i],
-                       .head_dim = spec.head_dim,
-                       .stride = spec.qkv(i)});
+template <typename Stream, typename T, typename AfterQkv>
+void packed_self_attention(StackPass<Stream, T>& p, const PackedTokens& tokens, bool causal, int i,
+                           AfterQkv&& after_qkv) {
+  const StackSpec& spec = p.spec;
+  if (spec.convolution) return packed_convolution(p, tokens, causal, i);
+  const auto block = enter_block(p, p.layer(i).self_norm);
+  first_product(p, p.layer(i).qkv, block, p.a.qkv);
+  if (const Rotary rotary = rotary_of(p, i, tokens.positions); rotary.any()) {
+    apply_rotary<T>(p.stream, {.x = p.a.qkv,
+                               .rotary = rotary,
+                               .rows = p.rows,
+                               .heads = spec.heads[i],
+                               .kv_heads = spec.kv_heads[i],
+                               .head_dim = spec.head_dim,
+                               .stride = spec.qkv(i)});
   }
   after_qkv(i);
-  packed_attention(stream, PackedAttentionParams<T>{.q = a.qkv,
-                                                    .k = a.qkv + spec.inner(i),
-                                                    .v = a.qkv + spec.inner(i) + spec.kv_inner(i),
-                                                    .offsets = tokens.offsets,
-                                                    .key_offsets = tokens.offsets,
-                                                    .y = a.attended,
-                                                    .sentences = tokens.sentences,
-                                                    .longest = tokens.longest,
-                                                    .heads = spec.heads[i],
-                                                    .kv_heads = spec.kv_heads[i],
-                                                    .head_dim = spec.head_dim,
-                                                    .stride = spec.qkv(i),
-                                                    .key_stride = spec.qkv(i),
-                                                    .head_stride = spec.head_dim,
-                                                    .scale = spec.attention_scale[i],
-                                                    .causal = causal,
-                                                    .rules = score_rules(spec, weights, i)});
-  leave_self_attention(stream, spec, layer, block, a, tokens.count);
+  packed_attention(p.stream,
+                   PackedAttentionParams<T>{.q = p.a.qkv,
+                                            .k = p.a.qkv + spec.inner(i),
+                                            .v = p.a.qkv + spec.inner(i) + spec.kv_inner(i),
+                                            .offsets = tokens.offsets,
+                                            .key_offsets = tokens.offsets,
+                                            .y = p.a.attended,
+                                            .sentences = tokens.sentences,
+                                            .longest = tokens.longest,
+                                            .heads = spec.heads[i],
+                                            .kv_heads = spec.kv_heads[i],
+                                            .head_dim = spec.head_dim,
+                                            .stride = spec.qkv(i),
+                                            .key_stride = spec.qkv(i),
+                                            .head_stride = spec.head_dim,
+                                            .scale = spec.attention_scale[i],
+                                            .causal = causal,
+                                            .bias = attention_bias(spec, p.weights, i)});
+  leave_self_attention(p, i, block);
 }
 
 // Fills a.x with the stack's output, up to the norm that is returned. after_qkv: as above.
-template <typename T, typename Stream, typename AfterQkv>
-Norm packed_pass(Stream& stream, const StackSpec& spec, const StackWeights& weights,
-                 const Activations<T>& a, const PackedTokens& tokens, bool causal,
+template <typename Stream, typename T, typename AfterQkv>
+Norm packed_pass(StackPass<Stream, T> p, const PackedTokens& tokens, bool causal,
                  AfterQkv&& after_qkv) {
-  embed_packed(stream, spec, weights, a, tokens);
-  Norm due;
-  for (int i = 0; i < spec.layers; ++i) {
-    const LayerWeights& layer = weights.layers[i];
-    packed_self_attention(stream, spec, weights, due, a, tokens, causal, i, after_qkv);
-    feed_forward(stream, spec, layer, due, a, tokens.count);
+  embed_tokens(p, tokens.ids, tokens.positions);
+  for (int i = 0; i < p.spec.layers; ++i) {
+    packed_self_attention(p, tokens, causal, i, after_qkv);
+    feed_forward(p, i);
   }
-  return last_norm(stream, spec, weights, due, a, tokens.count);
+  return last_norm(p);
+}
+
+// Runs an encoder.
+template <typename Stream, typename T>
+Norm encoder_pass(const StackPass<Stream, T>& p, const PackedTokens& tokens) {
+  return packed_pass(p, tokens, false, [](int) {});
+}
+
+// Keys and values of `tokens` rows, `stride` elements apart, to layer i's part of a cache
+// [L][Nkv, capacity, D].
+template <typename Stream, typename T, typename C>
+void store_keys(const Pass<Stream, T, C>& p, const T* k, int tokens, int stride, C* shared_k,
+                C* shared_v, int64_t capacity, int i) {
+  const StackSpec& d = p.spec.decoder;
+  const int64_t before = d.kv_before(i) * capacity;
+  store_shared(p.stream, StoreSharedParams<T, C>{.k = k,
+                                                 .v = k + d.kv_inner(i),
+                                                 .shared_k = shared_k + before,
+                                                 .shared_v = shared_v + before,
+                                                 .tokens = tokens,
+                                                 .heads = d.kv_heads[i],
+                                                 .head_dim = d.head_dim,
+                                                 .stride = stride,
+                                                 .capacity = static_cast<int>(capacity)});
 }
 
 // Runs the encoder, and stores the keys and values that every decoder layer attends to.
-template <typename T, typename C, typename Stream>
-void encode(Stream& stream, const ModelSpec& spec, const ModelWeights& weights,
-            const Workspace<T>& w, const Cache<C>& cache, const PackedTokens& tokens,
-            int capacity) {
-  const StackSpec& d = spec.decoder;
-  const Activations<T>& a = w.packed;
-  const Norm norm =
-      packed_pass(stream, *spec.encoder, *weights.encoder, a, tokens, false, [](int) {});
-  if (norm.gamma != nullptr) normalize(stream, *spec.encoder, norm, a, tokens.count);
-  for (int i = 0; i < d.layers; ++i) {
-    const Linear& kv = weights.decoder.layers[i].cross_kv;
-    const int64_t before = d.kv_before(i) * capacity;
-    linear<T>(stream, {.x = a.x,
-                       .weight = kv.weight,
-                       .bias = kv.bias,
-                       .y = w.packed_kv,
-                       .scratch = a.scratch,
-                       .rows = tokens.count});
-    store_shared(stream, StoreSharedParams<T, C>{.k = w.packed_kv,
-                                                 .v = w.packed_kv + d.kv_inner(i),
-                                                 .shared_k = cache.cross_k + before,
-                                                 .shared_v = cache.cross_v + before,
-                                                 .tokens = tokens.count,
-                                                 .heads = d.kv_heads[i],
-                                                 .head_dim = d.head_dim,
-                                                 .stride = 2 * d.kv_inner(i),
-                                                 .capacity = capacity});
+template <typename Stream, typename T, typename C>
+void encode(const Pass<Stream, T, C>& p, const PackedTokens& tokens) {
+  const Workspace<T>& w = p.workspace;
+  const StackPass<Stream, T> encoder{p.stream, *p.spec.encoder, *p.weights.encoder, w.packed,
+                                     tokens.count};
+  const Norm norm = encoder_pass(encoder, tokens);
+  if (norm.gamma != nullptr) normalize(encoder, norm);
+  for (int i = 0; i < p.spec.decoder.layers; ++i) {
+    const Linear& kv = p.weights.decoder.layers[i].cross_kv;
+    linear<T>(p.stream, {.x = w.packed.x,
+                         .weight = kv.weight,
+                         .bias = kv.bias,
+                         .y = w.packed_kv,
+                         .scratch = w.packed.scratch,
+                         .rows = tokens.count});
+    store_keys(p, w.packed_kv, tokens.count, 2 * p.spec.decoder.kv_inner(i), p.cache.cross_k,
+               p.cache.cross_v, p.source_capacity(), i);
   }
 }
 
 // Runs a decoder-only model over all but the last token of each prompt, for its keys and values.
-template <typename T, typename C, typename Stream>
-void read_prompt(Stream& stream, const ModelSpec& spec, const ModelWeights& weights,
-                 const Workspace<T>& w, const Cache<C>& cache, const PackedTokens& tokens,
-                 int capacity) {
-  const StackSpec& d = spec.decoder;
-  const Norm norm = packed_pass(stream, d, weights.decoder, w.packed, tokens, true, [&](int i) {
-    const int64_t before = d.kv_before(i) * capacity;
-    store_shared(stream, StoreSharedParams<T, C>{.k = w.packed.qkv + d.inner(i),
-                                                 .v = w.packed.qkv + d.inner(i) + d.kv_inner(i),
-                                                 .shared_k = cache.prompt_k + before,
-                                                 .shared_v = cache.prompt_v + before,
-                                                 .tokens = tokens.count,
-                                                 .heads = d.kv_heads[i],
-                                                 .head_dim = d.head_dim,
-                                                 .stride = d.qkv(i),
-                                                 .capacity = capacity});
-  });
+template <typename Stream, typename T, typename C>
+void read_prompt(const Pass<Stream, T, C>& p, const PackedTokens& tokens) {
+  const Workspace<T>& w = p.workspace;
+  const StackSpec& d = p.spec.decoder;
+  const auto store = [&](int i) {
+    store_keys(p, w.packed.qkv + d.inner(i), tokens.count, d.qkv(i), p.cache.prompt_k,
+               p.cache.prompt_v, p.prompt_capacity(), i);
+  };
+  const Norm norm = packed_pass(p.decoder(w.packed, tokens.count), tokens, true, store);
   if (w.hidden == nullptr) return;
-  layer_norm<T>(stream, {.x = w.packed.x,
-                         .norm = norm,
-                         .y = w.prompt_hidden,
-                         .rows = tokens.count,
-                         .cols = d.hidden});
+  layer_norm<T>(p.stream, {.x = w.packed.x,
+                           .norm = norm,
+                           .y = w.prompt_hidden,
+                           .rows = tokens.count,
+                           .cols = d.hidden});
 }
 
 }  // namespace decoding

@@ -1,4 +1,4 @@
-// The memory of an encoder alone, and its pass.
+// The memory of an encoder without a decoder, and its pass.
 #pragma once
 
 #include "engine/model/encoder.h"
@@ -28,13 +28,12 @@ inline void check_encodable(const Batch& batch, const StackSpec& spec, const Lim
 }
 
 // states: [tokens, H]
-template <typename T, typename Stream>
-void encode_states(Stream& stream, const StackSpec& spec, const StackWeights& weights,
-                   const EncoderWorkspace<T>& w, const PackedTokens& tokens, T* states) {
-  const Norm norm = packed_pass(stream, spec, weights, w.packed, tokens, false, [](int) {});
+template <typename Stream, typename T>
+void encode_states(const StackPass<Stream, T>& p, const PackedTokens& tokens, T* states) {
+  const Norm norm = encoder_pass(p, tokens);
   layer_norm<T>(
-      stream,
-      {.x = w.packed.x, .norm = norm, .y = states, .rows = tokens.count, .cols = spec.hidden});
+      p.stream,
+      {.x = p.a.x, .norm = norm, .y = states, .rows = tokens.count, .cols = p.spec.hidden});
 }
 
 }  // namespace decoding

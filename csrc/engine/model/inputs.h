@@ -144,7 +144,7 @@ inline void fill_prompts(const Inputs& in, const Batch& batch, const ModelSpec& 
     for (int i = 0; i < read; ++i) {
       const int to = spec.encoder ? i * batch.sentences + b : in.prompt_offsets[b] + i;
       in.prompt_ids[to] = batch.prompt[given[b] + i];
-      in.prompt_at[to] = tables.place(i, read + 1);
+      in.prompt_at[to] = tables.pack(i, read + 1);
     }
     in.first[b] = read;
   }

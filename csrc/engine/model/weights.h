@@ -113,8 +113,8 @@ struct LayerWeights {
   Norm self_post, cross_post, feed_forward_post;  // behind the blocks; none where the spec has none
   Norm q_norm, k_norm;                            // of heads; none where the spec has none
   Linear qkv, self_out;                           // self-attention; self_out of convolutions too
-  Linear input, make_taps;                        // convolution; make_taps where it is dynamic,
-  const float* taps = nullptr;                    // else [N, taps]
+  Linear input, conv_scores;                      // convolution; conv_scores where it is dynamic,
+  const float* conv_weights = nullptr;            // else [N, kernel_size]
   Linear cross_q, cross_kv, cross_out;            // only in a decoder with an encoder
   Linear up, down;                                // feed-forward
 };
@@ -166,14 +166,14 @@ inline void load_convolution(const WeightTable& table, const std::string& layer,
                              const StackSpec& spec, int i, LayerWeights& to) {
   const std::string name = layer + ".convolution";
   const ConvolutionSpec& convolution = *spec.convolution;
-  const int inner = spec.inner(i), heads = spec.heads[i], taps = convolution.taps[i];
+  const int inner = spec.inner(i), heads = spec.heads[i], kernel_size = convolution.taps[i];
   to.self_norm = load_norm(table, name + ".norm", spec);
   to.input =
       load_linear(table, name + ".input", convolution.gated ? 2 * inner : inner, spec.hidden);
   if (convolution.dynamic) {
-    to.make_taps = load_linear(table, name + ".taps", heads * taps, inner);
+    to.conv_scores = load_linear(table, name + ".taps", heads * kernel_size, inner);
   } else {
-    to.taps = table.numbers(name + ".taps", {heads, taps});
+    to.conv_weights = table.numbers(name + ".taps", {heads, kernel_size});
   }
   to.self_out = load_linear(table, name + ".out", spec.hidden, inner);
   if (spec.post_norm) to.self_post = load_norm(table, name + ".post_norm", spec);

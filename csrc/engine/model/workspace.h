@@ -43,17 +43,17 @@ inline const char* type_name<Hypothesis>() {
 // side by side.
 template <typename T>
 struct Activations {
-  T* x;                // [rows, H]
-  T* normed;           // [rows, H], x as a block reads it
-  T* qkv;              // [rows, (N + 2 * Nkv) * D], also the q of cross attention,
-                       // or [rows, N * D], what a convolution reads
-  T* glu = nullptr;    // [rows, 2 * N * D], gate and input of a gated convolution
-  T* taps = nullptr;   // [rows, N * taps], before softmax, of a dynamic convolution
-  T* attended;         // [rows, N * D]
-  T* gated = nullptr;  // [rows, 2 * F], scratch of a gated feed-forward block
-  T* ffn;              // [rows, F]; with `gated` it shares its bytes with qkv and attended, unless
-                       // feed-forward stands beside attention
-  uint8_t* scratch;    // of products on the CPU, see linear.h
+  T* x;                      // [rows, H]
+  T* normed;                 // [rows, H], x as a block reads it
+  T* qkv;                    // [rows, (N + 2 * Nkv) * D], also the q of cross attention,
+                             // or [rows, N * D], what a convolution reads
+  T* glu = nullptr;          // [rows, 2 * N * D], gate and input of a gated convolution
+  T* conv_scores = nullptr;  // [rows, N * kernel_size], before softmax, of a dynamic convolution
+  T* attended;               // [rows, N * D]
+  T* gated = nullptr;        // [rows, 2 * F], scratch of a gated feed-forward block
+  T* ffn;            // [rows, F]; with `gated` it shares its bytes with qkv and attended, unless
+                     // feed-forward stands beside attention
+  uint8_t* scratch;  // of products on the CPU, see linear.h
 
   Activations() = default;
   Activations(Arena& a, const std::string& pass, const StackSpec& spec, int64_t rows,
@@ -75,7 +75,9 @@ struct Activations {
   void take_convolution(Arena& a, const std::string& pass, const StackSpec& spec, int64_t rows) {
     const ConvolutionSpec& convolution = *spec.convolution;
     if (convolution.gated) glu = a.take<T>(pass + ".glu", {rows, 2 * spec.widest_inner()});
-    if (convolution.dynamic) taps = a.take<T>(pass + ".taps", {rows, spec.widest_taps()});
+    if (convolution.dynamic) {
+      conv_scores = a.take<T>(pass + ".conv_scores", {rows, spec.widest_conv_scores()});
+    }
   }
 
   void take_ffn(Arena& a, const std::string& pass, const StackSpec& spec, int64_t rows) {
@@ -117,7 +119,7 @@ struct Workspace {
   Candidate* best;               // [R, candidates]
   uint8_t* products = nullptr;   // the CPU's linear: the scratch of linear.h
   float* partial = nullptr;      // CUDA's decode attention: attention.h
-  int32_t* tickets = nullptr;
+  int32_t* split_counters = nullptr;
 
   // scratch: the packed pass of the decoder over labelled sentences
   float* logprobs;   // [B * labels]

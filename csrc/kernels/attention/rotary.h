@@ -1,12 +1,14 @@
-// Queries and keys on their way from their product to attention, here in place; in a step decode
-// attention takes it along (attention.h):
-//   1. each head's vector through an RMS norm, where there is one (Qwen3)
-//   2. rotary positions (Su et al. 2021): with a = position * frequency[i], pair i turns,
+// Queries and keys between their projection and attention, in place:
+//
+//   1. x = rms_norm(x) of each head's vector, where the model has one (Qwen3)
+//   2. rotary positions (RoPE, Su et al. 2021): with a = position * frequency[i], pair i becomes
 //        (x, y) -> factor * (x cos a - y sin a, y cos a + x sin a)
-//      pairs are the numbers i and i + size / 2 of a head, or with `interleaved` 2 i and 2 i + 1;
-//      what lies behind `size` stays.
-// Models that were stretched to longer texts may have several tables of frequencies: which one a
-// token turns by depends on how long its row was when it was read.
+//      A pair is the elements i and i + size / 2 of a head, or with `interleaved` 2 i and 2 i + 1;
+//      elements from `size` on stay.
+//
+// In a step decode attention does this itself (decode.h). Models that were stretched to longer
+// texts may have several tables of frequencies: the table of a token depends on how long its row
+// was when the token was read.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +19,8 @@
 
 namespace decoding {
 
-// What a token turns by.
-struct RotaryPlace {
+// A position, and the table of frequencies that it is rotated by.
+struct RotaryPosition {
   int position, table;
 };
 
@@ -33,22 +35,24 @@ struct RotaryTables {
     return table < 0 ? 0 : table < count ? table : count - 1;
   }
 
-  // A token that was read together with its row: `at`, as below.
-  int place(int position, int length) const { return of_length(length) * span + position; }
+  // The position of a token that was read together with its row of `length`, and its table, as one
+  // number.
+  int pack(int position, int length) const { return of_length(length) * span + position; }
 
-  // at: a position, and behind it the row ends; or what `place` gives.
-  DECODING_EVERYWHERE RotaryPlace place_of(int at) const {
-    if (count == 1) return {at, 0};
-    const int position = at % span, read = at / span, own = of_length(position + 1);
-    return {position, read > own ? read : own};
+  // packed: pack(), or the last position of a row.
+  DECODING_EVERYWHERE RotaryPosition unpack(int packed) const {
+    if (count == 1) return {packed, 0};
+    const int position = packed % span, read = packed / span, last = of_length(position + 1);
+    return {position, read > last ? read : last};
   }
 };
 
-// What happens to queries and keys; by default nothing.
-struct Rotation {
-  const int32_t* at = nullptr;    // [rows], see RotaryTables; on CUDA older than the kernel before
-  Norm q_norm = {}, k_norm = {};  // RMS, gamma [D]; none where gamma is null
-  const float* frequencies = nullptr;  // [tables, size / 2], null: nothing turns
+// The default leaves queries and keys as they are.
+struct Rotary {
+  const int32_t* positions = nullptr;  // [rows], see RotaryTables; on CUDA written before the
+                                       // previous kernel
+  Norm q_norm = {}, k_norm = {};       // RMS, gamma [D]; none where gamma is null
+  const float* frequencies = nullptr;  // [tables, size / 2], null: no rotary positions
   RotaryTables tables = {};
   float factor = 1.0f;
   int size = 0;
@@ -60,15 +64,15 @@ struct Rotation {
 };
 
 template <typename T>
-struct RotateParams {
+struct RotaryParams {
   T* x;  // [rows, N + Nkv, D], queries, then keys; rows `stride` apart
-  Rotation rotation;
+  Rotary rotary;
   int rows, heads, kv_heads, head_dim, stride;
 };
 
 template <typename T, cpu::Isa isa>
-void rotate(cpu::Stream<isa>&, const RotateParams<T>&);
+void apply_rotary(cpu::Stream<isa>&, const RotaryParams<T>&);
 template <typename T>
-void rotate(cuda::Stream&, const RotateParams<T>&);
+void apply_rotary(cuda::Stream&, const RotaryParams<T>&);
 
 }  // namespace decoding

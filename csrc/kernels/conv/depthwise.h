@@ -1,11 +1,12 @@
 // Depthwise convolution in the place of self-attention (Wu et al. 2019): each channel by itself,
-// the D channels of a head with the same K taps,
+// the D channels of a head with the same kernel of K weights,
 //
 //   y[t, n, d] = sum over j < K of w[t, n, j] x[t + j - left, n, d]
 //
 // in the order of j; a position outside the sentence adds nothing. A causal convolution ends at its
-// token, left = K - 1; any other has it in the middle, left = K / 2. The taps w are weights, equal
-// for all t (LightConv), or softmax over j of scores that the model makes from x[t] (DynamicConv).
+// token, left = K - 1; any other has it in the middle, left = K / 2. The kernel w is a weight,
+// equal for all t (LightConv), or softmax over j of scores that the model makes from x[t]
+// (DynamicConv).
 //
 // An output takes K multiply-adds and, where each input comes from memory once, 2 sizeof(T) bytes:
 // K / sizeof(T) operations a byte. A GPU with 67 Tflop/s and 4.3 TB/s (H200) does 16, so memory is
@@ -22,20 +23,20 @@
 
 namespace decoding {
 
-constexpr int kMaxTaps = 32;
+constexpr int kMaxKernelSize = 32;
 
 template <typename T>
-struct Taps {
+struct DepthwiseWeights {
   const float* weights = nullptr;  // [N, K]
-  const T* scores = nullptr;       // [rows, N, K]; the one or the other, the other null
-  int size;                        // K, at most kMaxTaps
+  const T* scores = nullptr;       // [rows, N, K]; null where weights is not
+  int kernel_size;                 // K, at most kMaxKernelSize
 };
 
 // Of all tokens of all sentences, in packed rows: sentence b owns [offsets[b], offsets[b + 1]).
 template <typename T>
 struct PackedDepthwiseParams {
   const T* x;  // [tokens, N, D]
-  Taps<T> taps;
+  DepthwiseWeights<T> weights;
   const int32_t* offsets;  // [sentences + 1]
   T* y;                    // [tokens, N, D], not x
   int sentences, longest;  // longest: most tokens of a sentence
@@ -48,23 +49,23 @@ void packed_depthwise(cpu::Stream<isa>&, const PackedDepthwiseParams<T>&);
 template <typename T>
 void packed_depthwise(cuda::Stream&, const PackedDepthwiseParams<T>&);
 
-// Causal, of one new token per row. Each input is kept once, at (slot of its row, position), and
-// found through the indirection table as keys are (attention.h): a beam reorder rewrites `slots`.
-// Nobody looks back further than K - 1 positions, so that a position may take the place of the one
-// `ring` before it. Where C has fewer bits than T, inputs are what has been kept.
+// Causal, of one new token per row. Each input is kept once, at (cache row, position), and found
+// through the indirection table as keys are (attention/decode.h): a beam reorder rewrites the
+// table. No token sees further back than K - 1 positions, so that a position may take the place of
+// the one `ring` before it. Where C has fewer bits than T, inputs are what has been kept.
 template <typename T, typename C = T>
 struct DecodeDepthwiseParams {
-  const StepState* now;
+  const StepState* state;
   const T* x;  // [sentences * beams, N, D]
-  Taps<T> taps;
-  C* inputs;             // [total_slots, N, ring, D], position p at p % ring
-  const int32_t* slots;  // [2, total_slots, history], step g reads table g % 2
-  const int32_t* live;   // [sentences], sentence ids; slot = live id * beams + beam
-  T* y;                  // [sentences * beams, N, D]
-  int sentences, beams;  // sentences: at least now->live_count
+  DepthwiseWeights<T> weights;
+  C* inputs;                         // [total_rows, N, ring, D], position p at p % ring
+  const int32_t* cache_indirection;  // [2, total_rows, history], step g reads table g % 2
+  const int32_t* active;             // [sentences], sentence ids; cache row = id * beams + beam
+  T* y;                              // [sentences * beams, N, D]
+  int sentences, beams;              // sentences: at least state->live_count
   int heads, head_dim;
   int ring;  // at least K
-  int total_slots, history;
+  int total_rows, history;
 };
 
 template <typename T, typename C, cpu::Isa isa>

@@ -62,4 +62,65 @@ __device__ __forceinline__ void store_to_block(unsigned block, float2* to, float
 #endif
 }
 
+// Messages: numbers sent into the shared memory of another block of the cluster, where an mbarrier
+// counts the bytes that have arrived, so that nobody waits for memory that has nothing to do with
+// them.
+
+__device__ __forceinline__ uint32_t shared_address(const void* shared) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+
+// A phase of `counter` is complete when one thread has said how many bytes it expects, and they are
+// there.
+__device__ __forceinline__ void expect_one_thread(uint64_t* counter) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "mbarrier.init.shared::cta.b64 [%0], 1;\n"
+      "fence.mbarrier_init.release.cluster;" ::"r"(shared_address(counter))
+      : "memory");
+#endif
+}
+
+__device__ __forceinline__ void expect_bytes(uint64_t* counter, unsigned bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(counter)),
+      "r"(bytes)
+      : "memory");
+#endif
+}
+
+// Writes to `place` and counts on `counter`, both as they lie in the shared memory of that block.
+__device__ __forceinline__ void send(int block, const float* place, float value,
+                                     const uint64_t* counter) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .b32 to, count;\n"
+      "mapa.shared::cluster.u32 to, %0, %3;\n"
+      "mapa.shared::cluster.u32 count, %1, %3;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [to], %2, [count];\n"
+      "}" ::"r"(shared_address(place)),
+      "r"(shared_address(counter)), "r"(__float_as_uint(value)), "r"(block)
+      : "memory");
+#endif
+}
+
+// Whether the phase of that parity is complete; the hardware may wait for it a while.
+__device__ __forceinline__ bool complete(const uint64_t* counter, unsigned parity) {
+  uint32_t done = 1;
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.b32 %0, 1, 0, done;\n"
+      "}"
+      : "=r"(done)
+      : "r"(shared_address(counter)), "r"(parity)
+      : "memory");
+#endif
+  return done != 0;
+}
+
 }  // namespace decoding::cuda

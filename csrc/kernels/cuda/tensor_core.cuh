@@ -42,6 +42,14 @@ __device__ __forceinline__ void load_matrices(uint32_t (&to)[4], uint32_t shared
                : "memory");
 }
 
+// Like load_matrices, each transposed.
+__device__ __forceinline__ void load_transposed(uint32_t (&to)[4], uint32_t shared_address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(shared_address)
+               : "memory");
+}
+
 // Two neighbouring elements as floats, and back.
 template <typename T>
 __device__ __forceinline__ float2 unpack(uint32_t pair);

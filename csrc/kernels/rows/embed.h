@@ -1,5 +1,5 @@
-// y[r] = norm(scale * tokens[ids[r]] + positions[at[r]]), the norm only where it is given; in
-// training dropout(scale * tokens[ids[r]] + positions[at[r]]), and its gradient.
+// y[r] = norm(scale * tokens[ids[r]] + table[positions[r]]), the norm only where it is given;
+// in training dropout(scale * tokens[ids[r]] + table[positions[r]]), and its gradient.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,10 @@ struct TokenTable {
 
 template <typename T>
 struct EmbedParams {
-  const int32_t* ids;       // [rows]
-  const int32_t* at;        // [rows], position of each token
-  TokenTable tokens;        // plain and of T on CUDA; float32 or bfloat16 on the CPU
-  const T* position_table;  // [positions, H], learned or sinusoidal; may be null
+  const int32_t* ids;        // [rows]
+  const int32_t* positions;  // [rows]
+  TokenTable tokens;         // plain and of T on CUDA; float32 or bfloat16 on the CPU
+  const T* position_table;   // [P, H], learned or sinusoidal; may be null
   Norm norm;
   T* y;  // [rows, H]
   int rows, hidden;
@@ -46,15 +46,15 @@ struct IdFault {
 
 template <typename T>
 struct TrainingEmbedParams {
-  const int64_t* ids;                 // [rows]
-  const int64_t* at = nullptr;        // [rows], may be null: row % length
-  const T* token_table;               // [V, H]
-  const T* position_table = nullptr;  // [positions, H], may be null
-  T* y;                               // [rows, H]
-  IdFault* fault = nullptr;           // memory that the host sees; null on the CPU
+  const int64_t* ids;                  // [rows]
+  const int64_t* positions = nullptr;  // [rows], may be null: row % length
+  const T* token_table;                // [V, H]
+  const T* position_table = nullptr;   // [P, H], may be null
+  T* y;                                // [rows, H]
+  IdFault* fault = nullptr;            // memory that the host sees; null on the CPU
   Dropout dropout = {};
   int rows, hidden, vocab;
-  int positions = 0, length = 0;
+  int max_positions = 0, length = 0;  // max_positions: P
   double scale = 1.0;
 };
 

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "kernels/attention/attention.h"
 #include "kernels/attention/cpu/bias.h"
 #include "kernels/attention/cpu/online_softmax.h"
+#include "kernels/attention/head_dim.h"
 #include "kernels/cpu/bfloat16.h"
 
 namespace decoding::cpu {
@@ -85,10 +85,10 @@ inline Floats dots(const Query* query, const Block<C>& block, int first, int dim
   return sums[0];
 }
 
-// scores[i] = q . k[i], then what rules make of it, where there are any; -inf behind the last row
-// up to a whole vector.
+// scores[i] = q . k[i] with its bias, where there is one; -inf after the last row up to a whole
+// vector.
 template <int queries, typename C>
-void score(Query* query, const Block<C>& block, const ScoreRules* rules, int dim) {
+void score(Query* query, const Block<C>& block, const AttentionBias* bias, int dim) {
   constexpr int rows = kLanes / queries;
   for (int first = 0; first < block.count; first += rows) {
     alignas(64) float lanes[kLanes];
@@ -100,10 +100,10 @@ void score(Query* query, const Block<C>& block, const ScoreRules* rules, int dim
   }
   const int last = (block.count - 1) / kLanes * kLanes;
   for (int j = 0; j < queries; ++j) {
-    if (rules != nullptr) {
-      alignas(64) float bias[kBlock];
-      bias_by_distance(*rules, query[j].head, block.distance, last + kLanes, bias);
-      apply_rules(rules->cap, bias, query[j].scores, last + kLanes);
+    if (bias != nullptr) {
+      alignas(64) float line[kBlock];
+      bias_by_distance(*bias, query[j].head, block.distance, last + kLanes, line);
+      apply_bias(bias->cap, line, query[j].scores, last + kLanes);
     }
     float* to = query[j].scores + last;
     store(to, lane_ids() + last < block.count ? load(to) : broadcast(-__builtin_inff()));
@@ -149,9 +149,9 @@ inline void accumulate(Query* query, const float* rescale, const Block<C>& block
 }
 
 template <int queries, typename C>
-void attend(Query* query, const Block<C>& block, const Block<C>& next, const ScoreRules* rules,
+void attend(Query* query, const Block<C>& block, const Block<C>& next, const AttentionBias* bias,
             int dim) {
-  score<queries>(query, block, rules, dim);
+  score<queries>(query, block, bias, dim);
   const int whole = (block.count + kLanes - 1) / kLanes * kLanes;
   float rescale[queries];
   for (int j = 0; j < queries; ++j) rescale[j] = query[j].softmax.weigh(query[j].scores, whole);
@@ -164,14 +164,14 @@ void attend(Query* query, const Block<C>& block, const Block<C>& next, const Sco
   if (d < dim) accumulate<queries, 1>(query, rescale, block, next, d, dim - d);
 }
 
-// All queries of the block, while `next` is fetched from memory. rules: null where there are none.
+// All queries of the block, while `next` is fetched from memory. bias: may be null.
 template <typename C>
-void attend(Query* queries, const Block<C>& block, const Block<C>& next, const ScoreRules* rules,
+void attend(Query* queries, const Block<C>& block, const Block<C>& next, const AttentionBias* bias,
             int dim) {
   if (block.count == 0) return;
   int j = block.begin;
-  for (; j + kTile <= block.end; j += kTile) attend<kTile>(queries + j, block, next, rules, dim);
-  for (; j < block.end; ++j) attend<1>(queries + j, block, next, rules, dim);
+  for (; j + kTile <= block.end; j += kTile) attend<kTile>(queries + j, block, next, bias, dim);
+  for (; j < block.end; ++j) attend<1>(queries + j, block, next, bias, dim);
 }
 
 }  // namespace

@@ -1,35 +1,35 @@
-// The rules of attention.h, for one query and keys that follow one another: x = cap * tanh(x /
-// cap), then what depends on the distance alone is added, from a line that queries can share.
+// The bias of attention/bias.h, for one query and consecutive keys: x = cap * tanh(x / cap), then
+// what depends on the distance alone is added, from a line that queries can share.
 #pragma once
 
 #include <algorithm>
 
-#include "kernels/attention/attention.h"
+#include "kernels/attention/bias.h"
 #include "kernels/cpu/simd.h"
 
 namespace decoding::cpu {
 namespace {
 
-// bias[i], i < count, of the i-th key; the first lies `distance` before the query. -inf where a
-// window hides the key.
-inline void bias_by_distance(const ScoreRules& rules, int head, int distance, int count,
-                             float* bias) {
-  const float slope = rules.slopes != nullptr ? rules.slopes[head] : 0.0f;
-  for (int i = 0; i < count; ++i) bias[i] = -slope * (distance - i);
-  if (rules.table != nullptr) {
-    const float* table = rules.table + head * (2 * rules.reach + 1) + rules.reach;
+// line[i], i < count, is added to the score of the i-th key; the first lies `distance` before the
+// query. -inf where a window hides the key.
+inline void bias_by_distance(const AttentionBias& bias, int head, int distance, int count,
+                             float* line) {
+  const float slope = bias.slopes != nullptr ? bias.slopes[head] : 0.0f;
+  for (int i = 0; i < count; ++i) line[i] = -slope * (distance - i);
+  if (bias.table != nullptr) {
+    const float* table = bias.table + head * (2 * bias.reach + 1) + bias.reach;
     for (int i = 0; i < count; ++i) {
-      bias[i] += table[std::clamp(distance - i, -rules.reach, rules.reach)];
+      line[i] += table[std::clamp(distance - i, -bias.reach, bias.reach)];
     }
   }
-  const int hidden = rules.window > 0 ? std::clamp(distance - rules.window + 1, 0, count) : 0;
-  std::fill(bias, bias + hidden, -__builtin_inff());
+  const int hidden = bias.window > 0 ? std::clamp(distance - bias.window + 1, 0, count) : 0;
+  std::fill(line, line + hidden, -__builtin_inff());
 }
 
-// Of `count` scores, a whole number of vectors.
-inline void apply_rules(float cap, const float* bias, float* scores, int count) {
+// scores, line: [count], a whole number of vectors.
+inline void apply_bias(float cap, const float* line, float* scores, int count) {
   for (int i = 0; i < count; i += kLanes) {
-    const Floats x = load(scores + i), b = load(bias + i);
+    const Floats x = load(scores + i), b = load(line + i);
     store(scores + i, cap > 0 ? fma(cap, tanh(x / cap), b) : x + b);
   }
 }

@@ -3,10 +3,11 @@
 // says. While one block is attended to, the next is fetched from memory, be it another sentence's.
 // Queries that have the same keys pass over them together: the heads that share a key head, and
 // over what a sentence shares those of all its beams.
+#include "kernels/attention/decode.h"
+
 #include <cstdint>
 #include <utility>
 
-#include "kernels/attention/attention.h"
 #include "kernels/attention/cpu/attend.h"
 #include "kernels/cpu/stream.h"
 
@@ -16,37 +17,39 @@ namespace {
 
 constexpr int kQueries = 8;  // that pass over a block together
 
-// The queries of a live sentence that share a key head are numbered, those of beam 0 first. These
-// are [begin, end) of them, at most kQueries.
+// The queries of an active sentence that share a key head are numbered, those of beam 0 first.
+// These are [begin, end) of them, at most kQueries.
 struct Item {
   int key_head, sentence, begin, end;
   int queries() const { return end - begin; }
 };
 
-// A live row's own keys and values of one head, in self_k and self_v.
+// An active row's own keys and values of one head, in self_k and self_v.
 template <typename C>
-class History {
+class CacheRow {
  public:
-  History(const DecodeAttentionParams<float, C>& params, size_t row, size_t key_head)
+  CacheRow(const DecodeAttentionParams<float, C>& params, size_t row, size_t key_head)
       : p_(params),
-        position_(p_.now->position),
+        position_(p_.state->position),
         dim_(p_.head_dim),
-        slot_size_(dim_ * p_.kv_heads * p_.target),
+        cache_row_size_(dim_ * p_.kv_heads * p_.target),
         head_(dim_ * key_head * p_.target),
         new_(row * p_.stride + key_head * dim_),
-        own_(static_cast<size_t>(p_.live[row / p_.beams]) * p_.beams + row % p_.beams),
-        slots_(p_.slots + (p_.now->number % 2 * p_.total_slots + own_) * p_.target) {}
+        cache_row_(static_cast<size_t>(p_.active[row / p_.beams]) * p_.beams + row % p_.beams),
+        indirection_(p_.cache_indirection +
+                     (p_.state->number % 2 * p_.total_rows + cache_row_) * p_.target) {}
 
   size_t offset(int position) const {
-    const size_t slot = position == position_ ? own_ : slots_[position];
-    return slot * slot_size_ + head_ + position * dim_;
+    const size_t row = position == position_ ? cache_row_ : indirection_[position];
+    return row * cache_row_size_ + head_ + position * dim_;
   }
 
   // Whether `count` positions from `first` on, none of them the newest, lie where another row has
   // them too.
-  bool shares(const History& other, int first, int count) const {
+  bool shares(const CacheRow& other, int first, int count) const {
     return first + count <= position_ &&
-           std::equal(slots_ + first, slots_ + first + count, other.slots_ + first);
+           std::equal(indirection_ + first, indirection_ + first + count,
+                      other.indirection_ + first);
   }
 
   // The new key and value go to their place.
@@ -61,21 +64,21 @@ class History {
  private:
   const DecodeAttentionParams<float, C>& p_;
   const int position_;
-  const size_t dim_, slot_size_, head_;
-  const size_t new_;  // where the new key and value come from, in k and v
-  const size_t own_;  // slot
-  const int32_t* slots_;
+  const size_t dim_, cache_row_size_, head_;
+  const size_t new_;        // where the new key and value come from, in k and v
+  const size_t cache_row_;  // in self_k and self_v
+  const int32_t* indirection_;
 };
 
-// The items of one thread, one after the other.
+// The work of one thread: items, one after the other.
 template <typename C>
-class Share {
+class WorkTile {
  public:
   // put_new: new keys and values are not in their place yet.
-  Share(const DecodeAttentionParams<float, C>& params, bool put_new)
+  WorkTile(const DecodeAttentionParams<float, C>& params, bool put_new)
       : p_(params),
         dim_(params.head_dim),
-        rules_(params.rules.any() ? &params.rules : nullptr),
+        bias_(params.bias.any() ? &params.bias : nullptr),
         group_(params.heads / params.kv_heads),
         put_new_(put_new) {}
 
@@ -96,36 +99,36 @@ class Share {
 
  private:
   void add_shared(const Item& item) {
-    const int32_t* row = p_.shared_offsets + p_.live[item.sentence];
+    const int32_t* row = p_.shared_offsets + p_.active[item.sentence];
     const size_t start = (static_cast<size_t>(item.key_head) * p_.shared_capacity + row[0]) * dim_;
-    const int positions = row[1] - row[0], distance = positions + p_.now->position;
-    for (int at = first_seen(distance); at < positions; at += kBlock) {
+    const int positions = row[1] - row[0], distance = positions + p_.state->position;
+    for (int from = first_seen(distance); from < positions; from += kBlock) {
       add_block(p_.shared_k + start, p_.shared_v + start, 0, item.queries(),
-                std::min(kBlock, positions - at), distance - at,
-                [&](int i) { return (at + i) * dim_; });
+                std::min(kBlock, positions - from), distance - from,
+                [&](int i) { return (from + i) * dim_; });
     }
   }
 
   // A past that the item's beams have in common is read once for all of them.
   void add_history(const Item& item) {
     const int first = item.begin / group_, end = (item.end + group_ - 1) / group_;
-    const auto history = [&](int beam) {
-      return History<C>(p_, item.sentence * p_.beams + beam, item.key_head);
+    const auto row_of = [&](int beam) {
+      return CacheRow<C>(p_, item.sentence * p_.beams + beam, item.key_head);
     };
-    for (int beam = first; put_new_ && beam < end; ++beam) history(beam).put_new();
-    const int position = p_.now->position;
-    for (int at = first_seen(position); at <= position; at += kBlock) {
-      const int count = std::min(kBlock, position + 1 - at);
+    for (int beam = first; put_new_ && beam < end; ++beam) row_of(beam).put_new();
+    const int position = p_.state->position;
+    for (int from = first_seen(position); from <= position; from += kBlock) {
+      const int count = std::min(kBlock, position + 1 - from);
       bool common = true;
       for (int beam = first + 1; common && beam < end; ++beam) {
-        common = history(beam).shares(history(first), at, count);
+        common = row_of(beam).shares(row_of(first), from, count);
       }
       const int together = common ? end - first : 1;
       for (int beam = first; beam < end; beam += together) {
-        const History<C> own = history(beam);
+        const CacheRow<C> row = row_of(beam);
         add_block(p_.self_k, p_.self_v, std::max(item.begin, beam * group_) - item.begin,
-                  std::min(item.end, (beam + together) * group_) - item.begin, count, position - at,
-                  [&](int i) { return own.offset(at + i); });
+                  std::min(item.end, (beam + together) * group_) - item.begin, count,
+                  position - from, [&](int i) { return row.offset(from + i); });
       }
     }
   }
@@ -133,7 +136,7 @@ class Share {
   // The first of the positions that a window shows to queries which the first of all is `distance`
   // away from.
   int first_seen(int distance) const {
-    const int window = p_.rules.window;
+    const int window = p_.bias.window;
     return window > 0 ? std::max(0, distance - window + 1) : 0;
   }
 
@@ -157,13 +160,13 @@ class Share {
 
   // Attends to the block before the next one, which then takes its place.
   void advance() {
-    attend(queries_, now_->block, next_->block, rules_, p_.head_dim);
+    attend(queries_, current_->block, next_->block, bias_, p_.head_dim);
     if (next_->first) {
-      end(now_->item);
+      end(current_->item);
       begin(next_->item);
     }
-    std::swap(now_, next_);
-    next_->item = now_->item;
+    std::swap(current_, next_);
+    next_->item = current_->item;
     next_->first = false;
   }
 
@@ -197,7 +200,7 @@ class Share {
     return item.key_head * group_ + (item.begin + j) % group_;
   }
 
-  struct Work {
+  struct Stage {
     Item item;
     Block<C> block;
     bool first;  // of its item
@@ -205,19 +208,19 @@ class Share {
 
   const DecodeAttentionParams<float, C>& p_;
   const size_t dim_;
-  const ScoreRules* rules_;  // null: none
-  const int group_;          // query heads that share a key head
+  const AttentionBias* bias_;  // null: none
+  const int group_;            // query heads that share a key head
   const bool put_new_;
-  Work work_[2]{};
-  Work *now_ = &work_[0], *next_ = &work_[1];
+  Stage stages_[2]{};
+  Stage *current_ = &stages_[0], *next_ = &stages_[1];
   Query queries_[kQueries];
 };
 
 template <typename C, Isa isa>
 void put_all_new(Stream<isa>& stream, const DecodeAttentionParams<float, C>& p) {
-  const Range mine = stream.share(p.now->live_count * p.beams * p.kv_heads);
+  const Range mine = stream.share(p.state->live_count * p.beams * p.kv_heads);
   for (int i = mine.begin; i < mine.end; ++i) {
-    History<C>(p, i / p.kv_heads, i % p.kv_heads).put_new();
+    CacheRow<C>(p, i / p.kv_heads, i % p.kv_heads).put_new();
   }
   stream.barrier();
 }
@@ -227,22 +230,22 @@ void put_all_new(Stream<isa>& stream, const DecodeAttentionParams<float, C>& p) 
 
 template <typename T, typename C, cpu::Isa isa>
 void decode_attention(cpu::Stream<isa>& stream, const DecodeAttentionParams<T, C>& p) {
-  const int live_count = p.now->live_count;
-  if (p.rotation.any()) {
-    rotate(stream, RotateParams<T>{.x = p.q,
-                                   .rotation = p.rotation,
-                                   .rows = live_count * p.beams,
-                                   .heads = p.heads,
-                                   .kv_heads = p.kv_heads,
-                                   .head_dim = p.head_dim,
-                                   .stride = p.stride});
+  const int sentences = p.state->live_count;
+  if (p.rotary.any()) {
+    apply_rotary(stream, RotaryParams<T>{.x = p.q,
+                                         .rotary = p.rotary,
+                                         .rows = sentences * p.beams,
+                                         .heads = p.heads,
+                                         .kv_heads = p.kv_heads,
+                                         .head_dim = p.head_dim,
+                                         .stride = p.stride});
   }
   const int group = p.heads / p.kv_heads, queries = p.beams * group;
   int tile = std::min(queries, cpu::kQueries);
   if (tile > group) tile -= tile % group;  // whole beams
   // Queries part only where sentences and key heads alone would leave threads without work.
   const int enough = stream.size() == 1 ? 1 : 4 * stream.size();
-  while (tile > 1 && live_count * p.kv_heads * ((queries + tile - 1) / tile) < enough) {
+  while (tile > 1 && sentences * p.kv_heads * ((queries + tile - 1) / tile) < enough) {
     tile = (tile + 1) / 2;
   }
   // Where several items read a beam's history, none of them can be the one that writes it.
@@ -250,14 +253,14 @@ void decode_attention(cpu::Stream<isa>& stream, const DecodeAttentionParams<T, C
   if (parted) cpu::put_all_new(stream, p);
   const int tiles = (queries + tile - 1) / tile;
   // Heads are the outer loop: threads then have equal shares of every sentence, however long.
-  const cpu::Range items = stream.share(p.kv_heads * live_count * tiles);
-  cpu::Share<C> share(p, !parted);
+  const cpu::Range items = stream.share(p.kv_heads * sentences * tiles);
+  cpu::WorkTile<C> work(p, !parted);
   for (int i = items.begin; i < items.end; ++i) {
     const int begin = i % tiles * tile;
-    share.add(
-        {i / tiles / live_count, i / tiles % live_count, begin, std::min(begin + tile, queries)});
+    work.add(
+        {i / tiles / sentences, i / tiles % sentences, begin, std::min(begin + tile, queries)});
   }
-  share.finish();
+  work.finish();
   stream.barrier();
 }
 

@@ -1,14 +1,16 @@
 // A block of keys is transposed and a block of values copied onto the stack once for many queries;
-// both products then are those of kernels/linear/cpu/tile.h. Blocks begin at the sentence's first
+// both products then are those of kernels/cpu/tile.h. Blocks begin at the sentence's first
 // token, so a sentence's numbers do not depend on where it stands in the batch.
+#include "kernels/attention/packed.h"
+
 #include <cstdint>
 
-#include "kernels/attention/attention.h"
 #include "kernels/attention/cpu/bias.h"
 #include "kernels/attention/cpu/online_softmax.h"
+#include "kernels/attention/head_dim.h"
 #include "kernels/cpu/bfloat16.h"
 #include "kernels/cpu/stream.h"
-#include "kernels/linear/cpu/tile.h"
+#include "kernels/cpu/tile.h"
 
 namespace decoding {
 namespace cpu {
@@ -57,13 +59,13 @@ struct Queries {
   alignas(64) float sum[kQueries * kMaxHeadDim];  // of the weighted values
   OnlineSoftmax softmax[kQueries];
   int count, dim, width;
-  const ScoreRules* rules;  // null: none
+  const AttentionBias* bias;  // null: none
 };
 
 struct Block {
   alignas(64) float keys[kMaxHeadDim * kBlock];    // [dim, kBlock]
   alignas(64) float values[kBlock * kMaxHeadDim];  // [kBlock, width]
-  alignas(64) float bias[kQueries + kBlock];       // of the last query's scores; those of each
+  alignas(64) float bias_line[kQueries + kBlock];  // of the last query's scores; those of each
                                                    // query before it begin one number further on
   int count;
 };
@@ -80,9 +82,9 @@ void attend(Queries& queries, int begin, int rows, const Block& block, int seen)
   for (int r = 0; r < rows; ++r) {
     const int visible = std::min(seen + r, block.count);
     float* row = scores + r * kBlock;
-    if (queries.rules != nullptr) {
-      const float* bias = block.bias + queries.count - 1 - (begin + r);
-      apply_rules(queries.rules->cap, bias, row, columns);
+    if (queries.bias != nullptr) {
+      const float* line = block.bias_line + queries.count - 1 - (begin + r);
+      apply_bias(queries.bias->cap, line, row, columns);
     }
     for (int i = 0; i < columns; i += kLanes) {
       store(row + i, lane_ids() + i < visible ? load(row + i) : broadcast(-__builtin_inff()));
@@ -143,19 +145,19 @@ struct Item {
 template <typename C>
 void attend(const Item<C>& item, int begin, int end) {
   const auto& p = item.p;
-  const int count = end - begin, window = p.rules.window;
+  const int count = end - begin, window = p.bias.window;
   Queries queries;
   queries.count = count, queries.dim = p.head_dim, queries.width = whole_vectors(p.head_dim);
-  queries.rules = p.rules.any() ? &p.rules : nullptr;
+  queries.bias = p.bias.any() ? &p.bias : nullptr;
   item.read(queries, begin);
   Block block;
   const int start = window > 0 ? std::max(0, begin - window + 1) / kBlock * kBlock : 0;
   const int reach = p.causal ? end : item.length;
   for (int position = start; position < reach; position += kBlock) {
     item.read(block, position, queries.width);
-    if (queries.rules != nullptr) {
-      bias_by_distance(p.rules, item.head, begin + count - 1 - position,
-                       count + whole_vectors(block.count), block.bias);
+    if (queries.bias != nullptr) {
+      bias_by_distance(p.bias, item.head, begin + count - 1 - position,
+                       count + whole_vectors(block.count), block.bias_line);
     }
     // A query that sees nothing of the block must not meet it.
     const int first = p.causal ? std::max(0, position - begin) : 0;
@@ -187,11 +189,11 @@ void packed_attention(cpu::Stream<isa>& stream, const PackedAttentionParams<T, C
     for (int begin = 0; begin < queries; begin += cpu::kQueries) {
       for (int head = 0; head < p.heads; ++head, ++card) {
         if (card % stream.size() != stream.rank()) continue;
-        const size_t at = key * p.key_stride + head / shared * p.head_stride;
+        const size_t offset = key * p.key_stride + head / shared * p.head_stride;
         const cpu::Item<C> item{.p = p,
                                 .q = p.q + row * p.stride + head * p.head_dim,
-                                .k = p.k + at,
-                                .v = p.v + at,
+                                .k = p.k + offset,
+                                .v = p.v + offset,
                                 .y = p.y + (row * p.heads + head) * p.head_dim,
                                 .head = head,
                                 .length = keys};

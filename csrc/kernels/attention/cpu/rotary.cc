@@ -1,7 +1,7 @@
 #include "kernels/attention/rotary.h"
 
-#include "kernels/attention/attention.h"
 #include "kernels/attention/cpu/sine_cosine.h"
+#include "kernels/attention/head_dim.h"
 #include "kernels/cpu/normalize.h"
 #include "kernels/cpu/stream.h"
 
@@ -11,14 +11,14 @@ namespace {
 
 // How the pairs of a position turn: [size / 2], or, where pairs are neighbours, [size] with each
 // pair's sine as (-s, s), so that a number, its neighbour and a place of the tables go together.
-struct Turns {
+struct AngleTable {
   float sines[kMaxHeadDim], cosines[kMaxHeadDim];
 
-  Turns(const Rotation& p, RotaryPlace place) {
-    const float at = place.position;
-    const float* frequencies = p.frequencies + place.table * (p.size / 2);
+  AngleTable(const Rotary& p, RotaryPosition at) {
+    const float position = at.position;
+    const float* frequencies = p.frequencies + at.table * (p.size / 2);
     for_vectors(p.size / 2, [&](int i, auto... count) {
-      const SineCosine angle = sine_cosine(at * load(frequencies + i, count...));
+      const SineCosine angle = sine_cosine(position * load(frequencies + i, count...));
       store(sines + i, p.factor * angle.sine, count...);
       store(cosines + i, p.factor * angle.cosine, count...);
     });
@@ -31,39 +31,41 @@ struct Turns {
 };
 
 // Pairs are i and i + half.
-void turn_halves(const Turns& turns, float* x, int half) {
+void rotate_halves(const AngleTable& angles, float* x, int half) {
   for_vectors(half, [&](int i, auto... count) {
-    const Floats sine = load(turns.sines + i, count...), cosine = load(turns.cosines + i, count...);
+    const Floats sine = load(angles.sines + i, count...),
+                 cosine = load(angles.cosines + i, count...);
     const Floats a = load(x + i, count...), b = load(x + half + i, count...);
     store(x + i, fma(a, cosine, -(b * sine)), count...);
     store(x + half + i, fma(b, cosine, a * sine), count...);
   });
 }
 
-void turn_neighbours(const Turns& turns, float* x, int size) {
+void rotate_neighbours(const AngleTable& angles, float* x, int size) {
   for_vectors(size, [&](int i, auto... count) {
     const Floats own = load(x + i, count...);
     const Floats other = __builtin_shuffle(own, lane_ids() ^ 1);
-    const Floats sine = load(turns.sines + i, count...), cosine = load(turns.cosines + i, count...);
+    const Floats sine = load(angles.sines + i, count...),
+                 cosine = load(angles.cosines + i, count...);
     store(x + i, fma(own, cosine, other * sine), count...);
   });
 }
 
 // The heads [begin, end) of a row.
-void rotate_heads(const RotateParams<float>& p, int row, int begin, int end) {
-  const Rotation& rotation = p.rotation;
+void rotate_heads(const RotaryParams<float>& p, int row, int begin, int end) {
+  const Rotary& rotary = p.rotary;
   float* x = p.x + int64_t{row} * p.stride;
   for (int head = begin; head < end; ++head) {
-    const Norm& norm = head < p.heads ? rotation.q_norm : rotation.k_norm;
-    float* own = x + head * p.head_dim;
-    if (norm.gamma != nullptr) normalize(own, norm, own, p.head_dim);
+    const Norm& norm = head < p.heads ? rotary.q_norm : rotary.k_norm;
+    float* vector = x + head * p.head_dim;
+    if (norm.gamma != nullptr) normalize(vector, norm, vector, p.head_dim);
   }
-  if (rotation.frequencies == nullptr) return;
-  const Turns turns(rotation, rotation.tables.place_of(rotation.at[row]));
+  if (rotary.frequencies == nullptr) return;
+  const AngleTable angles(rotary, rotary.tables.unpack(rotary.positions[row]));
   for (int head = begin; head < end; ++head) {
-    float* own = x + head * p.head_dim;
-    rotation.interleaved ? turn_neighbours(turns, own, rotation.size)
-                         : turn_halves(turns, own, rotation.size / 2);
+    float* vector = x + head * p.head_dim;
+    rotary.interleaved ? rotate_neighbours(angles, vector, rotary.size)
+                       : rotate_halves(angles, vector, rotary.size / 2);
   }
 }
 
@@ -71,7 +73,7 @@ void rotate_heads(const RotateParams<float>& p, int row, int begin, int end) {
 }  // namespace cpu
 
 template <typename T, cpu::Isa isa>
-void rotate(cpu::Stream<isa>& stream, const RotateParams<T>& p) {
+void apply_rotary(cpu::Stream<isa>& stream, const RotaryParams<T>& p) {
   const int heads = p.heads + p.kv_heads;
   const cpu::Range mine = stream.share(p.rows * heads);
   for (int i = mine.begin; i < mine.end;) {
@@ -82,6 +84,6 @@ void rotate(cpu::Stream<isa>& stream, const RotateParams<T>& p) {
   stream.barrier();
 }
 
-template void rotate(cpu::Stream<cpu::Isa::DECODING_ISA>&, const RotateParams<float>&);
+template void apply_rotary(cpu::Stream<cpu::Isa::DECODING_ISA>&, const RotaryParams<float>&);
 
 }  // namespace decoding

@@ -1,5 +1,5 @@
 // Each thread copies, or rounds, its tokens. The contract is in attention.h.
-#include "kernels/attention/attention.h"
+#include "kernels/attention/packed.h"
 #include "kernels/cpu/bfloat16.h"
 #include "kernels/cpu/stream.h"
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/attention/attention.h"
 #include "kernels/attention/cpu/online_softmax.h"
+#include "kernels/attention/decode.h"
 #include "kernels/cpu/bfloat16.h"
 #include "kernels/cpu/stream.h"
 
@@ -53,14 +53,14 @@ void add_head(const float* q, const C* k, float* y, int length, int dim, int hea
 
 template <typename T, typename C, cpu::Isa isa>
 void attention_weights(cpu::Stream<isa>& stream, const AttentionWeightsParams<T, C>& p) {
-  const int rows = p.now->number > 0 ? p.now->live_count * p.beams : 0;
+  const int rows = p.state->number > 0 ? p.state->live_count * p.beams : 0;
   const cpu::Range mine = stream.share(rows);
   for (int row = mine.begin; row < mine.end; ++row) {
-    const int sentence = p.live[row / p.beams];
+    const int sentence = p.active[row / p.beams];
     const int64_t slot = sentence * p.beams + row % p.beams;
     const int64_t first = p.shared_offsets[sentence];
     const int length = p.shared_offsets[sentence + 1] - p.shared_offsets[sentence];
-    float* y = p.y + ((p.now->number - 1) * int64_t{p.total_slots} + slot) * p.longest;
+    float* y = p.y + ((p.state->number - 1) * int64_t{p.total_rows} + slot) * p.longest;
     std::fill(y, y + p.longest, 0.0f);
     for (int head = 0; head < p.heads; ++head) {
       const int64_t key_head = head / (p.heads / p.kv_heads);

@@ -17,11 +17,11 @@ DECODING_FOR_TYPES(INSTANTIATE)
 template <typename T>
 void decode_attention(cuda::Stream& stream, const DecodeAttentionParams<T>& p) {
   if (p.sentences == 0) return;
-  // Rules without a rotation are T5's and BLOOM's: that their queries pass through shared memory
+  // Rules without a rotary are T5's and BLOOM's: that their queries pass through shared memory
   // all the same costs less than a fourth set of kernels, which takes minutes to compile.
-  if (p.rules.any()) {
+  if (p.bias.any()) {
     cuda::attend_to_history<true, true>(stream, p);
-  } else if (p.rotation.any()) {
+  } else if (p.rotary.any()) {
     cuda::attend_to_history<false, true>(stream, p);
   } else {
     cuda::attend_to_history<false, false>(stream, p);

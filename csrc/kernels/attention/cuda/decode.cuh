@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "kernels/attention/attention.h"
 #include "kernels/attention/cuda/attention.cuh"
+#include "kernels/attention/decode.h"
 #include "kernels/cuda/tensor_core.cuh"
 #include "kernels/cuda/vector.cuh"
 
@@ -16,7 +16,7 @@ constexpr int kMaxWarps = 8;  // of a block
 
 // How `lanes` neighbouring lanes hold a row: `vectors` vectors of `width` elements each.
 template <int width_, int lanes_, int vectors_>
-struct Shape {
+struct DecodeConfig {
   static constexpr int width = width_, lanes = lanes_, vectors = vectors_;
   static constexpr int elements = width * vectors;
 
@@ -57,7 +57,7 @@ __device__ __forceinline__ void copy16(uint4* to, const void* from, bool valid) 
 
 // A lane's part of a row, as it lies in memory.
 template <typename T, typename S>
-struct Row {
+struct RowFragment {
   static constexpr int per_word = 4 / sizeof(T), count = S::elements / per_word;
   uint32_t words[count];
 
@@ -112,7 +112,7 @@ template <typename T, typename S, bool matrix = S::lanes == 8>
 class Ring {
  public:
   static constexpr int kTiles = 2;
-  static constexpr int kPieces = sizeof(Row<T, S>) / 16;                // that a lane has of a row
+  static constexpr int kPieces = sizeof(RowFragment<T, S>) / 16;        // that a lane has of a row
   static constexpr int kBytes = kTiles * 2 * kTileRows * kPieces * 16;  // for a lane
 
   __device__ explicit Ring(uint4* memory)
@@ -130,7 +130,7 @@ class Ring {
           copy16(own(i, which, r, v), from + S::at(v), valid && S::at(v) < dim);
         }
       } else {  // too small pieces for asynchronous copies
-        Row<T, S> row;
+        RowFragment<T, S> row;
         row.load(from, dim, valid);
 #pragma unroll
         for (int v = 0; v < kPieces; ++v) memcpy(own(i, which, r, v), row.words + 4 * v, 16);
@@ -145,8 +145,8 @@ class Ring {
 
   // The oldest tile, until it is closed again.
   __device__ __forceinline__ void wait() const { wait_for_copies<kTiles - 1>(); }
-  __device__ __forceinline__ Row<T, S> read(int i, int which, int r) const {
-    Row<T, S> row;
+  __device__ __forceinline__ RowFragment<T, S> read(int i, int which, int r) const {
+    RowFragment<T, S> row;
 #pragma unroll
     for (int v = 0; v < kPieces; ++v) memcpy(row.words + 4 * v, own(i, which, r, v), 16);
     return row;
@@ -177,12 +177,12 @@ class Ring {
 
 // The softmax of one beam's query in one group of lanes.
 template <typename T, typename S>
-struct Beam {
+struct QuerySoftmax {
   float q[S::elements];         // scaled
   float sum[S::elements] = {};  // of the weighted values
   float maximum = kNoScore, total = 0;
 
-  __device__ __forceinline__ float score(const Row<T, S>& k) const {
+  __device__ __forceinline__ float score(const RowFragment<T, S>& k) const {
     float dot = 0;
 #pragma unroll
     for (int e = 0; e < S::elements; ++e) dot = fmaf(q[e], k[e], dot);
@@ -202,7 +202,7 @@ struct Beam {
     }
   }
 
-  __device__ __forceinline__ void add(float weight, const Row<T, S>& v) {
+  __device__ __forceinline__ void add(float weight, const RowFragment<T, S>& v) {
 #pragma unroll
     for (int e = 0; e < S::elements; ++e) sum[e] = fmaf(weight, v[e], sum[e]);
   }
@@ -243,12 +243,12 @@ struct Beam {
     }
   }
 
-  __device__ __forceinline__ Row<T, S> result() const {
+  __device__ __forceinline__ RowFragment<T, S> result() const {
     const float normaliser = total == 0 ? 0.0f : 1.0f / total;
-    Row<T, S> row;
+    RowFragment<T, S> row;
 #pragma unroll
-    for (int i = 0; i < Row<T, S>::count; ++i) {
-      if constexpr (Row<T, S>::per_word == 1) {
+    for (int i = 0; i < RowFragment<T, S>::count; ++i) {
+      if constexpr (RowFragment<T, S>::per_word == 1) {
         row.words[i] = __float_as_uint(sum[i] * normaliser);
       } else {
         row.words[i] = pack<T>({sum[2 * i] * normaliser, sum[2 * i + 1] * normaliser});
@@ -295,13 +295,13 @@ struct Beam {
 
 // The beams of a warp after its groups have merged: each group has some of them to itself.
 template <typename T, typename S, int beams>
-struct Merged {
+struct MergedGroups {
   static constexpr int kGroups = kWarp / S::lanes;
   static constexpr int kHeld = beams > kGroups ? beams / kGroups : 1;  // by each group
   int first = 0;       // of the beams that the lane's group holds
   bool speaks = true;  // where several groups hold the same, one speaks for it
 
-  __device__ __forceinline__ Merged() {
+  __device__ __forceinline__ MergedGroups() {
     int held = beams;
 #pragma unroll
     for (int other = S::lanes; other < static_cast<int>(kWarp); other *= 2) {
@@ -316,7 +316,7 @@ struct Merged {
   }
 
   // Leaves the beams from `first` on in states[0], states[1], ...
-  __device__ __forceinline__ void merge(Beam<T, S> (&states)[beams]) const {
+  __device__ __forceinline__ void merge(QuerySoftmax<T, S> (&states)[beams]) const {
 #pragma unroll
     for (int b = 0; b < beams; ++b) {
       float top = states[b].maximum;
@@ -330,15 +330,15 @@ struct Merged {
   }
 
  private:
-  // Groups whose lanes differ in the bit `other` share out the `held` beams that both have.
+  // Groups whose lanes differ in the bit `other` tile out the `held` beams that both have.
   template <int held, int other>
-  __device__ __forceinline__ static void add(Beam<T, S> (&states)[beams]) {
+  __device__ __forceinline__ static void add(QuerySoftmax<T, S> (&states)[beams]) {
     if constexpr (other < static_cast<int>(kWarp)) {
       constexpr int kKept = held > 1 ? held / 2 : 1;
       const bool upper = held > 1 && (threadIdx.x & other) != 0;
 #pragma unroll
       for (int b = 0; b < kKept; ++b) {
-        Beam<T, S>&low = states[b], &high = states[held - kKept + b];
+        QuerySoftmax<T, S>&low = states[b], &high = states[held - kKept + b];
         const auto exchange = [&](float a, float b) {
           return (upper ? b : a) + __shfl_xor_sync(kAllLanes, upper ? a : b, other);
         };
@@ -359,14 +359,14 @@ __device__ __forceinline__ void synchronize(int warps) {
 
 // Whether this warp is the last of `count`, one of each block, to get here; it then sees what the
 // others wrote before.
-__device__ inline bool last_to_arrive(int32_t* ticket, int count) {
+__device__ inline bool last_to_arrive(int32_t* counter, int count) {
   const bool leads = threadIdx.x % kWarp == 0;
   __threadfence();
   __syncwarp();
-  int before = leads ? atomicAdd(ticket, 1) : 0;
+  int before = leads ? atomicAdd(counter, 1) : 0;
   before = __shfl_sync(kAllLanes, before, 0);
   if (before < count - 1) return false;
-  if (leads) *ticket = 0;
+  if (leads) *counter = 0;
   __threadfence();
   return true;
 }

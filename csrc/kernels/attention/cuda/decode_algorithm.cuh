@@ -1,4 +1,4 @@
-// Which design of a step's attention is used. ruled: whether there are rules of scores; turns:
+// Which design of a step's attention is used. with_bias: whether there are rules of scores; turns:
 // whether queries and keys turn. Without them nothing in a kernel asks for them.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace decoding::cuda {
 
-template <bool ruled, bool turns, typename T>
+template <bool with_bias, bool with_rope, typename T>
 void attend_to_history(Stream& stream, const DecodeAttentionParams<T>& p) {
   constexpr int kWidth = 16 / sizeof(T);
   const auto whole = [](const T* data, int64_t stride) { return aligned16<T>(data, stride); };
@@ -15,17 +15,19 @@ void attend_to_history(Stream& stream, const DecodeAttentionParams<T>& p) {
                        whole(p.v, p.stride) && whole(p.shared_k, 0) && whole(p.shared_v, 0) &&
                        whole(p.self_k, 0) && whole(p.self_v, 0) && whole(p.y, 0);
   if (!aligned) {
-    return attend_for_beams<ruled, turns, T, Shape<1, 32, kMaxHeadDim / 32>>(stream, p);
+    return attend_for_beams<with_bias, with_rope, T, DecodeConfig<1, 32, kMaxHeadDim / 32>>(stream,
+                                                                                            p);
   }
   if constexpr (sizeof(T) == 2) {
-    if (p.kv_heads < p.heads) return attend_for_heads<ruled, turns>(stream, p);
+    if (p.kv_heads < p.heads) return attend_for_heads<with_bias, with_rope>(stream, p);
   }
   if (p.head_dim <= 64) {
-    attend_for_beams<ruled, turns, T, Shape<kWidth, 64 / kWidth, 1>>(stream, p);
+    attend_for_beams<with_bias, with_rope, T, DecodeConfig<kWidth, 64 / kWidth, 1>>(stream, p);
   } else if (p.head_dim <= 128) {
-    attend_for_beams<ruled, turns, T, Shape<kWidth, 128 / kWidth, 1>>(stream, p);
+    attend_for_beams<with_bias, with_rope, T, DecodeConfig<kWidth, 128 / kWidth, 1>>(stream, p);
   } else {
-    attend_for_beams<ruled, turns, T, Shape<kWidth, 32, kMaxHeadDim / kWidth / 32>>(stream, p);
+    attend_for_beams<with_bias, with_rope, T, DecodeConfig<kWidth, 32, kMaxHeadDim / kWidth / 32>>(
+        stream, p);
   }
 }
 

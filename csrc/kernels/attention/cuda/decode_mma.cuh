@@ -1,4 +1,4 @@
-// The online softmax of several queries over what they share, on tensor cores: like packed
+// The online softmax of several queries over what they tile, on tensor cores: like packed
 // attention, whose products have room for 16 queries; few are there.
 #pragma once
 

@@ -12,7 +12,7 @@ namespace decoding::cuda {
 // A query and its beam's newest position, in a group of lanes; zeros where it does not exist.
 template <typename T, typename S>
 struct Newest {
-  Row<T, S> q, k, v;
+  RowFragment<T, S> q, k, v;
   bool exists;
 
   Newest() = default;
@@ -24,13 +24,14 @@ struct Newest {
   }
 
   // The softmax that has seen nothing else.
-  template <bool ruled>
-  __device__ __forceinline__ Beam<T, S> open(const DecodeAttentionParams<T>& p, int head) const {
-    Beam<T, S> state;
+  template <bool with_bias>
+  __device__ __forceinline__ QuerySoftmax<T, S> open(const DecodeAttentionParams<T>& p,
+                                                     int head) const {
+    QuerySoftmax<T, S> state;
 #pragma unroll
     for (int e = 0; e < S::elements; ++e) state.q[e] = q[e] * p.scale;
     float score = state.score(k);
-    if constexpr (ruled) score = follow(p.rules, head, score, 0);
+    if constexpr (with_bias) score = apply_bias(p.bias, head, score, 0);
     state.maximum = exists ? score : kNoScore;
     state.total = exists ? 1.0f : 0.0f;
 #pragma unroll
@@ -39,10 +40,10 @@ struct Newest {
   }
 
   // Key and value go to their place in the history of a beam.
-  __device__ __forceinline__ void put(const DecodeAttentionParams<T>& p, const Share& share,
+  __device__ __forceinline__ void put(const DecodeAttentionParams<T>& p, const WorkTile& tile,
                                       int key_head, int beam) const {
-    const int64_t slot = static_cast<int64_t>(share.sentence) * p.beams + beam;
-    const int64_t to = ((slot * p.kv_heads + key_head) * p.target + share.own_length) * p.head_dim;
+    const int64_t slot = static_cast<int64_t>(tile.sentence) * p.beams + beam;
+    const int64_t to = ((slot * p.kv_heads + key_head) * p.target + tile.self_length) * p.head_dim;
     k.store(p.self_k + to, p.head_dim);
     v.store(p.self_v + to, p.head_dim);
   }

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/attention/attention.h"
 #include "kernels/attention/cuda/decode.cuh"
+#include "kernels/attention/decode.h"
 #include "kernels/cuda/stream.h"
 
 namespace decoding::cuda {
@@ -16,68 +16,68 @@ constexpr int kLittleShared = 64;            // positions that each beam may wel
 
 // Grid: heads, sentences, splits times the chunks that a sentence's queries come in. What is read
 // here is read before the previous kernel has ended.
-struct Share {
+struct WorkTile {
   bool exists;
   int sentence;  // its id
   int chunk, chunks, split, splits;
-  int shared_start, shared_length;    // of the sentence
-  int own_length;                     // positions of the history, without the newest
-  int shared_from = 0, own_from = 0;  // the first ones that the newest sees
-  int table;                          // of the slots
+  int shared_start, shared_length;     // of the sentence
+  int self_length;                     // positions of the history, without the newest
+  int shared_from = 0, self_from = 0;  // the first ones that the newest sees
+  int table;                           // of the slots
 
   // beams: whose histories the block reads.
-  template <bool ruled, typename T>
-  __device__ static Share of(const DecodeAttentionParams<T>& p, int chunks, int beams) {
-    Share share;
-    const StepState now = *p.now;
-    const int id = p.live[blockIdx.y];
-    const bool alive = static_cast<int>(blockIdx.y) < now.live_count;
-    const int sentence = alive ? id : 0;
-    share.sentence = sentence;
-    share.chunks = chunks;
-    share.chunk = blockIdx.z % chunks;
-    share.split = blockIdx.z / chunks;
-    share.shared_start = p.shared_k == nullptr ? 0 : p.shared_offsets[sentence];
-    share.shared_length =
-        p.shared_k == nullptr ? 0 : p.shared_offsets[sentence + 1] - share.shared_start;
-    share.own_length = p.k == nullptr ? 0 : now.position;
-    if constexpr (ruled) share.look_through(p.rules.window);
-    share.table = now.number % 2;
+  template <bool with_bias, typename T>
+  __device__ static WorkTile of(const DecodeAttentionParams<T>& p, int chunks, int beams) {
+    WorkTile tile;
+    const StepState state = *p.state;
+    const int id = p.active[blockIdx.y];
+    const bool is_active = static_cast<int>(blockIdx.y) < state.live_count;
+    const int sentence = is_active ? id : 0;
+    tile.sentence = sentence;
+    tile.chunks = chunks;
+    tile.chunk = blockIdx.z % chunks;
+    tile.split = blockIdx.z / chunks;
+    tile.shared_start = p.shared_k == nullptr ? 0 : p.shared_offsets[sentence];
+    tile.shared_length =
+        p.shared_k == nullptr ? 0 : p.shared_offsets[sentence + 1] - tile.shared_start;
+    tile.self_length = p.k == nullptr ? 0 : state.position;
+    if constexpr (with_bias) tile.apply_window(p.bias.window);
+    tile.table = state.number % 2;
     const int wanted =
-        (share.shared_length - share.shared_from + (share.own_length - share.own_from) * beams) /
+        (tile.shared_length - tile.shared_from + (tile.self_length - tile.self_from) * beams) /
         kSplitRows;
-    share.splits = max(1, min(static_cast<int>(gridDim.z) / chunks, wanted));
-    share.exists = alive && share.split < share.splits;
-    return share;
+    tile.splits = max(1, min(static_cast<int>(gridDim.z) / chunks, wanted));
+    tile.exists = is_active && tile.split < tile.splits;
+    return tile;
   }
 
-  // Of the blocks that split this share.
-  __device__ int ticket() const { return (blockIdx.y * gridDim.x + blockIdx.x) * chunks + chunk; }
+  // Of the blocks that split this tile.
+  __device__ int counter() const { return (blockIdx.y * gridDim.x + blockIdx.x) * chunks + chunk; }
 
   // Where partial results of a split begin, and how far the next split's lie behind them. Those of
   // a block have `queries` rows of `size` floats.
   __device__ int part(int split, int queries, int size) const {
-    return split * part_stride(queries, size) + ticket() * queries * size;
+    return split * part_stride(queries, size) + counter() * queries * size;
   }
   __device__ int part_stride(int queries, int size) const {
     return gridDim.x * gridDim.y * chunks * queries * size;
   }
 
  private:
-  __device__ void look_through(int window) {
+  __device__ void apply_window(int window) {
     if (window == 0) return;
-    const int first = max(0, shared_length + own_length - window + 1);
+    const int first = max(0, shared_length + self_length - window + 1);
     shared_from = min(first, shared_length);
-    own_from = max(0, first - shared_length);
+    self_from = max(0, first - shared_length);
   }
 };
 
 // How a launch of so many shares is laid out.
 struct Plan {
   int warps = kMaxWarps;  // of a block
-  int splits = 1;         // blocks for a share
+  int splits = 1;         // blocks for a tile
 
-  // beams: of a share; least: warps; shared(warps): bytes of shared memory.
+  // beams: of a tile; least: warps; shared(warps): bytes of shared memory.
   template <typename T, typename Shared>
   Plan(const Stream& stream, const DecodeAttentionParams<T>& p, int64_t blocks, int beams,
        int least, Shared&& shared) {
@@ -87,7 +87,7 @@ struct Plan {
                              shared(warps) > static_cast<size_t>(device.shared_memory))) {
       warps /= 2;
     }
-    if (p.partial == nullptr || blocks > kTickets) return;
+    if (p.partial == nullptr || blocks > kSplitCounters) return;
     const int64_t longest = p.shared_capacity + static_cast<int64_t>(p.target) * beams;
     const int64_t room = std::min(2 * device.multiprocessors, kParts) / blocks;
     splits = std::clamp<int64_t>(std::min(longest / kSplitRows, room), 1, kSplits);
@@ -97,56 +97,56 @@ struct Plan {
 // Which of a block's rows are this warp's. Warps take turns at whole tiles, so that a short history
 // leaves the last ones out. beams: of the block, each with a history of its own.
 template <typename T, typename S, int beams>
-struct History {
-  static constexpr int kGroups = kWarp / S::lanes;          // of a warp
-  static constexpr int kShared = kTileRows * kGroups;       // positions in a tile that is shared
-  static constexpr int kOwn = kTileRows / beams * kGroups;  // positions in one that is not
+struct KVRange {
+  static constexpr int kGroups = kWarp / S::lanes;         // of a warp
+  static constexpr int kSharedRows = kTileRows * kGroups;  // positions in a tile that is shared
+  static constexpr int kSelfRows = kTileRows / beams * kGroups;  // positions in one that is not
   // Slots are looked up a tile ahead; with several beams there are no registers for that.
   static constexpr bool kLooksAhead = beams == 1;
 
   const DecodeAttentionParams<T>& p;
   // Where the first row lies, and how large one is, in units of width elements: in the shared keys
-  // and values, in those of the head in slot 0. slots_first: of the first beam, in the table.
-  uint32_t shared_first, self_first, slots_first, row_size, slot_size;
-  int count;                                         // of beams
-  int shared_begin, shared_end, own_begin, own_end;  // positions
-  int shared_length, own_length;                     // of the sentence
+  // and values, in those of the head in slot 0. indirection_first: of the first beam, in the table.
+  uint32_t shared_first, self_first, indirection_first, row_size, cache_row_size;
+  int count;                                           // of beams
+  int shared_begin, shared_end, self_begin, self_end;  // positions
+  int shared_length, self_length;                      // of the sentence
   int warp, warps;
   int shared_tiles, tiles;  // the warp's
-  int active;               // warps that there is work for
+  int active_warps;         // warps that there is work for
 
-  __device__ History(const DecodeAttentionParams<T>& p, const Share& share, int key_head, int beam,
-                     int count)
+  __device__ KVRange(const DecodeAttentionParams<T>& p, const WorkTile& tile, int key_head,
+                     int beam, int count)
       : p(p),
         row_size(p.head_dim / S::width),
         count(count),
-        shared_length(share.shared_length),
-        own_length(share.own_length) {
-    shared_first = (key_head * p.shared_capacity + share.shared_start) * row_size;
+        shared_length(tile.shared_length),
+        self_length(tile.self_length) {
+    shared_first = (key_head * p.shared_capacity + tile.shared_start) * row_size;
     self_first = key_head * p.target * row_size;
-    slot_size = p.kv_heads * p.target * row_size;
-    slots_first = (share.table * p.total_slots + share.sentence * p.beams + beam) * p.target;
-    shared_begin = share.shared_from;
-    own_begin = share.own_from;
-    shared_end = share.shared_length;
-    own_end = share.own_length;
-    if (share.splits > 1) {  // seldom, and divisions take long
-      const int split = share.split, splits = share.splits;
-      const int shared_seen = shared_end - shared_begin, own_seen = own_end - own_begin;
+    cache_row_size = p.kv_heads * p.target * row_size;
+    indirection_first = (tile.table * p.total_rows + tile.sentence * p.beams + beam) * p.target;
+    shared_begin = tile.shared_from;
+    self_begin = tile.self_from;
+    shared_end = tile.shared_length;
+    self_end = tile.self_length;
+    if (tile.splits > 1) {  // seldom, and divisions take long
+      const int split = tile.split, splits = tile.splits;
+      const int shared_seen = shared_end - shared_begin, self_seen = self_end - self_begin;
       shared_end = shared_begin + shared_seen * (split + 1) / splits;
       shared_begin += shared_seen * split / splits;
-      own_end = own_begin + own_seen * (split + 1) / splits;
-      own_begin += own_seen * split / splits;
+      self_end = self_begin + self_seen * (split + 1) / splits;
+      self_begin += self_seen * split / splits;
     }
     warp = threadIdx.x / kWarp;
     warps = blockDim.x / kWarp;  // a power of two
-    const int shared_of_all = (shared_end - shared_begin + kShared - 1) / kShared;
-    const int own_of_all = (own_end - own_begin + kOwn - 1) / kOwn;
+    const int shared_of_all = (shared_end - shared_begin + kSharedRows - 1) / kSharedRows;
+    const int self_of_all = (self_end - self_begin + kSelfRows - 1) / kSelfRows;
     const int shift = 31 - __clz(warps);
     shared_tiles = (shared_of_all + warps - 1 - warp) >> shift;
-    tiles = shared_tiles + ((own_of_all + warps - 1 - warp) >> shift);
-    active = min(warps, max(max(shared_of_all, own_of_all), (count * S::lanes + 31) / 32));
-    if constexpr (kLooksAhead) holders = look_up(shared_tiles);
+    tiles = shared_tiles + ((self_of_all + warps - 1 - warp) >> shift);
+    active_warps = min(warps, max(max(shared_of_all, self_of_all), (count * S::lanes + 31) / 32));
+    if constexpr (kLooksAhead) source_rows = look_up(shared_tiles);
   }
 
   __device__ static int group() { return threadIdx.x % kWarp / S::lanes; }
@@ -155,7 +155,7 @@ struct History {
   template <bool matrix>
   __device__ __forceinline__ uint32_t request(Ring<T, S, matrix>& ring, int i) {
     if (i < shared_tiles) return request_shared(ring, i);
-    return i < tiles ? request_own(ring, i) : 0;
+    return i < tiles ? request_self(ring, i) : 0;
   }
 
   template <bool matrix>
@@ -173,20 +173,20 @@ struct History {
   }
 
   template <bool matrix>
-  __device__ __forceinline__ uint32_t request_own(Ring<T, S, matrix>& ring, int i) {
-    Holders found;
+  __device__ __forceinline__ uint32_t request_self(Ring<T, S, matrix>& ring, int i) {
+    SourceRows found;
     if constexpr (kLooksAhead) {
-      found = holders;
-      holders = look_up(i + 1);
+      found = source_rows;
+      source_rows = look_up(i + 1);
     } else {
       found = look_up(i);
     }
-    const int first = first_of_own(i);
+    const int first = first_of_self(i);
 #pragma unroll
     for (int r = 0; r < kTileRows; ++r) {
       const int position = first + r / beams * kGroups;
       ring.request(i, r, p.self_k, p.self_v,
-                   self_first + found.slots[r] * slot_size + position * row_size, p.head_dim,
+                   self_first + found.ids[r] * cache_row_size + position * row_size, p.head_dim,
                    (found.rows >> r & 1) != 0);
     }
     return found.rows;
@@ -194,19 +194,19 @@ struct History {
 
   // The j-th position of shared tile i.
   __device__ __forceinline__ int shared_position(int i, int j) const {
-    return shared_begin + (i * warps + warp) * kShared + j;
+    return shared_begin + (i * warps + warp) * kSharedRows + j;
   }
 
   // The j-th position of own tile i, counted for one beam.
-  __device__ __forceinline__ int own_position(int i, int j) const {
-    return own_begin + ((i - shared_tiles) * warps + warp) * kOwn + j;
+  __device__ __forceinline__ int self_position(int i, int j) const {
+    return self_begin + ((i - shared_tiles) * warps + warp) * kSelfRows + j;
   }
 
   // In matrix row j of tile i: whether there is a key that the block's `beam` sees, and its
   // distance from the newest position.
   __device__ __forceinline__ bool sees(int beam, int i, int j) const {
     if (i < shared_tiles) return shared_position(i, j) < shared_end;
-    return j / kGroups % beams == beam && own_position(i, place(j)) < own_end;
+    return j / kGroups % beams == beam && self_position(i, place(j)) < self_end;
   }
   __device__ __forceinline__ int distance_of_row(int i, int j) const {
     return distance(i, i < shared_tiles ? j : place(j));
@@ -214,8 +214,8 @@ struct History {
 
   // How far the j-th position of tile i lies before the newest one.
   __device__ __forceinline__ int distance(int i, int j) const {
-    return own_length -
-           (i < shared_tiles ? shared_position(i, j) - shared_length : own_position(i, j));
+    return self_length -
+           (i < shared_tiles ? shared_position(i, j) - shared_length : self_position(i, j));
   }
 
  private:
@@ -223,28 +223,29 @@ struct History {
   __device__ static int place(int j) { return j / kGroups / beams * kGroups + j % kGroups; }
 
   // The slots that hold the rows of an own tile; `rows` has a bit for each that there is.
-  struct Holders {
-    int32_t slots[kTileRows];
+  struct SourceRows {
+    int32_t ids[kTileRows];
     uint32_t rows;
   };
-  Holders holders;  // of the next own tile, where they are looked up ahead
+  SourceRows source_rows;  // of the next own tile, where they are looked up ahead
 
-  __device__ __forceinline__ Holders look_up(int i) const {
-    Holders found;
+  __device__ __forceinline__ SourceRows look_up(int i) const {
+    SourceRows found;
     found.rows = 0;
-    const int first = first_of_own(i);
+    const int first = first_of_self(i);
 #pragma unroll
     for (int r = 0; r < kTileRows; ++r) {
       const int position = first + r / beams * kGroups;
-      const bool valid = position < own_end && r % beams < count;
-      found.slots[r] = load_number(p.slots + slots_first + r % beams * p.target + position, valid);
+      const bool valid = position < self_end && r % beams < count;
+      found.ids[r] = load_number(
+          p.cache_indirection + indirection_first + r % beams * p.target + position, valid);
       found.rows |= static_cast<uint32_t>(valid) << r;
     }
     return found;
   }
 
   // The group's first position in own tile i. Row r of it belongs to beam r % beams.
-  __device__ __forceinline__ int first_of_own(int i) const { return own_position(i, group()); }
+  __device__ __forceinline__ int first_of_self(int i) const { return self_position(i, group()); }
 };
 
 }  // namespace decoding::cuda

@@ -49,7 +49,7 @@ __device__ __forceinline__ float dot(float4 a, float4 b) {
   return fmaf(a.y, b.y, a.x * b.x) + fmaf(a.w, b.w, a.z * b.z);
 }
 
-template <bool ruled, typename T, typename Tile>
+template <bool with_bias, typename T, typename Tile>
 __global__ void __launch_bounds__(Tile::threads)
     packed_attention_kernel(const PackedAttentionParams<T> p) {
   constexpr int kKeys = Tile::keys / kAcross, kParts = Tile::dim / 64;
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(Tile::threads)
 
   float4 sums[4][kParts] = {};
   float maxima[4] = {kNoScore, kNoScore, kNoScore, kNoScore}, totals[4] = {};
-  const View<ruled> view(p, sentence, Tile::queries);
+  const View<with_bias> view(p, sentence, Tile::queries);
   for (int first = view.first / Tile::keys * Tile::keys; first < view.end; first += Tile::keys) {
     __syncthreads();
     fill(tile.kv, k, p.key_stride, first, keys, p.head_dim, 1.0f);
@@ -89,8 +89,8 @@ __global__ void __launch_bounds__(Tile::threads)
 #pragma unroll
       for (int j = 0; j < kKeys; ++j) {
         const int query = begin + y + i, position = first + x + j * kAcross;
-        if constexpr (ruled) {
-          scores[i][j] = follow(p.rules, sentence.head, scores[i][j], query - position);
+        if constexpr (with_bias) {
+          scores[i][j] = apply_bias(p.bias, sentence.head, scores[i][j], query - position);
         }
         if (!view.sees(query, position)) scores[i][j] = kNoScore;
         top = fmaxf(top, scores[i][j]);
@@ -156,27 +156,27 @@ __global__ void __launch_bounds__(Tile::threads)
   }
 }
 
-template <bool ruled, typename T, typename Tile>
+template <bool with_bias, typename T, typename Tile>
 void attend_plainly(Stream& stream, const PackedAttentionParams<T>& p) {
   const dim3 grid(p.heads, p.sentences, (p.longest + Tile::queries - 1) / Tile::queries);
-  launch(stream, packed_attention_kernel<ruled, T, Tile>, grid, Tile::threads, sizeof(Tile), p);
+  launch(stream, packed_attention_kernel<with_bias, T, Tile>, grid, Tile::threads, sizeof(Tile), p);
 }
 
-template <bool ruled, typename T>
+template <bool with_bias, typename T>
 void attend_to_packed(Stream& stream, const PackedAttentionParams<T>& p) {
   if constexpr (sizeof(T) == 2) {
     const bool aligned = aligned16<T>(p.q, p.stride) && aligned16<T>(p.k, p.key_stride) &&
                          aligned16<T>(p.v, p.head_stride) && aligned16<T>(p.y, 0);
     if (aligned && p.head_dim % 8 == 0) {
-      return attend_with_tensor_cores<ruled>(stream, p);
+      return attend_with_tensor_cores<with_bias>(stream, p);
     }
   }
   if (p.head_dim <= 64) {
-    attend_plainly<ruled, T, PlainTile<64, 64, 64>>(stream, p);
+    attend_plainly<with_bias, T, PlainTile<64, 64, 64>>(stream, p);
   } else if (p.head_dim <= 128) {
-    attend_plainly<ruled, T, PlainTile<64, 64, 128>>(stream, p);
+    attend_plainly<with_bias, T, PlainTile<64, 64, 128>>(stream, p);
   } else {
-    attend_plainly<ruled, T, PlainTile<32, 32, kMaxHeadDim>>(stream, p);
+    attend_plainly<with_bias, T, PlainTile<32, 32, kMaxHeadDim>>(stream, p);
   }
 }
 
@@ -186,8 +186,7 @@ void attend_to_packed(Stream& stream, const PackedAttentionParams<T>& p) {
 template <typename T>
 void packed_attention(cuda::Stream& stream, const PackedAttentionParams<T>& p) {
   if (p.sentences == 0 || p.longest == 0) return;
-  p.rules.any() ? cuda::attend_to_packed<true>(stream, p)
-                : cuda::attend_to_packed<false>(stream, p);
+  p.bias.any() ? cuda::attend_to_packed<true>(stream, p) : cuda::attend_to_packed<false>(stream, p);
 }
 
 #define INSTANTIATE(T) \

@@ -1,8 +1,8 @@
 // The two designs of packed attention: which is used, packed.cu decides.
 #pragma once
 
-#include "kernels/attention/attention.h"
 #include "kernels/attention/cuda/attention.cuh"
+#include "kernels/attention/packed.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/cuda/types.h"
 
@@ -37,8 +37,8 @@ struct Sentence {
   }
 };
 
-// Which keys the queries of a block see. ruled: a window may be among the rules.
-template <bool ruled>
+// Which keys the queries of a block see. with_bias: a window may be among the rules.
+template <bool with_bias>
 struct View {
   int first, end;  // no query sees keys before or behind
   int keys, window;
@@ -51,20 +51,20 @@ struct View {
         keys(sentence.keys),
         window(0),
         causal(p.causal) {
-    if constexpr (ruled) {
-      window = p.rules.window;
+    if constexpr (with_bias) {
+      window = p.bias.window;
       if (window > 0) first = max(0, sentence.begin - window + 1);
     }
   }
 
   __device__ __forceinline__ bool sees(int query, int key) const {
     if (key >= keys || (causal && key > query)) return false;
-    return !ruled || window == 0 || query - key < window;
+    return !with_bias || window == 0 || query - key < window;
   }
   // Whether all of `queries` from `query` on see all of `count` keys from `key` on.
   __device__ __forceinline__ bool sees_all(int query, int queries, int key, int count) const {
     if (key + count > keys || (causal && key + count - 1 > query)) return false;
-    return !ruled || window == 0 || query + queries - 1 - key < window;
+    return !with_bias || window == 0 || query + queries - 1 - key < window;
   }
 };
 
@@ -73,9 +73,9 @@ __device__ __forceinline__ float inverse(float total) {
   return total == 0.0f ? 0.0f : 1.0f / total;
 }
 
-// On tensor cores: whole pieces of 16 bytes in a head, and q, k, v and y aligned to them. ruled:
-// whether there are rules of scores; without them nothing in a kernel asks for them.
-template <bool ruled, typename T>
+// On tensor cores: whole pieces of 16 bytes in a head, and q, k, v and y aligned to them.
+// with_bias: whether there are rules of scores; without them nothing in a kernel asks for them.
+template <bool with_bias, typename T>
 void attend_with_tensor_cores(Stream&, const PackedAttentionParams<T>&);
 
 }  // namespace decoding::cuda

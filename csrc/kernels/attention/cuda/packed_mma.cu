@@ -138,10 +138,10 @@ __device__ __forceinline__ void adjust(float (&scores)[eights][4], int query, in
 }
 
 // squares: of 16 queries, per warp.
-template <bool ruled, typename T, int dim, int squares>
+template <bool with_bias, typename T, int dim, int squares>
 __device__ __forceinline__ void attend(Queries<T, dim> (&queries)[squares], Rows<T, dim> k,
                                        Rows<T, dim> v, const PackedAttentionParams<T>& p, int head,
-                                       const View<ruled>& view, int query, int key) {
+                                       const View<with_bias>& view, int query, int key) {
   constexpr int kKeys = kTileKeys<dim>;
   float scores[squares][kKeys / 8][4] = {};
 #pragma unroll
@@ -162,9 +162,9 @@ __device__ __forceinline__ void attend(Queries<T, dim> (&queries)[squares], Rows
   for (int s = 0; s < squares; ++s) {
     const int first = query + s * 16;
     float scale = p.scale;
-    if constexpr (ruled) {
+    if constexpr (with_bias) {
       adjust(scores[s], first, key, [&](int i, int j, float score) {
-        return follow(p.rules, head, score * p.scale, i - j);
+        return apply_bias(p.bias, head, score * p.scale, i - j);
       });
       scale = 1.0f;
     }
@@ -198,7 +198,7 @@ __device__ __forceinline__ void attend(Queries<T, dim> (&queries)[squares], Rows
   }
 }
 
-template <bool ruled, typename T, int dim, int squares>
+template <bool with_bias, typename T, int dim, int squares>
 __global__ void __launch_bounds__(kThreads)
     packed_attention_kernel(const PackedAttentionParams<T> p) {
   constexpr int kKeys = kTileKeys<dim>;
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kThreads)
   if (begin >= length) return;
 
   const T *k = sentence.keys_of(p.k, p), *v = sentence.keys_of(p.v, p);
-  const View<ruled> view(p, sentence, kQueries);
+  const View<with_bias> view(p, sentence, kQueries);
   const int first = view.first / kKeys;  // tile
   const auto keys = [&](int i) { return rows.from(i % 2 * 2 * kKeys); };
   const auto values = [&](int i) { return rows.from(i % 2 * 2 * kKeys + kKeys); };
@@ -258,36 +258,36 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <bool ruled, typename T, int dim, int squares>
+template <bool with_bias, typename T, int dim, int squares>
 void start(Stream& stream, const PackedAttentionParams<T>& p) {
   constexpr int kQueries = 16 * squares * kWarps;
   const dim3 grid(p.heads, p.sentences, (p.longest + kQueries - 1) / kQueries);
-  launch(stream, packed_attention_kernel<ruled, T, dim, squares>, grid, kThreads,
+  launch(stream, packed_attention_kernel<with_bias, T, dim, squares>, grid, kThreads,
          4 * kTileKeys<dim> * Rows<T, dim>::stride * sizeof(T), p);
 }
 
 }  // namespace
 
-template <bool ruled, typename T>
+template <bool with_bias, typename T>
 void attend_with_tensor_cores(Stream& stream, const PackedAttentionParams<T>& p) {
   // Twice the queries read keys and values half as often, where there are blocks enough.
   const int64_t blocks = static_cast<int64_t>(p.heads) * p.sentences * ((p.longest + 127) / 128);
   const bool many = blocks > 4 * stream.device().multiprocessors;
   if (p.head_dim <= 32) {
-    many ? start<ruled, T, 32, 2>(stream, p) : start<ruled, T, 32, 1>(stream, p);
+    many ? start<with_bias, T, 32, 2>(stream, p) : start<with_bias, T, 32, 1>(stream, p);
   } else if (p.head_dim <= 64) {
-    many ? start<ruled, T, 64, 2>(stream, p) : start<ruled, T, 64, 1>(stream, p);
+    many ? start<with_bias, T, 64, 2>(stream, p) : start<with_bias, T, 64, 1>(stream, p);
   } else if (p.head_dim <= 96) {
-    start<ruled, T, 96, 1>(stream, p);
+    start<with_bias, T, 96, 1>(stream, p);
   } else if (p.head_dim <= 128) {
-    start<ruled, T, 128, 1>(stream, p);
+    start<with_bias, T, 128, 1>(stream, p);
   } else {
-    start<ruled, T, kMaxHeadDim, 1>(stream, p);
+    start<with_bias, T, kMaxHeadDim, 1>(stream, p);
   }
 }
 
-#define INSTANTIATE(ruled, T) \
-  template void attend_with_tensor_cores<ruled>(Stream&, const PackedAttentionParams<T>&);
+#define INSTANTIATE(with_bias, T) \
+  template void attend_with_tensor_cores<with_bias>(Stream&, const PackedAttentionParams<T>&);
 INSTANTIATE(false, half)
 INSTANTIATE(false, bfloat16)
 INSTANTIATE(true, half)

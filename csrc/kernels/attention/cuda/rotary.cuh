@@ -12,25 +12,25 @@ namespace decoding::cuda {
 struct Pair {
   int a, b;            // where they are
   bool has_a, has_b;   // whether they are in the head
-  bool turns;          // by an angle of this sine and cosine
+  bool rotates;        // by an angle of this sine and cosine
   float sine, cosine;  // times factor
   float2 q_gamma, k_gamma;
 
-  __device__ __forceinline__ static Pair make(const Rotation& rotation, int head_dim, int i,
-                                              RotaryPlace place) {
-    const int half = rotation.frequencies != nullptr ? rotation.size / 2 : 0;
+  __device__ __forceinline__ static Pair make(const Rotary& rotary, int head_dim, int i,
+                                              RotaryPosition place) {
+    const int half = rotary.frequencies != nullptr ? rotary.size / 2 : 0;
     Pair pair{};
-    pair.turns = i < half;
-    const bool halves = pair.turns && !rotation.interleaved;
+    pair.rotates = i < half;
+    const bool halves = pair.rotates && !rotary.interleaved;
     pair.a = halves ? i : 2 * i, pair.b = halves ? i + half : 2 * i + 1;
     pair.has_a = pair.a < head_dim, pair.has_b = pair.b < head_dim;
-    if (pair.turns) {
-      const float frequency = rotation.frequencies[place.table * half + i];
+    if (pair.rotates) {
+      const float frequency = rotary.frequencies[place.table * half + i];
       sincosf(__fmul_rn(place.position, frequency), &pair.sine, &pair.cosine);
-      pair.sine *= rotation.factor, pair.cosine *= rotation.factor;
+      pair.sine *= rotary.factor, pair.cosine *= rotary.factor;
     }
-    if (rotation.q_norm.gamma != nullptr) pair.q_gamma = pair.load(rotation.q_norm.gamma);
-    if (rotation.k_norm.gamma != nullptr) pair.k_gamma = pair.load(rotation.k_norm.gamma);
+    if (rotary.q_norm.gamma != nullptr) pair.q_gamma = pair.load(rotary.q_norm.gamma);
+    if (rotary.k_norm.gamma != nullptr) pair.k_gamma = pair.load(rotary.k_norm.gamma);
     return pair;
   }
 
@@ -40,7 +40,7 @@ struct Pair {
   }
   template <typename T>
   __device__ __forceinline__ void store(T* head, float2 x) const {
-    if (turns) {
+    if (rotates) {
       x = {fmaf(x.x, cosine, -(x.y * sine)), fmaf(x.y, cosine, x.x * sine)};
     }
     if (has_a) head[a] = from_float<T>(x.x);
@@ -50,15 +50,15 @@ struct Pair {
 
 // count: pairs of a lane, enough for heads of count * 64.
 template <int count>
-class Turn {
+class WarpRotary {
  public:
-  // at: of the heads to come, as in Rotation.
-  __device__ __forceinline__ Turn(const Rotation& rotation, int head_dim, int at)
-      : rotation_(rotation), head_dim_(head_dim) {
-    const RotaryPlace place = rotation.tables.place_of(at);
+  // at: of the heads to come, as in Rotary.
+  __device__ __forceinline__ WarpRotary(const Rotary& rotary, int head_dim, int at)
+      : rotation_(rotary), head_dim_(head_dim) {
+    const RotaryPosition place = rotary.tables.unpack(at);
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-      pairs_[i] = Pair::make(rotation, head_dim, threadIdx.x % kWarp + i * int{kWarp}, place);
+      pairs_[i] = Pair::make(rotary, head_dim, threadIdx.x % kWarp + i * int{kWarp}, place);
     }
   }
 
@@ -85,7 +85,7 @@ class Turn {
   }
 
  private:
-  const Rotation& rotation_;
+  const Rotary& rotation_;
   const int head_dim_;
   Pair pairs_[count];
 };

@@ -1,7 +1,7 @@
 // shared[n, t] = rows[t, n]: a transposition of whole vectors of D elements, 16 bytes at a time.
 #include <cstdint>
 
-#include "kernels/attention/attention.h"
+#include "kernels/attention/packed.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/vector.cuh"
 

@@ -3,8 +3,8 @@
 // in shared memory, where no other thread looks.
 #include <cstdint>
 
-#include "kernels/attention/attention.h"
 #include "kernels/attention/cuda/attention.cuh"
+#include "kernels/attention/decode.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/vector.cuh"
 
@@ -47,9 +47,9 @@ __global__ void __launch_bounds__(kThreads)
   float *scores = memory, *sums = memory + p.longest;  // [longest]
   wait_for_previous();
   let_next_start();
-  const int row = blockIdx.x, number = p.now->number;
-  if (number <= 0 || row / p.beams >= p.now->live_count) return;
-  const int sentence = p.live[row / p.beams];
+  const int row = blockIdx.x, number = p.state->number;
+  if (number <= 0 || row / p.beams >= p.state->live_count) return;
+  const int sentence = p.active[row / p.beams];
   const int64_t slot = int64_t{sentence} * p.beams + row % p.beams;
   const int64_t first = p.shared_offsets[sentence];
   const int length = p.shared_offsets[sentence + 1] - first;
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads)
       sums[i] += scores[i] / (total * p.heads);
     }
   }
-  float* y = p.y + ((number - 1) * int64_t{p.total_slots} + slot) * p.longest;
+  float* y = p.y + ((number - 1) * int64_t{p.total_rows} + slot) * p.longest;
   for (int i = threadIdx.x; i < p.longest; i += kThreads) y[i] = sums[i];
 }
 

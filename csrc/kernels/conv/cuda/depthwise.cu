@@ -1,10 +1,10 @@
 // Depthwise convolution; the contract is in depthwise.h. A warp takes a head, each lane
-// neighbouring channels of it, and beforehand one of its taps.
+// neighbouring channels of it, and beforehand one weight of its kernel.
 //
-// Packed rows: a warp computes kRun tokens, one behind the other. An input that it has fetched
+// Packed rows: a warp computes kRun tokens, one after the other. An input that it has fetched
 // stays in registers for all of them that see it: a window of kRun inputs moves on by one with each
-// tap. The warps of a block take neighbouring tokens, so that what they both see comes from memory
-// once.
+// weight. The warps of a block take neighbouring tokens, so that what they both see comes from
+// memory once.
 #include "kernels/conv/depthwise.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/vector.cuh"
@@ -16,20 +16,21 @@ namespace {
 constexpr int kRun = 8;    // tokens of a warp
 constexpr int kWarps = 8;  // of a block, in the packed pass
 constexpr int kStepWarps = 4;
-constexpr int kTaps = 4;  // that are fetched at once
-using Next = Vector<float, kTaps>;
-static_assert(kMaxTaps == kWarp);
+constexpr int kWeights = 4;  // that are fetched at once
+using Next = Vector<float, kWeights>;
+static_assert(kMaxKernelSize == kWarp);
 
 __device__ __forceinline__ int lane_id() { return threadIdx.x % kWarp; }
 __device__ __forceinline__ int warp_id() { return threadIdx.x / kWarp; }
 
-// The lane's tap of a row and head, 0 behind the last. All lanes of a warp must take part.
+// The lane's weight of a row and head, 0 after the last. All lanes of a warp must take part.
 template <bool made, typename T>
-__device__ __forceinline__ float tap_of(const Taps<T>& taps, int64_t row, int heads, int head) {
+__device__ __forceinline__ float weight_of(const DepthwiseWeights<T>& weights, int64_t row,
+                                           int heads, int head) {
   const int j = lane_id();
-  const bool exists = j < taps.size;
-  if constexpr (!made) return exists ? taps.weights[head * taps.size + j] : 0.0f;
-  const T* scores = taps.scores + (row * heads + head) * taps.size;
+  const bool exists = j < weights.kernel_size;
+  if constexpr (!made) return exists ? weights.weights[head * weights.kernel_size + j] : 0.0f;
+  const T* scores = weights.scores + (row * heads + head) * weights.kernel_size;
   const float score = exists ? to_float(scores[j]) : -INFINITY;
   const float weight = expf(score - warp_max(score));
   return weight / warp_sum(weight);
@@ -48,9 +49,9 @@ struct Channels {
     for (int i = 0; i < pack; ++i) values[i] = found[i];
   }
 
-  __device__ __forceinline__ void add(float tap, const Channels& x) {
+  __device__ __forceinline__ void add(float weight, const Channels& x) {
 #pragma unroll
-    for (int i = 0; i < pack; ++i) values[i] = fmaf(tap, x.values[i], values[i]);
+    for (int i = 0; i < pack; ++i) values[i] = fmaf(weight, x.values[i], values[i]);
   }
 
   template <typename T>
@@ -62,23 +63,23 @@ struct Channels {
   }
 };
 
-// made: taps are made from scores, anew for each token. pack: channels of a lane.
+// made: weights are the softmax of scores, other ones for each token. pack: channels of a lane.
 template <bool made, int pack, typename T>
 __global__ void __launch_bounds__(kWarps* kWarp, 2)
     packed_depthwise_kernel(const PackedDepthwiseParams<T> p) {
-  constexpr int kRows = made ? kRun : 1;  // of taps
-  __shared__ alignas(16) float memory[kWarps][kRows][kMaxTaps];
+  constexpr int kRows = made ? kRun : 1;  // of weights
+  __shared__ alignas(16) float memory[kWarps][kRows][kMaxKernelSize];
   wait_for_previous();
   let_next_start();
-  const int sentence = blockIdx.x, head = blockIdx.z, size = p.taps.size;
+  const int sentence = blockIdx.x, head = blockIdx.z, size = p.weights.kernel_size;
   const int64_t row = p.offsets[sentence];
   const int length = p.offsets[sentence + 1] - row;
   const int first = (blockIdx.y * kWarps + warp_id()) * kRun, end = min(first + kRun, length);
   if (first >= length) return;
-  auto& taps = memory[warp_id()];
+  auto& weights = memory[warp_id()];
 #pragma unroll 1
   for (int r = 0; r < min(kRows, end - first); ++r) {
-    taps[r][lane_id()] = tap_of<made>(p.taps, row + first + r, p.heads, head);
+    weights[r][lane_id()] = weight_of<made>(p.weights, row + first + r, p.heads, head);
   }
   __syncwarp();
 
@@ -87,12 +88,12 @@ __global__ void __launch_bounds__(kWarps* kWarp, 2)
   for (int c = lane_id() * pack; c < p.head_dim; c += kWarp * pack) {
     const int64_t column = head * p.head_dim + c;
     const T* x = p.x + row * stride + column;
-    const auto input = [&](int i) {  // behind the one that the first token's first tap falls on
+    const auto input = [&](int i) {  // counted from the first one of the first token
       const int at = first - left + i;
       return 0 <= at && at < length ? Channels<pack>(x + at * stride) : Channels<pack>();
     };
     Channels<pack> sums[kRun], window[kRun];
-    Next next[kRows];  // taps
+    Next next[kRows];  // weights
 #pragma unroll
     for (int i = 0; i < kRun; ++i) window[i] = input(i);
 #pragma unroll 1
@@ -100,13 +101,13 @@ __global__ void __launch_bounds__(kWarps* kWarp, 2)
 #pragma unroll
       for (int u = 0; u < kRun; ++u) {
         if (j + u >= size) break;
-        if (u % kTaps == 0) {
+        if (u % kWeights == 0) {
 #pragma unroll
-          for (int r = 0; r < kRows; ++r) next[r] = Next::load(taps[r] + j + u);
+          for (int r = 0; r < kRows; ++r) next[r] = Next::load(weights[r] + j + u);
         }
 #pragma unroll
         for (int r = 0; r < kRun; ++r) {
-          sums[r].add(next[made ? r : 0][u % kTaps], window[(r + u) % kRun]);
+          sums[r].add(next[made ? r : 0][u % kWeights], window[(r + u) % kRun]);
         }
         window[u] = input(j + u + kRun);
       }
@@ -119,29 +120,32 @@ __global__ void __launch_bounds__(kWarps* kWarp, 2)
   }
 }
 
-// A warp for each row and head. A lane finds out where its tap's input lies; those of earlier steps
-// are older than the kernel before, and so are weights, but not scores.
+// A warp for each row and head. A lane finds out where the input of its weight lies; those of
+// earlier steps are older than the kernel before, and so are weights, but not scores.
 template <bool made, int pack, typename T>
 __global__ void __launch_bounds__(kStepWarps* kWarp, 8)
     decode_depthwise_kernel(const DecodeDepthwiseParams<T> p) {
-  const StepState now = *p.now;
+  const StepState state = *p.state;
   const int row = blockIdx.x, head = blockIdx.y * kStepWarps + warp_id();
-  if (row >= now.live_count * p.beams || head >= p.heads) {
+  if (row >= state.live_count * p.beams || head >= p.heads) {
     wait_for_previous();  // else this kernel might be over, and its successor start, before that
     return;
   }
-  const int own = p.live[row / p.beams] * p.beams + row % p.beams;
-  const auto place = [&](int slot, int position) {
-    return ((int64_t{slot} * p.heads + head) * p.ring + position % p.ring) * p.head_dim;
+  const int cache_row = p.active[row / p.beams] * p.beams + row % p.beams;
+  const auto place = [&](int row, int position) {
+    return ((int64_t{row} * p.heads + head) * p.ring + position % p.ring) * p.head_dim;
   };
-  const int last = p.taps.size - 1, begin = max(0, last - now.position);
-  const int at = now.position - last + lane_id();
+  const int last = p.weights.kernel_size - 1, begin = max(0, last - state.position);
+  const int at = state.position - last + lane_id();
   int64_t from = 0;
-  if (0 <= at && at < now.position) {
-    from = place(p.slots[(int64_t{now.number % 2} * p.total_slots + own) * p.history + at], at);
+  if (0 <= at && at < state.position) {
+    from = place(
+        p.cache_indirection[(int64_t{state.number % 2} * p.total_rows + cache_row) * p.history +
+                            at],
+        at);
   }
   if constexpr (made) wait_for_previous();
-  const float tap = tap_of<made>(p.taps, row, p.heads, head);
+  const float own = weight_of<made>(p.weights, row, p.heads, head);
 
   for (int first = 0; first < p.head_dim; first += kWarp * pack) {
     const int c = first + lane_id() * pack;
@@ -150,16 +154,16 @@ __global__ void __launch_bounds__(kStepWarps* kWarp, 8)
 #pragma unroll 8
     for (int j = begin; j < last; ++j) {
       const T* x = p.inputs + __shfl_sync(kAllLanes, from, j) + c;
-      const float weight = __shfl_sync(kAllLanes, tap, j);
+      const float weight = __shfl_sync(kAllLanes, own, j);
       if (exists) sum.add(weight, Channels<pack>(x));
     }
     wait_for_previous();
     let_next_start();
-    const float weight = __shfl_sync(kAllLanes, tap, last);
+    const float weight = __shfl_sync(kAllLanes, own, last);
     if (!exists) continue;
     const int64_t to = (int64_t{row} * p.heads + head) * p.head_dim + c;
     const Channels<pack> newest(p.x + to);
-    newest.store(p.inputs + place(own, now.position) + c);
+    newest.store(p.inputs + place(cache_row, state.position) + c);
     sum.add(weight, newest);
     sum.store(p.y + to);
   }
@@ -167,8 +171,8 @@ __global__ void __launch_bounds__(kStepWarps* kWarp, 8)
 
 // Calls use<made, pack>(): two channels of a lane where they lie side by side everywhere.
 template <typename T, typename Use>
-void choose(const Taps<T>& taps, bool pairs, Use&& use) {
-  if (taps.scores != nullptr) {
+void choose(const DepthwiseWeights<T>& weights, bool pairs, Use&& use) {
+  if (weights.scores != nullptr) {
     return pairs ? use.template operator()<true, 2>() : use.template operator()<true, 1>();
   }
   pairs ? use.template operator()<false, 2>() : use.template operator()<false, 1>();
@@ -183,7 +187,7 @@ void packed_depthwise(cuda::Stream& stream, const PackedDepthwiseParams<T>& p) {
   constexpr int kTokens = cuda::kWarps * cuda::kRun;  // of a block
   const dim3 grid(p.sentences, (p.longest + kTokens - 1) / kTokens, p.heads);
   const bool pairs = cuda::aligned16<T>(p.x, 0) && cuda::aligned16<T>(p.y, 0);
-  cuda::choose(p.taps, pairs && p.head_dim % 2 == 0, [&]<bool made, int pack>() {
+  cuda::choose(p.weights, pairs && p.head_dim % 2 == 0, [&]<bool made, int pack>() {
     cuda::launch(stream, cuda::packed_depthwise_kernel<made, pack, T>, grid,
                  dim3(cuda::kWarps * cuda::kWarp), 0, p);
   });
@@ -196,7 +200,7 @@ void decode_depthwise(cuda::Stream& stream, const DecodeDepthwiseParams<T>& p) {
   const dim3 grid(rows, (p.heads + cuda::kStepWarps - 1) / cuda::kStepWarps);
   const bool pairs =
       cuda::aligned16<T>(p.x, 0) && cuda::aligned16<T>(p.inputs, 0) && cuda::aligned16<T>(p.y, 0);
-  cuda::choose(p.taps, pairs && p.head_dim % 2 == 0, [&]<bool made, int pack>() {
+  cuda::choose(p.weights, pairs && p.head_dim % 2 == 0, [&]<bool made, int pack>() {
     cuda::launch(stream, cuda::decode_depthwise_kernel<made, pack, T>, grid,
                  dim3(cuda::kStepWarps * cuda::kWarp), 0, p);
   });

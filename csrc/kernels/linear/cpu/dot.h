@@ -5,25 +5,12 @@
 // right: the weights that the part-th of them meets, of a vector of the line.
 #pragma once
 
-#include <cstddef>
-#include <type_traits>
+#include <cstdint>
 
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/tile.h"
 
 namespace decoding::cpu {
 namespace {
-
-template <typename T>
-using Vector = std::conditional_t<std::is_same_v<T, float>, Floats, Ints>;
-
-struct Float32Dot {
-  using Left = float;
-  using Right = float;
-  using Sum = float;
-  static constexpr int kInputs = 1, kParts = 1;
-  static Floats right(Floats line, int) { return line; }
-  static Floats add(Floats left, Floats right, Floats sum) { return fma(left, right, sum); }
-};
 
 // Any machine's: bfloat16 is the upper half of float32, and x stays what it is.
 struct Bfloat16WideDot {

@@ -3,10 +3,10 @@
 
 #include "kernels/cpu/activate.h"
 #include "kernels/cpu/stream.h"
+#include "kernels/cpu/tile.h"
 #include "kernels/linear/cpu/operand.h"
 #include "kernels/linear/cpu/panel.h"
 #include "kernels/linear/cpu/panel_sums.h"
-#include "kernels/linear/cpu/tile.h"
 #include "kernels/linear/glu.h"
 
 namespace decoding {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/linear/cpu/tile.h"
+#include "kernels/linear/cpu/dot.h"
 #include "kernels/linear/linear.h"
 
 namespace decoding::cpu {

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/groups.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/linear/cpu/operand.h"
 #include "kernels/linear/cpu/panel.h"
 #include "kernels/linear/cpu/panel_sums.h"
-#include "kernels/search/cpu/groups.h"
 
 namespace decoding {
 namespace cpu {

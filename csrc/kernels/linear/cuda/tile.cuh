@@ -3,9 +3,9 @@
 // (chunk ^ row % 8), so that eight rows lie in eight different groups of banks.
 #pragma once
 
+#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/tensor_core.cuh"
 #include "kernels/linear/linear.h"
-#include "kernels/rows/cuda/row_messages.cuh"
 
 namespace decoding::cuda {
 

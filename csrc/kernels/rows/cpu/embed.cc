@@ -39,7 +39,7 @@ void embed_row(const EmbedParams<float>& p, int r) {
   const size_t hidden = p.hidden;
   const TokenRow<Number, panels> token(p.tokens.data, p.ids[r], hidden);
   const float* position =
-      p.position_table == nullptr ? nullptr : p.position_table + p.at[r] * hidden;
+      p.position_table == nullptr ? nullptr : p.position_table + p.positions[r] * hidden;
   float* y = p.y + r * hidden;
   for_vectors(p.hidden, [&](int c, auto... count) {
     const Floats shift = position == nullptr ? Floats{} : load(position + c, count...);

@@ -1,4 +1,4 @@
-// y = norm(scale * tokens[ids] + positions[at]) in one kernel. With the norm it is a layer norm
+// y = norm(scale * tokens[ids] + table[positions]) in one kernel. With the norm it is a layer norm
 // whose rows are gathered on their way in (row.cuh); without it, one block copies each row.
 #include "kernels/rows/cuda/row_norm.cuh"
 #include "kernels/rows/embed.h"
@@ -14,10 +14,10 @@ struct LoadEmbedding {
   struct Raw {
     Packed<T, pack> token, position;
   };
-  const int32_t* ids;       // [rows]
-  const int32_t* at;        // [rows]
-  const T* token_table;     // [V, hidden]
-  const T* position_table;  // [positions, hidden], may be null
+  const int32_t* ids;        // [rows]
+  const int32_t* positions;  // [rows]
+  const T* token_table;      // [V, hidden]
+  const T* position_table;   // [positions, hidden], may be null
   int hidden;
   float scale;
 
@@ -26,7 +26,7 @@ struct LoadEmbedding {
     Raw raw{};
     raw.token = raw.token.load(token_table + int64_t{ids[row]} * hidden + col);
     if (position_table != nullptr) {
-      raw.position = raw.position.load(position_table + int64_t{at[row]} * hidden + col);
+      raw.position = raw.position.load(position_table + int64_t{positions[row]} * hidden + col);
     }
     return raw;
   }
@@ -53,7 +53,7 @@ __global__ void embed_kernel(const LoadEmbedding<T, pack> load, const StoreRows<
 template <int pack, typename T>
 void embed_rows(Stream& stream, const EmbedParams<T>& p) {
   const LoadEmbedding<T, pack> load{.ids = p.ids,
-                                    .at = p.at,
+                                    .positions = p.positions,
                                     .token_table = static_cast<const T*>(p.tokens.data),
                                     .position_table = p.position_table,
                                     .hidden = p.hidden,

@@ -30,14 +30,14 @@ __global__ void __launch_bounds__(kThreads) training_embed_kernel(const Training
   const int64_t row = blockIdx.x, hidden = p.hidden;
   const int64_t id = p.ids[row];
   const bool placed = p.position_table != nullptr;
-  const int64_t at = !placed ? 0 : p.at != nullptr ? p.at[row] : row % p.length;
+  const int64_t index = !placed ? 0 : p.positions != nullptr ? p.positions[row] : row % p.length;
   const bool known =
-      has(id, p.vocab, false, p.fault) && (!placed || has(at, p.positions, true, p.fault));
+      has(id, p.vocab, false, p.fault) && (!placed || has(index, p.max_positions, true, p.fault));
   const auto scale = static_cast<float>(p.scale);
   for (int col = threadIdx.x * pack; col < p.hidden; col += blockDim.x * pack) {
     Packed<T, pack> token{}, position{};
     if (known) token = token.load(p.token_table + id * hidden + col);
-    if (known && placed) position = position.load(p.position_table + at * hidden + col);
+    if (known && placed) position = position.load(p.position_table + index * hidden + col);
     float x[pack], shift[pack];
     token.unpack(x);
     position.unpack(shift);

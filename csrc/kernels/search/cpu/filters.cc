@@ -11,8 +11,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/cpu/groups.h"
 #include "kernels/cpu/stream.h"
-#include "kernels/search/cpu/groups.h"
 
 namespace decoding {
 namespace {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/groups.h"
 #include "kernels/cpu/stream.h"
-#include "kernels/search/cpu/groups.h"
 #include "kernels/search/cpu/noise.h"
 
 namespace decoding {

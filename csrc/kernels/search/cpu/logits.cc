@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/groups.h"
 #include "kernels/cpu/stream.h"
-#include "kernels/search/cpu/groups.h"
 
 namespace decoding {
 namespace {

@@ -7,8 +7,8 @@
 #include <climits>
 #include <cmath>
 
+#include "kernels/cpu/groups.h"
 #include "kernels/cpu/stream.h"
-#include "kernels/search/cpu/groups.h"
 #include "kernels/search/cpu/noise.h"
 
 namespace decoding {

@@ -7,7 +7,6 @@
 
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/cluster.cuh"
-#include "kernels/rows/cuda/row_messages.cuh"
 
 namespace decoding::cuda::selection {
 

@@ -2,12 +2,25 @@
 #pragma once
 
 #include <cstddef>
+#include <type_traits>
 
 #include "kernels/cpu/simd.h"
-#include "kernels/linear/cpu/dot.h"
 
 namespace decoding::cpu {
 namespace {
+
+template <typename T>
+using Vector = std::conditional_t<std::is_same_v<T, float>, Floats, Ints>;
+
+// How a word of a and one of b are multiplied; linear/cpu/dot.h has those of other types.
+struct Float32Dot {
+  using Left = float;
+  using Right = float;
+  using Sum = float;
+  static constexpr int kInputs = 1, kParts = 1;
+  static Floats right(Floats line, int) { return line; }
+  static Floats add(Floats left, Floats right, Floats sum) { return fma(left, right, sum); }
+};
 
 constexpr int kTileRows = 6;  // with 64 columns, 24 of the 32 registers of AVX-512 hold sums
 

@@ -1,0 +1,90 @@
+// y = softmax(bias(scale * q k^T)) v for one new token per row: over the keys that its sentence
+// shares (the source, or the prompt), then over the row's own history.
+//
+// History is found through an indirection table (FasterTransformer's): a beam reorder rewrites the
+// table, never keys or values. There are two tables, since the next step's is made from the present
+// one: step g reads table g % 2.
+#pragma once
+
+#include <cstdint>
+
+#include "core/types.h"
+#include "kernels/attention/bias.h"
+#include "kernels/attention/rotary.h"
+#include "kernels/search/step.h"
+#include "kernels/stream.h"
+
+namespace decoding {
+
+// Row i * beams + j is beam j of sentence active[i], and its cache row is active[i] * beams + j.
+// Where k is given, each row's new key and value are first written to its own cache row at the
+// step's position; its history is the positions 0 .. position, the last one in its own cache row.
+//
+// Where there is a rotary transformation, queries and new keys go through it first: on CUDA inside
+// attention, so that a step has one dependent launch less, on the CPU in place. The rows of a
+// sentence then have one position, and k directly follows q.
+template <typename T, typename C = T>
+struct DecodeAttentionParams {
+  const StepState* state;  // live_count; with history also number and position
+  T* q;                    // [sentences * beams, N, D], rows `stride` apart; so are k, v
+  const T* k = nullptr;    // [sentences * beams, Nkv, D]; null without history (cross attention)
+  const T* v = nullptr;    // null with k
+  const C* shared_k = nullptr;                 // [Nkv, shared_capacity, D], null: nothing is shared
+  const C* shared_v = nullptr;                 // [Nkv, shared_capacity, D]
+  const int32_t* shared_offsets = nullptr;     // [B + 1], rows of a sentence in shared_k
+  C* self_k = nullptr;                         // [total_rows, Nkv, target, D]
+  C* self_v = nullptr;                         // [total_rows, Nkv, target, D]
+  const int32_t* cache_indirection = nullptr;  // [2, total_rows, target], the cache row that holds
+                                               // a position of a row
+  const int32_t* active;              // [sentences], sentence ids, of which live_count count
+  T* y;                               // [sentences * beams, N, D], contiguous
+  float* partial = nullptr;           // CUDA: [partial_size(head_dim)], scratch
+  int32_t* split_counters = nullptr;  // CUDA: [kSplitCounters], 0 before and after
+  int sentences;                      // at least live_count: a captured step is made for so many
+  int beams, heads, kv_heads, head_dim, stride;
+  int shared_capacity = 0, target = 0, total_rows = 0;
+  float scale;              // above 0
+  AttentionBias bias = {};  // only with history; positions count shared keys, then history
+  Rotary rotary = {};       // only with history
+};
+
+// Where sentences * heads leave a GPU idle, several blocks split a long history. Each leaves a
+// partial result: of each query the weighted sum [D], the maximum and the sum of exponentials.
+constexpr int kSplits = 8;           // most blocks that split a history
+constexpr int kSplitCounters = 256;  // histories that may be split
+constexpr int kParts = 512;          // blocks that may leave partial results
+constexpr int kPartQueries = 8;      // most queries of a block
+
+inline int64_t partial_size(int head_dim) {
+  return int64_t{kParts} * kPartQueries * (head_dim + 2);
+}
+
+template <typename T, typename C, cpu::Isa isa>
+void decode_attention(cpu::Stream<isa>&, const DecodeAttentionParams<T, C>&);
+template <typename T>
+void decode_attention(cuda::Stream&, const DecodeAttentionParams<T>&);
+
+// y = mean over the heads of softmax(scale * q k^T): how much a row attends to each position of its
+// source, which decode attention weighs the values with. It is kept step by step; a step without a
+// number (a prompt's) writes nothing.
+template <typename T, typename C = T>
+struct AttentionWeightsParams {
+  const StepState* state;         // number, live_count
+  const T* q;                     // [sentences * beams, N, D], rows `stride` elements apart
+  const C* shared_k;              // [Nkv, shared_capacity, D]
+  const int32_t* shared_offsets;  // [B + 1], rows of a sentence in shared_k
+  const int32_t* active;          // [sentences], sentence ids, of which live_count count
+  float* y;  // [steps, total_rows, longest], at [number - 1, cache row]; 0 after a source's end
+  int sentences;  // at least live_count
+  int beams, heads, kv_heads, head_dim, stride;
+  int shared_capacity, total_rows;
+  int longest;  // at least the positions of any source
+  float scale;
+};
+
+template <typename T, typename C, cpu::Isa isa>
+void attention_weights(cpu::Stream<isa>&, const AttentionWeightsParams<T, C>&);
+template <typename T>
+void attention_weights(cuda::Stream&, const AttentionWeightsParams<T>&);
+
+}  // namespace decoding
