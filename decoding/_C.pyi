@@ -18,11 +18,6 @@ class Error(RuntimeError): ...
 def isas() -> list[str]:
     """Instruction sets of this machine that the engine has code for, best first."""
 
-def fill_panels(panels: Tensor, weight: Tensor, first: int, threads: int) -> bool:
-    """Packs the rows of a weight [n, K] as outputs from `first` on of panels of its type
-    (models/weights/panels.py). Parts of a weight come in order. Returns whether all numbers are
-    finite."""
-
 class training:
     """Operators of training and their gradients, a submodule. They write into tensors that the
     caller made, contiguous and all on one device: on a GPU on the current stream, on the CPU with
@@ -126,7 +121,7 @@ class training:
         isa: str = "",
         threads: int = 0,
     ) -> None:
-        """Writes the gradients of `norm`, kernels/rows/norm_backward.h. The same bits every time.
+        """Writes the gradients of `norm`: kernels/rows/norm.h. The same bits every time.
 
         s: T [rows, cols], what was normed (`sum`, or x); dsum: what comes to it from elsewhere.
         dx: T [rows, cols], the gradient of x and residual; dgamma, dbeta, dbias as gamma there,

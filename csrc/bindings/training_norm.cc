@@ -3,7 +3,6 @@
 
 #include "bindings/training.h"
 #include "kernels/rows/norm.h"
-#include "kernels/rows/norm_backward.h"
 #include "kernels/rows/softmax.h"
 
 namespace decoding {

@@ -25,14 +25,14 @@ string run_tuned_linear(object x, object weight, object bias, object residual, o
   on_cuda(y, [&]<typename T>(cuda::Stream& current) {
     const Tensors in(py::str(y.attr("device")));
     DeviceTools tools(index_of(y));
-    const object scratch = y.attr("clone")();  // a rehearsal writes it
+    const object scratch = y.attr("clone")();  // a warm-up writes it
     const auto params = [&](const object& to) {
       return linear_params<T>(in, x, weight, bias, residual, to, activation, gamma, beta, normed,
                               eps, rms, py::none(), py::none(), gated);
     };
     CUDA_CHECK(cudaStreamSynchronize(current.handle()));
-    cuda::Stream rehearsal(current.handle(), tools.device, tools.matmul, true);
-    linear(rehearsal, params(scratch));
+    cuda::Stream warm_up(current.handle(), tools.device, tools.matmul, true);
+    linear(warm_up, params(scratch));
     cuda::Stream stream(current.handle(), tools.device, tools.matmul);
     linear(stream, params(y));
     CUDA_CHECK(cudaStreamSynchronize(current.handle()));
@@ -79,14 +79,14 @@ void bind_fused_linear(py::module_& kernels) {
       "One of them.");
   def("tune_linear", call([]<typename T>(cuda::Stream& stream, const LinearParams<T>& p, int) {
         DeviceTools& tools = renewed_tools(stream.device().id);
-        cuda::Stream rehearsal(stream.handle(), tools.device, tools.matmul, true);
-        linear(rehearsal, p);
+        cuda::Stream warm_up(stream.handle(), tools.device, tools.matmul, true);
+        linear(warm_up, p);
         return 0;
       }),
       "Finds the fastest way to compute the product, for `linear` to take until the next call of "
       "this; y is overwritten. The bias must stay as it is.");
   kernels.def("tuned_linear", &run_tuned_linear,
-              "Rehearses the product, then runs it; returns the report.", py::arg("x"),
+              "Warms the product up, then runs it; returns the report.", py::arg("x"),
               py::arg("weight"), py::arg("bias"), py::arg("residual"), py::arg("y"),
               py::arg("activation"), py::kw_only(), py::arg("gamma") = py::none(),
               py::arg("beta") = py::none(), py::arg("normed") = py::none(), py::arg("eps") = 1e-5f,

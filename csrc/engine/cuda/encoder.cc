@@ -61,9 +61,9 @@ class CudaEncoderSession : public EncoderSession {
     CUDA_CHECK(cudaMemcpyAsync(w_.source.ids, staging_.data(), staging_.bytes(),
                                cudaMemcpyHostToDevice, handle));
     const PackedTokens tokens = source_tokens(w_.source, batch);
-    if (rehearsed_.insert(bucket_of(tokens.count)).second) {
-      cuda::Stream rehearsal(handle, device_, matmul_, true);
-      encode_states(pass(rehearsal, tokens), tokens, static_cast<T*>(states));
+    if (warmed_up_.insert(bucket_of(tokens.count)).second) {
+      cuda::Stream warm_up(handle, device_, matmul_, true);
+      encode_states(pass(warm_up, tokens), tokens, static_cast<T*>(states));
     }
     cuda::Stream stream(handle, device_, matmul_);
     encode_states(pass(stream, tokens), tokens, static_cast<T*>(states));
@@ -88,7 +88,7 @@ class CudaEncoderSession : public EncoderSession {
   SourceInputs staged_{};  // in staging_
   Limits limits_{};
   EncoderWorkspace<T> w_{};
-  std::set<int> rehearsed_;  // buckets of sizes whose products have been timed
+  std::set<int> warmed_up_;  // buckets of sizes whose products have been timed
 };
 
 }  // namespace

@@ -49,7 +49,7 @@ class CudaReader {
     const Sentences sentences = {
         spec_.encoder ? source_tokens(w_.inputs.source, batch) : prompt_tokens(w_.inputs, batch),
         batch.sentences, batch.beams, prefix_of(batch, spec_)};
-    rehearse(sentences, stream);
+    warm_up(sentences, stream);
     if (graphs_.size() > kSizes) graphs_.clear();
     const auto [found, is_new] = graphs_.try_emplace(sentences.size());
     if (is_new) return read(sentences, stream);
@@ -62,9 +62,9 @@ class CudaReader {
 
   // What score() reads, and the labels' log-probabilities. The inputs have been sent.
   void score(const Labelled& labelled, cudaStream_t handle) {
-    if (rehearsed_labels_.insert(bucket_of(labelled.tokens())).second) {
-      cuda::Stream rehearsal(handle, device_, matmul_, true);
-      score(labelled, rehearsal);
+    if (warmed_up_labels_.insert(bucket_of(labelled.tokens())).second) {
+      cuda::Stream warm_up(handle, device_, matmul_, true);
+      score(labelled, warm_up);
     }
     cuda::Stream stream(handle, device_, matmul_);
     score(labelled, stream);
@@ -117,10 +117,10 @@ class CudaReader {
   }
 
   // Finds out how to compute the products of the pass, once for each bucket of sizes.
-  void rehearse(const Sentences& sentences, cudaStream_t handle) {
+  void warm_up(const Sentences& sentences, cudaStream_t handle) {
     const PackedTokens& tokens = sentences.tokens;
     const std::pair about(bucket_of(tokens.count), sentences.prefix > 0);
-    if (tokens.count == 0 || !rehearsed_.insert(about).second) return;
+    if (tokens.count == 0 || !warmed_up_.insert(about).second) return;
     cuda::Stream stream(handle, device_, matmul_, true);
     packed(stream, tokens);
     read_prefix(pass(stream), sentences.count, std::min(sentences.prefix, 1));
@@ -147,8 +147,8 @@ class CudaReader {
   CudaSearch search_{};
   Limits limits_{};
   std::map<Size, std::optional<cuda::Graph>> graphs_;  // none: the size came once
-  std::set<std::pair<int, bool>> rehearsed_;
-  std::set<int> rehearsed_labels_;
+  std::set<std::pair<int, bool>> warmed_up_;
+  std::set<int> warmed_up_labels_;
 };
 
 }  // namespace decoding

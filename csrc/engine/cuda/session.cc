@@ -252,9 +252,9 @@ class CudaSession : public Session {
         step.processed, step.guided, step.warped,     step.renormalized,       step.draws};
     auto found = steps_.find(key);
     if (found == steps_.end()) {
-      CUDA_CHECK(cudaStreamSynchronize(stream_));  // a rehearsal writes where steps do
-      cuda::Stream rehearsal(stream_, device_, matmul_, true);
-      pass(rehearsal, sentences);
+      CUDA_CHECK(cudaStreamSynchronize(stream_));  // a warm-up writes where steps do
+      cuda::Stream warm_up(stream_, device_, matmul_, true);
+      pass(warm_up, sentences);
       const auto capture = [&](bool chooses, bool passes) {
         return cuda::Graph::capture([&](cudaStream_t recorder) {
           cuda::Stream recording(recorder, device_, matmul_);

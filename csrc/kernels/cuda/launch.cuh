@@ -52,7 +52,7 @@ void launch_clusters(Stream& stream, void (*kernel)(Params...), dim3 cluster, di
   CHECK(shared <= static_cast<size_t>(device.shared_memory), "a step needs ", shared,
         " bytes of shared memory, a block on ", device.name, " may have ", device.shared_memory,
         ": lower num_beams");
-  if (stream.rehearsal()) return;
+  if (stream.warming_up()) return;
   allow_shared(kernel, shared);
   cudaLaunchAttribute attributes[2] = {};
   unsigned count = 0;

@@ -29,14 +29,14 @@ struct Device {
 
 class Stream {
  public:
-  // rehearsal: nothing is launched; products only find out which algorithm suits them.
-  Stream(cudaStream_t handle, const Device& device, Matmul& matmul, bool rehearsal = false)
-      : handle_(handle), device_(device), matmul_(matmul), rehearsal_(rehearsal) {}
+  // warm_up: nothing is launched; products only find their fastest algorithm.
+  Stream(cudaStream_t handle, const Device& device, Matmul& matmul, bool warm_up = false)
+      : handle_(handle), device_(device), matmul_(matmul), warming_up_(warm_up) {}
 
   cudaStream_t handle() const { return handle_; }
   const Device& device() const { return device_; }
   Matmul& matmul() const { return matmul_; }
-  bool rehearsal() const { return rehearsal_; }
+  bool warming_up() const { return warming_up_; }
 
   // The same, for kernels that must not begin before the one before has ended: they load early what
   // nobody writes in an engine, but an optimizer does in training.
@@ -51,7 +51,7 @@ class Stream {
   cudaStream_t handle_;
   const Device& device_;
   Matmul& matmul_;
-  bool rehearsal_;
+  bool warming_up_;
   bool overlaps_ = true;
 };
 

@@ -1,9 +1,9 @@
-// y = norm(x) + residual, and in training norm(x + bias + residual), over the last axis; the norms
-// are those of core/types.h.
+// y = norm(x) + residual, and in training norm(x + bias + residual) and its gradients, over the
+// last axis; the norms are those of core/types.h.
 #pragma once
 
 #include "core/types.h"
-#include "kernels/rows/training.h"
+#include "kernels/rows/shared/weight.h"
 #include "kernels/stream.h"
 
 namespace decoding {
@@ -23,7 +23,7 @@ template <typename T>
 void layer_norm(cuda::Stream&, const LayerNormParams<T>&);
 
 // In training s = x + bias + residual, rounded to T, and y = norm(s). What gradients need of a row
-// is kept (norm_backward.h): mean(s), and rstd, one over the root in norm(s).
+// is kept: mean(s), and rstd, one over the root in norm(s).
 template <typename T>
 struct TrainingNormParams {
   const T* x;                   // [rows, cols]
@@ -44,5 +44,33 @@ template <typename T, cpu::Isa isa>
 void training_norm(cpu::Stream<isa>&, const TrainingNormParams<T>&);
 template <typename T>
 void training_norm(cuda::Stream&, const TrainingNormParams<T>&);
+
+// The gradients of training_norm, with z = (s - mean) * rstd, where an RMS norm has 0 for the mean,
+// and g = dy * gamma, all means over the last axis:
+//   dx = rstd * (g - mean(g) - z * mean(g * z)) + dsum        an RMS norm is without mean(g)
+//   dgamma = sum(dy * z), dbeta = sum(dy), dbias = sum(dx)    over the rows
+// dx is the gradient of s, and so of x and the residual; dsum is the gradient that comes to s from
+// elsewhere. The same shapes give the same bits.
+constexpr int kNormLines = 256;  // of totals over a part of the rows, at most
+
+template <typename T>
+struct NormBackwardParams {
+  const T* s;               // [rows, cols]
+  const T* dy;              // [rows, cols]
+  const T* dsum = nullptr;  // [rows, cols], may be null
+  Weight<const T> gamma;    // [cols], 1 where null
+  const Real<T>* mean;      // [rows], null with rms
+  const Real<T>* rstd;      // [rows]
+  T* dx;                    // [rows, cols]
+  Weight<T> dgamma, dbeta;  // [cols], may be null
+  Weight<T> dbias;          // [cols], may be null
+  Real<T>* partial;         // [3, kNormLines, cols], scratch; null where all of these are
+  int rows, cols;
+};
+
+template <typename T, cpu::Isa isa>
+void norm_backward(cpu::Stream<isa>&, const NormBackwardParams<T>&);
+template <typename T>
+void norm_backward(cuda::Stream&, const NormBackwardParams<T>&);
 
 }  // namespace decoding

@@ -64,9 +64,9 @@ std::string line_of(const ProductKey& key, const Tuned& tuned) {
       << static_cast<int>(key.activation) << ' ' << key.norm << ' ' << key.bias << ' '
       << key.residual << ' ' << key.gated << ' ' << key.whole << ' ' << key.stride << ' '
       << key.rows << ' ' << tuned.time << ' ' << tuned.cublaslt_default << ' '
-      << tuned.cublaslt_best << ' ' << tuned.own_best << ' ' << tuned.way.variant << ' '
-      << tuned.way.norm_apart << ' ' << tuned.way.gate_apart;
-  for (uint64_t word : tuned.way.algorithm.words) out << ' ' << word;
+      << tuned.cublaslt_best << ' ' << tuned.own_best << ' ' << tuned.algorithm.variant << ' '
+      << tuned.algorithm.separate_norm << ' ' << tuned.algorithm.separate_gate;
+  for (uint64_t word : tuned.algorithm.cublaslt.words) out << ' ' << word;
   return out.str() + ' ' + checksum(out.str());
 }
 
@@ -80,9 +80,9 @@ std::optional<std::pair<ProductKey, Tuned>> parse(const std::string& line) {
   int type = 0, activation = 0;
   in >> type >> key.inputs >> key.outputs >> activation >> key.norm >> key.bias >> key.residual >>
       key.gated >> key.whole >> key.stride >> key.rows >> tuned.time >> tuned.cublaslt_default >>
-      tuned.cublaslt_best >> tuned.own_best >> tuned.way.variant >> tuned.way.norm_apart >>
-      tuned.way.gate_apart;
-  for (uint64_t& word : tuned.way.algorithm.words) in >> word;
+      tuned.cublaslt_best >> tuned.own_best >> tuned.algorithm.variant >>
+      tuned.algorithm.separate_norm >> tuned.algorithm.separate_gate;
+  for (uint64_t& word : tuned.algorithm.cublaslt.words) in >> word;
   if (!in) return {};
   key.type = static_cast<cudaDataType_t>(type);
   key.activation = static_cast<Activation>(activation);
@@ -166,9 +166,10 @@ std::string Tuning::report() const {
     if (tuned.time == 0) continue;
     const std::string with = std::string(key.norm ? "norm " : "") + (key.bias ? "bias " : "") +
                              (key.residual ? "residual" : "") + (key.gated ? "gate" : "");
-    const int variant = tuned.way.variant;
-    const std::string own = (tuned.way.norm_apart ? "norm, own " : "own ") +
-                            std::to_string(variant) + (tuned.way.gate_apart ? ", gate" : "");
+    const int variant = tuned.algorithm.variant;
+    const std::string own = (tuned.algorithm.separate_norm ? "norm, own " : "own ") +
+                            std::to_string(variant) +
+                            (tuned.algorithm.separate_gate ? ", gate" : "");
     out << std::left << std::setw(9) << name_of(key.type) << std::right << std::setw(5) << key.rows
         << std::setw(7) << key.inputs << std::setw(8) << key.outputs << "  " << std::left
         << std::setw(12) << name_of(key.activation) << std::setw(19) << with << std::right

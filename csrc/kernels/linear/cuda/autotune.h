@@ -1,4 +1,4 @@
-// Which way of computing a product is the fastest, as timing.h found out: in memory, and in a file
+// The fastest algorithm of each product, as timing.h measures it: in memory, and in a file
 // per GPU, version of cuBLASLt and build of ours.
 //
 // The file lies in $DECODING_CACHE, else in `decoding` in $XDG_CACHE_HOME or ~/.cache. It is a
@@ -34,16 +34,16 @@ struct ProductKey {
 };
 
 // One way to compute a product.
-struct Way {
-  int variant = -1;         // of gemm.h; -1: cuBLASLt with `algorithm`
-  bool norm_apart = false;  // before it, as a kernel of its own; with cuBLASLt always
-  bool gate_apart = false;  // behind it, likewise
-  cublaslt::Algorithm algorithm = {};
+struct Algorithm {
+  int variant = -1;            // of gemm.h; -1: cuBLASLt with `cublaslt`
+  bool separate_norm = false;  // a kernel before the product; with cuBLASLt always
+  bool separate_gate = false;  // a kernel after the product, likewise
+  cublaslt::Algorithm cublaslt = {};
 };
 
-// The way to take, and microseconds; 0 where nothing was timed.
+// The algorithm to use, and microseconds; 0 where nothing was timed.
 struct Tuned {
-  Way way = {};
+  Algorithm algorithm = {};
   float time = 0;
   float cublaslt_default = 0, cublaslt_best = 0, own_best = 0;
 };

@@ -17,9 +17,9 @@ int fused_linear_variants(const Device& device, const LinearParams<T>& p) {
     return 0;
   }
   if constexpr (std::is_same_v<T, float>) {
-    return exact_variants(device, p);
+    return fp32_variants(device, p);
   } else {
-    return direct_variants(device, p) + tiled_variants(device, p) + wide_variants(device, p);
+    return small_m_variants(device, p) + tiled_variants(device, p) + wgmma_variants(device, p);
   }
 }
 
@@ -27,16 +27,16 @@ template <typename T>
 void fused_linear(Stream& stream, const LinearParams<T>& p, int variant) {
   if (p.rows == 0) return;
   if constexpr (std::is_same_v<T, float>) {
-    exact_linear(stream, p, variant);
+    fp32_linear(stream, p, variant);
   } else {
-    const int direct = direct_variants(stream.device(), p);
+    const int small_m = small_m_variants(stream.device(), p);
     const int tiled = tiled_variants(stream.device(), p);
-    if (variant < direct) {
-      direct_linear(stream, p, variant);
-    } else if (variant < direct + tiled) {
-      tiled_linear(stream, p, variant - direct);
+    if (variant < small_m) {
+      small_m_linear(stream, p, variant);
+    } else if (variant < small_m + tiled) {
+      tiled_linear(stream, p, variant - small_m);
     } else {
-      wide_linear(stream, p, variant - direct - tiled);
+      wgmma_linear(stream, p, variant - small_m - tiled);
     }
   }
 }

@@ -9,9 +9,9 @@ namespace decoding::cuda {
 
 // half and bfloat16: weights go from memory straight to the registers that multiply them.
 template <typename T>
-int direct_variants(const Device& device, const LinearParams<T>& p);
+int small_m_variants(const Device& device, const LinearParams<T>& p);
 template <typename T>
-void direct_linear(Stream& stream, const LinearParams<T>& p, int variant);
+void small_m_linear(Stream& stream, const LinearParams<T>& p, int variant);
 
 // half and bfloat16: tiles of x and W pass through shared memory.
 template <typename T>
@@ -22,12 +22,12 @@ void tiled_linear(Stream& stream, const LinearParams<T>& p, int variant);
 // half and bfloat16, on Hopper: the same by its own instruction, for outputs that can be written 16
 // bytes at a time.
 template <typename T>
-int wide_variants(const Device& device, const LinearParams<T>& p);
+int wgmma_variants(const Device& device, const LinearParams<T>& p);
 template <typename T>
-void wide_linear(Stream& stream, const LinearParams<T>& p, int variant);
+void wgmma_linear(Stream& stream, const LinearParams<T>& p, int variant);
 
 // float: without tensor cores, which would round the factors.
-int exact_variants(const Device& device, const LinearParams<float>& p);
-void exact_linear(Stream& stream, const LinearParams<float>& p, int variant);
+int fp32_variants(const Device& device, const LinearParams<float>& p);
+void fp32_linear(Stream& stream, const LinearParams<float>& p, int variant);
 
 }  // namespace decoding::cuda

@@ -77,7 +77,7 @@ __device__ __forceinline__ void finish(const LinearParams<float>& p, int row, in
 }
 
 template <int kRows, bool kGated>
-__global__ void __launch_bounds__(kWarps* kWarp) exact_kernel(const LinearParams<float> p) {
+__global__ void __launch_bounds__(kWarps* kWarp) fp32_kernel(const LinearParams<float> p) {
   extern __shared__ __align__(16) float x[];
   const int inputs = p.weight.inputs;
   const int lane = threadIdx.x % kWarp;
@@ -131,18 +131,18 @@ constexpr int kMostRows = 8;  // of a block
 template <int kRows>
 void start(Stream& stream, const LinearParams<float>& p) {
   constexpr int kBlock = kWarps * kOutputs;
-  launch(stream, p.gated != nullptr ? exact_kernel<kRows, true> : exact_kernel<kRows, false>,
+  launch(stream, p.gated != nullptr ? fp32_kernel<kRows, true> : fp32_kernel<kRows, false>,
          dim3((p.weight.outputs + kBlock - 1) / kBlock, (p.rows + kRows - 1) / kRows),
          dim3(kWarps * kWarp), sizeof(float) * kRows * p.weight.inputs, p);
 }
 
 }  // namespace
 
-int exact_variants(const Device& device, const LinearParams<float>& p) {
+int fp32_variants(const Device& device, const LinearParams<float>& p) {
   return sizeof(float) * kMostRows * p.weight.inputs <= static_cast<size_t>(device.shared_memory);
 }
 
-void exact_linear(Stream& stream, const LinearParams<float>& p, int) {
+void fp32_linear(Stream& stream, const LinearParams<float>& p, int) {
   if (p.rows == 1) return start<1>(stream, p);
   if (p.rows <= 4) return start<4>(stream, p);
   start<kMostRows>(stream, p);

@@ -26,13 +26,14 @@
 namespace decoding::cuda {
 namespace {
 
-using namespace direct;
+using namespace small_m;
 
 // The warp's partial sums, to shared memory. A sum is split into independent chains, as a product
 // waits long for the one before it.
 template <typename T, typename S>
-__device__ __forceinline__ void multiply(const Rows<T, S>& x, const Weights<T, S>& weights,
-                                         const Lane& lane, Shared<S>& shared) {
+__device__ __forceinline__ void multiply(const InputFragment<T, S>& x,
+                                         const WeightFragment<T, S>& weights, const Lane& lane,
+                                         Shared<S>& shared) {
   constexpr int kChains = S::kChunks < 4 ? S::kChunks : 4;
 #pragma unroll
   for (int i = 0; i < S::kTiles; ++i) {
@@ -84,7 +85,7 @@ struct Outputs {
 
   // Adds up what the warps have.
   __device__ __forceinline__ void store(const LinearParams<T>& p, const Shared<S>& shared,
-                                        const Weights<T, S>& weights, int first) const {
+                                        const WeightFragment<T, S>& weights, int first) const {
 #pragma unroll
     for (int i = 0; i < S::kSums; ++i) {
       if (!has(p, i, first)) break;
@@ -99,8 +100,8 @@ struct Outputs {
   }
 
   // half: 1 for what passes through a gate.
-  __device__ __forceinline__ float sum(const Shared<S>& shared, const Weights<T, S>& weights, int i,
-                                       int half) const {
+  __device__ __forceinline__ float sum(const Shared<S>& shared, const WeightFragment<T, S>& weights,
+                                       int i, int half) const {
     float sum = weights.bias[half];
 #pragma unroll
     for (int w = 0; w < S::kWarps; ++w) {
@@ -111,19 +112,19 @@ struct Outputs {
 };
 
 template <typename T, typename S>
-__global__ void __launch_bounds__(S::kThreads, S::kBlocks) direct_kernel(const LinearParams<T> p) {
+__global__ void __launch_bounds__(S::kThreads, S::kBlocks) small_m_kernel(const LinearParams<T> p) {
   extern __shared__ __align__(16) char bytes[];
   Shared<S>& shared = *reinterpret_cast<Shared<S>*>(bytes);
   const int inputs = p.weight.inputs;
   const Lane lane(S::kWarps, inputs);
   int column = blockIdx.y * S::kColumns;
-  Weights<T, S> weights;
+  WeightFragment<T, S> weights;
   weights.request(p, lane, column);
   if constexpr (S::kNorm) {
     request_scales<S::kThreads>(shared.norm.gamma, p.norm, S::kInputs, inputs);
   }
   const float part = 1.0f / inputs;
-  Rows<T, S> x(p, lane);
+  InputFragment<T, S> x(p, lane);
   Outputs<T, S> outputs(p);
   wait_for_previous();
   let_next_start();
@@ -139,7 +140,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) direct_kernel(const L
   }
   while (true) {
     const int next = column + gridDim.y * S::kColumns;
-    Weights<T, S> coming;
+    WeightFragment<T, S> coming;
     if (S::kLoops) coming.request(p, lane, next);
     outputs.load_residual(p, column);
     multiply(x, weights, lane, shared);
@@ -164,14 +165,14 @@ struct Variant {
 template <typename T, bool kNorm, bool kGated, int kTiles, int kWarps, int kChunks,
           bool kLoops = false>
 constexpr Variant<T> make_variant() {
-  using S = Shape<kNorm, kGated, kTiles, kWarps, kChunks, kLoops>;
+  using S = GemmSmallConfig<kNorm, kGated, kTiles, kWarps, kChunks, kLoops>;
   return {.columns = S::kColumns,
           .threads = S::kThreads,
           .blocks = S::kBlocks,
           .inputs = S::kInputs,
           .loops = S::kLoops,
           .shared = Shared<S>::bytes(),
-          .kernel = direct_kernel<T, S>};
+          .kernel = small_m_kernel<T, S>};
 }
 
 template <typename T, bool gated>
@@ -220,7 +221,7 @@ constexpr Variant<T> kNormed[] = {
 
 constexpr int kManyOutputs = 8192;  // from here on blocks may loop
 
-// The nth variant that suits p; null behind the last. Those that hold more than twice the inputs
+// The nth variant that supports p; null after the last. Those that hold more than twice the inputs
 // would leave warps without work, except the smallest.
 template <typename T>
 const Variant<T>* find_variant(const LinearParams<T>& p, int n) {
@@ -243,14 +244,14 @@ const Variant<T>* find_variant(const LinearParams<T>& p, int n) {
 }  // namespace
 
 template <typename T>
-int direct_variants(const Device&, const LinearParams<T>& p) {
+int small_m_variants(const Device&, const LinearParams<T>& p) {
   int count = 0;
   while (find_variant(p, count) != nullptr) ++count;
   return count;
 }
 
 template <typename T>
-void direct_linear(Stream& stream, const LinearParams<T>& p, int n) {
+void small_m_linear(Stream& stream, const LinearParams<T>& p, int n) {
   const Variant<T>& variant = *find_variant(p, n);
   const int columns = p.gated != nullptr ? p.weight.outputs / 2 : p.weight.outputs;
   const int tiles = (columns + variant.columns - 1) / variant.columns;
@@ -265,9 +266,9 @@ void direct_linear(Stream& stream, const LinearParams<T>& p, int n) {
          dim3(variant.threads), variant.shared, p);
 }
 
-#define INSTANTIATE(T)                                                 \
-  template int direct_variants(const Device&, const LinearParams<T>&); \
-  template void direct_linear(Stream&, const LinearParams<T>&, int);
+#define INSTANTIATE(T)                                                  \
+  template int small_m_variants(const Device&, const LinearParams<T>&); \
+  template void small_m_linear(Stream&, const LinearParams<T>&, int);
 INSTANTIATE(half)
 INSTANTIATE(bfloat16)
 

@@ -5,13 +5,13 @@
 #include "kernels/cuda/tensor_core.cuh"
 #include "kernels/linear/linear.h"
 
-namespace decoding::cuda::direct {
+namespace decoding::cuda::small_m {
 
 constexpr int kRows = 16;   // of a block
 constexpr int kChunk = 32;  // inputs that a warp multiplies at a time, 8 in a lane
 
 template <bool kNorm_, bool kGated_, int kTiles_, int kWarps_, int kChunks_, bool kLoops_ = false>
-struct Shape {
+struct GemmSmallConfig {
   static constexpr int kTiles = kTiles_, kWarps = kWarps_, kChunks = kChunks_;
   static constexpr bool kNorm = kNorm_, kGated = kGated_;
   // Whether a block may go on to further outputs, which needs registers for their weights.
@@ -61,7 +61,7 @@ __device__ __forceinline__ int columns_of(const LinearWeight& weight) {
 
 // The bias and the weights of a block for its columns of y.
 template <typename T, typename S>
-struct Weights {
+struct WeightFragment {
   static constexpr Keep kKeep = S::kLoops ? Keep::evict_first : Keep::normal;
 
   uint4 at[S::kTiles][S::kChunks];
@@ -96,14 +96,14 @@ __device__ __forceinline__ void for_pairs(uint4& bits, const F& f) {
 
 // A lane's part of rows g and g + 8 of x.
 template <typename T, typename S>
-struct Rows {
+struct InputFragment {
   const T* from[2];
   int chunks[2];  // that there are: 0 for rows behind the last
   uint4 at[2][S::kChunks];
   float first[2];  // element of the row, which sums are relative to; 0 for an RMS norm
 
   // Before the wait.
-  __device__ __forceinline__ Rows(const LinearParams<T>& p, const Lane& lane) {
+  __device__ __forceinline__ InputFragment(const LinearParams<T>& p, const Lane& lane) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = blockIdx.x * kRows + lane.g + 8 * h;
@@ -165,7 +165,7 @@ struct Rows {
 // deviations, so (mean - s)^2 <= K variance, and the subtraction of such squares in float32 costs
 // at most 2048 of 2^24 parts of the variance. An RMS norm has 0 in the place of both s and mean.
 template <int kGroups, typename T, typename S>
-__device__ __forceinline__ void norm_rows(Rows<T, S>& x, const Lane& lane, float part,
+__device__ __forceinline__ void norm_rows(InputFragment<T, S>& x, const Lane& lane, float part,
                                           const Norm& norm, Shared<S>& shared) {
 #pragma unroll
   for (int h = 0; h < kGroups; ++h) {
@@ -210,4 +210,4 @@ __device__ __forceinline__ void norm_rows(Rows<T, S>& x, const Lane& lane, float
   }
 }
 
-}  // namespace decoding::cuda::direct
+}  // namespace decoding::cuda::small_m

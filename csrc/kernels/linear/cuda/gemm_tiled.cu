@@ -25,7 +25,7 @@ namespace {
 // kSplits groups.
 template <int kRows_, int kColumns_, int kDown_, int kAcross_, int kSplits_, int kStages_,
           int kParts_ = 1>
-struct Shape {
+struct GemmTiledConfig {
   static constexpr int kRows = kRows_, kColumns = kColumns_, kDown = kDown_, kAcross = kAcross_,
                        kSplits = kSplits_, kStages = kStages_, kParts = kParts_;
   static constexpr int kThreads = kDown * kAcross * kSplits * kWarp;
@@ -104,7 +104,7 @@ __device__ __forceinline__ void store_sums(
 
 // The blocks of a cluster add up their own sums, and then see each other's.
 template <typename T, typename S>
-__device__ __forceinline__ void share_sums(Shared<T, S>& shared) {
+__device__ __forceinline__ void combine_splits(Shared<T, S>& shared) {
   for (int i = threadIdx.x; i < S::kRows * S::kColumns; i += S::kThreads) {
     const int row = i / S::kColumns, column = i % S::kColumns;
     float sum = shared.sums[0][row][column];
@@ -112,7 +112,7 @@ __device__ __forceinline__ void share_sums(Shared<T, S>& shared) {
     for (int split = 1; split < S::kSplits; ++split) sum += shared.sums[split][row][column];
     shared.sums[0][row][column] = sum;
   }
-  meet_cluster();
+  sync_cluster();
 }
 
 // add(sums) for all that adds up to the outputs at a place; Floats: float or float4.
@@ -135,8 +135,8 @@ __device__ __forceinline__ void for_sums(const Shared<T, S>& shared, int row, in
 // Where y and the residual can be accessed in 16 bytes: eight outputs at a time, the last of which
 // may lie behind the end of a row, where its stride has room for them.
 template <typename T, typename S>
-__device__ __forceinline__ void finish_wide(const LinearParams<T>& p, int first_row,
-                                            int first_column, const Shared<T, S>& shared) {
+__device__ __forceinline__ void finish_vectors(const LinearParams<T>& p, int first_row,
+                                               int first_column, const Shared<T, S>& shared) {
 #pragma unroll 1
   for (int i = threadIdx.x; i < S::kPartRows * S::kWidth; i += S::kThreads) {
     const int row = blockIdx.z * S::kPartRows + i / S::kWidth, column = i % S::kWidth * kChunk;
@@ -169,8 +169,8 @@ __device__ __forceinline__ void finish_wide(const LinearParams<T>& p, int first_
 
 // Else one at a time, neighbouring lanes next to each other.
 template <typename T, typename S>
-__device__ __forceinline__ void finish_narrow(const LinearParams<T>& p, int first_row,
-                                              int first_column, const Shared<T, S>& shared) {
+__device__ __forceinline__ void finish_elements(const LinearParams<T>& p, int first_row,
+                                                int first_column, const Shared<T, S>& shared) {
   for (int i = threadIdx.x; i < S::kPartRows * S::kColumns; i += S::kThreads) {
     const int row = blockIdx.z * S::kPartRows + i / S::kColumns, column = i % S::kColumns;
     if (first_row + row >= p.rows || first_column + column >= p.weight.outputs) continue;
@@ -206,9 +206,10 @@ __device__ __forceinline__ void prefetch_steps(const LinearWeight& weight, int f
   }
 }
 
-// wide: y and the residual can be accessed in 16 bytes.
+// vectorized: y and the residual can be accessed in 16 bytes.
 template <typename T, typename S>
-__global__ void __launch_bounds__(S::kThreads) tiled_kernel(const LinearParams<T> p, bool wide) {
+__global__ void __launch_bounds__(S::kThreads)
+    tiled_kernel(const LinearParams<T> p, bool vectorized) {
   extern __shared__ __align__(128) char bytes[];
   Shared<T, S>& shared = *reinterpret_cast<Shared<T, S>*>(bytes);
   const int inputs = p.weight.inputs, outputs = p.weight.outputs;
@@ -240,7 +241,7 @@ __global__ void __launch_bounds__(S::kThreads) tiled_kernel(const LinearParams<T
 #pragma unroll
   for (int stage = 0; stage < S::kStages - 1; ++stage) {
     if (stage < steps) x.request_next(shared.x[stage]);
-    if (stage == S::kStages - 2 && wide && p.residual != nullptr) {
+    if (stage == S::kStages - 2 && vectorized && p.residual != nullptr) {
       request_residual(p, first_row, first_column, shared);
     }
     close_copies();
@@ -266,20 +267,20 @@ __global__ void __launch_bounds__(S::kThreads) tiled_kernel(const LinearParams<T
   __syncthreads();  // the tiles are read, their place takes the sums
   store_sums(sums, down, across, split, shared);
   __syncthreads();
-  if constexpr (S::kParts > 1) share_sums(shared);
-  if (wide) {
-    finish_wide(p, first_row, first_column, shared);
+  if constexpr (S::kParts > 1) combine_splits(shared);
+  if (vectorized) {
+    finish_vectors(p, first_row, first_column, shared);
   } else {
-    finish_narrow(p, first_row, first_column, shared);
+    finish_elements(p, first_row, first_column, shared);
   }
-  if constexpr (S::kParts > 1) meet_cluster();  // a block's sums stay until all have read them
+  if constexpr (S::kParts > 1) sync_cluster();  // a block's sums stay until all have read them
 }
 
 template <typename T>
 struct Variant {
   int rows, columns, parts, threads;
   size_t (*shared)(bool residual);
-  void (*kernel)(LinearParams<T>, bool wide);
+  void (*kernel)(LinearParams<T>, bool vectorized);
 };
 
 template <typename T, typename S>
@@ -289,20 +290,20 @@ constexpr Variant<T> make_variant() {
 
 template <typename T>
 constexpr Variant<T> kVariants[] = {
-    make_variant<T, Shape<32, 32, 2, 1, 4, 6>>(),
-    make_variant<T, Shape<64, 32, 2, 1, 4, 6>>(),
-    make_variant<T, Shape<64, 64, 2, 2, 2, 5>>(),
-    make_variant<T, Shape<128, 64, 2, 2, 2, 4>>(),
-    make_variant<T, Shape<128, 128, 2, 4, 1, 3>>(),
-    make_variant<T, Shape<128, 64, 2, 1, 2, 4>>(),
-    make_variant<T, Shape<128, 128, 2, 2, 1, 3>>(),
-    make_variant<T, Shape<32, 32, 2, 1, 4, 6, 4>>(),
-    make_variant<T, Shape<64, 32, 2, 1, 4, 6, 4>>(),
-    make_variant<T, Shape<64, 64, 2, 2, 2, 5, 4>>(),
-    make_variant<T, Shape<128, 64, 2, 2, 2, 4, 4>>(),
+    make_variant<T, GemmTiledConfig<32, 32, 2, 1, 4, 6>>(),
+    make_variant<T, GemmTiledConfig<64, 32, 2, 1, 4, 6>>(),
+    make_variant<T, GemmTiledConfig<64, 64, 2, 2, 2, 5>>(),
+    make_variant<T, GemmTiledConfig<128, 64, 2, 2, 2, 4>>(),
+    make_variant<T, GemmTiledConfig<128, 128, 2, 4, 1, 3>>(),
+    make_variant<T, GemmTiledConfig<128, 64, 2, 1, 2, 4>>(),
+    make_variant<T, GemmTiledConfig<128, 128, 2, 2, 1, 3>>(),
+    make_variant<T, GemmTiledConfig<32, 32, 2, 1, 4, 6, 4>>(),
+    make_variant<T, GemmTiledConfig<64, 32, 2, 1, 4, 6, 4>>(),
+    make_variant<T, GemmTiledConfig<64, 64, 2, 2, 2, 5, 4>>(),
+    make_variant<T, GemmTiledConfig<128, 64, 2, 2, 2, 4, 4>>(),
 };
 
-// The nth variant that suits p; null behind the last. A part of K should have a few steps.
+// The nth variant that supports p; null after the last. A part of K should have a few steps.
 template <typename T>
 const Variant<T>* find_variant(const Device& device, const LinearParams<T>& p, int n) {
   if (p.norm.gamma != nullptr || p.gated != nullptr) return nullptr;
@@ -330,9 +331,9 @@ void tiled_linear(Stream& stream, const LinearParams<T>& p, int n) {
   const dim3 grid((p.rows + variant.rows - 1) / variant.rows,
                   (p.weight.outputs + variant.columns - 1) / variant.columns, variant.parts);
   const int64_t stride = p.stride > 0 ? p.stride : p.weight.outputs;
-  const bool wide = aligned16<T>(p.y, stride) && aligned16<T>(p.residual, stride);
+  const bool vectorized = aligned16<T>(p.y, stride) && aligned16<T>(p.residual, stride);
   launch_clusters(stream, variant.kernel, dim3(1, 1, variant.parts), grid, dim3(variant.threads),
-                  variant.shared(wide && p.residual != nullptr), p, wide);
+                  variant.shared(vectorized && p.residual != nullptr), p, vectorized);
 }
 
 #define INSTANTIATE(T)                                                \

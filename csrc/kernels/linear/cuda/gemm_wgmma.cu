@@ -29,7 +29,7 @@ constexpr int kThreads = 2 * kGroup;
 // What a variant is: kRows x kColumns outputs of kParts blocks. Where the columns suffice for one
 // group of warps only, the groups share the inputs of a step.
 template <int kRows_, int kColumns_, int kStages_, int kParts_ = 1>
-struct Shape {
+struct GemmWgmmaConfig {
   static constexpr int kRows = kRows_, kColumns = kColumns_, kStages = kStages_, kParts = kParts_;
   static constexpr int kAcross = kColumns / 64, kSplits = 2 / kAcross;
   static constexpr int kPartRows = kRows / kParts;  // that a block finishes
@@ -80,7 +80,7 @@ __device__ __forceinline__ void store_to_block(uint32_t there, float value) {
 #endif
 }
 
-// meet_cluster() in two parts, for blocks that need to know only that the others have begun.
+// sync_cluster() in two parts, for blocks that need to know only that the others have begun.
 __device__ __forceinline__ void arrive_at_cluster() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -198,8 +198,8 @@ __device__ __forceinline__ void multiply(float (&sums)[S::kRows / 8][4], const S
 
 // A thread's sums, to the blocks that finish their rows.
 template <typename S>
-__device__ __forceinline__ void hand_in(const float (&sums)[S::kRows / 8][4], int group,
-                                        Sums<S>& to) {
+__device__ __forceinline__ void send_sums(const float (&sums)[S::kRows / 8][4], int group,
+                                          Sums<S>& to) {
   const int lane = threadIdx.x % kWarp,
             from = blockIdx.z * S::kSplits + (S::kSplits == 2 ? group : 0);
   const int column =
@@ -221,7 +221,7 @@ __device__ __forceinline__ void hand_in(const float (&sums)[S::kRows / 8][4], in
 }
 
 template <typename T, typename S>
-__global__ void __launch_bounds__(kThreads) wide_kernel(const LinearParams<T> p) {
+__global__ void __launch_bounds__(kThreads) wgmma_kernel(const LinearParams<T> p) {
   extern __shared__ __align__(16) char bytes[];
   char* const aligned = bytes + (kAlign - shared_address(bytes) % kAlign) % kAlign;
   Shared<S>& shared = *reinterpret_cast<Shared<S>*>(aligned);
@@ -286,9 +286,9 @@ __global__ void __launch_bounds__(kThreads) wide_kernel(const LinearParams<T> p)
   } else {
     __syncthreads();  // the tiles are read, their place takes the sums
   }
-  hand_in<S>(sums, group, shared.sums);
+  send_sums<S>(sums, group, shared.sums);
   if constexpr (S::kParts > 1) {
-    meet_cluster();
+    sync_cluster();
   } else {
     __syncthreads();
     if (p.activation != Activation::none && p.activation != Activation::relu) {
@@ -309,22 +309,28 @@ struct Variant {
 
 template <typename T, typename S>
 constexpr Variant<T> make_variant() {
-  return {S::kRows,         S::kColumns, S::kParts, S::kStages, sizeof(Shared<S>) + kAlign,
-          wide_kernel<T, S>};
+  return {S::kRows,          S::kColumns, S::kParts, S::kStages, sizeof(Shared<S>) + kAlign,
+          wgmma_kernel<T, S>};
 }
 
 template <typename T>
 constexpr Variant<T> kVariants[] = {
-    make_variant<T, Shape<32, 64, 4>>(),     make_variant<T, Shape<32, 128, 4>>(),
-    make_variant<T, Shape<64, 64, 4>>(),     make_variant<T, Shape<64, 128, 4>>(),
-    make_variant<T, Shape<128, 64, 4>>(),    make_variant<T, Shape<128, 128, 3>>(),
-    make_variant<T, Shape<32, 64, 4, 2>>(),  make_variant<T, Shape<64, 64, 4, 2>>(),
-    make_variant<T, Shape<64, 128, 4, 2>>(), make_variant<T, Shape<32, 64, 4, 4>>(),
-    make_variant<T, Shape<32, 128, 4, 4>>(), make_variant<T, Shape<64, 64, 4, 4>>(),
-    make_variant<T, Shape<64, 128, 4, 4>>(),
+    make_variant<T, GemmWgmmaConfig<32, 64, 4>>(),
+    make_variant<T, GemmWgmmaConfig<32, 128, 4>>(),
+    make_variant<T, GemmWgmmaConfig<64, 64, 4>>(),
+    make_variant<T, GemmWgmmaConfig<64, 128, 4>>(),
+    make_variant<T, GemmWgmmaConfig<128, 64, 4>>(),
+    make_variant<T, GemmWgmmaConfig<128, 128, 3>>(),
+    make_variant<T, GemmWgmmaConfig<32, 64, 4, 2>>(),
+    make_variant<T, GemmWgmmaConfig<64, 64, 4, 2>>(),
+    make_variant<T, GemmWgmmaConfig<64, 128, 4, 2>>(),
+    make_variant<T, GemmWgmmaConfig<32, 64, 4, 4>>(),
+    make_variant<T, GemmWgmmaConfig<32, 128, 4, 4>>(),
+    make_variant<T, GemmWgmmaConfig<64, 64, 4, 4>>(),
+    make_variant<T, GemmWgmmaConfig<64, 128, 4, 4>>(),
 };
 
-// The nth variant that suits p; null behind the last.
+// The nth variant that supports p; null after the last.
 template <typename T>
 const Variant<T>* find_variant(const Device& device, const LinearParams<T>& p, int n) {
   const int64_t stride = p.stride > 0 ? p.stride : p.weight.outputs;
@@ -333,10 +339,10 @@ const Variant<T>* find_variant(const Device& device, const LinearParams<T>& p, i
     return nullptr;
   }
   for (const Variant<T>& variant : kVariants<T>) {
-    const bool suits = variant.parts == 1 ||
-                       (p.weight.inputs >= 2 * kDepth * variant.parts &&
-                        (p.activation == Activation::none || p.activation == Activation::relu));
-    if (suits && n-- == 0) return &variant;
+    const bool supported = variant.parts == 1 ||
+                           (p.weight.inputs >= 2 * kDepth * variant.parts &&
+                            (p.activation == Activation::none || p.activation == Activation::relu));
+    if (supported && n-- == 0) return &variant;
   }
   return nullptr;
 }
@@ -344,14 +350,14 @@ const Variant<T>* find_variant(const Device& device, const LinearParams<T>& p, i
 }  // namespace
 
 template <typename T>
-int wide_variants(const Device& device, const LinearParams<T>& p) {
+int wgmma_variants(const Device& device, const LinearParams<T>& p) {
   int count = 0;
   while (find_variant(device, p, count) != nullptr) ++count;
   return count;
 }
 
 template <typename T>
-void wide_linear(Stream& stream, const LinearParams<T>& p, int n) {
+void wgmma_linear(Stream& stream, const LinearParams<T>& p, int n) {
   const Variant<T>& variant = *find_variant(stream.device(), p, n);
   const dim3 grid((p.rows + variant.rows - 1) / variant.rows,
                   (p.weight.outputs + variant.columns - 1) / variant.columns, variant.parts);
@@ -359,9 +365,9 @@ void wide_linear(Stream& stream, const LinearParams<T>& p, int n) {
                   variant.shared, p);
 }
 
-#define INSTANTIATE(T)                                               \
-  template int wide_variants(const Device&, const LinearParams<T>&); \
-  template void wide_linear(Stream&, const LinearParams<T>&, int);
+#define INSTANTIATE(T)                                                \
+  template int wgmma_variants(const Device&, const LinearParams<T>&); \
+  template void wgmma_linear(Stream&, const LinearParams<T>&, int);
 INSTANTIATE(half)
 INSTANTIATE(bfloat16)
 

@@ -1,9 +1,9 @@
-// The contract on CUDA: our own kernels or cuBLASLt, whichever was measured to be faster for the
-// product at hand.
+// y = activation(norm(x) W^T + bias) + residual by our own kernels or by cuBLASLt, whichever was
+// measured to be faster for the product at hand.
 //
-// A rehearsal meets each product before a graph is captured: it times all ways to compute it
-// (timing.h), remembers the best (autotune.h) and takes a copy of the bias in 16 bits. Products
-// that nobody rehearsed are computed at once, by the way that is best as a rule.
+// A warm-up runs through all products before a graph is captured: it times every algorithm of each
+// (timing.h), remembers the fastest (autotune.h) and copies the bias to 16 bits. A product without
+// a warm-up is computed by the algorithm that is best as a rule.
 #include <vector>
 
 #include "kernels/cuda/launch.cuh"
@@ -20,9 +20,9 @@ namespace {
 
 constexpr int kFewRows = 16;       // up to here our own kernels win as a rule
 constexpr int kMostOwnRows = 512;  // above they are not even timed
-// By how much a way with the norm or the gate as a kernel of its own must win: a stage more costs
-// more in a step than it does where it is timed.
-constexpr float kApart = 1.1f;
+// By how much an algorithm with a separate norm or gate must win: one dependent launch more costs
+// more in a step than where it is timed.
+constexpr float kSeparate = 1.1f;
 
 // How many of cuBLASLt's proposals are timed. In float32, which is there to be exact, only the
 // first: algorithms differ in how they add up, and that one is tested beside torch's.
@@ -37,11 +37,11 @@ __global__ void rewrite_kernel(volatile uint32_t* data, size_t count) {
   if (i < count) data[i] = data[i];
 }
 
-// What is left of p between the kernels that a way takes beside the product.
+// What is left of p once the separate norm and gate are taken out.
 template <typename T>
-LinearParams<T> product_of(const LinearParams<T>& p, const Way& way) {
-  LinearParams<T> product = way.gate_apart ? before_gate(p) : p;
-  if (way.norm_apart) {
+LinearParams<T> product_of(const LinearParams<T>& p, const Algorithm& algorithm) {
+  LinearParams<T> product = algorithm.separate_gate ? before_gate(p) : p;
+  if (algorithm.separate_norm) {
     product.x = p.normed;
     product.norm = {};
     product.normed = nullptr;
@@ -50,38 +50,42 @@ LinearParams<T> product_of(const LinearParams<T>& p, const Way& way) {
 }
 
 template <typename T>
-void run(Stream& stream, const LinearParams<T>& p, const Way& way) {
-  if (way.norm_apart) {
+void run(Stream& stream, const LinearParams<T>& p, const Algorithm& algorithm) {
+  if (algorithm.separate_norm) {
     layer_norm<T>(
         stream, {.x = p.x, .norm = p.norm, .y = p.normed, .rows = p.rows, .cols = p.weight.inputs});
   }
-  const LinearParams<T> product = product_of(p, way);
-  if (way.variant >= 0) {
-    fused_linear(stream, product, way.variant);
+  const LinearParams<T> product = product_of(p, algorithm);
+  if (algorithm.variant >= 0) {
+    fused_linear(stream, product, algorithm.variant);
   } else {
-    cublaslt_linear(stream, product, way.algorithm);
+    cublaslt_linear(stream, product, algorithm.cublaslt);
   }
-  if (way.gate_apart) gate(stream, gate_behind(p));
+  if (algorithm.separate_gate) gate(stream, gate_behind(p));
 }
 
-// What cuBLASLt's ways have in common.
+// With cuBLASLt norm and gate are always separate.
 template <typename T>
-Way all_apart(const LinearParams<T>& p) {
-  return {.norm_apart = p.norm.gamma != nullptr, .gate_apart = p.gated != nullptr};
+Algorithm separate_all(const LinearParams<T>& p) {
+  return {.separate_norm = p.norm.gamma != nullptr, .separate_gate = p.gated != nullptr};
 }
 
-// The kernels of our own that compute p, those first that take all of it along.
+// Our own kernels that can compute p, those first that fuse most of it.
 template <typename T>
-std::vector<Way> own_ways(const Device& device, const LinearParams<T>& p) {
-  std::vector<Way> ways;
-  const Way most = all_apart(p);
+std::vector<Algorithm> fused_algorithms(const Device& device, const LinearParams<T>& p) {
+  std::vector<Algorithm> algorithms;
+  const Algorithm most = separate_all(p);
   for (int apart = 0; apart < 4; ++apart) {
-    Way way{.norm_apart = (apart & 1) != 0, .gate_apart = (apart & 2) != 0};
-    if (way.norm_apart > most.norm_apart || way.gate_apart > most.gate_apart) continue;
-    const int variants = fused_linear_variants(device, product_of(p, way));
-    for (way.variant = 0; way.variant < variants; ++way.variant) ways.push_back(way);
+    Algorithm algorithm{.separate_norm = (apart & 1) != 0, .separate_gate = (apart & 2) != 0};
+    if (algorithm.separate_norm > most.separate_norm) continue;
+    if (algorithm.separate_gate > most.separate_gate) continue;
+    const int variants = fused_linear_variants(device, product_of(p, algorithm));
+    for (int variant = 0; variant < variants; ++variant) {
+      algorithm.variant = variant;
+      algorithms.push_back(algorithm);
+    }
   }
-  return ways;
+  return algorithms;
 }
 
 template <typename T>
@@ -94,64 +98,65 @@ ProductKey key_of(const Matmul& matmul, const LinearParams<T>& p) {
           .bias = p.bias != nullptr,
           .residual = p.residual != nullptr,
           .gated = p.gated != nullptr,
-          .whole = is_whole(matmul, product_of(p, all_apart(p))),
+          .whole = is_whole(matmul, product_of(p, separate_all(p))),
           .stride = stride_of(p),
           .rows = rows_bucket(p.rows)};
 }
 
-// Whether a way that another product of this key took can compute p: our own kernels ask for
+// Whether the algorithm of another product with this key can compute p: our own kernels ask for
 // alignment.
 template <typename T>
-bool suits(const Device& device, const LinearParams<T>& p, const Way& way) {
-  return way.variant < fused_linear_variants(device, product_of(p, way));
+bool supports(const Device& device, const LinearParams<T>& p, const Algorithm& algorithm) {
+  return algorithm.variant < fused_linear_variants(device, product_of(p, algorithm));
 }
 
-// The best way that is known, else the one that is best as a rule.
+// The best algorithm that is known, else the one that is best as a rule.
 template <typename T>
-Way choose(Stream& stream, const LinearParams<T>& p) {
+Algorithm choose(Stream& stream, const LinearParams<T>& p) {
   Matmul& matmul = stream.matmul();
   const ProductKey key = key_of(matmul, p);
   const Tuned* known = matmul.tuning().find(key);
-  if (known != nullptr && suits(stream.device(), p, known->way)) return known->way;
+  if (known != nullptr && supports(stream.device(), p, known->algorithm)) return known->algorithm;
   if (p.rows <= kFewRows) {
-    const auto own = own_ways(stream.device(), p);
+    const auto own = fused_algorithms(stream.device(), p);
     if (!own.empty()) return own.front();
   }
-  Way way = all_apart(p);
-  const auto algorithms = cublaslt_proposals(stream, product_of(p, way), 1);
-  CHECK(!algorithms.empty(), "cuBLASLt has no algorithm for [", p.rows, ", ", key.inputs, "] x [",
+  Algorithm algorithm = separate_all(p);
+  const auto proposals = cublaslt_proposals(stream, product_of(p, algorithm), 1);
+  CHECK(!proposals.empty(), "cuBLASLt has no algorithm for [", p.rows, ", ", key.inputs, "] x [",
         key.outputs, ", ", key.inputs, "]^T");
-  way.algorithm = algorithms.front();
-  matmul.tuning().remember(key, {.way = way});
-  return way;
+  algorithm.cublaslt = proposals.front();
+  matmul.tuning().remember(key, {.algorithm = algorithm});
+  return algorithm;
 }
 
 template <typename T>
-std::vector<Way> all_ways(Stream& stream, const LinearParams<T>& p) {
-  std::vector<Way> ways;
-  Way way = all_apart(p);
-  for (const auto& algorithm : cublaslt_proposals(stream, product_of(p, way), kAlgorithms<T>)) {
-    way.algorithm = algorithm;
-    ways.push_back(way);
+std::vector<Algorithm> all_algorithms(Stream& stream, const LinearParams<T>& p) {
+  std::vector<Algorithm> algorithms;
+  Algorithm algorithm = separate_all(p);
+  for (const auto& proposal :
+       cublaslt_proposals(stream, product_of(p, algorithm), kAlgorithms<T>)) {
+    algorithm.cublaslt = proposal;
+    algorithms.push_back(algorithm);
   }
   if (p.rows <= kMostOwnRows) {
-    const auto own = own_ways(stream.device(), p);
-    ways.insert(ways.end(), own.begin(), own.end());
+    const auto own = fused_algorithms(stream.device(), p);
+    algorithms.insert(algorithms.end(), own.begin(), own.end());
   }
-  return ways;
+  return algorithms;
 }
 
 template <typename T>
 void tune(Stream& stream, const LinearParams<T>& p) {
   Matmul& matmul = stream.matmul();
-  const std::vector<Way> ways = all_ways(stream, p);
+  const std::vector<Algorithm> algorithms = all_algorithms(stream, p);
   std::vector<Launch> launches;
-  for (const Way& way : ways) {
-    launches.push_back([&, way](cudaStream_t handle, const void* weight) {
+  for (const Algorithm& algorithm : algorithms) {
+    launches.push_back([&, algorithm](cudaStream_t handle, const void* weight) {
       Stream timed(handle, stream.device(), matmul);
       LinearParams<T> copy = p;
       copy.weight.data = weight;
-      run(timed, copy, way);
+      run(timed, copy, algorithm);
     });
   }
   const auto write_x = [&](cudaStream_t handle, const void*) {
@@ -168,23 +173,23 @@ void tune(Stream& stream, const LinearParams<T>& p) {
     return time > 0 && (best == 0 || time < best) && (best = time, true);
   };
   for (size_t i = 0; i < times.size(); ++i) {
-    const bool own = ways[i].variant >= 0;
+    const bool own = algorithms[i].variant >= 0;
     if (i == 0 && !own) tuned.cublaslt_default = times[i];
     improves(times[i], own ? tuned.own_best : tuned.cublaslt_best);
     float cost = times[i];
-    if (ways[i].norm_apart) cost *= kApart;
-    if (ways[i].gate_apart) cost *= kApart;
-    if (improves(cost, least)) tuned.way = ways[i], tuned.time = times[i];
+    if (algorithms[i].separate_norm) cost *= kSeparate;
+    if (algorithms[i].separate_gate) cost *= kSeparate;
+    if (improves(cost, least)) tuned.algorithm = algorithms[i], tuned.time = times[i];
   }
   if (tuned.time == 0) return;  // no memory to time in
   matmul.tuning().remember(key_of(matmul, p), tuned);
 }
 
 template <typename T>
-void rehearse(Stream& stream, const LinearParams<T>& p) {
+void warm_up(Stream& stream, const LinearParams<T>& p) {
   const BesideCaptures beside;
   Matmul& matmul = stream.matmul();
-  prepare_bias(stream, product_of(p, all_apart(p)));
+  prepare_bias(stream, product_of(p, separate_all(p)));
   if (!matmul.tuning().enabled()) return;
   const Tuned* known = matmul.tuning().find(key_of(matmul, p));
   if (known != nullptr && known->time > 0) return;
@@ -198,8 +203,8 @@ void rehearse(Stream& stream, const LinearParams<T>& p) {
 template <typename T>
 void linear(cuda::Stream& stream, const LinearParams<T>& p) {
   if (p.rows == 0) return;
-  if (stream.rehearsal()) {
-    cuda::rehearse(stream, p);
+  if (stream.warming_up()) {
+    cuda::warm_up(stream, p);
   } else {
     cuda::run(stream, p, cuda::choose(stream, p));
   }

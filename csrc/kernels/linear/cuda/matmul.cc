@@ -75,7 +75,7 @@ Matmul::~Matmul() {
   library().destroy(handle_);
 }
 
-std::vector<Algorithm> Matmul::algorithms(const Product& p, int most) const {
+std::vector<cublaslt::Algorithm> Matmul::algorithms(const Product& p, int most) const {
   const Description of(p);
   Preference made = nullptr;
   CUBLASLT_CHECK(library().preference_create(&made));
@@ -95,21 +95,22 @@ std::vector<Algorithm> Matmul::algorithms(const Product& p, int most) const {
                            of.y.get(), preference.get(), most, found.data(), &count);
   if (status == Status::not_supported) return {};
   CUBLASLT_CHECK(status);
-  std::vector<Algorithm> algorithms;
+  std::vector<cublaslt::Algorithm> algorithms;
   for (const Heuristic& proposal : std::span(found).first(count)) {
     if (proposal.status == Status::success) algorithms.push_back(proposal.algorithm);
   }
   return algorithms;
 }
 
-void Matmul::multiply(cudaStream_t stream, const Product& p, const Algorithm& algorithm) const {
+void Matmul::multiply(cudaStream_t stream, const Product& p,
+                      const cublaslt::Algorithm& algorithm) const {
   for (const void* operand : {p.x, p.weight, p.residual, static_cast<const void*>(p.y)}) {
     CHECK(reinterpret_cast<uintptr_t>(operand) % kOperandAlignment == 0,
           "matrices must be aligned to ", kOperandAlignment, " bytes");
   }
   const Description of(p);
   const float one = 1.0f, beta = p.residual == nullptr ? 0.0f : 1.0f;
-  const auto run = [&](const Algorithm& chosen) {
+  const auto run = [&](const cublaslt::Algorithm& chosen) {
     return library().matmul(handle_, of.operation.get(), &one, p.weight, of.weight.get(), p.x,
                             of.x.get(), &beta, p.residual == nullptr ? p.y : p.residual, of.y.get(),
                             p.y, of.y.get(), &chosen, workspace_, workspace_bytes_, stream);

@@ -1,5 +1,5 @@
-// Products through cuBLASLt, and what a session knows about its products: which way of computing
-// each is the fastest, and its biases in 16 bits.
+// Products through cuBLASLt, and what a session knows about its products: the fastest algorithm
+// of each, and its biases in 16 bits.
 #pragma once
 
 #include <map>
@@ -47,7 +47,7 @@ class Matmul {
   void multiply(cudaStream_t stream, const Product& p, const cublaslt::Algorithm& algorithm) const;
 
   // The copy of a bias in 16 bits, which is what cuBLASLt adds to numbers of 16 bits; null before
-  // it is made. It is made in a rehearsal; the bias must stay as it is from then on.
+  // it is made. It is made in a warm-up; the bias must stay as it is from then on.
   void* narrow_bias(const float* bias) const;
   // Room for it.
   void* new_narrow_bias(const float* bias, int outputs);

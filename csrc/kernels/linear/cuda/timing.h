@@ -1,5 +1,5 @@
-// How long each of several ways to compute a product takes in a step: inside a graph, with weights
-// that come from memory and not from the L2 cache, and behind a kernel that has just written x.
+// How long each of several algorithms of a product takes in a step: inside a graph, with weights
+// that come from memory and not from the L2 cache, and after a kernel that has just written x.
 // Warm weights pick the wrong kernels, and so do launches of one kernel right after the other, of
 // which each loads its weights while the one before still computes.
 #pragma once

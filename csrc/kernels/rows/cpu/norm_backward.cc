@@ -1,11 +1,10 @@
 // Rows are cut into parts, whose number they alone decide; a thread takes some parts, and then some
 // columns, whose totals it adds up in the order of the parts.
-#include "kernels/rows/norm_backward.h"
-
 #include <algorithm>
 
 #include "kernels/cpu/stream.h"
 #include "kernels/rows/cpu/weight.h"
+#include "kernels/rows/norm.h"
 
 namespace decoding {
 namespace cpu {

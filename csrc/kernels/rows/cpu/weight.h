@@ -1,10 +1,11 @@
-// The weights of training's operators, and their gradients, as vectors: kernels/rows/training.h.
+// The weights of training's operators, and their gradients, as vectors:
+// kernels/rows/shared/weight.h.
 #pragma once
 
 #include <type_traits>
 
 #include "kernels/cpu/elements.h"
-#include "kernels/rows/training.h"
+#include "kernels/rows/shared/weight.h"
 
 namespace decoding::cpu {
 namespace {

@@ -51,7 +51,7 @@ struct RowGradient {
 };
 
 // The columns of a row that one of `size` threads is to write.
-struct Share {
+struct ColumnRange {
   int begin, end;  // packs of the thread's group
   bool loose;      // whether the group has the loose columns too
   int rank, size;
@@ -59,26 +59,27 @@ struct Share {
 
 template <typename T>
 __device__ __forceinline__ void write_gradient(const T* x, T* dx, const Pieces<T>& pieces,
-                                               const Share& share, const RowGradient<T>& gradient) {
+                                               const ColumnRange& range,
+                                               const RowGradient<T>& gradient) {
   using Pack = typename Pieces<T>::Pack;
-  for (int first = share.begin + share.rank; first < share.end; first += kAhead * share.size) {
+  for (int first = range.begin + range.rank; first < range.end; first += kAhead * range.size) {
     Pack loaded[kAhead];
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
-      const int i = first + a * share.size;
-      if (i < share.end) loaded[a] = Pack::load(x + pieces.col(i));
+      const int i = first + a * range.size;
+      if (i < range.end) loaded[a] = Pack::load(x + pieces.col(i));
     }
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
-      const int i = first + a * share.size;
-      if (i >= share.end) break;
+      const int i = first + a * range.size;
+      if (i >= range.end) break;
       float values[Pieces<T>::kPack];
       loaded[a].unpack(values);
       gradient.apply(pieces.col(i), values);
       Pack::of(values).store(dx + pieces.col(i));
     }
   }
-  for (int i = share.rank; share.loose && i < pieces.loose; i += share.size) {
+  for (int i = range.rank; range.loose && i < pieces.loose; i += range.size) {
     const int c = pieces.loose_col(i);
     float value[1] = {to_float(x[c])};
     gradient.apply(c, value);
@@ -87,11 +88,12 @@ __device__ __forceinline__ void write_gradient(const T* x, T* dx, const Pieces<T
 }
 
 template <typename T>
-__device__ __forceinline__ void write_zeros(T* dx, const Pieces<T>& pieces, const Share& share) {
-  for (int i = share.begin + share.rank; i < share.end; i += share.size) {
+__device__ __forceinline__ void write_zeros(T* dx, const Pieces<T>& pieces,
+                                            const ColumnRange& range) {
+  for (int i = range.begin + range.rank; i < range.end; i += range.size) {
     *reinterpret_cast<uint4*>(dx + pieces.col(i)) = {};
   }
-  for (int i = share.rank; share.loose && i < pieces.loose; i += share.size) {
+  for (int i = range.rank; range.loose && i < pieces.loose; i += range.size) {
     dx[pieces.loose_col(i)] = from_float<T>(0.0f);
   }
 }
@@ -110,16 +112,16 @@ __global__ void __launch_bounds__(kRowThreads)
   T* dx = p.dx + int64_t{r} * targets.classes;
   const Pieces<T> pieces(x, targets.classes, packed);
   const int each = (pieces.packs + parts - 1) / parts;
-  const Share share{.begin = part * each,
-                    .end = min((part + 1) * each, pieces.packs),
-                    .loose = part == 0,
-                    .rank = static_cast<int>(threadIdx.x) % threads,
-                    .size = threads};
+  const ColumnRange range{.begin = part * each,
+                          .end = min((part + 1) * each, pieces.packs),
+                          .loose = part == 0,
+                          .rank = static_cast<int>(threadIdx.x) % threads,
+                          .size = threads};
   const int64_t label = targets.labels[r];
   if (is_class(targets, label)) {
-    write_gradient(x, dx, pieces, share, RowGradient<T>(p, r, label));
+    write_gradient(x, dx, pieces, range, RowGradient<T>(p, r, label));
   } else {
-    write_zeros(dx, pieces, share);
+    write_zeros(dx, pieces, range);
   }
 }
 

@@ -133,7 +133,7 @@ struct Blocks {
   static constexpr int kCluster = cluster;
   static constexpr int kRows = 1;
   __device__ __forceinline__ static Team make() {
-    __shared__ typename Team::Found found;
+    __shared__ typename Team::Partials found;
     return Team(found);
   }
 };

@@ -1,7 +1,7 @@
 // The gradients of a norm in one pass over what was normed and what comes back (row_backward.cuh);
 // a second kernel adds up the blocks' totals of the columns.
 #include "kernels/rows/cuda/row_backward.cuh"
-#include "kernels/rows/norm_backward.h"
+#include "kernels/rows/norm.h"
 
 namespace decoding {
 namespace cuda {
@@ -13,7 +13,7 @@ template <typename T>
 struct NormGradient {
   using Type = T;
   static constexpr int kInputs = 3, kTotals = 3;
-  struct Row {
+  struct RowStats {
     float mean, rstd;
   };
   const T* inputs[kInputs];  // s, dy, dsum
@@ -28,12 +28,12 @@ struct NormGradient {
   __device__ __forceinline__ Floats<pack> columns(int col) const {
     return load_weight<pack>(gamma, col, 1.0f);
   }
-  __device__ __forceinline__ Row row(int row) const {
+  __device__ __forceinline__ RowStats row_stats(int row) const {
     return {mean != nullptr ? mean[row] : 0.0f, rstd[row]};
   }
   template <int pack>
   __device__ __forceinline__ void add(const float (&in)[kInputs][pack], const Floats<pack>& gamma,
-                                      const Row& row, float (&sums)[2]) const {
+                                      const RowStats& row, float (&sums)[2]) const {
     float piece[2] = {};
 #pragma unroll
     for (int i = 0; i < pack; ++i) {
@@ -46,7 +46,7 @@ struct NormGradient {
   }
   template <int pack>
   __device__ __forceinline__ void gradient(const float (&in)[kInputs][pack],
-                                           const Floats<pack>& gamma, const Row& row,
+                                           const Floats<pack>& gamma, const RowStats& row,
                                            const float (&sums)[2], float (&dx)[pack],
                                            float (&totals)[kTotals][pack]) const {
     const float mean_g = mean != nullptr ? sums[0] * share : 0.0f, mean_gz = sums[1] * share;

@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kLaneThreads, (kLaneBlocks<Op, vectors>))
 template <int cluster, typename Op>
 __global__ void CLUSTER(cluster) __launch_bounds__(kBlockThreads)
     block_rows_kernel(const Op op, int rows, int cols) {
-  __shared__ typename BlockTeam<cluster>::Found found;
+  __shared__ typename BlockTeam<cluster>::Partials found;
   BlockTeam<cluster> team(found);
   RowStream<kBlockVectors<Op>, Op, BlockTeam<cluster>> stream(op, team, rows, cols);
   wait_for_previous();
@@ -75,7 +75,7 @@ __global__ void CLUSTER(cluster) __launch_bounds__(kBlockThreads)
 template <typename Op>
 __global__ void __launch_bounds__(1024, 1) reread_rows_kernel(const Op op, int rows, int cols) {
   using First = typename Op::Center::First;
-  __shared__ BlockTeam<1>::Found shared;
+  __shared__ BlockTeam<1>::Partials shared;
   BlockTeam<1> team(shared);
   wait_for_previous();
   let_next_start();

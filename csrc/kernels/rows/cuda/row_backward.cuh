@@ -28,7 +28,7 @@ namespace decoding::cuda {
 //   T* dx                           [rows, cols]
 //   float* partial                  [kTotals, lines, cols]; null: totals are not wanted
 //   Floats columns(col)             what belongs to columns, the same for all rows
-//   Row row(row)                    begins to load what is known of a row
+//   RowStats row_stats(row)                    begins to load the statistics of a row
 //   add(in, columns, row, sums)     adds to the row's two sums
 //   gradient(in, columns, row, sums, dx, totals)    adds to the totals too
 // in: [kInputs][pack], of one piece; zeros where the input is null.
@@ -41,20 +41,20 @@ constexpr int kTotalsOf = Op::kTotals > 0 ? Op::kTotals : 1;
 
 // Some warps of a block; `teams` of them share it.
 struct WarpsTeam {
-  struct Found {
+  struct Partials {
     float values[2][kMostValues][kBackwardThreads / kWarp];
   };
   static constexpr int kBlocks = 1;
-  Found& found;
+  Partials& found;
   int size;  // threads
   int rank = threadIdx.x % size;
   int team = threadIdx.x / size;
   int teams = blockDim.x / size;
   int unit = blockIdx.x * teams + team;
   int units = gridDim.x * teams;
-  unsigned meetings = 0;
+  unsigned rounds = 0;
 
-  __device__ WarpsTeam(Found& shared, int threads) : found(shared), size(threads) {}
+  __device__ WarpsTeam(Partials& shared, int threads) : found(shared), size(threads) {}
 
   template <typename Reduction, int count>
   __device__ __forceinline__ void reduce(float (&values)[count]) {
@@ -62,7 +62,7 @@ struct WarpsTeam {
     for (float& value : values) value = over_lanes<Reduction, kWarp>(value);
     if (size == kWarp) return;
     const int lane = threadIdx.x % kWarp, warps = size / kWarp;
-    auto& set = found.values[meetings++ % 2];
+    auto& set = found.values[rounds++ % 2];
 #pragma unroll
     for (int i = 0; i < count; ++i) {
       if (lane == 0) set[i][threadIdx.x / kWarp] = values[i];
@@ -80,7 +80,7 @@ struct WarpsTeam {
 template <int cluster>
 struct ClusterTeam : BlockTeam<cluster> {
   static constexpr int kBlocks = cluster, team = 0, teams = 1;
-  __device__ ClusterTeam(typename BlockTeam<cluster>::Found& shared, int)
+  __device__ ClusterTeam(typename BlockTeam<cluster>::Partials& shared, int)
       : BlockTeam<cluster>(shared) {}
 };
 
@@ -99,12 +99,12 @@ class RowBackward {
     for (int ahead = 0; ahead < Ring::kRows; ++ahead) {
       ask(ahead, team_.unit + ahead * team_.units);
     }
-    typename Op::Row next = {};
-    if (team_.unit < rows_) next = op_.row(team_.unit);
+    typename Op::RowStats next = {};
+    if (team_.unit < rows_) next = op_.row_stats(team_.unit);
     int slot = 0;
     for (int row = team_.unit; row < rows_; row += team_.units) {
-      const typename Op::Row known = next;
-      if (row + team_.units < rows_) next = op_.row(row + team_.units);
+      const typename Op::RowStats known = next;
+      if (row + team_.units < rows_) next = op_.row_stats(row + team_.units);
       ring_.wait_for_row();
       float sums[2] = {};
       for_pieces([&](int v) {
@@ -202,7 +202,7 @@ template <typename Op, typename Team>
 __global__ void __launch_bounds__(kBackwardThreads, 1)
     row_backward_kernel(const Op op, int rows, int cols, int team_threads) {
   extern __shared__ uint4 memory[];
-  __shared__ typename Team::Found found;
+  __shared__ typename Team::Partials found;
   wait_for_previous();
   let_next_start();
   Team team(found, team_threads);
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
 template <typename Op>
 __global__ void __launch_bounds__(1024, 1)
     reread_backward_kernel(const Op op, int rows, int cols, int) {
-  __shared__ BlockTeam<1>::Found found;
+  __shared__ BlockTeam<1>::Partials found;
   wait_for_previous();
   let_next_start();
   BlockTeam<1> team(found);
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(1024, 1)
     for (int t = 0; t < Op::kTotals; ++t) total(t, col) = 0.0f;
   }
   for (int row = blockIdx.x; row < rows; row += gridDim.x) {
-    const typename Op::Row known = op.row(row);
+    const typename Op::RowStats known = op.row_stats(row);
     const auto for_columns = [&](auto use) {
       for (int col = threadIdx.x; col < cols; col += blockDim.x) {
         float in[Op::kInputs][1];

@@ -56,36 +56,36 @@ constexpr int kMostValues = 2;  // that a block or a cluster reduces at once
 // the next row among it. So blocks count what arrives from each other instead.
 template <int cluster>
 struct BlockTeam {
-  // What the warps found. Two sets in turns, so that one meeting is enough: whoever writes into a
-  // set again has seen the other set complete, for which all had to have read this one.
-  struct Found {
+  // The warps' partial results. Two sets take turns, so that one barrier is enough: whoever writes
+  // into a set again has seen the other set complete, for which all had to have read this one.
+  struct Partials {
     float values[2][kMostValues][cluster * kWarp];
     uint64_t arrived[2];  // mbarriers
   };
 
   static constexpr int kLanes = kWarp;
   static constexpr int kRows = 1;
-  Found& found;
+  Partials& found;
   int rank = blockIdx.x % cluster * blockDim.x + threadIdx.x;
   int size = cluster * blockDim.x;
   int row = 0;
   int unit = blockIdx.x / cluster;
   int units = gridDim.x / cluster;
-  unsigned meetings = 0;
+  unsigned rounds = 0;
 
-  __device__ explicit BlockTeam(Found& shared) : found(shared) {
+  __device__ explicit BlockTeam(Partials& shared) : found(shared) {
     if constexpr (cluster > 1) {
       if (threadIdx.x == 0) {
         for (uint64_t& counter : found.arrived) expect_one_thread(&counter);
       }
-      meet_cluster();  // nobody may write to a block that has not begun
+      sync_cluster();  // nobody may write to a block that has not begun
     }
   }
 
   template <typename Reduction, int count>
   __device__ __forceinline__ void reduce(float (&values)[count]) {
     const int lane = threadIdx.x % kWarp, warps = size / kWarp;
-    const unsigned set = meetings % 2;
+    const unsigned set = rounds % 2;
 #pragma unroll
     for (int i = 0; i < count; ++i) {
       values[i] = over_lanes<Reduction, kWarp>(values[i]);
@@ -97,10 +97,10 @@ struct BlockTeam {
       __syncthreads();
     } else {
       if (threadIdx.x == 0) expect_bytes(&found.arrived[set], count * warps * sizeof(float));
-      while (!complete(&found.arrived[set], meetings / 2 % 2)) {
+      while (!complete(&found.arrived[set], rounds / 2 % 2)) {
       }
     }
-    ++meetings;
+    ++rounds;
 #pragma unroll
     for (int i = 0; i < count; ++i) {
       float all = Reduction::kNeutral;

@@ -10,7 +10,7 @@ template <typename T>
 struct SoftmaxGradient {
   using Type = T;
   static constexpr int kInputs = 2, kTotals = 0;
-  using Row = Nothing;
+  using RowStats = Nothing;
   const T* inputs[kInputs];  // y, dy
   T* dx;
   static constexpr float* partial = nullptr;
@@ -19,10 +19,10 @@ struct SoftmaxGradient {
   __device__ __forceinline__ Floats<pack> columns(int) const {
     return {};
   }
-  __device__ __forceinline__ Row row(int) const { return {}; }
+  __device__ __forceinline__ RowStats row_stats(int) const { return {}; }
   template <int pack>
-  __device__ __forceinline__ void add(const float (&in)[kInputs][pack], const Floats<pack>&, Row,
-                                      float (&sums)[2]) const {
+  __device__ __forceinline__ void add(const float (&in)[kInputs][pack], const Floats<pack>&,
+                                      RowStats, float (&sums)[2]) const {
     float piece = 0.0f;
 #pragma unroll
     for (int i = 0; i < pack; ++i) piece = fmaf(in[0][i], in[1][i], piece);
@@ -30,7 +30,7 @@ struct SoftmaxGradient {
   }
   template <int pack, typename Totals>
   __device__ __forceinline__ void gradient(const float (&in)[kInputs][pack], const Floats<pack>&,
-                                           Row, const float (&sums)[2], float (&dx)[pack],
+                                           RowStats, const float (&sums)[2], float (&dx)[pack],
                                            Totals&) const {
 #pragma unroll
     for (int i = 0; i < pack; ++i) dx[i] = in[0][i] * (in[1][i] - sums[0]);

@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ Meeting meetings[3];  // of the logits, of the unconditional ones, of the scores
   const int each = shares.words(), i = blockIdx.y;
   for (int word = threadIdx.x; word < kMarks * each; word += kThreads) bitmaps[word] = 0;
-  if (gridDim.x > 1) meet_cluster();  // nobody may write to a block that has not begun
+  if (gridDim.x > 1) sync_cluster();  // nobody may write to a block that has not begun
   wait_for_previous();
   let_next_start();
   // Everything that can be asked for at once is.

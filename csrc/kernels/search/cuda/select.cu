@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
       expect_one_thread(&arrived);
       if (kind == SearchKind::sampling) Council::open(council_memory);
     }
-    meet_cluster();  // nobody may write to a block that has not begun
+    sync_cluster();  // nobody may write to a block that has not begun
   }
   wait_for_previous();
   let_next_start();

@@ -1,4 +1,4 @@
-// What the operators of training share.
+// The type of a weight beside activations, for the operators of training.
 #pragma once
 
 #include <type_traits>
