@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/types.h"
-#include "kernels/rows/shared/weight.h"
+#include "kernels/rows/weight.h"
 #include "kernels/stream.h"
 
 namespace decoding {

@@ -1,11 +1,11 @@
 // The weights of training's operators, and their gradients, as vectors:
-// kernels/rows/shared/weight.h.
+// kernels/rows/weight.h.
 #pragma once
 
 #include <type_traits>
 
 #include "kernels/cpu/elements.h"
-#include "kernels/rows/shared/weight.h"
+#include "kernels/rows/weight.h"
 
 namespace decoding::cpu {
 namespace {

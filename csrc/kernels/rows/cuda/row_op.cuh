@@ -9,7 +9,7 @@
 
 #include "kernels/cuda/vector.cuh"
 #include "kernels/rows/cuda/row_packed.cuh"
-#include "kernels/rows/shared/weight.h"
+#include "kernels/rows/weight.h"
 
 namespace decoding::cuda {
 
