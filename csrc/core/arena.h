@@ -24,7 +24,7 @@ struct Buffer {
   std::string type;  // of an element
   std::vector<int64_t> shape;
   size_t offset, bytes;       // in the pool; bytes without the padding to kAlignment
-  std::vector<int> lifetime;  // the reuse blocks it stands in, outermost first: two buffers are in
+  std::vector<int> lifetime;  // the reuse blocks around it, outermost first: two buffers are in
                               // use together where one's lifetime begins with the other's
 };
 

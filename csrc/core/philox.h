@@ -5,11 +5,7 @@
 #include <array>
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define DECODING_EVERYWHERE __host__ __device__
-#else
-#define DECODING_EVERYWHERE
-#endif
+#include "core/types.h"
 
 namespace decoding {
 

@@ -1,4 +1,4 @@
-// A model as plain numbers: what the engine needs to know of an architecture. Filled from
+// A model as plain numbers: an architecture as the engine sees it. Filled from
 // models/spec.py, whose fields have the same names.
 #pragma once
 
@@ -42,9 +42,9 @@ struct StackSpec {
   int positions;  // most tokens of a row; rows of the position table, where there is one
   Activation activation;
   float embed_scale;                   // multiplies the token's row
-  bool embed_norm;                     // a norm behind the embedding
-  bool pre_norm;                       // norms before each block, else behind its residual
-  bool final_norm;                     // a norm behind the last layer
+  bool embed_norm;                     // a norm after the embedding
+  bool pre_norm;                       // norms before each block, else after its residual
+  bool final_norm;                     // a norm after the last layer
   float eps;                           // of every norm
   std::vector<float> attention_scale;  // [layers], multiplies q k^T
   int types;                           // of tokens; the position table has `positions` rows of each
@@ -52,7 +52,7 @@ struct StackSpec {
   bool gated;                          // feed-forward: activation(gate x) * up x
   bool parallel;                       // feed-forward reads what attention reads
   bool shared_norm;                    // with parallel: through attention's norm
-  bool post_norm;                      // norms behind each block too, before its residual is added
+  bool post_norm;                      // norms after each block too, before its residual is added
   bool head_norm;                      // RMS norms of each head's queries and keys
   std::optional<RotarySpec> rotary;
   PositionBias position_bias;
@@ -94,7 +94,7 @@ struct ModelSpec {
   }
 };
 
-// What the memory plan must hold. The names are those of decoding.Limits.
+// The sizes that the memory plan provides for. The names are those of decoding.Limits.
 struct Limits {
   int batch;           // sentences at once
   int beams;           // rows of one sentence: beams, or samples

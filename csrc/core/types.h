@@ -5,6 +5,13 @@
 #include <cstdint>
 #include <type_traits>
 
+// Of a function that both the host and a GPU call.
+#ifdef __CUDACC__
+#define DECODING_EVERYWHERE __host__ __device__
+#else
+#define DECODING_EVERYWHERE
+#endif
+
 namespace decoding {
 
 constexpr size_t kAlignment = 256;  // bytes; of every buffer in the pool
@@ -19,16 +26,16 @@ struct Float16 {
   uint16_t bits;
 };
 
-// What operators on T compute and add up in.
+// The type that operators on T compute and add up in.
 template <typename T>
 using Real = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 enum class Activation { none, relu, gelu, gelu_tanh, silu, sigmoid };
 
-// How the numbers of a weight are stored. int8 is for linear weights on the CPU alone.
+// The element type of a weight. int8 is for linear weights on the CPU alone.
 enum class WeightKind { float32, float16, bfloat16, int8 };
 
-// The norm that stands before an operator; none where gamma is null.
+// The norm before an operator; none where gamma is null.
 //   layer:  (x - mean(x)) / sqrt(var(x) + eps) * gamma + beta
 //   rms:    x / sqrt(mean(x^2) + eps) * gamma                     (Zhang & Sennrich 2019)
 struct Norm {

@@ -1,4 +1,5 @@
-// What kernels run on. A contract is overloaded on these types; no backend's headers are needed.
+// The streams that kernels run on. A contract is overloaded on these types; no backend's headers
+// are needed.
 #pragma once
 
 namespace decoding::cpu {

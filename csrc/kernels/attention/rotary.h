@@ -13,7 +13,6 @@
 
 #include <cstdint>
 
-#include "core/philox.h"
 #include "core/types.h"
 #include "kernels/stream.h"
 

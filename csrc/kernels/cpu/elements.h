@@ -24,7 +24,7 @@ inline void store_one(T* to, Real<T> value) {
   store(to, broadcast(value), 1);
 }
 
-// `value` in the first `count` lanes and `rest` behind them; all of `value` without a count, as
+// `value` in the first `count` lanes and `rest` after them; all of `value` without a count, as
 // for_vectors() hands it on.
 inline Floats first_lanes(Floats value, Floats) { return value; }
 inline Doubles first_lanes(Doubles value, Doubles) { return value; }

@@ -1,5 +1,5 @@
-// What the kernels over logits share: groups of columns (logits.h), and the search for elements
-// through the maxima of the groups (topk.h).
+// Groups of columns (kernels/search/logits.h), and the search for elements through the maxima of
+// the groups (kernels/search/topk.h), for all kernels over logits.
 //
 // In an anonymous namespace for the same reason as simd.h.
 #pragma once
@@ -94,7 +94,7 @@ inline int queue_between(float low, float high, const float* row, const float* g
     if (group_max[g] < low) continue;
     const int end = std::min(vocab, (g + 1) * kGroup);
     for (int id = g * kGroup; id < end; ++id) {
-      queue[queued] = {row[id], id};  // never behind the queue's end: queued <= id
+      queue[queued] = {row[id], id};  // never after the queue's end: queued <= id
       queued += (row[id] >= low) & (row[id] <= high);
     }
   }

@@ -1,4 +1,4 @@
-// Which instruction sets there is code for, and which this machine runs.
+// The instruction sets that there is code for, and those that this machine runs.
 #pragma once
 
 #include <string>

@@ -9,7 +9,7 @@
 namespace decoding::cpu {
 namespace {
 
-// What a norm does to a row: (x - mean) * rstd.
+// A norm of a row: (x - mean) * rstd.
 template <typename R>
 struct Moments {
   R mean, rstd;

@@ -2,7 +2,7 @@
 // file is compiled for. GCC's vector extensions carry most of it: operators work lane by lane, a
 // scalar operand is repeated, and `mask ? a : b` selects.
 //
-// Everything stands in an anonymous namespace: every source is compiled once per instruction set,
+// Everything is in an anonymous namespace: every source is compiled once per instruction set,
 // and the linker must never take the code of one for another's.
 #pragma once
 
@@ -53,7 +53,7 @@ inline Ints load(const int32_t* from) {
 inline void store(float* to, Floats value) { __builtin_memcpy(to, &value, sizeof value); }
 inline void store(int32_t* to, Ints value) { __builtin_memcpy(to, &value, sizeof value); }
 
-// The first `count` < kLanes elements, zero in the other lanes; memory behind them is not touched.
+// The first `count` < kLanes elements, zero in the other lanes; memory after them is not touched.
 inline Floats load(const float* from, int count) {
 #if defined(__AVX512F__)
   return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), from);
@@ -189,9 +189,9 @@ inline float max_of(Floats x) {
 // The coefficients below are our own: minimax fits (Lawson's iteration on Chebyshev nodes, in
 // 40-digit arithmetic) of the relative error in the result, rounded to float.
 
-// e^x = p 2^n: returns p; n stands in the low bits of `power`, above 1.5 * 2^23.
+// e^x = p 2^n: returns p; n is in the low bits of `power`, above 1.5 * 2^23.
 inline Floats exp_parts(Floats x, Ints& power) {
-  // x = n ln 2 + r with |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to an integer, which then stands
+  // x = n ln 2 + r with |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to an integer, which then is
   // in the low bits; ln 2 is split so that n * 0.693145752 is exact.
   const Floats shifter = broadcast(12582912.0f);
   const Floats shifted = fma(1.44269504f, x, shifter);

@@ -14,7 +14,7 @@ struct Range {
   bool holds(int i) const { return begin <= i && i < end; }
 };
 
-// What products use beyond the instructions of every machine of an Isa; only with avx512.
+// Instructions of products that not every machine of an Isa has; only with avx512.
 struct Features {
   bool vnni = false;  // 8-bit dot products
   bool bf16 = false;  // bfloat16 dot products

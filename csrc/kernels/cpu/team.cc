@@ -47,8 +47,8 @@ int cores() {
   return static_cast<int>(std::thread::hardware_concurrency());
 }
 
-// Who runs on the cores of the process, in the order of arrival. All of it is atomics: a child of
-// fork(), where none of the threads that held cores lives on, only sets them back.
+// The teams that run on the cores of the process, in the order of arrival. All of it is atomics: a
+// child of fork(), where none of the threads that held cores lives on, only sets them back.
 class Queue {
  public:
   // Returns once `threads` more cores are free, or all are.

@@ -56,7 +56,7 @@ struct Prefetch {
   static constexpr int kLine = 64;
 };
 
-// Whether sums are added to those that are there, or to zeros.
+// yes: sums begin with zeros; no: they are added to those in c.
 enum class Begin { no, yes };
 
 // c[r][j] += sum over k < depth of a[r][k] * b[k][j], which is added up first, in ascending order,
@@ -110,7 +110,7 @@ inline void multiply_rows(int count, Rows<const typename Dot::Left> a,
     }
   }
   constexpr int vectors = tile_vectors(rows), width = vectors * kLanes;
-  // What is asked for spreads over the tiles that 64 columns take.
+  // Requests spread over the tiles of 64 columns.
   constexpr int share = lines == 0 ? 0 : (lines * width + 63) / 64;
   int j = 0;
   const auto right = [&] { return Rows<const typename Dot::Right>{b.data + j, b.stride}; };

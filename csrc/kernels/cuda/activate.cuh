@@ -1,4 +1,4 @@
-// The functions between the products of a feed-forward block.
+// y = activation(x), between the products of a feed-forward block.
 #pragma once
 
 #include "core/types.h"

@@ -1,4 +1,4 @@
-// What the threads of one block work out together, and how blocks find out who is last.
+// Reductions over the threads of one block, and the detection of the last of several blocks.
 //
 // Sums have one order, fixed by the number of threads: the same numbers give the same bits.
 //

@@ -24,7 +24,7 @@ __device__ __forceinline__ void sync_cluster() {
   wait_for_cluster();
 }
 
-// What lies at this place of the shared memory of another block.
+// Reads from this place of the shared memory of another block.
 __device__ __forceinline__ float load_from_block(unsigned block, const float* from) {
   float value = 0.0f;
 #if __CUDA_ARCH__ >= 900
@@ -63,8 +63,7 @@ __device__ __forceinline__ void store_to_block(unsigned block, float2* to, float
 }
 
 // Messages: numbers sent into the shared memory of another block of the cluster, where an mbarrier
-// counts the bytes that have arrived, so that nobody waits for memory that has nothing to do with
-// them.
+// counts the bytes that have arrived, so that no thread waits for other memory.
 
 __device__ __forceinline__ uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));

@@ -1,4 +1,4 @@
-// What a device is, and whether there is code for it.
+// The properties of a device, and whether there is code for it.
 #include <cstdio>
 #include <sstream>
 

@@ -19,7 +19,8 @@ __device__ __forceinline__ float exponential(float x) {
   return power_of_two(x * kLog2e);
 }
 
-// What scores are taken relative to: where all are -inf, they weigh nothing, and no NaN arises.
+// The number that scores are taken relative to: where all are -inf, they weigh nothing, and no NaN
+// arises.
 __device__ __forceinline__ float reference(float maximum) {
   return maximum == kNoScore ? 0.0f : maximum;
 }

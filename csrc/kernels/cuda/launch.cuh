@@ -1,4 +1,4 @@
-// How kernels start, one after the other with as little between them as the hardware allows.
+// Launches kernels one after the other, with as little between them as the hardware allows.
 //
 // On sm_90 a kernel is launched while the one before it still runs (programmatic dependent launch).
 // Every kernel therefore begins in two parts:
@@ -10,8 +10,8 @@
 // No kernel may touch, before the wait, what the kernel right before it reads or writes. Since
 // let_next_start() comes after the wait, what stems from kernels before that one is complete.
 // On sm_80 both fall away. One exception: a norm with a warp for each row (row.cuh) lets the next
-// kernel start before it waits itself. Only products and further norms stand behind norms, and what
-// they touch before their wait are weights.
+// kernel start before it waits itself. Norms are followed only by products and further norms, which
+// touch nothing but weights before their wait.
 #pragma once
 
 #include <cuda_runtime.h>

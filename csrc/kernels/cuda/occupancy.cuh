@@ -1,4 +1,4 @@
-// How many blocks of a kernel a device runs at once.
+// The number of blocks of a kernel that a device runs at once.
 #pragma once
 
 #include "kernels/cuda/launch.cuh"

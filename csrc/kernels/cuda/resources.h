@@ -1,4 +1,4 @@
-// What a session owns of CUDA, each given back when its owner goes.
+// CUDA's resources of a session, each released with its owner.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-// A CUDA stream, and what kernels need to know of the device behind it.
+// A CUDA stream, and the properties of its device that kernels need.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -39,7 +39,7 @@ class Stream {
   bool warming_up() const { return warming_up_; }
 
   // The same, for kernels that must not begin before the one before has ended: they load early what
-  // nobody writes in an engine, but an optimizer does in training.
+  // no kernel of an engine writes, but an optimizer does in training.
   Stream in_turn() const {
     Stream stream = *this;
     stream.overlaps_ = false;

@@ -1,4 +1,4 @@
-// The words of the tensor cores and of asynchronous copies, for 2-byte types.
+// The instructions of the tensor cores and of asynchronous copies, for 2-byte types.
 //
 // mma.m16n8k16, with g = lane / 4 and t = lane % 4, every register a pair of neighbouring k:
 //   a: (row g, k 2t) (row g + 8, k 2t) (row g, k 2t + 8) (row g + 8, k 2t + 8)
@@ -74,12 +74,12 @@ __device__ __forceinline__ uint32_t pack<bfloat16>(float2 pair) {
   return reinterpret_cast<const uint32_t&>(packed);
 }
 
-// What becomes of a line of the L2 cache that was read: where a matrix would fill the cache, such
+// The policy of a line of the L2 cache after it was read: where a matrix would fill the cache, such
 // as a vocabulary's, its lines go first, so that smaller ones stay from step to step.
 enum class Keep { normal, evict_first };
 
 // 16 bytes of a weight, zeros where not `valid`. Volatile, so that the compiler leaves the request
-// where it stands: before the wait for the previous kernel. Each weight is read once: it need not
+// in its place: before the wait for the previous kernel. Each weight is read once: it need not
 // stay in L1.
 template <Keep keep = Keep::normal>
 __device__ __forceinline__ uint4 request_weight(const void* from, bool valid) {
@@ -104,7 +104,7 @@ __device__ __forceinline__ uint4 request_weight(const void* from, bool valid) {
   return to;
 }
 
-// 16 bytes to shared memory, behind the thread's back; zeros where not `valid`.
+// 16 bytes to shared memory, asynchronously; zeros where not `valid`.
 __device__ __forceinline__ void copy_async(uint32_t shared_address, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address), "l"(from),
                "r"(valid ? 16 : 0)
@@ -114,13 +114,13 @@ __device__ __forceinline__ void close_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 // Has the cache look for what will be read after the wait for the kernel before. It reads nothing,
-// so it may stand before the wait; where it stands the compiler must have computed the address,
+// so it may come before the wait; in its place the compiler must have computed the address,
 // which it would otherwise put off until after, where every instruction counts.
 __device__ __forceinline__ void prefetch(const void* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 }
 
-// gamma to shared memory, and beta `size` floats behind it; zeros behind the inputs and where there
+// gamma to shared memory, and beta `size` floats after it; zeros after the inputs and where there
 // is no beta.
 template <int kThreads>
 __device__ __forceinline__ void request_scales(float* to, const Norm& norm, int size, int inputs) {

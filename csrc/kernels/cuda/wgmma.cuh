@@ -13,14 +13,14 @@
 
 namespace decoding::cuda {
 
-// What the instruction wants to know of a tile: where it is, in 16 bytes, that eight rows take 1024
+// The instruction's descriptor of a tile: its address, in 16 bytes, that eight rows take 1024
 // bytes, and the permutation. Two more is 16 inputs further.
 __device__ __forceinline__ uint64_t wgmma_tile(uint32_t shared_address) {
   return (shared_address & 0x3FFFF) >> 4 | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 |
          uint64_t{1} << 62;
 }
 
-// What this thread's copies brought becomes visible to the instruction.
+// Makes this thread's copies visible to the instruction.
 __device__ __forceinline__ void wgmma_see_copies() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

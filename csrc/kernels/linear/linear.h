@@ -1,8 +1,8 @@
 // y = activation(norm(x) W^T + bias) + residual, the norm only where it is given.
 //
-// The norm is part of the contract because of what it costs: on CUDA a stage of its own is longer
-// than its work, so a product of few rows norms them on their way in. Where that does not pay, it
-// is a pass of its own; either way norm(x) is left in `normed`, where post-norm models find their
+// The norm is part of the contract because of its cost: on CUDA a launch of its own takes longer
+// than its work, so a product of few rows norms them as it loads them. Where that does not pay, it
+// is a kernel of its own; either way norm(x) is left in `normed`, where post-norm models find their
 // residual.
 //
 // A gated product (feed-forward's, Shazeer 2020) has twice the outputs, a gate's N / 2 and then as
@@ -13,7 +13,7 @@
 // own (glu.h) over `gated`.
 //
 // W is [N, K]. On CUDA it lies as published. On the CPU it is packed once, at load: panels of
-// kPanel outputs, each [ceil(K / g), kPanel, g], zero behind N and K, where g inputs take 4 bytes;
+// kPanel outputs, each [ceil(K / g), kPanel, g], zero after N and K, where g inputs take 4 bytes;
 // so a product of few rows reads every weight once, in order. The order in which a sum over K is
 // added up there depends on K alone, never on the number of rows: a row's result never depends on
 // its neighbours.

@@ -1,4 +1,4 @@
-// The output projection, and what is chosen from it while it is in cache:
+// The output projection, and the best tokens of each row, chosen while the logits are in cache:
 //
 //   logits = norm(x) W^T + bias, which are never written
 //   lse    = log(sum over outputs of exp(logits))
@@ -29,7 +29,7 @@ struct ProjectParams {
   float* group_max;                 // [rows, G], scratch: G groups of the outputs (logits.h)
   float* group_sum;                 // [rows, G], scratch
   float* lse;                       // [rows]; NaN or +inf exactly where the row holds a NaN or +inf
-  Candidate* best;             // [rows, k], best first; {-inf, -1} behind the last finite element
+  Candidate* best;             // [rows, k], best first; {-inf, -1} after the last finite element
   Candidate* seen;             // [threads, rows, k], scratch
   uint8_t* scratch = nullptr;  // [linear_scratch(rows, K)]; not for float32
   int rows, k;

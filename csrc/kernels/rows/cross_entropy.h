@@ -15,7 +15,7 @@
 
 namespace decoding {
 
-// What rows are held against. R: the type of sums.
+// The targets of rows. R: the type of sums.
 template <typename R>
 struct Targets {
   const int64_t* labels;          // [rows]
@@ -24,10 +24,17 @@ struct Targets {
   int64_t ignored = -100;         // a label that does not count
   R smoothing = 0;
   int rows, classes;
+
+  DECODING_EVERYWHERE R weight_of(int64_t label) const {
+    return weight == nullptr ? R(1) : weight[label];
+  }
+  DECODING_EVERYWHERE R all_weights() const {
+    return weight == nullptr ? static_cast<R>(classes) : *weight_sum;
+  }
 };
 
-// What a GPU leaves for the host where it meets a label that is no class and is not ignored. Such a
-// row has loss NaN and gradient 0. On a CPU labels are checked before.
+// Left for the host by a GPU that meets a label which is no class and is not ignored. Such a row
+// has loss NaN and gradient 0. On a CPU labels are checked before.
 struct LabelFault {
   int64_t label, ignored;
   int classes;

@@ -35,8 +35,8 @@ void embed(cpu::Stream<isa>&, const EmbedParams<T>&);
 template <typename T>
 void embed(cuda::Stream&, const EmbedParams<T>&);
 
-// What a GPU leaves for the host where it meets an id that a table does not have, and gives that
-// row NaN. On a CPU ids are checked before.
+// Left for the host by a GPU that meets an id which a table does not have, and gives that row NaN.
+// On a CPU ids are checked before.
 struct IdFault {
   int64_t id;
   int rows;      // of the table

@@ -1,6 +1,6 @@
-// What the queries of a sentence and key head do with a block of keys and values: scores, an online
-// softmax, and the weighted sum. Four queries share what is loaded; a query's numbers are the same
-// alone.
+// y = softmax(bias(q k^T)) v for the queries of a sentence and key head, a block of keys and values
+// at a time: scores, an online softmax, and the weighted sum. Four queries share what is loaded; a
+// query's bits are the same alone.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace decoding::cpu {
 namespace {
 
 constexpr int kBlock = 32;  // positions
-constexpr int kTile = 4;    // queries whose sums stand in registers together
+constexpr int kTile = 4;    // queries whose sums are in registers together
 
 // Rows of one head's keys and values, and the queries that attend to them.
 template <typename C>

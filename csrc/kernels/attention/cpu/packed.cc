@@ -1,6 +1,6 @@
 // A block of keys is transposed and a block of values copied onto the stack once for many queries;
 // both products then are those of kernels/cpu/tile.h. Blocks begin at the sentence's first
-// token, so a sentence's numbers do not depend on where it stands in the batch.
+// token, so a sentence's numbers do not depend on its place in the batch.
 #include "kernels/attention/packed.h"
 
 #include <cstdint>

@@ -9,8 +9,9 @@ namespace decoding {
 namespace cpu {
 namespace {
 
-// How the pairs of a position turn: [size / 2], or, where pairs are neighbours, [size] with each
-// pair's sine as (-s, s), so that a number, its neighbour and a place of the tables go together.
+// Sines and cosines of a position's angles: [size / 2], or, where pairs are neighbours, [size] with
+// each pair's sine as (-s, s), so that a number, its neighbour and a place of the tables go
+// together.
 struct AngleTable {
   float sines[kMaxHeadDim], cosines[kMaxHeadDim];
 

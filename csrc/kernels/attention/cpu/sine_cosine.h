@@ -11,7 +11,7 @@ struct SineCosine {
 };
 
 // Within 1e-7 for |x| up to 1e6. x = n pi / 2 + r, where r is found in double: in float the product
-// would lose what is left behind thousands of turns. The coefficients are fits like those of
+// would lose the remainder of thousands of turns. The coefficients are fits like those of
 // simd.h, up to |r| = 0.83: n may be the neighbour of the nearest integer.
 inline SineCosine sine_cosine(Floats x) {
   using Doubles [[gnu::vector_size(8 * kLanes)]] = double;

@@ -1,4 +1,4 @@
-// What the attentions share.
+// Tools of all attention kernels.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Attention of a step's rows: the plain one. Those with rules of scores, and those whose queries
-// and keys turn, are in files of their own.
+// The contract on CUDA, and its instances without bias and rotary positions. Those with bias or
+// with rotary positions are compiled in files of their own.
 #include "kernels/attention/cuda/decode_algorithm.cuh"
 
 namespace decoding {
@@ -17,8 +17,8 @@ DECODING_FOR_TYPES(INSTANTIATE)
 template <typename T>
 void decode_attention(cuda::Stream& stream, const DecodeAttentionParams<T>& p) {
   if (p.sentences == 0) return;
-  // Rules without a rotary are T5's and BLOOM's: that their queries pass through shared memory
-  // all the same costs less than a fourth set of kernels, which takes minutes to compile.
+  // A bias without rotary positions is T5's and BLOOM's: that their queries pass through shared
+  // memory all the same costs less than a fourth set of kernels, which takes minutes to compile.
   if (p.bias.any()) {
     cuda::attend_to_history<true, true>(stream, p);
   } else if (p.rotary.any()) {

@@ -1,5 +1,5 @@
-// Online softmax of one query over rows of keys and values, shared out over the lanes of a warp and
-// the warps of a block, and how its parts become one.
+// y = softmax(q k^T) v for one query, by an online softmax: the rows of keys and values are divided
+// over the lanes of a warp and the warps of a block, whose partial results are then merged.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@ namespace decoding::cuda {
 constexpr int kTileRows = 4;  // rows of keys, and of values, that a lane asks for at once
 constexpr int kMaxWarps = 8;  // of a block
 
-// How `lanes` neighbouring lanes hold a row: `vectors` vectors of `width` elements each.
+// A row is held by `lanes` neighbouring lanes: `vectors` vectors of `width` elements each.
 template <int width_, int lanes_, int vectors_>
 struct DecodeConfig {
   static constexpr int width = width_, lanes = lanes_, vectors = vectors_;
   static constexpr int elements = width * vectors;
 
-  // Where a lane's v-th vector begins.
+  // The first element of a lane's v-th vector.
   __device__ static int at(int v) { return (v * lanes + threadIdx.x % lanes) * width; }
 };
 
@@ -153,7 +153,7 @@ class Ring {
   }
   __device__ __forceinline__ bool valid(int r) const { return (valid_ >> r & 1) != 0; }
 
-  // Where a piece of the matrix lies. Its row r * groups + g is row r of the warp's group g.
+  // The place of a piece of the matrix. Its row r * groups + g is row r of the warp's group g.
   __device__ __forceinline__ uint4* piece(int i, int which, int row, int column) const {
     return tile(i, which) + row * (S::lanes * kPieces) + (column ^ row % 8);
   }
@@ -357,7 +357,7 @@ __device__ __forceinline__ void synchronize(int warps) {
   asm volatile("barrier.sync 1, %0;" ::"r"(warps * static_cast<int>(kWarp)) : "memory");
 }
 
-// Whether this warp is the last of `count`, one of each block, to get here; it then sees what the
+// True in the last of `count` warps, one of each block, that call this; it then sees what the
 // others wrote before.
 __device__ inline bool last_to_arrive(int32_t* counter, int count) {
   const bool leads = threadIdx.x % kWarp == 0;

@@ -1,5 +1,5 @@
-// Which design of a step's attention is used. with_bias: whether there are rules of scores; turns:
-// whether queries and keys turn. Without them nothing in a kernel asks for them.
+// Chooses a kernel for a step's attention. with_bias: scores have a bias; with_rope: queries and
+// keys have a rotary transformation. A kernel without them has no branch for them.
 #pragma once
 
 #include "kernels/attention/cuda/decode_beams.cuh"

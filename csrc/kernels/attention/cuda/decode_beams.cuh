@@ -1,15 +1,15 @@
-// One block serves all beams of a (sentence, head), so that what they tile is read once; or one of
+// One block serves all beams of a (sentence, head), so that what they share is read once; or one of
 // them, where all blocks then run at once: their histories are mostly their own. Groups of lanes
-// tile out the positions: each reads whole rows of keys and values, 16 bytes a lane, and keeps an
+// divide the positions: each reads whole rows of keys and values, 16 bytes a lane, and keeps an
 // online softmax for every beam. These are merged over groups, warps and, where blocks split a long
 // history between them, over blocks (flash decoding, Dao et al. 2023).
 //
-// Rows come in tiles. A tile holds 4 shared positions, which every beam looks at, or 4 / beams
+// Rows come in tiles. A tile holds 4 shared positions, which every beam attends to, or 4 / beams
 // positions of the histories with a row for each beam. The first tiles are requested before the
 // previous kernel has ended, and each later one while its predecessor is worked on. The newest
 // position stems from the previous kernel and opens the softmax.
 //
-// Where several beams tile positions, in 2-byte types with head sizes up to 64, tensor cores take
+// Where several beams share positions, in 2-byte types with head sizes up to 64, tensor cores take
 // the shared tiles: a matrix of 16 positions for all beams at once (decode_mma.cuh).
 #pragma once
 
@@ -25,13 +25,12 @@
 
 namespace decoding::cuda {
 
-// What a block attends for: `beams` beams of a sentence from `beam` on, with one head: a query
-// each.
+// The queries of a block: one head of `beams` beams of a sentence, from `beam` on.
 template <int most>
 struct BeamWorkTile : WorkTile {
   static constexpr int kQueries = most, kBeams = most;
   int head, key_head, beam, beams;
-  bool writes;  // the newest keys and values: of the heads that tile them the first does
+  bool writes;  // the newest keys and values: the first of the heads that share them writes
 
   template <bool with_bias, typename T>
   __device__ static BeamWorkTile of(const DecodeAttentionParams<T>& p) {
@@ -57,7 +56,8 @@ struct BeamWorkTile : WorkTile {
 };
 
 // Opens the softmax of each beam in one group of lanes: with the newest position, whose key and
-// value are also put in their slot, and with the part (null: none) that stems from tensor cores.
+// value are also written to their cache row, and with the part (null: none) that stems from tensor
+// cores.
 template <bool with_bias, typename T, typename S, int beams, typename Inputs>
 __device__ __forceinline__ void open(const DecodeAttentionParams<T>& p,
                                      const BeamWorkTile<beams>& tile, const Inputs& inputs,
@@ -117,7 +117,7 @@ __device__ __forceinline__ void close(const DecodeAttentionParams<T>& p,
   });
 }
 
-// Every beam attends to all rows of a shared tile, or to each `beams`-th row of an own one.
+// Every beam attends to all rows of a shared tile, or to each `beams`-th row of a self tile.
 template <bool with_bias, bool shared, typename T, typename S, int beams>
 __device__ __forceinline__ void attend(const Ring<T, S>& ring, const KVRange<T, S, beams>& range,
                                        int head, int i, QuerySoftmax<T, S> (&states)[beams]) {

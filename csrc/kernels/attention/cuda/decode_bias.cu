@@ -1,4 +1,4 @@
-// Attention of a step's rows with rules of scores, whose queries and keys may turn.
+// Instances of decode attention with a bias, with or without rotary positions.
 #include "kernels/attention/cuda/decode_algorithm.cuh"
 
 namespace decoding::cuda {

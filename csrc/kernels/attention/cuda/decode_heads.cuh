@@ -1,6 +1,6 @@
-// Query heads that tile a key head, on tensor cores: a block takes up to 8 queries, so that keys
+// Query heads that share a key head, on tensor cores: a block takes up to 8 queries, so that keys
 // and values are read once for all of them. These are heads of one beam, or all heads of several
-// beams, where these tile a prompt. Tiles come as in decode_beams.cuh, and go through products
+// beams, where these share a prompt. Tiles come as in decode_beams.cuh, and go through products
 // (decode_mma.cuh), in which a query sees nothing of the rows that are another beam's.
 // The newest position, which stems from the previous kernel, joins when the warps' parts are
 // merged.
@@ -17,13 +17,13 @@
 
 namespace decoding::cuda {
 
-// What a block attends for: the heads [head, head + heads) of each of `beams` beams from `beam` on.
-// Queries are numbered, those of the first beam first.
+// The queries of a block: the heads [head, head + heads) of each of `beams` beams from `beam` on,
+// those of the first beam first.
 template <int most_beams>
 struct HeadWorkTile : WorkTile {
   static constexpr int kQueries = kPartQueries, kBeams = most_beams;
   int key_head, head, heads, beam, beams;
-  int first_head;  // of those that tile the key head
+  int first_head;  // of those that share the key head
 
   // Of a sentence and key head. With several beams a block has all heads.
   template <typename T>

@@ -1,7 +1,7 @@
-// What a block of a step's attention reads of the product before it: its queries, and the newest
-// keys and values of their beams. Where queries and keys turn (kernels/attention/rotary.h), its
-// warps tile out the heads and leave them in shared memory, from where all others take them: that
-// costs little beside a stage of its own.
+// The inputs of a block of a step's attention that the previous kernel writes: its queries, and the
+// newest keys and values of their beams. Where there is a rotary transformation
+// (kernels/attention/rotary.h), the block's warps apply it to some heads each and leave them in
+// shared memory for all others: that costs little beside one more dependent launch.
 #pragma once
 
 #include <type_traits>
@@ -11,7 +11,7 @@
 
 namespace decoding::cuda {
 
-// tile: says which heads of which rows are the block's.
+// tile: the heads and rows of the block.
 template <bool with_rope, typename T, typename S, typename Tile>
 class Inputs {
  public:

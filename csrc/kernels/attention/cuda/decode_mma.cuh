@@ -1,5 +1,5 @@
-// The online softmax of several queries over what they tile, on tensor cores: like packed
-// attention, whose products have room for 16 queries; few are there.
+// The online softmax of several queries over the keys that they share, on tensor cores, as in
+// packed attention: products have room for 16 queries, of which few are used.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ class SharedSoftmax {
     }
   }
 
-  // Tile i of the ring; adjust(j, score) is what the softmax of the lane's query sees of row j of
-  // it.
+  // Tile i of the ring; adjust(j, score) is the score of the tile's row j that the softmax of the
+  // lane's query reads.
   template <typename Adjust>
   __device__ __forceinline__ void attend(const Tiles& ring, int i, float scale, Adjust&& adjust) {
     float scores[kPositions / 8][4] = {};

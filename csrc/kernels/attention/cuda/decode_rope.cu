@@ -1,4 +1,4 @@
-// Attention of a step's rows whose queries and keys turn.
+// Instances of decode attention with rotary positions and without a bias.
 #include "kernels/attention/cuda/decode_algorithm.cuh"
 
 namespace decoding::cuda {

@@ -1,4 +1,4 @@
-// The part of a step's attention that is one block's, and where its keys and values lie.
+// The part of a step's attention that one block computes, and where its keys and values are.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@ constexpr int kSplitRows = 256;              // rows of keys that are worth a bl
 constexpr int kWarpsPerMultiprocessor = 16;  // that a launch should come to
 constexpr int kLittleShared = 64;            // positions that each beam may well read for itself
 
-// Grid: heads, sentences, splits times the chunks that a sentence's queries come in. What is read
-// here is read before the previous kernel has ended.
+// Grid: heads, sentences, splits times the chunks of a sentence's queries. All this is read before
+// the previous kernel has ended.
 struct WorkTile {
   bool exists;
   int sentence;  // its id
@@ -23,7 +23,7 @@ struct WorkTile {
   int shared_start, shared_length;     // of the sentence
   int self_length;                     // positions of the history, without the newest
   int shared_from = 0, self_from = 0;  // the first ones that the newest sees
-  int table;                           // of the slots
+  int table;                           // of cache_indirection
 
   // beams: whose histories the block reads.
   template <bool with_bias, typename T>
@@ -54,8 +54,8 @@ struct WorkTile {
   // Of the blocks that split this tile.
   __device__ int counter() const { return (blockIdx.y * gridDim.x + blockIdx.x) * chunks + chunk; }
 
-  // Where partial results of a split begin, and how far the next split's lie behind them. Those of
-  // a block have `queries` rows of `size` floats.
+  // Offset of a split's partial results, and the stride to the next split's. Those of a block have
+  // `queries` rows of `size` floats.
   __device__ int part(int split, int queries, int size) const {
     return split * part_stride(queries, size) + counter() * queries * size;
   }
@@ -72,7 +72,7 @@ struct WorkTile {
   }
 };
 
-// How a launch of so many shares is laid out.
+// The shape of a launch.
 struct Plan {
   int warps = kMaxWarps;  // of a block
   int splits = 1;         // blocks for a tile
@@ -94,19 +94,21 @@ struct Plan {
   }
 };
 
-// Which of a block's rows are this warp's. Warps take turns at whole tiles, so that a short history
-// leaves the last ones out. beams: of the block, each with a history of its own.
+// The keys and values of a block that this warp reads. Whole tiles are dealt to the warps in turn,
+// so that a short history leaves the last warps out. beams: of the block, each with a history of
+// its own.
 template <typename T, typename S, int beams>
 struct KVRange {
   static constexpr int kGroups = kWarp / S::lanes;         // of a warp
   static constexpr int kSharedRows = kTileRows * kGroups;  // positions in a tile that is shared
   static constexpr int kSelfRows = kTileRows / beams * kGroups;  // positions in one that is not
-  // Slots are looked up a tile ahead; with several beams there are no registers for that.
+  // Cache rows are looked up a tile ahead; with several beams there are no registers for that.
   static constexpr bool kLooksAhead = beams == 1;
 
   const DecodeAttentionParams<T>& p;
-  // Where the first row lies, and how large one is, in units of width elements: in the shared keys
-  // and values, in those of the head in slot 0. indirection_first: of the first beam, in the table.
+  // Offset of the first row and size of a row, in units of width elements: in the shared keys and
+  // values, and in those of the head in cache row 0. indirection_first: of the first beam, in the
+  // table.
   uint32_t shared_first, self_first, indirection_first, row_size, cache_row_size;
   int count;                                           // of beams
   int shared_begin, shared_end, self_begin, self_end;  // positions
@@ -151,7 +153,7 @@ struct KVRange {
 
   __device__ static int group() { return threadIdx.x % kWarp / S::lanes; }
 
-  // Asks for the i-th tile, and says which of its rows there are, a bit for each.
+  // Requests the i-th tile; returns a bit for each of its rows that exists.
   template <bool matrix>
   __device__ __forceinline__ uint32_t request(Ring<T, S, matrix>& ring, int i) {
     if (i < shared_tiles) return request_shared(ring, i);
@@ -197,7 +199,7 @@ struct KVRange {
     return shared_begin + (i * warps + warp) * kSharedRows + j;
   }
 
-  // The j-th position of own tile i, counted for one beam.
+  // The j-th position of self tile i, counted for one beam.
   __device__ __forceinline__ int self_position(int i, int j) const {
     return self_begin + ((i - shared_tiles) * warps + warp) * kSelfRows + j;
   }
@@ -212,22 +214,22 @@ struct KVRange {
     return distance(i, i < shared_tiles ? j : place(j));
   }
 
-  // How far the j-th position of tile i lies before the newest one.
+  // Distance from the j-th position of tile i to the newest one.
   __device__ __forceinline__ int distance(int i, int j) const {
     return self_length -
            (i < shared_tiles ? shared_position(i, j) - shared_length : self_position(i, j));
   }
 
  private:
-  // Which position of an own tile its matrix row j holds.
+  // The position in a self tile that its matrix row j holds.
   __device__ static int place(int j) { return j / kGroups / beams * kGroups + j % kGroups; }
 
-  // The slots that hold the rows of an own tile; `rows` has a bit for each that there is.
+  // The cache rows that hold the rows of a self tile; `rows` has a bit for each that exists.
   struct SourceRows {
     int32_t ids[kTileRows];
     uint32_t rows;
   };
-  SourceRows source_rows;  // of the next own tile, where they are looked up ahead
+  SourceRows source_rows;  // of the next self tile, where they are looked up ahead
 
   __device__ __forceinline__ SourceRows look_up(int i) const {
     SourceRows found;
@@ -244,7 +246,7 @@ struct KVRange {
     return found;
   }
 
-  // The group's first position in own tile i. Row r of it belongs to beam r % beams.
+  // The group's first position in self tile i. Row r of it belongs to beam r % beams.
   __device__ __forceinline__ int first_of_self(int i) const { return self_position(i, group()); }
 };
 

@@ -26,7 +26,7 @@ struct Sentence {
         begin((gridDim.z - 1 - blockIdx.z) * queries),
         key_head(head / heads_of_a_key(p.heads, p.kv_heads)) {}
 
-  // Where the head's part of the sentence's first query lies, and of its first key or value.
+  // The head's part of the sentence's first query, and of its first key or value.
   template <typename T>
   __device__ const T* queries_of(const PackedAttentionParams<T>& p) const {
     return p.q + row * p.stride + head * p.head_dim;
@@ -37,10 +37,10 @@ struct Sentence {
   }
 };
 
-// Which keys the queries of a block see. with_bias: a window may be among the rules.
+// The keys that the queries of a block see. with_bias: there may be a window.
 template <bool with_bias>
 struct View {
-  int first, end;  // no query sees keys before or behind
+  int first, end;  // no query sees keys outside
   int keys, window;
   bool causal;
 
@@ -68,13 +68,13 @@ struct View {
   }
 };
 
-// What sums are scaled with: nothing stays nothing.
+// The factor of sums; 0 where nothing was added up.
 __device__ __forceinline__ float inverse(float total) {
   return total == 0.0f ? 0.0f : 1.0f / total;
 }
 
 // On tensor cores: whole pieces of 16 bytes in a head, and q, k, v and y aligned to them.
-// with_bias: whether there are rules of scores; without them nothing in a kernel asks for them.
+// with_bias: scores have a bias; a kernel without it has no branch for it.
 template <bool with_bias, typename T>
 void attend_with_tensor_cores(Stream&, const PackedAttentionParams<T>&);
 

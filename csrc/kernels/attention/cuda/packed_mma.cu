@@ -63,7 +63,7 @@ struct Rows {
   }
 };
 
-// The 16 queries of one product, and what was attended to so far.
+// The 16 queries of one product, and their softmax so far.
 template <typename T, int dim>
 struct Queries {
   static constexpr int kKeys = kTileKeys<dim>;
@@ -122,8 +122,8 @@ struct Queries {
   }
 };
 
-// See(query, key, score): what the softmax sees of it. The first query and key are those of the
-// square and of the tile.
+// See(query, key, score): the score that the softmax reads. The first query and key are those of
+// the square and of the tile.
 template <int eights, typename See>
 __device__ __forceinline__ void adjust(float (&scores)[eights][4], int query, int key, See&& see) {
   const int lane = threadIdx.x % kWarp;
@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(kThreads)
   const int query = begin + own, last = query + kPerWarp - 1;
   for (int i = first; i * kKeys < view.end; ++i) {
     wait_for_copies<0>();
-    __syncthreads();  // the tile is there, and nobody needs the one before
+    __syncthreads();  // the tile has arrived, and all are done with the one before
     if ((i + 1) * kKeys < view.end) request(i + 1);
     const bool idle = query >= length || (p.causal && i * kKeys > last);
     if (!idle) attend(queries, keys(i), values(i), p, sentence.head, view, query, i * kKeys);

@@ -1,5 +1,5 @@
 // A warp takes heads of one row, one after the other. This is the packed pass's: in a step decode
-// attention turns what it reads.
+// attention rotates its own inputs.
 #include <algorithm>
 
 #include "kernels/attention/cuda/rotary.cuh"

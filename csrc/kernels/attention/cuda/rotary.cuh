@@ -1,5 +1,5 @@
-// How a warp norms and turns heads of one position (kernels/attention/rotary.h): a lane has the
-// same pairs of numbers in each, so their sines and cosines are computed once, before the wait for
+// A warp norms and rotates heads of one position (kernels/attention/rotary.h): a lane has the same
+// pairs of elements in each, so their sines and cosines are computed once, before the wait for
 // the kernel that writes x: positions are older than that.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace decoding::cuda {
 
-// Two numbers of a head: those that turn together, or two neighbours behind `size`.
+// Two elements of a head: a pair that is rotated, or two neighbours from `size` on.
 struct Pair {
   int a, b;            // where they are
   bool has_a, has_b;   // whether they are in the head

@@ -1,6 +1,6 @@
 // A block has a row of the step, and goes through its heads one by one. Each thread has the
 // positions that are a block's width apart: it keeps their scores and what the heads have added up
-// in shared memory, where no other thread looks.
+// in shared memory that no other thread reads.
 #include <cstdint>
 
 #include "kernels/attention/cuda/attention.cuh"
@@ -15,7 +15,7 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
 
-// Every thread gets the result, and may use `parts` [kWarps] again behind the next one.
+// Every thread gets the result, and may use `parts` [kWarps] again after the next one.
 template <typename Combine>
 __device__ __forceinline__ float over_block(float x, float* parts, Combine&& combine) {
   if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = x;
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads)
   const int group = heads_of_a_key(p.heads, p.kv_heads);
   for (int i = threadIdx.x; i < p.longest; i += kThreads) sums[i] = 0.0f;
   for (int head = 0; head < p.heads; ++head) {
-    __syncthreads();  // nobody needs the head before
+    __syncthreads();  // all are done with the head before
     const T* own = p.q + int64_t{row} * p.stride + head * p.head_dim;
     for (int d = threadIdx.x; d < p.head_dim; d += kThreads) q[d] = to_float(own[d]);
     __syncthreads();

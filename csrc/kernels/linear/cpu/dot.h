@@ -1,5 +1,6 @@
-// How products take up a weight: each 4 bytes of a panel's line go into the sum of one output. They
-// hold one float32, two bfloat16 or four int8, and meet words of x, which is prepared for that.
+// Dot products with the weights of a panel: each 4 bytes of a panel's line go into the sum of one
+// output. They hold one float32, two bfloat16 or four int8, and meet words of x, which is prepared
+// for that.
 //
 // left: the words of x for a line, kParts of them in a row of x, each repeated in all lanes.
 // right: the weights that the part-th of them meets, of a vector of the line.

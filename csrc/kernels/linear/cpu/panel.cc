@@ -23,7 +23,7 @@ void multiply_block(Rows<const typename Dot::Left> x, int rows, const typename D
   const int tiles = (rows + kTileRows - 1) / kTileRows;
   const auto* behind = reinterpret_cast<const std::byte*>(weight + kDepth * kPanel);
   const Prefetch<4> next{{behind, sizeof(float) * kPanel}};
-  for (int tile = 0; tile < tiles; ++tile) {  // of nearly equal heights
+  for (int tile = 0; tile < tiles; ++tile) {  // of nearly as many rows
     const int begin = tile * rows / tiles, end = (tile + 1) * rows / tiles;
     const auto multiply = [&](auto prefetch) {
       multiply_rows<Dot>(end - begin, {x.data + begin * x.stride, x.stride}, {weight, kPanel},

@@ -11,7 +11,7 @@ namespace decoding::cpu {
 
 constexpr int kRowBlock = 96;  // most rows that pass over a panel at a time
 
-// How sums are made: of a kind of weight, with or without an instruction of its own.
+// A dot product: of a kind of weight, with or without an instruction of its own.
 enum class DotKind { float32, bfloat16_wide, bfloat16, int8_wide, int8 };
 
 inline DotKind dot_kind(WeightKind kind, Features features) {
@@ -47,7 +47,7 @@ inline size_t operand_stride(DotKind kind, int inputs) {
 template <Isa isa>
 void prepare_row(DotKind kind, const float* x, int inputs, uint8_t* to);
 
-// What came of it, for for_each_sum (panel_sums.h).
+// Its result, for for_each_sum (panel_sums.h).
 struct PanelSums {
   const float* sums;           // [rows, kPanel]; int32 where there are scales
   const float* scale;          // [columns], of int8 weights, else null

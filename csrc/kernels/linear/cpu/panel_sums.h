@@ -1,4 +1,4 @@
-// What multiply_panel made, on its way into an epilogue.
+// The sums of multiply_panel, for an epilogue.
 #pragma once
 
 #include "kernels/cpu/simd.h"
@@ -23,7 +23,7 @@ inline void for_each_sum(const PanelSums& panel, Use&& use) {
     __builtin_memcpy(&row_scale, panel.x.rows + (r + 1) * panel.x.stride - kScalePlace,
                      sizeof row_scale);
     for_vectors(panel.columns, [&](int c, auto... count) {
-      // Behind the offset of x, 128, stands 128 times the sum of the weights.
+      // The offset of x, 128, adds 128 times the sum of the weights.
       const Ints excess = load(panel.weight_sums + c, count...) << 7;
       const Floats y = floats(bits(load(from + c)) - excess) * row_scale;
       use(r, c, y * load(panel.scale + c, count...), count...);

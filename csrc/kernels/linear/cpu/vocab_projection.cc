@@ -20,7 +20,7 @@ class Best {
   Best(Candidate* list, int k) : list_(list), k_(k) {}
 
   void clear() { std::fill_n(list_, k_, Candidate{-INFINITY, -1}); }
-  // What does not beat it stays out.
+  // Candidates that do not beat it stay out.
   float bound() const { return list_[k_ - 1].value; }
 
   // logits: [kGroup], of the outputs from `first` on.
@@ -45,7 +45,7 @@ class Best {
   const int k_;
 };
 
-// The logits of group g, for the rows of x; -inf behind the last output. logits: [rows, kGroup].
+// The logits of group g, for the rows of x; -inf after the last output. logits: [rows, kGroup].
 template <Isa isa>
 void multiply_group(const ProjectParams<float>& p, DotKind kind, int g, const Operand& x, int rows,
                     float* logits) {
@@ -62,7 +62,7 @@ void multiply_group(const ProjectParams<float>& p, DotKind kind, int g, const Op
   }
 }
 
-// What one thread makes of its groups.
+// One thread's search through its groups.
 class Search {
  public:
   Search(const ProjectParams<float>& p, int rank)

@@ -20,7 +20,7 @@ namespace decoding::cuda {
 // was found for one of them.
 int rows_bucket(int rows);
 
-// What the time of a product depends on.
+// All that the time of a product depends on.
 struct ProductKey {
   cudaDataType_t type;
   int inputs, outputs;
@@ -53,7 +53,7 @@ class Tuning {
   // cublaslt_version: as the library tells it.
   Tuning(const Device& device, size_t cublaslt_version);
 
-  // Whether products should be timed.
+  // False: products are not timed.
   bool enabled() const { return enabled_; }
   // Null for nothing.
   const Tuned* find(const ProductKey& key) const;

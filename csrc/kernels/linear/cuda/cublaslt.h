@@ -24,7 +24,7 @@ enum class Status : int { success = 0, not_supported = 15 };
 enum class Compute : int { float32 = 68 };  // multiplies and adds in float32, without TF32
 enum class Transpose : int32_t { no = 0, yes = 1 };
 
-// How a product ends. Bits that may be combined; none of them is `nothing`.
+// The end of a product. Bits that may be combined; none of them is `nothing`.
 enum class Epilogue : uint32_t { nothing = 1, relu = 2, bias = 4, gelu_tanh = 32 };
 
 enum class OperationAttribute : int { transpose_a = 3, epilogue = 7, bias_pointer = 8 };

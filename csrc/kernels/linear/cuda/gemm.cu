@@ -1,4 +1,4 @@
-// Which family of kernels a variant belongs to.
+// Maps a variant to its family of kernels.
 #include <type_traits>
 
 #include "kernels/cuda/types.h"

@@ -1,4 +1,4 @@
-// The families of kernels behind gemm.h. Each counts its variants for a product, which
+// The families of kernels of gemm.h. Each counts its variants for a product, which
 // depend on all of it but the rows: any variant computes any number of them.
 #pragma once
 

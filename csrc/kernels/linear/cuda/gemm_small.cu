@@ -8,7 +8,7 @@
 // second half the k of two products. No shuffle, no shared memory, full sectors, and all of a
 // block's weights are under way before it waits for the kernel that writes x.
 //
-// What stands after that wait is on the critical path of a step, and a lone warp takes some four
+// All that comes after that wait is on the critical path of a step, and a lone warp takes some four
 // cycles for every instruction: addresses are computed before, and the norm takes one pass and one
 // barrier.
 //
@@ -56,7 +56,7 @@ __device__ __forceinline__ void multiply(const InputFragment<T, S>& x,
   }
 }
 
-// What a thread finishes of y: one column, every kRowStep-th row.
+// The outputs that a thread finishes: one column, every kRowStep-th row.
 template <typename T, typename S>
 struct Outputs {
   const int row = threadIdx.x / S::kColumns, column = threadIdx.x % S::kColumns;

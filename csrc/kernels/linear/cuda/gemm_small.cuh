@@ -1,5 +1,5 @@
-// What a block of gemm_small.cu holds in registers: its weights, and its rows of x, normed
-// where the product asks for it.
+// The operands that a block of gemm_small.cu holds in registers: its weights, and its rows of x,
+// normed where the product has a norm.
 #pragma once
 
 #include "kernels/cuda/tensor_core.cuh"
@@ -35,13 +35,13 @@ struct Shared {
   float partial[S::kWarps][kRows][kStride];
   struct {
     float2 moments[S::kWarps][kRows];
-    float gamma[S::kInputs], beta[S::kInputs];  // zeros behind the end
+    float gamma[S::kInputs], beta[S::kInputs];  // zeros after the end
   } norm;                                       // last: without a norm, it takes no place
 
   static constexpr size_t bytes() { return S::kNorm ? sizeof(Shared) : offsetof(Shared, norm); }
 };
 
-// Where a lane stands, and which chunks of K are its own: [0, chunks) from k on.
+// A lane's place in the tiles, and its chunks of K: [0, chunks) from k on.
 struct Lane {
   int warp = threadIdx.x / kWarp, g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
   int k, chunks;
@@ -98,7 +98,7 @@ __device__ __forceinline__ void for_pairs(uint4& bits, const F& f) {
 template <typename T, typename S>
 struct InputFragment {
   const T* from[2];
-  int chunks[2];  // that there are: 0 for rows behind the last
+  int chunks[2];  // that there are: 0 for rows after the last
   uint4 at[2][S::kChunks];
   float first[2];  // element of the row, which sums are relative to; 0 for an RMS norm
 
@@ -124,7 +124,7 @@ struct InputFragment {
     }
   }
 
-  // The first elements; places behind the end take them too, so that they do not count in sums
+  // The first elements; places after the end take them too, so that they do not count in sums
   // relative to the first.
   __device__ __forceinline__ void load_first(const Lane& lane, bool rms) {
 #pragma unroll

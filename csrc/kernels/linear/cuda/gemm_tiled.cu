@@ -21,7 +21,7 @@
 namespace decoding::cuda {
 namespace {
 
-// What a variant is: kRows x kColumns outputs of kParts blocks, in each by kDown x kAcross warps in
+// A variant: kRows x kColumns outputs of kParts blocks, in each by kDown x kAcross warps in
 // kSplits groups.
 template <int kRows_, int kColumns_, int kDown_, int kAcross_, int kSplits_, int kStages_,
           int kParts_ = 1>
@@ -133,7 +133,7 @@ __device__ __forceinline__ void for_sums(const Shared<T, S>& shared, int row, in
 }
 
 // Where y and the residual can be accessed in 16 bytes: eight outputs at a time, the last of which
-// may lie behind the end of a row, where its stride has room for them.
+// may lie after the end of a row, where its stride has room for them.
 template <typename T, typename S>
 __device__ __forceinline__ void finish_vectors(const LinearParams<T>& p, int first_row,
                                                int first_column, const Shared<T, S>& shared) {
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(S::kThreads)
   int stage = 0;
   for (int step = 0; step < steps; ++step) {
     wait_for_copies<S::kStages - 2>();
-    __syncthreads();  // this step has arrived, and nobody reads the one before any more
+    __syncthreads();  // this step has arrived, and all have read the one before
     multiply<T, S>(sums, shared_address(shared.x[stage]) + x_row * kLineBytes,
                    shared_address(shared.w[stage]) + w_row * kLineBytes, split);
     const int free = stage == 0 ? S::kStages - 1 : stage - 1;

@@ -26,7 +26,7 @@ constexpr int kDepth = 2 * kSlice;  // inputs of a step
 constexpr int kGroup = 4 * kWarp;   // threads that multiply together
 constexpr int kThreads = 2 * kGroup;
 
-// What a variant is: kRows x kColumns outputs of kParts blocks. Where the columns suffice for one
+// A variant: kRows x kColumns outputs of kParts blocks. Where the columns suffice for one
 // group of warps only, the groups share the inputs of a step.
 template <int kRows_, int kColumns_, int kStages_, int kParts_ = 1>
 struct GemmWgmmaConfig {
@@ -45,7 +45,7 @@ struct Tiles {
   char x[S::kStages][2][S::kRows * kLineBytes];
 };
 
-// What adds up to the rows that a block finishes.
+// The partial sums of the rows that a block finishes.
 template <typename S>
 using Sums = float[S::kParts * S::kSplits][S::kPartRows][S::kSumStride];
 
@@ -149,8 +149,8 @@ struct Pieces {
   }
 };
 
-// The other activations, in place: their code is long, and would it stand in the loops above once
-// for each number, its way from memory would take longer than all that is left to do.
+// The other activations, in place: their code is long; repeated in the loops above once for
+// each number, its way from memory would take longer than all that is left to do.
 template <typename T, typename S>
 __device__ __forceinline__ void activate_sums(const LinearParams<T>& p, int first_column,
                                               Sums<S>& sums) {
@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(kThreads) wgmma_kernel(const LinearParams<T> p
     wgmma_close();
     if (step + S::kStages < steps) {
       wgmma_wait<0>(sums);
-      __syncthreads();  // nobody reads this stage any more
+      __syncthreads();  // all have read this stage
       request_step(w, shared.tiles.w[stage]);
       request_step(x, shared.tiles.x[stage]);
     }

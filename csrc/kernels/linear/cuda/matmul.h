@@ -53,7 +53,7 @@ class Matmul {
   void* new_narrow_bias(const float* bias, int outputs);
 
   Tuning& tuning() { return tuning_; }
-  // How each product is computed and how long that takes.
+  // The algorithm and time of each product.
   std::string report() const { return tuning_.report(); }
 
  private:

@@ -1,4 +1,4 @@
-// How tiles of x and W get to shared memory, for the kernels that multiply them there: in lines of
+// Copies tiles of x and W to shared memory, for the kernels that multiply them there: in lines of
 // 64 inputs, 128 bytes for each row of the tile, whose 16-byte chunks are permuted by the row
 // (chunk ^ row % 8), so that eight rows lie in eight different groups of banks.
 #pragma once

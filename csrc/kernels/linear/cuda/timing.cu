@@ -1,6 +1,6 @@
-// Each way is captured into a graph that runs it over several copies of the weight, each of which
-// it reads once. Before each replay a kernel reads its way through more than the L2 cache holds: it
-// reads because written lines would have to go back to memory while the clock runs.
+// Each algorithm is captured into a graph that runs it over several copies of the weight, each of
+// which it reads once. Before each replay a kernel reads its way through more than the L2 cache
+// holds: it reads because written lines would have to go back to memory while the clock runs.
 #include <algorithm>
 #include <limits>
 #include <memory>

@@ -16,16 +16,6 @@ Lanes<T> weights(const Targets<Real<T>>& targets, int c, auto... count) {
   return load(targets.weight + c, count...);
 }
 
-template <typename R>
-R weight_of(const Targets<R>& targets, int64_t label) {
-  return targets.weight == nullptr ? R(1) : targets.weight[label];
-}
-
-template <typename R>
-R all_weights(const Targets<R>& targets) {
-  return targets.weight == nullptr ? R(targets.classes) : *targets.weight_sum;
-}
-
 // sum_c w[c] (x[c] - reference) of `cols` columns from `begin` on.
 template <typename T>
 Lanes<T> weighted_sum(const T* x, const Targets<Real<T>>& targets, int begin, int cols,
@@ -55,9 +45,9 @@ Real<T> loss_of(const T* x, const Targets<Real<T>>& targets, int64_t label, Real
   });
   softmax[0] = peak, softmax[1] = sum;
   const R log = std::log(sum);
-  const R loss = weight_of(targets, label) * (peak - own + log);
+  const R loss = targets.weight_of(label) * (peak - own + log);
   if (targets.smoothing == 0) return loss;
-  const R smooth = all_weights(targets) * (peak - reference + log) - sum_of(differences);
+  const R smooth = targets.all_weights() * (peak - reference + log) - sum_of(differences);
   return (1 - targets.smoothing) * loss + targets.smoothing / targets.classes * smooth;
 }
 
@@ -67,17 +57,17 @@ void gradient_of(const T* x, const Targets<Real<T>>& targets, int64_t label, con
                  Real<T> upstream, T* dx) {
   using R = Real<T>;
   const R peak = softmax[0], sum = softmax[1], own = load_one(x + label);
-  const R wanted = upstream * (1 - targets.smoothing) * weight_of(targets, label);
+  const R wanted = upstream * (1 - targets.smoothing) * targets.weight_of(label);
   const bool smooth = targets.smoothing != 0;
   const R spread = smooth ? upstream * targets.smoothing / targets.classes : R(0);
-  const R all = smooth ? spread * all_weights(targets) : R(0);
+  const R all = smooth ? spread * targets.all_weights() : R(0);
   const R factor = (wanted + all) / sum;
   for_vectors(targets.classes, [&](int c, auto... count) {
     const Lanes<T> p = exp_not_above_0(load(x + c, count...) - peak);
     store(dx + c, p * factor - spread * weights<T>(targets, c, count...), count...);
   });
   const R p = exp_not_above_0(broadcast(own - peak))[0];
-  store_one(dx + label, p * factor - spread * weight_of(targets, label) - wanted);
+  store_one(dx + label, p * factor - spread * targets.weight_of(label) - wanted);
 }
 
 }  // namespace
@@ -105,7 +95,7 @@ void total_loss(cpu::Stream<isa>& stream, const TotalLossParams<R>& p) {
     for (int r = 0; r < targets.rows; ++r) {
       if (targets.labels[r] == targets.ignored) continue;
       total += p.losses[r];
-      count += cpu::weight_of(targets, targets.labels[r]);
+      count += targets.weight_of(targets.labels[r]);
     }
     *p.total = static_cast<R>(p.mean ? total / count : total);
     *p.count = static_cast<R>(count);

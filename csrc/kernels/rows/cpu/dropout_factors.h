@@ -1,4 +1,4 @@
-// What dropout (kernels/rows/dropout.h) multiplies elements by: 0, or one over what is kept.
+// The factors of dropout (kernels/rows/dropout.h): 0, or one over the share that is kept.
 #pragma once
 
 #include <algorithm>

@@ -11,7 +11,7 @@ namespace {
 float widened(float x) { return x; }
 float widened(uint16_t x) { return __builtin_bit_cast(float, uint32_t{x} << 16); }  // bfloat16
 
-// A token's row of the table: `kGroup` numbers that lie together begin `kLine` behind the last
+// A token's row of the table: `kGroup` numbers that are adjacent begin `kLine` after the last
 // ones.
 template <typename Number, bool panels>
 struct TokenRow {

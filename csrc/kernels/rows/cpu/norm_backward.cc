@@ -14,7 +14,7 @@ constexpr int kParts = 64;
 static_assert(kParts <= kNormLines);
 enum Total { kGamma, kBeta, kBias, kTotals };
 
-// The lines of one part's totals, [cols] each; null where nobody wants them.
+// The lines of one part's totals, [cols] each; null where they are not wanted.
 template <typename R>
 struct Lines {
   R* of[kTotals];

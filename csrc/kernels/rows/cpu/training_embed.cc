@@ -17,7 +17,8 @@ void embed_row(const TrainingEmbedParams<T>& p, int64_t r) {
   const size_t hidden = p.hidden;
   const T* token = p.token_table + p.ids[r] * hidden;
   const T* position = p.position_table;
-  if (position != nullptr) position += (p.positions != nullptr ? p.positions[r] : r % p.length) * hidden;
+  if (position != nullptr)
+    position += (p.positions != nullptr ? p.positions[r] : r % p.length) * hidden;
   const Lanes<T> scale = broadcast(static_cast<Real<T>>(p.scale));
   const auto embed = [&](int c, Lanes<T> factors, auto... count) {
     const Lanes<T> shift = position != nullptr ? load(position + c, count...) : Lanes<T>{};

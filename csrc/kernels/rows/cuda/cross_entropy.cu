@@ -20,9 +20,9 @@ template <typename T>
 __device__ __forceinline__ float loss_of(const Targets<float>& targets, int64_t label, float own,
                                          const LogSum<T>& all, float near, float differences) {
   const float log = logf(all.sum);
-  const float loss = weight_of(targets, label) * (all.peak - own + log);
+  const float loss = targets.weight_of(label) * (all.peak - own + log);
   if (targets.smoothing == 0.0f) return loss;
-  const float smooth = all_weights(targets) * (all.peak - near + log) - differences;
+  const float smooth = targets.all_weights() * (all.peak - near + log) - differences;
   return (1.0f - targets.smoothing) * loss + targets.smoothing / targets.classes * smooth;
 }
 
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kTotalThreads) total_loss_kernel(const TotalLo
   for (int r = threadIdx.x; r < p.targets.rows; r += kTotalThreads) {
     const int64_t label = p.targets.labels[r];
     sums[0] += p.losses[r];
-    if (is_class(p.targets, label)) sums[1] += weight_of(p.targets, label);
+    if (is_class(p.targets, label)) sums[1] += p.targets.weight_of(label);
   }
   team.reduce<Sum>(sums);
   if (threadIdx.x != 0) return;

@@ -22,11 +22,11 @@ struct RowGradient {
     const Targets<float>& targets = p.targets;
     const float* softmax = p.softmax + 2 * int64_t{r};
     const float upstream = p.upstream[p.each ? r : 0] / (p.count != nullptr ? *p.count : 1.0f);
-    wanted = upstream * (1.0f - targets.smoothing) * weight_of(targets, label);
+    wanted = upstream * (1.0f - targets.smoothing) * targets.weight_of(label);
     const bool smooth = targets.smoothing != 0.0f;
     spread = smooth ? upstream * targets.smoothing / targets.classes : 0.0f;
     weight = smooth ? targets.weight : nullptr;
-    const float all = smooth ? spread * all_weights(targets) : 0.0f;
+    const float all = smooth ? spread * targets.all_weights() : 0.0f;
     peak = softmax[0];
     factor = (wanted + all) / softmax[1];
   }

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kThreads) add_part_kernel(const EmbedBackwardP
   const int count = min(kEmbedPart, p.rows - begin), lane = threadIdx.x;
   if (lane < count + 2) {
     const int i = begin + lane - 1;
-    ids[lane] = i >= 0 && i < p.rows ? p.ids[i] : INT64_MIN;  // no id, so nobody's neighbour
+    ids[lane] = i >= 0 && i < p.rows ? p.ids[i] : INT64_MIN;  // no id, so no neighbour's
     if (lane < count) rows[lane] = p.order[begin + lane];
   }
   __syncthreads();

@@ -119,7 +119,7 @@ __device__ __forceinline__ LogSum<T> joined(Team& team, LogSum<T> part) {
   return {top[0], sum[0]};
 }
 
-// What makes a team of a kernel's threads.
+// The teams of a kernel's threads.
 template <int lanes>
 struct Lanes {
   using Team = LaneTeam<lanes>;

@@ -63,7 +63,7 @@ struct NormGradient {
   }
 };
 
-// What the blocks' lines add up to, for each of the totals.
+// Each total, as the sum of the blocks' lines.
 template <typename T>
 struct TotalsParams {
   const float* partial;  // [kTotals, lines, cols]

@@ -41,9 +41,9 @@ template <typename Op>
 constexpr int kLaneVectors =
     kBytes<Op, 4> > 64 && !std::is_empty_v<typename Op::Load::Columns> ? 3 : 4;
 
-// Lets the next start before it has waited itself, unlike other kernels: what stands behind it in a
-// step is a product, whose weights are then under way while the kernel before this one still works.
-// That product waits for this kernel, and so for all before it.
+// Lets the next start before it has waited itself, unlike other kernels: it is followed in a step
+// by a product, whose weights are then under way while the kernel before this one still works. That
+// product waits for this kernel, and so for all before it.
 template <int lanes, int vectors, typename Op>
 __global__ void __launch_bounds__(kLaneThreads, (kLaneBlocks<Op, vectors>))
     lane_rows_kernel(const Op op, int rows, int cols) {

@@ -6,9 +6,9 @@
 //   else                              a block that reads the row twice; also rows that cannot be
 //                                     read 16 bytes at a time
 //
-// A thread stays with its columns: their totals lie in registers until it has seen all of its rows.
-// What the teams of a block found is added up, and each block leaves one line of partial totals, to
-// be added up in their order: the bits are the same every time.
+// A thread stays with its columns: their totals stay in registers until it has seen all of its
+// rows. The totals of a block's teams are added up, and each block writes one line of partial
+// totals. The lines are added up in their order: the bits are the same every time.
 #pragma once
 
 #include <algorithm>

@@ -52,7 +52,7 @@ struct StoreAffine {
   __device__ __forceinline__ Columns columns(int col) const {
     return {load_weight<pack>(gamma, col, 1.0f), load_weight<pack>(beta, col, 0.0f)};
   }
-  // What was taken off the row was center - g / f, and f is what it was multiplied by.
+  // The row's mean was center - g / f, and its factor f.
   __device__ __forceinline__ void keep(int row, float center, const Line& line) const {
     if (mean != nullptr) mean[row] = line.g == 0.0f ? center : center - line.g / line.f;
     if (rstd != nullptr) rstd[row] = line.f;

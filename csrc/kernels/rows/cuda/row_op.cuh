@@ -1,4 +1,4 @@
-// What operators over rows are made of: y = store(f * weigh(load(x), c) + g), where c stems from
+// The parts of operators over rows: y = store(f * weigh(load(x), c) + g), where c stems from
 // one reduction over the row, and f and g from a second one. Layer norm: c is the mean, weigh
 // subtracts it, f is one over the standard deviation. Softmax: c is the maximum, weigh takes
 // exp(x - c), f is one over their sum.
@@ -19,7 +19,7 @@ namespace decoding::cuda {
 //   values(raw, columns, x)       makes numbers of it
 //   keep(row, col, x)             may be absent: writes them somewhere
 // Center, with the reduction First and a number kSums of sums:
-//   bool has_center()             whether c is not 0; else nobody needs the first reduction
+//   bool has_center()             whether c is not 0; else the first reduction falls away
 //   float center(first)           c
 //   weigh(x, c, sums)             turns x into what f multiplies, and adds to the sums
 //   Line line(sums)               f and g

@@ -1,5 +1,5 @@
-// Who computes a row together: neighbouring lanes of a warp, a block, or a cluster of blocks. Rows
-// stream through a team, while each of its threads stays with its columns.
+// Threads that compute a row together: neighbouring lanes of a warp, a block, or a cluster of
+// blocks. Rows stream through a team, while each of its threads stays with its columns.
 //
 // Threads that take part in the same shuffles and barriers (a warp, or the whole team) form a unit,
 // and all threads of a unit go through the same number of rows.
@@ -78,7 +78,7 @@ struct BlockTeam {
       if (threadIdx.x == 0) {
         for (uint64_t& counter : found.arrived) expect_one_thread(&counter);
       }
-      sync_cluster();  // nobody may write to a block that has not begun
+      sync_cluster();  // no block may be written to before it has begun
     }
   }
 

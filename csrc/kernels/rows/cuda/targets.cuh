@@ -1,4 +1,4 @@
-// What the loss and its gradient read of a row's targets.
+// A row's targets, for the loss and its gradient.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,6 @@ namespace decoding::cuda {
 
 __device__ __forceinline__ bool is_class(const Targets<float>& targets, int64_t label) {
   return label >= 0 && label < targets.classes && label != targets.ignored;
-}
-
-__device__ __forceinline__ float weight_of(const Targets<float>& targets, int64_t label) {
-  return targets.weight == nullptr ? 1.0f : targets.weight[label];
-}
-
-__device__ __forceinline__ float all_weights(const Targets<float>& targets) {
-  return targets.weight == nullptr ? static_cast<float>(targets.classes) : *targets.weight_sum;
 }
 
 // sum_c w[c] (x[c] - near), for neighbouring columns from `c` on.

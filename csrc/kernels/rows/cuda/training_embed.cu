@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kThreads = 256;  // of a block, at most
 
-// Whether the table has the id; else the host shall know.
+// False, and reported to the host, where the table does not have the id.
 __device__ __forceinline__ bool has(int64_t id, int rows, bool position, IdFault* fault) {
   if (id >= 0 && id < rows) return true;
   if (fault != nullptr && threadIdx.x == 0) {
