@@ -253,7 +253,7 @@ def packed_attention(
 def self_attention(place: Place, batch: int, beams: int, heads: int, position: int) -> Case:
     """The new token of each row over its own history. torch has the history gathered already."""
     rows, scale = batch * beams, HEAD_DIM**-0.5
-    live, now = place.ints(range(batch)), place.ints([2, position, batch])
+    active, state = place.ints(range(batch)), place.ints([2, position, batch])
     slots = place.ints(torch.arange(rows)).view(1, rows, 1).repeat(2, 1, position + 1)
     scratch = attention_scratch(place, heads, beams)
 
@@ -265,9 +265,9 @@ def self_attention(place: Place, batch: int, beams: int, heads: int, position: i
 
     def ours(s: Set) -> Any:
         qkv, k, v, y = s
-        history = {"self_k": k, "self_v": v, "slots": slots, "now": now}
+        history = {"self_k": k, "self_v": v, "cache_indirection": slots, "state": state}
         kernels.decode_attention(
-            qkv.flatten(1, 2), live, y, scale, beams, **history, **scratch, **place.how
+            qkv.flatten(1, 2), active, y, scale, beams, **history, **scratch, **place.how
         )
         return y
 
@@ -289,7 +289,7 @@ def self_attention(place: Place, batch: int, beams: int, heads: int, position: i
 def cross_attention(place: Place, batch: int, beams: int, heads: int, source: int) -> Case:
     """The beams of a sentence over its source, whose keys and values torch too has only once."""
     rows, scale = batch * beams, HEAD_DIM**-0.5
-    live, now = place.ints(range(batch)), place.ints([2, 1, batch])
+    active, state = place.ints(range(batch)), place.ints([2, 1, batch])
     offsets = place.ints(torch.arange(batch + 1) * source)
     scratch = attention_scratch(place, heads, beams)
 
@@ -300,8 +300,8 @@ def cross_attention(place: Place, batch: int, beams: int, heads: int, source: in
 
     def ours(s: Set) -> Any:
         q, k, v, y = s
-        shared = {"shared_k": k, "shared_v": v, "shared_offsets": offsets, "now": now}
-        kernels.decode_attention(q, live, y, scale, beams, **shared, **scratch, **place.how)
+        shared = {"shared_k": k, "shared_v": v, "shared_offsets": offsets, "state": state}
+        kernels.decode_attention(q, active, y, scale, beams, **shared, **scratch, **place.how)
         return y
 
     def theirs(s: Set) -> Any:
@@ -326,7 +326,10 @@ def attention_scratch(place: Place, heads: int, beams: int) -> dict[str, Tensor]
     if place.device == "cpu":
         return {}
     partial = torch.empty(max(256, heads) * 8 * beams * (HEAD_DIM + 2), device=place.device)
-    return {"partial": partial, "tickets": torch.zeros_like(partial[:256], dtype=torch.int32)}
+    return {
+        "partial": partial,
+        "split_counters": torch.zeros_like(partial[:256], dtype=torch.int32),
+    }
 
 
 def beam_selection(place: Place, batch: int, beams: int, vocab: int) -> Case:

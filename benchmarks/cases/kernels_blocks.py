@@ -44,18 +44,18 @@ def rms_norm(place: Place, rows: int, cols: int, adds: bool) -> Case:
     )
 
 
-def rotate(place: Place, rows: int) -> Case:
-    """Queries and keys; ours turns them where they lie, on and on."""
+def apply_rotary(place: Place, rows: int) -> Case:
+    """Queries and keys; ours rotates them in place, again and again."""
     heads, half = HEADS + KV_HEADS, HEAD_DIM // 2
     frequencies = 500000.0 ** -(torch.arange(half, device=place.device) / half)[None]
-    at = place.ints(torch.arange(rows) % 4096)
-    angles = at[:, None] * frequencies
+    positions = place.ints(torch.arange(rows) % 4096)
+    angles = positions[:, None] * frequencies
     sine, cosine = (f(angles)[:, None].to(place.dtype) for f in (torch.sin, torch.cos))
     how = {"heads": HEADS, "kv_heads": KV_HEADS, "head_dim": HEAD_DIM, **place.how}
 
     def ours(s: Set) -> Any:
         x, y = s
-        kernels.rotate(y, at, frequencies, **how)
+        kernels.apply_rotary(y, positions, frequencies, **how)
         return y
 
     def theirs(s: Set) -> Any:
@@ -136,7 +136,7 @@ def cases(place: Place) -> Iterator[Case]:
     for rows in (1, 32, 512) if place.device == "cpu" else (1, 32, 512, 8192):
         yield rms_norm(place, rows, 4096, adds=False)
         yield rms_norm(place, rows, 2304, adds=True)
-        yield rotate(place, rows)
+        yield apply_rotary(place, rows)
         yield gate(place, rows)
     for rows in (1, 32, 128):
         yield soft_cap(place, rows)

@@ -69,7 +69,7 @@ def packed(place: Place, sentences: int, longest: int, size: int, made: bool) ->
 def decode(place: Place, batch: int, beams: int, size: int, made: bool) -> Case:
     """The new token of each row, in a history that is longer; torch has the inputs gathered."""
     rows, position = batch * beams, 63
-    live, now = place.ints(range(batch)), place.ints([2, position, batch])
+    active, state = place.ints(range(batch)), place.ints([2, position, batch])
     slots = place.ints(torch.arange(rows)).view(1, rows, 1).repeat(2, 1, position + 1)
     newest = position % size
 
@@ -82,7 +82,7 @@ def decode(place: Place, batch: int, beams: int, size: int, made: bool) -> Case:
     def ours(s: Set) -> Any:
         x, inputs, _, given, y = s
         how = {"scores" if made else "weights": given, **place.how}
-        kernels.decode_depthwise(x, inputs, slots, live, now, y, beams, **how)
+        kernels.decode_depthwise(x, inputs, slots, active, state, y, beams, **how)
         return y
 
     def theirs(s: Set) -> Any:

@@ -1,4 +1,4 @@
-"""What the tests of the attentions share: csrc/kernels/attention in torch."""
+"""csrc/kernels/attention in torch, for the tests of attention."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.conftest import Place, assert_same_bits, random
 
 DIMS = [1, 8, 15, 16, 17, 32, 40, 64, 65, 80, 96, 128, 256]
 HEADS = [(4, 2), (7, 1), (11, 1), (16, 2)]  # of queries and of keys
-RULES = ["cap", "window", "slopes", "table", "all"]
-NOWHERE = 1 << 30  # an index that nobody may follow
+BIASES = ["cap", "window", "slopes", "table", "all"]
+NOWHERE = 1 << 30  # an index that no kernel may follow
 
 
-class Rules(NamedTuple):
-    """What happens to scaled scores before the softmax: ScoreRules."""
+class Bias(NamedTuple):
+    """The bias of scaled scores, before the softmax: AttentionBias of the kernels."""
 
     cap: float = 0.0
     window: int = 0
@@ -24,8 +24,8 @@ class Rules(NamedTuple):
     table: Tensor | None = None  # [N, 2 * reach + 1]
 
     @classmethod
-    def of(cls, name: str, heads: int, place: Place) -> Rules:
-        """One of RULES, strong enough to show."""
+    def of(cls, name: str, heads: int, place: Place) -> Bias:
+        """One of BIASES, strong enough to show."""
         slopes = (random(heads, seed=8).abs() / 8).to(place.device)
         table = random(heads, 2 * 20 + 1, seed=9).to(place.device)
         every = cls(1.5, 37, slopes, table)
@@ -46,7 +46,7 @@ class Rules(NamedTuple):
         return scores
 
 
-NO_RULES = Rules()
+NO_BIAS = Bias()
 
 
 def attend(
@@ -56,14 +56,14 @@ def attend(
     scale: float,
     distance: Tensor | None = None,
     causal: bool = False,
-    rules: Rules = NO_RULES,
+    bias: Bias = NO_BIAS,
 ) -> Tensor:
     """q: [queries, N, D]; k, v: [positions, Nkv, D]; distance: [queries, positions], of the query
-    less the key, for `causal` and `rules`."""
+    less the key, for `causal` and `bias`."""
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     scores = torch.einsum("qnd,pnd->nqp", q, k) * scale
     if distance is not None:
-        scores = rules(scores, distance)
+        scores = bias(scores, distance)
         scores = scores.masked_fill(causal & (distance < 0), float("-inf"))
     return torch.einsum("nqp,pnd->qnd", scores.softmax(-1).to(v.dtype), v)
 

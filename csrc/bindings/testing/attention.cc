@@ -127,11 +127,12 @@ void bind_store_shared(py::module_& kernels) {
 void bind_decode_attention(py::module_& kernels) {
   kernels.def(
       "decode_attention",
-      [](object qkv, object live, object y, float scale, int beams, object shared_k,
-         object shared_v, object shared_offsets, object self_k, object self_v, object slots,
-         object now, float cap, int window, object slopes, object table, object partial,
-         object tickets, object at, object frequencies, bool interleaved, float factor,
-         object q_gamma, object k_gamma, float eps, const string& isa, int threads) {
+      [](object qkv, object active, object y, float scale, int beams, object shared_k,
+         object shared_v, object shared_offsets, object self_k, object self_v,
+         object cache_indirection, object state, float cap, int window, object slopes, object table,
+         object partial, object split_counters, object positions, object frequencies,
+         bool interleaved, float factor, object q_gamma, object k_gamma, float eps,
+         const string& isa, int threads) {
         run_with_cache(
             y, self_k.is_none() ? shared_k : self_k, isa, threads,
             [&]<typename T, typename C>(const Tensors& in) {
@@ -144,11 +145,11 @@ void bind_decode_attention(py::module_& kernels) {
               const int64_t scratch = partial_size(dim);
               if (in.on_cuda() && partial.is_none()) {
                 partial = zeros(y, "float32", scratch);
-                tickets = zeros(y, "int32", kSplitCounters);
+                split_counters = zeros(y, "int32", kSplitCounters);
               }
               T* q = in.data<T>(qkv, "qkv", {rows, parts, dim});
               return DecodeAttentionParams<T, C>{
-                  .state = reinterpret_cast<StepState*>(in.data<int32_t>(now, "now", {3})),
+                  .state = reinterpret_cast<StepState*>(in.data<int32_t>(state, "state", {3})),
                   .q = q,
                   .k = history ? q + heads * dim : nullptr,
                   .v = history ? q + (heads + kv_heads) * dim : nullptr,
@@ -158,12 +159,13 @@ void bind_decode_attention(py::module_& kernels) {
                       in.data_or_null<int32_t>(shared_offsets, "shared_offsets", {-1}),
                   .self_k = in.data_or_null<C>(self_k, "self_k", {total, kv_heads, target, dim}),
                   .self_v = in.data_or_null<C>(self_v, "self_v", {total, kv_heads, target, dim}),
-                  .cache_indirection = in.data_or_null<int32_t>(slots, "slots", {2, total, target}),
-                  .active = in.data<int32_t>(live, "live", {rows / beams}),
+                  .cache_indirection = in.data_or_null<int32_t>(
+                      cache_indirection, "cache_indirection", {2, total, target}),
+                  .active = in.data<int32_t>(active, "active", {rows / beams}),
                   .y = in.data<T>(y, "y", {rows, heads, dim}),
                   .partial = in.data_or_null<float>(partial, "partial", {scratch}),
                   .split_counters =
-                      in.data_or_null<int32_t>(tickets, "split_counters", {kSplitCounters}),
+                      in.data_or_null<int32_t>(split_counters, "split_counters", {kSplitCounters}),
                   .sentences = static_cast<int>(rows / beams),
                   .beams = beams,
                   .heads = static_cast<int>(heads),
@@ -175,22 +177,24 @@ void bind_decode_attention(py::module_& kernels) {
                   .total_rows = static_cast<int>(total),
                   .scale = scale,
                   .bias = bias_of(in, heads, cap, window, slopes, table),
-                  .rotary = rotary_of(in, at, frequencies, 0, 0, interleaved, factor, q_gamma,
-                                      k_gamma, eps, rows, dim)};
+                  .rotary = rotary_of(in, positions, frequencies, 0, 0, interleaved, factor,
+                                      q_gamma, k_gamma, eps, rows, dim)};
             },
             [](auto& stream, const auto& params) { decode_attention(stream, params); });
       },
-      "qkv: [rows, N + 2 Nkv, D], or [rows, N, D], only q, where there is no history; now: number, "
+      "qkv: [rows, N + 2 Nkv, D], or [rows, N, D], only q, where there is no history; state: "
+      "number, "
       "position, live_count; slopes [N] and table [N, 2 * reach + 1]: float32; partial and "
-      "tickets: CUDA's scratch, made where they are not given; from `at` on: as in rotate, which "
+      "split_counters: CUDA's scratch, made where they are not given; from `positions` on: as in "
+      "apply_rotary, which "
       "the CPU does in place",
-      py::arg("qkv"), py::arg("live"), py::arg("y"), py::arg("scale"), py::arg("beams"),
+      py::arg("qkv"), py::arg("active"), py::arg("y"), py::arg("scale"), py::arg("beams"),
       py::kw_only(), py::arg("shared_k") = py::none(), py::arg("shared_v") = py::none(),
       py::arg("shared_offsets") = py::none(), py::arg("self_k") = py::none(),
-      py::arg("self_v") = py::none(), py::arg("slots") = py::none(), py::arg("now"),
+      py::arg("self_v") = py::none(), py::arg("cache_indirection") = py::none(), py::arg("state"),
       py::arg("cap") = 0.0f, py::arg("window") = 0, py::arg("slopes") = py::none(),
       py::arg("table") = py::none(), py::arg("partial") = py::none(),
-      py::arg("tickets") = py::none(), py::arg("at") = py::none(),
+      py::arg("split_counters") = py::none(), py::arg("positions") = py::none(),
       py::arg("frequencies") = py::none(), py::arg("interleaved") = false, py::arg("factor") = 1.0f,
       py::arg("q_gamma") = py::none(), py::arg("k_gamma") = py::none(), py::arg("eps") = 1e-6f,
       py::arg("isa"), py::arg("threads"));
@@ -199,8 +203,8 @@ void bind_decode_attention(py::module_& kernels) {
 void bind_attention_weights(py::module_& kernels) {
   kernels.def(
       "attention_weights",
-      [](object q, object live, object y, float scale, int beams, object shared_k,
-         object shared_offsets, object now, const string& isa, int threads) {
+      [](object q, object active, object y, float scale, int beams, object shared_k,
+         object shared_offsets, object state, const string& isa, int threads) {
         run_with_cache(
             q, shared_k, isa, threads,
             [&]<typename T, typename C>(const Tensors& in) {
@@ -208,11 +212,11 @@ void bind_attention_weights(py::module_& kernels) {
               const int64_t capacity = in.sizes(shared_k, "shared_k", 3)[1];
               const auto kept = in.sizes(y, "y", 3);
               return AttentionWeightsParams<T, C>{
-                  .state = reinterpret_cast<StepState*>(in.data<int32_t>(now, "now", {3})),
+                  .state = reinterpret_cast<StepState*>(in.data<int32_t>(state, "state", {3})),
                   .q = in.data<T>(q, "q", {rows, parts, dim}),
                   .shared_k = in.data<C>(shared_k, "shared_k", {kv_heads, capacity, dim}),
                   .shared_offsets = in.data<int32_t>(shared_offsets, "shared_offsets", {-1}),
-                  .active = in.data<int32_t>(live, "live", {rows / beams}),
+                  .active = in.data<int32_t>(active, "active", {rows / beams}),
                   .y = in.data<float>(y, "y", kept),
                   .sentences = static_cast<int>(rows / beams),
                   .beams = beams,
@@ -227,9 +231,9 @@ void bind_attention_weights(py::module_& kernels) {
             },
             [](auto& stream, const auto& params) { attention_weights(stream, params); });
       },
-      "now: number, position, live_count", py::arg("q"), py::arg("live"), py::arg("y"),
+      "state: number, position, live_count", py::arg("q"), py::arg("active"), py::arg("y"),
       py::arg("scale"), py::arg("beams"), py::kw_only(), py::arg("shared_k"),
-      py::arg("shared_offsets"), py::arg("now"), py::arg("isa"), py::arg("threads"));
+      py::arg("shared_offsets"), py::arg("state"), py::arg("isa"), py::arg("threads"));
 }
 
 }  // namespace

@@ -55,22 +55,23 @@ void bind_packed_depthwise(py::module_& kernels) {
 void bind_decode_depthwise(py::module_& kernels) {
   kernels.def(
       "decode_depthwise",
-      [](object x, object inputs, object slots, object live, object now, object y, int beams,
-         object weights, object scores, const string& isa, int threads) {
+      [](object x, object inputs, object cache_indirection, object active, object state, object y,
+         int beams, object weights, object scores, const string& isa, int threads) {
         run_with_cache(
             y, inputs, isa, threads,
             [&]<typename T, typename C>(const Tensors& in) {
               const auto shape = in.sizes(y, "y", 3);
               const int64_t rows = shape[0], heads = shape[1], dim = shape[2];
               const auto kept = in.sizes(inputs, "inputs", 4);
-              const int64_t history = in.sizes(slots, "slots", 3)[2];
+              const int64_t history = in.sizes(cache_indirection, "cache_indirection", 3)[2];
               DecodeDepthwiseParams<T, C> params{
-                  .state = reinterpret_cast<StepState*>(in.data<int32_t>(now, "now", {3})),
+                  .state = reinterpret_cast<StepState*>(in.data<int32_t>(state, "state", {3})),
                   .x = in.data<T>(x, "x", shape),
                   .weights = weights_of<T>(in, weights, scores, rows, heads),
                   .inputs = in.data<C>(inputs, "inputs", {kept[0], heads, kept[2], dim}),
-                  .cache_indirection = in.data<int32_t>(slots, "slots", {2, kept[0], history}),
-                  .active = in.data<int32_t>(live, "live", {rows / beams}),
+                  .cache_indirection = in.data<int32_t>(cache_indirection, "cache_indirection",
+                                                        {2, kept[0], history}),
+                  .active = in.data<int32_t>(active, "active", {rows / beams}),
                   .y = in.data<T>(y, "y", shape),
                   .sentences = static_cast<int>(rows / beams),
                   .beams = beams,
@@ -85,11 +86,13 @@ void bind_decode_depthwise(py::module_& kernels) {
             },
             [](auto& stream, const auto& params) { decode_depthwise(stream, params); });
       },
-      "x, y: [rows, N, D]; inputs: [slots, N, ring, D]; now: number, position, live_count; weights "
+      "x, y: [rows, N, D]; inputs: [total_rows, N, ring, D]; state: number, position, live_count; "
+      "weights "
       "and scores as above",
-      py::arg("x"), py::arg("inputs"), py::arg("slots"), py::arg("live"), py::arg("now"),
-      py::arg("y"), py::arg("beams"), py::kw_only(), py::arg("weights") = py::none(),
-      py::arg("scores") = py::none(), py::arg("isa"), py::arg("threads"));
+      py::arg("x"), py::arg("inputs"), py::arg("cache_indirection"), py::arg("active"),
+      py::arg("state"), py::arg("y"), py::arg("beams"), py::kw_only(),
+      py::arg("weights") = py::none(), py::arg("scores") = py::none(), py::arg("isa"),
+      py::arg("threads"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// kernels.*: what changes the numbers between products: rotate, gate and soft_cap.
+// kernels.*: operators between products: apply_rotary, gate and soft_cap.
 #include "bindings/testing/rotary.h"
 #include "kernels/attention/decode.h"
 #include "kernels/attention/head_dim.h"
@@ -12,10 +12,10 @@ using std::string;
 
 namespace {
 
-void bind_rotate(py::module_& kernels) {
+void bind_apply_rotary(py::module_& kernels) {
   kernels.def(
-      "rotate",
-      [](object x, object at, object frequencies, int heads, int kv_heads, int head_dim,
+      "apply_rotary",
+      [](object x, object positions, object frequencies, int heads, int kv_heads, int head_dim,
          bool interleaved, float factor, object q_gamma, object k_gamma, float eps, int original,
          int span, const string& isa, int threads) {
         run_kernel(
@@ -28,8 +28,8 @@ void bind_rotate(py::module_& kernels) {
                     " heads of ", head_dim, " numbers, has ", stride, " columns");
               return RotaryParams<T>{
                   .x = in.data<T>(x, "x", shape),
-                  .rotary = rotary_of(in, at, frequencies, original, span, interleaved, factor,
-                                      q_gamma, k_gamma, eps, rows, head_dim),
+                  .rotary = rotary_of(in, positions, frequencies, original, span, interleaved,
+                                      factor, q_gamma, k_gamma, eps, rows, head_dim),
                   .rows = static_cast<int>(rows),
                   .heads = heads,
                   .kv_heads = kv_heads,
@@ -38,11 +38,12 @@ void bind_rotate(py::module_& kernels) {
             },
             [](auto& stream, const auto& params) { apply_rotary(stream, params); });
       },
-      "x: [rows, stride], queries, keys and what stays as it is", py::arg("x"), py::arg("at"),
-      py::arg("frequencies"), py::kw_only(), py::arg("heads"), py::arg("kv_heads"),
-      py::arg("head_dim"), py::arg("interleaved") = false, py::arg("factor") = 1.0f,
-      py::arg("q_gamma") = py::none(), py::arg("k_gamma") = py::none(), py::arg("eps") = 1e-6f,
-      py::arg("original") = 0, py::arg("span") = 0, py::arg("isa"), py::arg("threads"));
+      "x: [rows, stride], queries, keys and what stays as it is", py::arg("x"),
+      py::arg("positions"), py::arg("frequencies"), py::kw_only(), py::arg("heads"),
+      py::arg("kv_heads"), py::arg("head_dim"), py::arg("interleaved") = false,
+      py::arg("factor") = 1.0f, py::arg("q_gamma") = py::none(), py::arg("k_gamma") = py::none(),
+      py::arg("eps") = 1e-6f, py::arg("original") = 0, py::arg("span") = 0, py::arg("isa"),
+      py::arg("threads"));
 }
 
 void bind_gate(py::module_& kernels) {
@@ -90,7 +91,7 @@ void bind_soft_cap(py::module_& kernels) {
 }  // namespace
 
 void bind_elementwise(py::module_& kernels) {
-  bind_rotate(kernels);
+  bind_apply_rotary(kernels);
   bind_gate(kernels);
   bind_soft_cap(kernels);
 }

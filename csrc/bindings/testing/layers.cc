@@ -32,7 +32,7 @@ TokenTable token_table_of(const Tensors& in, const py::object& token_table, int6
 void bind_embed(py::module_& kernels) {
   kernels.def(
       "embed",
-      [](object ids, object at, object token_table, object position_table, object gamma,
+      [](object ids, object positions, object token_table, object position_table, object gamma,
          object beta, object y, float scale, float eps, bool rms, const string& isa, int threads) {
         run_kernel(
             y, isa, threads,
@@ -40,7 +40,7 @@ void bind_embed(py::module_& kernels) {
               const auto shape = in.sizes(y, "y", 2);
               const int64_t rows = shape[0], hidden = shape[1];
               return EmbedParams<T>{.ids = in.data<int32_t>(ids, "ids", {rows}),
-                                    .positions = in.data<int32_t>(at, "at", {rows}),
+                                    .positions = in.data<int32_t>(positions, "positions", {rows}),
                                     .tokens = token_table_of<T>(in, token_table, hidden),
                                     .position_table = in.data_or_null<T>(
                                         position_table, "position_table", {-1, hidden}),
@@ -52,7 +52,7 @@ void bind_embed(py::module_& kernels) {
             },
             [](auto& stream, const auto& params) { embed(stream, params); });
       },
-      py::arg("ids"), py::arg("at"), py::arg("token_table"), py::arg("position_table"),
+      py::arg("ids"), py::arg("positions"), py::arg("token_table"), py::arg("position_table"),
       py::arg("gamma"), py::arg("beta"), py::arg("y"), py::arg("scale"), py::arg("eps"),
       py::kw_only(), py::arg("rms") = false, py::arg("isa"), py::arg("threads"));
 }

@@ -20,25 +20,32 @@ def weights_reference(q: Tensor, k: Tensor, scale: float) -> Tensor:
 
 
 def check_weights(place: Place, threads: int, q: Tensor, k: Tensor) -> None:
-    """q: [12, N, D], of which 9 rows are live; k: [Nkv, 269, D]; more is poisoned."""
-    lengths, beams, live, longest, slots, number = [5, 1, 70, 129, 64], 3, [3, 0, 2], 133, 17, 2
+    """q: [12, N, D], of which 9 rows are active; k: [Nkv, 269, D]; more is poisoned."""
+    lengths, beams, active, longest, total_rows, number = (
+        [5, 1, 70, 129, 64],
+        3,
+        [3, 0, 2],
+        133,
+        17,
+        2,
+    )
     k = torch.cat([k, poison(len(k), 3, k.shape[2]).to(k)], 1)
     offsets = offsets_of(lengths).to(place.device)
-    y = poison(3, slots, longest).to(place.device)
+    y = poison(3, total_rows, longest).to(place.device)
     scale = q.shape[2] ** -0.5
     kernels.attention_weights(
         q,
-        torch.tensor([*live, NOWHERE]).int().to(place.device),
+        torch.tensor([*active, NOWHERE]).int().to(place.device),
         y,
         scale,
         beams,
         shared_k=k,
         shared_offsets=offsets,
-        now=torch.tensor([number, NOWHERE, len(live)]).int().to(place.device),
+        state=torch.tensor([number, NOWHERE, len(active)]).int().to(place.device),
         isa=place.isa,
         threads=threads,
     )
-    for i, sentence in enumerate(live):
+    for i, sentence in enumerate(active):
         keys = k[:, int(offsets[sentence]) : int(offsets[sentence + 1])].contiguous()
         ours = y[number - 1, sentence * beams : (sentence + 1) * beams]
         mine = q[i * beams : (i + 1) * beams]
@@ -70,7 +77,7 @@ def test_a_prompts_steps_leave_no_weights(place: Place) -> None:
         1,
         shared_k=k.to(place.device, place.dtype),
         shared_offsets=offsets_of([4]).to(place.device),
-        now=torch.tensor([0, 0, 1]).int().to(place.device),
+        state=torch.tensor([0, 0, 1]).int().to(place.device),
         isa=place.isa,
         threads=1,
     )

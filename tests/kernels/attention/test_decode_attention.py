@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from tests.conftest import Place, assert_same_bits
-from tests.kernels.attention.test_rotary import rotate
-from tests.support.attention import DIMS, HEADS, NO_RULES, RULES, Rules, assert_equal
+from tests.kernels.attention.test_rotary import apply_rotary
+from tests.support.attention import BIASES, DIMS, HEADS, NO_BIAS, Bias, assert_equal
 from tests.support.decode_step import Step
 
 SHARED = [5, 0, 70, 33, 64]  # positions of each sentence
@@ -48,14 +48,14 @@ def test_beams_may_have_a_past_in_common(
     step = Step([4, 1], beams, 40, None, position, place, heads=heads)
     assert step.history is not None
     for i, some in ((4, beams), (1, beams - 1)):  # in the second sentence not all of them
-        slots = step.history.slots[step.number % 2, i * beams : i * beams + some]
-        slots[:, : min(position, 64)] = slots[0, : min(position, 64)].clone()
+        rows = step.history.table[step.number % 2, i * beams : i * beams + some]
+        rows[:, : min(position, 64)] = rows[0, : min(position, 64)].clone()
     together = step.run(threads)
     step.check(together)
     if place.device == "cpu":
-        for row, slot in enumerate(step.row_slots):
+        for row, slot in enumerate(step.cache_rows):
             alone = copy(step)
-            alone.live, alone.beams, alone.qkv = [slot], 1, step.qkv[row : row + 1].contiguous()
+            alone.active, alone.beams, alone.qkv = [slot], 1, step.qkv[row : row + 1].contiguous()
             assert_equal(alone.run(), together[row : row + 1])
 
 
@@ -87,7 +87,7 @@ def test_long_histories_of_shared_heads(
 def test_shared_heads_equal_torch(
     place: Place, beams: int, shared: list[int] | None, position: int | None, heads: tuple[int, int]
 ) -> None:
-    step = Step([3, 0, 4], beams, 64, shared, position, place, behind=1, heads=heads)
+    step = Step([3, 0, 4], beams, 64, shared, position, place, finished=1, heads=heads)
     step.check(step.run(threads=2))
 
 
@@ -98,18 +98,18 @@ def test_shared_heads_and_prompts(
     place: Place, name: str | None, beams: int, heads: tuple[int, int], dim: int
 ) -> None:
     """A GPU lets heads of several beams pass together over what these share."""
-    rules = NO_RULES if name is None else Rules.of(name, heads[0], place)
+    bias = NO_BIAS if name is None else Bias.of(name, heads[0], place)
     shared = [5, 0, 300, 70, 64]
-    step = Step([2, 0, 4], beams, dim, shared, 21, place, behind=1, heads=heads, rules=rules)
+    step = Step([2, 0, 4], beams, dim, shared, 21, place, finished=1, heads=heads, bias=bias)
     step.check(step.run(threads=2))
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", BIASES)
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("shared", [SHARED, None])
 def test_rules_equal_torch(place: Place, shared: list[int] | None, beams: int, name: str) -> None:
-    rules = Rules.of(name, 6, place)
-    step = Step([3, 0, 2], beams, 40, shared, 50, place, heads=(6, 2), rules=rules)
+    bias = Bias.of(name, 6, place)
+    step = Step([3, 0, 2], beams, 40, shared, 50, place, heads=(6, 2), bias=bias)
     step.check(step.run(threads=2))
 
 
@@ -117,15 +117,15 @@ def test_rules_equal_torch(place: Place, shared: list[int] | None, beams: int, n
 @pytest.mark.parametrize("shared", [SHARED, None])
 def test_windows_equal_torch(place: Place, shared: list[int] | None, window: int) -> None:
     """They end in the row's own history, before it, and in what is shared."""
-    step = Step([3, 0, 2], 2, 32, shared, 10, place, heads=(4, 2), rules=Rules(window=window))
+    step = Step([3, 0, 2], 2, 32, shared, 10, place, heads=(4, 2), bias=Bias(window=window))
     step.check(step.run(threads=2))
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", BIASES)
 def test_rules_of_long_histories(place: Place, name: str) -> None:
     """A GPU splits them over blocks."""
-    rules = Rules.of(name, 4, place)
-    step = Step([4, 2], 2, 64, [0, 0, 700, 1, 300], 600, place, heads=(4, 2), rules=rules)
+    bias = Bias.of(name, 4, place)
+    step = Step([4, 2], 2, 64, [0, 0, 700, 1, 300], 600, place, heads=(4, 2), bias=bias)
     step.check(step.run(threads=2))
 
 
@@ -138,7 +138,7 @@ def test_histories_of_many_heads(
 ) -> None:
     """With fewer, each beam that has a history gets a block of its own."""
     place, heads = Place("cuda", dtype), 600 // beams
-    step = Step([3, 0, 4, 2], beams, dim, shared, position, place, behind=1, heads=(heads, heads))
+    step = Step([3, 0, 4, 2], beams, dim, shared, position, place, finished=1, heads=(heads, heads))
     step.check(step.run())
 
 
@@ -158,10 +158,10 @@ def test_queries_and_keys_turn(
     size: int,
     interleaved: bool,
 ) -> None:
-    rules = NO_RULES if name is None else Rules.of(name, heads[0], place)
+    bias = NO_BIAS if name is None else Bias.of(name, heads[0], place)
     shared = [5, 0, 300, 70, 64]
-    step = Step([2, 0, 4], beams, dim, shared, 21, place, behind=1, heads=heads, rules=rules)
-    step.turn(size, interleaved, norms=dim in (16, 64, 128))
+    step = Step([2, 0, 4], beams, dim, shared, 21, place, finished=1, heads=heads, bias=bias)
+    step.rotate(size, interleaved, norms=dim in (16, 64, 128))
     step.check(step.run(threads=2))
 
 
@@ -174,11 +174,11 @@ def test_queries_of_long_histories_turn(
     shared: list[int] | None,
     position: int | None,
 ) -> None:
-    """On a GPU each of the blocks that split a history turns them for itself."""
+    """On a GPU each of the blocks that split a history rotates them for itself."""
     if position is None:
         position = 0
     step = Step([4, 2, 3], beams, 64, shared, position, place, heads=heads)
-    step.turn(64)
+    step.rotate(64)
     step.check(step.run(threads=3))
 
 
@@ -187,15 +187,15 @@ def test_queries_of_long_histories_turn(
 def test_turned_keys_are_kept(
     place: Place, threads: int, dim: int, position: int, heads: tuple[int, int]
 ) -> None:
-    """As rotate makes them; values as they are."""
-    step = Step([2, 0], 3, dim, None, position, place, behind=1, heads=heads)
-    step.turn(dim // 2 * 2, norms=True)
-    assert step.history is not None and step.turning is not None
-    rows, (at, *rest) = len(step.row_slots), step.turning
-    inputs: Any = (step.qkv[:rows].flatten(1), at[:rows], *rest)
-    new = rotate(inputs, place).view(rows, -1, dim)[:, heads[0] :]
+    """As apply_rotary makes them; values as they are."""
+    step = Step([2, 0], 3, dim, None, position, place, finished=1, heads=heads)
+    step.rotate(dim // 2 * 2, norms=True)
+    assert step.history is not None and step.rotary is not None
+    rows, (positions, *rest) = len(step.cache_rows), step.rotary
+    inputs: Any = (step.qkv[:rows].flatten(1), positions[:rows], *rest)
+    new = apply_rotary(inputs, place).view(rows, -1, dim)[:, heads[0] :]
     expected_k, expected_v = step.history.k.clone(), step.history.v.clone()
-    expected_k[step.row_slots, :, position], expected_v[step.row_slots, :, position] = new.chunk(
+    expected_k[step.cache_rows, :, position], expected_v[step.cache_rows, :, position] = new.chunk(
         2, 1
     )
     step.run(threads)
@@ -218,7 +218,7 @@ def test_a_sentence_without_anything_gives_zero(place: Place) -> None:
 def test_finished_sentences_are_left_alone(
     place: Place, beams: int, shared: list[int] | None, position: int | None
 ) -> None:
-    step = Step([2, 0], beams, 64, shared, position, place, behind=2)
+    step = Step([2, 0], beams, 64, shared, position, place, finished=2)
     step.check(step.run(threads=2))
 
 
@@ -233,12 +233,12 @@ def test_the_step_reads_its_own_table(place: Place, number: int) -> None:
 def test_decode_writes_its_own_keys_and_nothing_else(
     place: Place, threads: int, dim: int, position: int, heads: tuple[int, int]
 ) -> None:
-    step = Step([2, 0], 3, dim, None, position, place, behind=1, heads=heads)
+    step = Step([2, 0], 3, dim, None, position, place, finished=1, heads=heads)
     assert step.history is not None
     expected_k, expected_v = step.history.k.clone(), step.history.v.clone()
     new_k, new_v = step.new.chunk(2, 1)
-    expected_k[step.row_slots, :, position] = new_k
-    expected_v[step.row_slots, :, position] = new_v
+    expected_k[step.cache_rows, :, position] = new_k
+    expected_v[step.cache_rows, :, position] = new_v
     step.run(threads)
     assert_equal(step.history.k, expected_k)
     assert_equal(step.history.v, expected_v)
@@ -257,16 +257,16 @@ def test_a_row_does_not_depend_on_its_batch(
     shared: list[int] | None,
 ) -> None:
     """A GPU gives few rows more threads each, and may add up in another order."""
-    live, place = [3, 0, 4, 2], Place(isa)
-    rules = NO_RULES if position is None else Rules.of("all", heads[0], place)
+    active, place = [3, 0, 4, 2], Place(isa)
+    bias = NO_BIAS if position is None else Bias.of("all", heads[0], place)
 
-    def run(live: list[int], threads: int) -> Tensor:
-        step = Step(live, beams, 40, shared, position, place, heads=heads, rules=rules)
+    def run(active: list[int], threads: int) -> Tensor:
+        step = Step(active, beams, 40, shared, position, place, heads=heads, bias=bias)
         return step.run(threads)
 
-    alone = torch.cat([run([i], 1) for i in live])
+    alone = torch.cat([run([i], 1) for i in active])
     for threads in (1, 2, 3, 7):
-        assert_same_bits(run(live, threads), alone, f"{threads} threads")
+        assert_same_bits(run(active, threads), alone, f"{threads} threads")
 
 
 @pytest.mark.parametrize("heads", [(3, 3), (11, 1)])
@@ -289,4 +289,4 @@ def test_keys_and_values_in_bfloat16(isa: str, heads: tuple[int, int]) -> None:
 def test_no_live_sentence(place: Place, threads: int) -> None:
     step = Step([], 4, 64, [1, 1, 1, 1, 1], 3, place)
     assert step.run(threads).shape == (0, 3, 64)
-    assert Step([], 4, 64, [1, 1, 1, 1, 1], 3, place, behind=2).run(threads).isnan().all()
+    assert Step([], 4, 64, [1, 1, 1, 1, 1], 3, place, finished=2).run(threads).isnan().all()

@@ -12,11 +12,11 @@ from torch import Tensor
 from decoding import _kernels as kernels
 from tests.conftest import Place, assert_within_torch, poison, random
 from tests.support.attention import (
+    BIASES,
     DIMS,
     HEADS,
-    NO_RULES,
-    RULES,
-    Rules,
+    NO_BIAS,
+    Bias,
     assert_equal,
     attend,
     offsets_of,
@@ -34,13 +34,13 @@ class Packed(NamedTuple):
     heads: int
     scale: float
     causal: bool
-    rules: Rules = NO_RULES
+    bias: Bias = NO_BIAS
 
     def run(self, place: Place, threads: int = 1, longest: int = 0) -> Tensor:
         y = poison(len(self.qkv), self.heads, self.qkv.shape[2]).to(self.qkv)
         kernels.packed_attention(
             *(self.qkv, self.offsets, y, self.scale, self.causal),
-            **self.rules._asdict(),
+            **self.bias._asdict(),
             longest=longest,
             isa=place.isa,
             threads=threads,
@@ -55,7 +55,7 @@ def packed_reference(qkv: Tensor, case: Packed) -> Tensor:
         q, k, v = qkv[begin:end].split([case.heads, kv_heads, kv_heads], 1)
         at = torch.arange(end - begin, device=qkv.device)
         distance = at[:, None] - at
-        y[begin:end] = attend(q, k, v, case.scale, distance, case.causal, case.rules)
+        y[begin:end] = attend(q, k, v, case.scale, distance, case.causal, case.bias)
     return y
 
 
@@ -67,11 +67,11 @@ def packed(
     causal: bool,
     *,
     kv_heads: int = 0,
-    rules: Rules = NO_RULES,
+    bias: Bias = NO_BIAS,
 ) -> Packed:
     parts = heads + 2 * (kv_heads or heads)
     qkv, offsets = put(place, random(sum(lengths), parts, dim), offsets_of(lengths))
-    return Packed(qkv, offsets, heads, dim**-0.5, causal, rules)
+    return Packed(qkv, offsets, heads, dim**-0.5, causal, bias)
 
 
 def check_packed(place: Place, lengths: list[int], case: Packed) -> None:
@@ -100,23 +100,23 @@ def test_packed_with_shared_heads(place: Place, heads: int, kv_heads: int, causa
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", BIASES)
 def test_packed_with_rules(place: Place, name: str, causal: bool) -> None:
-    lengths, rules = [1, 20, 0, 130, 65, 200], Rules.of(name, 4, place)
-    check_packed(place, lengths, packed(place, lengths, 4, 64, causal, kv_heads=2, rules=rules))
+    lengths, bias = [1, 20, 0, 130, 65, 200], Bias.of(name, 4, place)
+    check_packed(place, lengths, packed(place, lengths, 4, 64, causal, kv_heads=2, bias=bias))
 
 
 @pytest.mark.parametrize("dim", [17, 32, 64, 96, 128, 256])
 def test_packed_with_rules_of_all_sizes(place: Place, dim: int) -> None:
-    lengths, rules = [70, 1, 130], Rules.of("all", 2, place)
-    check_packed(place, lengths, packed(place, lengths, 2, dim, True, rules=rules))
+    lengths, bias = [70, 1, 130], Bias.of("all", 2, place)
+    check_packed(place, lengths, packed(place, lengths, 2, dim, True, bias=bias))
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", [1, 2, 33, 63, 64, 65, 150, 1000])
 def test_packed_with_windows(place: Place, window: int, causal: bool) -> None:
     lengths = [5, 300, 129]
-    case = packed(place, lengths, 2, 32, causal, rules=Rules(window=window))
+    case = packed(place, lengths, 2, 32, causal, bias=Bias(window=window))
     check_packed(place, lengths, case)
 
 
@@ -128,8 +128,8 @@ def test_packed_with_windows(place: Place, window: int, causal: bool) -> None:
 def test_packed_of_many_heads(name: str | None, dtype: torch.dtype, dim: int, causal: bool) -> None:
     """A GPU takes larger tiles where there is much to do."""
     place, lengths = Place("cuda", dtype), [130, 1, 64, 17, 97, 33, 300, 128]
-    rules = NO_RULES if name is None else Rules.of(name, 64, place)
-    check_packed(place, lengths, packed(place, lengths, 64, dim, causal, rules=rules))
+    bias = NO_BIAS if name is None else Bias.of(name, 64, place)
+    check_packed(place, lengths, packed(place, lengths, 64, dim, causal, bias=bias))
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -146,8 +146,8 @@ def test_packed_with_large_scores(place: Place, causal: bool) -> None:
 def test_packed_touches_only_its_sentences(
     place: Place, threads: int, dim: int, causal: bool, name: str | None
 ) -> None:
-    rules = NO_RULES if name is None else Rules.of(name, 2, place)
-    case = packed(place, [7, 0, 70, 1], 2, dim, causal, rules=rules)
+    bias = NO_BIAS if name is None else Bias.of(name, 2, place)
+    case = packed(place, [7, 0, 70, 1], 2, dim, causal, bias=bias)
     expected = case.run(place)
     before, after = (poison(rows, 6, dim).to(case.qkv) for rows in (3, 2))
     qkv = torch.cat([before, case.qkv, after])
@@ -161,8 +161,8 @@ def test_packed_touches_only_its_sentences(
 def test_a_packed_sentence_does_not_depend_on_its_batch(
     place: Place, threads: int, causal: bool, name: str | None
 ) -> None:
-    rules = NO_RULES if name is None else Rules.of(name, 4, place)
-    case = packed(place, [3, 150, 0, 64, 1, 33, 100], 4, 40, causal, kv_heads=2, rules=rules)
+    bias = NO_BIAS if name is None else Bias.of(name, 4, place)
+    case = packed(place, [3, 150, 0, 64, 1, 33, 100], 4, 40, causal, kv_heads=2, bias=bias)
     together = case.run(place, threads)
     for begin, end in pairwise(case.offsets.tolist()):
         own = offsets_of([end - begin]).to(place.device)

@@ -39,7 +39,7 @@ class Shape:
 
 
 def reference(x: Tensor, taps: Tensor, lengths: list[int], shape: Shape) -> Tensor:
-    """x: [tokens, N, D], sentence behind sentence."""
+    """x: [tokens, N, D], one sentence after the other."""
     kernel = taps.softmax(-1) if shape.made else taps.to(x.dtype).expand(len(x), -1, -1)
     left = shape.size - 1 if shape.causal else shape.size // 2
     padded = [
@@ -126,32 +126,34 @@ class Search:
         self, place: Place, shape: Shape, beams: int, ring: int, cache: torch.dtype | None = None
     ) -> None:
         self.place, self.shape, self.beams, self.ring = place, shape, beams, ring
-        self.slots = self.sentences * beams
-        self.inputs = poison(self.slots, shape.heads, ring, shape.head_dim)
+        self.rows = self.sentences * beams
+        self.inputs = poison(self.rows, shape.heads, ring, shape.head_dim)
         self.inputs = self.inputs.to(place.device, cache or place.dtype)
-        self.table = torch.full((self.slots, self.history), NOWHERE, dtype=torch.int32)
-        self.pasts: list[list[Tensor]] = [[] for _ in range(self.slots)]  # inputs, row by row
+        self.table = torch.full((self.rows, self.history), NOWHERE, dtype=torch.int32)
+        self.pasts: list[list[Tensor]] = [[] for _ in range(self.rows)]  # inputs, row by row
 
-    def step(self, position: int, live: list[int], threads: int = 1, behind: int = 0) -> Any:
+    def step(self, position: int, active: list[int], threads: int = 1, finished: int = 0) -> Any:
         """The results, and what they should be: `reference` and its arguments."""
-        rows = [i * self.beams + j for i in live for j in range(self.beams)]
-        drawn = random(self.slots, self.shape.heads, self.shape.head_dim, seed=position)
+        rows = [i * self.beams + j for i in active for j in range(self.beams)]
+        drawn = random(self.rows, self.shape.heads, self.shape.head_dim, seed=position)
         [x] = put(
-            self.place, torch.cat([drawn[rows], poison(behind * self.beams, *drawn.shape[1:])])
+            self.place, torch.cat([drawn[rows], poison(finished * self.beams, *drawn.shape[1:])])
         )
-        taps = self.shape.taps(self.slots, self.place)
+        taps = self.shape.taps(self.rows, self.place)
         if self.shape.made:
-            taps = torch.cat([taps[rows], torch.full_like(taps[: behind * self.beams], torch.nan)])
+            taps = torch.cat(
+                [taps[rows], torch.full_like(taps[: finished * self.beams], torch.nan)]
+            )
         tables = torch.full((2, *self.table.shape), NOWHERE, dtype=torch.int32)
         number = position + 3
         tables[number % 2, :, :position] = self.table[:, :position]
-        now = torch.tensor([number, position, len(live)], dtype=torch.int32)
-        ids = torch.tensor(live + [NOWHERE] * behind, dtype=torch.int32)
-        y, tables, now, ids = put(self.place, poison(*x.shape), tables, now, ids)
+        state = torch.tensor([number, position, len(active)], dtype=torch.int32)
+        ids = torch.tensor(active + [NOWHERE] * finished, dtype=torch.int32)
+        y, tables, state, ids = put(self.place, poison(*x.shape), tables, state, ids)
         if self.place.device == "cuda":
             torch.cuda.synchronize()  # a kernel may read such things before the last one has ended
         how = {"isa": self.place.isa, "threads": threads, **self.shape.given(taps)}
-        kernels.decode_depthwise(x, self.inputs, tables, ids, now, y, self.beams, **how)
+        kernels.decode_depthwise(x, self.inputs, tables, ids, state, y, self.beams, **how)
         assert y[len(rows) :].isnan().all()
         for row, slot in enumerate(rows):
             self.pasts[slot].append(x[row])
@@ -159,12 +161,12 @@ class Search:
         seen = [torch.stack(self.pasts[slot][-self.shape.size :]) for slot in rows]
         return y[: len(rows)], seen, taps[: len(rows)] if self.shape.made else taps
 
-    def check(self, position: int, live: list[int], **how: Any) -> None:
-        y, seen, taps = self.step(position, live, **how)
+    def check(self, position: int, active: list[int], **how: Any) -> None:
+        y, seen, taps = self.step(position, active, **how)
         assert_within_torch(newest, y, taps, self.shape, *seen)
 
     def exchange(self, parents: list[int]) -> None:
-        """parents: [slots], slots of the same sentence."""
+        """parents: [rows], rows of the same sentence."""
         self.table = self.table[parents].clone()
         self.pasts = [list(self.pasts[parent]) for parent in parents]
 
@@ -179,7 +181,7 @@ def newest(taps: Tensor, shape: Shape, *seen: Tensor) -> Tensor:
 
 
 def parents_of(search: Search, draw: torch.Generator) -> list[int]:
-    chosen = torch.randint(search.beams, (search.slots,), generator=draw).tolist()
+    chosen = torch.randint(search.beams, (search.rows,), generator=draw).tolist()
     return [slot // search.beams * search.beams + j for slot, j in enumerate(chosen)]
 
 
@@ -191,8 +193,8 @@ def test_steps_equal_torch(place: Place, size: int, made: bool, spare: int) -> N
     search = Search(place, Shape(size, made=made), beams=3, ring=size + spare)
     draw = torch.Generator().manual_seed(size)
     for position in range(min(size + spare + 9, search.history)):
-        live = [2, 0, 1] if position < 5 else [2, 0]
-        search.check(position, live, threads=2, behind=3 - len(live))
+        active = [2, 0, 1] if position < 5 else [2, 0]
+        search.check(position, active, threads=2, finished=3 - len(active))
         search.exchange(parents_of(search, draw))
 
 
@@ -243,4 +245,4 @@ def test_nothing_to_do(place: Place, threads: int) -> None:
     shape = Shape()
     x, taps = make(place, shape, [0, 0])
     assert convolve(x, taps, [0, 0], shape, place, threads).shape == (0, 3, 64)
-    assert Search(place, shape, 2, 31).step(0, [], behind=3)[0].shape == (0, 3, 64)
+    assert Search(place, shape, 2, 31).step(0, [], finished=3)[0].shape == (0, 3, 64)
