@@ -18,6 +18,11 @@ class Error(RuntimeError): ...
 def isas() -> list[str]:
     """Instruction sets of this machine that the engine has code for, best first."""
 
+def fill_panels(panels: Tensor, weight: Tensor, first: int, threads: int) -> bool:
+    """Packs the rows of a weight [n, K] as outputs from `first` on of panels of its type
+    (models/weights/panels.py). Parts of a weight come in order. Returns whether all numbers are
+    finite."""
+
 class training:
     """Operators of training and their gradients, a submodule. They write into tensors that the
     caller made, contiguous and all on one device: on a GPU on the current stream, on the CPU with
