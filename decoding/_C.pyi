@@ -4,8 +4,9 @@ A session on a GPU has its weights and its pool there, everything else on the CP
 """
 
 from collections.abc import Sequence
-from typing import overload
+from typing import Any, overload
 
+import numpy.typing as npt
 from torch import Tensor
 
 from decoding.models.spec import EncoderSpec, ModelSpec
@@ -229,66 +230,30 @@ class Buffer:
     bytes: int
     lifetime: list[int]
 
-class Rules:
-    """What every search obeys. Steps count from 1."""
-
-    def __init__(
-        self,
-        *,
-        max_new: int,
-        min_new: int = 0,
-        eos: Sequence[int] = (),
-        pad: int = 0,
-        banned: Sequence[int] = (),
-        forced_last: Sequence[int] = (),
-        renormalize: bool = False,
-    ) -> None: ...
-
-class Warpers:
-    """What sampling leaves of the scores, beside each sentence's temperature, top_k and top_p."""
-
-    def __init__(
-        self,
-        *,
-        top_h: float = 0.0,
-        min_p: float = 0.0,
-        typical_p: float = 1.0,
-        epsilon: float = 0.0,
-        eta: float = 0.0,
-        keep: int = 1,
-    ) -> None:
-        """The defaults turn each off. keep: tokens that all but top_h leave at least."""
+Ints = int | Sequence[int] | Tensor | npt.NDArray[Any]  # of all sentences, or [B], of each
+Floats = float | Sequence[float] | Tensor | npt.NDArray[Any]
+Ids = Sequence[int] | Sequence[Sequence[int]]  # of all sentences, or a list of each
+Words = Sequence[Sequence[int]] | Sequence[Sequence[Sequence[int]]]
+Biases = Sequence[tuple[Sequence[int], float]] | Sequence[Sequence[tuple[Sequence[int], float]]]
 
 class Greedy:
     def __init__(self) -> None: ...
 
 class Sampling:
-    """Seeds, temperatures, top_k and top_p are those of the sentences."""
-
     def __init__(self) -> None: ...
 
 class Beam:
-    def __init__(
-        self,
-        *,
-        length_penalty: float = 1.0,
-        gnmt: bool = False,
-        early_stopping: str = "no",
-        capacity: int = 0,
-        diversity_rate: float = 0.0,
-        draws: bool = False,
-    ) -> None:
-        """early_stopping: "no", "yes" or "never". capacity: of a finished list; 0: one a beam.
-        draws: candidates are drawn; the scores must be processed."""
+    def __init__(self, *, max_finished: int = 0, draws: bool = False) -> None:
+        """max_finished: rows that a sentence's finished list holds; 0: one for each of its rows.
+        draws: candidates are sampled."""
 
 class Diverse:
     """Group diverse beam search: `beam` within each of the groups, one after the other."""
 
-    def __init__(self, beam: Beam, *, groups: int, penalty: float) -> None: ...
+    def __init__(self, beam: Beam, *, groups: int) -> None: ...
 
 class Constrained:
-    """Constrained beam search (kernels/search/constraints.h); needs controls, and limits
-    with phrases=words."""
+    """Constrained beam search (kernels/search/constraints.h); needs limits with phrases=words."""
 
     words: int
 
@@ -302,40 +267,111 @@ class Constrained:
     ) -> None: ...
 
 class Contrastive:
-    """A row for each of a sentence's candidates; needs controls, and limits with hidden=1."""
+    """A row for each of a sentence's candidates; needs limits with hidden=1."""
 
-    def __init__(self, *, alpha: float) -> None: ...
+    def __init__(self) -> None: ...
 
-class Controls:
-    """The processors of a call: docs/options.md, with Hugging Face's names where it has one."""
+class Request:
+    """All that a call asks for beside its texts. B sentences; the names are Hugging Face's where it
+    has one (docs/options.md). Every option but the first four and `process` may differ between
+    sentences: one value is for all of them, a sequence, array or tensor has one for each. Lists of
+    ids are nested once more where each sentence has its own.
+    """
 
     def __init__(
         self,
         *,
-        guidance_scale: float = 1.0,
-        sequence_bias: Sequence[tuple[Sequence[int], float]] = (),
-        encoder_repetition_penalty: float = 1.0,
-        repetition_penalty: float = 1.0,
-        no_repeat_ngram_size: int = 0,
-        encoder_no_repeat_ngram_size: int = 0,
-        bad_words: Sequence[Sequence[int]] = (),
-        eos: Sequence[int] = (),
-        min_new: int = 0,
-        forced_last: Sequence[int] = (),
-        remove_invalid_values: bool = False,
-        decay_start: int = 0,
-        decay_factor: float = 1.0,
-        suppress_tokens: Sequence[int] = (),
-        begin_suppress_tokens: Sequence[int] = (),
-        renormalize: bool = False,
+        sentences: int,
+        rows_per_sentence: int = 1,
+        search: Greedy | Sampling | Beam | Diverse | Contrastive | Constrained = ...,
+        process: bool = False,
+        max_new: Ints,
+        min_new: Ints = 0,
+        eos: Ids = (),
+        pad: Ints = 0,
+        forced_first: Ints = -1,
+        forced_last: Ids = (),
+        seed: Ints = 0,
+        random_first: Ints = 0,
+        stop_table: Tensor | None = None,
+        stop_first: Ints = 0,
+        length_penalty: Floats = 1.0,
+        gnmt: Ints = False,
+        early_stopping: str | Sequence[str] = "no",
+        diversity_rate: Floats = 0.0,
+        diversity_penalty: Floats = 0.0,
+        penalty_alpha: Floats = 0.0,
+        temperature: Floats = 1.0,
+        top_k: Ints = 0,
+        top_p: Floats = 1.0,
+        top_h: Floats = 0.0,
+        min_p: Floats = 0.0,
+        typical_p: Floats = 1.0,
+        epsilon_cutoff: Floats = 0.0,
+        eta_cutoff: Floats = 0.0,
+        min_tokens_to_keep: Ints = 1,
+        guidance_scale: Floats = 1.0,
+        sequence_bias: Biases = (),
+        encoder_repetition_penalty: Floats = 1.0,
+        repetition_penalty: Floats = 1.0,
+        no_repeat_ngram_size: Ints = 0,
+        encoder_no_repeat_ngram_size: Ints = 0,
+        bad_words: Words = (),
+        remove_invalid_values: Ints = False,
+        decay_start: Ints = 0,
+        decay_factor: Floats = 1.0,
+        suppress_tokens: Ids = (),
+        begin_suppress_tokens: Ids = (),
+        renormalize: Ints = False,
         prompt: Tensor | None = None,
-        prompt_first: Sequence[int] = (),
+        prompt_first: Ints = 0,
         source: Tensor | None = None,
     ) -> None:
-        """prompt: int32 [B, P], as the caller gave it; prompt_first: [B], the first column of each
-        that is not masked; source: int32 [B, S]. All on the CPU, None where nothing reads them.
+        """process: scores are made (float32 [rows, V]) even where no option needs them, because
+        somebody looks at them. Steps count from 1.
+
+        max_new: tokens that a row may have; min_new: those of them that are no EOS. eos: each ends
+        a row; a repeated one counts among the candidates of beam search. pad: what an ended row
+        reads while its sentence goes on. forced_first: the only token of step 1, -1: any.
+        forced_last: the only tokens of a sentence's last step. random_first: the row word of a
+        sentence's first row (csrc/kernels/search/sampling.h); its other rows follow.
+
+        stop_table: int32 [states, V] on the session's device (csrc/kernels/search/stop.h);
+        stop_first: the state behind each prompt. One table may hold several automata, of different
+        sentences.
+
+        prompt: int32 [B, P], as the caller gave it; prompt_first: the first column of each that is
+        not masked; source: int32 [B, S]. All on the CPU; None where no processor reads them.
         """
-    words: int  # 32-bit words of the lists, for Limits.controls
+    processed: bool  # whether scores are made, which limits with controls=max(1, words) plan for
+    guided: bool  # whether the batch must hold twice as many prompts
+    steps: int  # of the search, at most
+    words: int  # 32-bit words of all lists
+
+class Batch:
+    """The texts of a call, packed one after the other. The tensors are on the CPU."""
+
+    def __init__(
+        self,
+        *,
+        source: Tensor | None = None,
+        source_positions: Tensor | None = None,
+        source_offsets: Tensor | None = None,
+        prompt: Tensor,
+        prompt_offsets: Tensor,
+        sentence_ids: Tensor,
+        shortlist: Tensor | None = None,
+        stream: int = 0,
+    ) -> None:
+        """source: int32 [tokens]; source_positions: int32 [tokens], the position of each token in
+        its row, masked ones counted; source_offsets: int32 [B + 1]; all None without an encoder.
+        prompt, prompt_offsets: the same for the decoder. With guidance 2 B prompts: behind those of
+        the sentences the unconditional one of each (csrc/kernels/search/guidance.h).
+        sentence_ids: int32, as many as prompts, the index of each in the caller's batch, which
+        errors name. shortlist: int32 [n], ascending, on the CPU: the only tokens that steps choose
+        from, as if the logits of all others were -inf; limits with shortlist=n. Forced tokens may
+        be others. stream: the CUDA stream on which all work of the call is done.
+        """
 
 class Session:
     """A model bound to a team of threads, or to a GPU, and to one block of memory.
@@ -366,58 +402,45 @@ class Session:
         """The buffers that `limits` need, and the bytes of all of them together."""
     def bind(self, limits: Limits, pool: Tensor) -> None:
         """Uses `pool`, uint8 [bytes], aligned to 256 bytes, from here on."""
-    def start(
-        self,
-        source: Tensor | None,
-        source_at: Tensor | None,
-        source_offsets: Tensor | None,
-        prompt: Tensor,
-        prompt_offsets: Tensor,
-        items: Tensor,
-        sentences: Tensor,
-        beams: int,
-        rules: Rules,
-        search: Greedy | Sampling | Beam | Diverse | Contrastive | Constrained,
-        *,
-        controls: Controls | None = None,
-        warpers: Warpers | None = None,
-        stop_table: Tensor | None = None,
-        stop_first: Tensor | None = None,
-        shortlist: Tensor | None = None,
-        shadows: int = 0,
-        stream: int = 0,
-    ) -> None:
-        """Runs the encoder and all but the last token of each prompt.
-
-        source: int32 [tokens], the sentences one after the other; source_at: int32 [tokens], the
-        position of each token in its row, masked ones counted; source_offsets: int32 [B + 1];
-        all None without an encoder. prompt, prompt_offsets: the same for the decoder.
-        items: int32 [B], the index of each sentence in the caller's batch: random numbers are
-        keyed by it, so that a split of the batch does not show, and errors name it.
-        controls: what is made of the logits, where the rules are not enough; warpers need them.
-        stop_table: int32 [states, V], stop_first: int32 [B]; see csrc/kernels/search/stop.h.
-        shortlist: int32 [n], ascending, on the CPU: the only tokens that steps choose from, as if
-        the logits of all others were -inf; limits with shortlist=n. Forced tokens may be others.
-        shadows: with guidance half of the sentences, the last ones; csrc/kernels/search/guidance.h.
-        stream: the CUDA stream on which all work of the call is done.
-        """
+    def start(self, request: Request, batch: Batch) -> None:
+        """Runs the encoder and all but the last token of each prompt."""
     def step(self, steps: int) -> bool:
-        """Generates up to `steps` tokens for every live sentence; True when none is left alive."""
+        """Generates up to `steps` tokens for every active sentence; True when none is left."""
     def compute(self) -> None:
-        """One step in parts, which together do what step(1) does: the logits of the live rows."""
-    def process(self, stages: int) -> None:
-        """Then their scores, with controls: stages 1, 2 and 4 of kernels/search/processors.h."""
-    def pick(self) -> None:
+        """One step in parts, which together do what step(1) does: the logits of active rows."""
+    def process_logits(self, stages: int) -> None:
+        """Then their scores, where the request is processed: stages 1, 2 and 4 of
+        kernels/search/processors.h."""
+    def select(self) -> None:
         """Then what may follow: a token of each row, or candidates of each sentence."""
-    def accept(self, ended: Tensor | None = None) -> bool:
-        """Then taking that in. ended: uint8, 1 for each token or candidate with which its row ends.
-        True when no sentence is left alive."""
+    def update(self, ended: Tensor | None = None) -> bool:
+        """Then the rows take that in. ended: uint8, 1 for each token or candidate with which its
+        row ends. True when no sentence is left."""
     def stop_now(self) -> None:
         """Ends every row with the step that comes next."""
+    def state(self) -> dict[str, Tensor]:
+        """Views of the engine's memory, on its device, as they are now; it waits for the device.
+
+        With B sentences, K rows of each, n active sentences, R = B * K, T steps taken and m
+        candidates of a sentence:
+
+        number: int32 [n], of each active sentence's next step, from 1
+        active: int32 [n], the sentences that go on, or that the step under way is about
+        logits: [n * K, V], in the session's numbers; scores: float32 [n * K, V], where processed
+        candidate_ids: int32, once selected: [n, m], row * V + token, best first, -1 behind the
+            last; where rows do not compete [n * K, 1], the token
+        tokens, parent_rows: int32 [target, R], by step; parent_rows: the row b * K + k that each
+            token extended, where rows compete
+        lengths: int32 [R], tokens of a row that has ended, 0 while it goes on; where rows do not
+            compete
+        finished_scores, finished_sums: float32 [B, max_finished]; finished_lengths, finished_rows,
+            finished_tokens: int32, the same shape; finished_count: int32 [B]; where rows compete
+        attentions: float32 [T, R, source], where limits have attentions=1
+        """
     def score(
         self,
         source: Tensor | None,
-        source_at: Tensor | None,
+        source_positions: Tensor | None,
         source_offsets: Tensor | None,
         ids: Tensor,
         labels: Tensor,
@@ -427,18 +450,18 @@ class Session:
     ) -> None:
         """Writes the log-probability of each label, 0 where it is -100.
 
-        source, source_at, source_offsets, stream: as in start(). ids: int32 [tokens], what the
+        source, source_positions, source_offsets, stream: as in start(). ids: int32 [tokens], what the
         decoder reads; labels: int32 [tokens], what it should say behind each; offsets: int32
         [B + 1]; logprobs: float32 [tokens]. It ends what was started.
         """
-    def take(
-        self, tokens: Tensor, lengths: Tensor, scores: Tensor, sums: Tensor, slots: Tensor
+    def fetch(
+        self, tokens: Tensor, lengths: Tensor, scores: Tensor, sums: Tensor, parent_rows: Tensor
     ) -> None:
-        """Writes the results, best first for Beam.
+        """Writes the results, best first where rows compete.
 
-        tokens: int32 [B, K, target]; lengths: int32 [B, K]; scores, sums: float32 [B, K], zero for
-        Greedy and Sampling; slots: int32 [B, K, target], the row b * K + k that each token
-        extended. What lies behind a length is left as it was.
+        tokens: int32 [B, K, target]; lengths: int32 [B, K]; scores, sums: float32 [B, K], zero
+        where rows do not compete; parent_rows: int32 [B, K, target], the row b * K + k that each
+        token extended. What lies behind a length is left as it was.
         """
 
 class EncoderSession:
@@ -457,14 +480,14 @@ class EncoderSession:
     def encode(
         self,
         source: Tensor,
-        source_at: Tensor,
+        source_positions: Tensor,
         source_offsets: Tensor,
         states: Tensor,
         stream: int = 0,
     ) -> None:
         """Writes the hidden states of all tokens.
 
-        source, source_offsets, stream: as in Session.start(). source_at: there, plus the model's
+        source, source_offsets, stream: as in Session.start(). source_positions: there, plus the model's
         positions for each type of a token below its own. states: [tokens, H], on a GPU there, in
         the type of the weights, else float32.
         """

@@ -35,14 +35,14 @@ class PyEncoderSession : public Bound<EncoderSession> {
 #endif
   }
 
-  void encode(const py::object& source, const py::object& source_at,
+  void encode(const py::object& source, const py::object& source_positions,
               const py::object& source_offsets, const py::object& states, uintptr_t stream) {
     const auto ids = TensorView::of(source, "source");
     const auto offsets = TensorView::of(source_offsets, "source_offsets");
     const auto to = TensorView::of(states, "states", device_);
     Batch batch{};
     batch.source = ids.data<int32_t>({-1});
-    batch.source_at = TensorView::of(source_at, "source_at").data<int32_t>({ids.numel()});
+    batch.source_positions = TensorView::of(source_positions, "source_positions").data<int32_t>({ids.numel()});
     batch.source_offsets = offsets.data<int32_t>({-1});
     batch.sentences = static_cast<int>(offsets.numel()) - 1;
     batch.stream = reinterpret_cast<void*>(stream);
@@ -79,7 +79,7 @@ void bind_encoder_session(py::module_& module) {
            py::arg("weights"), py::kw_only(), py::arg("threads"), py::arg("isa"))
       .def(py::init<const py::object&, py::dict, int>(), py::arg("spec"), py::arg("weights"),
            py::kw_only(), py::arg("device"))
-      .def("encode", &PyEncoderSession::encode, py::arg("source"), py::arg("source_at"),
+      .def("encode", &PyEncoderSession::encode, py::arg("source"), py::arg("source_positions"),
            py::arg("source_offsets"), py::arg("states"), py::arg("stream") = 0);
 }
 

@@ -3,7 +3,6 @@
 #include <pybind11/stl.h>
 
 #include "bindings/model.h"
-#include "bindings/options.h"
 #include "bindings/session.h"
 #include "bindings/training.h"
 #include "core/check.h"
@@ -24,7 +23,6 @@ PYBIND11_MODULE(_C, module) {
   decoding::bind_panels(module);
   decoding::bind_session(module);
   decoding::bind_encoder_session(module);
-  decoding::bind_processing(module);
   py::module_ training = module.def_submodule("training");
   decoding::bind_training_loss(training);
   decoding::bind_training_norm(training);

@@ -21,9 +21,17 @@ struct Results {
   int32_t* lengths;  // [sentences, beams]
   float* scores;     // [sentences, beams]
   float* sums;       // [sentences, beams]
-  int32_t* slots;    // [sentences, beams, width], the row of the call that each token extended
+  int32_t* parent_rows;    // [sentences, beams, width], the row of the call that each token extended
   int width;
 };
+
+// A view of the bound memory.
+struct StateArray {
+  std::string name, type;  // type: as Buffer has it
+  std::vector<int64_t> shape, strides;
+  const void* data;
+};
+using EngineState = std::vector<StateArray>;
 
 class Session {
  public:
@@ -38,17 +46,19 @@ class Session {
   // Generates up to `steps` tokens for every sentence; true when no sentence is left alive.
   virtual bool step(int steps) = 0;
 
-  // One step in parts, for a caller whose own functions come between them: the logits of live rows;
+  // One step in parts, for a caller whose own functions come between them: the logits of active rows;
   // parts of Stages (processors.h), where the call has controls; what may follow; taking it in, but
-  // for what the caller ends: [live, K] rows or [live, m] candidates, null: nothing. Like step(1).
+  // for what the caller ends: [active, K] rows or [active, m] candidates, null: nothing. Like step(1).
   virtual void compute() = 0;
-  virtual void process(int stages) = 0;
-  virtual void pick() = 0;
-  virtual bool accept(const uint8_t* ended) = 0;
+  virtual void process_logits(int stages) = 0;
+  virtual void select() = 0;
+  virtual bool update(const uint8_t* ended) = 0;
   // Ends every row with the step that comes next.
   virtual void stop_now() = 0;
 
-  virtual void take(const Results& results) const = 0;
+  // What there is now, after all that was launched. Views stay valid until the next bind().
+  virtual EngineState state() = 0;
+  virtual void fetch(const Results& results) const = 0;
 
   // The log-probability of each label, 0 where it is ignored. logprobs: [labelled.tokens()]. It
   // ends what was started.

@@ -118,7 +118,7 @@ class Search:
         while (alive := int(now[2])) > 0:
             step = int(now[0])
             self.step(step, live[:alive].clone(), ids[: alive * beams])
-            ids, _, _ = kernels.gather_live(
+            ids, _, _ = kernels.gather_active(
                 now, self.kept["done"], first, self.kept["tokens"], first, live, **self.on
             )
         assert bool(self.kept["done"].all())

@@ -30,34 +30,39 @@ T option(const py::dict& options, const char* name, T otherwise) {
   return options.contains(name) ? options[name].cast<T>() : otherwise;
 }
 
-BeamRules rules_of(const py::dict& options, int capacity) {
-  return {.length_penalty = option(options, "length_penalty", 1.0),
-          .normalization = option(options, "gnmt", false) ? LengthNormalization::gnmt
-                                                          : LengthNormalization::power,
-          .early_stopping = option(options, "early_stopping", EarlyStopping::no),
-          .capacity = capacity,
-          .sibling_penalty = option(options, "sibling_penalty", 0.0f),
-          .group_penalty = option(options, "group_penalty", 0.0f),
-          .groups = option(options, "groups", 1),
-          .pad = option(options, "pad", 0),
-          .forced_last = option(options, "forced_last", false)};
+// Words: the end tokens, then a forced one.
+std::vector<int32_t> words_of(const py::dict& options) {
+  auto words = options["eos"].cast<std::vector<int32_t>>();
+  words.push_back(0);
+  return words;
 }
 
-std::vector<SentenceRules> sentence_rules_of(const py::dict& options, int64_t sentences) {
+std::vector<SentenceConfig> sentences_of(const py::dict& options, int64_t sentences) {
   using OneOrEach = std::variant<int, std::vector<int>>;
   const auto max_new = options["max_new"].cast<OneOrEach>();
-  std::vector<SentenceRules> rules(sentences);
+  const auto eos = static_cast<int32_t>(py::len(options["eos"]));
+  SentenceConfig config;
+  config.pad = option(options, "pad", 0);
+  config.forced_first = option(options, "forced_first", false) ? 0 : -1;
+  config.eos = {0, eos};
+  config.forced_last = {eos, option(options, "forced_last", false)};
+  config.beam = {.length_penalty = option(options, "length_penalty", 1.0),
+                 .normalization = option(options, "gnmt", false) ? LengthNormalization::gnmt
+                                                                 : LengthNormalization::power,
+                 .early_stopping = option(options, "early_stopping", EarlyStopping::no),
+                 .sibling_penalty = option(options, "sibling_penalty", 0.0f),
+                 .group_penalty = option(options, "group_penalty", 0.0f)};
+  std::vector<SentenceConfig> configs(sentences, config);
   for (int64_t b = 0; b < sentences; ++b) {
     const auto* each = std::get_if<std::vector<int>>(&max_new);
-    rules[b].max_new = each != nullptr ? each->at(b) : std::get<int>(max_new);
-    rules[b].forced_first = option(options, "forced_first", false) ? 0 : -1;
+    configs[b].max_new = each != nullptr ? each->at(b) : std::get<int>(max_new);
   }
-  return rules;
+  return configs;
 }
 
 // What a step of a search reads and keeps, where its tensors lie. options: eos, state (what the
 // search keeps, see beam.h for the shapes), vocab, step, position, max_new (of all, or of each
-// sentence); what rules_of reads; stop_table and stop_first, forced_first (whether there is a token
+// sentence); what sentences_of reads; groups; stop_table and stop_first, forced_first (whether there is a token
 // of that kind) where given.
 class SearchStep {
  public:
@@ -67,33 +72,35 @@ class SearchStep {
         sentences(static_cast<int>(tensors.sizes(live, "live", 1)[0])),
         shape_(tensors.sizes(state["slots"], "slots", 3)),
         finished_(tensors.sizes(state["finished"], "finished", 3)),
-        rules(rules_of(options, static_cast<int>(finished_[1]))),
-        eos_(options["eos"].cast<std::vector<int32_t>>(), live),
+        search_config({.stop_table = given("stop_table", options),
+                       .max_finished = static_cast<int>(finished_[1]),
+                       .groups = option(options, "groups", 1)}),
         stop_now_({0}, live),
-        sentence_rules_(sentence_rules_of(options, finished_[0]), live),
-        ends_({ends(options)}, live),
-        rules_({rules}, live),
+        config_(search_config, sentences_of(options, finished_[0]), words_of(options), live),
         now_({{option(options, "step", 0), option(options, "position", 0), sentences}}, live) {
     const int64_t total = shape_[1], history = shape_[2], all = finished_[0];
     const int position = option(options, "position", 0);
     CHECK(0 <= position && position < history, "position ", position, " of ", history);
     search = {.lse = tensors.data<float>(lse, "lse", {sentences * (total / all)}),
-              .live = tensors.data<int32_t>(live, "live", {-1}),
-              .sentences = sentence_rules_.data(),
-              .ends = ends_.data(),
-              .rules = rules_.data(),
-              .now = now_.data(),
+              .active = tensors.data<int32_t>(live, "live", {-1}),
+              .config = config_.view(),
+              .state = now_.data(),
+              .stop = {.stop_now = stop_now_.data(),
+                       .stop_first = given("stop_first", options),
+                       .stop_states = search_config.stop_table != nullptr
+                                          ? kept<int32_t>("stop_states", {-1, total})
+                                          : nullptr},
               .sums = kept<float>("sums", {total}),
               .tokens = kept<int32_t>("tokens", {-1, total}),
               .parents = kept<int32_t>("parents", {-1, total}),
-              .slots = kept<int32_t>("slots", {2, -1, -1}),
+              .cache_indirection = kept<int32_t>("slots", {2, -1, -1}),
               .finished = reinterpret_cast<Hypothesis*>(kept<int32_t>("finished", {-1, -1, 5})),
               .finished_count = kept<int32_t>("finished_count", {all}),
               .done = kept<int32_t>("done", {all}),
               .fault = kept<int32_t>("fault", {all}),
               .beams = static_cast<int>(total / all),
               .vocab = options["vocab"].cast<int>(),
-              .total_slots = static_cast<int>(total),
+              .total_rows = static_cast<int>(total),
               .history = static_cast<int>(history)};
   }
   SearchStep(const SearchStep&) = delete;
@@ -110,27 +117,19 @@ class SearchStep {
   BeamSearch search;
 
  private:
-  Ends ends(const py::dict& options) const {
-    Ends ends{.eos = eos_.data(),
-              .stop_now = stop_now_.data(),
-              .eos_count = static_cast<int>(py::len(options["eos"]))};
-    if (!options.contains("stop_table")) return ends;
-    ends.stop_table = tensors.data<int32_t>(options["stop_table"], "stop_table", {-1, -1});
-    ends.stop_first = tensors.data<int32_t>(options["stop_first"], "stop_first", {-1});
-    ends.stop_states = kept<int32_t>("stop_states", {-1, shape_[1]});
-    return ends;
+  // Null where it is not given.
+  const int32_t* given(const char* name, const py::dict& options) const {
+    return options.contains(name) ? tensors.view(options[name], name).data<int32_t>() : nullptr;
   }
 
   const std::vector<int64_t> shape_, finished_;
 
  public:
-  const BeamRules rules;
+  const SearchConfig search_config;
 
  private:
-  const Placed<int32_t> eos_, stop_now_;
-  const Placed<SentenceRules> sentence_rules_;
-  const Placed<Ends> ends_;
-  const Placed<BeamRules> rules_;
+  const Placed<int32_t> stop_now_;
+  const PlacedConfig config_;
   const Placed<StepState> now_;
 };
 
@@ -173,7 +172,7 @@ class Scratch {
   object bytes_;
 };
 
-// keys: [rows, k] of candidates that were drawn.
+// keys: [rows, k] of candidates that were sampled.
 py::tuple run_merge_beams(const object& values, const object& ids, const object& lse,
                           const object& live, const object& sums, int m, int vocab,
                           const object& keys, float sibling_penalty, const std::string& isa,
@@ -183,14 +182,17 @@ py::tuple run_merge_beams(const object& values, const object& ids, const object&
   const Best best(values, ids), candidates(live, sentences, m);
   const Scratch<Contender> queue(live, best.n() * best.k());
   const Placed<StepState> now({{.number = 1, .position = 0, .live_count = sentences}}, live);
-  const Placed<BeamRules> rules({{.sibling_penalty = sibling_penalty}}, live);
+  SentenceConfig sentence;
+  sentence.beam.sibling_penalty = sibling_penalty;
+  const std::vector<SentenceConfig> all(in.sizes(sums, "sums", 1)[0], sentence);
+  const PlacedConfig config({}, all, {}, live);
   const MergeBeamsParams params{.best = best.data(),
                                 .keys = in.data_or_null<float>(keys, "keys", {best.n(), best.k()}),
                                 .lse = in.data_or_null<float>(lse, "lse", {best.n()}),
                                 .sums = in.data<float>(sums, "sums", {-1}),
-                                .live = in.data<int32_t>(live, "live", {-1}),
-                                .rules = rules.data(),
-                                .now = now.data(),
+                                .active = in.data<int32_t>(live, "live", {-1}),
+                                .config = config.view(),
+                                .state = now.data(),
                                 .candidates = candidates.data(),
                                 .queue = queue.data(),
                                 .sentences = sentences,
@@ -234,7 +236,7 @@ void run_diverse_step(const object& values, const object& ids, const object& lse
       .queue = queue.data(),
       .sentences = step.sentences,
       .k = best.k(),
-      .m = best.k() - s.beams + s.beams / step.rules.groups};
+      .m = best.k() - s.beams + s.beams / step.search_config.groups};
   run_on(live, isa, threads, [&](auto& stream) { diverse_step<float>(stream, params); });
 }
 
@@ -281,7 +283,7 @@ void run_constrained_step(const object& values, const object& ids, const object&
       .candidates = merged.data(),
       .best = rows.data(),
       .scores = step.tensors.data<float>(scores, "scores", {rows.n(), s.vocab}),
-      .progress = step.kept<int32_t>("progress", {2, s.total_slots, width}),
+      .progress = step.kept<int32_t>("progress", {2, s.total_rows, width}),
       .spare = reinterpret_cast<Hypothesis*>(step.kept<int32_t>("spare", {-1, s.beams, 5})),
       .spare_count = step.kept<int32_t>("spare_count", {-1}),
       .queue = queue.data(),

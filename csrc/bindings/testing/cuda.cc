@@ -113,64 +113,84 @@ void run_select(const object& logits, const py::dict& state, const py::dict& rul
     };
     const auto ints = [&](const char* name) { return kept((int32_t*){}, name); };
     const auto floats = [&](const char* name) { return kept((float*){}, name); };
-    const auto list = [&](const char* name) { return in.view(rules[name], name); };
-    const auto number = [&]<typename U>(U, const char* name) { return rules[name].cast<U>(); };
-    const SelectRules filled{.min_new = number(0, "min_new"),
-                             .pad = number(0, "pad"),
-                             .eos_count = static_cast<int>(list("eos").numel()),
-                             .banned_count = static_cast<int>(list("banned").numel()),
-                             .forced_last_count = static_cast<int>(list("forced_last").numel()),
-                             .renormalize = number(false, "renormalize"),
-                             .processed = false,
-                             .stop_table = nullptr,
-                             .length_penalty = number(1.0, "length_penalty"),
-                             .early_stopping = number(EarlyStopping::no, "early_stopping")};
-    void* device_rules = in.view(state["rules"], "rules").data<uint8_t>();
+    // The config's parts lie in one tensor: the search's, the sentences', the words.
+    auto* config = in.view(state["config"], "config").data<uint8_t>();
+    const auto sentences = in.view(state["done"], "done").numel();
+    auto* sentence_configs = reinterpret_cast<SentenceConfig*>(config + sizeof(SearchConfig));
+    auto* words = reinterpret_cast<int32_t*>(sentence_configs + sentences);
     if (upload) {
-      CUDA_CHECK(cudaMemcpyAsync(device_rules, &filled, sizeof(filled), cudaMemcpyHostToDevice,
-                                 stream.handle()));
+      const auto put = [&](void* to, const auto& values) {
+        CUDA_CHECK(cudaMemcpyAsync(to, values.data(), values.size() * sizeof(values[0]),
+                                   cudaMemcpyHostToDevice, stream.handle()));
+      };
+      std::vector<int32_t> ids;
+      const auto list = [&](const char* name) -> Span {
+        const auto more = rules[name].template cast<std::vector<int32_t>>();
+        const Span span = {static_cast<int32_t>(ids.size()), static_cast<int32_t>(more.size())};
+        ids.insert(ids.end(), more.begin(), more.end());
+        return span;
+      };
+      const auto each = [&]<typename U>(U, const char* name, size_t b) {
+        return rules[name].template cast<std::vector<U>>().at(b);
+      };
+      SentenceConfig shared;
+      shared.min_new = rules["min_new"].template cast<int>();
+      shared.pad = rules["pad"].template cast<int>();
+      shared.eos = list("eos");
+      shared.banned = list("banned");
+      shared.forced_last = list("forced_last");
+      shared.renormalize = rules["renormalize"].template cast<bool>();
+      shared.beam.length_penalty = rules["length_penalty"].template cast<double>();
+      shared.beam.early_stopping = rules["early_stopping"].template cast<EarlyStopping>();
+      std::vector<SentenceConfig> all(sentences, shared);
+      for (size_t b = 0; b < all.size(); ++b) {
+        all[b].seed = each(uint64_t{}, "seeds", b);
+        all[b].random_first = each(0, "random_firsts", b);
+        all[b].max_new = each(0, "max_news", b);
+        all[b].forced_first = each(0, "forced_firsts", b);
+        all[b].filters.temperature = each(0.0f, "temperatures", b);
+        all[b].filters.top_k = each(0, "top_ks", b);
+        all[b].filters.top_p = each(0.0f, "top_ps", b);
+      }
+      put(config, std::vector<SearchConfig>(1));
+      put(sentence_configs, all);
+      if (!ids.empty()) put(words, ids);
+      CUDA_CHECK(cudaStreamSynchronize(stream.handle()));
     }
     const auto trellis = in.sizes(state["tokens"], "tokens", 2);
     const auto slots = in.sizes(state["slots"], "slots", 3);
     select<T>(stream, {.kind = search_kind(kind),
                        .part = SelectPart::all,
                        .logits = in.data<T>(logits, "logits", shape),
-                       .rules = static_cast<const SelectRules*>(device_rules),
-                       .sentence_rules =
-                           reinterpret_cast<const SentenceRules*>(kept((uint8_t*){}, "sentences")),
-                       .eos = list("eos").template data<int32_t>(),
-                       .banned = list("banned").template data<int32_t>(),
-                       .forced_last = list("forced_last").template data<int32_t>(),
-                       .stop_now = ints("stop_now"),
-                       .stop_first = nullptr,
-                       .first = ints("first"),
-                       .now = reinterpret_cast<StepState*>(ints("now")),
-                       .seen = reinterpret_cast<StepState*>(ints("seen")),
-                       .live = ints("live"),
+                       .config = {reinterpret_cast<const SearchConfig*>(config), sentence_configs, words},
+                       .prompt_lengths = ints("first"),
+                       .state = reinterpret_cast<StepState*>(ints("now")),
+                       .host_state = reinterpret_cast<StepState*>(ints("seen")),
+                       .stop = {ints("stop_now"), nullptr, nullptr},
+                       .active = ints("live"),
                        .sums = floats("sums"),
                        .tokens = ints("tokens"),
                        .parents = ints("parents"),
-                       .stop_states = nullptr,
-                       .slots = ints("slots"),
+                       .cache_indirection = ints("slots"),
                        .length = ints("length"),
                        .finished = reinterpret_cast<Hypothesis*>(ints("finished")),
                        .finished_count = ints("finished_count"),
                        .done = ints("done"),
                        .fault = ints("fault"),
                        .ids = ints("ids"),
-                       .at = ints("at"),
+                       .positions = ints("at"),
                        .random_row = ints("random_row"),
                        .group_max = floats("group_max"),
                        .group_sum = floats("group_sum"),
                        .lse = floats("lse"),
                        .best = reinterpret_cast<Candidate*>(ints("best")),
-                       .tickets = ints("tickets"),
+                       .arrivals = ints("tickets"),
                        .sentences = static_cast<int>(shape[0] / beams),
                        .beams = beams,
                        .m = m,
                        .vocab = vocab > 0 ? vocab : static_cast<int>(shape[1]),
                        .stride = static_cast<int>(shape[1]),
-                       .total_slots = static_cast<int>(trellis[1]),
+                       .total_rows = static_cast<int>(trellis[1]),
                        .history = static_cast<int>(slots[2])});
   });
 }

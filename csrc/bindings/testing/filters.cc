@@ -20,14 +20,14 @@ using py::object;
 // Scores [rows, V] of live sentences, which have rows / live each.
 struct Scores {
   Scores(const object& tensor, const std::vector<int32_t>& ids,
-         const std::vector<SentenceRules>& all, int step)
+         const std::vector<SentenceConfig>& all, int step, bool processed = false)
       : tensors(py::str(tensor.attr("device"))),
         shape(tensors.sizes(tensor, "scores", 2)),
         data(tensors.data<float>(tensor, "scores", shape)),
         live_count(static_cast<int>(ids.size())),
         beams(static_cast<int>(shape[0]) / std::max(live_count, 1)),
         live(ids, tensor),
-        own(all, tensor),
+        config({.processed = processed}, all, {}, tensor),
         now({{.number = step, .position = 0, .live_count = live_count}}, tensor) {
     CHECK(live_count > 0 && shape[0] == int64_t{beams} * live_count, shape[0],
           " rows do not belong to ", live_count, " sentences");
@@ -42,30 +42,42 @@ struct Scores {
   float* data;
   int live_count, beams;
   Placed<int32_t> live;
-  Placed<SentenceRules> own;
+  PlacedConfig config;
   Placed<StepState> now;
 };
 
-void run_warp(const object& scores, const WarpRules& warpers, const std::vector<float>& temperature,
-              const std::vector<int>& top_k, const std::vector<float>& top_p,
-              const std::vector<int32_t>& live, const std::string& isa, int threads) {
-  std::vector<SentenceRules> own(temperature.size());
+// filters: the names of FilterConfig, each with the values of the sentences.
+void run_filter_scores(const object& scores, const py::kwargs& options) {
+  const auto live = options["live"].cast<std::vector<int32_t>>();
+  const auto isa = options["isa"].cast<std::string>();
+  const int threads = options["threads"].cast<int>();
+  const auto temperature = options["temperature"].cast<std::vector<float>>();
+  const auto top_k = options["top_k"].cast<std::vector<int>>();
+  const auto top_p = options["top_p"].cast<std::vector<float>>();
+  const auto shared = [&](const char* name, auto otherwise) {
+    return options.contains(name) ? options[name].cast<decltype(otherwise)>() : otherwise;
+  };
+  std::vector<SentenceConfig> own(temperature.size());
   for (size_t b = 0; b < own.size(); ++b) {
-    own[b].temperature = temperature[b];
-    own[b].top_k = top_k.at(b);
-    own[b].top_p = top_p.at(b);
+    own[b].filters = {.temperature = temperature[b],
+                      .top_k = top_k.at(b),
+                      .top_p = top_p.at(b),
+                      .top_h = shared("top_h", 0.0f),
+                      .min_p = shared("min_p", 0.0f),
+                      .typical_p = shared("typical_p", 1.0f),
+                      .epsilon = shared("epsilon", 0.0f),
+                      .eta = shared("eta", 0.0f),
+                      .min_tokens = shared("min_tokens", 1)};
   }
   const Scores in(scores, live, own, 1);
-  const Placed<WarpRules> rules({warpers}, scores);
   const int64_t groups = groups_of(in.vocab());
   const object group_max = empty_like(scores, "float32", {in.shape[0], groups});
   std::vector<Candidate> queue(int64_t{threads} * in.vocab());
   std::vector<float> maxima(threads * groups);
-  const WarpParams params{.scores = in.data,
-                          .rules = rules.data(),
-                          .own = in.own.data(),
-                          .now = in.now.data(),
-                          .live = in.live.data(),
+  const FilterParams params{.scores = in.data,
+                          .config = in.config.view(),
+                          .state = in.now.data(),
+                          .active = in.live.data(),
                           .group_max = in.tensors.data<float>(group_max, "group_max", {-1, groups}),
                           .queue = queue.data(),
                           .maxima = maxima.data(),
@@ -73,14 +85,14 @@ void run_warp(const object& scores, const WarpRules& warpers, const std::vector<
                           .beams = in.beams,
                           .vocab = in.vocab(),
                           .stride = in.vocab()};
-  run_on(scores, isa, threads, [&](auto& stream) { warp(stream, params); });
+  run_on(scores, isa, threads, [&](auto& stream) { filter_scores(stream, params); });
 }
 
-py::tuple run_draw(const object& scores, const object& sums, int m,
+py::tuple run_sample_candidates(const object& scores, const object& sums, int m,
                    const std::vector<uint64_t>& seed, const std::vector<int32_t>& random_first,
                    const std::vector<int32_t>& live, int step, const std::string& isa,
                    int threads) {
-  std::vector<SentenceRules> own(seed.size());
+  std::vector<SentenceConfig> own(seed.size());
   for (size_t b = 0; b < own.size(); ++b) {
     own[b].seed = seed[b];
     own[b].random_first = random_first.at(b);
@@ -90,12 +102,12 @@ py::tuple run_draw(const object& scores, const object& sums, int m,
   const object best = empty_like(scores, "int32", {rows, m, 2});
   const object keys = empty_like(scores, "float32", {rows, m});
   const object perturbed = empty_like(scores, "float32", in.shape);
-  const DrawParams params{
+  const SampleCandidatesParams params{
       .scores = in.data,
       .sums = in.tensors.data<float>(sums, "sums", {slots}),
-      .own = in.own.data(),
-      .now = in.now.data(),
-      .live = in.live.data(),
+      .config = in.config.view(),
+      .state = in.now.data(),
+      .active = in.live.data(),
       .best = reinterpret_cast<Candidate*>(in.tensors.data<int32_t>(best, "best", {-1, -1, 2})),
       .keys = in.tensors.data<float>(keys, "keys", {-1, -1}),
       .perturbed = in.tensors.data<float>(perturbed, "perturbed", in.shape),
@@ -104,7 +116,7 @@ py::tuple run_draw(const object& scores, const object& sums, int m,
       .m = m,
       .vocab = in.vocab(),
       .stride = in.vocab()};
-  run_on(scores, isa, threads, [&](auto& stream) { draw_candidates(stream, params); });
+  run_on(scores, isa, threads, [&](auto& stream) { sample_candidates(stream, params); });
   const object numbers = best.attr("unbind")(-1);
   const object values = numbers[py::int_(0)].attr("contiguous")().attr("view")(
       py::module_::import("torch").attr("float32"));
@@ -113,15 +125,15 @@ py::tuple run_draw(const object& scores, const object& sums, int m,
 
 }  // namespace
 
-void bind_warp(py::module_& kernels) {
+void bind_filters(py::module_& kernels) {
   const py::kw_only named;
   const py::arg isa("isa"), threads("threads");
-  kernels.def("warp", &run_warp,
-              "Changes scores [rows, V]; temperature, top_k and top_p are lists, of each sentence.",
-              py::arg("scores"), py::arg("warpers"), named, py::arg("temperature"),
-              py::arg("top_k"), py::arg("top_p"), py::arg("live"), isa, threads);
+  kernels.def("filter_scores", &run_filter_scores,
+              "Changes scores [rows, V]; temperature, top_k and top_p are lists, of each sentence; "
+              "the other filters are of all.",
+              py::arg("scores"));
   kernels.def(
-      "draw_candidates", &run_draw,
+      "sample_candidates", &run_sample_candidates,
       "(scores, ids, keys), all [rows, m], best key first; seed and random_first are lists.",
       py::arg("scores"), py::arg("sums"), py::arg("m"), named, py::arg("seed"),
       py::arg("random_first"), py::arg("live"), py::arg("step"), isa, threads);

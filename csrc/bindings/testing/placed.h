@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bindings/testing/kernels.h"
+#include "kernels/search/config.h"
 
 namespace decoding {
 
@@ -40,5 +41,19 @@ void run_on(const py::object& like, const std::string& isa, int threads, Op&& op
   throw Error("this engine was built without CUDA");
 #endif
 }
+
+// What a search asks for, where a tensor lies.
+class PlacedConfig {
+ public:
+  PlacedConfig(const SearchConfig& search, const std::vector<SentenceConfig>& sentences,
+               const std::vector<int32_t>& words, const py::object& like)
+      : search_({search}, like), sentences_(sentences, like), words_(words, like) {}
+  ConfigView view() const { return {search_.data(), sentences_.data(), words_.data()}; }
+
+ private:
+  Placed<SearchConfig> search_;
+  Placed<SentenceConfig> sentences_;
+  Placed<int32_t> words_;
+};
 
 }  // namespace decoding

@@ -1,5 +1,5 @@
-// decoding._kernels: the kernel that obeys decoding._C.Controls, alone.
-#include "engine/search/processors.h"
+// decoding._kernels: the kernel that processes logits as a decoding._C.Request asks, alone.
+#include "bindings/request.h"
 
 #include <pybind11/stl.h>
 
@@ -29,7 +29,7 @@ class ProcessCall {
  public:
   // sentences: (max_new, forced_first) of each. state: now, live, ids, tokens, slots as in
   // processors.h. scores: null makes new ones.
-  ProcessCall(py::object logits, const Controls& controls,
+  ProcessCall(py::object logits, const PyRequest& request,
               const std::vector<std::pair<int, int>>& sentences, py::dict state,
               py::object unconditional, py::object scores, int vocab, int beams, int stages,
               bool competing, int threads)
@@ -52,25 +52,21 @@ class ProcessCall {
     const py::object rows = logits_.attr("shape").attr("__getitem__")(0);
     lse_ = torch.attr("empty")(py::make_tuple(2, rows), py::arg("dtype") = float32,
                                py::arg("device") = device);
-    const PackedControls packed = pack(controls);
-    rules_ = on_device(&packed.rules, sizeof packed.rules, device);
+    Request asked = request;
+    asked.sentences = static_cast<int>(sentences.size());
+    PackedRequest packed = pack(asked);
+    search_ = on_device(&packed.search, sizeof packed.search, device);
     words_ = copy(packed.words);
-    std::vector<SentenceRules> own;
-    for (const auto& [max_new, forced_first] : sentences) {
-      own.push_back({.seed = 0,
-                     .random_first = 0,
-                     .max_new = max_new,
-                     .forced_first = forced_first,
-                     .top_k = 0,
-                     .temperature = 1.0f,
-                     .top_p = 1.0f});
+    for (size_t b = 0; b < sentences.size(); ++b) {
+      packed.sentences[b].max_new = sentences[b].first;
+      packed.sentences[b].forced_first = sentences[b].second;
     }
-    sentence_rules_ = copy(own);
+    sentences_ = copy(packed.sentences);
     marks_.resize(threads * marks_size(vocab));
   }
 
   template <typename T>
-  ProcessParams<T> params(const Tensors& in) {
+  ProcessLogitsParams<T> params(const Tensors& in) {
     const auto sizes = in.sizes(logits_, "logits", 2);
     const auto table = in.sizes(state_["slots"], "slots", 3);
     const auto state = [&](const char* name, const std::vector<int64_t>& shape) {
@@ -78,27 +74,27 @@ class ProcessCall {
     };
     const int64_t rows = sizes[0], stride = sizes[1];
     float* lse = in.data<float>(lse_, "lse", {2, rows});
-    const auto address = [&](const py::object& tensor) { return in.view(tensor, "rules").data(); };
+    const auto address = [&](const py::object& tensor) { return in.view(tensor, "config").data(); };
     return {.logits = in.data<T>(logits_, "logits", sizes),
             .unconditional = in.data_or_null<T>(unconditional_, "unconditional", sizes),
             .scores = in.data<float>(scores_, "scores", sizes),
             .lse = lse,
             .unconditional_lse = lse + rows,
-            .rules = static_cast<const ProcessRules*>(address(rules_)),
-            .words = static_cast<const int32_t*>(address(words_)),
-            .sentence_rules = static_cast<const SentenceRules*>(address(sentence_rules_)),
-            .now = reinterpret_cast<const StepState*>(state("now", {3})),
-            .live = state("live", {-1}),
+            .config = {static_cast<const SearchConfig*>(address(search_)),
+                       static_cast<const SentenceConfig*>(address(sentences_)),
+                       static_cast<const int32_t*>(address(words_))},
+            .state = reinterpret_cast<const StepState*>(state("now", {3})),
+            .active = state("live", {-1}),
             .ids = state("ids", {rows}),
             .tokens = state("tokens", {-1, table[1]}),
-            .slots = state("slots", {2, -1, -1}),
+            .cache_indirection = state("slots", {2, -1, -1}),
             .marks = marks_.data(),
             .sentences = static_cast<int>(rows / beams_),
             .beams = beams_,
             .vocab = vocab_,
             .stride = static_cast<int>(stride),
             .score_stride = static_cast<int>(stride),
-            .total_slots = static_cast<int>(table[1]),
+            .total_rows = static_cast<int>(table[1]),
             .history = static_cast<int>(table[2]),
             .stages = stages_,
             .competing = competing_};
@@ -107,7 +103,7 @@ class ProcessCall {
   void run(const std::string& isa, int threads) {
     run_kernel(
         logits_, isa, threads, [&]<typename T>(const Tensors& in) { return params<T>(in); },
-        [](auto& stream, const auto& params) { process(stream, params); });
+        [](auto& stream, const auto& params) { process_logits(stream, params); });
   }
 
   // reprocess() of (row, token, less), behind run(); on the CPU.
@@ -128,18 +124,18 @@ class ProcessCall {
  private:
   py::object logits_;
   py::dict state_;
-  py::object unconditional_, scores_, lse_, rules_, words_, sentence_rules_;
+  py::object unconditional_, scores_, lse_, search_, words_, sentences_;
   std::vector<uint32_t> marks_;
   int vocab_, beams_, stages_;
   bool competing_;
 };
 
-py::tuple run_process(py::object logits, const Controls& controls,
+py::tuple run_process_logits(py::object logits, const PyRequest& request,
                       const std::vector<std::pair<int, int>>& sentences, py::dict state,
                       py::object unconditional, py::object scores, int vocab, int beams, int stages,
                       bool competing, const std::vector<std::tuple<int, int, float>>& again,
                       const std::string& isa, int threads) {
-  ProcessCall call(std::move(logits), controls, sentences, std::move(state),
+  ProcessCall call(std::move(logits), request, sentences, std::move(state),
                    std::move(unconditional), std::move(scores), vocab, beams, stages, competing,
                    threads);
   call.run(isa, threads);
@@ -150,11 +146,11 @@ py::tuple run_process(py::object logits, const Controls& controls,
 
 void bind_controls(py::module_& kernels) {
   const py::kw_only named;
-  kernels.attr("BEFORE") = static_cast<int>(kBefore);
-  kernels.attr("MIDDLE") = static_cast<int>(kMiddle);
-  kernels.attr("LAST") = static_cast<int>(kLast);
-  kernels.def("process", &run_process, "(scores, lse, `again`: reprocess of (row, token, less))",
-              py::arg("logits"), py::arg("controls"), py::arg("sentences"), py::arg("state"), named,
+  kernels.attr("PRE") = static_cast<int>(kPre);
+  kernels.attr("MID") = static_cast<int>(kMid);
+  kernels.attr("POST") = static_cast<int>(kPost);
+  kernels.def("process_logits", &run_process_logits, "(scores, lse, `again`: reprocess of (row, token, less))",
+              py::arg("logits"), py::arg("request"), py::arg("sentences"), py::arg("state"), named,
               py::arg("unconditional") = py::none(), py::arg("scores") = py::none(),
               py::arg("vocab"), py::arg("beams") = 1, py::arg("stages") = int{kAllStages},
               py::arg("competing") = false,

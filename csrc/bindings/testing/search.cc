@@ -88,56 +88,49 @@ py::tuple run_scan_logits(const py::object& logits, const std::string& isa, int 
   return Scanned(logits, isa, threads).results();
 }
 
-// Bans `ids`, then calls then(stream, scanned).
-template <typename Then>
-py::tuple ban_and(const py::object& logits, const std::vector<int32_t>& ids, const std::string& isa,
-                  int threads, Then&& then) {
+// As constrain_logits leaves them, in step 1 of 1. words: ids that config names.
+py::tuple constrained(const py::object& logits, const std::vector<int32_t>& words,
+                      const SentenceConfig& config, const std::string& isa, int threads) {
   Scanned scanned(logits, isa, threads);
-  check_ids(ids, scanned.vocab);
-  const BanTokensParams<float> params{.logits = scanned.logits,
-                                      .group_max = scanned.group_max.view.data<float>(),
-                                      .group_sum = scanned.group_sum.view.data<float>(),
-                                      .ids = ids.data(),
-                                      .rows = scanned.rows,
-                                      .vocab = scanned.vocab,
-                                      .count = static_cast<int>(ids.size())};
-  on_cpu(isa, threads, [&](auto& stream) {
-    ban_tokens<float>(stream, params);
-    then(stream, scanned);
-  });
+  check_ids(words, scanned.vocab);
+  const SearchConfig search;
+  const StepState state = {1, 0, 1};
+  const int32_t active = 0;
+  const ConstrainLogitsParams<float> params{.logits = scanned.logits,
+                                            .group_max = scanned.group_max.view.data<float>(),
+                                            .group_sum = scanned.group_sum.view.data<float>(),
+                                            .lse = scanned.lse.view.data<float>(),
+                                            .config = {&search, &config, words.data()},
+                                            .state = &state,
+                                            .active = &active,
+                                            .beams = scanned.rows,
+                                            .vocab = scanned.vocab};
+  on_cpu(isa, threads, [&](auto& stream) { constrain_logits<float>(stream, params); });
   return scanned.results();
 }
 
+Span all_of(const std::vector<int32_t>& ids) { return {0, static_cast<int32_t>(ids.size())}; }
+
 py::tuple run_ban_tokens(const py::object& logits, const std::vector<int32_t>& ids,
                          const std::string& isa, int threads) {
-  return ban_and(logits, ids, isa, threads, [](auto&, const Scanned&) {});
+  SentenceConfig config;
+  config.banned = all_of(ids);
+  return constrained(logits, ids, config, isa, threads);
 }
 
 py::tuple run_renormalize(const py::object& logits, const std::vector<int32_t>& ids,
                           const std::string& isa, int threads) {
-  return ban_and(logits, ids, isa, threads, [](auto& stream, const Scanned& scanned) {
-    renormalize(stream, {.group_max = scanned.group_max.view.template data<float>(),
-                         .group_sum = scanned.group_sum.view.template data<float>(),
-                         .lse = scanned.lse.view.template data<float>(),
-                         .rows = scanned.rows,
-                         .vocab = scanned.vocab});
-  });
+  SentenceConfig config;
+  config.banned = all_of(ids);
+  config.renormalize = 1;
+  return constrained(logits, ids, config, isa, threads);
 }
 
 py::tuple run_force_tokens(const py::object& logits, const std::vector<int32_t>& ids,
                            const std::string& isa, int threads) {
-  Scanned scanned(logits, isa, threads);
-  check_ids(ids, scanned.vocab);
-  const ForceTokensParams<float> params{.logits = scanned.logits,
-                                        .group_max = scanned.group_max.view.data<float>(),
-                                        .group_sum = scanned.group_sum.view.data<float>(),
-                                        .lse = scanned.lse.view.data<float>(),
-                                        .ids = ids.data(),
-                                        .rows = scanned.rows,
-                                        .vocab = scanned.vocab,
-                                        .count = static_cast<int>(ids.size())};
-  on_cpu(isa, threads, [&](auto& stream) { force_tokens<float>(stream, params); });
-  return scanned.results();
+  SentenceConfig config;
+  config.forced_last = all_of(ids);
+  return constrained(logits, ids, config, isa, threads);
 }
 
 py::tuple run_topk(const py::object& logits, int k, const std::string& isa, int threads) {
@@ -161,63 +154,62 @@ py::tuple run_sample(const py::object& logits, const py::object& random_row, uin
                      int threads) {
   Scanned scanned(logits, isa, threads);
   const TensorView words = TensorView::of(random_row, "random_row");
-  const std::vector<SentenceRules> sentences(1, {.seed = seed,
-                                                 .random_first = 0,
-                                                 .max_new = step,
-                                                 .forced_first = -1,
-                                                 .top_k = top_k,
-                                                 .temperature = temperature,
-                                                 .top_p = top_p});
+  SentenceConfig config;
+  config.seed = seed;
+  config.filters.temperature = temperature;
+  config.filters.top_k = top_k;
+  config.filters.top_p = top_p;
+  const SearchConfig search;
+  const StepState state = {step, 0, 1};
   const int32_t live = 0;
   std::vector<Candidate> chosen(scanned.rows);
   const SampleParams<float> params{.logits = scanned.logits,
                                    .group_max = scanned.group_max.view.data<float>(),
                                    .random_row = words.data<int32_t>({scanned.rows}),
-                                   .live = &live,
-                                   .sentences = sentences.data(),
+                                   .active = &live,
+                                   .config = {&search, &config, nullptr},
                                    .chosen = chosen.data(),
                                    .queue = scanned.queue.data(),
                                    .maxima = scanned.maxima.data(),
-                                   .live_count = 1,
+                                   .state = &state,
                                    .beams = scanned.rows,
-                                   .vocab = scanned.vocab,
-                                   .step = step};
+                                   .vocab = scanned.vocab};
   on_cpu(isa, threads, [&](auto& stream) { sample<float>(stream, params); });
   return as_tensors(chosen, {scanned.rows});
 }
 
 // now: number, position and live_count, of the step that ends and then of the next.
-py::tuple run_gather_live(const py::object& now, const py::object& done, const py::object& first,
+py::tuple run_gather_active(const py::object& now, const py::object& done, const py::object& first,
                           const py::object& tokens, const py::object& items, const py::object& live,
                           const std::string& isa, int threads) {
   const TensorView trellis = TensorView::of(tokens, "tokens");
   const int64_t sentences = TensorView::of(done, "done").size(0), total = trellis.size(1);
   const int32_t* item = TensorView::of(items, "items").data<int32_t>({sentences});
-  std::vector<SentenceRules> rules(sentences);
-  for (int b = 0; b < sentences; ++b) rules[b].random_first = item[b] * (total / sentences);
+  std::vector<SentenceConfig> configs(sentences);
+  for (int b = 0; b < sentences; ++b) configs[b].random_first = item[b] * (total / sentences);
   const Made ids = make("int32", {total}), at = make("int32", {total});
   const Made random_row = make("int32", {total});
-  const GatherLiveParams params{
-      .now = reinterpret_cast<StepState*>(TensorView::of(now, "now").data<int32_t>({3})),
+  const GatherActiveParams params{
+      .state = reinterpret_cast<StepState*>(TensorView::of(now, "now").data<int32_t>({3})),
       .done = TensorView::of(done, "done").data<int32_t>(),
-      .first = TensorView::of(first, "first").data<int32_t>({sentences}),
+      .prompt_lengths = TensorView::of(first, "first").data<int32_t>({sentences}),
       .tokens = trellis.data<int32_t>(),
-      .sentence_rules = rules.data(),
-      .live = TensorView::of(live, "live").data<int32_t>({-1}),
+      .config = {nullptr, configs.data(), nullptr},
+      .active = TensorView::of(live, "live").data<int32_t>({-1}),
       .ids = ids.view.data<int32_t>(),
-      .at = at.view.data<int32_t>(),
+      .positions = at.view.data<int32_t>(),
       .random_row = random_row.view.data<int32_t>(),
       .beams = static_cast<int>(total / sentences),
-      .slots = static_cast<int>(total)};
-  on_cpu(isa, threads, [&](auto& stream) { gather_live(stream, params); });
+      .total_rows = static_cast<int>(total)};
+  on_cpu(isa, threads, [&](auto& stream) { gather_active(stream, params); });
   return py::make_tuple(ids.tensor, at.tensor, random_row.tensor);
 }
 
-void run_reset_slots(const py::object& slots, int beams, int prefix, const std::string& isa,
+void run_reset_cache_indirection(const py::object& slots, int beams, int prefix, const std::string& isa,
                      int threads) {
   const Tensors in(py::str(slots.attr("device")));
   const auto shape = in.sizes(slots, "slots", 3);
-  const ResetSlotsParams params{.slots = in.data<int32_t>(slots, "slots", {2, -1, -1}),
+  const ResetCacheIndirectionParams params{.cache_indirection = in.data<int32_t>(slots, "slots", {2, -1, -1}),
                                 .rows = static_cast<int>(shape[1]),
                                 .beams = beams,
                                 .history = static_cast<int>(shape[2]),
@@ -225,13 +217,13 @@ void run_reset_slots(const py::object& slots, int beams, int prefix, const std::
 #ifdef DECODING_CUDA
   if (in.on_cuda()) {
     cuda::Stream stream = current_stream(slots.attr("device").attr("index").cast<int>());
-    return reset_slots(stream, params);
+    return reset_cache_indirection(stream, params);
   }
 #endif
-  on_cpu(isa, threads, [&](auto& stream) { reset_slots(stream, params); });
+  on_cpu(isa, threads, [&](auto& stream) { reset_cache_indirection(stream, params); });
 }
 
-void run_accept_tokens(const py::object& values, const py::object& ids, const py::object& lse,
+void run_update_rows(const py::object& values, const py::object& ids, const py::object& lse,
                        const py::object& live, const std::vector<int32_t>& eos,
                        const py::dict& state, int pad, int fallback, int step, int max_new,
                        const std::string& isa, int threads) {
@@ -241,28 +233,30 @@ void run_accept_tokens(const py::object& values, const py::object& ids, const py
   const int64_t beams = total / sentences, rows = alive.size(0) * beams;
   const std::vector<Candidate> chosen =
       as_candidates(TensorView::of(values, "values"), TensorView::of(ids, "ids"));
-  const std::vector<SentenceRules> rules(sentences, {.max_new = max_new});
+  SentenceConfig config;
+  config.max_new = max_new;
+  config.pad = pad;
+  config.eos = all_of(eos);
+  const std::vector<SentenceConfig> configs(sentences, config);
+  const SearchConfig search;
   const int32_t stop_now = 0;
-  const Ends ends = {
-      .eos = eos.data(), .stop_now = &stop_now, .eos_count = static_cast<int>(eos.size())};
   const StepState now = {step, 0, static_cast<int>(alive.size(0))};
-  const AcceptTokensParams params{.chosen = chosen.data(),
+  const UpdateRowsParams params{.chosen = chosen.data(),
                                   .lse = TensorView::of(lse, "lse").data<float>({rows}),
-                                  .live = alive.data<int32_t>(),
-                                  .sentence_rules = rules.data(),
-                                  .ends = &ends,
-                                  .now = &now,
+                                  .active = alive.data<int32_t>(),
+                                  .config = {&search, configs.data(), eos.data()},
+                                  .stop = {&stop_now, nullptr, nullptr},
+                                  .state = &now,
                                   .tokens = kept("tokens").data<int32_t>({-1, total}),
                                   .length = length.data<int32_t>(),
                                   .done = kept("done").data<int32_t>(),
                                   .fault = kept("fault").data<int32_t>({sentences}),
                                   .sentences = static_cast<int>(alive.size(0)),
                                   .beams = static_cast<int>(beams),
-                                  .slots = static_cast<int>(total),
+                                  .total_rows = static_cast<int>(total),
                                   .vocab = 0,  // only of interest with stop strings
-                                  .pad = pad,
                                   .fallback = fallback};
-  on_cpu(isa, threads, [&](auto& stream) { accept_tokens(stream, params); });
+  on_cpu(isa, threads, [&](auto& stream) { update_rows(stream, params); });
 }
 
 }  // namespace
@@ -287,13 +281,13 @@ void bind_search(py::module_& kernels) {
               py::arg("logits"), py::arg("random_row"), named, py::arg("seed"), py::arg("step"),
               py::arg("temperature") = 1.0f, py::arg("top_k") = 0, py::arg("top_p") = 1.0f, isa,
               threads);
-  kernels.def("gather_live", &run_gather_live,
+  kernels.def("gather_active", &run_gather_active,
               "(ids, positions, random words); `now` and the head of `live` are kept.",
               py::arg("now"), py::arg("done"), py::arg("first"), py::arg("tokens"),
               py::arg("items"), py::arg("live"), named, isa, threads);
-  kernels.def("reset_slots", &run_reset_slots, "slots: [2, rows, history]", py::arg("slots"), named,
+  kernels.def("reset_cache_indirection", &run_reset_cache_indirection, "slots: [2, rows, history]", py::arg("slots"), named,
               py::arg("beams"), py::arg("prefix"), isa, threads);
-  kernels.def("accept_tokens", &run_accept_tokens, "Takes tokens in; `state` as in update.h.",
+  kernels.def("update_rows", &run_update_rows, "Takes tokens in; `state` as in update.h.",
               py::arg("values"), py::arg("ids"), py::arg("lse"), py::arg("live"), named,
               py::arg("eos"), py::arg("state"), py::arg("pad"), py::arg("fallback"),
               py::arg("step"), py::arg("max_new"), isa, threads);

@@ -9,6 +9,7 @@
 #include "engine/model/score.h"
 #include "engine/search/faults.h"
 #include "engine/search/results.h"
+#include "engine/search/state.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/stream.h"
 
@@ -26,7 +27,7 @@ class CpuSession : public Session {
   Arena plan(const Limits& limits) const override {
     Arena arena;
     Cache<C> cache;
-    SelectScratch scratch;
+    StepScratch scratch;
     ShortlistMemory shortlist;
     workspace(arena, limits, cache, scratch, shortlist);
     return arena;
@@ -42,25 +43,22 @@ class CpuSession : public Session {
   void start(const Batch& batch, const Request& request) override {
     started_ = false;
     request_ = request;
-    sentences_ = batch.sentences - batch.shadows;
-    beams_ = batch.beams;
-    stop_table_ = batch.stop_table;
+    packed_ = pack(request_);
     CHECK(w_.logits != nullptr, "start() needs a bind() before it");
-    check_fits(batch, request_, spec_, limits_);
-    fill_inputs(w_.inputs, batch, spec_, limits_, groups_of(request_.search));
-    choice_ = make_choice(shortlisted(weights_.output, batch, shortlist_), request_.rules);
-    if (request_.processing) {
-      std::copy(request_.processing->words.begin(), request_.processing->words.end(), w_.words);
-    }
+    check_fits(batch, request_, packed_.words.size(), spec_, limits_);
+    fill_inputs(w_.inputs, batch, request_, spec_, limits_);
+    choice_ = make_choice(shortlisted(weights_.output, batch, shortlist_), request_);
     if (const auto* constrained = std::get_if<Constrained>(&request_.search)) {
-      begin_phrases(w_.phrases, constrained->phrases, batch, limits_);
+      begin_phrases(w_.phrases, constrained->phrases, batch, request_.rows_per_sentence, limits_);
     }
+    longest_source_ = longest_source(batch);
+    key_ = step_key(request_, request_.sentences, SelectPart::candidates);
     run([&](auto& stream) {
-      reset_slots(stream, {.slots = w_.slots,
-                           .rows = limits_.rows(),
-                           .beams = beams_,
-                           .history = w_.history,
-                           .prefix = prefix_of(batch, spec_)});
+      reset_cache_indirection(stream, {.cache_indirection = w_.cache_indirection,
+                                       .rows = limits_.rows(),
+                                       .beams = request_.rows_per_sentence,
+                                       .history = w_.history,
+                                       .prefix = prefix_of(batch, spec_)});
       gather_shortlist(stream, weights_.output, choice_.outputs, shortlist_);
       read_sentences(stream, batch);
     });
@@ -73,16 +71,16 @@ class CpuSession : public Session {
     const int last = std::min(first + steps - 1, request_.steps());
     run([&](auto& stream) {
       for (int number = first; number <= last && w_.inputs.state->live_count > 0; ++number) {
-        const Step step = this->step();
-        if (takes_best(spec_, w_, step)) {
+        const StepView step = this->step();
+        if (takes_best(spec_, choice_, w_, step)) {
           const Norm norm = decoder_layers(pass(stream), step_rows(stream, step));
-          pick_best(stream, choice_, norm, w_, step);
+          select_best(stream, choice_, norm, w_, step);
         } else {
           compute(stream, step);
-          if (request_.processing) process_scores(stream, w_, step, kAllStages);
-          decoding::pick(stream, w_, step);
+          if (step.key.processed) process_scores(stream, w_, step, kAllStages);
+          decoding::select(stream, w_, step);
         }
-        decoding::accept(stream, w_, step, nullptr);
+        decoding::update(stream, w_, step, nullptr);
       }
     });
     return check_done();
@@ -93,34 +91,34 @@ class CpuSession : public Session {
     run([&](auto& stream) { compute(stream, step()); });
   }
 
-  void process(int stages) override {
-    CHECK(request_.processing, "process() needs controls");
+  void process_logits(int stages) override {
+    CHECK(key_.processed, "process_logits() needs a request that is processed");
     run([&](auto& stream) { process_scores(stream, w_, step(), stages); });
   }
 
-  void pick() override {
-    run([&](auto& stream) { decoding::pick(stream, w_, step()); });
+  void select() override {
+    run([&](auto& stream) { decoding::select(stream, w_, step()); });
   }
 
-  bool accept(const uint8_t* ended) override {
-    // Every thread's own: the first one changes what step() reads.
-    const Step step = this->step();
-    run([&](auto& stream) { decoding::accept(stream, w_, step, ended); });
+  bool update(const uint8_t* ended) override {
+    const StepView step = this->step();  // before a thread changes what it is made from
+    run([&](auto& stream) { decoding::update(stream, w_, step, ended); });
     return check_done();
   }
 
   void stop_now() override { *w_.inputs.stop_now = 1; }
 
-  void take(const Results& results) const override {
-    CHECK(started_, "take() needs a start() before it");
+  EngineState state() override {
+    CHECK(started_, "state() needs a start() before it");
+    return engine_state(w_, *w_.inputs.state, key_, request_, scratch_, spec_, limits_,
+                        longest_source_);
+  }
+
+  void fetch(const Results& results) const override {
+    CHECK(started_, "fetch() needs a start() before it");
     const int steps = w_.inputs.state->number - 1;
-    CHECK(results.width >= steps, "results need ", steps, " columns, got ", results.width);
-    const Trellis trellis{w_.tokens, w_.parents, limits_.rows()};
-    if (const int places = request_.places(beams_); places > 0) {
-      take_finished(trellis, w_.finished, sentences_, beams_, places, results);
-    } else {
-      take_rows(trellis, w_.inputs.length, steps, sentences_, beams_, results);
-    }
+    fetch_results({w_.tokens, w_.parents, limits_.rows()}, w_.finished, w_.inputs.length, steps,
+                  request_, results);
   }
 
   void score(const Labelled& labelled, float* logprobs) override {
@@ -137,7 +135,7 @@ class CpuSession : public Session {
 
  private:
   Workspace<T> workspace(Arena& arena, const Limits& limits, Cache<C>& cache,
-                         SelectScratch& scratch, ShortlistMemory& shortlist) const {
+                         StepScratch& scratch, ShortlistMemory& shortlist) const {
     const int64_t threads = team_.size(), vocab = spec_.decoder.vocab;
     return Workspace<T>(
         arena, spec_, limits, 1,
@@ -148,16 +146,13 @@ class CpuSession : public Session {
           shortlist = ShortlistMemory(arena, limits, weights_.output.weight);
         },
         [&](auto&) {
+          scratch = StepScratch(arena, limits);
           scratch.queue = arena.take<Candidate>("queue", {threads, vocab});
           scratch.maxima = arena.take<float>("maxima", {threads, groups_of(vocab)});
           scratch.marks =
               arena.take<uint32_t>("marks", {limits.controls > 0 ? threads : 0, marks_size(vocab)});
-          scratch.contenders = arena.take<Contender>(
-              "contenders", {limits.batch, int64_t{limits.beams} * limits.candidates});
-          scratch.candidates = arena.take<Candidate>(
-              "candidates", {limits.batch, int64_t{limits.beams} * limits.candidates});
-          scratch.keys = arena.take<float>("keys", {limits.rows(), limits.candidates});
-          scratch.seen = arena.take<Candidate>("seen", {threads, limits.rows(), limits.candidates});
+          scratch.best = arena.take<Candidate>("threads_best",
+                                               {threads, limits.rows(), limits.candidates});
         });
   }
 
@@ -176,38 +171,33 @@ class CpuSession : public Session {
   void read_sentences(cpu::Stream<isa>& stream, const Batch& batch) {
     if (spec_.encoder) {
       read_source(stream, batch);
-      read_prefix(pass(stream), sentences_, prefix_of(batch, spec_));
+      read_prefix(pass(stream), request_.sentences, prefix_of(batch, spec_));
     } else if (const auto tokens = prompt_tokens(w_.inputs, batch); tokens.count > 0) {
       read_prompt(pass(stream), tokens);
     }
   }
 
-  Step step() const {
-    const Rules& rules = request_.rules;
-    return {.request = request_,
-            .ends = {.eos = rules.eos.data(),
-                     .stop_now = w_.inputs.stop_now,
-                     .eos_count = static_cast<int>(rules.eos.size()),
-                     .stop_table = stop_table_,
-                     .stop_first = w_.inputs.stop_first,
-                     .stop_states = w_.stop_states},
-            .beam_rules = beam_rules(request_, beams_),
-            .scratch = scratch_,
-            .now = *w_.inputs.state,
-            .beams = beams_,
-            .slots = limits_.rows(),
-            .vocab = spec_.decoder.vocab};
+  StepView step() const {
+    StepView view = {.search = &request_.search,
+                     .config = packed_.view(),
+                     .scratch = scratch_,
+                     .key = key_,
+                     .total_rows = limits_.rows(),
+                     .vocab = spec_.decoder.vocab};
+    view.key.sentences = w_.inputs.state->live_count;
+    return view;
   }
 
-  StepRows step_rows(cpu::Stream<isa>& stream, const Step& step) {
-    return decoding::step_rows(pass(stream), step.now.live_count, beams_, request_.guided());
+  StepRows step_rows(cpu::Stream<isa>& stream, const StepView& step) {
+    return decoding::step_rows(pass(stream), step.key.sentences, step.key.beams,
+                               step.key.guided);
   }
 
   Pass<cpu::Stream<isa>, T, C> pass(cpu::Stream<isa>& stream) const {
     return {stream, spec_, weights_, w_, cache_, limits_};
   }
 
-  void compute(cpu::Stream<isa>& stream, const Step& step) {
+  void compute(cpu::Stream<isa>& stream, const StepView& step) {
     const StepRows rows = step_rows(stream, step);
     const Norm norm = decoder_layers(pass(stream), rows);
     project_logits(stream, spec_, choice_, shortlist_, norm, w_, rows.total());
@@ -217,8 +207,8 @@ class CpuSession : public Session {
   // Whether no sentence is left.
   bool check_done() {
     const int32_t* fault = w_.inputs.fault;
-    started_ = std::all_of(fault, fault + sentences_, [](int32_t f) { return f == 0; });
-    check_faults(fault, w_.inputs.items, sentences_);
+    started_ = std::all_of(fault, fault + request_.sentences, [](int32_t f) { return f == 0; });
+    check_faults(fault, w_.inputs.sentence_ids, request_.sentences);
     return w_.inputs.state->live_count == 0;
   }
 
@@ -229,12 +219,13 @@ class CpuSession : public Session {
   Limits limits_{};
   Workspace<T> w_{};
   Cache<C> cache_{};
-  SelectScratch scratch_{};
+  StepScratch scratch_{};
   ShortlistMemory shortlist_{};
   Request request_;
+  PackedRequest packed_;
+  StepKey key_{};
   Choice choice_;
-  const int32_t* stop_table_ = nullptr;
-  int sentences_ = 0, beams_ = 0;
+  int longest_source_ = 0;
   bool started_ = false;
 };
 

@@ -4,56 +4,58 @@
 
 #include <algorithm>
 
-#include "engine/cpu/process.h"
+#include "engine/search/step.h"
 #include "engine/model/blocks.h"
 #include "engine/search/shortlist.h"
 #include "kernels/linear/vocab_projection.h"
 
 namespace decoding {
 
-// The outputs that a call may choose, and those among them that it bans.
+// The outputs that a call may choose, and those among them that it bans where every sentence bans
+// the same.
 struct Choice {
   Outputs outputs;
-  std::vector<int32_t> banned, banned_early;  // ascending outputs; early: with min_new's EOS
-
-  const std::vector<int32_t>& banned_in(const Step& step) const {
-    return step.now.number <= step.rules().min_new ? banned_early : banned;
-  }
+  bool is_shared;                     // whether all sentences have the same lists and min_new
+  int min_new;
+  std::vector<int32_t> banned, early;  // ascending outputs; early: with min_new's EOS
 };
 
-inline Choice make_choice(const Outputs& outputs, const Rules& rules) {
-  std::vector<int32_t> early = rules.banned;
-  early.insert(early.end(), rules.eos.begin(), rules.eos.end());
-  return {outputs, outputs.find(rules.banned), outputs.find(early)};
+inline Choice make_choice(const Outputs& outputs, const Request& request) {
+  Choice choice{.outputs = outputs,
+                .is_shared = request.bad_words.is_shared() && request.eos.is_shared() &&
+                             request.min_new.is_shared(),
+                .min_new = request.min_new[0]};
+  for (const Ids& word : request.bad_words[0]) {
+    if (word.size() == 1) choice.banned.push_back(word[0]);
+  }
+  choice.early = choice.banned;
+  choice.early.insert(choice.early.end(), request.eos[0].begin(), request.eos[0].end());
+  choice.banned = outputs.find(std::move(choice.banned));
+  choice.early = outputs.find(std::move(choice.early));
+  return choice;
 }
 
-// Whether some row has no choice in this step.
+// Whether a step chooses each row's best, of all but the same banned tokens: then nothing reads the
+// logits.
 template <typename T>
-bool is_forced(const Workspace<T>& w, const Step& step) {
-  const auto forced = [&](int32_t sentence) {
-    const SentenceRules& own = w.inputs.rules[sentence];
-    return step.forces_first(own) || step.forces_last(own);
+bool takes_best(const ModelSpec& spec, const Choice& choice, const Workspace<T>& w,
+                const StepView& step) {
+  const bool samples = step.key.samples || step.key.kind == SearchKind::sampling;
+  if (spec.logits_cap != 0.0f || samples || step.key.processed || !choice.is_shared) return false;
+  const auto takes_other = [&](int32_t sentence) {
+    const SentenceConfig& config = step.config.sentences[sentence];
+    return config.renormalize || config.forces(w.inputs.state->number);
   };
-  return std::any_of(w.inputs.live, w.inputs.live + step.now.live_count, forced);
-}
-
-// Whether a step chooses each row's best, of all but banned tokens: then nothing reads the logits.
-template <typename T>
-bool takes_best(const ModelSpec& spec, const Workspace<T>& w, const Step& step) {
-  const Request& request = step.request;
-  const Beam* beam = beam_of(request.search);
-  const bool draws =
-      beam != nullptr ? beam->draws : !std::holds_alternative<Greedy>(request.search);
-  return spec.logits_cap == 0.0f && !draws && !request.processing && !request.rules.renormalize &&
-         !is_forced(w, step);
+  return std::none_of(w.inputs.active, w.inputs.active + step.key.sentences, takes_other);
 }
 
 // Writes w.best and w.lse, as find_best (select.h) would. norm: stands before the projection.
 template <typename T, typename Stream>
 void project_best(Stream& stream, const Choice& choice, const Norm& norm, const Workspace<T>& w,
-                  const Step& step, int k) {
+                  const StepView& step) {
   const Activations<T>& a = w.step;
-  const std::vector<int32_t>& banned = choice.banned_in(step);
+  const bool is_early = w.inputs.state->number <= choice.min_new;
+  const std::vector<int32_t>& banned = is_early ? choice.early : choice.banned;
   project<T>(stream, {.x = a.x,
                       .norm = norm,
                       .normed = a.normed,
@@ -65,10 +67,10 @@ void project_best(Stream& stream, const Choice& choice, const Norm& norm, const 
                       .group_sum = w.group_sum,
                       .lse = w.lse,
                       .best = w.best,
-                      .seen = step.scratch.seen,
+                      .seen = step.scratch.best,
                       .scratch = a.scratch,
                       .rows = step.rows(),
-                      .k = k,
+                      .k = step.key.candidates,
                       .banned_count = static_cast<int>(banned.size())});
 }
 

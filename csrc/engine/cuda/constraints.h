@@ -8,8 +8,8 @@ namespace decoding {
 
 // What is copied lies in pageable memory: each copy has been staged when the call returns.
 inline void send_phrases(const PhraseMemory& memory, const PhraseTables& tables, const Batch& batch,
-                         const Limits& limits, cudaStream_t stream) {
-  const PhraseStart start = start_phrases(tables, batch, memory.words);
+                         int beams, const Limits& limits, cudaStream_t stream) {
+  const PhraseStart start = start_phrases(tables, batch, beams, memory.words);
   const auto put = [&](auto* to, const auto* from, size_t count) {
     CUDA_CHECK(cudaMemcpyAsync(to, from, count * sizeof(*from), cudaMemcpyHostToDevice, stream));
   };

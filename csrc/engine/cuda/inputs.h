@@ -10,7 +10,6 @@
 #include <tuple>
 #include <utility>
 
-#include "engine/cuda/select.h"
 #include "engine/model/decoder.h"
 #include "engine/model/encoder.h"
 #include "engine/model/score.h"
@@ -27,6 +26,11 @@ inline int bucket_of(int size) {
   return size > 3 && size <= power / 4 * 3 ? power / 4 * 3 : power;
 }
 
+// Counters of the blocks that arrive, see kernels/search/select.h.
+inline int64_t select_arrivals(const Limits& limits) {
+  return int64_t{limits.batch} * (limits.beams + 1) + 1;
+}
+
 // What it is made from must outlive it.
 template <typename T>
 class CudaReader {
@@ -35,20 +39,20 @@ class CudaReader {
              cuda::Matmul& matmul)
       : spec_(spec), weights_(weights), device_(device), matmul_(matmul) {}
 
-  void bind(const Workspace<T>& w, const Cache<T>& cache, const CudaSearch& search,
+  void bind(const Workspace<T>& w, const Cache<T>& cache, int32_t* arrivals,
             const Limits& limits) {
     graphs_.clear();
     w_ = w;
     cache_ = cache;
-    search_ = search;
+    arrivals_ = arrivals;
     limits_ = limits;
   }
 
-  // The inputs have been sent.
-  void read(const Batch& batch, cudaStream_t stream) {
+  // The inputs have been sent. beams: of each sentence.
+  void read(const Batch& batch, int beams, cudaStream_t stream) {
     const Sentences sentences = {
         spec_.encoder ? source_tokens(w_.inputs.source, batch) : prompt_tokens(w_.inputs, batch),
-        batch.sentences, batch.beams, prefix_of(batch, spec_)};
+        batch.sentences, beams, prefix_of(batch, spec_)};
     warm_up(sentences, stream);
     if (graphs_.size() > kSizes) graphs_.clear();
     const auto [found, is_new] = graphs_.try_emplace(sentences.size());
@@ -84,13 +88,13 @@ class CudaReader {
 
   void read(const Sentences& sentences, cudaStream_t handle) {
     cuda::Stream stream(handle, device_, matmul_);
-    reset_slots(stream, {.slots = w_.slots,
+    reset_cache_indirection(stream, {.cache_indirection = w_.cache_indirection,
                          .rows = limits_.rows(),
                          .beams = sentences.beams,
                          .history = w_.history,
                          .prefix = sentences.prefix});
-    clear(stream, search_.tickets, CudaSearch::ticket_count(limits_));
-    // The trellis is fetched whole, also where sentences ended early.
+    clear(stream, arrivals_, select_arrivals(limits_));
+    // The history is fetched whole, also where sentences ended early.
     clear(stream, w_.tokens, int64_t{limits_.target} * limits_.rows());
     clear(stream, w_.parents, int64_t{limits_.target} * limits_.rows());
     if (sentences.tokens.count > 0) packed(stream, sentences.tokens);
@@ -144,7 +148,7 @@ class CudaReader {
   cuda::Matmul& matmul_;
   Workspace<T> w_{};
   Cache<T> cache_{};
-  CudaSearch search_{};
+  int32_t* arrivals_ = nullptr;
   Limits limits_{};
   std::map<Size, std::optional<cuda::Graph>> graphs_;  // none: the size came once
   std::set<std::pair<int, bool>> warmed_up_;

@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
 
 #include "engine/cuda/constraints.h"
 #include "engine/cuda/inputs.h"
+#include "engine/cuda/select.h"
 #include "engine/cuda/transfers.h"
-#include "engine/cuda/update.h"
 #include "engine/model/decoder.h"
+#include "engine/search/state.h"
 #include "kernels/cuda/resources.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/cuda/types.h"
@@ -35,8 +35,8 @@ class CudaSession : public Session {
         weights_(weights),
         device_(cuda::Device::of(device)),
         matmul_(device_, nullptr, cuda::kMatmulWorkspace),
-        seen_memory_(sizeof(StepState)),
-        seen_(static_cast<volatile StepState*>(seen_memory_.data())),
+        host_state_memory_(sizeof(StepState)),
+        host_state_(static_cast<volatile StepState*>(host_state_memory_.data())),
         reader_(spec_, weights_, device_, matmul_) {}
 
   ~CudaSession() override {
@@ -49,10 +49,8 @@ class CudaSession : public Session {
 
   Arena plan(const Limits& limits) const override {
     Arena arena;
-    Cache<T> cache;
-    CudaSearch search;
-    uint8_t* products;
-    workspace(arena, limits, cache, search, products);
+    Buffers buffers;
+    workspace(arena, limits, buffers);
     return arena;
   }
 
@@ -63,12 +61,11 @@ class CudaSession : public Session {
     steps_.clear();
     check_reach(limits);
     Arena arena(pool, bytes);
-    uint8_t* products;
-    w_ = workspace(arena, limits, cache_, cuda_search_, products);
+    w_ = workspace(arena, limits, buffers_);
     transfers_ = CudaTransfers(spec_, limits);
-    rules_memory_ = cuda_search_.rules.staging(limits);
-    matmul_.workspace(products);
-    reader_.bind(w_, cache_, cuda_search_, limits);
+    config_memory_ = buffers_.config.staging();
+    matmul_.workspace(buffers_.products);
+    reader_.bind(w_, buffers_.cache, buffers_.scratch.arrivals, limits);
     limits_ = limits;
   }
 
@@ -76,22 +73,24 @@ class CudaSession : public Session {
     const cuda::UseDevice use(device_.id);
     started_ = false;
     ended_.wait();  // steps of a call that was given up still write
-    sentences_ = batch.sentences - batch.shadows;
-    beams_ = batch.beams;
-    stream_ = static_cast<cudaStream_t>(batch.stream);
-    CHECK(w_.logits != nullptr, "start() needs a bind() before it");
-    check_fits(batch, request, spec_, limits_);
-    CHECK(batch.shortlist == nullptr, "a shortlist works on the CPU alone");
-    transfers_.send(w_.inputs, batch, spec_, limits_, groups_of(request.search), stream_);
     request_ = request;
-    cuda_search_.rules.send(request_, batch.stop_table, w_, beams_, rules_memory_, stream_);
-    seen_->number = 1;
-    seen_->live_count = sentences_;
+    stream_ = static_cast<cudaStream_t>(batch.stream);
+    const PackedRequest packed = pack(request_);
+    CHECK(w_.logits != nullptr, "start() needs a bind() before it");
+    check_fits(batch, request_, packed.words.size(), spec_, limits_);
+    CHECK(batch.shortlist == nullptr, "a shortlist works on the CPU alone");
+    transfers_.send(w_.inputs, batch, request_, spec_, limits_, stream_);
+    buffers_.config.send(packed, config_memory_, stream_);
+    host_state_->number = 1;
+    host_state_->live_count = request_.sentences;
     if (const auto* constrained = std::get_if<Constrained>(&request_.search)) {
-      send_phrases(w_.phrases, constrained->phrases, batch, limits_, stream_);
+      send_phrases(w_.phrases, constrained->phrases, batch, request_.rows_per_sentence, limits_,
+                   stream_);
     }
-    reader_.read(batch, stream_);
+    reader_.read(batch, request_.rows_per_sentence, stream_);
     ended_.record(stream_);
+    key_ = step_key(request_, 0, is_fused(request_) ? SelectPart::all : SelectPart::candidates);
+    longest_source_ = longest_source(batch);
     launched_ = 0;
     started_ = true;
   }
@@ -118,7 +117,7 @@ class CudaSession : public Session {
       }
     }
     ended_.record(stream_);
-    return launched_ == request_.steps() || seen_->live_count == 0;
+    return launched_ == request_.steps() || host_state_->live_count == 0;
   }
 
   // In parts nothing is captured: what comes between them takes longer than the launches.
@@ -130,23 +129,23 @@ class CudaSession : public Session {
     pass(stream, captured_for_);
   }
 
-  void process(int stages) override {
+  void process_logits(int stages) override {
     const cuda::UseDevice use(device_.id);
-    CHECK(request_.processing, "process() needs controls");
+    CHECK(key_.processed, "process_logits() needs a request that is processed");
     auto stream = this->stream();
-    process_scores(stream, w_, cuda_search_, step_for(captured_for_), stages);
+    process_scores(stream, w_, step_in_parts(), stages);
   }
 
-  void pick() override {
+  void select() override {
     const cuda::UseDevice use(device_.id);
     auto stream = this->stream();
-    decoding::pick(stream, w_, cuda_search_, step_in_parts());
+    decoding::select(stream, w_, step_in_parts());
   }
 
-  bool accept(const uint8_t* ended) override {
+  bool update(const uint8_t* ended) override {
     const cuda::UseDevice use(device_.id);
     auto stream = this->stream();
-    decoding::accept(stream, w_, cuda_search_, step_in_parts(), ended);
+    decoding::update(stream, w_, step_in_parts(), ended);
     ++launched_;
     ended_.record(stream_);
     return wait_for(launched_) == 0;
@@ -157,12 +156,22 @@ class CudaSession : public Session {
     CUDA_CHECK(cudaMemsetAsync(w_.inputs.stop_now, 1, sizeof(int32_t), stream_));
   }
 
-  void take(const Results& results) const override {
+  EngineState state() override {
     const cuda::UseDevice use(device_.id);
-    CHECK(started_, "take() needs a start() before it");
-    const int places = request_.places(beams_);
-    transfers_.fetch(w_, launched_, sentences_, beams_, places, stream_);
-    transfers_.write(sentences_, beams_, places, results);
+    CHECK(started_, "state() needs a start() before it");
+    StepState state;
+    CUDA_CHECK(cudaMemcpyAsync(&state, w_.inputs.state, sizeof(state), cudaMemcpyDeviceToHost,
+                               stream_));
+    CUDA_CHECK(cudaStreamSynchronize(stream_));
+    return engine_state(w_, state, key_, request_, buffers_.scratch, spec_, limits_,
+                        longest_source_);
+  }
+
+  void fetch(const Results& results) const override {
+    const cuda::UseDevice use(device_.id);
+    CHECK(started_, "fetch() needs a start() before it");
+    transfers_.fetch(w_, launched_, request_, stream_);
+    transfers_.write(request_, results);
   }
 
   void score(const Labelled& labelled, float* logprobs) override {
@@ -183,10 +192,13 @@ class CudaSession : public Session {
   std::string tuned() const override { return matmul_.report(); }
 
  private:
-  // What a captured step depends on: sentences, beams, candidates of a row, strategy, kind, part,
-  // processed, guided, warped, renormalized, draws
-  using StepKey =
-      std::tuple<int, int, int, size_t, SearchKind, SelectPart, bool, bool, bool, bool, bool>;
+  // What lies beside the workspace.
+  struct Buffers {
+    Cache<T> cache;
+    CudaConfig config;
+    StepScratch scratch;
+    uint8_t* products = nullptr;
+  };
 
   // A step is a pass through the decoder, and the choice of tokens. Where steps follow each other,
   // a graph begins with the choice and ends with the next step's pass: faster by some 4 us at 32
@@ -195,15 +207,18 @@ class CudaSession : public Session {
     cuda::Graph pass, choice, choice_and_pass;
   };
 
-  Workspace<T> workspace(Arena& arena, const Limits& limits, Cache<T>& cache, CudaSearch& search,
-                         uint8_t*& products) const {
+  Workspace<T> workspace(Arena& arena, const Limits& limits, Buffers& buffers) const {
     const StackSpec& d = spec_.decoder;
     return Workspace<T>(
         arena, spec_, limits, kRowAlignment,
         [&](auto& w) {
-          cache = Cache<T>(arena, spec_, limits, w.history);
-          search = CudaSearch(arena, limits, d.vocab, w.logits_stride);
-          products = arena.take<uint8_t>("products", {int64_t{cuda::kMatmulWorkspace}});
+          buffers.cache = Cache<T>(arena, spec_, limits, w.history);
+          buffers.config = CudaConfig(arena, limits, d.vocab);
+          StepScratch& scratch = buffers.scratch = StepScratch(arena, limits);
+          scratch.arrivals = arena.take<int32_t>("select_arrivals", {select_arrivals(limits)});
+          scratch.perturbed = arena.take<float>(
+              "perturbed", {limits.controls > 0 ? limits.rows() : 0, w.logits_stride});
+          buffers.products = arena.take<uint8_t>("products", {int64_t{cuda::kMatmulWorkspace}});
         },
         [&](auto& w) {
           w.split_counters = arena.take<int32_t>("attention_split_counters", {kSplitCounters});
@@ -227,29 +242,27 @@ class CudaSession : public Session {
   // Waits until `steps` steps have ended; returns how many sentences went on then, or later. The
   // stream is asked now and then, since a GPU that is lost would never say so by itself.
   int wait_for(int steps) const {
-    for (int looks = 1; seen_->number - 1 < steps && seen_->live_count > 0; ++looks) {
+    for (int looks = 1; host_state_->number - 1 < steps && host_state_->live_count > 0; ++looks) {
       if (looks % 4096 != 0) continue;
       const cudaError_t state = cudaStreamQuery(stream_);
       if (state == cudaErrorNotReady) continue;
       CHECK(state == cudaSuccess, "CUDA: ", cudaGetErrorString(state), cuda::advice(state));
       break;  // it has done all that was launched
     }
-    return seen_->live_count;
+    return host_state_->live_count;
   }
 
   // How many sentences the next step is made for. A smaller size is taken once it halves the work.
   int size_for(int live_count) const {
     const bool stays = launched_ > 0 && 2 * live_count > captured_for_;
     return stays ? captured_for_
-                 : std::min(bucket_of(live_count), limits_.batch / (request_.guided() ? 2 : 1));
+                 : std::min(bucket_of(live_count), limits_.batch / (key_.guided ? 2 : 1));
   }
 
   const Step& captured_step(int sentences) {
     captured_for_ = sentences;
-    const CudaStep step = step_for(sentences);
-    const StepKey key{
-        sentences,      beams_,      step.candidates, request_.search.index(), step.kind, step.part,
-        step.processed, step.guided, step.warped,     step.renormalized,       step.draws};
+    const StepView step = view(sentences);
+    const StepKey& key = step.key;
     auto found = steps_.find(key);
     if (found == steps_.end()) {
       CUDA_CHECK(cudaStreamSynchronize(stream_));  // a warm-up writes where steps do
@@ -270,45 +283,38 @@ class CudaSession : public Session {
     return found->second;
   }
 
-  CudaStep step_for(int sentences) {
-    const auto& processing = request_.processing;
-    return {.search = &request_.search,
-            .kind = kind_of(request_.search),
-            .part = is_fused(request_.search, beams_) ? SelectPart::all : SelectPart::pick,
-            .processed = processing.has_value(),
-            .guided = request_.guided(),
-            .warped = processing && processing->warp,
-            .renormalized = processing && processing->rules.renormalize,
-            .draws = draws(request_.search),
-            .seen = static_cast<StepState*>(seen_memory_.data()),
-            .sentences = sentences,
-            .beams = beams_,
-            .candidates = row_candidates(request_, beams_),
-            .vocab = spec_.decoder.vocab,
-            .slots = limits_.rows(),
-            .pad = request_.rules.pad};
+  StepView view(int sentences) {
+    StepView view = {.search = &request_.search,
+                     .config = buffers_.config.view(),
+                     .scratch = buffers_.scratch,
+                     .key = key_,
+                     .total_rows = limits_.rows(),
+                     .vocab = spec_.decoder.vocab,
+                     .host_state = static_cast<StepState*>(host_state_memory_.data())};
+    view.key.sentences = sentences;
+    return view;
   }
 
-  CudaStep step_in_parts() {
-    CudaStep step = step_for(captured_for_);
-    step.part = SelectPart::pick;
+  StepView step_in_parts() {
+    StepView step = view(captured_for_);
+    step.key.part = SelectPart::candidates;
     return step;
   }
 
   cuda::Stream stream() { return {stream_, device_, matmul_}; }
 
   void pass(cuda::Stream& stream, int sentences) {
-    const Pass<cuda::Stream, T, T> pass{stream, spec_, weights_, w_, cache_, limits_};
-    const StepRows rows = step_rows(pass, sentences, beams_, request_.guided());
+    const Pass<cuda::Stream, T, T> pass{stream, spec_, weights_, w_, buffers_.cache, limits_};
+    const StepRows rows = step_rows(pass, sentences, key_.beams, key_.guided);
     output_logits(pass, decoder_layers(pass, rows), rows.total());
     if (is_contrastive(request_.search)) keep_hidden(pass, rows);
   }
 
   // From the logits to what the next step reads.
-  void choose(cuda::Stream& stream, const CudaStep& step) {
-    if (step.processed) process_scores(stream, w_, cuda_search_, step, kAllStages);
-    decoding::pick(stream, w_, cuda_search_, step);
-    if (step.part == SelectPart::pick) decoding::accept(stream, w_, cuda_search_, step, nullptr);
+  void choose(cuda::Stream& stream, const StepView& step) {
+    if (step.key.processed) process_scores(stream, w_, step, kAllStages);
+    decoding::select(stream, w_, step);
+    if (step.key.part == SelectPart::candidates) decoding::update(stream, w_, step, nullptr);
   }
 
   const ModelSpec spec_;
@@ -316,19 +322,19 @@ class CudaSession : public Session {
   const cuda::Device device_;
   cuda::Matmul matmul_;
   cuda::Event ended_;  // of the work launched last
-  cuda::PinnedMemory seen_memory_;
-  volatile StepState* const seen_;  // how far the GPU has come
+  cuda::PinnedMemory host_state_memory_;
+  volatile StepState* const host_state_;  // how far the GPU has come
   Limits limits_{};
   Workspace<T> w_{};
-  Cache<T> cache_{};
-  CudaSearch cuda_search_{};
+  Buffers buffers_{};
   CudaReader<T> reader_;
   CudaTransfers transfers_;
-  cuda::PinnedMemory rules_memory_;
+  cuda::PinnedMemory config_memory_;
   std::map<StepKey, Step> steps_;
   Request request_;
+  StepKey key_{};  // but for the sentences that a step is made for
   cudaStream_t stream_ = nullptr;
-  int sentences_ = 0, beams_ = 0, launched_ = 0, captured_for_ = 0, nodes_ = 0;
+  int longest_source_ = 0, launched_ = 0, captured_for_ = 0, nodes_ = 0;
   bool started_ = false;
 };
 

@@ -35,7 +35,7 @@ void decode_convolution(const Pass<Stream, T, C>& p, StackPass<Stream, T>& stack
                                  .x = stack.a.qkv,
                                  .weights = weights,
                                  .inputs = p.cache.inputs + d.kv_before(i) * p.limits.rows() * ring,
-                                 .cache_indirection = w.slots,
+                                 .cache_indirection = w.cache_indirection,
                                  .active = rows.cache_sentences,
                                  .y = stack.a.attended,
                                  .sentences = rows.sentences,
@@ -90,7 +90,7 @@ void self_attention(const Pass<Stream, T, C>& p, StackPass<Stream, T>& stack, co
   const int64_t before = d.kv_before(i) * p.limits.rows() * w.history;
   attention.self_k = p.cache.self_k + before;
   attention.self_v = p.cache.self_v + before;
-  attention.cache_indirection = w.slots;
+  attention.cache_indirection = w.cache_indirection;
   attention.target = w.history;
   attention.total_rows = p.limits.rows();
   attention.bias = attention_bias(d, stack.weights, i);
@@ -160,14 +160,14 @@ void keep_hidden(const Pass<Stream, T, C>& p, const StepRows& rows) {
                          .hidden = w.hidden,
                          .prompt = packed ? w.prompt_hidden : nullptr,
                          .prompt_offsets = packed ? w.inputs.prompt_offsets : nullptr,
-                         .slots = w.slots,
-                         .live = rows.cache_sentences,
-                         .now = rows.state,
+                         .cache_indirection = w.cache_indirection,
+                         .active = rows.cache_sentences,
+                         .state = rows.state,
                          .likeness = w.likeness,
                          .sentences = rows.sentences,
                          .beams = rows.beams,
                          .size = p.spec.decoder.hidden,
-                         .total_slots = p.limits.rows(),
+                         .total_rows = p.limits.rows(),
                          .history = w.history});
 }
 
@@ -195,32 +195,32 @@ StepRows step_rows(const Pass<Stream, T, C>& p, int sentences, int beams, bool g
   if (!guided) {
     return {.state = w.inputs.state,
             .ids = w.inputs.ids,
-            .positions = w.inputs.at,
-            .active = w.inputs.live,
-            .cache_sentences = w.inputs.live,
+            .positions = w.inputs.positions,
+            .active = w.inputs.active,
+            .cache_sentences = w.inputs.active,
             .sentences = sentences,
             .beams = beams};
   }
-  shadow_rows(p.stream, {.now = w.inputs.state,
-                         .live = w.inputs.live,
+  unconditional_rows(p.stream, {.state = w.inputs.state,
+                         .active = w.inputs.active,
                          .ids = w.inputs.ids,
-                         .shadow = w.inputs.shadow,
-                         .shadow_ids = w.inputs.shadow_ids,
-                         .first = w.inputs.first,
-                         .slots = w.slots,
-                         .all_now = w.all_now,
-                         .all_live = w.all_live,
+                         .unconditional = w.inputs.unconditional,
+                         .unconditional_ids = w.inputs.unconditional_ids,
+                         .prompt_lengths = w.inputs.prompt_lengths,
+                         .cache_indirection = w.cache_indirection,
+                         .all_state = w.all_state,
+                         .all_active = w.all_active,
                          .all_ids = w.all_ids,
-                         .all_at = w.all_at,
+                         .all_positions = w.all_positions,
                          .sentences = sentences,
                          .beams = beams,
-                         .total_slots = p.limits.rows(),
+                         .total_rows = p.limits.rows(),
                          .history = w.history});
-  return {.state = w.all_now,
+  return {.state = w.all_state,
           .ids = w.all_ids,
-          .positions = w.all_at,
-          .active = w.all_live,
-          .cache_sentences = w.all_live,
+          .positions = w.all_positions,
+          .active = w.all_active,
+          .cache_sentences = w.all_active,
           .sentences = 2 * sentences,
           .beams = beams};
 }
@@ -233,8 +233,8 @@ void read_prefix(const Pass<Stream, T, C>& p, int sentences, int prefix) {
   for (int i = 0; i < prefix; ++i) {
     const StepRows rows{.state = w.inputs.prompt_steps + i,
                         .ids = w.inputs.prompt_ids + i * sentences,
-                        .positions = w.inputs.prompt_at + i * sentences,
-                        .active = w.inputs.live,
+                        .positions = w.inputs.prompt_positions + i * sentences,
+                        .active = w.inputs.active,
                         .cache_sentences = w.inputs.first_rows,
                         .sentences = sentences,
                         .beams = 1};

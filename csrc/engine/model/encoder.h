@@ -29,7 +29,7 @@ inline int longest_of(const int32_t* offsets, int sentences) {
 inline PackedTokens source_tokens(const SourceInputs& in, const Batch& batch) {
   const int32_t* offsets = batch.source_offsets;
   return {in.ids,
-          in.at,
+          in.positions,
           in.offsets,
           batch.sentences,
           offsets[batch.sentences],
@@ -40,7 +40,7 @@ inline PackedTokens source_tokens(const SourceInputs& in, const Batch& batch) {
 inline PackedTokens prompt_tokens(const Inputs& in, const Batch& batch) {
   const int32_t* offsets = batch.prompt_offsets;
   return {in.prompt_ids,
-          in.prompt_at,
+          in.prompt_positions,
           in.prompt_offsets,
           batch.sentences,
           offsets[batch.sentences] - batch.sentences,

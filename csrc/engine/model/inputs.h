@@ -11,7 +11,7 @@
 #include "engine/search/batch.h"
 #include "kernels/attention/rotary.h"
 #include "kernels/search/beam.h"
-#include "kernels/search/sentence.h"
+#include "kernels/search/config.h"
 #include "kernels/search/step.h"
 
 namespace decoding {
@@ -24,21 +24,17 @@ template <>
 inline const char* type_name<int32_t>() {
   return "int32";
 }
-template <>
-inline const char* type_name<SentenceRules>() {
-  return "sentence";
-}
 
 // What an encoder reads.
 struct SourceInputs {
   int32_t* ids;      // [B * S], packed
-  int32_t* at;       // [B * S], positions
+  int32_t* positions;       // [B * S], positions
   int32_t* offsets;  // [B + 1]
 
   SourceInputs() = default;
   SourceInputs(Arena& a, int64_t batch, int64_t tokens) {
     ids = a.take<int32_t>("source_ids", {tokens});
-    at = a.take<int32_t>("source_at", {tokens});
+    positions = a.take<int32_t>("source_positions", {tokens});
     offsets = a.take<int32_t>("source_offsets", {batch + 1});
   }
 
@@ -47,7 +43,7 @@ struct SourceInputs {
     const int tokens = batch.source_offsets[batch.sentences];
     std::copy_n(batch.source_offsets, batch.sentences + 1, offsets);
     std::copy_n(batch.source, tokens, ids);
-    std::copy_n(batch.source_at, tokens, at);
+    std::copy_n(batch.source_positions, tokens, positions);
   }
 };
 
@@ -56,27 +52,26 @@ struct Inputs {
   // The prompts but for their last tokens. Decoder-only: packed. Encoder-decoder: read position by
   // position, [prompt - 1, sentences].
   int32_t* prompt_ids;      // [B * (prompt - 1)]
-  int32_t* prompt_at;       // [B * (prompt - 1)], positions
+  int32_t* prompt_positions;       // [B * (prompt - 1)], positions
   int32_t* prompt_offsets;  // [B + 1], where packed
   StepState* prompt_steps;  // [prompt - 1], where read position by position
-  int32_t* items;           // [B], index of each sentence in the caller's batch
-  SentenceRules* rules;     // [B]
+  int32_t* sentence_ids;           // [B], index of each sentence in the caller's batch
   int32_t* stop_first;      // [B], the stop automaton's state behind each prompt
-  int32_t* shadow;          // [B], with guidance the sentence that follows each, see guidance.h
-  int32_t* shadow_ids;      // [B], what that one reads first
-  int32_t* first;           // [B], position of the token that a row's first step reads
+  int32_t* unconditional;          // [B], with guidance the sentence that follows each, see guidance.h
+  int32_t* unconditional_ids;      // [B], what that one reads first
+  int32_t* prompt_lengths;           // [B], tokens of each prompt before the one that its first step reads
   int32_t* first_rows;      // [B], slot of each sentence's first row
   // what is scored
-  int32_t *forced_ids, *forced_at;  // [B * labels], what the decoder reads, and positions
+  int32_t *forced_ids, *forced_positions;  // [B * labels], what the decoder reads, and positions
   int32_t* labels;                  // [B * labels], what it should say
   int32_t* forced_offsets;          // [B + 1]
   // the search
   StepState* state;
   int32_t* stop_now;                       // [1], 1: every row ends with this step
-  int32_t* live;                           // [B], ids of the sentences that go on
-  int32_t* ids;                            // [R], token that each live row reads
-  int32_t* at;                             // [R], its position
-  int32_t* random_row;                     // [R], of each live row
+  int32_t* active;                           // [B], ids of the sentences that go on
+  int32_t* ids;                            // [R], token that each active row reads
+  int32_t* positions;                             // [R], its position
+  int32_t* random_row;                     // [R], of each active row
   float* sums;                             // [R]
   int32_t* length;                         // [R], of rows that have ended
   int32_t *finished_count, *done, *fault;  // [B]
@@ -88,25 +83,24 @@ struct Inputs {
     const int64_t source_tokens = spec.encoder ? batch * limits.source : 0;
     source = SourceInputs(a, batch, source_tokens);
     prompt_ids = a.take<int32_t>("prompt_ids", {batch * before});
-    prompt_at = a.take<int32_t>("prompt_at", {batch * before});
+    prompt_positions = a.take<int32_t>("prompt_positions", {batch * before});
     prompt_offsets = a.take<int32_t>("prompt_offsets", {batch + 1});
     prompt_steps = take_states(a, "prompt_steps", {spec.encoder ? before : 0, 3});
-    items = a.take<int32_t>("items", {batch});
-    rules = a.take<SentenceRules>("sentences", {batch});
+    sentence_ids = a.take<int32_t>("sentence_ids", {batch});
     stop_first = a.take<int32_t>("stop_first", {batch});
-    shadow = a.take<int32_t>("shadow", {batch});
-    shadow_ids = a.take<int32_t>("shadow_ids", {batch});
-    first = a.take<int32_t>("first", {batch});
+    unconditional = a.take<int32_t>("unconditional", {batch});
+    unconditional_ids = a.take<int32_t>("unconditional_ids", {batch});
+    prompt_lengths = a.take<int32_t>("prompt_lengths", {batch});
     first_rows = a.take<int32_t>("first_rows", {batch});
     forced_ids = a.take<int32_t>("forced_ids", {batch * limits.labels});
-    forced_at = a.take<int32_t>("forced_at", {batch * limits.labels});
+    forced_positions = a.take<int32_t>("forced_positions", {batch * limits.labels});
     labels = a.take<int32_t>("labels", {batch * limits.labels});
     forced_offsets = a.take<int32_t>("forced_offsets", {batch + 1});
     state = take_states(a, "state", {3});
     stop_now = a.take<int32_t>("stop_now", {1});
-    live = a.take<int32_t>("live", {batch});
+    active = a.take<int32_t>("active", {batch});
     ids = a.take<int32_t>("ids", {rows});
-    at = a.take<int32_t>("at", {rows});
+    positions = a.take<int32_t>("positions", {rows});
     random_row = a.take<int32_t>("random_row", {rows});
     sums = a.take<float>("sums", {rows});
     length = a.take<int32_t>("length", {rows});
@@ -144,53 +138,53 @@ inline void fill_prompts(const Inputs& in, const Batch& batch, const ModelSpec& 
     for (int i = 0; i < read; ++i) {
       const int to = spec.encoder ? i * batch.sentences + b : in.prompt_offsets[b] + i;
       in.prompt_ids[to] = batch.prompt[given[b] + i];
-      in.prompt_at[to] = tables.pack(i, read + 1);
+      in.prompt_positions[to] = tables.pack(i, read + 1);
     }
-    in.first[b] = read;
+    in.prompt_lengths[b] = read;
   }
   for (int i = 0; i < prefix; ++i) in.prompt_steps[i] = {0, i, batch.sentences};
 }
 
-// The first step's rows; those behind the last, which a captured step may compute, read token 0.
-// groups: of each sentence's beams.
-inline void fill_rows(const Inputs& in, const Batch& batch, const ModelSpec& spec, int all_rows,
-                      int groups) {
+// The first step's rows; those after the last, which a captured step may compute, read token 0.
+inline void fill_rows(const Inputs& in, const Batch& batch, const Request& request, int all_rows) {
+  const int beams = request.rows_per_sentence, group = beams / request.groups();
   std::fill_n(in.ids, all_rows, 0);
-  std::fill_n(in.at, all_rows, 0);
+  std::fill_n(in.positions, all_rows, 0);
   for (int b = 0; b < batch.sentences; ++b) {
-    in.live[b] = b;
-    in.first_rows[b] = b * batch.beams;
+    in.active[b] = b;
+    in.first_rows[b] = b * beams;
     in.finished_count[b] = in.done[b] = in.fault[b] = 0;
-    for (int beam = 0; beam < batch.beams; ++beam) {
-      const int row = b * batch.beams + beam;
+    for (int beam = 0; beam < beams; ++beam) {
+      const int row = b * beams + beam;
       in.ids[row] = batch.prompt[batch.prompt_offsets[b + 1] - 1];
-      in.at[row] = in.first[b];
-      in.random_row[row] = batch.rules[b].random_first + beam;
-      in.sums[row] = beam % (batch.beams / groups) == 0 ? 0.0f : kFillIn;
+      in.positions[row] = in.prompt_lengths[b];
+      in.random_row[row] = b < request.sentences ? request.random_first[b] + beam : 0;
+      in.sums[row] = beam % group == 0 ? 0.0f : kFillIn;
       in.group_counts[row] = 0;
       in.length[row] = 0;
     }
   }
-  const int searched = batch.sentences - batch.shadows;
-  for (int b = 0; b < batch.shadows; ++b) {
-    in.shadow[b] = searched + b;
-    in.shadow_ids[b] = batch.prompt[batch.prompt_offsets[searched + b + 1] - 1];
-  }
-  *in.stop_now = 0;
-  *in.state = {1, prefix_of(batch, spec), searched};
 }
 
-// The batch must have been checked (batch.h).
-inline void fill_inputs(const Inputs& in, const Batch& batch, const ModelSpec& spec,
-                        const Limits& limits, int groups) {
-  if (spec.encoder) in.source.fill(batch);
-  std::copy_n(batch.items, batch.sentences, in.items);
-  std::copy_n(batch.rules, batch.sentences, in.rules);
-  if (batch.stop_first != nullptr) {
-    std::copy_n(batch.stop_first, batch.sentences, in.stop_first);
+// The unconditional prompts follow those of the request's sentences, in their order.
+inline void fill_unconditional(const Inputs& in, const Batch& batch, int searched) {
+  for (int b = 0; searched + b < batch.sentences; ++b) {
+    in.unconditional[b] = searched + b;
+    in.unconditional_ids[b] = batch.prompt[batch.prompt_offsets[searched + b + 1] - 1];
   }
+}
+
+// The batch and the request must have been checked (batch.h).
+inline void fill_inputs(const Inputs& in, const Batch& batch, const Request& request,
+                        const ModelSpec& spec, const Limits& limits) {
+  if (spec.encoder) in.source.fill(batch);
+  std::copy_n(batch.sentence_ids, batch.sentences, in.sentence_ids);
+  for (int b = 0; b < request.sentences; ++b) in.stop_first[b] = request.stop_first[b];
   fill_prompts(in, batch, spec);
-  fill_rows(in, batch, spec, limits.rows(), groups);
+  fill_rows(in, batch, request, limits.rows());
+  fill_unconditional(in, batch, request.sentences);
+  *in.stop_now = 0;
+  *in.state = {1, prefix_of(batch, spec), request.sentences};
 }
 
 }  // namespace decoding

@@ -45,7 +45,7 @@ inline void fill_labelled(const Inputs& in, const Labelled& given, const ModelSp
   for (int b = 0; b < given.source.sentences; ++b) {
     const int begin = given.offsets[b], length = given.offsets[b + 1] - begin;
     // With the last label, which is not read.
-    for (int i = 0; i < length; ++i) in.forced_at[begin + i] = tables.pack(i, length + 1);
+    for (int i = 0; i < length; ++i) in.forced_positions[begin + i] = tables.pack(i, length + 1);
   }
 }
 

@@ -11,7 +11,7 @@
 namespace decoding {
 
 inline PackedTokens forced_tokens(const Inputs& in, const Labelled& given) {
-  return {in.forced_ids,     in.forced_at,
+  return {in.forced_ids,     in.forced_positions,
           in.forced_offsets, given.source.sentences,
           given.tokens(),    longest_of(given.offsets, given.source.sentences)};
 }

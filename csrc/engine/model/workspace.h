@@ -90,20 +90,19 @@ template <typename T>
 struct Workspace {
   Inputs inputs;
 
-  int32_t* slots;  // [2, R, history], where each row's history lies
+  int32_t* cache_indirection;  // [2, R, history], where each row's history lies
   int history;     // positions of a row in the cache of keys and values
 
   // search
-  int32_t *tokens, *parents;  // [target, R], the trellis of hypotheses
+  int32_t *tokens, *parents;  // [target, R], the history of beams
   int32_t* stop_states;       // [target, R], see stop.h
   Hypothesis* finished;       // [B, places]
-  int32_t* words;             // [controls], lists of a call's controls
-  StepState* all_now;         // [1], with guidance the step of the sentences and their shadows
-  int32_t *all_live, *all_ids, *all_at;  // [B], [R], [R], see guidance.h
+  StepState* all_state;         // [1], with guidance the step of the sentences and their unconditional
+  int32_t *all_active, *all_ids, *all_positions;  // [B], [R], [R], see guidance.h
 
   // contrastive search: hidden states of every row and of the prompts, see contrastive.h
   T *hidden = nullptr, *prompt_hidden = nullptr;  // [R, history, H], [B * (prompt - 1), H]
-  float *likeness = nullptr, *alpha = nullptr;    // [R], [1]
+  float* likeness = nullptr;                      // [R]
   PhraseMemory phrases;                           // constrained beam search
   float* attentions = nullptr;  // [target, R, S], of the last layer to the source, where it is kept
 
@@ -141,17 +140,16 @@ struct Workspace {
     history = limits.target + (spec.encoder ? limits.prompt - 1 : 0);
     logits_stride = (d.vocab + alignment - 1) / alignment * alignment;
 
-    slots = a.take<int32_t>("slots", {2, rows, history});
+    cache_indirection = a.take<int32_t>("cache_indirection", {2, rows, history});
 
     tokens = a.take<int32_t>("tokens", {limits.target, rows});
     parents = a.take<int32_t>("parents", {limits.target, rows});
     stop_states = a.take<int32_t>("stop_states", {limits.target, rows});
     finished = a.take<Hypothesis>("finished", {batch, limits.places()});
-    words = a.take<int32_t>("control_words", {limits.controls});
-    all_now = reinterpret_cast<StepState*>(a.take<int32_t>("all_now", {3}));
-    all_live = a.take<int32_t>("all_live", {batch});
+    all_state = reinterpret_cast<StepState*>(a.take<int32_t>("all_state", {3}));
+    all_active = a.take<int32_t>("all_active", {batch});
     all_ids = a.take<int32_t>("all_ids", {rows});
-    all_at = a.take<int32_t>("all_at", {rows});
+    all_positions = a.take<int32_t>("all_positions", {rows});
     if (limits.attentions > 0) {
       attentions = a.take<float>("attentions", {limits.target, rows, limits.source});
     }
@@ -159,7 +157,6 @@ struct Workspace {
       hidden = a.take<T>("hidden", {rows, history, d.hidden});
       prompt_hidden = a.take<T>("prompt_hidden", {shared_prompt, d.hidden});
       likeness = a.take<float>("likeness", {rows});
-      alpha = a.take<float>("alpha", {1});
     }
     phrases = PhraseMemory(a, limits);
     take_backend(*this);

@@ -52,7 +52,8 @@ struct PhraseStart {
                                   // the second table
 };
 
-inline PhraseStart start_phrases(const PhraseTables& tables, const Batch& batch,
+// beams: of each sentence.
+inline PhraseStart start_phrases(const PhraseTables& tables, const Batch& batch, int beams,
                                  const int32_t* words) {
   const auto of = [&](const int32_t* heights) -> Phrases {
     const int32_t* first_edge = heights + tables.heights.size();
@@ -70,21 +71,21 @@ inline PhraseStart start_phrases(const PhraseTables& tables, const Batch& batch,
   start.phrases = of(words);
   const Phrases here = of(start.words.data());
   const int64_t width = kProgress + here.count;
-  start.progress.resize(batch.sentences * batch.beams * width);
+  start.progress.resize(batch.sentences * beams * width);
   int32_t* to = start.progress.data();
   for (int b = 0; b < batch.sentences; ++b) {
     const int32_t begin = batch.prompt_offsets[b], end = batch.prompt_offsets[b + 1];
     begin_progress(here, batch.prompt + begin, end - begin, to);
-    for (int beam = 1; beam < batch.beams; ++beam) std::copy_n(to, width, to + beam * width);
-    to += batch.beams * width;
+    for (int beam = 1; beam < beams; ++beam) std::copy_n(to, width, to + beam * width);
+    to += beams * width;
   }
   return start;
 }
 
 // In memory that is the host's.
 inline void begin_phrases(const PhraseMemory& memory, const PhraseTables& tables,
-                          const Batch& batch, const Limits& limits) {
-  const PhraseStart start = start_phrases(tables, batch, memory.words);
+                          const Batch& batch, int beams, const Limits& limits) {
+  const PhraseStart start = start_phrases(tables, batch, beams, memory.words);
   *memory.phrases = start.phrases;
   std::copy(start.words.begin(), start.words.end(), memory.words);
   const int64_t table = int64_t{limits.rows()} * (kProgress + start.phrases.count);

@@ -9,12 +9,12 @@
 
 namespace decoding {
 
-// fault: [sentences], 0 or as beam.h and update.h say; items: [sentences].
-inline void check_faults(const int32_t* fault, const int32_t* items, int sentences) {
+// fault: [sentences], 0 or as beam.h and update.h say; sentence_ids: [sentences].
+inline void check_faults(const int32_t* fault, const int32_t* sentence_ids, int sentences) {
   for (int b = 0; b < sentences; ++b) {
     if (fault[b] == 0) continue;
     const std::string where =
-        " for item " + std::to_string(items[b]) + " at step " + std::to_string(std::abs(fault[b]));
+        " for item " + std::to_string(sentence_ids[b]) + " at step " + std::to_string(std::abs(fault[b]));
     if (fault[b] > 0) {
       throw Error("the model's logits are not finite (NaN or infinite)" + where);
     }

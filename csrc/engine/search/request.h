@@ -1,56 +1,36 @@
-// What a caller asks for: the rules that every search obeys, and the strategies.
+// All that a caller asks for beside its texts, sentence by sentence.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "kernels/search/beam.h"
-#include "kernels/search/filters.h"
-#include "kernels/search/processors.h"
+#include "kernels/search/config.h"
 
 namespace decoding {
 
-// Steps count from 1.
-struct Rules {
-  int max_new;                       // tokens that a row may have, at most: see sentence.h
-  int min_new;                       // no EOS as one of the first min_new tokens
-  std::vector<int32_t> eos;          // each of them ends a row
-  int pad;                           // what an ended row reads while its sentence goes on
-  std::vector<int32_t> banned;       // never chosen
-  std::vector<int32_t> forced_last;  // where not empty, the only tokens of a sentence's last step
-  bool renormalize;                  // what the rules leave adds up to 1 again
-};
-
+// What a search is; what it obeys is in the request.
 struct Greedy {};
-
-// As sentence.h says for each sentence.
 struct Sampling {};
 
 struct Beam {
-  double length_penalty = 1.0;
-  LengthNormalization normalization = LengthNormalization::power;
-  EarlyStopping early_stopping = EarlyStopping::no;
-  int capacity = 0;             // places of a finished list; 0: one for each beam
-  float diversity_rate = 0.0f;  // sibling rank, see beam.h
-  bool draws = false;           // candidates are drawn, not the best ones
+  int max_finished = 0;  // rows that a finished list holds; 0: one for each beam
+  bool samples = false;  // candidates are sampled, not the best ones
 
-  int places(int beams) const { return capacity > 0 ? capacity : beams; }
+  int finished_of(int beams) const { return max_finished > 0 ? max_finished : beams; }
 };
 
 // Group diverse beam search, see diverse.h.
 struct Diverse {
   Beam beam;
   int groups;
-  float penalty;
 };
 
-// See contrastive.h; as many candidates as the call has rows of a sentence.
-struct Contrastive {
-  float alpha;
-};
+// See contrastive.h; as many candidates as a sentence has rows.
+struct Contrastive {};
 
 // What rows must hold: the tables of kernels/search/constraints.h.
 struct PhraseTables {
@@ -68,72 +48,113 @@ struct Constrained {
 using Search = std::variant<Greedy, Sampling, Beam, Diverse, Contrastive, Constrained>;
 
 // The beam search that a search is or consists of; null where rows do not compete.
-inline const Beam* beam_of(const Search& search) {
-  if (const auto* diverse = std::get_if<Diverse>(&search)) return &diverse->beam;
-  if (const auto* constrained = std::get_if<Constrained>(&search)) return &constrained->beam;
-  return std::get_if<Beam>(&search);
-}
+const Beam* beam_of(const Search& search);
 
 inline bool is_contrastive(const Search& search) {
   return std::holds_alternative<Contrastive>(search);
 }
 
-inline int groups_of(const Search& search) {
-  const auto* diverse = std::get_if<Diverse>(&search);
-  return diverse != nullptr ? diverse->groups : 1;
-}
+// One value for all sentences, or one for each.
+template <typename T>
+class Each {
+ public:
+  Each(T all) : values_{std::move(all)} {}
+  explicit Each(std::vector<T> each) : values_(std::move(each)) {}
 
-// What is made of the logits where the rules are not enough: processors.h, filters.h.
-struct Processing {
-  ProcessRules rules;
-  std::vector<int32_t> words;
-  std::optional<WarpRules> warp;
+  const T& operator[](int sentence) const { return values_[is_shared() ? 0 : sentence]; }
+  bool is_shared() const { return values_.size() == 1; }
+  const std::vector<T>& values() const { return values_; }
+
+  template <typename Test>
+  bool any(Test&& test) const {
+    return std::any_of(values_.begin(), values_.end(), test);
+  }
+  bool any_but(const T& off) const {
+    return any([&](const T& value) { return value != off; });
+  }
+
+ private:
+  std::vector<T> values_;
 };
 
-// All that a call asks for.
-struct Request {
-  Rules rules;
-  Search search;
-  std::optional<Processing> processing;
+using Ids = std::vector<int32_t>;
+using Biases = std::vector<std::pair<Ids, float>>;
 
-  bool guided() const { return processing && processing->rules.guidance != 1.0f; }
+// Rows of equal width, such as all prompts of a call.
+struct Table {
+  Ids ids;  // [rows, width]
+  int width = 0;
+};
+
+// Names and values are Hugging Face's where it has one. Steps count from 1.
+struct Request {
+  int sentences = 1;
+  int rows_per_sentence = 1;
+  Search search;
+  bool process = false;  // scores are made though no option needs them: somebody looks at them
+
+  Each<int32_t> max_new = 1, min_new = 0, pad = 0, forced_first = -1;
+  Each<Ids> eos = Ids{}, forced_last = Ids{};
+  Each<uint64_t> seed = uint64_t{0};
+  Each<int32_t> random_first = 0;
+  const int32_t* stop_table = nullptr;  // [states, V], see stop.h
+  Each<int32_t> stop_first = 0;
+
+  Each<double> length_penalty = 1.0;
+  Each<int32_t> gnmt = 0;  // 1: LengthNormalization::gnmt
+  Each<EarlyStopping> early_stopping = EarlyStopping::no;
+  Each<float> diversity_rate = 0.0f, diversity_penalty = 0.0f, penalty_alpha = 0.0f;
+
+  Each<float> temperature = 1.0f, top_p = 1.0f, top_h = 0.0f, min_p = 0.0f, typical_p = 1.0f;
+  Each<float> epsilon_cutoff = 0.0f, eta_cutoff = 0.0f;
+  Each<int32_t> top_k = 0, min_tokens_to_keep = 1;
+
+  Each<float> guidance_scale = 1.0f;
+  Each<Biases> sequence_bias = Biases{};
+  Each<double> encoder_repetition_penalty = 1.0;
+  Each<float> repetition_penalty = 1.0f;
+  Each<int32_t> no_repeat_ngram_size = 0, encoder_no_repeat_ngram_size = 0;
+  Each<std::vector<Ids>> bad_words = std::vector<Ids>{};
+  Each<int32_t> remove_invalid_values = 0, decay_start = 0;
+  Each<double> decay_factor = 1.0;
+  Each<Ids> suppress_tokens = Ids{}, begin_suppress_tokens = Ids{};
+  Each<int32_t> renormalize = 0;
+  Table prompt, source;  // [sentences, width], as the caller gave them
+  Each<int32_t> prompt_first = 0;
+
+  bool is_guided() const { return guidance_scale.any_but(1.0f); }
+  // Whether tokens are chosen from scores: processors.h, filters.h.
+  bool is_processed() const;
+  // Whether those are filtered before.
+  bool is_filtered() const;
+  bool reads_row() const;     // the prompt's tokens, and those that followed
+  bool reads_source() const;
   // Of a sentence's finished list; 0 where its rows do not end in one.
-  int places(int beams) const {
-    if (is_contrastive(search)) return 1;
-    const Beam* beam = beam_of(search);
-    return beam != nullptr ? beam->places(beams) : 0;
-  }
+  int max_finished() const;
+  int groups() const;
+  int most_new() const;
   // A contrastive search chooses a step's token in the next one.
-  int steps() const { return rules.max_new + (is_contrastive(search) ? 1 : 0); }
+  int steps() const { return most_new() + (is_contrastive(search) ? 1 : 0); }
+  // Next tokens considered for a row.
+  int row_candidates() const;
 };
 
 // Candidates that a beam search needs, so that enough of them go on whatever ends.
-inline int beam_candidates(const Rules& rules, int beams) {
-  return std::max<int>(2, 1 + rules.eos.size()) * beams;
-}
+inline int beam_candidates(int eos, int beams) { return std::max(2, 1 + eos) * beams; }
 
-// Next tokens considered for a row.
-inline int row_candidates(const Request& request, int beams) {
-  if (is_contrastive(request.search)) return beams;
-  if (beam_of(request.search) == nullptr) return 1;
-  const int group = beams / groups_of(request.search);  // those of other groups may be penalised
-  return beam_candidates(request.rules, group) + beams - group;
-}
+// As the device reads it: config.h.
+struct PackedRequest {
+  SearchConfig search;
+  std::vector<SentenceConfig> sentences;
+  std::vector<int32_t> words;
 
-// What the kernels of beam.h read, also where a contrastive search keeps its rows as beams do.
-inline BeamRules beam_rules(const Request& request, int beams) {
-  const auto* diverse = std::get_if<Diverse>(&request.search);
-  const Beam* found = beam_of(request.search);
-  const Beam beam = found != nullptr ? *found : Beam{};
-  return {.length_penalty = beam.length_penalty,
-          .normalization = beam.normalization,
-          .early_stopping = beam.early_stopping,
-          .capacity = request.places(beams),
-          .sibling_penalty = beam.diversity_rate,
-          .group_penalty = diverse != nullptr ? diverse->penalty : 0.0f,
-          .groups = groups_of(request.search),
-          .pad = request.rules.pad,
-          .forced_last = !request.rules.forced_last.empty()};
-}
+  // On the host.
+  ConfigView view() const { return {&search, sentences.data(), words.data()}; }
+};
+
+PackedRequest pack(const Request& request);
+
+// Throws for values out of range, and where ids are not below `vocab`.
+void check_request(const Request& request, int vocab);
 
 }  // namespace decoding

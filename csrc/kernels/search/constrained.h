@@ -1,9 +1,9 @@
-// One step of lexically constrained beam search for every live sentence: a beam search (beam.h)
+// One step of lexically constrained beam search for every active sentence: a beam search (beam.h)
 // whose rows must hold phrases (constraints.h), by the rules of Hugging Face's transformers 4. The
 // candidates are those of merge_beams.
 //
 //   those of the first K that end and hold all phrases enter the finished list, S / g^a
-//   heirs = the first K that do not end, and each row by each token that brings it further
+//   next_beams = the first K that do not end, and each row by each token that brings it further
 //   rows of equal progress form a bank; banks give their best rows in turns, that of the highest
 //   bank first, until K beams of the next step are found (Post and Vilar 2018)
 //   a sentence stops when its list is full and the best candidate, be it one that ends, cannot beat
@@ -30,7 +30,7 @@ struct Ranked {
 };
 
 struct ConstrainedStepParams {
-  BeamSearch search;            // capacity K
+  BeamSearch search;            // max_finished K
   const Phrases* phrases;       // [1]
   const Candidate* candidates;  // [sentences, m], best first; id -1 behind the last
   const Candidate* best;        // [sentences * K, k], each row's best first; id -1 behind the last
@@ -40,7 +40,7 @@ struct ConstrainedStepParams {
   Hypothesis* spare;     // [B, K], best first
   int32_t* spare_count;  // [B]
   Ranked* queue;         // [sentences, K * (1 + most_wanted)], scratch
-  int sentences;         // at least now->live_count
+  int sentences;         // at least state->live_count
   int k, m, stride;
 };
 

@@ -23,16 +23,16 @@ namespace decoding {
 template <typename T>
 struct ContrastParams {
   const T* x;                      // [sentences * K, H], hidden states of the step
-  T* hidden;                       // [slots, history, H], those of earlier steps, and then of this
+  T* hidden;                       // [total_rows, history, H], those of earlier steps, and then of this
   const T* prompt;                 // [tokens, H], of the prompts but for their last tokens, packed;
                                    // null where `hidden` holds them
   const int32_t* prompt_offsets;   // [B + 1], null with prompt
-  const int32_t* slots;            // [2, slots, history]; step g reads table g % 2
-  const int32_t* live;             // [sentences], sentence ids; slot = live id * K + row
-  const StepState* now;            // [1]
+  const int32_t* cache_indirection;            // [2, total_rows, history]; step g reads table g % 2
+  const int32_t* active;             // [sentences], sentence ids; slot = active id * K + row
+  const StepState* state;            // [1]
   float* likeness;                 // [sentences * K], the largest cosine; -inf without a context
-  int sentences, beams;            // sentences: at least now->live_count; beams: K
-  int size, total_slots, history;  // size: H
+  int sentences, beams;            // sentences: at least state->live_count; beams: K
+  int size, total_rows, history;  // size: H
 };
 
 template <typename T, cpu::Isa isa>
@@ -47,8 +47,7 @@ struct ContrastStepParams {
   const Candidate* best;  // [sentences * K, K] of the scores, best first; id -1 behind the last
   const float* lse;       // [sentences * K], of the scores; not finite: a fault
   const float* likeness;  // [sentences * K]
-  const float* alpha;     // [1]
-  int sentences;          // at least now->live_count
+  int sentences;          // at least state->live_count
 };
 
 template <cpu::Isa isa>

@@ -1,4 +1,4 @@
-// One step of group diverse beam search (Vijayakumar et al. 2016) for every live sentence, by the
+// One step of group diverse beam search (Vijayakumar et al. 2016) for every active sentence, by the
 // rules of Hugging Face's transformers 4. The beams of a sentence form groups of K / N, each a beam
 // search of its own (beam.h) with a finished list of its own. In a step they go in order, and with
 // c the beams of earlier groups that have just taken a token,
@@ -28,17 +28,17 @@ namespace decoding {
 
 template <typename T>
 struct DiverseStepParams {
-  // A group's list is its share of the sentence's, whose capacity is K. `sums` begin with 0 for the
+  // A group's list is its share of the sentence's, of which max_finished is K. `sums` begin with 0 for the
   // first beam of each group.
   BeamSearch search;
   const Candidate* best;  // [sentences * K, k], each row's best first; id -1 behind the last
   const float* lse;       // [sentences * K], taken off the values; null: they are log-probabilities
-  // What made the values, without kLast. Null: nothing but bans and forced tokens did.
-  const ProcessParams<T>* processors;
+  // What made the values, without kPost. Null: nothing but bans and forced tokens did.
+  const ProcessLogitsParams<T>* processors;
   int32_t* group_counts;  // [B, K], of which N are used: rows in a group's list, or kGroupStopped
   Contender* queue;       // [sentences, K * k], scratch
-  int sentences;          // at least now->live_count
-  int k, m;               // m: 2 or 1 + eos_count, times K / N
+  int sentences;          // at least state->live_count
+  int k, m;               // m: 2 or 1 + eos.count, times K / N
 };
 
 constexpr int kGroupStopped = -1;

@@ -1,4 +1,4 @@
-// Warpers: what sampling leaves of each row's scores x, in Hugging Face's order. Each sees -inf for
+// Filters: what sampling leaves of each row's scores x, in Hugging Face's order. Each sees -inf for
 // what those before it took out; with p = softmax(x) and H = -sum of p log p of what there is,
 //
 //   temperature T   x / T
@@ -12,35 +12,24 @@
 //                   prefix with a mass of q; ties of its last stay (Meister et al. 2022)
 //   epsilon e       p >= e; eta e: p >= min(e, sqrt(e) exp(-H)) (Hewitt et al. 2022)
 //
-// Each but top_h leaves at least the m best, typical_p the m first of its order; top_k raises k to
+// Each but top_h leaves at least the m best, typical_p the m first of its order, m = min_tokens; top_k raises k to
 // m, and with epsilon and eta ties at the m-th stay.
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/search/sentence.h"
+#include "kernels/search/config.h"
 #include "kernels/search/step.h"
 #include "kernels/search/topk.h"
 #include "kernels/stream.h"
 
 namespace decoding {
 
-// What all sentences share; temperature, top_k and top_p are each sentence's own.
-struct WarpRules {
-  float top_h;      // 0: off
-  float min_p;      // 0: off
-  float typical_p;  // 1: off
-  float epsilon;    // 0: off
-  float eta;        // 0: off
-  int32_t keep;     // m, at least 1
-};
-
-struct WarpParams {
-  float* scores;  // [rows, V], `stride` apart, of live rows; -inf where a token is taken out
-  const WarpRules* rules;      // [1]
-  const SentenceRules* own;    // [B]
-  const StepState* now;        // rows = live_count * beams
-  const int32_t* live;         // [live_count], sentence ids
+struct FilterParams {
+  float* scores;  // [rows, V], `stride` apart, of active rows; -inf where a token is taken out
+  ConfigView config;
+  const StepState* state;        // rows = live_count * beams
+  const int32_t* active;         // [live_count], sentence ids
   float* group_max;            // [rows, G], of what is left; on the CPU alone
   Candidate* queue = nullptr;  // [threads, V], scratch of the CPU
   float* maxima = nullptr;     // [threads, G], scratch of the CPU
@@ -49,7 +38,7 @@ struct WarpParams {
 };
 
 template <cpu::Isa isa>
-void warp(cpu::Stream<isa>&, const WarpParams&);
-void warp(cuda::Stream&, const WarpParams&);
+void filter_scores(cpu::Stream<isa>&, const FilterParams&);
+void filter_scores(cuda::Stream&, const FilterParams&);
 
 }  // namespace decoding

@@ -15,24 +15,24 @@
 
 namespace decoding {
 
-struct ShadowRowsParams {
-  const StepState* now;       // of the search
-  const int32_t* live;        // [sentences], ids of the sentences that are searched
+struct UnconditionalRowsParams {
+  const StepState* state;       // of the search
+  const int32_t* active;        // [sentences], ids of the sentences that are searched
   const int32_t* ids;         // [sentences * beams], token that each of their rows reads
-  const int32_t* shadow;      // [B], the sentence that follows each
-  const int32_t* shadow_ids;  // [B], the last token of its prompt
-  const int32_t* first;       // [B], position of the token that a row's first step reads
-  int32_t* slots;             // [2, total_slots, history], see attention.h
-  StepState* all_now;         // [1]
-  int32_t* all_live;          // [2 * sentences], the shadows behind the sentences
+  const int32_t* unconditional;      // [B], the sentence that follows each
+  const int32_t* unconditional_ids;  // [B], the last token of its prompt
+  const int32_t* prompt_lengths;  // [B], tokens before the one that the first step reads
+  int32_t* cache_indirection;             // [2, total_rows, history], see attention.h
+  StepState* all_state;         // [1]
+  int32_t* all_active;          // [2 * sentences], the unconditional behind the sentences
   int32_t* all_ids;           // [2 * sentences * beams]
-  int32_t* all_at;            // [2 * sentences * beams], positions
+  int32_t* all_positions;            // [2 * sentences * beams], positions
   int sentences, beams;       // sentences: at least live_count
-  int total_slots, history;
+  int total_rows, history;
 };
 
 template <cpu::Isa isa>
-void shadow_rows(cpu::Stream<isa>&, const ShadowRowsParams&);
-void shadow_rows(cuda::Stream&, const ShadowRowsParams&);
+void unconditional_rows(cpu::Stream<isa>&, const UnconditionalRowsParams&);
+void unconditional_rows(cuda::Stream&, const UnconditionalRowsParams&);
 
 }  // namespace decoding

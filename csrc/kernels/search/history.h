@@ -10,16 +10,16 @@ namespace decoding {
 
 struct History {
   const int32_t* prompt;  // [width]
-  const int32_t* tokens;  // [target, total_slots], the trellis
-  const int32_t* slots;   // where the token of step j lies: column slots[j] of the trellis
+  const int32_t* tokens;  // [target, total_rows], the trellis
+  const int32_t* cache_indirection;  // column of `tokens` in which the token of step j lies
   int32_t newest;         // the last of the generated ones
-  int width, total_slots, length;
+  int width, total_rows, length;
 
   DECODING_EVERYWHERE int32_t operator[](int i) const {
     if (i < width) return prompt[i];
     if (i == length - 1) return newest;  // its step has not yet been entered into the table
     const int j = i - width + 1;
-    return tokens[int64_t{j - 1} * total_slots + slots[j]];
+    return tokens[int64_t{j - 1} * total_rows + cache_indirection[j]];
   }
 
   // Whether the last `count` tokens are those.

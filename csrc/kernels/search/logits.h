@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "kernels/search/config.h"
+#include "kernels/search/step.h"
 #include "kernels/stream.h"
 
 namespace decoding {
@@ -25,45 +27,31 @@ struct ScanLogitsParams {
 template <typename T, cpu::Isa isa>
 void scan_logits(cpu::Stream<isa>&, const ScanLogitsParams<T>&);
 
-// Takes tokens out: their logits become -inf, and their groups are summed up again. `lse` keeps the
-// value of the unmasked row: beam search does not redistribute what is banned.
+// What bans and forced tokens leave of each row, by its sentence's config, in this order:
+//
+//   banned tokens, and EOS up to step min_new   their logits become -inf; lse keeps the value of
+//                                               the whole row: beam search does not redistribute
+//                                               what is banned
+//   forced tokens of step 1 and the last step   their logits and the row's lse become 0, all others
+//                                               -inf
+//   renormalize                                 lse becomes that of what is left, so that
+//                                               probabilities add up to 1 again
+//
+// Groups that change are scanned again. A row whose lse is not finite keeps that, as does one of
+// which nothing is left.
 template <typename T>
-struct BanTokensParams {
-  T* logits;           // [rows, V]
-  float* group_max;    // [rows, G]
-  float* group_sum;    // [rows, G]
-  const int32_t* ids;  // [count], the same for every row
-  int rows, vocab, count;
+struct ConstrainLogitsParams {
+  T* logits;         // [rows, V]
+  float* group_max;  // [rows, G]
+  float* group_sum;  // [rows, G]
+  float* lse;        // [rows]
+  ConfigView config;
+  const StepState* state;  // rows = live_count * beams
+  const int32_t* active;   // [live_count], sentence ids
+  int beams, vocab;
 };
 
 template <typename T, cpu::Isa isa>
-void ban_tokens(cpu::Stream<isa>&, const BanTokensParams<T>&);
-
-// Leaves nothing but the given tokens, each with log-probability 0: their logits and the row's lse
-// become 0, all other logits -inf. A row whose lse is not finite keeps that.
-template <typename T>
-struct ForceTokensParams {
-  T* logits;           // [rows, V]
-  float* group_max;    // [rows, G]
-  float* group_sum;    // [rows, G]
-  float* lse;          // [rows]
-  const int32_t* ids;  // [count], the same for every row
-  int rows, vocab, count;
-};
-
-template <typename T, cpu::Isa isa>
-void force_tokens(cpu::Stream<isa>&, const ForceTokensParams<T>&);
-
-// The log-sum-exp of what bans and forced tokens have left, so that probabilities add up to 1
-// again. A row keeps its lse where that is not finite, or where nothing is left.
-struct RenormalizeParams {
-  const float* group_max;  // [rows, G]
-  const float* group_sum;  // [rows, G]
-  float* lse;              // [rows]
-  int rows, vocab;
-};
-
-template <cpu::Isa isa>
-void renormalize(cpu::Stream<isa>&, const RenormalizeParams&);
+void constrain_logits(cpu::Stream<isa>&, const ConstrainLogitsParams<T>&);
 
 }  // namespace decoding

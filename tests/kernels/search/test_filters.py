@@ -65,7 +65,7 @@ def warped(
     """All rows as beams of one sentence."""
     x = scores.to("cuda" if where == "cuda" else "cpu", copy=True)
     own: dict[str, Any] = {"temperature": [temperature], "top_k": [top_k], "top_p": [top_p]}
-    kernels.warp(x, _C.Warpers(**shared), **own, live=[0], isa=where, threads=threads)
+    kernels.filter_scores(x, _C.Warpers(**shared), **own, live=[0], isa=where, threads=threads)
     return x.cpu()
 
 
@@ -208,7 +208,7 @@ def test_sentences_have_their_own(where: str, threads: int) -> None:
         "top_p": [0.1, 1.0, 0.1, 0.8],
     }
     x = scores.to("cuda" if where == "cuda" else "cpu", copy=True)
-    kernels.warp(x, _C.Warpers(typical_p=0.9), **own, live=[3, 1], isa=where, threads=threads)
+    kernels.filter_scores(x, _C.Warpers(typical_p=0.9), **own, live=[3, 1], isa=where, threads=threads)
     for rows, b in ((slice(0, 2), 3), (slice(2, 4), 1)):
         mine = {name: values[b] for name, values in own.items()}
         assert_same_bits(x.cpu()[rows], warped(scores[rows], where, typical_p=0.9, **mine))

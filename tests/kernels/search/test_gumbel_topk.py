@@ -27,7 +27,7 @@ def draw(
     """(scores, ids, keys); by default of one sentence whose rows have words from 0 on."""
     own = {"seed": [1], "random_first": [0], "live": [0], "step": 1, **own}
     device = "cuda" if where == "cuda" else "cpu"
-    drawn = kernels.draw_candidates(
+    drawn = kernels.sample_candidates(
         scores.to(device), sums.to(device), m, **own, isa=where, threads=threads
     )
     values, ids, keys = (tensor.cpu() for tensor in drawn)

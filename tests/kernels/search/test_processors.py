@@ -132,7 +132,7 @@ class Search:
             named["unconditional"] = there(named["unconditional"])
         if "scores" in named:
             named["scores"] = there(named["scores"], torch.float32)
-        scores, lse, again = kernels.process(
+        scores, lse, again = kernels.process_logits(
             there(logits),
             controls,
             list(zip(self.max_new, self.forced_first, strict=True)),

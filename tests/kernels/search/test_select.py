@@ -129,7 +129,7 @@ class Search:
             "at": full(slots),
             "random_row": (items[:, None] * beams + torch.arange(beams)).flatten().int(),
         }
-        kernels.reset_slots(self.kept["slots"], beams=beams, prefix=PREFIX, **CPU)
+        kernels.reset_cache_indirection(self.kept["slots"], beams=beams, prefix=PREFIX, **CPU)
         self.ours = {name: tensor.cuda() for name, tensor in self.kept.items()}
         self.ours |= {
             "seen": full(3).cuda(),
@@ -198,7 +198,7 @@ class Search:
                 logits, words, seed=rules.seed, step=step, temperature=rules.temperature,
                 top_k=rules.top_k, top_p=rules.top_p, **CPU,
             )  # fmt: skip
-        kernels.accept_tokens(
+        kernels.update_rows(
             values, ids, lse, live, eos=list(rules.eos), state=kept, pad=rules.pad,
             fallback=0 if self.kind == "greedy" else -1, step=step, max_new=rules.max_new, **CPU,
         )  # fmt: skip
@@ -486,7 +486,7 @@ def test_draws_do_not_depend_on_the_batch() -> None:
 def test_reset_slots(place: Place, rows: int, beams: int, history: int) -> None:
     for prefix in (0, 1, history):
         slots = torch.full((2, rows, history), -7, dtype=torch.int32, device=place.device)
-        kernels.reset_slots(slots, beams=beams, prefix=prefix, isa=place.isa, threads=2)
+        kernels.reset_cache_indirection(slots, beams=beams, prefix=prefix, isa=place.isa, threads=2)
         own = torch.arange(rows)[:, None].repeat(1, history)
         own[:, :prefix] = own[:, :prefix] // beams * beams
         assert torch.equal(slots.cpu(), own.int().expand(2, -1, -1))

@@ -38,7 +38,7 @@ def test_gather_live(
     listed = torch.zeros(sentences, dtype=torch.int32)
     listed[: len(live)] = ints(*live)
     now = ints(number, 30, len(live))
-    ids, at, random_row = kernels.gather_live(
+    ids, at, random_row = kernels.gather_active(
         now, ints(*done), first.int(), tokens, items.int(), listed, isa=isa, threads=threads
     )
     kept = [sentence for sentence in live if not done[sentence]]
@@ -56,7 +56,7 @@ def test_reset_slots(isa: str, beams: int, prefix: int) -> None:
     rows, history = 5 * beams, 7
     device = "cuda" if isa == "cuda" else "cpu"
     slots = torch.full((2, rows, history), -7, dtype=torch.int32, device=device)
-    kernels.reset_slots(slots, beams=beams, prefix=prefix, isa=isa, threads=3)
+    kernels.reset_cache_indirection(slots, beams=beams, prefix=prefix, isa=isa, threads=3)
     row = torch.arange(rows)[:, None].expand(rows, history).clone()
     row[:, :prefix] = row[:, :prefix] // beams * beams
     assert (slots.cpu() == row).all()
@@ -76,7 +76,7 @@ class Accepted:
     def step(
         self, step: int, ids: list[int], lse: list[float], *, fallback: int, isa: str, threads: int
     ) -> None:
-        kernels.accept_tokens(
+        kernels.update_rows(
             torch.zeros(4), ints(*ids), torch.tensor(lse), ints(0, 2), eos=[8, 9],
             state=self.state, pad=1, fallback=fallback, step=step, max_new=3,
             isa=isa, threads=threads,

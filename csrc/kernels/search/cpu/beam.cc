@@ -10,19 +10,20 @@
 namespace decoding {
 namespace {
 
-// Queues every continuation of live sentence i that has a finite score; returns how many.
+// Queues every continuation of active sentence i that has a finite score; returns how many.
 int contend(const MergeBeamsParams& p, int i, Contender* queue) {
+  const float penalty = p.config.sentences[p.active[i]].beam.sibling_penalty;
   int queued = 0;
   for (int beam = 0; beam < p.beams; ++beam) {
     const int64_t row = int64_t{i} * p.beams + beam, first = row * p.k;
-    const float sum = p.sums[p.live[i] * p.beams + beam];
+    const float sum = p.sums[p.active[i] * p.beams + beam];
     const float lse = p.lse != nullptr ? p.lse[row] : 0.0f;
     if (!std::isfinite(lse)) continue;  // a fault, which beam_step reports
     for (int c = 0; c < p.k && p.best[first + c].id >= 0; ++c) {
       const Candidate& next = p.best[first + c];
       const float total = sum + (next.value - lse);
       const float key = p.keys != nullptr ? p.keys[first + c] : total;
-      queue[queued++] = {key - p.rules->sibling_penalty * (c + 1),
+      queue[queued++] = {key - penalty * (c + 1),
                          {total, beam * p.vocab + next.id}};
     }
   }
@@ -33,7 +34,7 @@ int contend(const MergeBeamsParams& p, int i, Contender* queue) {
 
 template <cpu::Isa isa>
 void merge_beams(cpu::Stream<isa>& stream, const MergeBeamsParams& p) {
-  const cpu::Range mine = stream.share(p.now->live_count);
+  const cpu::Range mine = stream.share(p.state->live_count);
   for (int i = mine.begin; i < mine.end; ++i) {
     Contender* queue = p.queue + int64_t{i} * p.beams * p.k;
     const int queued = contend(p, i, queue), count = std::min(queued, p.m);
@@ -48,7 +49,7 @@ void merge_beams(cpu::Stream<isa>& stream, const MergeBeamsParams& p) {
 
 template <cpu::Isa isa>
 void beam_step(cpu::Stream<isa>& stream, const BeamStepParams& p) {
-  const cpu::Range mine = stream.share(p.search.now->live_count);
+  const cpu::Range mine = stream.share(p.search.state->live_count);
   for (int i = mine.begin; i < mine.end; ++i) {
     if (step_sentence(p, i)) BeamSentence(p.search, i).inherit(0, 1);
   }

@@ -22,8 +22,8 @@ float dot(const float* a, const float* b, int size) {
 }
 
 template <typename T>
-float likeness(const ContrastParams<T>& p, const StepState& now, int row) {
-  const int sentence = p.live[row / p.beams], slot = sentence * p.beams + row % p.beams;
+float likeness(const ContrastParams<T>& p, const StepState& state, int row) {
+  const int sentence = p.active[row / p.beams], slot = sentence * p.beams + row % p.beams;
   const T* own = p.x + int64_t{row} * p.size;
   const float length = std::sqrt(dot(own, own, p.size));
   float most = -INFINITY;
@@ -36,8 +36,8 @@ float likeness(const ContrastParams<T>& p, const StepState& now, int row) {
       compare(p.prompt + int64_t{t} * p.size);
     }
   }
-  const int32_t* slots = p.slots + (int64_t{now.number % 2} * p.total_slots + slot) * p.history;
-  for (int t = 0; t < now.position; ++t) {
+  const int32_t* slots = p.cache_indirection + (int64_t{state.number % 2} * p.total_rows + slot) * p.history;
+  for (int t = 0; t < state.position; ++t) {
     compare(p.hidden + (int64_t{slots[t]} * p.history + t) * p.size);
   }
   return most;
@@ -47,20 +47,20 @@ float likeness(const ContrastParams<T>& p, const StepState& now, int row) {
 
 template <typename T, cpu::Isa isa>
 void contrast(cpu::Stream<isa>& stream, const ContrastParams<T>& p) {
-  const StepState now = *p.now;
-  const cpu::Range mine = stream.share(now.live_count * p.beams);
+  const StepState state = *p.state;
+  const cpu::Range mine = stream.share(state.live_count * p.beams);
   for (int row = mine.begin; row < mine.end; ++row) {
-    p.likeness[row] = likeness(p, now, row);
-    const int slot = p.live[row / p.beams] * p.beams + row % p.beams;
+    p.likeness[row] = likeness(p, state, row);
+    const int slot = p.active[row / p.beams] * p.beams + row % p.beams;
     std::copy_n(p.x + int64_t{row} * p.size, p.size,
-                p.hidden + (int64_t{slot} * p.history + now.position) * p.size);
+                p.hidden + (int64_t{slot} * p.history + state.position) * p.size);
   }
   stream.barrier();
 }
 
 template <cpu::Isa isa>
 void contrast_step(cpu::Stream<isa>& stream, const ContrastStepParams& p) {
-  const cpu::Range mine = stream.share(p.search.now->live_count);
+  const cpu::Range mine = stream.share(p.search.state->live_count);
   for (int i = mine.begin; i < mine.end; ++i) {
     if (contrast_sentence(p, i)) BeamSentence(p.search, i).inherit(0, 1);
   }

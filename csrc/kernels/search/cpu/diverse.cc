@@ -27,11 +27,11 @@ void step_group(const BeamGroup<T>& group, Contender* queue) {
 
 template <typename T, cpu::Isa isa>
 void diverse_step(cpu::Stream<isa>& stream, const DiverseStepParams<T>& p) {
-  const cpu::Range mine = stream.share(p.search.now->live_count);
+  const cpu::Range mine = stream.share(p.search.state->live_count);
   for (int i = mine.begin; i < mine.end; ++i) {
     const BeamSentence sentence(p.search, i);
     if (sentence.faulty()) continue;
-    for (int n = 0; n < sentence.rules.groups; ++n) {
+    for (int n = 0; n < p.search.config.search->groups; ++n) {
       step_group(BeamGroup<T>(p, sentence, n), p.queue + int64_t{i} * p.search.beams * p.k);
     }
     if (merge_groups(p, sentence)) sentence.inherit(0, 1);

@@ -1,6 +1,6 @@
 // What sampling leaves of each row, rows shared over the threads. The contract is in filters.h.
 //
-// All warpers but typical_p keep a prefix of the tokens, best first, and typical_p one of its own
+// All filters but typical_p keep a prefix of the tokens, best first, and typical_p one of its own
 // order; so each comes down to the last token that it keeps. Groups of which nothing is left are
 // not read again: behind a top_k the others cost little.
 #include "kernels/search/filters.h"
@@ -248,36 +248,36 @@ void apply_min_p(float p, int keep, const Row& row) {
   apply_cutoff(p * (1.0f / static_cast<float>(softmax.sum)), softmax, kth_best(keep, row), row);
 }
 
-void warp_row(const WarpRules& rules, const SentenceRules& own, const Row& row) {
-  divide_by(own.temperature, row);
+void filter_row(const FilterConfig& filters, const Row& row) {
+  divide_by(filters.temperature, row);
   if (row.peak() == -INFINITY) return;
-  const int keep = rules.keep;
-  if (rules.top_h > 0.0f) apply_top_h(rules.top_h, row);
-  if (own.top_k > 0) apply_top_k(std::max(own.top_k, keep), row);
-  if (own.top_p < 1.0f) apply_top_p(own.top_p, keep, row);
-  if (rules.min_p > 0.0f) apply_min_p(rules.min_p, keep, row);
-  if (rules.typical_p < 1.0f) apply_typical(rules.typical_p, keep, row);
-  if (rules.epsilon > 0.0f) apply_epsilon(rules.epsilon, keep, row);
-  if (rules.eta > 0.0f) apply_eta(rules.eta, keep, row);
+  const int keep = filters.min_tokens;
+  if (filters.top_h > 0.0f) apply_top_h(filters.top_h, row);
+  if (filters.top_k > 0) apply_top_k(std::max(filters.top_k, keep), row);
+  if (filters.top_p < 1.0f) apply_top_p(filters.top_p, keep, row);
+  if (filters.min_p > 0.0f) apply_min_p(filters.min_p, keep, row);
+  if (filters.typical_p < 1.0f) apply_typical(filters.typical_p, keep, row);
+  if (filters.epsilon > 0.0f) apply_epsilon(filters.epsilon, keep, row);
+  if (filters.eta > 0.0f) apply_eta(filters.eta, keep, row);
 }
 
 }  // namespace
 
 template <cpu::Isa isa>
-void warp(cpu::Stream<isa>& stream, const WarpParams& p) {
+void filter_scores(cpu::Stream<isa>& stream, const FilterParams& p) {
   const int64_t groups = groups_of(p.vocab);
-  const cpu::Range mine = stream.share(p.now->live_count * p.beams);
+  const cpu::Range mine = stream.share(p.state->live_count * p.beams);
   for (int64_t i = mine.begin; i < mine.end; ++i) {
     const Row row = {.scores = p.scores + i * p.stride,
                      .group_max = p.group_max + i * groups,
                      .queue = p.queue + int64_t{stream.rank()} * p.vocab,
                      .maxima = p.maxima + stream.rank() * groups,
                      .vocab = p.vocab};
-    warp_row(*p.rules, p.own[p.live[i / p.beams]], row);
+    filter_row(p.config.sentences[p.active[i / p.beams]].filters, row);
   }
   stream.barrier();
 }
 
-template void warp(cpu::Stream<cpu::Isa::DECODING_ISA>&, const WarpParams&);
+template void filter_scores(cpu::Stream<cpu::Isa::DECODING_ISA>&, const FilterParams&);
 
 }  // namespace decoding

@@ -13,9 +13,9 @@ namespace decoding {
 namespace {
 
 // The m best keys so far, in a heap with the worst in front, and what they stand for.
-class Drawn {
+class Sampled {
  public:
-  Drawn(Candidate* keys, int m) : keys_(keys), m_(m) {}
+  Sampled(Candidate* keys, int m) : keys_(keys), m_(m) {}
 
   // What a key must exceed, or equal with a lower id.
   float worst() const { return count_ < m_ ? -INFINITY : keys_[0].value; }
@@ -45,25 +45,25 @@ struct Row {
   uint32_t word;  // of the counter
 };
 
-void draw_row(const DrawParams& p, uint64_t seed, const Row& row) {
-  Drawn drawn(row.best, p.m);  // keys for the time being
+void sample_row(const SampleCandidatesParams& p, uint64_t seed, const Row& row) {
+  Sampled sampled(row.best, p.m);  // keys for the time being
   cpu::Words words;
   for (int g = 0; g < groups_of(p.vocab); ++g) {
     const float highest = cpu::largest(cpu::Group(row.scores, p.vocab, g)) + row.sum;
     if (highest == -INFINITY) continue;
-    uint32_t limit = cpu::largest_word(double{drawn.worst()} - highest);
-    words.draw(seed, p.now->number, row.word, g);
+    uint32_t limit = cpu::largest_word(double{sampled.worst()} - highest);
+    words.draw(seed, p.state->number, row.word, g);
     if (!words.any_up_to(limit)) continue;
     const int begin = g * kGroup, end = std::min(p.vocab, begin + kGroup);
     for (int id = begin; id < end; ++id) {
       const uint32_t word = words[id - begin];
       const float sum = row.scores[id] + row.sum;
       if (word > limit || !std::isfinite(sum)) continue;
-      drawn.offer({static_cast<float>(sum + cpu::noise(word)), id});
-      limit = cpu::largest_word(double{drawn.worst()} - highest);
+      sampled.offer({static_cast<float>(sum + cpu::noise(word)), id});
+      limit = cpu::largest_word(double{sampled.worst()} - highest);
     }
   }
-  const int count = drawn.sort();
+  const int count = sampled.sort();
   for (int i = 0; i < p.m; ++i) {
     row.keys[i] = i < count ? row.best[i].value : -INFINITY;
     row.best[i] = i < count ? Candidate{row.scores[row.best[i].id], row.best[i].id}
@@ -74,21 +74,21 @@ void draw_row(const DrawParams& p, uint64_t seed, const Row& row) {
 }  // namespace
 
 template <cpu::Isa isa>
-void draw_candidates(cpu::Stream<isa>& stream, const DrawParams& p) {
-  const cpu::Range mine = stream.share(p.now->live_count * p.beams);
+void sample_candidates(cpu::Stream<isa>& stream, const SampleCandidatesParams& p) {
+  const cpu::Range mine = stream.share(p.state->live_count * p.beams);
   for (int64_t i = mine.begin; i < mine.end; ++i) {
-    const int sentence = p.live[i / p.beams], beam = i % p.beams;
-    const SentenceRules& own = p.own[sentence];
-    draw_row(p, own.seed,
+    const int sentence = p.active[i / p.beams], beam = i % p.beams;
+    const SentenceConfig& config = p.config.sentences[sentence];
+    sample_row(p, config.seed,
              {.scores = p.scores + i * p.stride,
               .best = p.best + i * p.m,
               .keys = p.keys + i * p.m,
               .sum = p.sums[sentence * p.beams + beam],
-              .word = static_cast<uint32_t>(own.random_first + beam)});
+              .word = static_cast<uint32_t>(config.random_first + beam)});
   }
   stream.barrier();
 }
 
-template void draw_candidates(cpu::Stream<cpu::Isa::DECODING_ISA>&, const DrawParams&);
+template void sample_candidates(cpu::Stream<cpu::Isa::DECODING_ISA>&, const SampleCandidatesParams&);
 
 }  // namespace decoding

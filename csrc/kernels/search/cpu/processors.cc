@@ -1,5 +1,5 @@
 // Scores of rows, rows shared over the threads. The contract is in processors.h, what is done to a
-// token in processors.h.
+// token in shared/processors.h.
 #include "kernels/search/processors.h"
 
 #include <algorithm>
@@ -48,27 +48,27 @@ void subtract(const float* x, float lse, float* y, int vocab) {
 }
 
 template <typename T>
-void open(const ProcessParams<T>& p, int64_t i) {
+void open(const ProcessLogitsParams<T>& p, const ProcessedRow& row, int64_t i) {
   const float* logits = p.logits + i * p.stride;
   float* scores = p.scores + i * p.score_stride;
   float& lse = p.lse[i];
   lse = log_sum_exp(logits, p.vocab);
-  if (p.competing || p.unconditional != nullptr) {
+  if (p.competing || row.guided) {
     subtract(logits, lse, scores, p.vocab);
   } else {
     std::copy(logits, logits + p.vocab, scores);
   }
-  if (p.unconditional != nullptr) {
+  if (row.guided) {
     const float* without = p.unconditional + i * p.stride;
     const float other = p.unconditional_lse[i] = log_sum_exp(without, p.vocab);
-    const Floats w = broadcast(p.rules->guidance);
+    const Floats w = broadcast(row.processors().guidance);
     for_vectors(p.vocab, [&](int c, auto... count) {
       const Floats u = load(without + c, count...) - other;
       store(scores + c, fma(w, load(scores + c, count...) - u, u), count...);
     });
     if (!std::isfinite(other)) lse = NAN;
   }
-  if (p.rules->remove_invalid && !std::isfinite(lse)) lse = 0.0f;
+  if (row.processors().remove_invalid && !std::isfinite(lse)) lse = 0.0f;
 }
 
 // The marks of a row, a bitmap for each reason.
@@ -106,27 +106,27 @@ class Marks {
 };
 
 template <typename T>
-void process_row(const ProcessParams<T>& p, int64_t i, uint32_t* scratch) {
+void process_row(const ProcessLogitsParams<T>& p, int64_t i, uint32_t* scratch) {
   const ProcessedRow row = processed_row(p, i);
   float* scores = p.scores + i * p.score_stride;
-  if (p.stages & kBefore) {
+  if (p.stages & kPre) {
     Marks marks(scratch, p.vocab);
-    row.mark_before(0, 1, marks);
-    open(p, i);
+    row.mark_pre(0, 1, marks);
+    open(p, row, i);
     marks.apply(scores, [&](unsigned has, int token, float x) {
-      return row.edit_before(has, token, x, 0.0f);
+      return row.edit_pre(has, token, x, 0.0f);
     });
   }
-  if (p.stages & kMiddle) {
+  if (p.stages & kMid) {
     Marks marks(scratch, p.vocab);
-    row.mark_middle(0, 1, marks);
+    row.mark_mid(0, 1, marks);
     for (int token = 0; row.forces() && token < p.vocab; ++token) {
       scores[token] = row.force(token, scores[token]);
     }
     marks.apply(scores,
-                [&](unsigned has, int token, float x) { return row.edit_middle(has, token, x); });
+                [&](unsigned has, int token, float x) { return row.edit_mid(has, token, x); });
   }
-  if (p.stages & kLast && p.rules->renormalize) {
+  if (p.stages & kPost && row.config->renormalize) {
     const float left = log_sum_exp(scores, p.vocab);
     // Nothing is left to choose: the row stays as it is.
     if (left != -INFINITY) subtract(scores, left, scores, p.vocab);
@@ -137,13 +137,13 @@ void process_row(const ProcessParams<T>& p, int64_t i, uint32_t* scratch) {
 }  // namespace cpu
 
 template <typename T, cpu::Isa isa>
-void process(cpu::Stream<isa>& stream, const ProcessParams<T>& p) {
-  const cpu::Range mine = stream.share(p.now->live_count * p.beams);
+void process_logits(cpu::Stream<isa>& stream, const ProcessLogitsParams<T>& p) {
+  const cpu::Range mine = stream.share(p.state->live_count * p.beams);
   uint32_t* scratch = p.marks + stream.rank() * marks_size(p.vocab);
   for (int i = mine.begin; i < mine.end; ++i) cpu::process_row(p, i, scratch);
   stream.barrier();
 }
 
-template void process(cpu::Stream<cpu::Isa::DECODING_ISA>&, const ProcessParams<float>&);
+template void process_logits(cpu::Stream<cpu::Isa::DECODING_ISA>&, const ProcessLogitsParams<float>&);
 
 }  // namespace decoding

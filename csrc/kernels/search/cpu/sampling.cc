@@ -1,4 +1,4 @@
-// One random token for every row, rows shared over the threads. What is drawn is in sampling.h, how
+// One random token for every row, rows shared over the threads. What is sampled is in sampling.h, how
 // few tokens need noise in noise.h.
 #include "kernels/search/sampling.h"
 
@@ -27,23 +27,23 @@ struct Row {
 
 // The best of logit / temperature + noise among the finite logits that are not behind `last`.
 template <typename T>
-Candidate draw(const SampleParams<T>& p, const SentenceRules& rules, const Row<T>& row,
-               Candidate last) {
+Candidate draw(const SampleParams<T>& p, uint64_t seed, const FilterConfig& filters,
+               const Row<T>& row, Candidate last) {
   cpu::Words words;
   Candidate chosen = {-INFINITY, -1};
   double best = -INFINITY;
   for (int g = 0; g < groups_of(p.vocab); ++g) {
     if (row.group_max[g] < last.value) continue;
-    const float highest = row.group_max[g] / rules.temperature;
+    const float highest = row.group_max[g] / filters.temperature;
     uint32_t limit = cpu::largest_word(best - highest);
-    words.draw(rules.seed, p.step, row.word, g);
+    words.draw(seed, p.state->number, row.word, g);
     if (!words.any_up_to(limit)) continue;
     const int begin = g * kGroup, end = std::min(p.vocab, begin + kGroup);
     for (int id = begin; id < end; ++id) {
       const uint32_t word = words[id - begin];
       const Candidate token = {row.logits[id], id};
       if (word > limit || !(token.value >= last.value) || better(last, token)) continue;
-      const double score = token.value / rules.temperature + cpu::noise(word);
+      const double score = token.value / filters.temperature + cpu::noise(word);
       if (score <= best) continue;
       best = score;
       chosen = token;
@@ -104,11 +104,11 @@ constexpr Candidate kWorst = {-FLT_MAX, INT_MAX};  // behind every finite logit
 // The last token that top-p keeps, best first. Bisection narrows down the logits among which it
 // lies, so that few are queued even where the nucleus holds much of the vocabulary.
 template <typename T>
-Candidate end_of_nucleus(const SentenceRules& rules, int vocab, const Row<T>& row,
+Candidate end_of_nucleus(const FilterConfig& filters, int vocab, const Row<T>& row,
                          const Softmax& softmax) {
-  const double target = rules.top_p * softmax.mass_from(-FLT_MAX, row, vocab);
-  const float reach = 32.0f * rules.temperature;  // below: less mass than any p < 1 leaves out
-  float low = softmax.peak * rules.temperature - reach, high = INFINITY;
+  const double target = filters.top_p * softmax.mass_from(-FLT_MAX, row, vocab);
+  const float reach = 32.0f * filters.temperature;  // below: less mass than any p < 1 leaves out
+  float low = softmax.peak * filters.temperature - reach, high = INFINITY;
   double before = 0.0;  // mass above high
   for (float step = reach / 2; step > reach / 1024; step /= 2) {
     const double mass = softmax.mass_from(low + step, row, vocab);
@@ -124,15 +124,15 @@ Candidate end_of_nucleus(const SentenceRules& rules, int vocab, const Row<T>& ro
   return end_of_prefix(row.queue, queued, softmax, before, target);
 }
 
-// The last token that the warpers keep, best first.
+// The last token that the filters keep, best first.
 template <typename T>
-Candidate last_kept(const SentenceRules& rules, int vocab, const Row<T>& row) {
-  const int k = rules.top_k;
+Candidate last_kept(const FilterConfig& filters, int vocab, const Row<T>& row) {
+  const int k = filters.top_k;
   const float largest = *std::max_element(row.group_max, row.group_max + groups_of(vocab));
-  const Softmax softmax = {1.0f / rules.temperature, largest / rules.temperature};
+  const Softmax softmax = {1.0f / filters.temperature, largest / filters.temperature};
   if (largest == -INFINITY) return kWorst;
   if (k <= 0 || k >= vocab) {
-    return rules.top_p < 1.0f ? end_of_nucleus(rules, vocab, row, softmax) : kWorst;
+    return filters.top_p < 1.0f ? end_of_nucleus(filters, vocab, row, softmax) : kWorst;
   }
 
   const float bound = cpu::bound_of_best(row.group_max, vocab, k, row.maxima);
@@ -145,9 +145,9 @@ Candidate last_kept(const SentenceRules& rules, int vocab, const Row<T>& row) {
                             [=](const Candidate& c) { return c.value == last.value; }) -
              row.queue;
   }
-  if (rules.top_p == 1.0f) return last;
+  if (filters.top_p == 1.0f) return last;
   return end_of_prefix(row.queue, queued, softmax, 0.0,
-                       rules.top_p * softmax.mass_of(row.queue, queued));
+                       filters.top_p * softmax.mass_of(row.queue, queued));
 }
 
 }  // namespace
@@ -155,16 +155,16 @@ Candidate last_kept(const SentenceRules& rules, int vocab, const Row<T>& row) {
 template <typename T, cpu::Isa isa>
 void sample(cpu::Stream<isa>& stream, const SampleParams<T>& p) {
   const int64_t groups = groups_of(p.vocab);
-  const cpu::Range mine = stream.share(p.live_count * p.beams);
+  const cpu::Range mine = stream.share(p.state->live_count * p.beams);
   for (int64_t i = mine.begin; i < mine.end; ++i) {
     const Row<T> row = {.logits = p.logits + i * p.vocab,
                         .group_max = p.group_max + i * groups,
                         .queue = p.queue + int64_t{stream.rank()} * p.vocab,
                         .maxima = p.maxima + stream.rank() * groups,
                         .word = static_cast<uint32_t>(p.random_row[i])};
-    SentenceRules rules = p.sentences[p.live[i / p.beams]];
-    if (p.warped) rules = {.seed = rules.seed};
-    p.chosen[i] = draw(p, rules, row, last_kept(rules, p.vocab, row));
+    const SentenceConfig& config = p.config.sentences[p.active[i / p.beams]];
+    const FilterConfig filters = p.config.search->processed ? FilterConfig{} : config.filters;
+    p.chosen[i] = draw(p, config.seed, filters, row, last_kept(filters, p.vocab, row));
   }
   stream.barrier();
 }

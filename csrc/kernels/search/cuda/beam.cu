@@ -11,7 +11,7 @@ namespace {
 
 using namespace cuda::selection;
 
-// What stands in place `at` of a live sentence's lists; id -1: nothing. key: what it competes by.
+// What stands in place `at` of a active sentence's lists; id -1: nothing. key: what it competes by.
 __device__ Candidate contender(const MergeBeamsParams& p, int i, int at, float& key) {
   const int beam = at / p.k, c = at % p.k;
   const int64_t row = int64_t{i} * p.beams + beam;
@@ -19,9 +19,9 @@ __device__ Candidate contender(const MergeBeamsParams& p, int i, int at, float& 
   const float lse = p.lse != nullptr ? p.lse[row] : 0.0f;
   // Logits that are not finite are a fault, which beam_step reports.
   if (next.id < 0 || !isfinite(lse)) return {-INFINITY, -1};
-  const float total = p.sums[p.live[i] * p.beams + beam] + (next.value - lse);
+  const float total = p.sums[p.active[i] * p.beams + beam] + (next.value - lse);
   key = p.keys != nullptr ? p.keys[row * p.k + c] : total;
-  key -= p.rules->sibling_penalty * (c + 1);
+  key -= p.config.sentences[p.active[i]].beam.sibling_penalty * (c + 1);
   return {total, beam * p.vocab + next.id};
 }
 
@@ -31,7 +31,7 @@ __global__ void merge_kernel(const __grid_constant__ MergeBeamsParams p, int cap
   cuda::wait_for_previous();
   cuda::let_next_start();
   const int i = blockIdx.x, count = p.beams * p.k;
-  if (i >= p.now->live_count) return;
+  if (i >= p.state->live_count) return;
   const Queue queue{.keys = reinterpret_cast<Key*>(memory), .capacity = capacity};
   for (int at = threadIdx.x; at < count; at += kThreads) {
     float key = 0.0f;
@@ -53,7 +53,7 @@ __global__ void step_kernel(const __grid_constant__ BeamStepParams p) {
   cuda::wait_for_previous();
   cuda::let_next_start();
   const int i = blockIdx.x;
-  if (i >= p.search.now->live_count) return;
+  if (i >= p.search.state->live_count) return;
   if (threadIdx.x == 0) going = step_sentence(p, i);
   __syncthreads();
   if (going) BeamSentence(p.search, i).inherit(threadIdx.x, kThreads);

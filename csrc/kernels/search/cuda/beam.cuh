@@ -11,7 +11,7 @@ namespace decoding::cuda::selection {
 constexpr int kAhead = 4;  // loads that a thread has under way
 
 // A beam of the next step.
-struct Heir {
+struct NextBeam {
   int32_t parent, token;
   float sum;
 };
@@ -19,16 +19,16 @@ struct Heir {
 // Shared memory for a sentence's bookkeeping, [K] each.
 struct Ranks {
   float *lse, *sums;
-  Heir* heirs;
+  NextBeam* next_beams;
   Hypothesis *ended, *finished;
 
   // for each beam
-  static constexpr int kBytes = 2 * sizeof(float) + sizeof(Heir) + 2 * sizeof(Hypothesis);
+  static constexpr int kBytes = 2 * sizeof(float) + sizeof(NextBeam) + 2 * sizeof(Hypothesis);
   __device__ Ranks(void* memory, int beams)
       : lse(static_cast<float*>(memory)),
         sums(lse + beams),
-        heirs(reinterpret_cast<Heir*>(sums + beams)),
-        ended(reinterpret_cast<Hypothesis*>(heirs + beams)),
+        next_beams(reinterpret_cast<NextBeam*>(sums + beams)),
+        ended(reinterpret_cast<Hypothesis*>(next_beams + beams)),
         finished(ended + beams) {}
 };
 
@@ -40,7 +40,7 @@ struct Early {
 
   template <typename T>
   __device__ Early(const SelectParams<T>& p, int sentence, int index)
-      : first(p.first[sentence]), random_first(p.sentence_rules[sentence].random_first) {
+      : first(p.prompt_lengths[sentence]), random_first(p.config.sentences[sentence].random_first) {
     const int slot = sentence * p.beams + threadIdx.x;
     const bool beam = threadIdx.x < p.beams;
     const bool search = p.kind == SearchKind::beam;
@@ -52,8 +52,8 @@ struct Early {
 };
 
 // length^a, in double precision and then rounded, as Python and torch do.
-static __device__ __noinline__ float penalty(const SelectRules& rules, int length) {
-  return static_cast<float>(pow(static_cast<double>(length), rules.length_penalty));
+static __device__ __noinline__ float penalty(double length_penalty, int length) {
+  return static_cast<float>(pow(static_cast<double>(length), length_penalty));
 }
 
 // Sorts every continuation of a sentence by its score. The queue holds m tokens of each beam; keys
@@ -80,8 +80,8 @@ struct Counts {
   int alive, ended;
 };
 
-// The first warp goes through the m best in order: those that go on become heirs, those of the
-// first K that end become rows. Fill-ins stand in behind the heirs that are alive.
+// The first warp goes through the m best in order: those that go on become next_beams, those of the
+// first K that end become rows. Fill-ins stand in behind the next_beams that are alive.
 template <typename T>
 __device__ Counts choose(const SelectParams<T>& p, const Call& call, int step, int sentence,
                          Queue queue, Ranks ranks) {
@@ -100,14 +100,14 @@ __device__ Counts choose(const SelectParams<T>& p, const Call& call, int step, i
       const uint32_t id = there ? id_of(key) : 0, beam = id / static_cast<uint32_t>(p.vocab);
       const int parent = first_slot + beam, token = id - beam * p.vocab;
       const Extension to = {step, sentence, parent, token};
-      const bool ending = there && row_ends(ends, call.own, to, p.total_slots, p.vocab);
+      const bool ending = there && row_ends(ends, to, p.total_rows, p.vocab);
       const unsigned going = __ballot_sync(kAllLanes, there && !ending);
       const int place = counts.alive + __popc(going & before);
-      if (there && !ending && place < p.beams) ranks.heirs[place] = {parent, token, sum};
+      if (there && !ending && place < p.beams) ranks.next_beams[place] = {parent, token, sum};
       const bool enters = ending && place < p.beams && c < p.beams;
       const unsigned entering = __ballot_sync(kAllLanes, enters);
       if (enters) {
-        const float scale = penalty(call.rules, step);
+        const float scale = penalty(call.sentence.beam.length_penalty, step);
         // What stems from a fill-in stays as bad as one, however long it is.
         const float score = sum <= 0.1f * kFillIn ? fminf(sum, sum / scale) : sum / scale;
         ranks.ended[counts.ended + __popc(entering & before)] = {score, sum, step, parent, token};
@@ -118,7 +118,7 @@ __device__ Counts choose(const SelectParams<T>& p, const Call& call, int step, i
     __syncwarp();
 #pragma unroll 1
     for (int beam = counts.alive + lane_id(); beam < p.beams && counts.alive > 0; beam += 32) {
-      ranks.heirs[beam] = {ranks.heirs[0].parent, ranks.heirs[0].token, kFillIn};
+      ranks.next_beams[beam] = {ranks.next_beams[0].parent, ranks.next_beams[0].token, kFillIn};
     }
     if (lane_id() == 0) shared = counts;
   }
@@ -151,68 +151,69 @@ static __device__ __noinline__ int finish(Hypothesis* list, int count, int ended
 
 // Stores the beams of the next step: token, parent and sum. A warp calls this.
 template <typename T>
-__device__ __forceinline__ void store_heirs(const SelectParams<T>& p, const Call& call, int step,
-                                            int sentence, const Heir* heirs) {
+__device__ __forceinline__ void store_next_beams(const SelectParams<T>& p, const Call& call, int step,
+                                            int sentence, const NextBeam* next_beams) {
   const Ends ends = call.ends(p);
   const int first_slot = sentence * p.beams;
-  const int64_t at = int64_t{step - 1} * p.total_slots + first_slot;
+  const int64_t at = int64_t{step - 1} * p.total_rows + first_slot;
 #pragma unroll 1
   for (int beam = lane_id(); beam < p.beams; beam += 32) {
-    const Heir heir = heirs[beam];
-    p.tokens[at + beam] = heir.token;
-    p.parents[at + beam] = heir.parent;
-    p.sums[first_slot + beam] = heir.sum;
+    const NextBeam next_beam = next_beams[beam];
+    p.tokens[at + beam] = next_beam.token;
+    p.parents[at + beam] = next_beam.parent;
+    p.sums[first_slot + beam] = next_beam.sum;
     if (ends.stop_table == nullptr) continue;
-    const Extension to = {step, sentence, heir.parent, heir.token};
-    ends.stop_states[at + beam] = stop_state(ends, to, p.total_slots, p.vocab);
+    const Extension to = {step, sentence, next_beam.parent, next_beam.token};
+    p.stop.stop_states[at + beam] = stop_state(ends, to, p.total_rows, p.vocab);
   }
 }
 
 // Copies where the beams' histories lie; each warp but the first takes some of the beams, and asks
 // for several positions before it stores the first.
 template <typename T>
-__device__ __forceinline__ void copy_histories(const SelectParams<T>& p, StepState now,
-                                               int first_slot, const Heir* heirs) {
-  const int64_t table = int64_t{p.total_slots} * p.history;
-  const int32_t* from = p.slots + now.number % 2 * table;
-  int32_t* to = p.slots + (now.number + 1) % 2 * table + int64_t{first_slot} * p.history;
+__device__ __forceinline__ void copy_histories(const SelectParams<T>& p, StepState state,
+                                               int first_slot, const NextBeam* next_beams) {
+  const int64_t table = int64_t{p.total_rows} * p.history;
+  const int32_t* from = p.cache_indirection + state.number % 2 * table;
+  int32_t* to = p.cache_indirection + (state.number + 1) % 2 * table + int64_t{first_slot} * p.history;
 #pragma unroll 1
   for (int beam = warp_id() - 1; beam < p.beams; beam += kWarps - 1) {
-    const int parent = heirs[beam].parent;
+    const int parent = next_beams[beam].parent;
     const int32_t* old = from + int64_t{parent} * p.history;
     int32_t* history = to + int64_t{beam} * p.history;
 #pragma unroll 1
-    for (int base = lane_id(); base < now.position; base += 32 * kAhead) {
+    for (int base = lane_id(); base < state.position; base += 32 * kAhead) {
       int32_t some[kAhead];
 #pragma unroll
       for (int j = 0; j < kAhead; ++j) {
-        some[j] = base + 32 * j < now.position ? old[base + 32 * j] : 0;
+        some[j] = base + 32 * j < state.position ? old[base + 32 * j] : 0;
       }
 #pragma unroll
       for (int j = 0; j < kAhead; ++j) {
-        if (base + 32 * j < now.position) history[base + 32 * j] = some[j];
+        if (base + 32 * j < state.position) history[base + 32 * j] = some[j];
       }
     }
-    if (lane_id() == 0) history[now.position] = parent;  // it wrote the token that this step read
+    if (lane_id() == 0) history[state.position] = parent;  // it wrote the token that this step read
   }
 }
 
 // True when no continuation can enter the finished list, going by the rules of early stopping.
-__device__ __forceinline__ bool settled(const Call& call, int step, float best_sum,
+__device__ __forceinline__ bool cannot_improve(const Call& call, int step, float best_sum,
                                         float worst_finished) {
-  const SelectRules& rules = call.rules;
-  if (rules.early_stopping == EarlyStopping::yes) return true;
-  const bool longest = rules.early_stopping == EarlyStopping::never && rules.length_penalty > 0.0;
-  return best_sum / penalty(rules, longest ? call.own.max_new : step) <= worst_finished;
+  const BeamConfig& beam = call.sentence.beam;
+  if (beam.early_stopping == EarlyStopping::yes) return true;
+  const bool longest = beam.early_stopping == EarlyStopping::never && beam.length_penalty > 0.0;
+  const int length = longest ? call.sentence.max_new : step;
+  return best_sum / penalty(beam.length_penalty, length) <= worst_finished;
 }
 
 // What a step does to a sentence.
 struct Outcome {
-  int alive;  // heirs that are no fill-ins
+  int alive;  // next_beams that are no fill-ins
   bool done;
 };
 
-// The rules, from the beams' best tokens in the queue to the heirs.
+// The rules, from the beams' best tokens in the queue to the next_beams.
 template <typename T>
 __device__ Outcome beam_step(const SelectParams<T>& p, const Call& call, int step, int sentence,
                              int finished, Queue queue, Ranks ranks) {
@@ -230,7 +231,7 @@ __device__ Outcome beam_step(const SelectParams<T>& p, const Call& call, int ste
     outcome.alive = counts.alive;
     if (counts.alive > 0) {
       outcome.done =
-          finished == p.beams && settled(call, step, ranks.heirs[0].sum, list[p.beams - 1].score);
+          finished == p.beams && cannot_improve(call, step, ranks.next_beams[0].sum, list[p.beams - 1].score);
     }
   }
   if (outcome.done) {

@@ -1,9 +1,6 @@
-// What a call asks for, and what the block's sentence has of its own, at hand in shared memory. No
-// kernel of a step writes it, so that a block may ask for it before it waits, or knows its
-// sentence.
+// What a call and the block's sentence ask for, at hand in shared memory. No kernel of a step
+// writes it, so that a block may ask for the call's part before it waits.
 #pragma once
-
-#include <cstddef>
 
 #include "kernels/cuda/block.cuh"
 #include "kernels/search/select.h"
@@ -13,71 +10,63 @@ namespace decoding::cuda::selection {
 
 class Call {
  public:
-  // A thread's part of what a call asks for, and, known to each, when there is something to do
-  // about the rules.
-  struct Part {
-    uint32_t word;
-    int32_t eos;
-    bool always, last, processed;
-    int32_t until;
-  };
-  __device__ static Part ask(const SelectRules* rules, const int32_t* eos) {
-    Part part = {0, 0};
-    if (threadIdx.x < kWords) part.word = reinterpret_cast<const uint32_t*>(rules)[threadIdx.x];
-    if (threadIdx.x < min(rules->eos_count, kFew)) part.eos = eos[threadIdx.x];
-    part.always = rules->banned_count > 0 || rules->renormalize;
-    part.last = rules->forced_last_count > 0;
-    part.processed = rules->processed;
-    part.until = rules->eos_count > 0 ? rules->min_new : 0;
-    return part;
+  // A thread's word of a config.
+  template <typename Config>
+  __device__ static uint32_t ask(const Config* config) {
+    static_assert(words_of<Config>() <= kThreads);
+    if (threadIdx.x >= words_of<Config>()) return 0;
+    return reinterpret_cast<const uint32_t*>(config)[threadIdx.x];
   }
-  // A thread's part of what a sentence has of its own.
-  __device__ static uint32_t ask_own(const SentenceRules* own) {
-    return threadIdx.x < kOwnWords ? reinterpret_cast<const uint32_t*>(own)[threadIdx.x] : 0;
-  }
-  // Puts it down; the threads must meet before they read. What is processed has been warped.
-  __device__ void take(const Part& part, uint32_t own_word) {
-    if (threadIdx.x < kWords) reinterpret_cast<uint32_t*>(&rules)[threadIdx.x] = part.word;
-    if (threadIdx.x < kFew) eos_[threadIdx.x] = part.eos;
-    if (part.processed) {
-      if (threadIdx.x == kTopK) own_word = 0;
-      if (threadIdx.x == kTemperature || threadIdx.x == kTopP) own_word = __float_as_uint(1.0f);
-    }
-    if (threadIdx.x < kOwnWords) reinterpret_cast<uint32_t*>(&own)[threadIdx.x] = own_word;
+  // A thread's id of few end tokens.
+  __device__ static int32_t ask_eos(const int32_t* words, Span eos) {
+    return threadIdx.x < min(eos.count, kFew) ? words[eos.begin + threadIdx.x] : 0;
   }
 
-  // Whether the rules change what may be chosen in a step.
-  __device__ bool changes(const Part& part, int step) const {
-    return !part.processed && (part.always || step <= part.until || forces(step));
+  // Stores what the threads have asked for; they must meet before they read.
+  __device__ void store(uint32_t search_word, uint32_t sentence_word) {
+    put(search, search_word);
+    put(sentence, sentence_word);
   }
-  // Whether only forced tokens are left in it.
-  __device__ bool forces(int step) const { return forces_first(step) || forces_last(step); }
-  __device__ bool forces_first(int step) const { return step == 1 && own.forced_first >= 0; }
-  __device__ bool forces_last(int step) const {
-    return step == own.max_new && rules.forced_last_count > 0;
+  __device__ void store_eos(int32_t id) {
+    if (threadIdx.x < kFew) eos_[threadIdx.x] = id;
+  }
+
+  // Whether the config changes what may be chosen in a step.
+  __device__ bool changes(int step) const {
+    return !search.processed &&
+           (sentence.banned.count > 0 || sentence.renormalize ||
+            (step <= sentence.min_new && sentence.eos.count > 0) || sentence.forces(step));
+  }
+  __device__ bool renormalizes() const { return !search.processed && sentence.renormalize; }
+  // Whether rows bring the log-sum-exp of their logits along.
+  __device__ bool brings_lse() const { return search.processed && !search.scores_lse; }
+  // Of sampling; what is processed has been filtered.
+  __device__ FilterConfig filters() const {
+    return search.processed ? FilterConfig{} : sentence.filters;
   }
 
   // What ends rows; the ids of end tokens from here where they are few.
   template <typename T>
   __device__ Ends ends(const SelectParams<T>& p) const {
-    return {.eos = rules.eos_count <= kFew ? eos_ : p.eos,
-            .stop_now = p.stop_now,
-            .eos_count = rules.eos_count,
-            .stop_table = rules.stop_table,
-            .stop_first = p.stop_first,
-            .stop_states = p.stop_states};
+    const int count = sentence.eos.count;
+    return {count <= kFew ? eos_ : p.config.words + sentence.eos.begin, search.stop_table, p.stop,
+            count, sentence.max_new};
   }
 
-  SelectRules rules;
-  SentenceRules own;
+  SearchConfig search;
+  SentenceConfig sentence;
 
  private:
-  static constexpr int kWords = sizeof(SelectRules) / sizeof(uint32_t);
-  static constexpr int kOwnWords = sizeof(SentenceRules) / sizeof(uint32_t);
-  static constexpr int kTopK = offsetof(SentenceRules, top_k) / sizeof(uint32_t);
-  static constexpr int kTemperature = offsetof(SentenceRules, temperature) / sizeof(uint32_t);
-  static constexpr int kTopP = offsetof(SentenceRules, top_p) / sizeof(uint32_t);
   static constexpr int kFew = 32;
+
+  template <typename Config>
+  __host__ __device__ static constexpr int words_of() {
+    return sizeof(Config) / sizeof(uint32_t);
+  }
+  template <typename Config>
+  __device__ static void put(Config& config, uint32_t word) {
+    if (threadIdx.x < words_of<Config>()) reinterpret_cast<uint32_t*>(&config)[threadIdx.x] = word;
+  }
 
   int32_t eos_[kFew];  // the ids, where they are few
 };

@@ -1,8 +1,8 @@
 // How the blocks that share a row, or a sentence, hand over what they found to the one that goes on
 // alone. On sm_90 they are a cluster, and each word is sent into the shared memory of the cluster's
 // first block, which counts what has arrived: one trip, and no barrier that would wait for other
-// memory or empty the L1 cache. Elsewhere words go through a scratch buffer, and whoever hands in
-// the last ticket goes on.
+// memory or empty the L1 cache. Elsewhere words go through a scratch buffer, and the block that
+// arrives last goes on.
 #pragma once
 
 #include "kernels/cuda/block.cuh"
@@ -10,9 +10,9 @@
 
 namespace decoding::cuda::selection {
 
-enum class Meeting {
+enum class ExchangeMode {
   none,     // one block has a row to itself
-  tickets,  // blocks share a row
+  last_block,  // blocks share a row
   cluster   // blocks share a row or a sentence
 };
 
@@ -44,16 +44,16 @@ __device__ __forceinline__ void send(int block, const Word* place, Word word,
 }
 
 // The words of one row, for the blocks that find them.
-struct Inbox {
-  Meeting meeting;
+struct ClusterExchange {
+  ExchangeMode mode;
   Word* words;              // where they lie in the shared memory of the block that reads them
   const uint64_t* arrived;  // counts them there, in a cluster
-  float *first, *second;    // their halves in scratch, for those who meet by tickets
+  float *first, *second;    // their halves in scratch, where the last block reads them
 
   __device__ __forceinline__ void put(int at, Word word) const {
-    if (meeting == Meeting::cluster) {
+    if (mode == ExchangeMode::cluster) {
       send(0, words + at, word, arrived);
-    } else if (meeting == Meeting::tickets) {
+    } else if (mode == ExchangeMode::last_block) {
       first[at] = first_of(word);
       second[at] = second_of(word);
     } else {
@@ -74,10 +74,10 @@ __device__ __forceinline__ void wait_for_words(const uint64_t* arrived) {
   }
 }
 
-// Where the blocks of a row meet again and again, as equals: each brings a few words, each gets all
-// of them. Two sets in turns, so that one meeting is enough: whoever writes into a set again has
+// An all-gather of the blocks of a row, again and again: each brings a few words, each gets all
+// of them. Two sets in turns, so that one round is enough: whoever writes into a set again has
 // seen the other set complete, for which all had to have read this one.
-class Council {
+class ClusterAllGather {
  public:
   static constexpr int kMembers = 8;
   static constexpr int kWords = 3;  // that a member brings
@@ -86,7 +86,7 @@ class Council {
     uint64_t arrived[2];  // mbarriers
   };
 
-  __device__ __forceinline__ Council(Memory& memory, int members)
+  __device__ __forceinline__ ClusterAllGather(Memory& memory, int members)
       : memory_(memory), members_(members) {}
 
   // By one thread, before the cluster meets.
@@ -95,11 +95,11 @@ class Council {
   }
 
   // All threads bring the same words; what member b brought then lies at [b].
- __device__ __noinline__ const Word (*meet(Word first, Word second, Word third)) [kWords] {
-   const unsigned set = meetings_ % 2, parity = meetings_ / 2 % 2;
-   ++meetings_;
+ __device__ __noinline__ const Word (*all_gather(Word first, Word second, Word third)) [kWords] {
+   const unsigned set = rounds_ % 2, parity = rounds_ / 2 % 2;
+   ++rounds_;
    Word(*words)[kWords] = memory_.words[set];
-   __syncthreads();  // all have read what the meeting before brought
+   __syncthreads();  // all have read what the round before brought
    if (members_ == 1) {
      if (threadIdx.x == 0) put(words[0], first, second, third);
      __syncthreads();
@@ -127,7 +127,7 @@ class Council {
 
   Memory& memory_;
   int members_;
-  unsigned meetings_ = 0;
+  unsigned rounds_ = 0;
 };
 
 }  // namespace decoding::cuda::selection

@@ -32,10 +32,10 @@ __global__ void __launch_bounds__(kThreads) contrast_kernel(const ContrastParams
   __shared__ float found[kWarps];
   wait_for_previous();
   let_next_start();
-  const StepState now = *p.now;
+  const StepState state = *p.state;
   const int row = blockIdx.x, warp = threadIdx.x / 32;
-  if (row >= now.live_count * p.beams) return;
-  const int sentence = p.live[row / p.beams], slot = sentence * p.beams + row % p.beams;
+  if (row >= state.live_count * p.beams) return;
+  const int sentence = p.active[row / p.beams], slot = sentence * p.beams + row % p.beams;
   const T* own = p.x + int64_t{row} * p.size;
   const float length = sqrtf(products(own, own, p.size).y);
   float most = -INFINITY;
@@ -49,12 +49,12 @@ __global__ void __launch_bounds__(kThreads) contrast_kernel(const ContrastParams
       compare(p.prompt + int64_t{t} * p.size);
     }
   }
-  const int32_t* slots = p.slots + (int64_t{now.number % 2} * p.total_slots + slot) * p.history;
-  for (int t = warp; t < now.position; t += kWarps) {
+  const int32_t* slots = p.cache_indirection + (int64_t{state.number % 2} * p.total_rows + slot) * p.history;
+  for (int t = warp; t < state.position; t += kWarps) {
     compare(p.hidden + (int64_t{slots[t]} * p.history + t) * p.size);
   }
   if (threadIdx.x % 32 == 0) found[warp] = most;
-  T* kept = p.hidden + (int64_t{slot} * p.history + now.position) * p.size;
+  T* kept = p.hidden + (int64_t{slot} * p.history + state.position) * p.size;
   for (int c = threadIdx.x; c < p.size; c += kThreads) kept[c] = own[c];
   __syncthreads();
   if (threadIdx.x > 0) return;
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kStepThreads) contrast_step_kernel(const Contr
   wait_for_previous();
   let_next_start();
   const int i = blockIdx.x;
-  if (i >= p.search.now->live_count) return;
+  if (i >= p.search.state->live_count) return;
   if (threadIdx.x == 0) goes_on = contrast_sentence(p, i);
   __syncthreads();
   if (goes_on) BeamSentence(p.search, i).inherit(threadIdx.x, kStepThreads);

@@ -35,13 +35,13 @@ __device__ void step_group(const BeamGroup<T>& group, Queue queue) {
 
 template <typename T>
 __global__ void diverse_kernel(const __grid_constant__ DiverseStepParams<T> params,
-                               const __grid_constant__ ProcessParams<T> processors, int capacity) {
+                               const __grid_constant__ ProcessLogitsParams<T> processors, int capacity) {
   extern __shared__ __align__(16) unsigned char memory[];
   __shared__ bool going;
   cuda::wait_for_previous();
   cuda::let_next_start();
   const int i = blockIdx.x;
-  if (i >= params.search.now->live_count) return;
+  if (i >= params.search.state->live_count) return;
   DiverseStepParams<T> p = params;
   if (p.processors != nullptr) p.processors = &processors;  // it named the host's
   const BeamSentence sentence(p.search, i);
@@ -49,7 +49,7 @@ __global__ void diverse_kernel(const __grid_constant__ DiverseStepParams<T> para
   __syncthreads();
   if (!going) return;
   const Queue queue{.keys = reinterpret_cast<Key*>(memory), .capacity = capacity};
-  for (int n = 0; n < sentence.rules.groups; ++n) {
+  for (int n = 0; n < p.search.config.search->groups; ++n) {
     step_group(BeamGroup<T>(p, sentence, n), queue);
     __syncthreads();
   }
@@ -64,7 +64,7 @@ template <typename T>
 void diverse_step(cuda::Stream& stream, const DiverseStepParams<T>& p) {
   int capacity = 2 * kThreads;
   while (capacity < p.search.beams * p.k) capacity *= 2;  // not less than any group's places
-  const ProcessParams<T> processors = p.processors != nullptr ? *p.processors : ProcessParams<T>{};
+  const ProcessLogitsParams<T> processors = p.processors != nullptr ? *p.processors : ProcessLogitsParams<T>{};
   cuda::launch(stream, diverse_kernel<T>, dim3(p.sentences), dim3(kThreads), capacity * sizeof(Key),
                p, processors, capacity);
 }

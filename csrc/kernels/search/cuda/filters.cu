@@ -1,4 +1,4 @@
-// What sampling leaves of each row: filters.h, by one block a row. Like the CPU's, every warper
+// What sampling leaves of each row: filters.h, by one block a row. Like the CPU's, every filter
 // comes down to the last token that it keeps.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/search/cuda/scores.cuh"
@@ -43,7 +43,7 @@ __device__ __forceinline__ void keep_through(Key last, Scores& scores, Order ord
   if (count <= kListed) scores.listed = count;
 }
 
-// The m-th best, among which none comes behind another warper's last; where m is 1 that is no
+// The m-th best, among which none comes behind another filter's last; where m is 1 that is no
 // restriction but for epsilon and eta.
 __device__ __forceinline__ Key kth_best(const Scores& scores, int m, Queue queue) {
   if (m == 1) return last_key(order_of(scores.peak));
@@ -130,50 +130,50 @@ __device__ __noinline__ void apply_typical(float p, int keep, Scores& scores, Qu
   scores.peak = find_peak(scores);
 }
 
-__device__ void warp_row(const WarpRules& rules, const SentenceRules& own, Scores& scores,
+__device__ void filter_row(const FilterConfig& filters, Scores& scores,
                          Queue queue) {
-  const int keep = rules.keep;
-  apply_temperature(own.temperature, scores);
+  const int keep = filters.min_tokens;
+  apply_temperature(filters.temperature, scores);
   if (scores.peak == -INFINITY) return;
-  if (rules.top_h > 0.0f) apply_top_h(rules.top_h, scores, queue);
-  if (own.top_k > 0) apply_top_k(max(own.top_k, keep), scores, queue);
-  if (own.top_p < 1.0f) apply_top_p(own.top_p, keep, scores, queue);
-  if (rules.min_p > 0.0f) {
+  if (filters.top_h > 0.0f) apply_top_h(filters.top_h, scores, queue);
+  if (filters.top_k > 0) apply_top_k(max(filters.top_k, keep), scores, queue);
+  if (filters.top_p < 1.0f) apply_top_p(filters.top_p, keep, scores, queue);
+  if (filters.min_p > 0.0f) {
     const auto sum = static_cast<float>(Softmax::of(scores).sum);
-    apply_cutoff(rules.min_p * (1.0f / sum), sum, kth_best(scores, keep, queue), scores);
+    apply_cutoff(filters.min_p * (1.0f / sum), sum, kth_best(scores, keep, queue), scores);
   }
-  if (rules.typical_p < 1.0f) apply_typical(rules.typical_p, keep, scores, queue);
-  if (rules.epsilon > 0.0f) {
+  if (filters.typical_p < 1.0f) apply_typical(filters.typical_p, keep, scores, queue);
+  if (filters.epsilon > 0.0f) {
     const auto sum = static_cast<float>(Softmax::of(scores).sum);
-    apply_cutoff(rules.epsilon, sum, with_ties(kth_best(scores, keep, queue)), scores);
+    apply_cutoff(filters.epsilon, sum, with_ties(kth_best(scores, keep, queue)), scores);
   }
-  if (rules.eta > 0.0f) {
+  if (filters.eta > 0.0f) {
     const Softmax softmax = Softmax::of(scores);
-    const double eta = sqrt(double{rules.eta}) * exp(-softmax.entropy);
-    apply_cutoff(fminf(rules.eta, static_cast<float>(eta)), static_cast<float>(softmax.sum),
+    const double eta = sqrt(double{filters.eta}) * exp(-softmax.entropy);
+    apply_cutoff(fminf(filters.eta, static_cast<float>(eta)), static_cast<float>(softmax.sum),
                  with_ties(kth_best(scores, keep, queue)), scores);
   }
 }
 
-__global__ void __launch_bounds__(kThreads) warp_kernel(const WarpParams p) {
+__global__ void __launch_bounds__(kThreads) filter_kernel(const FilterParams p) {
   __shared__ Key keys[kListed], list[kListed];
   wait_for_previous();
   let_next_start();
   const int row = blockIdx.x;
-  if (row >= p.now->live_count * p.beams) return;
+  if (row >= p.state->live_count * p.beams) return;
   Scores scores = {.row = p.scores + static_cast<int64_t>(row) * p.stride,
                    .vocab = p.vocab,
                    .list = list,
                    .listed = -1,
                    .peak = -INFINITY};
-  warp_row(*p.rules, p.own[p.live[row / p.beams]], scores, {.keys = keys, .capacity = kListed});
+  filter_row(p.config.sentences[p.active[row / p.beams]].filters, scores, {.keys = keys, .capacity = kListed});
 }
 
 }  // namespace
 }  // namespace cuda
 
-void warp(cuda::Stream& stream, const WarpParams& p) {
-  cuda::launch(stream, cuda::warp_kernel, p.sentences * p.beams, cuda::selection::kThreads, 0, p);
+void filter_scores(cuda::Stream& stream, const FilterParams& p) {
+  cuda::launch(stream, cuda::filter_kernel, p.sentences * p.beams, cuda::selection::kThreads, 0, p);
 }
 
 }  // namespace decoding

@@ -9,37 +9,37 @@ namespace {
 constexpr int kThreads = 64;
 
 // A block for each row that is searched.
-__global__ void __launch_bounds__(kThreads) shadow_rows_kernel(const ShadowRowsParams p) {
+__global__ void __launch_bounds__(kThreads) unconditional_rows_kernel(const UnconditionalRowsParams p) {
   wait_for_previous();
   let_next_start();
-  const StepState now = *p.now;
+  const StepState state = *p.state;
   const int row = blockIdx.x, searched = p.sentences * p.beams;
   const int i = row / p.beams, beam = row % p.beams;
-  const bool goes_on = i < now.live_count;
-  const int sentence = p.live[goes_on ? i : 0], shadow = p.shadow[sentence];
+  const bool goes_on = i < state.live_count;
+  const int sentence = p.active[goes_on ? i : 0], unconditional = p.unconditional[sentence];
   if (threadIdx.x == 0) {
-    if (row == 0) *p.all_now = {now.number, now.position, p.sentences + now.live_count};
+    if (row == 0) *p.all_state = {state.number, state.position, p.sentences + state.live_count};
     const int id = p.ids[goes_on ? row : beam];
-    p.all_live[i] = sentence;
-    p.all_live[p.sentences + i] = shadow;
+    p.all_active[i] = sentence;
+    p.all_active[p.sentences + i] = unconditional;
     p.all_ids[row] = id;
-    p.all_ids[searched + row] = now.number == 1 ? p.shadow_ids[sentence] : id;
-    p.all_at[row] = p.first[sentence] + now.number - 1;
-    p.all_at[searched + row] = p.first[shadow] + now.number - 1;
+    p.all_ids[searched + row] = state.number == 1 ? p.unconditional_ids[sentence] : id;
+    p.all_positions[row] = p.prompt_lengths[sentence] + state.number - 1;
+    p.all_positions[searched + row] = p.prompt_lengths[unconditional] + state.number - 1;
   }
   if (!goes_on) return;
-  const int64_t table = int64_t{now.number % 2} * p.total_slots;
-  const int slot = sentence * p.beams + beam, behind = (shadow - sentence) * p.beams;
-  const int32_t* from = p.slots + (table + slot) * p.history;
-  int32_t* to = p.slots + (table + slot + behind) * p.history;
-  for (int t = threadIdx.x; t < now.position; t += kThreads) to[t] = from[t] + behind;
+  const int64_t table = int64_t{state.number % 2} * p.total_rows;
+  const int slot = sentence * p.beams + beam, distance = (unconditional - sentence) * p.beams;
+  const int32_t* from = p.cache_indirection + (table + slot) * p.history;
+  int32_t* to = p.cache_indirection + (table + slot + distance) * p.history;
+  for (int t = threadIdx.x; t < state.position; t += kThreads) to[t] = from[t] + distance;
 }
 
 }  // namespace
 }  // namespace cuda
 
-void shadow_rows(cuda::Stream& stream, const ShadowRowsParams& p) {
-  cuda::launch(stream, cuda::shadow_rows_kernel, dim3(p.sentences * p.beams), dim3(cuda::kThreads),
+void unconditional_rows(cuda::Stream& stream, const UnconditionalRowsParams& p) {
+  cuda::launch(stream, cuda::unconditional_rows_kernel, dim3(p.sentences * p.beams), dim3(cuda::kThreads),
                0, p);
 }
 

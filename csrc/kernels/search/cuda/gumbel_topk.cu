@@ -1,5 +1,5 @@
 // Draws without replacement: gumbel_topk.h, by one block a row. Every finite score gets its noise,
-// in double precision as on the CPU; the m best keys are the draws.
+// in double precision as on the CPU; the m best keys are the samples.
 #include "core/check.h"
 #include "core/philox.h"
 #include "kernels/cuda/launch.cuh"
@@ -40,24 +40,24 @@ __device__ __noinline__ void perturb(const float* scores, int vocab, float sum, 
   __syncthreads();
 }
 
-__global__ void __launch_bounds__(kThreads) draw_kernel(const DrawParams p) {
+__global__ void __launch_bounds__(kThreads) sample_kernel(const SampleCandidatesParams p) {
   __shared__ Key keys[kListed];
   wait_for_previous();
   let_next_start();
   const int64_t row = blockIdx.x;
-  if (row >= p.now->live_count * p.beams) return;
-  const int sentence = p.live[row / p.beams], beam = row % p.beams;
-  const SentenceRules& own = p.own[sentence];
+  if (row >= p.state->live_count * p.beams) return;
+  const int sentence = p.active[row / p.beams], beam = row % p.beams;
+  const SentenceConfig& config = p.config.sentences[sentence];
   const float* scores = p.scores + row * p.stride;
   float* perturbed = p.perturbed + row * p.vocab;
-  perturb(scores, p.vocab, p.sums[sentence * p.beams + beam], own.seed, p.now->number,
-          own.random_first + beam, perturbed);
+  perturb(scores, p.vocab, p.sums[sentence * p.beams + beam], config.seed, p.state->number,
+          config.random_first + beam, perturbed);
 
-  Scores drawn = {.row = perturbed, .vocab = p.vocab, .list = nullptr, .listed = -1, .peak = 0.0f};
+  Scores sampled = {.row = perturbed, .vocab = p.vocab, .list = nullptr, .listed = -1, .peak = 0.0f};
   const Queue queue = {.keys = keys, .capacity = kListed};
-  const ByScore order{find_peak(drawn)};
-  const Key last = end_of_prefix(drawn, order, Count{p.m}, queue);
-  const int count = queue_keys(drawn, order, queue, [=](Key key) { return key >= last; });
+  const ByScore order{find_peak(sampled)};
+  const Key last = end_of_prefix(sampled, order, Count{p.m}, queue);
+  const int count = queue_keys(sampled, order, queue, [=](Key key) { return key >= last; });
   sort(queue, count);
   for (int i = threadIdx.x; i < p.m; i += kThreads) {
     const int id = i < count ? id_of(keys[i]) : -1;
@@ -69,10 +69,10 @@ __global__ void __launch_bounds__(kThreads) draw_kernel(const DrawParams p) {
 }  // namespace
 }  // namespace cuda
 
-void draw_candidates(cuda::Stream& stream, const DrawParams& p) {
+void sample_candidates(cuda::Stream& stream, const SampleCandidatesParams& p) {
   CHECK(p.m <= cuda::selection::kListed, p.m, " draws are more than a block sorts, ",
         cuda::selection::kListed);
-  cuda::launch(stream, cuda::draw_kernel, p.sentences * p.beams, cuda::selection::kThreads, 0, p);
+  cuda::launch(stream, cuda::sample_kernel, p.sentences * p.beams, cuda::selection::kThreads, 0, p);
 }
 
 }  // namespace decoding

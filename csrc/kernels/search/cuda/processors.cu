@@ -1,7 +1,7 @@
 // Scores of rows. Threads take what the processors touch down in bitmaps in shared memory, while
 // the exponentials of their logits find together; then each writes the scores of its columns once,
 // with the edits of those that are marked. So no token is edited twice, and no order shows. What is
-// done to a token stands in processors.h.
+// done to a token stands in shared/processors.h.
 //
 // On sm_90 a cluster of blocks shares a row, each with the columns and the marks of its own. How
 // many depends on V alone, and with it the order in which exponentials are added up.
@@ -77,7 +77,7 @@ struct Exponentials {
 
 // Where the threads of a row find together: those of a warp by shuffles, the warps of a block and
 // then the blocks through shared memory. The order of adding is fixed.
-struct Meeting {
+struct RowExponentials {
   float2 warps[kWarps], blocks[kMostBlocks];
 
   // All threads call this; the row's sum is there once its blocks have met.
@@ -178,7 +178,7 @@ struct Marks {
 // One block's share of row i.
 template <typename T, int width>
 struct Block {
-  const ProcessParams<T>& p;
+  const ProcessLogitsParams<T>& p;
   const ProcessedRow& row;
   Marks marks;
   Share share;
@@ -189,45 +189,44 @@ struct Block {
   __device__ const T* unconditional() const { return p.unconditional + i * p.stride; }
 
   __device__ void mark() const {
-    if (p.stages & kBefore) row.mark_before(threadIdx.x, kThreads, marks);
-    if (p.stages & kMiddle) row.mark_middle(threadIdx.x, kThreads, marks);
+    if (p.stages & kPre) row.mark_pre(threadIdx.x, kThreads, marks);
+    if (p.stages & kMid) row.mark_mid(threadIdx.x, kThreads, marks);
   }
 
   // Takes the row's log-sum-exps down; returns what is subtracted from the logits.
   __device__ float2 shift(float lse, float other) const {
-    const bool guided = p.unconditional != nullptr;
     if (blockIdx.x == 0 && threadIdx.x == 0) {
       const float found = isfinite(other) ? lse : NAN;
-      p.lse[i] = row.rules->remove_invalid && !isfinite(found) ? 0.0f : found;
-      if (guided) p.unconditional_lse[i] = other;
+      p.lse[i] = row.processors().remove_invalid && !isfinite(found) ? 0.0f : found;
+      if (row.guided) p.unconditional_lse[i] = other;
     }
-    return {p.competing || guided ? shift_of(lse) : 0.0f, other};
+    return {p.competing || row.guided ? shift_of(lse) : 0.0f, other};
   }
 
   // The scores of some columns before any edit, from their logits.
   __device__ __forceinline__ void open(int column, float2 shift, float (&x)[width]) const {
 #pragma unroll
     for (int j = 0; j < width; ++j) x[j] -= shift.x;
-    if (p.unconditional == nullptr) return;
+    if (!row.guided) return;
     const auto other = Vector<T, width>::load(unconditional() + column);
 #pragma unroll
     for (int j = 0; j < width; ++j) {
       const float u = other[j] - shift.y;
-      x[j] = row.rules->guidance * (x[j] - u) + u;
+      x[j] = row.processors().guidance * (x[j] - u) + u;
     }
   }
 
   // The scores of some columns, which this thread has written.
   __device__ __forceinline__ void edit(int column) const {
     const unsigned columns = (1u << min(width, share.end - column)) - 1;
-    const bool all = p.stages & kMiddle && row.forces();
+    const bool all = p.stages & kMid && row.forces();
 #pragma unroll 1
     for (unsigned due = (all ? ~0u : marks.from(column)) & columns; due != 0; due &= due - 1) {
       const int token = column + __ffs(due) - 1;
       const unsigned has = marks.of(token);
       float x = scores()[token];
-      if (p.stages & kBefore) x = row.edit_before(has, token, x, 0.0f);
-      if (p.stages & kMiddle) x = row.edit_middle(has, token, row.force(token, x));
+      if (p.stages & kPre) x = row.edit_pre(has, token, x, 0.0f);
+      if (p.stages & kMid) x = row.edit_mid(has, token, row.force(token, x));
       scores()[token] = x;
     }
   }
@@ -262,11 +261,11 @@ __device__ __forceinline__ void wait_for_row() {
 
 template <typename T, int width>
 __global__ void __launch_bounds__(kThreads)
-    process_kernel(const __grid_constant__ ProcessParams<T> p, const Shares shares) {
+    process_logits_kernel(const __grid_constant__ ProcessLogitsParams<T> p, const Shares shares) {
   extern __shared__ uint32_t bitmaps[];  // [kMarks, words of a share]
-  __shared__ ProcessRules rules;
+  __shared__ SentenceConfig config;
   __shared__ ProcessedRow row;
-  __shared__ Meeting meetings[3];  // of the logits, of the unconditional ones, of the scores
+  __shared__ RowExponentials sums[3];  // of the logits, of the unconditional ones, of the scores
   const int each = shares.words(), i = blockIdx.y;
   for (int word = threadIdx.x; word < kMarks * each; word += kThreads) bitmaps[word] = 0;
   if (gridDim.x > 1) sync_cluster();  // nobody may write to a block that has not begun
@@ -275,49 +274,53 @@ __global__ void __launch_bounds__(kThreads)
   // Everything that can be asked for at once is.
   const Share share = share_of(shares, p.vocab);
   const Block<T, width> block = {p, row, {bitmaps, each, share}, share, i};
-  const int live_count = p.now->live_count;
-  const bool opens = p.stages & kBefore, guided = opens && p.unconditional != nullptr;
+  const int live_count = p.state->live_count;
+  const bool opens = p.stages & kPre;
   const Columns<T, width> logits(block.logits(), share);
-  constexpr int words = sizeof(ProcessRules) / sizeof(uint32_t);
-  if (threadIdx.x < words) {
-    reinterpret_cast<uint32_t*>(&rules)[threadIdx.x] =
-        reinterpret_cast<const uint32_t*>(p.rules)[threadIdx.x];
-  }
   if (i >= live_count * p.beams) return;
+  constexpr int words = sizeof(SentenceConfig) / sizeof(uint32_t);
+  static_assert(words <= kThreads);
+  const SentenceConfig* asked = p.config.sentences + p.active[i / p.beams];
+  if (threadIdx.x < words) {
+    reinterpret_cast<uint32_t*>(&config)[threadIdx.x] =
+        reinterpret_cast<const uint32_t*>(asked)[threadIdx.x];
+  }
   __syncthreads();
-  if (threadIdx.x == 0) row = processed_row(p, rules, i);
-  if (opens) meetings[0].add(logits.exponentials());
-  if (guided) meetings[1].add(Columns<T, width>(block.unconditional(), share).exponentials());
+  const bool guided =
+      opens && p.unconditional != nullptr && config.processors.guidance != 1.0f;
+  if (threadIdx.x == 0) row = processed_row(p, config, i);
+  if (opens) sums[0].add(logits.exponentials());
+  if (guided) sums[1].add(Columns<T, width>(block.unconditional(), share).exponentials());
   arrive_at_row();
   __syncthreads();
   block.mark();
   wait_for_row();
   if (opens) {
-    const float other = guided ? meetings[1].log_sum_exp() : 0.0f;
-    const float2 shift = block.shift(meetings[0].log_sum_exp(), other);
+    const float other = guided ? sums[1].log_sum_exp() : 0.0f;
+    const float2 shift = block.shift(sums[0].log_sum_exp(), other);
     logits.each([&](int column, float (&x)[width]) {
       block.open(column, shift, x);
       block.store(column, x);
       block.edit(column);
     });
-  } else if (p.stages & kMiddle) {
+  } else if (p.stages & kMid) {
     for (int column = logits.first(); column < share.end; column += kThreads * width) {
       block.edit(column);
     }
   }
-  if (!(p.stages & kLast && rules.renormalize)) return;
+  if (!(p.stages & kPost && config.renormalize)) return;
   const Columns<float, width> scores(block.scores(), share);  // each thread's own
-  meetings[2].add(scores.exponentials());
+  sums[2].add(scores.exponentials());
   arrive_at_row();
   wait_for_row();
-  block.renormalize(scores, meetings[2].log_sum_exp());
+  block.renormalize(scores, sums[2].log_sum_exp());
 }
 
 template <typename T, int width>
-void process_rows(Stream& stream, const ProcessParams<T>& p) {
+void process_rows(Stream& stream, const ProcessLogitsParams<T>& p) {
   const Shares shares(p.vocab, stream.device());
   const size_t bytes = sizeof(uint32_t) * kMarks * shares.words();
-  launch_clusters(stream, process_kernel<T, width>, dim3(shares.blocks),
+  launch_clusters(stream, process_logits_kernel<T, width>, dim3(shares.blocks),
                   dim3(shares.blocks, p.sentences * p.beams), kThreads, bytes, p, shares);
 }
 
@@ -325,7 +328,7 @@ void process_rows(Stream& stream, const ProcessParams<T>& p) {
 }  // namespace cuda
 
 template <typename T>
-void process(cuda::Stream& stream, const ProcessParams<T>& p) {
+void process_logits(cuda::Stream& stream, const ProcessLogitsParams<T>& p) {
   if (p.sentences == 0) return;
   const bool aligned = cuda::aligned16<T>(p.logits, p.stride) &&
                        cuda::aligned16<T>(p.unconditional, p.stride) &&
@@ -333,7 +336,7 @@ void process(cuda::Stream& stream, const ProcessParams<T>& p) {
   aligned ? cuda::process_rows<T, 16 / sizeof(T)>(stream, p) : cuda::process_rows<T, 1>(stream, p);
 }
 
-#define INSTANTIATE(T) template void process(cuda::Stream&, const ProcessParams<T>&);
+#define INSTANTIATE(T) template void process_logits(cuda::Stream&, const ProcessLogitsParams<T>&);
 DECODING_FOR_TYPES(INSTANTIATE)
 
 }  // namespace decoding

@@ -1,4 +1,4 @@
-// One random token of a row. What is drawn is in sampling.h; the noise is that of the CPU's
+// One random token of a row. What is sampled is in sampling.h; the noise is that of the CPU's
 // sampling.cc.
 //
 // The blocks of a row draw together, each among its own tokens. With top-p they draw as if there
@@ -13,7 +13,7 @@
 // Those that do, going by scores in float and a margin that covers their rounding many times over,
 // are decided upon in double precision.
 //
-// Where top-k leaves few tokens, one block sorts them and draws.
+// Where top-k leaves few tokens, one block sorts them and samples.
 #pragma once
 
 #include "core/philox.h"
@@ -24,7 +24,7 @@ namespace decoding::cuda::selection {
 constexpr float kMargin = 0x1p-12f;
 
 // What the scores of a row's tokens depend on.
-struct Dice {
+struct RowRng {
   uint64_t seed;
   uint32_t step, row;
   float temperature;
@@ -59,7 +59,7 @@ __device__ __forceinline__ uint32_t largest_word(float needed) {
 }
 
 // A token and its score.
-struct Drawn {
+struct Sampled {
   double score;
   Key token;  // none(0): nothing was left to choose
 
@@ -72,13 +72,13 @@ struct Drawn {
 };
 
 // The winner among queued tokens, for all threads.
-__device__ __forceinline__ Drawn decide(Queue queue, int count, const Dice& dice) {
+__device__ __forceinline__ Sampled decide(Queue queue, int count, const RowRng& rng) {
   __shared__ double scores[kWarps];
   __shared__ Key tokens[kWarps];
-  Drawn best = {-INFINITY, none(0)};
+  Sampled best = {-INFINITY, none(0)};
 #pragma unroll 1
   for (int i = threadIdx.x; i < count; i += kThreads) {
-    best.consider(dice.score(queue.keys[i]), queue.keys[i]);
+    best.consider(rng.score(queue.keys[i]), queue.keys[i]);
   }
 #pragma unroll 1
   for (int other = 16; other > 0; other /= 2) {
@@ -99,10 +99,10 @@ __device__ __forceinline__ Drawn decide(Queue queue, int count, const Dice& dice
 // What tokens weigh, e^((logit - peak) / temperature), added up in integers: in any order, with the
 // same result.
 struct Scale {
-  float peak, per_degree;  // 1 / temperature
+  float peak, inverse_temperature;  // 1 / temperature
   static constexpr float kOne = 0x1p40f;
 
-  __device__ float weight(float value) const { return __expf((value - peak) * per_degree); }
+  __device__ float weight(float value) const { return __expf((value - peak) * inverse_temperature); }
 };
 
 // Of all tokens of a share that are better than `bar`.
@@ -131,23 +131,23 @@ __device__ __noinline__ Word weight_above(Row<T> row, Key bar, Scale scale) {
 // Queues the tokens of a share that are better than `bar` and whose score, relative to the scale's
 // peak, reaches `needed`; returns how many there are.
 template <typename T>
-__device__ __noinline__ int find_finalists(Row<T> row, Key bar, float needed, Scale scale,
-                                           Dice dice, Queue queue) {
+__device__ __noinline__ int find_argmax_candidates(Row<T> row, Key bar, float needed, Scale scale,
+                                           RowRng rng, Queue queue) {
   const float low = fmaxf(-FLT_MAX, value_of(bar));
 #pragma unroll 1
   for (int group = row.begin + warp_id(); group < row.end; group += kWarps) {
     const float max = row.group_max[group];
     if (!(max >= low)) continue;
-    const uint32_t limit = largest_word(needed - (max - scale.peak) * scale.per_degree);
+    const uint32_t limit = largest_word(needed - (max - scale.peak) * scale.inverse_temperature);
     uint32_t words[4];
     const int first = group * kGroup + 4 * lane_id();
-    dice.words(first / 4, words);
+    rng.words(first / 4, words);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       if (words[j] > limit || first + j >= row.vocab) continue;
       const float value = to_float(row.logits[first + j]);
       if (!(value >= low) || key_of(value, first + j) <= bar) continue;
-      if ((value - scale.peak) * scale.per_degree + noise(words[j]) < needed) continue;
+      if ((value - scale.peak) * scale.inverse_temperature + noise(words[j]) < needed) continue;
       const int at = atomicAdd(queue.count, 1);
       if (at < queue.capacity) queue.keys[at] = key_of(value, first + j);
     }
@@ -161,26 +161,26 @@ __device__ __noinline__ int find_finalists(Row<T> row, Key bar, float needed, Sc
 
 // The winner of a share among the tokens that are better than `bar`, which weigh `weight`.
 template <typename T>
-__device__ __forceinline__ Drawn draw_share(const Row<T>& row, Key bar, Word weight,
-                                            const Scale& scale, const Dice& dice, Queue queue) {
+__device__ __forceinline__ Sampled sample_share(const Row<T>& row, Key bar, Word weight,
+                                            const Scale& scale, const RowRng& rng, Queue queue) {
   if (weight == 0) return {-INFINITY, none(0)};
   // One share in 8000 has no score within 2.2 of its log-sum-exp, and must lower the bar.
   float needed = logf(__ull2float_rn(weight) / Scale::kOne) - 2.2f;
   int count = 0;
   for (; count == 0 && needed > -200.0f; needed -= 3.0f) {
-    count = find_finalists(row, bar, needed - kMargin, scale, dice, queue);
+    count = find_argmax_candidates(row, bar, needed - kMargin, scale, rng, queue);
   }
-  return decide(queue, count, dice);
+  return decide(queue, count, rng);
 }
 
 // The blocks of a row draw one token of all that its nucleus holds.
 template <typename T>
-__device__ Candidate draw_together(const Row<T>& share, float top_p, const Dice& dice,
-                                   Council& council, int members, Queue queue) {
+__device__ Candidate sample_together(const Row<T>& share, float top_p, const RowRng& rng,
+                                   ClusterAllGather& gather, int members, Queue queue) {
   Scale scale = {largest(share.group_max + share.begin, share.end - share.begin),
-                 1.0f / dice.temperature};
+                 1.0f / rng.temperature};
   if (top_p < 1.0f) {
-    const auto* all = council.meet(order_of(scale.peak), 0, 0);
+    const auto* all = gather.all_gather(order_of(scale.peak), 0, 0);
     uint32_t peak = 0;
     for (int b = 0; b < members; ++b) peak = max(peak, static_cast<uint32_t>(all[b][0]));
     scale.peak = value_at(peak);
@@ -188,9 +188,9 @@ __device__ Candidate draw_together(const Row<T>& share, float top_p, const Dice&
   Key bar = first_key(-FLT_MAX) - 1;
   Word weight = weight_above(share, bar, scale), total = 0;
   for (;;) {
-    const Drawn mine = draw_share(share, bar, weight, scale, dice, queue);
-    const auto* all = council.meet(__double_as_longlong(mine.score), mine.token, weight);
-    Drawn best = {-INFINITY, none(0)};
+    const Sampled mine = sample_share(share, bar, weight, scale, rng, queue);
+    const auto* all = gather.all_gather(__double_as_longlong(mine.score), mine.token, weight);
+    Sampled best = {-INFINITY, none(0)};
     Word left = 0;
     for (int b = 0; b < members; ++b) {
       best.consider(__longlong_as_double(all[b][0]), all[b][1]);
@@ -201,7 +201,7 @@ __device__ Candidate draw_together(const Row<T>& share, float top_p, const Dice&
     if (top_p == 1.0f) return found;
     if (total == 0) total = left;
     weight = weight_above(share, best.token, scale);
-    const auto* above = council.meet(weight, 0, 0);
+    const auto* above = gather.all_gather(weight, 0, 0);
     Word preceding = 0;
     for (int b = 0; b < members; ++b) preceding += above[b][0];
     if (preceding < top_p * static_cast<double>(total)) return found;
@@ -232,29 +232,29 @@ __device__ __forceinline__ int keep_queued(Queue queue, int count, int k, const 
 
 // The draw of a row whose maxima one block has, among its k best.
 template <typename T>
-__device__ Candidate draw_among_best(Row<T> row, const SentenceRules& rules, const Dice& dice,
+__device__ Candidate sample_among_best(Row<T> row, const FilterConfig& filters, const RowRng& rng,
                                      Queue queue) {
   const float peak = largest(row.group_max, row.end);
   if (peak == -INFINITY) return {-INFINITY, -1};
-  const int k = rules.top_k;
-  const Mass mass = {rules.top_p, peak, rules.temperature, 1.0f / rules.temperature};
+  const int k = filters.top_k;
+  const Mass mass = {filters.top_p, peak, filters.temperature, 1.0f / filters.temperature};
   int queued = queue.capacity + 1;
   float floor = -FLT_MAX;
   if (k <= queue.capacity / 4) {
     floor = bound_of_best(row.group_max, row.end, k, queue);
     queued = collect(row, first_key(floor), kBestKey, queue);
   }
-  Drawn drawn;
+  Sampled sampled;
   if (queued <= queue.capacity) {
-    drawn = decide(queue, keep_queued(queue, queued, k, mass), dice);
+    sampled = decide(queue, keep_queued(queue, queued, k, mass), rng);
   } else {
     Key last = first_key(value_of(end_of_prefix(row, Counted{k, peak}, floor, queue)));
     if (mass.p < 1.0f) last = end_of_prefix(row, mass, value_of(last), queue);
-    const Scale scale = {peak, 1.0f / rules.temperature};
-    drawn = draw_share(row, last - 1, weight_above(row, last - 1, scale), scale, dice, queue);
+    const Scale scale = {peak, 1.0f / filters.temperature};
+    sampled = sample_share(row, last - 1, weight_above(row, last - 1, scale), scale, rng, queue);
   }
-  if (is_none(drawn.token)) return {-INFINITY, -1};
-  return {value_of(drawn.token), id_of(drawn.token)};
+  if (is_none(sampled.token)) return {-INFINITY, -1};
+  return {value_of(sampled.token), id_of(sampled.token)};
 }
 
 }  // namespace decoding::cuda::selection

@@ -167,7 +167,7 @@ struct Batch {
 // now, next: the first two batches, which are under way; later ones follow as these are done with.
 template <typename T>
 __device__ __forceinline__ void scan(Batch<T> now, Batch<T> next, const Row<T>& row,
-                                     const Inbox& inbox) {
+                                     const ClusterExchange& exchange) {
 #pragma unroll 1
   for (int base = row.begin; base < row.end; base += Batch<T>::kGroups) {
     float max[Batch<T>::kRounds];
@@ -183,7 +183,7 @@ __device__ __forceinline__ void scan(Batch<T> now, Batch<T> next, const Row<T>& 
       const int group = Batch<T>::group(base, r);
       if (group >= row.end) break;
       if (threadIdx.x % kLanes == 0) row.group_max[group] = max[r];
-      if (lane_id() == 0) inbox.put(group / kQuad, sum[r]);
+      if (lane_id() == 0) exchange.put(group / kQuad, sum[r]);
     }
     now = next;
     next.load(row, base + 2 * Batch<T>::kGroups);

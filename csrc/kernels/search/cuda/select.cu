@@ -1,18 +1,18 @@
 // Everything between the logits and the next step in one launch. What it means is in select.h; the
 // design is that of an exact hierarchical top-k.
 //
-// Several blocks share a row. Each reads its share of the logits once (scan.cuh), applies the rules
-// to it (rules.cuh), finds its best tokens while they are at hand (topk.cuh), and hands over those
+// Several blocks share a row. Each reads its share of the logits once (scan.cuh), applies bans and
+// forced tokens to it (constrain.cuh), finds its best tokens while they are at hand (topk.cuh), and hands over those
 // and the sums that the row's log-sum-exp is made of (cluster_exchange.cuh). One block of a
 // sentence then does its bookkeeping (beam.cuh, update.cuh), the last sentence's that of the step.
-// Where tokens are drawn, the blocks of a row do so together, or, where top-k leaves few, one of
+// Where tokens are sampled, the blocks of a row do so together, or, where top-k leaves few, one of
 // them (sampling.cuh).
 #include <algorithm>
 #include <bit>
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/search/cuda/cluster_exchange.cuh"
-#include "kernels/search/cuda/rules.cuh"
+#include "kernels/search/cuda/constrain.cuh"
 #include "kernels/search/cuda/sampling.cuh"
 #include "kernels/search/cuda/topk.cuh"
 #include "kernels/search/cuda/update.cuh"
@@ -30,7 +30,7 @@ struct Shape {
   int capacity;       // of the queue
   int splits;         // blocks that share a row
   int rows;  // whose words one block reads: a sentence's where those form a cluster, else one
-  Meeting meeting;
+  ExchangeMode mode;
 
   template <typename T>
   Shape(const SelectParams<T>& p, const Device& device)
@@ -41,24 +41,24 @@ struct Shape {
     // Enough blocks to keep every multiprocessor busy, none with less than a round of groups.
     const int wanted = std::max(1, std::min(4 * device.multiprocessors / (p.sentences * p.beams),
                                             quads * kQuad / kGroupsAtOnce));
-    const bool draws = p.kind == SearchKind::sampling;
+    const bool samples = p.kind == SearchKind::sampling;
     rows = 1;
     if (device.hopper()) {
-      const bool sentence = !draws && p.beams <= kClusterBlocks &&
+      const bool sentence = !samples && p.beams <= kClusterBlocks &&
                             std::has_single_bit(static_cast<unsigned>(p.beams));
       if (sentence) rows = p.beams;
       const int most = std::min(wanted, kClusterBlocks / rows);
       splits = static_cast<int>(std::bit_floor(static_cast<unsigned>(most)));
-      meeting = rows * splits > 1 ? Meeting::cluster : Meeting::none;
+      mode = rows * splits > 1 ? ExchangeMode::cluster : ExchangeMode::none;
     } else {
       // What blocks tell each other fits into scratch memory.
       const int room = (groups - 2 * quads) / p.m;
-      splits = draws ? 1 : std::clamp(wanted, 1, std::max(1, room));
-      meeting = splits > 1 ? Meeting::tickets : Meeting::none;
+      splits = samples ? 1 : std::clamp(wanted, 1, std::max(1, room));
+      mode = splits > 1 ? ExchangeMode::last_block : ExchangeMode::none;
     }
-    words = 2 * quads + (draws ? 0 : splits * p.m);
+    words = 2 * quads + (samples ? 0 : splits * p.m);
   }
-  dim3 cluster() const { return meeting == Meeting::cluster ? dim3(splits, rows) : dim3(1); }
+  dim3 cluster() const { return mode == ExchangeMode::cluster ? dim3(splits, rows) : dim3(1); }
 
   // Shared memory: the groups' maxima, the queue, the words of `rows` rows, the sentence's ranks.
   __host__ __device__ size_t queue_at() const {
@@ -71,9 +71,10 @@ struct Shape {
   int words;  // of a row: the sums of its quads, the same after the rules, its blocks' best
 };
 
-// Whether top-k leaves out anything, so that one block draws for the row.
-__device__ __forceinline__ bool among_best(const Call& call, int vocab) {
-  return 0 < call.own.top_k && call.own.top_k < vocab;
+// Whether top-k leaves out anything, so that one block samples for the row.
+__device__ __forceinline__ bool samples_among_best(const Call& call, int vocab) {
+  const int k = call.filters().top_k;
+  return 0 < k && k < vocab;
 }
 
 // What comes in for one block of a cluster before it goes on.
@@ -81,43 +82,44 @@ template <SearchKind kind, typename T>
 __device__ __forceinline__ int bytes_to_come(const SelectParams<T>& p, const Call& call,
                                              const Shape& shape) {
   constexpr int word = sizeof(Word);
-  if (kind == SearchKind::sampling && among_best(call, p.vocab)) {
+  if (kind == SearchKind::sampling && samples_among_best(call, p.vocab)) {
     return shape.quads * (word + kQuad * static_cast<int>(sizeof(float)));
   }
-  const int sums = call.rules.renormalize ? 2 * shape.quads : shape.quads;
+  const int sums = call.renormalizes() ? 2 * shape.quads : shape.quads;
   const int best = kind == SearchKind::sampling ? 0 : shape.splits * p.m;
   return shape.rows * (sums + best) * word;
 }
 
-// The rules, in a block's share.
+// Bans and forced tokens, in a block's share.
 template <typename T>
-__device__ __forceinline__ void rule(const SelectParams<T>& p, const Call& call, int step,
-                                     int quads, const Row<T>& share, const Inbox& inbox) {
-  apply_rules(p, call, step, share);
-  if (call.rules.renormalize) sum_again(share, inbox, quads);
+__device__ __forceinline__ void constrain(const SelectParams<T>& p, const Call& call, int step,
+                                          int quads, const Row<T>& share,
+                                          const ClusterExchange& exchange) {
+  constrain(p, call, step, share);
+  if (call.renormalizes()) sum_again(share, exchange, quads);
 }
 
 // Hands over the best of a block's share.
 template <typename T>
 __device__ __forceinline__ void search_share(const SelectParams<T>& p, const Shape& shape,
-                                             const Row<T>& share, const Inbox& inbox, Queue queue) {
+                                             const Row<T>& share, const ClusterExchange& exchange, Queue queue) {
   const int count = find_best(share, p.m, queue);
 #pragma unroll 1
   for (int i = threadIdx.x; i < p.m; i += kThreads) {
     const int at = blockIdx.x * p.m + i;
-    inbox.put(2 * shape.quads + at, i < count ? queue.keys[i] : none(at));
+    exchange.put(2 * shape.quads + at, i < count ? queue.keys[i] : none(at));
   }
 }
 
 // From the words of `rows` rows, of which `index` is the first: their lse, and their m best tokens
 // in the queue. Few warps are needed for either; they do both side by side.
 template <typename T>
-__device__ __forceinline__ void settle_rows(const SelectParams<T>& p, const Call& call, int step,
+__device__ __forceinline__ void finalize_rows(const SelectParams<T>& p, const Call& call, int step,
                                             const Shape& shape, int index, const Word* words,
                                             Queue queue, float* lse) {
 #pragma unroll 1
   for (int r = warp_id(); r < shape.rows; r += kWarps) {
-    const float found = settle_lse(p, call, step, index + r, words + r * shape.words, shape.quads);
+    const float found = finalize_lse(p, call, step, index + r, words + r * shape.words, shape.quads);
     if (lane_id() == 0) lse[r] = found;
   }
   const uint32_t each = shape.splits * p.m;
@@ -136,16 +138,16 @@ __device__ __forceinline__ void settle_rows(const SelectParams<T>& p, const Call
   }
 }
 
-// Takes down what has been drawn for a row.
+// Takes down what has been sampled for a row.
 template <typename T>
-__device__ __forceinline__ void settle_draw(const SelectParams<T>& p, const Call& call, int step,
+__device__ __forceinline__ void finalize_sample(const SelectParams<T>& p, const Call& call, int step,
                                             const Shape& shape, int index, const Word* words,
-                                            Candidate drawn, Queue queue, float* lse) {
+                                            Candidate sampled, Queue queue, float* lse) {
   if (warp_id() > 0) return;
-  const float found = settle_lse(p, call, step, index, words, shape.quads);
+  const float found = finalize_lse(p, call, step, index, words, shape.quads);
   if (lane_id() > 0) return;
   *lse = found;
-  *queue.keys = drawn.id < 0 ? none(0) : key_of(drawn.value, drawn.id);
+  *queue.keys = sampled.id < 0 ? none(0) : key_of(sampled.value, sampled.id);
 }
 
 // What has been found for `rows` rows, of which `index` is the first, for other kernels.
@@ -163,10 +165,10 @@ __device__ __forceinline__ void write_best(const SelectParams<T>& p, int index, 
 // Rows that did not meet in a cluster meet by way of memory. Whether this is the last of a
 // sentence, which takes in what all have found, for beam search.
 template <SearchKind kind, typename T>
-__device__ bool meet_sentence(const SelectParams<T>& p, const Call& call, int i, int index,
+__device__ bool exchange_sentence(const SelectParams<T>& p, const Call& call, int i, int index,
                               Queue queue, float* lse) {
   write_best(p, index, 1, queue);
-  if (!last_to_arrive(p.tickets + int64_t{p.sentences} * p.beams + i, p.beams)) return false;
+  if (!last_to_arrive(p.arrivals + int64_t{p.sentences} * p.beams + i, p.beams)) return false;
   if (kind != SearchKind::beam) return true;
   const auto* all = reinterpret_cast<const int2*>(p.best + int64_t{i} * p.beams * p.m);
 #pragma unroll 1
@@ -190,15 +192,15 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
   extern __shared__ __align__(16) unsigned char memory[];
   __shared__ Call call;
   __shared__ uint64_t arrived;
-  __shared__ Council::Memory council_memory;
+  __shared__ ClusterAllGather::Memory gather_memory;
   __shared__ int queued, ended;
-  const bool cluster = shape.meeting == Meeting::cluster;
-  const Call::Part asked = Call::ask(p.rules, p.eos);
+  const bool cluster = shape.mode == ExchangeMode::cluster;
+  const uint32_t search_word = Call::ask(p.config.search);
   if (threadIdx.x == 0) queued = 0;
   if (cluster) {
     if (threadIdx.x == 0) {
       expect_one_thread(&arrived);
-      if (kind == SearchKind::sampling) Council::open(council_memory);
+      if (kind == SearchKind::sampling) ClusterAllGather::open(gather_memory);
     }
     sync_cluster();  // nobody may write to a block that has not begun
   }
@@ -207,9 +209,9 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
 
   // Everything that can be asked for at once is, also where the row turns out to be none.
   const int i = blockIdx.z, index = i * p.beams + blockIdx.y;
-  const StepState now = *p.now;
-  // Places behind the live sentences hold whatever was in memory.
-  const int sentence = i < now.live_count ? p.live[i] : 0;
+  const StepState state = *p.state;
+  // Places after the active sentences hold whatever was in memory.
+  const int sentence = i < state.live_count ? p.active[i] : 0;
   auto* group_max = reinterpret_cast<float*>(memory);
   const int groups = kQuad * shape.quads;
   const int each = (shape.quads + shape.splits - 1) / shape.splits * kQuad;
@@ -220,30 +222,35 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
   first.load(share, share.begin);
   second.load(share, share.begin + Batch<T>::kGroups);
   const Early early(p, sentence, index);
-  const uint32_t own_word = Call::ask_own(p.sentence_rules + sentence);
-  if (index == 0 && blockIdx.x == 0 && threadIdx.x == 0) *p.seen = now;
-  if (i >= now.live_count) return;
-  call.take(asked, own_word);
+  const SentenceConfig* config = p.config.sentences + sentence;
+  const uint32_t sentence_word = Call::ask(config);
+  const Span eos = config->eos;
+  if (index == 0 && blockIdx.x == 0 && threadIdx.x == 0) *p.host_state = state;
+  if (i >= state.live_count) return;
+  call.store(search_word, sentence_word);
+  const int32_t eos_id = Call::ask_eos(p.config.words, eos);
 
   const Queue queue = {reinterpret_cast<Key*>(memory + shape.queue_at()), &queued, shape.capacity};
   auto* words = reinterpret_cast<Word*>(memory + shape.words_at());
   const Ranks ranks(memory + shape.ranks_at(), kind == SearchKind::beam ? p.beams : shape.rows);
   const int64_t scratch = int64_t{index} * shape.groups;
-  const Inbox inbox = {shape.meeting, words + (blockIdx.y % shape.rows) * shape.words, &arrived,
+  const ClusterExchange exchange = {shape.mode, words + (blockIdx.y % shape.rows) * shape.words, &arrived,
                        p.group_max + scratch, p.group_sum + scratch};
-  scan(first, second, share, inbox);
+  scan(first, second, share, exchange);
+  call.store_eos(eos_id);
   __syncthreads();
-  const Dice dice = {call.own.seed, static_cast<uint32_t>(now.number), early.random_row,
-                     call.own.temperature};
-  const bool together = kind != SearchKind::sampling || !among_best(call, p.vocab);
-  const bool ruled = call.changes(asked, now.number);
-  if (together && ruled) rule(p, call, now.number, shape.quads, share, inbox);
-  Candidate drawn;
+  const FilterConfig filters = call.filters();
+  const RowRng rng = {call.sentence.seed, static_cast<uint32_t>(state.number), early.random_row,
+                      filters.temperature};
+  const bool together = kind != SearchKind::sampling || !samples_among_best(call, p.vocab);
+  const bool constrained = call.changes(state.number);
+  if (together && constrained) constrain(p, call, state.number, shape.quads, share, exchange);
+  Candidate sampled;
   if constexpr (kind != SearchKind::sampling) {
-    search_share(p, shape, share, inbox, queue);
+    search_share(p, shape, share, exchange, queue);
   } else if (together) {
-    Council council(council_memory, shape.splits);
-    drawn = draw_together(share, call.own.top_p, dice, council, shape.splits, queue);
+    ClusterAllGather gather(gather_memory, shape.splits);
+    sampled = sample_together(share, filters.top_p, rng, gather, shape.splits, queue);
   } else if (cluster) {
     for (int g = share.begin + threadIdx.x; g < share.end; g += kThreads) {
       cuda::send(0, group_max + g, group_max[g], &arrived);
@@ -253,9 +260,9 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
     if (blockIdx.x > 0 || blockIdx.y % shape.rows > 0) return;
     if (threadIdx.x == 0) expect_bytes(&arrived, bytes_to_come<kind>(p, call, shape));
     wait_for_words(&arrived);
-  } else if (shape.meeting == Meeting::tickets) {
-    if (!last_to_arrive(p.tickets + index, shape.splits)) return;
-    inbox.take_from_scratch(shape.words);
+  } else if (shape.mode == ExchangeMode::last_block) {
+    if (!last_to_arrive(p.arrivals + index, shape.splits)) return;
+    exchange.take_from_scratch(shape.words);
   }
   if constexpr (kind == SearchKind::beam) {
 #pragma unroll 1
@@ -267,47 +274,47 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
   if constexpr (kind == SearchKind::sampling) {
     if (!together) {
       const Row<T> row = {share.logits, group_max, p.vocab, 0, groups};
-      const Inbox own = {Meeting::none, words};
-      if (ruled) rule(p, call, now.number, shape.quads, row, own);
-      drawn = draw_among_best(row, call.own, dice, queue);
+      const ClusterExchange own = {ExchangeMode::none, words};
+      if (constrained) constrain(p, call, state.number, shape.quads, row, own);
+      sampled = sample_among_best(row, filters, rng, queue);
     }
     __syncthreads();
-    settle_draw(p, call, now.number, shape, index, words, drawn, queue, ranks.lse);
+    finalize_sample(p, call, state.number, shape, index, words, sampled, queue, ranks.lse);
   } else {
-    settle_rows(p, call, now.number, shape, index, words, queue, ranks.lse);
+    finalize_rows(p, call, state.number, shape, index, words, queue, ranks.lse);
   }
   __syncthreads();
-  if (p.part == SelectPart::pick) return write_best(p, index, shape.rows, queue);
+  if (p.part == SelectPart::candidates) return write_best(p, index, shape.rows, queue);
   const bool met = shape.rows == p.beams;
-  if (!met && !meet_sentence<kind>(p, call, i, index, queue, ranks.lse)) return;
+  if (!met && !exchange_sentence<kind>(p, call, i, index, queue, ranks.lse)) return;
 
   Outcome outcome = {0, true};
   if constexpr (kind == SearchKind::beam) {
-    outcome = beam_step(p, call, now.number, sentence, early.finished, queue, ranks);
+    outcome = beam_step(p, call, state.number, sentence, early.finished, queue, ranks);
   } else {
     // Greedily, everything banned: Hugging Face takes id 0.
     constexpr int fallback = kind == SearchKind::greedy ? 0 : -1;
     outcome.done =
-        accept_tokens(p, call, now.number, i, sentence, early, met, queue, ranks.lse, fallback);
+        update_rows(p, call, state.number, i, sentence, early, met, queue, ranks.lse, fallback);
   }
   // The first warp sees to the step while the others copy.
   if (warp_id() == 0) {
-    if (outcome.alive > 0) store_heirs(p, call, now.number, sentence, ranks.heirs);
+    if (outcome.alive > 0) store_next_beams(p, call, state.number, sentence, ranks.next_beams);
     // As long as no sentence ends, each keeps its place.
 #pragma unroll 1
     for (int beam = lane_id(); beam < p.beams && !outcome.done && outcome.alive > 0; beam += 32) {
-      list_row(p, now.number, early.first, early.random_first, i, beam, ranks.heirs[beam].token);
+      append_row(p, state.number, early.first, early.random_first, i, beam, ranks.next_beams[beam].token);
     }
     __syncwarp();
-    int32_t* step_at = p.tickets + int64_t{p.sentences} * (p.beams + 1);
-    if (lane_id() == 0) ended = hand_in(step_at, now.live_count, outcome.done);
+    int32_t* step_at = p.arrivals + int64_t{p.sentences} * (p.beams + 1);
+    if (lane_id() == 0) ended = hand_in(step_at, state.live_count, outcome.done);
   } else if (outcome.alive > 0) {
-    copy_histories(p, now, sentence * p.beams, ranks.heirs);
+    copy_histories(p, state, sentence * p.beams, ranks.next_beams);
   }
   __syncthreads();
   if (ended < 0) return;
-  const int live_count = ended > 0 ? gather_live(p, now) : now.live_count;
-  if (threadIdx.x == 0) publish(p, now, live_count);
+  const int live_count = ended > 0 ? gather_active(p, state) : state.live_count;
+  if (threadIdx.x == 0) store_state(p, state, live_count);
 }
 
 template <SearchKind kind, typename T>

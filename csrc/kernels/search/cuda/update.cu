@@ -1,4 +1,4 @@
-// Bookkeeping of live rows, where it is not part of the selection. The contract is in update.h.
+// Bookkeeping of active rows, where it is not part of the selection. The contract is in update.h.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/search/shared/append_row.h"
 #include "kernels/search/update.h"
@@ -11,34 +11,34 @@ constexpr int kThreads = 128;
 constexpr int kGatherThreads = 512;
 
 // A block to each sentence, a thread to its rows.
-__global__ void __launch_bounds__(kThreads) accept_tokens_kernel(const AcceptTokensParams p) {
+__global__ void __launch_bounds__(kThreads) update_rows_kernel(const UpdateRowsParams p) {
   wait_for_previous();
   let_next_start();
   const int i = blockIdx.x;
-  if (i >= p.now->live_count) return;
+  if (i >= p.state->live_count) return;
   bool all_ended = true;
   for (int beam = threadIdx.x; beam < p.beams; beam += kThreads) {
-    all_ended &= accept_token(p, i, beam);
+    all_ended &= append_token(p, i, beam);
   }
-  if (__syncthreads_and(all_ended) && threadIdx.x == 0) p.done[p.live[i]] = 1;
+  if (__syncthreads_and(all_ended) && threadIdx.x == 0) p.done[p.active[i]] = 1;
 }
 
 // One block: what stays moves up, so many sentences at a time.
-__global__ void __launch_bounds__(kGatherThreads) gather_live_kernel(const GatherLiveParams p) {
+__global__ void __launch_bounds__(kGatherThreads) gather_active_kernel(const GatherActiveParams p) {
   __shared__ int places[kGatherThreads / 32];
   wait_for_previous();
   let_next_start();
-  const StepState now = *p.now;
-  const int32_t* last = p.tokens + int64_t{now.number - 1} * p.slots;
+  const StepState state = *p.state;
+  const int32_t* last = p.tokens + int64_t{state.number - 1} * p.total_rows;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   int kept = 0;
-  for (int begin = 0; begin < now.live_count; begin += kGatherThreads) {
+  for (int begin = 0; begin < state.live_count; begin += kGatherThreads) {
     const int i = begin + static_cast<int>(threadIdx.x);
-    const int sentence = i < now.live_count ? p.live[i] : 0;
-    const bool stays = i < now.live_count && p.done[sentence] == 0;
+    const int sentence = i < state.live_count ? p.active[i] : 0;
+    const bool stays = i < state.live_count && p.done[sentence] == 0;
     const unsigned votes = __ballot_sync(0xFFFFFFFFu, stays);
     if (lane == 0) places[warp] = __popc(votes);
-    __syncthreads();  // all have read their part of `live`, too
+    __syncthreads();  // all have read their part of `active`, too
     int place = kept + __popc(votes & ((1u << lane) - 1));
     for (int w = 0; w < kGatherThreads / 32; ++w) {
       if (w < warp) place += places[w];
@@ -46,29 +46,29 @@ __global__ void __launch_bounds__(kGatherThreads) gather_live_kernel(const Gathe
     }
     __syncthreads();
     if (!stays) continue;
-    p.live[place] = sentence;
+    p.active[place] = sentence;
     for (int beam = 0; beam < p.beams; ++beam) {
       const int row = place * p.beams + beam;
       p.ids[row] = last[sentence * p.beams + beam];
-      p.at[row] = p.first[sentence] + now.number;
-      p.random_row[row] = p.sentence_rules[sentence].random_first + beam;
+      p.positions[row] = p.prompt_lengths[sentence] + state.number;
+      p.random_row[row] = p.config.sentences[sentence].random_first + beam;
     }
   }
   if (threadIdx.x > 0) return;
-  const StepState next = {now.number + 1, now.position + 1, kept};
-  *p.now = next;
-  if (p.seen != nullptr) *p.seen = next;
+  const StepState next = {state.number + 1, state.position + 1, kept};
+  *p.state = next;
+  if (p.host_state != nullptr) *p.host_state = next;
 }
 
 }  // namespace
 }  // namespace cuda
 
-void accept_tokens(cuda::Stream& stream, const AcceptTokensParams& p) {
-  cuda::launch(stream, cuda::accept_tokens_kernel, dim3(p.sentences), dim3(cuda::kThreads), 0, p);
+void update_rows(cuda::Stream& stream, const UpdateRowsParams& p) {
+  cuda::launch(stream, cuda::update_rows_kernel, dim3(p.sentences), dim3(cuda::kThreads), 0, p);
 }
 
-void gather_live(cuda::Stream& stream, const GatherLiveParams& p) {
-  cuda::launch(stream, cuda::gather_live_kernel, dim3(1), dim3(cuda::kGatherThreads), 0, p);
+void gather_active(cuda::Stream& stream, const GatherActiveParams& p) {
+  cuda::launch(stream, cuda::gather_active_kernel, dim3(1), dim3(cuda::kGatherThreads), 0, p);
 }
 
 }  // namespace decoding

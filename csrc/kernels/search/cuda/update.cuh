@@ -1,4 +1,4 @@
-// Bookkeeping of live rows by one block. The contract is in update.h, the order that of the CPU's
+// Bookkeeping of active rows by one block. The contract is in update.h, the order that of the CPU's
 // update.cc.
 #pragma once
 
@@ -8,20 +8,20 @@ namespace decoding::cuda::selection {
 
 // What a row reads next. place: of its sentence among those that go on.
 template <typename T>
-__device__ __forceinline__ void list_row(const SelectParams<T>& p, int number, int first,
+__device__ __forceinline__ void append_row(const SelectParams<T>& p, int number, int first,
                                          int random_first, int place, int beam, int32_t token) {
   const int row = place * p.beams + beam;
   p.ids[row] = token;
-  p.at[row] = first + number;
+  p.positions[row] = first + number;
   p.random_row[row] = random_first + beam;
 }
 
-// The rows of live sentence i take their tokens; returns whether all of them have ended. If not,
+// The rows of active sentence i take their tokens; returns whether all of them have ended. If not,
 // they are listed for the next step, each sentence in its place as long as none ends. at_hand: the
 // queue and lses hold what was found for the rows, else memory does. fallback: taken where none was
 // left to choose; -1: that is a fault.
 template <typename T>
-__device__ bool accept_tokens(const SelectParams<T>& p, const Call& call, int step, int i,
+__device__ bool update_rows(const SelectParams<T>& p, const Call& call, int step, int i,
                               int sentence, const Early& early, bool at_hand, Queue queue,
                               const float* lses, int fallback) {
   __shared__ int fault;  // of the last row that has one: 2 * (beam + 1), and 1 where it is broken
@@ -29,14 +29,14 @@ __device__ bool accept_tokens(const SelectParams<T>& p, const Call& call, int st
   if (threadIdx.x == 0) fault = 0;
   __syncthreads();
   bool open = false;
-  int32_t* tokens = p.tokens + int64_t{step - 1} * p.total_slots + int64_t{sentence} * p.beams;
+  int32_t* tokens = p.tokens + int64_t{step - 1} * p.total_rows + int64_t{sentence} * p.beams;
 #pragma unroll 1
   for (int beam = threadIdx.x; beam < p.beams; beam += kThreads) {
     const int slot = sentence * p.beams + beam, row = i * p.beams + beam;
     const int length = beam < kThreads ? early.length : p.length[slot];
     const float lse = at_hand ? lses[beam] : __ldcg(p.lse + row);
     const int chosen = at_hand ? best_id(queue.keys[beam]) : __ldcg(&p.best[row].id);
-    int taken = call.rules.pad;
+    int taken = call.sentence.pad;
     if (length == 0) {
       const bool broken = isnan(lse) || lse == INFINITY;
       const int token = chosen < 0 ? fallback : chosen;
@@ -48,10 +48,10 @@ __device__ bool accept_tokens(const SelectParams<T>& p, const Call& call, int st
       }
       const Extension to = {step, sentence, slot, taken};
       if (ends.stop_table != nullptr && !none_left) {
-        ends.stop_states[int64_t{step - 1} * p.total_slots + slot] =
-            stop_state(ends, to, p.total_slots, p.vocab);
+        p.stop.stop_states[int64_t{step - 1} * p.total_rows + slot] =
+            stop_state(ends, to, p.total_rows, p.vocab);
       }
-      if (none_left || row_ends(ends, call.own, to, p.total_slots, p.vocab)) {
+      if (none_left || row_ends(ends, to, p.total_rows, p.vocab)) {
         p.length[slot] = step;
       } else {
         open = true;
@@ -66,7 +66,7 @@ __device__ bool accept_tokens(const SelectParams<T>& p, const Call& call, int st
   }
 #pragma unroll 1
   for (int beam = threadIdx.x; beam < p.beams && open; beam += kThreads) {
-    list_row(p, step, early.first, early.random_first, i, beam, tokens[beam]);
+    append_row(p, step, early.first, early.random_first, i, beam, tokens[beam]);
   }
   __syncthreads();
   return !open;
@@ -74,28 +74,28 @@ __device__ bool accept_tokens(const SelectParams<T>& p, const Call& call, int st
 
 // Drops the sentences that are done and lists the rows of the others anew; returns how many go on.
 template <typename T>
-__device__ __forceinline__ int gather_live(const SelectParams<T>& p, StepState now) {
+__device__ __forceinline__ int gather_active(const SelectParams<T>& p, StepState state) {
   int kept = 0;
 #pragma unroll 1
-  for (int base = 0; base < now.live_count; base += kThreads) {
+  for (int base = 0; base < state.live_count; base += kThreads) {
     const int i = base + threadIdx.x;
-    const int sentence = i < now.live_count ? p.live[i] : 0;
-    const bool stays = i < now.live_count && __ldcg(p.done + sentence) == 0;
+    const int sentence = i < state.live_count ? p.active[i] : 0;
+    const bool stays = i < state.live_count && __ldcg(p.done + sentence) == 0;
     int total;
     const int place = kept + block_rank(stays, total);
-    if (stays) p.live[place] = sentence;  // this and what lies before it has been read
+    if (stays) p.active[place] = sentence;  // this and what lies before it has been read
     kept += total;
   }
   __syncthreads();
 #pragma unroll 1
   for (int place = warp_id(); place < kept; place += kWarps) {
-    const int sentence = p.live[place], first = p.first[sentence];
-    const int random_first = p.sentence_rules[sentence].random_first;
+    const int sentence = p.active[place], first = p.prompt_lengths[sentence];
+    const int random_first = p.config.sentences[sentence].random_first;
     const int32_t* tokens =
-        p.tokens + int64_t{now.number - 1} * p.total_slots + int64_t{sentence} * p.beams;
+        p.tokens + int64_t{state.number - 1} * p.total_rows + int64_t{sentence} * p.beams;
 #pragma unroll 1
     for (int beam = lane_id(); beam < p.beams; beam += 32) {
-      list_row(p, now.number, first, random_first, place, beam, tokens[beam]);
+      append_row(p, state.number, first, random_first, place, beam, tokens[beam]);
     }
   }
   return kept;
@@ -103,12 +103,12 @@ __device__ __forceinline__ int gather_live(const SelectParams<T>& p, StepState n
 
 // Ends the step. live_count: of the next one.
 template <typename T>
-__device__ __forceinline__ void publish(const SelectParams<T>& p, StepState now, int live_count) {
-  const StepState next = {now.number + 1, now.position + 1, live_count};
-  *p.now = next;
+__device__ __forceinline__ void store_state(const SelectParams<T>& p, StepState state, int live_count) {
+  const StepState next = {state.number + 1, state.position + 1, live_count};
+  *p.state = next;
   if (live_count == 0) {
     __threadfence_system();  // whoever sees it in the host's memory sees the rest too
-    *p.seen = next;
+    *p.host_state = next;
   }
 }
 

@@ -8,32 +8,34 @@
 
 namespace decoding {
 
-// Row i * beams + beam, of live sentence i. Returns whether it has ended.
-DECODING_EVERYWHERE inline bool accept_token(const AcceptTokensParams& p, int i, int beam) {
-  const int step = p.now->number, sentence = p.live[i], row = i * p.beams + beam;
+// Row i * beams + beam, of active sentence i. Returns whether it has ended.
+DECODING_EVERYWHERE inline bool append_token(const UpdateRowsParams& p, int i, int beam) {
+  const int step = p.state->number, sentence = p.active[i], row = i * p.beams + beam;
+  const SentenceConfig& config = p.config.sentences[sentence];
   const int slot = sentence * p.beams + beam;
-  const int64_t at = int64_t{step - 1} * p.slots + slot;
+  const int64_t at = int64_t{step - 1} * p.total_rows + slot;
   if (p.length[slot] > 0) {
-    p.tokens[at] = p.pad;
+    p.tokens[at] = config.pad;
     return true;
   }
   const int chosen = p.chosen[row].id >= 0 ? p.chosen[row].id : p.fallback;
   const bool broken = p.lse[row] != p.lse[row] || p.lse[row] == INFINITY;
   if (broken || chosen < 0) {
     p.fault[sentence] = broken ? step : -step;
-    p.tokens[at] = p.pad;
+    p.tokens[at] = config.pad;
     p.length[slot] = step;
     return true;
   }
   p.tokens[at] = chosen;
   const Extension to = {step, sentence, slot, chosen};
-  if (p.ends->stop_table != nullptr) {
-    p.ends->stop_states[at] = stop_state(*p.ends, to, p.slots, p.vocab);
+  const Ends ends(p.config, config, p.stop);
+  if (ends.stop_table != nullptr) {
+    p.stop.stop_states[at] = stop_state(ends, to, p.total_rows, p.vocab);
   }
   const bool by_host = p.ended != nullptr && p.ended[row] != 0;
-  const bool ends = by_host || row_ends(*p.ends, p.sentence_rules[sentence], to, p.slots, p.vocab);
-  if (ends) p.length[slot] = step;
-  return ends;
+  const bool done = by_host || row_ends(ends, to, p.total_rows, p.vocab);
+  if (done) p.length[slot] = step;
+  return done;
 }
 
 }  // namespace decoding

@@ -13,69 +13,76 @@
 namespace decoding {
 
 // A beam of the next step.
-struct Heir {
+struct NextBeam {
   float sum;
   int32_t parent, token;  // the slot that it extends, and with what
 };
 
 DECODING_EVERYWHERE inline bool is_real(float sum) { return sum > 0.1f * kFillIn; }
 
-// A live sentence.
+// A active sentence.
 struct BeamSentence {
   const BeamSearch& s;
-  const BeamRules& rules;
-  const StepState now;
-  int live, sentence;
+  const SentenceConfig& config;
+  const StepState state;
+  int index, sentence;
 
   DECODING_EVERYWHERE BeamSentence(const BeamSearch& search, int i)
-      : s(search), rules(*search.rules), now(*search.now), live(i), sentence(search.live[i]) {}
+      : s(search),
+        config(search.config.sentences[search.active[i]]),
+        state(*search.state),
+        index(i),
+        sentence(search.active[i]) {}
+
+  DECODING_EVERYWHERE int max_finished() const { return s.config.search->max_finished; }
+  DECODING_EVERYWHERE Ends ending() const { return {s.config, config, s.stop}; }
 
   DECODING_EVERYWHERE int slot(int beam) const { return sentence * s.beams + beam; }
-  DECODING_EVERYWHERE int64_t row(int beam) const { return int64_t{live} * s.beams + beam; }
+  DECODING_EVERYWHERE int64_t row(int beam) const { return int64_t{index} * s.beams + beam; }
   // In the trellis: what a beam takes in this step.
   DECODING_EVERYWHERE int64_t at(int beam) const {
-    return int64_t{now.number - 1} * s.total_slots + slot(beam);
+    return int64_t{state.number - 1} * s.total_rows + slot(beam);
   }
   DECODING_EVERYWHERE Hypothesis* list() const {
-    return s.finished + int64_t{sentence} * rules.capacity;
+    return s.finished + int64_t{sentence} * max_finished();
   }
   DECODING_EVERYWHERE int32_t& count() const { return s.finished_count[sentence]; }
 
-  DECODING_EVERYWHERE Heir heir(const Candidate& c) const {
+  DECODING_EVERYWHERE NextBeam next_beam(const Candidate& c) const {
     return {c.value, slot(c.id / s.vocab), c.id % s.vocab};
   }
-  DECODING_EVERYWHERE Extension extension(const Heir& heir) const {
-    return {now.number, sentence, heir.parent, heir.token};
+  DECODING_EVERYWHERE Extension extension(const NextBeam& next_beam) const {
+    return {state.number, sentence, next_beam.parent, next_beam.token};
   }
-  DECODING_EVERYWHERE bool ends(const Heir& heir) const {
-    return token_ends(*s.ends, extension(heir), s.total_slots, s.vocab);
+  DECODING_EVERYWHERE bool ends(const NextBeam& next_beam) const {
+    return token_ends(ending(), extension(next_beam), s.total_rows, s.vocab);
   }
   DECODING_EVERYWHERE bool is_last_step() const {
-    return decoding::is_last_step(*s.ends, s.sentences[sentence], now.number);
+    return decoding::is_last_step(ending(), state.number);
   }
 
   // What sums are divided by, in double precision and then rounded, as Python and torch do.
   DECODING_EVERYWHERE float divisor(int tokens) const {
-    const bool gnmt = rules.normalization == LengthNormalization::gnmt;
-    return static_cast<float>(pow(gnmt ? (5.0 + tokens) / 6.0 : tokens, rules.length_penalty));
+    const bool gnmt = config.beam.normalization == LengthNormalization::gnmt;
+    return static_cast<float>(pow(gnmt ? (5.0 + tokens) / 6.0 : tokens, config.beam.length_penalty));
   }
 
-  DECODING_EVERYWHERE Hypothesis hypothesis(const Heir& end) const {
-    const float score = end.sum / divisor(now.number);
+  DECODING_EVERYWHERE Hypothesis hypothesis(const NextBeam& end) const {
+    const float score = end.sum / divisor(state.number);
     // What stems from a fill-in stays as bad as one, however long it is.
-    return {is_real(end.sum) || score < end.sum ? score : end.sum, end.sum, now.number, end.parent,
+    return {is_real(end.sum) || score < end.sum ? score : end.sum, end.sum, state.number, end.parent,
             end.token};
   }
 
   // Stores the beam of the next step.
-  DECODING_EVERYWHERE void extend(int beam, const Heir& heir) const {
-    s.tokens[at(beam)] = heir.token;
-    s.parents[at(beam)] = heir.parent;
-    s.sums[slot(beam)] = heir.sum;
-    if (s.ends->stop_table == nullptr) return;
+  DECODING_EVERYWHERE void extend(int beam, const NextBeam& next_beam) const {
+    s.tokens[at(beam)] = next_beam.token;
+    s.parents[at(beam)] = next_beam.parent;
+    s.sums[slot(beam)] = next_beam.sum;
+    if (s.config.search->stop_table == nullptr) return;
     // A beam that goes on has matched nothing; one that idles (diverse.h) must not either.
-    const int state = stop_state(*s.ends, extension(heir), s.total_slots, s.vocab);
-    s.ends->stop_states[at(beam)] = state < 0 ? 0 : state;
+    const int stop = stop_state(ending(), extension(next_beam), s.total_rows, s.vocab);
+    s.stop.stop_states[at(beam)] = stop < 0 ? 0 : stop;
   }
 
   // Fill-ins follow the `alive` first.
@@ -87,15 +94,16 @@ struct BeamSentence {
 
   // True when no row whose sum is now at most `best` can enter a full list, going by the rules of
   // early stopping.
-  DECODING_EVERYWHERE bool settled(float best, float worst_finished) const {
-    if (rules.early_stopping == EarlyStopping::yes) return true;
-    const bool longest = rules.early_stopping == EarlyStopping::never && rules.length_penalty > 0.0;
-    return best / divisor(longest ? s.sentences[sentence].max_new : now.number) <= worst_finished;
+  DECODING_EVERYWHERE bool cannot_improve(float best, float worst_finished) const {
+    if (config.beam.early_stopping == EarlyStopping::yes) return true;
+    const bool longest =
+        config.beam.early_stopping == EarlyStopping::never && config.beam.length_penalty > 0.0;
+    return best / divisor(longest ? config.max_new : state.number) <= worst_finished;
   }
 
   // The sentence is done: what its list lacks is filled in.
   DECODING_EVERYWHERE void close() const {
-    for (; count() < rules.capacity; ++count()) {
+    for (; count() < max_finished(); ++count()) {
       list()[count()] = {kFillIn, kFillIn, 0, slot(0), 0};
     }
     s.done[sentence] = 1;
@@ -106,7 +114,7 @@ struct BeamSentence {
     bool finite = true;
     for (int beam = 0; beam < s.beams; ++beam) finite &= fabsf(s.lse[row(beam)]) <= FLT_MAX;
     if (!finite) {
-      s.fault[sentence] = now.number;
+      s.fault[sentence] = state.number;
       close();
     }
     return !finite;
@@ -115,15 +123,15 @@ struct BeamSentence {
   // Shared: `thread` of `threads` takes its part. Where the history of each beam of the next step
   // lies: that of its parent, which wrote the token that this step read.
   DECODING_EVERYWHERE void inherit(int thread, int threads) const {
-    const int64_t table = int64_t{s.total_slots} * s.history;
-    const int32_t* from = s.slots + now.number % 2 * table;
-    int32_t* to = s.slots + (now.number + 1) % 2 * table;
+    const int64_t table = int64_t{s.total_rows} * s.history;
+    const int32_t* from = s.cache_indirection + state.number % 2 * table;
+    int32_t* to = s.cache_indirection + (state.number + 1) % 2 * table;
     for (int beam = 0; beam < s.beams; ++beam) {
       const int32_t parent = s.parents[at(beam)];
       const int32_t* old = from + int64_t{parent} * s.history;
       int32_t* history = to + int64_t{slot(beam)} * s.history;
-      for (int t = thread; t < now.position; t += threads) history[t] = old[t];
-      if (thread == 0) history[now.position] = parent;
+      for (int t = thread; t < state.position; t += threads) history[t] = old[t];
+      if (thread == 0) history[state.position] = parent;
     }
   }
 };
@@ -145,31 +153,31 @@ DECODING_EVERYWHERE inline bool step_sentence(const BeamStepParams& p, int i) {
   if (sentence.faulty()) return false;
   const int beams = p.search.beams;
   Candidate* candidates = p.candidates + int64_t{i} * p.m;
-  // Keeps an heir among the first, by descending sum, behind its equals.
-  const auto rank = [&](int at, Candidate heir) {
-    for (; at > 0 && candidates[at - 1].value < heir.value; --at)
+  // Keeps an next_beam among the first, by descending sum, behind its equals.
+  const auto rank = [&](int at, Candidate next_beam) {
+    for (; at > 0 && candidates[at - 1].value < next_beam.value; --at)
       candidates[at] = candidates[at - 1];
-    candidates[at] = heir;
+    candidates[at] = next_beam;
   };
   int alive = 0;
-  for (int c = 0; c < p.m && candidates[c].id >= 0 && (p.drawn || alive < beams); ++c) {
+  for (int c = 0; c < p.m && candidates[c].id >= 0 && (p.sampled || alive < beams); ++c) {
     const Candidate candidate = candidates[c];
-    const Heir heir = sentence.heir(candidate);
+    const NextBeam next_beam = sentence.next_beam(candidate);
     const bool host_ends = p.ended != nullptr && p.ended[int64_t{i} * p.m + c] != 0;
-    if (host_ends || sentence.is_last_step() || sentence.ends(heir)) {
+    if (host_ends || sentence.is_last_step() || sentence.ends(next_beam)) {
       if (c >= beams) continue;
-      insert(sentence.list(), sentence.count(), sentence.rules.capacity, sentence.hypothesis(heir));
+      insert(sentence.list(), sentence.count(), sentence.max_finished(), sentence.hypothesis(next_beam));
     } else if (alive < beams) {
       rank(alive++, candidate);  // alive <= c: in the place of what has been read
     } else if (candidate.value > candidates[alive - 1].value) {
       rank(alive - 1, candidate);
     }
   }
-  for (int beam = 0; beam < alive; ++beam) sentence.extend(beam, sentence.heir(candidates[beam]));
+  for (int beam = 0; beam < alive; ++beam) sentence.extend(beam, sentence.next_beam(candidates[beam]));
   if (alive > 0) sentence.fill_beams(0, alive, beams);
-  const int capacity = sentence.rules.capacity;
-  if (alive == 0 || (sentence.count() == capacity &&
-                     sentence.settled(candidates[0].value, sentence.list()[capacity - 1].score))) {
+  const int max_finished = sentence.max_finished();
+  if (alive == 0 || (sentence.count() == max_finished &&
+                     sentence.cannot_improve(candidates[0].value, sentence.list()[max_finished - 1].score))) {
     sentence.close();
     return false;
   }

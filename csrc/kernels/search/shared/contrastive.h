@@ -10,8 +10,8 @@ namespace decoding {
 // The row whose token goes on: of the first step any, as all have read the same.
 DECODING_EVERYWHERE inline int chosen_row(const ContrastStepParams& p,
                                           const BeamSentence& sentence) {
-  if (sentence.now.number == 1) return 0;
-  const float alpha = *p.alpha;
+  if (sentence.state.number == 1) return 0;
+  const float alpha = sentence.config.alpha;
   int chosen = 0;
   float best = -INFINITY;
   for (int beam = 0; beam < p.search.beams; ++beam) {
@@ -29,17 +29,17 @@ DECODING_EVERYWHERE inline int chosen_row(const ContrastStepParams& p,
 DECODING_EVERYWHERE inline bool contrast_sentence(const ContrastStepParams& p, int i) {
   const BeamSentence sentence(p.search, i);
   const BeamSearch& s = p.search;
-  const int before = sentence.now.number - 1, chosen = chosen_row(p, sentence);
+  const int before = sentence.state.number - 1, chosen = chosen_row(p, sentence);
   const int64_t row = sentence.row(chosen);
   if (!(fabsf(p.lse[row]) <= FLT_MAX)) {
-    s.fault[sentence.sentence] = sentence.now.number;
+    s.fault[sentence.sentence] = sentence.state.number;
     sentence.close();
     return false;
   }
   if (before > 0) {
-    const int64_t at = int64_t{before - 1} * s.total_slots + sentence.slot(chosen);
+    const int64_t at = int64_t{before - 1} * s.total_rows + sentence.slot(chosen);
     const Extension token = {before, sentence.sentence, s.parents[at], s.tokens[at]};
-    if (row_ends(*s.ends, s.sentences[sentence.sentence], token, s.total_slots, s.vocab)) {
+    if (row_ends(sentence.ending(), token, s.total_rows, s.vocab)) {
       sentence.list()[0] = {0.0f, 0.0f, before, token.parent, token.token};
       sentence.count() = 1;
       sentence.close();

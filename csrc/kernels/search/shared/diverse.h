@@ -17,7 +17,7 @@ struct BeamGroup {
   DECODING_EVERYWHERE BeamGroup(const DiverseStepParams<T>& params, const BeamSentence& of, int n)
       : p(params),
         sentence(of),
-        size(of.s.beams / of.rules.groups),
+        size(of.s.beams / of.s.config.search->groups),
         first(n * size),
         index(of.sentence * of.s.beams + n) {}
 
@@ -31,14 +31,11 @@ struct BeamGroup {
   DECODING_EVERYWHERE float cost(int token) const {
     int times = 0;
     for (int beam = 0; beam < first; ++beam) times += taken()[beam] == token;
-    return times * sentence.rules.group_penalty;
+    return times * sentence.config.beam.group_penalty;
   }
 
   DECODING_EVERYWHERE bool is_forced() const {
-    const SentenceRules& own = sentence.s.sentences[sentence.sentence];
-    const int step = sentence.now.number;
-    return (step == 1 && own.forced_first >= 0) ||
-           (step == own.max_new && sentence.rules.forced_last != 0);
+    return sentence.config.forces(sentence.state.number);
   }
 
   // What contends stands in places: of each beam its best, then what earlier groups have taken.
@@ -73,16 +70,16 @@ struct BeamGroup {
   DECODING_EVERYWHERE void choose(int candidates, Best&& candidate) const {
     int alive = 0;
     for (int c = 0; c < candidates && alive < size; ++c) {
-      const Heir heir = sentence.heir(candidate(c));
-      if (!sentence.ends(heir)) {
-        sentence.extend(first + alive++, heir);
+      const NextBeam next_beam = sentence.next_beam(candidate(c));
+      if (!sentence.ends(next_beam)) {
+        sentence.extend(first + alive++, next_beam);
       } else if (c < size) {
-        insert(list(), count(), size, sentence.hypothesis(heir));
+        insert(list(), count(), size, sentence.hypothesis(next_beam));
       }
     }
     if (alive == 0) return give_up();
     sentence.fill_beams(first, first + alive, first + size);
-    if (count() == size && sentence.settled(candidate(0).value, list()[size - 1].score)) {
+    if (count() == size && sentence.cannot_improve(candidate(0).value, list()[size - 1].score)) {
       count() = kGroupStopped;
     } else if (sentence.is_last_step()) {
       finish_all();
@@ -103,15 +100,15 @@ struct BeamGroup {
     for (int beam = first; beam < first + size; ++beam) {
       const int64_t at = sentence.at(beam);
       const BeamSearch& s = sentence.s;
-      const Heir heir{s.sums[sentence.slot(beam)], s.parents[at], s.tokens[at]};
-      insert(list(), count(), size, sentence.hypothesis(heir));
+      const NextBeam next_beam{s.sums[sentence.slot(beam)], s.parents[at], s.tokens[at]};
+      insert(list(), count(), size, sentence.hypothesis(next_beam));
     }
     count() = kGroupStopped;
   }
 
   DECODING_EVERYWHERE void idle() const {
     for (int beam = first; beam < first + size; ++beam) {
-      sentence.extend(beam, {kFillIn, sentence.slot(beam), sentence.rules.pad});
+      sentence.extend(beam, {kFillIn, sentence.slot(beam), sentence.config.pad});
     }
   }
 };
@@ -119,7 +116,7 @@ struct BeamGroup {
 // Behind the groups' steps: whether beams go on. Where none does, the lists become one.
 template <typename T>
 DECODING_EVERYWHERE bool merge_groups(const DiverseStepParams<T>& p, const BeamSentence& sentence) {
-  for (int n = 0; n < sentence.rules.groups; ++n) {
+  for (int n = 0; n < sentence.s.config.search->groups; ++n) {
     if (!BeamGroup<T>(p, sentence, n).stopped()) return true;
   }
   const int beams = sentence.s.beams;

@@ -46,16 +46,19 @@ constexpr int kAny = -1;  // token
 
 // A row and what its processors need to know.
 struct ProcessedRow {
-  const ProcessRules* rules;
+  const SentenceConfig* config;
   const int32_t* words;
   History row;
-  const int32_t* source;  // [rules->source_width]
+  const int32_t* source;  // [source_width]
   const int32_t* forced;  // [forced_count], the only tokens of this step
   int first;              // of the row's tokens that count as repeated
   int forced_count;       // 0: none is forced
   int step;
+  bool guided;  // by an unconditional pass
   bool begins;  // tokens are suppressed at the begin
   float decay;  // what EOS gains, in multiples of its score; 0: nothing
+
+  DECODING_EVERYWHERE const ProcessorConfig& processors() const { return config->processors; }
 
   template <typename Item = int32_t>
   DECODING_EVERYWHERE const Item* list(Span span) const {
@@ -94,139 +97,139 @@ struct ProcessedRow {
     }
   }
 
-  // Calls mark(why, token) for every token that edit_before() and edit_middle() change, some of
+  // Calls mark(why, token) for every token that edit_pre() and edit_mid() change, some of
   // them several times. Where several threads call this, each does its share.
   template <typename SetMark>
-  DECODING_EVERYWHERE void mark_before(int thread, int threads, SetMark&& mark) const {
+  DECODING_EVERYWHERE void mark_pre(int thread, int threads, SetMark&& mark) const {
     const auto ban = [&](int token) { mark(kBanned, token); };
-    const Bias* biases = list<Bias>(rules->biases);
-    for (int i = thread; i < rules->biases.count; i += threads) mark(kListed, biases[i].token);
-    for_sequences(rules->biased_sequences, kAny, thread, threads,
+    const Bias* biases = list<Bias>(processors().biases);
+    for (int i = thread; i < processors().biases.count; i += threads) mark(kListed, biases[i].token);
+    for_sequences(processors().biased_sequences, kAny, thread, threads,
                   [&](const Sequence& sequence) { mark(kListed, sequence.last); });
-    if (rules->encoder_penalty != 1.0f) {
-      for (int i = thread; i < rules->source_width; i += threads) mark(kInSource, source[i]);
+    if (processors().encoder_penalty != 1.0f) {
+      for (int i = thread; i < processors().source_width; i += threads) mark(kInSource, source[i]);
     }
-    if (rules->penalty != 1.0f) {
+    if (processors().penalty != 1.0f) {
       for (int i = first + thread; i < row.length; i += threads) mark(kInRow, row[i]);
     }
-    for_ngrams(rules->ngram, row, row.length, thread, threads, ban);
-    for_ngrams(rules->encoder_ngram, source, rules->source_width, thread, threads, ban);
-    for (int i = thread; i < rules->banned.count; i += threads) ban(list(rules->banned)[i]);
-    for_sequences(rules->banned_sequences, kAny, thread, threads,
+    for_ngrams(processors().ngram, row, row.length, thread, threads, ban);
+    for_ngrams(processors().encoder_ngram, source, processors().source_width, thread, threads, ban);
+    for (int i = thread; i < config->banned.count; i += threads) ban(list(config->banned)[i]);
+    for_sequences(processors().banned_sequences, kAny, thread, threads,
                   [&](const Sequence& sequence) { ban(sequence.last); });
-    if (step > rules->min_new) return;
-    for (int i = thread; i < rules->eos.count; i += threads) ban(list(rules->eos)[i]);
+    if (step > config->min_new) return;
+    for (int i = thread; i < config->eos.count; i += threads) ban(list(config->eos)[i]);
   }
 
   template <typename SetMark>
-  DECODING_EVERYWHERE void mark_middle(int thread, int threads, SetMark&& mark) const {
+  DECODING_EVERYWHERE void mark_mid(int thread, int threads, SetMark&& mark) const {
     const auto all = [&](Mark why, Span span) {
       for (int i = thread; i < span.count; i += threads) mark(why, list(span)[i]);
     };
-    if (decay != 0.0f) all(kListed, rules->eos);
-    all(kSuppressed, rules->suppressed);
-    if (begins) all(kSuppressed, rules->begin_suppressed);
+    if (decay != 0.0f) all(kListed, config->eos);
+    all(kSuppressed, processors().suppressed);
+    if (begins) all(kSuppressed, processors().begin_suppressed);
   }
 
   // The sum of the biases of all sequences that the token would complete.
   DECODING_EVERYWHERE float bias(int token) const {
     float sum = 0.0f;
-    const Bias* biases = list<Bias>(rules->biases);
-    const int at = first_of(rules->biases.count, [&](int i) { return biases[i].token >= token; });
-    if (at < rules->biases.count && biases[at].token == token) sum = biases[at].bias;
-    for_sequences(rules->biased_sequences, token, 0, 1,
+    const Bias* biases = list<Bias>(processors().biases);
+    const int at = first_of(processors().biases.count, [&](int i) { return biases[i].token >= token; });
+    if (at < processors().biases.count && biases[at].token == token) sum = biases[at].bias;
+    for_sequences(processors().biased_sequences, token, 0, 1,
                   [&](const Sequence& sequence) { sum += sequence.bias; });
     return sum;
   }
 
   // marks: a bit for each Mark that the token has. less: subtracted right behind the biases.
-  DECODING_EVERYWHERE float edit_before(unsigned marks, int token, float x, float less) const {
+  DECODING_EVERYWHERE float edit_pre(unsigned marks, int token, float x, float less) const {
     if (marks & 1u << kListed) x += bias(token);
     x -= less;
-    if (marks & 1u << kInSource) x = penalised(x, rules->encoder_penalty);
-    if (marks & 1u << kInRow) x = penalised(x, rules->penalty);
+    if (marks & 1u << kInSource) x = penalised(x, processors().encoder_penalty);
+    if (marks & 1u << kInRow) x = penalised(x, processors().penalty);
     return marks & 1u << kBanned ? -INFINITY : x;
   }
 
   // Whether force() changes unmarked tokens too.
-  DECODING_EVERYWHERE bool forces() const { return forced_count > 0 || rules->remove_invalid; }
+  DECODING_EVERYWHERE bool forces() const { return forced_count > 0 || processors().remove_invalid; }
 
   DECODING_EVERYWHERE float force(int token, float x) const {
     if (forced_count > 0) x = contains(forced, forced_count, token) ? 0.0f : -INFINITY;
-    return rules->remove_invalid ? valid(x) : x;
+    return processors().remove_invalid ? valid(x) : x;
   }
 
-  DECODING_EVERYWHERE float edit_middle(unsigned marks, int token, float x) const {
+  DECODING_EVERYWHERE float edit_mid(unsigned marks, int token, float x) const {
     const bool ends = decay != 0.0f && marks & 1u << kListed &&
-                      contains(list(rules->eos), rules->eos.count, token);
+                      contains(list(config->eos), config->eos.count, token);
     if (ends && fabsf(x) <= FLT_MAX) x += fabsf(x) * decay;
     return marks & 1u << kSuppressed ? -INFINITY : x;
   }
 };
 
-// Row `i` of the live ones. rules: those of p, or a copy.
+// Active row `i`. config: of its sentence, where p has it, or a copy.
 template <typename T>
-DECODING_EVERYWHERE ProcessedRow processed_row(const ProcessParams<T>& p, const ProcessRules& rules,
-                                               int i) {
-  const StepState now = *p.now;
-  const int sentence = p.live[i / p.beams], slot = sentence * p.beams + i % p.beams;
-  const SentenceRules& own = p.sentence_rules[sentence];
-  const int64_t table = int64_t{now.number % 2} * p.total_slots + slot;
-  const int base = now.position - (now.number - 1);
-  const bool last = now.number == own.max_new && rules.forced_last.count > 0;
-  const bool first = now.number == 1 && own.forced_first >= 0;
-  const int behind = now.number - 1 - rules.decay_start;  // tokens since the decay began
-  const bool decays = behind > 0 && rules.decay_factor != 1.0;
-  return {.rules = &rules,
-          .words = p.words,
-          .row = {.prompt = p.words + rules.prompts + int64_t{sentence} * rules.prompt_width,
+DECODING_EVERYWHERE ProcessedRow processed_row(const ProcessLogitsParams<T>& p,
+                                               const SentenceConfig& config, int i) {
+  const StepState state = *p.state;
+  const ProcessorConfig& processors = config.processors;
+  const int sentence = p.active[i / p.beams], slot = sentence * p.beams + i % p.beams;
+  const int64_t table = int64_t{state.number % 2} * p.total_rows + slot;
+  const int base = state.position - (state.number - 1), width = processors.prompt_width;
+  const bool last = config.forces_last(state.number);
+  const int behind = state.number - 1 - processors.decay_start;  // tokens since the decay began
+  const bool decays = behind > 0 && processors.decay_factor != 1.0;
+  return {.config = &config,
+          .words = p.config.words,
+          .row = {.prompt = p.config.words + processors.prompt,
                   .tokens = p.tokens,
-                  .slots = p.slots + table * p.history + base,
+                  .cache_indirection = p.cache_indirection + table * p.history + base,
                   .newest = p.ids[i],
-                  .width = rules.prompt_width,
-                  .total_slots = p.total_slots,
-                  .length = rules.prompt_width > 0 ? rules.prompt_width + now.number - 1 : 0},
-          .source = p.words + rules.sources + int64_t{sentence} * rules.source_width,
-          .forced = last ? p.words + rules.forced_last.begin : &own.forced_first,
-          .first = rules.prompt_width > 0 ? p.words[rules.prompt_first + sentence] : 0,
-          .forced_count = last ? rules.forced_last.count : first,
-          .step = now.number,
+                  .width = width,
+                  .total_rows = p.total_rows,
+                  .length = width > 0 ? width + state.number - 1 : 0},
+          .source = p.config.words + processors.source,
+          .forced = last ? p.config.words + config.forced_last.begin : &config.forced_first,
+          .first = processors.prompt_first,
+          .forced_count = last ? config.forced_last.count : config.forces_first(state.number),
+          .step = state.number,
+          .guided = p.unconditional != nullptr && processors.guidance != 1.0f,
           // A forced first token does not count as the begin.
-          .begins = now.number == (own.forced_first >= 0 ? 2 : 1),
-          .decay = decays ? static_cast<float>(pow(rules.decay_factor, behind) - 1.0) : 0.0f};
+          .begins = state.number == (config.forced_first >= 0 ? 2 : 1),
+          .decay =
+              decays ? static_cast<float>(pow(processors.decay_factor, behind) - 1.0) : 0.0f};
 }
 
 template <typename T>
-DECODING_EVERYWHERE ProcessedRow processed_row(const ProcessParams<T>& p, int i) {
-  return processed_row(p, *p.rules, i);
+DECODING_EVERYWHERE ProcessedRow processed_row(const ProcessLogitsParams<T>& p, int i) {
+  return processed_row(p, p.config.sentences[p.active[i / p.beams]], i);
 }
 
 // The score of a token before any edit, from its logits.
 template <typename T, typename ToFloat>
-DECODING_EVERYWHERE float opened(const ProcessParams<T>& p, int i, int token, float lse,
-                                 ToFloat&& to_float) {
+DECODING_EVERYWHERE float opened(const ProcessLogitsParams<T>& p, const ProcessedRow& row, int i,
+                                 int token, float lse, ToFloat&& to_float) {
   float x = to_float(p.logits[int64_t{i} * p.stride + token]);
-  const float guidance = p.rules->guidance;
-  if (p.competing || p.unconditional != nullptr) x -= lse;
-  if (p.unconditional == nullptr) return x;
+  if (p.competing || row.guided) x -= lse;
+  if (!row.guided) return x;
   const float u = to_float(p.unconditional[int64_t{i} * p.stride + token]) - p.unconditional_lse[i];
-  return guidance * (x - u) + u;
+  return row.processors().guidance * (x - u) + u;
 }
 
-// What process() without kLast would have made of one token of row i, had `less` been subtracted
-// right behind the biases. row: processed_row(p, i). Reads the logits, and what process() left in
+// What process_logits() without kPost would have made of one token of row i, had `less` been subtracted
+// right behind the biases. row: processed_row(p, i). Reads the logits, and what process_logits() left in
 // lse and unconditional_lse.
 template <typename T, typename ToFloat>
-DECODING_EVERYWHERE float reprocess(const ProcessParams<T>& p, const ProcessedRow& row, int i,
+DECODING_EVERYWHERE float reprocess(const ProcessLogitsParams<T>& p, const ProcessedRow& row, int i,
                                     int token, float less, ToFloat&& to_float) {
   unsigned marks = 0;
   const auto note = [&](Mark why, int marked) {
     if (marked == token) marks |= 1u << why;
   };
-  row.mark_before(0, 1, note);
-  row.mark_middle(0, 1, note);
-  const float x = opened(p, i, token, p.lse[i], to_float);
-  return row.edit_middle(marks, token, row.force(token, row.edit_before(marks, token, x, less)));
+  row.mark_pre(0, 1, note);
+  row.mark_mid(0, 1, note);
+  const float x = opened(p, row, i, token, p.lse[i], to_float);
+  return row.edit_mid(marks, token, row.force(token, row.edit_pre(marks, token, x, less)));
 }
 
 }  // namespace decoding

@@ -1,5 +1,4 @@
-// What the rules leave of a row, as apply_rules does on the CPU: bans, forced tokens,
-// renormalisation; see logits.h. Each block sees to its share of the row; only the groups concerned
+// What bans and forced tokens leave of a row (ConstrainLogitsParams in logits.h). Each block sees to its share of the row; only the groups concerned
 // are read again.
 #pragma once
 
@@ -52,9 +51,9 @@ __device__ __noinline__ void force(Row<T> row, const int32_t* ids, int count) {
   write(row, ids, count, 0.0f);
 }
 
-// What the rules leave is added up again, group by group as their maxima say whether anything is.
+// What they leave is added up again, group by group as their maxima say whether anything is.
 template <typename T>
-__device__ __noinline__ void sum_again(Row<T> row, Inbox inbox, int first_word) {
+__device__ __noinline__ void sum_again(Row<T> row, ClusterExchange exchange, int first_word) {
 #pragma unroll 1
   for (int base = row.begin; base < row.end; base += kGroupsAtOnce) {
     const int group = base + threadIdx.x / kLanes;
@@ -64,36 +63,41 @@ __device__ __noinline__ void sum_again(Row<T> row, Inbox inbox, int first_word) 
     x.load(row.logits, left ? row.vocab : 0, group);
     x.cut(left ? row.vocab : 0, group);
     const Word sum = sum_of_quad(x, row.group_max[group]);
-    if (lane_id() == 0) inbox.put(first_word + group / kQuad, sum);
+    if (lane_id() == 0) exchange.put(first_word + group / kQuad, sum);
   }
 }
 
 template <typename T>
-__device__ void apply_rules(const SelectParams<T>& p, const Call& call, int step, Row<T> row) {
-  const SelectRules& rules = call.rules;
-  if (rules.banned_count > 0) write(row, p.banned, rules.banned_count, -INFINITY);
-  if (step <= rules.min_new && rules.eos_count > 0) {
-    write(row, p.eos, rules.eos_count, -INFINITY);
+__device__ void constrain(const SelectParams<T>& p, const Call& call, int step, Row<T> row) {
+  const SentenceConfig& config = call.sentence;
+  const int32_t* words = p.config.words;
+  if (config.banned.count > 0) {
+    write(row, words + config.banned.begin, config.banned.count, -INFINITY);
   }
-  if (call.forces_first(step)) force(row, &call.own.forced_first, 1);
-  if (call.forces_last(step)) force(row, p.forced_last, rules.forced_last_count);
+  if (step <= config.min_new && config.eos.count > 0) {
+    write(row, words + config.eos.begin, config.eos.count, -INFINITY);
+  }
+  if (config.forces_first(step)) force(row, &config.forced_first, 1);
+  if (config.forces_last(step)) {
+    force(row, words + config.forced_last.begin, config.forced_last.count);
+  }
 }
 
 // Processed scores are log-probabilities, where rows compete, and bring the lse of the logits along
 // to tell whether those were finite. found: a row's lse in memory.
 __device__ __forceinline__ float lse_to_take_off(const Call& call, float found) {
-  return call.rules.processed && isfinite(found) ? 0.0f : found;
+  return call.search.processed && isfinite(found) ? 0.0f : found;
 }
 
 // The lse that row `index` is judged by; a warp calls this. sums: of the raw row's quads, then of
 // what the rules left.
 template <typename T>
-__device__ __forceinline__ float settle_lse(const SelectParams<T>& p, const Call& call, int step,
+__device__ __forceinline__ float finalize_lse(const SelectParams<T>& p, const Call& call, int step,
                                             int index, const Word* sums, int quads) {
-  if (call.rules.processed) return lse_to_take_off(call, p.lse[index]);
+  if (call.brings_lse()) return lse_to_take_off(call, p.lse[index]);
   float lse = log_sum_exp(sums, quads);
-  if (call.forces(step) && isfinite(lse)) lse = 0.0f;
-  if (call.rules.renormalize) {
+  if (!call.search.processed && call.sentence.forces(step) && isfinite(lse)) lse = 0.0f;
+  if (call.renormalizes()) {
     const float left = log_sum_exp(sums + quads, quads);
     if (isfinite(lse) && isfinite(left)) lse = left;
   }
