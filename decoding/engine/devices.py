@@ -1,4 +1,4 @@
-"""Where a model runs and in which type: what the arguments of load() stand for."""
+"""Chooses the device and the types of a model from the arguments of load()."""
 
 from __future__ import annotations
 

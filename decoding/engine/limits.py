@@ -1,4 +1,4 @@
-"""What the memory plan of a model must hold."""
+"""The limits that a model's memory is planned for."""
 
 from __future__ import annotations
 

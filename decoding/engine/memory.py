@@ -1,4 +1,4 @@
-"""The memory plan as something to read, and how much memory there is."""
+"""The memory plan as a readable table, and the memory that is available."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from decoding.engine.limits import Limits
 class MemoryPlan:
     """Every buffer of a model's one block of memory; str() is the table.
 
-    limits: what the plan holds.
+    limits: that it is planned for.
     buffers: in the order of the plan, each with name, type, shape, offset, bytes and lifetime.
     bytes: of the whole block.
     """

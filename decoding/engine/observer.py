@@ -1,8 +1,8 @@
-"""What Python may see of a step of the engine, and when it is asked."""
+"""A step of the engine as Python sees it, and the observer that a session calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass
 class Step:
-    """What Python may look at in a step; the session fills it with views of the engine's memory.
+    """A step that is under way, as Python may look at it.
 
     Shapes: B sentences of the call, K rows of each, R = B * K; row b * K + beam.
     """
@@ -22,15 +22,30 @@ class Step:
     active: Tensor  # int64 [active], the sentences that this step is about
     scores: Tensor | None  # float32 [active * K, V], the engine's own; None without hooks
     step_scores: Callable[[], tuple[Tensor, ...] | None]  # output_scores of the steps so far
-    candidates: Callable[[], Tensor]  # once tokens are selected: int64 [active, M], beam * V +
-    # token, best first; where rows do not compete [active * K, 1], the token
-    going: Callable[[], Tensor]  # once they are accepted: int64 [n], the sentences that go on
-    tokens: Callable[[], Tensor]  # the same: int64 [R], this step's
-    parents: Callable[[], Tensor]  # the same: int64 [R], the row that each extended
-    ended: Callable[[], Tensor]  # the same: int64 [R], tokens of a row that has ended, 0 while it
-    # goes on; where rows do not compete
-    finished: Callable[[], tuple[Tensor, Tensor]]  # the same, with beams: int32 [B, F, 5], (score,
-    # sum, length, row, token) of a hypothesis, and int32 [B], how many of them there are
+    state: Callable[[], Mapping[str, Tensor]]  # views of the engine's memory: _C.Session.state
+
+    def candidates(self) -> Tensor:
+        """int64 [active, M], row * V + token, best first; where rows do not compete [active * K,
+        1], the token. Known once they are selected."""
+        return self.state()["candidate_ids"].long()
+
+    def going(self) -> Tensor:
+        """int64 [n], the sentences that go on. This and what follows is known once the step is
+        accepted."""
+        return self.state()["active"].long()
+
+    def tokens(self) -> Tensor:
+        """int64 [R], this step's."""
+        return self.state()["tokens"][self.number - 1].long()
+
+    def parents(self) -> Tensor:
+        """int64 [R], the row that each extended; where rows compete."""
+        return self.state()["parent_rows"][self.number - 1].long()
+
+    def ended(self) -> Tensor:
+        """int64 [R], tokens of a row that has ended, 0 while it goes on; where rows do not
+        compete."""
+        return self.state()["lengths"].long()
 
 
 class StepObserver(Protocol):

@@ -15,8 +15,8 @@ from decoding.engine.limits import LEAST, Limits
 from decoding.engine.memory import MemoryPlan, available_memory, available_text, readable
 from decoding.models.weights.memory import CPU, empty
 
-SPARE = 4  # times what a call needs: so much is planned to serve other shapes of calls too
-SENTENCE = 64  # tokens; what memory_plan() speaks of before anything ran
+SPARE = 4  # times the need of a call: at most so much is planned to serve other shapes too
+SENTENCE = 64  # tokens that memory_plan() plans for before the first call
 
 
 def engine_limits(limits: Limits) -> _C.Limits:
@@ -38,7 +38,7 @@ def engine_limits(limits: Limits) -> _C.Limits:
 
 
 class Engine(Protocol):
-    """What engines of all kinds of models have; see _C.Session."""
+    """The methods that engines of all kinds of models have; see _C.Session."""
 
     threads: int
     isa: str
@@ -50,7 +50,7 @@ class Engine(Protocol):
 class PooledEngine(ABC):
     """Runs one sub-batch at a time; callers of other threads wait for their turn.
 
-    engine: made on `device`. limits: plans the memory once, here, and refuses what is beyond; None:
+    engine: made on `device`. limits: plans the memory once, here, and refuses larger calls; None:
     the plan follows each request, in buckets, and the pool grows to the largest so far. It never
     shrinks.
     """
@@ -65,7 +65,7 @@ class PooledEngine(ABC):
         self._engine = engine
         self._turn = threading.Lock()
         self._bound: Limits | None = None
-        self._reserved: Limits | None = None  # what the last call needed
+        self._reserved: Limits | None = None  # the needs of the last call
         self._pool = empty(0, device)
         if limits is not None:
             self._bind(limits)
@@ -95,17 +95,6 @@ class PooledEngine(ABC):
         except RuntimeError as error:  # torch refuses in a forked child
             raise _C.Error(str(error)) from error
 
-    def _raw(self, name: str) -> Tensor:
-        """A buffer of the bound plan as int32, whatever its elements are made of."""
-        buffer = self._plan_in_use[name]
-        return self._pool[buffer.offset : buffer.offset + buffer.bytes].view(torch.int32)
-
-    def _buffer(self, name: str) -> Tensor:
-        """A buffer of the bound plan, as a view of the pool."""
-        buffer = self._plan_in_use[name]
-        view = self._pool[buffer.offset : buffer.offset + buffer.bytes]
-        return view.view(getattr(torch, buffer.type)).view(buffer.shape)
-
     def memory_plan(self, limits: Limits | None = None) -> MemoryPlan:
         """The plan for `limits`; None: the present one, before the first call one sentence's."""
         with self._turn:
@@ -121,7 +110,7 @@ class PooledEngine(ABC):
     def _reserve(self, needed: Limits) -> None:
         """Makes sure that the engine is bound to memory for `needed`.
 
-        What is bound stays as long as it serves: with it a GPU's captured steps would go.
+        The bound plan stays as long as it serves: a GPU's captured steps are lost with it.
         """
         if needed == self._reserved:
             return
@@ -166,7 +155,6 @@ class PooledEngine(ABC):
         if plan.bytes > len(self._pool):
             self._pool = self._allocate(plan)
         self._bound = self._reserved = None  # until the engine has taken the new plan
-        self._plan_in_use = {buffer.name: buffer for buffer in plan.buffers}
         self._engine.bind(engine_limits(limits), self._pool)
         self._bound = limits
 

@@ -1,4 +1,4 @@
-"""What goes into the engine for one sub-batch, and what comes out of it."""
+"""The engine's input and output for one sub-batch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from torch import Tensor
 from decoding import _C
 from decoding.engine.limits import Limits
 from decoding.engine.observer import StepObserver
-
-Search = _C.Greedy | _C.Sampling | _C.Beam | _C.Diverse | _C.Contrastive | _C.Constrained
-ONE_TOKEN = _C.Greedy, _C.Sampling  # searches that consider one next token of a row
 
 
 @dataclass(frozen=True)
@@ -32,42 +29,32 @@ class PackedTokens:
 class EngineRequest:
     """One sub-batch of a call. Shapes: B sentences, K rows of each."""
 
+    options: _C.Request
     source: PackedTokens | None  # None without an encoder
-    prompt: PackedTokens
-    items: Tensor  # int32 [B], indices of the sentences in the whole call
-    sentences: Tensor  # uint8 [B * bytes], see generation/sentences.py
-    rows_per_sentence: int
-    max_new: int
-    eos: int  # how many ids end a row
-    rules: _C.Rules
-    search: Search
-    fill: int  # stands after a row's end
-    max_finished: int = 0  # rows that have ended which a search holds of a sentence; 0: K
-    processors: _C.Controls | None = None  # where the rules do not say all
-    filters: _C.Warpers | None = None  # need processors
-    stop_table: Tensor | None = None  # int32 [states, V], with stop_first int32 [B]
-    stop_first: Tensor | None = None
+    prompt: PackedTokens  # with guidance 2 B: the unconditional ones follow the others
+    sentence_ids: Tensor  # int32, one for each prompt: its sentence's index in the whole call
+    limits: Limits  # that the memory is planned for
+    fill: int  # the token after a row's end
     shortlist: Tensor | None = None  # int32 [n], ascending, all that may follow; None: any token
-    unconditional: int = 0  # with guidance half of the sentences, the last ones
     max_time: float | None = None  # seconds
     keep_attentions: bool = False  # to the source, of every step
-    keep_scores: bool = False  # of every step; needs processors
+    keep_scores: bool = False  # of every step; needs options that process them
     keep_logits: bool = False  # of every step
     observer: StepObserver | None = None  # Python that sees the steps, or takes part in them
 
     @property
-    def batch(self) -> int:
-        """Sentences that results are for."""
-        return len(self.prompt) - self.unconditional
+    def sentences(self) -> int:
+        """B"""
+        return len(self.prompt) // (2 if self.options.guided else 1)
 
     @property
-    def rows(self) -> int:
-        return self.batch * self.rows_per_sentence
+    def rows_per_sentence(self) -> int:
+        return self.limits.beams
 
     @property
     def steps(self) -> int:
-        """Contrastive search chooses the token of a step in the next one."""
-        return self.max_new + isinstance(self.search, _C.Contrastive)
+        """The most steps that a row takes."""
+        return self.limits.target
 
     @property
     def in_parts(self) -> bool:
@@ -75,22 +62,18 @@ class EngineRequest:
         hooked = self.observer is not None and self.observer.hooked
         return hooked or self.keep_scores or self.keep_logits
 
-    def limits(self) -> Limits:
-        """What the memory must hold for it."""
-        beams, finished = self.rows_per_sentence, self.max_finished
-        return Limits(
-            batch=len(self.prompt),
-            beams=beams,
-            source=0 if self.source is None else self.source.longest,
-            prompt=self.prompt.longest,
-            target=self.steps,
-            eos=0 if isinstance(self.search, ONE_TOKEN) else max(1, self.eos),
-            finished=finished if finished > beams else 0,
-            controls=0 if self.processors is None else max(1, self.processors.words),
-            attentions=int(self.keep_attentions),
-            hidden=int(isinstance(self.search, _C.Contrastive)),
-            phrases=self.search.words if isinstance(self.search, _C.Constrained) else 0,
-            shortlist=0 if self.shortlist is None else len(self.shortlist),
+    def batch(self, stream: int) -> _C.Batch:
+        """stream: the CUDA stream of the call."""
+        source = self.source
+        return _C.Batch(
+            source=None if source is None else source.ids,
+            source_positions=None if source is None else source.positions,
+            source_offsets=None if source is None else source.offsets,
+            prompt=self.prompt.ids,
+            prompt_offsets=self.prompt.offsets,
+            sentence_ids=self.sentence_ids,
+            shortlist=self.shortlist,
+            stream=stream,
         )
 
 
@@ -104,8 +87,9 @@ class ScoreRequest:
     offsets: Tensor  # int32 [B + 1]
     longest: int  # at least 1
 
+    @property
     def limits(self) -> Limits:
-        """What the memory must hold for it."""
+        """The limits that the memory is planned for."""
         return Limits(
             batch=len(self.offsets) - 1,
             beams=1,
@@ -118,7 +102,7 @@ class ScoreRequest:
 
 @dataclass(frozen=True)
 class EngineResults:
-    """The hypotheses of a sub-batch, best first where rows compete; see _C.Session.take."""
+    """The hypotheses of a sub-batch, best first where rows compete; see _C.Session.fetch."""
 
     tokens: Tensor  # int32 [B, K, target], `fill` after a row's length
     lengths: Tensor  # int32 [B, K]

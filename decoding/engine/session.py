@@ -49,58 +49,30 @@ class Session(PooledEngine):
         """
         with self._turn:
             stream = self._stream()
-            self._reserve(request.limits())
-            self._start(request, stream)
+            self._reserve(request.limits)
+            self._engine.start(request.options, request.batch(stream))
             # A GPU is busy with the source by now, so this takes none of the call's time.
             results = EngineResults.empty(
-                request.batch, request.rows_per_sentence, request.steps, request.fill
+                request.sentences, request.rows_per_sentence, request.steps, request.fill
             )
             if request.observer is None and request.max_time is None and not request.in_parts:
                 while not self._engine.step(STEPS):
                     pass  # Ctrl-C gets through
             else:
                 self._step_by_step(request, results)
-            self._engine.take(
+            self._engine.fetch(
                 results.tokens, results.lengths, results.scores, results.sums, results.parent_rows
             )
             if request.keep_attentions:
-                results = replace(results, attentions=self._attentions(request))
+                kept = self._engine.state()["attentions"]
+                results = replace(results, attentions=kept.to("cpu", copy=True))
             return results
-
-    def _start(self, request: EngineRequest, stream: int) -> None:
-        source = request.source
-        self._engine.start(
-            None if source is None else source.ids,
-            None if source is None else source.positions,
-            None if source is None else source.offsets,
-            request.prompt.ids,
-            request.prompt.offsets,
-            request.items,
-            request.sentences,
-            request.rows_per_sentence,
-            request.rules,
-            request.search,
-            controls=request.processors,
-            warpers=request.filters,
-            stop_table=request.stop_table,
-            stop_first=request.stop_first,
-            shortlist=request.shortlist,
-            shadows=request.unconditional,
-            stream=stream,
-        )
-
-    def _attentions(self, request: EngineRequest) -> Tensor:
-        """float32 [steps, B * K, longest source], of the steps that were taken."""
-        assert request.source is not None
-        steps = int(self._buffer("state")[0]) - 1
-        kept = self._buffer("attentions")[:steps, : request.rows, : request.source.longest]
-        return kept.to("cpu", copy=True)
 
     def score(self, request: ScoreRequest) -> Tensor:
         """float32 [tokens], each label's log-probability. Errors as in `run`."""
         with self._turn:
             stream = self._stream()
-            self._reserve(request.limits())
+            self._reserve(request.limits)
             source = request.source
             logprobs = torch.empty(len(request.ids))
             self._engine.score(
@@ -123,7 +95,7 @@ class Session(PooledEngine):
             observer.begin(self.device)
         while not done:
             step = self._next_step(request, results)
-            if not len(step.active):
+            if step is None:
                 break  # the host may hear of the end later than the device
             if end is not None and time.monotonic() >= end:
                 self._engine.stop_now()
@@ -139,60 +111,39 @@ class Session(PooledEngine):
         observer = observer if observer is not None and observer.hooked else None
         self._engine.compute()
         if request.keep_logits:
-            rows, vocab = len(step.active) * request.rows_per_sentence, self.spec.decoder.vocab
-            logits = self._buffer("logits")[:rows, :vocab]
+            logits = self._engine.state()["logits"]
             results.step_logits.append(self._in_place(request, step, logits))
-        if request.processors is not None:
-            self._engine.process(PRE)
+        if step.scores is not None:
+            self._engine.process_logits(PRE)
             if observer is not None:
                 observer.before_mid(step)
-            self._engine.process(MID)
+            self._engine.process_logits(MID)
             if observer is not None:
                 observer.before_post(step)
-            self._engine.process(POST)
+            self._engine.process_logits(POST)
             if request.keep_scores:
-                assert step.scores is not None
                 results.step_scores.append(self._in_place(request, step, step.scores))
-        self._engine.pick()
-        return self._engine.accept(None if observer is None else observer.ended(step))
+        self._engine.select()
+        return self._engine.update(None if observer is None else observer.ended(step))
 
     def _in_place(self, request: EngineRequest, step: Step, values: Tensor) -> Tensor:
         """float32 [B * K, V], a copy of [active * K, V]; 0 for sentences that are done."""
-        every = torch.zeros(request.batch, request.rows_per_sentence, values.shape[1])
+        every = torch.zeros(request.sentences, request.rows_per_sentence, values.shape[1])
         every[step.active.cpu()] = values.float().cpu().view(-1, *every.shape[1:])
         return every.flatten(0, 1)
 
-    def _next_step(self, request: EngineRequest, results: EngineResults) -> Step:
-        """The step that comes next, as Python may look at it."""
-        number, _, active = self._buffer("state").tolist()
-        rows, all_rows = active * request.rows_per_sentence, request.rows
-        competing = isinstance(request.search, _C.Beam)
-        m = max(2, 1 + request.eos) * request.rows_per_sentence
-
-        def candidates() -> Tensor:
-            if not competing:
-                return self._raw("best").view(-1, 2)[:rows, 1:].long()
-            return self._raw("candidates").view(-1, 2)[: active * m, 1].view(-1, m).long()
-
-        def finished() -> tuple[Tensor, Tensor]:
-            most = request.max_finished or request.rows_per_sentence
-            lists = self._raw("finished").view(-1, 5)[: request.batch * most]
-            return lists.view(-1, most, 5), self._buffer("finished_count")[: request.batch]
-
+    def _next_step(self, request: EngineRequest, results: EngineResults) -> Step | None:
+        """The step that comes next; None when no sentence is left."""
+        state = self._engine.state()
+        if not len(state["number"]):
+            return None
         return Step(
-            number=number,
+            number=int(state["number"][0]),
             vocab=self.spec.decoder.vocab,
-            active=self._buffer("live")[:active].long(),
-            scores=None
-            if request.processors is None
-            else self._buffer("scores")[:rows, : self.spec.decoder.vocab],
+            active=state["active"].long(),
+            scores=state["scores"] if request.options.processed else None,
             step_scores=lambda: tuple(results.step_scores) if request.keep_scores else None,
-            candidates=candidates,
-            going=lambda: self._buffer("live")[: int(self._buffer("state")[2])].long(),
-            tokens=lambda: self._buffer("tokens")[number - 1, :all_rows].long(),
-            parents=lambda: self._buffer("parents")[number - 1, :all_rows].long(),
-            ended=lambda: self._buffer("length")[:all_rows].long(),
-            finished=finished,
+            state=self._engine.state,
         )
 
     def _bucket(self, needed: Limits) -> Limits:

@@ -1,7 +1,7 @@
-"""Token ids in: checked, masked tokens dropped, packed, and split into sub-batches.
+"""Token ids are checked, packed without masked tokens, and split into sub-batches.
 
-In NumPy: a GPU waits for this, and on arrays this small an operation of torch's takes several times
-as long.
+It is done in NumPy: a GPU waits for it, and on arrays this small an operation of torch's takes
+several times as long.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TokenBatch:
 
     @cached_property
     def first_columns(self) -> Array:
-        """int64 [B], where the first token that counts stands."""
+        """int64 [B], of the first token that counts in each row."""
         return np.zeros(len(self), np.int64) if self.mask is None else self.mask.argmax(1)
 
     @property
@@ -84,8 +84,8 @@ def common_device(model: torch.device, **given: Any) -> torch.device:
     """
     devices = {name: value.device for name, value in given.items() if isinstance(value, Tensor)}
     if len(set(devices.values())) > 1:
-        places = ", ".join(f"{name} is on {device}" for name, device in devices.items())
-        raise ValueError(f"the inputs must be on one device, but {places}")
+        listed = ", ".join(f"{name} is on {device}" for name, device in devices.items())
+        raise ValueError(f"the inputs must be on one device, but {listed}")
     for name, device in devices.items():
         if device.type != "cpu" and device != model:
             raise ValueError(f"{name} is on {device}, but the model on {model}: move one of them")
@@ -146,8 +146,8 @@ def both(a: Array | None, b: Array | None) -> Array | None:
 
 
 def as_table(name: str, value: Any, *, fill: int, pad_left: bool) -> tuple[Array, Array | None]:
-    """int64 [B, W], and bool [B, W], False at the places that fill up rows of a ragged list; None
-    where there are none."""
+    """int64 [B, W], and bool [B, W], False where a row of a ragged list is filled up; None
+    where none is."""
     if isinstance(value, (list, tuple)) and all(size(row) >= 0 for row in value):
         if not value or any(size(row) == 0 for row in value):
             raise ValueError(f"{name} must have at least one row, and no row may be empty")
@@ -187,9 +187,9 @@ def as_padded(
     table = np.full((len(rows), width), fill, np.int64)
     given = np.zeros((len(rows), width), np.bool_)
     for i, row in enumerate(rows):
-        place = slice(width - len(row), width) if pad_left else slice(0, len(row))
-        table[i, place] = row
-        given[i, place] = True
+        columns = slice(width - len(row), width) if pad_left else slice(0, len(row))
+        table[i, columns] = row
+        given[i, columns] = True
     return table, unless_all(given)
 
 

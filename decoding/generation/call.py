@@ -1,4 +1,4 @@
-"""The path of a call: options, token batches, sub-batches through the engine, results."""
+"""A call of generate(): resolves, checks, runs the sub-batches and joins their results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoding.engine.request import EngineRequest, EngineResults, PackedTokens
+from decoding.engine.request import EngineRequest, EngineResults
 from decoding.engine.session import Session
 from decoding.generation import outputs
 from decoding.generation.attentions import check_attentions
@@ -29,11 +29,10 @@ from decoding.generation.inputs import (
     read_inputs,
 )
 from decoding.generation.observer import CallObserver
-from decoding.generation.request import build_request
+from decoding.generation.request import build_request, drawn_seed, with_shortlist
 from decoding.generation.resolve import resolve
 from decoding.generation.results import SubBatchResult
-from decoding.generation.sentences import drawn_seed
-from decoding.generation.special_tokens import check_tokens, fill_id, shortlist_ids
+from decoding.generation.special_tokens import check_tokens, fill_id
 from decoding.generation.stop_strings import StopTable, stop_table
 from decoding.generation.strategies import Strategy, choose
 from decoding.generation.streaming import TokenListener
@@ -44,7 +43,7 @@ from decoding.text.shortlist import Shortlist, as_shortlist
 class SubBatch:
     """Sentences of a call that the engine computes at once."""
 
-    chosen: Array  # int64 [n], their places in the call
+    chosen: Array  # int64 [n], their indices in the call
     prompt: Array  # int64 [n, P], their prompts as the caller gave them
     request: EngineRequest
 
@@ -110,7 +109,7 @@ class Call:
                 yield SubBatch(group[part], own.ids, self._request(group[part], own))
 
     def _request(self, chosen: Array, prompt: TokenBatch) -> EngineRequest:
-        """chosen: int64 [n], the places of the sub-batch's sentences in the call."""
+        """chosen: int64 [n], indices of the sub-batch's sentences in the call."""
         whole = len(chosen) == len(self.prompt)
         source = self.source if self.source is None or whole else self.source.select(chosen)
         config = for_sentences(self.config, chosen)
@@ -118,24 +117,15 @@ class Call:
             config,
             self.strategy,
             self.session.spec.decoder,
-            prompt,
-            source,
-            chosen,
+            prompt=prompt,
+            source=source,
+            chosen=chosen,
             stop=self.stop,
             hooked=bool(self.hooks),
         )
-        return replace(
-            request,
-            shortlist=self._allowed_ids(config, request.source),
-            observer=self._observer(prompt, request.steps),
-        )
-
-    def _allowed_ids(self, config: GenerationConfig, source: PackedTokens | None) -> Tensor | None:
-        """int32 [n], the tokens that the shortlist allows for these sentences."""
-        if self.shortlist is None or source is None:
-            return None
-        needed = shortlist_ids(config, self.shortlist.target_ids)
-        return torch.from_numpy(self.shortlist.ids_for(source.ids.numpy(), needed))
+        if self.shortlist is not None and request.source is not None:
+            request = with_shortlist(request, self.shortlist, config)
+        return replace(request, observer=self._observer(prompt, request.steps))
 
     def _observer(self, prompt: TokenBatch, steps: int) -> CallObserver | None:
         if not self.hooks and self.listener is None:

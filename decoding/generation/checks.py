@@ -1,4 +1,4 @@
-"""What the values of options may be: each check turns one into its own type, or raises."""
+"""Checks of the values of options: each turns a value into its own type, or raises."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ Words = Sequence[Sequence[int]]
 def option(check: checks.Check, default: Any = None, off: Any = ...) -> Any:
     """A field of GenerationConfig. None in it means: not set.
 
-    default: where nobody sets it; off: what the keyword None stands for, unless it is the default.
+    default: where nobody sets it; off: the value for the keyword None, unless it is the default.
     """
     return field(
         default=None,
@@ -25,7 +25,7 @@ def option(check: checks.Check, default: Any = None, off: Any = ...) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
-    """What generate() shall do, with the names and the meaning of Hugging Face transformers.
+    """The options of generate(), with the names and the meaning of Hugging Face transformers.
 
     docs/options.md has every option's meaning. A value of None means "not set": the checkpoint's
     own generation_config.json decides, then the default written here. `resolve` returns one in
@@ -84,7 +84,7 @@ class GenerationConfig:
 
     # tokens
     eos_token_id: Sequence[int] = option(ids, ())  # an id below 0 never comes
-    pad_token_id: int | None = option(whole())  # None: the first EOS stands in
+    pad_token_id: int | None = option(whole())  # None: the first EOS is used
     bos_token_id: int | None = option(whole())
     decoder_start_token_id: Sequence[int] = option(ids, ())  # one, or one per row; none: bos
     forced_bos_token_id: int | Sequence[int] | None = option(per_row(whole()))  # where P is 1

@@ -17,7 +17,7 @@ class ObservedRows:
     prompt: Tensor  # int64 [B, P], as given
     rows_per_sentence: int
     max_new: int  # tokens that a row may get
-    fill: int  # stands after a row's end
+    fill: int  # the token after a row's end
     competing: bool  # the rows of a sentence compete: a step may drop some and copy others
     agreeing: bool  # their common beginning is certain before the search ends
 

@@ -28,7 +28,7 @@ PrefixFunction = Callable[[int, Tensor], Sequence[int]]  # (item, row of ids) ->
 PREFIX = "prefix_allowed_tokens_fn"
 
 # Classes of transformers and the option that makes generate() add one: an object of such a class
-# takes the built-in's place.
+# takes the place of the built-in one.
 REPLACES = {
     "UnbatchedClassifierFreeGuidanceLogitsProcessor": "guidance_scale",
     "SequenceBiasLogitsProcessor": "sequence_bias",
@@ -202,7 +202,7 @@ def check_callable(name: str, function: Any) -> None:
 
 
 def checked(processor: Processor, found: Any, scores: Tensor) -> Tensor:
-    """What a processor returns, if it has the form of scores."""
+    """`found`, which a processor returned, if it has the form of scores; raises TypeError."""
     if isinstance(found, Tensor) and found.shape == scores.shape:
         return found
     got = list(found.shape) if isinstance(found, Tensor) else type(found).__name__

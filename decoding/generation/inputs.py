@@ -139,8 +139,8 @@ def check_per_row(config: GenerationConfig, batch: int) -> None:
 
 
 def check_source_tokens(config: GenerationConfig, source: TokenBatch, vocab: int) -> None:
-    """Raises ValueError where an option looks at the source as if its ids were the decoder's, and
-    one is not. vocab: of the decoder."""
+    """Raises ValueError where an option reads the source as ids of the decoder, and one is
+    none. vocab: of the decoder."""
     for name in ("encoder_repetition_penalty", "encoder_no_repeat_ngram_size"):
         if getattr(config, name) != OPTIONS[name]["default"]:
             check_ids(f"{name} reads input_ids, which", source.ids, vocab)

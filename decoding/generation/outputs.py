@@ -151,9 +151,9 @@ def build_output(
 
 
 def fill_value(config: GenerationConfig, beams: bool) -> int:
-    """The token that stands after a row's end.
+    """The token after a row's end.
 
-    Hugging Face fills with pad, for which the first EOS stands in; its beam search computes
+    Hugging Face fills with pad, in whose absence the first EOS is used; its beam search computes
     `pad or eos[0]` and so takes the EOS where pad is 0 too, and -1 where nothing can end a row.
     That of groups and of constraints, which only its version 4 had, fills with pad.
     """

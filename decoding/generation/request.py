@@ -1,97 +1,149 @@
-"""From resolved options and token batches to the engine's request: the one place that builds it."""
+"""Builds the engine's request from resolved options and token batches.
+
+Every option of _C.Request may differ between sentences: it is one value for all of them, or a
+sequence with one for each.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from decoding import _C
+from decoding.engine.limits import Limits
 from decoding.engine.request import EngineRequest, PackedTokens
-from decoding.generation import outputs, processors
+from decoding.generation import outputs
 from decoding.generation.batching import Array, TokenBatch
 from decoding.generation.config import GenerationConfig
-from decoding.generation.lengths import Lengths, lengths
-from decoding.generation.sentences import sentence_rules
-from decoding.generation.special_tokens import end_ids, fill_id
+from decoding.generation.lengths import lengths
+from decoding.generation.processors import processors
+from decoding.generation.special_tokens import end_ids, shortlist_ids, special_tokens
 from decoding.generation.stop_strings import StopTable
-from decoding.generation.strategies import Strategy, sampling
+from decoding.generation.strategies import Strategy
+from decoding.generation.strategies.sampling import filters
 from decoding.models.spec import StackSpec
+from decoding.text.shortlist import Shortlist
 
 
 def build_request(
     config: GenerationConfig,
     strategy: Strategy,
     decoder: StackSpec,
+    *,
     prompt: TokenBatch,
     source: TokenBatch | None,
     chosen: Array,
-    *,
     stop: StopTable | None,
     hooked: bool,
 ) -> EngineRequest:
     """The request of one sub-batch, without shortlist and observer.
 
     config: its options; per-row options have one value for each of its sentences. chosen: int64
-    [B], the places of its sentences in the call. hooked: the caller's functions see the scores.
+    [B], indices of its sentences in the call. hooked: the caller's functions see the scores.
     Raises ValueError where the model has no room for the tokens.
     """
     rotary = decoder.rotary
     within = rotary.original if rotary is not None and rotary.settled else None
     length = lengths(config, prompt.width, prompt.lengths, decoder.positions, within)
-    results, rows = config.return_dict_in_generate, strategy.rows_per_sentence
+    results = config.return_dict_in_generate
     keep_scores = results and config.output_scores
-    wanted = processors.wanted(config) or config.contrastive
-    processed = hooked or keep_scores or wanted
-    filters = sampling.filters(config, processed=processed)
-    controls = None
-    if processed or filters is not None:
-        controls = processors.processors(config, length.min_new, decoder.vocab, prompt, source)
-    ids = torch.from_numpy(chosen.astype(np.int32))
-    sentences = torch.from_numpy(
-        sentence_rules(config, length, prompt.width, chosen, rows).view(np.uint8)
-    )
-    packed, unconditional = prompt.pack(), 0
-    if config.guidance_scale != 1:
-        packed, unconditional = with_unconditional(packed, source is not None), len(packed)
-        ids, sentences = ids.repeat(2), sentences.repeat(2)
-    return EngineRequest(
-        source=None if source is None else source.pack(),
-        prompt=packed,
-        items=ids,
-        sentences=sentences,
+    rows = strategy.rows_per_sentence
+    options = _C.Request(
+        sentences=len(prompt),
         rows_per_sentence=rows,
-        max_new=length.max_new,
-        eos=len(end_ids(config, decoder.vocab)),
-        rules=rules(config, length, decoder.vocab),
         search=strategy.search,
+        process=hooked or keep_scores,
+        max_new=length.each,
+        min_new=length.min_new,
+        **special_tokens(config, decoder.vocab, prompt.width),
+        **random_numbers(config, chosen, rows),
+        **({} if stop is None else stop.options(prompt.ids)),
+        **processors(config, prompt, source),
+        **filters(config),
+        **strategy.options,
+    )
+    packed_source, packed = None if source is None else source.pack(), prompt.pack()
+    ids = torch.from_numpy(chosen.astype(np.int32))
+    if options.guided:
+        packed, ids = with_unconditional(packed, source is not None), ids.repeat(2)
+    ranked = strategy.competing and config.coverage_penalty > 0
+    keep_attentions = ranked or (results and config.output_attentions)
+    return EngineRequest(
+        options,
+        packed_source,
+        packed,
+        ids,
+        limits_of(
+            options,
+            strategy,
+            source=packed_source,
+            prompt=packed,
+            eos=len(end_ids(config, decoder.vocab)),
+            keep_attentions=keep_attentions,
+        ),
         fill=outputs.fill_value(config, strategy.competing),
-        max_finished=strategy.max_finished,
-        processors=controls,
-        filters=filters,
-        stop_table=None if stop is None else stop.table,
-        stop_first=None if stop is None else stop.states_after(prompt.ids),
-        unconditional=unconditional,
         max_time=config.max_time,
-        keep_attentions=(results and config.output_attentions)
-        or (strategy.competing and config.coverage_penalty > 0),
+        keep_attentions=keep_attentions,
         keep_scores=keep_scores,
         keep_logits=results and config.output_logits,
     )
 
 
-def rules(config: GenerationConfig, lengths: Lengths, vocab: int) -> _C.Rules:
-    """The engine's rules. vocab: ids that the decoder has."""
-    banned = {word[0] for word in config.bad_words_ids if len(word) == 1}
-    pad = fill_id(config)
-    return _C.Rules(
-        max_new=lengths.max_new,
-        min_new=lengths.min_new,
-        eos=end_ids(config, vocab),
-        pad=pad if pad is not None and 0 <= pad < vocab else 0,  # ended rows compute, unread
-        banned=sorted(banned - set(config.eos_token_id)),
-        forced_last=sorted(set(config.forced_eos_token_id)),
-        renormalize=config.renormalize_logits,
+def limits_of(
+    options: _C.Request,
+    strategy: Strategy,
+    *,
+    source: PackedTokens | None,
+    prompt: PackedTokens,
+    eos: int,
+    keep_attentions: bool,
+) -> Limits:
+    """The limits that the memory is planned for. eos: how many ids end a row."""
+    search, rows, finished = strategy.search, strategy.rows_per_sentence, strategy.max_finished
+    one_token = isinstance(search, (_C.Greedy, _C.Sampling))
+    return Limits(
+        batch=len(prompt),
+        beams=rows,
+        source=0 if source is None else source.longest,
+        prompt=prompt.longest,
+        target=options.steps,
+        eos=0 if one_token else max(1, eos),
+        finished=finished if finished > rows else 0,
+        controls=max(1, options.words) if options.processed else 0,
+        attentions=int(keep_attentions),
+        hidden=int(isinstance(search, _C.Contrastive)),
+        phrases=search.words if isinstance(search, _C.Constrained) else 0,
     )
+
+
+def with_shortlist(
+    request: EngineRequest, shortlist: Shortlist, config: GenerationConfig
+) -> EngineRequest:
+    """The same request, for the tokens that the shortlist allows its sources together."""
+    assert request.source is not None
+    needed = shortlist_ids(config, shortlist.target_ids)
+    allowed = torch.from_numpy(shortlist.ids_for(request.source.ids.numpy(), needed))
+    limits = replace(request.limits, shortlist=len(allowed))
+    return replace(request, shortlist=allowed, limits=limits)
+
+
+def random_numbers(config: GenerationConfig, chosen: Array, rows: int) -> dict[str, Any]:
+    """The arguments of _C.Request that key random numbers. rows: of each sentence.
+
+    One seed serves all rows, each with a row word of its own; a sequence has one for each sentence,
+    whose draws then do not depend on its index in the call.
+    """
+    if isinstance(config.seed, tuple):
+        return {"seed": config.seed}
+    return {"seed": config.seed or 0, "random_first": chosen * rows}
+
+
+def drawn_seed() -> int:
+    """64 bits of torch's default generator: torch.manual_seed repeats a program, calls differ."""
+    return int(torch.randint(-(2**63), 2**63 - 1, (), dtype=torch.int64)) % 2**64
 
 
 def with_unconditional(prompt: PackedTokens, encoder: bool) -> PackedTokens:

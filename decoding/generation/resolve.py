@@ -1,4 +1,4 @@
-"""Which source of an option wins, and which options do not go together."""
+"""Decides which source of an option wins, and refuses options that do not go together."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def check_supported(
 
 
 def as_mapping(base: GenerationConfig | Mapping[str, Any] | object | None) -> dict[str, Any]:
-    """What a generation_config argument sets."""
+    """The options that a generation_config argument sets."""
     if base is None:
         return {}
     if isinstance(base, GenerationConfig):

@@ -1,4 +1,4 @@
-"""From the sub-batches of a call to tensors in the order of its rows."""
+"""Joins the results of a call's sub-batches into tensors in the order of its rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Steps = tuple[Tensor, ...]
 class SubBatchResult:
     """A sub-batch and its results."""
 
-    chosen: Array  # int64 [n], the places of its sentences in the call
+    chosen: Array  # int64 [n], indices of its sentences in the call
     prompt: Array  # int64 [n, P], their prompts as the caller gave them
     results: EngineResults
 
@@ -35,11 +35,11 @@ def sequences(sub_batches: Sequence[SubBatchResult], returned: int) -> Tensor:
     ]
     rows = np.empty((batch, returned, max(ends)), np.int64)
     for sub in sub_batches:
-        place = slice(None) if len(sub_batches) == 1 else sub.chosen
+        chosen = slice(None) if len(sub_batches) == 1 else sub.chosen
         width = sub.prompt.shape[1]
-        rows[place, :, :width] = sub.prompt[:, None]
+        rows[chosen, :, :width] = sub.prompt[:, None]
         tokens = sub.results.tokens[:, :returned]
-        rows[place, :, width:] = widened(tokens, max(ends) - width, sub.results.fill)
+        rows[chosen, :, width:] = widened(tokens, max(ends) - width, sub.results.fill)
     return torch.from_numpy(rows.reshape(batch * returned, -1))
 
 
@@ -66,20 +66,20 @@ def beam_indices(
     """int32 [B * returned, longest], the row b * rows + k that each token extended; -1 after."""
     moved = []
     for sub in sub_batches:
-        first = np.arange(len(sub.chosen)) * rows  # of each sentence in the sub, then in the call
+        first = np.arange(len(sub.chosen)) * rows  # row of each sentence in the sub-batch
         parents = widened(sub.results.parent_rows[:, :returned], longest, -1)
-        there = parents + (sub.chosen * rows - first)[:, None, None]
-        moved.append(np.where(parents >= 0, there, -1).astype(np.int32))
+        in_call = parents + (sub.chosen * rows - first)[:, None, None]
+        moved.append(np.where(parents >= 0, in_call, -1).astype(np.int32))
     return in_order(sub_batches, moved)
 
 
 def joined(sub_batches: Sequence[SubBatchResult], take: Callable[[EngineResults], Array]) -> Tensor:
-    """take: [n, returned, ...] of a sub. Returns [B * returned, ...]."""
+    """take: gives [n, returned, ...] of a sub-batch. Returns [B * returned, ...]."""
     return in_order(sub_batches, [take(sub.results) for sub in sub_batches])
 
 
 def in_order(sub_batches: Sequence[SubBatchResult], values: Sequence[Array]) -> Tensor:
-    """[n, returned, ...] of each sub, put back into the order of the call's sentences."""
+    """[n, returned, ...] of each sub-batch, put back into the order of the call's sentences."""
     every = np.concatenate(values)
     if len(sub_batches) > 1:
         every = every[np.concatenate([sub.chosen for sub in sub_batches]).argsort()]
@@ -101,8 +101,8 @@ def steps(
         values = torch.zeros(sentences * rows, *shape)
         for sub in sub_batches:
             if step < len(kept(sub.results)):
-                places = (sub.chosen[:, None] * rows + np.arange(rows)).reshape(-1)
-                values[torch.from_numpy(places)] = kept(sub.results)[step]
+                own = (sub.chosen[:, None] * rows + np.arange(rows)).reshape(-1)
+                values[torch.from_numpy(own)] = kept(sub.results)[step]
         every.append(values)
     return tuple(every)
 
@@ -118,12 +118,12 @@ def attentions(
     sub_batches: Sequence[SubBatchResult], returned: int, rows: int, source: TokenBatch
 ) -> dict[str, tuple[Steps, ...] | Tensor]:
     """The fields cross_attentions and hypothesis_attentions."""
-    placed = []
+    wide = []
     for sub in sub_batches:
         mask = None if source.mask is None else torch.from_numpy(source.mask[sub.chosen])
-        wide = in_columns(kept_attentions(sub.results), mask, source.width)
-        placed.append(replace(sub, results=replace(sub.results, attentions=wide)))
-    every = steps(placed, rows, lambda results: kept_attentions(results).unbind())
+        values = in_columns(kept_attentions(sub.results), mask, source.width)
+        wide.append(replace(sub, results=replace(sub.results, attentions=values)))
+    every = steps(wide, rows, lambda results: kept_attentions(results).unbind())
     longest = int(lengths(sub_batches, returned).max())
 
     def hypotheses(results: EngineResults) -> Array:
@@ -133,7 +133,7 @@ def attentions(
 
     return {
         "cross_attentions": tuple((step[:, None, None],) for step in every),
-        "hypothesis_attentions": joined(placed, hypotheses),
+        "hypothesis_attentions": joined(wide, hypotheses),
     }
 
 

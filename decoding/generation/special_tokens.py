@@ -9,9 +9,21 @@ from decoding.generation.batching import check_ids
 from decoding.generation.config import GenerationConfig
 
 
+def special_tokens(config: GenerationConfig, vocab: int, width: int) -> dict[str, Any]:
+    """The arguments of _C.Request that end, fill and begin rows. vocab: ids that the decoder has.
+    width: of the prompts; a first token is forced where they are one token wide."""
+    pad, first = fill_id(config), config.forced_bos_token_id
+    return {
+        "eos": end_ids(config, vocab),
+        "pad": pad if pad is not None and 0 <= pad < vocab else 0,  # ended rows compute, unread
+        "forced_first": first if width == 1 and first is not None else -1,
+        "forced_last": sorted(set(config.forced_eos_token_id)),
+    }
+
+
 def end_ids(config: GenerationConfig, vocab: int) -> list[int]:
     """The EOS ids that the model has a token for. Repeated and foreign ones count as candidates of
-    beam search in Hugging Face: in their place the first one is repeated."""
+    beam search in Hugging Face: the first one is repeated for each of them."""
     valid = sorted({id for id in config.eos_token_id if 0 <= id < vocab})
     return valid + valid[:1] * (len(config.eos_token_id) - len(valid))
 
@@ -33,7 +45,7 @@ def check_tokens(config: GenerationConfig, vocab: int) -> None:
 
 
 def fill_id(config: GenerationConfig) -> int | None:
-    """pad_token_id, for which the first EOS stands in."""
+    """pad_token_id; where there is none, the first EOS."""
     if config.pad_token_id is not None:
         return config.pad_token_id
     return config.eos_token_id[0] if config.eos_token_id else None

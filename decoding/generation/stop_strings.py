@@ -36,6 +36,10 @@ class StopTable:
     table: Tensor
     prompt_table: Array
 
+    def options(self, prompt: Array) -> dict[str, Any]:
+        """The arguments of _C.Request. prompt: int64 [B, P], padding included."""
+        return {"stop_table": self.table, "stop_first": self.states_after(prompt)}
+
     def states_after(self, ids: Array) -> Tensor:
         """int32 [B], the state after each prompt; ids: int64 [B, P], padding included."""
         states = np.zeros(len(ids), np.int32)

@@ -51,7 +51,7 @@ class TokenStream:
         self._rows = rows
         count = len(rows.prompt) * (1 if rows.competing else rows.rows_per_sentence)
         self._emitted: Tokens = [[] for _ in range(count)]
-        self._finished: dict[tuple[int, ...], list[int]] = {}  # rows that beams have left behind
+        self._finished: dict[tuple[int, ...], list[int]] = {}  # rows that have ended
 
     def accepted(self, step: Step, before: Tensor, after: Tensor) -> None:
         if not self._rows.competing:
@@ -90,15 +90,17 @@ class TokenStream:
         """The tokens that all beams and all finished rows of a sentence begin with."""
         new: Tokens = [[] for _ in self._emitted]
         beams = self._rows.rows_per_sentence
-        finished, counts = (x.tolist() for x in step.finished())
-        left, alive = before.tolist(), after.tolist()
+        state, left, alive = step.state(), before.tolist(), after.tolist()
+        names = ("finished_lengths", "finished_rows", "finished_tokens")
+        finished = torch.stack([state[name] for name in names], -1).tolist()
+        counts = state["finished_count"].tolist()
         for b in step.going().tolist():
             rows = alive[b * beams : (b + 1) * beams]
-            for _, _, length, row, token in finished[b][: counts[b]]:
+            for length, row, token in finished[b][: counts[b]]:
                 key = (b, length, row, token)
                 if length == step.number:
                     self._finished[key] = [*left[row], token]
-                if length:  # else it stands in for none
+                if length:  # else there is none
                     rows.append(self._finished[key])
             new[b] = self._not_emitted(b, os.path.commonprefix(rows))
         return new
@@ -160,7 +162,7 @@ def stream(
     """Runs `run` in a thread of its own and yields what it emits to `tokens`; raises its errors.
 
     The thread does not wait for the caller. Where the iterator is closed or collected, it stops
-    after its present step. device: whose current stream, here, is the thread's too.
+    after the step under way. device: whose current stream, here, is the thread's too.
     """
     there: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if device.type == "cuda":

@@ -70,7 +70,7 @@ ARGUMENTS = (
     "shortlist",
 )
 
-# What a transformers GenerationConfig carries beside options.
+# Fields of a transformers GenerationConfig that are no options.
 METADATA = (
     "transformers_version",
     "_from_model_config",

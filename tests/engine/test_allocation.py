@@ -34,11 +34,10 @@ void* realloc(void* old, size_t size) {
 # Prints, for each strategy, the allocations of one call of step(1) and of one call of step(20):
 # what the calls themselves cost is the same, so any difference is a step's own.
 PROGRAM = """
-import ctypes, os, numpy as np, torch
+import ctypes, os, torch
 from transformers import GPT2Config, GPT2LMHeadModel
 from decoding import _C, models
 from decoding.models.weights.placed import pack
-from decoding.generation.sentences import SENTENCE
 
 counter = ctypes.CDLL(None).allocations
 counter.restype = ctypes.c_long
@@ -53,17 +52,14 @@ pool = pool[-pool.data_ptr() % 256 :][:size]
 session.bind(limits, pool)
 prompt = torch.tensor([1, 2, 3, 4, 5], dtype=torch.int32)
 offsets = torch.tensor([0, 2, 5], dtype=torch.int32)
-items = torch.arange(2, dtype=torch.int32)
-plain = {"seed": 1, "max_new": 48, "forced_first": -1, "temperature": 1.0, "top_p": 1.0}
-warped = plain | {"top_k": 50, "top_p": 0.9}
-calls = [(_C.Greedy(), plain), (_C.Sampling(), warped), (_C.Sampling(), plain), (_C.Beam(), plain)]
+ids = torch.arange(2, dtype=torch.int32)
+batch = _C.Batch(prompt=prompt, prompt_offsets=offsets, sentence_ids=ids)
+filters = {"top_k": 50, "top_p": 0.9}
+calls = [(_C.Greedy(), {}), (_C.Sampling(), filters), (_C.Sampling(), {}), (_C.Beam(), {})]
 for search, own in calls:
-    sentences = np.zeros(2, SENTENCE)
-    for name, value in own.items():
-        sentences[name] = value
-    rules = _C.Rules(max_new=48, min_new=48, eos=[0], banned=[7])
-    own = torch.from_numpy(sentences.view(np.uint8))
-    session.start(None, None, None, prompt, offsets, items, own, 3, rules, search)
+    common = {"max_new": 48, "min_new": 48, "eos": [0], "bad_words": [[7]], "seed": 1}
+    request = _C.Request(sentences=2, rows_per_sentence=3, search=search, **common, **own)
+    session.start(request, batch)
     session.step(1)  # whatever a first step leaves behind for good
     counts = []
     for steps in (1, 20, 1, 20):

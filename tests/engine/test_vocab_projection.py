@@ -22,18 +22,18 @@ class OneByOne:
     """
 
     def __init__(self, model: decoding.Model, parts: bool) -> None:
-        self.session, self.engine, self.parts = model._session, model._session._engine, parts
+        self.engine, self.parts = model._session._engine, parts
         self.written: list[bool] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
 
     def step(self, steps: int) -> bool:
-        logits = self.session._buffer("logits").fill_(torch.nan)
+        logits = self.engine.state()["logits"].fill_(torch.nan)
         if self.parts:
             self.engine.compute()
-            self.engine.pick()
-            done = self.engine.accept(None)
+            self.engine.select()
+            done = self.engine.update()
         else:
             done = self.engine.step(1)
         self.written.append(not bool(logits.isnan().all()))
@@ -47,7 +47,6 @@ def run(name: str, dtype: str, options: dict[str, Any], parts: bool) -> tuple[An
     model._runner = copy.copy(model._session)
     engine = OneByOne(model, parts)
     model._session._engine = engine  # type: ignore[assignment]
-    engine.session = model._session
     found = model.generate(IDS, min_new_tokens=STEPS, **options)
     return found, engine.written
 

@@ -14,8 +14,8 @@ import transformers
 
 from decoding.generation.config import OPTIONS, GenerationConfig
 from decoding.generation.lengths import lengths
+from decoding.generation.request import drawn_seed
 from decoding.generation.resolve import resolve
-from decoding.generation.sentences import drawn_seed
 from decoding.generation.strategies import choose
 from decoding.generation.unsupported import ARGUMENTS, METADATA, UNSUPPORTED
 

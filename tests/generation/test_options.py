@@ -6,16 +6,19 @@ import inspect
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import transformers
 
 import decoding
-from decoding.generation import processors
+from decoding.generation.batching import TokenBatch
 from decoding.generation.config import OPTIONS
 from decoding.generation.inputs import PER_ROW
+from decoding.generation.request import build_request
 from decoding.generation.resolve import resolve
-from decoding.generation.strategies import sampling
+from decoding.generation.strategies import choose
 from decoding.generation.unsupported import ARGUMENTS, METADATA, UNSUPPORTED
+from tests.support.random_models import ours
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "options.md"
 COST = re.compile(r"(free|inside the step|an? extra kernel|extra kernel|leaves the device)")
@@ -113,8 +116,18 @@ ON = {
 @pytest.mark.parametrize("name", ON)
 def test_what_takes_an_extra_kernel(name: str) -> None:
     config = resolve({"do_sample": True, name: ON[name]}, None, {})
-    extra = processors.wanted(config) or sampling.filters(config, processed=False) is not None
-    assert ("extra kernel" in OPTION_ROWS[name]["cost"]) == extra
+    prompt, decoder = TokenBatch(np.array([[12, 13]]), None), ours("gpt2").spec.decoder
+    request = build_request(
+        config,
+        choose(config),
+        decoder,
+        prompt=prompt,
+        source=None,
+        chosen=np.array([0]),
+        stop=None,
+        hooked=False,
+    )
+    assert ("extra kernel" in OPTION_ROWS[name]["cost"]) == request.options.processed
 
 
 def test_every_function_leaves_the_device() -> None:

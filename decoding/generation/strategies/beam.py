@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from decoding import _C
-from decoding.engine.request import Search
 from decoding.generation.config import GenerationConfig
 from decoding.generation.constraints import constraint_table
-from decoding.generation.strategies.base import Strategy
+from decoding.generation.strategies.base import Search, Strategy
 
 STOPPING = {False: "no", True: "yes", "never": "never"}
 
@@ -17,17 +16,10 @@ def strategy(config: GenerationConfig) -> Strategy:
     # patience has an effect with early_stopping=True alone.
     patience = config.patience if config.early_stopping is True else 1
     max_finished = round(config.num_beams * patience)
-    beam = _C.Beam(
-        length_penalty=config.length_penalty,
-        gnmt=config.length_normalization == "gnmt",
-        early_stopping=STOPPING[config.early_stopping],
-        capacity=max_finished,
-        diversity_rate=config.diversity_rate,
-        draws=config.do_sample,
-    )
+    beam = _C.Beam(max_finished=max_finished, draws=config.do_sample)
     search: Search = beam
     if config.num_beam_groups > 1:
-        search = _C.Diverse(beam, groups=config.num_beam_groups, penalty=config.diversity_penalty)
+        search = _C.Diverse(beam, groups=config.num_beam_groups)
     if config.force_words_ids:
         table = constraint_table(config.force_words_ids)
         search = _C.Constrained(
@@ -39,4 +31,11 @@ def strategy(config: GenerationConfig) -> Strategy:
         returned=config.num_return_sequences,
         competing=True,
         max_finished=max_finished,
+        options={
+            "length_penalty": config.length_penalty,
+            "gnmt": config.length_normalization == "gnmt",
+            "early_stopping": STOPPING[config.early_stopping],
+            "diversity_rate": config.diversity_rate,
+            "diversity_penalty": config.diversity_penalty,
+        },
     )

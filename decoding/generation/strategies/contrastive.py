@@ -11,8 +11,9 @@ def strategy(config: GenerationConfig) -> Strategy:
     """Each candidate takes a row."""
     assert isinstance(config.top_k, int)  # else it is no contrastive search
     return Strategy(
-        _C.Contrastive(alpha=config.penalty_alpha),
+        _C.Contrastive(),
         rows_per_sentence=config.top_k,
         returned=1,
         max_finished=1,
+        options={"penalty_alpha": config.penalty_alpha},
     )

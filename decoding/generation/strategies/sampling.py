@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from decoding import _C
 from decoding.generation.config import GenerationConfig
 from decoding.generation.strategies.base import Strategy
@@ -13,26 +15,20 @@ def strategy(config: GenerationConfig) -> Strategy:
     return Strategy(_C.Sampling(), rows_per_sentence=copies, returned=copies)
 
 
-def filters(config: GenerationConfig, *, processed: bool) -> _C.Warpers | None:
-    """For the engine; None where nothing is drawn, and where temperature, top_k and top_p say it
-    all: sampling from logits, if they are not `processed`, then does that itself."""
+def filters(config: GenerationConfig) -> dict[str, Any]:
+    """The arguments of _C.Request that filter scores before a token is drawn."""
     if not config.do_sample:
-        return None
-    others = (
-        config.top_h is not None
-        or config.min_p > 0
-        or config.typical_p < 1
-        or config.epsilon_cutoff > 0
-        or config.eta_cutoff > 0
-    )
-    if not (others or processed or config.num_beams > 1):
-        return None
+        return {}
+    # Beams that end leave others to go on with.
     keep = max(2, len(config.eos_token_id) + 1) if config.num_beams > 1 else 1
-    return _C.Warpers(
-        top_h=config.top_h or 0.0,
-        min_p=config.min_p,
-        typical_p=config.typical_p,
-        epsilon=config.epsilon_cutoff,
-        eta=config.eta_cutoff,
-        keep=keep,
-    )
+    return {
+        "temperature": config.temperature,
+        "top_k": config.top_k,
+        "top_p": config.top_p,
+        "top_h": config.top_h or 0.0,
+        "min_p": config.min_p,
+        "typical_p": config.typical_p,
+        "epsilon_cutoff": config.epsilon_cutoff,
+        "eta_cutoff": config.eta_cutoff,
+        "min_tokens_to_keep": keep,
+    }
