@@ -1,6 +1,6 @@
-"""Every search strategy in plain torch, one sentence at a time: slow and obvious. One file each.
+"""Every search strategy in plain torch, one sentence at a time: slow and simple. One file each.
 
-It is the oracle of the kernels' tests, and the pages to read for what a strategy means. A model is
+The kernels' tests compare with it, and it defines the meaning of each strategy. A model is
 a function from the tokens generated so far to the logits of the next one, float32 [V].
 """
 
@@ -11,8 +11,8 @@ from decoding.reference.constrained import Phrase, Phrases, constrained_beam_sea
 from decoding.reference.contrastive import contrastive_search
 from decoding.reference.diverse import diverse_beam_search
 from decoding.reference.draws import Draws, gumbel, philox, sample
+from decoding.reference.filters import filtered
 from decoding.reference.rules import Logits, Rules, Tokens, greedy
-from decoding.reference.warpers import kept
 
 __all__ = [
     "FILL_IN",
@@ -31,7 +31,7 @@ __all__ = [
     "diverse_beam_search",
     "greedy",
     "gumbel",
-    "kept",
+    "filtered",
     "philox",
     "sample",
 ]

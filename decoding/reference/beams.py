@@ -1,4 +1,4 @@
-"""Beam search, and its candidates drawn instead of the best."""
+"""Beam search and beam sampling."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from decoding.reference.draws import Draws
 from decoding.reference.rules import Logits, Rules, Tokens
 
-FILL_IN = -1e9  # the sum of a beam that stands in for none
+FILL_IN = -1e9  # the sum of a placeholder where there is no beam
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Scoring:
-    """What a row of so many tokens is worth, and when no better one can come."""
+    """Scores of finished rows, and the bound at which a search stops."""
 
     length_penalty: float = 1.0
     early_stopping: bool | str = False
@@ -39,12 +39,12 @@ class Scoring:
 
     def ended(self, row: Hypothesis) -> Hypothesis:
         score = self.score(row.sum, len(row.tokens))
-        if row.sum <= FILL_IN / 10:  # what stems from a fill-in stays as bad as one
+        if row.sum <= FILL_IN / 10:  # a continuation of a fill-in stays as bad as one
             score = min(score, row.sum)
         return replace(row, score=score)
 
     def settled(self, best: float, worst: float, step: int, max_new: int) -> bool:
-        """Whether a row of sum `best` cannot beat a finished one of score `worst` any more."""
+        """Whether a row of sum `best` can no longer beat a finished one of score `worst`."""
         # Sums can only fall, and lengths only grow.
         longest = self.early_stopping == "never" and self.length_penalty > 0
         bound = self.score(best, max_new if longest else step)
@@ -63,24 +63,24 @@ def beam_search(
     diversity_rate: float = 0.0,
     draws: Draws | None = None,
 ) -> list[Hypothesis]:
-    """Beam search by the rules of transformers 5; the rows that finished, best first.
+    """Beam search by the rules of transformers 5; returns the finished rows, best first.
 
     Log-probabilities are taken before the rules apply and are not renormalised afterwards. Where
-    the rules leave too little to choose from, the last rows are fill-ins with scores near -1e9.
+    the rules leave too few candidates, the last rows are fill-ins with scores near -1e9.
 
-    patience: so many times `beams` rows are kept and waited for (Kasai et al. 2022).
+    patience: the search collects patience * beams finished rows (Kasai et al. 2022).
     diversity_rate: the q-th best continuation of a row competes with those of other rows as if it
     were lower by q * diversity_rate (Li, Monroe, Jurafsky 2016).
-    draws: candidates are drawn; see `beam_sample`.
+    draws: samples the candidates; see `beam_sample`.
     """
-    scoring, places = Scoring(length_penalty, early_stopping, gnmt), round(beams * patience)
+    scoring, max_finished = Scoring(length_penalty, early_stopping, gnmt), round(beams * patience)
     alive = [Hypothesis(0.0)] + [Hypothesis(FILL_IN)] * (beams - 1)
     finished: list[Hypothesis] = []
     for step in range(1, rules.max_new + 1):
         scores = [rules.apply(logits(h.tokens).log_softmax(-1), step) for h in alive]
         noise = None
         if draws is not None:
-            scores = [draws.kept(x) for x in scores]
+            scores = [draws.filtered(x) for x in scores]
             noise = draws.noise(step, beams, len(scores[0]))
         candidates = continuations(alive, scores, rules, diversity_rate=diversity_rate, noise=noise)
 
@@ -89,18 +89,18 @@ def beam_search(
 
         # Only one of the best `beams` may end; a lower rank would not have stayed alive either.
         ended = [scoring.ended(c) for c in candidates[:beams] if ends(c)]
-        finished = best_of(finished + ended, places)
+        finished = best_of(finished + ended, max_finished)
         alive = [c for c in candidates if not ends(c)]
         if not alive:
             break
-        # Of what was drawn the best go on, else the first.
+        # Of sampled candidates the best continue, else the first.
         alive = sorted(alive if draws else alive[:beams], key=lambda row: -row.sum)[:beams]
         alive = filled_in(alive, beams)
-        if len(finished) == places and scoring.settled(
+        if len(finished) == max_finished and scoring.settled(
             alive[0].sum, finished[-1].score, step, rules.max_new
         ):
             break
-    return finished + [Hypothesis(FILL_IN)] * (places - len(finished))
+    return finished + [Hypothesis(FILL_IN)] * (max_finished - len(finished))
 
 
 def beam_sample(
@@ -112,15 +112,15 @@ def beam_sample(
     row: int = 0,
     length_penalty: float = 1.0,
     early_stopping: bool | str = False,
-    **warpers: Any,
+    **filters: Any,
 ) -> list[Hypothesis]:
-    """Beam search whose candidates are drawn, without replacement, from the softmax of their sums.
+    """Beam search that samples candidates, without replacement, from the softmax of their sums.
 
     The best of sum plus Gumbel noise are such draws, in that order (Kool et al. 2019), and only the
-    first `beams` drawn may end. The best by sum of those that do not end go on. Sums add up what
-    the warpers leave of the log-probabilities; those leave as many tokens as may end, and one.
+    first `beams` drawn may end. The best by sum of those that do not end continue. Sums add up
+    filtered log-probabilities; the filters keep one token more than there are end tokens.
     """
-    draws = Draws(seed, row, {"keep": max(2, 1 + len(rules.eos)), **warpers})
+    draws = Draws(seed, row, {"keep": max(2, 1 + len(rules.eos)), **filters})
     return beam_search(
         logits,
         rules,
@@ -142,17 +142,17 @@ def continuations(
 ) -> list[Hypothesis]:
     """The best continuations with a finite sum, the lower beam * V + token first among equals.
 
-    They are so many that enough go on whatever ends. alive: beams `first`, `first` + 1, ...;
+    They are so many that enough continue whichever end. alive: beams `first`, `first` + 1, ...;
     scores: of their next tokens, [V] each. noise: [beams, V], to be added before they compete.
     """
     sums = torch.stack([x + row.sum for x, row in zip(scores, alive, strict=True)])
     ranks = sums.argsort(dim=1, descending=True, stable=True).argsort(dim=1) + 1
     keys = sums - diversity_rate * ranks
     if noise is not None:
-        keys = (keys + noise).float()  # which leaves nothing of it beside a fill-in's sum
-    places = keys.flatten().argsort(descending=True, stable=True)
+        keys = (keys + noise).float()  # in float32 noise vanishes beside a fill-in's sum
+    order = keys.flatten().argsort(descending=True, stable=True)
     candidates = []
-    for place in places[: max(2, 1 + len(rules.eos)) * len(alive)].tolist():
+    for place in order[: max(2, 1 + len(rules.eos)) * len(alive)].tolist():
         beam, token = divmod(place, sums.shape[1])
         row, total = alive[beam], float(sums[beam, token])
         if total > -math.inf:

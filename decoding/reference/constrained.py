@@ -1,6 +1,6 @@
 """Lexically constrained beam search in plain torch, one sentence at a time.
 
-What a row must hold are phrases, in any order and without overlap: of each of them one of its
+A row must contain phrases, in any order and without overlap: of each phrase one of its
 alternatives, token after token.
 """
 
@@ -26,10 +26,10 @@ Phrase = tuple[Tokens, ...]  # alternatives, none of which begins with another
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a row has come. A phrase is begun, and then gone on with or given up."""
+    """The progress of a row. A phrase that is begun is then continued or given up."""
 
-    pending: tuple[int, ...]  # phrases, in the order in which they are looked at
-    active: int = -1  # the phrase under way; -1: none is
+    pending: tuple[int, ...]  # phrases not yet contained, in the order in which they are tried
+    active: int = -1  # the phrase that is begun; -1: none
     seen: Tokens = ()  # of that phrase
 
     @property
@@ -39,7 +39,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Phrases:
-    """All that a row must hold."""
+    """The phrases that a row must contain."""
 
     phrases: tuple[Phrase, ...]
 
@@ -50,12 +50,12 @@ class Phrases:
         return progress
 
     def wanted(self, progress: Progress) -> list[int]:
-        """The tokens that bring a row further; a phrase under way goes before all others."""
+        """The tokens that advance a row; a phrase that is begun comes before all others."""
         phrases = progress.pending if progress.active < 0 else (progress.active,)
         return [token for phrase in phrases for token in self._next(phrase, progress.seen)]
 
     def bank(self, progress: Progress) -> int:
-        """Tokens on the way to the end, each phrase counted as long as the longest of all."""
+        """Number of constraint tokens generated, each phrase counted as long as the longest."""
         longest = max(self._longest(i) for i in range(len(self.phrases)))
         count = (len(self.phrases) - len(progress.pending)) * longest
         if progress.active >= 0:
@@ -93,17 +93,17 @@ def constrained_beam_search(
     length_penalty: float = 1.0,
     early_stopping: bool | str = False,
 ) -> list[Hypothesis]:
-    """Beam search whose rows hold all phrases, by the rules of transformers 4; best first.
+    """Beam search whose rows contain all phrases, by the rules of transformers 4; best first.
 
-    Beside the best continuations those compete that bring a row further. Rows of equal progress
+    Beside the best continuations those compete that advance a row. Rows of equal progress
     form a bank, and banks give their best rows in turns (Post and Vilar 2018). Only a row that
     holds all phrases may end; the prompt counts as part of it. As in `diverse_beam_search`, the
     bound is the best of all candidates, and after the last step what goes on finishes.
 
-    That may lose the last row that holds all phrases, and transformers then returns others. Here
-    none is returned that does not hold them. Where too few rows finish, those stand in behind them
-    that hold all phrases and whose end was not among the best candidates; and as long as there is
-    no row of either kind, the last that holds all phrases goes on with its best token. Banks are
+    That may lose the last row that contains all phrases, and transformers then returns others.
+    Here every returned row contains them. Where too few rows finish, rows follow that contain all
+    phrases but whose end was not among the best candidates; and as long as there is no row of
+    either kind, the last that contains all phrases continues with its best token. Banks are
     compared before sums.
     """
     scoring = Scoring(length_penalty, early_stopping)
@@ -128,28 +128,28 @@ def constrained_beam_search(
         wanted = {beam: phrases.wanted(progress(row)) for beam, row in enumerate(alive)}
         going += _extensions(alive, scores, wanted)
         going = [row for row in going if row.sum > FILL_IN / 10 and not rules.ends(row.tokens)]
-        heirs = _in_turns(going, [phrases.bank(progress(row)) for row in going])[:beams]
-        if not finished and not spare and not any(progress(row).complete for row in heirs):
+        next_beams = _in_turns(going, [phrases.bank(progress(row)) for row in going])[:beams]
+        if not finished and not spare and not any(progress(row).complete for row in next_beams):
             rest = _extensions(alive, scores, {beam: range(len(scores[beam])) for beam in whole})
             rest = [row for row in rest if not rules.ends(row.tokens)]
             if rest:
-                heirs[beams - 1 :] = [max(rest, key=lambda row: row.sum)]
-        if not heirs or (
+                next_beams[beams - 1 :] = [max(rest, key=lambda row: row.sum)]
+        if not next_beams or (
             len(finished) == beams
             and scoring.settled(candidates[0].sum, finished[-1].score, step, rules.max_new)
         ):
             break
         if step == rules.max_new:
-            ends = [row for row in heirs if progress(row).complete]
+            ends = [row for row in next_beams if progress(row).complete]
             finished = best_of(finished + [scoring.ended(row) for row in ends], beams)
-        alive = filled_in(heirs, beams)
+        alive = filled_in(next_beams, beams)
     return (finished + spare + [Hypothesis(FILL_IN)] * beams)[:beams]
 
 
 def _extensions(
     alive: list[Hypothesis], scores: list[Tensor], tokens: Mapping[int, Iterable[int]]
 ) -> list[Hypothesis]:
-    """Rows by the tokens given for each beam; none stems from a fill-in."""
+    """Rows extended by the tokens given for each beam; none extends a fill-in."""
     rows = []
     for beam, row in enumerate(alive):
         for token in tokens.get(beam, ()):

@@ -15,9 +15,9 @@ States = Callable[[Tokens], tuple[Tensor, Tensor]]
 
 
 def contrastive_search(model: States, rules: Rules, *, k: int, alpha: float) -> Tokens:
-    """Of the k most probable tokens the one that is probable and unlike what was said (Su et al.
-    2022): argmax of (1 - alpha) p(v) - alpha max_j cos(h(v), h_j) over the hidden states h_j
-    before v; the most probable one among equals."""
+    """Selects among the k most probable tokens v (Su et al. 2022) the argmax of (1 - alpha) p(v) -
+    alpha max_j cos(h(v), h_j) over the hidden states h_j before v; the most probable one among
+    equals."""
     tokens: Tokens = ()
     for step in range(1, rules.max_new + 1):
         logits, context = model(tokens)
@@ -26,8 +26,8 @@ def contrastive_search(model: States, rules: Rules, *, k: int, alpha: float) -> 
         scores = []
         for probability, id in zip(found[:k].tolist(), ids[:k].tolist(), strict=True):
             state = model((*tokens, id))[1][-1]
-            likeness = torch.cosine_similarity(context, state[None], dim=1).max()
-            scores.append((1 - alpha) * probability - alpha * float(likeness))
+            similarity = torch.cosine_similarity(context, state[None], dim=1).max()
+            scores.append((1 - alpha) * probability - alpha * float(similarity))
         tokens += (int(ids[max(range(len(scores)), key=scores.__getitem__)]),)
         if tokens[-1] in rules.eos:
             break

@@ -1,4 +1,4 @@
-"""Random numbers that are functions of seed, row, step and token, and what is drawn with them."""
+"""Sampling with random numbers that are functions of seed, row, step and token."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decoding.reference.filters import filtered
 from decoding.reference.rules import Logits, Rules, Tokens
-from decoding.reference.warpers import kept
 
 
 def philox(key: int, counter: list[Tensor]) -> list[Tensor]:
@@ -35,14 +35,14 @@ def gumbel(vocab: int, *, seed: int, step: int, row: int) -> Tensor:
     return -(-(-uniform).log1p()).log()
 
 
-def sample(logits: Logits, rules: Rules, *, seed: int, row: int = 0, **warpers: Any) -> Tokens:
-    """At every step a random token of softmax(kept(..., **warpers)), by the Gumbel-max trick.
+def sample(logits: Logits, rules: Rules, *, seed: int, row: int = 0, **filters: Any) -> Tokens:
+    """Samples a token of softmax(filtered(..., **filters)) at every step, by the Gumbel-max trick.
 
     The argmax of scores plus Gumbel noise is distributed as their softmax (Kool et al. 2019).
     """
     tokens: Tokens = ()
     for step in range(1, rules.max_new + 1):
-        scores = kept(rules.apply(logits(tokens), step), **warpers)
+        scores = filtered(rules.apply(logits(tokens), step), **filters)
         if scores.max() == -math.inf:
             raise ValueError(f"no token may follow at step {step}")
         noise = gumbel(len(scores), seed=seed, step=step, row=row)
@@ -54,16 +54,16 @@ def sample(logits: Logits, rules: Rules, *, seed: int, row: int = 0, **warpers: 
 
 @dataclass(frozen=True)
 class Draws:
-    """What chooses the candidates of beams: beam k has the random numbers of row `row` + k."""
+    """Draws the candidates of beams: beam k uses the random numbers of row `row` + k."""
 
     seed: int
     row: int
-    warpers: Mapping[str, Any]
+    filters: Mapping[str, Any]
 
-    def kept(self, scores: Tensor) -> Tensor:
-        return kept(scores, **self.warpers).float()
+    def filtered(self, scores: Tensor) -> Tensor:
+        return filtered(scores, **self.filters).float()
 
     def noise(self, step: int, beams: int, vocab: int) -> Tensor:
-        """Float64 [beams, V]."""
+        """The Gumbel noise of a step, float64 [beams, V]."""
         rows = range(self.row, self.row + beams)
         return torch.stack([gumbel(vocab, seed=self.seed, step=step, row=row) for row in rows])

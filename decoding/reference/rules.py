@@ -1,4 +1,4 @@
-"""What every strategy obeys, and greedy search."""
+"""The constraints that every strategy obeys, and greedy search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Logits = Callable[[Tokens], Tensor]
 
 @dataclass(frozen=True)
 class Rules:
-    """What every strategy obeys. Steps count from 1; the last one is `max_new`."""
+    """Lengths, end tokens, banned and forced tokens. Steps count from 1 to `max_new`."""
 
     max_new: int
     min_new: int = 0
@@ -26,7 +26,7 @@ class Rules:
     stops: Callable[[Tokens], bool] = lambda _: False  # ends a row as an EOS does
 
     def apply(self, scores: Tensor, step: int) -> Tensor:
-        """Scores [V] with -inf for what may not follow; forced tokens, which override, get 0."""
+        """Scores [V] with -inf for tokens that may not follow; forced tokens, which win, get 0."""
         forced = self.forced_last if step == self.max_new else ()
         forced = forced or (self.forced_first if step == 1 else ())
         if forced:

@@ -133,7 +133,7 @@ def test_warpers(seed: int, sharpness: float, temperature: float, top_k: int, to
     if top_p < 1.0:
         warpers.append(TopPLogitsWarper(top_p))
     theirs = warpers(torch.zeros(1, 0, dtype=torch.long), scores[None])[0]
-    ours = reference.kept(scores, temperature=temperature, top_k=top_k, top_p=top_p)
+    ours = reference.filtered(scores, temperature=temperature, top_k=top_k, top_p=top_p)
     torch.testing.assert_close(ours.float(), theirs)
 
 

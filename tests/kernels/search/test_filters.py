@@ -95,7 +95,7 @@ def by_reference(scores: Tensor, **options: Any) -> Tensor:
     rounded: dict[str, Any] = {
         k: torch.tensor(v).tolist() for k, v in options.items()
     }  # as the engine has them
-    return torch.stack([reference.kept(row, **rounded) for row in scores])
+    return torch.stack([reference.filtered(row, **rounded) for row in scores])
 
 
 def assert_same_sets(ours: Tensor, expected: Tensor) -> None:

@@ -66,7 +66,7 @@ def test_draws_equal_the_reference(
     rows = [0, 5, 2**31 - 1]
     values, ids = draw(logits, rows, isa, threads, seed=seed, step=step, **warpers)
     for x, row, value, token in zip(logits, rows, values, ids.tolist(), strict=True):
-        scores = reference.kept(x, **warpers)
+        scores = reference.filtered(x, **warpers)
         if scores.max() == -math.inf:
             assert token == -1 and value == -math.inf
         else:
@@ -87,7 +87,7 @@ def test_distribution(warpers: dict[str, Any], vary: str) -> None:
         some = range(1, count // 4 + 1)
         ids = torch.cat([draw(logits, [3], isa, **{vary: i}, **warpers)[1] for i in some])
     drawn = ids.long().bincount(minlength=vocab)
-    expected = reference.kept(logits[0], **warpers).softmax(-1) * len(ids)
+    expected = reference.filtered(logits[0], **warpers).softmax(-1) * len(ids)
     assert not drawn[expected == 0].any()
     common = expected > 5
     observed = [*drawn[common].tolist(), int(drawn[~common].sum())]

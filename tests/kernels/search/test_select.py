@@ -447,7 +447,7 @@ def test_distribution(warpers: dict[str, Any]) -> None:
     logits = random(1, vocab) * 1.5
     ids, _ = drawn(logits.repeat(count, 1), **warpers)
     found = ids.long().bincount(minlength=vocab)
-    expected = reference.kept(logits[0], **warpers).softmax(-1) * count
+    expected = reference.filtered(logits[0], **warpers).softmax(-1) * count
     assert not found[expected == 0].any()
     common = expected > 5
     observed = [*found[common].tolist(), int(found[~common].sum())]

@@ -1,4 +1,4 @@
-"""What sampling leaves of a row's scores."""
+"""Filters of sampling: temperature, top-h, top-k, top-p, min-p, typical, epsilon and eta."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-def kept(
+def filtered(
     scores: Tensor,
     *,
     temperature: float = 1.0,
@@ -21,13 +21,13 @@ def kept(
     eta: float = 0.0,
     keep: int = 1,
 ) -> Tensor:
-    """Scores [V] after the warpers, float64, -inf for the tokens that they take out.
+    """Scores [V] after the filters, float64, -inf for the tokens that they remove.
 
-    Each works on what those before it left; the defaults turn them off. With p the probabilities,
+    Each filters the result of those before it; defaults turn them off. With p the probabilities,
     best first and the lower id first among equals:
 
-    top_h (Baghaei Potraghloo et al. 2025): of the 100 best, as if there were no others, as many as
-    hold top_h of their entropy.
+    top_h (Baghaei Potraghloo et al. 2025): of the 100 best, renormalised, the first that hold a
+    share top_h of their entropy.
     top_k (Fan et al. 2018): the k largest and all that equal the k-th.
     top_p (Holtzman et al. 2020): tokens that less than top_p of the mass precedes.
     min_p (Nguyen et al. 2024): p of at least min_p times the largest.
