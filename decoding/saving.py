@@ -1,4 +1,4 @@
-"""Writing a converted model's directory: packed weights, configuration, tokenizer."""
+"""Writes a converted model's directory: packed weights, configuration, tokenizer."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def save(
     generation_config: Mapping[str, Any],
     origin: Path | None,
 ) -> None:
-    """origin: whose tokenizer comes along. Raises ValueError where `directory` holds a checkpoint,
-    which would be hidden by what is written."""
+    """Writes the directory. origin: the directory whose tokenizer is copied. Raises ValueError
+    where `directory` holds a checkpoint, which the new files would hide."""
     if holds_weights(directory):
         raise ValueError(f"{directory} holds a checkpoint: name another directory to write to")
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""How probable a model finds given tokens: teacher forcing, without a search."""
+"""Log-probabilities of given tokens by teacher forcing, without a search."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ class Scores:
 
     @property
     def perplexity(self) -> float:
-        """Of all rows together: exp of the negative mean over all labels that count; 1 for none."""
+        """The perplexity of all rows together: exp of the negative mean over all labels that count;
+        1 for none."""
         return math.exp(-float(self.sums.double().sum()) / max(1, int(self.lengths.sum())))
 
 
@@ -68,9 +69,9 @@ class Scores:
 class Forced:
     """One row, as far as its last label that counts: shapes [n]."""
 
-    ids: Array  # what the decoder reads
-    labels: Array  # what it should say behind each
-    columns: Array  # where the labels stood
+    ids: Array  # the decoder's input
+    labels: Array  # the token after each
+    columns: Array  # of the labels in the caller's table
 
 
 def score(

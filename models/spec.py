@@ -1,4 +1,4 @@
-"""A model as plain numbers: what the engine needs to know of an architecture.
+"""A model's architecture as plain numbers, for the engine.
 
 The engine's twin is `csrc/core/spec.h`, which reads these fields by name.
 """
@@ -14,12 +14,12 @@ POSITION_BIASES = ("none", "alibi", "relative")
 @dataclass(frozen=True)
 class RotarySpec:
     """Rotary positions (Su et al. 2021). The weight `<stack>.rotary`, float32 [tables, size / 2],
-    holds the angle by which each pair turns from a position to the next."""
+    holds the angle by which each pair rotates from a position to the next."""
 
-    size: int  # numbers of a head that turn, from its first on
+    size: int  # numbers of a head that are rotated, from its first on
     interleaved: bool = False  # pairs are neighbours; else i and i + size / 2
     factor: float = 1.0  # multiplies sine and cosine
-    tables: int = 1  # more: what a token turns by depends on its row's length when it is read
+    tables: int = 1  # more: a token's angles depend on its row's length when it is read
     original: int = 0  # the longest row that has the first table; each longer one has its own, up
     # to the last
     settled: bool = False  # a row that has begun with the first table may not outgrow it
@@ -27,7 +27,7 @@ class RotarySpec:
 
 @dataclass(frozen=True)
 class ConvolutionSpec:
-    """Depthwise convolution in the place of self-attention (Wu et al. 2019)."""
+    """Depthwise convolution instead of self-attention (Wu et al. 2019)."""
 
     taps: tuple[int, ...]  # [layers], tokens that a token sees: those up to it in a decoder, those
     # around it in an encoder
@@ -38,7 +38,7 @@ class ConvolutionSpec:
 
 @dataclass(frozen=True)
 class LayerSizes:
-    """What may differ from layer to layer."""
+    """The sizes that may differ from layer to layer."""
 
     heads: int
     kv_heads: int
@@ -47,8 +47,8 @@ class LayerSizes:
 
 @dataclass(frozen=True)
 class StackSpec:
-    """One stack of Transformer layers: the encoder or the decoder. What most models do without has
-    a default. heads, kv_heads and ffn are numbers of every layer, or [layers], of each."""
+    """One stack of Transformer layers: the encoder or the decoder. Options that few models use have
+    defaults. heads, kv_heads and ffn are numbers of every layer, or [layers], of each."""
 
     layers: int
     hidden: int
@@ -59,9 +59,9 @@ class StackSpec:
     positions: int  # most tokens of a row; rows of the position table, where there is one
     activation: str  # one of ACTIVATIONS
     embed_scale: float  # multiplies the token's row
-    embed_norm: bool  # a norm behind the embedding
-    pre_norm: bool  # norms before each block, else behind its residual
-    final_norm: bool  # a norm behind the last layer
+    embed_norm: bool  # a norm after the embedding
+    pre_norm: bool  # norms before each block, else after its residual
+    final_norm: bool  # a norm after the last layer
     eps: float  # of every norm
     attention_scale: tuple[float, ...]  # [layers], multiplies q k^T
     kv_heads: int | tuple[int, ...] = 0  # of keys and values, a divisor of heads; 0: as many
@@ -72,14 +72,14 @@ class StackSpec:
     gated: bool = False  # feed-forward: activation(gate x) * up x; `up` holds both, gate first
     parallel: bool = False  # feed-forward reads what attention reads
     shared_norm: bool = False  # with parallel: through attention's norm
-    post_norm: bool = False  # norms behind each block too, before its residual is added (Gemma 2)
+    post_norm: bool = False  # norms after each block too, before its residual is added (Gemma 2)
     head_norm: bool = False  # RMS norms of each head's queries and keys (Qwen3)
     rotary: RotarySpec | None = None
     position_bias: str = "none"  # one of POSITION_BIASES; its numbers are `<stack>.position_bias`:
     # alibi: slopes [heads]; relative: a table [heads, 2 * reach + 1] by query's less key's position
     # with bias_by_layer [layers, heads, 2 * reach + 1], each layer has one (UMT5)
     bias_by_layer: bool = False
-    reach: int = 0  # relative: distances that the table tells apart, in each direction
+    reach: int = 0  # relative: the largest distance of the table, in each direction
     attention_cap: float = 0.0  # 0: none; else scores are cap * tanh(score / cap)
     window: tuple[int, ...] = ()  # [layers], keys that a query sees, 0: all; empty: all everywhere
     convolution: ConvolutionSpec | None = None  # None: self-attention
@@ -107,10 +107,10 @@ class EncoderSpec:
 
     encoder: StackSpec
     pooler: bool = False  # tanh(W x + b) of each row's first token, as in BERT
-    pad: int | None = None  # a token that takes no place: it has position 0, and the others are
+    pad: int | None = None  # a token without a position of its own: it has 0, and the others are
     # counted from 1 on (RoBERTa); None: a token's position is its column
 
     @property
     def longest(self) -> int:
-        """Most tokens of a row, those that take no place aside."""
+        """The most tokens of a row, not counting those without a position."""
         return self.encoder.positions - (self.pad is not None)

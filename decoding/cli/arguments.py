@@ -10,7 +10,7 @@ import decoding
 
 
 def positive(text: str) -> int:
-    """A whole number of at least 1."""
+    """Parses a whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
     return int(text)
@@ -39,7 +39,7 @@ def add_language_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def place(model: decoding.Model) -> str:
-    """What computes, for people."""
+    """The device or threads of a model, for messages."""
     if model.device.type == "cpu":
         return f"{model.threads} threads"
     return (

@@ -34,7 +34,7 @@ DTYPES = {"cpu": "float32", "cuda": "float16"}  # where none is asked for
 
 
 def engines(text: str) -> list[str]:
-    """Names with commas between them."""
+    """Parses names of engines with commas between them."""
     unknown = [name for name in text.split(",") if name not in NAMES]
     if unknown:
         known = ", ".join(name for name in NAMES if name != Ours.name)
@@ -43,7 +43,7 @@ def engines(text: str) -> list[str]:
 
 
 def amount(text: str) -> float:
-    """A number above 0."""
+    """Parses a number above 0."""
     try:
         value = float(text)
     except ValueError:
@@ -100,14 +100,14 @@ def run(args: argparse.Namespace) -> None:
             for comparison in shown(plan):
                 if args.json:
                     args.json.write_text(comparison.to_json(), encoding="utf-8")
-        finally:  # also after Ctrl-C: what is there by then
+        finally:  # also after Ctrl-C, with the findings so far
             if comparison is not None and comparison.checks:
                 write_page(comparison, args.html)
                 print(terminal(comparison))
 
 
 def check_installed(args: argparse.Namespace) -> None:
-    """What is missing is said now, not after an hour."""
+    """Raises for missing packages at once, not after an hour."""
     needed = [(args.references, "sacrebleu"), (args.html, "matplotlib"), (args.html, "jinja2")]
     for option, library in needed:
         if option and not find_spec(library):
@@ -159,7 +159,7 @@ def lines_that_fit(args: argparse.Namespace, task: Task) -> Text:
 
 
 def warn_of_types(plan: Plan) -> None:
-    """Of a type that an engine does not compute in. Raises ValueError where nobody is left."""
+    """Warns of types that an engine does not compute in. Raises ValueError where none is left."""
     for device in plan.devices:
         for engine in plan.engines:
             absent = [dtype for dtype in plan.dtypes if dtype not in engine.dtypes[device]]
@@ -171,7 +171,7 @@ def warn_of_types(plan: Plan) -> None:
 
 
 def shown(plan: Plan) -> Iterator[Comparison]:
-    """The comparison as it grows, with a bar where somebody watches."""
+    """The comparison as it grows, with a progress bar on a terminal."""
     with tqdm(total=plan.findings, file=sys.stderr, disable=None, unit=" findings") as progress:
         for comparison in compare(plan):
             progress.update()

@@ -1,4 +1,4 @@
-"""The program: its commands, and what becomes of errors.
+"""The program: parses arguments, runs a command, reports errors.
 
 Exit codes: 0, 2 for mistakes of the user (one line on standard error says which), 130 after Ctrl-C
 and 141 where nobody reads the output any more, as a shell has it for SIGINT and SIGPIPE.
@@ -17,7 +17,7 @@ from decoding.cli import compare, convert, plan, score, shortlist, translate
 
 
 class Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong with the arguments."""
+    """Reports wrong arguments in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")

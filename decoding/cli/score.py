@@ -1,4 +1,4 @@
-"""Says how probable a model finds text: its log-probability line by line, and the perplexity.
+"""Scores text with a model: the log-probability of each line, and the perplexity.
 
 Output lines are `log-probability ||| per token ||| tokens`, with natural logarithms.
 """
@@ -29,7 +29,7 @@ from decoding.text.tokenizers import Tokenizer
 
 
 class Line(NamedTuple):
-    """A line's ids: what the encoder reads, None without one, and what is to be scored."""
+    """A line's ids: the encoder's input, None without one, and the ids that are scored."""
 
     source: list[int] | None
     target: list[int]

@@ -128,7 +128,7 @@ def translate_lines(
     """Writes each line as soon as it is there; returns how many there were."""
     count = 0
     lines = read_lines(source, args.input or "standard input")
-    ahead = 0 if source.isatty() else 1  # who types a line waits for its translation
+    ahead = 0 if source.isatty() else 1  # on a terminal, each line is translated at once
     total = count_lines(source) if args.progress else None
     with tqdm(
         total=total, unit=" sentences", file=sys.stderr, disable=not args.progress
@@ -147,7 +147,7 @@ def translate_lines(
 
 
 def read_lines(source: BinaryIO, name: str) -> Iterator[str]:
-    """The lines without their ends. Raises ValueError, naming the line, where one is not UTF-8."""
+    """Lines without their newlines. Raises ValueError, naming the line, where one is not UTF-8."""
     for number, line in enumerate(source, 1):
         try:
             yield line.decode().removesuffix("\n").removesuffix("\r")
@@ -159,7 +159,7 @@ def read_lines(source: BinaryIO, name: str) -> Iterator[str]:
 
 
 def count_lines(source: BinaryIO) -> int | None:
-    """How many lines are to come; None where reading them would use them up."""
+    """The number of lines to come; None where the source cannot be read twice."""
     if not source.seekable():
         return None
     here = source.tell()

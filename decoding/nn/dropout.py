@@ -15,7 +15,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     """torch.nn.functional.dropout: 0 with probability p, else input / (1 - p).
 
     What is dropped follows from torch's generator of the device, so torch.manual_seed repeats it;
-    it differs from what torch itself would drop. Raises ValueError for a p that is none.
+    it drops other elements than torch itself. Raises ValueError for a p that is none.
     """
     check_probability(p)
     if not training or p == 0:
@@ -42,7 +42,7 @@ def check_probability(p: float) -> None:
 
 
 def new_seed(device: torch.device) -> Tensor:
-    """int64 [1], where it is used: captured in a CUDA graph it is a new one in each replay."""
+    """A seed, int64 [1], on its device: a CUDA graph draws a new one in each replay."""
     return torch.randint(2**63 - 1, (1,), device=device)
 
 

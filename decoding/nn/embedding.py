@@ -96,7 +96,7 @@ class Embedding(nn.Embedding):
     def add_to_torchs(
         self, scale: float = 1.0, positions: Tensor | None = None, dropout: float = 0.0
     ) -> None:
-        """What torch's module lacks."""
+        """The options that torch's module lacks."""
         check_probability(dropout)
         self.scale, self.dropout = scale, dropout
         if positions is None or isinstance(positions, nn.Parameter):
@@ -128,7 +128,7 @@ def check_ids(ids: Tensor, name: str) -> None:
 
 
 def padding_row(padding_idx: int | None, rows: int) -> int:
-    """From 0; -1 where there is none."""
+    """The padding index from 0; -1 for none."""
     if padding_idx is None:
         return -1
     if not -rows <= padding_idx < rows:
@@ -180,7 +180,7 @@ def embed_gradient(
     dropout: float,
     seed: Tensor | None,
 ) -> Tensor:
-    """Of a table of so many rows. dy: [len(ids), H]."""
+    """The gradient of a table of so many rows. dy: [len(ids), H]."""
     order = None
     dtable = dy.new_zeros(rows, dy.shape[1])
     # Atomic additions need float32, which for a table of half precision were more memory than that.

@@ -1,4 +1,4 @@
-"""Modules of torch become those of ours with the same name."""
+"""Replaces torch's modules by the fused ones of the same names."""
 
 from __future__ import annotations
 

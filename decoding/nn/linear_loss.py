@@ -1,4 +1,4 @@
-"""Cross-entropy behind a product, some rows at a time: the logits are never there all at once."""
+"""Cross-entropy of a linear layer's output in chunks of rows, never holding all logits at once."""
 
 from __future__ import annotations
 

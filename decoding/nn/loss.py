@@ -87,7 +87,7 @@ def check_options(reduction: str, label_smoothing: float) -> None:
 
 
 def check_target(target: Tensor, classes: int, shape: torch.Size) -> None:
-    """shape: what the target's must be."""
+    """Checks the arguments. shape: of the target."""
     if target.is_floating_point():
         raise NotImplementedError(
             "class probabilities as target: use torch.nn.functional.cross_entropy"
@@ -101,7 +101,7 @@ def check_target(target: Tensor, classes: int, shape: torch.Size) -> None:
 
 
 def class_weights(weight: Tensor | None, classes: int, dtype: torch.dtype) -> Tensor | None:
-    """weight, [C], in the type of sums, or None."""
+    """The class weights, [C], in the type of sums, or None."""
     if weight is not None and weight.shape != (classes,):
         raise ValueError(f"weight must be [{classes}], got {list(weight.shape)}")
     return None if weight is None else weight.to(dtype).contiguous()
@@ -114,7 +114,7 @@ def loss_dtype(logits: Tensor) -> torch.dtype:
 
 
 def may_overwrite(logits: Tensor) -> bool:
-    """Whether they are an intermediate result, not somebody's parameter or input."""
+    """Whether the logits are an intermediate result, not a parameter or an input."""
     base = logits if logits._base is None else logits._base
     return not (base.is_leaf or torch.compiler.is_compiling())
 
@@ -133,7 +133,7 @@ def cross_entropy_rows(
     """logits: [N, C]; labels: int64 [N]; weight: [C]. inplace: see `cross_entropy`.
 
     Returns the loss, of `dtype`, [] or [N]; for the gradient, in the type of sums, each row's
-    softmax in two numbers, [N, 2], and what the loss was divided by, [1].
+    softmax in two numbers, [N, 2], and the divisor of the loss, [1].
     """
     losses, softmax = softmax_losses(logits, labels, weight, ignore_index, label_smoothing)
     loss, count = reduced(losses, labels, weight, ignore_index, reduction)
@@ -159,7 +159,7 @@ def _(
 def softmax_losses(
     logits: Tensor, labels: Tensor, weight: Tensor | None, ignored: int, smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """Of each row, [N] and [N, 2] in the type of sums: its loss, and its softmax."""
+    """The loss, [N], and softmax, [N, 2], of each row in the type of sums."""
     losses = logits.new_empty(len(logits), dtype=sum_dtype(logits))
     softmax = losses.new_empty(len(logits), 2)
     training.cross_entropy(
@@ -178,7 +178,7 @@ def softmax_losses(
 def reduced(
     losses: Tensor, labels: Tensor, weight: Tensor | None, ignored: int, reduction: str
 ) -> tuple[Tensor, Tensor]:
-    """The loss, [] or [N], and what it was divided by, [1]."""
+    """The loss, [] or [N], and its divisor, [1]."""
     if reduction == "none":
         return losses, losses.new_ones(1)
     total, count = losses.new_empty(1), losses.new_empty(1)
@@ -229,7 +229,7 @@ def cross_entropy_gradient(
     ignored: int,
     smoothing: float,
 ) -> Tensor:
-    """Of the logits, [N, C]; see `write_gradient`."""
+    """The gradient of the logits, [N, C]; see `write_gradient`."""
     dlogits = torch.empty_like(logits)
     write_gradient(logits, labels, weight, softmax, dloss, count, ignored, smoothing, dlogits)
     return dlogits
@@ -251,7 +251,7 @@ def cross_entropy_gradient_(
     ignored: int,
     smoothing: float,
 ) -> None:
-    """The same in place of the logits."""
+    """The gradient, written over the logits."""
     write_gradient(logits, labels, weight, softmax, dloss, count, ignored, smoothing, logits)
 
 

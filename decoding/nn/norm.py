@@ -1,4 +1,4 @@
-"""Layer norm and RMS norm, with what a Transformer adds in front of them: a bias and a residual."""
+"""Layer norm and RMS norm, fused with the bias and residual that a Transformer adds before them."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def norm(
     eps: float | None,
     rms: bool,
 ) -> tuple[Tensor, Tensor]:
-    """The norm of the sum of what is there, and that sum."""
+    """The norm of the sum of the given terms, and that sum."""
     shape = tuple(normalized_shape)
     if not shape or tuple(input.shape[-len(shape) :]) != shape:
         raise ValueError(f"the input must end in {list(shape)}, it is {list(input.shape)}")
@@ -197,7 +197,7 @@ def norm_gradient(
     wanted: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Of the sum that was normed, [rows, cols], and of the wanted ones of input_bias, weight and
-    bias, [cols] of `dtype`; empty where not wanted. dtotal: what comes to the sum itself."""
+    bias, [cols] of `dtype`; empty where not wanted. dtotal: the gradient of the sum itself."""
     dx, *dweights = gradients_unwritten(total, dy, dtotal, weight, mean, rstd, dtype, wanted)
     dbias, dgamma, dbeta = (
         given if needed else None for given, needed in zip(dweights, wanted, strict=True)

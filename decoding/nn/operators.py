@@ -1,4 +1,4 @@
-"""What the operators share: how torch knows them, and the types of what they compute."""
+"""Registers functions as torch operators, and chooses the types that they compute in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 
 class Operator:
-    """A torch custom operator. Where nobody looks on, it is called past torch's dispatcher, which
+    """A torch custom operator. In plain eager mode the call bypasses torch's dispatcher, which
     for such an operator takes longer on the host than many a kernel on a GPU."""
 
     def __init__(self, name: str, function: Callable[..., Any], mutates: str) -> None:
@@ -70,12 +70,12 @@ def is_watched(inputs: tuple[Any, ...]) -> bool:
 
 
 def sum_dtype(x: Tensor) -> torch.dtype:
-    """What sums over x are kept in."""
+    """The type of sums over x."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def autocast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
-    """As torch.autocast hands them to a product."""
+    """The tensors in the type to which torch.autocast casts a product's."""
     device = next(x.device.type for x in tensors if x is not None)
     if not torch.is_autocast_enabled(device):
         return tensors

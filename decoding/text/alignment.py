@@ -13,7 +13,7 @@ WORD_START = "\u2581"  # sentencepiece writes it for the space before a word
 
 @runtime_checkable
 class Pieces(Protocol):
-    """A tokenizer that tells the pieces of texts, None for special tokens."""
+    """A tokenizer with the pieces of texts, None for special tokens."""
 
     def source_pieces(self, text: str) -> list[str | None]: ...
     def target_pieces(self, ids: Sequence[int]) -> list[str | None]: ...
@@ -41,7 +41,7 @@ def alignment(
 
 
 def words_of(pieces: Iterable[str | None]) -> list[int]:
-    """The word that each piece belongs to; -1 for none."""
+    """The index of the word that each piece belongs to; -1 for none."""
     words = []
     word, starts = -1, True
     for piece in pieces:
@@ -60,5 +60,5 @@ def words_of(pieces: Iterable[str | None]) -> list[int]:
 
 
 def written(pairs: Iterable[tuple[int, int]]) -> str:
-    """In the Pharaoh format, "0-0 1-2"."""
+    """The pairs in the Pharaoh format, "0-0 1-2"."""
     return " ".join(f"{i}-{j}" for i, j in pairs)

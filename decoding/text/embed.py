@@ -1,4 +1,4 @@
-"""Sentence embeddings, as a directory of sentence-transformers says that they are made."""
+"""Sentence embeddings, by the pooling of a sentence-transformers directory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 @dataclass(frozen=True)
 class Pooling:
     """mode: "mean" of a text's hidden states, or "cls", the first. normalise: to length 1. tokens:
-    most of a text; None: the model's positions. lower: texts are put in lower case first."""
+    the most of a text; None: the model's positions. lower: texts are lower-cased first."""
 
     mode: str
     normalise: bool
@@ -33,8 +33,8 @@ class Pooling:
     lower: bool
 
     def __call__(self, states: Tensor, offsets: Tensor) -> Tensor:
-        """states: [tokens, H], text b's are states[offsets[b] : offsets[b + 1]]; offsets: [B + 1].
-        Returns float32 [B, H]."""
+        """Pools hidden states. states: [tokens, H], text b's are states[offsets[b] : offsets[b +
+        1]]; offsets: [B + 1]. Returns float32 [B, H]."""
         offsets = offsets.long().to(states.device)
         if self.mode == "cls":
             pooled = states[offsets[:-1]].float()
@@ -44,7 +44,8 @@ class Pooling:
 
 
 def read_pooling(directory: Path) -> Pooling:
-    """Raises FileNotFoundError or ValueError where files are missing, or not what we implement."""
+    """Reads modules.json. Raises FileNotFoundError or ValueError for missing or unsupported
+    files."""
     listed: Any = read_json(required(directory / "modules.json", NEEDS))
     kinds = {str(module["type"]).rpartition(".")[2]: module["path"] for module in listed}
     unknown = kinds.keys() - {"Transformer", "Pooling", "Normalize"}
@@ -66,7 +67,8 @@ def read_pooling(directory: Path) -> Pooling:
 
 
 def read_mode(path: Path) -> str:
-    """sentence-transformers 6 names the mode, older versions set a flag of its own for each."""
+    """The pooling mode: sentence-transformers 6 names it, older versions set a flag for each
+    mode."""
     config = read_json(path)
     flags = [name for name in config if name.startswith("pooling_mode_") and config[name]]
     mode = config.get("pooling_mode", MODES.get(flags[0]) if len(flags) == 1 else None)
@@ -99,7 +101,7 @@ def embed(
             f"text {longest} has {len(ids[longest])} tokens, the model reads {most}: shorten it, "
             "or pass truncate=True"
         )
-    # What ends a text stays.
+    # A shortened text keeps its last token, EOS.
     rows = source_batch(
         [row if len(row) <= most else [*row[: most - 1], row[-1]] for row in ids], None, stack.vocab
     )

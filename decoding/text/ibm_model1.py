@@ -1,15 +1,15 @@
-"""Which target tokens stand for which source tokens, learnt from pairs of sentences.
+"""Learns lexical translation probabilities from pairs of sentences.
 
 IBM model 1 (Brown et al. 1993, "The Mathematics of Statistical Machine Translation: Parameter
 Estimation", section 4.1). Each token t of a target sentence stems from one token s of its source
 sentence, whichever, by a probability p(t | s) that is at first equal for all. Expectation
 maximisation makes the sentences more probable with each iteration:
 
-    share out    each t among its sentence's s, in proportion to p(t | s)
-    learn anew   p(t | s) = what s got of all t's / what s got of everything
+    E step   share each t among its sentence's s, in proportion to p(t | s)
+    M step   p(t | s) = s's shares of t / s's shares of all tokens
 
-The EOS that ends a source takes the part of Brown's empty word: what stems from nothing in
-particular, like articles, stems from it.
+The EOS that ends a source is Brown's empty word: tokens that stem from no word in particular, like
+articles, stem from it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from decoding.generation.batching import Array
 Pair = tuple[Array, Array]  # int32, ids of a source and of its translation, none of them empty
 
 ITERATIONS = 5
-LINKS = 1 << 22  # that are numbered at once
+LINKS = 1 << 22  # of a batch
 
 
 @dataclass(frozen=True)
 class TranslationTable:
-    """The pairs (source token, target token) that stand in one pair of sentences, ascending."""
+    """The table p(t | s) of all pairs of tokens that occur in a pair of sentences, ascending."""
 
     sources: Array  # int64 [pairs]
     targets: Array  # int64 [pairs]
     probabilities: Array  # float64 [pairs], p(t | s)
-    counts: Array  # int64 [target ids], how often each was seen
+    counts: Array  # int64 [target ids], occurrences of each
 
     def likeliest(self, tokens: int, most: int) -> Array:
-        """int32 [tokens, most]: of each source token the target tokens of the highest p(t | s),
-        the lower id first among equals; -1 where there are no more. tokens: source ids."""
+        """int32 [tokens, most]: for each source token the target tokens of the highest p(t | s),
+        the lower id first among equals, padded with -1. tokens: size of the source vocabulary."""
         order = np.lexsort((self.targets, -self.probabilities, self.sources))
         sources = self.sources[order]
         rank = np.arange(len(order)) - np.searchsorted(sources, sources)
@@ -48,14 +48,14 @@ class TranslationTable:
         return table
 
     def most_frequent(self, most: int) -> Array:
-        """int32 [at most `most`]: the target tokens seen most often, the lower id first."""
+        """int32 [at most `most`]: the most frequent target tokens, the lower id first."""
         order = np.argsort(-self.counts, kind="stable")[:most]
         return order[self.counts[order] > 0].astype(np.int32)
 
 
 @dataclass(frozen=True)
 class Links:
-    """Each target token of some sentences beside each source token of its sentence."""
+    """The pairs of each target token of some sentences with each source token of its sentence."""
 
     keys: Array  # int64 [pairs], source id * target ids + target id: pairs of tokens, ascending
     pairs: Array  # int32 [links], which of the keys; the links of a target token are neighbours
@@ -67,7 +67,7 @@ class Links:
         return self.counts.cumsum() - self.counts
 
     def among(self, keys: Array) -> Links:
-        """The same with other keys, which hold all of its own."""
+        """The same links with indices into other keys, a superset of their own."""
         return Links(
             keys, np.searchsorted(keys, self.keys).astype(np.int32)[self.pairs], self.counts
         )
@@ -76,7 +76,8 @@ class Links:
 def learn(
     sentences: Iterable[Pair], target_ids: int, iterations: int = ITERATIONS
 ) -> TranslationTable:
-    """The table of these pairs of sentences; target_ids: of the target vocabulary.
+    """The table of these pairs of sentences. target_ids: size of the target vocabulary. Raises
+    ValueError for no pairs.
 
     Takes 4 bytes for each product of a pair's lengths, and about 60 for each pair of tokens; time
     grows with the products too: 29,000 short sentences of 15 tokens are 6 million, some seconds.
@@ -103,7 +104,7 @@ def learn(
 
 
 def batches(sentences: Iterable[Pair]) -> Iterator[list[Pair]]:
-    """Some pairs of sentences at a time, which have about LINKS links."""
+    """Batches of pairs of sentences of about LINKS links each."""
     batch, links = list[Pair](), 0
     for source, target in sentences:
         batch.append((source, target))

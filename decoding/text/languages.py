@@ -1,4 +1,4 @@
-"""Which languages a model translates between, where it must be told."""
+"""Sets the source and target language of a multilingual model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from decoding.text.tokenizers import Languages, Tokenizer
 def between(
     tokenizer: Tokenizer, src_lang: str | None, tgt_lang: str | None, config: GenerationConfig
 ) -> tuple[Tokenizer, dict[str, Any]]:
-    """A model's tokenizer for these languages, and options of generate() that it needs for them.
+    """The tokenizer for these languages, and the options of generate() that they need.
 
     config: the options so far, which may name the target. Raises ValueError for languages that the
     model does not have or lacks.

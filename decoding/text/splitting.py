@@ -1,4 +1,4 @@
-"""Cuts a text that is too long for a model, where a reader would pause."""
+"""Splits a text that is too long for a model, at the ends of sentences or clauses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text that each token of a tokenizer adds behind others."""
+"""The text that each token of a tokenizer adds after other tokens."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def token_texts(tokenizer: Any) -> list[Text | None]:
             f"got {type(tokenizer).__name__}"
         )
     kinds = decoder_kinds(getattr(backend, "backend_tokenizer", backend))
-    behind = _behind_prefix(backend)
+    behind = _text_after_prefix(backend)
     if "ByteFallback" in kinds:
         return by_id(backend.get_vocab(), lambda token: _fallback(token, behind))
     if "ByteLevel" in kinds:
@@ -56,7 +56,7 @@ def by_id(vocab: dict[str, int], text: Callable[[str], Text]) -> list[Text | Non
 
 
 def decoder_kinds(backend: Any) -> set[str]:
-    """What a tokenizer of the `tokenizers` library does to tokens to make them text."""
+    """The decoder steps of a tokenizer of the `tokenizers` library."""
     state = getattr(getattr(backend, "decoder", None), "__getstate__", lambda: b"")()
     text = state.decode() if isinstance(state, bytes) else str(state)
     return set(re.findall(r'"type":\s*"(\w+)"', text))
@@ -66,8 +66,8 @@ def _piece(token: str) -> str:
     return token.replace(WORD_START, " ")
 
 
-def _behind_prefix(tokenizer: Any) -> Callable[[str], str]:
-    """What a token adds to a text that it follows."""
+def _text_after_prefix(tokenizer: Any) -> Callable[[str], str]:
+    """A function from a token to the text that it adds after other text."""
     if hasattr(tokenizer, "convert_tokens_to_string"):
         ids = tokenizer.encode(PREFIX, add_special_tokens=False)
         tokens = tokenizer.convert_ids_to_tokens(ids)
@@ -84,7 +84,7 @@ def _behind_prefix(tokenizer: Any) -> Callable[[str], str]:
 
 
 def _bytes_of_characters() -> dict[str, int]:
-    """GPT-2 writes each byte as a printable character: its own, or the next one from 256 on."""
+    """GPT-2's printable character of each byte: its own, or the next one from 256 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     found = {chr(byte): byte for byte in printable}

@@ -69,7 +69,7 @@ BLANK = Hypothesis("", 0.0)
 
 @dataclass(frozen=True, eq=False)  # told apart by identity: a line may occur twice
 class Part:
-    """What the model sees of a line: all of it, unless it is too long."""
+    """A part of a line: all of it, unless it is too long for the model."""
 
     line: int  # counted from 1
     text: str
@@ -113,7 +113,7 @@ def translate(
     batch_tokens: int = 4096,
     **options: Any,
 ) -> list[str] | list[list[Hypothesis]]:
-    """The translation of every text; with `n_best` so many of each, best first, with scores.
+    """Translates each text; with `n_best` so many translations of each, best first, with scores.
 
     Arguments and errors are those of Translator.
     """
@@ -128,16 +128,16 @@ class Translator:
     n_best: hypotheses of each line; None: the best alone, of any search.
     batch_tokens: source tokens in one call of the model.
     alignments: fills in Hypothesis.alignment, from the attention of the last layer.
-    src_lang, tgt_lang: languages of a model that must be told them, as its tokenizer names them;
-    None: what the model's own files say.
+    src_lang, tgt_lang: languages of a multilingual model, as its tokenizer names them; None: those
+    of the model's own files.
     shortlist: as in Model.generate(); a file is read once.
     options: those of Model.generate(). Where they set no length it is the model's own max_length,
-    else 2 * source + 50. A line so long that its translation might find no room is cut where a
-    reader would pause; its parts are translated and joined, and a warning says so. With `seed`,
+    else 2 * source + 50. A line that is too long for the model is cut at a sentence's or
+    clause's end; its parts are translated and joined, with a warning. With `seed`,
     samples repeat as long as the lines and batch_tokens are the same.
 
     Raises ValueError for a model without an encoder, for languages that it does not have or lacks,
-    for scores that the search does not give, and what generate() raises for its options.
+    for scores that the search does not give, and the errors of generate() for its options.
     """
 
     def __init__(
@@ -181,8 +181,8 @@ class Translator:
     def stream(self, lines: Iterable[str], ahead: int = 1) -> Iterator[list[Hypothesis]]:
         """The hypotheses of each line, in order; a blank line has one, empty, of score 0.
 
-        ahead: how many batches' worth of lines to read and sort before the model works. More than
-        one delays the first line and gained nothing on a CPU. 0: line by line.
+        ahead: batches of lines to read and sort before the model runs. More than one delays the
+        first line and gained nothing on a CPU. 0: line by line.
         """
         for window in self._windows(lines, ahead * self.batch_tokens):
             waiting = deque(window)
@@ -283,7 +283,7 @@ class Translator:
         return hypotheses
 
     def _output(self, part: Part, row: list[int], score: float, attention: Tensor | None) -> Output:
-        """row: the start token, what was generated, and fill behind its EOS. attention: float32
+        """row: the start token, the generated tokens, and padding after EOS. attention: float32
         [generated, source]."""
         generated = row[1:]
         ends = [i for i, token in enumerate(generated) if token in self.config.eos_token_id]
@@ -298,14 +298,14 @@ class Translator:
     def _finished(
         self, waiting: deque[list[Part]], done: dict[Part, list[Output]]
     ) -> Iterator[list[Hypothesis]]:
-        """Takes the lines off `waiting` that are done and have none before them that is not."""
+        """Removes the finished lines at the front of `waiting`, and yields their hypotheses."""
         while waiting and all(part in done for part in waiting[0]):
             parts = [done.pop(part) for part in waiting.popleft()]
-            # The best of all parts, one behind the other, then the second best, ...
+            # The best of all parts joined, then the second best, ...
             yield [self._joined(ranked) for ranked in zip(*parts, strict=True)] or [BLANK]
 
     def _norm(self, tokens: int) -> float:
-        """What a sum of log-probabilities is divided by."""
+        """The divisor of a sum of log-probabilities of so many tokens."""
         gnmt = self.config.length_normalization == "gnmt"
         length = (5 + tokens) / 6 if gnmt else tokens
         return float(length**self.config.length_penalty)

@@ -1,5 +1,5 @@
 """One file a family: Hugging Face's configuration and names to a ModelSpec and canonical names.
 
-An importer has DEFAULTS, what the family's configuration means where config.json is silent, and
+An importer has DEFAULTS, the options of the family's configuration that config.json leaves out, and
 convert(config, checkpoint) -> (spec, state).
 """

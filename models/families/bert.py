@@ -42,7 +42,7 @@ def convert(
 def stack_spec(config: Mapping[str, Any], *, first_position: int = 0) -> StackSpec:
     """first_position: as in `encoder.Layout`.
 
-    Raises ValueError that names an option that is not what we implement.
+    Raises ValueError that names an unsupported option.
     """
     must_be(config, "is_decoder", False)
     must_be(config, "add_cross_attention", False)

@@ -47,7 +47,7 @@ OTHER_NAMES = {
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[ModelSpec, dict[str, Weight]]:
-    """Raises ValueError that names an option or tensor that is not what we implement."""
+    """Raises ValueError that names an unsupported option or tensor."""
     must_be(config, "apply_residual_connection_post_layernorm", False)
     config = {OTHER_NAMES.get(name, name): config[name] for name in config}
     decoder = decoder_spec(config)

@@ -27,7 +27,7 @@ LAYOUT = encoder.Layout("distilbert.", "transformer.layer", PARTS)
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[EncoderSpec, dict[str, Weight]]:
-    """Raises ValueError that names an option or tensor that is not what we implement."""
+    """Raises ValueError that names an unsupported option or tensor."""
     hidden, layers = size(config, "dim"), size(config, "n_layers")
     width = head_dim(config, "dim", "n_heads")
     stack = StackSpec(

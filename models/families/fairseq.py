@@ -44,7 +44,7 @@ IGNORED = re.compile(
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[ModelSpec, dict[str, Weight]]:
-    """Raises ValueError that names an option or tensor that is not what we implement.
+    """Raises ValueError that names an unsupported option or tensor.
 
     What has tensors of its own (adaptive softmax, input features, scaled heads, ...) is found by
     them.

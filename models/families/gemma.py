@@ -33,7 +33,7 @@ GELU = {**ACTIVATIONS, "gelu": "gelu_tanh"}
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[ModelSpec, dict[str, Weight]]:
-    """Raises ValueError that names an option or tensor that is not what we implement."""
+    """Raises ValueError that names an unsupported option or tensor."""
     must_be(config, "use_bidirectional_attention", False)
     decoder, computed = llama.decoder_spec(config)
     decoder = replace(

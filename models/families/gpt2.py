@@ -23,7 +23,7 @@ DEFAULTS = {
     "eos_token_id": 50256,
 }
 
-# What each part of a layer or of the stack was stored as.
+# The stored name of each part of a layer or of the stack.
 PARTS = {
     "self_attention.norm": "ln_1",
     "self_attention.qkv": "attn.c_attn",
@@ -42,7 +42,7 @@ MASK = re.compile(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)")
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[ModelSpec, dict[str, Weight]]:
-    """Raises ValueError that names an option or tensor that is not what we implement.
+    """Raises ValueError that names an unsupported option or tensor.
 
     `reorder_and_upcast_attn` is about half precision and changes nothing in float32.
     """
@@ -72,7 +72,7 @@ def convert(
 
 
 def stored_name(name: str) -> str:
-    """Where a canonical weight of a layer, or the stack's norm, was stored."""
+    """The stored name of a canonical weight of a layer or of the stack's norm."""
     match = NAME.fullmatch(name)
     assert match is not None, name
     layer = "" if match["layer"] is None else f"h.{match['layer']}."

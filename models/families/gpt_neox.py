@@ -46,7 +46,7 @@ LAYOUT = causal.Layout(
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[ModelSpec, dict[str, Weight]]:
-    """Raises ValueError that names an option or tensor that is not what we implement."""
+    """Raises ValueError that names an unsupported option or tensor."""
     named_as_llama = {
         "rms_norm_eps": positive(config, "layer_norm_eps"),
         "rope_theta": positive(config, "rotary_emb_base"),

@@ -13,7 +13,7 @@ from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import LazyTensor, computed, moved
 
 DYNAMIC = {"lightweight": False, "dynamic": True}
-# What each part of a convolution was stored as.
+# The stored name of each part of a convolution.
 PARTS = {"input": "linear1", "taps": "conv.weight_linear", "out": "linear2"}
 NORMS = {"encoder": "self_attn_layer_norm", "decoder": "conv_layer_norm"}
 

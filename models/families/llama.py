@@ -42,7 +42,7 @@ LAYOUT = causal.Layout(
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[ModelSpec, dict[str, Weight]]:
-    """Raises ValueError that names an option or tensor that is not what we implement."""
+    """Raises ValueError that names an unsupported option or tensor."""
     biases = attention_biases(config)
     if flag(config, "mlp_bias"):
         biases |= {"up", "down"}

@@ -44,7 +44,7 @@ LAYOUT = causal.Layout(
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[ModelSpec, dict[str, Weight]]:
-    """Raises ValueError that names an option or tensor that is not what we implement."""
+    """Raises ValueError that names an unsupported option or tensor."""
     named_as_llama = {theirs: config.get(name) for name, theirs in OPTIONS.items()}
     named_as_llama |= {"hidden_act": "silu", "tie_word_embeddings": True}
     decoder, computed = llama.decoder_spec(named_as_llama)

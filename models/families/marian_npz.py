@@ -32,7 +32,7 @@ DEFAULTS = {
 }
 ACTIVATIONS = {"relu": "relu", "swish": "silu"}  # its gelu is an approximation of its own
 
-# Options that change what the model computes, and what they must be.
+# Options that change what the model computes, and their supported values.
 PLAIN = {
     "factors-combine": "sum",
     "lemma-dim-emb": 0,
@@ -53,7 +53,7 @@ PLAIN = {
 POSITIONS = 1024  # Marian computes as many as it needs
 NEVER = -1e4  # a logit far below all others, which float16 has too
 
-# What each part of a layer was stored as: block and projections, and the norms.
+# The stored names of each part of a layer: block and projections, and the norms.
 LINEAR = {
     "self_attention.qkv": ("self", "qkv"),
     "self_attention.out": ("self", "o"),
@@ -76,7 +76,7 @@ NAME = re.compile(
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[ModelSpec, dict[str, Weight]]:
-    """Raises ValueError that names an option or tensor that is not what we implement."""
+    """Raises ValueError that names an unsupported option or tensor."""
     for option, implemented in PLAIN.items():
         must_be(config, option, implemented)
     state = tables(config, checkpoint)

@@ -24,7 +24,7 @@ DEFAULTS = {
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[ModelSpec, dict[str, Weight]]:
-    """Raises ValueError that names an option or tensor that is not what we implement."""
+    """Raises ValueError that names an unsupported option or tensor."""
     decoder, computed = llama.decoder_spec(config)
     decoder = replace(decoder, window=llama.windows(config, lambda layer: True))
     return causal.convert(config, checkpoint, ModelSpec(None, decoder), llama.LAYOUT, computed)

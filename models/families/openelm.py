@@ -46,7 +46,7 @@ LAYOUT = causal.Layout(
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[ModelSpec, dict[str, Weight]]:
-    """Raises ValueError that names an option or tensor that is not what we implement."""
+    """Raises ValueError that names an unsupported option or tensor."""
     must_be(config, "normalization_layer_name", "rms_norm")
     decoder = decoder_spec(config)
     turns = rotary_frequencies(decoder.head_dim, positive(config, "rope_freq_constant"))

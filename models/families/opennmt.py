@@ -24,7 +24,7 @@ DEFAULTS = {
 }
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu"}
 
-# Options that change what a layer computes, and what they must be.
+# Options that change what a layer computes, and their supported values.
 PLAIN = {
     "copy_attn": False,
     "layer_norm": "standard",
@@ -36,7 +36,7 @@ PLAIN = {
     "sliding_window": 0,
 }
 
-# What each part of a layer or stack was stored as; several are stacked.
+# The stored names of each part of a layer or stack; several are stacked.
 PARTS = {
     "self_attention.qkv": [f"self_attn.linear_{part}" for part in ("query", "keys", "values")],
     "self_attention.out": ["self_attn.final_linear"],
@@ -59,7 +59,7 @@ NORM = {"encoder": "layer_norm", "decoder": "layer_norm_1"}  # of self-attention
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[ModelSpec, dict[str, Weight]]:
-    """Raises ValueError that names an option or tensor that is not what we implement."""
+    """Raises ValueError that names an unsupported option or tensor."""
     for option in ("encoder_type", "decoder_type"):
         must_be(config, option, "transformer")
     for option, implemented in PLAIN.items():

@@ -35,7 +35,7 @@ FIRST_POSITION = 2  # rows of the stored position table before that of position 
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[ModelSpec, dict[str, Weight]]:
-    """Raises ValueError that names an option or tensor that is not what we implement."""
+    """Raises ValueError that names an unsupported option or tensor."""
     must_be(config, "is_encoder_decoder", False)
     decoder = decoder_spec(config)
     spec = ModelSpec(encoder=None, decoder=decoder)

@@ -38,7 +38,7 @@ LAYOUT = causal.Layout(
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[ModelSpec, dict[str, Weight]]:
-    """Raises ValueError that names an option or tensor that is not what we implement."""
+    """Raises ValueError that names an unsupported option or tensor."""
     must_be(config, "qk_layernorm", False)
     eps = positive(config, "layer_norm_eps")
     decoder, computed = llama.decoder_spec({**config, "rms_norm_eps": eps})

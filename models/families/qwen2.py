@@ -28,7 +28,7 @@ LAYOUT = replace(llama.LAYOUT, biases=frozenset({"qkv"}))
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[ModelSpec, dict[str, Weight]]:
-    """Raises ValueError that names an option or tensor that is not what we implement."""
+    """Raises ValueError that names an unsupported option or tensor."""
     decoder, computed = llama.decoder_spec(config)
     decoder = replace(decoder, window=windows(config))
     return causal.convert(config, checkpoint, ModelSpec(None, decoder), LAYOUT, computed)

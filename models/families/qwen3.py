@@ -24,7 +24,7 @@ PARTS = {
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[ModelSpec, dict[str, Weight]]:
-    """Raises ValueError that names an option or tensor that is not what we implement."""
+    """Raises ValueError that names an unsupported option or tensor."""
     decoder, computed = llama.decoder_spec(config)
     decoder = replace(decoder, window=qwen2.windows(config), head_norm=True)
     layout = replace(llama.LAYOUT, parts=PARTS, biases=llama.attention_biases(config))

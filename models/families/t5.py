@@ -37,7 +37,7 @@ DEFAULTS = {
 }
 POSITIONS = 1 << 20  # biases by distance have no end: memory has, long before this
 
-# What each part of a layer or stack was stored as; several are stacked. {last}: the sub-layer of
+# The stored names of each part of a layer or stack; several are stacked. {last}: the sub-layer of
 # feed-forward.
 PARTS = {
     "self_attention.norm": ["layer.0.layer_norm"],
@@ -71,8 +71,8 @@ IGNORED = {
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint, *, bias_by_layer: bool = False
 ) -> tuple[ModelSpec, dict[str, Weight]]:
-    """bias_by_layer: as in StackSpec. Raises ValueError that names an option or tensor that is not
-    what we implement."""
+    """bias_by_layer: as in StackSpec. Raises ValueError that names an unsupported option or
+    tensor."""
     must_be(config, "is_encoder_decoder", True)
     encoder, decoder = (
         replace(stack_spec(config, layers), bias_by_layer=bias_by_layer)
@@ -146,7 +146,7 @@ def scales_output(config: Mapping[str, Any]) -> bool:
 
 
 def stored_names(name: str, *, gated: bool) -> list[str]:
-    """Where a canonical weight of a layer, or a stack's norm, was stored, in parts."""
+    """The stored names of a canonical weight of a layer or of a stack's norm, in parts."""
     match = NAME.fullmatch(name)
     assert match is not None, name
     layer = "" if match["layer"] is None else f"block.{match['layer']}."

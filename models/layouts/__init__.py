@@ -1,1 +1,1 @@
-"""What families share: where weights lie, and how configurations are read."""
+"""Importers' shared parts: the layouts of weights, and the reading of configurations."""

@@ -1,4 +1,4 @@
-"""Decoder-only models whose importer is a spec and a `Layout`: where each weight lies."""
+"""Imports decoder-only models by a spec and a `Layout`, which gives each weight's stored name."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ NAME = re.compile(
     r"(?P<stack>decoder\.(layers\.(?P<layer>\d+)\.)?)?(?P<part>.+?)(?P<kind>\.weight|\.bias)?"
 )
 
-# What files hold that is computed: causal masks, and the frequencies of rotary positions.
+# Tensors of files that are computed: causal masks, and frequencies of rotary positions.
 IGNORED = re.compile(r".*\.(rotary_emb\.inv_freq|(attn|attention)\.(bias|masked_bias))")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What tells the families' files apart.
+    """The differences between the families' files.
 
     base: what their names begin with, but for the output's; a file of the model without its output
     leaves it out. layers: what a layer's names begin with, then comes its number. parts: what each
@@ -73,7 +73,7 @@ def has_bias(layout: Layout, part: str) -> bool:
 
 
 def stored_names(name: str, layout: Layout, base: str) -> list[str]:
-    """Where a canonical weight was stored, in parts."""
+    """The stored names of a canonical weight, in parts."""
     match = NAME.fullmatch(name)
     assert match is not None, name
     kind = match["kind"] or ".weight"

@@ -1,4 +1,4 @@
-"""Encoders alone whose importer is a spec and a `Layout`: where each weight lies.
+"""Imports encoders alone by a spec and a `Layout`, which gives each weight's stored name.
 
 What a file holds beside the encoder, the head of its training, is left out, as in transformers'
 AutoModel.
@@ -23,7 +23,7 @@ IGNORED = "embeddings.position_ids"  # the numbers from 0 on
 
 @dataclass(frozen=True)
 class Layout:
-    """What tells the families' files apart.
+    """The differences between the families' files.
 
     base: what their names begin with, but for a head's; a file of the encoder alone leaves it out.
     layers: what a layer's names begin with, then comes its number. parts: what each part was stored
@@ -76,7 +76,7 @@ def position_table(
 
 
 def stored_names(name: str, layout: Layout) -> list[str]:
-    """Where a canonical weight was stored, in parts, without the layout's base."""
+    """The stored names of a canonical weight, in parts, without the layout's base."""
     if name.startswith("pooler."):
         return [name.replace("pooler.", "pooler.dense.")]
     match = NAME.fullmatch(name)
@@ -86,7 +86,7 @@ def stored_names(name: str, layout: Layout) -> list[str]:
 
 
 def held(checkpoint: Checkpoint, name: str) -> str:
-    """`name`, or what it was called in files of TensorFlow's time."""
+    """`name`, or its form in files that were converted from TensorFlow."""
     for new, old in OLD_NORM.items():
         before = name.removesuffix(new) + old
         if name.endswith(new) and name not in checkpoint and before in checkpoint:

@@ -1,4 +1,4 @@
-"""Reading a configuration: a value that we do not implement is an error that names it."""
+"""Reads options of a configuration; an unsupported value is an error that names it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def size(config: Mapping[str, Any], name: str) -> int:
 
 
 def sizes(config: Mapping[str, Any], name: str, layers: int) -> tuple[int, ...]:
-    """Of each layer."""
+    """The option's value of each layer."""
     value = config.get(name)
     if not isinstance(value, list) or len(value) != layers:
         raise ValueError(f"the configuration must set {name} to {layers} numbers, got {value!r}")
@@ -42,7 +42,7 @@ def whole(config: Mapping[str, Any], name: str) -> int:
 
 
 def flag(config: Mapping[str, Any], name: str) -> bool:
-    """A published configuration may leave a flag out, or null: False."""
+    """A flag; False where a published configuration leaves it out, or null."""
     value = config.get(name)
     if value is not None and not isinstance(value, bool):
         raise ValueError(f"the configuration must set {name} to true or false, got {value!r}")
@@ -70,7 +70,7 @@ def activation(
     option: str = "activation_function",
     known: Mapping[str, str] = ACTIVATIONS,
 ) -> str:
-    """known: the option's values to the names of spec.py."""
+    """The name in spec.py of an activation. known: the option's values to those names."""
     name = config.get(option)
     if not isinstance(name, str) or name not in known:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Rotary positions as a configuration describes them, and the ways to stretch them to longer texts.
+"""Reads rotary positions from a configuration, with the ways to scale them to longer texts.
 
 A configuration of today has a table `rope_parameters`; older ones have `rope_theta` and
 `partial_rotary_factor` themselves, and in `rope_scaling` how positions are stretched.
@@ -19,7 +19,7 @@ from decoding.models.torch.positions import rotary_frequencies
 
 COMMON = {"type", "rope_type", "rope_theta", "partial_rotary_factor"}
 ORIGINAL = "original_max_position_embeddings"
-TYPES = {  # and what its table may hold beside the above
+TYPES = {  # and the options that its table may hold beside those above
     "default": set[str](),
     "linear": {"factor"},
     "llama3": {"factor", "low_freq_factor", "high_freq_factor", ORIGINAL},
@@ -32,8 +32,8 @@ BEYOND = 1 << 14  # longer rows that have a table of their own, of dynamic posit
 
 
 def rotary(config: Mapping[str, Any], head_dim: int) -> tuple[RotarySpec, dict[str, Tensor]]:
-    """The spec, and the weight of the frequencies. Raises ValueError that names an option which is
-    not what we implement."""
+    """The spec, and the weight of the frequencies. Raises ValueError that names an unsupported
+    option."""
     options = parameters(config)
     width = turning(
         "partial_rotary_factor",
@@ -103,7 +103,7 @@ def longrope(
     options: Mapping[str, Any], width: int, base: float
 ) -> tuple[RotarySpec, dict[str, Tensor]]:
     """LongRoPE (Ding et al. 2024): each pair becomes slower by a factor of its own, one in rows of
-    up to the original positions, another in longer ones; and what multiplies sine and cosine."""
+    up to the original positions, another in longer ones; and the factor of sine and cosine."""
     original = size(options, ORIGINAL)
     factors = [pair_factors(options, name, width // 2) for name in ("short_factor", "long_factor")]
     stretch = size(options, "max_position_embeddings") / original
@@ -133,8 +133,8 @@ def pair_factors(options: Mapping[str, Any], name: str, pairs: int) -> list[floa
 def dynamic(
     options: Mapping[str, Any], width: int, base: float
 ) -> tuple[RotarySpec, dict[str, Tensor]]:
-    """NTK-aware scaling by length: the base grows with each token behind the original positions, as
-    the row stands when the token is read. Earlier keys stay as they were turned."""
+    """NTK-aware scaling by length: the base grows with each token after the original positions, by
+    the row's length when the token is read. Earlier keys keep their rotation."""
     original, factor = size(options, "max_position_embeddings"), positive(options, "factor")
     if width < 4:
         raise ValueError(f"the configuration: rope_type='dynamic' turns 4 numbers or more, {width}")
@@ -148,8 +148,8 @@ def dynamic(
 
 
 def llama3(frequencies: Tensor, options: Mapping[str, Any]) -> Tensor:
-    """Llama 3.1: pairs that turn often within the original positions stay as they are, those that
-    turn seldom become slower by `factor`, those between something between."""
+    """Llama 3.1: pairs of a high frequency in the original positions stay as they are, those of a
+    low frequency become slower by `factor`, and the others are interpolated."""
     seldom, often = positive(options, "low_freq_factor"), positive(options, "high_freq_factor")
     turns = size(options, ORIGINAL) * frequencies / (2 * math.pi)
     kept = ((turns - seldom) / (often - seldom)).clamp(0, 1)
@@ -157,8 +157,8 @@ def llama3(frequencies: Tensor, options: Mapping[str, Any]) -> Tensor:
 
 
 def yarn(frequencies: Tensor, options: Mapping[str, Any], base: float) -> tuple[Tensor, float]:
-    """YaRN (Peng et al. 2024): the same with a ramp over the pairs' numbers; and what multiplies
-    sine and cosine, so that attention keeps its sharpness."""
+    """YaRN (Peng et al. 2024): the same with a ramp over the pairs' indices; and the factor of
+    sine and cosine, which keeps attention's sharpness."""
     pairs = frequencies.shape[-1]
 
     def pair_that_turns(times: float) -> float:

@@ -1,4 +1,4 @@
-"""Encoder-decoders that transformers stores under the names of BART: the whole of such an importer
+"""Imports encoder-decoders that transformers stores under the names of BART: the whole importer
 but for what a family has of its own, its `Layout`.
 """
 
@@ -18,7 +18,7 @@ from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import Weight, joined, moved
 from decoding.models.weights.placed import shapes
 
-# What each part of a layer or stack was stored as; several are stacked.
+# The stored names of each part of a layer or stack; several are stacked.
 PARTS = {
     "self_attention.norm": ["self_attn_layer_norm"],
     "self_attention.qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
@@ -37,19 +37,19 @@ NAME = re.compile(
     r"(?P<stack>(encoder|decoder)\.(layers\.\d+\.)?)(?P<part>.+)\.(?P<kind>weight|bias)"
 )
 
-BASE = "model."  # what all names but the output's begin with
+BASE = "model."  # the prefix of all names but the output's
 SHARED = "shared.weight"
 ENCODER = "encoder.embed_tokens.weight"
 DECODER = "decoder.embed_tokens.weight"
 OUTPUT = "lm_head.weight"
 
-# What old files hold beside the weights: versions, and positions that are computed.
+# Tensors of old files that are no weights: versions, and computed positions.
 IGNORED = re.compile(r"model\.(en|de)coder\.(version|embed_positions\.(weights|_float_tensor))")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What tells the families apart.
+    """The differences between the families.
 
     first_position: row of the stored position table that is position 0. sinusoids: (positions,
     hidden) -> the table [positions, hidden] where a file holds none; None: it must. shared: encoder
@@ -68,7 +68,7 @@ class Layout:
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint, layout: Layout
 ) -> tuple[ModelSpec, dict[str, Weight]]:
-    """Raises ValueError that names an option or tensor that is not what we implement."""
+    """Raises ValueError that names an unsupported option or tensor."""
     must_be(config, "is_encoder_decoder", True)
     must_be(config, "is_decoder", False)
     vocab = size(config, "vocab_size")
@@ -121,7 +121,7 @@ def stack_spec(config: Mapping[str, Any], side: str, vocab: int, layout: Layout)
 
 
 def stored_names(name: str) -> list[str]:
-    """Where a canonical weight of a layer, or a norm of a stack, was stored, in parts."""
+    """The stored names of a canonical weight of a layer or of a stack's norm, in parts."""
     match = NAME.fullmatch(name)
     assert match is not None, name
     stack, kind = match["stack"], match["kind"]
@@ -166,6 +166,6 @@ def tables(
     state: dict[str, Weight] = {}
     for table, candidates in names.items():
         held = [name for name in candidates if name in checkpoint]
-        # Where none is there, the error names the one that published files hold.
+        # Without any, the error names the table that published files hold.
         state[table] = checkpoint.take((held or candidates[1:] or candidates)[0], *expected[table])
     return state

@@ -1,1 +1,1 @@
-"""The models in plain torch: what is trained, and the oracle of the engine."""
+"""The models in plain torch, for training and as the reference of the engine's tests."""

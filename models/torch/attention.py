@@ -12,7 +12,7 @@ from decoding.models.torch.positions import Places, causal, turned
 
 
 class Attention(Block):
-    """What self- and cross-attention share: the product, and the way out of it."""
+    """The shared part of self- and cross-attention: softmax(q k^T) v and the output projection."""
 
     def __init__(self, spec: StackSpec, layer: int, dropout: Dropout) -> None:
         super().__init__(spec, dropout)

@@ -1,4 +1,4 @@
-"""What layers are made of, in plain torch, on padded batches: blocks that add to what they read.
+"""Blocks of layers in plain torch, on padded batches: each adds to its input.
 
 Parameters carry the canonical names, so a module's state dict is what weights.py packs. Shapes:
 B sentences, T tokens, S source tokens, N heads, D head size, H hidden, V vocabulary.
@@ -27,7 +27,7 @@ ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Dropout:
-    """Rates in training: of what a block or embedding adds, of attention, inside feed-forward."""
+    """Dropout rates: of a block's or embedding's output, of attention, inside feed-forward."""
 
     block: float = 0.0
     attention: float = 0.0
@@ -35,7 +35,7 @@ class Dropout:
 
 
 def norm(spec: StackSpec, size: int | None = None) -> nn.Module:
-    """size: of what it is over; None: hidden."""
+    """The spec's norm. size: of the normalised axis; None: hidden."""
     kind = nn.RMSNorm if spec.rms else nn.LayerNorm
     return kind(spec.hidden if size is None else size, spec.eps)
 
@@ -62,7 +62,7 @@ class Block(nn.Module):
         return y
 
     def change(self, x: Tensor, *context: Any) -> Tensor:
-        """What the block adds, x having gone through its norm; arguments as above."""
+        """The term that the block adds, of x after its norm; arguments as above."""
         y: Tensor = self.dropout(self.post_norm(self.compute(x, *context)))
         return y
 
@@ -100,7 +100,7 @@ def all_but_output(name: str) -> bool:
 
 
 def keep_biases(model: nn.Module, biases: Biases) -> None:
-    """Products and layer norms lose the biases that the model does without, in place."""
+    """Removes, in place, the biases of products and layer norms that the model lacks."""
     for name, part in model.named_modules():
         if isinstance(part, (nn.Linear, nn.LayerNorm)) and not biases(name):
             part.bias = None  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""An encoder alone in plain torch: the oracle of the engine."""
+"""An encoder alone in plain torch: the reference of the engine's tests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Encoder(nn.Module):
     def forward(
         self, ids: Tensor, mask: Tensor, types: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """The hidden states [B, T, H], where masked they mean nothing, and what the pooler makes of
+        """The hidden states [B, T, H], undefined where masked, and what the pooler makes of
         the first token's [B, H].
 
         ids: int64 [B, T]; mask: bool [B, T], True for tokens; types: int64 [B, T], None: 0.

@@ -1,4 +1,4 @@
-"""The decoder-only Transformer in plain torch: the oracle of the engine."""
+"""The decoder-only Transformer in plain torch: the reference of the engine's tests."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class GPT(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Logits [B, T, V] of the token behind each token.
+        """Logits [B, T, V] of the token after each token.
 
         ids: int64 [B, T]; mask: bool [B, T], True for tokens, False for padding (on the left).
         Positions count tokens only. Logits of padding mean nothing.

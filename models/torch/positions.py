@@ -1,5 +1,5 @@
-"""How a stack knows where its tokens stand, in plain torch: position tables, and in self-attention
-rotary angles, biases by distance, windows. Shapes as in blocks.py."""
+"""Positions of tokens in plain torch: position tables, and in self-attention rotary angles, biases
+by distance, windows. Shapes as in blocks.py."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def fairseq_sinusoids(positions: int, hidden: int, first: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the tokens of a pass stand."""
+    """The positions of a pass's tokens."""
 
     at: Tensor  # [T] or [B, T], positions
     mask: Tensor | None  # bool, True where a key is seen, broadcast to [B, N, T, T]; None: causal
@@ -49,7 +49,7 @@ class Places:
     biases: tuple[Tensor, ...] = ()  # of each layer [N, T, T] or [B, N, T, T], added to the scores
 
     def seen(self, window: int) -> Tensor | None:
-        """As `mask`, of keys that are less than `window` behind their query; 0: wherever."""
+        """As `mask`, for keys at a distance below `window` before their query; 0: all keys."""
         if window == 0:
             return self.mask
         near = distances(self.at).unsqueeze(-3) < window
@@ -67,7 +67,7 @@ def distances(at: Tensor) -> Tensor:
 
 
 def rotary_frequencies(size: int, base: float = 10000.0) -> Tensor:
-    """float32 [1, size / 2], the angles by which pairs turn from a position to the next."""
+    """float32 [1, size / 2], the angles by which pairs rotate from a position to the next."""
     return 1.0 / base ** (torch.arange(0, size, 2, device="cpu").float() / size)[None]
 
 
@@ -79,8 +79,8 @@ def angles_of(frequencies: Tensor, at: Tensor, rotary: RotarySpec) -> Tensor:
 
 
 def turned(x: Tensor, angles: Tensor, rotary: RotarySpec) -> Tensor:
-    """Su et al. 2021. x: [B, T, N, D], of each head the first `rotary.size` numbers turn; angles:
-    [T, size / 2] or [B, T, size / 2]."""
+    """Su et al. 2021. x: [B, T, N, D], the first `rotary.size` numbers of each head are rotated;
+    angles: [T, size / 2] or [B, T, size / 2]."""
     pairs, rest = x[..., : rotary.size], x[..., rotary.size :]
     first, second = (
         (pairs[..., 0::2], pairs[..., 1::2]) if rotary.interleaved else pairs.chunk(2, -1)

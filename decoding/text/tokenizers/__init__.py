@@ -1,4 +1,4 @@
-"""Text to token ids and back, as a model directory's own Hugging Face tokenizer does it.
+"""Tokenizers: text to token ids and back, as the directory's own Hugging Face tokenizer does.
 
     tokenizer = load_tokenizer(directory, config)
     tokenizer.encode("Das ist ein Haus.")     ids with the special tokens of a source text

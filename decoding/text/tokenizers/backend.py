@@ -15,7 +15,7 @@ from decoding.text.tokenizers.pieces import WORD_START
 
 
 class BackendTokenizer:
-    """What a tokenizer of the library does, special tokens included."""
+    """A tokenizer of the library, special tokens included."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self.backend = backend
@@ -42,7 +42,7 @@ class BackendTokenizer:
         return self.target_pieces(self.encode(text))
 
     def target_pieces(self, ids: Sequence[int]) -> list[str | None]:
-        """What ids stand for; None for special tokens."""
+        """The pieces of ids; None for special tokens."""
         return [None if i in self._special else self._piece(i) for i in ids]
 
     def _piece(self, number: int) -> str | None:
@@ -51,13 +51,13 @@ class BackendTokenizer:
 
 
 def load_whole(directory: Path, settings: dict[str, Any]) -> Tokenizer:
-    """Of a family whose text is always in a tokenizer.json."""
+    """Loads the tokenizer of a family that always has a tokenizer.json."""
     needs = "this model's text needs tokenizer.json"
     return BackendTokenizer(read_backend(required(directory / "tokenizer.json", needs)))
 
 
 def read_backend(path: Path) -> tokenizers.Tokenizer:
-    """A tokenizer.json."""
+    """Reads a tokenizer.json."""
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises no class of its own

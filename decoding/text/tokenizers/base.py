@@ -1,4 +1,4 @@
-"""What every tokenizer here can do."""
+"""The interface of tokenizers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, Protocol, runtime_checkable
 
 
 class Tokenizer(Protocol):
-    """The text side of a model."""
+    """Converts between text and a model's token ids."""
 
     def encode(self, text: str) -> list[int]:
         """The ids of `text`, with the special tokens that a source or prompt has."""
         ...
 
     def encode_target(self, text: str) -> list[int]:
-        """The ids of what the model should generate to write `text`, EOS included if it says so."""
+        """The ids that the model should generate for `text`, with EOS where the model has one."""
         ...
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:

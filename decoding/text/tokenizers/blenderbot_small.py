@@ -1,4 +1,4 @@
-"""Blenderbot-90M's text: lower case, punctuation apart, byte-pair encoded words."""
+"""Blenderbot-90M's tokenizer: lower case, punctuation apart, byte-pair encoded words."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class BlenderbotSmallTokenizer:
 
 
 def words(text: str) -> list[str]:
-    """In lower case; a line's end is a word of its own."""
+    """The words of a text in lower case; a line's end is a word of its own."""
     text = re.sub(r"([.,!?()])", r" \1", text.replace("'", " ' "))
     found = []
     for word in WORD.findall(text):

@@ -29,7 +29,7 @@ class WordBPE:
         return self._known[word]
 
     def _merged(self, symbols: list[str]) -> list[str]:
-        """Everywhere merges the pair that comes first in the list, until none is in it."""
+        """Merges all occurrences of the highest-ranked pair, until no pair is in the list."""
         while len(symbols) > 1:
             pairs = zip(symbols, symbols[1:], strict=False)
             best = min(pairs, key=lambda pair: self._ranks.get(pair, math.inf))
@@ -46,7 +46,7 @@ class WordBPE:
 
 
 def read_merges(path: Path) -> list[tuple[str, str]]:
-    """Lines of two symbols, and fastBPE's count behind them, below an optional `#version` line.
+    """Lines of two symbols, and fastBPE's count after them, below an optional `#version` line.
 
     Raises ValueError that names the line that is something else.
     """

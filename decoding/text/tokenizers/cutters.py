@@ -1,4 +1,4 @@
-"""Cutting text into the pieces that a vocabulary numbers, and putting them together again."""
+"""Splits text into pieces of a vocabulary, and joins them again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Cutter(Protocol):
 
 
 class Words:
-    """Text that is cut already: its pieces are what spaces separate."""
+    """For text that is split already: its pieces are separated by spaces."""
 
     def cut(self, text: str) -> list[str]:
         return text.split()
@@ -90,7 +90,7 @@ class BytePairs:
 
 
 class Moses:
-    """Text that the Moses tokenizer cuts into words first, and `inner` into pieces."""
+    """Splits text into words with the Moses tokenizer, and words into pieces with `inner`."""
 
     def __init__(self, inner: Cutter, source: str, target: str, **options: Any) -> None:
         try:
@@ -113,7 +113,8 @@ class Moses:
 
 
 def read_merges(path: Path) -> list[tuple[str, str]]:
-    """Raises ValueError for a line that is no merge, and for the layout of before 2017."""
+    """Reads the merges. Raises ValueError for a line that is none, and for the layout before
+    2017."""
     merges = []
     for number, line in enumerate(read_lines(path), 1):
         parts = line.split(" ")

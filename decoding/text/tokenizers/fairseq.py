@@ -1,4 +1,4 @@
-"""The text of fairseq's models: dict.*.txt numbers pieces, the options say how text is cut."""
+"""Tokenizers of fairseq's models: dict.*.txt lists the pieces, options name the cutter of text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KINDS = {"fastbpe": "bpe_codes", "subword_nmt": "bpe_codes", "sentencepiece": "s
 
 
 def load_fairseq(directory: Path, config: dict[str, Any]) -> Tokenizer:
-    """Raises ValueError that names an option which is missing or not what we implement."""
+    """Raises ValueError that names a missing or unsupported option."""
     vocabularies = []
     for option in ("source_lang", "target_lang"):
         language = config.get(option)
@@ -39,7 +39,7 @@ def load_fairseq(directory: Path, config: dict[str, Any]) -> Tokenizer:
 
 
 def read_dictionary(path: Path) -> dict[str, int]:
-    """Ids by token: the beginning that all have, then `token count` in each line."""
+    """Ids by token: the special tokens that all have, then `token count` in each line."""
     ids = {token: number for number, token in enumerate(BEGINNING)}
     for number, line in enumerate(read_lines(path)):
         overwrites = line.endswith(OVERWRITE)

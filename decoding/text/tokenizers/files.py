@@ -1,4 +1,4 @@
-"""Reading the files of a tokenizer; an error names the file."""
+"""Reads the files of a tokenizer; an error names the file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sentencepiece import SentencePieceProcessor
 
 from decoding.models.formats.foreign import beside
 
-# What a directory may hold for its text; the families read some of it, transformers the rest.
+# Tokenizer files of a directory; the families read some of them, transformers the rest.
 FILES = (
     "source.spm",
     "target.spm",
@@ -67,7 +67,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """What newlines end; other separators of Unicode are part of a vocabulary's tokens."""
+    """Lines that end with a newline; other Unicode separators are part of a vocabulary's tokens."""
     return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
 

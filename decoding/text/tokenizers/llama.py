@@ -1,4 +1,4 @@
-"""The text of Llama: SentencePiece's byte-pair encoding, where letters without a piece are bytes.
+"""Llama's tokenizer: SentencePiece's byte-pair encoding, with bytes for letters without a piece.
 
 A vocabulary is pieces with scores: two neighbours become one piece where that is in the vocabulary,
 best score first. `tokenizers` does it, told the scores as an order of merges.
@@ -67,7 +67,7 @@ def read_bin(path: Path) -> list[tuple[str, float]]:
 def tokenizer_of(
     pieces: Sequence[tuple[str, float]], *, begins: bool = True, ends: bool = False
 ) -> BackendTokenizer:
-    """begins, ends: with BOS, with EOS."""
+    """begins: add BOS; ends: add EOS."""
     first = [*SPECIAL, *BYTES]  # files differ in how they write these
     vocab = {piece: number for number, piece in enumerate(first)}
     vocab |= {pieces[i][0]: i for i in range(len(first), len(pieces))}

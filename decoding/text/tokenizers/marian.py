@@ -1,4 +1,4 @@
-"""Marian's text: two SentencePiece models, and vocabularies that number the pieces."""
+"""Marian's tokenizer: two SentencePiece models, and vocabularies with the ids of the pieces."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from decoding.text.tokenizers.files import (
 from decoding.text.tokenizers.pieces import Pieces
 
 LANGUAGE_CODE = re.compile(r">>.*?<<", re.DOTALL)
-# What transformers removes where a tokenizer's settings ask for `clean_up_tokenization_spaces`.
+# Spaces that transformers removes where the settings have `clean_up_tokenization_spaces`.
 SPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 
 
 def split_language_code(text: str) -> tuple[str, str]:
-    """Separates the `>>xx<<` with which a text tells a multilingual model its target language."""
+    """Separates the code `>>xx<<` with which a text names a multilingual model's target
+    language."""
     code = LANGUAGE_CODE.match(text)
     return (code.group(), text[code.end() :]) if code else ("", text)
 
 
 class MarianPieces(Pieces):
-    """A language code at the start of what stands between special tokens is one token."""
+    """Pieces of text between special tokens; a language code at its start is one token."""
 
     def cut_plain(self, text: str) -> list[str]:
         code, rest = split_language_code(text)
@@ -72,7 +73,7 @@ class MarianTokenizer:
 
     @property
     def tokens(self) -> dict[int, str]:
-        """Those of what it writes, by their ids."""
+        """The target vocabulary's tokens, by their ids."""
         return self._target.tokens
 
     def encode(self, text: str) -> list[int]:
@@ -83,15 +84,15 @@ class MarianTokenizer:
         return self._source.numbered([*self._source.cut(text), self._eos])
 
     def encode_target(self, text: str) -> list[int]:
-        """The same as a translation: ids in the target vocabulary."""
+        """Ids of a translation, in the target vocabulary."""
         return self._target.numbered([*self._target.cut(text), self._eos])
 
     def source_pieces(self, text: str) -> list[str | None]:
-        """What each id of encode() stands for; None for language codes and special tokens."""
+        """The piece of each id of encode(); None for language codes and special tokens."""
         return self._words([*self._source.cut(text), self._eos])
 
     def target_pieces(self, ids: Sequence[int]) -> list[str | None]:
-        """What generated ids stand for; None for language codes and special tokens."""
+        """The pieces of generated ids; None for language codes and special tokens."""
         return self._words(self._target.named(ids))
 
     def _words(self, tokens: list[str]) -> list[str | None]:
@@ -121,7 +122,7 @@ def load_marian_npz(directory: Path, config: dict[str, Any]) -> Tokenizer:
 
 
 def read_side(vocab: Path, model: Path) -> tuple[SentencePieceProcessor, dict[str, int]]:
-    """What cuts the text of one side, and the ids of the pieces."""
+    """The cutter of one side's text, and the ids of the pieces."""
     if vocab.suffix == ".spm":
         pieces = read_sentencepiece(vocab)
         return pieces, {pieces.id_to_piece(number): number for number in range(len(pieces))}

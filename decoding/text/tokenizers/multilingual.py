@@ -18,7 +18,7 @@ from decoding.text.tokenizers.base import Tokenizer
 from decoding.text.tokenizers.files import read_json, read_sentencepiece, required, text_of
 from decoding.text.tokenizers.pieces import Pieces, PieceTokenizer
 
-# What comes first, whatever the SentencePiece model calls its own first three.
+# The first tokens, whatever the SentencePiece model's own first three are.
 BEGINNING = ("<s>", "<pad>", "</s>", "<unk>")
 UNK, EOS, MASK = "<unk>", "</s>", "<mask>"
 # de_DE, deu_Latn, and M2M-100's __de__.
@@ -40,7 +40,7 @@ WMT21 = "en ha is ja cs ru zh de".split()
 
 @dataclass(frozen=True)
 class Marks:
-    """Where a family writes the languages.
+    """The places of a family's language codes.
 
     source_first: the source's code before its text, else behind its EOS. starts: the target's code
     is what the decoder starts with, else what it must write first.
@@ -90,7 +90,8 @@ class MultilingualTokenizer:
         return [code, *ids, self.eos] if self.marks.source_first else [*ids, self.eos, code]
 
     def encode_target(self, text: str) -> list[int]:
-        """Without a code where that is the start token; raises ValueError where it is not known."""
+        """The tokens around a text, without a code where the start token is one. Raises ValueError
+        for an unknown language."""
         ids = [*self.base.cut(text), self.eos]
         if self.marks.starts:
             return ids
@@ -115,7 +116,7 @@ def load_mbart(directory: Path, settings: dict[str, Any]) -> Tokenizer:
 
 
 def load_m2m_100(directory: Path, settings: dict[str, Any]) -> Tokenizer:
-    """M2M-100, whose vocab.json numbers the pieces, or NLLB-200."""
+    """Loads M2M-100's tokenizer, whose vocab.json has the ids of the pieces, or NLLB-200's."""
     if not str(settings.get("tokenizer_class")).startswith("Nllb"):
         marks = Marks(source_first=True, starts=False, source="en")
         languages = WMT21 if settings.get("language_codes") == "wmt21" else M2M100

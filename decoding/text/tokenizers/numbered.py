@@ -1,4 +1,4 @@
-"""Pieces that a list of a toolkit numbers: the text of fairseq's and OpenNMT-py's models."""
+"""Tokenizers of toolkits that list the pieces in a file: fairseq's and OpenNMT-py's models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ UNK, EOS = "<unk>", "</s>"
 
 
 class NumberedTokenizer:
-    """source, target: how text is cut, and the ids of the pieces.
+    """source, target: the cutter of text, and the ids of the pieces.
 
     marks: tokens that are no part of a text. source_end: the model reads EOS behind a text.
     """
@@ -39,18 +39,18 @@ class NumberedTokenizer:
         return numbers([*self._target.cut(text), EOS], self._target_ids)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Text of ids of the target's vocabulary, what is unknown written as <unk>."""
+        """The text of ids of the target's vocabulary; unknown ones are written as <unk>."""
         tokens = self._named(ids)
         if skip_special_tokens:
             tokens = [token for token in tokens if token not in self._marks]
         return self._target.join(tokens)
 
     def source_pieces(self, text: str) -> list[str | None]:
-        """What each id of encode() stands for; None for special tokens."""
+        """The piece of each id of encode(); None for special tokens."""
         return [*self._source.marked(self._source.cut(text)), *(None for _ in self._end)]
 
     def target_pieces(self, ids: Sequence[int]) -> list[str | None]:
-        """What generated ids stand for; None for special tokens."""
+        """The pieces of generated ids; None for special tokens."""
         tokens = self._named(ids)
         marked = self._target.marked(tokens)
         return [

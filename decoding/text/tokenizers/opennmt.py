@@ -1,4 +1,4 @@
-"""The text of OpenNMT-py's models: the checkpoint numbers pieces, its transforms cut text."""
+"""Tokenizers of OpenNMT-py's models: the checkpoint lists the pieces, its transforms split text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRAINING = {"filtertoolong", "filterfeats", "tokendrop", "tokenmask", "switchout
 
 
 def load_opennmt(directory: Path, config: dict[str, Any]) -> Tokenizer:
-    """Raises ValueError that names a transform which is not what we implement."""
+    """Raises ValueError that names an unsupported transform."""
     source, target = (
         cutter_and_ids(directory, config, side, config["vocabularies"][side])
         for side in ("src", "tgt")
@@ -49,7 +49,7 @@ def cutter_and_ids(
 
 
 def transforms_of(config: dict[str, Any]) -> set[str]:
-    """Those of the whole training, and of each corpus."""
+    """The transforms of the whole training, and of each corpus."""
     corpora = config.get("data")
     groups = [config, *(corpora.values() if isinstance(corpora, dict) else ())]
     return {name for group in groups for name in group.get("transforms") or ()}

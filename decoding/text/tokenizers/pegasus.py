@@ -1,4 +1,4 @@
-"""Pegasus' text: SentencePiece, whose pieces stand behind the tokens of pre-training."""
+"""Pegasus' tokenizer: SentencePiece, whose pieces follow the tokens of pre-training."""
 
 from __future__ import annotations
 

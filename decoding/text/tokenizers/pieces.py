@@ -1,4 +1,4 @@
-"""SentencePiece models whose pieces a vocabulary of the model's own numbers."""
+"""SentencePiece models with a vocabulary of the model's own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WORD_START = "\u2581"  # sentencepiece writes it for the space before a word
 
 
 class Pieces:
-    """A SentencePiece model that cuts text, and a vocabulary that numbers its pieces.
+    """A SentencePiece model that splits text, and a vocabulary with the ids of its pieces.
 
     special: tokens that stand for themselves where a text has them, and are not part of the text
     that ids stand for. unk: the token of what the vocabulary does not have.
@@ -42,7 +42,7 @@ class Pieces:
         return tokens
 
     def cut_plain(self, text: str) -> list[str]:
-        """What stands between special tokens."""
+        """The pieces of text between special tokens."""
         tokens: list[str] = self._model.encode(text, out_type=str)
         return tokens
 
@@ -67,7 +67,7 @@ class Pieces:
 
 
 class PieceTokenizer:
-    """One vocabulary for what the model reads and what it writes.
+    """A tokenizer with one vocabulary for input and output.
 
     end: what ends a text, begin: what begins it: ids of special tokens.
     """
@@ -96,6 +96,6 @@ class PieceTokenizer:
         return self.target_pieces(self.encode(text))
 
     def target_pieces(self, ids: Sequence[int]) -> list[str | None]:
-        """What ids stand for; None for special tokens."""
+        """The pieces of ids; None for special tokens."""
         tokens = self.pieces.named(ids)
         return [None if token in self.pieces.special else token for token in tokens]

@@ -1,4 +1,4 @@
-"""The text of T5 and mT5: SentencePiece, and behind its pieces the marks of pre-training."""
+"""Tokenizers of T5 and mT5: SentencePiece, followed by the sentinel tokens of pre-training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BERT's text: words cut into the longest pieces of a vocabulary, from their beginning on."""
+"""BERT's WordPiece: splits words into the longest pieces of a vocabulary, from left to right."""
 
 from __future__ import annotations
 

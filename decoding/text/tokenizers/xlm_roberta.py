@@ -1,4 +1,4 @@
-"""XLM-R's text: SentencePiece with fairseq's numbers, between the marks of beginning and end."""
+"""XLM-R's tokenizer: SentencePiece with fairseq's ids, between BOS and EOS."""
 
 from __future__ import annotations
 
