@@ -24,10 +24,11 @@ def alignment(
 ) -> list[tuple[int, int]]:
     """Pairs (i, j), ascending: word j of the translation is aligned to word i of the source.
 
-    Words are what spaces separate, counted from 0. text: the source; ids: [G], what was generated;
+    Words are separated by spaces and counted from 0. text: the source; ids: [G], the generated
+    tokens;
     attention: [G, S] or larger, of each of them to each source token. A translated word is aligned
-    to the token to which its own tokens attend most, as a share of all that the token receives: a
-    full stop draws attention from every word, which tells nothing.
+    to the token to which its own tokens attend most, as a share of all attention to the token:
+    every word attends to a full stop, which means nothing.
     """
     source = np.array(words_of(tokenizer.source_pieces(text)), np.int64)
     target = np.array(words_of(tokenizer.target_pieces(ids)), np.int64)
