@@ -21,7 +21,7 @@ from tests.models.test_models import assert_close, oracle
 from tests.support.families import GROUPED, Family
 from tests.support.vocabularies import ENGLISH, GERMAN, train_sentencepiece
 
-STORIES = Path(__file__).parent / "data/stories260K"
+STORIES = Path(__file__).parent.parent / "data/stories260K"
 GROUP = 16  # of numbers with one scale
 
 
