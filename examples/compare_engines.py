@@ -4,7 +4,7 @@
 
 Each engine runs in a process of its own. First their answers are compared, then calls are timed in
 turns. The command `decoding compare` has more options; this is its Python interface. Other engines
-need `pip install decoding[compare]`.
+need `pip install .[compare]`.
 """
 
 from __future__ import annotations

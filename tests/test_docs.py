@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 SITE = sorted((ROOT / "docs").rglob("*.md"))
 PROSE = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
-    *(ROOT / f"{folder}/README.md" for folder in ("csrc", "benchmarks")),
+    *(ROOT / f"{folder}/README.md" for folder in ("csrc", "benchmarks", "examples")),
     *SITE,
 ]
 BLOCK = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
