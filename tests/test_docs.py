@@ -117,6 +117,9 @@ def test_pages_name_what_exists(page: Path) -> None:
         assert (page.parent / target).exists(), target
     for path in re.findall(rf"`({FOLDERS}/[\w./*-]+)`", prose):
         assert any(ROOT.glob(path.rstrip("/"))), path
+    if page.parent.name == "csrc":
+        for path in re.findall(r"`((?:core|kernels|engine|bindings)/[\w./*-]+)`", prose):
+            assert any(page.parent.glob(path.rstrip("/"))), path
 
 
 @pytest.mark.parametrize("page", PROSE, ids=named)
