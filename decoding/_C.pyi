@@ -230,8 +230,9 @@ class Buffer:
     bytes: int
     lifetime: list[int]
 
-Ints = int | Sequence[int] | Tensor | npt.NDArray[Any]  # of all sentences, or [B], of each
-Floats = float | Sequence[float] | Tensor | npt.NDArray[Any]
+Array = npt.NDArray[Any]
+Ints = int | Sequence[int] | Tensor | Array  # of all sentences, or [B], of each
+Floats = float | Sequence[float] | Tensor | Array
 Ids = Sequence[int] | Sequence[Sequence[int]]  # of all sentences, or a list of each
 Words = Sequence[Sequence[int]] | Sequence[Sequence[Sequence[int]]]
 Biases = Sequence[tuple[Sequence[int], float]] | Sequence[Sequence[tuple[Sequence[int], float]]]
@@ -243,9 +244,9 @@ class Sampling:
     def __init__(self) -> None: ...
 
 class Beam:
-    def __init__(self, *, max_finished: int = 0, draws: bool = False) -> None:
+    def __init__(self, *, max_finished: int = 0, samples: bool = False) -> None:
         """max_finished: rows that a sentence's finished list holds; 0: one for each of its rows.
-        draws: candidates are sampled."""
+        samples: candidates are sampled."""
 
 class Diverse:
     """Group diverse beam search: `beam` within each of the groups, one after the other."""
@@ -253,7 +254,7 @@ class Diverse:
     def __init__(self, beam: Beam, *, groups: int) -> None: ...
 
 class Constrained:
-    """Constrained beam search (kernels/search/constraints.h); needs limits with phrases=words."""
+    """Constrained beam search, csrc/kernels/search/constraints.h; limits with phrases=words."""
 
     words: int
 
@@ -296,7 +297,7 @@ class Request:
         stop_table: Tensor | None = None,
         stop_first: Ints = 0,
         length_penalty: Floats = 1.0,
-        gnmt: Ints = False,
+        length_normalization: str | Sequence[str] = "power",
         early_stopping: str | Sequence[str] = "no",
         diversity_rate: Floats = 0.0,
         diversity_penalty: Floats = 0.0,
@@ -345,8 +346,8 @@ class Request:
         """
     processed: bool  # whether scores are made, which limits with controls=max(1, words) plan for
     guided: bool  # whether the batch must hold twice as many prompts
-    steps: int  # of the search, at most
     words: int  # 32-bit words of all lists
+    steps: int  # that the longest row takes at most, for limits with target=steps
 
 class Batch:
     """The texts of a call, packed one after the other. The tensors are on the CPU."""
@@ -410,7 +411,7 @@ class Session:
         """One step in parts, which together do what step(1) does: the logits of active rows."""
     def process_logits(self, stages: int) -> None:
         """Then their scores, where the request is processed: stages 1, 2 and 4 of
-        kernels/search/processors.h."""
+        csrc/kernels/search/processors.h."""
     def select(self) -> None:
         """Then what may follow: a token of each row, or candidates of each sentence."""
     def update(self, ended: Tensor | None = None) -> bool:

@@ -98,6 +98,12 @@ EarlyStopping early_stopping(const std::string& name) {
   return EarlyStopping::never;
 }
 
+int32_t is_gnmt(const std::string& normalization) {
+  CHECK(normalization == "power" || normalization == "gnmt",
+        "length_normalization must be power or gnmt, got ", normalization);
+  return normalization == "gnmt";
+}
+
 void read_rules(Options& options, Request& r) {
   options.numbers("max_new", r.max_new);
   options.numbers("min_new", r.min_new);
@@ -109,7 +115,7 @@ void read_rules(Options& options, Request& r) {
   options.numbers("random_first", r.random_first);
   options.numbers("stop_first", r.stop_first);
   options.numbers("length_penalty", r.length_penalty);
-  options.numbers("gnmt", r.gnmt);
+  options.names("length_normalization", r.gnmt, is_gnmt);
   options.names("early_stopping", r.early_stopping, early_stopping);
   options.numbers("diversity_rate", r.diversity_rate);
   options.numbers("diversity_penalty", r.diversity_penalty);
@@ -173,7 +179,7 @@ void bind_searches(py::module_& module) {
       .def(py::init([](int max_finished, bool samples) {
              return Beam{max_finished, samples};
            }),
-           py::kw_only(), py::arg("max_finished") = 0, py::arg("draws") = false);
+           py::kw_only(), py::arg("max_finished") = 0, py::arg("samples") = false);
   py::class_<Diverse>(module, "Diverse")
       .def(py::init([](const Beam& beam, int groups) { return Diverse{beam, groups}; }),
            py::arg("beam"), py::kw_only(), py::arg("groups"));

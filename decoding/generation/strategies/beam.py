@@ -16,7 +16,7 @@ def strategy(config: GenerationConfig) -> Strategy:
     # patience has an effect with early_stopping=True alone.
     patience = config.patience if config.early_stopping is True else 1
     max_finished = round(config.num_beams * patience)
-    beam = _C.Beam(max_finished=max_finished, draws=config.do_sample)
+    beam = _C.Beam(max_finished=max_finished, samples=config.do_sample)
     search: Search = beam
     if config.num_beam_groups > 1:
         search = _C.Diverse(beam, groups=config.num_beam_groups)
@@ -33,7 +33,7 @@ def strategy(config: GenerationConfig) -> Strategy:
         max_finished=max_finished,
         options={
             "length_penalty": config.length_penalty,
-            "gnmt": config.length_normalization == "gnmt",
+            "length_normalization": config.length_normalization or "power",
             "early_stopping": STOPPING[config.early_stopping],
             "diversity_rate": config.diversity_rate,
             "diversity_penalty": config.diversity_penalty,
