@@ -451,8 +451,8 @@ class Session:
     ) -> None:
         """Writes the log-probability of each label, 0 where it is -100.
 
-        source, source_positions, source_offsets, stream: as in start(). ids: int32 [tokens], what the
-        decoder reads; labels: int32 [tokens], what it should say behind each; offsets: int32
+        source, source_positions, source_offsets, stream: as in Batch. ids: int32 [tokens], what
+        the decoder reads; labels: int32 [tokens], what it should say behind each; offsets: int32
         [B + 1]; logprobs: float32 [tokens]. It ends what was started.
         """
     def fetch(
@@ -488,7 +488,7 @@ class EncoderSession:
     ) -> None:
         """Writes the hidden states of all tokens.
 
-        source, source_offsets, stream: as in Session.start(). source_positions: there, plus the model's
+        source, source_offsets, stream: as in Batch. source_positions: there, plus the model's
         positions for each type of a token below its own. states: [tokens, H], on a GPU there, in
         the type of the weights, else float32.
         """

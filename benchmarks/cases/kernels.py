@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from decoding import _C
 from decoding import _kernels as kernels
-from decoding.generation.sentences import SENTENCE
 
 HEAD_DIM = 64
 VOCABULARY = 32000
@@ -389,29 +387,23 @@ class SelectState:
             "slots": zeros(2, rows, self.TARGET),
             "finished": zeros(batch, beams, 5),
             "best": zeros(rows, 2 * beams, 2),
-            "rules": zeros(128, dtype=torch.uint8),
-            "sentences": self.own(batch, beams).to(place.device),
+            "config": zeros(65536 + 512 * batch, dtype=torch.uint8),
             "lse": zeros(rows, dtype=torch.float32),
             "sums": sums.clone(),
             **{name: torch.zeros(rows, groups, device=place.device)
                for name in ("group_max", "group_sum")},
         }  # fmt: skip
-        nobody = zeros(0)
         self.rules = {
             **{"min_new": 0, "pad": 0, "renormalize": False, "length_penalty": 1.0},
-            **{"early_stopping": kernels.EarlyStopping.no, "eos": nobody, "banned": nobody},
-            **{"forced_last": nobody},
+            **{"early_stopping": kernels.EarlyStopping.no, "eos": [], "banned": []},
+            **{"forced_last": [], "seeds": [0] * batch, "max_news": [self.TARGET] * batch},
+            **{"random_firsts": [beams * b for b in range(batch)], "top_ks": [0] * batch},
+            **{"forced_firsts": [-1] * batch, "temperatures": [1.0] * batch},
+            **{"top_ps": [1.0] * batch},
         }
         self.begin = place.ints([2, 1, batch])  # number, position, live_count
         self.sentences, self.sums = place.ints(range(batch)), sums
         self.reset()
-
-    def own(self, batch: int, beams: int) -> Tensor:
-        table = np.zeros(batch, SENTENCE)
-        table["max_new"], table["forced_first"] = self.TARGET, -1
-        table["temperature"] = table["top_p"] = 1.0
-        table["random_first"] = np.arange(batch) * beams
-        return torch.from_numpy(table.view(np.uint8))
 
     def reset(self) -> None:
         self.tensors["now"].copy_(self.begin)

@@ -176,9 +176,7 @@ void bind_searches(py::module_& module) {
   py::class_<Greedy>(module, "Greedy").def(py::init<>());
   py::class_<Sampling>(module, "Sampling").def(py::init<>());
   py::class_<Beam>(module, "Beam")
-      .def(py::init([](int max_finished, bool samples) {
-             return Beam{max_finished, samples};
-           }),
+      .def(py::init([](int max_finished, bool samples) { return Beam{max_finished, samples}; }),
            py::kw_only(), py::arg("max_finished") = 0, py::arg("samples") = false);
   py::class_<Diverse>(module, "Diverse")
       .def(py::init([](const Beam& beam, int groups) { return Diverse{beam, groups}; }),

@@ -102,15 +102,16 @@ class PySession : public Bound<Session> {
   }
 
   void fetch(const py::object& tokens, const py::object& lengths, const py::object& scores,
-            const py::object& sums, const py::object& parent_rows) const {
+             const py::object& sums, const py::object& parent_rows) const {
     const auto view = TensorView::of(tokens, "tokens");
     const std::vector<int64_t> rows(view.shape().begin(), view.shape().end() - 1);
-    const Results results{.tokens = view.data<int32_t>({-1, -1, -1}),
-                          .lengths = TensorView::of(lengths, "lengths").data<int32_t>(rows),
-                          .scores = TensorView::of(scores, "scores").data<float>(rows),
-                          .sums = TensorView::of(sums, "sums").data<float>(rows),
-                          .parent_rows = TensorView::of(parent_rows, "parent_rows").data<int32_t>(view.shape()),
-                          .width = static_cast<int>(view.size(2))};
+    const Results results{
+        .tokens = view.data<int32_t>({-1, -1, -1}),
+        .lengths = TensorView::of(lengths, "lengths").data<int32_t>(rows),
+        .scores = TensorView::of(scores, "scores").data<float>(rows),
+        .sums = TensorView::of(sums, "sums").data<float>(rows),
+        .parent_rows = TensorView::of(parent_rows, "parent_rows").data<int32_t>(view.shape()),
+        .width = static_cast<int>(view.size(2))};
     const py::gil_scoped_release release;
     session_->fetch(results);
   }

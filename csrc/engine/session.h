@@ -17,11 +17,11 @@ namespace decoding {
 
 // Where take() writes: rows of a sentence best first where they compete (beam search).
 struct Results {
-  int32_t* tokens;   // [sentences, beams, width]
-  int32_t* lengths;  // [sentences, beams]
-  float* scores;     // [sentences, beams]
-  float* sums;       // [sentences, beams]
-  int32_t* parent_rows;    // [sentences, beams, width], the row of the call that each token extended
+  int32_t* tokens;       // [sentences, beams, width]
+  int32_t* lengths;      // [sentences, beams]
+  float* scores;         // [sentences, beams]
+  float* sums;           // [sentences, beams]
+  int32_t* parent_rows;  // [sentences, beams, width], the row of the call that each token extended
   int width;
 };
 
@@ -46,9 +46,10 @@ class Session {
   // Generates up to `steps` tokens for every sentence; true when no sentence is left alive.
   virtual bool step(int steps) = 0;
 
-  // One step in parts, for a caller whose own functions come between them: the logits of active rows;
-  // parts of Stages (processors.h), where the call has controls; what may follow; taking it in, but
-  // for what the caller ends: [active, K] rows or [active, m] candidates, null: nothing. Like step(1).
+  // One step in parts, for a caller whose own functions come between them: the logits of active
+  // rows; parts of Stages (processors.h), where the call has controls; what may follow; taking it
+  // in, but for what the caller ends: [active, K] rows or [active, m] candidates, null: nothing.
+  // Like step(1).
   virtual void compute() = 0;
   virtual void process_logits(int stages) = 0;
   virtual void select() = 0;

@@ -62,8 +62,8 @@ std::vector<SentenceConfig> sentences_of(const py::dict& options, int64_t senten
 
 // What a step of a search reads and keeps, where its tensors lie. options: eos, state (what the
 // search keeps, see beam.h for the shapes), vocab, step, position, max_new (of all, or of each
-// sentence); what sentences_of reads; groups; stop_table and stop_first, forced_first (whether there is a token
-// of that kind) where given.
+// sentence); what sentences_of reads; groups; stop_table and stop_first, forced_first (whether
+// there is a token of that kind) where given.
 class SearchStep {
  public:
   SearchStep(const object& lse, const object& live, const py::dict& options)

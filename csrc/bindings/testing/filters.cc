@@ -74,24 +74,26 @@ void run_filter_scores(const object& scores, const py::kwargs& options) {
   const object group_max = empty_like(scores, "float32", {in.shape[0], groups});
   std::vector<Candidate> queue(int64_t{threads} * in.vocab());
   std::vector<float> maxima(threads * groups);
-  const FilterParams params{.scores = in.data,
-                          .config = in.config.view(),
-                          .state = in.now.data(),
-                          .active = in.live.data(),
-                          .group_max = in.tensors.data<float>(group_max, "group_max", {-1, groups}),
-                          .queue = queue.data(),
-                          .maxima = maxima.data(),
-                          .sentences = in.live_count,
-                          .beams = in.beams,
-                          .vocab = in.vocab(),
-                          .stride = in.vocab()};
+  const FilterParams params{
+      .scores = in.data,
+      .config = in.config.view(),
+      .state = in.now.data(),
+      .active = in.live.data(),
+      .group_max = in.tensors.data<float>(group_max, "group_max", {-1, groups}),
+      .queue = queue.data(),
+      .maxima = maxima.data(),
+      .sentences = in.live_count,
+      .beams = in.beams,
+      .vocab = in.vocab(),
+      .stride = in.vocab()};
   run_on(scores, isa, threads, [&](auto& stream) { filter_scores(stream, params); });
 }
 
 py::tuple run_sample_candidates(const object& scores, const object& sums, int m,
-                   const std::vector<uint64_t>& seed, const std::vector<int32_t>& random_first,
-                   const std::vector<int32_t>& live, int step, const std::string& isa,
-                   int threads) {
+                                const std::vector<uint64_t>& seed,
+                                const std::vector<int32_t>& random_first,
+                                const std::vector<int32_t>& live, int step, const std::string& isa,
+                                int threads) {
   std::vector<SentenceConfig> own(seed.size());
   for (size_t b = 0; b < own.size(); ++b) {
     own[b].seed = seed[b];

@@ -1,5 +1,5 @@
 // decoding._kernels: the kernel that processes logits as a decoding._C.Request asks, alone.
-#include "bindings/request.h"
+#include "kernels/search/shared/processors.h"
 
 #include <pybind11/stl.h>
 
@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/request.h"
 #include "bindings/tensor.h"
 #include "bindings/testing/kernels.h"
-#include "kernels/search/shared/processors.h"
 
 namespace decoding {
 namespace {
@@ -131,10 +131,11 @@ class ProcessCall {
 };
 
 py::tuple run_process_logits(py::object logits, const PyRequest& request,
-                      const std::vector<std::pair<int, int>>& sentences, py::dict state,
-                      py::object unconditional, py::object scores, int vocab, int beams, int stages,
-                      bool competing, const std::vector<std::tuple<int, int, float>>& again,
-                      const std::string& isa, int threads) {
+                             const std::vector<std::pair<int, int>>& sentences, py::dict state,
+                             py::object unconditional, py::object scores, int vocab, int beams,
+                             int stages, bool competing,
+                             const std::vector<std::tuple<int, int, float>>& again,
+                             const std::string& isa, int threads) {
   ProcessCall call(std::move(logits), request, sentences, std::move(state),
                    std::move(unconditional), std::move(scores), vocab, beams, stages, competing,
                    threads);
@@ -149,8 +150,9 @@ void bind_controls(py::module_& kernels) {
   kernels.attr("PRE") = static_cast<int>(kPre);
   kernels.attr("MID") = static_cast<int>(kMid);
   kernels.attr("POST") = static_cast<int>(kPost);
-  kernels.def("process_logits", &run_process_logits, "(scores, lse, `again`: reprocess of (row, token, less))",
-              py::arg("logits"), py::arg("request"), py::arg("sentences"), py::arg("state"), named,
+  kernels.def("process_logits", &run_process_logits,
+              "(scores, lse, `again`: reprocess of (row, token, less))", py::arg("logits"),
+              py::arg("request"), py::arg("sentences"), py::arg("state"), named,
               py::arg("unconditional") = py::none(), py::arg("scores") = py::none(),
               py::arg("vocab"), py::arg("beams") = 1, py::arg("stages") = int{kAllStages},
               py::arg("competing") = false,

@@ -180,8 +180,8 @@ py::tuple run_sample(const py::object& logits, const py::object& random_row, uin
 
 // now: number, position and live_count, of the step that ends and then of the next.
 py::tuple run_gather_active(const py::object& now, const py::object& done, const py::object& first,
-                          const py::object& tokens, const py::object& items, const py::object& live,
-                          const std::string& isa, int threads) {
+                            const py::object& tokens, const py::object& items,
+                            const py::object& live, const std::string& isa, int threads) {
   const TensorView trellis = TensorView::of(tokens, "tokens");
   const int64_t sentences = TensorView::of(done, "done").size(0), total = trellis.size(1);
   const int32_t* item = TensorView::of(items, "items").data<int32_t>({sentences});
@@ -205,15 +205,16 @@ py::tuple run_gather_active(const py::object& now, const py::object& done, const
   return py::make_tuple(ids.tensor, at.tensor, random_row.tensor);
 }
 
-void run_reset_cache_indirection(const py::object& slots, int beams, int prefix, const std::string& isa,
-                     int threads) {
+void run_reset_cache_indirection(const py::object& slots, int beams, int prefix,
+                                 const std::string& isa, int threads) {
   const Tensors in(py::str(slots.attr("device")));
   const auto shape = in.sizes(slots, "slots", 3);
-  const ResetCacheIndirectionParams params{.cache_indirection = in.data<int32_t>(slots, "slots", {2, -1, -1}),
-                                .rows = static_cast<int>(shape[1]),
-                                .beams = beams,
-                                .history = static_cast<int>(shape[2]),
-                                .prefix = prefix};
+  const ResetCacheIndirectionParams params{
+      .cache_indirection = in.data<int32_t>(slots, "slots", {2, -1, -1}),
+      .rows = static_cast<int>(shape[1]),
+      .beams = beams,
+      .history = static_cast<int>(shape[2]),
+      .prefix = prefix};
 #ifdef DECODING_CUDA
   if (in.on_cuda()) {
     cuda::Stream stream = current_stream(slots.attr("device").attr("index").cast<int>());
@@ -224,9 +225,9 @@ void run_reset_cache_indirection(const py::object& slots, int beams, int prefix,
 }
 
 void run_update_rows(const py::object& values, const py::object& ids, const py::object& lse,
-                       const py::object& live, const std::vector<int32_t>& eos,
-                       const py::dict& state, int pad, int fallback, int step, int max_new,
-                       const std::string& isa, int threads) {
+                     const py::object& live, const std::vector<int32_t>& eos, const py::dict& state,
+                     int pad, int fallback, int step, int max_new, const std::string& isa,
+                     int threads) {
   const auto kept = [&](const char* name) { return TensorView::of(state[name], name); };
   const TensorView alive = TensorView::of(live, "live"), length = kept("length");
   const int64_t total = length.size(0), sentences = kept("done").size(0);
@@ -242,20 +243,20 @@ void run_update_rows(const py::object& values, const py::object& ids, const py::
   const int32_t stop_now = 0;
   const StepState now = {step, 0, static_cast<int>(alive.size(0))};
   const UpdateRowsParams params{.chosen = chosen.data(),
-                                  .lse = TensorView::of(lse, "lse").data<float>({rows}),
-                                  .active = alive.data<int32_t>(),
-                                  .config = {&search, configs.data(), eos.data()},
-                                  .stop = {&stop_now, nullptr, nullptr},
-                                  .state = &now,
-                                  .tokens = kept("tokens").data<int32_t>({-1, total}),
-                                  .length = length.data<int32_t>(),
-                                  .done = kept("done").data<int32_t>(),
-                                  .fault = kept("fault").data<int32_t>({sentences}),
-                                  .sentences = static_cast<int>(alive.size(0)),
-                                  .beams = static_cast<int>(beams),
-                                  .total_rows = static_cast<int>(total),
-                                  .vocab = 0,  // only of interest with stop strings
-                                  .fallback = fallback};
+                                .lse = TensorView::of(lse, "lse").data<float>({rows}),
+                                .active = alive.data<int32_t>(),
+                                .config = {&search, configs.data(), eos.data()},
+                                .stop = {&stop_now, nullptr, nullptr},
+                                .state = &now,
+                                .tokens = kept("tokens").data<int32_t>({-1, total}),
+                                .length = length.data<int32_t>(),
+                                .done = kept("done").data<int32_t>(),
+                                .fault = kept("fault").data<int32_t>({sentences}),
+                                .sentences = static_cast<int>(alive.size(0)),
+                                .beams = static_cast<int>(beams),
+                                .total_rows = static_cast<int>(total),
+                                .vocab = 0,  // only of interest with stop strings
+                                .fallback = fallback};
   on_cpu(isa, threads, [&](auto& stream) { update_rows(stream, params); });
 }
 
@@ -285,8 +286,8 @@ void bind_search(py::module_& kernels) {
               "(ids, positions, random words); `now` and the head of `live` are kept.",
               py::arg("now"), py::arg("done"), py::arg("first"), py::arg("tokens"),
               py::arg("items"), py::arg("live"), named, isa, threads);
-  kernels.def("reset_cache_indirection", &run_reset_cache_indirection, "slots: [2, rows, history]", py::arg("slots"), named,
-              py::arg("beams"), py::arg("prefix"), isa, threads);
+  kernels.def("reset_cache_indirection", &run_reset_cache_indirection, "slots: [2, rows, history]",
+              py::arg("slots"), named, py::arg("beams"), py::arg("prefix"), isa, threads);
   kernels.def("update_rows", &run_update_rows, "Takes tokens in; `state` as in update.h.",
               py::arg("values"), py::arg("ids"), py::arg("lse"), py::arg("live"), named,
               py::arg("eos"), py::arg("state"), py::arg("pad"), py::arg("fallback"),

@@ -134,8 +134,8 @@ class CpuSession : public Session {
   }
 
  private:
-  Workspace<T> workspace(Arena& arena, const Limits& limits, Cache<C>& cache,
-                         StepScratch& scratch, ShortlistMemory& shortlist) const {
+  Workspace<T> workspace(Arena& arena, const Limits& limits, Cache<C>& cache, StepScratch& scratch,
+                         ShortlistMemory& shortlist) const {
     const int64_t threads = team_.size(), vocab = spec_.decoder.vocab;
     return Workspace<T>(
         arena, spec_, limits, 1,
@@ -151,8 +151,8 @@ class CpuSession : public Session {
           scratch.maxima = arena.take<float>("maxima", {threads, groups_of(vocab)});
           scratch.marks =
               arena.take<uint32_t>("marks", {limits.controls > 0 ? threads : 0, marks_size(vocab)});
-          scratch.best = arena.take<Candidate>("threads_best",
-                                               {threads, limits.rows(), limits.candidates});
+          scratch.best =
+              arena.take<Candidate>("threads_best", {threads, limits.rows(), limits.candidates});
         });
   }
 
@@ -189,8 +189,7 @@ class CpuSession : public Session {
   }
 
   StepRows step_rows(cpu::Stream<isa>& stream, const StepView& step) {
-    return decoding::step_rows(pass(stream), step.key.sentences, step.key.beams,
-                               step.key.guided);
+    return decoding::step_rows(pass(stream), step.key.sentences, step.key.beams, step.key.guided);
   }
 
   Pass<cpu::Stream<isa>, T, C> pass(cpu::Stream<isa>& stream) const {

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "engine/search/step.h"
 #include "engine/model/blocks.h"
 #include "engine/search/shortlist.h"
+#include "engine/search/step.h"
 #include "kernels/linear/vocab_projection.h"
 
 namespace decoding {
@@ -15,7 +15,7 @@ namespace decoding {
 // the same.
 struct Choice {
   Outputs outputs;
-  bool is_shared;                     // whether all sentences have the same lists and min_new
+  bool is_shared;  // whether all sentences have the same lists and min_new
   int min_new;
   std::vector<int32_t> banned, early;  // ascending outputs; early: with min_new's EOS
 };

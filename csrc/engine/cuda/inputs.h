@@ -39,8 +39,7 @@ class CudaReader {
              cuda::Matmul& matmul)
       : spec_(spec), weights_(weights), device_(device), matmul_(matmul) {}
 
-  void bind(const Workspace<T>& w, const Cache<T>& cache, int32_t* arrivals,
-            const Limits& limits) {
+  void bind(const Workspace<T>& w, const Cache<T>& cache, int32_t* arrivals, const Limits& limits) {
     graphs_.clear();
     w_ = w;
     cache_ = cache;
@@ -89,10 +88,10 @@ class CudaReader {
   void read(const Sentences& sentences, cudaStream_t handle) {
     cuda::Stream stream(handle, device_, matmul_);
     reset_cache_indirection(stream, {.cache_indirection = w_.cache_indirection,
-                         .rows = limits_.rows(),
-                         .beams = sentences.beams,
-                         .history = w_.history,
-                         .prefix = sentences.prefix});
+                                     .rows = limits_.rows(),
+                                     .beams = sentences.beams,
+                                     .history = w_.history,
+                                     .prefix = sentences.prefix});
     clear(stream, arrivals_, select_arrivals(limits_));
     // The history is fetched whole, also where sentences ended early.
     clear(stream, w_.tokens, int64_t{limits_.target} * limits_.rows());

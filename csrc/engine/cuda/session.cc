@@ -160,8 +160,8 @@ class CudaSession : public Session {
     const cuda::UseDevice use(device_.id);
     CHECK(started_, "state() needs a start() before it");
     StepState state;
-    CUDA_CHECK(cudaMemcpyAsync(&state, w_.inputs.state, sizeof(state), cudaMemcpyDeviceToHost,
-                               stream_));
+    CUDA_CHECK(
+        cudaMemcpyAsync(&state, w_.inputs.state, sizeof(state), cudaMemcpyDeviceToHost, stream_));
     CUDA_CHECK(cudaStreamSynchronize(stream_));
     return engine_state(w_, state, key_, request_, buffers_.scratch, spec_, limits_,
                         longest_source_);

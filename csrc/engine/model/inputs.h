@@ -27,9 +27,9 @@ inline const char* type_name<int32_t>() {
 
 // What an encoder reads.
 struct SourceInputs {
-  int32_t* ids;      // [B * S], packed
-  int32_t* positions;       // [B * S], positions
-  int32_t* offsets;  // [B + 1]
+  int32_t* ids;        // [B * S], packed
+  int32_t* positions;  // [B * S], positions
+  int32_t* offsets;    // [B + 1]
 
   SourceInputs() = default;
   SourceInputs(Arena& a, int64_t batch, int64_t tokens) {
@@ -51,26 +51,26 @@ struct Inputs {
   SourceInputs source;
   // The prompts but for their last tokens. Decoder-only: packed. Encoder-decoder: read position by
   // position, [prompt - 1, sentences].
-  int32_t* prompt_ids;      // [B * (prompt - 1)]
-  int32_t* prompt_positions;       // [B * (prompt - 1)], positions
-  int32_t* prompt_offsets;  // [B + 1], where packed
-  StepState* prompt_steps;  // [prompt - 1], where read position by position
-  int32_t* sentence_ids;           // [B], index of each sentence in the caller's batch
-  int32_t* stop_first;      // [B], the stop automaton's state behind each prompt
-  int32_t* unconditional;          // [B], with guidance the sentence that follows each, see guidance.h
-  int32_t* unconditional_ids;      // [B], what that one reads first
-  int32_t* prompt_lengths;           // [B], tokens of each prompt before the one that its first step reads
+  int32_t* prompt_ids;         // [B * (prompt - 1)]
+  int32_t* prompt_positions;   // [B * (prompt - 1)], positions
+  int32_t* prompt_offsets;     // [B + 1], where packed
+  StepState* prompt_steps;     // [prompt - 1], where read position by position
+  int32_t* sentence_ids;       // [B], index of each sentence in the caller's batch
+  int32_t* stop_first;         // [B], the stop automaton's state behind each prompt
+  int32_t* unconditional;      // [B], with guidance the sentence that follows each, see guidance.h
+  int32_t* unconditional_ids;  // [B], what that one reads first
+  int32_t* prompt_lengths;  // [B], tokens of each prompt before the one that its first step reads
   int32_t* first_rows;      // [B], slot of each sentence's first row
   // what is scored
   int32_t *forced_ids, *forced_positions;  // [B * labels], what the decoder reads, and positions
-  int32_t* labels;                  // [B * labels], what it should say
-  int32_t* forced_offsets;          // [B + 1]
+  int32_t* labels;                         // [B * labels], what it should say
+  int32_t* forced_offsets;                 // [B + 1]
   // the search
   StepState* state;
   int32_t* stop_now;                       // [1], 1: every row ends with this step
-  int32_t* active;                           // [B], ids of the sentences that go on
+  int32_t* active;                         // [B], ids of the sentences that go on
   int32_t* ids;                            // [R], token that each active row reads
-  int32_t* positions;                             // [R], its position
+  int32_t* positions;                      // [R], its position
   int32_t* random_row;                     // [R], of each active row
   float* sums;                             // [R]
   int32_t* length;                         // [R], of rows that have ended

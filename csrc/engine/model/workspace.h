@@ -91,13 +91,13 @@ struct Workspace {
   Inputs inputs;
 
   int32_t* cache_indirection;  // [2, R, history], where each row's history lies
-  int history;     // positions of a row in the cache of keys and values
+  int history;                 // positions of a row in the cache of keys and values
 
   // search
   int32_t *tokens, *parents;  // [target, R], the history of beams
   int32_t* stop_states;       // [target, R], see stop.h
   Hypothesis* finished;       // [B, places]
-  StepState* all_state;         // [1], with guidance the step of the sentences and their unconditional
+  StepState* all_state;  // [1], with guidance the step of the sentences and their unconditional
   int32_t *all_active, *all_ids, *all_positions;  // [B], [R], [R], see guidance.h
 
   // contrastive search: hidden states of every row and of the prompts, see contrastive.h

@@ -38,8 +38,8 @@ void check_fits(const Batch& batch, const Request& request, size_t words, const 
         request.steps());
   check_search(request, spec, limits);
   if (request.is_processed()) {
-    CHECK(limits.controls > 0 && words <= static_cast<size_t>(limits.controls),
-          "controls must be ", std::max<size_t>(1, words), " or more, it is ", limits.controls);
+    CHECK(limits.controls > 0 && words <= static_cast<size_t>(limits.controls), "controls must be ",
+          std::max<size_t>(1, words), " or more, it is ", limits.controls);
   }
   check_shortlist(batch, spec.decoder.vocab, limits);
   check_packed("prompt", batch.prompt, batch.prompt_offsets, batch.sentences, limits.prompt,

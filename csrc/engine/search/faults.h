@@ -13,8 +13,8 @@ namespace decoding {
 inline void check_faults(const int32_t* fault, const int32_t* sentence_ids, int sentences) {
   for (int b = 0; b < sentences; ++b) {
     if (fault[b] == 0) continue;
-    const std::string where =
-        " for item " + std::to_string(sentence_ids[b]) + " at step " + std::to_string(std::abs(fault[b]));
+    const std::string where = " for item " + std::to_string(sentence_ids[b]) + " at step " +
+                              std::to_string(std::abs(fault[b]));
     if (fault[b] > 0) {
       throw Error("the model's logits are not finite (NaN or infinite)" + where);
     }

@@ -22,9 +22,8 @@ class Packer {
     if (from_.reads_row()) prompts_ = put_table(from_.prompt);
     if (from_.reads_source()) sources_ = put_table(from_.source);
     const auto eos = put_each(from_.eos), forced_last = put_each(from_.forced_last);
-    const auto banned = put_each(from_.bad_words, [&](const auto& words) {
-      return put(single_tokens(words));
-    });
+    const auto banned =
+        put_each(from_.bad_words, [&](const auto& words) { return put(single_tokens(words)); });
     const auto processors = processor_spans();
     for (int b = 0; b < from_.sentences; ++b) {
       SentenceConfig config = sentence(b);
@@ -66,11 +65,12 @@ class Packer {
                       .epsilon = r.epsilon_cutoff[b],
                       .eta = r.eta_cutoff[b],
                       .min_tokens = r.min_tokens_to_keep[b]};
-    config.beam = {.length_penalty = r.length_penalty[b],
-                   .normalization = r.gnmt[b] ? LengthNormalization::gnmt : LengthNormalization::power,
-                   .early_stopping = r.early_stopping[b],
-                   .sibling_penalty = r.diversity_rate[b],
-                   .group_penalty = r.diversity_penalty[b]};
+    config.beam = {
+        .length_penalty = r.length_penalty[b],
+        .normalization = r.gnmt[b] ? LengthNormalization::gnmt : LengthNormalization::power,
+        .early_stopping = r.early_stopping[b],
+        .sibling_penalty = r.diversity_rate[b],
+        .group_penalty = r.diversity_penalty[b]};
     return config;
   }
 

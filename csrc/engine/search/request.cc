@@ -29,8 +29,7 @@ bool Request::reads_source() const {
 
 bool Request::is_filtered() const {
   const Beam* beam = beam_of(search);
-  const bool samples =
-      beam != nullptr ? beam->samples : std::holds_alternative<Sampling>(search);
+  const bool samples = beam != nullptr ? beam->samples : std::holds_alternative<Sampling>(search);
   return samples && is_processed();
 }
 

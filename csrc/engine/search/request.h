@@ -127,7 +127,7 @@ struct Request {
   bool is_processed() const;
   // Whether those are filtered before.
   bool is_filtered() const;
-  bool reads_row() const;     // the prompt's tokens, and those that followed
+  bool reads_row() const;  // the prompt's tokens, and those that followed
   bool reads_source() const;
   // Of a sentence's finished list; 0 where its rows do not end in one.
   int max_finished() const;

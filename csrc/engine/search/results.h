@@ -36,14 +36,15 @@ inline void check_length(int row, int tokens, const Results& out) {
         tokens, " tokens of at most ", out.width);
 }
 
-// finished: [sentences, max_finished], best first; the K best of each are taken, where there are so many.
+// finished: [sentences, max_finished], best first; the K best of each are taken, where there are so
+// many.
 inline void fetch_finished(const BeamHistory& history, const Hypothesis* finished, int sentences,
-                          int beams, int max_finished,
-                          const Results& out) {
+                           int beams, int max_finished, const Results& out) {
   const Hypothesis none{kFillIn, kFillIn, 0, 0, 0};
   for (int row = 0; row < sentences * beams; ++row) {
     const int sentence = row / beams, place = row % beams;
-    const Hypothesis& end = place < max_finished ? finished[int64_t{sentence} * max_finished + place] : none;
+    const Hypothesis& end =
+        place < max_finished ? finished[int64_t{sentence} * max_finished + place] : none;
     check_length(row, end.length, out);
     walk_back(history, end, out.tokens + int64_t{row} * out.width,
               out.parent_rows + int64_t{row} * out.width);
@@ -55,12 +56,13 @@ inline void fetch_finished(const BeamHistory& history, const Hypothesis* finishe
 
 // length: [slots], 0 where a row goes on after `steps` tokens.
 inline void fetch_rows(const BeamHistory& history, const int32_t* length, int steps, int sentences,
-                      int beams, const Results& out) {
+                       int beams, const Results& out) {
   for (int row = 0; row < sentences * beams; ++row) {
     const int tokens = length[row] > 0 ? length[row] : steps;
     check_length(row, tokens, out);
     for (int t = 0; t < tokens; ++t) {
-      out.tokens[int64_t{row} * out.width + t] = history.tokens[int64_t{t} * history.total_rows + row];
+      out.tokens[int64_t{row} * out.width + t] =
+          history.tokens[int64_t{t} * history.total_rows + row];
       out.parent_rows[int64_t{row} * out.width + t] = row;
     }
     out.lengths[row] = tokens;

@@ -11,11 +11,12 @@
 
 namespace decoding {
 
-// state: of w.inputs.state, on the host. source: tokens of the longest one. decoding._C's Session.state() says what each view is.
+// state: of w.inputs.state, on the host. source: tokens of the longest one. decoding._C's
+// Session.state() says what each view is.
 template <typename T>
 EngineState engine_state(const Workspace<T>& w, const StepState& state, const StepKey& key,
-                         const Request& request, const StepScratch& scratch,
-                         const ModelSpec& spec, const Limits& limits, int source) {
+                         const Request& request, const StepScratch& scratch, const ModelSpec& spec,
+                         const Limits& limits, int source) {
   EngineState views;
   const auto add = [&]<typename Item>(const char* name, const Item* data,
                                       std::vector<int64_t> shape, std::vector<int64_t> strides) {

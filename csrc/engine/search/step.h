@@ -23,7 +23,7 @@ struct StepScratch {
   uint32_t* marks = nullptr;   // [threads, marks_size(V)], only where scores are processed
   Candidate* best = nullptr;   // [threads, R, candidates]
   // CUDA
-  float* perturbed = nullptr;  // [R, V], as far apart as logits; only where scores are processed
+  float* perturbed = nullptr;   // [R, V], as far apart as logits; only where scores are processed
   int32_t* arrivals = nullptr;  // [B * (K + 1) + 1], 0 before and after, see select.h
 
   StepScratch() = default;
@@ -52,7 +52,7 @@ struct StepView {
   ConfigView config;
   StepScratch scratch;
   StepKey key;
-  int total_rows, vocab;          // total_rows: of the plan
+  int total_rows, vocab;            // total_rows: of the plan
   StepState* host_state = nullptr;  // CUDA: in the host's memory, see select.h
 
   int rows() const { return key.sentences * key.beams; }

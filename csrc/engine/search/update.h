@@ -169,8 +169,7 @@ void update(Stream& stream, const Contrastive&, const Workspace<T>& w, const Ste
 // w.inputs.state becomes that of the next step.
 template <typename T, typename Stream>
 void update(Stream& stream, const Workspace<T>& w, const StepView& step, const uint8_t* ended) {
-  std::visit([&](const auto& strategy) { update(stream, strategy, w, step, ended); },
-             *step.search);
+  std::visit([&](const auto& strategy) { update(stream, strategy, w, step, ended); }, *step.search);
   gather_active(stream, {.state = w.inputs.state,
                          .done = w.inputs.done,
                          .prompt_lengths = w.inputs.prompt_lengths,

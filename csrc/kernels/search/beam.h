@@ -6,9 +6,9 @@
 //   beam_step:   those of the first K that end (stop.h, or the length limit) enter the finished
 //                list, S / length^a
 //                the first K that do not end are the beams of the next step, by S
-//                a sentence stops when its finished ones, of which there are `max_finished`, cannot be
-//                beaten: alive[0].S / L^a <= worst finished, L = max_new under "never" with a > 0,
-//                else g; or, with early stopping, as soon as there are so many
+//                a sentence stops when its finished ones, of which there are `max_finished`, cannot
+//                be beaten: alive[0].S / L^a <= worst finished, L = max_new under "never" with a >
+//                0, else g; or, with early stopping, as soon as there are so many
 //
 // Where too few candidates have a finite score, fill-ins stand in: beams and finished rows with a
 // sum of kFillIn, which anything real beats.
@@ -54,7 +54,7 @@ struct MergeBeamsParams {
                           // S + value; null: none were sampled
   const float* lse;       // [sentences * K], taken off the values; null: they are log-probabilities
   const float* sums;      // [total_rows], S of the alive beams
-  const int32_t* active;    // [sentences], sentence ids; slot = active id * K + beam
+  const int32_t* active;  // [sentences], sentence ids; slot = active id * K + beam
   ConfigView config;
   const StepState* state;  // [1]
   Candidate* candidates;   // [sentences, m], S + value - lse and beam * V + token; id -1 behind the
@@ -67,24 +67,24 @@ struct MergeBeamsParams {
 // What all beam searches share.
 struct BeamSearch {
   // what a step reads
-  const float* lse;                // [sentences * K], of the raw logits
-  const int32_t* active;             // [sentences]
+  const float* lse;       // [sentences * K], of the raw logits
+  const int32_t* active;  // [sentences]
   ConfigView config;
-  const StepState* state;            // [1]
+  const StepState* state;  // [1]
   // what it keeps
   StopMemory stop;
-  float* sums;              // [total_rows]
-  int32_t* tokens;          // [target, total_rows]
-  int32_t* parents;         // [target, total_rows]
-  int32_t* cache_indirection;           // [2, total_rows, history], where each row's history lies (attention.h);
-                            // step g reads table g % 2 and writes the other
+  float* sums;                 // [total_rows]
+  int32_t* tokens;             // [target, total_rows]
+  int32_t* parents;            // [target, total_rows]
+  int32_t* cache_indirection;  // [2, total_rows, history], where each row's history lies
+                               // (attention.h); step g reads table g % 2 and writes the other
   Hypothesis* finished;     // [B, max_finished], best first
   int32_t* finished_count;  // [B]
   int32_t* done;            // [B], 1 when nothing can change; `finished` is then full
   int32_t* fault;           // [B], the step at which the logits were not finite
   int beams, vocab;
   int total_rows;  // columns of tokens and parents
-  int history;      // columns of cache_indirection
+  int history;     // columns of cache_indirection
 };
 
 struct BeamStepParams {

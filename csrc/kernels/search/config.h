@@ -43,24 +43,24 @@ struct BeamConfig {
 
 // Of processors.h; the defaults turn each off.
 struct ProcessorConfig {
-  float guidance = 1.0f;           // w
-  float encoder_penalty = 1.0f;    // q
-  float penalty = 1.0f;            // p
-  int32_t ngram = 0;               // tokens
-  int32_t encoder_ngram = 0;       // tokens
-  int32_t remove_invalid = 0;      // 1: on
-  int32_t decay_start = 0;         // s
-  int32_t prompt_width = 0;        // 0 where nothing reads the row
-  double decay_factor = 1.0;       // f
-  Span biases;                     // Bias, by rising token
-  Span biased_sequences;           // Sequence, by rising (before, last)
-  Span banned_sequences;           // Sequence, by rising (before, last)
-  Span suppressed;                 // tokens
-  Span begin_suppressed;           // tokens
-  int32_t prompt = 0;              // words: the prompt as given, padding included
-  int32_t prompt_first = 0;        // its first column that is not masked
-  int32_t source = 0;              // words: the source as given
-  int32_t source_width = 0;        // 0 where nothing reads it
+  float guidance = 1.0f;         // w
+  float encoder_penalty = 1.0f;  // q
+  float penalty = 1.0f;          // p
+  int32_t ngram = 0;             // tokens
+  int32_t encoder_ngram = 0;     // tokens
+  int32_t remove_invalid = 0;    // 1: on
+  int32_t decay_start = 0;       // s
+  int32_t prompt_width = 0;      // 0 where nothing reads the row
+  double decay_factor = 1.0;     // f
+  Span biases;                   // Bias, by rising token
+  Span biased_sequences;         // Sequence, by rising (before, last)
+  Span banned_sequences;         // Sequence, by rising (before, last)
+  Span suppressed;               // tokens
+  Span begin_suppressed;         // tokens
+  int32_t prompt = 0;            // words: the prompt as given, padding included
+  int32_t prompt_first = 0;      // its first column that is not masked
+  int32_t source = 0;            // words: the source as given
+  int32_t source_width = 0;      // 0 where nothing reads it
 };
 
 struct SentenceConfig {

@@ -22,17 +22,17 @@ namespace decoding {
 // Stores the hidden state of each row, and finds how much it is like its context.
 template <typename T>
 struct ContrastParams {
-  const T* x;                      // [sentences * K, H], hidden states of the step
-  T* hidden;                       // [total_rows, history, H], those of earlier steps, and then of this
-  const T* prompt;                 // [tokens, H], of the prompts but for their last tokens, packed;
-                                   // null where `hidden` holds them
-  const int32_t* prompt_offsets;   // [B + 1], null with prompt
-  const int32_t* cache_indirection;            // [2, total_rows, history]; step g reads table g % 2
+  const T* x;       // [sentences * K, H], hidden states of the step
+  T* hidden;        // [total_rows, history, H], those of earlier steps, and then of this
+  const T* prompt;  // [tokens, H], of the prompts but for their last tokens, packed;
+                    // null where `hidden` holds them
+  const int32_t* prompt_offsets;     // [B + 1], null with prompt
+  const int32_t* cache_indirection;  // [2, total_rows, history]; step g reads table g % 2
   const int32_t* active;             // [sentences], sentence ids; slot = active id * K + row
   const StepState* state;            // [1]
-  float* likeness;                 // [sentences * K], the largest cosine; -inf without a context
-  int sentences, beams;            // sentences: at least state->live_count; beams: K
-  int size, total_rows, history;  // size: H
+  float* likeness;                   // [sentences * K], the largest cosine; -inf without a context
+  int sentences, beams;              // sentences: at least state->live_count; beams: K
+  int size, total_rows, history;     // size: H
 };
 
 template <typename T, cpu::Isa isa>

@@ -28,8 +28,8 @@ namespace decoding {
 
 template <typename T>
 struct DiverseStepParams {
-  // A group's list is its share of the sentence's, of which max_finished is K. `sums` begin with 0 for the
-  // first beam of each group.
+  // A group's list is its share of the sentence's, of which max_finished is K. `sums` begin with 0
+  // for the first beam of each group.
   BeamSearch search;
   const Candidate* best;  // [sentences * K, k], each row's best first; id -1 behind the last
   const float* lse;       // [sentences * K], taken off the values; null: they are log-probabilities

@@ -12,8 +12,8 @@
 //                   prefix with a mass of q; ties of its last stay (Meister et al. 2022)
 //   epsilon e       p >= e; eta e: p >= min(e, sqrt(e) exp(-H)) (Hewitt et al. 2022)
 //
-// Each but top_h leaves at least the m best, typical_p the m first of its order, m = min_tokens; top_k raises k to
-// m, and with epsilon and eta ties at the m-th stay.
+// Each but top_h leaves at least the m best, typical_p the m first of its order, m = min_tokens;
+// top_k raises k to m, and with epsilon and eta ties at the m-th stay.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ namespace decoding {
 struct FilterParams {
   float* scores;  // [rows, V], `stride` apart, of active rows; -inf where a token is taken out
   ConfigView config;
-  const StepState* state;        // rows = live_count * beams
-  const int32_t* active;         // [live_count], sentence ids
+  const StepState* state;      // rows = live_count * beams
+  const int32_t* active;       // [live_count], sentence ids
   float* group_max;            // [rows, G], of what is left; on the CPU alone
   Candidate* queue = nullptr;  // [threads, V], scratch of the CPU
   float* maxima = nullptr;     // [threads, G], scratch of the CPU

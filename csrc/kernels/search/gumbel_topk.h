@@ -1,7 +1,7 @@
 // Draws without replacement from softmax(x + S), for sampling inside beams: the m tokens of every
 // row whose x + S + noise is largest, in that order (Gumbel-top-k, Kool et al. 2019). The noise is
-// that of sampling.h. Since no other token comes before them, the samples from all rows of a sentence
-// are the best keys of their lists.
+// that of sampling.h. Since no other token comes before them, the samples from all rows of a
+// sentence are the best keys of their lists.
 //
 // Keys are float32: where S is a fill-in's -1e9, rounding leaves nothing of the noise, so such rows
 // come last, by x + S.
@@ -21,8 +21,8 @@ struct SampleCandidatesParams {
                                // filters
   const float* sums;           // [total_rows], S; slot = sentence id * beams + beam
   ConfigView config;           // a row's word is its sentence's random_first + beam
-  const StepState* state;        // rows = live_count * beams
-  const int32_t* active;         // [live_count], sentence ids
+  const StepState* state;      // rows = live_count * beams
+  const int32_t* active;       // [live_count], sentence ids
   Candidate* best;             // [rows, m], x and id; {-inf, -1} behind the last finite x
   float* keys;                 // [rows, m], x + S + noise, falling; -inf behind the last
   float* perturbed = nullptr;  // [rows, V], scratch of CUDA

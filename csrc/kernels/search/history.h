@@ -9,10 +9,10 @@
 namespace decoding {
 
 struct History {
-  const int32_t* prompt;  // [width]
-  const int32_t* tokens;  // [target, total_rows], the trellis
+  const int32_t* prompt;             // [width]
+  const int32_t* tokens;             // [target, total_rows], the trellis
   const int32_t* cache_indirection;  // column of `tokens` in which the token of step j lies
-  int32_t newest;         // the last of the generated ones
+  int32_t newest;                    // the last of the generated ones
   int width, total_rows, length;
 
   DECODING_EVERYWHERE int32_t operator[](int i) const {

@@ -55,19 +55,19 @@ struct ProcessLogitsParams {
   float* scores;                     // [sentences * beams, V], `score_stride` apart
   float* lse;  // [sentences * beams], of the logits; NaN or +inf exactly where a row holds a NaN or
                // +inf, of either pass, but 0 with remove_invalid_values
-  float* unconditional_lse = nullptr;   // [sentences * beams], null without guidance
+  float* unconditional_lse = nullptr;  // [sentences * beams], null without guidance
   ConfigView config;
-  const StepState* state;                 // number, position, live_count
-  const int32_t* active;                  // [sentences], sentence ids
-  const int32_t* ids;                   // [sentences * beams], what each row reads
-  const int32_t* tokens;                // [target, total_rows]
-  const int32_t* cache_indirection;                 // [2, total_rows, history]; step g reads table g % 2
-  uint32_t* marks = nullptr;            // CPU: [threads, marks_size(V)], scratch
-  int sentences, beams;                 // sentences: at least live_count
-  int vocab, stride, score_stride;      // CUDA: strides a multiple of 8
-  int total_rows, history;             // columns of tokens, and of cache_indirection
-  int stages;                           // of Stages; without kPre `scores` is what is edited
-  bool competing;                       // scores are log-probabilities
+  const StepState* state;            // number, position, live_count
+  const int32_t* active;             // [sentences], sentence ids
+  const int32_t* ids;                // [sentences * beams], what each row reads
+  const int32_t* tokens;             // [target, total_rows]
+  const int32_t* cache_indirection;  // [2, total_rows, history]; step g reads table g % 2
+  uint32_t* marks = nullptr;         // CPU: [threads, marks_size(V)], scratch
+  int sentences, beams;              // sentences: at least live_count
+  int vocab, stride, score_stride;   // CUDA: strides a multiple of 8
+  int total_rows, history;           // columns of tokens, and of cache_indirection
+  int stages;                        // of Stages; without kPre `scores` is what is edited
+  bool competing;                    // scores are log-probabilities
 };
 
 // What is marked: why a token may be edited.

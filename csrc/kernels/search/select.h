@@ -1,7 +1,7 @@
 // Everything between the logits and the next step in one contract, because on CUDA it is one
-// launch: the log-sum-exp of the raw logits, bans and forced tokens, the choice of tokens, the bookkeeping of
-// active rows. What each part means is said in logits.h, topk.h, sampling.h, beam.h and update.h; on
-// the CPU the engine puts those parts together (engine/cpu/select.h).
+// launch: the log-sum-exp of the raw logits, bans and forced tokens, the choice of tokens, the
+// bookkeeping of active rows. What each part means is said in logits.h, topk.h, sampling.h, beam.h
+// and update.h; on the CPU the engine puts those parts together (engine/cpu/select.h).
 #pragma once
 
 #include <cstdint>
@@ -25,36 +25,37 @@ struct SelectParams {
   SearchKind kind;
   SelectPart part;
   // what the step reads
-  T* logits;                 // [sentences * beams, V], `stride` apart; banned ones become -inf
+  T* logits;  // [sentences * beams, V], `stride` apart; banned ones become -inf
   ConfigView config;
-  const int32_t* prompt_lengths;        // [B], see GatherActiveParams
+  const int32_t* prompt_lengths;  // [B], see GatherActiveParams
   // what the search keeps: beam.h and update.h
-  StepState* state;           // of this step, then of the next
-  StepState* host_state;          // in the host's memory: `state` as the step begins, and at its end where
-                            // no sentence goes on; a write at every end would hold up the next step
+  StepState* state;       // of this step, then of the next
+  StepState* host_state;  // in the host's memory: `state` as the step begins, and at its end where
+                          // no sentence goes on; a write at every end would hold up the next step
   StopMemory stop;
-  int32_t* active;            // [B]
-  float* sums;              // [total_rows = B * K of the plan
-  int32_t* tokens;          // [target, total_rows]
-  int32_t* parents;         // [target, total_rows]
-  int32_t* cache_indirection;           // [2, total_rows, history]; step g reads table g % 2 and writes the other
-  int32_t* length;          // [total_rows]
-  Hypothesis* finished;     // [B, K]
+  int32_t* active;   // [B]
+  float* sums;       // [total_rows = B * K of the plan
+  int32_t* tokens;   // [target, total_rows]
+  int32_t* parents;  // [target, total_rows]
+  int32_t*
+      cache_indirection;  // [2, total_rows, history]; step g reads table g % 2 and writes the other
+  int32_t* length;        // [total_rows]
+  Hypothesis* finished;   // [B, K]
   int32_t* finished_count;  // [B]
   int32_t* done;            // [B]
   int32_t* fault;           // [B]
   // what the next step reads
   int32_t* ids;         // [sentences * beams]
-  int32_t* positions;          // [sentences * beams]
+  int32_t* positions;   // [sentences * beams]
   int32_t* random_row;  // [sentences * beams], this step's too
   // scratch
-  float* group_max;  // [sentences * beams, G]
-  float* group_sum;  // [sentences * beams, G]
-  float* lse;        // [sentences * beams], of the logits; with processed scores it is given
-  Candidate* best;   // [sentences * beams, m]
+  float* group_max;   // [sentences * beams, G]
+  float* group_sum;   // [sentences * beams, G]
+  float* lse;         // [sentences * beams], of the logits; with processed scores it is given
+  Candidate* best;    // [sentences * beams, m]
   int32_t* arrivals;  // [sentences * (beams + 1) + 1], 0 before and after
-  int sentences;     // at least live_count: a captured step is made for so many
-  int beams, m;      // m: candidates of a row, 1 but for beam search
+  int sentences;      // at least live_count: a captured step is made for so many
+  int beams, m;       // m: candidates of a row, 1 but for beam search
   int vocab, stride, total_rows, history;  // stride: a multiple of 8
 };
 

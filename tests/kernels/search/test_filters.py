@@ -1,4 +1,4 @@
-"""warp against transformers' own warpers, in its order, and against the reference."""
+"""filter_scores against transformers' own warpers, in its order, and against the reference."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ def warped(
     """All rows as beams of one sentence."""
     x = scores.to("cuda" if where == "cuda" else "cpu", copy=True)
     own: dict[str, Any] = {"temperature": [temperature], "top_k": [top_k], "top_p": [top_p]}
-    kernels.filter_scores(x, _C.Warpers(**shared), **own, live=[0], isa=where, threads=threads)
+    if "keep" in shared:
+        shared["min_tokens"] = shared.pop("keep")
+    kernels.filter_scores(x, **shared, **own, live=[0], isa=where, threads=threads)
     return x.cpu()
 
 
@@ -208,7 +210,7 @@ def test_sentences_have_their_own(where: str, threads: int) -> None:
         "top_p": [0.1, 1.0, 0.1, 0.8],
     }
     x = scores.to("cuda" if where == "cuda" else "cpu", copy=True)
-    kernels.filter_scores(x, _C.Warpers(typical_p=0.9), **own, live=[3, 1], isa=where, threads=threads)
+    kernels.filter_scores(x, typical_p=0.9, **own, live=[3, 1], isa=where, threads=threads)
     for rows, b in ((slice(0, 2), 3), (slice(2, 4), 1)):
         mine = {name: values[b] for name, values in own.items()}
         assert_same_bits(x.cpu()[rows], warped(scores[rows], where, typical_p=0.9, **mine))

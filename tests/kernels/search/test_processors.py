@@ -114,12 +114,15 @@ class Search:
     ) -> tuple[Tensor, Tensor, list[float]]:
         """(scores, lse, again) of the live rows."""
         config = config_of(options)
-        controls = processors.processors(
-            config,
-            config.min_new_tokens or 0,
-            self.vocab,
-            TokenBatch(self.prompt, self.mask),
-            TokenBatch(self.source, None),
+        request = _C.Request(
+            sentences=self.sentences,
+            max_new=1,
+            min_new=config.min_new_tokens or 0,
+            eos=sorted(set(config.eos_token_id)),
+            forced_last=sorted(set(config.forced_eos_token_id)),
+            **processors.processors(
+                config, TokenBatch(self.prompt, self.mask), TokenBatch(self.source, None)
+            ),
         )
         stride = -(-self.vocab // 8) * 8  # on a GPU rows begin on 16 bytes
 
@@ -134,7 +137,7 @@ class Search:
             named["scores"] = there(named["scores"], torch.float32)
         scores, lse, again = kernels.process_logits(
             there(logits),
-            controls,
+            request,
             list(zip(self.max_new, self.forced_first, strict=True)),
             {name: value.to(place.device) for name, value in self.state.items()},
             vocab=self.vocab,
@@ -273,7 +276,7 @@ def test_stages_one_by_one_are_the_whole(place: Place) -> None:
         logits = search.logits().to(place.dtype)
         whole, _, _ = search.process(logits, options, place, competing=competing)
         scores = torch.zeros(len(logits), search.vocab)
-        for stage in (kernels.BEFORE, kernels.MIDDLE, kernels.LAST):
+        for stage in (kernels.PRE, kernels.MID, kernels.POST):
             scores[: len(whole)], _, _ = search.process(
                 logits, options, place, competing=competing, stages=stage, scores=scores
             )
@@ -395,7 +398,7 @@ def test_rows_depend_on_nothing_but_themselves(isa: str) -> None:
 
 def test_the_prompt_and_the_source_must_be_there() -> None:
     with pytest.raises(_C.Error, match="prompt must be given"):
-        _C.Controls(repetition_penalty=1.2)
+        _C.Request(sentences=1, max_new=1, repetition_penalty=1.2)
     with pytest.raises(_C.Error, match="source must be given"):
-        _C.Controls(encoder_repetition_penalty=2)
-    assert _C.Controls(suppress_tokens=[1, 2, 3]).words == 3
+        _C.Request(sentences=1, max_new=1, encoder_repetition_penalty=2)
+    assert _C.Request(sentences=1, max_new=1, suppress_tokens=[1, 2, 3]).words == 3

@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -15,7 +14,6 @@ from torch import Tensor
 
 from decoding import _C, reference
 from decoding import _kernels as kernels
-from decoding.generation.sentences import SENTENCE
 from decoding.reference import FILL_IN
 from tests.conftest import Place, assert_same_bits, assert_within_torch, random
 
@@ -50,21 +48,19 @@ class Rules:
     def stopping(self) -> Any:
         return getattr(kernels.EarlyStopping, self.early_stopping)
 
-    def of_sentences(self, random_first: Tensor) -> Tensor:
-        """What each sentence has of its own, the same for all but where its random rows begin."""
-        table = np.zeros(len(random_first), SENTENCE)
-        for name in ("seed", "max_new", "temperature", "top_k", "top_p"):
-            table[name] = getattr(self, name)
-        table["forced_first"] = self.forced_first[0] if self.forced_first else -1
-        table["random_first"] = random_first.numpy()
-        return torch.from_numpy(table.view(np.uint8))
-
-    def lists(self) -> dict[str, Any]:
-        """As select takes them."""
-        found = {**self.__dict__, "early_stopping": self.stopping()}
-        for name in ("eos", "banned", "forced_last"):
-            found[name] = ints(found[name]).cuda()
-        return found
+    def given(self, random_first: Tensor) -> dict[str, Any]:
+        """As select takes them; random_first: of each sentence, which has the rest in common."""
+        of_each = {
+            "seeds": self.seed,
+            "max_news": self.max_new,
+            "forced_firsts": self.forced_first[0] if self.forced_first else -1,
+            "temperatures": self.temperature,
+            "top_ks": self.top_k,
+            "top_ps": self.top_p,
+        }
+        each = {name: [value] * len(random_first) for name, value in of_each.items()}
+        random = {"random_firsts": random_first.tolist()}
+        return {**self.__dict__, "early_stopping": self.stopping(), **each, **random}
 
     def apply(self, x: Tensor, step: int) -> Tensor:
         """Changes the logits; returns the rows' lse."""
@@ -138,11 +134,10 @@ class Search:
             "lse": torch.full((slots,), math.nan).cuda(),
             "best": full(slots, self.m, 2).cuda(),
             "tickets": zeros(batch * (beams + 1) + 1).cuda(),
-            "rules": torch.zeros(256, dtype=torch.uint8).cuda(),
-            "sentences": rules.of_sentences(items * beams).cuda(),
+            "config": torch.zeros(65536 + 512 * batch + 4 * self.vocab, dtype=torch.uint8).cuda(),
             "stop_now": zeros(1).cuda(),
         }
-        self.lists = rules.lists()
+        self.given = rules.given(items * beams)
 
     @property
     def live_count(self) -> int:
@@ -153,7 +148,7 @@ class Search:
         ours = padded(logits.to(self.dtype))
         ours[rows if rows is not None else len(ours) :] = math.nan
         kernels.select(
-            ours, self.ours, self.lists, self.kind, beams=self.beams, m=self.m, vocab=self.vocab
+            ours, self.ours, self.given, self.kind, beams=self.beams, m=self.m, vocab=self.vocab
         )
 
     def step(self, logits: Tensor) -> None:

@@ -23,8 +23,7 @@ int contend(const MergeBeamsParams& p, int i, Contender* queue) {
       const Candidate& next = p.best[first + c];
       const float total = sum + (next.value - lse);
       const float key = p.keys != nullptr ? p.keys[first + c] : total;
-      queue[queued++] = {key - penalty * (c + 1),
-                         {total, beam * p.vocab + next.id}};
+      queue[queued++] = {key - penalty * (c + 1), {total, beam * p.vocab + next.id}};
     }
   }
   return queued;

@@ -36,7 +36,8 @@ float likeness(const ContrastParams<T>& p, const StepState& state, int row) {
       compare(p.prompt + int64_t{t} * p.size);
     }
   }
-  const int32_t* slots = p.cache_indirection + (int64_t{state.number % 2} * p.total_rows + slot) * p.history;
+  const int32_t* slots =
+      p.cache_indirection + (int64_t{state.number % 2} * p.total_rows + slot) * p.history;
   for (int t = 0; t < state.position; ++t) {
     compare(p.hidden + (int64_t{slots[t]} * p.history + t) * p.size);
   }

@@ -29,10 +29,12 @@ void unconditional_rows(cpu::Stream<isa>& stream, const UnconditionalRowsParams&
     int32_t* to = p.cache_indirection + (table + slot + distance) * p.history;
     for (int t = 0; t < state.position; ++t) to[t] = from[t] + distance;
   }
-  if (stream.rank() == 0) *p.all_state = {state.number, state.position, p.sentences + state.live_count};
+  if (stream.rank() == 0)
+    *p.all_state = {state.number, state.position, p.sentences + state.live_count};
   stream.barrier();
 }
 
-template void unconditional_rows(cpu::Stream<cpu::Isa::DECODING_ISA>&, const UnconditionalRowsParams&);
+template void unconditional_rows(cpu::Stream<cpu::Isa::DECODING_ISA>&,
+                                 const UnconditionalRowsParams&);
 
 }  // namespace decoding

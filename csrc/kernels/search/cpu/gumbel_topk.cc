@@ -80,15 +80,16 @@ void sample_candidates(cpu::Stream<isa>& stream, const SampleCandidatesParams& p
     const int sentence = p.active[i / p.beams], beam = i % p.beams;
     const SentenceConfig& config = p.config.sentences[sentence];
     sample_row(p, config.seed,
-             {.scores = p.scores + i * p.stride,
-              .best = p.best + i * p.m,
-              .keys = p.keys + i * p.m,
-              .sum = p.sums[sentence * p.beams + beam],
-              .word = static_cast<uint32_t>(config.random_first + beam)});
+               {.scores = p.scores + i * p.stride,
+                .best = p.best + i * p.m,
+                .keys = p.keys + i * p.m,
+                .sum = p.sums[sentence * p.beams + beam],
+                .word = static_cast<uint32_t>(config.random_first + beam)});
   }
   stream.barrier();
 }
 
-template void sample_candidates(cpu::Stream<cpu::Isa::DECODING_ISA>&, const SampleCandidatesParams&);
+template void sample_candidates(cpu::Stream<cpu::Isa::DECODING_ISA>&,
+                                const SampleCandidatesParams&);
 
 }  // namespace decoding

@@ -144,6 +144,7 @@ void process_logits(cpu::Stream<isa>& stream, const ProcessLogitsParams<T>& p) {
   stream.barrier();
 }
 
-template void process_logits(cpu::Stream<cpu::Isa::DECODING_ISA>&, const ProcessLogitsParams<float>&);
+template void process_logits(cpu::Stream<cpu::Isa::DECODING_ISA>&,
+                             const ProcessLogitsParams<float>&);
 
 }  // namespace decoding

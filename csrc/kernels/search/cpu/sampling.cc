@@ -1,5 +1,5 @@
-// One random token for every row, rows shared over the threads. What is sampled is in sampling.h, how
-// few tokens need noise in noise.h.
+// One random token for every row, rows shared over the threads. What is sampled is in sampling.h,
+// how few tokens need noise in noise.h.
 #include "kernels/search/sampling.h"
 
 #include <algorithm>

@@ -52,7 +52,8 @@ void update_rows(cpu::Stream<isa>& stream, const UpdateRowsParams& p) {
 }
 
 template void gather_active(cpu::Stream<cpu::Isa::DECODING_ISA>&, const GatherActiveParams&);
-template void reset_cache_indirection(cpu::Stream<cpu::Isa::DECODING_ISA>&, const ResetCacheIndirectionParams&);
+template void reset_cache_indirection(cpu::Stream<cpu::Isa::DECODING_ISA>&,
+                                      const ResetCacheIndirectionParams&);
 template void update_rows(cpu::Stream<cpu::Isa::DECODING_ISA>&, const UpdateRowsParams&);
 
 }  // namespace decoding

@@ -151,8 +151,9 @@ static __device__ __noinline__ int finish(Hypothesis* list, int count, int ended
 
 // Stores the beams of the next step: token, parent and sum. A warp calls this.
 template <typename T>
-__device__ __forceinline__ void store_next_beams(const SelectParams<T>& p, const Call& call, int step,
-                                            int sentence, const NextBeam* next_beams) {
+__device__ __forceinline__ void store_next_beams(const SelectParams<T>& p, const Call& call,
+                                                 int step, int sentence,
+                                                 const NextBeam* next_beams) {
   const Ends ends = call.ends(p);
   const int first_slot = sentence * p.beams;
   const int64_t at = int64_t{step - 1} * p.total_rows + first_slot;
@@ -175,7 +176,8 @@ __device__ __forceinline__ void copy_histories(const SelectParams<T>& p, StepSta
                                                int first_slot, const NextBeam* next_beams) {
   const int64_t table = int64_t{p.total_rows} * p.history;
   const int32_t* from = p.cache_indirection + state.number % 2 * table;
-  int32_t* to = p.cache_indirection + (state.number + 1) % 2 * table + int64_t{first_slot} * p.history;
+  int32_t* to =
+      p.cache_indirection + (state.number + 1) % 2 * table + int64_t{first_slot} * p.history;
 #pragma unroll 1
   for (int beam = warp_id() - 1; beam < p.beams; beam += kWarps - 1) {
     const int parent = next_beams[beam].parent;
@@ -199,7 +201,7 @@ __device__ __forceinline__ void copy_histories(const SelectParams<T>& p, StepSta
 
 // True when no continuation can enter the finished list, going by the rules of early stopping.
 __device__ __forceinline__ bool cannot_improve(const Call& call, int step, float best_sum,
-                                        float worst_finished) {
+                                               float worst_finished) {
   const BeamConfig& beam = call.sentence.beam;
   if (beam.early_stopping == EarlyStopping::yes) return true;
   const bool longest = beam.early_stopping == EarlyStopping::never && beam.length_penalty > 0.0;
@@ -230,8 +232,8 @@ __device__ Outcome beam_step(const SelectParams<T>& p, const Call& call, int ste
     }
     outcome.alive = counts.alive;
     if (counts.alive > 0) {
-      outcome.done =
-          finished == p.beams && cannot_improve(call, step, ranks.next_beams[0].sum, list[p.beams - 1].score);
+      outcome.done = finished == p.beams &&
+                     cannot_improve(call, step, ranks.next_beams[0].sum, list[p.beams - 1].score);
     }
   }
   if (outcome.done) {

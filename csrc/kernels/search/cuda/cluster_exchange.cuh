@@ -11,9 +11,9 @@
 namespace decoding::cuda::selection {
 
 enum class ExchangeMode {
-  none,     // one block has a row to itself
+  none,        // one block has a row to itself
   last_block,  // blocks share a row
-  cluster   // blocks share a row or a sentence
+  cluster      // blocks share a row or a sentence
 };
 
 // The first as the upper half.

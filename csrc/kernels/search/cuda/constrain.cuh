@@ -1,5 +1,5 @@
-// What bans and forced tokens leave of a row (ConstrainLogitsParams in logits.h). Each block sees to its share of the row; only the groups concerned
-// are read again.
+// What bans and forced tokens leave of a row (ConstrainLogitsParams in logits.h). Each block sees
+// to its share of the row; only the groups concerned are read again.
 #pragma once
 
 #include "kernels/search/cuda/call.cuh"
@@ -93,7 +93,7 @@ __device__ __forceinline__ float lse_to_take_off(const Call& call, float found) 
 // what the rules left.
 template <typename T>
 __device__ __forceinline__ float finalize_lse(const SelectParams<T>& p, const Call& call, int step,
-                                            int index, const Word* sums, int quads) {
+                                              int index, const Word* sums, int quads) {
   if (call.brings_lse()) return lse_to_take_off(call, p.lse[index]);
   float lse = log_sum_exp(sums, quads);
   if (!call.search.processed && call.sentence.forces(step) && isfinite(lse)) lse = 0.0f;

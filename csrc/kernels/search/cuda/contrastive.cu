@@ -49,7 +49,8 @@ __global__ void __launch_bounds__(kThreads) contrast_kernel(const ContrastParams
       compare(p.prompt + int64_t{t} * p.size);
     }
   }
-  const int32_t* slots = p.cache_indirection + (int64_t{state.number % 2} * p.total_rows + slot) * p.history;
+  const int32_t* slots =
+      p.cache_indirection + (int64_t{state.number % 2} * p.total_rows + slot) * p.history;
   for (int t = warp; t < state.position; t += kWarps) {
     compare(p.hidden + (int64_t{slots[t]} * p.history + t) * p.size);
   }

@@ -35,7 +35,8 @@ __device__ void step_group(const BeamGroup<T>& group, Queue queue) {
 
 template <typename T>
 __global__ void diverse_kernel(const __grid_constant__ DiverseStepParams<T> params,
-                               const __grid_constant__ ProcessLogitsParams<T> processors, int capacity) {
+                               const __grid_constant__ ProcessLogitsParams<T> processors,
+                               int capacity) {
   extern __shared__ __align__(16) unsigned char memory[];
   __shared__ bool going;
   cuda::wait_for_previous();
@@ -64,7 +65,8 @@ template <typename T>
 void diverse_step(cuda::Stream& stream, const DiverseStepParams<T>& p) {
   int capacity = 2 * kThreads;
   while (capacity < p.search.beams * p.k) capacity *= 2;  // not less than any group's places
-  const ProcessLogitsParams<T> processors = p.processors != nullptr ? *p.processors : ProcessLogitsParams<T>{};
+  const ProcessLogitsParams<T> processors =
+      p.processors != nullptr ? *p.processors : ProcessLogitsParams<T>{};
   cuda::launch(stream, diverse_kernel<T>, dim3(p.sentences), dim3(kThreads), capacity * sizeof(Key),
                p, processors, capacity);
 }

@@ -130,8 +130,7 @@ __device__ __noinline__ void apply_typical(float p, int keep, Scores& scores, Qu
   scores.peak = find_peak(scores);
 }
 
-__device__ void filter_row(const FilterConfig& filters, Scores& scores,
-                         Queue queue) {
+__device__ void filter_row(const FilterConfig& filters, Scores& scores, Queue queue) {
   const int keep = filters.min_tokens;
   apply_temperature(filters.temperature, scores);
   if (scores.peak == -INFINITY) return;
@@ -166,7 +165,8 @@ __global__ void __launch_bounds__(kThreads) filter_kernel(const FilterParams p) 
                    .list = list,
                    .listed = -1,
                    .peak = -INFINITY};
-  filter_row(p.config.sentences[p.active[row / p.beams]].filters, scores, {.keys = keys, .capacity = kListed});
+  filter_row(p.config.sentences[p.active[row / p.beams]].filters, scores,
+             {.keys = keys, .capacity = kListed});
 }
 
 }  // namespace

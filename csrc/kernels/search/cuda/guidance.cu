@@ -9,7 +9,8 @@ namespace {
 constexpr int kThreads = 64;
 
 // A block for each row that is searched.
-__global__ void __launch_bounds__(kThreads) unconditional_rows_kernel(const UnconditionalRowsParams p) {
+__global__ void __launch_bounds__(kThreads)
+    unconditional_rows_kernel(const UnconditionalRowsParams p) {
   wait_for_previous();
   let_next_start();
   const StepState state = *p.state;
@@ -39,8 +40,8 @@ __global__ void __launch_bounds__(kThreads) unconditional_rows_kernel(const Unco
 }  // namespace cuda
 
 void unconditional_rows(cuda::Stream& stream, const UnconditionalRowsParams& p) {
-  cuda::launch(stream, cuda::unconditional_rows_kernel, dim3(p.sentences * p.beams), dim3(cuda::kThreads),
-               0, p);
+  cuda::launch(stream, cuda::unconditional_rows_kernel, dim3(p.sentences * p.beams),
+               dim3(cuda::kThreads), 0, p);
 }
 
 }  // namespace decoding

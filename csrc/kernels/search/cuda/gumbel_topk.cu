@@ -53,7 +53,8 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const SampleCandidates
   perturb(scores, p.vocab, p.sums[sentence * p.beams + beam], config.seed, p.state->number,
           config.random_first + beam, perturbed);
 
-  Scores sampled = {.row = perturbed, .vocab = p.vocab, .list = nullptr, .listed = -1, .peak = 0.0f};
+  Scores sampled = {
+      .row = perturbed, .vocab = p.vocab, .list = nullptr, .listed = -1, .peak = 0.0f};
   const Queue queue = {.keys = keys, .capacity = kListed};
   const ByScore order{find_peak(sampled)};
   const Key last = end_of_prefix(sampled, order, Count{p.m}, queue);

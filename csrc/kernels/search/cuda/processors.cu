@@ -286,8 +286,7 @@ __global__ void __launch_bounds__(kThreads)
         reinterpret_cast<const uint32_t*>(asked)[threadIdx.x];
   }
   __syncthreads();
-  const bool guided =
-      opens && p.unconditional != nullptr && config.processors.guidance != 1.0f;
+  const bool guided = opens && p.unconditional != nullptr && config.processors.guidance != 1.0f;
   if (threadIdx.x == 0) row = processed_row(p, config, i);
   if (opens) sums[0].add(logits.exponentials());
   if (guided) sums[1].add(Columns<T, width>(block.unconditional(), share).exponentials());

@@ -9,7 +9,8 @@ namespace {
 constexpr int kThreads = 128;
 
 // A block to each row of both tables.
-__global__ void __launch_bounds__(kThreads) reset_cache_indirection_kernel(const ResetCacheIndirectionParams p) {
+__global__ void __launch_bounds__(kThreads)
+    reset_cache_indirection_kernel(const ResetCacheIndirectionParams p) {
   wait_for_previous();
   let_next_start();
   const int row = blockIdx.x % p.rows;
@@ -23,7 +24,8 @@ __global__ void __launch_bounds__(kThreads) reset_cache_indirection_kernel(const
 }  // namespace cuda
 
 void reset_cache_indirection(cuda::Stream& stream, const ResetCacheIndirectionParams& p) {
-  cuda::launch(stream, cuda::reset_cache_indirection_kernel, dim3(2 * p.rows), dim3(cuda::kThreads), 0, p);
+  cuda::launch(stream, cuda::reset_cache_indirection_kernel, dim3(2 * p.rows), dim3(cuda::kThreads),
+               0, p);
 }
 
 }  // namespace decoding

@@ -102,7 +102,9 @@ struct Scale {
   float peak, inverse_temperature;  // 1 / temperature
   static constexpr float kOne = 0x1p40f;
 
-  __device__ float weight(float value) const { return __expf((value - peak) * inverse_temperature); }
+  __device__ float weight(float value) const {
+    return __expf((value - peak) * inverse_temperature);
+  }
 };
 
 // Of all tokens of a share that are better than `bar`.
@@ -132,7 +134,7 @@ __device__ __noinline__ Word weight_above(Row<T> row, Key bar, Scale scale) {
 // peak, reaches `needed`; returns how many there are.
 template <typename T>
 __device__ __noinline__ int find_argmax_candidates(Row<T> row, Key bar, float needed, Scale scale,
-                                           RowRng rng, Queue queue) {
+                                                   RowRng rng, Queue queue) {
   const float low = fmaxf(-FLT_MAX, value_of(bar));
 #pragma unroll 1
   for (int group = row.begin + warp_id(); group < row.end; group += kWarps) {
@@ -162,7 +164,8 @@ __device__ __noinline__ int find_argmax_candidates(Row<T> row, Key bar, float ne
 // The winner of a share among the tokens that are better than `bar`, which weigh `weight`.
 template <typename T>
 __device__ __forceinline__ Sampled sample_share(const Row<T>& row, Key bar, Word weight,
-                                            const Scale& scale, const RowRng& rng, Queue queue) {
+                                                const Scale& scale, const RowRng& rng,
+                                                Queue queue) {
   if (weight == 0) return {-INFINITY, none(0)};
   // One share in 8000 has no score within 2.2 of its log-sum-exp, and must lower the bar.
   float needed = logf(__ull2float_rn(weight) / Scale::kOne) - 2.2f;
@@ -176,7 +179,7 @@ __device__ __forceinline__ Sampled sample_share(const Row<T>& row, Key bar, Word
 // The blocks of a row draw one token of all that its nucleus holds.
 template <typename T>
 __device__ Candidate sample_together(const Row<T>& share, float top_p, const RowRng& rng,
-                                   ClusterAllGather& gather, int members, Queue queue) {
+                                     ClusterAllGather& gather, int members, Queue queue) {
   Scale scale = {largest(share.group_max + share.begin, share.end - share.begin),
                  1.0f / rng.temperature};
   if (top_p < 1.0f) {
@@ -233,7 +236,7 @@ __device__ __forceinline__ int keep_queued(Queue queue, int count, int k, const 
 // The draw of a row whose maxima one block has, among its k best.
 template <typename T>
 __device__ Candidate sample_among_best(Row<T> row, const FilterConfig& filters, const RowRng& rng,
-                                     Queue queue) {
+                                       Queue queue) {
   const float peak = largest(row.group_max, row.end);
   if (peak == -INFINITY) return {-INFINITY, -1};
   const int k = filters.top_k;

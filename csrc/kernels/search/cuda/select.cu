@@ -2,11 +2,11 @@
 // design is that of an exact hierarchical top-k.
 //
 // Several blocks share a row. Each reads its share of the logits once (scan.cuh), applies bans and
-// forced tokens to it (constrain.cuh), finds its best tokens while they are at hand (topk.cuh), and hands over those
-// and the sums that the row's log-sum-exp is made of (cluster_exchange.cuh). One block of a
-// sentence then does its bookkeeping (beam.cuh, update.cuh), the last sentence's that of the step.
-// Where tokens are sampled, the blocks of a row do so together, or, where top-k leaves few, one of
-// them (sampling.cuh).
+// forced tokens to it (constrain.cuh), finds its best tokens while they are at hand (topk.cuh), and
+// hands over those and the sums that the row's log-sum-exp is made of (cluster_exchange.cuh). One
+// block of a sentence then does its bookkeeping (beam.cuh, update.cuh), the last sentence's that of
+// the step. Where tokens are sampled, the blocks of a row do so together, or, where top-k leaves
+// few, one of them (sampling.cuh).
 #include <algorithm>
 #include <bit>
 
@@ -102,7 +102,8 @@ __device__ __forceinline__ void constrain(const SelectParams<T>& p, const Call& 
 // Hands over the best of a block's share.
 template <typename T>
 __device__ __forceinline__ void search_share(const SelectParams<T>& p, const Shape& shape,
-                                             const Row<T>& share, const ClusterExchange& exchange, Queue queue) {
+                                             const Row<T>& share, const ClusterExchange& exchange,
+                                             Queue queue) {
   const int count = find_best(share, p.m, queue);
 #pragma unroll 1
   for (int i = threadIdx.x; i < p.m; i += kThreads) {
@@ -115,11 +116,12 @@ __device__ __forceinline__ void search_share(const SelectParams<T>& p, const Sha
 // in the queue. Few warps are needed for either; they do both side by side.
 template <typename T>
 __device__ __forceinline__ void finalize_rows(const SelectParams<T>& p, const Call& call, int step,
-                                            const Shape& shape, int index, const Word* words,
-                                            Queue queue, float* lse) {
+                                              const Shape& shape, int index, const Word* words,
+                                              Queue queue, float* lse) {
 #pragma unroll 1
   for (int r = warp_id(); r < shape.rows; r += kWarps) {
-    const float found = finalize_lse(p, call, step, index + r, words + r * shape.words, shape.quads);
+    const float found =
+        finalize_lse(p, call, step, index + r, words + r * shape.words, shape.quads);
     if (lane_id() == 0) lse[r] = found;
   }
   const uint32_t each = shape.splits * p.m;
@@ -140,9 +142,10 @@ __device__ __forceinline__ void finalize_rows(const SelectParams<T>& p, const Ca
 
 // Takes down what has been sampled for a row.
 template <typename T>
-__device__ __forceinline__ void finalize_sample(const SelectParams<T>& p, const Call& call, int step,
-                                            const Shape& shape, int index, const Word* words,
-                                            Candidate sampled, Queue queue, float* lse) {
+__device__ __forceinline__ void finalize_sample(const SelectParams<T>& p, const Call& call,
+                                                int step, const Shape& shape, int index,
+                                                const Word* words, Candidate sampled, Queue queue,
+                                                float* lse) {
   if (warp_id() > 0) return;
   const float found = finalize_lse(p, call, step, index, words, shape.quads);
   if (lane_id() > 0) return;
@@ -166,7 +169,7 @@ __device__ __forceinline__ void write_best(const SelectParams<T>& p, int index, 
 // sentence, which takes in what all have found, for beam search.
 template <SearchKind kind, typename T>
 __device__ bool exchange_sentence(const SelectParams<T>& p, const Call& call, int i, int index,
-                              Queue queue, float* lse) {
+                                  Queue queue, float* lse) {
   write_best(p, index, 1, queue);
   if (!last_to_arrive(p.arrivals + int64_t{p.sentences} * p.beams + i, p.beams)) return false;
   if (kind != SearchKind::beam) return true;
@@ -234,8 +237,8 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
   auto* words = reinterpret_cast<Word*>(memory + shape.words_at());
   const Ranks ranks(memory + shape.ranks_at(), kind == SearchKind::beam ? p.beams : shape.rows);
   const int64_t scratch = int64_t{index} * shape.groups;
-  const ClusterExchange exchange = {shape.mode, words + (blockIdx.y % shape.rows) * shape.words, &arrived,
-                       p.group_max + scratch, p.group_sum + scratch};
+  const ClusterExchange exchange = {shape.mode, words + (blockIdx.y % shape.rows) * shape.words,
+                                    &arrived, p.group_max + scratch, p.group_sum + scratch};
   scan(first, second, share, exchange);
   call.store_eos(eos_id);
   __syncthreads();
@@ -303,7 +306,8 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
     // As long as no sentence ends, each keeps its place.
 #pragma unroll 1
     for (int beam = lane_id(); beam < p.beams && !outcome.done && outcome.alive > 0; beam += 32) {
-      append_row(p, state.number, early.first, early.random_first, i, beam, ranks.next_beams[beam].token);
+      append_row(p, state.number, early.first, early.random_first, i, beam,
+                 ranks.next_beams[beam].token);
     }
     __syncwarp();
     int32_t* step_at = p.arrivals + int64_t{p.sentences} * (p.beams + 1);

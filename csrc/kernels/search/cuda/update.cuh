@@ -9,7 +9,7 @@ namespace decoding::cuda::selection {
 // What a row reads next. place: of its sentence among those that go on.
 template <typename T>
 __device__ __forceinline__ void append_row(const SelectParams<T>& p, int number, int first,
-                                         int random_first, int place, int beam, int32_t token) {
+                                           int random_first, int place, int beam, int32_t token) {
   const int row = place * p.beams + beam;
   p.ids[row] = token;
   p.positions[row] = first + number;
@@ -22,8 +22,8 @@ __device__ __forceinline__ void append_row(const SelectParams<T>& p, int number,
 // left to choose; -1: that is a fault.
 template <typename T>
 __device__ bool update_rows(const SelectParams<T>& p, const Call& call, int step, int i,
-                              int sentence, const Early& early, bool at_hand, Queue queue,
-                              const float* lses, int fallback) {
+                            int sentence, const Early& early, bool at_hand, Queue queue,
+                            const float* lses, int fallback) {
   __shared__ int fault;  // of the last row that has one: 2 * (beam + 1), and 1 where it is broken
   const Ends ends = call.ends(p);
   if (threadIdx.x == 0) fault = 0;
@@ -103,7 +103,8 @@ __device__ __forceinline__ int gather_active(const SelectParams<T>& p, StepState
 
 // Ends the step. live_count: of the next one.
 template <typename T>
-__device__ __forceinline__ void store_state(const SelectParams<T>& p, StepState state, int live_count) {
+__device__ __forceinline__ void store_state(const SelectParams<T>& p, StepState state,
+                                            int live_count) {
   const StepState next = {state.number + 1, state.position + 1, live_count};
   *p.state = next;
   if (live_count == 0) {

@@ -64,14 +64,15 @@ struct BeamSentence {
   // What sums are divided by, in double precision and then rounded, as Python and torch do.
   DECODING_EVERYWHERE float divisor(int tokens) const {
     const bool gnmt = config.beam.normalization == LengthNormalization::gnmt;
-    return static_cast<float>(pow(gnmt ? (5.0 + tokens) / 6.0 : tokens, config.beam.length_penalty));
+    return static_cast<float>(
+        pow(gnmt ? (5.0 + tokens) / 6.0 : tokens, config.beam.length_penalty));
   }
 
   DECODING_EVERYWHERE Hypothesis hypothesis(const NextBeam& end) const {
     const float score = end.sum / divisor(state.number);
     // What stems from a fill-in stays as bad as one, however long it is.
-    return {is_real(end.sum) || score < end.sum ? score : end.sum, end.sum, state.number, end.parent,
-            end.token};
+    return {is_real(end.sum) || score < end.sum ? score : end.sum, end.sum, state.number,
+            end.parent, end.token};
   }
 
   // Stores the beam of the next step.
@@ -166,18 +167,21 @@ DECODING_EVERYWHERE inline bool step_sentence(const BeamStepParams& p, int i) {
     const bool host_ends = p.ended != nullptr && p.ended[int64_t{i} * p.m + c] != 0;
     if (host_ends || sentence.is_last_step() || sentence.ends(next_beam)) {
       if (c >= beams) continue;
-      insert(sentence.list(), sentence.count(), sentence.max_finished(), sentence.hypothesis(next_beam));
+      insert(sentence.list(), sentence.count(), sentence.max_finished(),
+             sentence.hypothesis(next_beam));
     } else if (alive < beams) {
       rank(alive++, candidate);  // alive <= c: in the place of what has been read
     } else if (candidate.value > candidates[alive - 1].value) {
       rank(alive - 1, candidate);
     }
   }
-  for (int beam = 0; beam < alive; ++beam) sentence.extend(beam, sentence.next_beam(candidates[beam]));
+  for (int beam = 0; beam < alive; ++beam)
+    sentence.extend(beam, sentence.next_beam(candidates[beam]));
   if (alive > 0) sentence.fill_beams(0, alive, beams);
   const int max_finished = sentence.max_finished();
-  if (alive == 0 || (sentence.count() == max_finished &&
-                     sentence.cannot_improve(candidates[0].value, sentence.list()[max_finished - 1].score))) {
+  if (alive == 0 ||
+      (sentence.count() == max_finished &&
+       sentence.cannot_improve(candidates[0].value, sentence.list()[max_finished - 1].score))) {
     sentence.close();
     return false;
   }

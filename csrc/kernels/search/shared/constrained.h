@@ -28,14 +28,18 @@ struct ConstrainedSentence : BeamSentence {
     const int64_t width = kProgress + phrases.count;
     return p.progress + (int64_t{step % 2} * s.total_rows + slot(beam)) * width;
   }
-  DECODING_EVERYWHERE const int32_t* progress(int beam) const { return progress(state.number, beam); }
+  DECODING_EVERYWHERE const int32_t* progress(int beam) const {
+    return progress(state.number, beam);
+  }
   DECODING_EVERYWHERE Advance advanced_by(const Candidate& c) const {
     return advanced(phrases, progress(c.id / s.vocab), c.id % s.vocab);
   }
   DECODING_EVERYWHERE Candidate next(int beam, int token) const {
     return {s.sums[slot(beam)] + p.scores[row(beam) * p.stride + token], beam * s.vocab + token};
   }
-  DECODING_EVERYWHERE bool ends(const Candidate& c) const { return BeamSentence::ends(next_beam(c)); }
+  DECODING_EVERYWHERE bool ends(const Candidate& c) const {
+    return BeamSentence::ends(next_beam(c));
+  }
 
   DECODING_EVERYWHERE void finish(const Candidate& c) const {
     insert(list(), count(), max_finished(), hypothesis(next_beam(c)));

@@ -103,7 +103,8 @@ struct ProcessedRow {
   DECODING_EVERYWHERE void mark_pre(int thread, int threads, SetMark&& mark) const {
     const auto ban = [&](int token) { mark(kBanned, token); };
     const Bias* biases = list<Bias>(processors().biases);
-    for (int i = thread; i < processors().biases.count; i += threads) mark(kListed, biases[i].token);
+    for (int i = thread; i < processors().biases.count; i += threads)
+      mark(kListed, biases[i].token);
     for_sequences(processors().biased_sequences, kAny, thread, threads,
                   [&](const Sequence& sequence) { mark(kListed, sequence.last); });
     if (processors().encoder_penalty != 1.0f) {
@@ -135,7 +136,8 @@ struct ProcessedRow {
   DECODING_EVERYWHERE float bias(int token) const {
     float sum = 0.0f;
     const Bias* biases = list<Bias>(processors().biases);
-    const int at = first_of(processors().biases.count, [&](int i) { return biases[i].token >= token; });
+    const int at =
+        first_of(processors().biases.count, [&](int i) { return biases[i].token >= token; });
     if (at < processors().biases.count && biases[at].token == token) sum = biases[at].bias;
     for_sequences(processors().biased_sequences, token, 0, 1,
                   [&](const Sequence& sequence) { sum += sequence.bias; });
@@ -152,7 +154,9 @@ struct ProcessedRow {
   }
 
   // Whether force() changes unmarked tokens too.
-  DECODING_EVERYWHERE bool forces() const { return forced_count > 0 || processors().remove_invalid; }
+  DECODING_EVERYWHERE bool forces() const {
+    return forced_count > 0 || processors().remove_invalid;
+  }
 
   DECODING_EVERYWHERE float force(int token, float x) const {
     if (forced_count > 0) x = contains(forced, forced_count, token) ? 0.0f : -INFINITY;
@@ -196,8 +200,7 @@ DECODING_EVERYWHERE ProcessedRow processed_row(const ProcessLogitsParams<T>& p,
           .guided = p.unconditional != nullptr && processors.guidance != 1.0f,
           // A forced first token does not count as the begin.
           .begins = state.number == (config.forced_first >= 0 ? 2 : 1),
-          .decay =
-              decays ? static_cast<float>(pow(processors.decay_factor, behind) - 1.0) : 0.0f};
+          .decay = decays ? static_cast<float>(pow(processors.decay_factor, behind) - 1.0) : 0.0f};
 }
 
 template <typename T>
@@ -216,9 +219,9 @@ DECODING_EVERYWHERE float opened(const ProcessLogitsParams<T>& p, const Processe
   return row.processors().guidance * (x - u) + u;
 }
 
-// What process_logits() without kPost would have made of one token of row i, had `less` been subtracted
-// right behind the biases. row: processed_row(p, i). Reads the logits, and what process_logits() left in
-// lse and unconditional_lse.
+// What process_logits() without kPost would have made of one token of row i, had `less` been
+// subtracted right behind the biases. row: processed_row(p, i). Reads the logits, and what
+// process_logits() left in lse and unconditional_lse.
 template <typename T, typename ToFloat>
 DECODING_EVERYWHERE float reprocess(const ProcessLogitsParams<T>& p, const ProcessedRow& row, int i,
                                     int token, float less, ToFloat&& to_float) {
