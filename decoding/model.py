@@ -24,7 +24,7 @@ from decoding.generation.results import compute_transition_scores
 from decoding.generation.streaming import QueuedTokenStream, StreamerTokenStream, stream
 from decoding.models import Loaded
 from decoding.models.spec import EncoderSpec, ModelSpec
-from decoding.models.weights.converted import Packed
+from decoding.models.weights.converted import ConvertedWeights
 from decoding.models.weights.memory import CPU
 from decoding.models.weights.placed import is_linear, pack
 from decoding.saving import save
@@ -317,7 +317,7 @@ class Model:
             )
         save(
             Path(directory),
-            Packed(self._runner.spec, self.dtype, self._weights),
+            ConvertedWeights(self._runner.spec, self.dtype, self._weights),
             self.config,
             self.generation_config,
             self.directory,

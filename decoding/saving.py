@@ -15,7 +15,7 @@ from decoding.text.tokenizers.files import files_of
 
 def save(
     directory: Path,
-    weights: converted.Packed,
+    weights: converted.ConvertedWeights,
     config: Mapping[str, Any],
     generation_config: Mapping[str, Any],
     origin: Path | None,

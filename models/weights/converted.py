@@ -1,7 +1,7 @@
 """Converted models: the packed weights of the CPU in a file that processes map into their memory.
 
-In the place of a checkpoint's weights a converted directory holds `decoding.bin`, the block that
-the engine reads, and `decoding.json`, which says what lies in it.
+Instead of a checkpoint's weights a converted directory holds `decoding.bin`, the block that
+the engine reads, and `decoding.json`, its index.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from decoding.models.weights.memory import mapped
 from decoding.models.weights.placed import ALIGNMENT
 
 INDEX, BLOCK = "decoding.json", "decoding.bin"
-LAYOUT = 2  # raised with every change of what packed numbers mean or of where they lie
+LAYOUT = 2  # raised with every change in the meaning or the place of packed numbers
 
 
 @dataclass(frozen=True)
-class Packed:
-    """What `weights.pack` gave for the CPU in the type `dtype`."""
+class ConvertedWeights:
+    """The result of `weights.pack` for the CPU in the type `dtype`."""
 
     spec: ModelSpec | EncoderSpec
     dtype: torch.dtype
@@ -45,7 +45,7 @@ def is_packed(directory: Path) -> bool:
     return (directory / INDEX).is_file()
 
 
-def save(packed: Packed, directory: Path) -> None:
+def save(packed: ConvertedWeights, directory: Path) -> None:
     """Writes block and index. Tensors that are one in memory are one there.
 
     Files of these names are replaced, never written over: a process may have them mapped.
@@ -91,7 +91,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         unfinished.unlink(missing_ok=True)
 
 
-def load(directory: Path) -> Packed:
+def load(directory: Path) -> ConvertedWeights:
     """Maps a converted model; its pages are those of all processes that map it.
 
     Every page is read once, for the checksum. Raises ValueError where the files are of another
@@ -106,7 +106,7 @@ def load(directory: Path) -> Packed:
             raise ValueError(f"{BLOCK} has {len(block)} bytes, not {index['bytes']}")
         if checksum(block) != index["checksum"]:
             raise ValueError(f"the checksum of {BLOCK} is another one")
-        return Packed(
+        return ConvertedWeights(
             spec=spec_of(index["spec"]),
             dtype=getattr(torch, index["dtype"]),
             tensors={name: tensor_of(entry, block) for name, entry in index["tensors"].items()},

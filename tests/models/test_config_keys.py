@@ -79,7 +79,7 @@ def small(name: str) -> tuple[str, dict[str, Any], State]:
 def converted(name: str, config: dict[str, Any]) -> tuple[Any, State]:
     architecture, _, state = small(name)
     (file,) = {file for known, _, file in registry.FAMILIES if known == architecture}
-    importer = import_module(f"decoding.models.importers.{file}")
+    importer = import_module(f"decoding.models.families.{file}")
     for option, usual in importer.DEFAULTS.items():
         config.setdefault(option, usual)
     spec, weights = importer.convert(config, Checkpoint(state))
