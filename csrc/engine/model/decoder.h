@@ -175,16 +175,7 @@ void keep_hidden(const Pass<Stream, T, C>& p, const StepRows& rows) {
 template <typename Stream, typename T, typename C>
 void output_logits(const Pass<Stream, T, C>& p, const Norm& norm, int rows) {
   const Workspace<T>& w = p.workspace;
-  linear<T>(p.stream, {.x = w.step.x,
-                       .norm = norm,
-                       .normed = w.step.normed,
-                       .weight = p.weights.output.weight,
-                       .bias = p.weights.output.bias,
-                       .y = w.logits,
-                       .scratch = w.step.scratch,
-                       .rows = rows,
-                       .stride = w.logits_stride});
-  cap_logits(p.stream, p.spec, w.logits, rows, p.spec.decoder.vocab, w.logits_stride);
+  project_output(p, w.step, w.step.x, norm, w.logits, rows);
 }
 
 // The rows of a search's step; with guidance the unconditional rows follow the others. sentences:

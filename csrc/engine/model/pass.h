@@ -27,4 +27,21 @@ struct Pass {
   }
 };
 
+// logits = norm(x) W^T + bias with the model's cap, rows `logits_stride` apart. a: of the pass.
+template <typename Stream, typename T, typename C>
+void project_output(const Pass<Stream, T, C>& p, const Activations<T>& a, const T* x,
+                    const Norm& norm, T* logits, int rows) {
+  const int stride = p.workspace.logits_stride;
+  linear<T>(p.stream, {.x = x,
+                       .norm = norm,
+                       .normed = a.normed,
+                       .weight = p.weights.output.weight,
+                       .bias = p.weights.output.bias,
+                       .y = logits,
+                       .scratch = a.scratch,
+                       .rows = rows,
+                       .stride = stride});
+  cap_logits(p.stream, p.spec, logits, rows, p.spec.decoder.vocab, stride);
+}
+
 }  // namespace decoding

@@ -66,16 +66,8 @@ void score_labels(const Pass<Stream, T, C>& p, const PackedTokens& tokens) {
   const Norm norm = forced_pass(p, tokens);
   for (int begin = 0; begin < tokens.count; begin += kForcedRows) {
     const int rows = std::min(kForcedRows, tokens.count - begin);
-    linear<T>(p.stream, {.x = w.forced.x + int64_t{begin} * d.hidden,
-                         .norm = norm,
-                         .normed = w.forced.normed,
-                         .weight = p.weights.output.weight,
-                         .bias = p.weights.output.bias,
-                         .y = w.forced_logits,
-                         .scratch = w.forced.scratch,
-                         .rows = rows,
-                         .stride = w.logits_stride});
-    cap_logits(p.stream, p.spec, w.forced_logits, rows, d.vocab, w.logits_stride);
+    const T* x = w.forced.x + int64_t{begin} * d.hidden;
+    project_output(p, w.forced, x, norm, w.forced_logits, rows);
     label_logprobs<T>(p.stream, {.logits = w.forced_logits,
                                  .labels = w.inputs.labels + begin,
                                  .y = w.logprobs + begin,

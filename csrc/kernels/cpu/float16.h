@@ -1,4 +1,4 @@
-// IEEE halves in memory, float32 in registers: the loads and stores of simd.h for such numbers.
+// IEEE halves in memory, float32 in registers: see bfloat16.h.
 #pragma once
 
 #include "kernels/cpu/bfloat16.h"
@@ -7,7 +7,8 @@ namespace decoding::cpu {
 namespace {
 
 // In the instruction sets that have it, one instruction.
-inline Floats widen_half(Halves x) {
+template <>
+inline Floats widen<Float16>(Halves x) {
 #if defined(__AVX512F__)
   return _mm512_maskz_cvtph_ps(0xffff, (__m256i)x);
 #elif defined(__AVX2__)
@@ -23,7 +24,8 @@ inline Floats widen_half(Halves x) {
 }
 
 // To the nearest, of two to the even one; NaN stays NaN.
-inline Halves narrow_half(Floats x) {
+template <>
+inline Halves narrow<Float16>(Floats x) {
 #if defined(__AVX512F__)
   return (Halves)_mm512_maskz_cvtps_ph(0xffff, x, _MM_FROUND_TO_NEAREST_INT);
 #elif defined(__AVX2__)
@@ -39,28 +41,6 @@ inline Halves narrow_half(Floats x) {
   rounded = x == x ? rounded : broadcast(0x7e00);
   return __builtin_convertvector(rounded | ((bits(x) >> 16) & 0x8000), Halves);
 #endif
-}
-
-inline Floats load(const Float16* from) {
-  Halves value;
-  __builtin_memcpy(&value, from, sizeof value);
-  return widen_half(value);
-}
-
-inline void store(Float16* to, Floats value) {
-  const Halves rounded = narrow_half(value);
-  __builtin_memcpy(to, &rounded, sizeof rounded);
-}
-
-inline Floats load(const Float16* from, int count) {
-  Halves value = {};
-  __builtin_memcpy(&value, from, count * sizeof(Float16));
-  return widen_half(value);
-}
-
-inline void store(Float16* to, Floats value, int count) {
-  const Halves rounded = narrow_half(value);
-  __builtin_memcpy(to, &rounded, count * sizeof(Float16));
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ constexpr int tile_vectors(int rows) {
 
 // A matrix whose rows are `stride` elements apart.
 template <typename T>
-struct Rows {
+struct MatrixView {
   T* data;
   size_t stride;
 };
@@ -40,7 +40,7 @@ struct Rows {
 // Memory that is asked for while a tile works: `lines` cache lines of each row.
 template <int lines>
 struct Prefetch {
-  Rows<const std::byte> from = {};
+  MatrixView<const std::byte> from = {};
 
   void operator()(int k) const {
     for (int line = 0; line < lines; ++line) {
@@ -63,9 +63,9 @@ enum class Begin { no, yes };
 // one addition at a time: the bits do not depend on the shape of the tile. The product of a word
 // of a and one of b is `Dot`'s: of two floats, or of a few smaller numbers.
 template <typename Dot, int rows, int vectors, int lines>
-inline void multiply_tile(Rows<const typename Dot::Left> a, Rows<const typename Dot::Right> b,
-                          Rows<typename Dot::Sum> c, int depth, Begin begin,
-                          Prefetch<lines> prefetch) {
+inline void multiply_tile(MatrixView<const typename Dot::Left> a,
+                          MatrixView<const typename Dot::Right> b, MatrixView<typename Dot::Sum> c,
+                          int depth, Begin begin, Prefetch<lines> prefetch) {
   using Sums = Vector<typename Dot::Sum>;
   Sums sum[rows][vectors];
 #pragma GCC unroll 8
@@ -101,9 +101,10 @@ inline void multiply_tile(Rows<const typename Dot::Left> a, Rows<const typename 
 
 // The same for up to kTileRows rows and any whole number of vectors of columns.
 template <typename Dot = Float32Dot, int lines = 0, int rows = kTileRows>
-inline void multiply_rows(int count, Rows<const typename Dot::Left> a,
-                          Rows<const typename Dot::Right> b, Rows<typename Dot::Sum> c, int depth,
-                          int columns, Prefetch<lines> prefetch = {}, Begin begin = Begin::no) {
+inline void multiply_rows(int count, MatrixView<const typename Dot::Left> a,
+                          MatrixView<const typename Dot::Right> b, MatrixView<typename Dot::Sum> c,
+                          int depth, int columns, Prefetch<lines> prefetch = {},
+                          Begin begin = Begin::no) {
   if constexpr (rows > 1) {
     if (count < rows) {
       return multiply_rows<Dot, lines, rows - 1>(count, a, b, c, depth, columns, prefetch, begin);
@@ -113,8 +114,8 @@ inline void multiply_rows(int count, Rows<const typename Dot::Left> a,
   // Requests spread over the tiles of 64 columns.
   constexpr int share = lines == 0 ? 0 : (lines * width + 63) / 64;
   int j = 0;
-  const auto right = [&] { return Rows<const typename Dot::Right>{b.data + j, b.stride}; };
-  const auto sums = [&] { return Rows<typename Dot::Sum>{c.data + j, c.stride}; };
+  const auto right = [&] { return MatrixView<const typename Dot::Right>{b.data + j, b.stride}; };
+  const auto sums = [&] { return MatrixView<typename Dot::Sum>{c.data + j, c.stride}; };
   for (; j + width <= columns; j += width) {
     const int line = j / width * share;
     if (line < lines) {

@@ -39,7 +39,7 @@ constexpr int whole_vectors(int count) { return (count + kLanes - 1) / kLanes * 
 
 // to[d][i] = from[i][d] for i < count, zero up to a whole number of vectors, of i and of d.
 template <typename C>
-void transpose_block(Rows<const C> from, int count, int dim, float* to) {
+void transpose_block(MatrixView<const C> from, int count, int dim, float* to) {
   for (int i = 0; i < count; i += kLanes) {
     for_vectors(dim, [&](int d, auto... tail) {
       Floats square[kLanes];

@@ -26,14 +26,14 @@ constexpr int kWarps = 4, kThreads = kWarps * kWarp;
 // Rows of `dim` elements in shared memory. They are 16 bytes apart from a multiple of 128, so that
 // the 8 rows of a matrix lie in different banks.
 template <typename T, int dim>
-struct Rows {
+struct SharedRows {
   static constexpr int stride = dim + 8;  // elements
   uint32_t address;
 
   __device__ uint32_t at(int row, int column) const {
     return address + (row * stride + column) * sizeof(T);
   }
-  __device__ Rows from(int row) const { return {at(row, 0)}; }
+  __device__ SharedRows from(int row) const { return {at(row, 0)}; }
 
   // The lane's address for four 8x8 matrices that make a square of 16 from (row, column) on:
   // by_rows has the lower left one second, by_columns the upper right one.
@@ -71,7 +71,7 @@ struct Queries {
   float sums[dim / 8][4] = {};
   float maxima[2] = {kNoScore, kNoScore}, totals[2] = {};  // of rows g, g + 8
 
-  __device__ __forceinline__ void load(Rows<T, dim> rows) {
+  __device__ __forceinline__ void load(SharedRows<T, dim> rows) {
 #pragma unroll
     for (int d = 0; d < dim / 16; ++d) load_matrices(q[d], rows.by_rows(0, d * 16));
   }
@@ -104,7 +104,7 @@ struct Queries {
   }
 
   // Puts the results where the queries came from, as T.
-  __device__ __forceinline__ void store(Rows<T, dim> rows) {
+  __device__ __forceinline__ void store(SharedRows<T, dim> rows) {
     const int lane = threadIdx.x % kWarp;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -139,9 +139,9 @@ __device__ __forceinline__ void adjust(float (&scores)[eights][4], int query, in
 
 // squares: of 16 queries, per warp.
 template <bool with_bias, typename T, int dim, int squares>
-__device__ __forceinline__ void attend(Queries<T, dim> (&queries)[squares], Rows<T, dim> k,
-                                       Rows<T, dim> v, const PackedAttentionParams<T>& p, int head,
-                                       const View<with_bias>& view, int query, int key) {
+__device__ __forceinline__ void attend(Queries<T, dim> (&queries)[squares], SharedRows<T, dim> k,
+                                       SharedRows<T, dim> v, const PackedAttentionParams<T>& p,
+                                       int head, const View<with_bias>& view, int query, int key) {
   constexpr int kKeys = kTileKeys<dim>;
   float scores[squares][kKeys / 8][4] = {};
 #pragma unroll
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kPerWarp = 16 * squares, kQueries = kPerWarp * kWarps;
   static_assert(kQueries <= 2 * kKeys);
   extern __shared__ __align__(16) char memory[];  // twice a tile of keys and a tile of values
-  const Rows<T, dim> rows{static_cast<uint32_t>(__cvta_generic_to_shared(memory))};
+  const SharedRows<T, dim> rows{static_cast<uint32_t>(__cvta_generic_to_shared(memory))};
   const Sentence sentence(p, kQueries);
   const int length = sentence.length, begin = sentence.begin;
   wait_for_previous();
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(kThreads)
     close_copies();
   };
   // The queries come where the second tile will be.
-  const Rows<T, dim> own_rows = keys(first + 1);
+  const SharedRows<T, dim> own_rows = keys(first + 1);
   own_rows.template request<kQueries>(sentence.queries_of(p), begin, length, p.stride, p.head_dim);
   close_copies();
   request(first);
@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   wait_for_copies<0>();  // of a sentence without keys
   __syncthreads();
-  const Rows<T, dim> results = rows.from(own);
+  const SharedRows<T, dim> results = rows.from(own);
 #pragma unroll
   for (int s = 0; s < squares; ++s) queries[s].store(results.from(s * 16));
   __syncwarp();
@@ -253,7 +253,8 @@ __global__ void __launch_bounds__(kThreads)
     const int row = i / kPieces, d = i % kPieces * 8;
     if (query + row >= length || d >= p.head_dim) continue;
     T* to = p.y + ((sentence.row + query + row) * p.heads + sentence.head) * p.head_dim + d;
-    const T* from = reinterpret_cast<const T*>(memory) + (own + row) * Rows<T, dim>::stride + d;
+    const T* from =
+        reinterpret_cast<const T*>(memory) + (own + row) * SharedRows<T, dim>::stride + d;
     Vector<T>::load(from).store(to);
   }
 }
@@ -263,7 +264,7 @@ void start(Stream& stream, const PackedAttentionParams<T>& p) {
   constexpr int kQueries = 16 * squares * kWarps;
   const dim3 grid(p.heads, p.sentences, (p.longest + kQueries - 1) / kQueries);
   launch(stream, packed_attention_kernel<with_bias, T, dim, squares>, grid, kThreads,
-         4 * kTileKeys<dim> * Rows<T, dim>::stride * sizeof(T), p);
+         4 * kTileKeys<dim> * SharedRows<T, dim>::stride * sizeof(T), p);
 }
 
 }  // namespace

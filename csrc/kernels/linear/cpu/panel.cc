@@ -18,8 +18,9 @@ constexpr int kDepth = 64;  // lines of a block: 16 KB of weights
 // its part of every line of four cache lines, so that requests spread evenly over the time there
 // is: memory then is never idle, and never has more to do than it can queue.
 template <typename Dot>
-void multiply_block(Rows<const typename Dot::Left> x, int rows, const typename Dot::Right* weight,
-                    int depth, typename Dot::Sum* sums, Begin begin_sums) {
+void multiply_block(MatrixView<const typename Dot::Left> x, int rows,
+                    const typename Dot::Right* weight, int depth, typename Dot::Sum* sums,
+                    Begin begin_sums) {
   const int tiles = (rows + kTileRows - 1) / kTileRows;
   const auto* behind = reinterpret_cast<const std::byte*>(weight + kDepth * kPanel);
   const Prefetch<4> next{{behind, sizeof(float) * kPanel}};

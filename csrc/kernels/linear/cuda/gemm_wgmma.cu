@@ -80,15 +80,10 @@ __device__ __forceinline__ void store_to_block(uint32_t there, float value) {
 #endif
 }
 
-// sync_cluster() in two parts, for blocks that need to know only that the others have begun.
-__device__ __forceinline__ void arrive_at_cluster() {
+// As arrive_at_cluster(), for blocks that need to know only that the others have begun.
+__device__ __forceinline__ void announce_to_cluster() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void wait_for_cluster() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
 
@@ -225,7 +220,7 @@ __global__ void __launch_bounds__(kThreads) wgmma_kernel(const LinearParams<T> p
   extern __shared__ __align__(16) char bytes[];
   char* const aligned = bytes + (kAlign - shared_address(bytes) % kAlign) % kAlign;
   Shared<S>& shared = *reinterpret_cast<Shared<S>*>(aligned);
-  if constexpr (S::kParts > 1) arrive_at_cluster();
+  if constexpr (S::kParts > 1) announce_to_cluster();
   const int inputs = p.weight.inputs, outputs = p.weight.outputs;
   const int all_steps = (inputs + kDepth - 1) / kDepth;
   const int part_steps = (all_steps + S::kParts - 1) / S::kParts,
