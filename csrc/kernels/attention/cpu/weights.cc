@@ -57,10 +57,10 @@ void attention_weights(cpu::Stream<isa>& stream, const AttentionWeightsParams<T,
   const cpu::Range mine = stream.share(rows);
   for (int row = mine.begin; row < mine.end; ++row) {
     const int sentence = p.active[row / p.beams];
-    const int64_t slot = sentence * p.beams + row % p.beams;
+    const int64_t cache_row = sentence * p.beams + row % p.beams;
     const int64_t first = p.shared_offsets[sentence];
     const int length = p.shared_offsets[sentence + 1] - p.shared_offsets[sentence];
-    float* y = p.y + ((p.state->number - 1) * int64_t{p.total_rows} + slot) * p.longest;
+    float* y = p.y + ((p.state->number - 1) * int64_t{p.total_rows} + cache_row) * p.longest;
     std::fill(y, y + p.longest, 0.0f);
     for (int head = 0; head < p.heads; ++head) {
       const int64_t key_head = head / (p.heads / p.kv_heads);

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads)
   const int row = blockIdx.x, number = p.state->number;
   if (number <= 0 || row / p.beams >= p.state->live_count) return;
   const int sentence = p.active[row / p.beams];
-  const int64_t slot = int64_t{sentence} * p.beams + row % p.beams;
+  const int64_t cache_row = int64_t{sentence} * p.beams + row % p.beams;
   const int64_t first = p.shared_offsets[sentence];
   const int length = p.shared_offsets[sentence + 1] - first;
   const int group = heads_of_a_key(p.heads, p.kv_heads);
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads)
       sums[i] += scores[i] / (total * p.heads);
     }
   }
-  float* y = p.y + ((number - 1) * int64_t{p.total_rows} + slot) * p.longest;
+  float* y = p.y + ((number - 1) * int64_t{p.total_rows} + cache_row) * p.longest;
   for (int i = threadIdx.x; i < p.longest; i += kThreads) y[i] = sums[i];
 }
 

@@ -308,10 +308,10 @@ template <typename T>
 const Variant<T>* find_variant(const Device& device, const LinearParams<T>& p, int n) {
   if (p.norm.gamma != nullptr || p.gated != nullptr) return nullptr;
   for (const Variant<T>& variant : kVariants<T>) {
-    const bool suits =
+    const bool supported =
         variant.shared(true) <= static_cast<size_t>(device.shared_memory) &&
         (variant.parts == 1 || (device.hopper() && p.weight.inputs >= 2 * kSlice * variant.parts));
-    if (suits && n-- == 0) return &variant;
+    if (supported && n-- == 0) return &variant;
   }
   return nullptr;
 }
