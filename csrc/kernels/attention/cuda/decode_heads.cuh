@@ -12,6 +12,7 @@
 #include "kernels/attention/cuda/decode_inputs.cuh"
 #include "kernels/attention/cuda/decode_mma.cuh"
 #include "kernels/attention/cuda/decode_newest.cuh"
+#include "kernels/attention/cuda/decode_softmax.cuh"
 #include "kernels/attention/cuda/decode_tile.cuh"
 #include "kernels/cuda/launch.cuh"
 

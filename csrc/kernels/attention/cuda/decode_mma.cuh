@@ -6,6 +6,7 @@
 
 #include "kernels/attention/cuda/attention.cuh"
 #include "kernels/attention/cuda/decode.cuh"
+#include "kernels/attention/cuda/decode_ring.cuh"
 #include "kernels/cuda/tensor_core.cuh"
 
 namespace decoding::cuda {

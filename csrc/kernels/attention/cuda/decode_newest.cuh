@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/attention/cuda/decode.cuh"
+#include "kernels/attention/cuda/decode_softmax.cuh"
 #include "kernels/attention/cuda/decode_tile.cuh"
 
 namespace decoding::cuda {
@@ -43,7 +44,8 @@ struct Newest {
   __device__ __forceinline__ void put(const DecodeAttentionParams<T>& p, const WorkTile& tile,
                                       int key_head, int beam) const {
     const int64_t cache_row = static_cast<int64_t>(tile.sentence) * p.beams + beam;
-    const int64_t to = ((cache_row * p.kv_heads + key_head) * p.target + tile.self_length) * p.head_dim;
+    const int64_t to =
+        ((cache_row * p.kv_heads + key_head) * p.target + tile.self_length) * p.head_dim;
     k.store(p.self_k + to, p.head_dim);
     v.store(p.self_v + to, p.head_dim);
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/attention/cuda/decode.cuh"
+#include "kernels/attention/cuda/decode_ring.cuh"
 #include "kernels/attention/decode.h"
 #include "kernels/cuda/stream.h"
 
