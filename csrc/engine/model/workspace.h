@@ -117,7 +117,7 @@ struct Workspace {
   float* lse;                    // [R]
   Candidate* best;               // [R, candidates]
   uint8_t* products = nullptr;   // the CPU's linear: the scratch of linear.h
-  float* partial = nullptr;      // CUDA's decode attention: attention.h
+  float* partial = nullptr;      // CUDA's decode attention: attention/decode.h
   int32_t* split_counters = nullptr;
 
   // scratch: the packed pass of the decoder over labelled sentences

@@ -1,4 +1,4 @@
-// Each thread copies, or rounds, its tokens. The contract is in attention.h.
+// Each thread copies, or rounds, its tokens. The contract is in packed.h.
 #include "kernels/attention/packed.h"
 #include "kernels/cpu/bfloat16.h"
 #include "kernels/cpu/stream.h"
