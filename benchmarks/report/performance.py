@@ -87,9 +87,9 @@ def calls(name: str, rows: Sequence[Row]) -> Iterator[str]:
         memory(facets),
         same_tokens(rows),
         *[sampling] * any(facet.sampled for facet in facets),
-        *versions(run for facet in facets for run in facet.runs),
-        machine_lines(machines),
-        f"Rows: `benchmarks/results/{name}.csv`.",
+        *(f"Versions: {line}" for line in versions(run for facet in facets for run in facet.runs)),
+        f"Ceilings: {machine_lines(machines)}",
+        f"The rows are in `benchmarks/results/{name}.csv`.",
     ]
     yield " ".join(parts)
 
@@ -104,16 +104,19 @@ def memory(facets: Sequence[Facet]) -> str:
                 if math.isfinite(ratio):
                     ratios.setdefault(style(peer).name, []).append(ratio)
     said = [f"{spread(found, times)} times that of {peer}" for peer, found in ratios.items()]
-    return f"Its peak memory while generating is {listed(said)}."
+    return f"The peak memory of decoding while it generates is {listed(said)}."
 
 
 def kernels(name: str, rows: Sequence[KernelRow]) -> Iterator[str]:
     where = place(machine(rows[0]))
-    yield f"Our kernels alone, medians and ranges over their shapes ({where}, `{name}.csv`):"
+    yield (
+        "The table shows our kernels alone, with medians and ranges over their shapes. This was "
+        f"measured on {where} (`{name}.csv`)."
+    )
     yield kernel_table(rows).markdown()
 
 
 def views(view: View, results: Results) -> Iterator[str]:
     for found in read_view(view, results.folder):
-        yield f"{found.text} {place(found.machine)}, `{found.name}`:"
+        yield f"{found.text} This was measured on {place(found.machine)} (`{found.name}`)."
         yield found.table.markdown()

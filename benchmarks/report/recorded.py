@@ -118,4 +118,4 @@ def same_tokens(rows: Sequence[Row]) -> str:
                 counts[i] += int(count)
     reference, *others = found
     said = [f"{who} {found[who][0]} of {found[who][1]}" for who in others]
-    return f"Sentences (random weights) with the tokens of {reference}: {listed(said)}."
+    return f"So many sentences of random weights have the tokens of {reference}: {listed(said)}."

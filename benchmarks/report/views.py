@@ -61,7 +61,8 @@ def whole(value: float) -> str:
 ENCODERS = View(
     "Encoders",
     "encode-*.csv",
-    "Hidden states of ragged texts, 0.6 of the longest on average: milliseconds, medians.",
+    "The table shows the milliseconds (medians) that each library takes for the hidden states of "
+    "texts whose lengths are on average 0.6 of the longest.",
     down="{model}, {batch} texts of up to {length} tokens, {dtype}",
     across="{engine}",
     cells=[Cell("p50", "")],
@@ -69,7 +70,7 @@ ENCODERS = View(
 PROGRAMS = View(
     "Whole programs",
     "translate-*.csv",
-    "Translating a file, from the start of the process to its end.",
+    "Programs translate a file; their times are from the start of the process to its end.",
     down="{provider} {dtype}",
     across="",
     cells=[
@@ -86,7 +87,7 @@ PROGRAMS = View(
 QUALITY = View(
     "Quality of types",
     "quality-*.csv",
-    "Translations of the model {model}, {beams} beams, in each type of weights; `the same`: the "
+    "The model {model} translates with {beams} beams in each type of weights; `the same` is the "
     "share of lines with the very text that {dtype} gives.",
     down="{text}, {lines} lines",
     across="{dtype}",
@@ -99,7 +100,8 @@ QUALITY = View(
 CONTROLS = View(
     "What controls add",
     "controls-*.csv",
-    "The share of a step that controls add to it; below the noise it can be negative.",
+    "The table shows the share of a step that controls add to it; where that is less than the "
+    "noise it can be negative.",
     down="{model} {shape} {dtype}",
     across="{controls}",
     cells=[Cell("added", "", percent)],
@@ -107,9 +109,9 @@ CONTROLS = View(
 TRAINING = View(
     "Operators of training",
     "training-*.csv",
-    "`decoding.nn` in {dtype}: microseconds, the share of the roofline (the bytes at the "
-    "speed of a copy, or the arithmetic of products), and the memory beside a call's inputs. "
-    "`both`: with the backward pass.",
+    "The table shows `decoding.nn` in {dtype}: microseconds, the share of the roofline (the bytes "
+    "at the speed of a copy, or the arithmetic of products), and the memory that a call takes "
+    "beside its inputs. `both` includes the backward pass.",
     down="{operator} {shape}, {passes}",
     across="{provider}",
     cells=[
@@ -121,8 +123,8 @@ TRAINING = View(
 UPDATES = View(
     "An update of the demo model",
     "train-demo-*.csv",
-    "Milliseconds of an update, medians, and the memory it takes beside weights and optimizer, "
-    "with decoding.nn and with torch's own modules.",
+    "The table shows the milliseconds (medians) of an update, and the memory that it takes beside "
+    "weights and optimizer, with decoding.nn and with torch's own modules.",
     down="{tokens} tokens, R-Drop {r_drop}",
     across="{provider}",
     cells=[Cell("p50", "ms"), Cell("memory", "MB", whole)],

@@ -113,7 +113,7 @@ def test_texts_are_translated(tmp_path: Path) -> None:
         for row in rows
     ]
     assert ours.translate(texts, **options) == [*expected, ""]
-    found = decoding.translate.Translator(ours, alignments=True, n_best=2, **options)
+    found = decoding.text.translate.Translator(ours, alignments=True, n_best=2, **options)
     [[best, _], *_] = found.stream(texts)
     assert sorted(word for _, word in best.alignment) == list(range(len(best.text.split())))
 
