@@ -5,10 +5,13 @@ benchmarks.
 
 torch is not needed to build: the engine reads tensors through their pointers.
 
-The CUDA engine is built where nvcc is found: in CUDA_HOME, on the PATH, or in the packages of the
-extra `cuda`. DECODING_CUDA_ARCHS names its targets, by default "80 90" (machine code for Ampere and
-Hopper, which also runs on their kin, and code that newer GPUs compile when they load it); empty, it
-leaves CUDA out.
+The CUDA engine is built for the GPUs that nvidia-smi shows, where nvcc is found: in CUDA_HOME, on
+the PATH, or in the packages of the extra `cuda`. DECODING_CUDA_ARCHS names other targets: "80 90"
+is machine code for Ampere and Hopper, which also runs on their kin, and PTX of the last one, which
+newer GPUs compile when they load it; "90a" is for Hopper alone; empty, it leaves CUDA out.
+
+Other settings: CXX, the C++ compiler; NVCC_APPEND_FLAGS, which nvcc reads itself;
+DECODING_KERNELS=0 leaves decoding/_kernels out. ccache is used where it is found.
 """
 
 from __future__ import annotations
@@ -42,6 +45,12 @@ ISAS = {
     "avx512": "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mprefer-vector-width=512",
 }
 
+# The CUDA files that take longest are compiled once per type.
+TYPES = {
+    "float32": "float",
+    "float16": "::decoding::cuda::half",
+    "bfloat16": "::decoding::cuda::bfloat16",
+}
 NVCC_FLAGS = "-std=c++20 -O3 -Xcompiler=-fPIC,-fvisibility=hidden -Xcudafe=--diag_suppress=186"
 
 # Compared with the sources by decoding/engine/build_check.py.
@@ -62,6 +71,16 @@ def object_name(source: Path) -> str:
     return ".".join(source.relative_to(ROOT / "csrc").parts)
 
 
+def visible_archs() -> list[str]:
+    """The compute capabilities of this machine's GPUs: ["90a"]."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    said = subprocess.run(command, capture_output=True, text=True)
+    found = re.findall(r"^(\d+)\.(\d)$", said.stdout, re.MULTILINE)
+    return sorted({"90a" if number == ("9", "0") else "".join(number) for number in found})
+
+
 @dataclass(frozen=True)
 class Cuda:
     """A CUDA compiler, and what it builds for."""
@@ -71,7 +90,8 @@ class Cuda:
 
     @classmethod
     def find(cls) -> Cuda | None:
-        archs = os.environ.get("DECODING_CUDA_ARCHS", "80 90").replace(";", " ").split()
+        asked = os.environ.get("DECODING_CUDA_ARCHS")
+        archs = visible_archs() if asked is None else asked.replace(";", " ").split()
         packages = sorted(Path(sysconfig.get_paths()["purelib"]).glob("nvidia/*/bin/nvcc"))
         found = [
             Path(os.environ.get("CUDA_HOME", "/nowhere")) / "bin/nvcc",
@@ -79,7 +99,15 @@ class Cuda:
             *packages,
         ]
         compilers = [path for path in found if path.is_file()]
-        return cls(compilers[0], archs) if compilers and archs else None
+        if not archs:
+            return None
+        if not compilers:
+            message = f"code for GPUs of {' '.join(archs)} needs nvcc, which is not to be found"
+            if asked is None:
+                print(f"{message}: building for the CPU alone")
+                return None
+            raise SystemExit(f"{message}: install the CUDA toolkit or `pip install .[cuda]`")
+        return cls(compilers[0], archs)
 
     @cached_property
     def root(self) -> Path:
@@ -119,65 +147,113 @@ def in_module(source: Path, module: str) -> bool:
     return source != bindings / "module.cc"
 
 
-def ninja_file(targets: list[Path], build: Path, cuda: Cuda | None) -> str:
-    """The whole build as ninja's text: one object per source (and instruction set), one link for
-    each target: an extension module, by its file name."""
-    includes = [ROOT / "csrc", pybind11.get_include(), sysconfig.get_paths()["include"]]
+@dataclass(frozen=True)
+class Object:
+    """One compilation of a source; variant: its instruction set or its type, where it has one."""
+
+    source: Path
+    path: Path
+    variant: str = ""
+
+    @property
+    def rule(self) -> str:
+        return "nvcc" if self.source.suffix == ".cu" else "compile"
+
+    @property
+    def options(self) -> str:
+        bindings = ROOT / "csrc/bindings"
+        if bindings in self.source.parents:
+            includes = (pybind11.get_include(), sysconfig.get_paths()["include"])
+            options = " ".join(f'-I"{path}"' for path in includes)
+            # Bindings that only tests call are compiled in two thirds of the time.
+            return options if in_module(self.source, "_C") else f"{options} -O1"
+        if self.variant in ISAS:
+            return f"-DDECODING_ISA={self.variant} {ISAS[self.variant]}"
+        return f"-DDECODING_TYPE={TYPES[self.variant]}" if self.variant else ""
+
+    @property
+    def link_order(self) -> tuple[int, Path]:
+        """Portable objects first: where two objects hold the same inline function, the linker keeps
+        the first, which every machine can run; and those of bindings/testing, which are not
+        optimised, after the kernels' own."""
+        kinds = ["portable", "testing", *list(ISAS)[1:]]
+        kind = self.variant if in_module(self.source, "_C") else "testing"
+        return kinds.index(kind) if kind in kinds else -1, self.path
+
+
+def variants(source: Path) -> list[str]:
+    """What a source is compiled for, one after the other."""
+    folders = source.relative_to(ROOT / "csrc").parts[:-1]
+    if folders[0] == "kernels" and folders[-1] == "cpu" and source.stem != "team":
+        return list(ISAS) if platform.machine() in ("x86_64", "AMD64") else ["portable"]
+    # Attention of a step has the most kernels by far.
+    per_type = folders == ("kernels", "attention", "cuda") and source.stem.startswith("decode")
+    return list(TYPES) if per_type else [""]
+
+
+def objects(build: Path, modules: set[str], with_cuda: bool) -> list[Object]:
+    """All that the modules consist of, in the order of linking."""
+    found = [Object(build / "hash.cc", build / "hash.o")]
+    sources = sorted(path for kind in ("*.cc", "*.cu") for path in (ROOT / "csrc").rglob(kind))
+    for source in sources:
+        if not any(in_module(source, module) for module in modules):
+            continue
+        if not with_cuda and (
+            source.suffix == ".cu" or "cuda" in (source.parent.name, source.stem)
+        ):
+            continue
+        for variant in variants(source):
+            name = object_name(source) + f".{variant}" * bool(variant)
+            found.append(Object(source, build / f"{name}.o", variant))
+    return sorted(found, key=lambda each: each.link_order)
+
+
+def rules(cuda: Cuda | None) -> list[str]:
+    """What ninja runs to compile and to link."""
+    cache = "ccache " if shutil.which("ccache") else ""
+    cxx = os.environ.get("CXX", "g++")
+    compiler = cxx if cxx.startswith("ccache ") else cache + cxx
+    flags = f'{FLAGS} -I"{ROOT / "csrc"}"'
     libraries = ""
+    lines = []
     if cuda is not None:
-        includes.append(cuda.folder("cuda_runtime_api.h"))
+        flags += f' -DDECODING_CUDA -I"{cuda.folder("cuda_runtime_api.h")}"'
         # Its own copy of CUDA's runtime, unseen by torch's.
         folder = cuda.folder("libcudart_static.a")
         libraries = f'-Wl,--exclude-libs,ALL -L"{folder}" -lcudart_static -ldl -lrt'
-    lines = [
-        f"cxx = {os.environ.get('CXX', 'g++')}",
-        f"flags = {FLAGS} " + " ".join(f'-I"{path}"' for path in includes),
-        f"libraries = {libraries}",
-        "rule compile",
-        "  command = $cxx -MMD -MF $out.d $flags $isa -c $in -o $out",
-        "  depfile = $out.d",
-        "  deps = gcc",
-        "  description = $out",
-        "rule link",
-        "  command = $cxx -shared -pthread -o $out $in $libraries",
-        "  description = $out",
-    ]
-    if cuda is not None:
-        lines[1] += " -DDECODING_CUDA"
         lines += [
             "rule nvcc",
-            f'  command = "{cuda.nvcc}" -MD -MF $out.d {NVCC_FLAGS} {cuda.targets}'
-            f' -I"{ROOT / "csrc"}" -c $in -o $out',
+            f'  command = {cache}"{cuda.nvcc}" -MD -MF $out.d {NVCC_FLAGS} {cuda.targets}'
+            f' -I"{ROOT / "csrc"}" $options -c $in -o $out',
             "  depfile = $out.d",
             "  deps = gcc",
-            "  description = $out",
+            "  description = $name",
         ]
-    isas = ISAS if platform.machine() in ("x86_64", "AMD64") else {"portable": ""}
-    objects = [(-1, build / "hash.o", build / "hash.cc")]  # instruction set, object, source
-    for source in sorted((ROOT / "csrc").rglob("*.cu")) if cuda else []:
-        objects.append((-1, build / f"{object_name(source)}.o", source))
-    for source in sorted((ROOT / "csrc").rglob("*.cc")):
-        if cuda is None and "cuda" in (source.parent.name, source.stem):
-            continue
-        per_isa = (
-            source.parent.name == "cpu" and "kernels" in source.parts and source.stem != "team"
-        )
-        for isa in isas if per_isa else [""]:
-            name = object_name(source) + f".{isa}" * bool(isa)
-            objects.append((list(ISAS).index(isa) if isa else -1, build / f"{name}.o", source))
-    modules = [target.name.split(".")[0] for target in targets]
-    objects = [entry for entry in objects if any(in_module(entry[2], name) for name in modules)]
-    for isa, path, source in objects:
-        rule = "nvcc" if source.suffix == ".cu" else "compile"
-        lines.append(f"build {quoted(path)}: {rule} {quoted(source)}")
-        if isa >= 0:
-            name = list(ISAS)[isa]
-            lines.append(f"  isa = -DDECODING_ISA={name} {ISAS[name]}")
-    # Portable objects first: where two objects hold the same inline function, the linker keeps the
-    # first, which every machine can run.
-    for target, module in zip(targets, modules, strict=True):
-        linked = [quoted(path) for _, path, source in sorted(objects) if in_module(source, module)]
+    return [
+        *lines,
+        "rule compile",
+        f"  command = {compiler} -MMD -MF $out.d {flags} $options -c $in -o $out",
+        "  depfile = $out.d",
+        "  deps = gcc",
+        "  description = $name",
+        "rule link",
+        f"  command = {cxx} -shared -pthread -o $out $in {libraries}",
+        "  description = $name",
+    ]
+
+
+def ninja_file(targets: list[Path], build: Path, cuda: Cuda | None) -> str:
+    """The whole build as ninja's text; targets: the modules' files."""
+    modules = {target.name.split(".")[0]: target for target in targets}
+    lines = rules(cuda)
+    parts = objects(build, set(modules), cuda is not None)
+    for part in parts:
+        lines.append(f"build {quoted(part.path)}: {part.rule} {quoted(part.source)}")
+        lines += [f"  options = {part.options}", f"  name = {part.path.name}"]
+    for module, target in modules.items():
+        linked = [quoted(part.path) for part in parts if in_module(part.source, module)]
         lines.append(f"build {quoted(target)}: link {' '.join(linked)}")
+        lines.append(f"  name = {target.name}")
     return "\n".join([*lines, ""])
 
 
@@ -186,7 +262,8 @@ class NinjaBuild(build_ext):
 
     def finalize_options(self) -> None:
         super().finalize_options()
-        if not (self.inplace or self.editable_mode):  # a wheel
+        wheel = not (self.inplace or self.editable_mode)
+        if wheel or os.environ.get("DECODING_KERNELS") == "0":
             self.extensions = [ext for ext in self.extensions if ext.name == "decoding._C"]
 
     def build_extensions(self) -> None:
@@ -201,7 +278,11 @@ class NinjaBuild(build_ext):
         archs = " ".join(cuda.archs) if cuda else ""
         (build / "build.ninja").write_text(ninja_file(targets, build, cuda))
         (build / "hash.cc").write_text(HASH.format(sources_hash(ROOT / "csrc"), archs))
-        subprocess.check_call([Path(ninja.BIN_DIR) / "ninja", "-C", str(build)])
+        # What ccache keeps serves every checkout.
+        environment = {"CCACHE_BASEDIR": str(ROOT), **os.environ}
+        command = [Path(ninja.BIN_DIR) / "ninja", "-C", str(build)]
+        if subprocess.run(command, env=environment).returncode:
+            raise SystemExit("the engine could not be compiled: see the first message above")
 
 
 setup(

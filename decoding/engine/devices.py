@@ -45,8 +45,8 @@ def choose_device(device: str | torch.device) -> torch.device:
 def check_cuda() -> None:
     if not _C.cuda_archs:
         raise NotImplementedError(
-            "this build has no CUDA engine: build it again where nvcc is found, of a toolkit or of "
-            '`pip install .[cuda]`, or pass device="cpu"'
+            "this build has no CUDA engine: build it again where a GPU is, with nvcc of a CUDA "
+            'toolkit or of `pip install .[cuda]`, or pass device="cpu"'
         )
     if torch.version.cuda is None:
         raise _C.Error(

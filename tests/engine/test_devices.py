@@ -60,7 +60,7 @@ def test_names_of_devices(machine: Any) -> None:
 @pytest.mark.parametrize(
     ("missing", "error", "words"),
     [
-        ({"archs": ""}, NotImplementedError, "no CUDA engine: build it again where nvcc.*cpu"),
+        ({"archs": ""}, NotImplementedError, "no CUDA engine: build it again.*nvcc.*cpu"),
         ({"torch": None}, decoding.Error, "torch .* was built without CUDA.*cpu"),
         ({"gpus": 0}, decoding.Error, "finds no NVIDIA GPU.*CUDA 13.0.*nvidia-smi.*cpu"),
         ({"capability": (7, 5)}, NotImplementedError, "Some GPU .* 7.5, this build needs 8.0.*cpu"),

@@ -25,6 +25,11 @@ inline const char* type_name<cuda::bfloat16>() {
 
 }  // namespace decoding
 
-// Defines a contract's overload for every element type: DECODING_FOR_TYPES(INSTANTIATE).
+// Defines a contract's overload for every element type: DECODING_FOR_TYPES(INSTANTIATE). setup.py
+// compiles the files that take longest once for each type, which is then the only one.
+#ifdef DECODING_TYPE
+#define DECODING_FOR_TYPES(instantiate) instantiate(DECODING_TYPE)
+#else
 #define DECODING_FOR_TYPES(instantiate) \
   instantiate(float) instantiate(::decoding::cuda::half) instantiate(::decoding::cuda::bfloat16)
+#endif
