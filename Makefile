@@ -1,52 +1,68 @@
 # make demo: translate a few sentences.   make test: run the tests.   make lint: what CI checks first.
 # make docs: the documentation as HTML in build/docs.
-# Each makes a virtual environment in .venv if there is none. Choose another torch with
-# `make demo TORCH=torch` (the newest, with CUDA libraries of several gigabytes on Linux).
+# Each makes a virtual environment in .venv if there is none, says what it does, and which command
+# failed. Choose another torch with `make demo TORCH=torch` (the newest, with CUDA libraries of
+# several gigabytes on Linux); PYTEST="-n 2" runs the tests in two processes.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+PYTEST ?=
 VENV := .venv
 RUN := $(VENV)/bin/python
-SOURCES := setup.py pyproject.toml $(shell find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
+BUILD := $(RUN) setup.py --quiet build_ext --inplace
+SPHINX := $(RUN) -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
+CXX_FILES := find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh'
+SOURCES := setup.py pyproject.toml $(shell $(CXX_FILES))
+
+# $(call phase,what it does,command): with the seconds it took, or the command that failed.
+define phase
+@echo "== $(1)"; began=$$(date +%s); if $(2); \
+then echo "   $$(( $$(date +%s) - began )) s"; \
+else echo "== $(1): failed. To see it again, run:" >&2; echo '   $(subst ','\'',$(2))' >&2; exit 1; fi
+endef
 
 .PHONY: demo test lint format docs
 demo: $(VENV)/installed
-	$(RUN) -m examples.demo
+	$(call phase,Translate with models/demo,$(RUN) -m examples.demo)
 
 test: $(VENV)/installed-test
-	$(RUN) -m pytest
+	$(call phase,Run the tests,$(RUN) -m pytest $(PYTEST))
 
 lint: $(VENV)/installed-dev
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check .
-	$(RUN) -m mypy
-	find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' | xargs $(VENV)/bin/clang-format --dry-run --Werror
+	$(call phase,Check Python's style,$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .)
+	$(call phase,Check types,$(RUN) -m mypy)
+	$(call phase,Check the style of C++,$(CXX_FILES) | xargs $(VENV)/bin/clang-format --dry-run --Werror)
 
 format: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
-	find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' | xargs $(VENV)/bin/clang-format -i
+	$(CXX_FILES) | xargs $(VENV)/bin/clang-format -i
 
 docs: $(VENV)/installed-docs
-	$(RUN) -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
+	$(call phase,Make the documentation,$(SPHINX))
 
-$(VENV)/bin/python:
-	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --upgrade pip
-	$(RUN) -m pip install --quiet $(TORCH)
+$(VENV)/torch:
+	$(call phase,Make a virtual environment in $(VENV),$(PYTHON) -m venv $(VENV))
+	$(call phase,Install build tools,$(PIP) --upgrade pip "setuptools>=77" "pybind11>=2.13" ninja)
+	$(call phase,Install $(TORCH),$(PIP) "$(TORCH)")
+	@touch $@
 
-# An editable install compiles csrc/; it is repeated when the sources change.
-$(VENV)/installed: $(VENV)/bin/python $(SOURCES)
-	$(RUN) -m pip install --quiet --editable .
-	touch $@
+# Installed in place: only changes of these files need another run, which compiles what they change.
+$(VENV)/installed: $(VENV)/torch $(SOURCES)
+	$(call phase,Compile the engine,DECODING_KERNELS=0 $(BUILD))
+	$(call phase,Install what it needs,DECODING_KERNELS=0 $(PIP) --no-build-isolation --editable .)
+	@touch $@
 
-$(VENV)/installed-test: $(VENV)/bin/python $(SOURCES)
-	$(RUN) -m pip install --quiet --editable .[test]
-	touch $@ $(VENV)/installed
+$(VENV)/installed-test: $(VENV)/torch $(SOURCES)
+	$(call phase,Compile the engine and its kernels for tests,$(BUILD))
+	$(call phase,Install what the tests need,$(PIP) --no-build-isolation --editable ".[test]")
+	@touch $@ $(VENV)/installed
 
-$(VENV)/installed-dev: $(VENV)/bin/python $(SOURCES)
-	$(RUN) -m pip install --quiet --editable .[dev]
-	touch $@ $(VENV)/installed $(VENV)/installed-test
+$(VENV)/installed-dev: $(VENV)/torch $(SOURCES)
+	$(call phase,Compile the engine and its kernels for tests,$(BUILD))
+	$(call phase,Install the tools of developers,$(PIP) --no-build-isolation --editable ".[dev]")
+	@touch $@ $(VENV)/installed $(VENV)/installed-test
 
-$(VENV)/installed-docs: $(VENV)/bin/python $(SOURCES)
-	$(RUN) -m pip install --quiet --editable .[docs]
-	touch $@ $(VENV)/installed
+$(VENV)/installed-docs: $(VENV)/installed
+	$(call phase,Install what makes the documentation,DECODING_KERNELS=0 $(PIP) --no-build-isolation --editable ".[docs]")
+	@touch $@
