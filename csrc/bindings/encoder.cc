@@ -42,7 +42,8 @@ class PyEncoderSession : public Bound<EncoderSession> {
     const auto to = TensorView::of(states, "states", device_);
     Batch batch{};
     batch.source = ids.data<int32_t>({-1});
-    batch.source_positions = TensorView::of(source_positions, "source_positions").data<int32_t>({ids.numel()});
+    batch.source_positions =
+        TensorView::of(source_positions, "source_positions").data<int32_t>({ids.numel()});
     batch.source_offsets = offsets.data<int32_t>({-1});
     batch.sentences = static_cast<int>(offsets.numel()) - 1;
     batch.stream = reinterpret_cast<void*>(stream);

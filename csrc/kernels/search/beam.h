@@ -78,10 +78,10 @@ struct BeamSearch {
   int32_t* parents;            // [target, total_rows]
   int32_t* cache_indirection;  // [2, total_rows, history], where each row's history lies
                                // (attention.h); step g reads table g % 2 and writes the other
-  Hypothesis* finished;     // [B, max_finished], best first
-  int32_t* finished_count;  // [B]
-  int32_t* done;            // [B], 1 when nothing can change; `finished` is then full
-  int32_t* fault;           // [B], the step at which the logits were not finite
+  Hypothesis* finished;        // [B, max_finished], best first
+  int32_t* finished_count;     // [B]
+  int32_t* done;               // [B], 1 when nothing can change; `finished` is then full
+  int32_t* fault;              // [B], the step at which the logits were not finite
   int beams, vocab;
   int total_rows;  // columns of tokens and parents
   int history;     // columns of cache_indirection
