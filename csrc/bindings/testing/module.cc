@@ -24,7 +24,7 @@ PYBIND11_MODULE(_kernels, kernels) {
   decoding::bind_project(kernels);
   decoding::bind_search(kernels);
   decoding::bind_beams(kernels);
-  decoding::bind_warp(kernels);
+  decoding::bind_filters(kernels);
   decoding::bind_controls(kernels);
 #ifdef DECODING_CUDA
   decoding::bind_cuda(kernels);
