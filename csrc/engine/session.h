@@ -12,26 +12,9 @@
 #include "engine/model/weights.h"
 #include "engine/search/batch.h"
 #include "engine/search/request.h"
+#include "engine/search/results.h"
 
 namespace decoding {
-
-// Where take() writes: rows of a sentence best first where they compete (beam search).
-struct Results {
-  int32_t* tokens;       // [sentences, beams, width]
-  int32_t* lengths;      // [sentences, beams]
-  float* scores;         // [sentences, beams]
-  float* sums;           // [sentences, beams]
-  int32_t* parent_rows;  // [sentences, beams, width], the row of the call that each token extended
-  int width;
-};
-
-// A view of the bound memory.
-struct StateArray {
-  std::string name, type;  // type: as Buffer has it
-  std::vector<int64_t> shape, strides;
-  const void* data;
-};
-using EngineState = std::vector<StateArray>;
 
 class Session {
  public:

@@ -10,11 +10,17 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from decoding import _C, models
+from decoding.models.spec import ModelSpec
 from decoding.models.weights.placed import pack
 
 PROMPTS = [[1, 2, 3], [4, 5], [6, 7, 8, 9]]
 ROWS = 3
-ALL = {"max_new": [6, 9, 4], "seed": [1, 2, 3], "eos": [[0], [5, 9], [11]], "pad": [0, 1, 2]}
+ALL: dict[str, list[Any]] = {
+    "max_new": [6, 9, 4],
+    "seed": [1, 2, 3],
+    "eos": [[0], [5, 9], [11]],
+    "pad": [0, 1, 2],
+}
 KINDS: dict[str, tuple[Any, dict[str, list[Any]]]] = {
     "greedy": (_C.Greedy(), {"min_new": [2, 0, 4], "bad_words": [[[7]], [], [[3], [4]]]}),
     "forced": (_C.Greedy(), {"forced_first": [-1, 8, 3], "forced_last": [[2], [], [4, 5]]}),
@@ -49,6 +55,7 @@ class Engine:
         torch.manual_seed(0)
         config = GPT2Config(vocab_size=60, n_positions=32, n_embd=32, n_layer=2, n_head=2)
         loaded = models.load(GPT2LMHeadModel(config).eval())
+        assert isinstance(loaded.spec, ModelSpec)
         state = pack(loaded.state, loaded.spec)
         self.engine = _C.Session(loaded.spec, state, threads=2, isa=_C.isas()[0])
         limits = _C.Limits(
@@ -62,6 +69,7 @@ class Engine:
     def run(self, search: Any, chosen: list[int], options: dict[str, list[Any]]) -> list[Any]:
         """(tokens, scores) of the chosen sentences."""
         prompts = [PROMPTS[b] for b in chosen]
+        mine: dict[str, Any] = {name: [of[b] for b in chosen] for name, of in options.items()}
         offsets = torch.tensor([0, *map(len, prompts)]).cumsum(0).int()
         padded = [[0] * (4 - len(prompt)) + prompt for prompt in prompts]
         request = _C.Request(
@@ -70,7 +78,7 @@ class Engine:
             search=search,
             prompt=torch.tensor(padded, dtype=torch.int32),
             prompt_first=[4 - len(prompt) for prompt in prompts],
-            **{name: [values[b] for b in chosen] for name, values in options.items()},
+            **mine,
         )
         batch = _C.Batch(
             prompt=torch.tensor([id for prompt in prompts for id in prompt], dtype=torch.int32),
@@ -97,7 +105,8 @@ def bits(scores: Tensor) -> list[int]:
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_sentences_have_options_of_their_own(kind: str) -> None:
     search, own = KINDS[kind]
-    engine, options = Engine(), {**ALL, **own}
+    engine = Engine()
+    options: dict[str, list[Any]] = {**ALL, **own}
     together = engine.run(search, [0, 1, 2], options)
     assert together == [engine.run(search, [b], options)[0] for b in range(3)]
     same = {name: [values[0]] * 3 for name, values in options.items()}

@@ -3,11 +3,32 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
+#include <vector>
 
-#include "engine/session.h"
+#include "core/check.h"
+#include "engine/search/request.h"
 #include "kernels/search/beam.h"
 
 namespace decoding {
+
+// Where take() writes: rows of a sentence best first where they compete (beam search).
+struct Results {
+  int32_t* tokens;       // [sentences, beams, width]
+  int32_t* lengths;      // [sentences, beams]
+  float* scores;         // [sentences, beams]
+  float* sums;           // [sentences, beams]
+  int32_t* parent_rows;  // [sentences, beams, width], the row of the call that each token extended
+  int width;
+};
+
+// A view of the bound memory.
+struct StateArray {
+  std::string name, type;  // type: as Buffer has it
+  std::vector<int64_t> shape, strides;
+  const void* data;
+};
+using EngineState = std::vector<StateArray>;
 
 // Each step stores, for every slot, its token and the slot that it extends.
 struct BeamHistory {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "engine/model/workspace.h"
+#include "engine/search/results.h"
 #include "engine/search/step.h"
-#include "engine/session.h"
 
 namespace decoding {
 
