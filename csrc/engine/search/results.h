@@ -12,7 +12,7 @@
 
 namespace decoding {
 
-// Where take() writes: rows of a sentence best first where they compete (beam search).
+// Where fetch() writes: rows of a sentence best first where they compete (beam search).
 struct Results {
   int32_t* tokens;       // [sentences, beams, width]
   int32_t* lengths;      // [sentences, beams]
