@@ -130,8 +130,8 @@ def log_probability(name: str, given: dict[str, Tensor], rows: Tensor) -> Tensor
 @pytest.mark.parametrize("name", LARGE)
 def test_draws_are_those_of_the_cpu(name: str) -> None:
     given = inputs(name, 16, 20)
-    for warpers in ({"top_k": 50, "top_p": 0.9}, {"top_k": 0, "top_p": 0.8}, {"top_k": 0}):
-        options = {"do_sample": True, "seed": 5, "num_return_sequences": 3} | warpers
+    for filters in ({"top_k": 50, "top_p": 0.9}, {"top_k": 0, "top_p": 0.8}, {"top_k": 0}):
+        options = {"do_sample": True, "seed": 5, "num_return_sequences": 3} | filters
         found, expected = (
             run(ours(name, device), given, **options).sequences for device in ("cuda", "cpu")
         )

@@ -16,7 +16,7 @@ from tests.support.random_models import ours
 from tests.support.random_models import reference as transformers_model
 
 DRAWS = 50_000
-WARPERS: list[dict[str, Any]] = [
+FILTERS: list[dict[str, Any]] = [
     {},
     {"top_k": 0},
     {"temperature": 0.6},
@@ -68,8 +68,8 @@ def assert_drawn_from(expected: Tensor, tokens: Tensor) -> None:
         assert chisquare(observed[counts].numpy(), wanted[counts].numpy()).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("warpers", WARPERS, ids=str)
-def test_warpers(warpers: dict[str, Any], device: str) -> None:
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+def test_filters(filters: dict[str, Any], device: str) -> None:
     ids = torch.tensor([PROMPTS["gpt2"]]).repeat(DRAWS // 2, 1)
     found = ours("gpt2", device).generate(
         ids,
@@ -78,17 +78,17 @@ def test_warpers(warpers: dict[str, Any], device: str) -> None:
         max_new_tokens=1,
         seed=7,
         pad_token_id=0,
-        **warpers,
+        **filters,
     )
     assert len(found) == DRAWS
-    assert_drawn_from(probabilities(**warpers), found[:, -1])
+    assert_drawn_from(probabilities(**filters), found[:, -1])
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("warpers", WARPERS, ids=str)
-def test_cuda_draws_what_the_cpu_draws(warpers: dict[str, Any]) -> None:
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+def test_cuda_draws_what_the_cpu_draws(filters: dict[str, Any]) -> None:
     ids = torch.tensor([PROMPTS["gpt2"]]).repeat(500, 1)
-    options = {"do_sample": True, "max_new_tokens": 3, "seed": 7, "pad_token_id": 0, **warpers}
+    options = {"do_sample": True, "max_new_tokens": 3, "seed": 7, "pad_token_id": 0, **filters}
     theirs = ours("gpt2").generate(ids, **options)
     # Logits differ by rounding: a draw on the edge may differ too, and then what follows it.
     same = (ours("gpt2", "cuda").generate(ids, **options).cpu() == theirs).all(1)
@@ -116,10 +116,10 @@ def test_draws_do_not_depend_on_the_batch(beams: int, device: str) -> None:
 @pytest.mark.parametrize("name", ["gpt2", "marian"])
 @pytest.mark.parametrize("beams", [2, 4])
 @pytest.mark.parametrize(
-    "warpers", [{}, {"top_k": 0}, {"top_k": 5, "temperature": 2.0}, {"typical_p": 0.6}]
+    "filters", [{}, {"top_k": 0}, {"top_k": 5, "temperature": 2.0}, {"typical_p": 0.6}]
 )
 def test_beams_are_those_of_our_reference(
-    name: str, beams: int, warpers: dict[str, Any], device: str
+    name: str, beams: int, filters: dict[str, Any], device: str
 ) -> None:
     """Token for token: the same noise decides."""
     stopping: list[bool | str] = [False, True, "never"]
@@ -128,13 +128,13 @@ def test_beams_are_those_of_our_reference(
         rules = reference.Rules(max_new=6, eos=eos)
         expected = reference.beam_sample(
             logits_of(name), rules, beams=beams, seed=seed, row=beams,
-            length_penalty=0.7, early_stopping=early_stopping, **{"top_k": 50, **warpers},
+            length_penalty=0.7, early_stopping=early_stopping, **{"top_k": 50, **filters},
         )  # fmt: skip
         found = ours(name, device).generate(
             torch.tensor([PROMPTS[name]]).repeat(2, 1), do_sample=True, num_beams=beams, seed=seed,
             num_return_sequences=beams, max_new_tokens=6, eos_token_id=list(eos), pad_token_id=0,
             length_penalty=0.7, early_stopping=early_stopping, return_dict_in_generate=True,
-            output_scores=True, **warpers,
+            output_scores=True, **filters,
         )  # fmt: skip
         start = 1 if name == "marian" else len(PROMPTS[name])
         rows = found.sequences[beams:, start:].tolist()  # of the second item

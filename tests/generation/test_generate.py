@@ -137,7 +137,7 @@ def test_padding_changes_nothing(device: str) -> None:
         )
 
 
-WARPERS: list[dict[str, Any]] = [
+FILTERS: list[dict[str, Any]] = [
     {"top_k": None},
     {"top_k": 5},
     {"top_k": None, "top_p": 0.8},
@@ -146,12 +146,12 @@ WARPERS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("warpers", WARPERS)
+@pytest.mark.parametrize("filters", FILTERS)
 @pytest.mark.parametrize("name", ["marian-unscaled", "gpt2-tied"])
-def test_samples_follow_the_reference(name: str, warpers: dict[str, Any], device: str) -> None:
+def test_samples_follow_the_reference(name: str, filters: dict[str, Any], device: str) -> None:
     """Support and chi-square of first and second tokens against transformers' own distribution."""
     ids, copies = torch.tensor([[15, 21, 33]]), 4000
-    options = {"do_sample": True, "bad_words_ids": [[6]], "min_new_tokens": 1} | warpers
+    options = {"do_sample": True, "bad_words_ids": [[6]], "min_new_tokens": 1} | filters
     found = ours(name, device).generate(
         ids, max_new_tokens=2, seed=11, num_return_sequences=copies, **options
     )
@@ -196,14 +196,14 @@ def check_frequencies(tokens: Tensor, probabilities: Tensor) -> None:
     assert chisquare(bins, [scale * x for x in theory]).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("warpers", WARPERS)
-def test_samples_are_those_of_our_reference(warpers: dict[str, Any], device: str) -> None:
+@pytest.mark.parametrize("filters", FILTERS)
+def test_samples_are_those_of_our_reference(filters: dict[str, Any], device: str) -> None:
     """Token for token: the engine's random numbers are Philox's, keyed as documented."""
     model = reference("gpt2")
     ids = ragged("gpt2", 3)
-    off = {"top_k": 0} if warpers.get("top_k", 50) is None else {}
+    off = {"top_k": 0} if filters.get("top_k", 50) is None else {}
     found = ours("gpt2", device).generate(
-        **ids, do_sample=True, seed=2**63 + 5, num_return_sequences=2, max_new_tokens=6, **warpers
+        **ids, do_sample=True, seed=2**63 + 5, num_return_sequences=2, max_new_tokens=6, **filters
     )
     for row in range(6):
         given = ids["input_ids"][row // 2][ids["attention_mask"][row // 2] == 1]
@@ -214,7 +214,7 @@ def test_samples_are_those_of_our_reference(warpers: dict[str, Any], device: str
             ]
 
         rules = Rules(max_new=6, eos=(1,))
-        expected = sample(logits, rules, seed=2**63 + 5, row=row, **(warpers | off))
+        expected = sample(logits, rules, seed=2**63 + 5, row=row, **(filters | off))
         tokens = found[row, 7:].tolist()
         assert tuple(tokens[: len(expected)]) == expected
         assert set(tokens[len(expected) :]) <= {1}

@@ -199,7 +199,7 @@ def test_what_a_function_raises_passes_through(
 
 
 def test_sampling_with_functions(device: str) -> None:
-    """They come before the warpers, and do not shift the random numbers."""
+    """They come before the filters, and do not shift the random numbers."""
     options = {"do_sample": True, "num_return_sequences": 4, "seed": 3, "max_new_tokens": 6}
     model = ours("gpt2", device)
     plain = model.generate(IDS, **options)

@@ -1,4 +1,4 @@
-"""guidance_scale: the unconditional pass runs in the engine's step, as shadows of the sentences."""
+"""guidance_scale: the unconditional pass runs in the engine's step, beside the sentences' own."""
 
 from __future__ import annotations
 

@@ -122,17 +122,17 @@ def test_beam_search(
     top_k=st.sampled_from([0, 1, 5, 300]),
     top_p=st.sampled_from([0.1, 0.5, 0.9, 1.0]),
 )
-def test_warpers(seed: int, sharpness: float, temperature: float, top_k: int, top_p: float) -> None:
+def test_filters(seed: int, sharpness: float, temperature: float, top_k: int, top_p: float) -> None:
     scores = random(200, seed=seed) * sharpness
     scores[::7] = scores[3]  # ties, which top-k keeps
     if top_p < 1.0:
         scores += 1e-3 * random(200, seed=seed + 1)  # and of which top-p keeps any
-    warpers = LogitsProcessorList([TemperatureLogitsWarper(temperature)])
+    filters = LogitsProcessorList([TemperatureLogitsWarper(temperature)])
     if top_k:
-        warpers.append(TopKLogitsWarper(top_k))
+        filters.append(TopKLogitsWarper(top_k))
     if top_p < 1.0:
-        warpers.append(TopPLogitsWarper(top_p))
-    theirs = warpers(torch.zeros(1, 0, dtype=torch.long), scores[None])[0]
+        filters.append(TopPLogitsWarper(top_p))
+    theirs = filters(torch.zeros(1, 0, dtype=torch.long), scores[None])[0]
     ours = reference.filtered(scores, temperature=temperature, top_k=top_k, top_p=top_p)
     torch.testing.assert_close(ours.float(), theirs)
 
