@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -120,7 +121,11 @@ def joined(*parts: LazyTensor) -> LazyTensor:
     """torch.cat(parts)."""
     if len(parts) == 1:
         return parts[0]
-    whole = moved(lambda *tensors: torch.cat(tensors), *parts)
+    # torch.cat of meta tensors would import torch's compiler, which takes longer than many a model.
+    shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
+    dtype = reduce(torch.promote_types, (part.dtype for part in parts))
+    result = torch.empty(shape, dtype=dtype, device="meta")
+    whole = function_of(lambda *tensors: torch.cat(tensors), parts, result)
     return LazyTensor(whole.shape, whole.dtype, whole.open, parts, parts)
 
 
@@ -142,7 +147,10 @@ def computed(function: Callable[..., Tensor], *inputs: Weight) -> LazyTensor:
     return function_of(checked, given)
 
 
-def function_of(function: Callable[..., Tensor], inputs: tuple[Weight, ...]) -> LazyTensor:
+def function_of(
+    function: Callable[..., Tensor], inputs: tuple[Weight, ...], result: Tensor | None = None
+) -> LazyTensor:
+    """result: what it gives of meta tensors; None: the function is asked."""
     given = tuple(map(as_lazy, inputs))
 
     @contextmanager
@@ -150,8 +158,9 @@ def function_of(function: Callable[..., Tensor], inputs: tuple[Weight, ...]) -> 
         with ExitStack() as context:
             yield function(*(context.enter_context(tensor.open()) for tensor in given))
 
-    shapes = (torch.empty(each.shape, dtype=each.dtype, device="meta") for each in given)
-    result = function(*shapes)
+    if result is None:
+        shapes = (torch.empty(each.shape, dtype=each.dtype, device="meta") for each in given)
+        result = function(*shapes)
     return LazyTensor(tuple(result.shape), result.dtype, opened, given)
 
 

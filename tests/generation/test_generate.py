@@ -5,7 +5,6 @@ from __future__ import annotations
 import types
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -421,7 +420,7 @@ def test_ways_to_give_inputs() -> None:
         ours("marian").generate(inputs=ids),
         ours("marian").generate(input_ids=ids.int()),
         ours("marian").generate(ids.tolist()),
-        ours("marian").generate(np.array(ids)),
+        ours("marian").generate(ids.numpy()),
         decoding.generate(ours("marian"), ids),
         decoding.generate(reference("marian"), ids),
     ]

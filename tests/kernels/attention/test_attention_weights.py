@@ -12,11 +12,16 @@ from tests.support.attention import NOWHERE, offsets_of, put
 
 
 def weights_reference(q: Tensor, k: Tensor, scale: float) -> Tensor:
-    """The mean over the heads. q: [beams, N, D]; k: [Nkv, positions, D]."""
-    k = k.repeat_interleave(q.shape[1] // len(k), 0)
+    """The mean over the heads. q: [beams, N, D]; k: [Nkv, positions, D].
+
+    Products are added up one by one: how exact a library's own sums are differs between machines.
+    """
     wide = torch.promote_types(q.dtype, torch.float32)
-    scores = torch.einsum("bnd,npd->nbp", q.to(wide), k.to(wide)) * scale
-    return scores.softmax(-1).mean(0)
+    k = k.repeat_interleave(q.shape[1] // len(k), 0).to(wide)
+    scores = torch.zeros(q.shape[1], len(q), k.shape[1], dtype=wide, device=q.device)
+    for query, keys in zip(q.to(wide).unbind(-1), k.unbind(-1), strict=True):  # [beams, N], [N, p]
+        scores += query.T[:, :, None] * keys[:, None, :]
+    return (scores * scale).softmax(-1).mean(0)
 
 
 def check_weights(place: Place, threads: int, q: Tensor, k: Tensor) -> None:
