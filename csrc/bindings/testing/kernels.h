@@ -89,7 +89,7 @@ void bind_depthwise(py::module_& kernels);    // depthwise.cc
 void bind_project(py::module_& kernels);      // vocab_projection.cc
 void bind_search(py::module_& kernels);       // search.cc
 void bind_beams(py::module_& kernels);        // beams.cc
-void bind_filters(py::module_& kernels);         // filters.cc
+void bind_filters(py::module_& kernels);      // filters.cc
 void bind_controls(py::module_& kernels);     // processors.cc
 #ifdef DECODING_CUDA
 void bind_cuda(py::module_& kernels);  // cuda.cc
