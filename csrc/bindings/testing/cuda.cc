@@ -157,7 +157,7 @@ void run_select(const object& logits, const py::dict& state, const py::dict& rul
       if (!ids.empty()) put(words, ids);
       CUDA_CHECK(cudaStreamSynchronize(stream.handle()));
     }
-    const auto trellis = in.sizes(state["tokens"], "tokens", 2);
+    const auto history = in.sizes(state["tokens"], "tokens", 2);
     const auto slots = in.sizes(state["slots"], "slots", 3);
     select<T>(stream,
               {.kind = search_kind(kind),
@@ -191,7 +191,7 @@ void run_select(const object& logits, const py::dict& state, const py::dict& rul
                .m = m,
                .vocab = vocab > 0 ? vocab : static_cast<int>(shape[1]),
                .stride = static_cast<int>(shape[1]),
-               .total_rows = static_cast<int>(trellis[1]),
+               .total_rows = static_cast<int>(history[1]),
                .history = static_cast<int>(slots[2])});
   });
 }

@@ -182,8 +182,8 @@ py::tuple run_sample(const py::object& logits, const py::object& random_row, uin
 py::tuple run_gather_active(const py::object& now, const py::object& done, const py::object& first,
                             const py::object& tokens, const py::object& items,
                             const py::object& live, const std::string& isa, int threads) {
-  const TensorView trellis = TensorView::of(tokens, "tokens");
-  const int64_t sentences = TensorView::of(done, "done").size(0), total = trellis.size(1);
+  const TensorView history = TensorView::of(tokens, "tokens");
+  const int64_t sentences = TensorView::of(done, "done").size(0), total = history.size(1);
   const int32_t* item = TensorView::of(items, "items").data<int32_t>({sentences});
   std::vector<SentenceConfig> configs(sentences);
   for (int b = 0; b < sentences; ++b) configs[b].random_first = item[b] * (total / sentences);
@@ -193,7 +193,7 @@ py::tuple run_gather_active(const py::object& now, const py::object& done, const
       .state = reinterpret_cast<StepState*>(TensorView::of(now, "now").data<int32_t>({3})),
       .done = TensorView::of(done, "done").data<int32_t>(),
       .prompt_lengths = TensorView::of(first, "first").data<int32_t>({sentences}),
-      .tokens = trellis.data<int32_t>(),
+      .tokens = history.data<int32_t>(),
       .config = {nullptr, configs.data(), nullptr},
       .active = TensorView::of(live, "live").data<int32_t>({-1}),
       .ids = ids.view.data<int32_t>(),

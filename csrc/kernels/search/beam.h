@@ -13,7 +13,7 @@
 // Where too few candidates have a finite score, fill-ins stand in: beams and finished rows with a
 // sum of kFillIn, which anything real beats.
 //
-// Hypotheses are a trellis: each step stores, for every slot, its token and the slot it extends.
+// Hypotheses are a history: each step stores, for every slot, its token and the slot it extends.
 #pragma once
 
 #include <cstdint>
@@ -77,7 +77,7 @@ struct BeamSearch {
   int32_t* tokens;             // [target, total_rows]
   int32_t* parents;            // [target, total_rows]
   int32_t* cache_indirection;  // [2, total_rows, history], where each row's history lies
-                               // (attention.h); step g reads table g % 2 and writes the other
+                               // (decode.h); step g reads table g % 2 and writes the other
   Hypothesis* finished;        // [B, max_finished], best first
   int32_t* finished_count;     // [B]
   int32_t* done;               // [B], 1 when nothing can change; `finished` is then full

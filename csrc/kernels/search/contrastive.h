@@ -7,7 +7,7 @@
 // A step reads the K candidates of every sentence, one in each of its rows; then it is known which
 // of them goes on, and from what the model says behind that one come the candidates of the next
 // step. So the token of step g is chosen in step g + 1. All rows of a sentence share one history,
-// which is a matter of the indirection table (attention.h), and hidden states are written once at
+// which is a matter of the indirection table (decode.h), and hidden states are written once at
 // (slot, position) as keys are.
 #pragma once
 

@@ -1,11 +1,11 @@
-// The rows of a step with guidance: each sentence has a shadow, which reads the same tokens behind
-// a prompt of its own. What the model then says is what it would say anyway (classifier-free
+// The rows of a step with guidance: each sentence has an unconditional one, which reads the same
+// tokens after a prompt of its own and gives the scores that need no prompt (classifier-free
 // guidance: Ho, Salimans 2022; for text Sanchez et al. 2023).
 //
-// Shadows are sentences like others, but no search is theirs: before a step they are listed behind
-// the sentences that they follow, and the history of their rows is made to run through the same
-// beams. A captured step is made for more sentences than may be left: those places repeat the first
-// sentence, which computes and writes the same once more.
+// Unconditional sentences are not searched: before a step they are listed after the sentences that
+// they follow, and the history of their rows is made to run through the same beams. A captured step
+// is made for more sentences than may be left: those places repeat the first sentence, which
+// computes and writes the same once more.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct UnconditionalRowsParams {
   const int32_t* unconditional;      // [B], the sentence that follows each
   const int32_t* unconditional_ids;  // [B], the last token of its prompt
   const int32_t* prompt_lengths;     // [B], tokens before the one that the first step reads
-  int32_t* cache_indirection;        // [2, total_rows, history], see attention.h
+  int32_t* cache_indirection;        // [2, total_rows, history], see decode.h
   StepState* all_state;              // [1]
   int32_t* all_active;               // [2 * sentences], the unconditional behind the sentences
   int32_t* all_ids;                  // [2 * sentences * beams]

@@ -1,5 +1,5 @@
 // A row as its caller sees it: the prompt as given, padding included, then the tokens generated so
-// far. Nothing is copied: the trellis is read through the indirection table (attention.h).
+// far. Nothing is copied: tokens are read through the indirection table (decode.h).
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace decoding {
 
 struct History {
   const int32_t* prompt;             // [width]
-  const int32_t* tokens;             // [target, total_rows], the trellis
+  const int32_t* tokens;             // [target, total_rows]
   const int32_t* cache_indirection;  // column of `tokens` in which the token of step j lies
   int32_t newest;                    // the last of the generated ones
   int width, total_rows, length;

@@ -39,7 +39,7 @@ struct BeamSentence {
 
   DECODING_EVERYWHERE int slot(int beam) const { return sentence * s.beams + beam; }
   DECODING_EVERYWHERE int64_t row(int beam) const { return int64_t{index} * s.beams + beam; }
-  // In the trellis: what a beam takes in this step.
+  // In the history: the token that a beam takes in this step.
   DECODING_EVERYWHERE int64_t at(int beam) const {
     return int64_t{state.number - 1} * s.total_rows + slot(beam);
   }
