@@ -11,70 +11,15 @@ from decoding.engine.build_check import check_built
 
 check_built(Path(__file__).parent)
 
-import torch  # noqa: E402
-
 from decoding._C import Error  # noqa: E402
-from decoding.engine.devices import (  # noqa: E402
-    choose_device,
-    choose_dtype,
-    choose_kv_cache_dtype,
-    choose_packed,
-)
 from decoding.engine.limits import Limits  # noqa: E402
 from decoding.generation.config import GenerationConfig  # noqa: E402
+from decoding.loading import load  # noqa: E402
 from decoding.model import Model  # noqa: E402
-from decoding.models import load as load_checkpoint  # noqa: E402
-from decoding.models.weights.memory import trim  # noqa: E402
 from decoding.text.shortlist import Shortlist  # noqa: E402
 
 __all__ = ["Error", "GenerationConfig", "Limits", "Model", "Shortlist", "generate", "load"]
 __version__ = "0.1.0"
-
-
-def load(
-    source: str | os.PathLike[str] | object,
-    device: str | torch.device = "auto",
-    dtype: str | torch.dtype = "auto",
-    limits: Limits | None = None,
-    threads: int | None = None,
-    kv_cache_dtype: str | torch.dtype = "auto",
-) -> Model:
-    """Loads a model from a directory, or takes a transformers model that is in memory.
-
-    source: a Hugging Face directory, a converted one (Model.save), a checkpoint of fairseq, Marian,
-        OpenNMT-py or llama2.c or the directory that holds it, or a transformers model.
-    device: "cpu", "cuda", "cuda:N" or a torch.device. "auto" is CUDA where torch sees a GPU and the
-        engine was built for it.
-    dtype: type of the weights: "float32", "bfloat16", on a GPU "float16", on the CPU "int8", which
-        quantises activations, too. "auto" is that of a converted model; on a GPU the type in which
-        the checkpoint is stored; on the CPU bfloat16 for a checkpoint in half precision if the
-        machine has AVX512_BF16, else float32.
-    limits: the sizes for which the memory is planned, once. None: it grows with the calls.
-    threads: CPU threads that compute each step. None: as many as torch uses.
-    kv_cache_dtype: of keys and values. "auto" is float32 on the CPU, where "bfloat16" halves their
-        memory with a small loss of precision; on a GPU it is the model's type, and the only one.
-
-    Raises FileNotFoundError or ValueError where the checkpoint is not what we can read, ValueError
-    and NotImplementedError for devices and types that this build has no engine for, decoding.Error
-    when there is no GPU, or when weights or `limits` need more memory than there is.
-    """
-    place = choose_device(device)
-    loaded = load_checkpoint(source)
-    if loaded.packed:
-        place, chosen = choose_packed(device, dtype, loaded.stored)
-    else:
-        chosen = choose_dtype(dtype, place, loaded.stored)
-    model = Model(
-        loaded,
-        device=place,
-        dtype=chosen,
-        limits=limits,
-        threads=threads,
-        kv_cache_dtype=choose_kv_cache_dtype(kv_cache_dtype, place, chosen),
-    )
-    del loaded  # the checkpoint's tensors, which trim() is to give back
-    trim()
-    return model
 
 
 def generate(

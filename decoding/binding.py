@@ -1,0 +1,64 @@
+"""Binds a checkpoint's weights to the engine of a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoding import _C
+from decoding.engine.encoder import EncoderSession
+from decoding.engine.limits import Limits
+from decoding.engine.memory import available_memory, available_text
+from decoding.engine.session import Session
+from decoding.models import Loaded
+from decoding.models.spec import EncoderSpec, ModelSpec
+from decoding.models.weights.placed import pack
+
+
+def weights_on(
+    loaded: Loaded, device: torch.device, dtype: torch.dtype, threads: int
+) -> dict[str, Tensor]:
+    """threads: that fill panels."""
+    try:
+        with one_torch_thread():
+            fill = partial(_C.fill_panels, threads=threads)
+            return pack(loaded.state, loaded.spec, device, dtype, fill)
+    except torch.OutOfMemoryError as error:
+        there = available_text(available_memory(device))
+        raise _C.Error(f"the weights do not fit into the memory of {device}, {there}") from error
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Torch would wake its threads for hundreds of small tensors, and wait for them each time: for
+    seconds where other programs keep the cores busy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def runner_of(
+    spec: ModelSpec | EncoderSpec,
+    weights: dict[str, Tensor],
+    device: torch.device,
+    limits: Limits | None,
+    threads: int,
+    kv_cache_dtype: torch.dtype,
+) -> Session | EncoderSession:
+    place: dict[str, Any] = {"device": device.index}
+    if device.type == "cpu":
+        place = {"threads": threads, "isa": _C.isas()[0]}
+    if isinstance(spec, EncoderSpec):
+        encoder = _C.EncoderSession(spec, weights, **place)
+        return EncoderSession(spec, encoder, weights, device=device, limits=limits)
+    if device.type == "cpu":
+        place["cache"] = str(kv_cache_dtype).removeprefix("torch.")
+    return Session(spec, _C.Session(spec, weights, **place), device=device, limits=limits)

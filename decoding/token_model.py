@@ -1,0 +1,316 @@
+"""A loaded model: token ids in, token ids out."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Generator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoding.binding import runner_of, weights_on
+from decoding.engine.encoder import Encoded, EncoderSession, encode
+from decoding.engine.limits import Limits
+from decoding.engine.memory import MemoryPlan
+from decoding.engine.session import Session
+from decoding.generation.call import prepare
+from decoding.generation.inputs import GenerateInputs
+from decoding.generation.results import compute_transition_scores
+from decoding.generation.streaming import QueuedTokenStream, StreamerTokenStream, stream
+from decoding.models import Loaded
+from decoding.models.spec import EncoderSpec, ModelSpec
+from decoding.models.weights.converted import ConvertedWeights
+from decoding.models.weights.memory import CPU
+from decoding.models.weights.placed import is_linear
+from decoding.saving import save
+from decoding.scoring import Scores, score
+from decoding.text.shortlist import pop_old_name
+from decoding.text.tokenizers import Tokenizer, load_tokenizer
+
+
+class TokenModel:
+    """A model bound to its engine: token ids in, token ids out.
+
+    Any number of Python threads may call one model: the calls queue. An encoder alone (BERT) has
+    encode(); all others have generate(), stream() and score().
+    config and generation_config: the checkpoint's two files. dtype and kv_cache_dtype: as load()
+    chose them.
+    """
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        *,
+        device: torch.device = CPU,
+        dtype: torch.dtype = torch.float32,
+        limits: Limits | None = None,
+        threads: int | None = None,
+        kv_cache_dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.config: dict[str, Any] = loaded.config
+        self.generation_config: dict[str, Any] = loaded.generation_config
+        self.directory = loaded.directory
+        self.dtype = dtype
+        self.kv_cache_dtype = kv_cache_dtype
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads must be at least 1, got {threads}")
+        threads = threads or torch.get_num_threads()
+        self._weights = (
+            dict(loaded.state) if loaded.packed else weights_on(loaded, device, dtype, threads)
+        )
+        self._runner = runner_of(
+            loaded.spec, self._weights, device, limits, threads, kv_cache_dtype
+        )
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The sizes of a model that generates. Raises NotImplementedError for an encoder alone."""
+        return self._session.spec
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether the model is an encoder without a decoder, such as BERT."""
+        return isinstance(self._runner, EncoderSession)
+
+    @property
+    def encoder_spec(self) -> EncoderSpec:
+        """The sizes of an encoder alone. Raises NotImplementedError for a model that generates."""
+        return self._encoder.spec
+
+    @property
+    def _session(self) -> Session:
+        if not isinstance(self._runner, Session):
+            raise NotImplementedError(
+                "this model is an encoder alone: it generates no tokens, use encode()"
+            )
+        return self._runner
+
+    @property
+    def _encoder(self) -> EncoderSession:
+        if not isinstance(self._runner, EncoderSession):
+            raise NotImplementedError("encode() is for encoders alone, and this model generates")
+        return self._runner
+
+    @property
+    def device(self) -> torch.device:
+        """The device that it runs on."""
+        return self._runner.device
+
+    @property
+    def threads(self) -> int:
+        """Number of threads that compute each step on the CPU."""
+        return self._runner.threads
+
+    @property
+    def isa(self) -> str:
+        """The CPU's instruction set in use, or "cuda"."""
+        return self._runner.isa
+
+    @property
+    def unquantized(self) -> list[str]:
+        """Names of an int8 model's linear weights that stay bfloat16, as int8 is too coarse for
+        them; empty for a model of another type."""
+        return [
+            name
+            for name, weight in self._weights.items()
+            if self.dtype == torch.int8 and is_linear(name) and weight.dtype != torch.int8
+        ]
+
+    @property
+    def kept(self) -> list[str]:
+        """The old name of `unquantized`."""
+        warnings.warn(
+            "Model.kept is deprecated and goes with the next version: use Model.unquantized",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.unquantized
+
+    @property
+    def graph_nodes(self) -> int:
+        """Nodes of the CUDA graph of the last call's decoding step; 0 on the CPU."""
+        return self._runner.graph_nodes
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer in the model's directory. Raises ValueError where there is none."""
+        if self.directory is None:
+            raise ValueError("the model was in memory, it has no directory with a tokenizer")
+        return load_tokenizer(self.directory, self.config)
+
+    def generate(
+        self,
+        input_ids: Any = None,
+        generation_config: Any = None,
+        logits_processor: Any = None,
+        stopping_criteria: Any = None,
+        prefix_allowed_tokens_fn: Any = None,
+        *,
+        streamer: Any = None,
+        inputs: Any = None,
+        attention_mask: Any = None,
+        decoder_input_ids: Any = None,
+        tokenizer: Any = None,
+        shortlist: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Generates, with the names, defaults and results of Hugging Face's generate().
+
+        input_ids: the encoder's input, or a decoder-only model's prompts: integers [B, W], as a
+            tensor or array, or a list of lists of any lengths; None begins with bos_token_id.
+            `inputs` is another name for it.
+        attention_mask: [B, W], 1 where a token counts. Missing: every token counts; in a
+            decoder-only model not pad, unless it is an EOS.
+        decoder_input_ids: an encoder-decoder's prompts, [B, P], or a list of lists of any lengths.
+        generation_config: a GenerationConfig, ours or transformers', or a dict.
+        logits_processor, stopping_criteria: lists of functions, transformers' own objects among
+            them, that are called in every step with ids int64 [R, n] of all rows. Processors also
+            get float32 scores [R, V], in the engine's own memory, and return the scores to select
+            from; criteria return bool [R], the rows that end. See decoding.generation.hooks.
+        prefix_allowed_tokens_fn: function of (sentence, row) that returns the ids that may follow.
+        streamer: a streamer of transformers', which receives the tokens as they come.
+        tokenizer: decodes the tokens in which stop_strings are found; None: the model's own.
+        shortlist: a Shortlist, or a file of one, which each call reads: only tokens that it lists
+            for the sources are generated. For encoder-decoders on a CPU.
+        options: the fields of decoding.GenerationConfig. They win over generation_config, which
+            wins over the checkpoint's generation_config.json; None switches an option off.
+
+        Returns int64 [B * num_return_sequences, P + longest generated], or with
+        return_dict_in_generate an output object of decoding.generation.outputs. Raises TypeError,
+        ValueError or NotImplementedError before anything runs, decoding.Error when the memory does
+        not suffice or the model's numbers are not finite, and whatever a given function raises.
+        """
+        shortlist = pop_old_name(options, shortlist)
+        arguments = GenerateInputs(
+            given_ids(input_ids, inputs),
+            attention_mask,
+            decoder_input_ids,
+            generation_config,
+            logits_processor,
+            prefix_allowed_tokens_fn,
+            stopping_criteria,
+            self._own_tokenizer if tokenizer is None else tokenizer,
+            shortlist,
+        )
+        listener = None if streamer is None else StreamerTokenStream(streamer)
+        return prepare(self._session, self.generation_config, arguments, options, listener).run()
+
+    def stream(
+        self,
+        input_ids: Any = None,
+        generation_config: Any = None,
+        *,
+        inputs: Any = None,
+        attention_mask: Any = None,
+        decoder_input_ids: Any = None,
+        tokenizer: Any = None,
+        shortlist: Any = None,
+        **options: Any,
+    ) -> Generator[list[list[int]], None, None]:
+        """Generates, and yields the tokens as they come: a list of new ones for each row.
+
+            for [new] in model.stream(ids):
+                print(tokenizer.decode(new), end="", flush=True)
+
+        In beam search the rows are the best of each sentence, and their tokens come as soon as all
+        beams agree on them. Arguments and errors are those of generate(). Generation runs ahead in
+        a thread of its own; leaving the loop early ends it.
+        """
+        shortlist = pop_old_name(options, shortlist)
+        arguments = GenerateInputs(
+            given_ids(input_ids, inputs),
+            attention_mask,
+            decoder_input_ids,
+            generation_config,
+            tokenizer=self._own_tokenizer if tokenizer is None else tokenizer,
+            shortlist=shortlist,
+        )
+        tokens = QueuedTokenStream()
+        call = prepare(self._session, self.generation_config, arguments, options, tokens)
+        return stream(call.run, tokens, self.device)
+
+    def compute_transition_scores(
+        self,
+        sequences: Tensor,
+        scores: Sequence[Tensor],
+        beam_indices: Tensor | None = None,
+        normalize_logits: bool = False,
+    ) -> Tensor:
+        """The score of each selected token, as Hugging Face's method of this name gives it.
+
+        sequences, scores, beam_indices: of an output of generate(). normalize_logits: take
+        log_softmax of the scores first. Returns float32 [rows, longest generated]; 0 after the
+        end of a row of beam search.
+        """
+        return compute_transition_scores(sequences, scores, beam_indices, normalize_logits)
+
+    def _own_tokenizer(self) -> Tokenizer | None:
+        return None if self.directory is None else self.tokenizer
+
+    def score(self, input_ids: Any, labels: Any = None, attention_mask: Any = None) -> Scores:
+        """The log-probabilities that the model gives to given tokens (teacher forcing).
+
+        Encoder-decoder: `labels` [B, T] given the source `input_ids` [B, W]; the decoder reads them
+        after its start token. Decoder-only: `labels`, by default `input_ids` themselves, both
+        [B, T]; each given the tokens before it, so that a row's first has no probability. -100 as
+        in Hugging Face: such a label does not count (the decoder of an encoder-decoder reads a pad
+        in its place). attention_mask: [B, W], 1 where a token counts; missing: everywhere. All are
+        integers, as a tensor or array, or a list of lists of any lengths.
+
+        Raises ValueError for ids that the model does not have and for rows beyond its positions or
+        the explicit limits, decoding.Error as generate() does.
+        """
+        return score(self._session, self.generation_config, input_ids, labels, attention_mask)
+
+    def encode(
+        self, input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None
+    ) -> Encoded:
+        """The hidden states of an encoder alone, such as BERT.
+
+        input_ids: integers [B, W], as a tensor or array, or a list of lists of any lengths.
+        attention_mask: [B, W], 1 where a token counts; missing: everywhere. token_type_ids: [B, W],
+        missing: 0. Raises ValueError for ids, types and lengths that the model does not have,
+        NotImplementedError for a model that generates.
+        """
+        return encode(self._encoder, input_ids, attention_mask, token_type_ids)
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Writes a directory that load() takes, with the weights as they are in memory here.
+
+        Loading it maps the weights: nothing is converted, and processes share the memory. It holds
+        the configuration and the tokenizer too, and is for the CPU alone. Raises
+        NotImplementedError for a model on a GPU, ValueError for a directory that holds a
+        checkpoint.
+        """
+        if self.device.type != "cpu":
+            raise NotImplementedError(
+                f"only a model on the CPU can be saved, this one is on {self.device}: pass "
+                'device="cpu" to load()'
+            )
+        save(
+            Path(directory),
+            ConvertedWeights(self._runner.spec, self.dtype, self._weights),
+            self.config,
+            self.generation_config,
+            self.directory,
+        )
+
+    def memory_plan(self, limits: Limits | None = None) -> MemoryPlan:
+        """The buffers of the engine's one block of memory; str() of it is a table.
+
+        limits: sizes to plan for. None: the plan in use, or before the first call the plan of one
+        sentence of 64 tokens. Weights are not part of it.
+        """
+        return self._runner.memory_plan(limits)
+
+
+def given_ids(input_ids: Any, inputs: Any) -> Any:
+    if inputs is None:
+        return input_ids
+    if input_ids is not None:
+        raise ValueError("input_ids and inputs are two names of one argument: pass one")
+    return inputs
