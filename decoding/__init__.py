@@ -2,40 +2,56 @@
 
 from __future__ import annotations
 
-import os
 import warnings
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from decoding.engine.build_check import check_built
 
 check_built(Path(__file__).parent)
 
-from decoding._C import Error  # noqa: E402
-from decoding.engine.limits import Limits  # noqa: E402
-from decoding.generation.config import GenerationConfig  # noqa: E402
-from decoding.loading import load  # noqa: E402
-from decoding.model import Model  # noqa: E402
-from decoding.text.shortlist import Shortlist  # noqa: E402
+if TYPE_CHECKING:
+    from decoding._C import Error
+    from decoding.engine.limits import Limits
+    from decoding.generation.config import GenerationConfig
+    from decoding.loading import generate, load
+    from decoding.model import Model
+    from decoding.text.shortlist import Shortlist
 
 __all__ = ["Error", "GenerationConfig", "Limits", "Model", "Shortlist", "generate", "load"]
 __version__ = "0.1.0"
 
-
-def generate(
-    model: Model | str | os.PathLike[str] | object, input_ids: Any = None, **options: Any
-) -> Any:
-    """Model.generate in one call; `model` may also be anything that load() takes."""
-    return (model if isinstance(model, Model) else load(model)).generate(input_ids, **options)
+# The modules of the names above. They are imported on first use: torch alone takes more than a
+# second, which `decoding --help` should not.
+_MODULES = {
+    "Error": "decoding._C",
+    "GenerationConfig": "decoding.generation.config",
+    "Limits": "decoding.engine.limits",
+    "Model": "decoding.model",
+    "Shortlist": "decoding.text.shortlist",
+    "generate": "decoding.loading",
+    "load": "decoding.loading",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Old names, which go with the next version."""
-    if name != "VocabularyMap":
-        raise AttributeError(f"module 'decoding' has no attribute {name!r}")
-    warnings.warn(
-        "decoding.VocabularyMap is deprecated and goes with the next version: use Shortlist",
-        DeprecationWarning,
-        stacklevel=2,
-    )
-    return Shortlist
+    """Imports the names of __all__, and modules of the package, on first use."""
+    if name in _MODULES:
+        value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+        return value
+    if name == "VocabularyMap":
+        warnings.warn(
+            "decoding.VocabularyMap is deprecated and goes with the next version: use Shortlist",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return import_module(_MODULES["Shortlist"]).Shortlist
+    if not name.startswith("__") and find_spec(f"decoding.{name}"):
+        return import_module(f"decoding.{name}")
+    raise AttributeError(f"module 'decoding' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

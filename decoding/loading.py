@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 
@@ -62,3 +63,10 @@ def load(
     del loaded  # the checkpoint's tensors, which trim() is to give back
     trim()
     return model
+
+
+def generate(
+    model: Model | str | os.PathLike[str] | object, input_ids: Any = None, **options: Any
+) -> Any:
+    """Model.generate in one call; `model` may also be anything that load() takes."""
+    return (model if isinstance(model, Model) else load(model)).generate(input_ids, **options)
