@@ -19,10 +19,19 @@ class Error(RuntimeError): ...
 def isas() -> list[str]:
     """Instruction sets of this machine that the engine has code for, best first."""
 
-def fill_panels(panels: Tensor, weight: Tensor, first: int, threads: int) -> bool:
-    """Packs the rows of a weight [n, K] as outputs from `first` on of panels of its type
-    (models/weights/panels.py). Parts of a weight come in order. Returns whether all numbers are
-    finite."""
+def fill_panels(
+    panels: Tensor,
+    weight: Tensor,
+    first: int,
+    scale: Tensor | None = None,
+    sums: Tensor | None = None,
+    *,
+    threads: int,
+) -> bool:
+    """models/weights/panels.py's function of this name, on some threads."""
+
+def squares(weight: Tensor, *, threads: int) -> tuple[float, float]:
+    """models/weights/panels.py's function of this name, on some threads."""
 
 class training:
     """Operators of training and their gradients, a submodule. They write into tensors that the

@@ -17,17 +17,20 @@ from decoding.engine.memory import available_memory, available_text
 from decoding.engine.session import Session
 from decoding.models import Loaded
 from decoding.models.spec import EncoderSpec, ModelSpec
+from decoding.models.weights.panels import Packer
 from decoding.models.weights.placed import pack
 
 
 def weights_on(
     loaded: Loaded, device: torch.device, dtype: torch.dtype, threads: int
 ) -> dict[str, Tensor]:
-    """threads: that fill panels."""
+    """threads: that pack linear weights."""
     try:
         with one_torch_thread():
-            fill = partial(_C.fill_panels, threads=threads)
-            return pack(loaded.state, loaded.spec, device, dtype, fill)
+            packer = Packer(
+                partial(_C.fill_panels, threads=threads), partial(_C.squares, threads=threads)
+            )
+            return pack(loaded.state, loaded.spec, device, dtype, packer)
     except torch.OutOfMemoryError as error:
         there = available_text(available_memory(device))
         raise _C.Error(f"the weights do not fit into the memory of {device}, {there}") from error

@@ -47,10 +47,9 @@ class Weight:
         """weight: float32 [N, K]."""
         scale = sums = None
         if dtype == torch.int8:
-            weight, scale, sums = quantise(weight)
-        outputs, inputs = weight.shape
-        panels = torch.empty(panel_shape(outputs, inputs, dtype), dtype=dtype)
-        fill_panels(panels, weight.to(dtype))
+            scale, sums = torch.empty(len(weight)), torch.empty(len(weight), dtype=torch.int32)
+        panels = torch.empty(panel_shape(weight.shape[0], weight.shape[1], dtype), dtype=dtype)
+        fill_panels(panels, weight, 0, scale, sums)
         return cls(panels, scale, sums)
 
     def clone(self) -> Weight:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -35,13 +37,19 @@ def quantise(weight: Tensor) -> Quantised:
     return Quantised(numbers, scale, numbers.sum(1, dtype=torch.int32))
 
 
-def noise(weight: Tensor) -> float:
-    """How far int8 is from a weight [N, K]: |W - scale * numbers| / |W|, to be expected where
-    rounding errors are spread evenly over a step. Large where few inputs dwarf all others."""
+def squares(weight: Tensor) -> tuple[float, float]:
+    """weight: [N, K]. The sums of the squares of int8's steps, scale[n], and of the weight."""
     largest = [rows.abs().amax(1) for rows in torch.split(weight, PANEL)]
-    steps = torch.cat(largest).float() / STEPS
-    length = weight.float().norm()
-    return float((weight.shape[1] / 12) ** 0.5 * steps.norm() / length) if length > 0 else 0.0
+    steps = torch.cat(largest).double() / STEPS
+    return float(steps @ steps), float(weight.double().norm() ** 2)
+
+
+def noise(steps: float, length: float, inputs: int) -> float:
+    """How far int8 is from a weight [N, K]: |W - scale * numbers| / |W|, to be expected where
+    rounding errors are spread evenly over a step. Large where few inputs dwarf all others.
+
+    steps, length: what squares() gives, or the sums of what it gives for parts."""
+    return math.sqrt(inputs / 12 * steps / length) if length > 0 else 0.0
 
 
 def panel_shape(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[int, int, int]:
@@ -50,16 +58,37 @@ def panel_shape(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[int, int
     return (-(-outputs // PANEL), -(-inputs // group), PANEL * group)
 
 
-def fill_panels(panels: Tensor, weight: Tensor, first: int = 0) -> bool:
-    """Writes rows of a weight, [n, K] of the panels' type, as the outputs from `first` on, and
-    zeros behind them to the end of their panel: [ceil(N / 64), ceil(K / g), 64 g]. Returns whether
-    they are finite."""
+def fill_panels(
+    panels: Tensor,
+    weight: Tensor,
+    first: int,
+    scale: Tensor | None = None,
+    sums: Tensor | None = None,
+) -> bool:
+    """Writes rows of a weight, float [n, K], in the panels' type as the outputs from `first` on,
+    and zeros behind them to the end of their panel: [ceil(N / 64), ceil(K / g), 64 g]. Parts of a
+    weight come in order. Returns whether all numbers are finite, in both types.
+
+    scale, sums: [N], take what belongs to int8 (Quantised).
+    """
+    if scale is not None and sums is not None:
+        end = first + len(weight)
+        numbers, scale[first:end], sums[first:end] = quantise(weight)
+    else:
+        numbers = weight.to(panels.dtype)
     lines, group = panels.shape[1], panels.shape[2] // PANEL
-    padded = torch.nn.functional.pad(weight, (0, lines * group - weight.shape[1]))
+    padded = torch.nn.functional.pad(numbers, (0, lines * group - weight.shape[1]))
     outputs = torch.arange(first, first + len(weight))
     places = panels.view(-1, lines, PANEL, group)
     places[outputs // PANEL, :, outputs % PANEL] = padded.view(-1, lines, group)
     behind = (first + len(weight)) % PANEL
     if behind:
         places[(first + len(weight)) // PANEL, :, behind:] = 0
-    return weight.dtype == torch.int8 or is_finite(weight)
+    return is_finite(weight if numbers.dtype == torch.int8 else numbers)
+
+
+class Packer(NamedTuple):
+    """What packs linear weights for the CPU: these functions of torch, or the engine's own."""
+
+    fill: Callable[[Tensor, Tensor, int, Tensor | None, Tensor | None], bool] = fill_panels
+    squares: Callable[[Tensor], tuple[float, float]] = squares

@@ -6,9 +6,9 @@ The canonical names are those of our own modules' state dicts (transformer.py, g
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import overload
+from typing import NoReturn, overload
 
 import torch
 from torch import Tensor
@@ -21,10 +21,8 @@ from decoding.models.torch.transformer import Transformer
 from decoding.models.weights import memory
 from decoding.models.weights.checkpoint import check
 from decoding.models.weights.lazy import LazyTensor, Weights, in_chunks, is_finite
-from decoding.models.weights.panels import NOISE, fill_panels, noise, panel_shape, quantise
+from decoding.models.weights.panels import NOISE, Packer, noise, panel_shape
 
-# Writes rows [n, K] from row `first` on into panels of their type; whether all were finite.
-FillPanels = Callable[[Tensor, Tensor, int], bool]
 ALIGNMENT = 256  # bytes; of every tensor in a packed block
 LINEAR = ("qkv", "q", "kv", "input", "taps", "out", "up", "down", "output")
 
@@ -65,7 +63,7 @@ def pack(
     spec: ModelSpec | EncoderSpec,
     device: torch.device = memory.CPU,
     dtype: torch.dtype = torch.float32,
-    fill: FillPanels = fill_panels,
+    packer: Packer = Packer(),  # noqa: B008
 ) -> dict[str, Tensor]:
     """What the engine of `device` is given: the names of `state`, copied into one block there. Of
     Weights one is read at a time.
@@ -76,7 +74,7 @@ def pack(
     are bfloat16 there unless `dtype` is float32, position tables float32. Norms, biases, rotary,
     position_bias and taps that are weights are float32 everywhere. What shares storage in `state`
     shares it here where it has one type; a token table then is the panels of the output's weight.
-    fill: what writes panels; the engine's own is faster.
+    packer: what writes panels; the engine's own is faster.
 
     Raises ValueError that names a missing, unexpected, mis-shaped or not finite tensor,
     torch.OutOfMemoryError where a GPU has no room.
@@ -90,7 +88,7 @@ def pack(
         if name not in weights:
             raise ValueError(f"the weight {name} is missing")
         check(name, weights.lazy(name), shape)
-    types = {name: type_of(name, weights.lazy(name), device, dtype) for name in expected}
+    types = {name: type_of(name, weights.lazy(name), device, dtype, packer) for name in expected}
     keys = {name: (weights.lazy(name).key, types[name]) for name in expected}
     holders: dict[object, str] = {}  # of equal keys one weight is stored, a linear one if any is
     for name, key in keys.items():
@@ -101,9 +99,10 @@ def pack(
         places |= places_of(name, expected[name], types[name], device)
     blocks = carve(places, device)
     for name in holders.values():
-        copy_weight(
-            blocks, name, weights.lazy(name), fill if in_panels(name, device) else fill_rows
-        )
+        if in_panels(name, device):
+            copy_linear(blocks, name, weights.lazy(name), packer)
+        else:
+            copy_rows(blocks[name], name, weights.lazy(name))
     packed = {}
     for name, key in keys.items():
         packed[name] = blocks[holders[key]]
@@ -113,7 +112,9 @@ def pack(
     return packed
 
 
-def type_of(name: str, weight: LazyTensor, device: torch.device, dtype: torch.dtype) -> torch.dtype:
+def type_of(
+    name: str, weight: LazyTensor, device: torch.device, dtype: torch.dtype, packer: Packer
+) -> torch.dtype:
     """What a weight of a model of the type `dtype` is stored in."""
     if (
         len(weight.shape) == 1
@@ -122,13 +123,19 @@ def type_of(name: str, weight: LazyTensor, device: torch.device, dtype: torch.dt
     ):
         return torch.float32
     if dtype == torch.int8:
-        return torch.int8 if is_linear(name) and lazy_noise(weight) <= NOISE else torch.bfloat16
+        fine = is_linear(name) and lazy_noise(weight, packer) <= NOISE
+        return torch.int8 if fine else torch.bfloat16
     return dtype
 
 
-def lazy_noise(weight: LazyTensor) -> float:
-    with weight.open() as tensor:
-        return noise(tensor)
+def lazy_noise(weight: LazyTensor, packer: Packer) -> float:
+    steps = length = 0.0
+    for part in weight.parts or (weight,):
+        with part.open() as tensor:
+            for rows in contiguous(tensor):
+                more = packer.squares(rows)
+                steps, length = steps + more[0], length + more[1]
+    return noise(steps, length, weight.shape[1])
 
 
 def is_linear(name: str) -> bool:
@@ -170,37 +177,46 @@ def carve(places: Mapping[str, Place], device: torch.device) -> dict[str, Tensor
     }
 
 
-def copy_weight(
-    blocks: Mapping[str, Tensor], name: str, weight: LazyTensor, fill: FillPanels
+def copy_linear(
+    blocks: Mapping[str, Tensor], name: str, weight: LazyTensor, packer: Packer
 ) -> None:
-    """Writes a weight to its places, some rows after the other. Raises ValueError where a number is
-    not finite, or beyond what their type can hold."""
+    """Writes a weight to its panels. Raises ValueError as copy_rows() does."""
     block, row = blocks[name], 0
+    quantised = block.dtype == torch.int8
+    scale, sums = (blocks[each] for each in companions(name)) if quantised else (None, None)
     for part in weight.parts or (weight,):
         with part.open() as tensor:
-            whole = tensor.dtype == block.dtype  # nothing to convert
-            for rows in [tensor] if whole else in_chunks(tensor):
-                if block.dtype == torch.int8:
-                    numbers, *others = quantise(rows)
-                    for companion, other in zip(companions(name), others, strict=True):
-                        blocks[companion][row : row + len(rows)].copy_(other)
-                else:
-                    numbers = rows.to(block.dtype)
-                finite = fill(block, numbers.contiguous(), row)
-                if not (finite and (block.dtype != torch.int8 or is_finite(rows))):
-                    weight.check_finite()
-                    raise ValueError(beyond(name, rows, block.dtype))
+            for rows in contiguous(tensor):
+                if not packer.fill(block, rows, row, scale, sums):
+                    refuse(name, weight, rows, block.dtype)
                 row += len(rows)
 
 
-def fill_rows(block: Tensor, weight: Tensor, first: int) -> bool:
-    """FillPanels for weights that lie as they are."""
-    finite = True
-    for rows in in_chunks(weight):
-        finite &= is_finite(rows)
-        block[first : first + len(rows)].copy_(rows)
-        first += len(rows)
-    return finite
+def copy_rows(block: Tensor, name: str, weight: LazyTensor) -> None:
+    """Writes a weight to its place, some rows after the other. Raises ValueError where a number is
+    not finite, or beyond what its type can hold."""
+    row = 0
+    for part in weight.parts or (weight,):
+        with part.open() as tensor:
+            for rows in in_chunks(tensor):
+                numbers = rows.to(block.dtype)
+                if not is_finite(numbers):
+                    refuse(name, weight, rows, block.dtype)
+                block[row : row + len(rows)].copy_(numbers)
+                row += len(rows)
+
+
+def contiguous(tensor: Tensor) -> Iterator[Tensor]:
+    """The tensor, or copies of some of its rows after the other where it is transposed, say."""
+    if tensor.is_contiguous():
+        yield tensor
+    else:
+        yield from (rows.contiguous() for rows in in_chunks(tensor))
+
+
+def refuse(name: str, weight: LazyTensor, rows: Tensor, dtype: torch.dtype) -> NoReturn:
+    weight.check_finite()
+    raise ValueError(beyond(name, rows, dtype))
 
 
 def beyond(name: str, weight: Tensor, dtype: torch.dtype) -> str:

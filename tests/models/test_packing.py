@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor
 import decoding
 from decoding import _C
 from decoding.models import load
-from decoding.models.weights.panels import NOISE, fill_panels, noise, panel_shape, quantise
+from decoding.models.weights.panels import NOISE, Packer, noise, panel_shape, quantise, squares
 from decoding.models.weights.placed import companions, is_linear, module, pack
 from tests.conftest import random
 from tests.support.random_models import reference
@@ -21,50 +22,68 @@ from tests.support.random_models import reference
 GROUPS = {torch.float32: 1, torch.bfloat16: 2, torch.int8: 4}  # inputs of an output side by side
 
 
+ENGINE = Packer(partial(_C.fill_panels, threads=2), partial(_C.squares, threads=2))
+
+
 def panels(weight: Tensor) -> Tensor:
-    shape = panel_shape(weight.shape[0], weight.shape[1], weight.dtype)
-    packed = torch.full(shape, 77).to(weight.dtype)
-    fill_panels(packed, weight)
-    return packed
+    """As numbers of its type lie."""
+    outputs, group = weight.shape[0], GROUPS[weight.dtype]
+    whole = torch.zeros(-outputs % 64 + outputs, -weight.shape[1] % group + weight.shape[1])
+    whole[:outputs, : weight.shape[1]] = weight
+    lines = whole.view(len(whole) // 64, 64, -1, group).transpose(1, 2)
+    return lines.reshape(*lines.shape[:2], 64 * group).to(weight.dtype)
+
+
+def quantised(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Panels, scale and sums; of no int8 zeros."""
+    if dtype == torch.int8:
+        numbers, scale, sums = quantise(weight)
+        return panels(numbers), scale, sums
+    return panels(weight.to(dtype)), torch.zeros(len(weight)), torch.zeros(len(weight)).int()
 
 
 @pytest.mark.parametrize("dtype", GROUPS, ids=str)
-@pytest.mark.parametrize(("outputs", "inputs"), [(64, 3), (1, 5), (65, 4), (130, 1), (128, 8)])
-def test_panels(outputs: int, inputs: int, dtype: torch.dtype) -> None:
-    weight = (random(outputs, inputs) * 40).to(dtype)
-    packed, group = panels(weight), GROUPS[dtype]
-    lines = math.ceil(inputs / group)
-    assert packed.shape == (math.ceil(outputs / 64), lines, 64 * group)
-    found = packed.view(-1, lines, 64, group)
-    for output in range(outputs):
-        row = found[output // 64, :, output % 64].flatten()
-        assert torch.equal(row[:inputs], weight[output]) and row[inputs:].eq(0).all()
-    assert found.transpose(1, 2).reshape(-1, lines * group)[outputs:].eq(0).all()
-
-
-@pytest.mark.parametrize("dtype", GROUPS, ids=str)
-@pytest.mark.parametrize("threads", [1, 3])
-def test_the_engine_fills_panels_part_by_part(dtype: torch.dtype, threads: int) -> None:
-    for outputs, inputs in [(64, 3), (1, 5), (65, 4), (130, 33), (200, 64), (70, 130)]:
-        weight = (random(outputs, inputs) * 40).to(dtype)
-        packed, first = torch.full_like(panels(weight), 77), 0
+@pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("packer", [Packer(), ENGINE], ids=["torch", "engine"])
+def test_panels_are_filled_part_by_part(
+    packer: Packer, stored: torch.dtype, dtype: torch.dtype
+) -> None:
+    for outputs, inputs in [(64, 3), (1, 5), (65, 4), (130, 33), (200, 64), (70, 130), (128, 512)]:
+        weight = random(outputs, inputs) * 40
+        weight[outputs // 3] *= 1e-40  # below the normal range
+        weight[outputs // 2] *= 0
+        expected = quantised(weight := weight.to(stored), dtype)
+        packed = torch.full(panel_shape(outputs, inputs, dtype), 77).to(dtype)
+        scale, sums = torch.zeros(outputs), torch.zeros(outputs, dtype=torch.int32)
+        beside = (scale, sums) if dtype == torch.int8 else (None, None)
+        first = 0
         for part in weight.split(
             [outputs // 3, outputs // 2, outputs - outputs // 3 - outputs // 2]
         ):
-            assert _C.fill_panels(packed, part.contiguous(), first, threads)
+            assert packer.fill(packed, part, first, *beside)
             first += len(part)
-        assert torch.equal(packed, panels(weight))
+        for found, wanted in zip((packed, scale, sums), expected, strict=True):
+            assert torch.equal(found, wanted)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_the_engine_finds_what_is_not_finite(dtype: torch.dtype) -> None:
-    weight = torch.full((70, 33), torch.finfo(dtype).max, dtype=dtype)
+@pytest.mark.parametrize("dtype", GROUPS, ids=str)
+@pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("packer", [Packer(), ENGINE], ids=["torch", "engine"])
+def test_what_is_not_finite_is_found(
+    packer: Packer, stored: torch.dtype, dtype: torch.dtype
+) -> None:
     packed = torch.empty(panel_shape(70, 33, dtype), dtype=dtype)
-    for number in (math.inf, -math.inf, math.nan):
-        assert _C.fill_panels(packed, weight, 0, 1)
+    scale, sums = torch.empty(70), torch.empty(70, dtype=torch.int32)
+    beside = (scale, sums) if dtype == torch.int8 else (None, None)
+    weight = torch.full((70, 33), torch.finfo(stored).max, dtype=stored)
+    fits = dtype != torch.bfloat16 or stored != torch.float32  # else it rounds to infinity
+    assert packer.fill(packed, weight, 0, *beside) == fits
+    weight = torch.ones(70, 33, dtype=stored)
+    assert packer.fill(packed, weight, 0, *beside)
+    for number in (math.inf, -math.inf, math.nan, -math.nan):
         bad = weight.clone()
         bad[69, 32] = number
-        assert not _C.fill_panels(packed, bad, 0, 1) and not fill_panels(packed, bad)
+        assert not packer.fill(packed, bad, 0, *beside)
 
 
 def test_int8_numbers_are_those_of_the_formula() -> None:
@@ -87,12 +106,18 @@ def test_int8_numbers_are_those_of_the_formula() -> None:
     assert torch.equal(sums.long(), numbers.long().sum(1))
 
 
-def test_noise_is_that_of_rounding() -> None:
-    for weight in (random(50, 640), random(50, 640) ** 3, random(3, 640).exp()):
-        numbers, scale, _ = quantise(weight)
+def noise_of(weight: Tensor) -> float:
+    return noise(*squares(weight), weight.shape[1])
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_noise_is_that_of_rounding(stored: torch.dtype) -> None:
+    for drawn in (random(50, 640), random(50, 640) ** 3, random(3, 640).exp(), random(2000, 700)):
+        numbers, scale, _ = quantise(weight := drawn.to(stored))
         error = (weight - numbers * scale[:, None]).norm() / weight.norm()
-        assert noise(weight) == pytest.approx(float(error), rel=0.2)
-    assert noise(torch.zeros(3, 4)) == 0
+        assert noise_of(weight) == pytest.approx(float(error), rel=0.2)
+        assert ENGINE.squares(weight) == pytest.approx(squares(weight), rel=1e-5)
+    assert noise_of(torch.zeros(3, 4)) == 0 == noise(*ENGINE.squares(torch.zeros(3, 4)), 4)
 
 
 def stored_types(packed: dict[str, Tensor]) -> dict[str, torch.dtype]:
@@ -143,7 +168,9 @@ def test_weights_that_int8_is_too_coarse_for_stay_bfloat16() -> None:
     name = "decoder.layers.0.feed_forward.down.weight"
     weight = loaded.state[name]
     weight[:, 7] *= 300  # one input dwarfs all others
-    assert noise(weight) > NOISE > max(noise(t) for n, t in loaded.state.items() if is_linear(n))
+    assert (
+        noise_of(weight) > NOISE > max(noise_of(t) for n, t in loaded.state.items() if is_linear(n))
+    )
     loaded = dataclasses.replace(loaded, state={**loaded.state, name: weight})
     model = decoding.Model(loaded, dtype=torch.int8, threads=1)
     with pytest.warns(DeprecationWarning, match="Model.kept is deprecated"):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from decoding import _kernels as kernels
-from decoding.models.weights.panels import fill_panels, panel_shape, quantise
+from decoding.models.weights.panels import fill_panels, panel_shape
 
 KINDS = [torch.float32, torch.bfloat16, torch.int8]
 
@@ -32,7 +32,7 @@ def packed(weight: Tensor, kind: torch.dtype) -> Packed:
     """weight: float32 [N, K]."""
     scale = sums = None
     if kind == torch.int8:
-        weight, scale, sums = quantise(weight)
+        scale, sums = torch.empty(len(weight)), torch.empty(len(weight), dtype=torch.int32)
     panels = torch.empty(panel_shape(weight.shape[0], weight.shape[1], kind), dtype=kind)
-    fill_panels(panels, weight.to(kind))
+    fill_panels(panels, weight, 0, scale, sums)
     return Packed(panels, scale, sums, weight.shape[0], weight.shape[1])

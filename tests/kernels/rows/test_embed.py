@@ -130,7 +130,7 @@ def test_tables_of_the_cpu(isa: str, hidden: int, dtype: torch.dtype) -> None:
     ids[0] = 69
     tokens = tokens.to(dtype)
     panels = torch.empty(panel_shape(70, hidden, dtype), dtype=dtype)
-    fill_panels(panels, tokens)
+    fill_panels(panels, tokens, 0)
     expected = embed(ids, at, tokens.float(), positions, None, None, 3.0, place=place)
     for table in (tokens, panels):
         y = poison(6, hidden)
