@@ -52,8 +52,9 @@ def test_gather_live(
 
 @pytest.mark.parametrize("isa", [*_C.isas(), pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize(("beams", "prefix"), [(1, 0), (1, 3), (4, 0), (4, 2), (3, 7)])
-def test_reset_slots(isa: str, beams: int, prefix: int) -> None:
-    rows, history = 5 * beams, 7
+@pytest.mark.parametrize("history", [7, 300])
+def test_reset_slots(isa: str, beams: int, prefix: int, history: int) -> None:
+    rows = 5 * beams
     device = "cuda" if isa == "cuda" else "cpu"
     slots = torch.full((2, rows, history), -7, dtype=torch.int32, device=device)
     kernels.reset_cache_indirection(slots, beams=beams, prefix=prefix, isa=isa, threads=3)
