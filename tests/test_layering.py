@@ -1,7 +1,8 @@
 """Dependencies point downward, along the tree of folders; no rule here names a file.
 
 csrc: core < kernels' contracts < kernels' backends < engine < bindings < bindings/testing.
-Python: models < engine, generation, text, nn, reference < decoding's own files < compare < cli.
+Python: models, common < engine, generation, text, nn, reference < decoding's own files < compare <
+cli.
 """
 
 from __future__ import annotations
@@ -100,6 +101,7 @@ def test_no_file_includes_itself_by_a_detour() -> None:
 PEERS = ("transformers", "ctranslate2", "matplotlib", "jinja2", "markupsafe")
 LAYERS = (  # packages of a layer may import each other
     ("decoding._C",),
+    ("decoding.common",),
     ("decoding.models",),
     ("decoding.engine", "decoding.generation", "decoding.text"),
     ("decoding",),
@@ -107,7 +109,12 @@ LAYERS = (  # packages of a layer may import each other
     ("decoding.cli", "decoding.__main__"),
     ("tests", "benchmarks", "examples", "models", "decoding._kernels"),
 )
-ALONE = ("decoding.models", "decoding.nn", "decoding.reference")  # import nothing of ours
+ALONE = (
+    "decoding.common",
+    "decoding.models",
+    "decoding.nn",
+    "decoding.reference",
+)  # import nothing of ours
 ENGINE_USERS = ("decoding.engine", "decoding.generation", "decoding.nn", "decoding")
 
 

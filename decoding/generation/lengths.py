@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
 
+from decoding.common.warn import warn
 from decoding.generation.batching import Array
 from decoding.generation.config import GenerationConfig
 
@@ -59,11 +59,7 @@ def lengths(
     else:
         min_new = max(0, config.min_length - width)
     if min_new > each.min():
-        warnings.warn(
-            f"no row can reach the minimum of {min_new} new tokens: they end at {each.min()}",
-            UserWarning,
-            stacklevel=5,
-        )
+        warn(f"no row can reach the minimum of {min_new} new tokens: they end at {each.min()}")
     return Lengths(each, min_new)
 
 

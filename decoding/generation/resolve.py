@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from decoding.common.warn import warn
 from decoding.generation.config import OPTIONS, GenerationConfig
+from decoding.generation.option_names import suggestion
 from decoding.generation.unsupported import ARGUMENTS, METADATA, UNSUPPORTED
 
 DEFAULTS = {name: option["default"] for name, option in OPTIONS.items()}
@@ -40,7 +40,8 @@ def resolve(
         values |= checked(name, value)
     config = GenerationConfig(**values)
     check_combinations(config)
-    warn_ignored(config, set_only(caller))
+    for reason in ignored(config, set_only(caller)).values():
+        warn(reason)
     return config
 
 
@@ -92,8 +93,7 @@ def check_names(values: Mapping[str, Any]) -> None:
             raise TypeError(f"{name} is an argument of generate() itself: pass it by its name")
         if name not in OPTIONS and name not in UNSUPPORTED:
             known = [*OPTIONS, *UNSUPPORTED, *ARGUMENTS]
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-            raise TypeError(f"generate() has no option {name!r}; did you mean {near!r}?")
+            raise TypeError(f"generate() has no option {name!r}{suggestion(name, known)}")
 
 
 def check_combinations(config: GenerationConfig) -> None:
@@ -189,8 +189,8 @@ BEAMS = (
 RESULTS = ("output_scores", "output_sequences_scores", "output_logits", "output_attentions")
 
 
-def warn_ignored(config: GenerationConfig, caller: Mapping[str, Any]) -> None:
-    """Warns about what the caller set and nothing reads."""
+def ignored(config: GenerationConfig, caller: Mapping[str, Any]) -> dict[str, str]:
+    """The options that the caller set and nothing reads, each with the reason."""
     sampling = tuple(name for name in SAMPLING if name != "top_k" or not config.contrastive)
     reasons = [
         (not config.do_sample, sampling, "do_sample=True"),
@@ -200,21 +200,12 @@ def warn_ignored(config: GenerationConfig, caller: Mapping[str, Any]) -> None:
         (not config.contrastive, ("penalty_alpha",), "greedy search and a top_k above 1"),
         (not config.return_dict_in_generate, RESULTS, "return_dict_in_generate=True"),
     ]
-    warned = set()
-    for ignored, names, needs in reasons:
-        for name in names if ignored else ():
-            unused = name in caller and getattr(config, name) != DEFAULTS[name]
-            if unused and name not in warned:
-                warned.add(name)
-                warnings.warn(
-                    f"{name}={caller[name]!r} has no effect without {needs}",
-                    UserWarning,
-                    stacklevel=5,
-                )
+    found: dict[str, str] = {}
+    for unread, names, needs in reasons:
+        for name in names if unread else ():
+            if name in caller and getattr(config, name) != DEFAULTS[name]:
+                found.setdefault(name, f"{name}={caller[name]!r} has no effect without {needs}")
     for long, short in (("max_length", "max_new_tokens"), ("min_length", "min_new_tokens")):
         if long in caller and getattr(config, short) is not None:
-            warnings.warn(
-                f"{short}={getattr(config, short)} wins over {long}={caller[long]}",
-                UserWarning,
-                stacklevel=5,
-            )
+            found[long] = f"{short}={getattr(config, short)} wins over {long}={caller[long]}"
+    return found

@@ -12,7 +12,6 @@ lexical translation table), Marian's lexical shortlist and CTranslate2's vocabul
 from __future__ import annotations
 
 import os
-import warnings
 import zipfile
 import zlib
 from collections.abc import Iterable
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from decoding.common.warn import warn
 from decoding.generation.batching import Array
 from decoding.models.spec import ModelSpec
 
@@ -134,9 +134,8 @@ def pop_old_name(options: dict[str, Any], shortlist: Any) -> Any:
     given = options.pop("vocabulary_map")
     if shortlist is not None:
         raise TypeError("vocabulary_map is the old name of shortlist: pass shortlist alone")
-    warnings.warn(
+    warn(
         "vocabulary_map is deprecated and goes with the next version: pass shortlist",
         DeprecationWarning,
-        stacklevel=3,
     )
     return given

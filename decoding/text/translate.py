@@ -7,7 +7,6 @@ lengths. It yields a line's translation as soon as that line and all lines befor
 from __future__ import annotations
 
 import math
-import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,8 +15,9 @@ from typing import Any, NamedTuple, Protocol, overload
 import torch
 from torch import Tensor
 
+from decoding.common.warn import warn
 from decoding.generation.outputs import GenerateBeamDecoderOnlyOutput
-from decoding.generation.resolve import as_mapping, resolve
+from decoding.generation.resolve import as_mapping, ignored, resolve
 from decoding.models.spec import ModelSpec
 from decoding.text.alignment import Pieces, alignment
 from decoding.text.languages import between
@@ -161,6 +161,8 @@ class Translator:
         self.model, self.n_best = model, n_best
         self.options = {**base, **options, "num_return_sequences": 1 if n_best is None else n_best}
         self.config = resolve(self.options, None, model.generation_config)
+        for name in ignored(self.config, self.options):  # warned of, once and not in every batch
+            del self.options[name]
         self.tokenizer, marks = between(model.tokenizer, src_lang, tgt_lang, self.config)
         if alignments and not isinstance(self.tokenizer, Pieces):
             raise ValueError("this model's tokenizer cannot tell words: leave alignments out")
@@ -215,10 +217,9 @@ class Translator:
         code, text = split_language_code(line)  # every part needs it
         texts = split_text(text, lambda part: len(encode(code + part)) <= self._lengths.source)
         parts = [Part(number, code + part, encode(code + part)) for part in texts if part.strip()]
-        warnings.warn(
+        warn(
             f"line {number} has {len(ids)} tokens, too many for this model: it is translated in "
-            f"{len(parts)} parts of at most {self._lengths.source}",
-            stacklevel=2,
+            f"{len(parts)} parts of at most {self._lengths.source}"
         )
         return parts
 
@@ -275,10 +276,9 @@ class Translator:
         for part, best_first in zip(batch, hypotheses, strict=True):
             self.tokens += best_first[0].tokens
             if any(output.tokens == max_new for output in best_first):
-                warnings.warn(
+                warn(
                     f"line {part.line}: a translation has reached the model's maximum of "
-                    f"{max_new} tokens and may be cut",
-                    stacklevel=2,
+                    f"{max_new} tokens and may be cut"
                 )
         return hypotheses
 
