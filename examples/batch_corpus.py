@@ -51,7 +51,11 @@ def complete(model: decoding.Model, prompts: list[str], tokens: int) -> Iterator
     labels = [[-100] * len(prompt) + new for prompt, new in zip(ids, continuations, strict=True)]
     scores = model.score(rows, labels).means.tolist()
     for prompt, new, score in zip(prompts, continuations, scores, strict=True):
-        yield {"prompt": prompt, "text": model.tokenizer.decode(new), "score": round(score, 4)}
+        yield {
+            "prompt": prompt,
+            "text": model.tokenizer.decode(new, skip_special_tokens=True),
+            "score": round(score, 4),
+        }
 
 
 def until_end(model: decoding.Model, tokens: list[int]) -> list[int]:

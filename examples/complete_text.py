@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     model = decoding.load(args.model)
     ids = model.tokenizer.encode(args.prompt)
-    shown = model.tokenizer.decode(ids)
+    shown = model.tokenizer.decode(ids, skip_special_tokens=True)
     print(shown, end="", flush=True)
     # Options have the names and meanings of transformers' generate(). stream() yields a list of
     # new tokens for each row; here there is one row.
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ):
         ids += new
         # A token's text may depend on the tokens before it, so all are decoded again.
-        text = model.tokenizer.decode(ids)
+        text = model.tokenizer.decode(ids, skip_special_tokens=True)
         print(text[len(shown) :], end="", flush=True)
         shown = text
     print()

@@ -73,7 +73,7 @@ def check(
     pairs = list(zip(found.tokens, reference.tokens, strict=True))
     same = [i for i, (ours, theirs) in enumerate(pairs) if ours == theirs]
     distances = [abs(found.scores[i] - reference.scores[i]) for i in same]
-    texts = [tokenizer.decode(row) for row in found.tokens]
+    texts = [tokenizer.decode(row, skip_special_tokens=True) for row in found.tokens]
     bleu, chrf = quality(texts, text.references)
     return Check(
         engine=config.engine.name,
@@ -97,7 +97,7 @@ def differences(
     """The first SHOWN lines that are answered differently."""
     places = [i for i in range(len(texts)) if i not in same]
     for i in places[:SHOWN]:
-        expected = tokenizer.decode(reference.tokens[i])
+        expected = tokenizer.decode(reference.tokens[i], skip_special_tokens=True)
         yield Difference(text.numbers[i], text.sources[i], expected, texts[i])
 
 

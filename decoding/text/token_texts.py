@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,14 +11,16 @@ from decoding.text.tokenizers import (
     MarianTokenizer,
     MultilingualTokenizer,
     PieceTokenizer,
+    Tokenizer,
 )
+from decoding.text.tokenizers.backend import decoder_kinds
+from decoding.text.tokenizers.pieces import BYTE
 
 Text = str | bytes
 
 PREFIX = (
     "abcdef"  # a word goes on with the token, so what a decoder does at a beginning is not seen
 )
-BYTE = re.compile(r"<0x([0-9a-fA-F]{2})>")
 
 
 def token_texts(tokenizer: Any) -> list[Text | None]:
@@ -34,7 +35,7 @@ def token_texts(tokenizer: Any) -> list[Text | None]:
     if isinstance(tokenizer, (MarianTokenizer, PieceTokenizer)):
         return by_id({t: i for i, t in tokenizer.tokens.items()}, _piece)
     backend = tokenizer.backend if isinstance(tokenizer, BackendTokenizer) else tokenizer
-    if not hasattr(backend, "get_vocab"):
+    if isinstance(backend, Tokenizer) or not hasattr(backend, "get_vocab"):
         raise TypeError(
             "stop_strings need a tokenizer of transformers, of the tokenizers library or ours, "
             f"got {type(tokenizer).__name__}"
@@ -53,13 +54,6 @@ def by_id(vocab: dict[str, int], text: Callable[[str], Text]) -> list[Text | Non
     for token, number in vocab.items():
         texts[number] = text(token)
     return texts
-
-
-def decoder_kinds(backend: Any) -> set[str]:
-    """The decoder steps of a tokenizer of the `tokenizers` library."""
-    state = getattr(getattr(backend, "decoder", None), "__getstate__", lambda: b"")()
-    text = state.decode() if isinstance(state, bytes) else str(state)
-    return set(re.findall(r'"type":\s*"(\w+)"', text))
 
 
 def _piece(token: str) -> str:

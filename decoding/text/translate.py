@@ -293,7 +293,13 @@ class Translator:
             assert isinstance(tokenizer, Pieces)
             pairs = alignment(tokenizer, part.text, generated, attention)
         words = len(split_language_code(part.text)[1].split())
-        return Output(tokenizer.decode(generated), score, len(generated), words, pairs)
+        return Output(
+            tokenizer.decode(generated, skip_special_tokens=True),
+            score,
+            len(generated),
+            words,
+            pairs,
+        )
 
     def _finished(
         self, waiting: deque[list[Part]], done: dict[Part, list[Output]]

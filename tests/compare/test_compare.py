@@ -23,19 +23,26 @@ from decoding.compare.results import Ceilings, Check, Comparison, Difference, Ma
 from decoding.compare.text import Text, batches, read_text
 from decoding.compare.timing import percentile
 from decoding.models import ModelSpec
+from decoding.text.tokenizers.base import FramedTokenizer
 from tests.support.compared import GPT, STACK, TRANSFORMER_BASE
 from tests.support.stub_engines import Echo
 
 
-class Letters:
+class Letters(FramedTokenizer):
     """A tokenizer: a token for each character."""
 
-    def encode(self, text: str) -> list[int]:
+    tokens = {number: chr(number) for number in range(128)}
+
+    def cut(self, text: str) -> list[int]:
         return list(map(ord, text))
 
-    encode_target = encode
+    def framed(self, first: list[int], second: list[int] | None = None) -> list[int]:
+        return [*first, *(second or [])]
 
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+    def encode_target(self, text: str) -> list[int]:
+        return self.cut(text)
+
+    def text_of(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         return "".join(map(chr, ids))
 
 

@@ -21,24 +21,33 @@ from decoding.generation.outputs import (
     GenerateOutput,
 )
 from decoding.models.spec import ModelSpec, StackSpec
+from decoding.text.tokenizers.base import FramedTokenizer
 
 EOS, START, FIRST = 0, 1, 2
 
 
-class Words:
+class Words(FramedTokenizer):
     """A tokenizer whose tokens are words, numbered in the order of their first appearance."""
 
     def __init__(self) -> None:
         self.words: list[str] = []
 
-    def encode(self, text: str) -> list[int]:
+    @property
+    def tokens(self) -> dict[int, str]:
+        return {FIRST + i: word for i, word in enumerate(self.words)}
+
+    def cut(self, text: str) -> list[int]:
         words = text.replace("<<", "<< ").split()
         self.words += sorted(set(words) - set(self.words))
-        return [FIRST + self.words.index(word) for word in words] + [EOS]
+        return [FIRST + self.words.index(word) for word in words]
 
-    encode_target = encode
+    def framed(self, first: list[int], second: list[int] | None = None) -> list[int]:
+        return [*first, *(second or []), EOS]
 
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+    def encode_target(self, text: str) -> list[int]:
+        return self.framed(self.cut(text))
+
+    def text_of(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         return " ".join(self.words[id - FIRST].upper() for id in ids if id >= FIRST)
 
 

@@ -71,7 +71,7 @@ def test_nothing_in_nothing_out(program: Program) -> None:
 
 
 def test_one_line_for_each_line_even_where_the_model_breaks_one(program: Program) -> None:
-    program.monkeypatch.setattr(stand_in.Words, "decode", lambda *_: "a\nb")
+    program.monkeypatch.setattr(stand_in.Words, "decode", lambda *_, **__: "a\nb")
     assert program(source=b"x\n")[1] == "a b\n"
 
 

@@ -52,7 +52,9 @@ def expected(saved: tuple[Path, Any, str], line: str, **options: Any) -> str:
     assert isinstance(tokenizer, MultilingualTokenizer)
     ids = tokenizer.between("de_DE", "en_XX")[0].encode(line)
     options |= {option: tokenizer.codes["en_XX"], "max_new_tokens": 20, "num_beams": 3}
-    return tokenizer.decode(model.generate(torch.tensor([ids]), **options)[0].tolist())
+    return tokenizer.decode(
+        model.generate(torch.tensor([ids]), **options)[0].tolist(), skip_special_tokens=True
+    )
 
 
 def test_translate(saved: tuple[Path, Any, str], device: str) -> None:

@@ -47,4 +47,4 @@ class Ours(TensorEngine):
         return [self.tokenizer.encode(text) for text in texts]
 
     def decode(self, rows: Ids) -> list[str]:
-        return [self.tokenizer.decode(row) for row in rows]
+        return [self.tokenizer.decode(row, skip_special_tokens=True) for row in rows]

@@ -2,7 +2,7 @@
 
     tokenizer = load_tokenizer(directory, config)
     tokenizer.encode("Das ist ein Haus.")     ids with the special tokens of a source text
-    tokenizer.decode(ids)                     text without special tokens
+    tokenizer.decode(ids)                     their text
 
 The libraries that made the vocabularies do the work (sentencepiece, tokenizers); what is added here
 is what lies between them and the ids of the model.
@@ -31,6 +31,7 @@ from decoding.text.tokenizers.multilingual import MultilingualTokenizer, load_m2
 from decoding.text.tokenizers.opennmt import load_opennmt
 from decoding.text.tokenizers.pegasus import load_pegasus
 from decoding.text.tokenizers.pieces import WORD_START, PieceTokenizer
+from decoding.text.tokenizers.reading import read_settings
 from decoding.text.tokenizers.t5 import load_t5
 from decoding.text.tokenizers.wordpiece import load_wordpiece
 from decoding.text.tokenizers.xlm_roberta import load_xlm_roberta
@@ -96,12 +97,19 @@ def load_tokenizer(directory: Path, config: dict[str, Any]) -> Tokenizer:
     `model_type` whose text is not supported or for files that contradict each other.
     """
     family = config.get("model_type")
-    if family in OTHERS:
-        return OTHERS[family](directory, config)
-    if family not in LOADERS:
+    if family not in OTHERS and family not in LOADERS:
         known = ", ".join(sorted(LOADERS))
         raise ValueError(f"no tokenizer for model_type {family!r} (there are: {known})")
     path = directory / "tokenizer_config.json"
     settings = read_json(path) if path.is_file() else {}
     settings.setdefault("tokenizer_class", config.get("tokenizer_class"))
-    return LOADERS[family](directory, settings)
+    if family in OTHERS:
+        tokenizer = OTHERS[family](directory, config)
+    else:
+        tokenizer = LOADERS[family](directory, settings)
+    tokenizer.settings = read_settings(directory, family, settings, tokenizer.get_vocab())
+    if isinstance(tokenizer, BackendTokenizer):
+        tokenizer.adopt_special_tokens()
+        if LOADERS.get(str(family)) in (backend.load_whole, load_llama):
+            tokenizer.adopt_ends(settings)
+    return tokenizer

@@ -2,41 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
 from decoding.text.tokenizers.base import Tokenizer
+from decoding.text.tokenizers.encoding import Row, Truncation
 from decoding.text.tokenizers.files import required, token
-from decoding.text.tokenizers.pieces import WORD_START
+from decoding.text.tokenizers.pieces import BYTE, WORD_START
 
 
-class BackendTokenizer:
+class BackendTokenizer(Tokenizer):
     """A tokenizer of the library, special tokens included."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self.backend = backend
-        added = backend.get_added_tokens_decoder()
-        self._special = {number for number, token in added.items() if token.special}
+        self._special = special_ids(backend)
         byte_level = isinstance(backend.decoder, tokenizers.decoders.ByteLevel)
         self._space = "\u0120" if byte_level else WORD_START  # a token's way to write it
+        self._falls_back = "ByteFallback" in decoder_kinds(backend)
+
+    def adopt_special_tokens(self) -> None:
+        """Makes the special tokens of the settings such tokens of the library, too."""
+        there = {added.content for added in self.backend.get_added_tokens_decoder().values()}
+        missing = [text for text in self.all_special_tokens if text not in there]
+        self.backend.add_special_tokens(
+            [tokenizers.AddedToken(text, normalized=False) for text in missing]
+        )
+        self._special = special_ids(self.backend)
+
+    def adopt_ends(self, config: Mapping[str, Any]) -> None:
+        """Has BOS and EOS around a text as tokenizer_config.json says, if it does."""
+        flags = [config.get(name) for name in ("add_bos_token", "add_eos_token")]
+        if flags == [None, None]:
+            return
+        begin = [self.bos_token] if flags[0] and self.bos_token else []
+        end = [self.eos_token] if flags[1] and self.eos_token else []
+        self.backend.post_processor = tokenizers.processors.TemplateProcessing(
+            single=[*begin, "$A", *end],
+            pair=[*begin, "$A", *end, *(f"{b}:1" for b in begin), "$B:1", *(f"{e}:1" for e in end)],
+            special_tokens=[(text, self.backend.token_to_id(text)) for text in {*begin, *end}],
+        )
+
+    @cached_property
+    def tokens(self) -> Mapping[int, str]:
+        return {number: token for token, number in self.backend.get_vocab().items()}
+
+    @property
+    def vocab_size(self) -> int:
+        return self.backend.get_vocab_size(with_added_tokens=False)
+
+    def __len__(self) -> int:
+        return self.backend.get_vocab_size()
 
     def cut(self, text: str) -> list[int]:
-        """The ids of a text alone."""
         return self.backend.encode(text, add_special_tokens=False).ids
 
-    def encode(self, text: str) -> list[int]:
-        return self.backend.encode(text).ids
+    def row(self, text: str, pair: str | None, special: bool, limit: Truncation | None) -> Row:
+        if limit is None:
+            found = self.backend.encode(text, pair, add_special_tokens=special)
+            return Row(found.ids, found.type_ids)
+        first = self.backend.encode(text, add_special_tokens=False)
+        second = None if pair is None else self.backend.encode(pair, add_special_tokens=False)
+        around = self.backend.num_special_tokens_to_add(second is not None) if special else 0
+        lengths = limit.lengths(len(first), None if second is None else len(second), around)
+        for part, length in zip((first, second), lengths, strict=True):
+            if part is not None and length < len(part):
+                part.truncate(length, direction=limit.side)
+        found = self.backend.post_process(first, second, special)
+        return Row(found.ids, found.type_ids)
 
     def encode_target(self, text: str) -> list[int]:
-        return self.encode(text)
+        return self.backend.encode(text).ids
 
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Text of the ids; bytes that form no character become U+FFFD."""
+    def text_of(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def settled(self, ids: Sequence[int]) -> int:
+        """Neighbouring tokens of bytes are decoded together, and are all U+FFFD if one is."""
+        end = len(ids)
+        while self._falls_back and end and self._is_byte(ids[end - 1]):
+            end -= 1
+        return end
+
+    def _is_byte(self, number: int) -> bool:
+        return BYTE.fullmatch(self.backend.id_to_token(number) or "") is not None
+
+    @property
+    def can_clean_up(self) -> bool:
+        """As in transformers: byte-pair encoding keeps a text's own spaces."""
+        return not isinstance(self.backend.model, tokenizers.models.BPE)
 
     def source_pieces(self, text: str) -> list[str | None]:
         return self.target_pieces(self.encode(text))
@@ -48,6 +108,18 @@ class BackendTokenizer:
     def _piece(self, number: int) -> str | None:
         piece = self.backend.id_to_token(number)
         return None if piece is None else piece.replace(self._space, WORD_START)
+
+
+def special_ids(backend: tokenizers.Tokenizer) -> set[int]:
+    added = backend.get_added_tokens_decoder()
+    return {number for number, token in added.items() if token.special}
+
+
+def decoder_kinds(backend: Any) -> set[str]:
+    """The decoder steps of a tokenizer of the `tokenizers` library."""
+    state = getattr(getattr(backend, "decoder", None), "__getstate__", lambda: b"")()
+    text = state.decode() if isinstance(state, bytes) else str(state)
+    return set(re.findall(r'"type":\s*"(\w+)"', text))
 
 
 def load_whole(directory: Path, settings: dict[str, Any]) -> Tokenizer:

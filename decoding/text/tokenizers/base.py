@@ -1,25 +1,267 @@
-"""The interface of tokenizers."""
+"""The interface of tokenizers: what a family's class must have, and what all of them offer."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any, Protocol, runtime_checkable
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol, overload, runtime_checkable
+
+import numpy as np
+from torch import Tensor
+
+from decoding.text.texts import as_texts, checked
+from decoding.text.tokenizers.encoding import (
+    BatchEncoding,
+    Row,
+    Truncation,
+    as_tensors,
+    batch,
+    read_shape,
+)
+from decoding.text.tokenizers.vocabulary import Vocabulary
+
+# Spaces that transformers removes where the settings have `clean_up_tokenization_spaces`, in order.
+SPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 
 
-class Tokenizer(Protocol):
-    """Converts between text and a model's token ids."""
+class Tokenizer(Vocabulary):
+    """Converts between text and a model's token ids, with the methods of transformers' tokenizers.
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of `text`, with the special tokens that a source or prompt has."""
-        ...
+        tokenizer(["Hello", "How are you?"], padding=True, return_tensors="pt")
+        tokenizer.encode("Hello")                               ids, special tokens included
+        tokenizer.decode(ids, skip_special_tokens=True)
+        tokenizer.apply_chat_template([{"role": "user", "content": "Hello"}])
 
+    Any number of threads may use one. What a family's class must have comes first.
+    """
+
+    @abstractmethod
+    def row(self, text: str, pair: str | None, special: bool, limit: Truncation | None) -> Row:
+        """A text or a pair of texts as ids. special: with special tokens; limit: None: all of
+        them."""
+
+    @abstractmethod
     def encode_target(self, text: str) -> list[int]:
         """The ids that the model should generate for `text`, with EOS where the model has one."""
-        ...
 
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The text of generated ids."""
-        ...
+    @abstractmethod
+    def text_of(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
+        """The text of generated ids, before spaces are cleaned up."""
+
+    def settled(self, ids: Sequence[int]) -> int:
+        """How many of the first ids have a text that ids behind them leave as it is."""
+        return len(ids)
+
+    @property
+    def can_clean_up(self) -> bool:
+        """Whether spaces before punctuation may be removed: whether they are not the text's own."""
+        return True
+
+    def __call__(
+        self,
+        text: Any,
+        text_pair: Any = None,
+        *,
+        add_special_tokens: bool = True,
+        padding: bool | str = False,
+        truncation: bool | str | None = None,
+        max_length: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        padding_side: str | None = None,
+        return_tensors: str | None = None,
+        return_token_type_ids: bool | None = None,
+        return_attention_mask: bool = True,
+    ) -> BatchEncoding:
+        """The ids of texts, as a mapping for `generate(**tokenizer(texts))`.
+
+        text: a str, or a list of them. text_pair: the same number of texts that go with them.
+        padding: True or "longest" fills rows up to the longest, "max_length" to max_length.
+        truncation: True or "longest_first" cuts at max_length; of a pair "only_first" and
+        "only_second" cut one text. max_length: None is model_max_length. return_tensors: "pt" or
+        "np" for int64 [B, W]; None for lists, of one str without [B]. return_token_type_ids: None
+        is whether the model reads them.
+
+        Raises TypeError for what is no text, ValueError for arguments that do not go together.
+        """
+        shape = read_shape(
+            self.settings,
+            padding=padding,
+            truncation=truncation,
+            max_length=max_length,
+            pad_to_multiple_of=pad_to_multiple_of,
+            padding_side=padding_side,
+        )
+        texts, alone = as_texts("text", text)
+        pairs: list[str] | list[None] = [None] * len(texts)
+        if text_pair is not None:
+            pairs, other = as_texts("text_pair", text_pair)
+            if (other, len(pairs)) != (alone, len(texts)):
+                raise ValueError("text_pair must be one str, or as many texts as text")
+        special = add_special_tokens
+        rows = [
+            self.row(first, second, special, shape.truncation)
+            for first, second in zip(texts, pairs, strict=True)
+        ]
+        types = return_token_type_ids
+        columns = batch(
+            rows,
+            shape,
+            self.pad_token_id or 0,
+            types=self.settings.token_type_ids if types is None else types,
+            mask=return_attention_mask,
+        )
+        if return_tensors is not None:
+            return BatchEncoding(as_tensors(columns, return_tensors))
+        return BatchEncoding({name: c[0] if alone else c for name, c in columns.items()})
+
+    def encode(
+        self,
+        text: str,
+        text_pair: str | None = None,
+        add_special_tokens: bool = True,
+        **options: Any,
+    ) -> Any:
+        """The ids of a text, with the special tokens that a source or prompt has: a list, or with
+        return_tensors int64 [1, n]. options: those of the call."""
+        if options:
+            options["add_special_tokens"] = add_special_tokens
+            return self(checked("text", text), text_pair, **options)["input_ids"]
+        pair = None if text_pair is None else checked("text_pair", text_pair)
+        return self.row(checked("text", text), pair, add_special_tokens, None).ids
+
+    @overload
+    def decode(
+        self,
+        token_ids: int | Sequence[int],
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+    ) -> str: ...
+    @overload
+    def decode(
+        self,
+        token_ids: Any,
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+    ) -> Any: ...
+    def decode(
+        self,
+        token_ids: Any,
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+    ) -> Any:
+        """The text of ids; of rows of them, a list of texts.
+
+        token_ids: an id, or integers [n] or [B, n], as a list, array or tensor.
+        clean_up_tokenization_spaces: whether to remove spaces before punctuation; None is what the
+        tokenizer's files say. Bytes that form no character become U+FFFD.
+        """
+        ids = token_ids.tolist() if isinstance(token_ids, (Tensor, np.ndarray)) else token_ids
+        if isinstance(ids, (list, tuple)) and ids and not isinstance(ids[0], (int, np.integer)):
+            clean = clean_up_tokenization_spaces
+            return [self.decode(row, skip_special_tokens, clean) for row in ids]
+        text = self.text_of([ids] if isinstance(ids, int) else ids, skip_special_tokens)
+        clean = clean_up_tokenization_spaces
+        if clean is None:
+            clean = self.settings.clean_up_tokenization_spaces
+        if clean and self.can_clean_up:
+            for spaced in SPACED:
+                text = text.replace(spaced, spaced.strip())
+        return text
+
+    def batch_decode(
+        self,
+        sequences: Any,
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+    ) -> list[str]:
+        """The text of each row of ids."""
+        return [
+            self.decode(row, skip_special_tokens, clean_up_tokenization_spaces) for row in sequences
+        ]
+
+    def apply_chat_template(
+        self,
+        conversation: Any,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+        tokenize: bool = True,
+        padding: bool | str = False,
+        truncation: bool | str | None = None,
+        max_length: int | None = None,
+        return_tensors: str | None = None,
+        return_dict: bool = True,
+        **template_options: Any,
+    ) -> Any:
+        """The prompt of a chat, as the tokenizer's template writes it.
+
+        conversation: a list of messages, mappings with "role" and "content"; or a list of such
+            lists. tools: JSON schemas of functions that the model may call. documents: texts that
+            it may use. The template decides what becomes of them.
+        chat_template: a template, or the name of one of the tokenizer's; None: its own.
+        add_generation_prompt: end with what begins an answer. continue_final_message: leave the
+            last message open, so that the model goes on with it.
+        tokenize: False returns the text. padding to return_tensors: as in the call of the
+            tokenizer; special tokens are the template's alone. return_dict: False returns ids.
+        template_options: variables of the template.
+
+        Raises ValueError where there is no template, or where the template refuses the chat;
+        TypeError for messages and tools that are no JSON.
+        """
+        from decoding.text.tokenizers import chat  # jinja2 is not needed before
+
+        many = isinstance(conversation, (list, tuple)) and bool(conversation)
+        many = many and isinstance(conversation[0], (list, tuple))
+        template = chat.choose(self.settings.chat_template, chat_template, tools is not None)
+        texts = [
+            chat.render(
+                template,
+                messages,
+                tools=tools,
+                documents=documents,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                variables={**self.special_tokens_map, **template_options},
+            )
+            for messages in (conversation if many else [conversation])
+        ]
+        rendered = texts if many else texts[0]
+        if not tokenize:
+            return rendered
+        found = self(
+            rendered,
+            add_special_tokens=False,
+            padding=padding,
+            truncation=truncation,
+            max_length=max_length,
+            return_tensors=return_tensors,
+        )
+        return found if return_dict else found["input_ids"]
+
+
+class FramedTokenizer(Tokenizer):
+    """A tokenizer that puts special tokens around ids of texts."""
+
+    @abstractmethod
+    def cut(self, text: str) -> list[int]:
+        """The ids of a text alone."""
+
+    @abstractmethod
+    def framed(self, first: list[int], second: list[int] | None = None) -> list[int]:
+        """The ids of one text or two, with the special tokens that a source or prompt has."""
+
+    def row(self, text: str, pair: str | None, special: bool, limit: Truncation | None) -> Row:
+        first = self.cut(text)
+        second = None if pair is None else self.cut(pair)
+        if limit is not None:
+            count = len(self.framed([], None if second is None else [])) if special else 0
+            some, others = limit.lengths(len(first), None if second is None else len(second), count)
+            first = limit.cut(first, some)
+            second = None if second is None else limit.cut(second, others)
+        ids = self.framed(first, second) if special else first + (second or [])
+        return Row(ids, [0] * len(ids))
 
 
 @runtime_checkable

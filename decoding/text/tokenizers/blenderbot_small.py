@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from decoding.text.tokenizers.base import Tokenizer
+from decoding.text.tokenizers.base import FramedTokenizer, Tokenizer
 from decoding.text.tokenizers.bpe import GOES_ON, WordBPE, read_merges
 from decoding.text.tokenizers.files import read_json, required, token
 
@@ -22,7 +22,7 @@ NEW_LINE = "__newln__"
 WORD = re.compile(r"[\S\x1c-\x1f]+\n?")
 
 
-class BlenderbotSmallTokenizer:
+class BlenderbotSmallTokenizer(FramedTokenizer):
     """Equal to transformers' class: it adds no special token to a text."""
 
     def __init__(self, bpe: WordBPE, ids: dict[str, int], special: dict[str, str]) -> None:
@@ -31,10 +31,14 @@ class BlenderbotSmallTokenizer:
             if text not in ids:
                 raise ValueError(f"the vocabulary has no {text!r}, which text needs")
         self._unk = special["unk_token"]
-        self.tokens = {number: text for text, number in ids.items()}
+        self._tokens = {number: text for text, number in ids.items()}
         self._split = re.compile("(" + "|".join(map(re.escape, self._special)) + ")").split
 
-    def encode(self, text: str) -> list[int]:
+    @property
+    def tokens(self) -> Mapping[int, str]:
+        return self._tokens
+
+    def cut(self, text: str) -> list[int]:
         tokens: list[str] = []
         for part in self._split(text):
             if part in self._special:
@@ -44,14 +48,24 @@ class BlenderbotSmallTokenizer:
         unknown = self._ids[self._unk]
         return [self._ids.get(text, unknown) for text in tokens]
 
-    def encode_target(self, text: str) -> list[int]:
-        return self.encode(text)
+    def framed(self, first: list[int], second: list[int] | None = None) -> list[int]:
+        return [*first, *(second or [])]
 
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+    def encode_target(self, text: str) -> list[int]:
+        return self.cut(text)
+
+    def text_of(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         """An id without an entry counts as unknown."""
-        tokens = [self.tokens.get(int(number), self._unk) for number in ids]
+        tokens = [self._tokens.get(int(number), self._unk) for number in ids]
         kept = [t for t in tokens if not (skip_special_tokens and t in self._special)]
         return " ".join(kept).replace(GOES_ON + " ", "").strip()
+
+    def settled(self, ids: Sequence[int]) -> int:
+        """A token that its word goes on behind is joined with the next."""
+        end = len(ids)
+        while end and self._tokens.get(int(ids[end - 1]), self._unk).endswith(GOES_ON):
+            end -= 1
+        return end
 
 
 def words(text: str) -> list[str]:

@@ -17,6 +17,10 @@ WORD_END = "</w>"  # what ends the last symbol of a word in a list of merges
 
 
 class Cutter(Protocol):
+    """appends: the text of pieces goes on with that of pieces behind them."""
+
+    appends: bool
+
     def cut(self, text: str) -> list[str]: ...
 
     def join(self, pieces: Sequence[str]) -> str: ...
@@ -29,6 +33,8 @@ class Cutter(Protocol):
 class Words:
     """For text that is split already: its pieces are separated by spaces."""
 
+    appends = True
+
     def cut(self, text: str) -> list[str]:
         return text.split()
 
@@ -40,6 +46,8 @@ class Words:
 
 
 class SentencePieces:
+    appends = True
+
     def __init__(self, model: SentencePieceProcessor) -> None:
         self._model = model
 
@@ -60,6 +68,8 @@ class BytePairs:
     codes: a merge in each line, most frequent first; fastBPE adds how often it was seen.
     vocabulary: pieces that occur; single letters among them need no merge.
     """
+
+    appends = True
 
     def __init__(self, codes: Path, vocabulary: Iterable[str]) -> None:
         merges = read_merges(codes)
@@ -91,6 +101,8 @@ class BytePairs:
 
 class Moses:
     """Splits text into words with the Moses tokenizer, and words into pieces with `inner`."""
+
+    appends = False  # a quotation mark's spaces depend on the words behind it
 
     def __init__(self, inner: Cutter, source: str, target: str, **options: Any) -> None:
         try:

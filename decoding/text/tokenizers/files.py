@@ -49,8 +49,18 @@ def files_of(directory: Path, config: Mapping[str, Any]) -> list[Path]:
     named = [config.get(option) for option in NAMED] + (config.get("vocabs") or [])
     named += [f"dict.{config.get(side)}.txt" for side in ("source_lang", "target_lang")]
     paths = [directory / name for name in FILES]
+    paths += [path for _, path in chat_templates(directory)]
     paths += [beside(directory, name) for name in named if name]
     return [path for path in paths if path.is_file()]
+
+
+def chat_templates(directory: Path) -> list[tuple[str, Path]]:
+    """The chat templates in a directory: their names and files."""
+    found = [("default", directory / "chat_template.jinja")]
+    others = sorted((directory / "additional_chat_templates").glob("*.jinja"))
+    return [(name, path) for name, path in found if path.is_file()] + [
+        (path.stem, path) for path in others
+    ]
 
 
 def required(path: Path, needs: str) -> Path:

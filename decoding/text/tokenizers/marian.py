@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import yaml
 from sentencepiece import SentencePieceProcessor
 
 from decoding.models.formats.foreign import beside
-from decoding.text.tokenizers.base import Tokenizer
+from decoding.text.tokenizers.base import FramedTokenizer, Tokenizer
 from decoding.text.tokenizers.files import (
     read_json,
     read_lines,
@@ -22,8 +22,6 @@ from decoding.text.tokenizers.files import (
 from decoding.text.tokenizers.pieces import Pieces
 
 LANGUAGE_CODE = re.compile(r">>.*?<<", re.DOTALL)
-# Spaces that transformers removes where the settings have `clean_up_tokenization_spaces`.
-SPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 
 
 def split_language_code(text: str) -> tuple[str, str]:
@@ -41,7 +39,7 @@ class MarianPieces(Pieces):
         return ([code] if code else []) + super().cut_plain(rest)
 
 
-class MarianTokenizer:
+class MarianTokenizer(FramedTokenizer):
     """Equal to transformers' MarianTokenizer.
 
     That class also prepares a Moses punctuation normaliser where the package sacremoses is
@@ -69,19 +67,21 @@ class MarianTokenizer:
         special &= source_vocab.keys() | target_vocab.keys()
         self._source = MarianPieces(source, source_vocab, special, unk)
         self._target = MarianPieces(target, target_vocab, special, unk)
-        self._clean_up = settings.get("clean_up_tokenization_spaces", False)
 
     @property
     def tokens(self) -> dict[int, str]:
         """The target vocabulary's tokens, by their ids."""
         return self._target.tokens
 
-    def encode(self, text: str) -> list[int]:
-        """Ids in the source vocabulary, ended by EOS.
+    def get_vocab(self) -> Mapping[str, int]:
+        return self._source.ids
 
-        A special token written in the text is that token.
-        """
-        return self._source.numbered([*self._source.cut(text), self._eos])
+    def cut(self, text: str) -> list[int]:
+        """Ids in the source vocabulary. A special token written in the text is that token."""
+        return self._source.numbered(self._source.cut(text))
+
+    def framed(self, first: list[int], second: list[int] | None = None) -> list[int]:
+        return [*first, *(second or []), self._source.ids[self._eos]]
 
     def encode_target(self, text: str) -> list[int]:
         """Ids of a translation, in the target vocabulary."""
@@ -99,12 +99,12 @@ class MarianTokenizer:
         marks = self._source.special
         return [None if t in marks or LANGUAGE_CODE.fullmatch(t) else t for t in tokens]
 
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+    def text_of(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         """Text of ids of the target vocabulary; an id without an entry counts as unknown."""
-        text = self._target.text(ids, skip_special_tokens)
-        for spaced in SPACED if self._clean_up else ():
-            text = text.replace(spaced, spaced.strip())
-        return text
+        return self._target.text(ids, skip_special_tokens)
+
+    def settled(self, ids: Sequence[int]) -> int:
+        return self._target.settled(ids)
 
 
 def load_marian_npz(directory: Path, config: dict[str, Any]) -> Tokenizer:

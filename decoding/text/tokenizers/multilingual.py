@@ -14,9 +14,10 @@ from typing import Any
 from sentencepiece import SentencePieceProcessor
 
 from decoding.text.tokenizers.backend import BackendTokenizer, read_backend
-from decoding.text.tokenizers.base import Tokenizer
+from decoding.text.tokenizers.base import FramedTokenizer, Tokenizer
 from decoding.text.tokenizers.files import read_json, read_sentencepiece, required, text_of
 from decoding.text.tokenizers.pieces import Pieces, PieceTokenizer
+from decoding.text.tokenizers.settings import TokenizerSettings
 
 # The first tokens, whatever the SentencePiece model's own first three are.
 BEGINNING = ("<s>", "<pad>", "</s>", "<unk>")
@@ -51,8 +52,8 @@ class Marks:
     source: str  # where nobody names one
 
 
-@dataclass(frozen=True)
-class MultilingualTokenizer:
+@dataclass
+class MultilingualTokenizer(FramedTokenizer):
     """A tokenizer of texts alone, and codes around them.
 
     codes: the id of each language. target: None where nobody has named one.
@@ -64,6 +65,11 @@ class MultilingualTokenizer:
     marks: Marks
     source: str
     target: str | None
+    settings: TokenizerSettings = TokenizerSettings()
+
+    @property
+    def tokens(self) -> Mapping[int, str]:
+        return self.base.tokens
 
     def between(
         self, src_lang: str | None, tgt_lang: str | None, begins: Collection[int] = ()
@@ -85,8 +91,11 @@ class MultilingualTokenizer:
             )
         return replace(self, source=source, target=begun[0]), {}
 
-    def encode(self, text: str) -> list[int]:
-        code, ids = self.codes[self.source], self.base.cut(text)
+    def cut(self, text: str) -> list[int]:
+        return self.base.cut(text)
+
+    def framed(self, first: list[int], second: list[int] | None = None) -> list[int]:
+        code, ids = self.codes[self.source], [*first, *(second or [])]
         return [code, *ids, self.eos] if self.marks.source_first else [*ids, self.eos, code]
 
     def encode_target(self, text: str) -> list[int]:
@@ -99,11 +108,18 @@ class MultilingualTokenizer:
             raise ValueError("the target's language is not known: see Languages.between")
         return [self.codes[self.target], *ids]
 
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        return self.base.decode(ids, skip_special_tokens)
+    def text_of(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
+        return self.base.text_of(ids, skip_special_tokens)
+
+    def settled(self, ids: Sequence[int]) -> int:
+        return self.base.settled(ids)
+
+    @property
+    def can_clean_up(self) -> bool:
+        return self.base.can_clean_up
 
     def source_pieces(self, text: str) -> list[str | None]:
-        return self.base.target_pieces(self.encode(text))
+        return self.base.target_pieces(self.framed(self.cut(text)))
 
     def target_pieces(self, ids: Sequence[int]) -> list[str | None]:
         return self.base.target_pieces(ids)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from decoding.text.tokenizers.base import FramedTokenizer
 from decoding.text.tokenizers.cutters import Cutter
 
 UNK, EOS = "<unk>", "</s>"
 
 
-class NumberedTokenizer:
+class NumberedTokenizer(FramedTokenizer):
     """source, target: the cutter of text, and the ids of the pieces.
 
     marks: tokens that are no part of a text. source_end: the model reads EOS behind a text.
@@ -29,21 +30,34 @@ class NumberedTokenizer:
             if UNK not in ids:
                 raise ValueError(f"the vocabulary has no {UNK!r}, which text needs")
         self._marks, self._end = marks, [EOS] if source_end else []
-        self.tokens = {number: token for token, number in self._target_ids.items()}
+        self._tokens = {number: token for token, number in self._target_ids.items()}
 
-    def encode(self, text: str) -> list[int]:
-        return numbers([*self._source.cut(text), *self._end], self._source_ids)
+    @property
+    def tokens(self) -> Mapping[int, str]:
+        return self._tokens
+
+    def get_vocab(self) -> Mapping[str, int]:
+        return self._source_ids
+
+    def cut(self, text: str) -> list[int]:
+        return numbers(self._source.cut(text), self._source_ids)
+
+    def framed(self, first: list[int], second: list[int] | None = None) -> list[int]:
+        return [*first, *(second or []), *numbers(self._end, self._source_ids)]
 
     def encode_target(self, text: str) -> list[int]:
         """Ids in the target's vocabulary, ended by EOS."""
         return numbers([*self._target.cut(text), EOS], self._target_ids)
 
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+    def text_of(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         """The text of ids of the target's vocabulary; unknown ones are written as <unk>."""
         tokens = self._named(ids)
         if skip_special_tokens:
             tokens = [token for token in tokens if token not in self._marks]
         return self._target.join(tokens)
+
+    def settled(self, ids: Sequence[int]) -> int:
+        return len(ids) if self._target.appends else 0
 
     def source_pieces(self, text: str) -> list[str | None]:
         """The piece of each id of encode(); None for special tokens."""
@@ -59,7 +73,7 @@ class NumberedTokenizer:
         ]
 
     def _named(self, ids: Sequence[int]) -> list[str]:
-        return [self.tokens.get(int(number), UNK) for number in ids]
+        return [self._tokens.get(int(number), UNK) for number in ids]
 
 
 def numbers(pieces: Sequence[str], ids: Mapping[str, int]) -> list[int]:

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sentencepiece import SentencePieceProcessor
 
+from decoding.text.tokenizers.base import FramedTokenizer
+
+BYTE = re.compile(r"<0x([0-9a-fA-F]{2})>")
 WORD_START = "\u2581"  # sentencepiece writes it for the space before a word
 
 
@@ -54,6 +57,14 @@ class Pieces:
         """The tokens of ids; an id without an entry counts as unknown."""
         return [self.tokens.get(int(number), self.unk) for number in ids]
 
+    def settled(self, ids: Sequence[int]) -> int:
+        """How many of the first ids have a text that ids behind them leave as it is: those before
+        the last tokens of bytes, which are decoded together."""
+        end = len(ids)
+        while end and BYTE.fullmatch(self.tokens.get(int(ids[end - 1]), self.unk)):
+            end -= 1
+        return end
+
     def text(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         words, pieces = list[str](), list[str]()
         for token in self.named(ids):
@@ -66,34 +77,46 @@ class Pieces:
         return "".join(words).replace(WORD_START, " ").strip()
 
 
-class PieceTokenizer:
+class PieceTokenizer(FramedTokenizer):
     """A tokenizer with one vocabulary for input and output.
 
-    end: what ends a text, begin: what begins it: ids of special tokens.
+    end: what ends a text, begin: what begins it, between: what separates two: ids of special
+    tokens.
     """
 
-    def __init__(self, pieces: Pieces, end: Sequence[int], *, begin: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        pieces: Pieces,
+        end: Sequence[int],
+        *,
+        begin: Sequence[int] = (),
+        between: Sequence[int] = (),
+    ) -> None:
         self.pieces, self._begin, self._end = pieces, list(begin), list(end)
+        self._between = list(between)
 
     @property
     def tokens(self) -> dict[int, str]:
         return self.pieces.tokens
 
     def cut(self, text: str) -> list[int]:
-        """The ids of a text alone."""
         return self.pieces.numbered(self.pieces.cut(text))
 
-    def encode(self, text: str) -> list[int]:
-        return self._begin + self.cut(text) + self._end
+    def framed(self, first: list[int], second: list[int] | None = None) -> list[int]:
+        others = [] if second is None else self._between + second
+        return self._begin + first + others + self._end
 
     def encode_target(self, text: str) -> list[int]:
-        return self.encode(text)
+        return self.framed(self.cut(text))
 
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+    def text_of(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         return self.pieces.text(ids, skip_special_tokens)
 
+    def settled(self, ids: Sequence[int]) -> int:
+        return self.pieces.settled(ids)
+
     def source_pieces(self, text: str) -> list[str | None]:
-        return self.target_pieces(self.encode(text))
+        return self.target_pieces(self.framed(self.cut(text)))
 
     def target_pieces(self, ids: Sequence[int]) -> list[str | None]:
         """The pieces of ids; None for special tokens."""

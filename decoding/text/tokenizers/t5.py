@@ -29,4 +29,5 @@ def load_t5(directory: Path, settings: dict[str, Any]) -> Tokenizer:
             raise ValueError(f"{directory}: spiece.model has no {text!r}, the {name}")
     marks = {*special.values(), *tokens[model.get_piece_size() :]}
     pieces = Pieces(model, ids, marks, special["unk_token"])
-    return PieceTokenizer(pieces, [ids[special["eos_token"]]])
+    end = [ids[special["eos_token"]]]
+    return PieceTokenizer(pieces, end, between=end)

@@ -19,4 +19,6 @@ def load_xlm_roberta(directory: Path, settings: dict[str, Any]) -> Tokenizer:
     model = read_sentencepiece(required(directory / "sentencepiece.bpe.model", needs))
     ids = numbers(model, None, ())
     pieces = Pieces(model, ids, {*BEGINNING, MASK}, UNK)
-    return PieceTokenizer(pieces, [ids[EOS]], begin=[ids[BEGINNING[0]]])
+    return PieceTokenizer(
+        pieces, [ids[EOS]], begin=[ids[BEGINNING[0]]], between=[ids[EOS], ids[EOS]]
+    )
