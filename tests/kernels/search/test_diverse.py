@@ -11,10 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decoding import _C, reference
 from decoding import _kernels as kernels
+from decoding import reference
 from decoding.reference import FILL_IN, Hypothesis, Logits, Rules
 from tests.support.beams import FILLED, Search, Table, check
+from tests.support.drawn_searches import (
+    EARLY_STOPPING,
+    LENGTH_PENALTIES,
+    check_fault,
+    check_independence,
+    draw_rules,
+    draw_search,
+)
 
 
 @dataclass(frozen=True)
@@ -66,34 +74,18 @@ class Groups(Search):
 @st.composite
 def searches(draw: st.DrawFn) -> Groups:
     vocab = draw(st.integers(3, 40))
-    ids = st.integers(0, vocab - 1)
-    some = st.lists(ids, max_size=2, unique=True).map(tuple)
-    rules = Rules(
-        max_new=draw(st.integers(1, 7)),
-        min_new=draw(st.integers(0, 3)),
-        eos=draw(st.lists(ids, max_size=3, unique=True).map(tuple)),
-        banned=draw(st.lists(ids, max_size=vocab // 2, unique=True).map(tuple) | st.just(())),
-        forced_first=draw(some),
-        forced_last=draw(some),
-    )
+    rules = draw_rules(draw, vocab, banned=vocab // 2)
     groups = draw(st.integers(1, 4))
     options = Options(
         beams=groups * draw(st.integers(1, 3)),
         groups=groups,
         penalty=draw(st.sampled_from([0.2, 1.0, 8.0])),
-        pad=draw(ids),
-        length_penalty=draw(st.sampled_from([-1.0, -0.2, 0.0, 0.6, 1.0, 2.0])),
-        early_stopping=draw(st.sampled_from([False, True, "never"])),
+        pad=draw(st.integers(0, vocab - 1)),
+        length_penalty=draw(LENGTH_PENALTIES),
+        early_stopping=draw(EARLY_STOPPING),
     )
     table = Table(vocab, draw(st.sampled_from([0.5, 2.0, 6.0])))
-    sentences = draw(st.lists(st.integers(0, 1000), min_size=1, max_size=3))
-    lengths = [draw(st.integers(1, rules.max_new)) for _ in sentences]
-    return Groups(
-        table, rules, options, sentences, draw(st.sampled_from(_C.isas())),
-        threads=draw(st.sampled_from([1, 2, 3])),
-        lengths=draw(st.sampled_from([lengths, None])),
-        stop=draw(st.just(()) | st.lists(st.integers(0, min(3, vocab - 1)), max_size=3).map(tuple)),
-    )  # fmt: skip
+    return draw_search(draw, Groups, table, rules, options)
 
 
 @settings(max_examples=400)
@@ -128,20 +120,13 @@ def test_groups_differ_as_far_as_the_penalty_goes(isa: str) -> None:
 
 
 def test_a_sentence_does_not_depend_on_its_batch(isa: str, threads: int) -> None:
-    search = Groups(Table(30), Rules(8, eos=(5, 6)), Options(4), [4, 9, 2, 7, 4], isa, threads)
-    rows = search.run()
-    assert rows == replace(search, sentences=[4, 7, 2, 9, 4]).run()[::-1]
-    for sentence, row in zip(search.sentences, rows, strict=True):
-        assert replace(search, sentences=[sentence], threads=1).run() == [row]
+    rules = Rules(8, eos=(5, 6))
+    check_independence(Groups(Table(30), rules, Options(4), [4, 9, 2, 7, 4], isa, threads))
 
 
 def test_broken_logits_are_a_fault_of_their_sentence_alone(isa: str) -> None:
-    search = Groups(Table(30), Rules(6, eos=(5,), min_new=3), Options(), [1, 2, 3], isa)
-    clean = search.run()
-    broken = replace(search, broken=(1, 2))
-    rows = broken.run()
-    assert broken.kept["fault"].tolist() == [0, 2, 0]
-    assert rows[0] == clean[0] and rows[2] == clean[2]
+    rules = Rules(6, eos=(5,), min_new=3)
+    check_fault(Groups(Table(30), rules, Options(), [1, 2, 3], isa))
 
 
 def test_everything_banned(isa: str) -> None:
