@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,6 +63,7 @@ class Call:
     stop: StopTable | None
     shortlist: Shortlist | None
     device: torch.device  # of the results
+    tokenizer: Any  # that names tokens, or a function that finds it
     started: float = field(default_factory=time.monotonic)
 
     def run(self) -> Tensor | outputs.GenerateOutput:
@@ -71,7 +73,11 @@ class Call:
             for sub in self.sub_batches
         ]
         output = outputs.build_output(self.config, self.strategy, results, self.source)
-        return output if self.device.type == "cpu" else outputs.moved(output, self.device)
+        if self.device.type != "cpu":
+            output = outputs.moved(output, self.device)
+        if isinstance(output, outputs.Output):
+            output.returned, output.tokenizer = self.strategy.returned, self.tokenizer
+        return output
 
     def _run(self, request: EngineRequest) -> EngineResults:
         if request.max_time is not None:
@@ -190,6 +196,7 @@ def prepare(
         stop,
         as_shortlist(inputs.shortlist, spec, session.device.type),
         device,
+        inputs.tokenizer,
     )
     _ = call.sub_batches  # all of them are made, and so checked, before the first runs
     return call

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from decoding.common.shapes import described
+from decoding.generation import hypothesis_tree
 from decoding.generation.batching import TokenBatch
 from decoding.generation.config import GenerationConfig
 from decoding.generation.results import (
@@ -27,9 +29,15 @@ from decoding.generation.results import (
 from decoding.generation.special_tokens import fill_id
 from decoding.generation.strategies import Strategy
 
+OURS = ("lengths", "token_logprobs", "hypothesis_attentions")  # unknown to transformers
+UNKEPT = ("returned", "tokenizer")  # in copies
+SHOWN = 32  # sentences in a notebook
 
-class Output:
-    """A field that is set can also be read by its name, out["sequences"], as in Hugging Face.
+
+class Output(Mapping[str, Any]):
+    """Reads as transformers' ModelOutput: by name, out["sequences"], by number, out[0], or as an
+    attribute; iteration, `in`, len(), keys(), items(), values() and to_tuple() know the fields that
+    are set, in transformers' order, then ours.
 
     lengths: int64 [B * num_return_sequences], tokens generated, EOS included.
     logits: with output_logits, one float32 [rows, V] for each step: the model's own.
@@ -44,14 +52,71 @@ class Output:
     Steps go on until the last sentence has ended; they are undefined for rows that ended before.
     """
 
-    def __getitem__(self, name: str) -> Any:
-        value = vars(self).get(name)
-        if value is None:
-            raise KeyError(name)
-        return value
+    sequences: Tensor
+    lengths: Tensor
+    token_logprobs: Tensor | None
+    returned = 1  # results of each sentence, for notebooks
+    tokenizer: Any = None  # that knows the tokens' texts, or a function that finds it, for them
+
+    def _set(self) -> list[str]:
+        names = [each.name for each in fields(self)]  # type: ignore[arg-type]  # of dataclasses
+        ordered = sorted(names, key=OURS.__contains__)
+        return [name for name in ordered if getattr(self, name) is not None]
+
+    def __getitem__(self, key: str | int | slice) -> Any:
+        if not isinstance(key, str):
+            return self.to_tuple()[key]
+        if key not in self._set():
+            raise KeyError(key)
+        return getattr(self, key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._set())
+
+    def __len__(self) -> int:
+        return len(self._set())
+
+    def to_tuple(self) -> tuple[Any, ...]:
+        """The fields that are set."""
+        return tuple(self.values())
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{name}={described(value)}" for name, value in self.items())
+        return f"{type(self).__name__}({said})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name not in ("returned", "tokenizer")
+        }
+
+    def _repr_html_(self) -> str:
+        """The results as a tree for each sentence."""
+        rows, text = self._hypotheses(), hypothesis_tree.token_text(self.tokenizer)
+        sentences = [rows[i : i + self.returned] for i in range(0, len(rows), self.returned)]
+        rest = len(sentences) - SHOWN
+        more = f"and {rest} more sentences" if rest > 0 else ""
+        return hypothesis_tree.as_html(sentences[:SHOWN], text) + more
+
+    def _hypotheses(self) -> list[hypothesis_tree.Hypothesis]:
+        lengths = self.lengths.tolist()
+        first = self.sequences.shape[1] - max(lengths)
+        scores = getattr(self, "sequences_scores", None)
+        found = []
+        for i, length in enumerate(lengths):
+            known = self.token_logprobs
+            found.append(
+                hypothesis_tree.Hypothesis(
+                    tokens=self.sequences[i, first : first + length].tolist(),
+                    logprobs=None if known is None else known[i, :length].tolist(),
+                    score=None if scores is None else float(scores[i]),
+                )
+            )
+        return found
 
 
-@dataclass
+@dataclass(repr=False, eq=False)
 class GenerateDecoderOnlyOutput(Output):
     """Greedy search and sampling with a decoder-only model.
 
@@ -67,7 +132,7 @@ class GenerateDecoderOnlyOutput(Output):
     token_logprobs: Tensor | None = None
 
 
-@dataclass
+@dataclass(repr=False, eq=False)
 class GenerateEncoderDecoderOutput(GenerateDecoderOnlyOutput):
     """The same with an encoder-decoder; sequences begin with the decoder's prompt."""
 
@@ -75,7 +140,7 @@ class GenerateEncoderDecoderOutput(GenerateDecoderOnlyOutput):
     hypothesis_attentions: Tensor | None = None
 
 
-@dataclass
+@dataclass(repr=False, eq=False)
 class GenerateBeamDecoderOnlyOutput(Output):
     """Beam search with a decoder-only model.
 
@@ -97,7 +162,7 @@ class GenerateBeamDecoderOnlyOutput(Output):
     token_logprobs: Tensor | None = None
 
 
-@dataclass
+@dataclass(repr=False, eq=False)
 class GenerateBeamEncoderDecoderOutput(GenerateBeamDecoderOnlyOutput):
     """The same with an encoder-decoder; sequences begin with the decoder's prompt."""
 
@@ -173,4 +238,4 @@ def moved(output: Tensor | GenerateOutput, device: torch.device) -> Tensor | Gen
             return tuple(there(item) for item in value)
         return value if value is None else value.to(device)
 
-    return replace(output, **{name: there(value) for name, value in vars(output).items()})
+    return replace(output, **{name: there(value) for name, value in output.items()})

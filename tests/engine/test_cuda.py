@@ -146,9 +146,9 @@ def test_results_are_where_the_ids_are() -> None:
     there = {key: value.cuda() for key, value in given.items()}
     options = {"num_beams": 3, "output_scores": True}
     here, found = run(model, given, **options), run(model, there, **options)
-    for key, value in vars(found).items():
+    for key, value in found.items():
         for tensor in value if isinstance(value, tuple) else [value]:
-            assert tensor is None or tensor.device == model.device, key
+            assert tensor.device == model.device, key
     assert here.sequences.device.type == "cpu"
     assert torch.equal(here.sequences, found.sequences.cpu())
     assert model.generate(given["input_ids"].tolist()).device.type == "cpu"
