@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import decoding
 from benchmarks.cases.workloads import SEED
-from benchmarks.report.rows import write_rows
+from benchmarks.report.rows import show_and_write
 from decoding.compare.environment import environment
 from decoding.compare.timing import percentile
 
@@ -51,6 +51,9 @@ class EncodeRow:
     flags: str
     commit: str
     date: str
+
+    def __str__(self) -> str:
+        return f"{self.length:5} {self.engine:14} {self.p50:9.3f} ms  {self.times:6.2f}x ours"
 
 
 def random_bert(layers: int) -> Any:
@@ -180,13 +183,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, help="a CSV file for the rows")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    peers, rows = engines(options), list[EncodeRow]()
-    for longest in options.lengths:
-        for row in measure(options, longest, peers):
-            print(f"{row.length:5} {row.engine:14} {row.p50:9.3f} ms  {row.times:6.2f}x ours")
-            rows.append(row)
-    if options.output:
-        write_rows(rows, options.output)
+    peers = engines(options)
+    found = (row for longest in options.lengths for row in measure(options, longest, peers))
+    show_and_write(found, options.output)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.cases import texts
-from benchmarks.report.rows import write_rows
+from benchmarks.report.rows import show_and_write
 from decoding import models
 from decoding.compare.environment import environment
 from decoding.model import Model
@@ -46,6 +46,12 @@ class LayerRow:
     flags: str
     commit: str
     date: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.dtype:8} {self.layer:42} largest {self.error:.4f}  mean {self.mean:.5f}  of "
+            f"logits that deviate by {self.deviation:.2f}; {self.changed:.2%} best tokens changed"
+        )
 
 
 class Forced:
@@ -130,16 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", type=Path, help="a CSV file for the rows")
     options = parser.parse_args(arguments)
-    rows = []
-    for row in measure(options):
-        print(
-            f"{row.dtype:8} {row.layer:42} largest {row.error:.4f}  mean {row.mean:.5f}  "
-            f"of logits that deviate by {row.deviation:.2f}; {row.changed:.2%} best tokens changed",
-            flush=True,
-        )
-        rows.append(row)
-    if options.output:
-        write_rows(rows, options.output)
+    show_and_write(measure(options), options.output)
 
 
 if __name__ == "__main__":

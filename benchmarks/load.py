@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.report.rows import write_rows
+from benchmarks.report.rows import show_and_write
 from decoding.compare.environment import environment
 from decoding.compare.memory import ResidentMemory
 
@@ -63,6 +63,13 @@ class LoadRow:
     flags: str
     commit: str
     date: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.format} {self.stored} -> {self.dtype:8} load {self.load:.2f} s  "
+            f"read {self.read:.2f} s  copy {self.copy:.2f} s  "
+            f"peak {self.peak:.0f} MB  kept {self.kept:.0f} MB"
+        )
 
 
 def shapes() -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -176,18 +183,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         directory, device, dtype, threads = options.child
         load(directory, device, dtype, int(threads))
         return
-    rows = []
     with tempfile.TemporaryDirectory() as directory:
-        for row in measure(options, Path(directory)):
-            print(
-                f"{row.format} {row.stored} -> {row.dtype:8} load {row.load:.2f} s  "
-                f"read {row.read:.2f} s  copy {row.copy:.2f} s  "
-                f"peak {row.peak:.0f} MB  kept {row.kept:.0f} MB",
-                flush=True,
-            )
-            rows.append(row)
-    if options.output:
-        write_rows(rows, options.output)
+        show_and_write(measure(options, Path(directory)), options.output)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.report.rows import write_rows
+from benchmarks.report.rows import show_and_write
 from decoding.compare.environment import environment
 from decoding.compare.timing import percentile
 from decoding.models.torch.blocks import Dropout
@@ -54,6 +54,12 @@ class TrainRow:
     flags: str
     commit: str
     date: str
+
+    def __str__(self) -> str:
+        return (
+            f"R-Drop {self.r_drop:g}  {self.provider:6} {self.p50:9.2f} ms"
+            f" [{self.p20:.2f} {self.p80:.2f}] {self.memory:8.0f} MB"
+        )
 
 
 def random_batches(tokens: int, device: torch.device) -> Iterator[Batch]:
@@ -140,17 +146,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     torch.set_float32_matmul_precision("high")
-    rows = list[TrainRow]()
-    for r_drop in options.r_drop:
-        for row in compare(options, r_drop):
-            print(
-                f"R-Drop {row.r_drop:g}  {row.provider:6} {row.p50:9.2f} ms"
-                f" [{row.p20:.2f} {row.p80:.2f}] {row.memory:8.0f} MB",
-                flush=True,
-            )
-            rows.append(row)
-    if options.output:
-        write_rows(rows, options.output)
+    found = (row for r_drop in options.r_drop for row in compare(options, r_drop))
+    show_and_write(found, options.output)
 
 
 if __name__ == "__main__":

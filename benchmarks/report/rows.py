@@ -129,6 +129,16 @@ def write_rows(rows: Sequence[Any], path: Path) -> None:
         )
 
 
+def show_and_write(rows: Iterable[Any], path: Path | None) -> None:
+    """Prints each row as it comes, and writes them all to a file where one is named."""
+    shown = []
+    for row in rows:
+        print(row, flush=True)
+        shown.append(row)
+    if path is not None:
+        write_rows(shown, path)
+
+
 def rounded(value: object) -> object:
     return f"{value:.5g}" if isinstance(value, float) else value
 
