@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ My grandmother bakes a cake every Sunday.
 I'd like a cup of tea with milk, please.
 The train to Cologne leaves at 7:45, doesn't it?
 "That isn't true," he said quietly.""".splitlines()
+
+TEXT = ENGLISH + GERMAN
 
 
 def train_sentencepiece(lines: list[str], path: Path, **options: Any) -> list[str]:
@@ -45,23 +48,25 @@ def numbered(pieces: list[str]) -> str:
     return json.dumps({token: number for number, token in enumerate(tokens)})
 
 
-def train_bpe(folder: Path) -> None:
+def train_bpe(folder: Path, lines: Sequence[str] = TEXT, size: int = 330) -> None:
     """Writes vocab.json and merges.txt of a byte-level BPE, `<|endoftext|>` behind the merges."""
     trained = tokenizers.ByteLevelBPETokenizer()
-    trained.train_from_iterator(ENGLISH + GERMAN, vocab_size=330, show_progress=False)
+    trained.train_from_iterator(lines, vocab_size=size, show_progress=False)
     trained.save_model(str(folder))
     vocab = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
     (folder / "vocab.json").write_text(json.dumps(vocab | {"<|endoftext|>": len(vocab)}))
 
 
-def train_word_bpe(folder: Path, special: list[str]) -> None:
+def train_word_bpe(
+    folder: Path, special: list[str], lines: Sequence[str] = TEXT, size: int = 250
+) -> None:
     """Writes vocab.json and merges.txt as Blenderbot-small has them: `special`, then its tokens."""
     backend = tokenizers.Tokenizer(tokenizers.models.BPE())
     backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=250, end_of_word_suffix="</w>", show_progress=False
+        vocab_size=size, end_of_word_suffix="</w>", show_progress=False
     )
-    backend.train_from_iterator([line.lower() for line in ENGLISH + GERMAN], trainer)
+    backend.train_from_iterator([line.lower() for line in lines], trainer)
     model = json.loads(backend.to_str())["model"]
     ends, goes_on = "</w>", "@@"
     tokens = [t.removesuffix(ends) if t.endswith(ends) else t + goes_on for t in model["vocab"]]

@@ -25,7 +25,7 @@ from jinja2.utils import Namespace
 # What a template's own variables must not be called: options of transformers' method.
 UNSUPPORTED = ("return_assistant_tokens_mask", "sanitize_control_tokens", "tokenizer_kwargs")
 REASONING = ("reasoning_content", "thinking", "reasoning")  # the first is what templates read
-CONTINUED = "\ue000CONTINUED\ue000 "  # behind the message that shall go on; templates may strip it
+CONTINUED = "THE_MESSAGE_GOES_ON_HERE "  # marks the place; a template may strip its space
 
 
 def choose(own: str | Mapping[str, str] | None, asked: str | None, tools: bool) -> str:
@@ -74,22 +74,22 @@ def render(
                 "last one: pass one of them"
             )
         mark_open(chat[-1])
+    program = compiled(template)
+    known = {name: plain(name, value) for name, value in variables.items()}
+    known |= {
+        "tools": plain("tools", as_schemas(tools)),
+        "documents": plain("documents", documents),
+    }
     try:
-        text = compiled(template).render(
-            messages=chat,
-            tools=plain("tools", as_schemas(tools)),
-            documents=plain("documents", documents),
-            add_generation_prompt=add_generation_prompt,
-            **{name: plain(name, value) for name, value in variables.items()},
-        )
-    except TemplateError as error:
-        raise ValueError(f"the chat template refuses this chat: {error.message}") from error
+        text = program.render(messages=chat, add_generation_prompt=add_generation_prompt, **known)
+    except Exception as error:  # the template's own code, which may do anything
+        raise ValueError(f"the chat template refuses this chat: {error}") from error
     return without_rest(text) if continue_final_message else text
 
 
 def as_chat(messages: Any) -> list[dict[str, Any]]:
     """The messages as plain JSON, without what is None in them."""
-    if isinstance(messages, Mapping) or not isinstance(messages, Sequence):
+    if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence):
         raise TypeError(f"messages must be a list of mappings, got {type(messages).__name__}")
     if not messages:
         raise ValueError("messages must hold at least one message")

@@ -14,7 +14,7 @@ NAMES = (
     "cls_token",
     "mask_token",
 )
-UNLIMITED = 10**30  # tokens, where the files name no maximum: Hugging Face's number
+UNLIMITED = int(1e30)  # tokens, where the files name no maximum: Hugging Face's number
 
 
 @dataclass(frozen=True)
