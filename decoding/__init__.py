@@ -18,9 +18,19 @@ if TYPE_CHECKING:
     from decoding.generation.config import GenerationConfig
     from decoding.loading import generate, load
     from decoding.model import Model
+    from decoding.models.files import ModelFileError
     from decoding.text.shortlist import Shortlist
 
-__all__ = ["Error", "GenerationConfig", "Limits", "Model", "Shortlist", "generate", "load"]
+__all__ = [
+    "Error",
+    "GenerationConfig",
+    "Limits",
+    "Model",
+    "ModelFileError",
+    "Shortlist",
+    "generate",
+    "load",
+]
 __version__ = "0.1.0"
 
 # The modules of the names above. They are imported on first use: torch alone takes more than a
@@ -30,6 +40,7 @@ _MODULES = {
     "GenerationConfig": "decoding.generation.config",
     "Limits": "decoding.engine.limits",
     "Model": "decoding.model",
+    "ModelFileError": "decoding.models.files",
     "Shortlist": "decoding.text.shortlist",
     "generate": "decoding.loading",
     "load": "decoding.loading",

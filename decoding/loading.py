@@ -26,6 +26,7 @@ def load(
     limits: Limits | None = None,
     threads: int | None = None,
     kv_cache_dtype: str | torch.dtype = "auto",
+    trust_paths: bool = False,
 ) -> Model:
     """Loads a model from a directory, or takes a transformers model that is in memory.
 
@@ -41,13 +42,16 @@ def load(
     threads: CPU threads that compute each step. None: as many as torch uses.
     kv_cache_dtype: of keys and values. "auto" is float32 on the CPU, where "bfloat16" halves their
         memory with a small loss of precision; on a GPU it is the model's type, and the only one.
+    trust_paths: read files outside of the model's directory too, where its configuration names them
+        or links lead there. Pass it for directories of your own alone.
 
-    Raises FileNotFoundError or ValueError where the checkpoint is not what we can read, ValueError
+    Raises FileNotFoundError where a file is missing, ModelFileError, which is a ValueError, where
+    the checkpoint is damaged or not what we can read; the message names the file. ValueError
     and NotImplementedError for devices and types that this build has no engine for, decoding.Error
     when there is no GPU, or when weights or `limits` need more memory than there is.
     """
     place = choose_device(device)
-    loaded = load_checkpoint(source)
+    loaded = load_checkpoint(source, trust_paths=trust_paths)
     if loaded.packed:
         place, chosen = choose_packed(device, dtype, loaded.stored)
     else:

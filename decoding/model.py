@@ -31,9 +31,9 @@ class Model(TokenModel):
 
     @cached_property
     def _pooling(self) -> Pooling:
-        if self.directory is None:
+        if self._files is None:
             raise ValueError("the model was in memory, it has no directory with a modules.json")
-        return read_pooling(self.directory)
+        return read_pooling(self._files)
 
     def translate(self, texts: Sequence[str], **options: Any) -> Any:
         """Translates each text: a list of one str a text, or with n_best of one list of

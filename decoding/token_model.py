@@ -54,6 +54,7 @@ class TokenModel:
         self.config: dict[str, Any] = loaded.config
         self.generation_config: dict[str, Any] = loaded.generation_config
         self.directory = loaded.directory
+        self._files = loaded.files
         self.dtype = dtype
         self.kv_cache_dtype = kv_cache_dtype
         if threads is not None and threads < 1:
@@ -138,9 +139,9 @@ class TokenModel:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer in the model's directory. Raises ValueError where there is none."""
-        if self.directory is None:
+        if self._files is None:
             raise ValueError("the model was in memory, it has no directory with a tokenizer")
-        return load_tokenizer(self.directory, self.config)
+        return load_tokenizer(self._files, self.config)
 
     def generate(
         self,
@@ -296,7 +297,7 @@ class TokenModel:
             ConvertedWeights(self._runner.spec, self.dtype, self._weights),
             self.config,
             self.generation_config,
-            self.directory,
+            self._files,
         )
 
     def memory_plan(self, limits: Limits | None = None) -> MemoryPlan:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from decoding.models.files import Directory, ModelFileError, naming, read_object, short
 from decoding.models.spec import EncoderSpec, ModelSpec
 
 if TYPE_CHECKING:
@@ -73,28 +73,32 @@ class Loaded:
     stored: torch.dtype  # what the checkpoint holds most of its numbers in
     config: dict[str, Any]  # config.json, with the family's defaults where it is silent
     generation_config: dict[str, Any]  # generation_config.json; without one, `config`, as there
-    directory: Path | None  # None for a model that was in memory
+    files: Directory | None  # None for a model that was in memory
     packed: bool = False
 
+    @property
+    def directory(self) -> Path | None:
+        return None if self.files is None else self.files.path
 
-def load(source: str | os.PathLike[str] | object) -> Loaded:
+
+def load(source: str | os.PathLike[str] | object, *, trust_paths: bool = False) -> Loaded:
     """Reads a checkpoint, or takes an in-memory transformers model.
 
     A checkpoint is a Hugging Face directory, a converted one, or a file of another toolkit or a
-    directory with one: see formats/.
+    directory with one: see formats/. trust_paths: as in `files.Directory`.
 
     Of a model in memory only `.config.to_dict()`, `.generation_config.to_dict()` and
     `.state_dict()` are used, and its weights are read where they are when the engine's are made.
 
     Raises FileNotFoundError when a file of the directory is missing, TypeError when `source` is
     neither, ValueError when the architecture, an option of the configuration or a tensor is not
-    what we implement; the message names it.
+    what we implement; the message names it. It is a ModelFileError, which names the file or the
+    directory too, where the model is not one in memory.
     """
     if isinstance(source, (str, os.PathLike)):
-        from decoding.models import formats
-
-        foreign = formats.read(Path(source))
-        return load_directory(Path(source)) if foreign is None else convert(*foreign)
+        path = Path(source)
+        with naming(path):
+            return load_path(path, trust_paths=trust_paths)
     if not hasattr(source, "state_dict") or not hasattr(source, "config"):
         raise TypeError(
             f"expected a model directory or a transformers model, got {type(source).__name__}"
@@ -109,17 +113,25 @@ def load(source: str | os.PathLike[str] | object) -> Loaded:
     )
 
 
-def load_directory(directory: Path) -> Loaded:
+def load_path(path: Path, *, trust_paths: bool) -> Loaded:
+    from decoding.models import formats
+
+    foreign = formats.read(path, trust_paths=trust_paths)
+    return load_directory(Directory(path, trust_paths)) if foreign is None else convert(*foreign)
+
+
+def load_directory(directory: Directory) -> Loaded:
     from decoding.models.weights import converted
     from decoding.models.weights.checkpoint import read
 
-    if not directory.is_dir():
+    if not directory.path.is_dir():
         raise FileNotFoundError(
-            f"{directory} is no directory: models are read from a local one, never downloaded"
+            f"{directory.path} is no directory: models are read from a local one, never downloaded"
         )
-    config = read_json(directory / "config.json")
-    generation = directory / "generation_config.json"
-    generation_config = read_json(generation) if generation.is_file() else None
+    needs = "is this a Hugging Face model directory?"
+    config = read_object(directory.required("config.json", needs))
+    generation = directory.find("generation_config.json")
+    generation_config = None if generation is None else read_object(generation)
     architecture = architecture_of(config)
     if not converted.is_packed(directory):
         return convert(architecture, config, generation_config, read(directory), directory)
@@ -131,31 +143,24 @@ def load_directory(directory: Path) -> Loaded:
         stored=found.dtype,
         config=config,
         generation_config=config if generation_config is None else generation_config,
-        directory=directory,
+        files=directory,
         packed=True,
     )
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: is this a Hugging Face model directory?")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold a JSON object, got {type(content).__name__}")
-    return content
-
-
 def architecture_of(config: Mapping[str, Any]) -> str:
     """The first of "architectures", or what "model_type" stands for where there are none."""
-    architectures = config.get("architectures")
+    architectures = config.get("architectures") or []
+    named = isinstance(architectures, list) and all(isinstance(n, str) for n in architectures)
+    if not named:
+        raise ModelFileError(
+            f"config.json: architectures must be a list of names, got {short(architectures)}"
+        )
     if architectures:
         return str(architectures[0])
     model_type = config.get("model_type")
     by_type = {family: architecture for architecture, family, _ in FAMILIES}
-    return by_type.get(str(model_type), f"of model_type {model_type!r}")
+    return by_type.get(str(model_type), f"of model_type {short(model_type)}")
 
 
 def convert(
@@ -163,7 +168,7 @@ def convert(
     config: dict[str, Any],
     generation_config: dict[str, Any] | None,
     state: Mapping[str, Weight],
-    directory: Path | None,
+    directory: Directory | None,
 ) -> Loaded:
     from decoding.models.weights.checkpoint import Checkpoint
     from decoding.models.weights.lazy import Weights
@@ -171,7 +176,7 @@ def convert(
     families = {name: file for name, _, file in FAMILIES}
     if architecture not in families:
         raise ValueError(
-            f"the architecture {architecture} is not supported, only {', '.join(families)}"
+            f"the architecture {short(architecture)} is not supported, only {', '.join(families)}"
         )
     if config.get("quantization_config") is not None:
         raise ValueError("config.json: quantization_config is not supported, only float weights")
@@ -186,5 +191,5 @@ def convert(
         stored=checkpoint.dtype,
         config=config,
         generation_config=config if generation_config is None else generation_config,
-        directory=directory,
+        files=directory,
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
 POSITION_BIASES = ("none", "alibi", "relative")
+MOST_LAYERS = 1000  # of a stack
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from decoding.engine.encoder import EncoderSession, pack
 from decoding.generation.batching import source_batch, split
+from decoding.models.files import Directory, ModelFileError, read_json, read_object, short
 from decoding.text.tokenizers import Tokenizer
-from decoding.text.tokenizers.files import read_json, required
+from decoding.text.tokenizers.files import read_optional
 
 NEEDS = (
     "it says how sentence embeddings are made of hidden states; without it, encode() gives those"
@@ -43,39 +44,53 @@ class Pooling:
         return F.normalize(pooled) if self.normalise else pooled
 
 
-def read_pooling(directory: Path) -> Pooling:
-    """Reads modules.json. Raises FileNotFoundError or ValueError for missing or unsupported
+def read_pooling(directory: Directory) -> Pooling:
+    """Reads modules.json. Raises FileNotFoundError or ModelFileError for missing or unsupported
     files."""
-    listed: Any = read_json(required(directory / "modules.json", NEEDS))
-    kinds = {str(module["type"]).rpartition(".")[2]: module["path"] for module in listed}
+    path = directory.required("modules.json", NEEDS)
+    kinds = modules(path, read_json(path))
     unknown = kinds.keys() - {"Transformer", "Pooling", "Normalize"}
     if unknown or "Pooling" not in kinds or kinds.get("Transformer") != "":
-        raise ValueError(
-            f"{directory / 'modules.json'} lists {', '.join(kinds)}: supported are Transformer, in "
-            "the directory itself, Pooling and Normalize"
+        raise ModelFileError(
+            f"{path} lists {short(list(kinds))}: supported are Transformer, in the directory "
+            "itself, Pooling and Normalize"
         )
     settings, tokenizer = (
-        read_json(path) if (path := directory / name).is_file() else {}
+        read_optional(directory, name)
         for name in ("sentence_bert_config.json", "tokenizer_config.json")
     )
+    tokens = settings.get("max_seq_length") or tokenizer.get("model_max_length")
+    if tokens is not None and (not isinstance(tokens, int) or tokens < 1):
+        raise ModelFileError(f"{directory.path}: max_seq_length is {short(tokens)}, no length")
     return Pooling(
-        mode=read_mode(required(directory / kinds["Pooling"] / "config.json", NEEDS)),
+        mode=read_mode(directory.required(f"{kinds['Pooling']}/config.json", NEEDS)),
         normalise="Normalize" in kinds,
-        tokens=settings.get("max_seq_length") or tokenizer.get("model_max_length"),
+        tokens=tokens,
         lower=bool(settings.get("do_lower_case")),
     )
+
+
+def modules(path: Path, listed: Any) -> dict[str, str]:
+    """The folder of each kind of module."""
+    rows = listed if isinstance(listed, list) else [listed]
+    for row in rows:
+        fields = [row.get(name) for name in ("type", "path")] if isinstance(row, dict) else [None]
+        if not all(isinstance(field, str) for field in fields):
+            raise ModelFileError(f"{path} must list modules by type and path, got {short(row)}")
+    return {row["type"].rpartition(".")[2]: row["path"] for row in rows}
 
 
 def read_mode(path: Path) -> str:
     """The pooling mode: sentence-transformers 6 names it, older versions set a flag for each
     mode."""
-    config = read_json(path)
+    config = read_object(path)
     flags = [name for name in config if name.startswith("pooling_mode_") and config[name]]
     mode = config.get("pooling_mode", MODES.get(flags[0]) if len(flags) == 1 else None)
     if mode not in MODES.values():
-        raise ValueError(
-            f"{path} sets {', '.join(flags) or f'pooling_mode={mode!r}'}: supported are the modes "
-            f"{' and '.join(MODES.values())}, one at a time"
+        found = ", ".join(flags[:8]) or f"pooling_mode={short(mode)}"
+        raise ModelFileError(
+            f"{path} sets {found}: supported are the modes {' and '.join(MODES.values())}, "
+            "one at a time"
         )
     return str(mode)
 

@@ -6,11 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from decoding.models.layouts import encoder
-from decoding.models.layouts.options import activation, head_dim, must_be, positive, size
+from decoding.models.layouts.options import (
+    activation,
+    head_dim,
+    integer,
+    layer_count,
+    must_be,
+    positive,
+    size,
+)
 from decoding.models.spec import EncoderSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import Weight
 
+MOST_TYPES = 64  # the table of positions is stored for each
 DEFAULTS = {
     "hidden_act": "gelu",
     "type_vocab_size": 2,
@@ -47,7 +56,7 @@ def stack_spec(config: Mapping[str, Any], *, first_position: int = 0) -> StackSp
     must_be(config, "is_decoder", False)
     must_be(config, "add_cross_attention", False)
     must_be(config, "position_embedding_type", "absolute")
-    hidden, layers = size(config, "hidden_size"), size(config, "num_hidden_layers")
+    hidden, layers = size(config, "hidden_size"), layer_count(config, "num_hidden_layers")
     width = head_dim(config, "hidden_size", "num_attention_heads")
     return StackSpec(
         layers=layers,
@@ -57,7 +66,7 @@ def stack_spec(config: Mapping[str, Any], *, first_position: int = 0) -> StackSp
         ffn=size(config, "intermediate_size"),
         vocab=size(config, "vocab_size"),
         positions=size(config, "max_position_embeddings") - first_position,
-        types=size(config, "type_vocab_size"),
+        types=integer(config, "type_vocab_size", 1, MOST_TYPES),
         activation=activation(config, "hidden_act"),
         embed_scale=1.0,
         embed_norm=True,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from decoding.models.layouts import causal
-from decoding.models.layouts.options import head_dim, must_be, positive, size
+from decoding.models.layouts.options import head_dim, layer_count, must_be, positive, size
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.torch.positions import alibi_slopes
 from decoding.models.weights.checkpoint import Checkpoint
@@ -56,7 +56,7 @@ def convert(
 
 
 def decoder_spec(config: Mapping[str, Any]) -> StackSpec:
-    hidden, layers = size(config, "hidden_size"), size(config, "n_layer")
+    hidden, layers = size(config, "hidden_size"), layer_count(config, "n_layer")
     width = head_dim(config, "hidden_size", "n_head")
     return StackSpec(
         layers=layers,

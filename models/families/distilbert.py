@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from decoding.models.layouts import encoder
-from decoding.models.layouts.options import activation, head_dim, size
+from decoding.models.layouts.options import activation, head_dim, layer_count, size
 from decoding.models.spec import EncoderSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import Weight
@@ -28,7 +28,7 @@ def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[EncoderSpec, dict[str, Weight]]:
     """Raises ValueError that names an unsupported option or tensor."""
-    hidden, layers = size(config, "dim"), size(config, "n_layers")
+    hidden, layers = size(config, "dim"), layer_count(config, "n_layers")
     width = head_dim(config, "dim", "n_heads")
     stack = StackSpec(
         layers=layers,

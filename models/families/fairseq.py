@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from decoding.models.families.lightconv import convolution_spec, convolution_weight
-from decoding.models.layouts.options import activation, flag, head_dim, must_be, size
+from decoding.models.layouts.options import activation, flag, head_dim, layer_count, must_be, size
 from decoding.models.layouts.seq2seq import stored_names
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.torch.positions import fairseq_sinusoids
@@ -82,7 +82,7 @@ def convert(
 
 
 def stack_spec(config: Mapping[str, Any], checkpoint: Checkpoint, side: str) -> StackSpec:
-    hidden, layers = size(config, f"{side}_embed_dim"), size(config, f"{side}_layers")
+    hidden, layers = size(config, f"{side}_embed_dim"), layer_count(config, f"{side}_layers")
     width = head_dim(config, f"{side}_embed_dim", f"{side}_attention_heads")
     pre_norm = flag(config, f"{side}_normalize_before")
     positions = "max_source_positions" if side == "encoder" else "max_target_positions"

@@ -8,7 +8,15 @@ from typing import Any
 
 from torch import Tensor
 
-from decoding.models.layouts.options import activation, flag, head_dim, must_be, positive, size
+from decoding.models.layouts.options import (
+    activation,
+    flag,
+    head_dim,
+    layer_count,
+    must_be,
+    positive,
+    size,
+)
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import Weight, moved
@@ -80,7 +88,7 @@ def stored_name(name: str) -> str:
 
 
 def decoder_spec(config: Mapping[str, Any]) -> StackSpec:
-    hidden, layers = size(config, "n_embd"), size(config, "n_layer")
+    hidden, layers = size(config, "n_embd"), layer_count(config, "n_layer")
     width = head_dim(config, "n_embd", "n_head")
     scale = width**-0.5 if flag(config, "scale_attn_weights") else 1.0
     by_layer = flag(config, "scale_attn_by_inverse_layer_idx")

@@ -8,7 +8,7 @@ from typing import Any
 
 from decoding.models.families import gpt2
 from decoding.models.layouts import causal
-from decoding.models.layouts.options import size
+from decoding.models.layouts.options import MOST_HEAD, integer
 from decoding.models.layouts.rotary import turning
 from decoding.models.spec import ModelSpec, RotarySpec
 from decoding.models.torch.positions import rotary_frequencies
@@ -43,7 +43,7 @@ def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[ModelSpec, dict[str, Weight]]:
     """Raises ValueError that names an unsupported option or tensor."""
-    turns = size(config, "rotary_dim")
+    turns = integer(config, "rotary_dim", 1, MOST_HEAD)
     decoder = gpt2.decoder_spec({**config, "scale_attn_weights": True})
     decoder = replace(
         decoder,

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from decoding.models.layouts.options import flag, must_be, size
+from decoding.models.layouts.options import flag, layer_count, must_be, size
 from decoding.models.spec import ConvolutionSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import LazyTensor, computed, moved
@@ -34,7 +34,7 @@ def convolution_spec(config: Mapping[str, Any], side: str) -> ConvolutionSpec:
 
 def taps(config: Mapping[str, Any], side: str) -> tuple[int, ...]:
     """[layers]; fairseq's encoder fails where they are even, since no token is in their middle."""
-    option, layers = f"{side}_kernel_size_list", size(config, f"{side}_layers")
+    option, layers = f"{side}_kernel_size_list", layer_count(config, f"{side}_layers")
     value = config.get(option)
     sizes = list(value) if isinstance(value, (list, tuple)) else []
     if len(sizes) == 1:

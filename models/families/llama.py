@@ -10,7 +10,16 @@ from typing import Any
 from torch import Tensor
 
 from decoding.models.layouts import causal
-from decoding.models.layouts.options import activation, flag, head_dim, positive, size
+from decoding.models.layouts.options import (
+    MOST_HEAD,
+    activation,
+    flag,
+    head_dim,
+    integer,
+    layer_count,
+    positive,
+    size,
+)
 from decoding.models.layouts.rotary import positions, rotary
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
@@ -57,7 +66,7 @@ def attention_biases(config: Mapping[str, Any]) -> frozenset[str]:
 
 def decoder_spec(config: Mapping[str, Any]) -> tuple[StackSpec, dict[str, Tensor]]:
     """Of Llama, and the weight of its rotary positions."""
-    hidden, layers = size(config, "hidden_size"), size(config, "num_hidden_layers")
+    hidden, layers = size(config, "hidden_size"), layer_count(config, "num_hidden_layers")
     heads, kv_heads, width = heads_of(config)
     turns, computed = rotary(config, width)
     spec = StackSpec(
@@ -90,7 +99,7 @@ def heads_of(config: Mapping[str, Any]) -> tuple[int, int, int]:
     if config.get("head_dim") is None:
         width = head_dim(config, "hidden_size", "num_attention_heads")
     else:
-        width = size(config, "head_dim")
+        width = integer(config, "head_dim", 1, MOST_HEAD)
     if config.get("num_key_value_heads") is None:
         return heads, heads, width
     kv_heads = size(config, "num_key_value_heads")
@@ -110,7 +119,7 @@ def windows(config: Mapping[str, Any], slides: Callable[[int], bool]) -> tuple[i
     without `sliding_window` none does."""
     if config.get("sliding_window") is None:
         return ()
-    window, layers = size(config, "sliding_window"), size(config, "num_hidden_layers")
+    window, layers = size(config, "sliding_window"), layer_count(config, "num_hidden_layers")
     types = config.get("layer_types") or [
         SLIDING if slides(layer) else FULL for layer in range(layers)
     ]

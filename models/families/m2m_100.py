@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from decoding.models.layouts import seq2seq
-from decoding.models.layouts.options import whole
+from decoding.models.layouts.options import integer
 from decoding.models.spec import ModelSpec
 from decoding.models.torch.positions import fairseq_sinusoids
 from decoding.models.weights.checkpoint import Checkpoint
@@ -31,6 +31,6 @@ DEFAULTS = {
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[ModelSpec, dict[str, Weight]]:
-    positions = partial(fairseq_sinusoids, first=whole(config, "pad_token_id") + 1)
+    positions = partial(fairseq_sinusoids, first=integer(config, "pad_token_id", 0) + 1)
     layout = seq2seq.Layout(pre_norm=True, embed_norm=False, final_norm=True, sinusoids=positions)
     return seq2seq.convert(config, checkpoint, layout)

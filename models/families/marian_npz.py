@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.models.layouts.options import activation, flag, head_dim, must_be, size
+from decoding.models.layouts.options import activation, flag, head_dim, layer_count, must_be, size
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.torch.positions import fairseq_sinusoids
 from decoding.models.weights.checkpoint import Checkpoint
@@ -94,7 +94,7 @@ def convert(
 
 
 def stack_spec(config: Mapping[str, Any], side: str, vocab: int) -> StackSpec:
-    hidden, layers = size(config, "dim-emb"), size(config, f"{side[:3]}-depth")
+    hidden, layers = size(config, "dim-emb"), layer_count(config, f"{side[:3]}-depth")
     width = head_dim(config, "dim-emb", "transformer-heads")
     own_ffn = side == "decoder" and config.get("transformer-decoder-dim-ffn")
     return StackSpec(

@@ -7,7 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from decoding.models.layouts import causal
-from decoding.models.layouts.options import activation, flag, must_be, positive, size, sizes
+from decoding.models.layouts.options import (
+    MOST_HEAD,
+    activation,
+    flag,
+    integer,
+    layer_count,
+    must_be,
+    positive,
+    size,
+    sizes,
+)
 from decoding.models.layouts.rotary import turning
 from decoding.models.spec import ModelSpec, RotarySpec, StackSpec
 from decoding.models.torch.positions import rotary_frequencies
@@ -60,7 +70,8 @@ def convert(
 
 
 def decoder_spec(config: Mapping[str, Any]) -> StackSpec:
-    layers, width = size(config, "num_transformer_layers"), size(config, "head_dim")
+    layers = layer_count(config, "num_transformer_layers")
+    width = integer(config, "head_dim", 1, MOST_HEAD)
     return StackSpec(
         layers=layers,
         hidden=size(config, "model_dim"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from decoding.models.layouts.options import activation, flag, must_be, positive, size
+from decoding.models.layouts.options import activation, flag, layer_count, must_be, positive, size
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import Weight, joined, moved
@@ -94,7 +94,7 @@ def stack_spec(config: Mapping[str, Any], checkpoint: Checkpoint, side: str) -> 
     """The widths are the tables': how the options call them has changed from version to version."""
     embeddings = f"{side}.embeddings.make_embedding"
     vocab, hidden = checkpoint.shape(f"{embeddings}.emb_luts.0.weight")
-    heads, layers = size(config, "heads"), size(config, f"{side[:3]}_layers")
+    heads, layers = size(config, "heads"), layer_count(config, f"{side[:3]}_layers")
     if hidden % heads:
         raise ValueError(f"the configuration: heads={heads} does not divide a width of {hidden}")
     return StackSpec(

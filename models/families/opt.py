@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from decoding.models.layouts import seq2seq
-from decoding.models.layouts.options import activation, flag, head_dim, must_be, size
+from decoding.models.layouts.options import activation, flag, head_dim, layer_count, must_be, size
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import Weight, computed, joined, moved
@@ -63,7 +63,7 @@ def convert(
 
 
 def decoder_spec(config: Mapping[str, Any]) -> StackSpec:
-    hidden, layers = size(config, "hidden_size"), size(config, "num_hidden_layers")
+    hidden, layers = size(config, "hidden_size"), layer_count(config, "num_hidden_layers")
     width = head_dim(config, "hidden_size", "num_attention_heads")
     pre_norm = flag(config, "do_layer_norm_before")
     return StackSpec(

@@ -9,7 +9,7 @@ from typing import Any
 
 from decoding.models.families import llama
 from decoding.models.layouts import causal
-from decoding.models.layouts.options import flag, whole
+from decoding.models.layouts.options import flag, integer
 from decoding.models.spec import ModelSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import Weight
@@ -37,5 +37,5 @@ def convert(
 def windows(config: Mapping[str, Any]) -> tuple[int, ...]:
     if not flag(config, "use_sliding_window"):
         return ()
-    first = whole(config, "max_window_layers")
+    first = integer(config, "max_window_layers", 0)
     return llama.windows(config, lambda layer: layer >= first)

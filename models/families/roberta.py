@@ -10,7 +10,7 @@ from typing import Any
 
 from decoding.models.families import bert
 from decoding.models.layouts import encoder
-from decoding.models.layouts.options import whole
+from decoding.models.layouts.options import integer, size
 from decoding.models.spec import EncoderSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import Weight
@@ -21,7 +21,7 @@ DEFAULTS = bert.DEFAULTS | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id"
 def convert(
     config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> tuple[EncoderSpec, dict[str, Weight]]:
-    pad = whole(config, "pad_token_id")
+    pad = integer(config, "pad_token_id", 0, size(config, "max_position_embeddings") - 2)
     layout = encoder.Layout("roberta.", "encoder.layer", bert.PARTS, first_position=pad, typed=True)
     stack = bert.stack_spec(config, first_position=pad)
     spec, state = encoder.convert(checkpoint, stack, layout)

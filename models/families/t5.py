@@ -20,7 +20,16 @@ import torch
 from torch import Tensor
 
 from decoding.models.layouts import seq2seq
-from decoding.models.layouts.options import activation, flag, must_be, positive, size
+from decoding.models.layouts.options import (
+    MOST_HEAD,
+    activation,
+    flag,
+    integer,
+    layer_count,
+    must_be,
+    positive,
+    size,
+)
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import LazyTensor, Weight, computed, joined
@@ -35,6 +44,7 @@ DEFAULTS = {
     "pad_token_id": 0,
     "eos_token_id": 1,
 }
+MOST_DISTANCE = 1 << 14  # the table of biases is as long
 POSITIONS = 1 << 20  # biases by distance have no end: memory has, long before this
 
 # The stored names of each part of a layer or stack; several are stacked. {last}: the sub-layer of
@@ -100,12 +110,12 @@ def convert(
 def stack_spec(config: Mapping[str, Any], layers_option: str) -> StackSpec:
     if config.get(layers_option) is None:
         layers_option = "num_layers"  # as many as the encoder has
-    layers = size(config, layers_option)
+    layers = layer_count(config, layers_option)
     return StackSpec(
         layers=layers,
         hidden=size(config, "d_model"),
         heads=size(config, "num_heads"),
-        head_dim=size(config, "d_kv"),
+        head_dim=integer(config, "d_kv", 1, MOST_HEAD),
         ffn=size(config, "d_ff"),
         vocab=size(config, "vocab_size"),
         positions=POSITIONS,
@@ -120,7 +130,7 @@ def stack_spec(config: Mapping[str, Any], layers_option: str) -> StackSpec:
         rms=True,
         gated=config["feed_forward_proj"].startswith("gated-"),
         position_bias="relative",
-        reach=size(config, "relative_attention_max_distance"),
+        reach=integer(config, "relative_attention_max_distance", 1, MOST_DISTANCE),
     )
 
 

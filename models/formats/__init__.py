@@ -7,53 +7,62 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from decoding.models.files import Directory, ModelFileError, short
 from decoding.models.formats import fairseq, llama2c, marian, opennmt, pickles
 from decoding.models.formats.foreign import Foreign
 
 PATTERNS = ("decoder.yml", "*.decoder.yml", "*.npz", "*.pt", "*.bin")
 
 
-def read(source: Path) -> Foreign | None:
+def read(source: Path, *, trust_paths: bool = False) -> Foreign | None:
     """The checkpoint at `source`, a file or a directory that holds one; None where there is none.
 
-    Raises ValueError for a directory of several and for a file that is none of these formats.
+    trust_paths: as in `files.Directory`. Raises ModelFileError for a directory of several and for a
+    file that is none of these formats.
     """
-    path = checkpoint_in(source) if source.is_dir() else source
-    if path is None or not path.is_file():
+    if source.is_dir():
+        directory = Directory(source, trust_paths)
+        path = checkpoint_in(directory)
+    else:
+        directory, path = Directory(source.parent, trust_paths), source
+    if path is None or not path.exists():
         return None
     if path.suffix == ".yml":
-        return marian.read_decoder(path)
+        return marian.read_decoder(path, directory)
     if path.suffix == ".npz":
-        return marian.read(path)
+        return marian.read(path, directory)
     if path.suffix == ".bin":
-        return llama2c.read(path)
-    return read_torch(path) if path.suffix == ".pt" else None
+        return llama2c.read(path, directory)
+    return read_torch(path, directory) if path.suffix == ".pt" else None
 
 
-def read_torch(path: Path) -> Foreign:
+def read_torch(path: Path, directory: Directory) -> Foreign:
     content = pickles.read(path)
     if "model" in content and content.keys() & {"args", "cfg"}:
-        return fairseq.read(path, content)
+        return fairseq.read(path, content, directory)
     if {"model", "generator", "opt", "vocab"} <= content.keys():
-        return opennmt.read(path, content)
-    if "model" in content and "dim" in content.get("model_args", ()):
-        return llama2c.read_torch(path, content)
-    raise ValueError(
+        return opennmt.read(path, content, directory)
+    arguments = content.get("model_args")
+    if "model" in content and isinstance(arguments, dict) and "dim" in arguments:
+        return llama2c.read_torch(path, content, directory)
+    raise ModelFileError(
         f"{path} is no checkpoint of fairseq, OpenNMT-py or llama2.c, it holds "
-        f"{', '.join(map(str, content)) or 'nothing'}"
+        f"{short(list(content))}"
     )
 
 
-def checkpoint_in(directory: Path) -> Path | None:
-    if (directory / "config.json").is_file():  # Hugging Face's
+def checkpoint_in(directory: Directory) -> Path | None:
+    if directory.find("config.json") is not None:  # Hugging Face's
         return None
     for pattern in PATTERNS:
-        found = [path for path in directory.glob(pattern) if is_checkpoint(path)]
+        names = [path.name for path in directory.path.glob(pattern)]
+        found = [name for name in sorted(names) if is_checkpoint(directory.file(name))]
         if len(found) > 1:
-            names = ", ".join(sorted(path.name for path in found))
-            raise ValueError(f"{directory} holds several checkpoints, pass one of them: {names}")
+            raise ModelFileError(
+                f"{directory.path} holds several checkpoints, pass one of them: {', '.join(found)}"
+            )
         if found:
-            return found[0]
+            return directory.file(found[0])
     return None
 
 

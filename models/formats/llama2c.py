@@ -8,6 +8,7 @@ common scale: a weight's numbers, then its scales.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -17,8 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from decoding.models.files import Directory, ModelFileError, open_file
 from decoding.models.formats.foreign import Foreign, plain
-from decoding.models.weights.lazy import LazyTensor, stored, stored_in, unread
+from decoding.models.layouts.options import size
+from decoding.models.spec import MOST_LAYERS
+from decoding.models.weights.lazy import LazyTensor, stored, stored_in, tensors_in, unread
 from decoding.models.weights.memory import mapped
 
 MAGIC = 0x616B3432
@@ -52,10 +56,12 @@ def is_model(path: Path) -> bool:
     return read_header(path) is not None
 
 
-def read(path: Path) -> Foreign:
+def read(path: Path, directory: Directory) -> Foreign:
     header = read_header(path)
     if header is None:
-        raise ValueError(f"{path} is no model of llama2.c: its size is not what its header says")
+        raise ModelFileError(
+            f"{path} is no model of llama2.c: its size is not what its header says"
+        )
     data = mapped(path)
     state, begin = dict[str, LazyTensor](), header.first
     for part, shape in weights_of(header):
@@ -68,47 +74,64 @@ def read(path: Path) -> Foreign:
             numbers = data[begin:end].view(torch.float32).view(shape)
             state[name] = stored(name, numbers, mapped=True)
         begin = end
-    return foreign(path, header.config, state)
+    return foreign(header.config, state, directory)
 
 
-def read_torch(path: Path, content: Mapping[str, Any]) -> Foreign:
+def read_torch(path: Path, content: Mapping[str, Any], directory: Directory) -> Foreign:
     """What llama2.c's train.py saves."""
-    state = {name.removeprefix("_orig_mod."): weight for name, weight in content["model"].items()}
-    config = plain(content["model_args"])
-    config["hidden_dim"] = len(state["layers.0.feed_forward.w1.weight"])
-    return foreign(path, config, stored_in(path, state))
+    tensors = tensors_in(path, content["model"])
+    state = {name.removeprefix("_orig_mod."): weight for name, weight in tensors.items()}
+    config = plain(path, content["model_args"])
+    first = state.get("layers.0.feed_forward.w1.weight")
+    if first is None or first.dim() != 2:
+        raise ModelFileError(f"{path} lacks the weight layers.0.feed_forward.w1.weight")
+    config["hidden_dim"] = len(first)
+    return foreign(config, stored_in(path, state), directory)
 
 
-def foreign(path: Path, config: dict[str, Any], state: dict[str, LazyTensor]) -> Foreign:
-    names = (f"tok{config['vocab_size']}", "tokenizer")
-    files = [path.parent / f"{name}.{kind}" for name in names for kind in ("bin", "model")]
-    there = [file.name for file in files if file.is_file()]
+def foreign(config: dict[str, Any], state: dict[str, LazyTensor], directory: Directory) -> Foreign:
+    names = (f"tok{size(config, 'vocab_size')}", "tokenizer")
+    files = [f"{name}.{kind}" for name in names for kind in ("bin", "model")]
+    there = [name for name in files if directory.find(name) is not None]
     config |= {"model_type": "llama2c", "tokenizer_file": there[0] if there else None}
     generation = {"bos_token_id": BOS, "eos_token_id": [BOS, EOS]}
-    return Foreign("Llama2c", config, generation, state, path.parent)
+    return Foreign("Llama2c", config, generation, state, directory)
 
 
 def read_header(path: Path) -> Header | None:
     """None where the file's size is not what its numbers say."""
-    with path.open("rb") as file:
-        start = file.read(256)
+    with open_file(path) as file:
+        start, length = file.read(256), os.fstat(file.fileno()).st_size
     numbers = np.frombuffer(start[: len(start) // 4 * 4], "<i4").tolist()
-    if len(numbers) < 9:
+    if len(numbers) < 11:  # no header, or one without the bytes behind it
         return None
     if numbers[0] == MAGIC:
         version, config = numbers[1], dict(zip(SIZES, numbers[2:9], strict=True))
         if version not in (1, 2):
-            raise ValueError(f"{path} is of llama2.c's version {version}, supported are 0 to 2")
+            raise ModelFileError(f"{path} is of llama2.c's version {version}, supported are 0 to 2")
         order = ORDER[:-1] if start[36] else ORDER
         group = int.from_bytes(start[37:41], "little") if version == 2 else 0
+        if version == 2 and group == 0:
+            return None
         header = Header(config, order, 256, group)
     else:
         config = dict(zip(SIZES, numbers, strict=False))
         order = OLD_ORDER[:-1] if config["vocab_size"] > 0 else OLD_ORDER  # below 0: not shared
         header = Header(config | {"vocab_size": abs(config["vocab_size"])}, order, 28)
-    if min(header.config.values()) < 1 or size_of(header) != path.stat().st_size:
-        return None
-    return header
+    return header if fits(header, length) else None
+
+
+def fits(header: Header, length: int) -> bool:
+    """Whether a file of `length` bytes is what its header says."""
+    if min(header.config.values()) < 1 or header.config["n_layers"] > MOST_LAYERS:
+        return False
+    shapes = shapes_of(header.config)
+    whole = all(
+        math.prod(shapes[name]) % header.group == 0
+        for name in header.order
+        if header.group and len(shapes[name]) > 1
+    )
+    return whole and size_of(header) == length
 
 
 def size_of(header: Header) -> int:

@@ -6,6 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from decoding.models.files import short
+from decoding.models.spec import MOST_LAYERS
+
+MOST = 2**31 - 1  # of the engine's whole numbers
+MOST_SIZE = 1 << 24  # vocabularies have up to 2^18 entries, models up to 10^7 positions
+MOST_HEAD = 1 << 11  # numbers of a head
 ACTIVATIONS = {  # Hugging Face's names to those of spec.py
     "relu": "relu",
     "gelu": "gelu",
@@ -17,42 +23,49 @@ ACTIVATIONS = {  # Hugging Face's names to those of spec.py
 }
 
 
-def size(config: Mapping[str, Any], name: str) -> int:
+def integer(config: Mapping[str, Any], name: str, least: int, most: int = MOST) -> int:
     value = config.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"the configuration must set {name} to a positive number, got {value!r}")
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(
+            f"the configuration must set {name} to a whole number from {least} to {most}, "
+            f"got {short(value)}"
+        )
     return value
+
+
+def size(config: Mapping[str, Any], name: str) -> int:
+    """Of an axis of a weight, or a number of positions."""
+    return integer(config, name, 1, MOST_SIZE)
+
+
+def layer_count(config: Mapping[str, Any], name: str) -> int:
+    return integer(config, name, 1, MOST_LAYERS)
 
 
 def sizes(config: Mapping[str, Any], name: str, layers: int) -> tuple[int, ...]:
     """The option's value of each layer."""
     value = config.get(name)
     if not isinstance(value, list) or len(value) != layers:
-        raise ValueError(f"the configuration must set {name} to {layers} numbers, got {value!r}")
-    return tuple(size({name: number}, name) for number in value)
-
-
-def whole(config: Mapping[str, Any], name: str) -> int:
-    value = config.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(
-            f"the configuration must set {name} to a number of at least 0, got {value!r}"
+            f"the configuration must set {name} to {layers} numbers, got {short(value)}"
         )
-    return value
+    return tuple(size({name: number}, name) for number in value)
 
 
 def flag(config: Mapping[str, Any], name: str) -> bool:
     """A flag; False where a published configuration leaves it out, or null."""
     value = config.get(name)
     if value is not None and not isinstance(value, bool):
-        raise ValueError(f"the configuration must set {name} to true or false, got {value!r}")
+        raise ValueError(f"the configuration must set {name} to true or false, got {short(value)}")
     return bool(value)
 
 
 def positive(config: Mapping[str, Any], name: str) -> float:
     value = config.get(name)
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
-        raise ValueError(f"the configuration must set {name} to a number above 0, got {value!r}")
+        raise ValueError(
+            f"the configuration must set {name} to a number above 0, got {short(value)}"
+        )
     return float(value)
 
 
@@ -61,7 +74,7 @@ def must_be(config: Mapping[str, Any], name: str, implemented: object) -> None:
     value = config.get(name)
     if value is not None and value != implemented:
         raise ValueError(
-            f"the configuration: {name}={value!r} is not supported, only {implemented!r}"
+            f"the configuration: {name}={short(value)} is not supported, only {implemented!r}"
         )
 
 
@@ -74,7 +87,7 @@ def activation(
     name = config.get(option)
     if not isinstance(name, str) or name not in known:
         raise ValueError(
-            f"the configuration: {option}={name!r} is not supported, only {', '.join(known)}"
+            f"the configuration: {option}={short(name)} is not supported, only {', '.join(known)}"
         )
     return known[name]
 
@@ -83,4 +96,4 @@ def head_dim(config: Mapping[str, Any], hidden: str, heads: str) -> int:
     width, count = size(config, hidden), size(config, heads)
     if width % count:
         raise ValueError(f"the configuration: {heads}={count} does not divide {hidden}={width}")
-    return width // count
+    return integer({"the width of a head": width // count}, "the width of a head", 1, MOST_HEAD)

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from decoding.models.layouts.options import activation, flag, head_dim, must_be, size
+from decoding.models.layouts.options import activation, flag, head_dim, layer_count, must_be, size
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import Weight, joined, moved
@@ -100,7 +100,7 @@ def convert(
 
 
 def stack_spec(config: Mapping[str, Any], side: str, vocab: int, layout: Layout) -> StackSpec:
-    hidden, layers = size(config, "d_model"), size(config, f"{side}_layers")
+    hidden, layers = size(config, "d_model"), layer_count(config, f"{side}_layers")
     width = head_dim(config, "d_model", f"{side}_attention_heads")
     return StackSpec(
         layers=layers,

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import math
-import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
+from decoding.models.files import (
+    VOCABULARY,
+    Directory,
+    ModelFileError,
+    open_file,
+    parse_json,
+    read_object,
+    short,
+)
+from decoding.models.weights import torch_files
 from decoding.models.weights.lazy import LazyTensor, Weight, as_lazy, stored, stored_in, unread
-from decoding.models.weights.memory import mapped, torch_maps
+from decoding.models.weights.memory import mapped
 
 State = dict[str, LazyTensor]
 SAFETENSORS_TYPES = {
@@ -31,12 +39,12 @@ def load_safetensors(path: Path) -> State:
         pass
     block = mapped(path)
     size = int.from_bytes(block[:8].numpy().tobytes(), "little")
-    entries = json.loads(block[8 : 8 + size].numpy().tobytes())
+    entries = parse_json(block[8 : 8 + size].numpy().tobytes(), f"{path}: its header", VOCABULARY)
     entries.pop("__metadata__", None)
     state = {}
     for name, entry in entries.items():
         if entry["dtype"] not in SAFETENSORS_TYPES:
-            raise ValueError(f"{path}: {name} is of the type {entry['dtype']}")
+            raise ModelFileError(f"{path}: {name} is of the type {entry['dtype']}")
         dtype = SAFETENSORS_TYPES[entry["dtype"]]
         shape = tuple(entry["shape"])
         begin, end = (8 + size + offset for offset in entry["data_offsets"])
@@ -54,8 +62,7 @@ def unaligned(numbers: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Te
 
 
 def load_torch(path: Path) -> State:
-    tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=torch_maps(path))
-    return stored_in(path, tensors)
+    return stored_in(path, torch_files.load(path, weights_only=True))
 
 
 # In the order in which transformers looks for them.
@@ -65,19 +72,20 @@ FORMATS: dict[str, Callable[[Path], State]] = {
 }
 
 
-def read(directory: Path) -> State:
+def read(directory: Directory) -> State:
     """The tensors of a Hugging Face directory, as stored, of one file or of an index's shards.
 
-    Raises FileNotFoundError for a missing file, ValueError for a damaged one.
+    Raises FileNotFoundError for a missing file, ModelFileError for a damaged one.
     """
     for name, loader in FORMATS.items():
-        path, index = directory / name, directory / f"{name}.index.json"
-        if path.is_file():
+        path, index = directory.find(name), directory.find(f"{name}.index.json")
+        if path is not None:
             return read_file(path, loader)
-        if index.is_file():
-            return read_shards(index, loader)
+        if index is not None:
+            return read_shards(directory, index, loader)
     raise FileNotFoundError(
-        f"{directory} holds no weights: expected one of {', '.join(FORMATS)}, or its .index.json"
+        f"{directory.path} holds no weights: expected one of {', '.join(FORMATS)}, or its "
+        ".index.json"
     )
 
 
@@ -88,26 +96,29 @@ def holds_weights(directory: Path) -> bool:
 
 
 def read_file(path: Path, loader: Callable[[Path], State]) -> State:
+    open_file(path).close()  # or says that it is no regular one
     try:
         return loader(path)
-    except (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError) as error:
-        raise ValueError(f"{path} cannot be read as weights: {error}") from error
+    except ModelFileError:
+        raise
+    except Exception as error:  # a damaged file makes safetensors, pickle and torch raise any
+        raise ModelFileError(f"{path} cannot be read as weights: {short(error)}") from error
 
 
-def read_shards(index: Path, loader: Callable[[Path], State]) -> State:
-    try:
-        shard_of: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    except (ValueError, KeyError) as error:
-        raise ValueError(f"{index} is not an index of weights: {error!r}") from error
+def read_shards(directory: Directory, index: Path, loader: Callable[[Path], State]) -> State:
+    shard_of = read_object(index).get("weight_map")
+    if not isinstance(shard_of, dict) or not all(isinstance(s, str) for s in shard_of.values()):
+        raise ModelFileError(
+            f"{index} is not an index of weights: weight_map must name the file of each tensor, "
+            f"got {short(shard_of)}"
+        )
     state: State = {}
     for shard in sorted(set(shard_of.values())):
-        path = index.parent / shard
-        if not path.is_file():
-            raise FileNotFoundError(f"{path} is missing, but {index.name} names it")
-        state |= read_file(path, loader)
+        needs = f"{index.name} names it"
+        state |= read_file(directory.required(shard, needs), loader)
     for name, shard in shard_of.items():
         if name not in state:
-            raise ValueError(f"{shard} lacks the tensor {name}, which {index.name} promises")
+            raise ModelFileError(f"{shard} lacks the tensor {name}, which {index.name} promises")
     return state
 
 

@@ -8,25 +8,20 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from decoding.models.spec import (
-    ConvolutionSpec,
-    EncoderSpec,
-    ModelSpec,
-    RotarySpec,
-    StackSpec,
-)
-from decoding.models.weights.memory import mapped
-from decoding.models.weights.placed import ALIGNMENT
+from decoding.models.files import VOCABULARY, Directory, ModelFileError, read_object, short
+from decoding.models.spec import EncoderSpec, ModelSpec
+from decoding.models.weights.lazy import EXACT, identity
+from decoding.models.weights.memory import CPU, mapped
+from decoding.models.weights.placed import ALIGNMENT, Place, places_of, shapes
+from decoding.models.weights.stored_spec import spec_of, table
 
 INDEX, BLOCK = "decoding.json", "decoding.bin"
 LAYOUT = 2  # raised with every change in the meaning or the place of packed numbers
@@ -41,19 +36,16 @@ class ConvertedWeights:
     tensors: dict[str, Tensor]
 
 
-def is_packed(directory: Path) -> bool:
-    return (directory / INDEX).is_file()
+def is_packed(directory: Directory) -> bool:
+    return directory.find(INDEX) is not None
 
 
 def save(packed: ConvertedWeights, directory: Path) -> None:
-    """Writes block and index. Tensors that are one in memory are one there.
-
-    Files of these names are replaced, never written over: a process may have them mapped.
-    """
+    """Writes block and index. Tensors that are one in memory are one there."""
     offsets: dict[int, int] = {}  # by address
     entries: dict[str, Any] = {}
     size = total = 0
-    with replacing(directory / BLOCK) as file:
+    with (directory / BLOCK).open("xb") as file:
         for name, tensor in packed.tensors.items():
             if tensor.data_ptr() not in offsets:
                 offsets[tensor.data_ptr()] = size
@@ -75,47 +67,66 @@ def save(packed: ConvertedWeights, directory: Path) -> None:
         "spec": asdict(packed.spec),
         "tensors": entries,
     }
-    with replacing(directory / INDEX) as file:
-        file.write(json.dumps(index, indent=1).encode())
+    (directory / INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` once it is complete."""
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        with unfinished.open("wb") as file:
-            yield file
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def load(directory: Path) -> ConvertedWeights:
+def load(directory: Directory) -> ConvertedWeights:
     """Maps a converted model; its pages are those of all processes that map it.
 
-    Every page is read once, for the checksum. Raises ValueError where the files are of another
-    layout, damaged, or not of each other.
+    Every page is read once, for the checksum. Raises ModelFileError where the files are missing, of
+    another layout, damaged, or not of each other.
     """
     try:
-        index = json.loads((directory / INDEX).read_text(encoding="utf-8"))
-        if index["layout"] != LAYOUT:
-            raise ValueError(f"its layout is {index['layout']}, this version reads {LAYOUT}")
-        block = mapped(directory / BLOCK)
-        if len(block) != index["bytes"]:
-            raise ValueError(f"{BLOCK} has {len(block)} bytes, not {index['bytes']}")
-        if checksum(block) != index["checksum"]:
-            raise ValueError(f"the checksum of {BLOCK} is another one")
-        return ConvertedWeights(
-            spec=spec_of(index["spec"]),
-            dtype=getattr(torch, index["dtype"]),
-            tensors={name: tensor_of(entry, block) for name, entry in index["tensors"].items()},
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, OSError) as error:
-        raise ValueError(
-            f"{directory} is no converted model that can be read ({error!r}): convert the "
-            "checkpoint again, with `decoding convert`"
+        return read(directory)
+    except (ValueError, KeyError, TypeError, RuntimeError, OSError) as error:
+        raise ModelFileError(
+            f"{directory.path} is no converted model that can be read ({short(error)}): convert "
+            "the checkpoint again, with `decoding convert`"
         ) from error
+
+
+def read(directory: Directory) -> ConvertedWeights:
+    """Raises any of several errors, and ModelFileError without the directory's name."""
+    index = read_object(directory.required(INDEX, "it lists the weights"), VOCABULARY)
+    layout, size, total = (index.get(name) for name in ("layout", "bytes", "checksum"))
+    if layout != LAYOUT:
+        raise ModelFileError(f"its layout is {short(layout)}, this version reads {LAYOUT}")
+    block = mapped(directory.required(BLOCK, "it holds the weights"))
+    if len(block) != size:
+        raise ModelFileError(f"{BLOCK} has {len(block)} bytes, not {short(size)}")
+    if len(block) % ALIGNMENT or checksum(block) != total:
+        raise ModelFileError(f"the checksum of {BLOCK} is another one")
+    spec = spec_of(index.get("spec"))
+    found = {name: tensor_of(name, entry, block) for name, entry in table(index, "tensors").items()}
+    check_tensors(spec, found)
+    return ConvertedWeights(spec=spec, dtype=dtype_of(index), tensors=found)
+
+
+def check_tensors(spec: ModelSpec | EncoderSpec, tensors: Mapping[str, Tensor]) -> None:
+    """Raises ModelFileError where the tensors are not those of the spec."""
+    layers = [stack.layers for stack in (spec.encoder, getattr(spec, "decoder", None)) if stack]
+    if sum(layers) > len(tensors):
+        raise ModelFileError(f"{sum(layers)} layers cannot be of {len(tensors)} tensors")
+    places: dict[str, Place] = {}
+    expected = shapes(spec, lambda name: f"{name}.bias" in tensors)
+    for name, shape in expected.items():
+        if name not in tensors:
+            raise ModelFileError(f"the tensor {name} is missing")
+        # A token table may be the panels of the output's weight.
+        tied = name.endswith(".tokens") and is_same(tensors[name], tensors.get("output.weight"))
+        if tied and shape == expected["output.weight"]:
+            continue
+        places |= places_of(name, shape, tensors[name].dtype, CPU)
+    unknown = tensors.keys() - expected.keys() - places.keys()
+    if unknown:
+        raise ModelFileError(f"this model has no tensors named {short(unknown)}")
+    for name, place in places.items():
+        if name not in tensors or place != Place(tuple(tensors[name].shape), tensors[name].dtype):
+            raise ModelFileError(f"{name} must be {place.dtype} {list(place.shape)}")
+
+
+def is_same(tensor: Tensor, other: Tensor | None) -> bool:
+    return other is not None and identity(tensor) == identity(other)
 
 
 def checksum(block: Tensor) -> int:
@@ -123,29 +134,29 @@ def checksum(block: Tensor) -> int:
     return int(block.view(torch.int64).sum()) % 2**64
 
 
-def tensor_of(entry: Mapping[str, Any], block: Tensor) -> Tensor:
-    dtype, shape, offset = getattr(torch, entry["dtype"]), entry["shape"], entry["offset"]
+def tensor_of(name: str, entry: object, block: Tensor) -> Tensor:
+    """A part of the block. Raises ModelFileError where it has no such part."""
+    if not isinstance(entry, dict):
+        raise ModelFileError(f"{name} must have a table, got {short(entry)}")
+    dtype, shape = dtype_of(entry), entry.get("shape")
+    offset: Any = entry.get("offset")
+    if not isinstance(shape, list) or not all(map(is_count, (*shape, offset))):
+        raise ModelFileError(f"{name} has the shape {short(shape)} and the offset {short(offset)}")
     size = math.prod(shape) * dtype.itemsize
+    if offset % ALIGNMENT or offset + size > len(block):
+        raise ModelFileError(f"{name} lies outside of {BLOCK}")
     return block[offset : offset + size].view(dtype).view(shape)
 
 
-def spec_of(fields: Mapping[str, Any]) -> ModelSpec | EncoderSpec:
-    stacks = {name: stack_of(fields[name]) for name in ("encoder", "decoder") if fields.get(name)}
-    if "decoder" not in fields:
-        return EncoderSpec(**{**fields, **stacks})
-    return ModelSpec(**{**fields, **stacks})
+def is_count(number: object) -> bool:
+    return type(number) is int and 0 <= number < 1 << 48
 
 
-def stack_of(fields: Mapping[str, Any]) -> StackSpec:
-    made: dict[str, Any] = {
-        name: tuple(value) for name, value in fields.items() if isinstance(value, list)
-    }
-    if fields["rotary"] is not None:
-        made["rotary"] = RotarySpec(**fields["rotary"])
-    if fields["convolution"] is not None:
-        taps = tuple(fields["convolution"]["taps"])
-        made["convolution"] = ConvolutionSpec(**{**fields["convolution"], "taps": taps})
-    return StackSpec(**{**fields, **made})
+def dtype_of(entry: Mapping[str, Any]) -> torch.dtype:
+    dtypes = {name_of(dtype): dtype for dtype in (torch.int32, torch.int8, *EXACT)}
+    if entry.get("dtype") not in dtypes:
+        raise ModelFileError(f"dtype must be one of {', '.join(dtypes)}, not {entry.get('dtype')}")
+    return dtypes[entry["dtype"]]
 
 
 def name_of(dtype: torch.dtype) -> str:

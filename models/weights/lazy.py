@@ -16,7 +16,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from decoding.models.weights.memory import release_pages, torch_maps
+from decoding.models.files import ModelFileError, short
+from decoding.models.weights.memory import release_pages
+from decoding.models.weights.torch_files import is_mapped
 
 EXACT = (torch.float32, torch.float16, torch.bfloat16)  # float32 holds all their numbers
 CHUNK = 8 << 20  # bytes of the rows that are converted at a time: they stay in the cache
@@ -98,10 +100,33 @@ def stored(name: str, tensor: Tensor, *, mapped: bool = False) -> LazyTensor:
     return LazyTensor(tuple(tensor.shape), tensor.dtype, opened, name=name, key=identity(tensor))
 
 
-def stored_in(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, LazyTensor]:
-    """What torch.load gave of a file; mapped, where torch can."""
-    mapped = torch_maps(path)
-    return {name: stored(name, tensor, mapped=mapped) for name, tensor in tensors.items()}
+def stored_in(path: Path, tensors: object) -> dict[str, LazyTensor]:
+    """What torch.load gave of a file; mapped, where torch can.
+
+    Raises ModelFileError as tensors_in(), and where they have more bytes than the file: strides can
+    make much of little.
+    """
+    given = tensors_in(path, tensors)
+    sizes = {identity(tensor): tensor.nbytes for tensor in given.values()}
+    if sum(sizes.values()) > path.stat().st_size:
+        raise ModelFileError(f"{path} has fewer bytes than the tensors that it claims to hold")
+    mapped = is_mapped(path)
+    return {name: stored(name, tensor, mapped=mapped) for name, tensor in given.items()}
+
+
+def tensors_in(path: Path, tensors: object) -> dict[str, Tensor]:
+    """Raises ModelFileError for anything but dense tensors and their names."""
+    if not isinstance(tensors, Mapping):
+        raise ModelFileError(f"{path} must hold tensors by their names, got {short(tensors)}")
+    for name, tensor in tensors.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor) or not is_dense(tensor):
+            kind = type(tensor).__name__
+            raise ModelFileError(f"{path}: {short(name)} must be a dense tensor, got {kind}")
+    return dict(tensors)
+
+
+def is_dense(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and tensor.device.type == "cpu"
 
 
 def unread(

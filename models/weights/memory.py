@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import zipfile
 from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from decoding.models.files import open_file
 
 CPU = torch.device("cpu")
 
@@ -30,16 +31,14 @@ def empty(size: int, device: torch.device = CPU) -> Tensor:
 
 
 def mapped(path: Path) -> Tensor:
-    """The bytes of a file, uint8 [size], in pages that processes share until one writes to them."""
-    with path.open("rb") as file:
+    """The bytes of a file, uint8 [size], in pages that processes share until one writes to them.
+
+    Raises ValueError for an empty one, and as open_file().
+    """
+    with open_file(path) as file:
         return torch.frombuffer(
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), dtype=torch.uint8
         )
-
-
-def torch_maps(path: Path) -> bool:
-    """Whether torch.load can map a file: a zip, as torch.save writes since version 1.6."""
-    return zipfile.is_zipfile(path)
 
 
 def release_pages(tensor: Tensor) -> None:

@@ -122,7 +122,7 @@ def test_damaged_shards(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"{shard.name} lacks the tensor {lost}"):
         load(tmp_path)
     shard.unlink()
-    with pytest.raises(FileNotFoundError, match=f"{shard.name} is missing, but model.safetensors"):
+    with pytest.raises(FileNotFoundError, match=f"{shard.name} is missing: model.safetensors"):
         load(tmp_path)
     index.write_text("{}")
     with pytest.raises(ValueError, match="is not an index of weights"):

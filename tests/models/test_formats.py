@@ -177,7 +177,10 @@ def test_a_directory_of_several_checkpoints(tmp_path: Path) -> None:
 def test_refused_files(tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     for content, message in [
-        ({"weights": 1}, "is no checkpoint of fairseq, OpenNMT-py or llama2.c, it holds weights"),
+        (
+            {"weights": 1},
+            "OpenNMT-py or llama2.c, it holds .*weights",
+        ),
         ({"model": {}, "args": None}, "holds no options: its args and its cfg are empty"),
         ([], "must hold a dictionary, got list"),
         (
@@ -199,7 +202,7 @@ def test_refused_files(tmp_path: Path) -> None:
     path = tmp_path / "model.npz"
     for damaged in (b"", b"no archive"):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match="model.npz cannot be read as a Marian model"):
+        with pytest.raises(ValueError, match="model.npz cannot be read as an .npz archive"):
             load(path)
     np.savez(path, Wemb=np.zeros(2))
     with pytest.raises(ValueError, match="is no Marian model: it lacks special:model.yml"):

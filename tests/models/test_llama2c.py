@@ -14,6 +14,7 @@ from torch import Tensor
 
 import decoding
 from decoding.models import load
+from decoding.models.files import Directory
 from decoding.models.formats import llama2c
 from decoding.models.weights.lazy import Weights
 from decoding.text.tokenizers import load_tokenizer
@@ -144,7 +145,7 @@ def check(theirs: Any, source: Path) -> None:
 def test_int8_is_read_to_half_a_step(theirs: Any, tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
     path.write_bytes(written(theirs, 2))
-    found, expected = Weights(llama2c.read(path).state), state_of(theirs)
+    found, expected = Weights(llama2c.read(path, Directory(tmp_path)).state), state_of(theirs)
     for name, weight in found.items():
         if name.endswith("norm.weight"):
             assert torch.equal(weight, expected[name])

@@ -284,7 +284,7 @@ def test_marian_of_lists_of_pieces(tmp_path: Path) -> None:
     for german, english in zip(GERMAN, ENGLISH, strict=True):
         assert ours.encode(german)[-1] == 0 and 1 not in ours.encode(german)
         assert ours.decode(ours.encode_target(english), skip_special_tokens=True) == english
-    with pytest.raises(ValueError, match="must name two vocabs, got None"):
+    with pytest.raises(ValueError, match="must name two vocabs, got .."):
         load_tokenizer(tmp_path, config | {"vocabs": None})
     with pytest.raises(FileNotFoundError, match="other.yml is missing"):
         load_tokenizer(tmp_path, config | {"vocabs": ["vocab.yml", "other.yml"]})
@@ -313,5 +313,5 @@ def test_marians_vocabularies(tmp_path: Path) -> None:
     assert read_vocabulary(tmp_path / "vocab.txt") == expected
     for text in ("a: b", "a: [", "one", "[a, b]"):
         path.write_text(text)
-        with pytest.raises(ValueError, match="vocab.yml is no vocabulary"):
+        with pytest.raises(ValueError, match="vocab.yml (is no|must number)"):
             read_vocabulary(path)

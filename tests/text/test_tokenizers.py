@@ -251,7 +251,7 @@ def test_files_that_are_no_tokenizer(tmp_path: Path, marian_files: Path) -> None
     for name in ("source.spm", "target.spm"):
         (tmp_path / name).write_bytes((marian_files / name).read_bytes())
     (tmp_path / "vocab.json").write_text("{")
-    with pytest.raises(ValueError, match=r"vocab\.json is not a JSON file"):
+    with pytest.raises(ValueError, match=r"vocab\.json is not valid JSON"):
         load_tokenizer(tmp_path, config)
     (tmp_path / "vocab.json").write_text('{"</s>": 0}')
     with pytest.raises(ValueError, match="has no '<unk>'"):

@@ -14,12 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from decoding.models.files import Directory, naming, short
 from decoding.text.tokenizers import backend
 from decoding.text.tokenizers.backend import BackendTokenizer
 from decoding.text.tokenizers.base import Languages, Tokenizer
 from decoding.text.tokenizers.blenderbot_small import load_blenderbot_small
 from decoding.text.tokenizers.fairseq import load_fairseq
-from decoding.text.tokenizers.files import read_json
+from decoding.text.tokenizers.files import read_optional
 from decoding.text.tokenizers.llama import load_llama, load_llama2c
 from decoding.text.tokenizers.marian import (
     MarianTokenizer,
@@ -49,7 +50,7 @@ __all__ = [
 ]
 
 # By model_type of config.json.
-LOADERS: dict[str, Callable[[Path, dict[str, Any]], Tokenizer]] = {
+LOADERS: dict[str, Callable[[Directory, dict[str, Any]], Tokenizer]] = {
     "bart": backend.BART.load,
     "bert": load_wordpiece,
     "blenderbot": backend.BLENDERBOT.load,
@@ -82,7 +83,7 @@ LOADERS: dict[str, Callable[[Path, dict[str, Any]], Tokenizer]] = {
 
 
 # The same for checkpoints of other toolkits, which say all about their text in their options.
-OTHERS: dict[str, Callable[[Path, dict[str, Any]], Tokenizer]] = {
+OTHERS: dict[str, Callable[[Directory, dict[str, Any]], Tokenizer]] = {
     "fairseq": load_fairseq,
     "llama2c": load_llama2c,
     "marian_npz": load_marian_npz,
@@ -90,26 +91,28 @@ OTHERS: dict[str, Callable[[Path, dict[str, Any]], Tokenizer]] = {
 }
 
 
-def load_tokenizer(directory: Path, config: dict[str, Any]) -> Tokenizer:
+def load_tokenizer(directory: Path | Directory, config: dict[str, Any]) -> Tokenizer:
     """The tokenizer whose files lie in a model's `directory`; `config` is its config.json.
 
-    Raises FileNotFoundError, naming the file, where one is missing, and ValueError for a
-    `model_type` whose text is not supported or for files that contradict each other.
+    Raises FileNotFoundError, naming the file, where one is missing, and ModelFileError for a
+    `model_type` whose text is not supported, for damaged files, and for files that contradict each
+    other.
     """
-    family = config.get("model_type")
-    if family not in OTHERS and family not in LOADERS:
-        known = ", ".join(sorted(LOADERS))
-        raise ValueError(f"no tokenizer for model_type {family!r} (there are: {known})")
-    path = directory / "tokenizer_config.json"
-    settings = read_json(path) if path.is_file() else {}
-    settings.setdefault("tokenizer_class", config.get("tokenizer_class"))
-    if family in OTHERS:
-        tokenizer = OTHERS[family](directory, config)
-    else:
-        tokenizer = LOADERS[family](directory, settings)
-    tokenizer.settings = read_settings(directory, family, settings, tokenizer.get_vocab())
-    if isinstance(tokenizer, BackendTokenizer):
-        tokenizer.adopt_special_tokens()
-        if LOADERS.get(str(family)) in (backend.load_whole, load_llama):
-            tokenizer.adopt_ends(settings)
-    return tokenizer
+    directory = Directory.of(directory)
+    with naming(directory.path):
+        family = str(config.get("model_type"))
+        if family not in OTHERS and family not in LOADERS:
+            known = ", ".join(sorted(LOADERS))
+            raise ValueError(f"no tokenizer for model_type {short(family)} (there are: {known})")
+        settings = read_optional(directory, "tokenizer_config.json")
+        settings.setdefault("tokenizer_class", config.get("tokenizer_class"))
+        if family in OTHERS:
+            tokenizer = OTHERS[family](directory, config)
+        else:
+            tokenizer = LOADERS[family](directory, settings)
+        tokenizer.settings = read_settings(directory, family, settings, tokenizer.get_vocab())
+        if isinstance(tokenizer, BackendTokenizer):
+            tokenizer.adopt_special_tokens()
+            if LOADERS.get(family) in (backend.load_whole, load_llama):
+                tokenizer.adopt_ends(settings)
+        return tokenizer

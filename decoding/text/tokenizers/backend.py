@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any
 
 import tokenizers
 
+from decoding.models.files import Directory, ModelFileError, read_bytes, short
 from decoding.text.tokenizers.base import Tokenizer
+from decoding.text.tokenizers.bpe import read_merges
 from decoding.text.tokenizers.encoding import Row, Truncation
-from decoding.text.tokenizers.files import required, token
+from decoding.text.tokenizers.files import choice, read_vocab, token
 from decoding.text.tokenizers.pieces import BYTE, WORD_START
 
 
@@ -122,18 +125,29 @@ def decoder_kinds(backend: Any) -> set[str]:
     return set(re.findall(r'"type":\s*"(\w+)"', text))
 
 
-def load_whole(directory: Path, settings: dict[str, Any]) -> Tokenizer:
+def load_whole(directory: Directory, settings: dict[str, Any]) -> Tokenizer:
     """Loads the tokenizer of a family that always has a tokenizer.json."""
     needs = "this model's text needs tokenizer.json"
-    return BackendTokenizer(read_backend(required(directory / "tokenizer.json", needs)))
+    return BackendTokenizer(read_backend(directory.required("tokenizer.json", needs)))
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Names the file of what the library cannot read: it raises no class of its own, and where its
+    code fails even one that is no Exception."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, ModelFileError):
+        raise
+    except BaseException as error:
+        raise ModelFileError(f"{path} cannot be read as a tokenizer: {short(error)}") from error
 
 
 def read_backend(path: Path) -> tokenizers.Tokenizer:
     """Reads a tokenizer.json."""
-    try:
-        backend = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises no class of its own
-        raise ValueError(f"{path} cannot be read as a tokenizer: {error}") from error
+    content = read_bytes(path)
+    with reading(path):
+        backend = tokenizers.Tokenizer.from_buffer(content)
     backend.no_truncation()  # a setting of the run that saved the file, not of the model
     backend.no_padding()
     return backend
@@ -150,11 +164,9 @@ class ByteLevel:
     prefix_space: bool = False
     template: tuple[str, ...] = ("$A",)
 
-    def load(self, directory: Path, settings: dict[str, Any]) -> Tokenizer:
-        whole = directory / "tokenizer.json"
-        backend = (
-            read_backend(whole) if whole.is_file() else self._of_two_files(directory, settings)
-        )
+    def load(self, directory: Directory, settings: dict[str, Any]) -> Tokenizer:
+        whole = directory.find("tokenizer.json")
+        backend = read_backend(whole) if whole else self._of_two_files(directory, settings)
         special = {name: token(settings, name, default) for name, default in self.special.items()}
         if settings.get("pad_token"):
             special["pad_token"] = token(settings, "pad_token", "")
@@ -169,7 +181,7 @@ class ByteLevel:
         template = self.template
         if settings.get("add_bos_token"):
             template = ("bos_token", "$A")
-        if not whole.is_file() or template != self.template:
+        if whole is None or template != self.template:
             parts = [special.get(part, part) for part in template]
             marks = {part: backend.token_to_id(part) for part in parts if part != "$A"}
             backend.post_processor = tokenizers.processors.TemplateProcessing(
@@ -177,12 +189,14 @@ class ByteLevel:
             )
         return BackendTokenizer(backend)
 
-    def _of_two_files(self, directory: Path, settings: dict[str, Any]) -> tokenizers.Tokenizer:
+    def _of_two_files(self, directory: Directory, settings: dict[str, Any]) -> tokenizers.Tokenizer:
         needs = "this model's text needs tokenizer.json, or vocab.json and merges.txt"
-        vocab = required(directory / "vocab.json", needs)
-        merges = required(directory / "merges.txt", needs)
-        backend = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(str(vocab), str(merges)))
-        prefix = settings.get("add_prefix_space", self.prefix_space)
+        vocab = directory.required("vocab.json", needs)
+        merges = directory.required("merges.txt", needs)
+        ids, pairs = read_vocab(vocab), read_merges(merges)
+        with reading(merges):
+            backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=ids, merges=pairs))
+        prefix = choice(settings, "add_prefix_space", self.prefix_space)
         backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=prefix)
         backend.decoder = tokenizers.decoders.ByteLevel()
         return backend

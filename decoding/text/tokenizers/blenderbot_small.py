@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from decoding.models.files import Directory
 from decoding.text.tokenizers.base import FramedTokenizer, Tokenizer
 from decoding.text.tokenizers.bpe import GOES_ON, WordBPE, read_merges
-from decoding.text.tokenizers.files import read_json, required, token
+from decoding.text.tokenizers.files import read_vocab, token
 
 SPECIAL = {
     "bos_token": "__start__",
@@ -78,9 +78,9 @@ def words(text: str) -> list[str]:
     return found
 
 
-def load_blenderbot_small(directory: Path, settings: dict[str, Any]) -> Tokenizer:
+def load_blenderbot_small(directory: Directory, settings: dict[str, Any]) -> Tokenizer:
     needs = "a Blenderbot-small directory holds vocab.json and merges.txt for its text"
-    ids = read_json(required(directory / "vocab.json", needs))
-    merges = read_merges(required(directory / "merges.txt", needs))
+    ids = read_vocab(directory.required("vocab.json", needs))
+    merges = read_merges(directory.required("merges.txt", needs))
     special = {name: token(settings, name, default) for name, default in SPECIAL.items()}
     return BlenderbotSmallTokenizer(WordBPE(merges), ids, special)

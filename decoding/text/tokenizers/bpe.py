@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
+from decoding.models.files import ModelFileError, read_text, short
+
 GOES_ON = "@@"
 END = "</w>"  # ends the last symbol of a word in the list of merges
 
@@ -51,11 +53,13 @@ def read_merges(path: Path) -> list[tuple[str, str]]:
     Raises ValueError that names the line that is something else.
     """
     merges = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(read_text(path).splitlines(), 1):
         parts = line.split(" ")
         if (number == 1 and line.startswith("#version")) or not line:
             continue
         if len(parts) not in (2, 3):
-            raise ValueError(f"{path}, line {number} must hold a pair of symbols, got {line!r}")
+            raise ModelFileError(
+                f"{path}, line {number} must hold a pair of symbols, got {short(line)}"
+            )
         merges.append((parts[0], parts[1]))
     return merges

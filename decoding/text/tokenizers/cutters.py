@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import tokenizers
 from sentencepiece import SentencePieceProcessor
 
+from decoding.models.files import ModelFileError, short
+from decoding.text.tokenizers.backend import reading
 from decoding.text.tokenizers.files import read_lines
 from decoding.text.tokenizers.pieces import WORD_START
 
@@ -78,10 +80,11 @@ class BytePairs:
             symbols.add(piece.removesuffix(MORE) if piece.endswith(MORE) else piece + WORD_END)
         unknown = "<unk>"
         ids = {symbol: number for number, symbol in enumerate([unknown, *sorted(symbols)])}
-        model = tokenizers.models.BPE(
-            vocab=ids, merges=merges, unk_token=unknown, end_of_word_suffix=WORD_END
-        )
-        self._backend = tokenizers.Tokenizer(model)
+        with reading(codes):
+            model = tokenizers.models.BPE(
+                vocab=ids, merges=merges, unk_token=unknown, end_of_word_suffix=WORD_END
+            )
+            self._backend = tokenizers.Tokenizer(model)
         self._backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
 
     def cut(self, text: str) -> list[str]:
@@ -133,9 +136,9 @@ def read_merges(path: Path) -> list[tuple[str, str]]:
         if number == 1 and line.startswith("#version"):
             continue
         if len(parts) not in (2, 3) or WORD_END in parts:
-            raise ValueError(
-                f"{path}, line {number}: {line!r} is no merge of two symbols, the last of a word "
-                f"ending in {WORD_END} (#version: 0.2)"
+            raise ModelFileError(
+                f"{path}, line {number}: {short(line)} is no merge of two symbols, the last of "
+                f"a word ending in {WORD_END} (#version: 0.2)"
             )
         merges.append((parts[0], parts[1]))
     return merges

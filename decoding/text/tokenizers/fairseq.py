@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from decoding.models.formats.foreign import beside
+from decoding.models.files import Directory, ModelFileError, short
+from decoding.models.files.directory import is_there
 from decoding.text.tokenizers.base import Tokenizer
 from decoding.text.tokenizers.cutters import BytePairs, Cutter, Moses, SentencePieces, Words
-from decoding.text.tokenizers.files import read_lines, read_sentencepiece, required
+from decoding.text.tokenizers.files import read_lines, read_sentencepiece
 from decoding.text.tokenizers.numbered import NumberedTokenizer
 
 BEGINNING = ("<s>", "<pad>", "</s>", "<unk>")
@@ -23,15 +24,15 @@ FILES = {
 KINDS = {"fastbpe": "bpe_codes", "subword_nmt": "bpe_codes", "sentencepiece": "sentencepiece_model"}
 
 
-def load_fairseq(directory: Path, config: dict[str, Any]) -> Tokenizer:
+def load_fairseq(directory: Directory, config: dict[str, Any]) -> Tokenizer:
     """Raises ValueError that names a missing or unsupported option."""
     vocabularies = []
     for option in ("source_lang", "target_lang"):
         language = config.get(option)
-        if not language:
-            raise ValueError(f"the checkpoint's options name no {option}, which text needs")
+        if not language or not isinstance(language, str):
+            raise ModelFileError(f"the checkpoint's options name no {option}, which text needs")
         needs = "fairseq's dictionaries must lie beside the checkpoint"
-        vocabularies.append(read_dictionary(required(directory / f"dict.{language}.txt", needs)))
+        vocabularies.append(read_dictionary(directory.required(f"dict.{language}.txt", needs)))
     source, target = vocabularies
     cutter = cutter_of(directory, config, {*source, *target})
     marks = frozenset(BEGINNING) - {"<unk>"}
@@ -45,22 +46,24 @@ def read_dictionary(path: Path) -> dict[str, int]:
         overwrites = line.endswith(OVERWRITE)
         token, _, count = line.removesuffix(OVERWRITE).rpartition(" ")
         if not count.isdecimal() or (token in ids and not overwrites):
-            raise ValueError(f"{path}, line {number + 1}: {line!r} is no new token and its count")
+            raise ModelFileError(
+                f"{path}, line {number + 1}: {short(line)} is no new token and its count"
+            )
         ids[token] = len(BEGINNING) + number
     return ids
 
 
-def cutter_of(directory: Path, config: dict[str, Any], pieces: Iterable[str]) -> Cutter:
+def cutter_of(directory: Directory, config: dict[str, Any], pieces: Iterable[str]) -> Cutter:
     kind = config.get("bpe")
     option = KINDS.get(str(kind)) if kind else published(directory)
     if kind and option is None:
-        raise ValueError(f"bpe={kind!r} is not supported, only {', '.join(KINDS)}")
+        raise ModelFileError(f"bpe={short(kind)} is not supported, only {', '.join(KINDS)}")
     cutter: Cutter = Words()
     if option is not None:
         names = [config[option]] if config.get(option) else FILES[option]
-        paths = [beside(directory, name) for name in names]
-        path = next((path for path in paths if path.is_file()), paths[0])
-        required(path, f"the checkpoint's text is cut with it ({option})")
+        there = [name for name in names if is_there(directory.named(name, option))]
+        needs = f"the checkpoint's text is cut with it ({option})"
+        path = directory.required_named((there or names)[0], option, needs)
         if option == "bpe_codes":
             cutter = BytePairs(path, pieces)
         else:
@@ -75,13 +78,13 @@ def cutter_of(directory: Path, config: dict[str, Any], pieces: Iterable[str]) ->
             escape=not config.get("moses_no_escape", False),
         )
     if words not in (None, "space"):
-        raise ValueError(f"tokenizer={words!r} is not supported, only moses and space")
+        raise ModelFileError(f"tokenizer={short(words)} is not supported, only moses and space")
     return cutter
 
 
-def published(directory: Path) -> str | None:
+def published(directory: Directory) -> str | None:
     """The option whose file lies in the directory by the name that published archives give it."""
     for option, names in FILES.items():
-        if any((directory / name).is_file() for name in names):
+        if any(directory.find(name) for name in names):
             return option
     return None

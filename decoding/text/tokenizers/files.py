@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from sentencepiece import SentencePieceProcessor
 
-from decoding.models.formats.foreign import beside
+from decoding.models.files import (
+    VOCABULARY,
+    Directory,
+    ModelFileError,
+    read_bytes,
+    read_object,
+    read_text,
+    short,
+)
+from decoding.models.files.directory import is_there
 
 # Tokenizer files of a directory; the families read some of them, transformers the rest.
 FILES = (
@@ -44,54 +52,88 @@ NAMED = (
 )
 
 
-def files_of(directory: Path, config: Mapping[str, Any]) -> list[Path]:
-    """The files that a model's text may need, as far as they lie in its `directory`."""
-    named = [config.get(option) for option in NAMED] + (config.get("vocabs") or [])
-    named += [f"dict.{config.get(side)}.txt" for side in ("source_lang", "target_lang")]
-    paths = [directory / name for name in FILES]
+def files_of(directory: Directory, config: Mapping[str, Any]) -> dict[str, Path]:
+    """The files that a model's text may need, as far as they are there, by their names in its
+    directory; of those elsewhere, which only trust_paths allows, by their last names."""
+    names = [*FILES, *(f"dict.{config.get(side)}.txt" for side in ("source_lang", "target_lang"))]
+    paths = [directory.file(name) for name in names]
     paths += [path for _, path in chat_templates(directory)]
-    paths += [beside(directory, name) for name in named if name]
-    return [path for path in paths if path.is_file()]
+    named = [(option, config[option]) for option in NAMED if config.get(option)]
+    named += [("vocabs", name) for name in vocabularies(directory, config)]
+    paths += [directory.named(name, option) for option, name in named]
+    return {directory.name_of(path): path for path in paths if is_there(path)}
 
 
-def chat_templates(directory: Path) -> list[tuple[str, Path]]:
+def chat_templates(directory: Directory) -> list[tuple[str, Path]]:
     """The chat templates in a directory: their names and files."""
-    found = [("default", directory / "chat_template.jinja")]
-    others = sorted((directory / "additional_chat_templates").glob("*.jinja"))
-    return [(name, path) for name, path in found if path.is_file()] + [
-        (path.stem, path) for path in others
-    ]
+    folder = directory.file("additional_chat_templates")
+    others = sorted(path.name for path in folder.glob("*.jinja"))
+    names = {"default": "chat_template.jinja"}
+    names |= {name.removesuffix(".jinja"): f"{folder.name}/{name}" for name in others}
+    found = [(name, directory.find(file)) for name, file in names.items()]
+    return [(name, path) for name, path in found if path is not None]
 
 
-def required(path: Path, needs: str) -> Path:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: {needs}")
-    return path
+def vocabularies(directory: Directory, config: Mapping[str, Any]) -> list[Any]:
+    names = config.get("vocabs") or []
+    if not isinstance(names, list):
+        raise ModelFileError(f"{directory.path}: vocabs must be a list, got {short(names)}")
+    return names
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        return cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
-        raise ValueError(f"{path} is not a JSON file: {error}") from error
+def read_optional(directory: Directory, name: str) -> dict[str, Any]:
+    """A JSON object; empty where there is no such file."""
+    path = directory.find(name)
+    return {} if path is None else read_object(path)
+
+
+def read_vocab(path: Path) -> dict[str, int]:
+    """Ids by token, of JSON. Raises ModelFileError for what is no id."""
+    return checked_ids(path, read_object(path, VOCABULARY))
+
+
+def checked_ids(path: Path, ids: Mapping[str, Any]) -> dict[str, int]:
+    wrong = [token for token, number in ids.items() if not is_id(number)]
+    if wrong:
+        raise ModelFileError(
+            f"{path} must number its tokens, from 0 on: {short(wrong[0])} has the number "
+            f"{short(ids[wrong[0]])}"
+        )
+    return dict(ids)
+
+
+def is_id(number: object) -> bool:
+    return type(number) is int and 0 <= number < 2**31
 
 
 def read_lines(path: Path) -> list[str]:
     """Lines that end with a newline; other Unicode separators are part of a vocabulary's tokens."""
-    return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    return read_text(path).removesuffix("\n").split("\n")
 
 
 def read_sentencepiece(path: Path) -> SentencePieceProcessor:
     try:
-        return SentencePieceProcessor(model_file=str(path))
-    except RuntimeError as error:
-        raise ValueError(f"{path} is not a SentencePiece model") from error
+        return SentencePieceProcessor(model_proto=read_bytes(path))
+    except (RuntimeError, TypeError) as error:  # TypeError: an empty file
+        raise ModelFileError(f"{path} is not a SentencePiece model") from error
 
 
-def token(settings: dict[str, Any], name: str, default: str) -> str:
+def choice(settings: Mapping[str, Any], name: str, default: bool) -> bool:
+    """A setting of tokenizer_config.json that is true, false or, for its default, null."""
+    value = default if settings.get(name) is None else settings[name]
+    if not isinstance(value, bool):
+        raise ModelFileError(f"tokenizer_config.json: {name} must be true or false: {short(value)}")
+    return value
+
+
+def token(settings: Mapping[str, Any], name: str, default: str) -> str:
     """A special token of tokenizer_config.json, written as its text or as a table of settings."""
-    return text_of(settings.get(name) or default)
+    return text_of(settings.get(name) or default, name)
 
 
-def text_of(written: str | dict[str, Any]) -> str:
-    return cast(str, written["content"] if isinstance(written, dict) else written)
+def text_of(written: object, name: str) -> str:
+    """name: the option that has it, for messages."""
+    text = written.get("content") if isinstance(written, dict) else written
+    if not isinstance(text, str):
+        raise ModelFileError(f"tokenizer_config.json: {name} must be a token, got {short(written)}")
+    return text

@@ -14,32 +14,39 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, decoders, normalizers, processors
 
-from decoding.text.tokenizers.backend import BackendTokenizer, read_backend
+from decoding.models.files import Directory, ModelFileError, read_bytes, short
+from decoding.models.layouts.options import integer
+from decoding.text.tokenizers.backend import BackendTokenizer, read_backend, reading
 from decoding.text.tokenizers.base import Tokenizer
-from decoding.text.tokenizers.files import read_sentencepiece, required
+from decoding.text.tokenizers.files import read_sentencepiece
 from decoding.text.tokenizers.pieces import WORD_START
 
 UNK, BOS, EOS = SPECIAL = ("<unk>", "<s>", "</s>")  # their ids are 0 to 2, those of bytes follow
+LONGEST = 1000  # letters of a piece; the work of one grows with their square
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
-def load_llama(directory: Path, settings: dict[str, Any]) -> Tokenizer:
-    whole = directory / "tokenizer.json"
-    if whole.is_file():
+def load_llama(directory: Directory, settings: dict[str, Any]) -> Tokenizer:
+    whole = directory.find("tokenizer.json")
+    if whole is not None:
         return BackendTokenizer(read_backend(whole))
     needs = "this model's text needs tokenizer.json or tokenizer.model"
-    pieces = read_model(required(directory / "tokenizer.model", needs))
+    path = directory.required("tokenizer.model", needs)
     begins = settings.get("add_bos_token") in (None, True)
-    return tokenizer_of(pieces, begins=begins, ends=bool(settings.get("add_eos_token")))
+    return tokenizer_of(
+        path, read_model(path), begins=begins, ends=bool(settings.get("add_eos_token"))
+    )
 
 
-def load_llama2c(directory: Path, config: dict[str, Any]) -> Tokenizer:
-    name = config.get("tokenizer_file") or f"tok{config['vocab_size']}.bin"
-    path = required(directory / name, "the text of a model of llama2.c needs it")
+def load_llama2c(directory: Directory, config: dict[str, Any]) -> Tokenizer:
+    count = integer(config, "vocab_size", 1)
+    name = config.get("tokenizer_file") or f"tok{count}.bin"
+    needs = "the text of a model of llama2.c needs it"
+    path = directory.required_named(name, "tokenizer_file", needs)
     pieces = read_model(path) if path.suffix == ".model" else read_bin(path)
-    if len(pieces) != config["vocab_size"]:
-        raise ValueError(f"{path} has {len(pieces)} pieces, the model {config['vocab_size']}")
-    return tokenizer_of(pieces)
+    if len(pieces) != count:
+        raise ModelFileError(f"{path} has {len(pieces)} pieces, the model {count}")
+    return tokenizer_of(path, pieces)
 
 
 def read_model(path: Path) -> list[tuple[str, float]]:
@@ -51,7 +58,7 @@ def read_model(path: Path) -> list[tuple[str, float]]:
 def read_bin(path: Path) -> list[tuple[str, float]]:
     """The same of llama2.c's form: the longest piece's length, then each one's score, length and
     bytes, a space in place of WORD_START."""
-    data, pieces, begin = path.read_bytes(), list[tuple[str, float]](), 4
+    data, pieces, begin = read_bytes(path), list[tuple[str, float]](), 4
     try:
         while begin < len(data):
             score, length = struct.unpack_from("<fi", data, begin)
@@ -60,14 +67,19 @@ def read_bin(path: Path) -> list[tuple[str, float]]:
             begin += length
             pieces.append((piece.decode().replace(" ", WORD_START), score))
     except (struct.error, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no vocabulary of llama2.c: {error}") from error
+        raise ModelFileError(f"{path} is no vocabulary of llama2.c: {short(error)}") from error
     return pieces
 
 
 def tokenizer_of(
-    pieces: Sequence[tuple[str, float]], *, begins: bool = True, ends: bool = False
+    path: Path, pieces: Sequence[tuple[str, float]], *, begins: bool = True, ends: bool = False
 ) -> BackendTokenizer:
-    """begins: add BOS; ends: add EOS."""
+    """path: the pieces' file. begins: add BOS; ends: add EOS."""
+    longest = max((piece for piece, _ in pieces), key=len, default="")
+    if len(longest) > LONGEST:
+        raise ModelFileError(
+            f"{path} has a piece of {len(longest)} letters, the most are {LONGEST}"
+        )
     first = [*SPECIAL, *BYTES]  # files differ in how they write these
     vocab = {piece: number for number, piece in enumerate(first)}
     vocab |= {pieces[i][0]: i for i in range(len(first), len(pieces))}
@@ -79,9 +91,10 @@ def tokenizer_of(
         for cut in range(1, len(piece))
         if piece[:cut] in scores and piece[cut:] in scores
     ]
-    model = tokenizers.models.BPE(
-        vocab=vocab, merges=merges, unk_token=UNK, fuse_unk=True, byte_fallback=True
-    )
+    with reading(path):
+        model = tokenizers.models.BPE(
+            vocab=vocab, merges=merges, unk_token=UNK, fuse_unk=True, byte_fallback=True
+        )
     backend = tokenizers.Tokenizer(model)
     backend.add_special_tokens([AddedToken(token, normalized=False) for token in SPECIAL])
     backend.normalizer = normalizers.Sequence(

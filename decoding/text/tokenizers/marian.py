@@ -7,17 +7,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from sentencepiece import SentencePieceProcessor
 
-from decoding.models.formats.foreign import beside
+from decoding.models.files import (
+    VOCABULARY,
+    Directory,
+    ModelFileError,
+    parse_yaml,
+    read_text,
+    short,
+)
 from decoding.text.tokenizers.base import FramedTokenizer, Tokenizer
 from decoding.text.tokenizers.files import (
-    read_json,
+    checked_ids,
     read_lines,
     read_sentencepiece,
-    required,
+    read_vocab,
+    text_of,
     token,
+    vocabularies,
 )
 from decoding.text.tokenizers.pieces import Pieces
 
@@ -60,9 +68,9 @@ class MarianTokenizer(FramedTokenizer):
         for vocab in (source_vocab, target_vocab):
             if self._eos not in vocab:
                 raise ValueError(f"the vocabulary has no {self._eos!r}, which text needs")
-        for added in settings.get("added_tokens_decoder", {}).values():
-            if added["content"] not in source_vocab:
-                raise ValueError(f"added token {added['content']!r} is not in the vocabulary")
+        for text in added_tokens(settings):
+            if text not in source_vocab:
+                raise ValueError(f"added token {short(text)} is not in the vocabulary")
         special = {unk, self._eos, token(settings, "pad_token", "<pad>")}
         special &= source_vocab.keys() | target_vocab.keys()
         self._source = MarianPieces(source, source_vocab, special, unk)
@@ -107,48 +115,61 @@ class MarianTokenizer(FramedTokenizer):
         return self._target.settled(ids)
 
 
-def load_marian_npz(directory: Path, config: dict[str, Any]) -> Tokenizer:
+def load_marian_npz(directory: Directory, config: dict[str, Any]) -> Tokenizer:
     """Marian's own vocabularies: SentencePiece models, or lists of the pieces that models named
     source.spm and target.spm cut."""
-    names = config.get("vocabs")
-    if not isinstance(names, list) or len(names) != 2:
-        raise ValueError(f"the model's options must name two vocabs, got {names!r}")
-    paths = [required(beside(directory, name), "the options name it (vocabs)") for name in names]
+    names = vocabularies(directory, config)
+    if len(names) != 2:
+        raise ModelFileError(f"the model's options must name two vocabs, got {short(names)}")
+    needs = "the options name it (vocabs)"
+    paths = [directory.required_named(name, "vocabs", needs) for name in names]
     (source, source_vocab), (target, target_vocab) = (
-        read_side(path, directory / f"{side}.spm")
+        read_side(directory, path, f"{side}.spm")
         for path, side in zip(paths, ("source", "target"), strict=True)
     )
     return MarianTokenizer(source, target, source_vocab, target_vocab, {})
 
 
-def read_side(vocab: Path, model: Path) -> tuple[SentencePieceProcessor, dict[str, int]]:
+def read_side(
+    directory: Directory, vocab: Path, model: str
+) -> tuple[SentencePieceProcessor, dict[str, int]]:
     """The cutter of one side's text, and the ids of the pieces."""
     if vocab.suffix == ".spm":
         pieces = read_sentencepiece(vocab)
         return pieces, {pieces.id_to_piece(number): number for number in range(len(pieces))}
     needs = f"it cuts text into the pieces that {vocab.name} numbers"
-    return read_sentencepiece(required(model, needs)), read_vocabulary(vocab)
+    return read_sentencepiece(directory.required(model, needs)), read_vocabulary(vocab)
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
     """Ids by token, of YAML, JSON, or a text with a token in each line."""
     if path.suffix not in (".yml", ".yaml", ".json"):
         return {token: number for number, token in enumerate(read_lines(path))}
-    try:
-        # Of this loader's scalars none is more than a string: tokens look like numbers and dates.
-        text = path.read_text(encoding="utf-8")
-        content = yaml.load(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
-        return {token: int(number) for token, number in content.items()}
-    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is no vocabulary of tokens and their ids: {error}") from error
+    # No scalar becomes more than a string at first: tokens look like numbers and dates.
+    content = parse_yaml(read_text(path), str(path), VOCABULARY, plain=True)
+    if not isinstance(content, dict):
+        raise ModelFileError(f"{path} is no vocabulary of tokens and their ids: {short(content)}")
+    ids = {token: as_number(number) for token, number in content.items()}
+    return checked_ids(path, ids)
 
 
-def load_marian(directory: Path, settings: dict[str, Any]) -> Tokenizer:
+def as_number(text: object) -> object:
+    return int(text) if isinstance(text, str) and re.fullmatch("[0-9]{1,10}", text) else text
+
+
+def added_tokens(settings: dict[str, Any]) -> list[str]:
+    added = settings.get("added_tokens_decoder") or {}
+    if not isinstance(added, dict):
+        raise ModelFileError(f"added_tokens_decoder must be a table, got {short(added)}")
+    return [text_of(token, "added_tokens_decoder") for token in added.values()]
+
+
+def load_marian(directory: Directory, settings: dict[str, Any]) -> Tokenizer:
     needs = "a Marian directory holds source.spm, target.spm and vocab.json for its text"
-    source = read_sentencepiece(required(directory / "source.spm", needs))
-    target = read_sentencepiece(required(directory / "target.spm", needs))
-    vocab = target_vocab = read_json(required(directory / "vocab.json", needs))
+    source = read_sentencepiece(directory.required("source.spm", needs))
+    target = read_sentencepiece(directory.required("target.spm", needs))
+    vocab = target_vocab = read_vocab(directory.required("vocab.json", needs))
     if settings.get("separate_vocabs"):
         needs = "tokenizer_config.json asks for separate_vocabs"
-        target_vocab = read_json(required(directory / "target_vocab.json", needs))
+        target_vocab = read_vocab(directory.required("target_vocab.json", needs))
     return MarianTokenizer(source, target, vocab, target_vocab, settings)

@@ -8,14 +8,20 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from sentencepiece import SentencePieceProcessor
 
+from decoding.models.files import Directory, ModelFileError, short
 from decoding.text.tokenizers.backend import BackendTokenizer, read_backend
 from decoding.text.tokenizers.base import FramedTokenizer, Tokenizer
-from decoding.text.tokenizers.files import read_json, read_sentencepiece, required, text_of
+from decoding.text.tokenizers.files import (
+    choice,
+    read_optional,
+    read_sentencepiece,
+    read_vocab,
+    text_of,
+)
 from decoding.text.tokenizers.pieces import Pieces, PieceTokenizer
 from decoding.text.tokenizers.settings import TokenizerSettings
 
@@ -125,63 +131,67 @@ class MultilingualTokenizer(FramedTokenizer):
         return self.base.target_pieces(ids)
 
 
-def load_mbart(directory: Path, settings: dict[str, Any]) -> Tokenizer:
+def load_mbart(directory: Directory, settings: dict[str, Any]) -> Tokenizer:
     fifty = str(settings.get("tokenizer_class")).startswith("MBart50")
     marks = Marks(source_first=fifty, starts=not fifty, source="en_XX")
     return load(directory, settings, marks, MBART50 if fifty else MBART)
 
 
-def load_m2m_100(directory: Path, settings: dict[str, Any]) -> Tokenizer:
+def load_m2m_100(directory: Directory, settings: dict[str, Any]) -> Tokenizer:
     """Loads M2M-100's tokenizer, whose vocab.json has the ids of the pieces, or NLLB-200's."""
     if not str(settings.get("tokenizer_class")).startswith("Nllb"):
         marks = Marks(source_first=True, starts=False, source="en")
         languages = WMT21 if settings.get("language_codes") == "wmt21" else M2M100
         return load(directory, settings, marks, [f"__{code}__" for code in languages])
-    first = not settings.get("legacy_behaviour", False)
+    first = not choice(settings, "legacy_behaviour", False)
     marks = Marks(source_first=first, starts=False, source="eng_Latn")
     return load(directory, settings, marks, special_tokens(directory, settings))
 
 
-def special_tokens(directory: Path, settings: dict[str, Any]) -> list[str]:
+def special_tokens(directory: Directory, settings: dict[str, Any]) -> list[str]:
     """The languages' codes as the directory's settings list them, in the order of their ids."""
-    path = directory / "special_tokens_map.json"
-    for where in (settings, read_json(path) if path.is_file() else {}):
+    for where in (settings, read_optional(directory, "special_tokens_map.json")):
         for name in ("additional_special_tokens", "extra_special_tokens"):
-            codes = [
-                text for token in where.get(name) or [] if CODE.fullmatch(text := text_of(token))
-            ]
+            tokens = where.get(name) or []
+            if not isinstance(tokens, list):
+                raise ModelFileError(f"{name} must be a list of tokens, got {short(tokens)}")
+            codes = [text for token in tokens if CODE.fullmatch(text := text_of(token, name))]
             if codes:
                 return codes
     return []
 
 
 def load(
-    directory: Path, settings: dict[str, Any], marks: Marks, languages: Sequence[str]
+    directory: Directory, settings: dict[str, Any], marks: Marks, languages: Sequence[str]
 ) -> Tokenizer:
     """languages: their codes in the order of their ids, where there is no tokenizer.json."""
     base: BackendTokenizer | PieceTokenizer
-    if (directory / "tokenizer.json").is_file():
-        backend = read_backend(directory / "tokenizer.json")
+    whole = directory.find("tokenizer.json")
+    if whole is not None:
+        backend = read_backend(whole)
         ids = backend.get_vocab()
         base = BackendTokenizer(backend)
     else:
         needs = "this model's text needs tokenizer.json or sentencepiece.bpe.model"
-        model = read_sentencepiece(required(directory / "sentencepiece.bpe.model", needs))
-        vocab = directory / "vocab.json"
+        model = read_sentencepiece(directory.required("sentencepiece.bpe.model", needs))
+        vocab = directory.find("vocab.json")
         if any(code.startswith("__") for code in languages):
-            required(vocab, "it numbers the pieces of sentencepiece.bpe.model")
-        ids = numbers(model, read_json(vocab) if vocab.is_file() else None, languages)
+            needs = "it numbers the pieces of sentencepiece.bpe.model"
+            vocab = directory.required("vocab.json", needs)
+        ids = numbers(model, None if vocab is None else read_vocab(vocab), languages)
         base = PieceTokenizer(
             Pieces(model, ids, {*BEGINNING, MASK, *languages} & ids.keys(), UNK), ()
         )
     codes = {token.strip("_"): ids[token] for token in ids if CODE.fullmatch(token)}
     source = settings.get("src_lang") or marks.source
     for language in (source, settings.get("tgt_lang")):
-        if language is not None and language not in codes:
-            raise ValueError(
-                f"{directory}: the vocabulary has no language {language!r}; where there is no "
-                "tokenizer.json, tokenizer_config.json lists the languages (extra_special_tokens)"
+        if language is not None and str(language) not in codes:
+            raise ModelFileError(
+                f"{directory.path}: the vocabulary has no language {short(language)}; where there "
+                "is no tokenizer.json, tokenizer_config.json lists them (extra_special_tokens)"
             )
+    if EOS not in ids:
+        raise ModelFileError(f"{directory.path}: the vocabulary has no {EOS!r}, which text needs")
     return MultilingualTokenizer(base, codes, ids[EOS], marks, source, settings.get("tgt_lang"))
 
 

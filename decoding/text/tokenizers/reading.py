@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
+from decoding.models.files import CONFIGURATION, Directory, ModelFileError, read_text, short
 from decoding.text.tokenizers import backend, blenderbot_small, wordpiece
-from decoding.text.tokenizers.files import chat_templates, read_json, text_of
+from decoding.text.tokenizers.files import chat_templates, choice, read_optional, text_of
 from decoding.text.tokenizers.settings import NAMES, UNLIMITED, TokenizerSettings
 
 END = {name: "<|endoftext|>" for name in ("bos_token", "eos_token", "unk_token")}
@@ -52,29 +52,32 @@ TYPED = ("bert",)  # models that read token_type_ids
 
 
 def read_settings(
-    directory: Path, family: str, config: Mapping[str, Any], vocabulary: Container[str]
+    directory: Directory, family: str, config: Mapping[str, Any], vocabulary: Container[str]
 ) -> TokenizerSettings:
     """The settings of a model_type's tokenizer. config: its tokenizer_config.json."""
-    path = directory / "special_tokens_map.json"
-    others = read_json(path) if path.is_file() else {}
+    others = read_optional(directory, "special_tokens_map.json")
     special = named_tokens(family, config, others, vocabulary)
     extra = config.get("extra_special_tokens", config.get("additional_special_tokens"))
     if extra is None:
         extra = others.get("extra_special_tokens", others.get("additional_special_tokens"))
     if isinstance(extra, Mapping):
-        extra = extra.values()
+        extra = list(extra.values())
+    if not isinstance(extra or [], list):
+        raise ModelFileError(f"extra_special_tokens must be a list of tokens, got {short(extra)}")
     padding = "left" if family in LEFT and not is_plain(config) else "right"
     names = config.get("model_input_names")
     longest = config.get("model_max_length") or LONGEST.get(family, UNLIMITED)
+    if not isinstance(longest, (int, float)) or not longest > 0:
+        raise ModelFileError(f"model_max_length must be a number above 0, got {short(longest)}")
     return TokenizerSettings(
         special_tokens=special,
-        extra_special_tokens=tuple(map(text_of, extra or ())),
+        extra_special_tokens=tuple(text_of(each, "extra_special_tokens") for each in extra or ()),
         chat_template=read_templates(directory, config.get("chat_template")),
         model_max_length=int(min(longest, UNLIMITED)),
         padding_side=config.get("padding_side") or padding,
         truncation_side=config.get("truncation_side") or "right",
         token_type_ids=family in TYPED and (names is None or "token_type_ids" in names),
-        clean_up_tokenization_spaces=bool(config.get("clean_up_tokenization_spaces")),
+        clean_up_tokenization_spaces=choice(config, "clean_up_tokenization_spaces", False),
     )
 
 
@@ -92,18 +95,19 @@ def named_tokens(
     for name in NAMES:
         given = config[name] if name in config else others.get(name)
         if given is not None:
-            found[name] = text_of(given)
+            found[name] = text_of(given, name)
         elif name not in config and name not in missing and defaults.get(name) in vocabulary:
             found[name] = defaults[name]
     return found
 
 
-def read_templates(directory: Path, given: Any) -> str | Mapping[str, str] | None:
+def read_templates(directory: Directory, given: Any) -> str | Mapping[str, str] | None:
     """The chat templates of a directory. given: what tokenizer_config.json says, if anything;
     files win over it, as in transformers."""
-    named = {name: path.read_text(encoding="utf-8") for name, path in chat_templates(directory)}
+    named = {name: read_text(path, CONFIGURATION) for name, path in chat_templates(directory)}
     if not named and isinstance(given, list):
-        named = {entry["name"]: entry["template"] for entry in given}
+        entries = [entry for entry in given if isinstance(entry, dict)]
+        named = {str(entry.get("name")): str(entry.get("template")) for entry in entries}
     elif not named:
         return None if given is None else str(given)
     return named["default"] if named.keys() == {"default"} else named

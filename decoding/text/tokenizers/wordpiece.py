@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import tokenizers
 from tokenizers import decoders, normalizers, pre_tokenizers, processors
 
-from decoding.text.tokenizers.backend import BackendTokenizer, read_backend
+from decoding.models.files import Directory, ModelFileError, short
+from decoding.text.tokenizers.backend import BackendTokenizer, read_backend, reading
 from decoding.text.tokenizers.base import Tokenizer
-from decoding.text.tokenizers.files import required, token
+from decoding.text.tokenizers.files import choice, read_lines, token
 
 SPECIAL = {
     "unk_token": "[UNK]",
@@ -21,22 +21,26 @@ SPECIAL = {
 }
 
 
-def load_wordpiece(directory: Path, settings: dict[str, Any]) -> Tokenizer:
-    if (directory / "tokenizer.json").is_file():
-        return BackendTokenizer(read_backend(directory / "tokenizer.json"))
+def load_wordpiece(directory: Directory, settings: dict[str, Any]) -> Tokenizer:
+    whole = directory.find("tokenizer.json")
+    if whole is not None:
+        return BackendTokenizer(read_backend(whole))
     needs = "this model's text needs tokenizer.json or vocab.txt"
-    path = required(directory / "vocab.txt", needs)
+    path = directory.required("vocab.txt", needs)
     special = {name: token(settings, name, default) for name, default in SPECIAL.items()}
-    model = tokenizers.models.WordPiece.from_file(str(path), unk_token=special["unk_token"])
-    backend = tokenizers.Tokenizer(model)
+    ids = {line.rstrip(): number for number, line in enumerate(read_lines(path))}
+    with reading(path):
+        model = tokenizers.models.WordPiece(ids, unk_token=special["unk_token"])
+        backend = tokenizers.Tokenizer(model)
     for name, text in special.items():
         if backend.token_to_id(text) is None:
-            raise ValueError(f"{path} has no {text!r}, the {name}")
+            raise ModelFileError(f"{path} has no {short(text)}, the {name}")
     backend.add_special_tokens(list(special.values()))
+    strips = settings.get("strip_accents")
     backend.normalizer = normalizers.BertNormalizer(
-        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
-        strip_accents=settings.get("strip_accents"),
-        lowercase=settings.get("do_lower_case", True),
+        handle_chinese_chars=choice(settings, "tokenize_chinese_chars", True),
+        strip_accents=None if strips is None else choice(settings, "strip_accents", False),
+        lowercase=choice(settings, "do_lower_case", True),
     )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()

@@ -1,0 +1,36 @@
+"""Opens the files of a model, which may be a stranger's: inside the model's directory, regular,
+of a bounded size, and with contents of bounded depth."""
+
+from decoding.models.files.content import (
+    CONFIGURATION,
+    VOCABULARY,
+    Bounds,
+    decoded,
+    open_file,
+    parse_json,
+    read_bytes,
+    read_json,
+    read_object,
+    read_text,
+)
+from decoding.models.files.directory import Directory
+from decoding.models.files.errors import ModelFileError, naming, short
+from decoding.models.files.yaml import parse_yaml
+
+__all__ = [
+    "CONFIGURATION",
+    "VOCABULARY",
+    "Bounds",
+    "Directory",
+    "ModelFileError",
+    "decoded",
+    "naming",
+    "open_file",
+    "parse_json",
+    "parse_yaml",
+    "read_bytes",
+    "read_json",
+    "read_object",
+    "read_text",
+    "short",
+]
