@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from decoding import _C
+from decoding.common.environment import instruction_set
 from decoding.engine.encoder import EncoderSession
 from decoding.engine.limits import Limits
 from decoding.engine.memory import available_memory, available_text
@@ -58,7 +59,7 @@ def runner_of(
 ) -> Session | EncoderSession:
     place: dict[str, Any] = {"device": device.index}
     if device.type == "cpu":
-        place = {"threads": threads, "isa": _C.isas()[0]}
+        place = {"threads": threads, "isa": instruction_set(_C.isas())}
     if isinstance(spec, EncoderSpec):
         encoder = _C.EncoderSession(spec, weights, **place)
         return EncoderSession(spec, encoder, weights, device=device, limits=limits)

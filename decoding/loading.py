@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import time
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from decoding.common import environment
 from decoding.engine.devices import (
     choose_device,
     choose_dtype,
@@ -17,6 +22,9 @@ from decoding.engine.limits import Limits
 from decoding.model import Model
 from decoding.models import load as load_checkpoint
 from decoding.models.weights.memory import trim
+from decoding.sources import find_source
+
+logger = logging.getLogger("decoding")
 
 
 def load(
@@ -26,47 +34,86 @@ def load(
     limits: Limits | None = None,
     threads: int | None = None,
     kv_cache_dtype: str | torch.dtype = "auto",
+    *,
+    tokenizer: Any = None,
+    download: bool = False,
     trust_paths: bool = False,
 ) -> Model:
-    """Loads a model from a directory, or takes a transformers model that is in memory.
+    """Loads a model from a directory, by its name on the Hugging Face hub, or from memory.
 
-    source: a Hugging Face directory, a converted one (Model.save), a checkpoint of fairseq, Marian,
-        OpenNMT-py or llama2.c or the directory that holds it, or a transformers model.
-    device: "cpu", "cuda", "cuda:N" or a torch.device. "auto" is CUDA where torch sees a GPU and the
-        engine was built for it.
-    dtype: type of the weights: "float32", "bfloat16", on a GPU "float16", on the CPU "int8", which
-        quantises activations, too. "auto" is that of a converted model; on a GPU the type in which
-        the checkpoint is stored; on the CPU bfloat16 for a checkpoint in half precision if the
-        machine has AVX512_BF16, else float32.
-    limits: the sizes for which the memory is planned, once. None: it grows with the calls.
-    threads: CPU threads that compute each step. None: as many as torch uses.
-    kv_cache_dtype: of keys and values. "auto" is float32 on the CPU, where "bfloat16" halves their
-        memory with a small loss of precision; on a GPU it is the model's type, and the only one.
-    trust_paths: read files outside of the model's directory too, where its configuration names them
-        or links lead there. Pass it for directories of your own alone.
+        model = decoding.load("demo")
+        model = decoding.load("Helsinki-NLP/opus-mt-de-en", dtype="int8", threads=4)
+        model = decoding.load(hf_model, tokenizer=hf_tokenizer)
 
-    Raises FileNotFoundError where a file is missing, ModelFileError, which is a ValueError, where
-    the checkpoint is damaged or not what we can read; the message names the file. ValueError
-    and NotImplementedError for devices and types that this build has no engine for, decoding.Error
-    when there is no GPU, or when weights or `limits` need more memory than there is.
+    Args:
+        source: a Hugging Face directory, a converted one (Model.save), a checkpoint of fairseq,
+            Marian, OpenNMT-py or llama2.c or the directory that holds it; the name of a model on
+            the hub, which is looked for in its local cache; "demo"; or a transformers model.
+        device: "cpu", "cuda", "cuda:N" or a torch.device. "auto" is CUDA where torch sees a GPU and
+            the engine was built for it.
+        dtype: type of the weights: "float32", "bfloat16", on a GPU "float16", on the CPU "int8",
+            which quantises activations, too. "auto" is that of a converted model; on a GPU the type
+            in which the checkpoint is stored; on the CPU bfloat16 for a checkpoint in half
+            precision if the machine has AVX512_BF16, else float32.
+        limits: the sizes for which the memory is planned, once. None: it grows with the calls.
+        threads: CPU threads that compute each step. None: as many as torch uses.
+        kv_cache_dtype: of keys and values. "auto" is float32 on the CPU, where "bfloat16" halves
+            their memory with a small loss of precision; on a GPU it is the model's type, and the
+            only one.
+        tokenizer: a tokenizer of transformers or a directory with one, for a model that brings
+            none, or another one. None: that of the model's directory.
+        download: fetch a model of the hub that is not in its local cache. False: in a terminal the
+            user is asked.
+        trust_paths: read files outside of the model's directory too, where its configuration names
+            them or links lead there. Pass it for directories of your own alone.
+
+    Where device, dtype or threads are left out, the environment variables DECODING_DEVICE,
+    DECODING_DTYPE and DECODING_THREADS decide first.
+
+    Returns the model. Raises FileNotFoundError where a file is missing, ModelFileError, which is a
+    ValueError, where the checkpoint is damaged or not what we can read; the message names the file.
+    ValueError and NotImplementedError for devices and types that this build has no engine for,
+    decoding.Error when there is no GPU, or when weights or `limits` need more memory than there is.
     """
-    place = choose_device(device)
-    loaded = load_checkpoint(source, trust_paths=trust_paths)
+    environment.set_log_level()
+    started = time.monotonic()
+    arguments = {name: value for name, value in locals().items() if name in ARGUMENTS}
+    found = find_source(source, download=download)
+    again = None
+    if isinstance(found, Path):
+        again = partial(load, found.absolute(), **arguments)
+    device = environment.given_or_set(str(device), "DECODING_DEVICE")
+    dtype = environment.given_or_set(str(dtype), "DECODING_DTYPE")
+    if device != "auto":
+        choose_device(device)  # a wrong one is refused before anything is read
+    loaded = load_checkpoint(found, trust_paths=trust_paths)
     if loaded.packed:
         place, chosen = choose_packed(device, dtype, loaded.stored)
     else:
+        place = choose_device(device)
         chosen = choose_dtype(dtype, place, loaded.stored)
     model = Model(
         loaded,
         device=place,
         dtype=chosen,
         limits=limits,
-        threads=threads,
+        threads=environment.threads() if threads is None else threads,
         kv_cache_dtype=choose_kv_cache_dtype(kv_cache_dtype, place, chosen),
+        tokenizer=tokenizer,
+        load_again=again,
     )
     del loaded  # the checkpoint's tensors, which trim() is to give back
     trim()
+    logger.info("loaded %r from %s in %.2f s", model, found_name(found), time.monotonic() - started)
     return model
+
+
+# Of load(), that a copy of the model is loaded with.
+ARGUMENTS = ("device", "dtype", "limits", "threads", "kv_cache_dtype", "tokenizer", "trust_paths")
+
+
+def found_name(source: object) -> str:
+    return str(source) if isinstance(source, Path) else "memory"
 
 
 def generate(

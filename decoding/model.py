@@ -32,7 +32,7 @@ class Model(TokenModel):
     @cached_property
     def _pooling(self) -> Pooling:
         if self._files is None:
-            raise ValueError("the model was in memory, it has no directory with a modules.json")
+            raise ValueError("a model loaded from memory has no directory with a modules.json")
         return read_pooling(self._files)
 
     def translate(self, texts: Sequence[str], **options: Any) -> Any:

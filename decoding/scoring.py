@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from decoding import _C
+from decoding.common import html
 from decoding.engine.request import ScoreRequest
 from decoding.engine.session import Session
 from decoding.generation.batching import (
@@ -29,10 +30,12 @@ from decoding.generation.special_tokens import fill_id
 from decoding.models.spec import ModelSpec
 
 IGNORED = -100  # a label that does not count, as in torch
+SHOWN = 4  # sums in repr()
+ROWS, COLUMNS = 32, 64  # in a notebook
 NEEDED = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Scores:
     """Log-probabilities of labels, with natural logarithms.
 
@@ -63,6 +66,25 @@ class Scores:
         """The perplexity of all rows together: exp of the negative mean over all labels that count;
         1 for none."""
         return math.exp(-float(self.sums.double().sum()) / max(1, int(self.lengths.sum())))
+
+    def __repr__(self) -> str:
+        sums = ", ".join(f"{each:.3f}" for each in self.sums[:SHOWN].tolist())
+        more = ", ..." if len(self.mask) > SHOWN else ""
+        said = f"{len(self.mask)} rows, {int(self.lengths.sum())} labels, sums=[{sums}{more}]"
+        return f"Scores({said}, perplexity={self.perplexity:.4g})"
+
+    def _repr_html_(self) -> str:
+        """A row for each row of labels; a label's ground is the darker the more probable it is."""
+        head = ["row", "sum", "mean", *(str(i) for i in range(self.mask.shape[1])[:COLUMNS])]
+        rows = []
+        for i in range(min(ROWS, len(self.mask))):
+            logprobs, mask = (x[i, :COLUMNS].tolist() for x in (self.token_logprobs, self.mask))
+            labels = [
+                html.Shaded(f"{logprob:.2f}", math.exp(logprob)) if counts else ""
+                for logprob, counts in zip(logprobs, mask, strict=True)
+            ]
+            rows.append([i, f"{float(self.sums[i]):.3f}", f"{float(self.means[i]):.3f}", *labels])
+        return html.table(rows, head, title=repr(self))
 
 
 @dataclass(frozen=True)

@@ -4,41 +4,61 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from decoding.binding import runner_of, weights_on
+from decoding.common.settings import Settings
+from decoding.engine.devices import check_threads
 from decoding.engine.encoder import Encoded, EncoderSession, encode
 from decoding.engine.limits import Limits
 from decoding.engine.memory import MemoryPlan
 from decoding.engine.session import Session
-from decoding.generation.call import prepare
+from decoding.generation.call import Call, prepare
+from decoding.generation.config import OPTIONS
 from decoding.generation.inputs import GenerateInputs
+from decoding.generation.resolve import as_mapping
 from decoding.generation.results import compute_transition_scores
 from decoding.generation.streaming import QueuedTokenStream, StreamerTokenStream, stream
 from decoding.models import Loaded
+from decoding.models.files import Directory
 from decoding.models.spec import EncoderSpec, ModelSpec
 from decoding.models.weights.converted import ConvertedWeights
-from decoding.models.weights.memory import CPU
+from decoding.models.weights.memory import CPU, trim
 from decoding.models.weights.placed import is_linear
 from decoding.saving import save
 from decoding.scoring import Scores, score
+from decoding.shown import model_html, model_line
+from decoding.text.given_tokenizer import TokenizerFiles
 from decoding.text.shortlist import pop_old_name
 from decoding.text.tokenizers import Tokenizer, load_tokenizer
+from decoding.transformers_face import TransformersFace, count_parameters
+
+Self = TypeVar("Self", bound="TokenModel")
 
 
-class TokenModel:
+class GenerationSettings(Settings):
+    """generation_config.json: options that it does not set are None."""
+
+    unset = frozenset(OPTIONS)
+
+
+class TokenModel(TransformersFace):
     """A model bound to its engine: token ids in, token ids out.
 
     Any number of Python threads may call one model: the calls queue. An encoder alone (BERT) has
     encode(); all others have generate(), stream() and score().
-    config and generation_config: the checkpoint's two files. dtype and kv_cache_dtype: as load()
-    chose them.
+    config and generation_config: the checkpoint's two files, their entries as keys and as
+    attributes. architecture: its class in transformers. dtype and kv_cache_dtype: as load() chose
+    them.
+
+    In a `with` block the model is closed at the end. Pickled, for joblib, spawned processes or
+    another machine, it is its path and the arguments of load(), with which it is loaded there.
     """
 
     def __init__(
@@ -50,22 +70,92 @@ class TokenModel:
         limits: Limits | None = None,
         threads: int | None = None,
         kv_cache_dtype: torch.dtype = torch.float32,
+        tokenizer: Any = None,
+        load_again: Callable[[], TokenModel] | None = None,
     ) -> None:
-        self.config: dict[str, Any] = loaded.config
-        self.generation_config: dict[str, Any] = loaded.generation_config
+        self.architecture = loaded.architecture
+        self.config = Settings(loaded.config)
+        self._generation_config = GenerationSettings(loaded.generation_config)
+        self._own_generation_config = loaded.generation_config is not loaded.config
         self.directory = loaded.directory
         self._files = loaded.files
-        self.dtype = dtype
+        self._tokenizer_files = None if tokenizer is None else TokenizerFiles(tokenizer)
+        self._load_again = load_again
+        self.dtype: torch.dtype = dtype
         self.kv_cache_dtype = kv_cache_dtype
-        if threads is not None and threads < 1:
-            raise ValueError(f"threads must be at least 1, got {threads}")
-        threads = threads or torch.get_num_threads()
+        threads = check_threads(threads)
         self._weights = (
             dict(loaded.state) if loaded.packed else weights_on(loaded, device, dtype, threads)
         )
-        self._runner = runner_of(
+        self._open_runner: Session | EncoderSession | None = runner_of(
             loaded.spec, self._weights, device, limits, threads, kv_cache_dtype
         )
+
+    @property
+    def generation_config(self) -> GenerationSettings:
+        """The options of generate() where a call sets none: generation_config.json, or a dict or
+        GenerationConfig that was assigned."""
+        return self._generation_config
+
+    @generation_config.setter
+    def generation_config(self, config: Any) -> None:
+        self._generation_config = GenerationSettings(as_mapping(config))
+
+    @property
+    def _runner(self) -> Session | EncoderSession:
+        if self._open_runner is None:
+            raise ValueError("the model is closed: load it again")
+        return self._open_runner
+
+    def close(self) -> None:
+        """Gives the memory of the weights and of the engine back.
+
+        What is asked of the model afterwards raises ValueError. Calls that run in other threads
+        come to their end first. Leaving a `with` block closes its model.
+        """
+        self._open_runner, self._weights = None, {}
+        trim()
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return self._open_runner is None
+
+    def __repr__(self) -> str:
+        return model_line(self)
+
+    def _repr_html_(self) -> str:
+        return model_html(self)
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Callable[[], TokenModel], tuple[()]]:
+        """Copies and processes load the model again, from the same path with the same arguments."""
+        if self._load_again is None:
+            raise TypeError(
+                "a model that was loaded from memory cannot be copied or pickled: load it from a "
+                "directory, to which its save_pretrained() or Model.save() writes it"
+            )
+        return self._load_again, ()
+
+    def num_parameters(self) -> int:
+        """Numbers in the weights; tables that are one count once."""
+        return count_parameters(self.any_spec, self._weights, self.config)
+
+    @property
+    def any_spec(self) -> ModelSpec | EncoderSpec:
+        """The sizes of a model of either kind."""
+        return self._runner.spec
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of the weights."""
+        blocks = {weight.data_ptr(): weight.nbytes for weight in self._weights.values()}
+        return sum(blocks.values())
 
     @property
     def spec(self) -> ModelSpec:
@@ -138,10 +228,20 @@ class TokenModel:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer in the model's directory. Raises ValueError where there is none."""
-        if self._files is None:
-            raise ValueError("the model was in memory, it has no directory with a tokenizer")
-        return load_tokenizer(self._files, self.config)
+        """The tokenizer that load() was given, or that in the model's directory. Raises ValueError
+        where there is none."""
+        files = self._files_of_tokenizer
+        if files is None:
+            raise ValueError(
+                "a model that was loaded from memory has no tokenizer: pass "
+                "decoding.load(model, tokenizer=...)"
+            )
+        return load_tokenizer(files, self.config)
+
+    @property
+    def _files_of_tokenizer(self) -> Directory | None:
+        given = self._tokenizer_files
+        return self._files if given is None else Directory(given.directory)
 
     def generate(
         self,
@@ -185,6 +285,40 @@ class TokenModel:
         ValueError or NotImplementedError before anything runs, decoding.Error when the memory does
         not suffice or the model's numbers are not finite, and whatever a given function raises.
         """
+        call = self.prepare(
+            input_ids,
+            generation_config,
+            logits_processor,
+            stopping_criteria,
+            prefix_allowed_tokens_fn,
+            streamer=streamer,
+            inputs=inputs,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            tokenizer=tokenizer,
+            shortlist=shortlist,
+            **options,
+        )
+        return call.run()
+
+    def prepare(
+        self,
+        input_ids: Any = None,
+        generation_config: Any = None,
+        logits_processor: Any = None,
+        stopping_criteria: Any = None,
+        prefix_allowed_tokens_fn: Any = None,
+        *,
+        streamer: Any = None,
+        inputs: Any = None,
+        attention_mask: Any = None,
+        decoder_input_ids: Any = None,
+        tokenizer: Any = None,
+        shortlist: Any = None,
+        **options: Any,
+    ) -> Call:
+        """Checks a call of generate(), with its arguments: run() of the result generates. Raises
+        all that generate() raises before anything runs."""
         shortlist = pop_old_name(options, shortlist)
         arguments = GenerateInputs(
             given_ids(input_ids, inputs),
@@ -198,7 +332,7 @@ class TokenModel:
             shortlist,
         )
         listener = None if streamer is None else StreamerTokenStream(streamer)
-        return prepare(self._session, self.generation_config, arguments, options, listener).run()
+        return prepare(self._session, self.generation_config, arguments, options, listener)
 
     def stream(
         self,
@@ -250,7 +384,7 @@ class TokenModel:
         return compute_transition_scores(sequences, scores, beam_indices, normalize_logits)
 
     def _own_tokenizer(self) -> Tokenizer | None:
-        return None if self.directory is None else self.tokenizer
+        return None if self._files_of_tokenizer is None else self.tokenizer
 
     def score(self, input_ids: Any, labels: Any = None, attention_mask: Any = None) -> Scores:
         """The log-probabilities that the model gives to given tokens (teacher forcing).
@@ -294,10 +428,10 @@ class TokenModel:
             )
         save(
             Path(directory),
-            ConvertedWeights(self._runner.spec, self.dtype, self._weights),
+            ConvertedWeights(self.any_spec, self.dtype, self._weights),
             self.config,
-            self.generation_config,
-            self._files,
+            self.generation_config if self._own_generation_config else self.config,
+            self._files_of_tokenizer,
         )
 
     def memory_plan(self, limits: Limits | None = None) -> MemoryPlan:

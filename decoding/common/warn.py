@@ -12,6 +12,12 @@ from pathlib import Path
 INSIDE = (f"{Path(__file__).parent.parent}/", functools.__file__, contextlib.__file__)
 
 
+@functools.cache
+def warn_once(message: str) -> None:
+    """Warns of what is true of the machine: once in a process."""
+    warn(message)
+
+
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """Warns at the innermost line outside this package: the line to change is the caller's, however
     deep inside the library the reason was found."""

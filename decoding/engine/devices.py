@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import torch
 
 from decoding import _C
+from decoding.common.warn import warn, warn_once
 
 # Of a model's matrices.
 DTYPES = {
@@ -12,14 +16,22 @@ DTYPES = {
     "cuda": {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16},
 }
 CACHE_DTYPES = torch.float32, torch.bfloat16  # of keys and values on the CPU
+GPUS = Path("/proc/driver/nvidia/gpus")  # what NVIDIA's driver has found
+NO_CUDA = (
+    "this build has no CUDA engine: build it again where a GPU is, with nvcc of a CUDA "
+    'toolkit or of `pip install .[cuda]`, or pass device="cpu"'
+)
+NO_CUDA_IN_TORCH = (
+    "torch {} was built without CUDA, and GPU memory comes from torch: "
+    'install a torch with CUDA, or pass device="cpu"'
+)
 
 
 def choose_device(device: str | torch.device) -> torch.device:
     """With an index where it is a GPU. Raises ValueError, NotImplementedError or decoding.Error,
     which say what is missing."""
     if str(device) == "auto":
-        there = _C.cuda_archs and torch.cuda.is_available()
-        device = "cuda" if there and supported(torch.cuda.current_device()) else "cpu"
+        device = choose_automatically()
     try:
         chosen = torch.device(device)
     except RuntimeError:
@@ -33,26 +45,49 @@ def choose_device(device: str | torch.device) -> torch.device:
     if index >= torch.cuda.device_count():
         raise ValueError(f"there is no {chosen}: this machine has {torch.cuda.device_count()} GPUs")
     if not supported(index):
-        major, minor = torch.cuda.get_device_capability(index)
-        raise NotImplementedError(
-            f"{torch.cuda.get_device_name(index)} has compute capability {major}.{minor}, this "
-            f"build needs {oldest() // 10}.{oldest() % 10} or newer: "
-            'pass device="cpu"'
-        )
+        raise NotImplementedError(too_old(index))
     return torch.device("cuda", index)
+
+
+def choose_automatically() -> str:
+    """ "cuda" where everything for it is there, else "cpu", with a warning where there is a GPU."""
+    if not torch.cuda.is_available():
+        if torch.version.cuda is None and GPUS.is_dir() and not hidden():
+            warn_unused("an NVIDIA GPU", NO_CUDA_IN_TORCH.format(torch.__version__))
+        return "cpu"
+    index = torch.cuda.current_device()
+    if not _C.cuda_archs:
+        warn_unused(torch.cuda.get_device_name(index), NO_CUDA)
+    elif not supported(index):
+        warn_unused(torch.cuda.get_device_name(index), too_old(index))
+    else:
+        return "cuda"
+    return "cpu"
+
+
+def hidden() -> bool:
+    """Whether the user hides the GPUs from programs."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+
+
+def warn_unused(gpu: str, reason: str) -> None:
+    warn_once(f"the model is on the CPU, though this machine has {gpu}: {reason}")
+
+
+def too_old(index: int) -> str:
+    major, minor = torch.cuda.get_device_capability(index)
+    return (
+        f"{torch.cuda.get_device_name(index)} has compute capability {major}.{minor}, this "
+        f"build needs {oldest() // 10}.{oldest() % 10} or newer: "
+        'pass device="cpu"'
+    )
 
 
 def check_cuda() -> None:
     if not _C.cuda_archs:
-        raise NotImplementedError(
-            "this build has no CUDA engine: build it again where a GPU is, with nvcc of a CUDA "
-            'toolkit or of `pip install .[cuda]`, or pass device="cpu"'
-        )
+        raise NotImplementedError(NO_CUDA)
     if torch.version.cuda is None:
-        raise _C.Error(
-            f"torch {torch.__version__} was built without CUDA, and GPU memory comes from torch: "
-            'install a torch with CUDA, or pass device="cpu"'
-        )
+        raise _C.Error(NO_CUDA_IN_TORCH.format(torch.__version__))
     if not torch.cuda.is_available():
         raise _C.Error(
             f"torch {torch.__version__} finds no NVIDIA GPU, or no driver for CUDA "
@@ -123,3 +158,19 @@ def choose_packed(
             f"to {wanted} with `decoding convert`"
         )
     return torch.device("cpu"), stored
+
+
+def check_threads(threads: int | None) -> int:
+    """The CPU threads of a model: as asked for, else as many as torch uses. Raises ValueError below
+    1, warns of more than the cores that the process may use."""
+    if threads is None:
+        return torch.get_num_threads()
+    if threads < 1:
+        raise ValueError(f"threads must be at least 1, got {threads}")
+    cores = len(os.sched_getaffinity(0))
+    if threads > cores:
+        warn(
+            f"threads={threads} is more than the {cores} cores that this process may use: they "
+            "wait for each other, and every step is slower"
+        )
+    return threads

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoding import _C
+from decoding.common.shapes import described
 from decoding.engine.limits import Limits, next_bucket
 from decoding.engine.pool import PooledEngine
 from decoding.engine.request import PackedTokens
@@ -27,7 +28,7 @@ from decoding.models.spec import EncoderSpec
 from decoding.models.weights.memory import CPU
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Encoded:
     """Named as in transformers, in the model's type (float32 on a CPU).
 
@@ -37,6 +38,10 @@ class Encoded:
 
     last_hidden_state: Tensor
     pooler_output: Tensor | None
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{name}={described(value)}" for name, value in vars(self).items())
+        return f"Encoded({said})"
 
 
 class EncoderSession(PooledEngine):

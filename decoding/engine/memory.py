@@ -9,10 +9,11 @@ from pathlib import Path
 import torch
 
 from decoding import _C
+from decoding.common import html
 from decoding.engine.limits import Limits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MemoryPlan:
     """Every buffer of a model's one block of memory; str() is the table.
 
@@ -33,6 +34,15 @@ class MemoryPlan:
     def sharing(self, buffer: _C.Buffer) -> list[str]:
         """Names of the buffers that use some of the same bytes at another time."""
         return [b.name for b in self.buffers if b is not buffer and overlap(buffer, b)]
+
+    def __repr__(self) -> str:
+        return f"MemoryPlan({self.summary})"
+
+    def _repr_html_(self) -> str:
+        largest = sorted(self.buffers, key=lambda buffer: buffer.bytes, reverse=True)
+        rows = [(b.name, b.type, list(b.shape), readable(b.bytes)) for b in largest]
+        head = ("name", "type", "shape", "bytes")
+        return html.folded(repr(self), html.table(rows, head))
 
     def __str__(self) -> str:
         head = ["name", "type", "shape", "offset", "bytes", "lifetime", "shares bytes with"]

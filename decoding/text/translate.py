@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, overload
 
@@ -30,8 +30,8 @@ from decoding.text.tokenizers import Tokenizer, split_language_code
 class TranslationModel(Protocol):
     """The members of decoding.Model that translation uses."""
 
-    generation_config: dict[str, Any]
-
+    @property
+    def generation_config(self) -> Mapping[str, Any]: ...
     @property
     def spec(self) -> ModelSpec: ...
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 import torch
 
 import decoding
+from decoding.common.warn import warn_once
 from decoding.engine import devices
 from decoding.generation.batching import common_device
 from decoding.models import load
@@ -43,7 +46,53 @@ def test_auto_is_the_gpu_where_everything_is_there(machine: Any) -> None:
     assert devices.choose_device("auto") == CUDA
     for missing in ({"archs": ""}, {"gpus": 0}, {"torch": None}, {"archs": "90"}):
         machine(**{"archs": "80 90", "torch": "13.0", "gpus": 1} | missing)
-        assert devices.choose_device("auto") == torch.device("cpu")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert devices.choose_device("auto") == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ({"archs": ""}, "has Some GPU: this build has no CUDA engine: build it again"),
+        ({"archs": "90"}, r"has Some GPU: .* compute capability 8.0, this build needs 9.0"),
+        ({"torch": None}, "has an NVIDIA GPU: torch .* was built without CUDA.*install a torch"),
+    ],
+)
+def test_a_gpu_that_auto_does_not_take_is_told_once(
+    missing: dict[str, Any],
+    said: str,
+    machine: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    warn_once.cache_clear()
+    monkeypatch.setattr(devices, "GPUS", tmp_path)
+    machine(**missing)
+    with pytest.warns(UserWarning, match=said):
+        devices.choose_device("auto")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        devices.choose_device("auto")
+        warn_once.cache_clear()
+        if "torch" in missing:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+            devices.choose_device("auto")
+        machine(gpus=0, torch="13.0", archs="80")
+        devices.choose_device("auto")
+        devices.choose_device("cpu")
+
+
+def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    with pytest.warns(UserWarning, match="threads=64 is more than the 2 cores that this process"):
+        assert devices.check_threads(64) == 64
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert devices.check_threads(2) == 2
+        assert devices.check_threads(None) == torch.get_num_threads()
+    with pytest.raises(ValueError, match="threads must be at least 1, got 0"):
+        devices.check_threads(0)
 
 
 def test_names_of_devices(machine: Any) -> None:

@@ -44,7 +44,7 @@ def run(name: str, dtype: str, options: dict[str, Any], parts: bool) -> tuple[An
     model = load(name, dtype=dtype, threads=2)
     options = {"max_new_tokens": STEPS, "return_dict_in_generate": True, **options}
     model.generate(IDS, **options)  # plans
-    model._runner = copy.copy(model._session)
+    model._open_runner = copy.copy(model._session)
     engine = OneByOne(model, parts)
     model._session._engine = engine  # type: ignore[assignment]
     found = model.generate(IDS, min_new_tokens=STEPS, **options)

@@ -331,5 +331,5 @@ def test_what_is_wrong_with_a_pooling(
     (folder / "modules.json").write_text(json.dumps(dense))
     with pytest.raises(ValueError, match="lists .'Transformer', 'Dense'.: supported are"):
         model.embed(["so"])
-    with pytest.raises(ValueError, match="was in memory"):
+    with pytest.raises(ValueError, match="loaded from memory"):
         decoding.load(bert, "cpu").embed(["so"])
