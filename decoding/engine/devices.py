@@ -15,6 +15,13 @@ DTYPES = {
     "cpu": {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8},
     "cuda": {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16},
 }
+SHORT_NAMES = {
+    "fp32": "float32",
+    "float": "float32",
+    "fp16": "float16",
+    "half": "float16",
+    "bf16": "bfloat16",
+}
 CACHE_DTYPES = torch.float32, torch.bfloat16  # of keys and values on the CPU
 GPUS = Path("/proc/driver/nvidia/gpus")  # what NVIDIA's driver has found
 NO_CUDA = (
@@ -106,13 +113,19 @@ def oldest() -> int:
     return min(int(arch.rstrip("af")) for arch in _C.cuda_archs.split())
 
 
+def dtype_name(dtype: str | torch.dtype) -> str:
+    """As torch has it, also for the short names that other programs use."""
+    name = str(dtype).removeprefix("torch.")
+    return SHORT_NAMES.get(name, name)
+
+
 def choose_dtype(
     dtype: str | torch.dtype, device: torch.device, stored: torch.dtype
 ) -> torch.dtype:
     """stored: the type of a checkpoint. "auto" is that one on a GPU, if the engine has it; on the
     CPU bfloat16 for a checkpoint in half precision where the machine computes with it, else
     float32."""
-    name, types = str(dtype).removeprefix("torch."), DTYPES[device.type]
+    name, types = dtype_name(dtype), DTYPES[device.type]
     if name == "auto":
         if device.type == "cuda":
             return stored if stored in types.values() else torch.float32
@@ -132,7 +145,7 @@ def choose_kv_cache_dtype(
 ) -> torch.dtype:
     """Of the keys and values that are kept. "auto": float32 on the CPU, on a GPU that of the model,
     `dtype`, which is the only one there."""
-    name = str(kv_cache_dtype).removeprefix("torch.")
+    name = dtype_name(kv_cache_dtype)
     types = CACHE_DTYPES if device.type == "cpu" else (dtype,)
     for chosen in types:
         if name in ("auto", str(chosen).removeprefix("torch.")):
@@ -151,7 +164,7 @@ def choose_packed(
             f"a converted model is for the CPU: load the checkpoint on {device}, or pass "
             'device="cpu"'
         )
-    wanted, kept = (str(given).removeprefix("torch.") for given in (dtype, stored))
+    wanted, kept = dtype_name(dtype), dtype_name(stored)
     if wanted not in ("auto", kept):
         raise ValueError(
             f'the model was converted to {kept}: pass dtype="auto", or convert the checkpoint '
