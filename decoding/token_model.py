@@ -386,7 +386,14 @@ class TokenModel(TransformersFace):
     def _own_tokenizer(self) -> Tokenizer | None:
         return None if self._files_of_tokenizer is None else self.tokenizer
 
-    def score(self, input_ids: Any, labels: Any = None, attention_mask: Any = None) -> Scores:
+    def score(
+        self,
+        input_ids: Any,
+        labels: Any = None,
+        attention_mask: Any = None,
+        *,
+        decoder_start_token_id: Any = None,
+    ) -> Scores:
         """The log-probabilities that the model gives to given tokens (teacher forcing).
 
         Encoder-decoder: `labels` [B, T] given the source `input_ids` [B, W]; the decoder reads them
@@ -394,12 +401,16 @@ class TokenModel(TransformersFace):
         [B, T]; each given the tokens before it, so that a row's first has no probability. -100 as
         in Hugging Face: such a label does not count (the decoder of an encoder-decoder reads a pad
         in its place). attention_mask: [B, W], 1 where a token counts; missing: everywhere. All are
-        integers, as a tensor or array, or a list of lists of any lengths.
+        integers, as a tensor or array, or a list of lists of any lengths. decoder_start_token_id:
+        None: the model's own.
 
         Raises ValueError for ids that the model does not have and for rows beyond its positions or
         the explicit limits, decoding.Error as generate() does.
         """
-        return score(self._session, self.generation_config, input_ids, labels, attention_mask)
+        own = dict(self.generation_config)
+        if decoder_start_token_id is not None:
+            own["decoder_start_token_id"] = decoder_start_token_id
+        return score(self._session, own, input_ids, labels, attention_mask)
 
     def encode(
         self, input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None

@@ -25,7 +25,10 @@ class Lengths:
         too. Raises ValueError for a model without an encoder and for lengths given by row."""
         encoder, decoder = spec.encoder, spec.decoder
         if encoder is None:
-            raise ValueError("translation needs an encoder, this model has a decoder alone")
+            raise ValueError(
+                "translation needs an encoder, and this model has a decoder alone: it continues "
+                "texts, with generate() or `decoding generate`"
+            )
         asked = any(options.get(name) is not None for name in ("max_length", "max_new_tokens"))
         for name in PER_ROW:
             if isinstance(getattr(config, name), tuple):
@@ -38,11 +41,21 @@ class Lengths:
         source = min(encoder.positions, (own or decoder.positions) // 2)
         return cls(source, own, decoder.positions, asked)
 
-    def max_new_tokens(self, source: int) -> int | None:
+    def max_new_tokens(self, source: int, prompt: int = 1) -> int | None:
         """The option of this name for generate(); None: leave it to the caller's own options.
 
-        source: tokens of the part that is translated.
+        source: tokens of the part that is translated. prompt: those that its translation begins
+        with, the start token among them.
         """
         if self.asked:
             return None
-        return (self.own or min(2 * source + 50, self.positions)) - 1
+        return (self.own or min(2 * source + 49 + prompt, self.positions)) - prompt
+
+    def check_prompt(self, line: int, prompt: int) -> None:
+        """Raises ValueError where nothing can be generated behind it."""
+        most = (self.own or self.positions) - 1
+        if prompt > most:
+            raise ValueError(
+                f"line {line}: target_prefix has {prompt} tokens with the start token, and the "
+                f"model has room for {most} before it generates one: shorten it"
+            )

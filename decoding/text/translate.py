@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, overload
 
 import torch
 from torch import Tensor
 
 from decoding.common.warn import warn
+from decoding.generation.config import GenerationConfig
 from decoding.generation.outputs import GenerateBeamDecoderOnlyOutput
 from decoding.generation.resolve import as_mapping, ignored, resolve
 from decoding.models.spec import ModelSpec
 from decoding.text.alignment import Pieces, alignment
 from decoding.text.languages import between
 from decoding.text.lengths import Lengths
+from decoding.text.prefixes import paired, prompt_ids, start_ids, sums
 from decoding.text.shortlist import as_shortlist, pop_old_name
 from decoding.text.splitting import split_text
 from decoding.text.tokenizers import Tokenizer, split_language_code
@@ -39,6 +41,9 @@ class TranslationModel(Protocol):
     @property
     def tokenizer(self) -> Tokenizer: ...
     def generate(self, input_ids: Any = None, **options: Any) -> Any: ...
+    def score(
+        self, input_ids: Any, labels: Any = None, *, decoder_start_token_id: Any = None
+    ) -> Any: ...
 
 
 RESERVED = {  # options of generate() that translation sets itself
@@ -53,15 +58,18 @@ RESERVED = {  # options of generate() that translation sets itself
 
 
 class Hypothesis(NamedTuple):
-    """A translation of a line and its score S / G^a; NaN where the search gives no score.
+    """A translation of a line.
 
-    alignment: pairs (i, j), ascending: word j of it is aligned to word i of the line, from 0;
-    a language code at the line's beginning is no word. Only where it is asked for.
+    score: S / G^a of beam search; of other searches S, the sum of the log-probabilities that the
+    model gives to the tokens, NaN where it is not asked for. alignment: pairs (i, j), ascending:
+    word j of it is aligned to word i of the line, from 0; a language code at the line's beginning
+    is no word. Only where it is asked for. tokens: G, generated ones, EOS included.
     """
 
     text: str
     score: float
     alignment: tuple[tuple[int, int], ...] = ()
+    tokens: int = 0
 
 
 BLANK = Hypothesis("", 0.0)
@@ -74,6 +82,7 @@ class Part:
     line: int  # counted from 1
     text: str
     ids: list[int]
+    prompt: list[int]  # that the decoder begins with: the start token and the target's prefix
 
 
 @dataclass(frozen=True)
@@ -82,9 +91,14 @@ class Output:
 
     text: str
     score: float
-    tokens: int  # G, with EOS
+    ids: list[int]  # [G], generated, with EOS
     source_words: int  # of the part
     alignment: list[tuple[int, int]]
+
+    @property
+    def tokens(self) -> int:
+        """G"""
+        return len(self.ids)
 
 
 @overload
@@ -111,21 +125,26 @@ def translate(
     *,
     n_best: int | None = None,
     batch_tokens: int = 4096,
+    target_prefix: str | Iterable[str] = "",
     **options: Any,
 ) -> list[str] | list[list[Hypothesis]]:
     """Translates each text; with `n_best` so many translations of each, best first, with scores.
 
-    Arguments and errors are those of Translator.
+    target_prefix: text that each translation begins with, or one for each text. The other arguments
+    and errors are those of Translator.
     """
     translator = Translator(model, n_best=n_best, batch_tokens=batch_tokens, **options)
-    found = list(translator.stream(texts))
+    found = list(translator.stream(texts, target_prefix=target_prefix))
     return [hypotheses[0].text for hypotheses in found] if n_best is None else found
 
 
 class Translator:
     """Translates lines with one model and one set of options.
 
-    n_best: hypotheses of each line; None: the best alone, of any search.
+    n_best: hypotheses of each line with scores, of beam search or sampling, best first; greedy
+    search has one. None: the best alone.
+    unique: leaves out hypotheses with the text of a better one. Beam search then looks among all
+    beams; a line may still have fewer than n_best.
     batch_tokens: source tokens in one call of the model.
     alignments: fills in Hypothesis.alignment, from the attention of the last layer.
     src_lang, tgt_lang: languages of a multilingual model, as its tokenizer names them; None: those
@@ -137,7 +156,7 @@ class Translator:
     samples repeat as long as the lines and batch_tokens are the same.
 
     Raises ValueError for a model without an encoder, for languages that it does not have or lacks,
-    for scores that the search does not give, and the errors of generate() for its options.
+    and the errors of generate() for its options.
     """
 
     def __init__(
@@ -150,6 +169,7 @@ class Translator:
         src_lang: str | None = None,
         tgt_lang: str | None = None,
         shortlist: Any = None,
+        unique: bool = False,
         **options: Any,
     ) -> None:
         if batch_tokens < 1:
@@ -166,13 +186,12 @@ class Translator:
         self.tokenizer, marks = between(model.tokenizer, src_lang, tgt_lang, self.config)
         if alignments and not isinstance(self.tokenizer, Pieces):
             raise ValueError("this model's tokenizer cannot tell words: leave alignments out")
-        if marks:
+        if unique and self.config.num_beams > 1:
+            self.options["num_return_sequences"] = most_hypotheses(self.config)
+        if marks or unique:
             self.options = marks | self.options
             self.config = resolve(self.options, None, model.generation_config)
-        self.scored = self.config.num_beams > 1
-        if n_best is not None and not self.scored:
-            least = max(2, n_best)
-            raise ValueError(f"scores come from beam search: num_beams must be at least {least}")
+        self.unique, self.beams = unique, self.config.num_beams > 1
         self.batch_tokens, self.alignments = batch_tokens, alignments
         self.tokens = 0  # in the best hypotheses so far
         self._calls = 0
@@ -180,13 +199,23 @@ class Translator:
         self._lengths = Lengths.of(model.spec, self.options, self.config)
         self._blank = self.tokenizer.encode("")
 
-    def stream(self, lines: Iterable[str], ahead: int = 1) -> Iterator[list[Hypothesis]]:
+    def stream(
+        self,
+        lines: Iterable[str],
+        ahead: int = 1,
+        *,
+        target_prefix: str | Iterable[str] = "",
+        ready: Callable[[], bool] = lambda: True,
+    ) -> Iterator[list[Hypothesis]]:
         """The hypotheses of each line, in order; a blank line has one, empty, of score 0.
 
         ahead: batches of lines to read and sort before the model runs. More than one delays the
-        first line and gained nothing on a CPU. 0: line by line.
+        first line and gained nothing on a CPU. 0: line by line. target_prefix: text that each
+        translation begins with, or one for each line. ready: says whether another line is there;
+        where not, those read so far are translated at once.
         """
-        for window in self._windows(lines, ahead * self.batch_tokens):
+        pairs = paired(lines, target_prefix)
+        for window in self._windows(pairs, ahead * self.batch_tokens, ready):
             waiting = deque(window)
             done: dict[Part, list[Output]] = {}
             for batch in self._batches([part for parts in window for part in parts]):
@@ -194,29 +223,38 @@ class Translator:
                 yield from self._finished(waiting, done)
             yield from self._finished(waiting, done)  # where all lines are blank
 
-    def _windows(self, lines: Iterable[str], tokens: int) -> Iterator[list[list[Part]]]:
+    def _windows(
+        self, lines: Iterable[tuple[str, str]], tokens: int, ready: Callable[[], bool]
+    ) -> Iterator[list[list[Part]]]:
         """The parts of successive lines, `tokens` of them or a little more at a time."""
         window: list[list[Part]] = []
         size = 0
-        for number, line in enumerate(lines, 1):
-            window.append(self._cut(number, line))
+        for number, (line, prefix) in enumerate(lines, 1):
+            window.append(self._cut(number, line, prefix))
             size += 1 + sum(len(part.ids) for part in window[-1])
-            if size >= tokens:
+            if size >= tokens or not ready():
                 yield window
                 window, size = [], 0
         if window:
             yield window
 
-    def _cut(self, number: int, line: str) -> list[Part]:
+    def _cut(self, number: int, line: str, prefix: str) -> list[Part]:
         encode = self.tokenizer.encode
         ids = encode(line)
         if not line.strip() or ids == self._blank:
             return []
+        start = start_ids(self.config)
+        prompt = prompt_ids(self.tokenizer, self.config, prefix) if prefix else start
+        self._lengths.check_prompt(number, len(prompt))
+        if prefix and self.alignments:
+            raise ValueError("alignments and target_prefix do not go together: leave one out")
         if len(ids) <= self._lengths.source:
-            return [Part(number, line, ids)]
+            return [Part(number, line, ids, prompt)]
         code, text = split_language_code(line)  # every part needs it
         texts = split_text(text, lambda part: len(encode(code + part)) <= self._lengths.source)
-        parts = [Part(number, code + part, encode(code + part)) for part in texts if part.strip()]
+        some = [code + part for part in texts if part.strip()]
+        parts = [Part(number, part, encode(part), start) for part in some]
+        parts[0] = replace(parts[0], prompt=prompt)
         warn(
             f"line {number} has {len(ids)} tokens, too many for this model: it is translated in "
             f"{len(parts)} parts of at most {self._lengths.source}"
@@ -239,7 +277,7 @@ class Translator:
             yield batch
 
     def _max_new(self, part: Part) -> int | None:
-        return self._lengths.max_new_tokens(len(part.ids))
+        return self._lengths.max_new_tokens(len(part.ids), len(part.prompt))
 
     def _run(self, batch: list[Part]) -> list[list[Output]]:
         """One call of the model: the hypotheses of each part."""
@@ -251,11 +289,13 @@ class Translator:
             options["seed"] = (self.config.seed + self._calls) % 2**64  # not the same draws again
         if self.alignments:
             options["output_attentions"] = True
+        if any(len(part.prompt) > 1 for part in batch):
+            options["decoder_input_ids"] = [part.prompt for part in batch]
         self._calls += 1
         found = self.model.generate(
             [part.ids for part in batch],
             return_dict_in_generate=True,
-            output_sequences_scores=self.scored,
+            output_sequences_scores=self.beams,
             shortlist=self._shortlist,
             **options,
         )
@@ -273,6 +313,8 @@ class Translator:
             for i, (row, score, attention) in enumerate(zip(rows, scores, attentions, strict=True))
         ]
         hypotheses = [outputs[i : i + n] for i in range(0, len(outputs), n)]
+        if self.n_best is not None and not self.beams:
+            hypotheses = self._scored(batch, hypotheses)
         for part, best_first in zip(batch, hypotheses, strict=True):
             self.tokens += best_first[0].tokens
             if any(output.tokens == max_new for output in best_first):
@@ -283,9 +325,9 @@ class Translator:
         return hypotheses
 
     def _output(self, part: Part, row: list[int], score: float, attention: Tensor | None) -> Output:
-        """row: the start token, the generated tokens, and padding after EOS. attention: float32
+        """row: the prompt, the generated tokens, and padding after EOS. attention: float32
         [generated, source]."""
-        generated = row[1:]
+        generated = row[len(part.prompt) :]
         ends = [i for i, token in enumerate(generated) if token in self.config.eos_token_id]
         generated = generated[: ends[0] + 1] if ends else generated
         tokenizer, pairs = self.tokenizer, list[tuple[int, int]]()
@@ -293,13 +335,23 @@ class Translator:
             assert isinstance(tokenizer, Pieces)
             pairs = alignment(tokenizer, part.text, generated, attention)
         words = len(split_language_code(part.text)[1].split())
-        return Output(
-            tokenizer.decode(generated, skip_special_tokens=True),
-            score,
-            len(generated),
-            words,
-            pairs,
+        text = tokenizer.decode([*part.prompt[1:], *generated], skip_special_tokens=True)
+        return Output(text, score, generated, words, pairs)
+
+    def _scored(self, batch: list[Part], hypotheses: list[list[Output]]) -> list[list[Output]]:
+        """The same with the sums of their log-probabilities, best first."""
+        prompts = [part.prompt for part, own in zip(batch, hypotheses, strict=True) for _ in own]
+        found = iter(
+            sums(
+                self.model,
+                self.config,
+                [part.ids for part, own in zip(batch, hypotheses, strict=True) for _ in own],
+                prompts,
+                [output.ids for own in hypotheses for output in own],
+            )
         )
+        scored = [[replace(output, score=next(found)) for output in own] for own in hypotheses]
+        return [sorted(own, key=lambda output: output.score, reverse=True) for own in scored]
 
     def _finished(
         self, waiting: deque[list[Part]], done: dict[Part, list[Output]]
@@ -308,22 +360,37 @@ class Translator:
         while waiting and all(part in done for part in waiting[0]):
             parts = [done.pop(part) for part in waiting.popleft()]
             # The best of all parts joined, then the second best, ...
-            yield [self._joined(ranked) for ranked in zip(*parts, strict=True)] or [BLANK]
+            found = [self._joined(ranked) for ranked in zip(*parts, strict=True)] or [BLANK]
+            if self.unique:
+                found = list({one.text: one for one in found[::-1]}.values())
+                found.sort(key=lambda one: one.score, reverse=True)
+            yield found[: self.n_best or 1]
 
     def _norm(self, tokens: int) -> float:
         """The divisor of a sum of log-probabilities of so many tokens."""
+        if not self.beams:
+            return 1.0
         gnmt = self.config.length_normalization == "gnmt"
         length = (5 + tokens) / 6 if gnmt else tokens
         return float(length**self.config.length_penalty)
 
     def _joined(self, outputs: tuple[Output, ...]) -> Hypothesis:
+        tokens = sum(output.tokens for output in outputs)
         if len(outputs) == 1:
-            return Hypothesis(outputs[0].text, outputs[0].score, tuple(outputs[0].alignment))
+            [one] = outputs
+            return Hypothesis(one.text, one.score, tuple(one.alignment), tokens)
         total = sum(output.score * self._norm(output.tokens) for output in outputs)
-        score = total / self._norm(sum(output.tokens for output in outputs))
+        score = total / self._norm(tokens)
         pairs, i, j = list[tuple[int, int]](), 0, 0
         for output in outputs:
             pairs += [(i + source, j + target) for source, target in output.alignment]
             i, j = i + output.source_words, j + len(output.text.split())
         text = " ".join(output.text for output in outputs if output.text)
-        return Hypothesis(text, score, tuple(pairs))
+        return Hypothesis(text, score, tuple(pairs), tokens)
+
+
+def most_hypotheses(config: GenerationConfig) -> int:
+    """Of a sentence that a beam search can return."""
+    if config.early_stopping is not True:
+        return config.num_beams
+    return min(config.num_beams, round(config.num_beams * config.patience))

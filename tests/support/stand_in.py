@@ -21,6 +21,7 @@ from decoding.generation.outputs import (
     GenerateOutput,
 )
 from decoding.models.spec import ModelSpec, StackSpec
+from decoding.scoring import Scores
 from decoding.text.tokenizers.base import FramedTokenizer
 
 EOS, START, FIRST = 0, 1, 2
@@ -77,6 +78,7 @@ class StandIn(decoding.Model):
         self.tokenizer = Words()
         self.seconds = seconds
         self.calls: list[tuple[list[list[int]], dict[str, Any]]] = []
+        self.scored: list[dict[str, Any]] = []
 
     def generate(self, input_ids: Any = None, *_: Any, **options: Any) -> GenerateOutput:
         self.calls.append((input_ids, options))
@@ -94,6 +96,14 @@ class StandIn(decoding.Model):
         if settings["num_beams"] == 1:
             return GenerateEncoderDecoderOutput(sequences, lengths)
         return GenerateBeamEncoderDecoderOutput(sequences, lengths, torch.tensor(scores))
+
+    def score(self, input_ids: Any, labels: Any = None, *_: Any, **options: Any) -> Scores:
+        """Each token's log-probability is minus a hundredth of the row's length."""
+        self.scored.append(options)
+        longest = max(map(len, labels))
+        mask = torch.tensor([[i < len(row) for i in range(longest)] for row in labels])
+        each = torch.tensor([[-len(row) / 100] for row in labels])
+        return Scores(each * mask, mask)
 
 
 def load(name: str, positions: int = 512, **_: Any) -> StandIn:

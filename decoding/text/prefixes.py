@@ -1,0 +1,65 @@
+"""Translations that begin with given text, and the scores of searches that give none."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+from decoding.generation.config import GenerationConfig
+from decoding.text.tokenizers import Tokenizer
+
+
+class ScoringModel(Protocol):
+    """The member of decoding.Model that scores."""
+
+    def score(
+        self, input_ids: Any, labels: Any = None, *, decoder_start_token_id: Any = None
+    ) -> Any: ...
+
+
+def paired(lines: Iterable[str], prefix: str | Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Each line with its target's prefix. Raises ValueError where there are more of one."""
+    if isinstance(prefix, str):
+        yield from zip(lines, itertools.repeat(prefix))
+        return
+    for line, own in itertools.zip_longest(lines, prefix):
+        if line is None or own is None:
+            raise ValueError("target_prefix must be one text, or one for each line to translate")
+        yield line, own
+
+
+def start_ids(config: GenerationConfig) -> list[int]:
+    """The token that a decoder starts with; empty where the model has none."""
+    if config.decoder_start_token_id:
+        return [config.decoder_start_token_id[0]]
+    return [] if config.bos_token_id is None else [config.bos_token_id]
+
+
+def prompt_ids(tokenizer: Tokenizer, config: GenerationConfig, prefix: str) -> list[int]:
+    """The start token, the language's code where the model writes one, and a prefix."""
+    ids = tokenizer.encode_target(prefix)
+    while ids and ids[-1] in config.eos_token_id:
+        ids.pop()
+    return [*start_ids(config), *ids]
+
+
+def sums(
+    model: ScoringModel,
+    config: GenerationConfig,
+    sources: Sequence[Sequence[int]],
+    prompts: Sequence[Sequence[int]],
+    generated: Sequence[Sequence[int]],
+) -> list[float]:
+    """Of each row the sum of the log-probabilities that the model gives to its generated tokens.
+
+    The model reads the tokens again: that costs less than all its logits would in memory. A token
+    that the configuration forces at the beginning was no choice, and does not count.
+    """
+    labels = [[*prompt[1:], *row] for prompt, row in zip(prompts, generated, strict=True)]
+    logprobs = model.score(
+        sources, labels, decoder_start_token_id=start_ids(config)
+    ).token_logprobs.tolist()
+    forced = config.forced_bos_token_id is not None
+    first = [max(len(prompt) - 1, int(forced)) for prompt in prompts]
+    return [sum(row[at : len(ids)]) for row, at, ids in zip(logprobs, first, labels, strict=True)]
