@@ -1,12 +1,15 @@
-"""Arguments that several commands have."""
+"""Arguments that several commands have, and the model that they name."""
 
 from __future__ import annotations
 
 import argparse
-
-import torch
+import os
+import warnings
 
 import decoding
+from decoding.cli.messages import place
+
+__all__ = ["add_language_arguments", "add_model_arguments", "load_model", "place", "positive"]
 
 
 def positive(text: str) -> int:
@@ -18,7 +21,11 @@ def positive(text: str) -> int:
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--model", required=True, metavar="DIR", help="a Hugging Face directory, or a converted one"
+        "-m",
+        "--model",
+        required=True,
+        metavar="DIR",
+        help="a Hugging Face directory, or a converted one",
     )
     parser.add_argument(
         "--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)"
@@ -26,7 +33,8 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype",
         default="auto",
-        help="float32, bfloat16, float16 on a GPU, int8 on a CPU (default: by the stored type)",
+        help="float32 (fp32), bfloat16 (bf16), on a GPU float16 (fp16, half), on a CPU int8 "
+        "(default: by the stored type)",
     )
     parser.add_argument(
         "--threads", type=positive, metavar="N", help="CPU threads (default: one for each core)"
@@ -38,14 +46,30 @@ def add_language_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(name, metavar="CODE", help=f"{side} language of a multilingual model")
 
 
-def place(model: decoding.Model) -> str:
-    """The device or threads of a model, for messages."""
-    if model.device.type == "cpu":
-        return f"{model.threads} threads"
-    return (
-        f"{torch.cuda.get_device_name(model.device)} in {str(model.dtype).removeprefix('torch.')}"
+def add_batch_arguments(parser: argparse.ArgumentParser, what: str) -> None:
+    """what: the tokens that are counted."""
+    add = parser.add_argument_group("batches").add_argument
+    add(
+        "--batch-tokens",
+        type=positive,
+        default=4096,
+        metavar="N",
+        help=f"{what} tokens in one call of the model (default: 4096)",
     )
+    add(
+        "--line-buffered",
+        action="store_true",
+        help="answer each line before the next is read, instead of all that are there",
+    )
+    add("--progress", action="store_true", help="show lines per second and the time left")
 
 
 def load_model(args: argparse.Namespace) -> decoding.Model:
+    cores = len(os.sched_getaffinity(0))
+    if args.threads and args.threads > cores:
+        warnings.warn(
+            f"--threads {args.threads} is more than the {cores} cores that this process may use: "
+            "threads that wait for each other are slower",
+            stacklevel=2,
+        )
     return decoding.load(args.model, device=args.device, dtype=args.dtype, threads=args.threads)

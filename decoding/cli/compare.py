@@ -17,7 +17,7 @@ import torch
 from tqdm import tqdm
 
 from decoding.cli.arguments import add_language_arguments, positive
-from decoding.cli.translate import warnings_in_one_line
+from decoding.cli.messages import warnings_in_one_line
 from decoding.compare.bounds import WIDTHS
 from decoding.compare.comparison import Plan, compare
 from decoding.compare.engines import ENGINES, Ours, installed
@@ -55,7 +55,7 @@ def amount(text: str) -> float:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--model", type=Path, required=True, metavar="DIR", help="a Hugging Face directory")
+    add("-m", "--model", type=Path, required=True, metavar="DIR", help="a Hugging Face directory")
     add("--against", type=engines, default="hf,ctranslate2", help="default: hf,ctranslate2")
     add("--text", type=Path, required=True, metavar="FILE", help="UTF-8, sources or prompts")
     add("--references", type=Path, metavar="FILE", help="translations: adds BLEU and chrF")
@@ -67,7 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("beams", [1, 4], "1 is greedy search (default: 1 4)"),
         ("lengths", [64], "new tokens of each row (default: 64)"),
     ):
-        grid(f"--{name}", type=positive, nargs="+", default=default, metavar="N", help=help)
+        names = [f"--{name}", *(["--num-beams", "--beam-size"] if name == "beams" else [])]
+        grid(*names, dest=name, type=positive, nargs="+", default=default, metavar="N", help=help)
     grid("--dtype", nargs="+", choices=WIDTHS, help="default: float32, on a GPU float16")
     grid("--device", nargs="+", choices=DTYPES, help="default: a GPU where there is one")
     how = parser.add_argument_group("measuring").add_argument

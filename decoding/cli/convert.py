@@ -10,18 +10,19 @@ import sys
 from pathlib import Path
 
 import decoding
-from decoding.engine.memory import readable
-from decoding.models.weights.converted import BLOCK
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--model", required=True, metavar="DIR", help="a Hugging Face directory")
+    add("-m", "--model", required=True, metavar="DIR", help="a Hugging Face directory")
     add("--dtype", required=True, help="float32, bfloat16 or int8")
-    add("--output", required=True, metavar="DIR", help="the directory to write")
+    add("-o", "--output", required=True, metavar="DIR", help="the directory to write")
 
 
 def run(args: argparse.Namespace) -> None:
+    from decoding.engine.memory import readable
+    from decoding.models.weights.converted import BLOCK
+
     output = Path(args.output)
     model = decoding.load(args.model, device="cpu", dtype=args.dtype)
     model.save(output)

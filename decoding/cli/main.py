@@ -1,64 +1,120 @@
-"""The program: parses arguments, runs a command, reports errors.
+"""The program: finds the command, runs it, reports errors.
 
 Exit codes: 0, 2 for mistakes of the user (one line on standard error says which), 130 after Ctrl-C
 and 141 where nobody reads the output any more, as a shell has it for SIGINT and SIGPIPE.
+
+Commands import the library, and with it torch, when they run: help, the version and mistakes in
+arguments come at once.
 """
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from importlib import import_module
 from typing import NoReturn
 
 import decoding
-from decoding.cli import compare, convert, plan, score, shortlist, translate
+from decoding.cli.messages import described
+from decoding.cli.parser import Parser, did_you_mean
 
-
-class Parser(argparse.ArgumentParser):
-    """Reports wrong arguments in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+# Each is a module of decoding.cli with add_arguments() and run().
+COMMANDS = {
+    "translate": "translate text line by line",
+    "score": "score text: log-probabilities of lines, and the perplexity",
+    "convert": "convert a checkpoint for the CPU, to a directory that loads at once",
+    "shortlist": "make a shortlist from parallel text, for translate --shortlist",
+    "plan": "print the memory that a model needs for given sizes",
+    "compare": "compare engines on the same model and text",
+}
+# What other programs call them.
+OTHER_COMMANDS = {
+    "translator": "translate",
+    "perplexity": "score",
+    "quantize": "convert",
+    "lexicon": "shortlist",
+    "bench": "compare",
+    "benchmark": "compare",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the program with `argv`, by default the process's own; returns its exit code."""
-    parser = Parser(prog="decoding", description=decoding.__doc__)
-    parser.add_argument("--version", action="version", version=decoding.__version__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    named = {
-        "translate": translate,
-        "score": score,
-        "convert": convert,
-        "shortlist": shortlist,
-        "plan": plan,
-        "compare": compare,
-    }
-    for name, command in named.items():
-        title = (command.__doc__ or "").partition("\n")[0]  # python -OO has none
-        arguments = commands.add_parser(name, help=title, description=title)
-        command.add_arguments(arguments)
-        arguments.set_defaults(run=command.run)
-    args = parser.parse_args(argv)
+    name, *words = list(sys.argv[1:] if argv is None else argv) or [""]
+    if name not in COMMANDS:
+        refuse(name)
     try:
-        args.run(args)
-        sys.stdout.flush()
+        with quick_end():
+            command = import_module(f"decoding.cli.{name}")
+            parser = Parser(f"decoding {name}", (command.__doc__ or "").partition("\n\n")[0])
+            parser.usage = f"decoding {name} [OPTIONS] [FILE ...]"
+            command.add_arguments(parser)
+            args = parser.parse(words)
+            import_module("decoding.loading")
+        command.run(args)
+        flush()
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # What is left in the buffer has nowhere to go, also not when Python flushes it at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return 141
     except (ValueError, OSError, NotImplementedError, decoding.Error) as error:
         print(f"decoding: error: {described(error)}", file=sys.stderr)
+        discard_output()
         return 2
     return 0
 
 
-def described(error: Exception) -> str:
-    """An error's message in one line."""
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split())
+@contextlib.contextmanager
+def quick_end() -> Iterator[None]:
+    """Ctrl-C ends the process at once: nothing is open yet. torch takes more than a second to
+    import, and swallows a KeyboardInterrupt in places."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # the main thread alone may handle signals
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def flush() -> None:
+    """Writes what has been printed. Raises OSError, with a name, where that is not possible."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from error
+
+
+def discard_output() -> None:
+    """What is left in the buffer has nowhere to go, also not when Python flushes it at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def refuse(name: str) -> NoReturn:
+    """Ends the program where its first word is no command: with help, the version or an error."""
+    parser = Parser("decoding", decoding.__doc__ or "")
+    parser.usage = "decoding COMMAND [OPTIONS] [FILE ...]"
+    parser.add_argument("--version", action="version", version=decoding.__version__)
+    commands = parser.add_argument_group("commands", "`decoding COMMAND --help` has their options")
+    for command, does in COMMANDS.items():
+        commands.add_argument(command, nargs="?", help=does)
+    if name in ("-h", "--help", "--version"):
+        parser.parse([name])
+    if name.startswith("-"):
+        parser.error(f"the command comes before its options, not {name}")
+    if not name:
+        parser.error(f"say what to do: one of {', '.join(COMMANDS)}")
+    parser.error(
+        f"there is no command {name!r}{did_you_mean(OTHER_COMMANDS.get(name, name), COMMANDS)}"
+    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from decoding import Limits
+import decoding
 from decoding.cli.arguments import add_model_arguments, load_model, positive
 
 
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
     reads_source = model.is_encoder or model.spec.encoder is not None
     if args.source and not reads_source:
         raise ValueError("this model has a decoder alone: leave --source out")
-    limits = Limits(
+    limits = decoding.Limits(
         batch=args.batch or 1,
         beams=args.beams or 1,
         source=(args.source or 64) if reads_source else 0,

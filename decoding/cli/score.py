@@ -1,6 +1,8 @@
 """Scores text with a model: the log-probability of each line, and the perplexity.
 
-Output lines are `log-probability ||| per token ||| tokens`, with natural logarithms.
+Output lines are `log-probability ||| per token ||| tokens`, with natural logarithms. A TSV line of
+an encoder-decoder is a source and its target, a JSON line has them as "source" and "target"; that
+of a model with a decoder alone has "text".
 """
 
 from __future__ import annotations
@@ -11,21 +13,23 @@ import itertools
 import math
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from typing import BinaryIO, NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 import decoding
 from decoding.cli.arguments import (
+    add_batch_arguments,
     add_language_arguments,
     add_model_arguments,
     load_model,
-    place,
-    positive,
 )
-from decoding.cli.translate import read_lines, refuse_overwriting, warnings_in_one_line
-from decoding.generation.resolve import resolve
-from decoding.text.languages import between
-from decoding.text.tokenizers import Tokenizer
+from decoding.cli.messages import say_speed, warnings_in_one_line
+from decoding.cli.reading import Input, Record, add_format_arguments, batches, kept
+from decoding.cli.writing import add_writing_arguments, json_line, opened
+
+if TYPE_CHECKING:
+    from decoding.text.tokenizers import Tokenizer
 
 
 class Line(NamedTuple):
@@ -48,68 +52,99 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     add_language_arguments(parser)
     add = parser.add_argument
+    add("files", nargs="*", metavar="FILE", help="the same as --target")
     add("--source", metavar="FILE", help="the sources of --target, for encoder-decoders")
-    add("--target", metavar="FILE", help="UTF-8, a sentence in each line (default: standard input)")
-    add("--output", metavar="FILE", help="default: standard output")
-    add(
-        "--batch-tokens",
-        type=positive,
-        default=4096,
-        metavar="N",
-        help="tokens in one call of the model (default: 4096)",
-    )
+    add("--target", metavar="FILE", help="a sentence in each line (default: standard input)")
+    add_format_arguments(parser)
+    add_writing_arguments(parser)
+    add_batch_arguments(parser, "source and target")
 
 
 def run(args: argparse.Namespace) -> None:
-    with warnings_in_one_line(), contextlib.ExitStack() as files:
-        target: BinaryIO = sys.stdin.buffer
-        if args.target:
-            target = files.enter_context(open(args.target, "rb"))
-        source = files.enter_context(open(args.source, "rb")) if args.source else None
+    with warnings_in_one_line(args.quiet), contextlib.ExitStack() as stack:
+        names = [*([args.target] if args.target else []), *args.files]
+        tsv = args.input_format == "tsv"
+        source = Input(args, [args.source], "1" if tsv else "source") if args.source else None
+        target = Input(args, names, "1" if tsv else "target")
         model = load_model(args)
-        config = resolve({}, None, model.generation_config)
-        tokenizer, marks = between(model.tokenizer, args.src_lang, args.tgt_lang, config)
-        model.generation_config |= marks
-        texts = read_lines(target, args.target or "standard input")
         if model.spec.encoder is None and source is not None:
             raise ValueError("this model has a decoder alone: leave --source out")
         if model.spec.encoder is None:
-            lines = plain_lines(model, tokenizer, texts)
-        elif source is not None:
-            sources = read_lines(source, args.source)
-            lines = parallel_lines(model, tokenizer, sources, texts)
-        else:
-            raise ValueError("this model translates: say with --source what --target translates")
+            target.field = "1" if tsv else "text"
+        elif source is None:
+            target.field = "2" if tsv else "target"
+        pending: deque[Record] = deque()
+        lines = encoded(model, source, kept(target, pending), args)
         # Opened last: what was wrong so far must not cost an older output.
-        sink: BinaryIO = sys.stdout.buffer
-        if args.output:
-            for given in (args.source, args.target):
-                refuse_overwriting(given, args.output)
-            sink = files.enter_context(open(args.output, "wb"))
+        sources = [args.source] if args.source else []
+        sink = stack.enter_context(opened(args.output, [*names, *sources]))
         start = time.perf_counter()
         total, count = Found(0.0, 0), 0
-        for found in score_lines(model, lines, args.batch_tokens):
-            sink.write(
-                f"{found.logprob:.4f} ||| {found.per_token:.4f} ||| {found.tokens}\n".encode()
-            )
+        form = args.output_format or args.input_format
+        batch_tokens = 1 if args.line_buffered else args.batch_tokens
+        for found in score_lines(model, lines, batch_tokens, target.ready):
+            sink.write(written(pending.popleft(), found, form))
             total = Found(total.logprob + found.logprob, total.tokens + found.tokens)
             count += 1
-        seconds = time.perf_counter() - start
-    print(
-        f"perplexity {math.exp(-total.per_token):.4f}, log-probability {total.logprob:.4f}\n"
-        f"{count} lines, {total.tokens} tokens in {seconds:.1f} s: "
-        f"{total.tokens / seconds:.0f} tokens/s with {place(model)}",
-        file=sys.stderr,
-    )
+        if not args.quiet:
+            perplexity = math.exp(-total.per_token)
+            said = f"perplexity {perplexity:.4f}, log-probability {total.logprob:.4f}"
+            print(said, file=sys.stderr)
+            say_speed(model, count, total.tokens, time.perf_counter() - start)
+
+
+def written(record: Record, found: Found, form: str) -> str:
+    """A line of the output."""
+    numbers = {"logprob": found.logprob, "per_token": found.per_token}
+    if form == "json":
+        rounded = {name: round(number, 6) for name, number in numbers.items()}
+        return json_line({**record.fields, **rounded, "tokens": found.tokens})
+    cells = [*(f"{number:.4f}" for number in numbers.values()), str(found.tokens)]
+    if form == "tsv":
+        return "\t".join([*record.columns, *cells]) + "\n"
+    return " ||| ".join(cells) + "\n"
+
+
+def encoded(
+    model: decoding.Model,
+    source: Input | None,
+    target: Iterable[Record],
+    args: argparse.Namespace,
+) -> Iterator[Line]:
+    """The ids of each line. source: None where the target's records hold it too, and for a model
+    with a decoder alone. Raises ValueError where an encoder-decoder's source is nowhere."""
+    from decoding.generation.resolve import resolve
+    from decoding.text.languages import between
+
+    config = resolve({}, None, model.generation_config)
+    tokenizer, marks = between(model.tokenizer, args.src_lang, args.tgt_lang, config)
+    model.generation_config |= marks
+    if model.spec.encoder is None:
+        return plain_lines(model, tokenizer, (record.text for record in target))
+    if source is not None:
+        pairs = paired((record.text for record in source), (record.text for record in target))
+    elif args.input_format == "lines":
+        raise ValueError("this model translates: say with --source what --target translates")
+    else:
+        pairs = ((source_of(record), record.text) for record in target)
+    return parallel_lines(model, tokenizer, pairs)
+
+
+def source_of(record: Record) -> str:
+    """The source beside a target: the first column, or the key "source"."""
+    source = record.columns[0] if len(record.columns) > 1 else record.fields.get("source")
+    if not isinstance(source, str):
+        raise ValueError(f"'source' of a JSON line must be a string, got {source!r}")
+    return source
 
 
 def parallel_lines(
-    model: decoding.Model, tokenizer: Tokenizer, sources: Iterable[str], targets: Iterable[str]
+    model: decoding.Model, tokenizer: Tokenizer, pairs: Iterable[tuple[str, str]]
 ) -> Iterator[Line]:
-    """Raises ValueError where a line is too long, or one side has fewer lines."""
+    """Raises ValueError where a line is too long."""
     assert model.spec.encoder is not None
     limits = model.spec.encoder.positions, model.spec.decoder.positions
-    for number, (source, target) in enumerate(paired(sources, targets), 1):
+    for number, (source, target) in enumerate(pairs, 1):
         line = Line(tokenizer.encode(source), tokenizer.encode_target(target))
         for ids, most in zip((line.source or [], line.target), limits, strict=True):
             check_length(number, len(ids), most)
@@ -145,9 +180,21 @@ def check_length(number: int, tokens: int, most: int) -> None:
         )
 
 
-def score_lines(model: decoding.Model, lines: Iterable[Line], batch_tokens: int) -> Iterator[Found]:
-    """In order; as many lines in one call of the model as have `batch_tokens` or a little more."""
-    for batch in batches(lines, batch_tokens):
+def score_lines(
+    model: decoding.Model,
+    lines: Iterable[Line],
+    batch_tokens: int,
+    ready: Callable[[], bool] = lambda: True,
+) -> Iterator[Found]:
+    """In order; as many lines in one call of the model as have `batch_tokens` or a little more.
+
+    ready: says whether another line is there; where not, those read so far are scored at once.
+    """
+
+    def size(line: Line) -> int:
+        return len(line.target) + len(line.source or [])
+
+    for batch in batches(lines, size, batch_tokens, ready):
         some = [line for line in batch if line.target]
         found: Iterator[Found] = iter(())
         if some:
@@ -160,16 +207,3 @@ def score_lines(model: decoding.Model, lines: Iterable[Line], batch_tokens: int)
             found = iter(map(Found, sums, lengths))
         for line in batch:
             yield next(found) if line.target else Found(0.0, 0)
-
-
-def batches(lines: Iterable[Line], tokens: int) -> Iterator[list[Line]]:
-    batch: list[Line] = []
-    size = 0
-    for line in lines:
-        batch.append(line)
-        size += len(line.target) + len(line.source or [])
-        if size >= tokens:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch

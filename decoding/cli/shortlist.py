@@ -12,15 +12,16 @@ import argparse
 import sys
 import time
 from collections.abc import Iterable, Iterator
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 import decoding
 from decoding.cli.arguments import positive
+from decoding.cli.reading import Input, add_format_arguments
 from decoding.cli.score import paired
-from decoding.cli.translate import read_lines, refuse_overwriting
-from decoding.text.ibm_model1 import Pair, learn
-from decoding.text.shortlist import Shortlist
+from decoding.cli.writing import refuse_overwriting
+
+if TYPE_CHECKING:
+    from decoding.text.ibm_model1 import Pair
 
 LONGEST = 200  # tokens; the work of a pair grows with the product of its lengths
 SAMPLE = 1000  # pairs whose lists are made, to say how long they are
@@ -28,10 +29,10 @@ SAMPLE = 1000  # pairs whose lists are made, to say how long they are
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--model", required=True, metavar="DIR", help="a Hugging Face directory")
-    add("--source", required=True, metavar="FILE", help="UTF-8, a sentence in each line")
+    add("-m", "--model", required=True, metavar="DIR", help="a Hugging Face directory")
+    add("--source", required=True, metavar="FILE", help="a sentence in each line")
     add("--target", required=True, metavar="FILE", help="their translations, line by line")
-    add("--output", required=True, metavar="FILE", help="the shortlist, an .npz archive")
+    add("-o", "--output", required=True, metavar="FILE", help="the shortlist, an .npz archive")
     add(
         "--candidates",
         type=positive,
@@ -46,16 +47,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="M",
         help="most frequent target tokens, in the list of every sentence (default: 100)",
     )
+    add_format_arguments(parser, formats=False)
 
 
 def run(args: argparse.Namespace) -> None:
-    for given in (args.source, args.target):
-        refuse_overwriting(given, args.output)
-    with open(args.source, "rb") as source, open(args.target, "rb") as target:
-        model = decoding.load(args.model, device="cpu")
-        start = time.perf_counter()
-        texts = paired(read_lines(source, args.source), read_lines(target, args.target))
-        pairs = list(token_pairs(model, texts))
+    from decoding.text.ibm_model1 import learn
+    from decoding.text.shortlist import Shortlist
+
+    refuse_overwriting((args.source, args.target), args.output)
+    source, target = (Input(args, [name], "text") for name in (args.source, args.target))
+    model = decoding.load(args.model, device="cpu")
+    start = time.perf_counter()
+    texts = paired((record.text for record in source), (record.text for record in target))
+    pairs = list(token_pairs(model, texts))
     encoder, decoder = model.spec.encoder, model.spec.decoder
     assert encoder is not None  # token_pairs
     table = learn(pairs, decoder.vocab)
@@ -77,6 +81,8 @@ def run(args: argparse.Namespace) -> None:
 def token_pairs(model: decoding.Model, texts: Iterable[tuple[str, str]]) -> Iterator[Pair]:
     """Token ids of each pair, but for pairs with a blank or very long side. Raises ValueError for a
     model without an encoder."""
+    import numpy as np
+
     if model.spec.encoder is None:
         raise ValueError("a shortlist needs a source text, this model has a decoder alone")
     for source, target in texts:

@@ -1,193 +1,131 @@
-"""Translates text line by line, from standard input to standard output."""
+"""Translates text line by line, from standard input or files to standard output.
+
+Lines are translated in batches of about equal lengths, and written in their order. Where no more
+input waits, as in a pipe whose writer waits for an answer, the lines read so far are translated at
+once.
+"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import sys
+import itertools
+import math
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, TextIO
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from tqdm import tqdm
-
+import decoding
 from decoding.cli.arguments import (
+    add_batch_arguments,
     add_language_arguments,
     add_model_arguments,
     load_model,
-    place,
-    positive,
 )
-from decoding.text.alignment import written
-from decoding.text.translate import Translator
+from decoding.cli.messages import say_speed, warnings_in_one_line
+from decoding.cli.reading import Input, Record, add_reading_arguments, kept, open_input
+from decoding.cli.results import Layout, Result, add_result_arguments, write_results
+from decoding.cli.search import add_search_arguments, search_options
+from decoding.cli.writing import add_writing_arguments, opened
 
-
-def stopping(text: str) -> bool | str:
-    return {"true": True, "false": False}.get(text, text)
-
-
-# Arguments that have the name and meaning of generate()'s options: type, placeholder, help.
-OPTIONS: dict[str, tuple[Callable[[str], Any], str, str | None]] = {
-    "num_beams": (int, "N", None),
-    "length_penalty": (float, "A", "score = sum / length^A"),
-    "length_normalization": (str, "gnmt", "score = sum / ((5 + length) / 6)^A"),
-    "early_stopping": (stopping, "true|false|never", None),
-    "patience": (float, "P", "with early stopping: wait for num_beams * P finished rows"),
-    "coverage_penalty": (float, "B", "for source words that get little attention"),
-    "num_beam_groups": (int, "N", "diverse beam search; needs --diversity-penalty"),
-    "diversity_penalty": (float, "D", "for tokens that earlier groups have chosen"),
-    "diversity_rate": (float, "D", "for the lower ranks among a beam's continuations"),
-    "max_length": (int, "N", "default: the model's, else 2 * source + 50"),
-    "max_new_tokens": (int, "N", "the same without the start token"),
-    "repetition_penalty": (float, "P", "above 1: less repetition"),
-    "no_repeat_ngram_size": (int, "N", "no N-gram twice"),
-    "temperature": (float, "T", None),
-    "top_k": (int, "K", None),
-    "top_p": (float, "P", None),
-    "min_p": (float, "P", None),
-    "seed": (int, "N", "makes sampling reproducible"),
-}
+if TYPE_CHECKING:
+    from decoding.text.translate import Hypothesis, Translator
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     add_language_arguments(parser)
+    add_reading_arguments(parser, "a sentence", "text")
+    add_writing_arguments(parser)
+    add_result_arguments(parser)
     add = parser.add_argument
-    add("--input", metavar="FILE", help="UTF-8, a sentence in each line (default: standard input)")
-    add("--output", metavar="FILE", help="default: standard output")
-    add("--n-best", type=positive, default=1, metavar="N", help="lines `id ||| text ||| score`")
-    add("--scores", action="store_true", help="write lines `text ||| score`")
     add(
         "--alignments",
         action="store_true",
         help="append ` ||| i-j ...`: target word j is aligned to source word i, from 0",
     )
-    add(
-        "--batch-tokens",
-        type=positive,
-        default=4096,
-        metavar="N",
-        help="source tokens in one call of the model (default: 4096)",
-    )
+    add("--target-prefix", default="", metavar="TEXT", help="each translation begins with TEXT")
     add(
         "--shortlist",
         metavar="FILE",
         help="restricts the vocabulary, see `decoding shortlist`; CPU",
     )
-    add("--progress", action="store_true", help="show sentences per second and the time left")
-    search = parser.add_argument_group(
-        "search", "the default of each option is the model's own value"
-    )
-    add = search.add_argument
-    add("--do-sample", action="store_const", const=True, help="sample tokens instead of searching")
-    for name, (kind, placeholder, help) in OPTIONS.items():
-        add(f"--{name.replace('_', '-')}", type=kind, metavar=placeholder, help=help)
+    add_batch_arguments(parser, "source")
+    add_search_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    with warnings_in_one_line(), contextlib.ExitStack() as files:
-        source: BinaryIO = sys.stdin.buffer
-        if args.input:
-            source = files.enter_context(open(args.input, "rb"))
+    with warnings_in_one_line(args.quiet), contextlib.ExitStack() as stack:
+        records = open_input(args, "text")
         model = load_model(args)
-        translator = Translator(
-            model,
-            n_best=args.n_best if args.scores or args.n_best > 1 else None,
-            batch_tokens=args.batch_tokens,
-            alignments=args.alignments,
-            src_lang=args.src_lang,
-            tgt_lang=args.tgt_lang,
-            shortlist=args.shortlist,
-            **{
-                name: value
-                for name in (*OPTIONS, "do_sample")
-                if (value := getattr(args, name)) is not None
-            },
-        )
+        translator = make_translator(model, args)
         # Opened last: what was wrong so far must not cost an older output.
-        sink: BinaryIO = sys.stdout.buffer
-        if args.output:
-            refuse_overwriting(args.input, args.output)
-            sink = files.enter_context(open(args.output, "wb"))
+        sink = stack.enter_context(opened(args.output, records.names))
         start = time.perf_counter()
-        lines = translate_lines(translator, source, sink, args)
-        seconds = time.perf_counter() - start
-    print(
-        f"{lines} lines, {translator.tokens} tokens in {seconds:.1f} s: "
-        f"{lines / seconds:.1f} sentences/s, {translator.tokens / seconds:.0f} tokens/s "
-        f"with {place(model)}",
-        file=sys.stderr,
+        layout = Layout.of(args, "translation")
+        total = records.total() if args.progress else None
+        pending: deque[Record] = deque()
+        found = (
+            [as_result(one, args.alignments) for one in hypotheses]
+            for hypotheses in translations(translator, records, pending, args)
+        )
+        lines = write_results(found, pending, sink, layout, total, args.progress)
+        if not args.quiet:
+            say_speed(model, lines, translator.tokens, time.perf_counter() - start)
+
+
+def make_translator(model: decoding.Model, args: argparse.Namespace) -> Translator:
+    from decoding.text.translate import Translator
+
+    translator = Translator(
+        model,
+        n_best=args.n_best if args.scores or args.n_best > 1 else None,
+        batch_tokens=args.batch_tokens,
+        alignments=args.alignments,
+        src_lang=args.src_lang,
+        tgt_lang=args.tgt_lang,
+        shortlist=args.shortlist,
+        unique=args.unique,
+        **search_options(args),
+    )
+    beams = translator.config.num_beams
+    if args.do_sample and beams > 1 and args.num_beams is None:
+        warnings.warn(
+            f"--do-sample samples within the model's {beams} beams, which changes little: "
+            "add --num-beams 1 for plain sampling",
+            stacklevel=2,
+        )
+    return translator
+
+
+def translations(
+    translator: Translator, records: Input, pending: deque[Record], args: argparse.Namespace
+) -> Iterator[list[Hypothesis]]:
+    texts, others = itertools.tee(kept(records, pending))
+    # What is sampled depends on how the lines are batched, and must not depend on who writes them.
+    fixed = translator.config.do_sample and translator.config.seed is not None
+    return translator.stream(
+        (record.text for record in texts),
+        ahead=0 if args.line_buffered else 1,
+        target_prefix=prefixes(others, args.target_prefix),
+        ready=(lambda: True) if fixed else records.ready,
     )
 
 
-def translate_lines(
-    translator: Translator, source: BinaryIO, sink: BinaryIO, args: argparse.Namespace
-) -> int:
-    """Writes each line as soon as it is there; returns how many there were."""
-    count = 0
-    lines = read_lines(source, args.input or "standard input")
-    ahead = 0 if source.isatty() else 1  # on a terminal, each line is translated at once
-    total = count_lines(source) if args.progress else None
-    with tqdm(
-        total=total, unit=" sentences", file=sys.stderr, disable=not args.progress
-    ) as progress:
-        for hypotheses in translator.stream(lines, ahead):
-            for text, score, pairs in hypotheses:
-                text = text.replace("\n", " ")  # byte-level vocabularies have it
-                head = f"{count} ||| " if args.n_best > 1 else ""
-                tail = f" ||| {score:.4f}" if translator.n_best else ""
-                tail += f" ||| {written(pairs)}" if args.alignments else ""
-                sink.write(f"{head}{text}{tail}\n".encode())
-            sink.flush()
-            progress.update()
-            count += 1
-    return count
+def prefixes(records: Iterable[Record], prefix: str) -> Iterator[str]:
+    """Of each record the target's prefix: a JSON line may have its own."""
+    for record in records:
+        own = record.fields.get("target_prefix", prefix)
+        if not isinstance(own, str):
+            raise ValueError(f"'target_prefix' of a JSON line must be a string, got {own!r}")
+        yield own
 
 
-def read_lines(source: BinaryIO, name: str) -> Iterator[str]:
-    """Lines without their newlines. Raises ValueError, naming the line, where one is not UTF-8."""
-    for number, line in enumerate(source, 1):
-        try:
-            yield line.decode().removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{name}, line {number} is not UTF-8: byte {error.start + 1} is "
-                f"0x{line[error.start]:02x}"
-            ) from None
+def as_result(one: Hypothesis, aligned: bool) -> Result:
+    from decoding.text.alignment import written
 
-
-def count_lines(source: BinaryIO) -> int | None:
-    """The number of lines to come; None where the source cannot be read twice."""
-    if not source.seekable():
-        return None
-    here = source.tell()
-    count = sum(1 for _ in source)
-    source.seek(here)
-    return count
-
-
-def refuse_overwriting(source: str | None, sink: str) -> None:
-    if source and os.path.exists(sink) and os.path.samefile(source, sink):
-        raise ValueError(f"{sink} is the input too: write to another file")
-
-
-@contextlib.contextmanager
-def warnings_in_one_line() -> Iterator[None]:
-    """Shows each warning once, without the place in our code that it came from."""
-
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
-        tqdm.write(f"decoding: warning: {message}", file=sys.stderr)  # above the progress bar
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("once")
-        warnings.showwarning = show
-        yield
+    pairs = [list(pair) for pair in one.alignment]
+    more = {"alignment": (pairs, written(one.alignment))} if aligned else {}
+    return Result(one.text, None if math.isnan(one.score) else one.score, one.tokens, more)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import io
+import json
 import math
-import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 import torch
 
 import decoding
-from decoding.cli.main import main
 from tests.support import random_models
 from tests.support.demo import DEMO
+from tests.support.program import Program, Said
 from tests.support.vocabularies import train_bpe
 
 GERMAN = ["Das ist ein Haus.", "", "Wir haben heute keine Zeit.", "Ja."]
@@ -37,29 +36,18 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> decoding.Model:
     return decoding.load(folder, device="cpu", threads=1)
 
 
-class Program:
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[bytes]
-    ) -> None:
-        self.monkeypatch, self.capture = monkeypatch, capture
+class Score(Protocol):
+    """Runs `decoding score` with a model."""
 
-    def __call__(
-        self, model: decoding.Model, *arguments: str, source: str = ""
-    ) -> tuple[int, str, str]:
-        """Exit code, standard output and standard error."""
-        self.monkeypatch.setattr(decoding, "load", lambda *_, **__: model)
-        self.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(source.encode())))
-        try:
-            code = main(["score", "--model", "any", *arguments])
-        except SystemExit as left:
-            code = int(left.code or 0)
-        out, err = self.capture.readouterr()
-        return code, out.decode(), err.decode()
+    def __call__(self, model: decoding.Model, *words: str, source: str = "") -> Said: ...
 
 
 @pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Program:
-    return Program(monkeypatch, capsysbinary)
+def score(program: Program) -> Score:
+    def run(model: decoding.Model, *words: str, source: str = "") -> Said:
+        return program("score", "--model", "any", *words, source=source, model=model)
+
+    return run
 
 
 @pytest.fixture
@@ -85,9 +73,9 @@ def perplexity(err: str) -> float:
 
 @pytest.mark.parametrize("batch", ["1", "4096"])
 def test_translations(
-    program: Program, translator: decoding.Model, files: list[str], batch: str
+    score: Score, translator: decoding.Model, files: list[str], batch: str
 ) -> None:
-    code, out, err = program(translator, *files, "--batch-tokens", batch)
+    code, out, err = score(translator, *files, "--batch-tokens", batch)
     tokenizer = translator.tokenizer
     targets = [tokenizer.encode_target(line) for line in ENGLISH]
     scores = translator.score([tokenizer.encode(line) for line in GERMAN], targets)
@@ -101,10 +89,10 @@ def test_translations(
     assert second.startswith(f"4 lines, {sum(map(len, targets))} tokens in ")
 
 
-def test_plain_text(program: Program, gpt2: decoding.Model) -> None:
+def test_plain_text(score: Score, gpt2: decoding.Model) -> None:
     """The beginning of a line counts: it stands behind BOS. A line without text has no tokens."""
     text = "the house\n\nis green"
-    code, out, err = program(gpt2, source=text)
+    code, out, err = score(gpt2, source=text)
     rows = [[0, *gpt2.tokenizer.encode(line)] for line in text.split("\n")]
     found = numbers(out)
     assert code == 0 and [tokens for *_, tokens in found] == [len(ids) - 1 for ids in rows]
@@ -116,24 +104,24 @@ def test_plain_text(program: Program, gpt2: decoding.Model) -> None:
     )
 
 
-def test_nothing(program: Program, gpt2: decoding.Model) -> None:
-    code, out, err = program(gpt2)
+def test_nothing(score: Score, gpt2: decoding.Model) -> None:
+    code, out, err = score(gpt2)
     assert (code, out) == (0, "") and err.startswith("perplexity 1.0000")
 
 
 def test_output_file(
-    program: Program, translator: decoding.Model, files: list[str], tmp_path: Path
+    score: Score, translator: decoding.Model, files: list[str], tmp_path: Path
 ) -> None:
-    expected = program(translator, *files)[1]
-    assert program(translator, *files, "--output", str(tmp_path / "scores"))[:2] == (0, "")
+    expected = score(translator, *files)[1]
+    assert score(translator, *files, "--output", str(tmp_path / "scores"))[:2] == (0, "")
     assert (tmp_path / "scores").read_text() == expected
-    code, _, err = program(translator, *files, "--output", str(tmp_path / "target"))
+    code, _, err = score(translator, *files, "--output", str(tmp_path / "target"))
     assert code == 2 and "is the input too" in err
     assert (tmp_path / "target").read_text().splitlines() == ENGLISH
 
 
 def test_mistakes(
-    program: Program, translator: decoding.Model, gpt2: decoding.Model, files: list[str]
+    score: Score, translator: decoding.Model, gpt2: decoding.Model, files: list[str]
 ) -> None:
     source = files[:2]
     cases: list[tuple[Any, list[str], str, str]] = [
@@ -146,5 +134,31 @@ def test_mistakes(
         (translator, ["--source", "nowhere"], "", "nowhere: No such file"),
     ]
     for model, arguments, text, message in cases:
-        code, _, err = program(model, *arguments, source=text)
+        code, _, err = score(model, *arguments, source=text)
         assert code == 2 and message in err and err.count("\n") == 1, (message, err)
+
+
+def test_formats(
+    score: Score, translator: decoding.Model, gpt2: decoding.Model, files: list[str]
+) -> None:
+    """TSV and JSON lines hold sources and targets side by side."""
+    expected = [line.split(" ||| ") for line in score(translator, *files)[1].splitlines()]
+    pairs = list(zip(GERMAN, ENGLISH, strict=True))
+    tsv = "".join(f"{source}\t{target}\n" for source, target in pairs)
+    out = score(translator, "--input-format", "tsv", source=tsv)[1]
+    assert out.splitlines() == [
+        "\t".join([*pair, *numbers]) for pair, numbers in zip(pairs, expected, strict=True)
+    ]
+    lines = "".join(
+        json.dumps({"source": source, "target": target}) + "\n" for source, target in pairs
+    )
+    out = score(translator, "--input-format", "json", source=lines)[1]
+    for pair, numbers, line in zip(pairs, expected, out.splitlines(), strict=True):
+        found = json.loads(line)
+        assert (found["source"], found["target"]) == pair
+        assert f"{found['logprob']:.3f}" == f"{float(numbers[0]):.3f}"
+        assert found["tokens"] == int(numbers[2])
+    [line] = score(gpt2, "--json", source="the house")[1].splitlines()
+    assert json.loads(line)["text"] == "the house" and json.loads(line)["logprob"] < 0
+    status, _, err = score(translator, "--input-format", "json", source='{"target": "x"}')
+    assert status == 2 and "'source' of a JSON line must be a string, got None" in err

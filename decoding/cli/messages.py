@@ -1,0 +1,64 @@
+"""What the program says on standard error: warnings, statistics, errors, each in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    import decoding
+
+
+@contextlib.contextmanager
+def warnings_in_one_line(quiet: bool = False) -> Iterator[None]:
+    """Shows each warning once, without the place in our code that it came from. quiet: not at
+    all."""
+    shown = set()
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if str(message) not in shown:
+            from tqdm import tqdm
+
+            shown.add(str(message))
+            tqdm.write(f"decoding: warning: {message}", file=sys.stderr)  # above the progress bar
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if quiet else "always")
+        warnings.showwarning = show
+        yield
+
+
+def say_speed(model: decoding.Model, lines: int, tokens: int, seconds: float) -> None:
+    """The line of statistics after a run. tokens: that were generated or read."""
+    print(
+        f"{lines} lines, {tokens} tokens in {seconds:.{1 if seconds >= 1 else 3}f} s: "
+        f"{lines / seconds:.1f} lines/s, {tokens / seconds:.0f} tokens/s with {place(model)}",
+        file=sys.stderr,
+    )
+
+
+def place(model: decoding.Model) -> str:
+    """The device or threads of a model."""
+    if model.device.type == "cpu":
+        return f"{model.threads} thread{'s' if model.threads > 1 else ''}"
+    import torch
+
+    name = torch.cuda.get_device_name(model.device)
+    return f"{name} in {str(model.dtype).removeprefix('torch.')}"
+
+
+def described(error: Exception) -> str:
+    """An error's message in one line; that of a system call with its file, without its number."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return " ".join(str(error).split())

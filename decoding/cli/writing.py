@@ -1,0 +1,70 @@
+"""The output of a command: lines of results, plain, as TSV or as JSON lines."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO
+
+from decoding.cli.reading import FORMATS
+
+
+def add_writing_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("writing").add_argument
+    add("-o", "--output", metavar="FILE", help="default: standard output")
+    add("--output-format", choices=FORMATS, help="default: as the input")
+    add(
+        "--json",
+        dest="output_format",
+        action="store_const",
+        const="json",
+        help="write JSON lines: --output-format json",
+    )
+    add("--quiet", action="store_true", help="neither statistics nor warnings")
+
+
+def json_line(fields: dict[str, Any]) -> str:
+    return json.dumps(fields, ensure_ascii=False) + "\n"
+
+
+class Sink:
+    """Where lines are written; errors name the file."""
+
+    def __init__(self, stream: BinaryIO, name: str) -> None:
+        self._stream, self._name = stream, name
+
+    def write(self, text: str | bytes) -> None:
+        """Writes and flushes, so that who reads has it."""
+        try:
+            self._stream.write(text.encode() if isinstance(text, str) else text)
+            self._stream.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._name) from error
+
+
+@contextlib.contextmanager
+def opened(output: str | None, inputs: Sequence[str]) -> Iterator[Sink]:
+    """The sink of --output, or standard output. Raises ValueError where it is one of the inputs, as
+    it would be emptied before it is read."""
+    if output is None or output == "-":
+        yield Sink(sys.stdout.buffer, "standard output")
+        return
+    refuse_overwriting(inputs, output)
+    file = open(output, "wb")
+    try:
+        yield Sink(file, output)
+    finally:
+        with contextlib.suppress(OSError):  # the sink has flushed, or has raised the same
+            file.close()
+
+
+def refuse_overwriting(inputs: Sequence[str], output: str) -> None:
+    for source in inputs:
+        if os.path.exists(source) and os.path.exists(output) and os.path.samefile(source, output):
+            raise ValueError(f"{output} is the input too: write to another file")

@@ -1,0 +1,175 @@
+"""The program: how it ends, and its commands and options by name."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import decoding
+from examples import demo
+from tests.support import stand_in
+from tests.support.program import Program, one_line
+
+ROOT = Path(decoding.__file__).parent.parent
+
+
+def started(*arguments: str, source: Path | int) -> subprocess.Popen[bytes]:
+    """The program as a process of its own, with the stand-in."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.support.stand_in", "translate", *arguments],
+        cwd=ROOT,
+        stdin=source if isinstance(source, int) else source.open("rb"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_who_waits_for_an_answer_gets_it() -> None:
+    """Lines in a pipe are answered at once where no other is there, also while one is half
+    written."""
+    with started("--model", "words", "--quiet", source=subprocess.PIPE) as process:
+        assert process.stdin and process.stdout and process.stderr
+        for lines in (b"a\n", b"b b\nc\nhalf", b" a line\n"):
+            process.stdin.write(lines)
+            process.stdin.flush()
+            for _ in range(lines.count(b"\n")):
+                assert process.stdout.readline()
+        process.stdin.close()
+        assert process.stdout.read() == process.stderr.read() == b""
+
+
+def test_ctrl_c_before_the_library_is_there() -> None:
+    command = [sys.executable, "-m", "decoding", "translate", "--model", "models/demo"]
+    for wait in (0.2, 0.5, 1.0):  # Python itself takes some hundredths of a second to start
+        with subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            time.sleep(wait)
+            process.send_signal(signal.SIGINT)
+            said = process.communicate(timeout=60)[1]
+        assert (process.returncode, said) == (130, b"")
+
+
+def test_ctrl_c_leaves_finished_lines(tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"".join(b"line %d\n" % i for i in range(10000)))
+    arguments = ["--model", "slow", "--batch-tokens", "1", "--progress"]
+    with started(*arguments, source=tmp_path / "in") as process:
+        assert process.stdout and process.stderr
+        first = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = process.stdout.read(), process.stderr.read()
+    assert process.returncode == 130
+    assert b"Traceback" not in err and b"Error" not in err
+    lines = (first + out).splitlines()
+    assert len(lines) < 10000 and (first + out).endswith(b"\n")
+    assert lines == [b"LINE %d" % i for i in range(len(lines))]
+
+
+def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"a\n" * 200000)
+    with started("--model", "words", source=tmp_path / "in") as process:
+        assert process.stdout and process.stderr
+        assert process.stdout.readline() == b"A\n"
+        process.stdout.close()
+        err = process.stderr.read()
+    assert (process.returncode, err) == (141, b"")
+
+
+@pytest.mark.parametrize("words", [["--output", "/dev/full"], []])
+def test_a_full_disk_is_named(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"a\n")
+    full = "/dev/full" if words else "standard output"
+    with (tmp_path / "in").open("rb") as source, open("/dev/full", "wb") as sink:
+        command = [sys.executable, "-m", "tests.support.stand_in", "translate", "--model", "words"]
+        done = subprocess.run(
+            [*command, *words], cwd=ROOT, stdin=source, stdout=sink, stderr=subprocess.PIPE
+        )
+    said = f"decoding: error: {full}: No space left on device\n"
+    assert (done.returncode, done.stderr.decode()) == (2, said)
+
+
+def test_the_module_is_the_program() -> None:
+    command = [sys.executable, "-m", "decoding", "translate", "--model", "nowhere"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, input=b"", check=False)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"nowhere" in done.stderr and one_line(done.stderr.decode())
+
+
+def test_demo_shows_source_translation_and_score(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = SimpleNamespace(summary="1 MB in 3 buffers")
+    model = stand_in.StandIn()
+    monkeypatch.setattr(model, "memory_plan", lambda: plan)
+    monkeypatch.setattr(decoding, "load", lambda folder: model)
+    demo.main()
+    *blocks, last = capsys.readouterr().out.split("\n\n")
+    sentences = (ROOT / "models/demo/sentences.de.txt").read_text(encoding="utf-8")
+    assert [block.split("\n")[0] for block in blocks] == sentences.splitlines()
+    for block in blocks:
+        source, translation, score = block.split("\n")
+        assert translation == f"  {source.upper()}"
+        assert score == f"  score {-0.01 * (len(source.split()) + 1):.3f}"
+    assert "tokens/s" in last and last.endswith("memory: 1 MB in 3 buffers\n")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["translate", "--help"], ["--version"]])
+def test_help(program: Program, words: list[str]) -> None:
+    status, out, err = program(*words)
+    assert (status, err) == (0, "")
+    if words == ["--version"]:
+        assert out == f"{decoding.__version__}\n"
+    else:
+        assert {"--help": "translate", "translate": "--num-beams"}[words[0]] in out.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("", "decoding: error: say what to do: one of translate,"),
+        (
+            "trnslate",
+            "there is no command 'trnslate'; did you mean translate? (see decoding --help)",
+        ),
+        ("perplexity", "there is no command 'perplexity'; did you mean score? (see"),
+        ("xyz", "there is no command 'xyz' (see decoding --help)"),
+        ("--model x translate", "the command comes before its options, not --model"),
+        (
+            "translate --num_beam 4",
+            "there is no argument --num-beam; did you mean --num-beams? (see",
+        ),
+        (
+            "translate --lenpen=1",
+            "there is no argument --lenpen; did you mean --length-penalty? (see",
+        ),
+        ("translate --num_return_sequences 2", "; did you mean --n-best?"),
+        ("translate --what x", "there is no argument --what (see decoding translate --help)"),
+        ("translate -x", "translate: error: "),
+        ("score --modle x", "did you mean --model? (see decoding score --help)"),
+        ("plan --model", "argument -m/--model: expected one argument (see decoding plan --help)"),
+    ],
+)
+def test_misspelt_names(program: Program, words: str, says: str) -> None:
+    status, out, err = program(*words.split())
+    assert (status, out) == (2, "")
+    assert one_line(err) and says in err
+
+
+def test_help_and_mistakes_do_not_wait_for_torch() -> None:
+    code = """
+import sys
+from decoding.cli.main import main
+for words in (["--help"], ["translate", "--help"], ["trnslate"], ["generate", "--modle"]):
+    try:
+        main(words)
+    except SystemExit:
+        pass
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
