@@ -14,6 +14,7 @@ check_built(Path(__file__).parent)
 
 if TYPE_CHECKING:
     from decoding._C import Error
+    from decoding.acceleration import accelerate, restore
     from decoding.engine.limits import Limits
     from decoding.generation.config import GenerationConfig
     from decoding.loading import generate, load
@@ -28,8 +29,10 @@ __all__ = [
     "Model",
     "ModelFileError",
     "Shortlist",
+    "accelerate",
     "generate",
     "load",
+    "restore",
 ]
 __version__ = "0.1.0"
 
@@ -42,8 +45,10 @@ _MODULES = {
     "Model": "decoding.model",
     "ModelFileError": "decoding.models.files",
     "Shortlist": "decoding.text.shortlist",
+    "accelerate": "decoding.acceleration",
     "generate": "decoding.loading",
     "load": "decoding.loading",
+    "restore": "decoding.acceleration",
 }
 
 

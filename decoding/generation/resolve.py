@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from decoding.common.shapes import described
 from decoding.common.warn import warn
 from decoding.generation.config import OPTIONS, GenerationConfig
 from decoding.generation.option_names import suggestion
@@ -63,7 +64,7 @@ def check_supported(
     plain = isinstance(value, (bool, int, float, str, list, tuple))
     if not (plain and value in off):
         raise NotImplementedError(
-            f"{name}={value!r}{where} is not supported yet: pass {name}=None to go without"
+            f"{name}={described(value)}{where} is not supported yet: pass {name}=None to go without"
         )
 
 
