@@ -101,9 +101,9 @@ def accelerate(hf_model: Any, **arguments: Any) -> Acceleration:
         arguments: dtype, limits, threads, kv_cache_dtype and tokenizer of decoding.load(). The
             device is the model's own.
 
-    The tokens are those of transformers, in float32 one by one. A call that this library refuses, such as one with an
-    assistant model, runs in transformers, with a warning that says why; weights that have changed
-    since are read again.
+    In float32 the tokens are exactly those of transformers. A call that this library refuses, such
+    as one with an assistant model, runs in transformers, with a warning that says why; weights that
+    have changed since are read again.
 
     Returns a handle: its restore(), decoding.restore(hf_model) or the end of a `with` block gives
     the model its own generate() back. Raises TypeError and ValueError for a model that this library

@@ -146,7 +146,7 @@ def test_what_cannot_be_accelerated() -> None:
     config = transformers.CpmAntConfig(
         hidden_size=8, num_attention_heads=2, dim_head=4, dim_ff=8, num_hidden_layers=1
     )
-    with pytest.raises(ValueError, match="CpmAntForCausalLM is not supported"):
+    with pytest.raises(ValueError, match="'CpmAntForCausalLM' is not supported"):
         decoding.accelerate(other(config))
 
 
