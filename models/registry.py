@@ -132,6 +132,8 @@ def load_directory(directory: Directory) -> Loaded:
     config = read_object(directory.required("config.json", needs))
     generation = directory.find("generation_config.json")
     generation_config = None if generation is None else read_object(generation)
+    for name, content in (("config.json", config), ("generation_config.json", generation_config)):
+        check_token_ids(name, content or {})
     architecture = architecture_of(config)
     if not converted.is_packed(directory):
         return convert(architecture, config, generation_config, read(directory), directory)
@@ -146,6 +148,15 @@ def load_directory(directory: Directory) -> Loaded:
         files=directory,
         packed=True,
     )
+
+
+def check_token_ids(name: str, content: Mapping[str, Any]) -> None:
+    """Raises ModelFileError where a file names tokens by what is no id: a number, some, or null."""
+    for option, value in content.items():
+        if option.endswith("_token_id"):
+            ids = value if isinstance(value, list) else [value]
+            if not all(id is None or (type(id) is int and -(2**31) <= id < 2**31) for id in ids):
+                raise ModelFileError(f"{name}: {option} must be a token's id, got {short(value)}")
 
 
 def architecture_of(config: Mapping[str, Any]) -> str:

@@ -51,7 +51,7 @@ def convert(
     must_be(config, "apply_residual_connection_post_layernorm", False)
     config = {OTHER_NAMES.get(name, name): config[name] for name in config}
     decoder = decoder_spec(config)
-    computed = {"decoder.position_bias": alibi_slopes(size(config, "n_head"))}
+    computed = {"decoder.position_bias": alibi_slopes(decoder.sizes(0).heads)}
     return causal.convert(config, checkpoint, ModelSpec(None, decoder), LAYOUT, computed)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from decoding.models.families.lightconv import convolution_spec, convolution_weight
+from decoding.models.files import short
 from decoding.models.layouts.options import activation, flag, head_dim, layer_count, must_be, size
 from decoding.models.layouts.seq2seq import stored_names
 from decoding.models.spec import ModelSpec, StackSpec
@@ -52,7 +53,8 @@ def convert(
     arch = str(config.get("arch"))
     if not arch.startswith(("transformer", "lightconv")) or "_lm" in arch:
         raise ValueError(
-            f"fairseq's arch={arch!r} is not supported, only those of transformer and lightconv"
+            f"fairseq's arch={short(arch)} is not supported, only those of transformer and "
+            "lightconv"
         )
     must_be(config, "task", "translation")
     must_be(config, "cross_self_attention", False)
@@ -92,7 +94,7 @@ def stack_spec(config: Mapping[str, Any], checkpoint: Checkpoint, side: str) -> 
         heads=hidden // width,
         head_dim=width,
         ffn=size(config, f"{side}_ffn_embed_dim"),
-        vocab=checkpoint.shape(f"{side}.embed_tokens.weight")[0],
+        vocab=checkpoint.shape(f"{side}.embed_tokens.weight", 2)[0],
         positions=size(config, positions),
         activation=activation(config, "activation_fn", ACTIVATIONS),
         embed_scale=1.0 if flag(config, "no_scale_embedding") else math.sqrt(hidden),
@@ -122,6 +124,7 @@ def positions(
 ) -> Weight:
     """[positions, H]."""
     if not flag(config, f"{side}_learned_pos"):
+        checkpoint.check_computed(f"{side} positions", spec.positions, spec.hidden)
         return fairseq_sinusoids(spec.positions, spec.hidden, FIRST)
     stored = f"{side}.embed_positions.weight"
     table = checkpoint.take(stored, FIRST + spec.positions, spec.hidden)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from decoding.models.files import short
 from decoding.models.layouts.options import flag, layer_count, must_be, size
 from decoding.models.spec import ConvolutionSpec
 from decoding.models.weights.checkpoint import Checkpoint
@@ -21,9 +22,9 @@ NORMS = {"encoder": "self_attn_layer_norm", "decoder": "conv_layer_norm"}
 def convolution_spec(config: Mapping[str, Any], side: str) -> ConvolutionSpec:
     must_be(config, f"{side}_conv_dim", size(config, f"{side}_embed_dim"))
     kind = config.get(f"{side}_conv_type")
-    if kind not in DYNAMIC:
+    if not isinstance(kind, str) or kind not in DYNAMIC:
         raise ValueError(
-            f"the configuration: {side}_conv_type={kind!r} is not supported, only "
+            f"the configuration: {side}_conv_type={short(kind)} is not supported, only "
             f"{', '.join(DYNAMIC)}"
         )
     if DYNAMIC[kind]:
@@ -44,7 +45,7 @@ def taps(config: Mapping[str, Any], side: str) -> tuple[int, ...]:
     if len(sizes) != layers or not fits:
         raise ValueError(
             f"the configuration must set {option} to {layers} {'odd ' * odd}numbers from 1 to 32, "
-            f"got {value!r}"
+            f"got {short(value)}"
         )
     return tuple(sizes)
 
@@ -58,7 +59,7 @@ def convolution_weight(
     if part == "taps":
         stored = f"{layer}.conv.weight"
         # What was trained with fairseq's own CUDA kernels lacks the axis in the middle.
-        whole = (shape[0], 1, shape[1]) if len(checkpoint.shape(stored)) == 3 else shape
+        whole = (shape[0], 1, shape[1]) if len(checkpoint.shape(stored, 2, 3)) == 3 else shape
         weight = moved(lambda taps: taps.view(shape), checkpoint.take(stored, *whole))
         if flag(config, "weight_softmax"):
             return computed(lambda taps: taps.softmax(-1), weight)

@@ -9,9 +9,11 @@ from typing import Any
 
 from torch import Tensor
 
+from decoding.models.files import short
 from decoding.models.layouts import causal
 from decoding.models.layouts.options import (
     MOST_HEAD,
+    MOST_HEADS,
     activation,
     flag,
     head_dim,
@@ -95,14 +97,14 @@ def decoder_spec(config: Mapping[str, Any]) -> tuple[StackSpec, dict[str, Tensor
 
 def heads_of(config: Mapping[str, Any]) -> tuple[int, int, int]:
     """Heads of queries, those of keys and values, and their width."""
-    heads = size(config, "num_attention_heads")
+    heads = integer(config, "num_attention_heads", 1, MOST_HEADS)
     if config.get("head_dim") is None:
         width = head_dim(config, "hidden_size", "num_attention_heads")
     else:
         width = integer(config, "head_dim", 1, MOST_HEAD)
     if config.get("num_key_value_heads") is None:
         return heads, heads, width
-    kv_heads = size(config, "num_key_value_heads")
+    kv_heads = integer(config, "num_key_value_heads", 1, MOST_HEADS)
     if heads % kv_heads:
         raise ValueError(
             f"the configuration: num_key_value_heads={kv_heads} does not divide "
@@ -123,8 +125,13 @@ def windows(config: Mapping[str, Any], slides: Callable[[int], bool]) -> tuple[i
     types = config.get("layer_types") or [
         SLIDING if slides(layer) else FULL for layer in range(layers)
     ]
-    if not isinstance(types, list) or len(types) != layers or not {SLIDING, FULL}.issuperset(types):
+    if (
+        not isinstance(types, list)
+        or len(types) != layers
+        or any(kind not in (SLIDING, FULL) for kind in types)
+    ):
         raise ValueError(
-            f"the configuration: layer_types must be {layers} of {SLIDING} or {FULL}, got {types}"
+            f"the configuration: layer_types must be {layers} of {SLIDING} or {FULL}, "
+            f"got {short(types)}"
         )
     return tuple(window if kind == SLIDING else 0 for kind in types) if SLIDING in types else ()

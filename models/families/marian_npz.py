@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from decoding.models.files import short
 from decoding.models.layouts.options import activation, flag, head_dim, layer_count, must_be, size
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.torch.positions import fairseq_sinusoids
@@ -83,6 +84,7 @@ def convert(
     encoder = stack_spec(config, "encoder", state["encoder.embed.tokens"].shape[0])
     decoder = stack_spec(config, "decoder", state["decoder.embed.tokens"].shape[0])
     spec = ModelSpec(encoder=encoder, decoder=decoder)
+    checkpoint.check_computed("dim-emb", POSITIONS, decoder.hidden)
     positions = fairseq_sinusoids(POSITIONS, decoder.hidden, first=0)
     for side in ("encoder", "decoder"):
         state[f"{side}.embed.positions"] = positions
@@ -127,7 +129,7 @@ def steps(config: Mapping[str, Any], option: str, *implemented: str) -> str:
     found = str(config.get(option) or "").replace("d", "")
     if found not in implemented:
         raise ValueError(
-            f"the configuration: {option}={config[option]!r} is not supported here, only "
+            f"the configuration: {option}={short(config[option])} is not supported here, only "
             f"{' or '.join(repr(each) for each in implemented)}, with or without d"
         )
     return found
@@ -159,7 +161,7 @@ def tables(config: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Weigh
 
 
 def table(checkpoint: Checkpoint, name: str) -> LazyTensor:
-    return checkpoint.take(name, *checkpoint.shape(name))
+    return checkpoint.take(name, *checkpoint.shape(name, 2))
 
 
 def with_start(checkpoint: Checkpoint, name: str) -> LazyTensor:

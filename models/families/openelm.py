@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from decoding.models.files import short
 from decoding.models.layouts import causal
 from decoding.models.layouts.options import (
     MOST_HEAD,
@@ -103,7 +104,8 @@ def ffn_sizes(config: Mapping[str, Any], layers: int) -> tuple[int, ...]:
     multipliers = config.get("ffn_multipliers")
     if not isinstance(multipliers, list) or len(multipliers) != layers:
         raise ValueError(
-            f"the configuration must set ffn_multipliers to {layers} numbers, got {multipliers!r}"
+            f"the configuration must set ffn_multipliers to {layers} numbers, "
+            f"got {short(multipliers)}"
         )
     sizes = []
     for multiplier in multipliers:

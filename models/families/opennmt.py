@@ -9,7 +9,16 @@ from typing import Any
 
 import torch
 
-from decoding.models.layouts.options import activation, flag, layer_count, must_be, positive, size
+from decoding.models.layouts.options import (
+    MOST_HEADS,
+    activation,
+    flag,
+    integer,
+    layer_count,
+    must_be,
+    positive,
+    size,
+)
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import Weight, joined, moved
@@ -93,8 +102,9 @@ def convert(
 def stack_spec(config: Mapping[str, Any], checkpoint: Checkpoint, side: str) -> StackSpec:
     """The widths are the tables': how the options call them has changed from version to version."""
     embeddings = f"{side}.embeddings.make_embedding"
-    vocab, hidden = checkpoint.shape(f"{embeddings}.emb_luts.0.weight")
-    heads, layers = size(config, "heads"), layer_count(config, f"{side[:3]}_layers")
+    vocab, hidden = checkpoint.shape(f"{embeddings}.emb_luts.0.weight", 2)
+    heads = integer(config, "heads", 1, MOST_HEADS)
+    layers = layer_count(config, f"{side[:3]}_layers")
     if hidden % heads:
         raise ValueError(f"the configuration: heads={heads} does not divide a width of {hidden}")
     return StackSpec(
@@ -104,7 +114,7 @@ def stack_spec(config: Mapping[str, Any], checkpoint: Checkpoint, side: str) -> 
         head_dim=hidden // heads,
         ffn=size(config, "transformer_ff"),
         vocab=vocab,
-        positions=checkpoint.shape(f"{embeddings}.pe.pe")[0],
+        positions=checkpoint.shape(f"{embeddings}.pe.pe", 3)[0],
         activation=activation(config, "pos_ffn_activation_fn", ACTIVATIONS),
         embed_scale=math.sqrt(hidden),
         embed_norm=False,

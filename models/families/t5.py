@@ -22,6 +22,7 @@ from torch import Tensor
 from decoding.models.layouts import seq2seq
 from decoding.models.layouts.options import (
     MOST_HEAD,
+    MOST_HEADS,
     activation,
     flag,
     integer,
@@ -114,7 +115,7 @@ def stack_spec(config: Mapping[str, Any], layers_option: str) -> StackSpec:
     return StackSpec(
         layers=layers,
         hidden=size(config, "d_model"),
-        heads=size(config, "num_heads"),
+        heads=integer(config, "num_heads", 1, MOST_HEADS),
         head_dim=integer(config, "d_kv", 1, MOST_HEAD),
         ffn=size(config, "d_ff"),
         vocab=size(config, "vocab_size"),
@@ -138,7 +139,8 @@ def position_bias(
     config: Mapping[str, Any], checkpoint: Checkpoint, side: str, spec: StackSpec
 ) -> Tensor:
     """The weight of that name, see StackSpec: each distance's bucket."""
-    buckets, heads = size(config, "relative_attention_num_buckets"), size(config, "num_heads")
+    buckets, heads = size(config, "relative_attention_num_buckets"), spec.sizes(0).heads
+    checkpoint.check_computed("relative_attention_max_distance", heads, 2 * spec.reach + 1)
     numbers = bucket_numbers(buckets, spec.reach, both=side == "encoder")
     tables = [
         checkpoint.take(BIAS.format(side=side, layer=layer), buckets, heads).read()[numbers].t()

@@ -43,10 +43,10 @@ def rebuilt(storage: Any, offset: Any, size: Any, stride: Any, *rest: object) ->
     if not typed or not counts or not all(map(is_count, (offset, *size, *stride))):
         raise pickle.UnpicklingError(f"a tensor has the size {short(size)}, steps {short(stride)}")
     last = sum((count - 1) * step for count, step in zip(size, stride, strict=True))
-    if 0 not in size and offset + last >= len(storage):
+    numbers, tensor = storage._untyped_storage, torch.empty(0, dtype=storage.dtype)
+    if 0 not in size and (offset + last + 1) * tensor.itemsize > numbers.nbytes():
         raise pickle.UnpicklingError(f"a tensor of the size {short(size)} has too few bytes")
-    whole = torch.empty(0, dtype=storage.dtype)
-    return whole.set_(storage.untyped(), offset, size, stride)
+    return tensor.set_(numbers, offset, size, stride)
 
 
 def is_count(number: object) -> bool:

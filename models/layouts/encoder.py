@@ -69,6 +69,7 @@ def position_table(
     positions = checkpoint.take(stored, first + stack.positions, stack.hidden)
     if not layout.typed:
         return moved(lambda rows: rows[first:], positions)
+    checkpoint.check_computed("type_vocab_size", stack.types, stack.positions, stack.hidden)
     types = checkpoint.take(base + TABLE.format("token_type"), stack.types, stack.hidden)
     return computed(
         lambda kind, rows: (kind[:, None] + rows[first:]).flatten(0, 1), types, positions

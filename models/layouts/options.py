@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,9 @@ from decoding.models.spec import MOST_LAYERS
 
 MOST = 2**31 - 1  # of the engine's whole numbers
 MOST_SIZE = 1 << 24  # vocabularies have up to 2^18 entries, models up to 10^7 positions
-MOST_HEAD = 1 << 11  # numbers of a head
+MOST_HEAD = 1 << 10  # numbers of a head
+MOST_HEADS = 1 << 14
+SMALLEST, LARGEST = 1e-30, 1e30  # of other numbers: their products and quotients are finite
 ACTIVATIONS = {  # Hugging Face's names to those of spec.py
     "relu": "relu",
     "gelu": "gelu",
@@ -61,8 +62,8 @@ def flag(config: Mapping[str, Any], name: str) -> bool:
 
 
 def positive(config: Mapping[str, Any], name: str) -> float:
-    value = config.get(name)
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
+    value: Any = config.get(name)
+    if type(value) not in (int, float) or not SMALLEST <= value <= LARGEST:
         raise ValueError(
             f"the configuration must set {name} to a number above 0, got {short(value)}"
         )
@@ -93,7 +94,7 @@ def activation(
 
 
 def head_dim(config: Mapping[str, Any], hidden: str, heads: str) -> int:
-    width, count = size(config, hidden), size(config, heads)
+    width, count = size(config, hidden), integer(config, heads, 1, MOST_HEADS)
     if width % count:
         raise ValueError(f"the configuration: {heads}={count} does not divide {hidden}={width}")
     return integer({"the width of a head": width // count}, "the width of a head", 1, MOST_HEAD)

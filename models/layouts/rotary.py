@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoding.models.layouts.options import positive, size
+from decoding.models.files import short
+from decoding.models.layouts.options import integer, positive, size
 from decoding.models.spec import RotarySpec
 from decoding.models.torch.positions import rotary_frequencies
 
@@ -74,7 +75,7 @@ def turning(option: str, size: int, head_dim: int) -> int:
 def table(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     value = config.get(name) or {}
     if not isinstance(value, dict):
-        raise ValueError(f"the configuration must set {name} to a table, got {value!r}")
+        raise ValueError(f"the configuration must set {name} to a table, got {short(value)}")
     return value
 
 
@@ -84,12 +85,12 @@ def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     kind = OTHER_NAMES.get(kind, kind)
     if kind not in TYPES:
         raise ValueError(
-            f"the configuration: rope_type={kind!r} is not supported, only {', '.join(TYPES)}"
+            f"the configuration: rope_type={short(kind)} is not supported, only {', '.join(TYPES)}"
         )
     unknown = given.keys() - COMMON - TYPES[kind]
     if unknown:
         raise ValueError(
-            f"the configuration: {', '.join(sorted(unknown))} of rope_type={kind!r} "
+            f"the configuration: {', '.join(sorted(unknown))[:100]} of rope_type={kind!r} "
             "is not supported"
         )
     whole = {"rope_theta": config.get("rope_theta", 10000.0)}
@@ -104,7 +105,7 @@ def longrope(
 ) -> tuple[RotarySpec, dict[str, Tensor]]:
     """LongRoPE (Ding et al. 2024): each pair becomes slower by a factor of its own, one in rows of
     up to the original positions, another in longer ones; and the factor of sine and cosine."""
-    original = size(options, ORIGINAL)
+    original = integer(options, ORIGINAL, 2)
     factors = [pair_factors(options, name, width // 2) for name in ("short_factor", "long_factor")]
     stretch = size(options, "max_position_embeddings") / original
     factor = given_or(options, "factor", stretch)
@@ -125,7 +126,7 @@ def pair_factors(options: Mapping[str, Any], name: str, pairs: int) -> list[floa
     given = options.get(name)
     if not isinstance(given, list) or len(given) != pairs:
         raise ValueError(
-            f"the configuration must set {name} to a list of {pairs} numbers, got {given!r}"
+            f"the configuration must set {name} to a list of {pairs} numbers, got {short(given)}"
         )
     return [positive({name: number}, name) for number in given]
 
@@ -160,6 +161,10 @@ def yarn(frequencies: Tensor, options: Mapping[str, Any], base: float) -> tuple[
     """YaRN (Peng et al. 2024): the same with a ramp over the pairs' indices; and the factor of
     sine and cosine, which keeps attention's sharpness."""
     pairs = frequencies.shape[-1]
+    if base <= 1:
+        raise ValueError(
+            f"the configuration: rope_theta of rope_type='yarn' is above 1, not {base}"
+        )
 
     def pair_that_turns(times: float) -> float:
         return pairs * math.log(size(options, ORIGINAL) / (times * 2 * math.pi)) / math.log(base)

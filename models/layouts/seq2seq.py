@@ -136,6 +136,7 @@ def position_table(
     stored, first = f"model.{side}.embed_positions.weight", layout.first_position
     if stored not in checkpoint and layout.sinusoids is not None:
         if not made:
+            checkpoint.check_computed("max_position_embeddings", spec.positions, spec.hidden)
             made.append(layout.sinusoids(spec.positions, spec.hidden))
         return made[0]
     table = checkpoint.take(stored, first + spec.positions, spec.hidden)

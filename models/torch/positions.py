@@ -33,6 +33,8 @@ def fairseq_sinusoids(positions: int, hidden: int, first: int) -> Tensor:
     the position that its first row is for, which in fairseq is the pad token's id + 1.
     """
     half = hidden // 2
+    if half < 2:
+        raise ValueError(f"sinusoidal positions need a width of 4 or more, got {hidden}")
     # In float32, as there: the angles' rounding errors are part of published models.
     frequency = (torch.arange(half).float() * -(math.log(10000) / (half - 1))).exp()
     angle = torch.arange(first, first + positions).float()[:, None] * frequency

@@ -26,6 +26,7 @@ from decoding.models.weights.lazy import LazyTensor, Weight, as_lazy, stored, st
 from decoding.models.weights.memory import mapped
 
 State = dict[str, LazyTensor]
+SMALL = 1 << 20  # numbers of a table: 1024 positions of a width of 1024
 SAFETENSORS_TYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "I64": torch.int64,
@@ -132,10 +133,24 @@ class Checkpoint:
     def __contains__(self, name: str) -> bool:
         return name in self._state
 
-    def shape(self, name: str) -> tuple[int, ...]:
+    def shape(self, name: str, *axes: int) -> tuple[int, ...]:
+        """axes: how many it may have. Raises ValueError for others, and for a missing tensor."""
         if name not in self._state:
             raise ValueError(f"the checkpoint lacks the tensor {name}")
-        return self._state[name].shape
+        shape = self._state[name].shape
+        if len(shape) not in axes:
+            raise ValueError(f"{name} must have {axes[0]} axes, got the shape {list(shape)}")
+        return shape
+
+    def check_computed(self, option: str, *shape: int) -> None:
+        """Raises ValueError for a table that an option asks to compute and that is larger than all
+        that is stored, but for a small one: a number in a file must not fill the memory."""
+        stored = sum(math.prod(tensor.shape) for tensor in self._state.values())
+        if math.prod(shape) > max(stored, SMALL):
+            raise ValueError(
+                f"the configuration: {option} asks for a table of {list(shape)}, more numbers than "
+                "the checkpoint has"
+            )
 
     @property
     def dtype(self) -> torch.dtype:
