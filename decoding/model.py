@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from torch import Tensor
 
+from decoding.text.complete import chat, complete
 from decoding.text.embed import Pooling, embed, read_pooling
+from decoding.text.stream_text import stream_chat, stream_text
 from decoding.text.translate import translate
 from decoding.token_model import TokenModel
 
@@ -16,12 +18,13 @@ from decoding.token_model import TokenModel
 class Model(TokenModel):
     """A model that decoding.load() has made. Its methods for ids are TokenModel's.
 
-    With an encoder and a decoder it has translate(); an encoder alone (BERT) has embed().
+    With an encoder and a decoder it has translate(), with a decoder alone complete() and chat();
+    both have stream_text(), and an encoder alone (BERT) has embed(). One str is one text.
     """
 
-    def embed(self, texts: Sequence[str], *, truncate: bool = False) -> Tensor:
+    def embed(self, texts: str | Iterable[str], *, truncate: bool = False) -> Tensor:
         """Sentence embeddings, float32 [B, H] on the CPU, of a sentence-transformers directory:
-        hidden states, pooled and normalised as its modules.json says.
+        hidden states, pooled and normalised as its modules.json says. Of one str: [H].
 
         truncate: cut the end of a text that is too long, instead of raising ValueError. Raises
         FileNotFoundError or ValueError where the directory defines no pooling, NotImplementedError
@@ -35,7 +38,88 @@ class Model(TokenModel):
             raise ValueError("a model loaded from memory has no directory with a modules.json")
         return read_pooling(self._files)
 
-    def translate(self, texts: Sequence[str], **options: Any) -> Any:
+    def translate(self, texts: str | Iterable[str], **options: Any) -> Any:
         """Translates each text: a list of one str a text, or with n_best of one list of
-        Hypothesis(text, score) a text. Options: see decoding.text.translate.Translator."""
-        return translate(self, list(texts), **options)
+        Hypothesis(text, score) a text. One str has one result, not a list of one. Options: see
+        decoding.text.translate.Translator."""
+        return translate(self, texts, **options)
+
+    def complete(
+        self, texts: str | Iterable[str], *, n_best: int | None = None, **options: Any
+    ) -> Any:
+        """What a decoder-only model writes behind each text.
+
+            model.complete("Once upon a time", max_new_tokens=40)
+            model.complete(prompts, do_sample=True, num_return_sequences=3)
+
+        texts: a str has one result, a list of them a list. The text that is given is not part of
+        the result: text + result is the whole.
+        n_best: so many results of each text, with scores, best first: of beam search S / G^a, of
+        sampling and greedy search the sum of the log-probabilities that the model gives to the
+        new tokens.
+        options: those of generate(). Without max_new_tokens and max_length, also in the
+        checkpoint's generation_config.json, it is at most 256 new tokens. max_length counts a
+        text's own tokens.
+
+        Returns for each text a str, with num_return_sequences above 1 a list of them, with n_best
+        a list of Hypothesis(text, score). Raises TypeError for what is no text, ValueError for a
+        text that is too long and for a model with an encoder, and what generate() raises.
+        """
+        return complete(self, texts, n_best=n_best, **options)
+
+    def chat(
+        self,
+        messages: Any,
+        *,
+        stream: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        n_best: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """The answer of a chat model to a list of messages, as its chat template writes them.
+
+            model.chat([{"role": "user", "content": "Why is the sky blue?"}])
+
+        messages: mappings with "role" and "content"; a list of such lists is several chats, and a
+            str is one message of the user.
+        stream: return an iterator of the answer's pieces, as stream_text() does.
+        tools, documents, chat_template, continue_final_message: as in
+            model.tokenizer.apply_chat_template; chat_template_kwargs: variables of the template.
+        n_best, options: those of complete().
+
+        Returns a str, or what complete() returns for its options; of several chats a list. Raises
+        ValueError where the tokenizer has no template or the template refuses the chat, and what
+        complete() raises.
+        """
+        template = {
+            "tools": tools,
+            "documents": documents,
+            "chat_template": chat_template,
+            "continue_final_message": continue_final_message,
+            **(chat_template_kwargs or {}),
+        }
+        if not stream:
+            return chat(self, messages, template, n_best=n_best, **options)
+        if n_best is not None:
+            raise TypeError("one answer can be streamed: leave n_best out")
+        return stream_chat(self, messages, template, **options)
+
+    def stream_text(self, text: str, **options: Any) -> Iterator[str]:
+        """Writes behind a text, or translates it, and yields the new text as it comes.
+
+            for piece in model.stream_text("Once upon a time"):
+                print(piece, end="", flush=True)
+
+        Pieces are whole characters and begin with the spaces that belong before them: all of them
+        joined are what complete() or translate() returns. With beams a piece comes as soon as all
+        beams agree on it. options: those of complete() or translate() for one result. Generation
+        runs ahead in a thread of its own; leaving the loop early ends it.
+
+        Raises what they raise before the first piece, and ValueError for a text to translate that
+        is too long for the model.
+        """
+        return stream_text(self, text, **options)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from decoding import _C
 from decoding.common import html
-from decoding.engine.request import ScoreRequest
+from decoding.engine.request import IGNORED, ScoreRequest
 from decoding.engine.session import Session
 from decoding.generation.batching import (
     Array,
@@ -29,7 +29,6 @@ from decoding.generation.resolve import resolve
 from decoding.generation.special_tokens import fill_id
 from decoding.models.spec import ModelSpec
 
-IGNORED = -100  # a label that does not count, as in torch
 SHOWN = 4  # sums in repr()
 ROWS, COLUMNS = 32, 64  # in a notebook
 NEEDED = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")

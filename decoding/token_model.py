@@ -35,7 +35,9 @@ from decoding.saving import save
 from decoding.scoring import Scores, score
 from decoding.shown import model_html, model_line
 from decoding.text.given_tokenizer import TokenizerFiles
+from decoding.text.scored import as_labels
 from decoding.text.shortlist import pop_old_name
+from decoding.text.texts import as_texts, is_text
 from decoding.text.tokenizers import Tokenizer, load_tokenizer
 from decoding.transformers_face import TransformersFace, count_parameters
 
@@ -262,8 +264,9 @@ class TokenModel(TransformersFace):
         """Generates, with the names, defaults and results of Hugging Face's generate().
 
         input_ids: the encoder's input, or a decoder-only model's prompts: integers [B, W], as a
-            tensor or array, or a list of lists of any lengths; None begins with bos_token_id.
-            `inputs` is another name for it.
+            tensor or array, or a list of lists of any lengths; None begins with bos_token_id. Or
+            texts, a str or a list of them, whose ids the model's tokenizer makes. `inputs` is
+            another name for it.
         attention_mask: [B, W], 1 where a token counts. Missing: every token counts; in a
             decoder-only model not pad, unless it is an EOS.
         decoder_input_ids: an encoder-decoder's prompts, [B, P], or a list of lists of any lengths.
@@ -321,7 +324,7 @@ class TokenModel(TransformersFace):
         all that generate() raises before anything runs."""
         shortlist = pop_old_name(options, shortlist)
         arguments = GenerateInputs(
-            given_ids(input_ids, inputs),
+            self._as_ids(given_ids(input_ids, inputs), attention_mask),
             attention_mask,
             decoder_input_ids,
             generation_config,
@@ -349,15 +352,16 @@ class TokenModel(TransformersFace):
         """Generates, and yields the tokens as they come: a list of new ones for each row.
 
             for [new] in model.stream(ids):
-                print(tokenizer.decode(new), end="", flush=True)
+                print(new)
 
+        stream_text() yields their text.
         In beam search the rows are the best of each sentence, and their tokens come as soon as all
         beams agree on them. Arguments and errors are those of generate(). Generation runs ahead in
         a thread of its own; leaving the loop early ends it.
         """
         shortlist = pop_old_name(options, shortlist)
         arguments = GenerateInputs(
-            given_ids(input_ids, inputs),
+            self._as_ids(given_ids(input_ids, inputs), attention_mask),
             attention_mask,
             decoder_input_ids,
             generation_config,
@@ -386,6 +390,15 @@ class TokenModel(TransformersFace):
     def _own_tokenizer(self) -> Tokenizer | None:
         return None if self._files_of_tokenizer is None else self.tokenizer
 
+    def _as_ids(self, given: Any, attention_mask: Any) -> Any:
+        """Ids as they are, those of texts."""
+        if not is_text(given):
+            return given
+        if attention_mask is not None:
+            raise ValueError("attention_mask belongs to ids: leave it out, or pass input_ids")
+        texts, _ = as_texts("input_ids", given)
+        return [self.tokenizer.encode(text) for text in texts]
+
     def score(
         self,
         input_ids: Any,
@@ -393,6 +406,8 @@ class TokenModel(TransformersFace):
         attention_mask: Any = None,
         *,
         decoder_start_token_id: Any = None,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
     ) -> Scores:
         """The log-probabilities that the model gives to given tokens (teacher forcing).
 
@@ -404,12 +419,32 @@ class TokenModel(TransformersFace):
         integers, as a tensor or array, or a list of lists of any lengths. decoder_start_token_id:
         None: the model's own.
 
+        Or both are texts, a str or a list of them: score(texts, targets) is how probable the model
+        finds each target as a translation of its text, or, decoder-only, behind it; score(texts)
+        how probable each text is, by a decoder-only model. src_lang, tgt_lang: of texts, as in
+        translate().
+
         Raises ValueError for ids that the model does not have and for rows beyond its positions or
         the explicit limits, decoding.Error as generate() does.
         """
         own = dict(self.generation_config)
         if decoder_start_token_id is not None:
             own["decoder_start_token_id"] = decoder_start_token_id
+        if is_text(input_ids):
+            if attention_mask is not None:
+                raise ValueError("attention_mask belongs to ids: leave it out, or pass input_ids")
+            input_ids, labels, marks = as_labels(
+                self.tokenizer,
+                self.spec,
+                own,
+                input_ids,
+                labels,
+                src_lang=src_lang,
+                tgt_lang=tgt_lang,
+            )
+            own |= marks
+        elif src_lang is not None or tgt_lang is not None:
+            raise ValueError("src_lang and tgt_lang belong to texts, and these are ids")
         return score(self._session, own, input_ids, labels, attention_mask)
 
     def encode(

@@ -77,6 +77,9 @@ class EngineRequest:
         )
 
 
+IGNORED = -100  # a label that does not count, as in torch
+
+
 @dataclass(frozen=True)
 class ScoreRequest:
     """Sentences whose labels are to be scored: see _C.Session.score."""

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from decoding.common.warn import warn
 from decoding.engine.request import EngineRequest, EngineResults
 from decoding.engine.session import Session
 from decoding.generation import outputs
@@ -29,6 +30,7 @@ from decoding.generation.inputs import (
     for_sentences,
     read_inputs,
 )
+from decoding.generation.lengths import DEFAULT_NEW
 from decoding.generation.observer import CallObserver
 from decoding.generation.request import build_request, drawn_seed, with_shortlist
 from decoding.generation.resolve import resolve
@@ -162,6 +164,11 @@ def prepare(
     """
     spec = session.spec
     config = resolve(options, inputs.generation_config, checkpoint)
+    if config.max_new_tokens is None and config.max_length is None:
+        warn(
+            f"generate() ends at {DEFAULT_NEW} new tokens where neither the caller nor the "
+            "checkpoint sets a length, as in transformers: pass max_new_tokens"
+        )
     device = common_device(
         session.device,
         input_ids=inputs.input_ids,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor
 from decoding.engine.encoder import EncoderSession, pack
 from decoding.generation.batching import source_batch, split
 from decoding.models.files import Directory, ModelFileError, read_json, read_object, short
+from decoding.text.texts import as_texts
 from decoding.text.tokenizers import Tokenizer
 from decoding.text.tokenizers.files import read_optional
 
@@ -99,17 +100,18 @@ def embed(
     session: EncoderSession,
     tokenizer: Tokenizer,
     pooling: Pooling,
-    texts: Sequence[str],
+    texts: str | Iterable[str],
     *,
     truncate: bool,
 ) -> Tensor:
     """See Model.embed."""
+    given, alone = as_texts("texts", texts)
     stack = session.spec.encoder
-    found = torch.empty(len(texts), stack.hidden)
-    if not texts:
+    found = torch.empty(len(given), stack.hidden)
+    if not given:
         return found
     most = min(pooling.tokens or session.spec.longest, session.spec.longest)
-    ids = [tokenizer.encode(text.lower() if pooling.lower else text) for text in texts]
+    ids = [tokenizer.encode(text.lower() if pooling.lower else text) for text in given]
     longest = max(range(len(ids)), key=lambda i: len(ids[i]))
     if len(ids[longest]) > most and not truncate:
         raise ValueError(
@@ -125,4 +127,4 @@ def embed(
         source = pack(rows.select(chosen), session.spec)
         pooled = pooling(session.encode(source), source.offsets)
         found[torch.from_numpy(chosen)] = pooled.to(found)
-    return found
+    return found[0] if alone else found

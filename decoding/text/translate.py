@@ -21,11 +21,13 @@ from decoding.generation.outputs import GenerateBeamDecoderOnlyOutput
 from decoding.generation.resolve import as_mapping, ignored, resolve
 from decoding.models.spec import ModelSpec
 from decoding.text.alignment import Pieces, alignment
+from decoding.text.arguments import refuse
 from decoding.text.languages import between
 from decoding.text.lengths import Lengths
 from decoding.text.prefixes import paired, prompt_ids, start_ids, sums
 from decoding.text.shortlist import as_shortlist, pop_old_name
 from decoding.text.splitting import split_text
+from decoding.text.texts import as_texts, checked
 from decoding.text.tokenizers import Tokenizer, split_language_code
 
 
@@ -44,17 +46,6 @@ class TranslationModel(Protocol):
     def score(
         self, input_ids: Any, labels: Any = None, *, decoder_start_token_id: Any = None
     ) -> Any: ...
-
-
-RESERVED = {  # options of generate() that translation sets itself
-    "attention_mask",
-    "decoder_input_ids",
-    "num_return_sequences",
-    "output_attentions",
-    "output_scores",
-    "output_sequences_scores",
-    "return_dict_in_generate",
-}
 
 
 class Hypothesis(NamedTuple):
@@ -127,15 +118,19 @@ def translate(
     batch_tokens: int = 4096,
     target_prefix: str | Iterable[str] = "",
     **options: Any,
-) -> list[str] | list[list[Hypothesis]]:
+) -> Any:
     """Translates each text; with `n_best` so many translations of each, best first, with scores.
 
-    target_prefix: text that each translation begins with, or one for each text. The other arguments
-    and errors are those of Translator.
+    texts: a str is one text, and has one result. target_prefix: text that each translation begins
+    with, or one for each text. The other arguments and errors are those of Translator.
     """
+    if options.get("alignments") and n_best is None:
+        raise TypeError("alignments come with hypotheses: pass n_best, too")
+    lines, alone = as_texts("texts", texts)
     translator = Translator(model, n_best=n_best, batch_tokens=batch_tokens, **options)
-    found = list(translator.stream(texts, target_prefix=target_prefix))
-    return [hypotheses[0].text for hypotheses in found] if n_best is None else found
+    found = list(translator.stream(lines, target_prefix=target_prefix))
+    results: list[Any] = [each[0].text for each in found] if n_best is None else found
+    return results[0] if alone else results
 
 
 class Translator:
@@ -174,8 +169,9 @@ class Translator:
     ) -> None:
         if batch_tokens < 1:
             raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
-        for name in RESERVED & options.keys():
-            raise TypeError(f"translation sets {name} itself (n_best: hypotheses of a line)")
+        refuse("translation", options)
+        if "num_return_sequences" in options:
+            raise TypeError("translation takes n_best in place of num_return_sequences")
         shortlist = pop_old_name(options, shortlist)
         base = as_mapping(options.pop("generation_config", None))
         self.model, self.n_best = model, n_best
@@ -240,7 +236,7 @@ class Translator:
 
     def _cut(self, number: int, line: str, prefix: str) -> list[Part]:
         encode = self.tokenizer.encode
-        ids = encode(line)
+        ids = encode(checked(f"line {number}", line))
         if not line.strip() or ids == self._blank:
             return []
         start = start_ids(self.config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -306,6 +306,9 @@ def test_sentence_embeddings(
     ):
         model.embed(texts)
     assert model.embed([]).shape == (0, 32)
+    assert model.embed("so").equal(model.embed(["so"])[0])
+    with pytest.raises(TypeError, match=r"texts\[1\] must be a str, got int"):
+        model.embed(["so", cast(Any, 3)])
     if device == "cpu":
         model.save(tmp_path)
         assert (

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 import transformers
-from torch import Tensor
 
 from tests.support.random_models import is_gain
 
@@ -276,7 +275,7 @@ def randomize(model: Any) -> None:
             tensor *= 2
 
 
-def ragged(model: Any) -> dict[str, Tensor]:
+def ragged(model: Any) -> dict[str, Any]:
     """Five rows of 9 to 5 tokens; padding holds ordinary tokens, which the mask hides."""
     ids = torch.randint(4, 60, (5, 9), generator=torch.Generator().manual_seed(1))
     columns, padding = torch.arange(9), torch.arange(5)[:, None]

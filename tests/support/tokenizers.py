@@ -8,12 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
+import torch
 import transformers
 from sentencepiece import SentencePieceProcessor
 
 from decoding.text.tokenizers.llama import BYTES
 from decoding.text.tokenizers.multilingual import MBART
-from tests.support.vocabularies import numbered, train_bpe, train_sentencepiece, train_word_bpe
+from tests.support.vocabularies import (
+    TEXT,
+    numbered,
+    train_bpe,
+    train_sentencepiece,
+    train_word_bpe,
+)
 
 Lines = Sequence[str]
 Pairs = list[tuple[str, str]]
@@ -140,3 +147,27 @@ def trained(family: str, folder: Path, lines: Lines, size: int = 400) -> Any:
     if not (folder / "tokenizer_config.json").is_file():
         theirs.save_pretrained(folder)
     return theirs
+
+
+def text_generation_directory(family: str, folder: Path, positions: int = 96) -> Path:
+    """A small random model that generates text, with its tokenizer; its answers seldom end."""
+    theirs = trained(family, folder, TEXT)
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"vocab_size": len(theirs), "max_position_embeddings": positions}
+    sizes |= {"bos_token_id": theirs.bos_token_id, "eos_token_id": theirs.eos_token_id}
+    if family == "gpt2":
+        sizes |= {"initializer_range": 0.2, "tie_word_embeddings": False}
+        config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=2, **sizes)
+        model: Any = transformers.GPT2LMHeadModel(config)
+    else:
+        config = transformers.LlamaConfig(
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            initializer_range=0.2,
+            **sizes,
+        )
+        model = transformers.LlamaForCausalLM(config)
+    model.save_pretrained(folder)
+    return folder

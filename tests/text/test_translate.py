@@ -57,6 +57,52 @@ def test_texts_to_texts() -> None:
     assert len(model.calls) > 1  # lines of different lengths have different limits
 
 
+def test_one_text_has_one_result() -> None:
+    model: Any = StandIn()
+    translate: Any = decoding.text.translate.translate
+    assert translate(model, "eins zwei") == "EINS ZWEI"
+    assert translate(model, ["eins zwei"]) == ["EINS ZWEI"] == translate(model, ("eins zwei",))
+    assert translate(model, (line for line in LINES[:1])) == ["EINS ZWEI DREI"]
+    [best, second] = translate(model, "eins zwei", n_best=2)
+    assert best.text == "EINS ZWEI" and second.score < best.score
+    assert translate(model, "") == ""
+
+
+def test_what_is_no_text() -> None:
+    model: Any = StandIn()
+    cases: list[tuple[Any, str]] = [
+        (None, "texts must be a str or a list of str, got NoneType"),
+        ({"a": "b"}, "texts must be a str or a list of str, got dict"),
+        (["a", None], r"texts\[1\] must be a str, got NoneType"),
+        ([3], r"texts\[0\] must be a str, got int"),
+        ([["a"]], r"texts\[0\] must be a str, got list"),
+    ]
+    for given_texts, message in cases:
+        with pytest.raises(TypeError, match=message):
+            translate(model, given_texts)
+    surrogate = r"texts\[0\] holds half of a surrogate pair, '\\udc80', at character 1"
+    with pytest.raises(ValueError, match=surrogate):
+        translate(model, ["a\udc80b"])
+    with pytest.raises(ValueError, match="line 2 holds half of a surrogate pair"):
+        list(Translator(model).stream(["a", "a\udc80b"]))
+    assert not model.calls
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alignments": True}, "alignments come with hypotheses: pass n_best"),
+        ({"num_return_sequences": 3}, "takes n_best in place of num_return_sequences"),
+        ({"tokenizer": 1}, "uses the model's own tokenizer: leave tokenizer out"),
+        ({"attention_mask": 1}, "makes ids of its texts itself: attention_mask is for generate"),
+        ({"output_scores": True}, "returns texts: output_scores is for generate.., n_best adds"),
+    ],
+)
+def test_options_that_translation_has_not(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        translate(StandIn(), ["a"], **options)
+
+
 def test_longest_first_in_one_batch() -> None:
     model = StandIn(max_length=100)
     translate(model, LINES)
@@ -227,7 +273,7 @@ def test_samples_repeat_with_the_seed_and_differ_between_calls() -> None:
         ({"n_best": 0}, ValueError, "num_return_sequences must be at least 1"),
         ({"batch_tokens": 0}, ValueError, "batch_tokens must be at least 1, got 0"),
         ({"num_return_sequences": 2}, TypeError, "n_best"),
-        ({"output_scores": True}, TypeError, "sets output_scores itself"),
+        ({"output_scores": True}, TypeError, "returns texts: output_scores is for generate"),
         ({"prompt_lookup_num_tokens": 2}, NotImplementedError, "prompt_lookup_num_tokens"),
     ],
 )

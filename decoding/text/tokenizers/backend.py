@@ -13,7 +13,7 @@ from typing import Any
 import tokenizers
 
 from decoding.models.files import Directory, ModelFileError, read_bytes, short
-from decoding.text.tokenizers.base import Tokenizer
+from decoding.text.tokenizers.base import Tokenizer, before_last
 from decoding.text.tokenizers.bpe import read_merges
 from decoding.text.tokenizers.encoding import Row, Truncation
 from decoding.text.tokenizers.files import choice, read_vocab, token
@@ -88,13 +88,15 @@ class BackendTokenizer(Tokenizer):
 
     def settled(self, ids: Sequence[int]) -> int:
         """Neighbouring tokens of bytes are decoded together, and are all U+FFFD if one is."""
-        end = len(ids)
-        while self._falls_back and end and self._is_byte(ids[end - 1]):
-            end -= 1
-        return end
-
-    def _is_byte(self, number: int) -> bool:
-        return BYTE.fullmatch(self.backend.id_to_token(number) or "") is not None
+        if not self._falls_back:
+            return len(ids)
+        return before_last(
+            ids,
+            lambda number: (
+                BYTE.fullmatch(self.backend.id_to_token(number) or "") is not None
+                or number in self._special
+            ),
+        )
 
     @property
     def can_clean_up(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, overload, runtime_checkable
 
 import numpy as np
@@ -239,6 +239,14 @@ class Tokenizer(Vocabulary):
             return_tensors=return_tensors,
         )
         return found if return_dict else found["input_ids"]
+
+
+def before_last(ids: Sequence[int], joins: Callable[[int], bool]) -> int:
+    """How many ids come before the last ones that join what is behind them."""
+    end = len(ids)
+    while end and joins(int(ids[end - 1])):
+        end -= 1
+    return end
 
 
 class FramedTokenizer(Tokenizer):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from decoding.models.files import Directory
-from decoding.text.tokenizers.base import FramedTokenizer, Tokenizer
+from decoding.text.tokenizers.base import FramedTokenizer, Tokenizer, before_last
 from decoding.text.tokenizers.bpe import GOES_ON, WordBPE, read_merges
 from decoding.text.tokenizers.files import read_vocab, token
 
@@ -61,11 +61,14 @@ class BlenderbotSmallTokenizer(FramedTokenizer):
         return " ".join(kept).replace(GOES_ON + " ", "").strip()
 
     def settled(self, ids: Sequence[int]) -> int:
-        """A token that its word goes on behind is joined with the next."""
-        end = len(ids)
-        while end and self._tokens.get(int(ids[end - 1]), self._unk).endswith(GOES_ON):
-            end -= 1
-        return end
+        """A token that its word goes on behind is joined with the next that is written."""
+        return before_last(
+            ids,
+            lambda number: (
+                (token := self._tokens.get(number, self._unk)).endswith(GOES_ON)
+                or token in self._special
+            ),
+        )
 
 
 def words(text: str) -> list[str]:

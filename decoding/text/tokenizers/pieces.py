@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sentencepiece import SentencePieceProcessor
 
-from decoding.text.tokenizers.base import FramedTokenizer
+from decoding.text.tokenizers.base import FramedTokenizer, before_last
 
 BYTE = re.compile(r"<0x([0-9a-fA-F]{2})>")
 WORD_START = "\u2581"  # sentencepiece writes it for the space before a word
@@ -60,10 +60,13 @@ class Pieces:
     def settled(self, ids: Sequence[int]) -> int:
         """How many of the first ids have a text that ids behind them leave as it is: those before
         the last tokens of bytes, which are decoded together."""
-        end = len(ids)
-        while end and BYTE.fullmatch(self.tokens.get(int(ids[end - 1]), self.unk)):
-            end -= 1
-        return end
+        return before_last(
+            ids,
+            lambda number: (
+                BYTE.fullmatch(token := self.tokens.get(number, self.unk)) is not None
+                or token in self.special
+            ),
+        )
 
     def text(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         words, pieces = list[str](), list[str]()

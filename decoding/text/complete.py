@@ -1,0 +1,233 @@
+"""Texts that a decoder-only model goes on with: completions and answers in a chat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from decoding.engine.request import IGNORED
+from decoding.generation.config import GenerationConfig
+from decoding.generation.outputs import GenerateBeamDecoderOnlyOutput
+from decoding.generation.resolve import as_mapping, ignored, resolve
+from decoding.models.spec import ModelSpec
+from decoding.text.arguments import FUNCTIONS, refuse
+from decoding.text.texts import as_texts
+from decoding.text.tokenizers import Tokenizer
+from decoding.text.translate import Hypothesis
+
+DEFAULT_NEW = 256  # tokens, where neither the caller nor the checkpoint sets a length
+
+
+class CompletionModel(Protocol):
+    """The members of decoding.Model that completion uses."""
+
+    @property
+    def generation_config(self) -> Mapping[str, Any]: ...
+    @property
+    def spec(self) -> ModelSpec: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    def generate(self, input_ids: Any = None, **options: Any) -> Any: ...
+    def score(
+        self, input_ids: Any, labels: Any = None, *, decoder_start_token_id: Any = None
+    ) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What a model goes on with. name: how an error calls it.
+
+    shown: ids whose text comes before that of the answer, which depends on it: a space between two
+    words is the second's.
+    """
+
+    name: str
+    ids: list[int]
+    shown: Sequence[int]
+
+
+def complete(
+    model: CompletionModel, texts: Any, *, n_best: int | None = None, **options: Any
+) -> Any:
+    """See Model.complete."""
+    found = answers(model, read_texts(model, texts), n_best, options)
+    return found[0] if isinstance(texts, str) else found
+
+
+def chat(
+    model: CompletionModel,
+    messages: Any,
+    template: Mapping[str, Any],
+    *,
+    n_best: int | None = None,
+    **options: Any,
+) -> Any:
+    """See Model.chat. template: options of apply_chat_template."""
+    prompts, alone = read_chats(model, messages, template)
+    found = answers(model, prompts, n_best, options)
+    return found[0] if alone else found
+
+
+def read_texts(model: CompletionModel, texts: Any) -> list[Prompt]:
+    """Raises ValueError for a model that does not complete texts."""
+    check_decoder_only(model.spec, "complete")
+    given, alone = as_texts("texts", texts)
+    prompts = []
+    for i, text in enumerate(given):
+        name = "the text" if alone else f"texts[{i}]"
+        ids = model.tokenizer.encode(text)
+        if not ids:  # the model's beginning of a text is something to go on with
+            bos = model.generation_config.get("bos_token_id")
+            if bos is None:
+                raise ValueError(
+                    f"{name} has no tokens, and the model no bos_token_id to begin with"
+                )
+            ids = [bos]
+        prompts.append(Prompt(name, ids, ids))
+    return prompts
+
+
+def read_chats(
+    model: CompletionModel, messages: Any, template: Mapping[str, Any]
+) -> tuple[list[Prompt], bool]:
+    """The prompts of one chat or several, and whether it is one."""
+    check_decoder_only(model.spec, "chat")
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    several = isinstance(messages, (list, tuple)) and bool(messages)
+    several = several and isinstance(messages[0], (list, tuple))
+    goes_on = bool(template["continue_final_message"])
+    ids = model.tokenizer.apply_chat_template(
+        messages, add_generation_prompt=not goes_on, return_dict=False, **template
+    )
+    prompts = []
+    for i, row in enumerate(ids if several else [ids]):
+        name = f"chat {i}" if several else "the chat"
+        prompts.append(Prompt(name, row, row if goes_on else ()))
+    return prompts, not several
+
+
+def check_decoder_only(spec: ModelSpec, method: str) -> None:
+    if spec.encoder is not None:
+        raise ValueError(
+            f"{method}() goes on with texts, and this model rewrites them, as it has an encoder: "
+            "use translate()"
+        )
+
+
+def answers(
+    model: CompletionModel,
+    prompts: Sequence[Prompt],
+    n_best: int | None,
+    options: Mapping[str, Any],
+) -> list[Any]:
+    """What the model writes behind each prompt: a str, with num_return_sequences above 1 a list of
+    them, with n_best a list of Hypothesis, best first."""
+    if not prompts:
+        return []
+    options, config = resolved(model, options, n_best)
+    scored = n_best is not None
+    output = model.generate(
+        [prompt.ids for prompt in prompts],
+        return_dict_in_generate=True,
+        output_sequences_scores=scored and config.num_beams > 1,
+        **options | {"max_new_tokens": new_tokens(model.spec, config, prompts)},
+    )
+    width = max(len(prompt.ids) for prompt in prompts)
+    count = config.num_return_sequences
+    rows = output.sequences[:, width:].tolist()
+    new = [row[:length] for row, length in zip(rows, output.lengths.tolist(), strict=True)]
+    behind = [prompt for prompt in prompts for _ in range(count)]
+    texts = [
+        text_behind(model.tokenizer, prompt.shown, ids)
+        for prompt, ids in zip(behind, new, strict=True)
+    ]
+    if not scored:
+        grouped = [texts[i : i + count] for i in range(0, len(texts), count)]
+        return grouped if count > 1 else texts
+    if isinstance(output, GenerateBeamDecoderOnlyOutput) and output.sequences_scores is not None:
+        scores = output.sequences_scores.tolist()
+    else:
+        scores = sums(model, behind, new)
+    found = [
+        Hypothesis(text, score, tokens=len(ids))
+        for text, score, ids in zip(texts, scores, new, strict=True)
+    ]
+    groups = [found[i : i + count] for i in range(0, len(found), count)]
+    return [sorted(group, key=lambda one: one.score, reverse=True) for group in groups]
+
+
+def resolved(
+    model: CompletionModel, options: Mapping[str, Any], n_best: int | None = None
+) -> tuple[dict[str, Any], GenerationConfig]:
+    """The options for generate() without lengths, which `new_tokens` makes of the configuration
+    that is returned, too."""
+    refuse("text generation", options)
+    if n_best is not None and n_best < 1:
+        raise ValueError(f"n_best must be at least 1, got {n_best}")
+    if n_best is not None and "num_return_sequences" in options:
+        raise TypeError("n_best sets num_return_sequences: pass one of them")
+    given = {**as_mapping(options.get("generation_config")), **options}
+    given.pop("generation_config", None)
+    if n_best is not None:
+        given["num_return_sequences"] = n_best
+    plain = {name: value for name, value in given.items() if name not in FUNCTIONS}
+    config = resolve(plain, None, model.generation_config)
+    for name in ignored(config, plain):  # warned of here, and not again by generate()
+        del given[name]
+    # A length of the checkpoint's is off, too, as each row's own number takes its place.
+    return given | {"max_length": None}, config
+
+
+def new_tokens(
+    spec: ModelSpec, config: GenerationConfig, prompts: Sequence[Prompt]
+) -> int | list[int]:
+    """max_new_tokens of each prompt. Raises ValueError for a prompt that leaves no room.
+
+    max_length counts each prompt's own tokens, and not, as in generate(), the longest's.
+    """
+    positions = spec.decoder.positions - config.contrastive  # which reads the last token, too
+    for prompt in prompts:
+        tokens = len(prompt.ids)
+        if tokens > positions:
+            raise ValueError(
+                f"{prompt.name} has {tokens} tokens, and the model has {positions} positions: "
+                "shorten it"
+            )
+        if config.max_new_tokens is None and tokens >= (config.max_length or positions + 1):
+            raise ValueError(
+                f"{prompt.name} has {tokens} tokens, and max_length={config.max_length} counts "
+                "them: raise it, or pass max_new_tokens"
+            )
+    if config.max_new_tokens is not None:
+        asked = config.max_new_tokens
+        return asked if isinstance(asked, int) else list(asked)
+    if config.max_length is not None:
+        return [config.max_length - len(prompt.ids) for prompt in prompts]
+    return [min(DEFAULT_NEW, positions - len(prompt.ids) + 1) for prompt in prompts]
+
+
+def text_behind(tokenizer: Tokenizer, shown: Sequence[int], new: Sequence[int]) -> str:
+    """The text that ids add to that of the ids before them."""
+    if shown:
+        before = tokenizer.decode(shown, skip_special_tokens=True)
+        whole = tokenizer.decode([*shown, *new], skip_special_tokens=True)
+        if whole.startswith(before):
+            return whole[len(before) :]
+    return tokenizer.decode(new, skip_special_tokens=True)
+
+
+def sums(
+    model: CompletionModel, prompts: Sequence[Prompt], new: Sequence[Sequence[int]]
+) -> list[float]:
+    """Of each row the sum of the log-probabilities that the model gives to its new tokens.
+
+    It reads the tokens again: that costs less than all its logits would in memory.
+    """
+    rows = [[*prompt.ids, *ids] for prompt, ids in zip(prompts, new, strict=True)]
+    labels = [
+        [IGNORED] * len(prompt.ids) + list(ids) for prompt, ids in zip(prompts, new, strict=True)
+    ]
+    found: list[float] = model.score(rows, labels).sums.tolist()
+    return found

@@ -1,0 +1,108 @@
+"""The text that a model writes, as it comes: whole characters, with the spaces between words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from decoding.text.arguments import FUNCTIONS, refuse
+from decoding.text.complete import (
+    CompletionModel,
+    Prompt,
+    new_tokens,
+    read_chats,
+    read_texts,
+    resolved,
+    text_behind,
+)
+from decoding.text.lengths import Lengths
+from decoding.text.texts import checked
+from decoding.text.tokenizers import Tokenizer
+from decoding.text.translate import TranslationModel, Translator
+
+UNSETTLED = 8  # characters whose spaces clean-up may still remove: its patterns join up to six
+
+
+class StreamingModel(CompletionModel, TranslationModel, Protocol):
+    """The members of decoding.Model that streaming uses."""
+
+    def stream(self, input_ids: Any = None, **options: Any) -> Iterator[list[list[int]]]: ...
+
+
+def stream_text(model: StreamingModel, text: Any, **options: Any) -> Iterator[str]:
+    """See Model.stream_text."""
+    checked("text", text)
+    if model.spec.encoder is None:
+        [prompt] = read_texts(model, text)
+        return stream_answer(model, prompt, options)
+    return stream_translation(model, text, options)
+
+
+def stream_chat(
+    model: StreamingModel, messages: Any, template: Mapping[str, Any], **options: Any
+) -> Iterator[str]:
+    """See Model.chat."""
+    prompts, alone = read_chats(model, messages, template)
+    if not alone:
+        raise ValueError(f"one chat can be streamed at a time, got {len(prompts)}")
+    return stream_answer(model, prompts[0], options)
+
+
+def stream_answer(model: StreamingModel, prompt: Prompt, options: dict[str, Any]) -> Iterator[str]:
+    refuse("a stream", options, "n_best", *FUNCTIONS)
+    given, config = resolved(model, options)
+    check_one(config.num_return_sequences)
+    given["max_new_tokens"] = new_tokens(model.spec, config, [prompt])
+    return pieces(model.tokenizer, prompt.shown, model.stream([prompt.ids], **given))
+
+
+def stream_translation(model: StreamingModel, text: str, options: dict[str, Any]) -> Iterator[str]:
+    refuse("a stream", options, "n_best", "alignments", "batch_tokens", *FUNCTIONS)
+    shortlist = options.pop("shortlist", None)
+    translator = Translator(model, **options)
+    tokenizer, config = translator.tokenizer, translator.config
+    ids = tokenizer.encode(text)
+    if not text.strip() or ids == tokenizer.encode(""):
+        return iter(())
+    lengths = Lengths.of(model.spec, translator.options, config)
+    if len(ids) > lengths.source:
+        raise ValueError(
+            f"the text has {len(ids)} tokens, and the model reads {lengths.source}: shorten it, or "
+            "use translate(), which divides it"
+        )
+    given = dict(translator.options)
+    most = lengths.max_new_tokens(len(ids))
+    if most is not None:
+        given["max_new_tokens"] = most
+    return pieces(tokenizer, (), model.stream([ids], shortlist=shortlist, **given))
+
+
+def check_one(returned: int) -> None:
+    if returned > 1:
+        raise ValueError(f"one text can be streamed, got num_return_sequences={returned}")
+
+
+def pieces(
+    tokenizer: Tokenizer, shown: Sequence[int], steps: Iterable[list[list[int]]]
+) -> Iterator[str]:
+    """The text of the steps' ids, in parts that later ids do not change; all of them together are
+    `text_behind`."""
+    ids: list[int] = []
+    text = ""
+    for [new] in steps:
+        ids += new
+        longer = certain(tokenizer, shown, ids)
+        if len(longer) > len(text) and longer.startswith(text):
+            yield longer[len(text) :]
+            text = longer
+    rest = text_behind(tokenizer, shown, ids)[len(text) :]
+    if rest:
+        yield rest
+
+
+def certain(tokenizer: Tokenizer, shown: Sequence[int], ids: Sequence[int]) -> str:
+    """The part of the text of ids that ids behind them leave as it is."""
+    text = text_behind(tokenizer, shown, ids[: tokenizer.settled(ids)])
+    text = text.rstrip("\ufffd")  # bytes of a character whose others may still come
+    cleans = tokenizer.settings.clean_up_tokenization_spaces and tokenizer.can_clean_up
+    return text[:-UNSETTLED] if cleans else text
