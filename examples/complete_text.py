@@ -25,24 +25,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
 
     model = decoding.load(args.model)
-    ids = model.tokenizer.encode(args.prompt)
-    shown = model.tokenizer.decode(ids, skip_special_tokens=True)
-    print(shown, end="", flush=True)
-    # Options have the names and meanings of transformers' generate(). stream() yields a list of
-    # new tokens for each row; here there is one row.
-    for [new] in model.stream(
-        [ids],
+    print(args.prompt, end="", flush=True)
+    # Options have the names and meanings of transformers' generate().
+    for piece in model.stream_text(
+        args.prompt,
         do_sample=True,
         temperature=0.8,
         top_p=0.9,
         max_new_tokens=args.tokens,
         seed=args.seed,
     ):
-        ids += new
-        # A token's text may depend on the tokens before it, so all are decoded again.
-        text = model.tokenizer.decode(ids, skip_special_tokens=True)
-        print(text[len(shown) :], end="", flush=True)
-        shown = text
+        print(piece, end="", flush=True)
     print()
 
 
