@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ from decoding.binding import runner_of, weights_on
 from decoding.common.settings import Settings
 from decoding.engine.devices import check_threads
 from decoding.engine.encoder import Encoded, EncoderSession, encode
-from decoding.engine.limits import Limits
+from decoding.engine.limits import Limits, check_limits
 from decoding.engine.memory import MemoryPlan
 from decoding.engine.session import Session
 from decoding.generation.call import Call, prepare
@@ -481,12 +482,14 @@ class TokenModel(TransformersFace):
         )
 
     def memory_plan(self, limits: Limits | None = None) -> MemoryPlan:
-        """The buffers of the engine's one block of memory; str() of it is a table.
+        """The memory of weights, keys and values, and steps; its table() has every buffer.
 
         limits: sizes to plan for. None: the plan in use, or before the first call the plan of one
-        sentence of 64 tokens. Weights are not part of it.
+        sentence of 64 tokens. Raises ValueError for lengths beyond the model's positions.
         """
-        return self._runner.memory_plan(limits)
+        if limits is not None:
+            check_limits(limits, self.any_spec)
+        return replace(self._runner.memory_plan(limits), weights=self.weight_bytes)
 
 
 def given_ids(input_ids: Any, inputs: Any) -> Any:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import warnings
 
 import decoding
 from decoding.cli.messages import place
@@ -65,11 +63,4 @@ def add_batch_arguments(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def load_model(args: argparse.Namespace) -> decoding.Model:
-    cores = len(os.sched_getaffinity(0))
-    if args.threads and args.threads > cores:
-        warnings.warn(
-            f"--threads {args.threads} is more than the {cores} cores that this process may use: "
-            "threads that wait for each other are slower",
-            stacklevel=2,
-        )
     return decoding.load(args.model, device=args.device, dtype=args.dtype, threads=args.threads)

@@ -17,7 +17,6 @@ import torch
 from tqdm import tqdm
 
 from decoding.cli.arguments import add_language_arguments, positive
-from decoding.cli.messages import warnings_in_one_line
 from decoding.compare.bounds import WIDTHS
 from decoding.compare.comparison import Plan, compare
 from decoding.compare.engines import ENGINES, Ours, installed
@@ -93,18 +92,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    with warnings_in_one_line():
-        check_installed(args)
-        plan = make_plan(args)
-        comparison: Comparison | None = None
-        try:
-            for comparison in shown(plan):
-                if args.json:
-                    args.json.write_text(comparison.to_json(), encoding="utf-8")
-        finally:  # also after Ctrl-C, with the findings so far
-            if comparison is not None and comparison.checks:
-                write_page(comparison, args.html)
-                print(terminal(comparison))
+    check_installed(args)
+    plan = make_plan(args)
+    comparison: Comparison | None = None
+    try:
+        for comparison in shown(plan):
+            if args.json:
+                args.json.write_text(comparison.to_json(), encoding="utf-8")
+    finally:  # also after Ctrl-C, with the findings so far
+        if comparison is not None and comparison.checks:
+            write_page(comparison, args.html)
+            print(terminal(comparison))
 
 
 def check_installed(args: argparse.Namespace) -> None:

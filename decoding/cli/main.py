@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import NoReturn
 
 import decoding
-from decoding.cli.messages import described
+from decoding.cli.messages import described, warnings_in_one_line
 from decoding.cli.parser import Parser, did_you_mean
 
 # Each is a module of decoding.cli with add_arguments() and run().
@@ -55,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             command.add_arguments(parser)
             args = parser.parse(words)
             import_module("decoding.loading")
-        command.run(args)
+        with warnings_in_one_line(quiet=getattr(args, "quiet", False)):
+            command.run(args)
         flush()
     except KeyboardInterrupt:
         return 130

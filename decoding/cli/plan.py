@@ -1,6 +1,6 @@
-"""Prints the memory that a model plans for given sizes: every buffer, and the total.
+"""Prints the memory that a model needs for given sizes: weights, keys and values, a step, in all.
 
-The weights are not part of it. On a GPU also the number of nodes in the graph of a decoding step.
+On a GPU also the number of nodes in the graph of a decoding step.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ import argparse
 
 import decoding
 from decoding.cli.arguments import add_model_arguments, load_model, positive
+
+TOKENS = 64  # of a source and of a target, where nobody says how many
+BEAMS = ("--num-beams", "--beam-size")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,22 +24,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "target": "new tokens of a row (default: 64)",
     }
     for name, help in sizes.items():
-        parser.add_argument(f"--{name}", type=positive, metavar="N", help=help)
+        names = [f"--{name}", *(BEAMS if name == "beams" else ())]
+        parser.add_argument(*names, dest=name, type=positive, metavar="N", help=help)
+    parser.add_argument("--full", action="store_true", help="every buffer, with its place")
 
 
 def run(args: argparse.Namespace) -> None:
     model = load_model(args)
-    reads_source = model.is_encoder or model.spec.encoder is not None
-    if args.source and not reads_source:
+    encoder = model.encoder_spec.encoder if model.is_encoder else model.spec.encoder
+    positions = model.encoder_spec.longest if model.is_encoder else model.spec.decoder.positions
+    if args.source and encoder is None:
         raise ValueError("this model has a decoder alone: leave --source out")
     limits = decoding.Limits(
         batch=args.batch or 1,
         beams=args.beams or 1,
-        source=(args.source or 64) if reads_source else 0,
+        source=(args.source or min(TOKENS, encoder.positions)) if encoder else 0,
         prompt=args.prompt or 1,
-        target=args.target or 64,
+        target=args.target or min(TOKENS, positions),
     )
-    print(model.memory_plan(limits))
+    plan = model.memory_plan(limits)
+    if args.full:
+        print(plan.table(), end="\n\n")
+    print(plan)
     if model.device.type == "cuda" and not model.is_encoder:
         model.generate([[0]], num_beams=limits.beams, max_new_tokens=1, attention_mask=[[1]])
         print(f"a decoding step is a graph of {model.graph_nodes} nodes")

@@ -24,7 +24,7 @@ from decoding.cli.arguments import (
     add_model_arguments,
     load_model,
 )
-from decoding.cli.messages import say_speed, warnings_in_one_line
+from decoding.cli.messages import say_speed
 from decoding.cli.reading import Input, Record, add_format_arguments, batches, kept
 from decoding.cli.writing import add_writing_arguments, json_line, opened
 
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    with warnings_in_one_line(args.quiet), contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         names = [*([args.target] if args.target else []), *args.files]
         tsv = args.input_format == "tsv"
         source = Input(args, [args.source], "1" if tsv else "source") if args.source else None

@@ -24,7 +24,7 @@ from decoding.cli.arguments import (
     add_model_arguments,
     load_model,
 )
-from decoding.cli.messages import say_speed, warnings_in_one_line
+from decoding.cli.messages import say_speed
 from decoding.cli.reading import Input, Record, add_reading_arguments, kept, open_input
 from decoding.cli.results import Layout, Result, add_result_arguments, write_results
 from decoding.cli.search import add_search_arguments, search_options
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    with warnings_in_one_line(args.quiet), contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         records = open_input(args, "text")
         model = load_model(args)
         translator = make_translator(model, args)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from decoding.models.spec import EncoderSpec, ModelSpec
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -65,6 +67,18 @@ class Limits:
 
 LEAST = {"batch": 1, "beams": 1, "source": 0, "prompt": 1, "target": 1, "eos": 0, "labels": 0}
 LEAST |= {"finished": 0, "controls": 0, "attentions": 0, "hidden": 0, "phrases": 0, "shortlist": 0}
+
+
+def check_limits(limits: Limits, spec: ModelSpec | EncoderSpec) -> None:
+    """Raises ValueError for lengths beyond a model's positions."""
+    longest = {"source": spec.encoder.positions} if spec.encoder else {}
+    if isinstance(spec, ModelSpec):
+        longest |= dict.fromkeys(("prompt", "target", "labels"), spec.decoder.positions)
+    for name, most in longest.items():
+        if getattr(limits, name) > most:
+            raise ValueError(
+                f"{name}={getattr(limits, name)} is beyond the model's {most} positions: lower it"
+            )
 
 
 def next_bucket(size: int) -> int:

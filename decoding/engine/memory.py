@@ -1,8 +1,8 @@
-"""The memory plan as a readable table, and the memory that is available."""
+"""The memory plan in readable forms, and the memory that is available."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,24 +12,50 @@ from decoding import _C
 from decoding.common import html
 from decoding.engine.limits import Limits
 
+STEP = "step"
+PARTS: dict[str, tuple[str, ...]] = {  # what their buffers' names begin with; a step has the rest
+    "encoder and prompt": ("encoder.", "prompt."),
+    "keys and values of source and prompt": ("cross_k", "cross_v", "prompt_k", "prompt_v"),
+    "keys and values of new tokens": ("self_k", "self_v"),
+    STEP: (),
+}
+LABEL = 38  # columns of a part's name
+
 
 @dataclass(frozen=True, repr=False)
 class MemoryPlan:
-    """Every buffer of a model's one block of memory; str() is the table.
+    """The memory that a model needs; str() is a line for each of its parts, table() a line for each
+    buffer.
 
     limits: that it is planned for.
-    buffers: in the order of the plan, each with name, type, shape, offset, bytes and lifetime.
-    bytes: of the whole block.
+    buffers: of the engine's one block, in the order of the plan, each with name, type, shape,
+        offset, bytes and lifetime.
+    bytes: of the whole block. weights: bytes of the weights, which lie outside it.
     """
 
     limits: Limits
     buffers: tuple[_C.Buffer, ...]
     bytes: int
+    weights: int = 0
 
     @property
     def summary(self) -> str:
-        sizes = ", ".join(f"{name} {size}" for name, size in vars(self.limits).items())
-        return f"{readable(self.bytes)} in {len(self.buffers)} buffers for {sizes}"
+        return f"{readable(self.bytes)} in {len(self.buffers)} buffers for {self._sizes}"
+
+    @property
+    def _sizes(self) -> str:
+        return ", ".join(f"{name} {size}" for name, size in vars(self.limits).items() if size)
+
+    def parts(self) -> dict[str, int]:
+        """Bytes by what they are for. Some of the encoder's and the step's are the same, as they
+        are not in use together: what the parts are more than weights and block."""
+        grouped: dict[str, list[_C.Buffer]] = {name: [] for name in PARTS}
+        for buffer in self.buffers:
+            grouped[part_of(buffer.name)].append(buffer)
+        return {"weights": self.weights} | {
+            name: covered((b.offset, b.offset + b.bytes) for b in buffers)
+            for name, buffers in grouped.items()
+        }
 
     def sharing(self, buffer: _C.Buffer) -> list[str]:
         """Names of the buffers that use some of the same bytes at another time."""
@@ -45,6 +71,20 @@ class MemoryPlan:
         return html.folded(repr(self), html.table(rows, head))
 
     def __str__(self) -> str:
+        parts, total = self.parts(), self.weights + self.bytes
+        digits = 1 if total >= 1e7 else 3
+        lines = [(name, f"{size / 1e6:.{digits}f} MB") for name, size in parts.items() if size]
+        shared = sum(parts.values()) - total
+        behind = f" for {self._sizes}"
+        if shared > 0:
+            behind += f"; the encoder and the step share {shared / 1e6:.{digits}f} MB"
+        lines.append(("total", f"{total / 1e6:.{digits}f} MB"))
+        width = max(len(size) for _, size in lines)
+        rows = [f"{name:<{LABEL}}{size:>{width}}" for name, size in lines]
+        return "\n".join(rows) + behind
+
+    def table(self) -> str:
+        """Every buffer of the block."""
         head = ["name", "type", "shape", "offset", "bytes", "lifetime", "shares bytes with"]
         rows = [
             [
@@ -68,6 +108,20 @@ class MemoryPlan:
             for row in [head, *rows]
         ]
         return "\n".join([*lines, f"total {self.bytes} bytes: {self.summary}"])
+
+
+def part_of(name: str) -> str:
+    """The part of a model's memory that a buffer belongs to."""
+    return next((part for part, start in PARTS.items() if name.startswith(start)), STEP)
+
+
+def covered(places: Iterable[tuple[int, int]]) -> int:
+    """Bytes that lie in at least one of these places, (begin, end)."""
+    count = last = 0
+    for begin, end in sorted(places):
+        count += max(0, end - max(begin, last))
+        last = max(last, end)
+    return count
 
 
 def overlap(a: _C.Buffer, b: _C.Buffer) -> bool:

@@ -269,7 +269,6 @@ def test_a_warning_comes_once(translate: Translate) -> None:
     err = translate("--do-sample", "--seed", "1", source=source)[2]
     assert err.count("add --num-beams 1 for plain sampling") == 1
     assert "warning" not in translate("--do-sample", "--num-beams", "4", source=source)[2]
-    assert "more than the" in translate("--threads", "4096", source=source)[2]
 
 
 def test_scores_of_searches_without_beams(translate: Translate) -> None:

@@ -37,13 +37,43 @@ def test_the_plan_is_sound(name: str, device: str) -> None:
 def test_the_plan_is_readable() -> None:
     model = ours("marian")
     plan = model.memory_plan(LIMITS)
-    lines = str(plan).splitlines()
+    lines = plan.table().splitlines()
     assert lines[0].split()[:6] == ["name", "type", "shape", "offset", "bytes", "lifetime"]
     assert len(lines) == len(plan.buffers) + 2
     assert lines[-1].startswith(f"total {plan.bytes} bytes") and plan.summary in lines[-1]
     for buffer, line in zip(plan.buffers, lines[1:], strict=False):
         assert line.startswith(buffer.name) and str(buffer.bytes) in line
     assert "batch 2, beams 3, source 6, prompt 2, target 8" in plan.summary
+
+
+@pytest.mark.parametrize("name", ["marian", "gpt2"])
+def test_parts_of_the_plan(name: str) -> None:
+    """Each has the bytes of its buffers, and no more are counted twice than two parts share."""
+    model = ours(name)
+    plan = model.memory_plan(LIMITS)
+    parts, size = plan.parts(), {buffer.name: buffer.bytes for buffer in plan.buffers}
+    assert parts["weights"] == model.weight_bytes > 0
+    assert parts["keys and values of new tokens"] == size["self_k"] + size["self_v"]
+    given = sum(size[f"{which}_{kind}"] for which in ("cross", "prompt") for kind in "kv")
+    assert parts["keys and values of source and prompt"] == given
+    assert parts["encoder and prompt"] >= size["encoder.x" if name == "marian" else "prompt.x"]
+    assert parts["step"] > size["logits"] + size["step.x"]
+    block = sum(parts.values()) - parts["weights"]
+    assert block - min(parts["step"], parts["encoder and prompt"]) <= plan.bytes
+    assert plan.bytes - 256 * len(plan.buffers) <= block  # but for the gaps between buffers
+    lines = str(plan).splitlines()
+    assert [line.split("  ")[0] for line in lines[:-1]] == list(parts) and len(lines) == 6
+    assert lines[-1].startswith("total ") and "for batch 2, beams 3" in lines[-1]
+    assert f"{(plan.bytes + plan.weights) / 1e6:.3f} MB" in lines[-1]
+
+
+def test_lengths_beyond_the_positions_are_refused() -> None:
+    model = ours("marian")
+    most = model.spec.decoder.positions
+    assert model.memory_plan(replace(LIMITS, target=most)).bytes
+    for name in ("source", "prompt", "target", "labels"):
+        with pytest.raises(ValueError, match=f"{name}={most + 1} is beyond .* {most} positions"):
+            model.memory_plan(replace(LIMITS, **{name: most + 1}))
 
 
 def test_a_plan_grows_with_its_limits_and_needs_no_call_before() -> None:

@@ -67,7 +67,7 @@ def test_the_states_of_transformers(theirs: Any, saved: Path, device: str) -> No
         assert found.pooler_output is None
     else:
         torch.testing.assert_close(found.pooler_output, expected.pooler_output)
-    assert str(model.memory_plan()).startswith("name ")
+    assert str(model.memory_plan()).startswith("weights ")
 
 
 @pytest.mark.gpu

@@ -73,7 +73,7 @@ def test_the_tokens_of_transformers(
         assert is_tie(reference, found), f"{rows_of(expected)}\n{rows_of(found)}"
     elif options["num_beams"] > 1:
         assert_close_scores(found.sequences_scores, expected.sequences_scores)
-    assert str(ours.memory_plan()).startswith("name ")
+    assert str(ours.memory_plan()).startswith("weights ")
 
 
 @pytest.mark.gpu

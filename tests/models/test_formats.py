@@ -84,7 +84,7 @@ def test_the_tokens_of_transformers(theirs: Any, options: dict[str, Any], device
         assert is_tie(reference, found), f"{rows_of(expected)}\n{rows_of(found)}"
     elif options["num_beams"] > 1:
         assert_close_scores(found.sequences_scores, expected.sequences_scores)
-    assert str(ours.memory_plan()).startswith("name ")
+    assert str(ours.memory_plan()).startswith("weights ")
 
 
 def test_there_is_something_to_tell_apart(theirs: Any) -> None:

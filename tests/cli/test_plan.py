@@ -1,0 +1,44 @@
+"""`decoding plan`: the memory that a model needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import decoding
+from tests.support import random_models
+from tests.support.program import Program, one_line
+
+
+@pytest.mark.parametrize("name", ["marian", "gpt2"])
+def test_plan_prints_the_memory_plan(name: str, tmp_path: Path, program: Program) -> None:
+    random_models.reference(name).save_pretrained(tmp_path)
+    model = decoding.load(tmp_path, "cpu")
+    program()  # forgets what saving has said
+    command = ["plan", "--model", str(tmp_path), "--device", "cpu"]
+    most = min(64, model.spec.decoder.positions)
+    source = most if model.spec.encoder else 0
+    limits = decoding.Limits(batch=1, beams=1, source=source, prompt=1, target=most)
+    assert program(*command) == (0, f"{model.memory_plan(limits)}\n", "")
+    sizes = "--batch 3 --beams 2 --prompt 4 --target 9".split()
+    limits = decoding.Limits(batch=3, beams=2, source=7 if source else 0, prompt=4, target=9)
+    plan = model.memory_plan(limits)
+    words = [*command, *sizes, *(["--source", "7"] if source else [])]
+    assert program(*words).out == f"{plan}\n"
+    assert program(*words, "--full").out == f"{plan.table()}\n\n{plan}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--source 7", "leave --source out"),
+        ("--target 100000", "target=100000 is beyond the model's"),
+        ("--batch 0", "must be a whole number of at least 1"),
+    ],
+)
+def test_what_cannot_be_planned(words: str, says: str, tmp_path: Path, program: Program) -> None:
+    random_models.reference("gpt2").save_pretrained(tmp_path)
+    program()  # forgets what saving has said
+    status, out, err = program("plan", "--model", str(tmp_path), *words.split())
+    assert (status, out) == (2, "") and one_line(err) and says in err
