@@ -26,6 +26,8 @@ def refuse(what: str, names: Iterable[str], *others: str) -> None:
             raise TypeError(f"{what} has no option {name}: leave it out")
         if name in RESULTS:
             raise TypeError(f"{what} returns texts: {name} is for generate(), n_best adds scores")
+        if name == "decoder_input_ids" and what == "translation":
+            raise TypeError("translation begins with a text: pass target_prefix, no ids")
         if name in IDS:
             raise TypeError(f"{what} makes ids of its texts itself: {name} is for generate()")
         if name == "tokenizer":

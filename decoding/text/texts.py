@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 
 def as_texts(name: str, given: Any) -> tuple[list[str], bool]:
     """The texts of an argument, and whether it was one alone.
@@ -35,6 +37,8 @@ def checked(name: str, text: Any) -> str:
 
 def is_text(given: Any) -> bool:
     """Whether an argument that takes ids or texts holds texts."""
-    if isinstance(given, str):
+    if isinstance(given, (str, bytes)):
         return True
+    if isinstance(given, np.ndarray):
+        return bool(given.dtype.kind == "U")
     return isinstance(given, (list, tuple)) and any(isinstance(text, str) for text in given)

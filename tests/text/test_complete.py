@@ -6,6 +6,7 @@ import json
 import warnings
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -246,12 +247,15 @@ def test_texts_in_generate(stories: decoding.Model) -> None:
     assert stories.generate(PROMPTS[:2], max_new_tokens=5).equal(expected)
     alone = stories.generate(PROMPTS[0], max_new_tokens=5)
     assert alone.equal(stories.generate([ids[0]], max_new_tokens=5)) and alone.shape[0] == 1
+    assert stories.generate(np.array(PROMPTS[:2]), max_new_tokens=5).equal(expected)
     [[*new]] = [sum((step[0] for step in stories.stream(PROMPTS[0], max_new_tokens=5)), [])]
     assert new == alone[0, len(ids[0]) :].tolist()
     with pytest.raises(ValueError, match="attention_mask belongs to ids: leave it out"):
         stories.generate("a", attention_mask=[[1]])
     with pytest.raises(TypeError, match=r"input_ids\[1\] must be a str, got int"):
         stories.generate(["a", 3])
+    with pytest.raises(TypeError, match="input_ids must be a str or a list of str, got bytes"):
+        stories.generate(b"a")
 
 
 def test_the_default_of_generate_is_said(stories: decoding.Model) -> None:

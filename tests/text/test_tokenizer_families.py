@@ -123,6 +123,11 @@ def test_mbart(fairseq: tuple[Path, SentencePieceProcessor], fifty: bool, tmp_pa
         theirs.src_lang = theirs.tgt_lang = language
         for tokenizer in (ours, saved):
             assert isinstance(tokenizer, MultilingualTokenizer)
+            tokenizer.src_lang = tokenizer.tgt_lang = language
+            assert (tokenizer.src_lang, tokenizer.tgt_lang) == (language, language)
+            assert dict(tokenizer(LINES)) == dict(theirs(LINES))
+            with pytest.raises(ValueError, match="src_lang='tlh' is no language of this model"):
+                tokenizer.src_lang = "tlh"
             found, options = tokenizer.between(language, language)
             code = ours.codes[language]
             name = "forced_bos_token_id" if fifty else "decoder_start_token_id"

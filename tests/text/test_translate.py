@@ -93,6 +93,7 @@ def test_what_is_no_text() -> None:
     [
         ({"alignments": True}, "alignments come with hypotheses: pass n_best"),
         ({"num_return_sequences": 3}, "takes n_best in place of num_return_sequences"),
+        ({"decoder_input_ids": [[1]]}, "begins with a text: pass target_prefix"),
         ({"tokenizer": 1}, "uses the model's own tokenizer: leave tokenizer out"),
         ({"attention_mask": 1}, "makes ids of its texts itself: attention_mask is for generate"),
         ({"output_scores": True}, "returns texts: output_scores is for generate.., n_best adds"),

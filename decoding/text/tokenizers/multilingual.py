@@ -77,15 +77,38 @@ class MultilingualTokenizer(FramedTokenizer):
     def tokens(self) -> Mapping[int, str]:
         return self.base.tokens
 
+    @property
+    def src_lang(self) -> str:
+        """The language of source texts, which may be set; transformers' name for it."""
+        return self.source
+
+    @src_lang.setter
+    def src_lang(self, language: str) -> None:
+        self.source = self._known("src_lang", language)
+
+    @property
+    def tgt_lang(self) -> str | None:
+        """The language of target texts, in the same way."""
+        return self.target
+
+    @tgt_lang.setter
+    def tgt_lang(self, language: str) -> None:
+        self.target = self._known("tgt_lang", language)
+
+    def _known(self, name: str, language: str) -> str:
+        if language not in self.codes:
+            known = ", ".join(sorted(self.codes))
+            raise ValueError(f"{name}={language!r} is no language of this model, only {known}")
+        return language
+
     def between(
         self, src_lang: str | None, tgt_lang: str | None, begins: Collection[int] = ()
     ) -> tuple[Tokenizer, dict[str, Any]]:
         """See `base.Languages`."""
         source, target = src_lang or self.source, tgt_lang or self.target
         for name, language in (("src_lang", source), ("tgt_lang", target)):
-            if language is not None and language not in self.codes:
-                known = ", ".join(sorted(self.codes))
-                raise ValueError(f"{name}={language!r} is no language of this model, only {known}")
+            if language is not None:
+                self._known(name, language)
         if target is not None:
             option = "decoder_start_token_id" if self.marks.starts else "forced_bos_token_id"
             return replace(self, source=source, target=target), {option: self.codes[target]}
