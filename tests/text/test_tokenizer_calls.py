@@ -130,7 +130,18 @@ def test_decode(pair: Pair) -> None:
         assert ours.batch_decode(given_rows) == ours.decode(given_rows) == expected
     assert ours.decode(rows[0][1]) == theirs.decode(rows[0][1])
     assert ours.decode(torch.tensor(rows[0])) == expected[0]
+    scalars = list(torch.tensor(rows[0]))
+    assert ours.decode(scalars) == ours.decode(list(np.array(rows[0]))) == expected[0]
     assert ours.decode([]) == theirs.decode([]) == ""
+    for error, message, ids in [
+        (ValueError, "token_ids holds -1, which is no id", [5, -1]),
+        (TypeError, "token_ids must be integers, got float", [1.5, 2]),
+        (TypeError, "token_ids must be integers, got str", "abc"),
+        (TypeError, "token_ids must be integers, got NoneType", None),
+    ]:
+        with pytest.raises(error, match=message):
+            ours.decode(ids)
+    assert repr(ours).startswith(f"{type(ours).__name__}({len(ours)} tokens, ")
 
 
 def test_special_tokens_and_the_vocabulary(pair: Pair) -> None:

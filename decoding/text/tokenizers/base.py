@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, overload, runtime_checkable
@@ -153,14 +154,15 @@ class Tokenizer(Vocabulary):
 
         token_ids: an id, or integers [n] or [B, n], as a list, array or tensor.
         clean_up_tokenization_spaces: whether to remove spaces before punctuation; None is what the
-        tokenizer's files say. Bytes that form no character become U+FFFD.
+        tokenizer's files say. Bytes that form no character become U+FFFD. Raises TypeError for
+        what is no integer, ValueError for one below 0.
         """
-        ids = token_ids.tolist() if isinstance(token_ids, (Tensor, np.ndarray)) else token_ids
-        if isinstance(ids, (list, tuple)) and ids and not isinstance(ids[0], (int, np.integer)):
-            clean = clean_up_tokenization_spaces
-            return [self.decode(row, skip_special_tokens, clean) for row in ids]
-        text = self.text_of([ids] if isinstance(ids, int) else ids, skip_special_tokens)
         clean = clean_up_tokenization_spaces
+        if isinstance(token_ids, (Tensor, np.ndarray)):
+            token_ids = token_ids.tolist()
+        if isinstance(token_ids, (list, tuple)) and any(map(is_row, token_ids)):
+            return [self.decode(row, skip_special_tokens, clean) for row in token_ids]
+        text = self.text_of(as_ids(token_ids), skip_special_tokens)
         if clean is None:
             clean = self.settings.clean_up_tokenization_spaces
         if clean and self.can_clean_up:
@@ -239,6 +241,24 @@ class Tokenizer(Vocabulary):
             return_tensors=return_tensors,
         )
         return found if return_dict else found["input_ids"]
+
+
+def is_row(item: Any) -> bool:
+    """Whether an item of a list is a row of ids, and not an id."""
+    return isinstance(item, (list, tuple)) or getattr(item, "ndim", 0) > 0
+
+
+def as_ids(given: Any) -> list[int]:
+    """An id or a row of them, checked. See Tokenizer.decode."""
+    given = given if isinstance(given, (list, tuple)) else [given]
+    try:
+        ids = [operator.index(number) for number in given]
+    except TypeError:
+        kinds = {type(number).__name__ for number in given if not isinstance(number, int)}
+        raise TypeError(f"token_ids must be integers, got {', '.join(sorted(kinds))}") from None
+    if ids and min(ids) < 0:
+        raise ValueError(f"token_ids holds {min(ids)}, which is no id: leave padding of -1 out")
+    return ids
 
 
 def before_last(ids: Sequence[int], joins: Callable[[int], bool]) -> int:

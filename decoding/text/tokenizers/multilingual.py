@@ -58,7 +58,7 @@ class Marks:
     source: str  # where nobody names one
 
 
-@dataclass
+@dataclass(repr=False)
 class MultilingualTokenizer(FramedTokenizer):
     """A tokenizer of texts alone, and codes around them.
 

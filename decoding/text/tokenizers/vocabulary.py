@@ -97,6 +97,10 @@ class Vocabulary(ABC):
     def tokens(self) -> Mapping[int, str]:
         """The tokens by their ids; of the target where there are two vocabularies."""
 
+    def __repr__(self) -> str:
+        special = ", ".join(f"{name}={text!r}" for name, text in self.special_tokens_map.items())
+        return f"{type(self).__name__}({len(self)} tokens, {special})"
+
     def get_vocab(self) -> Mapping[str, int]:
         """Ids by token; of the source where there are two vocabularies."""
         return self._ids
