@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import decoding
 from decoding.cli.messages import place
 
-__all__ = ["add_language_arguments", "add_model_arguments", "load_model", "place", "positive"]
+__all__ = [
+    "add_batch_arguments",
+    "add_language_arguments",
+    "add_model_arguments",
+    "add_source_arguments",
+    "load_model",
+    "place",
+    "positive",
+]
 
 
 def positive(text: str) -> int:
@@ -17,14 +26,27 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def add_source_arguments(parser: argparse.ArgumentParser) -> None:
+    """The model, and how it is found."""
+    add = parser.add_argument
+    add(
         "-m",
         "--model",
         required=True,
-        metavar="DIR",
-        help="a Hugging Face directory, or a converted one",
+        help="a Hugging Face directory or a converted one, a name on the hub, or demo",
     )
+    add("--tokenizer", metavar="DIR", help="a tokenizer's directory (default: the model's)")
+    add("--download", action="store_true", help="fetch a model of the hub that is not here yet")
+    add(
+        "--trust-paths",
+        action="store_true",
+        help="read files outside of the model's directory too, where links lead there",
+    )
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """The model, and how it computes."""
+    add_source_arguments(parser)
     parser.add_argument(
         "--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)"
     )
@@ -62,5 +84,8 @@ def add_batch_arguments(parser: argparse.ArgumentParser, what: str) -> None:
     add("--progress", action="store_true", help="show lines per second and the time left")
 
 
-def load_model(args: argparse.Namespace) -> decoding.Model:
-    return decoding.load(args.model, device=args.device, dtype=args.dtype, threads=args.threads)
+def load_model(args: argparse.Namespace, **options: Any) -> decoding.Model:
+    """The model of add_source_arguments; options: of load(), where args has none."""
+    names = ("device", "dtype", "threads", "tokenizer", "download", "trust_paths")
+    given = {name: getattr(args, name) for name in names if hasattr(args, name)}
+    return decoding.load(args.model, **given | options)

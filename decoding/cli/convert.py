@@ -9,12 +9,12 @@ import argparse
 import sys
 from pathlib import Path
 
-import decoding
+from decoding.cli.arguments import add_source_arguments, load_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("-m", "--model", required=True, metavar="DIR", help="a Hugging Face directory")
+    add_source_arguments(parser)
     add("--dtype", required=True, help="float32, bfloat16 or int8")
     add("-o", "--output", required=True, metavar="DIR", help="the directory to write")
 
@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> None:
     from decoding.models.weights.converted import BLOCK
 
     output = Path(args.output)
-    model = decoding.load(args.model, device="cpu", dtype=args.dtype)
+    model = load_model(args, device="cpu")
     model.save(output)
     size = readable((output / BLOCK).stat().st_size)
     print(f"{output}: {size} of weights in {args.dtype}", file=sys.stderr)

@@ -25,7 +25,9 @@ from decoding.cli.parser import Parser, did_you_mean
 # Each is a module of decoding.cli with add_arguments() and run().
 COMMANDS = {
     "translate": "translate text line by line",
+    "generate": "go on with texts, or answer in a chat",
     "score": "score text: log-probabilities of lines, and the perplexity",
+    "embed": "make sentence embeddings",
     "convert": "convert a checkpoint for the CPU, to a directory that loads at once",
     "shortlist": "make a shortlist from parallel text, for translate --shortlist",
     "plan": "print the memory that a model needs for given sizes",
@@ -34,7 +36,10 @@ COMMANDS = {
 # What other programs call them.
 OTHER_COMMANDS = {
     "translator": "translate",
+    "complete": "generate",
+    "chat": "generate",
     "perplexity": "score",
+    "encode": "embed",
     "quantize": "convert",
     "lexicon": "shortlist",
     "bench": "compare",

@@ -65,7 +65,7 @@ def add_format_arguments(parser: argparse.ArgumentParser, formats: bool = True) 
 def open_input(args: argparse.Namespace, key: str, kinds: tuple[type, ...] = (str,)) -> Input:
     """The input that add_reading_arguments describes; key: of a JSON line's text by default."""
     field = args.field or ("1" if args.input_format == "tsv" else key)
-    return Input(args, [*args.files, *args.input], field, kinds)
+    return Input(args, [*args.files, *args.input], field, key, kinds)
 
 
 def encoding(name: str) -> str:
@@ -88,10 +88,12 @@ def encoding(name: str) -> str:
 class Record:
     """A line of the input.
 
-    text: what the command reads: a str, but for JSON's messages. columns: of a TSV line. fields: of
-    a JSON line. Each form is there for each input, since the output may have another.
+    where: its file and number. text: what the command reads: a str, but for JSON's messages.
+    columns: of a TSV line. fields: of a JSON line. Each form is there for each input, since the
+    output may have another.
     """
 
+    where: str
     text: Any
     columns: list[str]
     fields: dict[str, Any]
@@ -167,12 +169,13 @@ class Input:
         args: argparse.Namespace,
         names: Sequence[str],
         field: str,
+        key: str = "text",
         kinds: tuple[type, ...] = (str,),
     ) -> None:
         """args: those of add_format_arguments. names: - is standard input, as is no name. field: of
-        a text, a JSON line's key or a TSV line's column from 1. kinds: that JSON's text may have.
-        """
-        self.names, self._kinds = list(names) or ["-"], kinds
+        a text, a JSON line's key or a TSV line's column from 1. key: that a text has in JSON where
+        the input is none. kinds: that JSON's text may have."""
+        self.names, self._kinds, self.key = list(names) or ["-"], kinds, key
         self._encoding, self._errors = args.encoding, args.errors
         self._format, self.field = args.input_format, field
         if self._format == "tsv" and not (field.isdecimal() and int(field)):
@@ -224,8 +227,8 @@ class Input:
         if self._format == "json":
             return json_record(text, self.field, where, self._kinds)
         if self._format == "tsv":
-            return tsv_record(text, int(self.field), where)
-        return Record(text, [text], {"text": text})
+            return tsv_record(text, int(self.field), self.key, where)
+        return Record(where, text, [text], {self.key: text})
 
     def _decoded(self, line: bytes, where: str) -> str:
         try:
@@ -246,14 +249,14 @@ def skipped(lines: Sequence[str], encoding: str) -> str:
     return f"{len(lines)} lines are not {encoding.upper()} and count as empty: {some}{more}"
 
 
-def tsv_record(line: str, column: int, where: str) -> Record:
+def tsv_record(line: str, column: int, key: str, where: str) -> Record:
     columns = line.split("\t")
     if not line:  # stays empty
         columns = [""] * column
     if len(columns) < column:
         raise ValueError(f"{where} has {len(columns)} columns, and column {column} is asked for")
     text = columns[column - 1]
-    return Record(text, columns, {"text": text})
+    return Record(where, text, columns, {key: text})
 
 
 def json_record(line: str, key: str, where: str, kinds: tuple[type, ...]) -> Record:
@@ -272,7 +275,7 @@ def json_record(line: str, key: str, where: str, kinds: tuple[type, ...]) -> Rec
     if not isinstance(text, kinds):
         names = "a string or a list" if list in kinds else "a string"
         raise ValueError(f"{where} must be {names}, or an object in which {key!r} is one")
-    return Record(text, [text if isinstance(text, str) else line], fields)
+    return Record(where, text, [text if isinstance(text, str) else line], fields)
 
 
 def kept(records: Iterable[Record], pending: deque[Record]) -> Iterator[Record]:

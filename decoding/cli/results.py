@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from decoding.cli.arguments import positive
 from decoding.cli.reading import Record
 from decoding.cli.writing import Sink, json_line
 
-SPACES = str.maketrans("\t\n\r", "   ")  # what would end a line or a column
+if TYPE_CHECKING:
+    from decoding.text.translate import Hypothesis
+
+# What would end a line or a column, as a space or as signs that can be read back.
+SPACES = str.maketrans("\t\n\r", "   ")
+SIGNS: dict[str, str | int | None] = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
+WRITINGS: dict[str, Callable[[str], str]] = {
+    "spaces": lambda text: text.translate(SPACES),
+    "signs": lambda text: text.translate(str.maketrans(SIGNS)),
+    "raw": lambda text: text,
+}
 
 
 def add_result_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,21 +45,24 @@ class Result:
     more: dict[str, tuple[Any, str]]
 
 
+EMPTY = Result("", 0.0, 0, {})  # of an empty line
+
+
 @dataclass(frozen=True)
 class Layout:
-    """How results become lines. key: of a result's text in JSON. escaped: plain lines write a
-    newline as \\\\n, and a backslash twice; else a newline becomes a space."""
+    """How results become lines. key: of a result's text in JSON. writing: of the texts in other
+    formats, one of WRITINGS."""
 
     format: str
     key: str
     n_best: bool
     scores: bool
-    escaped: bool = False
+    writing: str = "spaces"
 
     @classmethod
-    def of(cls, args: argparse.Namespace, key: str, escaped: bool = False) -> Layout:
+    def of(cls, args: argparse.Namespace, key: str, writing: str = "spaces") -> Layout:
         form = args.output_format or args.input_format
-        return cls(form, key, args.n_best > 1, args.scores or args.n_best > 1, escaped)
+        return cls(form, key, args.n_best > 1, args.scores or args.n_best > 1, writing)
 
     def lines(self, number: int, record: Record, results: Sequence[Result]) -> str:
         """number: of the record, from 0. results: of it, best first; at least one."""
@@ -57,10 +71,7 @@ class Layout:
         return "".join(self._row(number, record, result) + "\n" for result in results)
 
     def _row(self, number: int, record: Record, result: Result) -> str:
-        text = (
-            result.text.replace("\\", "\\\\").replace("\n", "\\n") if self.escaped else result.text
-        )
-        cells = [text.translate(SPACES)]
+        cells = [WRITINGS[self.writing](result.text)]
         if self.scores:
             cells.append(f"{result.score:.4f}")
         cells += [plain for _, plain in result.more.values()]
@@ -86,6 +97,19 @@ class Layout:
         }
 
 
+def without_repeats(results: Iterable[Result]) -> list[Result]:
+    """The first with each text."""
+    first: dict[str, Result] = {}
+    for result in results:
+        first.setdefault(result.text, result)
+    return list(first.values())
+
+
+def as_result(one: Hypothesis, more: dict[str, tuple[Any, str]] | None = None) -> Result:
+    score = None if math.isnan(one.score) else one.score
+    return Result(one.text, score, one.tokens, more or {})
+
+
 def write_results(
     results: Iterable[Sequence[Result]],
     pending: deque[Record],
@@ -93,15 +117,16 @@ def write_results(
     layout: Layout,
     total: int | None,
     progress: bool,
-) -> int:
-    """Writes the results of each pending record as soon as they are there; returns how many
-    records there were. progress: shows it on standard error, with `total` as the end."""
+) -> tuple[int, int]:
+    """Writes the results of each pending record as soon as they are there. Returns how many records
+    there were, and the tokens of their best results. progress: shows it on standard error, with
+    `total` as the end."""
     from tqdm import tqdm
 
-    count = 0
+    count = tokens = 0
     with tqdm(total=total, unit=" lines", file=sys.stderr, disable=not progress) as bar:
         for found in results:
             sink.write(layout.lines(count, pending.popleft(), found))
             bar.update()
-            count += 1
-    return count
+            count, tokens = count + 1, tokens + found[0].tokens
+    return count, tokens

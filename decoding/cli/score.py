@@ -65,12 +65,12 @@ def run(args: argparse.Namespace) -> None:
         names = [*([args.target] if args.target else []), *args.files]
         tsv = args.input_format == "tsv"
         source = Input(args, [args.source], "1" if tsv else "source") if args.source else None
-        target = Input(args, names, "1" if tsv else "target")
+        target = Input(args, names, "1" if tsv else "target", "target")
         model = load_model(args)
         if model.spec.encoder is None and source is not None:
             raise ValueError("this model has a decoder alone: leave --source out")
         if model.spec.encoder is None:
-            target.field = "1" if tsv else "text"
+            target.field, target.key = "1" if tsv else "text", "text"
         elif source is None:
             target.field = "2" if tsv else "target"
         pending: deque[Record] = deque()

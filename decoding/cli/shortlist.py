@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import decoding
-from decoding.cli.arguments import positive
+from decoding.cli.arguments import add_source_arguments, load_model, positive
 from decoding.cli.reading import Input, add_format_arguments
 from decoding.cli.score import paired
 from decoding.cli.writing import refuse_overwriting
@@ -29,7 +29,7 @@ SAMPLE = 1000  # pairs whose lists are made, to say how long they are
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("-m", "--model", required=True, metavar="DIR", help="a Hugging Face directory")
+    add_source_arguments(parser)
     add("--source", required=True, metavar="FILE", help="a sentence in each line")
     add("--target", required=True, metavar="FILE", help="their translations, line by line")
     add("-o", "--output", required=True, metavar="FILE", help="the shortlist, an .npz archive")
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
 
     refuse_overwriting((args.source, args.target), args.output)
     source, target = (Input(args, [name], "text") for name in (args.source, args.target))
-    model = decoding.load(args.model, device="cpu")
+    model = load_model(args, device="cpu")
     start = time.perf_counter()
     texts = paired((record.text for record in source), (record.text for record in target))
     pairs = list(token_pairs(model, texts))

@@ -10,12 +10,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import math
 import time
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import decoding
 from decoding.cli.arguments import (
@@ -26,7 +25,7 @@ from decoding.cli.arguments import (
 )
 from decoding.cli.messages import say_speed
 from decoding.cli.reading import Input, Record, add_reading_arguments, kept, open_input
-from decoding.cli.results import Layout, Result, add_result_arguments, write_results
+from decoding.cli.results import Layout, add_result_arguments, as_result, write_results
 from decoding.cli.search import add_search_arguments, search_options
 from decoding.cli.writing import add_writing_arguments, opened
 
@@ -68,12 +67,12 @@ def run(args: argparse.Namespace) -> None:
         total = records.total() if args.progress else None
         pending: deque[Record] = deque()
         found = (
-            [as_result(one, args.alignments) for one in hypotheses]
+            [as_result(one, aligned(one) if args.alignments else None) for one in hypotheses]
             for hypotheses in translations(translator, records, pending, args)
         )
-        lines = write_results(found, pending, sink, layout, total, args.progress)
+        lines, tokens = write_results(found, pending, sink, layout, total, args.progress)
         if not args.quiet:
-            say_speed(model, lines, translator.tokens, time.perf_counter() - start)
+            say_speed(model, lines, tokens, time.perf_counter() - start)
 
 
 def make_translator(model: decoding.Model, args: argparse.Namespace) -> Translator:
@@ -123,9 +122,8 @@ def prefixes(records: Iterable[Record], prefix: str) -> Iterator[str]:
         yield own
 
 
-def as_result(one: Hypothesis, aligned: bool) -> Result:
+def aligned(one: Hypothesis) -> dict[str, tuple[Any, str]]:
+    """The alignment for JSON, and as words of a line."""
     from decoding.text.alignment import written
 
-    pairs = [list(pair) for pair in one.alignment]
-    more = {"alignment": (pairs, written(one.alignment))} if aligned else {}
-    return Result(one.text, None if math.isnan(one.score) else one.score, one.tokens, more)
+    return {"alignment": ([list(pair) for pair in one.alignment], written(one.alignment))}

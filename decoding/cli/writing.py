@@ -13,10 +13,15 @@ from typing import Any, BinaryIO
 from decoding.cli.reading import FORMATS
 
 
-def add_writing_arguments(parser: argparse.ArgumentParser) -> None:
+def add_writing_arguments(
+    parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS
+) -> None:
+    """formats: of the output; the input's is the default where it is one of them, else the
+    first."""
     add = parser.add_argument_group("writing").add_argument
     add("-o", "--output", metavar="FILE", help="default: standard output")
-    add("--output-format", choices=FORMATS, help="default: as the input")
+    usual = "as the input" if "lines" in formats else formats[0]
+    add("--output-format", choices=formats, help=f"default: {usual}")
     add(
         "--json",
         dest="output_format",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -124,14 +125,28 @@ def answers(
 ) -> list[Any]:
     """What the model writes behind each prompt: a str, with num_return_sequences above 1 a list of
     them, with n_best a list of Hypothesis, best first."""
+    found = hypotheses(model, prompts, n_best, options)
+    if n_best is not None:
+        return found
+    texts = [[one.text for one in own] for own in found]
+    return texts if any(len(own) > 1 for own in texts) else [own[0] for own in texts]
+
+
+def hypotheses(
+    model: CompletionModel,
+    prompts: Sequence[Prompt],
+    n_best: int | None,
+    options: Mapping[str, Any],
+) -> list[list[Hypothesis]]:
+    """Those of each prompt: n_best of them, best first, else num_return_sequences, whose scores are
+    NaN but in beam search."""
     if not prompts:
         return []
     options, config = resolved(model, options, n_best)
-    scored = n_best is not None
     output = model.generate(
         [prompt.ids for prompt in prompts],
         return_dict_in_generate=True,
-        output_sequences_scores=scored and config.num_beams > 1,
+        output_sequences_scores=config.num_beams > 1,
         **options | {"max_new_tokens": new_tokens(model.spec, config, prompts)},
     )
     width = max(len(prompt.ids) for prompt in prompts)
@@ -139,22 +154,18 @@ def answers(
     rows = output.sequences[:, width:].tolist()
     new = [row[:length] for row, length in zip(rows, output.lengths.tolist(), strict=True)]
     behind = [prompt for prompt in prompts for _ in range(count)]
-    texts = [
-        text_behind(model.tokenizer, prompt.shown, ids)
-        for prompt, ids in zip(behind, new, strict=True)
-    ]
-    if not scored:
-        grouped = [texts[i : i + count] for i in range(0, len(texts), count)]
-        return grouped if count > 1 else texts
+    scores = [math.nan] * len(new)
     if isinstance(output, GenerateBeamDecoderOnlyOutput) and output.sequences_scores is not None:
         scores = output.sequences_scores.tolist()
-    else:
+    elif n_best is not None:
         scores = sums(model, behind, new)
     found = [
-        Hypothesis(text, score, tokens=len(ids))
-        for text, score, ids in zip(texts, scores, new, strict=True)
+        Hypothesis(text_behind(model.tokenizer, prompt.shown, ids), score, tokens=len(ids))
+        for prompt, ids, score in zip(behind, new, scores, strict=True)
     ]
     groups = [found[i : i + count] for i in range(0, len(found), count)]
+    if n_best is None:
+        return groups
     return [sorted(group, key=lambda one: one.score, reverse=True) for group in groups]
 
 

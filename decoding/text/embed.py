@@ -114,9 +114,10 @@ def embed(
     ids = [tokenizer.encode(text.lower() if pooling.lower else text) for text in given]
     longest = max(range(len(ids)), key=lambda i: len(ids[i]))
     if len(ids[longest]) > most and not truncate:
+        name = "the text" if alone else f"text {longest}"
         raise ValueError(
-            f"text {longest} has {len(ids[longest])} tokens, the model reads {most}: shorten it, "
-            "or pass truncate=True"
+            f"{name} has {len(ids[longest])} tokens, the model reads {most}: shorten it, or pass "
+            "truncate=True (--truncate)"
         )
     # A shortened text keeps its last token, EOS.
     rows = source_batch(

@@ -18,6 +18,7 @@ from decoding.models import load
 from decoding.models.weights.placed import module
 from tests.support.families import ENCODERS, encoder
 from tests.support.random_models import load as load_random
+from tests.support.sentences import write_letters, write_pooling
 from tests.support.vocabularies import ENGLISH, GERMAN
 
 LENGTHS = (9, 3, 12, 1, 6)
@@ -232,35 +233,11 @@ def test_refused_configurations(name: str, option: str, value: Any, tmp_path: Pa
 # Sentence embeddings.
 
 
-def write_pooling(folder: Path, *, mode: str, normalise: bool, **settings: Any) -> None:
-    """The files that sentence-transformers adds to a model's. mode: of its version 6, or the end of
-    a flag's name in those before."""
-    kinds = ["Transformer", "Pooling", "Normalize"][: 3 if normalise else 2]
-    paths = ["", "1_Pooling", "2_Normalize"]
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (kind, path) in enumerate(zip(kinds, paths, strict=False))
-    ]
-    (folder / "modules.json").write_text(json.dumps(modules))
-    (folder / "1_Pooling").mkdir(exist_ok=True)
-    flags = ("cls_token", "mean_tokens", "max_tokens")
-    config: dict[str, Any] = {"pooling_mode": mode, "include_prompt": True}
-    if mode in flags:
-        config = {f"pooling_mode_{name}": name == mode for name in flags}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(config))
-    (folder / "sentence_bert_config.json").write_text(json.dumps(settings))
-
-
 @pytest.fixture(scope="module")
 def sentences(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """A BERT of letters."""
     folder = tmp_path_factory.mktemp("sentences")
-    letters = sorted({letter for line in ENGLISH + GERMAN for letter in line} - {" "})
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{x}" for x in letters)]
-    (folder / "vocab.txt").write_text("\n".join(tokens), encoding="utf-8")
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"do_lower_case": False, "model_max_length": 30})
-    )
+    tokens = write_letters(folder, ENGLISH + GERMAN)
     theirs = encoder("bert", vocab_size=len(tokens), max_position_embeddings=80)
     theirs.save_pretrained(folder)
     return folder, theirs

@@ -1,0 +1,88 @@
+"""`decoding embed`: vectors of lines, as .npy and as JSON lines."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import decoding
+from tests.support.program import Program, one_line
+from tests.support.sentences import write_letters, write_pooling
+from tests.support.vocabularies import ENGLISH, GERMAN
+
+SHORT = [line[:20] for line in ENGLISH + GERMAN]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sentences")
+    tokens = write_letters(folder, ENGLISH + GERMAN)
+    write_pooling(folder, mode="mean", normalise=True)
+    config = transformers.BertConfig(
+        vocab_size=len(tokens),
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+    )
+    torch.manual_seed(0)
+    transformers.BertModel(config).save_pretrained(folder)
+    return folder
+
+
+def test_npy(program: Program, folder: Path, tmp_path: Path) -> None:
+    """A row for each line, in order, whatever the batches."""
+    expected = decoding.load(folder, "cpu").embed([*SHORT, ""]).numpy()
+    lines = "".join(f"{line}\n" for line in [*SHORT, ""])
+    for batch in ("1", "50", "4096"):
+        path = tmp_path / "vectors.npy"
+        words = ["--batch-tokens", batch, "--output", str(path), "--device", "cpu"]
+        status, out, err = program("embed", "-m", str(folder), *words, source=lines)
+        assert (status, out) == (0, "") and one_line(err)
+        assert err.startswith(f"{len(SHORT) + 1} lines, ")
+        found = np.load(path)
+        assert found.dtype == np.float32 and found.shape == (len(SHORT) + 1, 32)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_standard_output(folder: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    from decoding.cli.main import main
+
+    (folder / "none").write_text("")
+    assert main(["embed", "--model", str(folder), "--quiet", str(folder / "none")]) == 0
+    assert np.load(io.BytesIO(capfdbinary.readouterr().out)).shape == (0, 32)
+
+
+def test_json_lines(program: Program, folder: Path) -> None:
+    expected = decoding.load(folder, "cpu").embed(SHORT).tolist()
+    lines = "".join(json.dumps({"id": i, "text": line}) + "\n" for i, line in enumerate(SHORT))
+    words = ["--model", str(folder), "--device", "cpu", "--input-format", "json", "--json"]
+    out = program("embed", *words, source=lines).out
+    for i, (line, vector) in enumerate(zip(out.splitlines(), expected, strict=True)):
+        found = json.loads(line)
+        assert (found["id"], found["text"]) == (i, SHORT[i])
+        np.testing.assert_allclose(found["embedding"], vector, atol=1e-6)
+
+
+def test_mistakes(program: Program, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text(f"so\n{'so ' * 30}\nso\n")
+    words = ["embed", "--device", "cpu", str(tmp_path / "in"), "--json", "--quiet"]
+    status, _, err = program(*words, "--model", str(folder))
+    said = f"{tmp_path / 'in'}, line 2: the text has 62 tokens, the model reads 30: shorten it"
+    assert status == 2 and one_line(err) and said in err and "--truncate" in err
+    assert program(*words, "--model", str(folder), "--truncate").out.count("\n") == 3
+    status, _, err = program(*words, "--model", "models/demo")
+    assert status == 2 and "embed needs an encoder, such as BERT" in err
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    for name in ("config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json"):
+        shutil.copy(folder / name, plain)
+    status, _, err = program(*words, "--model", str(plain))
+    assert status == 2 and "modules.json" in err
