@@ -15,6 +15,7 @@ check_built(Path(__file__).parent)
 if TYPE_CHECKING:
     from decoding._C import Error
     from decoding.acceleration import accelerate, restore
+    from decoding.common.progress import Cancelled
     from decoding.engine.limits import Limits
     from decoding.generation.config import GenerationConfig
     from decoding.loading import generate, load
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from decoding.text.shortlist import Shortlist
 
 __all__ = [
+    "Cancelled",
     "Error",
     "GenerationConfig",
     "Limits",
@@ -39,6 +41,7 @@ __version__ = "0.1.0"
 # The modules of the names above. They are imported on first use: torch alone takes more than a
 # second, which `decoding --help` should not.
 _MODULES = {
+    "Cancelled": "decoding.common.progress",
     "Error": "decoding._C",
     "GenerationConfig": "decoding.generation.config",
     "Limits": "decoding.engine.limits",

@@ -260,6 +260,8 @@ class TokenModel(TransformersFace):
         decoder_input_ids: Any = None,
         tokenizer: Any = None,
         shortlist: Any = None,
+        cancel: Any = None,
+        progress: Any = None,
         **options: Any,
     ) -> Any:
         """Generates, with the names, defaults and results of Hugging Face's generate().
@@ -281,6 +283,10 @@ class TokenModel(TransformersFace):
         tokenizer: decodes the tokens in which stop_strings are found; None: the model's own.
         shortlist: a Shortlist, or a file of one, which each call reads: only tokens that it lists
             for the sources are generated. For encoder-decoders on a CPU.
+        cancel: a threading.Event, or an object with its is_set(): where another thread sets it, the
+            call ends after the step under way and raises decoding.Cancelled.
+        progress: True for a bar on standard error, or a function of (done, total) that is called
+            with the steps that are done and that there are at most.
         options: the fields of decoding.GenerationConfig. They win over generation_config, which
             wins over the checkpoint's generation_config.json; None switches an option off.
 
@@ -301,6 +307,8 @@ class TokenModel(TransformersFace):
             decoder_input_ids=decoder_input_ids,
             tokenizer=tokenizer,
             shortlist=shortlist,
+            cancel=cancel,
+            progress=progress,
             **options,
         )
         return call.run()
@@ -319,6 +327,8 @@ class TokenModel(TransformersFace):
         decoder_input_ids: Any = None,
         tokenizer: Any = None,
         shortlist: Any = None,
+        cancel: Any = None,
+        progress: Any = None,
         **options: Any,
     ) -> Call:
         """Checks a call of generate(), with its arguments: run() of the result generates. Raises
@@ -334,6 +344,8 @@ class TokenModel(TransformersFace):
             stopping_criteria,
             self._own_tokenizer if tokenizer is None else tokenizer,
             shortlist,
+            cancel,
+            progress,
         )
         listener = None if streamer is None else StreamerTokenStream(streamer)
         return prepare(self._session, self.generation_config, arguments, options, listener)
@@ -348,6 +360,8 @@ class TokenModel(TransformersFace):
         decoder_input_ids: Any = None,
         tokenizer: Any = None,
         shortlist: Any = None,
+        cancel: Any = None,
+        progress: Any = None,
         **options: Any,
     ) -> Generator[list[list[int]], None, None]:
         """Generates, and yields the tokens as they come: a list of new ones for each row.
@@ -358,7 +372,7 @@ class TokenModel(TransformersFace):
         stream_text() yields their text.
         In beam search the rows are the best of each sentence, and their tokens come as soon as all
         beams agree on them. Arguments and errors are those of generate(). Generation runs ahead in
-        a thread of its own; leaving the loop early ends it.
+        a thread of its own; leaving the loop early ends it. `cancel` ends the loop.
         """
         shortlist = pop_old_name(options, shortlist)
         arguments = GenerateInputs(
@@ -368,6 +382,8 @@ class TokenModel(TransformersFace):
             generation_config,
             tokenizer=self._own_tokenizer if tokenizer is None else tokenizer,
             shortlist=shortlist,
+            cancel=cancel,
+            progress=progress,
         )
         tokens = QueuedTokenStream()
         call = prepare(self._session, self.generation_config, arguments, options, tokens)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
 
@@ -11,11 +13,13 @@ import torch
 from torch import Tensor
 
 from decoding import _C
+from decoding.common.progress import Event, raise_if_set
 from decoding.engine.limits import LEAST, Limits
 from decoding.engine.memory import MemoryPlan, available_memory, available_text, readable
 from decoding.models.weights.memory import CPU, empty
 
 SPARE = 4  # times the need of a call: at most so much is planned to serve other shapes too
+WAIT = 0.05  # seconds, between two looks at the event of a call that waits
 SENTENCE = 64  # tokens that memory_plan() plans for before the first call
 
 
@@ -85,6 +89,17 @@ class PooledEngine(ABC):
     @abstractmethod
     def _bucket(self, needed: Limits) -> Limits:
         """`needed`, rounded up, but not beyond the model's own tables."""
+
+    @contextmanager
+    def _own_turn(self, cancel: Event | None) -> Iterator[None]:
+        """Waits for the engine; raises Cancelled where the call is cancelled meanwhile."""
+        while not self._turn.acquire(timeout=-1 if cancel is None else WAIT):
+            raise_if_set(cancel)
+        try:
+            raise_if_set(cancel)
+            yield
+        finally:
+            self._turn.release()
 
     def _stream(self) -> int:
         """The caller's current stream on the model's GPU."""

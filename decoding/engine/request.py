@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from decoding import _C
+from decoding.common.progress import Event
 from decoding.engine.limits import Limits
 from decoding.engine.observer import StepObserver
 
@@ -41,6 +43,8 @@ class EngineRequest:
     keep_scores: bool = False  # of every step; needs options that process them
     keep_logits: bool = False  # of every step
     observer: StepObserver | None = None  # Python that sees the steps, or takes part in them
+    cancel: Event | None = None  # ends the call where it is set
+    reached: Callable[[int], None] | None = None  # is told the number of steps that are done
 
     @property
     def sentences(self) -> int:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from decoding import _C
+from decoding.common.progress import raise_if_set
 from decoding.engine.limits import Limits, next_bucket
 from decoding.engine.observer import Step
 from decoding.engine.pool import PooledEngine
@@ -44,10 +45,10 @@ class Session(PooledEngine):
     def run(self, request: EngineRequest) -> EngineResults:
         """Generates; raises ValueError beyond explicit limits, decoding.Error without the memory.
 
-        On a GPU it is work of the caller's current stream. Ctrl-C is raised between steps. Whatever
-        is raised, the next call starts afresh.
+        On a GPU it is work of the caller's current stream. Ctrl-C and Cancelled are raised between
+        steps. Whatever is raised, the next call starts afresh.
         """
-        with self._turn:
+        with self._own_turn(request.cancel):
             stream = self._stream()
             self._reserve(request.limits)
             self._engine.start(request.options, request.batch(stream))
@@ -56,8 +57,7 @@ class Session(PooledEngine):
                 request.sentences, request.rows_per_sentence, request.steps, request.fill
             )
             if request.observer is None and request.max_time is None and not request.in_parts:
-                while not self._engine.step(STEPS):
-                    pass  # Ctrl-C gets through
+                self._steps(request)
             else:
                 self._step_by_step(request, results)
             self._engine.fetch(
@@ -67,6 +67,19 @@ class Session(PooledEngine):
                 kept = self._engine.state()["attentions"]
                 results = replace(results, attentions=kept.to("cpu", copy=True))
             return results
+
+    def _steps(self, request: EngineRequest) -> None:
+        """Generates with few returns to Python. Ctrl-C gets through at each of them."""
+        at_once = STEPS if request.cancel is None else 1
+        done = 0
+        while not self._engine.step(at_once):
+            done += at_once
+            self._between_steps(request, done)
+
+    def _between_steps(self, request: EngineRequest, done: int) -> None:
+        raise_if_set(request.cancel)
+        if request.reached is not None:
+            request.reached(done)
 
     def score(self, request: ScoreRequest) -> Tensor:
         """float32 [tokens], each label's log-probability. Errors as in `run`."""
@@ -105,6 +118,7 @@ class Session(PooledEngine):
                 done = self._engine.step(1)
             if observer is not None:
                 observer.accepted(step)
+            self._between_steps(request, step.number)
 
     def _in_parts(self, request: EngineRequest, results: EngineResults, step: Step) -> bool:
         observer = request.observer

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from decoding.common.progress import Event, Progress, check_event, check_progress
 from decoding.common.warn import warn
 from decoding.engine.request import EngineRequest, EngineResults
 from decoding.engine.session import Session
@@ -66,20 +67,31 @@ class Call:
     shortlist: Shortlist | None
     device: torch.device  # of the results
     tokenizer: Any  # that names tokens, or a function that finds it
+    cancel: Event | None
+    progress: Any  # as in Progress
     started: float = field(default_factory=time.monotonic)
 
     def run(self) -> Tensor | outputs.GenerateOutput:
         """Generates."""
-        results = [
-            SubBatchResult(sub.chosen, sub.prompt, self._run(sub.request))
-            for sub in self.sub_batches
-        ]
+        results, before = [], 0
+        with Progress(self.progress, self._steps, "steps") as progress:
+            for sub in self.sub_batches:
+                request = self._watched(sub.request, progress, before)
+                results.append(SubBatchResult(sub.chosen, sub.prompt, self._run(request)))
+                before += request.steps
+                progress.reach(before)
         output = outputs.build_output(self.config, self.strategy, results, self.source)
         if self.device.type != "cpu":
             output = outputs.moved(output, self.device)
         if isinstance(output, outputs.Output):
             output.returned, output.tokenizer = self.strategy.returned, self.tokenizer
         return output
+
+    def _watched(self, request: EngineRequest, progress: Progress, before: int) -> EngineRequest:
+        """before: steps of the sub-batches before it."""
+        if progress:
+            request = replace(request, reached=lambda done: progress.reach(before + done))
+        return replace(request, cancel=self.cancel)
 
     def _run(self, request: EngineRequest) -> EngineResults:
         if request.max_time is not None:
@@ -93,6 +105,11 @@ class Call:
         if self.listener is not None:
             self.listener.end(results)
         return results
+
+    @property
+    def _steps(self) -> int:
+        """The most steps that the call takes."""
+        return sum(sub.request.steps for sub in self.sub_batches)
 
     @cached_property
     def sub_batches(self) -> list[SubBatch]:
@@ -162,6 +179,8 @@ def prepare(
 
     Raises what Model.generate() raises before anything runs.
     """
+    check_event(inputs.cancel)
+    check_progress(inputs.progress)
     spec = session.spec
     config = resolve(options, inputs.generation_config, checkpoint)
     if config.max_new_tokens is None and config.max_length is None:
@@ -204,6 +223,8 @@ def prepare(
         as_shortlist(inputs.shortlist, spec, session.device.type),
         device,
         inputs.tokenizer,
+        inputs.cancel,
+        inputs.progress,
     )
     _ = call.sub_batches  # all of them are made, and so checked, before the first runs
     return call

@@ -37,6 +37,8 @@ class GenerateInputs:
     stopping_criteria: Any = None
     tokenizer: Any = None  # or a function that finds one
     shortlist: Any = None
+    cancel: Any = None
+    progress: Any = None
 
 
 def read_inputs(

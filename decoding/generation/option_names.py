@@ -55,6 +55,7 @@ OTHER_NAMES = {
     "num_hypotheses": "num_return_sequences",
     "num_predict": "max_new_tokens",
     "num_samples": "num_return_sequences",
+    "on_progress": "progress",
     "output_len": "max_new_tokens",
     "output_sampling": "do_sample",
     "pad_id": "pad_token_id",

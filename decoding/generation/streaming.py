@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from decoding.common.progress import Cancelled
 from decoding.engine.observer import Step
 from decoding.engine.request import EngineResults
 from decoding.generation.config import GenerationConfig
@@ -138,10 +139,6 @@ class StreamerTokenStream(TokenStream):
         self._streamer.end()
 
 
-class Cancelled(Exception):
-    """The iterator that reads the tokens is closed."""
-
-
 class QueuedTokenStream(TokenStream):
     """Hands new tokens to another thread."""
 
@@ -151,7 +148,7 @@ class QueuedTokenStream(TokenStream):
 
     def emit(self, new: Tokens) -> None:
         if self.cancelled:
-            raise Cancelled
+            raise Cancelled("the iterator that reads the tokens is closed")
         if any(new):
             self.queue.put(new)
 
@@ -161,8 +158,9 @@ def stream(
 ) -> Generator[Tokens, None, None]:
     """Runs `run` in a thread of its own and yields what it emits to `tokens`; raises its errors.
 
-    The thread does not wait for the caller. Where the iterator is closed or collected, it stops
-    after the step under way. device: whose current stream, here, is the thread's too.
+    The thread does not wait for the caller. Where the iterator is closed or collected, or the call
+    is cancelled, it stops after the step under way. device: whose current stream, here, is the
+    thread's too.
     """
     there: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if device.type == "cuda":
@@ -174,7 +172,7 @@ def stream(
                 run()
             tokens.queue.put(None)
         except Cancelled:
-            pass
+            tokens.queue.put(None)
         except BaseException as error:  # the iterator raises it
             tokens.queue.put(error)
 

@@ -68,6 +68,8 @@ ARGUMENTS = (
     "streamer",
     "tokenizer",
     "shortlist",
+    "cancel",
+    "progress",
 )
 
 # Fields of a transformers GenerationConfig that are no options.

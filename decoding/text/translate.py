@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, overload
 import torch
 from torch import Tensor
 
+from decoding.common.progress import Event, Progress, check_event
 from decoding.common.warn import warn
 from decoding.generation.config import GenerationConfig
 from decoding.generation.outputs import GenerateBeamDecoderOnlyOutput
@@ -117,18 +118,24 @@ def translate(
     n_best: int | None = None,
     batch_tokens: int = 4096,
     target_prefix: str | Iterable[str] = "",
+    progress: Any = None,
     **options: Any,
 ) -> Any:
     """Translates each text; with `n_best` so many translations of each, best first, with scores.
 
     texts: a str is one text, and has one result. target_prefix: text that each translation begins
-    with, or one for each text. The other arguments and errors are those of Translator.
+    with, or one for each text. progress: True for a bar on standard error, or a function of (done,
+    total), in texts. The other arguments and errors are those of Translator.
     """
     if options.get("alignments") and n_best is None:
         raise TypeError("alignments come with hypotheses: pass n_best, too")
     lines, alone = as_texts("texts", texts)
     translator = Translator(model, n_best=n_best, batch_tokens=batch_tokens, **options)
-    found = list(translator.stream(lines, target_prefix=target_prefix))
+    found = []
+    with Progress(progress, len(lines), "texts") as done:
+        for hypotheses in translator.stream(lines, target_prefix=target_prefix):
+            found.append(hypotheses)
+            done.reach(len(found))
     results: list[Any] = [each[0].text for each in found] if n_best is None else found
     return results[0] if alone else results
 
@@ -144,7 +151,7 @@ class Translator:
     alignments: fills in Hypothesis.alignment, from the attention of the last layer.
     src_lang, tgt_lang: languages of a multilingual model, as its tokenizer names them; None: those
     of the model's own files.
-    shortlist: as in Model.generate(); a file is read once.
+    shortlist: as in Model.generate(); a file is read once. cancel, too.
     options: those of Model.generate(). Where they set no length it is the model's own max_length,
     else 2 * source + 50. A line that is too long for the model is cut at a sentence's or
     clause's end; its parts are translated and joined, with a warning. With `seed`,
@@ -165,8 +172,11 @@ class Translator:
         tgt_lang: str | None = None,
         shortlist: Any = None,
         unique: bool = False,
+        cancel: Event | None = None,
         **options: Any,
     ) -> None:
+        check_event(cancel)
+        self.cancel = cancel
         if batch_tokens < 1:
             raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
         refuse("translation", options)
@@ -293,6 +303,7 @@ class Translator:
             return_dict_in_generate=True,
             output_sequences_scores=self.beams,
             shortlist=self._shortlist,
+            cancel=self.cancel,
             **options,
         )
         assert not isinstance(found, Tensor)  # return_dict_in_generate
