@@ -1,0 +1,267 @@
+"""A model bound to its engine, without what it computes."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from decoding.binding import runner_of, weights_on
+from decoding.common.settings import Settings
+from decoding.engine.devices import check_threads
+from decoding.engine.encoder import EncoderSession
+from decoding.engine.limits import Limits, check_limits
+from decoding.engine.memory import MemoryPlan
+from decoding.engine.session import Session
+from decoding.generation.config import OPTIONS
+from decoding.generation.resolve import as_mapping
+from decoding.models import Loaded
+from decoding.models.files import Directory
+from decoding.models.spec import EncoderSpec, ModelSpec
+from decoding.models.weights.converted import ConvertedWeights
+from decoding.models.weights.memory import CPU, trim
+from decoding.models.weights.placed import is_linear
+from decoding.saving import save
+from decoding.shown import model_html, model_line
+from decoding.text.given_tokenizer import TokenizerFiles
+from decoding.text.tokenizers import Tokenizer, load_tokenizer
+from decoding.transformers_face import TransformersFace, count_parameters
+
+Self = TypeVar("Self", bound="BoundModel")
+
+
+class GenerationSettings(Settings):
+    """generation_config.json: options that it does not set are None."""
+
+    unset = frozenset(OPTIONS)
+
+
+class BoundModel(TransformersFace):
+    """A model bound to its engine: what it is, where it is, and how it ends.
+
+    config and generation_config: the checkpoint's two files, their entries as keys and as
+    attributes. architecture: its class in transformers. dtype and kv_cache_dtype: as load() chose
+    them.
+    """
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        *,
+        device: torch.device = CPU,
+        dtype: torch.dtype = torch.float32,
+        limits: Limits | None = None,
+        threads: int | None = None,
+        kv_cache_dtype: torch.dtype = torch.float32,
+        tokenizer: Any = None,
+        load_again: Callable[[], BoundModel] | None = None,
+    ) -> None:
+        self.architecture = loaded.architecture
+        self.config = Settings(loaded.config)
+        self._generation_config = GenerationSettings(loaded.generation_config)
+        self._own_generation_config = loaded.generation_config is not loaded.config
+        self.directory = loaded.directory
+        self._files = loaded.files
+        self._tokenizer_files = None if tokenizer is None else TokenizerFiles(tokenizer)
+        self._load_again = load_again
+        self.dtype: torch.dtype = dtype
+        self.kv_cache_dtype = kv_cache_dtype
+        threads = check_threads(threads)
+        self._weights = (
+            dict(loaded.state) if loaded.packed else weights_on(loaded, device, dtype, threads)
+        )
+        self._open_runner: Session | EncoderSession | None = runner_of(
+            loaded.spec, self._weights, device, limits, threads, kv_cache_dtype
+        )
+
+    @property
+    def generation_config(self) -> GenerationSettings:
+        """The options of generate() where a call sets none: generation_config.json, or a dict or
+        GenerationConfig that was assigned."""
+        return self._generation_config
+
+    @generation_config.setter
+    def generation_config(self, config: Any) -> None:
+        self._generation_config = GenerationSettings(as_mapping(config))
+
+    @property
+    def _runner(self) -> Session | EncoderSession:
+        if self._open_runner is None:
+            raise ValueError("the model is closed: load it again")
+        return self._open_runner
+
+    def close(self) -> None:
+        """Gives the memory of the weights and of the engine back.
+
+        What is asked of the model afterwards raises ValueError. Calls that run in other threads
+        come to their end first. Leaving a `with` block closes its model.
+        """
+        self._open_runner, self._weights = None, {}
+        trim()
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return self._open_runner is None
+
+    def __repr__(self) -> str:
+        return model_line(self)
+
+    def _repr_html_(self) -> str:
+        return model_html(self)
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Callable[[], BoundModel], tuple[()]]:
+        """Copies and processes load the model again, from the same path with the same arguments."""
+        if self._load_again is None:
+            raise TypeError(
+                "a model that was loaded from memory cannot be copied or pickled: load it from a "
+                "directory, to which its save_pretrained() or Model.save() writes it"
+            )
+        return self._load_again, ()
+
+    def num_parameters(self) -> int:
+        """Numbers in the weights; tables that are one count once."""
+        return count_parameters(self.any_spec, self._weights, self.config)
+
+    @property
+    def any_spec(self) -> ModelSpec | EncoderSpec:
+        """The sizes of a model of either kind."""
+        return self._runner.spec
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of the weights."""
+        blocks = {weight.data_ptr(): weight.nbytes for weight in self._weights.values()}
+        return sum(blocks.values())
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The sizes of a model that generates. Raises NotImplementedError for an encoder alone."""
+        return self._session.spec
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether the model is an encoder without a decoder, such as BERT."""
+        return isinstance(self._runner, EncoderSession)
+
+    @property
+    def encoder_spec(self) -> EncoderSpec:
+        """The sizes of an encoder alone. Raises NotImplementedError for a model that generates."""
+        return self._encoder.spec
+
+    @property
+    def _session(self) -> Session:
+        if not isinstance(self._runner, Session):
+            raise NotImplementedError(
+                "this model is an encoder alone: it generates no tokens, use encode()"
+            )
+        return self._runner
+
+    @property
+    def _encoder(self) -> EncoderSession:
+        if not isinstance(self._runner, EncoderSession):
+            raise NotImplementedError("encode() is for encoders alone, and this model generates")
+        return self._runner
+
+    @property
+    def device(self) -> torch.device:
+        """The device that it runs on."""
+        return self._runner.device
+
+    @property
+    def threads(self) -> int:
+        """Number of threads that compute each step on the CPU."""
+        return self._runner.threads
+
+    @property
+    def isa(self) -> str:
+        """The CPU's instruction set in use, or "cuda"."""
+        return self._runner.isa
+
+    @property
+    def unquantized(self) -> list[str]:
+        """Names of an int8 model's linear weights that stay bfloat16, as int8 is too coarse for
+        them; empty for a model of another type."""
+        return [
+            name
+            for name, weight in self._weights.items()
+            if self.dtype == torch.int8 and is_linear(name) and weight.dtype != torch.int8
+        ]
+
+    @property
+    def kept(self) -> list[str]:
+        """The old name of `unquantized`."""
+        warnings.warn(
+            "Model.kept is deprecated and goes with the next version: use Model.unquantized",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.unquantized
+
+    @property
+    def graph_nodes(self) -> int:
+        """Nodes of the CUDA graph of the last call's decoding step; 0 on the CPU."""
+        return self._runner.graph_nodes
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that load() was given, or that in the model's directory. Raises ValueError
+        where there is none."""
+        files = self._files_of_tokenizer
+        if files is None:
+            raise ValueError(
+                "a model that was loaded from memory has no tokenizer: pass "
+                "decoding.load(model, tokenizer=...)"
+            )
+        return load_tokenizer(files, self.config)
+
+    @property
+    def _files_of_tokenizer(self) -> Directory | None:
+        given = self._tokenizer_files
+        return self._files if given is None else Directory(given.directory)
+
+    def _own_tokenizer(self) -> Tokenizer | None:
+        return None if self._files_of_tokenizer is None else self.tokenizer
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Writes a directory that load() takes, with the weights as they are in memory here.
+
+        Loading it maps the weights: nothing is converted, and processes share the memory. It holds
+        the configuration and the tokenizer too, and is for the CPU alone. Raises
+        NotImplementedError for a model on a GPU, ValueError for a directory that holds a
+        checkpoint.
+        """
+        if self.device.type != "cpu":
+            raise NotImplementedError(
+                f"only a model on the CPU can be saved, this one is on {self.device}: pass "
+                'device="cpu" to load()'
+            )
+        save(
+            Path(directory),
+            ConvertedWeights(self.any_spec, self.dtype, self._weights),
+            self.config,
+            self.generation_config if self._own_generation_config else self.config,
+            self._files_of_tokenizer,
+        )
+
+    def memory_plan(self, limits: Limits | None = None) -> MemoryPlan:
+        """The memory of weights, keys and values, and steps; its table() has every buffer.
+
+        limits: sizes to plan for. None: the plan in use, or before the first call the plan of one
+        sentence of 64 tokens. Raises ValueError for lengths beyond the model's positions.
+        """
+        if limits is not None:
+            check_limits(limits, self.any_spec)
+        return replace(self._runner.memory_plan(limits), weights=self.weight_bytes)

@@ -1,0 +1,96 @@
+"""The options of generate() as types, for editors, mypy and pyright.
+
+decoding/generation/config.py has their defaults and ranges, docs/options.md their meaning; a test
+compares the three. None switches an option off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+from torch import Tensor
+
+Number = float | int
+Ids = Sequence[int] | Tensor
+Id = int | Ids  # one, or several
+# One value, or one for each row.
+EachInt = int | Sequence[int] | Tensor
+EachNumber = Number | Sequence[float] | Tensor
+
+
+class SearchOptions(TypedDict, total=False):
+    """All options but return_dict_in_generate, on which the type of the result depends."""
+
+    # lengths
+    max_length: int | None
+    max_new_tokens: EachInt | None
+    min_length: int | None
+    min_new_tokens: int | None
+
+    # search
+    num_beams: int | None
+    do_sample: bool | None
+    num_return_sequences: int | None
+    num_beam_groups: int | None
+    diversity_penalty: Number | None
+    force_words_ids: Sequence[Sequence[int] | Sequence[Sequence[int]]] | None
+    penalty_alpha: Number | None
+    diversity_rate: Number | None
+
+    # beams
+    length_penalty: Number | None
+    length_normalization: Literal["gnmt"] | None
+    early_stopping: bool | Literal["never"] | None
+    patience: Number | None
+    coverage_penalty: Number | None
+
+    # sampling
+    temperature: EachNumber | None
+    top_k: EachInt | None
+    top_p: EachNumber | None
+    top_h: Number | None
+    min_p: Number | None
+    typical_p: Number | None
+    epsilon_cutoff: Number | None
+    eta_cutoff: Number | None
+    seed: EachInt | None
+
+    # processors
+    guidance_scale: Number | None
+    sequence_bias: Mapping[tuple[int, ...], float] | Sequence[Sequence[Any]] | None
+    encoder_repetition_penalty: Number | None
+    repetition_penalty: Number | None
+    no_repeat_ngram_size: int | None
+    encoder_no_repeat_ngram_size: int | None
+    bad_words_ids: Sequence[Ids] | None
+    remove_invalid_values: bool | None
+    exponential_decay_length_penalty: tuple[int, float] | None
+    suppress_tokens: Id | None
+    begin_suppress_tokens: Id | None
+    renormalize_logits: bool | None
+
+    # tokens
+    eos_token_id: Id | None
+    pad_token_id: int | None
+    bos_token_id: int | None
+    decoder_start_token_id: Id | None
+    forced_bos_token_id: EachInt | None
+    forced_eos_token_id: Id | None
+
+    # stopping
+    max_time: Number | None
+    stop_strings: str | Sequence[str] | None
+
+    # results
+    output_scores: bool | None
+    output_sequences_scores: bool | None
+    output_logits: bool | None
+    output_attentions: bool | None
+    use_cache: bool | None
+
+
+class GenerateOptions(SearchOptions, total=False):
+    """The options of generate(): `options: decoding.GenerateOptions = {"num_beams": 4}`."""
+
+    return_dict_in_generate: bool | None
