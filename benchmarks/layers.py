@@ -71,6 +71,7 @@ class Forced:
             output_logits=True,
             return_dict_in_generate=True,
         )
+        assert found.logits is not None
         return torch.cat(
             [
                 logits[[len(target) > step for target in self.targets]]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from decoding.common.progress import Cancelled
     from decoding.engine.limits import Limits
     from decoding.generation.config import GenerationConfig
+    from decoding.generation.option_types import GenerateOptions
     from decoding.loading import generate, load
     from decoding.model import Model
     from decoding.models.files import ModelFileError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Cancelled",
     "Error",
+    "GenerateOptions",
     "GenerationConfig",
     "Limits",
     "Model",
@@ -43,6 +45,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "Cancelled": "decoding.common.progress",
     "Error": "decoding._C",
+    "GenerateOptions": "decoding.generation.option_types",
     "GenerationConfig": "decoding.generation.config",
     "Limits": "decoding.engine.limits",
     "Model": "decoding.model",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from torch import Tensor
 
@@ -11,12 +11,17 @@ from decoding.bound_model import BoundModel
 from decoding.engine.encoder import Encoded, encode
 from decoding.generation.call import Call, prepare
 from decoding.generation.inputs import GenerateInputs
+from decoding.generation.option_types import CallOptions, GenerateOptions
+from decoding.generation.outputs import GenerateOutput
 from decoding.generation.results import compute_transition_scores
 from decoding.generation.streaming import QueuedTokenStream, StreamerTokenStream, stream
 from decoding.scoring import Scores, score
 from decoding.text.scored import as_labels
 from decoding.text.shortlist import pop_old_name
 from decoding.text.texts import as_texts, is_text
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class TokenModel(BoundModel):
@@ -29,6 +34,42 @@ class TokenModel(BoundModel):
     another machine, it is its path and the arguments of load(), with which it is loaded there.
     """
 
+    @overload
+    def generate(
+        self,
+        input_ids: Any = None,
+        generation_config: Any = None,
+        logits_processor: Any = None,
+        stopping_criteria: Any = None,
+        prefix_allowed_tokens_fn: Any = None,
+        *,
+        return_dict_in_generate: Literal[True],
+        **options: Unpack[CallOptions],
+    ) -> GenerateOutput: ...
+    @overload
+    def generate(
+        self,
+        input_ids: Any = None,
+        generation_config: None = None,
+        logits_processor: Any = None,
+        stopping_criteria: Any = None,
+        prefix_allowed_tokens_fn: Any = None,
+        *,
+        return_dict_in_generate: Literal[False] | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Tensor: ...
+    @overload
+    def generate(
+        self,
+        input_ids: Any = None,
+        generation_config: Any = None,
+        logits_processor: Any = None,
+        stopping_criteria: Any = None,
+        prefix_allowed_tokens_fn: Any = None,
+        *,
+        return_dict_in_generate: bool | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Tensor | GenerateOutput: ...
     def generate(
         self,
         input_ids: Any = None,
@@ -46,7 +87,7 @@ class TokenModel(BoundModel):
         cancel: Any = None,
         progress: Any = None,
         **options: Any,
-    ) -> Any:
+    ) -> Tensor | GenerateOutput:
         """Generates, with the names, defaults and results of Hugging Face's generate().
 
         input_ids: the encoder's input, or a decoder-only model's prompts: integers [B, W], as a
@@ -145,7 +186,7 @@ class TokenModel(BoundModel):
         shortlist: Any = None,
         cancel: Any = None,
         progress: Any = None,
-        **options: Any,
+        **options: Unpack[GenerateOptions],
     ) -> Generator[list[list[int]], None, None]:
         """Generates, and yields the tokens as they come: a list of new ones for each row.
 
@@ -157,7 +198,8 @@ class TokenModel(BoundModel):
         beams agree on them. Arguments and errors are those of generate(). Generation runs ahead in
         a thread of its own; leaving the loop early ends it. `cancel` ends the loop.
         """
-        shortlist = pop_old_name(options, shortlist)
+        given = dict(options)
+        shortlist = pop_old_name(given, shortlist)
         arguments = GenerateInputs(
             self._as_ids(given_ids(input_ids, inputs), attention_mask),
             attention_mask,
@@ -169,7 +211,7 @@ class TokenModel(BoundModel):
             progress=progress,
         )
         tokens = QueuedTokenStream()
-        call = prepare(self._session, self.generation_config, arguments, options, tokens)
+        call = prepare(self._session, self.generation_config, arguments, given, tokens)
         return stream(call.run, tokens, self.device)
 
     def compute_transition_scores(

@@ -12,6 +12,7 @@ import pytest
 import decoding
 
 DEMO = "models/demo"
+OLD: dict[str, Any] = {"vocabulary_map": None}
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +27,7 @@ CALLS: dict[str, Callable[[decoding.Model], Any]] = {
     "translate": lambda model: model.translate(["Gut."], top_k=5),
     "batches": lambda model: model.translate(["Gut.", "Ja."], top_k=5, batch_tokens=1),
     "minimum": lambda model: model.generate([[5, 0]], min_new_tokens=9, max_new_tokens=2),
-    "old name": lambda model: model.generate([[5, 0]], vocabulary_map=None, max_new_tokens=2),
+    "old name": lambda model: model.generate([[5, 0]], **OLD, max_new_tokens=2),
 }
 
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from decoding.generation import checks
 from decoding.generation.checks import flag, ids, number, per_row, whole
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from decoding.generation.option_types import GenerateOptions
 
 Words = Sequence[Sequence[int]]
 
@@ -101,6 +106,10 @@ class GenerationConfig:
     output_logits: bool = option(flag, False)
     output_attentions: bool = option(flag, False)
     use_cache: bool = option(flag, True)  # accepted; the engine always has its cache
+
+    if TYPE_CHECKING:  # a field holds the checked form of a value; many forms may be given
+
+        def __init__(self, **options: Unpack[GenerateOptions]) -> None: ...
 
     @property
     def contrastive(self) -> bool:

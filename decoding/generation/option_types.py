@@ -11,6 +11,8 @@ from typing import Any, Literal, TypedDict
 
 from torch import Tensor
 
+from decoding.common.progress import Event, Report
+
 Number = float | int
 Ids = Sequence[int] | Tensor
 Id = int | Ids  # one, or several
@@ -88,6 +90,19 @@ class SearchOptions(TypedDict, total=False):
     output_logits: bool | None
     output_attentions: bool | None
     use_cache: bool | None
+
+
+class CallOptions(SearchOptions, total=False):
+    """And the arguments of generate() that are passed by name: see Model.generate."""
+
+    streamer: Any
+    inputs: Any
+    attention_mask: Any
+    decoder_input_ids: Any
+    tokenizer: Any
+    shortlist: Any
+    cancel: Event | None
+    progress: bool | Report | None
 
 
 class GenerateOptions(SearchOptions, total=False):

@@ -65,7 +65,7 @@ def test_ctrl_c_passes_between_steps_and_the_model_stays_usable(device: str) -> 
     model = load("gpt2", device, threads=2)
     before = run(model, tokens())
     engine = model._session._engine
-    model._session._engine = Interrupted(engine)  # type: ignore[assignment]
+    model._session._engine = Interrupted(engine)
     with pytest.raises(KeyboardInterrupt):
         run(model, tokens(), max_new_tokens=40, eos_token_id=None)
     model._session._engine = engine
@@ -90,7 +90,7 @@ def test_numbers_that_are_not_finite_name_item_and_step(device: str) -> None:
             [14],
         ]
     )
-    options = {"bad_words_ids": [[37]], "eos_token_id": None}
+    options: dict[str, Any] = {"bad_words_ids": [[37]], "eos_token_id": None}
     searches: list[dict[str, Any]] = [{"num_beams": 1}, {}, {"num_beams": 1, "do_sample": True}]
     for search in searches:
         with pytest.raises(decoding.Error, match="not finite .* item 1 at step 1"):

@@ -46,7 +46,7 @@ def run(name: str, dtype: str, options: dict[str, Any], parts: bool) -> tuple[An
     model.generate(IDS, **options)  # plans
     model._open_runner = copy.copy(model._session)
     engine = OneByOne(model, parts)
-    model._session._engine = engine  # type: ignore[assignment]
+    model._session._engine = engine
     found = model.generate(IDS, min_new_tokens=STEPS, **options)
     return found, engine.written
 

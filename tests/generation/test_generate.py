@@ -106,7 +106,7 @@ def test_the_checkpoints_own_options_count() -> None:
     loaded.generation_config = strict
     with pytest.raises(NotImplementedError, match="token_healing=True.*checkpoint"):
         loaded.generate(ids)
-    loaded.generate(ids, token_healing=None)
+    loaded.generate(ids, **{"token_healing": None})
 
 
 def test_ways_to_give_inputs() -> None:

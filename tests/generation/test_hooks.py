@@ -257,7 +257,7 @@ def test_refused(options: dict[str, Any], error: type[Exception], words: str) ->
 
 
 def test_rows_must_stand_side_by_side() -> None:
-    fn = {"logits_processor": [lambda ids, scores: scores], "max_new_tokens": 3}
+    fn: dict[str, Any] = {"logits_processor": [lambda ids, scores: scores], "max_new_tokens": 3}
     with pytest.raises(ValueError, match="decoder_input_ids of one length"):
         ours("marian").generate(IDS, decoder_input_ids=[[5], [6, 7], [8]], **fn)
     small = decoding.load(

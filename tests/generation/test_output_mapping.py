@@ -16,7 +16,11 @@ from decoding.generation.hypothesis_tree import Hypothesis, as_html
 from decoding.generation.outputs import OURS, Output
 from tests.support.random_models import ours, reference
 
-WANTED = {"return_dict_in_generate": True, "output_scores": True, "max_new_tokens": 5}
+WANTED: dict[str, Any] = {
+    "return_dict_in_generate": True,
+    "output_scores": True,
+    "max_new_tokens": 5,
+}
 SEARCHES: dict[str, dict[str, Any]] = {
     "greedy": {},
     "beams": {"num_beams": 3, "num_return_sequences": 2},

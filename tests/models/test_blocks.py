@@ -213,7 +213,7 @@ def test_an_encoder_decoder_computes_what_torch_computes(case: str, device: str)
     decoder = replace(encoder, kv_heads=0, parallel=False, shared_norm=False)
     spec = ModelSpec(encoder, decoder, logits_cap=3.0)
     oracle, model = made_up(spec, device, lambda name: name.endswith("qkv"))
-    start = {"decoder_start_token_id": 1}
+    start: dict[str, Any] = {"decoder_start_token_id": 1}
     best = model.generate(PROMPTS, **OPTIONS, **start, num_beams=3)
     expected = []
     for source, row in zip(PROMPTS, best.sequences, strict=True):

@@ -131,7 +131,7 @@ def test_a_converted_checkpoint_has_its_text(tmp_path: Path) -> None:
     ours.save(tmp_path / "here")
     converted = decoding.load(tmp_path / "here", "cpu")
     assert converted.tokenizer.encode("two one") == [5, 4, 2]
-    rows = {"input_ids": [[5, 4, 2]], "max_new_tokens": TOKENS}
+    rows: dict[str, Any] = {"input_ids": [[5, 4, 2]], "max_new_tokens": TOKENS}
     assert torch.equal(converted.generate(**rows), ours.generate(**rows))
 
 

@@ -46,8 +46,12 @@ def ours(model: LightConv, folder: Path, device: str = "cpu", **options: Any) ->
 
 
 def generate(model: decoding.Model, sources: Any = SOURCES, **options: Any) -> Any:
-    defaults = {"max_new_tokens": STEPS, "return_dict_in_generate": True, "output_scores": True}
-    plain = {"bad_words_ids": None, "min_new_tokens": None, "early_stopping": False}
+    defaults: dict[str, Any] = {
+        "max_new_tokens": STEPS,
+        "return_dict_in_generate": True,
+        "output_scores": True,
+    }
+    plain: dict[str, Any] = {"bad_words_ids": None, "min_new_tokens": None, "early_stopping": False}
     return model.generate(sources, **defaults, **plain, **options)
 
 

@@ -37,7 +37,7 @@ def test_buckets(count: int, reach: int, both: bool) -> None:
 
 def test_a_text_longer_than_those_of_training(theirs: Any) -> None:
     ids = torch.randint(3, 60, (1, 700), generator=torch.Generator().manual_seed(3))
-    options = {"max_new_tokens": 4, "min_new_tokens": 4}
+    options: dict[str, Any] = {"max_new_tokens": 4, "min_new_tokens": 4}
     found = decoding.load(theirs, "cpu", dtype="float32").generate(ids, **options)
     assert found.tolist() == theirs.generate(ids, **options).tolist()
 

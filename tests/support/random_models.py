@@ -70,12 +70,12 @@ def reference(name: str) -> Any:
         return (marian if name.startswith("marian") else gpt2)(name).eval()
 
 
-def load(name: str, device: str = "cpu", **options: Any) -> decoding.Model:
+def load(name: str, device: str = "cpu", **options: Any) -> Any:
     return decoding.load(reference(name), **{"device": device, "dtype": "float32", **options})
 
 
 @cache
-def ours(name: str, device: str = "cpu") -> decoding.Model:
+def ours(name: str, device: str = "cpu") -> Any:
     return load(name, device, threads=1)
 
 

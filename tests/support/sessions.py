@@ -18,14 +18,14 @@ def tokens(batch: int = 2, width: int = 4, seed: int = 0) -> torch.Tensor:
 
 def run(model: decoding.Model, ids: torch.Tensor, **options: Any) -> Any:
     """Beams that end at various lengths; sequences and scores."""
-    options = {
+    defaults: dict[str, Any] = {
         "num_beams": 3,
         "max_new_tokens": 8,
         "attention_mask": torch.ones_like(ids),
         "return_dict_in_generate": True,
         "output_sequences_scores": True,
-    } | options
-    return model.generate(ids, **options)
+    }
+    return model.generate(ids, **(defaults | options))
 
 
 def same(a: Any, b: Any, device: str = "cpu") -> bool:

@@ -80,7 +80,9 @@ class StandIn(decoding.Model):
         self.calls: list[tuple[list[list[int]], dict[str, Any]]] = []
         self.scored: list[dict[str, Any]] = []
 
-    def generate(self, input_ids: Any = None, *_: Any, **options: Any) -> GenerateOutput:
+    def generate(  # type: ignore[override]  # of one result
+        self, input_ids: Any = None, *_: Any, **options: Any
+    ) -> GenerateOutput:
         self.calls.append((input_ids, options))
         time.sleep(self.seconds)
         settings = self.generation_config | options

@@ -228,7 +228,8 @@ def test_every_other_search_is_that_of_a_model_without_others(search: dict[str, 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 def test_every_kind_of_weights(dtype: str) -> None:
     """A token has the same logit in a list as in the whole vocabulary."""
-    name, options = "marian-large", {"num_beams": 3, "max_new_tokens": 12}
+    name = "marian-large"
+    options: dict[str, Any] = {"num_beams": 3, "max_new_tokens": 12}
     options |= {"return_dict_in_generate": True, "output_sequences_scores": True}
     ids = sources(name, 4)
     others = without_others(name, list_of(name, ids), bias=-1e9)
@@ -260,7 +261,8 @@ def test_a_list_of_everything_changes_nothing() -> None:
 
 def test_sentences_that_are_computed_together_share_a_list() -> None:
     """And those that are not have each its own."""
-    ids, options = sources("marian", 6), {"num_beams": 3, "max_new_tokens": 12}
+    ids = sources("marian", 6)
+    options: dict[str, Any] = {"num_beams": 3, "max_new_tokens": 12}
 
     def rows(found: Tensor) -> list[list[int]]:
         return [[token for token in row if token != 59] for row in found.tolist()]

@@ -1,0 +1,118 @@
+"""mypy and pyright know the options of generate() and the types of its results."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+import decoding
+from decoding.generation.config import OPTIONS
+from decoding.generation.option_types import CallOptions, SearchOptions
+from decoding.generation.unsupported import ARGUMENTS
+
+ROOT = Path(__file__).parent.parent
+SNIPPET = """\
+from typing import Any
+
+from typing_extensions import assert_type
+
+import decoding
+from decoding.generation.outputs import GenerateOutput
+from torch import Tensor
+
+model = decoding.load("demo", dtype="int8")
+assert_type(model, decoding.Model)
+ids = [[5, 0]]
+
+assert_type(model.generate(ids), Tensor)
+assert_type(model.generate(ids, num_beams=4, eos_token_id=2, stop_strings="x"), Tensor)
+assert_type(model.generate(ids, top_k=[5, 6], temperature=None, seed=1), Tensor)
+assert_type(model.generate(ids, return_dict_in_generate=True), GenerateOutput)
+assert_type(model.generate(ids, return_dict_in_generate=False), Tensor)
+options: decoding.GenerateOptions = {"num_beams": 4, "early_stopping": "never"}
+found = model.generate(ids, **options)
+assert_type(found, Tensor | GenerateOutput)
+untyped: dict[str, Any] = {"num_beams": 4}
+model.generate(ids, **untyped)
+for new in model.stream(ids, do_sample=True, max_new_tokens=[3]):
+    assert_type(new, list[list[int]])
+config = decoding.GenerationConfig(eos_token_id=2, max_new_tokens=5)
+assert_type(model.config.vocab_size, Any)
+with model as same:
+    assert_type(same.eval().to("cpu"), decoding.Model)
+
+model.generate(ids, num_beam=4)  # wrong
+model.generate(ids, num_beams="4")  # wrong
+model.generate(ids, early_stopping="always")  # wrong
+model.stream(ids, stop="x")  # wrong
+decoding.GenerationConfig(beam_size=4)  # wrong
+decoding.GenerationConfig(eos_token_id="a")  # wrong
+bad: decoding.GenerateOptions = {"n": 3}  # wrong
+model.generate(ids).sequences  # wrong
+"""
+WRONG = [i for i, line in enumerate(SNIPPET.splitlines(), 1) if line.endswith("# wrong")]
+
+
+def test_the_types_have_every_option_and_no_other() -> None:
+    assert list(get_type_hints(SearchOptions)) + ["return_dict_in_generate"] == [
+        *(name for name in OPTIONS if name != "return_dict_in_generate"),
+        "return_dict_in_generate",
+    ]
+    hints = get_type_hints(decoding.GenerateOptions)
+    assert set(hints) == set(OPTIONS)
+    assert not decoding.GenerateOptions.__required_keys__
+    by_name = {name for name in ARGUMENTS if name in get_type_hints(CallOptions)}
+    assert set(get_type_hints(CallOptions)) == set(get_type_hints(SearchOptions)) | by_name
+    assert set(ARGUMENTS) - by_name == {
+        "input_ids",
+        "generation_config",
+        "logits_processor",
+        "stopping_criteria",
+        "prefix_allowed_tokens_fn",
+    }
+
+
+@pytest.fixture(scope="module")
+def snippet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("types") / "snippet.py"
+    path.write_text(SNIPPET)
+    return path
+
+
+def test_mypy(snippet: Path) -> None:
+    pytest.importorskip("mypy")
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", str(snippet)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    found = {int(line) for line in re.findall(r"snippet.py:(\d+): error", run.stdout)}
+    assert sorted(found) == WRONG, run.stdout
+
+
+def test_pyright(snippet: Path) -> None:
+    pytest.importorskip("pyright")
+    if shutil.which("node") is None:
+        pytest.skip("pyright needs node")
+    settings = {"include": [str(snippet)], "extraPaths": [str(ROOT)], "typeCheckingMode": "strict"}
+    settings["pythonVersion"] = "3.11"
+    settings |= {f"reportUnknown{what}": "none" for what in UNKNOWN}
+    config = snippet.parent / "pyrightconfig.json"
+    config.write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable]
+    run = subprocess.run(
+        [*command, "--project", str(config)], cwd=ROOT, capture_output=True, text=True
+    )
+    if not run.stdout.startswith("{"):
+        pytest.skip(f"pyright does not start: {run.stderr[-200:]}")
+    said = json.loads(run.stdout)["generalDiagnostics"]
+    errors = [each for each in said if each["severity"] == "error"]
+    found = {each["range"]["start"]["line"] + 1 for each in errors}
+    assert sorted(found) == WRONG, json.dumps(errors, indent=1)
+
+
+UNKNOWN = ("MemberType", "VariableType", "ArgumentType", "ParameterType", "LambdaType")
