@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from torch import Tensor
 
+from decoding.generation.option_types import (
+    ChatOptions,
+    CompleteOptions,
+    StreamTextOptions,
+    TranslateOptions,
+)
 from decoding.text.complete import chat, complete
 from decoding.text.embed import Pooling, embed, read_pooling
 from decoding.text.stream_text import stream_chat, stream_text
-from decoding.text.translate import translate
+from decoding.text.translate import Hypothesis, translate
 from decoding.token_model import TokenModel
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Model(TokenModel):
@@ -38,12 +47,87 @@ class Model(TokenModel):
             raise ValueError("a model loaded from memory has no directory with a modules.json")
         return read_pooling(self._files)
 
-    def translate(self, texts: str | Iterable[str], **options: Any) -> Any:
-        """Translates each text: a list of one str a text, or with n_best of one list of
-        Hypothesis(text, score) a text. One str has one result, not a list of one. Options: see
-        decoding.text.translate.Translator."""
-        return translate(self, texts, **options)
+    @overload
+    def translate(  # type: ignore[overload-overlap]  # a str is an iterable of them
+        self, texts: str, *, n_best: None = None, **options: Unpack[TranslateOptions]
+    ) -> str: ...
+    @overload
+    def translate(  # type: ignore[overload-overlap]
+        self, texts: str, *, n_best: int, **options: Unpack[TranslateOptions]
+    ) -> list[Hypothesis]: ...
+    @overload
+    def translate(
+        self, texts: Iterable[str], *, n_best: None = None, **options: Unpack[TranslateOptions]
+    ) -> list[str]: ...
+    @overload
+    def translate(
+        self, texts: Iterable[str], *, n_best: int, **options: Unpack[TranslateOptions]
+    ) -> list[list[Hypothesis]]: ...
+    def translate(
+        self, texts: str | Iterable[str], *, n_best: int | None = None, **options: Any
+    ) -> Any:
+        """Translates texts of any number and length.
 
+            model.translate("Guten Morgen!")
+            model.translate(texts, num_beams=4, n_best=2)
+
+        Args:
+            texts: a str has one result, a list of them a list.
+            n_best: so many translations of each text with scores, best first, as a list of
+                Hypothesis(text, score). None: the best alone, a str.
+            src_lang, tgt_lang: languages of a multilingual model, as its tokenizer names them.
+            target_prefix: text that each translation begins with, or a list with one for each.
+            alignments: with n_best: fill in Hypothesis.alignment, pairs of words.
+            unique: leave out translations with the text of a better one.
+            shortlist: a Shortlist or its file: only tokens that it lists for a text are generated.
+            batch_tokens: source tokens in one call of the model, 4096 unless it is set.
+            cancel: a threading.Event: where another thread sets it, the call ends and raises
+                decoding.Cancelled.
+            progress: True for a bar on standard error, or a function of (done, total), in texts.
+            options: those of generate(), such as num_beams. Without a length, that of the model's
+                own, else 2 * source + 50 tokens.
+
+        A text that is too long for the model is cut at a sentence's or clause's end; its parts are
+        translated and joined, with a warning. Raises TypeError for what is no text and for options
+        that have no place here, ValueError for a model without an encoder and for languages that
+        it lacks, and the errors of generate().
+        """
+        return translate(self, texts, n_best=n_best, **options)
+
+    @overload
+    def complete(  # type: ignore[overload-overlap]
+        self,
+        texts: str,
+        *,
+        n_best: None = None,
+        num_return_sequences: None = None,
+        **options: Unpack[CompleteOptions],
+    ) -> str: ...
+    @overload
+    def complete(  # type: ignore[overload-overlap]
+        self, texts: str, *, n_best: int, **options: Unpack[CompleteOptions]
+    ) -> list[Hypothesis]: ...
+    @overload
+    def complete(
+        self,
+        texts: Iterable[str],
+        *,
+        n_best: None = None,
+        num_return_sequences: None = None,
+        **options: Unpack[CompleteOptions],
+    ) -> list[str]: ...
+    @overload
+    def complete(
+        self, texts: Iterable[str], *, n_best: int, **options: Unpack[CompleteOptions]
+    ) -> list[list[Hypothesis]]: ...
+    @overload
+    def complete(
+        self,
+        texts: str | Iterable[str],
+        *,
+        num_return_sequences: int,
+        **options: Unpack[CompleteOptions],
+    ) -> Any: ...
     def complete(
         self, texts: str | Iterable[str], *, n_best: int | None = None, **options: Any
     ) -> Any:
@@ -78,7 +162,7 @@ class Model(TokenModel):
         continue_final_message: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         n_best: int | None = None,
-        **options: Any,
+        **options: Unpack[ChatOptions],
     ) -> Any:
         """The answer of a chat model to a list of messages, as its chat template writes them.
 
@@ -108,7 +192,7 @@ class Model(TokenModel):
             raise TypeError("one answer can be streamed: leave n_best out")
         return stream_chat(self, messages, template, **options)
 
-    def stream_text(self, text: str, **options: Any) -> Iterator[str]:
+    def stream_text(self, text: str, **options: Unpack[StreamTextOptions]) -> Iterator[str]:
         """Writes behind a text, or translates it, and yields the new text as it comes.
 
             for piece in model.stream_text("Once upon a time"):

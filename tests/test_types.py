@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import shutil
@@ -14,8 +15,14 @@ import pytest
 
 import decoding
 from decoding.generation.config import OPTIONS
-from decoding.generation.option_types import CallOptions, SearchOptions
+from decoding.generation.option_types import (
+    CallOptions,
+    SearchOptions,
+    SharedOptions,
+    TranslateOptions,
+)
 from decoding.generation.unsupported import ARGUMENTS
+from decoding.text.translate import Translator
 
 ROOT = Path(__file__).parent.parent
 SNIPPET = """\
@@ -25,6 +32,7 @@ from typing_extensions import assert_type
 
 import decoding
 from decoding.generation.outputs import GenerateOutput
+from decoding.text.translate import Hypothesis
 from torch import Tensor
 
 model = decoding.load("demo", dtype="int8")
@@ -43,6 +51,16 @@ untyped: dict[str, Any] = {"num_beams": 4}
 model.generate(ids, **untyped)
 for new in model.stream(ids, do_sample=True, max_new_tokens=[3]):
     assert_type(new, list[list[int]])
+assert_type(model.translate("a", src_lang="de", cancel=None), str)
+assert_type(model.translate(["a"], num_beams=4, progress=True), list[str])
+assert_type(model.translate("a", n_best=2), list[Hypothesis])
+assert_type(model.translate(["a"], n_best=2, alignments=True), list[list[Hypothesis]])
+assert_type(model.complete("a", max_new_tokens=5), str)
+assert_type(model.complete(["a"], do_sample=True), list[str])
+assert_type(model.complete(["a"], n_best=2), list[list[Hypothesis]])
+assert_type(model.complete(["a"], num_return_sequences=2), Any)
+assert_type(list(model.stream_text("a", tgt_lang="en")), list[str])
+model.chat("a", temperature=0.5)
 config = decoding.GenerationConfig(eos_token_id=2, max_new_tokens=5)
 assert_type(model.config.vocab_size, Any)
 with model as same:
@@ -54,6 +72,11 @@ model.generate(ids, early_stopping="always")  # wrong
 model.stream(ids, stop="x")  # wrong
 decoding.GenerationConfig(beam_size=4)  # wrong
 decoding.GenerationConfig(eos_token_id="a")  # wrong
+model.translate(["a"], beam_size=4)  # wrong
+model.translate(["a"], num_return_sequences=4)  # wrong
+model.complete("a", max_tokens=4)  # wrong
+model.chat("a", stop="x")  # wrong
+model.stream_text("a", n_best=2)  # wrong
 bad: decoding.GenerateOptions = {"n": 3}  # wrong
 model.generate(ids).sequences  # wrong
 """
@@ -61,13 +84,13 @@ WRONG = [i for i, line in enumerate(SNIPPET.splitlines(), 1) if line.endswith("#
 
 
 def test_the_types_have_every_option_and_no_other() -> None:
-    assert list(get_type_hints(SearchOptions)) + ["return_dict_in_generate"] == [
-        *(name for name in OPTIONS if name != "return_dict_in_generate"),
-        "return_dict_in_generate",
-    ]
     hints = get_type_hints(decoding.GenerateOptions)
     assert set(hints) == set(OPTIONS)
     assert not decoding.GenerateOptions.__required_keys__
+    own = set(inspect.signature(Translator.__init__).parameters)
+    own |= {"progress", "target_prefix", "generation_config"}
+    own -= {"self", "model", "options", "n_best"}
+    assert set(get_type_hints(TranslateOptions)) - set(get_type_hints(SharedOptions)) == own
     by_name = {name for name in ARGUMENTS if name in get_type_hints(CallOptions)}
     assert set(get_type_hints(CallOptions)) == set(get_type_hints(SearchOptions)) | by_name
     assert set(ARGUMENTS) - by_name == {

@@ -6,7 +6,7 @@ compares the three. None switches an option off.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from torch import Tensor
@@ -21,8 +21,8 @@ EachInt = int | Sequence[int] | Tensor
 EachNumber = Number | Sequence[float] | Tensor
 
 
-class SearchOptions(TypedDict, total=False):
-    """All options but return_dict_in_generate, on which the type of the result depends."""
+class SharedOptions(TypedDict, total=False):
+    """The options that generate() and the methods for texts have."""
 
     # lengths
     max_length: int | None
@@ -33,7 +33,6 @@ class SearchOptions(TypedDict, total=False):
     # search
     num_beams: int | None
     do_sample: bool | None
-    num_return_sequences: int | None
     num_beam_groups: int | None
     diversity_penalty: Number | None
     force_words_ids: Sequence[Sequence[int] | Sequence[Sequence[int]]] | None
@@ -84,12 +83,18 @@ class SearchOptions(TypedDict, total=False):
     max_time: Number | None
     stop_strings: str | Sequence[str] | None
 
-    # results
+    # speed
+    use_cache: bool | None
+
+
+class SearchOptions(SharedOptions, total=False):
+    """All options but return_dict_in_generate, on which the type of the result depends."""
+
+    num_return_sequences: int | None
     output_scores: bool | None
     output_sequences_scores: bool | None
     output_logits: bool | None
     output_attentions: bool | None
-    use_cache: bool | None
 
 
 class CallOptions(SearchOptions, total=False):
@@ -109,3 +114,44 @@ class GenerateOptions(SearchOptions, total=False):
     """The options of generate(): `options: decoding.GenerateOptions = {"num_beams": 4}`."""
 
     return_dict_in_generate: bool | None
+
+
+class TextOptions(SharedOptions, total=False):
+    """What all methods for texts take."""
+
+    generation_config: Any
+    cancel: Event | None
+
+
+class CompleteOptions(TextOptions, total=False):
+    """Of Model.complete()."""
+
+    logits_processor: Any
+    stopping_criteria: Any
+    prefix_allowed_tokens_fn: Any
+    streamer: Any
+    progress: bool | Report | None
+
+
+class ChatOptions(CompleteOptions, total=False):
+    """Of Model.chat()."""
+
+    num_return_sequences: int | None
+
+
+class StreamTextOptions(TextOptions, total=False):
+    """Of Model.stream_text(). Languages and shortlist: of a model that translates."""
+
+    src_lang: str | None
+    tgt_lang: str | None
+    shortlist: Any
+
+
+class TranslateOptions(StreamTextOptions, total=False):
+    """Of Model.translate(): see decoding.text.translate.Translator."""
+
+    alignments: bool
+    batch_tokens: int
+    progress: bool | Report | None
+    target_prefix: str | Iterable[str]
+    unique: bool

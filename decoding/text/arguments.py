@@ -13,6 +13,7 @@ RESULTS = (
 )
 # What generate() calls in its steps: no options of a configuration.
 FUNCTIONS = ("logits_processor", "prefix_allowed_tokens_fn", "stopping_criteria", "streamer")
+WATCHES = ("cancel", "progress")  # nor are these
 IDS = ("attention_mask", "decoder_input_ids", "input_ids", "inputs")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from decoding.generation.config import GenerationConfig
 from decoding.generation.outputs import GenerateBeamDecoderOnlyOutput
 from decoding.generation.resolve import as_mapping, ignored, resolve
 from decoding.models.spec import ModelSpec
-from decoding.text.arguments import FUNCTIONS, refuse
+from decoding.text.arguments import FUNCTIONS, WATCHES, refuse
 from decoding.text.texts import as_texts
 from decoding.text.tokenizers import Tokenizer
 from decoding.text.translate import Hypothesis
@@ -29,7 +29,8 @@ class CompletionModel(Protocol):
     def spec(self) -> ModelSpec: ...
     @property
     def tokenizer(self) -> Tokenizer: ...
-    def generate(self, input_ids: Any = None, **options: Any) -> Any: ...
+    @property
+    def generate(self) -> Callable[..., Any]: ...
     def score(
         self, input_ids: Any, labels: Any = None, *, decoder_start_token_id: Any = None
     ) -> Any: ...
@@ -183,7 +184,7 @@ def resolved(
     given.pop("generation_config", None)
     if n_best is not None:
         given["num_return_sequences"] = n_best
-    plain = {name: value for name, value in given.items() if name not in FUNCTIONS}
+    plain = {name: value for name, value in given.items() if name not in (*FUNCTIONS, *WATCHES)}
     config = resolve(plain, None, model.generation_config)
     for name in ignored(config, plain):  # warned of here, and not again by generate()
         del given[name]

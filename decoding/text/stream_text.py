@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from decoding.text.arguments import FUNCTIONS, refuse
@@ -26,7 +26,8 @@ UNSETTLED = 8  # characters whose spaces clean-up may still remove: its patterns
 class StreamingModel(CompletionModel, TranslationModel, Protocol):
     """The members of decoding.Model that streaming uses."""
 
-    def stream(self, input_ids: Any = None, **options: Any) -> Iterator[list[list[int]]]: ...
+    @property
+    def stream(self) -> Callable[..., Iterator[list[list[int]]]]: ...
 
 
 def stream_text(model: StreamingModel, text: Any, **options: Any) -> Iterator[str]:
@@ -49,7 +50,7 @@ def stream_chat(
 
 
 def stream_answer(model: StreamingModel, prompt: Prompt, options: dict[str, Any]) -> Iterator[str]:
-    refuse("a stream", options, "n_best", *FUNCTIONS)
+    refuse("a stream", options, "n_best", "progress", *FUNCTIONS)
     given, config = resolved(model, options)
     check_one(config.num_return_sequences)
     given["max_new_tokens"] = new_tokens(model.spec, config, [prompt])
@@ -57,7 +58,7 @@ def stream_answer(model: StreamingModel, prompt: Prompt, options: dict[str, Any]
 
 
 def stream_translation(model: StreamingModel, text: str, options: dict[str, Any]) -> Iterator[str]:
-    refuse("a stream", options, "n_best", "alignments", "batch_tokens", *FUNCTIONS)
+    refuse("a stream", options, "n_best", "progress", "alignments", "batch_tokens", *FUNCTIONS)
     shortlist = options.pop("shortlist", None)
     translator = Translator(model, **options)
     tokenizer, config = translator.tokenizer, translator.config
@@ -70,7 +71,7 @@ def stream_translation(model: StreamingModel, text: str, options: dict[str, Any]
             f"the text has {len(ids)} tokens, and the model reads {lengths.source}: shorten it, or "
             "use translate(), which divides it"
         )
-    given = dict(translator.options)
+    given = {**translator.options, "cancel": translator.cancel}
     most = lengths.max_new_tokens(len(ids))
     if most is not None:
         given["max_new_tokens"] = most

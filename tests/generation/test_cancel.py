@@ -80,9 +80,19 @@ def test_a_stream_ends(demo: decoding.Model) -> None:
     assert list(ours("gpt2").stream(IDS, cancel=is_set(), **LONG)) == []
 
 
-def test_translate_is_cancelled(demo: decoding.Model) -> None:
+def test_texts_are_cancelled(demo: decoding.Model) -> None:
     with pytest.raises(decoding.Cancelled):
         demo.translate(["Guten Morgen!"], cancel=is_set())
+    assert list(demo.stream_text("Guten Morgen!", cancel=is_set())) == []
+    stories = decoding.load("tests/data/stories260K", device="cpu")
+    with pytest.raises(decoding.Cancelled):
+        stories.complete("Once", cancel=After(5), max_new_tokens=30)
+    assert 0 < len("".join(stories.stream_text("Once", cancel=After(9), max_new_tokens=90))) < 99
+    told: list[tuple[int, int]] = []
+    stories.complete("Once", progress=lambda *each: told.append(each), max_new_tokens=30)
+    assert told[-1] == (30, 30)
+    with pytest.raises(decoding.Cancelled):
+        stories.chat("Hi", chat_template="{{ messages[0].content }}", cancel=is_set())
 
 
 @pytest.mark.parametrize("options", [{}, {"cancel": threading.Event()}, {"max_time": 60.0}])

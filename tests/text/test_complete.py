@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -127,13 +127,15 @@ def test_shapes_of_results(stories: decoding.Model) -> None:
 
 
 def test_a_text_in_a_batch_and_alone(stories: decoding.Model) -> None:
-    for options in ({"max_new_tokens": 12}, {"max_length": 20}, {"num_beams": 2, "max_length": 19}):
+    searches: list[dict[str, Any]] = [{"max_new_tokens": 12}, {"max_length": 20}]
+    for options in (*searches, {"num_beams": 2, "max_length": 19}):
         found = stories.complete(PROMPTS, **options)
         assert found == [stories.complete(text, **options) for text in PROMPTS]
 
 
 def test_scores(stories: decoding.Model) -> None:
-    for options in ({}, {"do_sample": True, "seed": 1, "temperature": 1.3}):
+    searches: list[dict[str, Any]] = [{}, {"do_sample": True, "seed": 1, "temperature": 1.3}]
+    for options in searches:
         found = stories.complete(
             PROMPTS, n_best=1 if not options else 3, max_new_tokens=9, **options
         )
@@ -154,7 +156,7 @@ def test_scores(stories: decoding.Model) -> None:
         return_dict_in_generate=True,
         output_sequences_scores=True,
     )
-    assert [each.score for each in beams] == output.sequences_scores.tolist()
+    assert [each.score for each in beams] == output["sequences_scores"].tolist()
 
 
 def retold(model: decoding.Model, text: str, answer: str) -> list[int]:
@@ -204,10 +206,11 @@ def test_an_empty_text(pair: tuple[Any, Any, Any]) -> None:
 
 
 def test_what_is_refused(stories: decoding.Model) -> None:
-    demo, complete = decoding.load(DEMO, device="cpu"), stories.complete
+    complete: Any = stories.complete
+    demo = decoding.load(DEMO, device="cpu")
     for error, message, call in [
-        (TypeError, "texts must be a str or .* got int", lambda: complete(cast(Any, 3))),
-        (TypeError, r"texts\[0\] must be a str, got bytes", lambda: complete(cast(Any, [b""]))),
+        (TypeError, "texts must be a str or .* got int", lambda: complete(3)),
+        (TypeError, r"texts\[0\] must be a str, got bytes", lambda: complete([b""])),
         (ValueError, r"texts\[0\] holds half of a surrogate", lambda: complete(["\udc80"])),
         (TypeError, "output_scores is for generate", lambda: complete("a", output_scores=True)),
         (TypeError, "attention_mask is for generate", lambda: complete("a", attention_mask=1)),

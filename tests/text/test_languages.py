@@ -59,7 +59,7 @@ def expected(saved: tuple[Path, Any, str], line: str, **options: Any) -> str:
 
 def test_translate(saved: tuple[Path, Any, str], device: str) -> None:
     model = decoding.load(saved[0], device, dtype="float32")
-    languages = {"src_lang": "de_DE", "tgt_lang": "en_XX"}
+    languages: dict[str, Any] = {"src_lang": "de_DE", "tgt_lang": "en_XX"}
     found = model.translate(GERMAN, max_new_tokens=20, num_beams=3, **languages)
     assert found == [expected(saved, line) for line in GERMAN]
     assert len(set(found)) > 2
@@ -94,9 +94,10 @@ def test_the_checkpoint_may_name_the_target(saved: tuple[Path, Any, str]) -> Non
     model = decoding.load(folder, "cpu", dtype="float32")
     tokenizer = model.tokenizer
     assert isinstance(tokenizer, MultilingualTokenizer)
-    options = {"src_lang": "de_DE", "max_new_tokens": 20}
+    options: dict[str, Any] = {"src_lang": "de_DE", "max_new_tokens": 20}
     found = model.translate(GERMAN, **options, tgt_lang="en_XX")
-    assert model.translate(GERMAN, **options, **{option: tokenizer.codes["en_XX"]}) == found
+    named: dict[str, Any] = {option: tokenizer.codes["en_XX"]}
+    assert model.translate(GERMAN, **options, **named) == found
     model.generation_config[option] = tokenizer.codes["en_XX"]
     assert model.translate(GERMAN, **options) == found
 

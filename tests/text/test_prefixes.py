@@ -77,7 +77,8 @@ def test_scores_of_greedy_search(model: decoding.Model) -> None:
 
 def test_scores_of_samples(model: decoding.Model) -> None:
     """Best first, and of the model's own distribution, whatever the filters leave."""
-    options = {"do_sample": True, "num_beams": 1, "top_k": 5, "temperature": 1.3, "seed": 1}
+    options: dict[str, Any] = {"do_sample": True, "num_beams": 1, "top_k": 5, "seed": 1}
+    options["temperature"] = 1.3
     tokenizer, same = model.tokenizer, 0
     for line, found in zip(GERMAN, model.translate(GERMAN, n_best=4, **options), strict=True):
         assert len(found) == 4 and len({one.text for one in found}) > 1

@@ -331,6 +331,6 @@ def test_old_names_warn_and_work() -> None:
     assert len(steps) == expected.shape[1] - 1
     with pytest.raises(TypeError, match="pass shortlist alone"):
         model.generate(ids, shortlist=SMALL, vocabulary_map=SMALL)
-    model = decoding.load(DEMO, device="cpu", threads=1)
+    demo: Any = decoding.load(DEMO, device="cpu", threads=1)
     with pytest.warns(DeprecationWarning, match="vocabulary_map"):
-        assert model.translate(["Hallo!"], vocabulary_map=None) == model.translate(["Hallo!"])
+        assert demo.translate(["Hallo!"], vocabulary_map=None) == demo.translate(["Hallo!"])

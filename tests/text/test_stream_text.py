@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -148,7 +148,8 @@ def test_streams_of_random_bytes(family: str, beams: int, tmp_path: Path) -> Non
     """A random model cuts characters where it likes."""
     model = decoding.load(text_generation_directory(family, tmp_path), device="cpu")
     for seed in range(12):
-        options = {"num_beams": beams, "do_sample": True, "seed": seed, "max_new_tokens": 12}
+        options: dict[str, Any] = {"num_beams": beams, "do_sample": True, "seed": seed}
+        options["max_new_tokens"] = 12
         found = list(model.stream_text(TEXT[seed], **options))
         assert "".join(found) == model.complete(TEXT[seed], **options)
 
@@ -162,9 +163,10 @@ def test_a_stream_may_be_left() -> None:
 
 
 def test_what_cannot_be_streamed() -> None:
-    stories, demo = (decoding.load(path, device="cpu") for path in (STORIES, DEMO))
+    models: list[Any] = [decoding.load(path, device="cpu") for path in (STORIES, DEMO)]
+    stories, demo = models
     for error, message, call in [
-        (TypeError, "text must be a str, got list", lambda: stories.stream_text(cast(Any, ["a"]))),
+        (TypeError, "text must be a str, got list", lambda: stories.stream_text(["a"])),
         (TypeError, "a stream has no option n_best", lambda: stories.stream_text("a", n_best=2)),
         (TypeError, "has no option alignments", lambda: demo.stream_text("a", alignments=True)),
         (TypeError, "has no option streamer", lambda: stories.stream_text("a", streamer=print)),
