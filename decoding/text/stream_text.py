@@ -20,6 +20,7 @@ from decoding.text.texts import checked
 from decoding.text.tokenizers import Tokenizer
 from decoding.text.translate import TranslationModel, Translator
 
+WINDOW, CONTEXT = 64, 16  # ids that are decoded in a step at most, and those before them that are
 UNSETTLED = 8  # characters whose spaces clean-up may still remove: its patterns join up to six
 
 
@@ -88,15 +89,19 @@ def pieces(
 ) -> Iterator[str]:
     """The text of the steps' ids, in parts that later ids do not change; all of them together are
     `text_behind`."""
-    ids: list[int] = []
-    text = ""
+    before, ids, text = list(shown), list[int](), ""
     for [new] in steps:
         ids += new
-        longer = certain(tokenizer, shown, ids)
+        longer = certain(tokenizer, before, ids)
         if len(longer) > len(text) and longer.startswith(text):
             yield longer[len(text) :]
             text = longer
-    rest = text_behind(tokenizer, shown, ids)[len(text) :]
+        # Each step decodes the ids again, so a long text goes on behind the end of what is there.
+        if text and len(ids) > WINDOW and text == text_behind(tokenizer, before, ids):
+            end = [*before, *ids][-CONTEXT:]
+            if tokenizer.settled(end) == len(end) and is_visible(tokenizer, end):
+                before, ids, text = end, [], ""
+    rest = text_behind(tokenizer, before, ids)[len(text) :]
     if rest:
         yield rest
 
@@ -107,3 +112,8 @@ def certain(tokenizer: Tokenizer, shown: Sequence[int], ids: Sequence[int]) -> s
     text = text.rstrip("\ufffd")  # bytes of a character whose others may still come
     cleans = tokenizer.settings.clean_up_tokenization_spaces and tokenizer.can_clean_up
     return text[:-UNSETTLED] if cleans else text
+
+
+def is_visible(tokenizer: Tokenizer, ids: Sequence[int]) -> bool:
+    """Whether ids have a text that is no space, which tells the spaces of the ids behind them."""
+    return bool(tokenizer.decode(ids, skip_special_tokens=True).strip())

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentencepiece import SentencePieceProcessor
 
 import decoding
+from decoding.text import stream_text
 from decoding.text.complete import text_behind
 from decoding.text.stream_text import pieces
 from decoding.text.tokenizers import Tokenizer, load_tokenizer
@@ -80,8 +81,20 @@ def steps(ids: list[int], sizes: list[int]) -> Iterator[list[list[int]]]:
         at += size
 
 
+@pytest.mark.parametrize("window", [(64, 16), (2, 3), (0, 2)])
+@settings(max_examples=40)
 @given(data=st.data())
-def test_pieces_of_any_ids(tokenizer: Tokenizer, data: st.DataObject) -> None:
+def test_pieces_of_any_ids(
+    tokenizer: Tokenizer, window: tuple[int, int], data: st.DataObject
+) -> None:
+    """window: small, so that short texts reach its end."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream_text, "WINDOW", window[0])
+        patch.setattr(stream_text, "CONTEXT", window[1])
+        check_pieces(tokenizer, data)
+
+
+def check_pieces(tokenizer: Tokenizer, data: st.DataObject) -> None:
     known = sorted(tokenizer.tokens)
     some = st.lists(st.sampled_from(known), max_size=12)
     bytes_ = [number for number in known if tokenizer.tokens[number].startswith("<0x")]
@@ -110,6 +123,13 @@ def test_a_character_of_several_tokens_is_one_piece(tmp_path: Path) -> None:
     found = list(pieces(tokenizer, (), steps(ids, [])))
     assert "".join(found) == "so 👋🏽 und é\u0301" and len(found) > 3
     assert any("👋🏽" in piece for piece in found)
+
+
+def test_a_long_stream() -> None:
+    model = decoding.load(STORIES, device="cpu")
+    found = list(model.stream_text("Once upon a time", max_new_tokens=400))
+    assert "".join(found) == model.complete("Once upon a time", max_new_tokens=400)
+    assert len(found) > 300
 
 
 @pytest.mark.parametrize(
