@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from decoding.models.files.errors import ModelFileError, short
+from decoding.models.files.errors import ModelFileError, clipped, short
 
 DEEPEST = 64  # lists and tables inside each other
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # half a character, or half of a pair
@@ -34,7 +34,7 @@ def open_file(path: Path) -> BinaryIO:
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"{path} is missing") from None
     except (OSError, ValueError) as error:
-        raise ModelFileError(f"{short(str(path))} cannot be opened: {short(error)}") from error
+        raise ModelFileError(f"{clipped(str(path))} cannot be opened: {short(error)}") from error
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
         raise ModelFileError(f"{path} is no regular file")
@@ -105,12 +105,11 @@ def parse_json(content: bytes, where: str, bounds: Bounds = CONFIGURATION) -> An
 def is_deep(content: object) -> bool:
     level = [content]
     for _ in range(DEEPEST + 1):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)  # type: ignore[attr-defined]
-            if isinstance(inner, (dict, list))
-        ]  # fmt: skip
-        if not level:
+        tables = [each for each in level if isinstance(each, dict)]
+        lists = [each for each in level if isinstance(each, list)]
+        if not tables and not lists:
             return False
+        level = [
+            each for outer in (*lists, *(table.values() for table in tables)) for each in outer
+        ]
     return True

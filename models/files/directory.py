@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from decoding.models.files.errors import ModelFileError, short
+from decoding.models.files.errors import ModelFileError, clipped, short
 
 HOW = "only files inside it are read unless trust_paths=True (--trust-paths) is passed"
 
@@ -107,5 +107,5 @@ def is_there(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except (OSError, ValueError) as error:
-        raise ModelFileError(f"{short(str(path))} cannot be opened: {short(error)}") from error
+        raise ModelFileError(f"{clipped(str(path))} cannot be opened: {short(error)}") from error
     return True

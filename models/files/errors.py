@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-LONGEST = 200  # characters of another library's message
+LONGEST = 300  # characters of another library's message
 
 
 class ModelFileError(ValueError):
@@ -29,18 +29,20 @@ def short(value: object) -> str:
     time."""
     if not isinstance(value, BaseException):
         return Short().repr(value)
-    text = str(value)[: LONGEST + 1]
-    if " " not in text:  # a KeyError says its key alone
-        text = f"{type(value).__name__} {text}"
-    return text if len(text) <= LONGEST else text[:LONGEST] + "..."
+    text = clipped(str(value))
+    return text if " " in text else f"{type(value).__name__} {text}"  # a KeyError says its key
+
+
+def clipped(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Makes each ValueError inside a ModelFileError that names the file."""
+    """Makes each ValueError inside a ModelFileError that names the file, or one in there."""
     try:
         yield
-    except ModelFileError:
-        raise
     except ValueError as error:
+        if isinstance(error, ModelFileError) and str(path) in str(error):
+            raise
         raise ModelFileError(f"{path}: {error}") from error

@@ -39,9 +39,7 @@ def read_decoder(path: Path, directory: Directory) -> Foreign:
             raise ModelFileError(
                 f"{path}: {name}={short(settings[name])} is not supported, only {default}"
             )
-    model = directory.named(models[0], "models")
-    if not model.exists():
-        raise FileNotFoundError(f"{model} is missing, but {path.name} names it")
+    model = directory.required_named(models[0], "models", f"{path.name} names it")
     return read(model, directory, settings)
 
 

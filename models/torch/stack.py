@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -100,7 +101,9 @@ class Stack(nn.Module):
         self.embed = embed
         self.rotary = None
         if spec.rotary is not None:
-            frequencies = rotary_frequencies(spec.rotary.size).repeat(spec.rotary.tables, 1)
+            frequencies = torch.empty(spec.rotary.tables, spec.rotary.size // 2)
+            if not frequencies.is_meta:  # where shapes alone count, a file may name any
+                frequencies.copy_(rotary_frequencies(spec.rotary.size))
             self.rotary = nn.Parameter(frequencies, requires_grad=False)
         self.position_bias = position_bias(spec)
         self.layers = nn.ModuleList(

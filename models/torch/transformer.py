@@ -86,5 +86,8 @@ def token_table(spec: StackSpec) -> nn.Parameter:
 def embedding(spec: StackSpec, tokens: nn.Parameter, dropout: Dropout) -> Embedding:
     positions = None
     if spec.position_table:
-        positions = nn.Parameter(sinusoids(spec.positions, spec.hidden), requires_grad=False)
+        table = torch.empty(spec.positions, spec.hidden)
+        if not table.is_meta:  # where shapes alone count, a file may name any
+            table.copy_(sinusoids(spec.positions, spec.hidden))
+        positions = nn.Parameter(table, requires_grad=False)
     return Embedding(spec, tokens, positions, dropout)

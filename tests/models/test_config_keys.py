@@ -22,9 +22,11 @@ from decoding.models.weights.lazy import Weights
 from tests.models import test_formats, test_openelm
 from tests.models.test_causal import SCALED
 from tests.models.test_models import GPT2, MARIAN
+from tests.support.bounded import bounded
 from tests.support.families import ENCODERS, FAMILIES
 
 NONSENSE: tuple[Any, ...] = ("unheard-of", -1.5)
+EXTREME: tuple[Any, ...] = (0, 10**7, 10**400, 1e300, ["x"] * 10**4, {"a": [{}]})
 State = dict[str, Tensor]
 
 
@@ -114,6 +116,20 @@ def test_keys_that_are_missing(name: str) -> None:
             assert re.search(rf"{key}|tensor|must have the shape", str(error)), f"{key}: {error}"
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_values_that_are_out_of_range(name: str) -> None:
+    """One number must not take long, or fill the memory, whatever else it does."""
+    config = Seen(small(name)[1])
+    converted(name, config)
+    for key in config.names:
+        for value in EXTREME:
+            try:
+                with bounded():
+                    converted(name, {**config, key: value})
+            except ValueError as error:
+                assert len(str(error)) < 1500
+
+
 @pytest.mark.parametrize("scaling", SCALED.values(), ids=SCALED)
 def test_tables_of_rotary_positions(scaling: dict[str, Any]) -> None:
     config = {"max_position_embeddings": 131072}
@@ -126,6 +142,13 @@ def test_tables_of_rotary_positions(scaling: dict[str, Any]) -> None:
             rotary({**config, name: "unheard-of"}, 128)
     with pytest.raises(ValueError, match="unheard-of of rope_type"):
         rotary({**config, "rope_parameters": {**scaling, "unheard-of": 1}}, 128)
+    for key in {*scaling, *TYPES[scaling["rope_type"]], "rope_theta", "partial_rotary_factor"}:
+        for value in (*EXTREME, 1, 1e-300):
+            try:
+                with bounded():
+                    rotary({**config, "rope_parameters": {**scaling, key: value}}, 128)
+            except ValueError as error:
+                assert len(str(error)) < 1500
 
 
 def test_every_importer_is_tried() -> None:

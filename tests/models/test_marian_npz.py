@@ -48,7 +48,7 @@ def test_marians_search_is_that_of_decoder_yml(marian: Any, tmp_path: Path) -> N
         with pytest.raises(ValueError, match=message):
             load(tmp_path)
     decoder.write_text("models: [other.npz]")
-    with pytest.raises(FileNotFoundError, match="other.npz is missing, but decoder.yml names it"):
+    with pytest.raises(FileNotFoundError, match="other.npz is missing: decoder.yml names it"):
         load(tmp_path)
 
 
