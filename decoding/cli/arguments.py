@@ -9,6 +9,7 @@ import decoding
 from decoding.cli.messages import place
 
 __all__ = [
+    "COMPARE_EXTRA",
     "add_batch_arguments",
     "add_language_arguments",
     "add_model_arguments",
@@ -17,6 +18,8 @@ __all__ = [
     "place",
     "positive",
 ]
+
+COMPARE_EXTRA = "pip install .[compare]"  # installs what `decoding compare` needs
 
 
 def positive(text: str) -> int:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from decoding.cli import compare as command
+import decoding
+from decoding.cli import compare as arguments_of
+from decoding.cli import comparing as command
 from decoding.cli.main import main
 from decoding.compare.comparison import Plan
 from decoding.compare.results import Check, Comparison, Run
@@ -94,7 +96,7 @@ def test_ctrl_c_leaves_what_is_finished(
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        ("--against bing", "no engine 'bing'"),
+        ("--against bing", "there is no engine 'bing'"),
         ("--against ours", "nothing to compare with"),
         ("--memory-limit 0", "must be a number above 0"),
         ("--lengths 511", "this model has 512 positions"),
@@ -113,9 +115,9 @@ def test_mistakes(
 def test_a_library_that_is_missing_is_said_at_once(
     program: Program, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "find_spec", lambda _: None)
+    monkeypatch.setattr(arguments_of, "find_spec", lambda _: None)
     assert program("--html", "page.html") == 2
-    assert "--html needs matplotlib: pip install .[compare]" in capsys.readouterr().err
+    assert "--html: needs matplotlib: pip install .[compare]" in capsys.readouterr().err
 
 
 def test_lines_that_are_too_long_are_said(
@@ -125,6 +127,18 @@ def test_lines_that_are_too_long_are_said(
     assert program("--against", "hf") == 0
     assert "1 lines are left out: not of 1 to 512 tokens" in capsys.readouterr().err
     assert program.plan.text.sources == ["Ja."]
+
+
+@pytest.mark.parametrize("kind", ["stories", "converted"])
+def test_a_checkpoint_that_others_cannot_read(
+    program: Program, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    folder = DEMO.parents[1] / "tests/data/stories260K"
+    if kind == "converted":
+        folder = tmp_path / "converted"
+        decoding.load(DEMO, device="cpu").save(folder)
+    assert program("--model", str(folder)) == 2
+    assert "is no Hugging Face directory: the other engines cannot" in capsys.readouterr().err
 
 
 @pytest.mark.slow
