@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import decoding
 from examples import batch_corpus, compare_engines, complete_text, translate_file
 from examples.train_a_translator import train
 
+ROOT = Path(__file__).parent.parent
 SENTENCES = translate_file.DEMO / "sentences.de.txt"
 
 
@@ -39,6 +42,30 @@ def test_batch_corpus(tmp_path: Path) -> None:
     found = [json.loads(line) for line in (tmp_path / "out").read_text("utf-8").splitlines()]
     assert [line["prompt"] for line in found] == [prompt for prompt in prompts if prompt]
     assert all(line["text"] and -9 < line["score"] < 0 for line in found)
+
+
+@pytest.mark.slow
+def test_pipelines(tmp_path: Path) -> None:
+    """The shell's example, with this Python as the program."""
+    subprocess.run(
+        ["bash", "examples/pipelines.sh", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "DECODING": f"{sys.executable} -m decoding"},
+        check=True,
+        timeout=120,
+    )
+    lines = SENTENCES.read_text("utf-8").splitlines()
+    uncertain = [line.split("\t") for line in (tmp_path / "uncertain.tsv").open(encoding="utf-8")]
+    assert sorted(source for _, source, _ in uncertain) == sorted(lines)
+    scores = [float(score) for score, *_ in uncertain]
+    assert scores == sorted(scores)
+    found = [json.loads(line) for line in (tmp_path / "translated.jsonl").open(encoding="utf-8")]
+    assert [line["id"] for line in found] == ["a1", "b2"]
+    assert found[0]["translation"] == "Good morning."
+    answers = (tmp_path / "answers.tsv").read_text("utf-8")
+    assert answers == "Wo ist der Bahnhof?\tWhere's the station?\nIch habe Hunger.\tI'm hungry.\n"
+    [sampled] = [json.loads(line) for line in (tmp_path / "stories.jsonl").open(encoding="utf-8")]
+    assert len(sampled["n_best"]) == 3 and sampled["score"] < 0
 
 
 @pytest.mark.slow
