@@ -36,7 +36,7 @@ def run(model: decoding.Model, ids: torch.Tensor = IDS, **options: Any) -> Any:
 
 @pytest.mark.parametrize("name", ["marian", "gpt2"])
 def test_the_plan_halves(name: str) -> None:
-    limits = Limits(batch=2, beams=64, source=64 * (name == "marian"), prompt=32, target=64)
+    limits = Limits(batch=2, beams=64, source=32 * (name == "marian"), prompt=16, target=32)
     exact, narrow = (
         {b.name: b for b in load(name, threads=1, kv_cache_dtype=dtype).memory_plan(limits).buffers}
         for dtype in ("float32", "bfloat16")
