@@ -90,29 +90,36 @@ class TokenModel(BoundModel):
     ) -> Tensor | GenerateOutput:
         """Generates, with the names, defaults and results of Hugging Face's generate().
 
-        input_ids: the encoder's input, or a decoder-only model's prompts: integers [B, W], as a
-            tensor or array, or a list of lists of any lengths; None begins with bos_token_id. Or
-            texts, a str or a list of them, whose ids the model's tokenizer makes. `inputs` is
-            another name for it.
-        attention_mask: [B, W], 1 where a token counts. Missing: every token counts; in a
-            decoder-only model not pad, unless it is an EOS.
-        decoder_input_ids: an encoder-decoder's prompts, [B, P], or a list of lists of any lengths.
-        generation_config: a GenerationConfig, ours or transformers', or a dict.
-        logits_processor, stopping_criteria: lists of functions, transformers' own objects among
-            them, that are called in every step with ids int64 [R, n] of all rows. Processors also
-            get float32 scores [R, V], in the engine's own memory, and return the scores to select
-            from; criteria return bool [R], the rows that end. See decoding.generation.hooks.
-        prefix_allowed_tokens_fn: function of (sentence, row) that returns the ids that may follow.
-        streamer: a streamer of transformers', which receives the tokens as they come.
-        tokenizer: decodes the tokens in which stop_strings are found; None: the model's own.
-        shortlist: a Shortlist, or a file of one, which each call reads: only tokens that it lists
-            for the sources are generated. For encoder-decoders on a CPU.
-        cancel: a threading.Event, or an object with its is_set(): where another thread sets it, the
-            call ends after the step under way and raises decoding.Cancelled.
-        progress: True for a bar on standard error, or a function of (done, total) that is called
-            with the steps that are done and that there are at most.
-        options: the fields of decoding.GenerationConfig. They win over generation_config, which
-            wins over the checkpoint's generation_config.json; None switches an option off.
+            model.generate(ids, num_beams=4, max_new_tokens=40)
+            model.generate(**tokenizer(texts), do_sample=True, top_p=0.9, seed=1)
+
+        Args:
+            input_ids: the encoder's input, or a decoder-only model's prompts: integers [B, W], as a
+                tensor or array, or a list of lists of any lengths; None begins with bos_token_id.
+                Or texts, a str or a list of them, whose ids the model's tokenizer makes. `inputs`
+                is another name for it.
+            attention_mask: [B, W], 1 where a token counts. Missing: every token counts; in a
+                decoder-only model not pad, unless it is an EOS.
+            decoder_input_ids: an encoder-decoder's prompts, [B, P], or a list of lists of any
+                lengths.
+            generation_config: a GenerationConfig, ours or transformers', or a dict.
+            logits_processor, stopping_criteria: lists of functions, transformers' own objects among
+                them, that are called in every step with ids int64 [R, n] of all rows. Processors
+                also get float32 scores [R, V], in the engine's own memory, and return the scores to
+                select from; criteria return bool [R], the rows that end. See
+                decoding.generation.hooks.
+            prefix_allowed_tokens_fn: function of (sentence, row) that returns the ids that may
+                follow.
+            streamer: a streamer of transformers', which receives the tokens as they come.
+            tokenizer: decodes the tokens in which stop_strings are found; None: the model's own.
+            shortlist: a Shortlist, or a file of one, which each call reads: only tokens that it
+                lists for the sources are generated. For encoder-decoders on a CPU.
+            cancel: a threading.Event, or an object with its is_set(): where another thread sets it,
+                the call ends after the step under way and raises decoding.Cancelled.
+            progress: True for a bar on standard error, or a function of (done, total) that is
+                called with the steps that are done and that there are at most.
+            options: the fields of decoding.GenerationConfig. They win over generation_config, which
+                wins over the checkpoint's generation_config.json; None switches an option off.
 
         Returns int64 [B * num_return_sequences, P + longest generated], or with
         return_dict_in_generate an output object of decoding.generation.outputs. Raises TypeError,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def converted(block: list[str]) -> Iterator[str]:
     if all(line.startswith("    ") for line in block):
         yield from ("::", "", *block)
         return
+    if block[0] == "Args:":
+        block = dedent("\n".join(block[1:])).splitlines()
     fields = bool(FIELD.match(block[0])) and not block[0].startswith("Returns")
     for line in block:
         text = MARKUP.sub(r"\\\g<0>", line.strip())

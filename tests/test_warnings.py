@@ -27,6 +27,9 @@ CALLS: dict[str, Callable[[decoding.Model], Any]] = {
     "translate": lambda model: model.translate(["Gut."], top_k=5),
     "batches": lambda model: model.translate(["Gut.", "Ja."], top_k=5, batch_tokens=1),
     "minimum": lambda model: model.generate([[5, 0]], min_new_tokens=9, max_new_tokens=2),
+    "beams": lambda model: model.generate([[5, 0]], do_sample=True, max_new_tokens=2),
+    "texts": lambda model: model.translate(["Gut.", "Ja."], do_sample=True, batch_tokens=1),
+    "length": lambda model: model.translate(["Gut."], max_new_tokens=2, max_length=9),
     "old name": lambda model: model.generate([[5, 0]], **OLD, max_new_tokens=2),
 }
 
@@ -43,6 +46,8 @@ def test_at_the_line_of_the_caller_and_once(name: str, model: decoding.Model) ->
 
 
 def test_what_they_say(model: decoding.Model) -> None:
+    with pytest.warns(UserWarning, match=r"samples within the 4 beams of .* pass num_beams=1"):
+        model.translate(["Gut."], do_sample=True)
     with pytest.warns(UserWarning, match=r"top_k=5 has no effect without do_sample=True"):
         model.translate(["Gut."], top_k=5)
     with pytest.warns(UserWarning, match=r"max_new_tokens=3 wins over max_length=9"):

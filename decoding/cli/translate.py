@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import itertools
 import time
-import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -89,13 +88,6 @@ def make_translator(model: decoding.Model, args: argparse.Namespace) -> Translat
         unique=args.unique,
         **search_options(args),
     )
-    beams = translator.config.num_beams
-    if args.do_sample and beams > 1 and args.num_beams is None:
-        warnings.warn(
-            f"--do-sample samples within the model's {beams} beams, which changes little: "
-            "add --num-beams 1 for plain sampling",
-            stacklevel=2,
-        )
     return translator
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from decoding.common.progress import Event, raise_if_set
 from decoding.engine.limits import LEAST, Limits
 from decoding.engine.memory import MemoryPlan, available_memory, available_text, readable
 from decoding.models.weights.memory import CPU, empty
+
+logger = logging.getLogger("decoding")
 
 SPARE = 4  # times the need of a call: at most so much is planned to serve other shapes too
 WAIT = 0.05  # seconds, between two looks at the event of a call that waits

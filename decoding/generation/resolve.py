@@ -43,7 +43,18 @@ def resolve(
     check_combinations(config)
     for reason in ignored(config, set_only(caller)).values():
         warn(reason)
+    if caller.get("do_sample") and "num_beams" not in caller and config.num_beams > 1:
+        warn(
+            f"do_sample=True samples within the {config.num_beams} beams of the checkpoint's "
+            "generation_config.json, which changes little: pass num_beams=1 for plain sampling"
+        )
     return config
+
+
+def pinned(config: GenerationConfig) -> dict[str, Any]:
+    """Options for calls with the options that `config` was made of, which then do not repeat its
+    warning about beams."""
+    return {"num_beams": config.num_beams} if config.do_sample else {}
 
 
 def checked(name: str, value: Any, where: str = "") -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from decoding.engine.request import IGNORED
 from decoding.generation.config import GenerationConfig
 from decoding.generation.outputs import GenerateBeamDecoderOnlyOutput
-from decoding.generation.resolve import as_mapping, ignored, resolve
+from decoding.generation.resolve import as_mapping, ignored, pinned, resolve
 from decoding.models.spec import ModelSpec
 from decoding.text.arguments import FUNCTIONS, WATCHES, refuse
 from decoding.text.texts import as_texts
@@ -189,7 +189,7 @@ def resolved(
     for name in ignored(config, plain):  # warned of here, and not again by generate()
         del given[name]
     # A length of the checkpoint's is off, too, as each row's own number takes its place.
-    return given | {"max_length": None}, config
+    return given | pinned(config) | {"max_length": None}, config
 
 
 def new_tokens(

@@ -19,7 +19,7 @@ from decoding.common.progress import Event, Progress, check_event
 from decoding.common.warn import warn
 from decoding.generation.config import GenerationConfig
 from decoding.generation.outputs import GenerateBeamDecoderOnlyOutput
-from decoding.generation.resolve import as_mapping, ignored, resolve
+from decoding.generation.resolve import as_mapping, ignored, pinned, resolve
 from decoding.models.spec import ModelSpec
 from decoding.text.alignment import Pieces, alignment
 from decoding.text.arguments import refuse
@@ -190,6 +190,7 @@ class Translator:
         self.config = resolve(self.options, None, model.generation_config)
         for name in ignored(self.config, self.options):  # warned of, once and not in every batch
             del self.options[name]
+        self.options |= pinned(self.config)
         self.tokenizer, marks = between(model.tokenizer, src_lang, tgt_lang, self.config)
         if alignments and not isinstance(self.tokenizer, Pieces):
             raise ValueError("this model's tokenizer cannot tell words: leave alignments out")
