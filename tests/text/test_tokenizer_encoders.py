@@ -52,6 +52,8 @@ def test_wordpiece(wordpiece: tuple[Any, Any, Any], text: str) -> None:
     of_file, saved, theirs = wordpiece
     check(of_file, theirs, text)
     check(saved, theirs, text)
+    for ours in (of_file, saved):
+        assert dict(ours(text, "so")) == dict(theirs(text, "so"))
 
 
 def test_wordpiece_cuts_what_it_knows(wordpiece: tuple[Any, Any, Any]) -> None:

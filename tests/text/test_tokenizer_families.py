@@ -81,6 +81,8 @@ def test_byte_level_families(byte_level: tuple[str, Path, Any], tmp_path: Path) 
         else:
             check(of_files, theirs, line)
             check(saved, theirs, line)
+            for ours in (of_files, saved):
+                assert ours.encode(line, "so") == theirs(line, "so")["input_ids"]
         if "<" not in line:
             assert (
                 of_files.decode(of_files.encode(line), skip_special_tokens=True).removeprefix(" ")

@@ -155,16 +155,20 @@ def read_backend(path: Path) -> tokenizers.Tokenizer:
     return backend
 
 
+BOS_FIRST = ("bos_token", "$A"), ("bos_token", "$A", "bos_token", "$B")
+
+
 @dataclass(frozen=True)
 class ByteLevel:
     """A family's byte-level BPE, where its directory's settings are silent.
 
-    template: a text with its special tokens, by their names in the settings.
+    template: a text with its special tokens, by their names in the settings; pair: two of them.
     """
 
     special: dict[str, str]  # names to tokens
     prefix_space: bool = False
     template: tuple[str, ...] = ("$A",)
+    pair: tuple[str, ...] = ("$A", "$B")
 
     def load(self, directory: Directory, settings: dict[str, Any]) -> Tokenizer:
         whole = directory.find("tokenizer.json")
@@ -180,14 +184,14 @@ class ByteLevel:
                 if text not in there
             ]
         )
-        template = self.template
+        template, pair = self.template, self.pair
         if settings.get("add_bos_token"):
-            template = ("bos_token", "$A")
+            template, pair = BOS_FIRST
         if whole is None or template != self.template:
-            parts = [special.get(part, part) for part in template]
-            marks = {part: backend.token_to_id(part) for part in parts if part != "$A"}
+            parts, two = ([special.get(part, part) for part in each] for each in (template, pair))
+            marks = {part: backend.token_to_id(part) for part in {*parts, *two} - {"$A", "$B"}}
             backend.post_processor = tokenizers.processors.TemplateProcessing(
-                single=parts, special_tokens=list(marks.items())
+                single=parts, pair=two, special_tokens=list(marks.items())
             )
         return BackendTokenizer(backend)
 
@@ -215,7 +219,14 @@ FAIRSEQ = {
 GPT2 = ByteLevel({"bos_token": END, "eos_token": END, "unk_token": END})
 OPT = ByteLevel(
     {"bos_token": "</s>", "eos_token": "</s>", "unk_token": "</s>", "pad_token": "<pad>"},
-    template=("bos_token", "$A"),
+    template=BOS_FIRST[0],
+    pair=BOS_FIRST[1],
 )
-BART = ByteLevel(FAIRSEQ, template=("bos_token", "$A", "eos_token"))
-BLENDERBOT = ByteLevel(FAIRSEQ, prefix_space=True, template=("$A", "eos_token"))
+BART = ByteLevel(
+    FAIRSEQ,
+    template=("bos_token", "$A", "eos_token"),
+    pair=("bos_token", "$A", "eos_token", "eos_token", "$B", "eos_token"),
+)
+BLENDERBOT = ByteLevel(
+    FAIRSEQ, prefix_space=True, template=("$A", "eos_token"), pair=("$A", "$B", "eos_token")
+)

@@ -78,6 +78,13 @@ class MultilingualTokenizer(FramedTokenizer):
         return self.base.tokens
 
     @property
+    def vocab_size(self) -> int:
+        return self.base.vocab_size
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    @property
     def src_lang(self) -> str:
         """The language of source texts, which may be set; transformers' name for it."""
         return self.source

@@ -40,6 +40,7 @@ DEFAULTS: dict[str, dict[str, str]] = {
 }
 # Classes of tokenizer_config.json whose special tokens are those that it names.
 PLAIN = ("PreTrainedTokenizerFast", "TokenizersBackend")
+CLASSES = {"m2m_100": "M2M100Tokenizer"}  # where the files name no class
 # What a class lacks, or has beside those of its family.
 WITHOUT = {
     "M2M100Tokenizer": ("cls_token", "mask_token"),
@@ -89,7 +90,8 @@ def named_tokens(
     family: str, config: Mapping[str, Any], others: Mapping[str, Any], vocabulary: Container[str]
 ) -> dict[str, str]:
     """Special tokens by their names. others: special_tokens_map.json."""
-    missing: Iterable[str] = WITHOUT.get(str(config.get("tokenizer_class")), ())
+    own = config.get("tokenizer_class") or CLASSES.get(family)
+    missing: Iterable[str] = WITHOUT.get(str(own), ())
     defaults = {} if is_plain(config) else DEFAULTS.get(family, {})
     found = {}
     for name in NAMES:

@@ -47,6 +47,7 @@ def load_wordpiece(directory: Directory, settings: dict[str, Any]) -> Tokenizer:
     first, last = special["cls_token"], special["sep_token"]
     backend.post_processor = processors.TemplateProcessing(
         single=[first, "$A", last],
+        pair=[first, "$A", last, "$B:1", f"{last}:1"],
         special_tokens=[(mark, backend.token_to_id(mark)) for mark in (first, last)],
     )
     return BackendTokenizer(backend)
