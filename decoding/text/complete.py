@@ -175,7 +175,7 @@ def resolved(
 ) -> tuple[dict[str, Any], GenerationConfig]:
     """The options for generate() without lengths, which `new_tokens` makes of the configuration
     that is returned, too."""
-    refuse("text generation", options)
+    refuse("text generation", options, "shortlist")
     if n_best is not None and n_best < 1:
         raise ValueError(f"n_best must be at least 1, got {n_best}")
     if n_best is not None and "num_return_sequences" in options:

@@ -12,7 +12,7 @@ import pytest
 
 import decoding
 from tests.support.program import Program, Said, one_line
-from tests.support.tokenizers import text_generation_directory
+from tests.text.trained_tokenizers import text_generation_directory
 
 ROOT = Path(decoding.__file__).parent.parent
 STORIES = str(ROOT / "tests/data/stories260K")

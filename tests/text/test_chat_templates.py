@@ -16,8 +16,8 @@ import decoding
 from decoding.models.files import Directory
 from decoding.text.tokenizers import Tokenizer, load_tokenizer
 from decoding.text.tokenizers.files import files_of
-from tests.support.tokenizers import trained
 from tests.support.vocabularies import TEXT
+from tests.text.trained_tokenizers import trained
 
 TEMPLATES = {
     # The first message may be the system's, which goes into the user's; roles must alternate.

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import decoding
 from decoding.text.translate import Hypothesis
 from tests.support.demo import DEMO
-from tests.support.tokenizers import text_generation_directory
 from tests.support.vocabularies import TEXT
+from tests.text.trained_tokenizers import text_generation_directory
 
 TEMPLATE = """
 {%- for m in messages %}{{ bos_token }}[{{ m.role }}] {{ m.content }}
@@ -214,6 +214,7 @@ def test_what_is_refused(stories: decoding.Model) -> None:
         (ValueError, r"texts\[0\] holds half of a surrogate", lambda: complete(["\udc80"])),
         (TypeError, "output_scores is for generate", lambda: complete("a", output_scores=True)),
         (TypeError, "attention_mask is for generate", lambda: complete("a", attention_mask=1)),
+        (TypeError, "has no option shortlist", lambda: complete("a", shortlist="x")),
         (TypeError, "the model's own tokenizer", lambda: complete("a", tokenizer=1)),
         (TypeError, "no option 'temprature'", lambda: complete("a", temprature=1)),
         (ValueError, "n_best must be at least 1, got 0", lambda: complete("a", n_best=0)),

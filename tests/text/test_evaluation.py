@@ -15,8 +15,8 @@ from lm_eval.models.huggingface import HFLM
 import decoding
 from decoding.evaluation import EvaluatedModel
 from tests.support.demo import DEMO
-from tests.support.tokenizers import text_generation_directory
 from tests.support.vocabularies import ENGLISH, TEXT
+from tests.text.trained_tokenizers import text_generation_directory
 
 Pair = tuple[EvaluatedModel, Any]
 

@@ -20,8 +20,8 @@ from decoding.text.tokenizers.cutters import Moses, SentencePieces, Words
 from decoding.text.tokenizers.numbered import NumberedTokenizer
 from decoding.text.tokenizers.pieces import Pieces, PieceTokenizer
 from tests.support.demo import DEMO
-from tests.support.tokenizers import FAMILIES, text_generation_directory, trained
 from tests.support.vocabularies import TEXT, train_sentencepiece
+from tests.text.trained_tokenizers import FAMILIES, text_generation_directory, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 STORIES = "tests/data/stories260K"

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import decoding
 from decoding.text.tokenizers import Tokenizer, load_tokenizer
-from tests.support.tokenizers import FAMILIES, trained
 from tests.support.vocabularies import TEXT
+from tests.text.trained_tokenizers import FAMILIES, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 
