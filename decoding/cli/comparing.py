@@ -20,6 +20,7 @@ from decoding.compare.task import Task
 from decoding.compare.text import Text, read_text
 from decoding.compare.worker import ResourceLimits
 from decoding.engine.devices import choose_device
+from decoding.models.files.writing import replacing
 from decoding.models.weights.converted import BLOCK
 from decoding.text.tokenizers import OTHERS
 
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
     try:
         for comparison in shown(plan):
             if args.json:
-                args.json.write_text(comparison.to_json(), encoding="utf-8")
+                write(args.json, comparison.to_json())
     finally:  # also after Ctrl-C, with the findings so far
         if comparison is not None and comparison.checks:
             write_page(comparison, args.html)
@@ -128,4 +129,10 @@ def write_page(comparison: Comparison, path: Path | None) -> None:
     if path is not None:
         from decoding.compare.report.sections import comparison_page  # needs matplotlib
 
-        path.write_text(comparison_page(comparison).html(), encoding="utf-8")
+        write(path, comparison_page(comparison).html())
+
+
+def write(path: Path, text: str) -> None:
+    """A file that is whole at any time: comparisons take long, and others read what is there."""
+    with replacing(path) as file:
+        file.write(text.encode())

@@ -20,9 +20,9 @@ from decoding.models.layouts.rotary import TYPES, rotary
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import Weights
 from tests.models import test_formats, test_openelm
+from tests.models.bounded import bounded
 from tests.models.test_causal import SCALED
 from tests.models.test_models import GPT2, MARIAN
-from tests.support.bounded import bounded
 from tests.support.families import ENCODERS, FAMILIES
 
 NONSENSE: tuple[Any, ...] = ("unheard-of", -1.5)

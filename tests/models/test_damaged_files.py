@@ -22,9 +22,9 @@ from decoding.text import shortlist
 from decoding.text.embed import read_pooling
 from decoding.text.shortlist import Shortlist
 from decoding.text.tokenizers import load_tokenizer
+from tests.models.bounded import bounded
 from tests.models.test_file_limits import refused
 from tests.support import toolkits
-from tests.support.bounded import bounded
 from tests.support.checkpoints import gpt2, write
 from tests.support.demo import DEMO
 from tests.support.toolkits import PRE_NORM

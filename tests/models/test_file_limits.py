@@ -23,8 +23,8 @@ from decoding.models.files import (
     short,
 )
 from decoding.text.tokenizers import load_tokenizer
+from tests.models.bounded import bounded
 from tests.support import toolkits
-from tests.support.bounded import bounded
 from tests.support.checkpoints import gpt2, write
 from tests.support.demo import DEMO
 from tests.support.toolkits import PRE_NORM, marian_arrays

@@ -21,8 +21,8 @@ from decoding.models.files.writing import replacing, replacing_directory
 from decoding.text.embed import read_pooling
 from decoding.text.tokenizers import load_tokenizer
 from decoding.text.tokenizers.files import files_of
+from tests.models.bounded import bounded
 from tests.support import toolkits
-from tests.support.bounded import bounded
 from tests.support.checkpoints import gpt2, write
 from tests.support.demo import DEMO
 from tests.support.toolkits import PRE_NORM

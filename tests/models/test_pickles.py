@@ -18,9 +18,9 @@ import decoding
 from decoding.models import load
 from decoding.models.files import ModelFileError
 from decoding.models.formats import pickles
+from tests.models.bounded import bounded
 from tests.models.test_file_limits import refused
 from tests.support import toolkits
-from tests.support.bounded import bounded
 from tests.support.checkpoints import gpt2, write
 
 LEGACY = (
