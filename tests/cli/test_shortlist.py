@@ -9,8 +9,8 @@ import pytest
 
 import decoding
 from decoding import Shortlist
-from decoding.cli.main import main
 from tests.support import random_models
+from tests.support.program import Program
 from tests.support.stand_in import EOS, FIRST, StandIn, Words
 
 SOURCE = "das haus\ndas buch\n\nein buch\nnichts\n"
@@ -26,19 +26,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def program(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Run:
-    """Runs a command with one model; returns its exit code and what it said."""
+def run(folder: Path, program: Program) -> Run:
+    """Runs a command with one model and files of the folder; returns its exit code and what it
+    said."""
 
     def run(model: decoding.Model, command: str, **files: str) -> tuple[int, str]:
-        monkeypatch.setattr(decoding, "load", lambda *_, **__: model)
-        arguments = [x for name, file in files.items() for x in (f"--{name}", str(folder / file))]
-        try:
-            code = main([*command.split(), "--model", "any", *arguments])
-        except SystemExit as left:
-            code = int(left.code or 0)
-        return code, capsys.readouterr().err
+        words = [x for name, file in files.items() for x in (f"--{name}", str(folder / file))]
+        status, _, err = program(*command.split(), "--model", "any", *words, model=model)
+        return status, err
 
     return run
 
@@ -46,9 +41,9 @@ def program(
 FILES = {"source": "source", "target": "target", "output": "map.npz"}
 
 
-def test_a_map_of_parallel_text(program: Run, folder: Path) -> None:
+def test_a_map_of_parallel_text(run: Run, folder: Path) -> None:
     model = StandIn()
-    code, said = program(model, "shortlist --candidates 2 --frequent 3", **FILES)
+    code, said = run(model, "shortlist --candidates 2 --frequent 3", **FILES)
     assert code == 0 and said.startswith("3 pairs in ") and " of 9999 tokens\n" in said
     found = Shortlist.load(folder / "map.npz")
     assert (found.candidates.shape, found.target_ids) == ((9999, 2), 9999)
@@ -60,11 +55,11 @@ def test_a_map_of_parallel_text(program: Run, folder: Path) -> None:
     assert set(found.frequent.tolist()) == {EOS, number["the"], number["book"]}
 
 
-def test_very_long_pairs_are_left_out(program: Run, folder: Path) -> None:
+def test_very_long_pairs_are_left_out(run: Run, folder: Path) -> None:
     for name, line in (("source", "x " * 300), ("target", "y")):
         with (folder / name).open("a") as file:
             file.write(f"{line}\n")
-    assert program(StandIn(), "shortlist", **FILES)[1].startswith("3 pairs")
+    assert run(StandIn(), "shortlist", **FILES)[1].startswith("3 pairs")
 
 
 @pytest.mark.parametrize(
@@ -78,28 +73,28 @@ def test_very_long_pairs_are_left_out(program: Run, folder: Path) -> None:
     ],
 )
 def test_mistakes_are_one_line(
-    program: Run, folder: Path, source: str, files: dict[str, str], says: str
+    run: Run, folder: Path, source: str, files: dict[str, str], says: str
 ) -> None:
     (folder / "source").write_text(source)
-    code, said = program(StandIn(), "shortlist", **(FILES | files))
+    code, said = run(StandIn(), "shortlist", **(FILES | files))
     assert code == 2 and says in said and said.count("\n") == 1
     assert (folder / "target").read_text() == TARGET
 
 
-def test_a_decoder_alone_has_no_map(program: Run) -> None:
-    code, said = program(random_models.ours("gpt2"), "shortlist", **FILES)
+def test_a_decoder_alone_has_no_map(run: Run) -> None:
+    code, said = run(random_models.ours("gpt2"), "shortlist", **FILES)
     assert code == 2 and "a decoder alone" in said
 
 
-def test_translate_takes_it(program: Run, folder: Path) -> None:
+def test_translate_takes_it(run: Run, folder: Path) -> None:
     model = StandIn()
-    program(model, "shortlist", **FILES)
+    run(model, "shortlist", **FILES)
     files = {"input": "source", "output": "out", "shortlist": "map.npz"}
-    assert program(model, "translate", **files)[0] == 0
+    assert run(model, "translate", **files)[0] == 0
     assert model.calls
     for _, options in model.calls:
         assert isinstance(options["shortlist"], Shortlist)
-    code, said = program(model, "translate", **(files | {"shortlist": "source"}))
+    code, said = run(model, "translate", **(files | {"shortlist": "source"}))
     assert code == 2 and "source is no shortlist" in said
-    program(model, "translate", input="source", output="out")
+    run(model, "translate", input="source", output="out")
     assert model.calls[-1][1]["shortlist"] is None
