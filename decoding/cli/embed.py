@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import decoding
 from decoding.cli.arguments import add_batch_arguments, add_model_arguments, load_model
 from decoding.cli.messages import say_speed
-from decoding.cli.reading import Input, Record, add_reading_arguments, batches, open_input
+from decoding.cli.reading import Input, add_reading_arguments, open_input
+from decoding.cli.records import Record, batches
 from decoding.cli.writing import Sink, add_writing_arguments, json_line, opened
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import decoding
 from decoding.cli.arguments import add_batch_arguments, add_model_arguments, load_model
 from decoding.cli.messages import say_speed
-from decoding.cli.reading import Record, add_reading_arguments, batches, kept, open_input
+from decoding.cli.reading import add_reading_arguments, open_input
+from decoding.cli.records import Record, batches, kept
 from decoding.cli.results import (
     EMPTY,
     SIGNS,

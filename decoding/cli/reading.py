@@ -1,23 +1,16 @@
-"""The input of a command: lines of several files, plain, as TSV or as JSON lines."""
+"""The input of a command: its arguments, and the records of several files."""
 
 from __future__ import annotations
 
 import argparse
 import codecs
-import json
-import os
-import select
 import sys
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, BinaryIO, TypeVar
+from collections.abc import Iterator, Sequence
 
-T = TypeVar("T")
+from decoding.cli.line_reader import CHUNK, LineReader
+from decoding.cli.records import FORMATS, Record, json_record, tsv_record
 
-FORMATS = ("lines", "tsv", "json")
-CHUNK = 1 << 16  # bytes; a pipe holds as many
 NAMED = 10  # lines that a warning names
 
 
@@ -82,82 +75,6 @@ def encoding(name: str) -> str:
             f"lines of {known} do not end with one byte: convert the text with iconv first"
         )
     return known
-
-
-@dataclass(frozen=True)
-class Record:
-    """A line of the input.
-
-    where: its file and number. text: what the command reads: a str, but for JSON's messages.
-    columns: of a TSV line. fields: of a JSON line. Each form is there for each input, since the
-    output may have another.
-    """
-
-    where: str
-    text: Any
-    columns: list[str]
-    fields: dict[str, Any]
-
-
-class LineReader:
-    """The lines of one file without their ends, which may be "\\n" or "\\r\\n". It knows whether
-    the next one can be had without waiting for who writes it."""
-
-    def __init__(self, stream: BinaryIO, name: str) -> None:
-        self._stream, self._name = stream, name
-        self._lines: deque[bytes] = deque()
-        self._rest: list[bytes] = []  # of a line whose end is not there yet
-        self._end = False
-        try:
-            self._file: int | None = stream.fileno()
-        except OSError:  # a file in memory
-            self._file = None
-
-    def __iter__(self) -> Iterator[bytes]:
-        while not self.empty():
-            while not self._lines and not self._end:
-                self._fill()
-            if self._lines:
-                yield self._lines.popleft().removesuffix(b"\r")
-
-    def empty(self) -> bool:
-        """Whether the last line has been read."""
-        return self._end and not self._lines
-
-    def ready(self) -> bool:
-        """Whether the next line, or the end, is there."""
-        while not self._lines and not self._end and self._readable():
-            self._fill()
-        return bool(self._lines) or self._end
-
-    def _readable(self) -> bool:
-        if self._file is None:
-            return True
-        poll = select.poll()
-        poll.register(self._file, select.POLLIN)
-        return bool(poll.poll(0))
-
-    def _fill(self) -> None:
-        try:
-            read = self._stream.read if self._file is None else self._read_file
-            chunk = read(CHUNK)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, self._name) from error
-        if not chunk:
-            self._end = True
-            if self._rest:
-                self._lines.append(b"".join(self._rest))
-            return
-        first, *more = chunk.split(b"\n")
-        self._rest.append(first)
-        if more:
-            self._lines.append(b"".join(self._rest))
-            self._lines.extend(more[:-1])
-            self._rest = [more[-1]] if more[-1] else []
-
-    def _read_file(self, size: int) -> bytes:
-        assert self._file is not None
-        return os.read(self._file, size)
 
 
 class Input:
@@ -247,56 +164,3 @@ def skipped(lines: Sequence[str], encoding: str) -> str:
     more = f" and {len(lines) - NAMED} more" if len(lines) > NAMED else ""
     some = "; ".join(lines[:NAMED])
     return f"{len(lines)} lines are not {encoding.upper()} and count as empty: {some}{more}"
-
-
-def tsv_record(line: str, column: int, key: str, where: str) -> Record:
-    columns = line.split("\t")
-    if not line:  # stays empty
-        columns = [""] * column
-    if len(columns) < column:
-        raise ValueError(f"{where} has {len(columns)} columns, and column {column} is asked for")
-    text = columns[column - 1]
-    return Record(where, text, columns, {key: text})
-
-
-def json_record(line: str, key: str, where: str, kinds: tuple[type, ...]) -> Record:
-    """An object with `key`, or its value alone; an empty line is an empty text."""
-    try:
-        value = json.loads(line) if line.strip() else ""
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"{where} holds half of a UTF-16 surrogate pair") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(
-            f"{where} is no JSON: {error} (for plain lines leave --input-format out)"
-        ) from None
-    fields = value if isinstance(value, dict) else {key: value}
-    text = fields.get(key)
-    if not isinstance(text, kinds):
-        names = "a string or a list" if list in kinds else "a string"
-        raise ValueError(f"{where} must be {names}, or an object in which {key!r} is one")
-    return Record(where, text, [text if isinstance(text, str) else line], fields)
-
-
-def kept(records: Iterable[Record], pending: deque[Record]) -> Iterator[Record]:
-    """The records, each of which is put into `pending` when it is read, until it is answered."""
-    for record in records:
-        pending.append(record)
-        yield record
-
-
-def batches(
-    items: Iterable[T], size: Callable[[T], int], most: int, ready: Callable[[], bool]
-) -> Iterator[list[T]]:
-    """Successive items whose sizes together are `most` or a little more; fewer where no other item
-    is there."""
-    batch: list[T] = []
-    total = 0
-    for item in items:
-        batch.append(item)
-        total += size(item)
-        if total >= most or not ready():
-            yield batch
-            batch, total = [], 0
-    if batch:
-        yield batch

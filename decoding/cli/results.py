@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from decoding.cli.arguments import positive
-from decoding.cli.reading import Record
+from decoding.cli.records import Record
 from decoding.cli.writing import Sink, json_line
 
 if TYPE_CHECKING:

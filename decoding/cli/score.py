@@ -25,7 +25,8 @@ from decoding.cli.arguments import (
     load_model,
 )
 from decoding.cli.messages import say_speed
-from decoding.cli.reading import Input, Record, add_format_arguments, batches, kept
+from decoding.cli.reading import Input, add_format_arguments
+from decoding.cli.records import Record, batches, kept
 from decoding.cli.writing import add_writing_arguments, json_line, opened
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from decoding.cli.arguments import (
     load_model,
 )
 from decoding.cli.messages import say_speed
-from decoding.cli.reading import Input, Record, add_reading_arguments, kept, open_input
+from decoding.cli.reading import Input, add_reading_arguments, open_input
+from decoding.cli.records import Record, kept
 from decoding.cli.results import Layout, add_result_arguments, as_result, write_results
 from decoding.cli.search import add_search_arguments, search_options
 from decoding.cli.writing import add_writing_arguments, opened

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
-from decoding.cli.reading import FORMATS
+from decoding.cli.records import FORMATS
 
 
 def add_writing_arguments(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.program import Program
+from tests.cli.program import Program
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import torch
 import transformers
 
 import decoding
-from tests.support.program import Program, one_line
+from tests.cli.program import Program, one_line
 from tests.support.sentences import write_letters, write_pooling
 from tests.support.vocabularies import ENGLISH, GERMAN
 

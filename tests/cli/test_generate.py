@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import decoding
-from tests.support.program import Program, Said, one_line
+from tests.cli.program import Program, Said, one_line
 from tests.text.trained_tokenizers import text_generation_directory
 
 ROOT = Path(decoding.__file__).parent.parent

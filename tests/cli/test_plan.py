@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import decoding
+from tests.cli.program import Program, one_line
 from tests.support import random_models
-from tests.support.program import Program, one_line
 
 
 @pytest.mark.parametrize("name", ["marian", "gpt2"])

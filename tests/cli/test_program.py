@@ -13,8 +13,8 @@ import pytest
 
 import decoding
 from examples import demo
+from tests.cli.program import Program, one_line
 from tests.support import stand_in
-from tests.support.program import Program, one_line
 
 ROOT = Path(decoding.__file__).parent.parent
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.cli import reading
-from decoding.cli.reading import LineReader, Record, batches, kept
+from decoding.cli import line_reader
+from decoding.cli.line_reader import LineReader
+from decoding.cli.records import Record, batches, kept
 
 PIECES = st.lists(st.text("ab\n\r", max_size=6).map(str.encode), max_size=12)
 
@@ -44,7 +45,7 @@ def test_lines_of_a_pipe(pieces: list[bytes]) -> None:
 @given(st.text("ab\n\r", max_size=30).map(str.encode))
 def test_lines_of_a_file_in_memory(chunk: int, content: bytes) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "CHUNK", chunk)
+        patch.setattr(line_reader, "CHUNK", chunk)
         assert list(LineReader(io.BytesIO(content), "file")) == expected(content)
 
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import decoding
+from tests.cli.program import Program, Said
 from tests.support import random_models
 from tests.support.demo import DEMO
-from tests.support.program import Program, Said
 from tests.support.vocabularies import train_bpe
 
 GERMAN = ["Das ist ein Haus.", "", "Wir haben heute keine Zeit.", "Ja."]

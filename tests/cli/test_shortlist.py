@@ -9,8 +9,8 @@ import pytest
 
 import decoding
 from decoding import Shortlist
+from tests.cli.program import Program
 from tests.support import random_models
-from tests.support.program import Program
 from tests.support.stand_in import EOS, FIRST, StandIn, Words
 
 SOURCE = "das haus\ndas buch\n\nein buch\nnichts\n"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import decoding
+from tests.cli.program import Program, Said, one_line
 from tests.support import stand_in
-from tests.support.program import Program, Said, one_line
 
 
 class Translate:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 import decoding
-from tests.support.program import Program
+from tests.cli.program import Program
 
 ROOT = Path(decoding.__file__).parent.parent
 FILES = {

@@ -1,0 +1,81 @@
+"""The records of an input: plain lines, lines of TSV, and JSON lines; and batches of them."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+FORMATS = ("lines", "tsv", "json")
+
+
+@dataclass(frozen=True)
+class Record:
+    """A line of the input.
+
+    where: its file and number. text: what the command reads: a str, but for JSON's messages.
+    columns: of a TSV line. fields: of a JSON line. Each form is there for each input, since the
+    output may have another.
+    """
+
+    where: str
+    text: Any
+    columns: list[str]
+    fields: dict[str, Any]
+
+
+def tsv_record(line: str, column: int, key: str, where: str) -> Record:
+    columns = line.split("\t")
+    if not line:  # stays empty
+        columns = [""] * column
+    if len(columns) < column:
+        raise ValueError(f"{where} has {len(columns)} columns, and column {column} is asked for")
+    text = columns[column - 1]
+    return Record(where, text, columns, {key: text})
+
+
+def json_record(line: str, key: str, where: str, kinds: tuple[type, ...]) -> Record:
+    """An object with `key`, or its value alone; an empty line is an empty text."""
+    try:
+        value = json.loads(line) if line.strip() else ""
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{where} holds half of a UTF-16 surrogate pair") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{where} is no JSON: {error} (for plain lines leave --input-format out)"
+        ) from None
+    fields = value if isinstance(value, dict) else {key: value}
+    text = fields.get(key)
+    if not isinstance(text, kinds):
+        names = "a string or a list" if list in kinds else "a string"
+        raise ValueError(f"{where} must be {names}, or an object in which {key!r} is one")
+    return Record(where, text, [text if isinstance(text, str) else line], fields)
+
+
+def kept(records: Iterable[Record], pending: deque[Record]) -> Iterator[Record]:
+    """The records, each of which is put into `pending` when it is read, until it is answered."""
+    for record in records:
+        pending.append(record)
+        yield record
+
+
+def batches(
+    items: Iterable[T], size: Callable[[T], int], most: int, ready: Callable[[], bool]
+) -> Iterator[list[T]]:
+    """Successive items whose sizes together are `most` or a little more; fewer where no other item
+    is there."""
+    batch: list[T] = []
+    total = 0
+    for item in items:
+        batch.append(item)
+        total += size(item)
+        if total >= most or not ready():
+            yield batch
+            batch, total = [], 0
+    if batch:
+        yield batch
