@@ -3,6 +3,7 @@ of a bounded size, and with contents of bounded depth."""
 
 from decoding.models.files.content import (
     CONFIGURATION,
+    LINES,
     VOCABULARY,
     Bounds,
     decoded,
@@ -12,6 +13,7 @@ from decoding.models.files.content import (
     read_json,
     read_object,
     read_text,
+    size_of,
 )
 from decoding.models.files.directory import Directory
 from decoding.models.files.errors import ModelFileError, naming, short
@@ -19,6 +21,7 @@ from decoding.models.files.yaml import parse_yaml
 
 __all__ = [
     "CONFIGURATION",
+    "LINES",
     "VOCABULARY",
     "Bounds",
     "Directory",
@@ -33,4 +36,5 @@ __all__ = [
     "read_object",
     "read_text",
     "short",
+    "size_of",
 ]

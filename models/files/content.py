@@ -23,7 +23,8 @@ class Bounds(NamedTuple):
 
 
 CONFIGURATION = Bounds(16 << 20, 500_000)
-VOCABULARY = Bounds(256 << 20, 8_000_000)
+VOCABULARY = Bounds(64 << 20, 8_000_000)
+LINES = Bounds(32 << 20, 0)  # of a text that is read line by line
 
 
 def open_file(path: Path) -> BinaryIO:

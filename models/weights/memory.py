@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from decoding.models.files import open_file
+from decoding.models.files import ModelFileError, open_file, size_of
 
 CPU = torch.device("cpu")
 
@@ -33,9 +33,11 @@ def empty(size: int, device: torch.device = CPU) -> Tensor:
 def mapped(path: Path) -> Tensor:
     """The bytes of a file, uint8 [size], in pages that processes share until one writes to them.
 
-    Raises ValueError for an empty one, and as open_file().
+    Raises ModelFileError for an empty one, and as open_file().
     """
     with open_file(path) as file:
+        if not size_of(file):
+            raise ModelFileError(f"{path} is empty")
         return torch.frombuffer(
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), dtype=torch.uint8
         )

@@ -117,7 +117,7 @@ def test_sizes_of_files(tmp_path: Path) -> None:
         file.truncate(VOCABULARY.bytes + 1)
     refused(
         tmp_path,
-        "vocab.json has more than 256 MiB",
+        "vocab.json has more than 64 MiB",
         lambda path: load_tokenizer(path, {"model_type": "blenderbot-small"}),
     )
     (tmp_path / "small").write_bytes(b"12345")

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
-from decoding.models.files import ModelFileError, read_text, short
+from decoding.models.files import LINES, ModelFileError, read_text, short
 
 GOES_ON = "@@"
 END = "</w>"  # ends the last symbol of a word in the list of merges
@@ -53,7 +53,7 @@ def read_merges(path: Path) -> list[tuple[str, str]]:
     Raises ValueError that names the line that is something else.
     """
     merges = []
-    for number, line in enumerate(read_text(path).splitlines(), 1):
+    for number, line in enumerate(read_text(path, LINES).splitlines(), 1):
         parts = line.split(" ")
         if (number == 1 and line.startswith("#version")) or not line:
             continue

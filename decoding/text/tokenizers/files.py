@@ -9,6 +9,7 @@ from typing import Any
 from sentencepiece import SentencePieceProcessor
 
 from decoding.models.files import (
+    LINES,
     VOCABULARY,
     Directory,
     ModelFileError,
@@ -108,7 +109,7 @@ def is_id(number: object) -> bool:
 
 def read_lines(path: Path) -> list[str]:
     """Lines that end with a newline; other Unicode separators are part of a vocabulary's tokens."""
-    return read_text(path).removesuffix("\n").split("\n")
+    return read_text(path, LINES).removesuffix("\n").split("\n")
 
 
 def read_sentencepiece(path: Path) -> SentencePieceProcessor:
