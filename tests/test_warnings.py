@@ -46,7 +46,7 @@ def test_at_the_line_of_the_caller_and_once(name: str, model: decoding.Model) ->
 
 
 def test_what_they_say(model: decoding.Model) -> None:
-    with pytest.warns(UserWarning, match=r"samples within the 4 beams of .* pass num_beams=1"):
+    with pytest.warns(UserWarning, match=r"samples within the model's 4 beams.* pass num_beams=1"):
         model.translate(["Gut."], do_sample=True)
     with pytest.warns(UserWarning, match=r"top_k=5 has no effect without do_sample=True"):
         model.translate(["Gut."], top_k=5)

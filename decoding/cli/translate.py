@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> None:
 def make_translator(model: decoding.Model, args: argparse.Namespace) -> Translator:
     from decoding.text.translate import Translator
 
-    translator = Translator(
+    return Translator(
         model,
         n_best=args.n_best if args.scores or args.n_best > 1 else None,
         batch_tokens=args.batch_tokens,
@@ -89,7 +89,6 @@ def make_translator(model: decoding.Model, args: argparse.Namespace) -> Translat
         unique=args.unique,
         **search_options(args),
     )
-    return translator
 
 
 def translations(

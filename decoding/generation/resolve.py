@@ -45,8 +45,8 @@ def resolve(
         warn(reason)
     if caller.get("do_sample") and "num_beams" not in caller and config.num_beams > 1:
         warn(
-            f"do_sample=True samples within the {config.num_beams} beams of the checkpoint's "
-            "generation_config.json, which changes little: pass num_beams=1 for plain sampling"
+            f"do_sample=True samples within the model's {config.num_beams} beams, which changes "
+            "little: pass num_beams=1 (--num-beams 1) for plain sampling"
         )
     return config
 

@@ -269,7 +269,7 @@ def test_a_warning_comes_once(translate: Translate) -> None:
     err = translate("--top-k", "5", "--batch-tokens", "1", source=source)[2]
     assert err.count("top_k=5 has no effect without do_sample=True") == 1
     err = translate("--do-sample", "--seed", "1", source=source)[2]
-    assert err.count("add --num-beams 1 for plain sampling") == 1
+    assert err.count("(--num-beams 1) for plain sampling") == 1
     assert "warning" not in translate("--do-sample", "--num-beams", "4", source=source)[2]
 
 

@@ -88,7 +88,7 @@ CASES = [
         "translate -m MODEL --do-sample --seed 1 de.txt",
         0,
         (),
-        ("within the model's 4 beams", "add --num-beams 1"),
+        ("within the model's 4 beams", "--num-beams 1"),
     ),
     Case("one warning", "translate -m MODEL --top-k 5 de.txt", 0, (MORNING,), ("top_k=5 has no",)),
     Case("prefix", "translate -m MODEL --target-prefix Well, more.txt", 0, ("Well, ",)),
