@@ -154,9 +154,10 @@ def is_count(number: object) -> bool:
 
 def dtype_of(entry: Mapping[str, Any]) -> torch.dtype:
     dtypes = {name_of(dtype): dtype for dtype in (torch.int32, torch.int8, *EXACT)}
-    if entry.get("dtype") not in dtypes:
-        raise ModelFileError(f"dtype must be one of {', '.join(dtypes)}, not {entry.get('dtype')}")
-    return dtypes[entry["dtype"]]
+    name = entry.get("dtype")
+    if not isinstance(name, str) or name not in dtypes:
+        raise ModelFileError(f"dtype must be one of {', '.join(dtypes)}, not {short(name)}")
+    return dtypes[name]
 
 
 def name_of(dtype: torch.dtype) -> str:

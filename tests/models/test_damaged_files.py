@@ -269,6 +269,7 @@ TENSORS: list[dict[str, Any]] = [
     {"dtype": "load"},
     {"dtype": "float64"},
     {"dtype": 7},
+    {"dtype": ["int8"]},
 ]
 
 
@@ -285,7 +286,8 @@ def test_tensors_of_converted_models(
 
 
 @pytest.mark.parametrize(
-    "change", [{"bytes": 7}, {"checksum": "x"}, {"tensors": []}, {"tensors": {}}]
+    "change",
+    [{"dtype": ["int8"]}, {"bytes": 7}, {"checksum": "x"}, {"tensors": []}, {"tensors": {}}],
 )
 def test_indices_of_converted_models(change: Any, converted: Path, tmp_path: Path) -> None:
     index = json.loads((converted / INDEX).read_text()) | change
