@@ -125,7 +125,7 @@ def prompts_of(
 
     template: dict[str, Any] = {"continue_final_message": False}
     if args.chat_template is not None:
-        template["chat_template"] = Path(args.chat_template).read_text("utf-8")
+        template["chat_template"] = read_template(args.chat_template)
     for record in records:
         text: Any = record.text
         if text == "" and not record.where.startswith("--prompt"):
@@ -140,6 +140,13 @@ def prompts_of(
         else:
             [prompt] = read_texts(model, text)
         yield replace(prompt, name=record.where)
+
+
+def read_template(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no chat template: {error.reason}, as UTF-8") from None
 
 
 def answers(

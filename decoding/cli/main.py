@@ -91,6 +91,8 @@ def quick_end() -> Iterator[None]:
 
 def flush() -> None:
     """Writes what has been printed. Raises OSError, with a name, where that is not possible."""
+    if sys.stdout is None:  # closed by who started the program
+        return
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -102,7 +104,7 @@ def flush() -> None:
 def discard_output() -> None:
     """What is left in the buffer has nowhere to go, also not when Python flushes it at its end."""
     try:
-        sys.stdout.flush()
+        flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -7,6 +7,7 @@ import codecs
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from typing import BinaryIO
 
 from decoding.cli.line_reader import CHUNK, LineReader
 from decoding.cli.records import FORMATS, Record, json_record, tsv_record
@@ -77,6 +78,15 @@ def encoding(name: str) -> str:
     return known
 
 
+def opened_input(name: str) -> BinaryIO:
+    """name: - is standard input."""
+    if name != "-":
+        return open(name, "rb")
+    if sys.stdin is None:
+        raise ValueError("standard input is closed: name a file to read")
+    return sys.stdin.buffer
+
+
 class Input:
     """The records of several files. Raises OSError at once where one cannot be opened, and while it
     is read ValueError, which names file and line, for what is not in the encoding or format."""
@@ -100,13 +110,14 @@ class Input:
         self._skipped: list[str] = []
         self._reader: LineReader | None = None
         for name in self.names:
+            stream = opened_input(name)  # which says at once what is missing
             if name != "-":
-                open(name, "rb").close()
+                stream.close()
 
     def __iter__(self) -> Iterator[Record]:
         for name in self.names:
             said = "standard input" if name == "-" else name
-            stream = sys.stdin.buffer if name == "-" else open(name, "rb")
+            stream = opened_input(name)
             self._reader = LineReader(stream, said)
             try:
                 for at, line in enumerate(self._reader, 1):
@@ -125,7 +136,7 @@ class Input:
         """The number of lines; None where an input cannot be read twice."""
         count = 0
         for name in self.names:
-            stream = sys.stdin.buffer if name == "-" else open(name, "rb")
+            stream = opened_input(name)
             if not stream.seekable():
                 return None
             here, last = stream.tell(), b"\n"

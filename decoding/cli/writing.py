@@ -58,6 +58,8 @@ def opened(output: str | None, inputs: Sequence[str]) -> Iterator[Sink]:
     """The sink of --output, or standard output. Raises ValueError where it is one of the inputs, as
     it would be emptied before it is read."""
     if output is None or output == "-":
+        if sys.stdout is None:
+            raise ValueError("standard output is closed: write to a file with --output")
         yield Sink(sys.stdout.buffer, "standard output")
         return
     refuse_overwriting(inputs, output)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 import decoding
+from decoding.cli.reading import opened_input
 from examples import demo
 from tests.cli.program import Program, one_line
 from tests.support import stand_in
@@ -96,6 +97,16 @@ def test_a_full_disk_is_named(words: list[str], tmp_path: Path) -> None:
         )
     said = f"decoding: error: {full}: No space left on device\n"
     assert (done.returncode, done.stderr.decode()) == (2, said)
+
+
+def test_closed_streams_are_named(program: Program) -> None:
+    program.monkeypatch.setattr(sys, "stdout", None)
+    model = stand_in.StandIn()
+    status, _, err = program("translate", "-m", "any", source="a", model=model)
+    assert status == 2 and "standard output is closed: write to a file with --output" in err
+    with pytest.raises(ValueError, match="standard input is closed: name a file"):
+        program.monkeypatch.setattr(sys, "stdin", None)
+        opened_input("-")
 
 
 def test_the_module_is_the_program() -> None:
