@@ -89,6 +89,20 @@ def device(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(
+    params=[
+        ("cpu", torch.bfloat16),
+        pytest.param(("cuda", torch.float16), marks=pytest.mark.gpu),
+        pytest.param(("cuda", torch.bfloat16), marks=pytest.mark.gpu),
+    ],
+    ids=lambda place: f"{place[0]}-{place[1]}".replace("torch.", ""),
+)
+def half_place(request: pytest.FixtureRequest) -> tuple[str, torch.dtype]:
+    """Where a model runs in half precision, and in which type."""
+    found: tuple[str, torch.dtype] = request.param
+    return found
+
+
 @pytest.fixture(params=[1, 2, 3])
 def threads(request: pytest.FixtureRequest) -> int:
     return int(request.param)

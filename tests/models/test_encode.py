@@ -16,6 +16,7 @@ from torch import Tensor
 import decoding
 from decoding.models import load
 from decoding.models.weights.placed import module
+from tests.support.comparison import assert_as_exact
 from tests.support.families import ENCODERS, encoder
 from tests.support.random_models import load as load_random
 from tests.support.sentences import write_letters, write_pooling
@@ -71,19 +72,17 @@ def test_the_states_of_transformers(theirs: Any, saved: Path, device: str) -> No
     assert str(model.memory_plan()).startswith("weights ")
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_half_precision_is_as_exact_as_in_transformers(
-    theirs: Any, saved: Path, dtype: torch.dtype
+    theirs: Any, saved: Path, half_place: tuple[str, torch.dtype]
 ) -> None:
+    device, dtype = half_place
     inputs = given(theirs)
     mask = inputs["attention_mask"].bool()
     exact = states_of(theirs, inputs).last_hidden_state[mask]
-    half = states_of(copy.deepcopy(theirs).to("cuda", dtype), inputs).last_hidden_state.cpu()[mask]
-    ours = decoding.load(saved, "cuda", dtype=dtype).encode(**inputs).last_hidden_state
-    assert ours.dtype == dtype
-    allowed = 2 * (half.float() - exact).abs().max() + torch.finfo(dtype).eps * exact.abs().max()
-    assert (ours[mask].float() - exact).abs().max() <= allowed
+    half = states_of(copy.deepcopy(theirs).to(device, dtype), inputs).last_hidden_state.cpu()[mask]
+    ours = decoding.load(saved, device, dtype=dtype).encode(**inputs).last_hidden_state
+    assert ours.dtype == (torch.float32 if device == "cpu" else dtype)
+    assert_as_exact(ours[mask.to(ours.device)].float(), half.float(), exact, dtype)
 
 
 @pytest.fixture(scope="module")

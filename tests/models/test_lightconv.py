@@ -15,6 +15,7 @@ from decoding.models import load
 from decoding.reference import Rules, Tokens
 from tests.conftest import assert_same_bits
 from tests.models.test_models import oracle as torch_text
+from tests.support.comparison import assert_as_exact
 from tests.support.lightconv import DYNAMIC, EOS, LIGHT, VOCAB, LightConv
 
 SOURCES = [[7, 5, 9, 33, 12, 4, 20, EOS], [20, EOS], [44, 8, 15, 31, 6, EOS], [EOS]]
@@ -136,24 +137,21 @@ def test_narrow_weights(theirs: LightConv, dtype: str, tolerance: float, tmp_pat
     assert 0 < (found - exact).abs().max() < tolerance * exact.abs().max()
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_half_precision_is_as_exact_as_in_torch(
-    theirs: LightConv, dtype: torch.dtype, tmp_path: Path
+    theirs: LightConv, half_place: tuple[str, torch.dtype], tmp_path: Path
 ) -> None:
-    """Log-probabilities of given tokens, in root mean square, as of transformers' models."""
+    """Log-probabilities of given tokens."""
+    device, dtype = half_place
     labels, exact = some_labels(), expected_logprobs(theirs)
-    found = ours(theirs, tmp_path, "cuda", dtype=dtype).score(SOURCES, labels).token_logprobs.cpu()
-    half = torch_text(load(tmp_path)).to("cuda", dtype)
+    found = ours(theirs, tmp_path, device, dtype=dtype).score(SOURCES, labels).token_logprobs
+    half = torch_text(load(tmp_path)).to(device, dtype)
     rows = []
     for source, row in zip(SOURCES, labels, strict=True):
-        ids, target = torch.tensor([source]).cuda(), torch.tensor([[EOS, *row[:-1]]]).cuda()
+        ids = torch.tensor([source], device=device)
+        target = torch.tensor([[EOS, *row[:-1]]], device=device)
         logits = half(ids, torch.ones_like(ids).bool(), target)[0].float().log_softmax(-1).cpu()
         rows.append(logits.gather(1, torch.tensor(row)[:, None])[:, 0])
-    error, allowed = (
-        numbers.sub(exact).square().mean().sqrt() for numbers in (found, torch.stack(rows))
-    )
-    assert error <= 2 * allowed + torch.finfo(dtype).eps * exact.abs().max()
+    assert_as_exact(found, torch.stack(rows), exact, dtype)
 
 
 def test_a_step_keeps_as_many_inputs_as_it_looks_back(theirs: LightConv, tmp_path: Path) -> None:

@@ -52,6 +52,20 @@ def is_tie(generate: Callable[..., Any], found: Any, tries: int = 30) -> bool:
     return False
 
 
+def assert_as_exact(
+    ours: torch.Tensor, half: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype
+) -> None:
+    """The one tolerance rule for models in half precision: our largest error is at most twice that
+    of the reference in the same type, plus one rounding step.
+
+    half: what the reference finds in `dtype`; exact: in float32. All have equal shapes and hold
+    hundreds of numbers: the largest error of 30 is a draw.
+    """
+    theirs, mine = ((found.cpu() - exact).abs().max() for found in (half, ours))
+    allowed = 2 * theirs + torch.finfo(dtype).eps * exact.abs().max()
+    assert mine <= allowed, f"error {mine:.3g} > {allowed:.3g}, the reference's is {theirs:.3g}"
+
+
 def assert_close_scores(
     ours: torch.Tensor, theirs: torch.Tensor, scale: torch.Tensor | None = None
 ) -> None:

@@ -114,7 +114,10 @@ class Family:
         """end: its EOS; None: a token that it writes often."""
         kind = getattr(transformers, self.architecture)
         torch.manual_seed(0)
-        model = kind(kind.config_class(**self.config)).eval()
+        config = kind.config_class(**self.config)
+        if getattr(config, "attn_logit_softcapping", None):
+            config._attn_implementation = "eager"  # the others may leave the cap out
+        model = kind(config).eval()
         if getattr(model.config, "scale_decoder_outputs", None) is False:
             # T5 1.1's files hold an output of its own; new models are tied all the same.
             model.lm_head.weight = torch.nn.Parameter(0.3 * torch.randn_like(model.lm_head.weight))
@@ -275,12 +278,13 @@ def randomize(model: Any) -> None:
             tensor *= 2
 
 
-def ragged(model: Any) -> dict[str, Any]:
-    """Five rows of 9 to 5 tokens; padding holds ordinary tokens, which the mask hides."""
-    ids = torch.randint(4, 60, (5, 9), generator=torch.Generator().manual_seed(1))
-    columns, padding = torch.arange(9), torch.arange(5)[:, None]
+def ragged(model: Any, rows: int = 5, tokens: int = 9) -> dict[str, Any]:
+    """Rows of `tokens` to `tokens - 4` tokens; padding holds ordinary tokens, which the mask
+    hides."""
+    ids = torch.randint(4, 60, (rows, tokens), generator=torch.Generator().manual_seed(1))
+    columns, padding = torch.arange(tokens), torch.arange(rows)[:, None] % 5
     encoder = model.config.is_encoder_decoder
-    mask = columns < 9 - padding if encoder else columns >= padding
+    mask = columns < tokens - padding if encoder else columns >= padding
     return {"input_ids": ids, "attention_mask": mask.long()}
 
 
