@@ -1,11 +1,13 @@
 # make demo: translate a few sentences.   make test: run the tests.   make lint: what CI checks first.
 # make docs: the documentation as HTML in build/docs.
+# make sanitize: the CPU engine's tests under the compiler's sanitizers; SANITIZE=--quick, some of them.
 # Each makes a virtual environment in .venv if there is none, says what it does, and which command
 # failed. Choose another torch with `make demo TORCH=torch` (the newest, with CUDA libraries of
 # several gigabytes on Linux); PYTEST="-n 2" runs the tests in two processes.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 PYTEST ?=
+SANITIZE ?=
 VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
@@ -21,12 +23,15 @@ then echo "   $$(( $$(date +%s) - began )) s"; \
 else echo "== $(1): failed. To see it again, run:" >&2; echo '   $(subst ','\'',$(2))' >&2; exit 1; fi
 endef
 
-.PHONY: demo test lint format docs
+.PHONY: demo test lint format docs sanitize
 demo: $(VENV)/installed
 	$(call phase,Translate with models/demo,$(RUN) -m examples.demo)
 
 test: $(VENV)/installed-test
 	$(call phase,Run the tests,$(RUN) -m pytest $(PYTEST))
+
+sanitize: $(VENV)/installed-test
+	$(call phase,Run tests of the CPU engine under sanitizers,$(RUN) -m tests.sanitize $(SANITIZE))
 
 lint: $(VENV)/installed-dev
 	$(call phase,Check Python's style,$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .)

@@ -12,6 +12,10 @@ newer GPUs compile when they load it; "90a" is for Hopper alone; empty, it leave
 
 Other settings: CXX, the C++ compiler; NVCC_APPEND_FLAGS, which nvcc reads itself;
 DECODING_KERNELS=0 leaves decoding/_kernels out. ccache is used where it is found.
+
+DECODING_SANITIZE=address,undefined builds the CPU engine with these sanitizers of the compiler, for
+`make sanitize`: into build/sanitize-address,undefined, the modules too, so that the normal build
+stays as it is. DECODING_ONLY_ISA=avx2 leaves the other instruction sets out, which is quicker.
 """
 
 from __future__ import annotations
@@ -35,9 +39,12 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent.resolve()
 # psabi: vectors wider than the registers are passed inside one file only.
-FLAGS = (
-    "-std=c++20 -O3 -fPIC -fvisibility=hidden -ffp-contract=fast -Wall -Wextra -Wno-psabi -pthread"
-)
+FLAGS = "-std=c++20 -fPIC -fvisibility=hidden -ffp-contract=fast -Wall -Wextra -Wno-psabi -pthread"
+SANITIZERS = os.environ.get("DECODING_SANITIZE", "")  # "address,undefined"
+OPTIMIZE = "-O3"
+if SANITIZERS:  # their reports name functions and lines
+    OPTIMIZE = f"-O1 -g1 -fno-omit-frame-pointer -fsanitize={SANITIZERS}"
+ONLY_ISA = os.environ.get("DECODING_ONLY_ISA", "")
 # Each kernel file is compiled once per instruction set; which one runs is chosen at run time.
 ISAS = {
     "portable": "",
@@ -165,6 +172,8 @@ class Object:
         if bindings in self.source.parents:
             includes = (pybind11.get_include(), sysconfig.get_paths()["include"])
             options = " ".join(f'-I"{path}"' for path in includes)
+            if SANITIZERS:  # pybind11's templates, whose checks take longer than all kernels'
+                return f"{options} -fno-sanitize=all"
             # Bindings that only tests call are compiled in two thirds of the time.
             return options if in_module(self.source, "_C") else f"{options} -O1"
         if self.variant in ISAS:
@@ -175,9 +184,11 @@ class Object:
     def link_order(self) -> tuple[int, Path]:
         """Portable objects first: where two objects hold the same inline function, the linker keeps
         the first, which every machine can run; and those of bindings/testing, which are not
-        optimised, after the kernels' own."""
-        kinds = ["portable", "testing", *list(ISAS)[1:]]
+        optimised, after the kernels' own. With sanitizers bindings come last, which they skip."""
+        kinds = ["portable", "testing", *list(ISAS)[1:], "bindings"]
         kind = self.variant if in_module(self.source, "_C") else "testing"
+        if SANITIZERS and ROOT / "csrc/bindings" in self.source.parents:
+            kind = "bindings"
         return kinds.index(kind) if kind in kinds else -1, self.path
 
 
@@ -185,6 +196,8 @@ def variants(source: Path) -> list[str]:
     """What a source is compiled for, one after the other."""
     folders = source.relative_to(ROOT / "csrc").parts[:-1]
     if folders[0] == "kernels" and folders[-1] == "cpu" and source.stem != "team":
+        if ONLY_ISA:
+            return [ONLY_ISA]
         return list(ISAS) if platform.machine() in ("x86_64", "AMD64") else ["portable"]
     # Attention of a step has the most kernels by far.
     per_type = folders == ("kernels", "attention", "cuda") and source.stem.startswith("decode")
@@ -213,7 +226,9 @@ def rules(cuda: Cuda | None) -> list[str]:
     cache = "ccache " if shutil.which("ccache") else ""
     cxx = os.environ.get("CXX", "g++")
     compiler = cxx if cxx.startswith("ccache ") else cache + cxx
-    flags = f'{FLAGS} -I"{ROOT / "csrc"}"'
+    flags = f'{FLAGS} {OPTIMIZE} -I"{ROOT / "csrc"}"'
+    if ONLY_ISA:
+        flags += f" -DDECODING_ONLY_ISA={ONLY_ISA}"
     libraries = ""
     lines = []
     if cuda is not None:
@@ -237,7 +252,7 @@ def rules(cuda: Cuda | None) -> list[str]:
         "  deps = gcc",
         "  description = $name",
         "rule link",
-        f"  command = {cxx} -shared -pthread -o $out $in {libraries}",
+        f"  command = {cxx} {OPTIMIZE} -shared -pthread -o $out $in {libraries}",
         "  description = $name",
     ]
 
@@ -269,12 +284,15 @@ class NinjaBuild(build_ext):
     def build_extensions(self) -> None:
         targets = [Path(self.get_ext_fullpath(ext.name)).resolve() for ext in self.extensions]
         build = (ROOT / "build" / f"{sys.implementation.cache_tag}-{platform.machine()}").resolve()
+        if SANITIZERS:
+            build = build.with_name("-".join(filter(None, ["sanitize", SANITIZERS, ONLY_ISA])))
+            targets = [build / target.name for target in targets]
         build.mkdir(parents=True, exist_ok=True)
         for target in targets:
             target.parent.mkdir(parents=True, exist_ok=True)
         # Not an import: the package needs torch, which an isolated build does not have.
         sources_hash = runpy.run_path(str(ROOT / "decoding/engine/build_check.py"))["sources_hash"]
-        cuda = Cuda.find()
+        cuda = None if SANITIZERS else Cuda.find()
         archs = " ".join(cuda.archs) if cuda else ""
         (build / "build.ninja").write_text(ninja_file(targets, build, cuda))
         (build / "hash.cc").write_text(HASH.format(sources_hash(ROOT / "csrc"), archs))
@@ -283,6 +301,10 @@ class NinjaBuild(build_ext):
         command = [Path(ninja.BIN_DIR) / "ninja", "-C", str(build)]
         if subprocess.run(command, env=environment).returncode:
             raise SystemExit("the engine could not be compiled: see the first message above")
+
+    def copy_extensions_to_source(self) -> None:
+        if not SANITIZERS:
+            super().copy_extensions_to_source()
 
 
 setup(

@@ -136,11 +136,11 @@ model.generate([[5, 6, 0]])
 FORK_AT_WORK = """
 import os, threading
 import torch
-from decoding import _kernels as kernels
+from decoding import _C, _kernels as kernels
 
 cores, stop = len(os.sched_getaffinity(0)), threading.Event()
 logits = torch.randn(64, 4000)
-scan = lambda: kernels.scan_logits(logits, isa="portable", threads=cores)
+scan = lambda: kernels.scan_logits(logits, isa=_C.isas()[-1], threads=cores)
 
 def work():
     while not stop.is_set():

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from decoding import _C, reference
 from decoding import _kernels as kernels
-from decoding import reference
 from decoding.reference import FILL_IN, Hypothesis, Logits, Rules, Tokens
 
 FILLED = FILL_IN / 10  # what has a score below stands in for a row
@@ -59,7 +59,7 @@ class Search:
     rules: Rules
     options: Any
     sentences: list[int]
-    isa: str = "portable"
+    isa: str = field(default_factory=lambda: _C.isas()[-1])
     threads: int = 1
     device: str = "cpu"  # where candidates become beams
     broken: tuple[int, int] | None = None  # (place of a sentence, step): a NaN there

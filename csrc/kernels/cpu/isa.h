@@ -17,6 +17,17 @@ struct InstructionSet {
   Features features;
 };
 
+// Whether there is code for it: all of them, or with -DDECODING_ONLY_ISA=avx2 just that one.
+constexpr bool built([[maybe_unused]] Isa isa) {
+#if defined(DECODING_ONLY_ISA)
+  return isa == Isa::DECODING_ONLY_ISA;
+#elif defined(__x86_64__)
+  return true;
+#else
+  return isa == Isa::portable;
+#endif
+}
+
 // Those that this machine runs, best first.
 inline std::vector<InstructionSet> instruction_sets() {
   std::vector<InstructionSet> sets;
@@ -36,6 +47,7 @@ inline std::vector<InstructionSet> instruction_sets() {
   }
 #endif
   sets.push_back({"portable", Isa::portable, {}});
+  std::erase_if(sets, [](const InstructionSet& set) { return !built(set.isa); });
   return sets;
 }
 
@@ -57,11 +69,16 @@ decltype(auto) with_isa(const std::string& name, Use&& use) {
     if (set.name == name) chosen = &set;
   }
   CHECK(chosen != nullptr, "isa must be one of ", known, " on this machine, got ", name);
-#if defined(__x86_64__)
-  if (chosen->isa == Isa::avx512) return use.template operator()<Isa::avx512>(chosen->features);
-  if (chosen->isa == Isa::avx2) return use.template operator()<Isa::avx2>(chosen->features);
-#endif
-  return use.template operator()<Isa::portable>(chosen->features);
+  if constexpr (built(Isa::avx512)) {
+    if (chosen->isa == Isa::avx512) return use.template operator()<Isa::avx512>(chosen->features);
+  }
+  if constexpr (built(Isa::avx2)) {
+    if (chosen->isa == Isa::avx2) return use.template operator()<Isa::avx2>(chosen->features);
+  }
+  if constexpr (built(Isa::portable)) {
+    return use.template operator()<Isa::portable>(chosen->features);
+  }
+  __builtin_unreachable();  // `chosen` is built
 }
 
 }  // namespace decoding::cpu

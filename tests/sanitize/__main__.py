@@ -1,0 +1,102 @@
+"""The CPU engine under the compiler's sanitizers; a report is a failure.
+
+    python -m tests.sanitize            all tests of kernels, engine, generation and search
+    python -m tests.sanitize --quick    some of them, on AVX2 alone: what CI runs
+
+AddressSanitizer and UndefinedBehaviorSanitizer run below the tests in Python, ThreadSanitizer below
+threads.cc, without Python. Both need g++ and x86-64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+SANITIZERS = "address,undefined"
+TESTS = ("tests/kernels", "tests/engine", "tests/generation", "tests/search")
+# Kernels, whose tests surround what must not be touched, and searches of whole models.
+QUICK = ("tests/kernels", "tests/generation/test_generate.py")
+# What takes longest of those: searches against plain Python, statistics of draws.
+SLOW = ("whole_searches", "any_search", "samples")
+# Measure malloc, in whose place AddressSanitizer has its own; or are run by other commands.
+LEFT_OUT = (
+    "tests/engine/test_load_memory.py",
+    "tests/engine/test_memory.py::test_trim_gives_back_what_malloc_keeps",
+    "tests/generation/test_parity.py",
+)
+OPTIONS = {
+    # Python and torch keep memory until the process ends.
+    "ASAN_OPTIONS": "detect_leaks=0",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+    # threads.cc forks where other threads run, and starts threads in the child.
+    "TSAN_OPTIONS": "die_after_fork=0",
+}
+
+
+def run(title: str, command: Sequence[str | Path], **environment: str) -> None:
+    """Runs a command in the project's folder. Raises SystemExit where it fails, or where a
+    sanitizer writes a report."""
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {name: f"{value}:log_path={folder}/report" for name, value in OPTIONS.items()}
+        code = subprocess.run(command, cwd=ROOT, env=os.environ | settings | environment).returncode
+        reports = [path.read_text(errors="replace") for path in sorted(Path(folder).iterdir())]
+    print("\n".join(reports), end="", file=sys.stderr)
+    seconds = time.perf_counter() - began
+    print(f"sanitize: {title}: {len(reports)} reports, {seconds:.0f} s", flush=True)
+    if code or reports:
+        raise SystemExit(f"sanitize: {title} failed with exit code {code}")
+
+
+def compiler_file(name: str) -> str:
+    said = subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, check=True)
+    return said.stdout.decode().strip()
+
+
+def check_threads(folder: Path) -> None:
+    """Builds and runs threads.cc."""
+    program = folder / "threads"
+    sources = ["tests/sanitize/threads.cc", "csrc/kernels/cpu/team.cc"]
+    flags = "-std=c++20 -O1 -g1 -fno-omit-frame-pointer -pthread -fsanitize=thread -Icsrc".split()
+    run("build of threads.cc", ["g++", *flags, *sources, "-o", program])
+    run("ThreadSanitizer, threads.cc", [program])
+
+
+def check_tests(tests: Sequence[str], options: Sequence[str], isa: str) -> None:
+    """Builds the engine, for one instruction set or for all, and runs tests with it."""
+    build = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
+    run("build of the engine", build, DECODING_SANITIZE=SANITIZERS, DECODING_ONLY_ISA=isa)
+    folder = "-".join(filter(None, ["sanitize", SANITIZERS, isa]))
+    # The sanitizer comes first, and looks for the C++ library's exceptions as it starts.
+    libraries = [compiler_file(name) for name in ("libasan.so", "libstdc++.so")]
+    left_out = [f"--deselect={name}" for name in LEFT_OUT]
+    pytest = [sys.executable, "-m", "pytest", "-p", "tests.sanitize.plugin", "-n", "2"]
+    run(
+        "AddressSanitizer and UndefinedBehaviorSanitizer, tests",
+        [*pytest, "-m", "not gpu", *left_out, *options, *tests],
+        LD_PRELOAD=" ".join(libraries),
+        SANITIZED=str(ROOT / "build" / folder),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.sanitize", description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        check_threads(Path(folder))
+    if args.quick:
+        check_tests(QUICK, ["-k", " and ".join(f"not {name}" for name in SLOW)], "avx2")
+    else:
+        check_tests(TESTS, [], "")
+
+
+if __name__ == "__main__":
+    main()

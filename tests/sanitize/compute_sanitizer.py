@@ -1,0 +1,221 @@
+"""Runs every CUDA kernel and a generation of each family under NVIDIA's compute-sanitizer.
+
+    python -m tests.sanitize.compute_sanitizer                 all, some hours
+    python -m tests.sanitize.compute_sanitizer --part 2/20     the second of 20 parts
+    python -m tests.sanitize.compute_sanitizer --seconds 300   starts nothing later; call it again
+
+memcheck finds bad accesses, racecheck races in shared memory, initcheck reads of what nobody wrote,
+synccheck bad barriers. Each run adds a row to --output; what has a row of this commit is not run
+again. Fails where there is a report, or where a run does not end. It needs an NVIDIA GPU and the
+CUDA toolkit.
+
+Tests of kernels are some of each test function and type, spread over its cases. Expected values
+come from torch, so of tests only reports that name our kernels count; initcheck does not see all
+that cuBLASLt's kernels write, and racecheck not how these order their accesses: so both get
+generations of few tokens, whose products are all our own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+
+import torch
+
+from tests.sanitize.generations import NAMES
+
+ROOT = Path(__file__).parent.parent.parent
+OUTPUT = ROOT / "benchmarks/results/sanitizers.csv"
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+DTYPES = ("float32", "float16", "bfloat16")
+CASES = {"memcheck": 3, "racecheck": 1, "initcheck": 2, "synccheck": 2}  # of a function and type
+LIMIT = 220  # seconds of a run
+# Timing each product's candidates would run thousands of kernels. And every tensor of torch's gets
+# memory of its own, so that what lies behind it is out of bounds.
+SETTINGS = {"DECODING_TUNE": "0", "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+SUMMARY = re.compile(r"^========= (ERROR|RACECHECK) SUMMARY: ", re.MULTILINE)
+TITLES = ("COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMMARY", "LEAK SUMMARY", "Target app")
+
+
+@dataclass(frozen=True)
+class Row:
+    """cases: tests, or generations; reports: of them all; versions: of CUDA's tool and of torch."""
+
+    tool: str
+    what: str  # "kernels/rows/test_norm", "generation gpt2 float16"
+    cases: int
+    reports: int
+    seconds: float
+    device: str
+    versions: str
+    commit: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """One call of compute-sanitizer. command: Python's. ours: only reports of our kernels count."""
+
+    tool: str
+    what: str
+    cases: int
+    command: tuple[str, ...]
+    ours: bool
+
+
+def select(tests: Iterable[str], most: int) -> list[str]:
+    """At most so many tests of each function and type, spread over them."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for test in tests:
+        types = re.findall(r"float32|float16|bfloat16", test.partition("[")[2])
+        groups.setdefault((test.partition("[")[0], *types), []).append(test)
+    chosen = []
+    for group in groups.values():
+        count = min(most, len(group))
+        chosen += [group[i * len(group) // count] for i in range(count)]
+    return chosen
+
+
+def kernel_tests() -> list[str]:
+    """The names of the kernels' tests that need a GPU."""
+    command = ["-m", "pytest", "--collect-only", "-m", "gpu", "tests/kernels"]
+    said = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
+    return [line for line in said.stdout.splitlines() if "::" in line]
+
+
+def all_runs(tests: Sequence[str], tools: Sequence[str]) -> list[Run]:
+    """tests: kernel_tests()."""
+    runs = []
+    files = sorted({test.partition("::")[0] for test in tests})
+    pytest = ("-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider", "--timeout=0")
+    for tool in tools:
+        for file in files:
+            chosen = select([test for test in tests if test.startswith(f"{file}::")], CASES[tool])
+            what = file.removeprefix("tests/").removesuffix(".py")
+            runs.append(Run(tool, what, len(chosen), (*pytest, *chosen), ours=True))
+        lengths = ("5",) if tool in ("racecheck", "initcheck") else ("5", "10")
+        for name in NAMES:
+            for dtype in DTYPES:
+                command = ("-m", "tests.sanitize.generations", name, dtype, *lengths)
+                runs.append(Run(tool, f"generation {name} {dtype}", len(lengths), command, False))
+    return runs
+
+
+def reports(log: str, ours: bool) -> int:
+    """How many reports a log has: a line that begins with what is wrong, and indented ones."""
+    found = 0
+    for block in re.split(r"^========= (?=\S)", log, flags=re.MULTILINE)[1:]:
+        if block.startswith(TITLES):
+            continue
+        where = re.search(r"^=========\s+(at|and|between) .*decoding::", block, re.MULTILINE)
+        first = re.search(r"(at|and|between) .*decoding::", block.partition("\n")[0])
+        found += not ours or bool(where or first)
+    return found
+
+
+def sanitize(run: Run) -> tuple[int, str, float]:
+    """Reports, what went wrong (or ""), and seconds."""
+    command = ["compute-sanitizer", "--print-limit", "100", "--tool", run.tool, sys.executable]
+    began = time.perf_counter()
+    try:
+        ended = subprocess.run(
+            [*command, *run.command],
+            cwd=ROOT,
+            env=os.environ | SETTINGS,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=LIMIT,
+        )
+    except subprocess.TimeoutExpired:
+        return 0, f"did not end in {LIMIT} s", time.perf_counter() - began
+    seconds, count = time.perf_counter() - began, reports(ended.stdout, run.ours)
+    wrong = f"exit code {ended.returncode}" if ended.returncode else ""
+    if not SUMMARY.search(ended.stdout):
+        wrong = "the tool gave no summary"
+    if count or wrong:
+        print(ended.stdout[-8000:], flush=True)
+    return count, wrong, seconds
+
+
+def done(path: Path, commit: str) -> set[tuple[str, str]]:
+    """Tool and subject of a commit's rows."""
+    if not path.exists():
+        return set()
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {(row["tool"], row["what"]) for row in rows if row["commit"] == commit}
+
+
+def append(path: Path, row: Row) -> None:
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if new:
+            writer.writerow(field.name for field in fields(Row))
+        writer.writerow(astuple(row))
+
+
+def part_of(runs: Sequence[Run], part: str) -> list[Run]:
+    """part: "2/20"; of each tool's runs every 20th, from the second on."""
+    number, _, count = part.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise SystemExit(f"--part must be like 2/20, got {part!r}")
+    return list(runs[int(number) - 1 :: int(count)])
+
+
+def said_by(*command: str) -> str:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+
+def conditions() -> dict[str, str]:
+    """device, versions and commit of a row."""
+    version = re.search(r"Version ([\d.]+)", said_by("compute-sanitizer", "--version"))
+    tool = f"compute-sanitizer {version[1] if version else '?'}"
+    return {
+        "device": torch.cuda.get_device_name(),
+        "versions": f"{tool}, torch {torch.__version__}",
+        "commit": said_by("git", "rev-parse", "--short=10", "HEAD"),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.sanitize.compute_sanitizer", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--tool", choices=TOOLS, action="append")
+    parser.add_argument("--part", default="1/1", metavar="I/N")
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser.add_argument("--commit", help="what the rows name; where there is no git")
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("compute-sanitizer needs an NVIDIA GPU, and torch sees none")
+    where = conditions() | ({"commit": args.commit} if args.commit else {})
+    runs = part_of(all_runs(kernel_tests(), args.tool or TOOLS), args.part)
+    left = [run for run in runs if (run.tool, run.what) not in done(args.output, where["commit"])]
+    bad, over = 0, time.monotonic() + args.seconds
+    for number, run in enumerate(left):
+        if time.monotonic() > over:
+            print(f"{len(left) - number} of {len(left)} runs are left: call this again")
+            break
+        count, wrong, seconds = sanitize(run)
+        bad += bool(count or wrong)
+        print(f"{run.tool}, {run.what}: {count} reports{wrong and ', '}{wrong}, {seconds:.0f} s")
+        if not wrong:
+            row = Row(run.tool, run.what, run.cases, count, round(seconds, 1), **where)
+            append(args.output, row)
+    sys.exit(bad > 0)
+
+
+if __name__ == "__main__":
+    main()
