@@ -1,10 +1,10 @@
-"""The same answers as transformers, token for token: 2,000 cases of tests/fuzz.py."""
+"""The same answers as transformers, token for token: 2,000 cases of tests/fuzz/generate.py."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.fuzz import run
+from tests.fuzz.generate import run
 
 CASES = {"cpu": 100, "cuda": 10}  # of each part
 PARTS = 20

@@ -1,4 +1,4 @@
-"""The grammar of tests/fuzz.py: calls of generate(), of all that transformers has too."""
+"""The grammar of tests/fuzz/generate.py: calls of generate(), of all that transformers has too."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The same answers as transformers, token for token, over the whole grammar of options.
 
-    python -m tests.fuzz --cases 20000 --seed 1        the longer run
-    python -m tests.fuzz --seed 1 --only 1234          one case again, in words
+    python -m tests.fuzz.generate --cases 20000 --seed 1        the longer run
+    python -m tests.fuzz.generate --seed 1 --only 1234          one case again, in words
 
 Each case is a function of the seed and its number: a small random model of one of the families, a
 ragged batch, and options drawn from all that transformers has too. Rows may differ only where the
@@ -183,7 +183,7 @@ def run(seed: int, numbers: Iterator[int] | range, device: str = "cpu") -> dict[
         try:
             found = compare(case, device)
         except Exception as error:
-            again = f"python -m tests.fuzz --seed {seed} --only {number}"
+            again = f"python -m tests.fuzz.generate --seed {seed} --only {number}"
             raise AssertionError(f"{error!r}\n{again}\n{case}") from error
         forced = len(set(as_list(case.options.get("forced_eos_token_id")))) > 1
         counts["forced" if forced and found == "tie" else found] += 1
