@@ -16,8 +16,9 @@ from decoding.generation.option_types import (
 )
 from decoding.text.complete import chat, complete
 from decoding.text.embed import Pooling, embed, read_pooling
+from decoding.text.hypotheses import Hypothesis
 from decoding.text.stream_text import stream_chat, stream_text
-from decoding.text.translate import Hypothesis, translate
+from decoding.text.translate import translate
 from decoding.token_model import TokenModel
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from typing_extensions import assert_type
 
 import decoding
 from decoding.generation.outputs import GenerateOutput
-from decoding.text.translate import Hypothesis
+from decoding.text.hypotheses import Hypothesis
 from torch import Tensor
 
 model = decoding.load("demo", dtype="int8")

@@ -15,7 +15,7 @@ from decoding.cli.records import Record
 from decoding.cli.writing import Sink, json_line
 
 if TYPE_CHECKING:
-    from decoding.text.translate import Hypothesis
+    from decoding.text.hypotheses import Hypothesis
 
 # What would end a line or a column, as a space or as signs that can be read back.
 SPACES = str.maketrans("\t\n\r", "   ")

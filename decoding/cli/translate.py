@@ -30,7 +30,8 @@ from decoding.cli.search import add_search_arguments, search_options
 from decoding.cli.writing import add_writing_arguments, opened
 
 if TYPE_CHECKING:
-    from decoding.text.translate import Hypothesis, Translator
+    from decoding.text.hypotheses import Hypothesis
+    from decoding.text.translate import Translator
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,9 +13,9 @@ from decoding.generation.outputs import GenerateBeamDecoderOnlyOutput
 from decoding.generation.resolve import as_mapping, ignored, pinned, resolve
 from decoding.models.spec import ModelSpec
 from decoding.text.arguments import FUNCTIONS, WATCHES, refuse
+from decoding.text.hypotheses import Hypothesis
 from decoding.text.texts import as_texts
 from decoding.text.tokenizers import Tokenizer
-from decoding.text.translate import Hypothesis
 
 DEFAULT_NEW = 256  # tokens, where neither the caller nor the checkpoint sets a length
 

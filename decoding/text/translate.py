@@ -9,26 +9,33 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, overload
+from dataclasses import replace
+from typing import Any, Protocol, overload
 
 import torch
 from torch import Tensor
 
 from decoding.common.progress import Event, Progress, check_event
 from decoding.common.warn import warn
-from decoding.generation.config import GenerationConfig
 from decoding.generation.outputs import GenerateBeamDecoderOnlyOutput
 from decoding.generation.resolve import as_mapping, ignored, pinned, resolve
 from decoding.models.spec import ModelSpec
 from decoding.text.alignment import Pieces, alignment
 from decoding.text.arguments import refuse
+from decoding.text.hypotheses import (
+    BLANK,
+    Hypothesis,
+    Output,
+    joined,
+    most_hypotheses,
+    without_repeats,
+)
 from decoding.text.languages import between
 from decoding.text.lengths import Lengths
-from decoding.text.prefixes import paired, prompt_ids, start_ids, sums
+from decoding.text.parts import Cutter, Part
+from decoding.text.prefixes import paired, sums
 from decoding.text.shortlist import as_shortlist, pop_old_name
-from decoding.text.splitting import split_text
-from decoding.text.texts import as_texts, checked
+from decoding.text.texts import as_texts
 from decoding.text.tokenizers import Tokenizer, split_language_code
 
 
@@ -48,50 +55,6 @@ class TranslationModel(Protocol):
     def score(
         self, input_ids: Any, labels: Any = None, *, decoder_start_token_id: Any = None
     ) -> Any: ...
-
-
-class Hypothesis(NamedTuple):
-    """A translation of a line.
-
-    score: S / G^a of beam search; of other searches S, the sum of the log-probabilities that the
-    model gives to the tokens, NaN where it is not asked for. alignment: pairs (i, j), ascending:
-    word j of it is aligned to word i of the line, from 0; a language code at the line's beginning
-    is no word. Only where it is asked for. tokens: G, generated ones, EOS included.
-    """
-
-    text: str
-    score: float
-    alignment: tuple[tuple[int, int], ...] = ()
-    tokens: int = 0
-
-
-BLANK = Hypothesis("", 0.0)
-
-
-@dataclass(frozen=True, eq=False)  # told apart by identity: a line may occur twice
-class Part:
-    """A part of a line: all of it, unless it is too long for the model."""
-
-    line: int  # counted from 1
-    text: str
-    ids: list[int]
-    prompt: list[int]  # that the decoder begins with: the start token and the target's prefix
-
-
-@dataclass(frozen=True)
-class Output:
-    """One hypothesis of a part."""
-
-    text: str
-    score: float
-    ids: list[int]  # [G], generated, with EOS
-    source_words: int  # of the part
-    alignment: list[tuple[int, int]]
-
-    @property
-    def tokens(self) -> int:
-        """G"""
-        return len(self.ids)
 
 
 @overload
@@ -204,8 +167,8 @@ class Translator:
         self.tokens = 0  # in the best hypotheses so far
         self._calls = 0
         self._shortlist = as_shortlist(shortlist, model.spec, model.device.type)
-        self._lengths = Lengths.of(model.spec, self.options, self.config)
-        self._blank = self.tokenizer.encode("")
+        lengths = Lengths.of(model.spec, self.options, self.config)
+        self._cutter = Cutter(self.tokenizer, self.config, lengths, batch_tokens, alignments)
 
     def stream(
         self,
@@ -223,74 +186,18 @@ class Translator:
         where not, those read so far are translated at once.
         """
         pairs = paired(lines, target_prefix)
-        for window in self._windows(pairs, ahead * self.batch_tokens, ready):
+        for window in self._cutter.windows(pairs, ahead * self.batch_tokens, ready):
             waiting = deque(window)
             done: dict[Part, list[Output]] = {}
-            for batch in self._batches([part for parts in window for part in parts]):
+            for batch in self._cutter.batches([part for parts in window for part in parts]):
                 done.update(zip(batch, self._run(batch), strict=True))
                 yield from self._finished(waiting, done)
             yield from self._finished(waiting, done)  # where all lines are blank
 
-    def _windows(
-        self, lines: Iterable[tuple[str, str]], tokens: int, ready: Callable[[], bool]
-    ) -> Iterator[list[list[Part]]]:
-        """The parts of successive lines, `tokens` of them or a little more at a time."""
-        window: list[list[Part]] = []
-        size = 0
-        for number, (line, prefix) in enumerate(lines, 1):
-            window.append(self._cut(number, line, prefix))
-            size += 1 + sum(len(part.ids) for part in window[-1])
-            if size >= tokens or not ready():
-                yield window
-                window, size = [], 0
-        if window:
-            yield window
-
-    def _cut(self, number: int, line: str, prefix: str) -> list[Part]:
-        encode = self.tokenizer.encode
-        ids = encode(checked(f"line {number}", line))
-        if not line.strip() or ids == self._blank:
-            return []
-        start = start_ids(self.config)
-        prompt = prompt_ids(self.tokenizer, self.config, prefix) if prefix else start
-        self._lengths.check_prompt(number, len(prompt))
-        if prefix and self.alignments:
-            raise ValueError("alignments and target_prefix do not go together: leave one out")
-        if len(ids) <= self._lengths.source:
-            return [Part(number, line, ids, prompt)]
-        code, text = split_language_code(line)  # every part needs it
-        texts = split_text(text, lambda part: len(encode(code + part)) <= self._lengths.source)
-        some = [code + part for part in texts if part.strip()]
-        parts = [Part(number, part, encode(part), start) for part in some]
-        parts[0] = replace(parts[0], prompt=prompt)
-        warn(
-            f"line {number} has {len(ids)} tokens, too many for this model: it is translated in "
-            f"{len(parts)} parts of at most {self._lengths.source}"
-        )
-        return parts
-
-    def _batches(self, parts: list[Part]) -> Iterator[list[Part]]:
-        """Groups of about equal lengths, longest first so that memory grows only once."""
-        batch: list[Part] = []
-        tokens = 0
-        for part in sorted(parts, key=lambda part: len(part.ids), reverse=True):
-            full = tokens + len(part.ids) > self.batch_tokens
-            # One call has one length limit, and a line's limit must not depend on its neighbours.
-            if batch and (full or self._max_new(part) != self._max_new(batch[0])):
-                yield batch
-                batch, tokens = [], 0
-            batch.append(part)
-            tokens += len(part.ids)
-        if batch:
-            yield batch
-
-    def _max_new(self, part: Part) -> int | None:
-        return self._lengths.max_new_tokens(len(part.ids), len(part.prompt))
-
     def _run(self, batch: list[Part]) -> list[list[Output]]:
         """One call of the model: the hypotheses of each part."""
         options = dict(self.options)
-        max_new = self._max_new(batch[0])
+        max_new = self._cutter.max_new(batch[0])
         if max_new is not None:
             options["max_new_tokens"] = max_new
         if self.config.do_sample and isinstance(self.config.seed, int):
@@ -369,37 +276,7 @@ class Translator:
         while waiting and all(part in done for part in waiting[0]):
             parts = [done.pop(part) for part in waiting.popleft()]
             # The best of all parts joined, then the second best, ...
-            found = [self._joined(ranked) for ranked in zip(*parts, strict=True)] or [BLANK]
+            found = [joined(ranked, self.config) for ranked in zip(*parts, strict=True)] or [BLANK]
             if self.unique:
-                found = list({one.text: one for one in found[::-1]}.values())
-                found.sort(key=lambda one: one.score, reverse=True)
+                found = without_repeats(found)
             yield found[: self.n_best or 1]
-
-    def _norm(self, tokens: int) -> float:
-        """The divisor of a sum of log-probabilities of so many tokens."""
-        if not self.beams:
-            return 1.0
-        gnmt = self.config.length_normalization == "gnmt"
-        length = (5 + tokens) / 6 if gnmt else tokens
-        return float(length**self.config.length_penalty)
-
-    def _joined(self, outputs: tuple[Output, ...]) -> Hypothesis:
-        tokens = sum(output.tokens for output in outputs)
-        if len(outputs) == 1:
-            [one] = outputs
-            return Hypothesis(one.text, one.score, tuple(one.alignment), tokens)
-        total = sum(output.score * self._norm(output.tokens) for output in outputs)
-        score = total / self._norm(tokens)
-        pairs, i, j = list[tuple[int, int]](), 0, 0
-        for output in outputs:
-            pairs += [(i + source, j + target) for source, target in output.alignment]
-            i, j = i + output.source_words, j + len(output.text.split())
-        text = " ".join(output.text for output in outputs if output.text)
-        return Hypothesis(text, score, tuple(pairs), tokens)
-
-
-def most_hypotheses(config: GenerationConfig) -> int:
-    """Of a sentence that a beam search can return."""
-    if config.early_stopping is not True:
-        return config.num_beams
-    return min(config.num_beams, round(config.num_beams * config.patience))

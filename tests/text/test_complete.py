@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import decoding
-from decoding.text.translate import Hypothesis
+from decoding.text.hypotheses import Hypothesis
 from tests.support.demo import DEMO
 from tests.support.vocabularies import TEXT
 from tests.text.trained_tokenizers import text_generation_directory

@@ -17,8 +17,9 @@ from transformers import MarianMTModel, MarianTokenizer
 
 import decoding
 import decoding.models
+from decoding.text.hypotheses import Hypothesis
 from decoding.text.splitting import split_text
-from decoding.text.translate import Hypothesis, Translator, translate
+from decoding.text.translate import Translator, translate
 from tests.support.demo import DEMO
 from tests.support.stand_in import StandIn
 

@@ -1,0 +1,80 @@
+"""Translations of a line: those of its parts, and joined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from decoding.generation.config import GenerationConfig
+
+
+class Hypothesis(NamedTuple):
+    """A translation of a line.
+
+    score: S / G^a of beam search; of other searches S, the sum of the log-probabilities that the
+    model gives to the tokens, NaN where it is not asked for. alignment: pairs (i, j), ascending:
+    word j of it is aligned to word i of the line, from 0; a language code at the line's beginning
+    is no word. Only where it is asked for. tokens: G, generated ones, EOS included.
+    """
+
+    text: str
+    score: float
+    alignment: tuple[tuple[int, int], ...] = ()
+    tokens: int = 0
+
+
+BLANK = Hypothesis("", 0.0)
+
+
+@dataclass(frozen=True)
+class Output:
+    """One hypothesis of a part."""
+
+    text: str
+    score: float
+    ids: list[int]  # [G], generated, with EOS
+    source_words: int  # of the part
+    alignment: list[tuple[int, int]]
+
+    @property
+    def tokens(self) -> int:
+        """G"""
+        return len(self.ids)
+
+
+def norm(config: GenerationConfig, tokens: int) -> float:
+    """The divisor of a sum of log-probabilities of so many tokens."""
+    if config.num_beams == 1:
+        return 1.0
+    length = (5 + tokens) / 6 if config.length_normalization == "gnmt" else tokens
+    return float(length**config.length_penalty)
+
+
+def joined(outputs: Sequence[Output], config: GenerationConfig) -> Hypothesis:
+    """A line's hypothesis, of one of each of its parts."""
+    tokens = sum(output.tokens for output in outputs)
+    if len(outputs) == 1:
+        [one] = outputs
+        return Hypothesis(one.text, one.score, tuple(one.alignment), tokens)
+    total = sum(output.score * norm(config, output.tokens) for output in outputs)
+    score = total / norm(config, tokens)
+    pairs, i, j = list[tuple[int, int]](), 0, 0
+    for output in outputs:
+        pairs += [(i + source, j + target) for source, target in output.alignment]
+        i, j = i + output.source_words, j + len(output.text.split())
+    text = " ".join(output.text for output in outputs if output.text)
+    return Hypothesis(text, score, tuple(pairs), tokens)
+
+
+def without_repeats(found: Sequence[Hypothesis]) -> list[Hypothesis]:
+    """Of those with the same text the best. found: best first."""
+    best = {one.text: one for one in reversed(found)}
+    return sorted(best.values(), key=lambda one: one.score, reverse=True)
+
+
+def most_hypotheses(config: GenerationConfig) -> int:
+    """Of a sentence that a beam search can return."""
+    if config.early_stopping is not True:
+        return config.num_beams
+    return min(config.num_beams, round(config.num_beams * config.patience))
