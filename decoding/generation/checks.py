@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from decoding.models.files import short
+
 Check = Callable[[str, Any], Any]  # (name, value) -> the value in its own type, or an error
 
 
@@ -15,10 +17,10 @@ def whole(least: int | None = None, most: int | None = None) -> Check:
     def check(name: str, value: Any) -> int:
         value = scalar(name, value, "a whole number")
         if not (math.isfinite(value) and value == int(value)):
-            raise ValueError(f"{name} must be a whole number, got {value!r}")
+            raise ValueError(f"{name} must be a whole number, got {short(value)}")
         if (least is not None and value < least) or (most is not None and value > most):
             top = "" if most is None else f" and at most {most}"
-            raise ValueError(f"{name} must be at least {least}{top}, got {value!r}")
+            raise ValueError(f"{name} must be at least {least}{top}, got {short(value)}")
         return int(value)
 
     return check
@@ -43,7 +45,7 @@ def number(
     def check(name: str, value: Any) -> float:
         value = scalar(name, value, "a number")
         if not (math.isfinite(value) and above < value < below and least <= value <= most):
-            raise ValueError(f"{name} must be a finite number{said}, got {value!r}")
+            raise ValueError(f"{name} must be a finite number{said}, got {short(value)}")
         return float(value)
 
     return check
@@ -53,7 +55,7 @@ def scalar(name: str, value: Any, kind: str) -> Any:
     if hasattr(value, "tolist"):  # numpy and torch numbers
         value = value.tolist()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be {kind}, got {value!r}")
+        raise TypeError(f"{name} must be {kind}, got {short(value)}")
     return value
 
 
@@ -74,19 +76,21 @@ def per_row(check: Check) -> Check:
 
 def flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, got {value!r}")
+        raise TypeError(f"{name} must be True or False, got {short(value)}")
     return value
 
 
 def stopping(name: str, value: Any) -> bool | str:
     if not isinstance(value, bool) and value != "never":
-        raise ValueError(f'{name} must be True, False or "never", got {value!r}')
+        raise ValueError(f'{name} must be True, False or "never", got {short(value)}')
     return value if isinstance(value, bool) else "never"
 
 
 def normalization(name: str, value: Any) -> str:
     if value != "gnmt":
-        raise ValueError(f'{name} must be "gnmt", or None for S / G^length_penalty; got {value!r}')
+        raise ValueError(
+            f'{name} must be "gnmt", or None for S / G^length_penalty; got {short(value)}'
+        )
     return "gnmt"
 
 
@@ -106,13 +110,13 @@ def word(name: str, value: Any) -> tuple[int, ...]:
     if hasattr(value, "tolist"):
         value = value.tolist()
     if not isinstance(value, (list, tuple)) or not value:
-        raise ValueError(f"{name} must hold lists of ids, none of them empty; got {value!r}")
+        raise ValueError(f"{name} must hold lists of ids, none of them empty; got {short(value)}")
     return ids(name, value)
 
 
 def words(name: str, value: Any) -> tuple[tuple[int, ...], ...]:
     if not isinstance(value, (list, tuple)) or not value:
-        raise ValueError(f"{name} must be a list of lists of ids, not empty; got {value!r}")
+        raise ValueError(f"{name} must be a list of lists of ids, not empty; got {short(value)}")
     return tuple(word(name, item) for item in value)
 
 
@@ -120,7 +124,7 @@ def word_choices(name: str, value: Any) -> tuple[tuple[tuple[int, ...], ...], ..
     """For each constraint the words of which one must occur; Hugging Face's two forms mixed:
     a list of ids is one word, a list of lists alternatives."""
     if not isinstance(value, (list, tuple)) or not value:
-        raise ValueError(f"{name} must be a list of words, not empty; got {value!r}")
+        raise ValueError(f"{name} must be a list of words, not empty; got {short(value)}")
 
     def nested(item: Any) -> bool:
         return isinstance(item, (list, tuple)) and any(isinstance(x, (list, tuple)) for x in item)
@@ -142,21 +146,21 @@ def biases(name: str, value: Any) -> tuple[tuple[tuple[int, ...], float], ...]:
     pairs = list(value.items()) if isinstance(value, Mapping) else value
     form = "a dict of {ids: bias} or a list of [ids, bias], not empty"
     if not isinstance(pairs, (list, tuple)) or not pairs:
-        raise ValueError(f"{name} must be {form}; got {value!r}")
+        raise ValueError(f"{name} must be {form}; got {short(value)}")
     found: dict[tuple[int, ...], float] = {}
     for pair in pairs:
         if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-            raise ValueError(f"{name} must be {form}; it holds {pair!r}")
+            raise ValueError(f"{name} must be {form}; it holds {short(pair)}")
         bias = float(scalar(name, pair[1], "a number"))
         if not bias < math.inf:  # -inf forbids
-            raise ValueError(f"{name} must add a finite number or -inf, got {bias!r}")
+            raise ValueError(f"{name} must add a finite number or -inf, got {short(bias)}")
         found[word(name, pair[0])] = bias
     return tuple(found.items())
 
 
 def decay(name: str, value: Any) -> tuple[int, float]:
     if not isinstance(value, (list, tuple)) or len(value) != 2:
-        raise ValueError(f"{name} must be (start, factor), got {value!r}")
+        raise ValueError(f"{name} must be (start, factor), got {short(value)}")
     return whole(0)(name, value[0]), number(above=0)(name, value[1])
 
 
@@ -164,5 +168,7 @@ def strings(name: str, value: Any) -> tuple[str, ...]:
     """One string or several; always a tuple."""
     items = value if isinstance(value, (list, tuple)) else [value]
     if not items or not all(isinstance(item, str) and item for item in items):
-        raise ValueError(f"{name} must be a string or a list of them, none empty; got {value!r}")
+        raise ValueError(
+            f"{name} must be a string or a list of them, none empty; got {short(value)}"
+        )
     return tuple(items)

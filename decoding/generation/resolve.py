@@ -75,7 +75,8 @@ def check_supported(
     plain = isinstance(value, (bool, int, float, str, list, tuple))
     if not (plain and value in off):
         raise NotImplementedError(
-            f"{name}={described(value)}{where} is not supported yet: pass {name}=None to go without"
+            f"{name}={described(value)[:200]}{where} is not supported yet: "
+            f"pass {name}=None to go without"
         )
 
 

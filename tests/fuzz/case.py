@@ -24,6 +24,7 @@ TEXT = "Der Zug ist da, oder?"
 # Words of messages that say which part of a model is meant.
 NAMES = {
     "architecture",
+    "tensors",
     "input_ids",
     "vocabulary",
     "tokens",
@@ -141,7 +142,8 @@ def why_unclear(stage: str, kind: str, message: str, names: set[str]) -> str:
     if len(message) > LONGEST:
         return f"{len(message)} characters"
     words = set(re.findall(r"[\w.-]+", message))
-    words |= {word.strip(".") for word in words} | {Path(word).name for word in message.split()}
+    words |= {part for word in words for part in (word.strip("."), *word.split("."))}
+    words |= {Path(word).name for word in message.split()}
     if not (words & names or TENSOR.search(message)):
         return "it names no file and no field"
     return ""

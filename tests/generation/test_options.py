@@ -139,3 +139,10 @@ def test_every_function_leaves_the_device() -> None:
         "progress",
     }
     assert {ARGUMENT_ROWS[name]["cost"] for name in functions} == {"leaves the device"}
+
+
+def test_messages_show_the_beginning_of_long_values() -> None:
+    for options in ({"output_attentions": [float("nan")] * 100_000}, {"max_length": "x" * 10_000}):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            ours("gpt2").generate([[5]], **options)
+        assert len(str(caught.value)) < 500

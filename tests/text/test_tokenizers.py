@@ -248,6 +248,9 @@ def test_files_that_are_no_tokenizer(tmp_path: Path, marian_files: Path) -> None
     (tmp_path / "source.spm").write_text("version https://git-lfs.github.com/spec/v1")
     with pytest.raises(ValueError, match=r"source\.spm is not a SentencePiece model"):
         load_tokenizer(tmp_path, config)
+    (tmp_path / "source.spm").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"source\.spm is empty, not a SentencePiece model"):
+        load_tokenizer(tmp_path, config)
     for name in ("source.spm", "target.spm"):
         (tmp_path / name).write_bytes((marian_files / name).read_bytes())
     (tmp_path / "vocab.json").write_text("{")

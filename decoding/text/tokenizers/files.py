@@ -113,9 +113,12 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_sentencepiece(path: Path) -> SentencePieceProcessor:
+    content = read_bytes(path)
+    if not content:  # the library would take it for a model that is not loaded yet
+        raise ModelFileError(f"{path} is empty, not a SentencePiece model")
     try:
-        return SentencePieceProcessor(model_proto=read_bytes(path))
-    except (RuntimeError, TypeError) as error:  # TypeError: an empty file
+        return SentencePieceProcessor(model_proto=content)
+    except RuntimeError as error:
         raise ModelFileError(f"{path} is not a SentencePiece model") from error
 
 
