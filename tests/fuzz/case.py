@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 import decoding
+from decoding.generation.config import OPTIONS
 from tests.fuzz.mutations import mutate
 from tests.fuzz.sandbox import Ended, Tree, run
 
@@ -63,7 +64,7 @@ def run_case(seed: int, number: int, corpus: Path, place: Path) -> tuple[str, Ve
     saved.mkdir()
     names = set(known_names(given))
     done = mutate(given, entry, rng)
-    names |= {path.name for path in given.rglob("*")} | NAMES
+    names |= {path.name for path in given.rglob("*")} | NAMES | set(OPTIONS)
     size = sum(path.lstat().st_size for path in given.rglob("*"))
     trees = [Tree(given), Tree(outside, watch_reads=True)]
     ended = run(lambda: use(given / entry, saved / "model"), [given], [saved])
