@@ -24,7 +24,7 @@ TESTS = ("tests/kernels", "tests/engine", "tests/generation", "tests/search")
 # Kernels, whose tests surround what must not be touched, and searches of whole models.
 QUICK = ("tests/kernels", "tests/generation/test_generate.py")
 # What takes longest of those: searches against plain Python, statistics of draws.
-SLOW = ("whole_searches", "any_search", "samples")
+SLOW = ("whole_searches", "any_search", "samples", "draws", "best_of_all")
 # Measure malloc, in whose place AddressSanitizer has its own; or are run by other commands.
 LEFT_OUT = (
     "tests/engine/test_load_memory.py",
