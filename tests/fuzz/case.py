@@ -35,6 +35,7 @@ NAMES = {
     "batch",
     "positions",
 }
+FILE = re.compile(r"\w\.(bin|json|model|npz|pt|safetensors|spm|txt|yml)\b")
 TENSOR = re.compile(r"\.(weight|bias)\b|\b(encoder|decoder|layers?|output|norm|embed)[.\w]")
 
 
@@ -145,7 +146,7 @@ def why_unclear(stage: str, kind: str, message: str, names: set[str]) -> str:
     words = set(re.findall(r"[\w.-]+", message))
     words |= {part for word in words for part in (word.strip("."), *word.split("."))}
     words |= {Path(word).name for word in message.split()}
-    if not (words & names or TENSOR.search(message)):
+    if not (words & names or FILE.search(message) or TENSOR.search(message)):
         return "it names no file and no field"
     return ""
 
