@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from decoding.models.files import Directory
+from decoding.models.files import Directory, short
 from decoding.text.tokenizers.base import FramedTokenizer, Tokenizer, before_last
 from decoding.text.tokenizers.bpe import GOES_ON, WordBPE, read_merges
 from decoding.text.tokenizers.files import read_vocab, token
@@ -29,7 +29,7 @@ class BlenderbotSmallTokenizer(FramedTokenizer):
         self._bpe, self._ids, self._special = bpe, ids, set(special.values())
         for text in self._special:
             if text not in ids:
-                raise ValueError(f"the vocabulary has no {text!r}, which text needs")
+                raise ValueError(f"the vocabulary has no {short(text)}, which text needs")
         self._unk = special["unk_token"]
         self._tokens = {number: text for text, number in ids.items()}
         self._split = re.compile("(" + "|".join(map(re.escape, self._special)) + ")").split

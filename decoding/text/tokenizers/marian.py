@@ -67,7 +67,7 @@ class MarianTokenizer(FramedTokenizer):
         unk, self._eos = token(settings, "unk_token", "<unk>"), token(settings, "eos_token", "</s>")
         for vocab in (source_vocab, target_vocab):
             if self._eos not in vocab:
-                raise ValueError(f"the vocabulary has no {self._eos!r}, which text needs")
+                raise ValueError(f"the vocabulary has no {short(self._eos)}, which text needs")
         for text in added_tokens(settings):
             if text not in source_vocab:
                 raise ValueError(f"added token {short(text)} is not in the vocabulary")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sentencepiece import SentencePieceProcessor
 
+from decoding.models.files import short
 from decoding.text.tokenizers.base import FramedTokenizer, before_last
 
 BYTE = re.compile(r"<0x([0-9a-fA-F]{2})>")
@@ -28,7 +29,7 @@ class Pieces:
         unk: str,
     ) -> None:
         if unk not in ids:
-            raise ValueError(f"the vocabulary has no {unk!r}, which text needs")
+            raise ValueError(f"the vocabulary has no {short(unk)}, which text needs")
         self.ids, self.special, self.unk = ids, set(special), unk
         self.tokens = {number: token for token, number in ids.items()}
         self._model = model
