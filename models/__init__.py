@@ -5,10 +5,24 @@ A leaf of the project: it imports torch and nothing else of ours.
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 if __name__ == "models":
     raise ImportError("this is the package decoding.models: write `import decoding.models`")
 
-from decoding.models.registry import Loaded, load
-from decoding.models.spec import ModelSpec
+if TYPE_CHECKING:
+    from decoding.models.registry import Loaded, load
+    from decoding.models.spec import ModelSpec
 
 __all__ = ["Loaded", "ModelSpec", "load"]
+
+_MODULES = {"Loaded": "registry", "ModelSpec": "spec", "load": "registry"}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the names of __all__ on first use: torch comes with them, and not with the readers of
+    files, which have no need of it."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"decoding.models.{_MODULES[name]}"), name)

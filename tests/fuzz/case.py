@@ -51,9 +51,12 @@ class Verdict(NamedTuple):
 BAD = ("crash", "hang", "escape", "unclear", "memory")
 
 
-def run_case(seed: int, number: int, corpus: Path, place: Path) -> tuple[str, Verdict]:
-    """Damages one of the corpus' models and uses it. place: a folder for it. Returns the model's
-    name and the verdict. A function of the seed and the number."""
+def run_case(
+    seed: int, number: int, corpus: Path, place: Path, sound: int = 0
+) -> tuple[str, Verdict]:
+    """Damages one of the corpus' models and uses it. place: a folder for it. sound: bytes that a
+    model takes which is not damaged. Returns the model's name and the verdict. A function of the
+    seed and the number."""
     rng = Random(f"{seed} {number}")
     entries: dict[str, str] = json.loads((corpus / "entries.json").read_text())
     name = rng.choice(list(entries))
@@ -69,17 +72,24 @@ def run_case(seed: int, number: int, corpus: Path, place: Path) -> tuple[str, Ve
     size = sum(path.lstat().st_size for path in given.rglob("*"))
     trees = [Tree(given), Tree(outside, watch_reads=True)]
     ended = run(lambda: use(given / entry, saved / "model"), [given], [saved])
+    ended = ended._replace(peak=max(0, ended.peak - sound))
     return name, judge(ended, names, size, trees, saved, done)
 
 
-def warm_up(corpus: Path, place: Path) -> None:
-    """Uses all models as they are: what is imported now takes no memory of a case. Raises
-    RuntimeError where one cannot be used."""
+def warm_up(corpus: Path, place: Path) -> int:
+    """Uses all models as they are: what is imported now takes no memory of a case. Returns the most
+    that one takes in a child, in bytes: pages of libraries, above all, which differ between
+    machines. Raises RuntimeError where one cannot be used."""
+    peak = 0
     for name, entry in json.loads((corpus / "entries.json").read_text()).items():
         errors = use(corpus / name / entry, place / name)
         if errors:
             raise RuntimeError(f"{name}: {errors}")
         shutil.rmtree(place)
+        ended = run(lambda: use(corpus / name / entry, place / name), [corpus], [place])  # noqa: B023
+        peak = max(peak, ended.peak)
+        shutil.rmtree(place)
+    return peak
 
 
 def use(source: Path, target: Path) -> dict[str, Any]:

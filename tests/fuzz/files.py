@@ -6,8 +6,8 @@
 
 Each case is a function of the seed and its number. A model is loaded, a text encoded, two tokens
 are generated, and the model is saved. Bad are crashes, hangs, files opened outside of the model's
-folder and of the output's, errors that name no file and no field, and more memory than twice the
-files and 64 MiB.
+folder and of the output's, errors that name no file and no field, and more memory than a sound
+model takes, twice the files and 64 MiB together.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def run_cases(
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     torch.set_num_threads(1)  # a child of fork() has none of the others
     place, found = folder / f"case-{os.getpid()}", []
-    warm_up(folder / "corpus", place)
+    sound = warm_up(folder / "corpus", place)
     for number in numbers:
-        name, verdict = run_case(seed, number, folder / "corpus", place)
+        name, verdict = run_case(seed, number, folder / "corpus", place, sound)
         if results is None:
             found.append((number, name, verdict))
         else:
