@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from decoding.engine.request import IGNORED
 from decoding.generation.config import GenerationConfig
@@ -14,26 +14,11 @@ from decoding.generation.resolve import as_mapping, ignored, pinned, resolve
 from decoding.models.spec import ModelSpec
 from decoding.text.arguments import FUNCTIONS, WATCHES, refuse
 from decoding.text.hypotheses import Hypothesis
+from decoding.text.text_model import TextModel
 from decoding.text.texts import as_texts
 from decoding.text.tokenizers import Tokenizer
 
 DEFAULT_NEW = 256  # tokens, where neither the caller nor the checkpoint sets a length
-
-
-class CompletionModel(Protocol):
-    """The members of decoding.Model that completion uses."""
-
-    @property
-    def generation_config(self) -> Mapping[str, Any]: ...
-    @property
-    def spec(self) -> ModelSpec: ...
-    @property
-    def tokenizer(self) -> Tokenizer: ...
-    @property
-    def generate(self) -> Callable[..., Any]: ...
-    def score(
-        self, input_ids: Any, labels: Any = None, *, decoder_start_token_id: Any = None
-    ) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -49,16 +34,14 @@ class Prompt:
     shown: Sequence[int]
 
 
-def complete(
-    model: CompletionModel, texts: Any, *, n_best: int | None = None, **options: Any
-) -> Any:
+def complete(model: TextModel, texts: Any, *, n_best: int | None = None, **options: Any) -> Any:
     """See Model.complete."""
     found = answers(model, read_texts(model, texts), n_best, options)
     return found[0] if isinstance(texts, str) else found
 
 
 def chat(
-    model: CompletionModel,
+    model: TextModel,
     messages: Any,
     template: Mapping[str, Any],
     *,
@@ -71,7 +54,7 @@ def chat(
     return found[0] if alone else found
 
 
-def read_texts(model: CompletionModel, texts: Any) -> list[Prompt]:
+def read_texts(model: TextModel, texts: Any) -> list[Prompt]:
     """Raises ValueError for a model that does not complete texts."""
     check_decoder_only(model.spec, "complete")
     given, alone = as_texts("texts", texts)
@@ -91,7 +74,7 @@ def read_texts(model: CompletionModel, texts: Any) -> list[Prompt]:
 
 
 def read_chats(
-    model: CompletionModel, messages: Any, template: Mapping[str, Any]
+    model: TextModel, messages: Any, template: Mapping[str, Any]
 ) -> tuple[list[Prompt], bool]:
     """The prompts of one chat or several, and whether it is one."""
     check_decoder_only(model.spec, "chat")
@@ -119,7 +102,7 @@ def check_decoder_only(spec: ModelSpec, method: str) -> None:
 
 
 def answers(
-    model: CompletionModel,
+    model: TextModel,
     prompts: Sequence[Prompt],
     n_best: int | None,
     options: Mapping[str, Any],
@@ -134,7 +117,7 @@ def answers(
 
 
 def hypotheses(
-    model: CompletionModel,
+    model: TextModel,
     prompts: Sequence[Prompt],
     n_best: int | None,
     options: Mapping[str, Any],
@@ -171,7 +154,7 @@ def hypotheses(
 
 
 def resolved(
-    model: CompletionModel, options: Mapping[str, Any], n_best: int | None = None
+    model: TextModel, options: Mapping[str, Any], n_best: int | None = None
 ) -> tuple[dict[str, Any], GenerationConfig]:
     """The options for generate() without lengths, which `new_tokens` makes of the configuration
     that is returned, too."""
@@ -230,9 +213,7 @@ def text_behind(tokenizer: Tokenizer, shown: Sequence[int], new: Sequence[int]) 
     return tokenizer.decode(new, skip_special_tokens=True)
 
 
-def sums(
-    model: CompletionModel, prompts: Sequence[Prompt], new: Sequence[Sequence[int]]
-) -> list[float]:
+def sums(model: TextModel, prompts: Sequence[Prompt], new: Sequence[Sequence[int]]) -> list[float]:
     """Of each row the sum of the log-probabilities that the model gives to its new tokens.
 
     It reads the tokens again: that costs less than all its logits would in memory.

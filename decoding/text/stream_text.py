@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from decoding.text.arguments import FUNCTIONS, refuse
 from decoding.text.complete import (
-    CompletionModel,
     Prompt,
     new_tokens,
     read_chats,
@@ -24,7 +23,7 @@ WINDOW, CONTEXT = 64, 16  # ids that are decoded in a step at most, and those be
 UNSETTLED = 8  # characters whose spaces clean-up may still remove: its patterns join up to six
 
 
-class StreamingModel(CompletionModel, TranslationModel, Protocol):
+class StreamingModel(TranslationModel, Protocol):
     """The members of decoding.Model that streaming uses."""
 
     @property

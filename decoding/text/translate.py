@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol, overload
 
@@ -19,7 +19,6 @@ from decoding.common.progress import Event, Progress, check_event
 from decoding.common.warn import warn
 from decoding.generation.outputs import GenerateBeamDecoderOnlyOutput
 from decoding.generation.resolve import as_mapping, ignored, pinned, resolve
-from decoding.models.spec import ModelSpec
 from decoding.text.alignment import Pieces, alignment
 from decoding.text.arguments import refuse
 from decoding.text.hypotheses import (
@@ -35,26 +34,16 @@ from decoding.text.lengths import Lengths
 from decoding.text.parts import Cutter, Part
 from decoding.text.prefixes import paired, sums
 from decoding.text.shortlist import as_shortlist, pop_old_name
+from decoding.text.text_model import TextModel
 from decoding.text.texts import as_texts
-from decoding.text.tokenizers import Tokenizer, split_language_code
+from decoding.text.tokenizers import split_language_code
 
 
-class TranslationModel(Protocol):
+class TranslationModel(TextModel, Protocol):
     """The members of decoding.Model that translation uses."""
 
     @property
-    def generation_config(self) -> Mapping[str, Any]: ...
-    @property
-    def spec(self) -> ModelSpec: ...
-    @property
     def device(self) -> torch.device: ...
-    @property
-    def tokenizer(self) -> Tokenizer: ...
-    @property
-    def generate(self) -> Callable[..., Any]: ...
-    def score(
-        self, input_ids: Any, labels: Any = None, *, decoder_start_token_id: Any = None
-    ) -> Any: ...
 
 
 @overload
