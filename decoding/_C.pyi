@@ -6,7 +6,6 @@ A session on a GPU has its weights and its pool there, everything else on the CP
 from collections.abc import Sequence
 from typing import Any, overload
 
-import numpy.typing as npt
 from torch import Tensor
 
 from decoding.models.spec import EncoderSpec, ModelSpec
@@ -239,13 +238,6 @@ class Buffer:
     bytes: int
     lifetime: list[int]
 
-Array = npt.NDArray[Any]
-Ints = int | Sequence[int] | Tensor | Array  # of all sentences, or [B], of each
-Floats = float | Sequence[float] | Tensor | Array
-Ids = Sequence[int] | Sequence[Sequence[int]]  # of all sentences, or a list of each
-Words = Sequence[Sequence[int]] | Sequence[Sequence[Sequence[int]]]
-Biases = Sequence[tuple[Sequence[int], float]] | Sequence[Sequence[tuple[Sequence[int], float]]]
-
 class Greedy:
     def __init__(self) -> None: ...
 
@@ -283,9 +275,10 @@ class Contrastive:
 
 class Request:
     """All that a call asks for beside its texts. B sentences; the names are Hugging Face's where it
-    has one (docs/options.md). Every option but the first four and `process` may differ between
-    sentences: one value is for all of them, a sequence, array or tensor has one for each. Lists of
-    ids are nested once more where each sentence has its own.
+    has one (docs/options.md). What is given in **options may differ between sentences, but for the
+    tensors: one value is for all of them, a sequence, array or tensor has one for each. Lists of
+    ids are nested once more where each sentence has its own. csrc/engine/search/options.h lists
+    them; TypeError for a name that is not there, Error where there is no value for each sentence.
     """
 
     def __init__(
@@ -295,47 +288,7 @@ class Request:
         rows_per_sentence: int = 1,
         search: Greedy | Sampling | Beam | Diverse | Contrastive | Constrained = ...,
         process: bool = False,
-        max_new: Ints,
-        min_new: Ints = 0,
-        eos: Ids = (),
-        pad: Ints = 0,
-        forced_first: Ints = -1,
-        forced_last: Ids = (),
-        seed: Ints = 0,
-        random_first: Ints = 0,
-        stop_table: Tensor | None = None,
-        stop_first: Ints = 0,
-        length_penalty: Floats = 1.0,
-        length_normalization: str | Sequence[str] = "power",
-        early_stopping: str | Sequence[str] = "no",
-        diversity_rate: Floats = 0.0,
-        diversity_penalty: Floats = 0.0,
-        penalty_alpha: Floats = 0.0,
-        temperature: Floats = 1.0,
-        top_k: Ints = 0,
-        top_p: Floats = 1.0,
-        top_h: Floats = 0.0,
-        min_p: Floats = 0.0,
-        typical_p: Floats = 1.0,
-        epsilon_cutoff: Floats = 0.0,
-        eta_cutoff: Floats = 0.0,
-        min_tokens_to_keep: Ints = 1,
-        guidance_scale: Floats = 1.0,
-        sequence_bias: Biases = (),
-        encoder_repetition_penalty: Floats = 1.0,
-        repetition_penalty: Floats = 1.0,
-        no_repeat_ngram_size: Ints = 0,
-        encoder_no_repeat_ngram_size: Ints = 0,
-        bad_words: Words = (),
-        remove_invalid_values: Ints = False,
-        decay_start: Ints = 0,
-        decay_factor: Floats = 1.0,
-        suppress_tokens: Ids = (),
-        begin_suppress_tokens: Ids = (),
-        renormalize: Ints = False,
-        prompt: Tensor | None = None,
-        prompt_first: Ints = 0,
-        source: Tensor | None = None,
+        **options: Any,
     ) -> None:
         """process: scores are made (float32 [rows, V]) even where no option needs them, because
         somebody looks at them. Steps count from 1.

@@ -3,20 +3,26 @@
 #include <pybind11/stl.h>
 
 #include <set>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "bindings/tensor.h"
+#include "engine/search/options.h"
 
 namespace decoding {
 namespace {
 
-// int32 [rows, width], or None.
-Table table_of(const py::object& tensor, const char* name) {
-  if (tensor.is_none()) return {};
-  const auto view = TensorView::of(tensor, name);
-  const int32_t* ids = view.data<int32_t>({-1, -1});
-  return {.ids = {ids, ids + view.numel()}, .width = static_cast<int>(view.size(1))};
+// One of several names.
+void read_name(const std::string& name, EarlyStopping& to) {
+  CHECK(name == "no" || name == "yes" || name == "never",
+        "early_stopping must be no, yes or never, got ", name);
+  to = name == "no" ? EarlyStopping::no : name == "yes" ? EarlyStopping::yes : EarlyStopping::never;
+}
+void read_name(const std::string& name, LengthNormalization& to) {
+  CHECK(name == "power" || name == "gnmt", "length_normalization must be power or gnmt, got ",
+        name);
+  to = name == "gnmt" ? LengthNormalization::gnmt : LengthNormalization::power;
 }
 
 // Reads the options of a request from keyword arguments.
@@ -24,41 +30,31 @@ class Options {
  public:
   Options(const py::kwargs& given, int sentences) : given_(given), sentences_(sentences) {}
 
-  // One number for all sentences, or one for each.
-  template <typename T>
-  void numbers(const char* name, Each<T>& to) {
-    const py::object value = take(name);
+  // Calls set(b, make(value)) for all sentences, where the option is given: it has one value for
+  // all of them, of which one is made, or one for each.
+  template <typename T, typename Make, typename Set>
+  void read(const char* name, Make&& make, Set&& set) {
+    py::object value = take(name);
     if (!value) return;
-    to = py::isinstance<py::sequence>(value) ? each(name, value.cast<std::vector<T>>())
-                                             : Each<T>(value.cast<T>());
-  }
-
-  // One list for all sentences, or one for each, nested once more.
-  template <typename T>
-  void lists(const char* name, Each<T>& to) {
-    const py::object value = take(name);
-    if (!value) return;
-    py::detail::make_caster<T> shared;
-    to = shared.load(value, true) ? Each<T>(py::detail::cast_op<T>(std::move(shared)))
-                                  : each(name, value.cast<std::vector<T>>());
-  }
-
-  // A named value for all sentences, or one for each. value_of(name).
-  template <typename T, typename ValueOf>
-  void names(const char* name, Each<T>& to, ValueOf&& value_of) {
-    const py::object value = take(name);
-    if (!value) return;
-    if (py::isinstance<py::str>(value)) {
-      to = value_of(value.cast<std::string>());
+    if (py::hasattr(value, "tolist")) value = value.attr("tolist")();  // of arrays and tensors
+    if (py::detail::make_caster<T> shared; shared.load(value, true)) {
+      const auto made = make(py::detail::cast_op<T>(std::move(shared)));
+      for (int b = 0; b < sentences_; ++b) set(b, made);
       return;
     }
-    std::vector<T> values;
-    for (const auto& one : value.cast<std::vector<std::string>>()) values.push_back(value_of(one));
-    to = each(name, std::move(values));
+    const auto values = value.cast<std::vector<T>>();
+    CHECK(static_cast<int>(values.size()) == sentences_, name, " must be one value or ", sentences_,
+          ", one for each sentence, got ", values.size());
+    for (int b = 0; b < sentences_; ++b) set(b, make(values[b]));
+  }
+  template <typename T, typename Set>
+  void read(const char* name, Set&& set) {
+    read<T>(name, [](const T& value) { return value; }, set);
   }
 
+  // None where it is not given.
   py::object tensor(const char* name) {
-    const py::object value = take(name, false);
+    const py::object value = take(name);
     return value ? value : py::none();
   }
 
@@ -71,19 +67,10 @@ class Options {
   }
 
  private:
-  // Null where it is not given. as_list: numbers of arrays and tensors.
-  py::object take(const char* name, bool as_list = true) {
+  // Null where it is not given.
+  py::object take(const char* name) {
     taken_.insert(name);
-    if (!given_.contains(name)) return {};
-    const py::object value = given_[name];
-    return as_list && py::hasattr(value, "tolist") ? value.attr("tolist")() : value;
-  }
-
-  template <typename T>
-  Each<T> each(const char* name, std::vector<T> values) const {
-    CHECK(static_cast<int>(values.size()) == sentences_, name, " must be one value or ", sentences_,
-          ", one for each sentence, got ", values.size());
-    return Each<T>(std::move(values));
+    return given_.contains(name) ? py::object(given_[name]) : py::object();
   }
 
   const py::kwargs& given_;
@@ -91,84 +78,78 @@ class Options {
   std::set<std::string> taken_;
 };
 
-EarlyStopping early_stopping(const std::string& name) {
-  if (name == "no") return EarlyStopping::no;
-  if (name == "yes") return EarlyStopping::yes;
-  CHECK(name == "never", "early_stopping must be no, yes or never, got ", name);
-  return EarlyStopping::never;
+// Those of engine/search/options.h.
+void read_fields(Options& options, Request& r) {
+  for_options([&](const char* name, auto&& field) {
+    using T = std::remove_reference_t<decltype(field(r.configs[0]))>;
+    const auto set = [&](int b, const T& value) { field(r.configs[b]) = value; };
+    if constexpr (std::is_same_v<T, Span>) {
+      options.read<Ids>(name, [&](const Ids& ids) { return r.put_ids(name, ids); }, set);
+    } else if constexpr (std::is_enum_v<T>) {
+      const auto make = [](const std::string& given) {
+        T value;
+        read_name(given, value);
+        return value;
+      };
+      options.read<std::string>(name, make, set);
+    } else {
+      options.read<T>(name, set);
+    }
+  });
 }
 
-int32_t is_gnmt(const std::string& normalization) {
-  CHECK(normalization == "power" || normalization == "gnmt",
-        "length_normalization must be power or gnmt, got ", normalization);
-  return normalization == "gnmt";
+// Those that fill several fields, or other ones than they say.
+void read_others(Options& options, Request& r) {
+  options.read<double>("encoder_repetition_penalty", [&](int b, double penalty) {
+    r.configs[b].processors.encoder_penalty = static_cast<float>(1.0 / penalty);
+  });
+  options.read<Biases>(
+      "sequence_bias", [&](const Biases& biases) { return r.put_biases(biases); },
+      [&](int b, const WordSpans& spans) {
+        r.configs[b].processors.biases = spans.tokens;
+        r.configs[b].processors.biased_sequences = spans.sequences;
+      });
+  options.read<std::vector<Ids>>(
+      "bad_words", [&](const std::vector<Ids>& words) { return r.put_bad_words(words); },
+      [&](int b, const WordSpans& spans) {
+        r.configs[b].banned = spans.tokens;
+        r.configs[b].processors.banned_sequences = spans.sequences;
+      });
+  options.read<int32_t>("stop_first", [&](int b, int32_t state) { r.stop_first[b] = state; });
 }
 
-void read_rules(Options& options, Request& r) {
-  options.numbers("max_new", r.max_new);
-  options.numbers("min_new", r.min_new);
-  options.lists("eos", r.eos);
-  options.numbers("pad", r.pad);
-  options.numbers("forced_first", r.forced_first);
-  options.lists("forced_last", r.forced_last);
-  options.numbers("seed", r.seed);
-  options.numbers("random_first", r.random_first);
-  options.numbers("stop_first", r.stop_first);
-  options.numbers("length_penalty", r.length_penalty);
-  options.names("length_normalization", r.gnmt, is_gnmt);
-  options.names("early_stopping", r.early_stopping, early_stopping);
-  options.numbers("diversity_rate", r.diversity_rate);
-  options.numbers("diversity_penalty", r.diversity_penalty);
-  options.numbers("penalty_alpha", r.penalty_alpha);
-}
-
-void read_filters(Options& options, Request& r) {
-  options.numbers("temperature", r.temperature);
-  options.numbers("top_k", r.top_k);
-  options.numbers("top_p", r.top_p);
-  options.numbers("top_h", r.top_h);
-  options.numbers("min_p", r.min_p);
-  options.numbers("typical_p", r.typical_p);
-  options.numbers("epsilon_cutoff", r.epsilon_cutoff);
-  options.numbers("eta_cutoff", r.eta_cutoff);
-  options.numbers("min_tokens_to_keep", r.min_tokens_to_keep);
-}
-
-void read_processors(Options& options, Request& r) {
-  options.numbers("guidance_scale", r.guidance_scale);
-  options.lists("sequence_bias", r.sequence_bias);
-  options.numbers("encoder_repetition_penalty", r.encoder_repetition_penalty);
-  options.numbers("repetition_penalty", r.repetition_penalty);
-  options.numbers("no_repeat_ngram_size", r.no_repeat_ngram_size);
-  options.numbers("encoder_no_repeat_ngram_size", r.encoder_no_repeat_ngram_size);
-  options.lists("bad_words", r.bad_words);
-  options.numbers("remove_invalid_values", r.remove_invalid_values);
-  options.numbers("decay_start", r.decay_start);
-  options.numbers("decay_factor", r.decay_factor);
-  options.lists("suppress_tokens", r.suppress_tokens);
-  options.lists("begin_suppress_tokens", r.begin_suppress_tokens);
-  options.numbers("renormalize", r.renormalize);
-  options.numbers("prompt_first", r.prompt_first);
+// What processors look into. The tables are copied only where one does.
+void read_texts(Options& options, Request& r) {
+  const auto table = [&](const char* name, bool is_read, auto&& put) {
+    const py::object tensor = options.tensor(name);
+    if (!is_read) return;
+    CHECK(!tensor.is_none(), name, " must be given");
+    const auto view = TensorView::of(tensor, name);
+    const int32_t* rows = view.data<int32_t>({r.sentences(), -1});
+    CHECK(view.size(1) > 0, name, " must have a column");
+    put(rows, static_cast<int>(view.size(1)));
+  };
+  Ids first(r.sentences());
+  options.read<int32_t>("prompt_first", [&](int b, int32_t column) { first[b] = column; });
+  table("prompt", r.reads_row(),
+        [&](const int32_t* ids, int width) { r.put_prompt(ids, width, first); });
+  table("source", r.reads_source(),
+        [&](const int32_t* ids, int width) { r.put_source(ids, width); });
 }
 
 PyRequest request_of(int sentences, int rows_per_sentence, Search search, bool process,
                      const py::kwargs& given) {
   CHECK(sentences > 0, "sentences must be positive, got ", sentences);
-  PyRequest request;
-  request.sentences = sentences;
+  PyRequest request{Request(sentences), py::none()};
   request.rows_per_sentence = rows_per_sentence;
   request.search = std::move(search);
   request.process = process;
   Options options(given, sentences);
-  read_rules(options, request);
-  read_filters(options, request);
-  read_processors(options, request);
+  read_fields(options, request);
+  read_others(options, request);
+  read_texts(options, request);
   request.stop_on_device = options.tensor("stop_table");
-  request.prompt = table_of(options.tensor("prompt"), "prompt");
-  request.source = table_of(options.tensor("source"), "source");
   options.check_known();
-  CHECK(!request.reads_row() || request.prompt.width > 0, "prompt must be given");
-  CHECK(!request.reads_source() || request.source.width > 0, "source must be given");
   return request;
 }
 
@@ -176,11 +157,10 @@ void bind_searches(py::module_& module) {
   py::class_<Greedy>(module, "Greedy").def(py::init<>());
   py::class_<Sampling>(module, "Sampling").def(py::init<>());
   py::class_<Beam>(module, "Beam")
-      .def(py::init([](int max_finished, bool samples) { return Beam{max_finished, samples}; }),
-           py::kw_only(), py::arg("max_finished") = 0, py::arg("samples") = false);
+      .def(py::init<int, bool>(), py::kw_only(), py::arg("max_finished") = 0,
+           py::arg("samples") = false);
   py::class_<Diverse>(module, "Diverse")
-      .def(py::init([](const Beam& beam, int groups) { return Diverse{beam, groups}; }),
-           py::arg("beam"), py::kw_only(), py::arg("groups"));
+      .def(py::init<Beam, int>(), py::arg("beam"), py::kw_only(), py::arg("groups"));
   py::class_<Contrastive>(module, "Contrastive").def(py::init<>());
   py::class_<Constrained>(module, "Constrained")
       .def(py::init([](const Beam& beam, Ids heights, Ids first_edge, Ids tokens) {
@@ -204,8 +184,9 @@ Request PyRequest::on(const std::string& device) const {
 }
 
 Batch PyBatch::view() const {
-  const auto ids = [](const py::object& tensor, const char* name, int64_t size) -> const int32_t* {
-    return tensor.is_none() ? nullptr : TensorView::of(tensor, name).data<int32_t>({size});
+  const Tensors in("cpu");
+  const auto ids = [&](const py::object& tensor, const char* name, int64_t size) {
+    return in.data_or_null<int32_t>(tensor, name, {size});
   };
   const auto count = [](const py::object& tensor, const char* name) {
     return tensor.is_none() ? 0 : static_cast<int>(TensorView::of(tensor, name).numel());
@@ -232,14 +213,10 @@ void bind_request(py::module_& module) {
       .def_property_readonly("processed", &PyRequest::is_processed)
       .def_property_readonly("guided", &PyRequest::is_guided)
       .def_property_readonly("steps", &PyRequest::steps)
-      .def_property_readonly("words", [](const PyRequest& r) { return pack(r).words.size(); });
+      .def_property_readonly("words", [](const PyRequest& r) { return r.words.size(); });
   py::class_<PyBatch>(module, "Batch")
-      .def(py::init([](py::object source, py::object source_positions, py::object source_offsets,
-                       py::object prompt, py::object prompt_offsets, py::object sentence_ids,
-                       py::object shortlist, uintptr_t stream) {
-             return PyBatch{source,         source_positions, source_offsets, prompt,
-                            prompt_offsets, sentence_ids,     shortlist,      stream};
-           }),
+      .def(py::init<py::object, py::object, py::object, py::object, py::object, py::object,
+                    py::object, uintptr_t>(),
            py::kw_only(), py::arg("source") = py::none(), py::arg("source_positions") = py::none(),
            py::arg("source_offsets") = py::none(), py::arg("prompt"), py::arg("prompt_offsets"),
            py::arg("sentence_ids"), py::arg("shortlist") = py::none(), py::arg("stream") = 0);

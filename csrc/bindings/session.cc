@@ -45,30 +45,20 @@ class PySession : public Bound<Session> {
   }
 
   void start(const PyRequest& request, const PyBatch& batch) {
-    const Request asked = request.on(device_);
+    Request asked = request.on(device_);
     const Batch texts = batch.view();
     const py::gil_scoped_release release;
-    session_->start(texts, asked);
+    session_->start(texts, std::move(asked));
   }
 
   bool step(int steps) {
     CHECK(steps > 0, "steps must be positive, got ", steps);
-    const py::gil_scoped_release release;
     return session_->step(steps);
   }
 
-  void compute() {
-    const py::gil_scoped_release release;
-    session_->compute();
-  }
-  void process_logits(int stages) {
-    const py::gil_scoped_release release;
-    session_->process_logits(stages);
-  }
-  void select() {
-    const py::gil_scoped_release release;
-    session_->select();
-  }
+  void compute() { session_->compute(); }
+  void process_logits(int stages) { session_->process_logits(stages); }
+  void select() { session_->select(); }
   // ended: uint8, where the session's numbers are.
   bool update(const py::object& ended) {
     const uint8_t* flags =
@@ -122,8 +112,9 @@ class PySession : public Bound<Session> {
     const auto bounds = TensorView::of(offsets, "offsets");
     const int64_t sentences = bounds.numel() - 1;
     const auto found = TensorView::of(logprobs, "logprobs");
-    const auto packed = [](const py::object& tensor, const char* name, int64_t size) {
-      return tensor.is_none() ? nullptr : TensorView::of(tensor, name).data<int32_t>({size});
+    const Tensors in("cpu");
+    const auto packed = [&](const py::object& tensor, const char* name, int64_t size) {
+      return in.data_or_null<int32_t>(tensor, name, {size});
     };
     Batch batch{};
     batch.source = packed(source, "source", -1);
@@ -182,6 +173,7 @@ void bind_limits(py::module_& module) {
 void bind_session(py::module_& module) {
   bind_limits(module);
   bind_request(module);
+  const py::call_guard<py::gil_scoped_release> unlocked;  // of Python's lock
   bind_bound<PySession>(module, "Session")
       .def(py::init<const py::object&, py::dict, int, std::string, const std::string&>(),
            py::arg("spec"), py::arg("weights"), py::kw_only(), py::arg("threads"), py::arg("isa"),
@@ -191,10 +183,10 @@ void bind_session(py::module_& module) {
       .def_property_readonly("graph_nodes", &PySession::graph_nodes)
       .def("tuned", &PySession::tuned)
       .def("start", &PySession::start, py::arg("request"), py::arg("batch"))
-      .def("step", &PySession::step, py::arg("steps"))
-      .def("compute", &PySession::compute)
-      .def("process_logits", &PySession::process_logits, py::arg("stages"))
-      .def("select", &PySession::select)
+      .def("step", &PySession::step, py::arg("steps"), unlocked)
+      .def("compute", &PySession::compute, unlocked)
+      .def("process_logits", &PySession::process_logits, py::arg("stages"), unlocked)
+      .def("select", &PySession::select, unlocked)
       .def("update", &PySession::update, py::arg("ended") = py::none())
       .def("stop_now", &PySession::stop_now)
       .def("state", &PySession::state)

@@ -25,7 +25,7 @@ class Session {
   virtual void bind(const Limits& limits, void* pool, size_t bytes) = 0;
 
   // Runs the encoder or the prompt, so that the next step generates the first tokens.
-  virtual void start(const Batch& batch, const Request& request) = 0;
+  virtual void start(const Batch& batch, Request request) = 0;
   // Generates up to `steps` tokens for every sentence; true when no sentence is left alive.
   virtual bool step(int steps) = 0;
 

@@ -117,4 +117,4 @@ def test_an_option_has_one_value_or_one_for_each_sentence() -> None:
     with pytest.raises(_C.Error, match="max_new must be one value or 2, one for each sentence"):
         _C.Request(sentences=2, max_new=[1, 2, 3])
     with pytest.raises(TypeError, match="Request has no option typical"):
-        _C.Request(sentences=2, max_new=1, typical=0.5)  # type: ignore[call-arg]
+        _C.Request(sentences=2, max_new=1, typical=0.5)

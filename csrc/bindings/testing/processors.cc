@@ -52,16 +52,15 @@ class ProcessCall {
     const py::object rows = logits_.attr("shape").attr("__getitem__")(0);
     lse_ = torch.attr("empty")(py::make_tuple(2, rows), py::arg("dtype") = float32,
                                py::arg("device") = device);
-    Request asked = request;
-    asked.sentences = static_cast<int>(sentences.size());
-    PackedRequest packed = pack(asked);
-    search_ = on_device(&packed.search, sizeof packed.search, device);
-    words_ = copy(packed.words);
+    const SearchConfig search = request.search_config();
+    search_ = on_device(&search, sizeof search, device);
+    words_ = copy(request.words);
+    std::vector<SentenceConfig> configs = request.configs;
     for (size_t b = 0; b < sentences.size(); ++b) {
-      packed.sentences[b].max_new = sentences[b].first;
-      packed.sentences[b].forced_first = sentences[b].second;
+      configs.at(b).max_new = sentences[b].first;
+      configs[b].forced_first = sentences[b].second;
     }
-    sentences_ = copy(packed.sentences);
+    sentences_ = copy(configs);
     marks_.resize(threads * marks_size(vocab));
   }
 

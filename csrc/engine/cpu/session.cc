@@ -2,6 +2,7 @@
 #include "engine/session.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/cpu/select.h"
 #include "engine/model/decoder.h"
@@ -40,19 +41,19 @@ class CpuSession : public Session {
     limits_ = limits;
   }
 
-  void start(const Batch& batch, const Request& request) override {
+  void start(const Batch& batch, Request request) override {
     started_ = false;
-    request_ = request;
-    packed_ = pack(request_);
+    request_ = std::move(request);
+    search_config_ = request_.search_config();
     CHECK(w_.logits != nullptr, "start() needs a bind() before it");
-    check_fits(batch, request_, packed_.words.size(), spec_, limits_);
+    check_fits(batch, request_, spec_, limits_);
     fill_inputs(w_.inputs, batch, request_, spec_, limits_);
     choice_ = make_choice(shortlisted(weights_.output, batch, shortlist_), request_);
     if (const auto* constrained = std::get_if<Constrained>(&request_.search)) {
       begin_phrases(w_.phrases, constrained->phrases, batch, request_.rows_per_sentence, limits_);
     }
     longest_source_ = longest_source(batch);
-    key_ = step_key(request_, request_.sentences, SelectPart::candidates);
+    key_ = step_key(request_, request_.sentences(), SelectPart::candidates);
     run([&](auto& stream) {
       reset_cache_indirection(stream, {.cache_indirection = w_.cache_indirection,
                                        .rows = limits_.rows(),
@@ -171,7 +172,7 @@ class CpuSession : public Session {
   void read_sentences(cpu::Stream<isa>& stream, const Batch& batch) {
     if (spec_.encoder) {
       read_source(stream, batch);
-      read_prefix(pass(stream), request_.sentences, prefix_of(batch, spec_));
+      read_prefix(pass(stream), request_.sentences(), prefix_of(batch, spec_));
     } else if (const auto tokens = prompt_tokens(w_.inputs, batch); tokens.count > 0) {
       read_prompt(pass(stream), tokens);
     }
@@ -179,7 +180,7 @@ class CpuSession : public Session {
 
   StepView step() const {
     StepView view = {.search = &request_.search,
-                     .config = packed_.view(),
+                     .config = {&search_config_, request_.configs.data(), request_.words.data()},
                      .scratch = scratch_,
                      .key = key_,
                      .total_rows = limits_.rows(),
@@ -206,8 +207,8 @@ class CpuSession : public Session {
   // Whether no sentence is left.
   bool check_done() {
     const int32_t* fault = w_.inputs.fault;
-    started_ = std::all_of(fault, fault + request_.sentences, [](int32_t f) { return f == 0; });
-    check_faults(fault, w_.inputs.sentence_ids, request_.sentences);
+    started_ = std::all_of(fault, fault + request_.sentences(), [](int32_t f) { return f == 0; });
+    check_faults(fault, w_.inputs.sentence_ids, request_.sentences());
     return w_.inputs.state->live_count == 0;
   }
 
@@ -221,7 +222,7 @@ class CpuSession : public Session {
   StepScratch scratch_{};
   ShortlistMemory shortlist_{};
   Request request_;
-  PackedRequest packed_;
+  SearchConfig search_config_;
   StepKey key_{};
   Choice choice_;
   int longest_source_ = 0;

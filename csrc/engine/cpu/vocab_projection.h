@@ -21,15 +21,18 @@ struct Choice {
 };
 
 inline Choice make_choice(const Outputs& outputs, const Request& request) {
-  Choice choice{.outputs = outputs,
-                .is_shared = request.bad_words.is_shared() && request.eos.is_shared() &&
-                             request.min_new.is_shared(),
-                .min_new = request.min_new[0]};
-  for (const Ids& word : request.bad_words[0]) {
-    if (word.size() == 1) choice.banned.push_back(word[0]);
-  }
-  choice.early = choice.banned;
-  choice.early.insert(choice.early.end(), request.eos[0].begin(), request.eos[0].end());
+  const SentenceConfig& first = request.configs[0];
+  const auto differs = [&](const SentenceConfig& c) {
+    return c.banned != first.banned || c.eos != first.eos || c.min_new != first.min_new;
+  };
+  Choice choice{.outputs = outputs, .is_shared = !request.any(differs), .min_new = first.min_new};
+  const auto append = [&](Span span) {
+    const auto begin = request.words.begin() + span.begin;
+    choice.early.insert(choice.early.end(), begin, begin + span.count);
+  };
+  append(first.banned);
+  choice.banned = choice.early;
+  append(first.eos);
   choice.banned = outputs.find(std::move(choice.banned));
   choice.early = outputs.find(std::move(choice.early));
   return choice;

@@ -69,20 +69,19 @@ class CudaSession : public Session {
     limits_ = limits;
   }
 
-  void start(const Batch& batch, const Request& request) override {
+  void start(const Batch& batch, Request request) override {
     const cuda::UseDevice use(device_.id);
     started_ = false;
     ended_.wait();  // steps of a call that was given up still write
-    request_ = request;
+    request_ = std::move(request);
     stream_ = static_cast<cudaStream_t>(batch.stream);
-    const PackedRequest packed = pack(request_);
     CHECK(w_.logits != nullptr, "start() needs a bind() before it");
-    check_fits(batch, request_, packed.words.size(), spec_, limits_);
+    check_fits(batch, request_, spec_, limits_);
     CHECK(batch.shortlist == nullptr, "a shortlist works on the CPU alone");
     transfers_.send(w_.inputs, batch, request_, spec_, limits_, stream_);
-    buffers_.config.send(packed, config_memory_, stream_);
+    buffers_.config.send(request_, config_memory_, stream_);
     host_state_->number = 1;
-    host_state_->live_count = request_.sentences;
+    host_state_->live_count = request_.sentences();
     if (const auto* constrained = std::get_if<Constrained>(&request_.search)) {
       send_phrases(w_.phrases, constrained->phrases, batch, request_.rows_per_sentence, limits_,
                    stream_);

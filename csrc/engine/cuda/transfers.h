@@ -29,15 +29,15 @@ class CudaConfig {
     return cuda::PinnedMemory(words_at() + sizeof(int32_t) * words_);
   }
 
-  void send(const PackedRequest& request, const cuda::PinnedMemory& staging,
-            cudaStream_t stream) const {
+  void send(const Request& request, const cuda::PinnedMemory& staging, cudaStream_t stream) const {
     const size_t words = request.words.size();
     CHECK(static_cast<int64_t>(words) <= words_, "the lists of a request have ", words,
           " ids, there is room for ", words_);
     auto* from = static_cast<std::byte*>(staging.data());
-    std::memcpy(from, &request.search, sizeof(SearchConfig));
-    std::memcpy(from + sizeof(SearchConfig), request.sentences.data(),
-                sizeof(SentenceConfig) * request.sentences.size());
+    const SearchConfig search = request.search_config();
+    std::memcpy(from, &search, sizeof(SearchConfig));
+    std::memcpy(from + sizeof(SearchConfig), request.configs.data(),
+                sizeof(SentenceConfig) * request.configs.size());
     if (words > 0) std::memcpy(from + words_at(), request.words.data(), sizeof(int32_t) * words);
     CUDA_CHECK(cudaMemcpyAsync(data_, from, words_at() + sizeof(int32_t) * words,
                                cudaMemcpyHostToDevice, stream));
@@ -92,7 +92,7 @@ class CudaTransfers {
   // Waits for what was launched. steps: of the history, at least those that were needed.
   template <typename T>
   void fetch(const Workspace<T>& w, int steps, const Request& request, cudaStream_t stream) const {
-    const size_t sentences = request.sentences, rows = sentences * request.rows_per_sentence;
+    const size_t sentences = request.sentences(), rows = sentences * request.rows_per_sentence;
     const size_t history = sizeof(int32_t) * steps * total_rows_;
     copy(tokens_.data(), w.tokens, history, stream);
     copy(parents_.data(), w.parents, history, stream);
@@ -102,7 +102,7 @@ class CudaTransfers {
     copy(inputs_.fault, w.inputs.fault, sizeof(int32_t) * sentences, stream);
     copy(inputs_.state, w.inputs.state, sizeof(StepState), stream);
     CUDA_CHECK(cudaStreamSynchronize(stream));
-    check_faults(inputs_.fault, inputs_.sentence_ids, request.sentences);
+    check_faults(inputs_.fault, inputs_.sentence_ids, request.sentences());
   }
 
   // After fetch().

@@ -158,7 +158,7 @@ inline void fill_rows(const Inputs& in, const Batch& batch, const Request& reque
       const int row = b * beams + beam;
       in.ids[row] = batch.prompt[batch.prompt_offsets[b + 1] - 1];
       in.positions[row] = in.prompt_lengths[b];
-      in.random_row[row] = b < request.sentences ? request.random_first[b] + beam : 0;
+      in.random_row[row] = b < request.sentences() ? request.configs[b].random_first + beam : 0;
       in.sums[row] = beam % group == 0 ? 0.0f : kFillIn;
       in.group_counts[row] = 0;
       in.length[row] = 0;
@@ -179,12 +179,12 @@ inline void fill_inputs(const Inputs& in, const Batch& batch, const Request& req
                         const ModelSpec& spec, const Limits& limits) {
   if (spec.encoder) in.source.fill(batch);
   std::copy_n(batch.sentence_ids, batch.sentences, in.sentence_ids);
-  for (int b = 0; b < request.sentences; ++b) in.stop_first[b] = request.stop_first[b];
+  for (int b = 0; b < request.sentences(); ++b) in.stop_first[b] = request.stop_first[b];
   fill_prompts(in, batch, spec);
   fill_rows(in, batch, request, limits.rows());
-  fill_unconditional(in, batch, request.sentences);
+  fill_unconditional(in, batch, request.sentences());
   *in.stop_now = 0;
-  *in.state = {1, prefix_of(batch, spec), request.sentences};
+  *in.state = {1, prefix_of(batch, spec), request.sentences()};
 }
 
 }  // namespace decoding

@@ -25,9 +25,9 @@ void check_search(const Request& request, const ModelSpec& spec, const Limits& l
 
 }  // namespace
 
-void check_fits(const Batch& batch, const Request& request, size_t words, const ModelSpec& spec,
+void check_fits(const Batch& batch, const Request& request, const ModelSpec& spec,
                 const Limits& limits) {
-  const int prompts = request.sentences * (request.is_guided() ? 2 : 1);
+  const int prompts = request.sentences() * (request.is_guided() ? 2 : 1);
   CHECK(batch.sentences == prompts, "there must be ", prompts, " prompts, got ", batch.sentences);
   CHECK(batch.sentences > 0 && batch.sentences <= limits.batch, "batch must be 1 to ", limits.batch,
         ", got ", batch.sentences);
@@ -37,7 +37,7 @@ void check_fits(const Batch& batch, const Request& request, size_t words, const 
   CHECK(request.steps() <= limits.target, "target must be 1 to ", limits.target, ", got ",
         request.steps());
   check_search(request, spec, limits);
-  if (request.is_processed()) {
+  if (const size_t words = request.words.size(); request.is_processed()) {
     CHECK(limits.controls > 0 && words <= static_cast<size_t>(limits.controls), "controls must be ",
           std::max<size_t>(1, words), " or more, it is ", limits.controls);
   }

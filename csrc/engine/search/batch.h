@@ -89,7 +89,7 @@ inline void check_source(const Batch& batch, const StackSpec& encoder, const Lim
 }
 
 // Throws where the batch or the request goes beyond the limits or the model's tables.
-void check_fits(const Batch& batch, const Request& request, size_t words, const ModelSpec& spec,
+void check_fits(const Batch& batch, const Request& request, const ModelSpec& spec,
                 const Limits& limits);
 
 }  // namespace decoding

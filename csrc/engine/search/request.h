@@ -54,105 +54,65 @@ inline bool is_contrastive(const Search& search) {
   return std::holds_alternative<Contrastive>(search);
 }
 
-// One value for all sentences, or one for each.
-template <typename T>
-class Each {
- public:
-  Each(T all) : values_{std::move(all)} {}
-  explicit Each(std::vector<T> each) : values_(std::move(each)) {}
-
-  const T& operator[](int sentence) const { return values_[is_shared() ? 0 : sentence]; }
-  bool is_shared() const { return values_.size() == 1; }
-  const std::vector<T>& values() const { return values_; }
-
-  template <typename Test>
-  bool any(Test&& test) const {
-    return std::any_of(values_.begin(), values_.end(), test);
-  }
-  bool any_but(const T& off) const {
-    return any([&](const T& value) { return value != off; });
-  }
-
- private:
-  std::vector<T> values_;
-};
-
 using Ids = std::vector<int32_t>;
 using Biases = std::vector<std::pair<Ids, float>>;
 
-// Rows of equal width, such as all prompts of a call.
-struct Table {
-  Ids ids;  // [rows, width]
-  int width = 0;
+// The lists that are made of words: those of one token, and those of several.
+struct WordSpans {
+  Span tokens, sequences;  // tokens: ids or Bias; sequences: Sequence, see processors.h
 };
 
-// Names and values are Hugging Face's where it has one. Steps count from 1.
+// The ids of an option's list, which check_request() compares with the vocabulary.
+struct IdRange {
+  const char* option;
+  int32_t least, most;
+};
+
+// Its configs and words go to the device as they are: config.h. Steps count from 1.
 struct Request {
-  int sentences = 1;
   int rows_per_sentence = 1;
   Search search;
   bool process = false;  // scores are made though no option needs them: somebody looks at them
-
-  Each<int32_t> max_new = 1, min_new = 0, pad = 0, forced_first = -1;
-  Each<Ids> eos = Ids{}, forced_last = Ids{};
-  Each<uint64_t> seed = uint64_t{0};
-  Each<int32_t> random_first = 0;
   const int32_t* stop_table = nullptr;  // [states, V], see stop.h
-  Each<int32_t> stop_first = 0;
+  std::vector<int32_t> stop_first;      // [sentences], the state that each prompt leads to
+  std::vector<SentenceConfig> configs;  // [sentences]; their spans are of the words
+  std::vector<int32_t> words;
+  std::vector<IdRange> id_ranges;  // of each list in the words
 
-  Each<double> length_penalty = 1.0;
-  Each<int32_t> gnmt = 0;  // 1: LengthNormalization::gnmt
-  Each<EarlyStopping> early_stopping = EarlyStopping::no;
-  Each<float> diversity_rate = 0.0f, diversity_penalty = 0.0f, penalty_alpha = 0.0f;
+  explicit Request(int sentences = 1) : stop_first(sentences), configs(sentences) {}
 
-  Each<float> temperature = 1.0f, top_p = 1.0f, top_h = 0.0f, min_p = 0.0f, typical_p = 1.0f;
-  Each<float> epsilon_cutoff = 0.0f, eta_cutoff = 0.0f;
-  Each<int32_t> top_k = 0, min_tokens_to_keep = 1;
+  // These append to the words. option: the list's name, for messages.
+  Span put_ids(const char* option, const Ids& ids);
+  WordSpans put_biases(const Biases& sequence_bias);
+  WordSpans put_bad_words(const std::vector<Ids>& bad_words);
+  // Rows [sentences, width], as the caller gave them; first: the column of each not masked.
+  void put_prompt(const int32_t* ids, int width, const Ids& first);
+  void put_source(const int32_t* ids, int width);
 
-  Each<float> guidance_scale = 1.0f;
-  Each<Biases> sequence_bias = Biases{};
-  Each<double> encoder_repetition_penalty = 1.0;
-  Each<float> repetition_penalty = 1.0f;
-  Each<int32_t> no_repeat_ngram_size = 0, encoder_no_repeat_ngram_size = 0;
-  Each<std::vector<Ids>> bad_words = std::vector<Ids>{};
-  Each<int32_t> remove_invalid_values = 0, decay_start = 0;
-  Each<double> decay_factor = 1.0;
-  Each<Ids> suppress_tokens = Ids{}, begin_suppress_tokens = Ids{};
-  Each<int32_t> renormalize = 0;
-  Table prompt, source;  // [sentences, width], as the caller gave them
-  Each<int32_t> prompt_first = 0;
-
-  bool is_guided() const { return guidance_scale.any_but(1.0f); }
+  int sentences() const { return static_cast<int>(configs.size()); }
+  template <typename Test>
+  bool any(Test&& test) const {
+    return std::any_of(configs.begin(), configs.end(), test);
+  }
   // Whether tokens are chosen from scores: processors.h, filters.h.
   bool is_processed() const;
   // Whether those are filtered before.
   bool is_filtered() const;
-  bool reads_row() const;  // the prompt's tokens, and those that followed
+  bool is_guided() const;
+  bool reads_row() const;
   bool reads_source() const;
   // Of a sentence's finished list; 0 where its rows do not end in one.
   int max_finished() const;
   int groups() const;
-  int most_new() const;
   // A contrastive search chooses a step's token in the next one.
-  int steps() const { return most_new() + (is_contrastive(search) ? 1 : 0); }
+  int steps() const;
   // Next tokens considered for a row.
   int row_candidates() const;
+  SearchConfig search_config() const;
 };
 
 // Candidates that a beam search needs, so that enough of them go on whatever ends.
 inline int beam_candidates(int eos, int beams) { return std::max(2, 1 + eos) * beams; }
-
-// As the device reads it: config.h.
-struct PackedRequest {
-  SearchConfig search;
-  std::vector<SentenceConfig> sentences;
-  std::vector<int32_t> words;
-
-  // On the host.
-  ConfigView view() const { return {&search, sentences.data(), words.data()}; }
-};
-
-PackedRequest pack(const Request& request);
 
 // Throws for values out of range, and where ids are not below `vocab`.
 void check_request(const Request& request, int vocab);

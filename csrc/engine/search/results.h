@@ -98,9 +98,9 @@ inline void fetch_results(const BeamHistory& history, const Hypothesis* finished
   CHECK(out.width >= steps, "results need ", steps, " columns, got ", out.width);
   const int beams = request.rows_per_sentence, max_finished = request.max_finished();
   if (max_finished > 0) {
-    fetch_finished(history, finished, request.sentences, beams, max_finished, out);
+    fetch_finished(history, finished, request.sentences(), beams, max_finished, out);
   } else {
-    fetch_rows(history, length, steps, request.sentences, beams, out);
+    fetch_rows(history, length, steps, request.sentences(), beams, out);
   }
 }
 

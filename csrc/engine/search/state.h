@@ -23,7 +23,7 @@ EngineState engine_state(const Workspace<T>& w, const StepState& state, const St
     views.push_back({name, type_name<Item>(), std::move(shape), std::move(strides), data});
   };
   const int64_t active = state.live_count, rows = active * key.beams, vocab = spec.decoder.vocab;
-  const int64_t all = int64_t{request.sentences} * key.beams, stride = w.logits_stride;
+  const int64_t all = int64_t{request.sentences()} * key.beams, stride = w.logits_stride;
   const int64_t steps = state.number - 1;
   add("number", &w.inputs.state->number, {active}, {0});
   add("active", w.inputs.active, {active}, {1});
@@ -40,13 +40,13 @@ EngineState engine_state(const Workspace<T>& w, const StepState& state, const St
   add("lengths", w.inputs.length, {all}, {1});
   if (const int64_t most = request.max_finished(); most > 0) {
     constexpr int64_t kWords = sizeof(Hypothesis) / sizeof(int32_t);
-    const std::vector<int64_t> shape = {request.sentences, most}, apart = {kWords * most, kWords};
+    const std::vector<int64_t> shape = {request.sentences(), most}, apart = {kWords * most, kWords};
     add("finished_scores", &w.finished->score, shape, apart);
     add("finished_sums", &w.finished->sum, shape, apart);
     add("finished_lengths", &w.finished->length, shape, apart);
     add("finished_rows", &w.finished->slot, shape, apart);
     add("finished_tokens", &w.finished->token, shape, apart);
-    add("finished_count", w.inputs.finished_count, {request.sentences}, {1});
+    add("finished_count", w.inputs.finished_count, {request.sentences()}, {1});
   }
   if (w.attentions != nullptr) {
     add("attentions", w.attentions, {steps, all, source},

@@ -22,15 +22,18 @@ StepKey step_key(const Request& request, int sentences, SelectPart part) {
           .processed = request.is_processed(),
           .guided = request.is_guided(),
           .filtered = request.is_filtered(),
-          .renormalized = request.is_processed() && request.renormalize.any_but(0),
+          .renormalized = request.is_processed() &&
+                          request.any([](const SentenceConfig& c) { return c.renormalize != 0; }),
           .samples = beam != nullptr && beam->samples};
 }
 
 bool is_fused(const Request& request) {
   if (const auto* beam = std::get_if<Beam>(&request.search)) {
-    return !beam->samples && !request.gnmt.any_but(0) &&
-           request.max_finished() == request.rows_per_sentence &&
-           !request.diversity_rate.any_but(0.0f);
+    const auto is_ours = [](const SentenceConfig& c) {
+      return c.beam.normalization == LengthNormalization::gnmt || c.beam.sibling_penalty != 0.0f;
+    };
+    return !beam->samples && request.max_finished() == request.rows_per_sentence &&
+           !request.any(is_ours);
   }
   return std::holds_alternative<Greedy>(request.search) ||
          std::holds_alternative<Sampling>(request.search);

@@ -12,6 +12,8 @@ namespace decoding {
 // Part of the words.
 struct Span {
   int32_t begin = 0, count = 0;  // count: elements
+
+  bool operator==(const Span&) const = default;
 };
 
 enum class EarlyStopping : int32_t { no, yes, never };
@@ -30,6 +32,15 @@ struct FilterConfig {
   float epsilon = 0.0f;
   float eta = 0.0f;
   int32_t min_tokens = 1;  // that all but top_h leave at least
+
+  bool operator==(const FilterConfig&) const = default;
+  // Whether scores are filtered before a token is sampled: sampling.h itself has three filters.
+  bool needs_scores() const {
+    return *this != FilterConfig{.temperature = temperature,
+                                 .top_k = top_k,
+                                 .top_p = top_p,
+                                 .min_tokens = min_tokens};
+  }
 };
 
 // Of beam.h and diverse.h.
@@ -61,6 +72,14 @@ struct ProcessorConfig {
   int32_t prompt_first = 0;      // its first column that is not masked
   int32_t source = 0;            // words: the source as given
   int32_t source_width = 0;      // 0 where nothing reads it
+
+  bool operator==(const ProcessorConfig&) const = default;
+  // The prompt's tokens, and those that followed.
+  bool reads_row() const {
+    return penalty != 1.0f || ngram != 0 || encoder_ngram != 0 || biased_sequences.count > 0 ||
+           banned_sequences.count > 0;
+  }
+  bool reads_source() const { return encoder_penalty != 1.0f || encoder_ngram != 0; }
 };
 
 struct SentenceConfig {
