@@ -17,15 +17,25 @@ if TYPE_CHECKING:
 Words = Sequence[Sequence[int]]
 
 
-def option(check: checks.Check, default: Any = None, off: Any = ...) -> Any:
+def option(
+    check: checks.Check, default: Any = None, off: Any = ..., engine: str | None = None
+) -> Any:
     """A field of GenerationConfig. None in it means: not set.
 
     default: where nobody sets it; off: the value for the keyword None, unless it is the default.
+    engine: "processor" or "filter" where _C.Request takes the option as it is, by the same name.
     """
-    return field(
-        default=None,
-        metadata={"check": check, "default": default, "off": default if off is ... else off},
-    )
+    off = default if off is ... else off
+    metadata = {"check": check, "default": default, "off": off, "engine": engine}
+    return field(default=None, metadata=metadata)
+
+
+def processor(check: checks.Check, default: Any) -> Any:
+    return option(check, default, engine="processor")
+
+
+def sampling_filter(check: checks.Check, default: Any = None, off: Any = ...) -> Any:
+    return option(check, default, off, engine="filter")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,28 +73,28 @@ class GenerationConfig:
     coverage_penalty: float = option(number(least=0), 0.0)  # the same
 
     # sampling
-    temperature: float | Sequence[float] = option(per_row(number(above=0)), 1.0)
-    top_k: int | Sequence[int] = option(per_row(whole(0)), 50, off=0)  # contrastive search's too
-    top_p: float | Sequence[float] = option(per_row(number(above=0, most=1)), 1.0)
-    top_h: float | None = option(number(above=0, most=1))
-    min_p: float = option(number(least=0, most=1), 0.0)
-    typical_p: float = option(number(above=0, most=1), 1.0)
-    epsilon_cutoff: float = option(number(least=0, below=1), 0.0)
-    eta_cutoff: float = option(number(least=0, below=1), 0.0)
+    temperature: float | Sequence[float] = sampling_filter(per_row(number(above=0)), 1.0)
+    top_k: int | Sequence[int] = sampling_filter(per_row(whole(0)), 50, off=0)  # contrastive, too
+    top_p: float | Sequence[float] = sampling_filter(per_row(number(above=0, most=1)), 1.0)
+    top_h: float | None = sampling_filter(number(above=0, most=1))
+    min_p: float = sampling_filter(number(least=0, most=1), 0.0)
+    typical_p: float = sampling_filter(number(above=0, most=1), 1.0)
+    epsilon_cutoff: float = sampling_filter(number(least=0, below=1), 0.0)
+    eta_cutoff: float = sampling_filter(number(least=0, below=1), 0.0)
     seed: int | Sequence[int] | None = option(per_row(whole(0, 2**64 - 1)))  # ours; None: drawn
 
     # processors
-    guidance_scale: float = option(number(), 1.0)
-    sequence_bias: Sequence[tuple[Sequence[int], float]] = option(checks.biases, ())
-    encoder_repetition_penalty: float = option(number(above=0), 1.0)
-    repetition_penalty: float = option(number(above=0), 1.0)
-    no_repeat_ngram_size: int = option(whole(0), 0)
-    encoder_no_repeat_ngram_size: int = option(whole(0), 0)
+    guidance_scale: float = processor(number(), 1.0)
+    sequence_bias: Sequence[tuple[Sequence[int], float]] = processor(checks.biases, ())
+    encoder_repetition_penalty: float = processor(number(above=0), 1.0)
+    repetition_penalty: float = processor(number(above=0), 1.0)
+    no_repeat_ngram_size: int = processor(whole(0), 0)
+    encoder_no_repeat_ngram_size: int = processor(whole(0), 0)
     bad_words_ids: Words = option(checks.words, ())
-    remove_invalid_values: bool = option(flag, False)
+    remove_invalid_values: bool = processor(flag, False)
     exponential_decay_length_penalty: tuple[int, float] | None = option(checks.decay)
-    suppress_tokens: Sequence[int] = option(ids, ())
-    begin_suppress_tokens: Sequence[int] = option(ids, ())
+    suppress_tokens: Sequence[int] = processor(ids, ())
+    begin_suppress_tokens: Sequence[int] = processor(ids, ())
     renormalize_logits: bool = option(flag, False)  # published Marian files have it
 
     # tokens
@@ -119,3 +129,9 @@ class GenerationConfig:
 
 
 OPTIONS = {f.name: f.metadata for f in fields(GenerationConfig)}
+
+
+def engine_options(config: GenerationConfig, kind: str) -> dict[str, Any]:
+    """The arguments of _C.Request that are options of that kind; those that are None are off."""
+    given = {name: getattr(config, name) for name in OPTIONS if OPTIONS[name]["engine"] == kind}
+    return {name: value for name, value in given.items() if value is not None}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from decoding.generation.batching import TokenBatch
-from decoding.generation.config import GenerationConfig, Words
+from decoding.generation.config import GenerationConfig, Words, engine_options
 
 
 def processors(
@@ -22,18 +22,10 @@ def processors(
     """
     start, factor = config.exponential_decay_length_penalty or (0, 1.0)
     return {
-        "guidance_scale": config.guidance_scale,
-        "sequence_bias": config.sequence_bias,
-        "encoder_repetition_penalty": config.encoder_repetition_penalty,
-        "repetition_penalty": config.repetition_penalty,
-        "no_repeat_ngram_size": config.no_repeat_ngram_size,
-        "encoder_no_repeat_ngram_size": config.encoder_no_repeat_ngram_size,
+        **engine_options(config, "processor"),
         "bad_words": bad_words(config),
-        "remove_invalid_values": config.remove_invalid_values,
-        "decay_start": start,
+        "decay_start": start if factor != 1 else 0,
         "decay_factor": factor,
-        "suppress_tokens": config.suppress_tokens,
-        "begin_suppress_tokens": config.begin_suppress_tokens,
         "renormalize": config.renormalize_logits,
         "prompt": table(prompt),
         "prompt_first": prompt.first_columns,

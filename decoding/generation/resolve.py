@@ -180,17 +180,7 @@ def check_constrained(config: GenerationConfig) -> None:
         )
 
 
-SAMPLING = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "top_h",
-    "min_p",
-    "typical_p",
-    "epsilon_cutoff",
-    "eta_cutoff",
-    "seed",
-)
+SAMPLING = (*(name for name in OPTIONS if OPTIONS[name]["engine"] == "filter"), "seed")
 BEAMS = (
     "length_penalty",
     "length_normalization",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from decoding import _C
-from decoding.generation.config import GenerationConfig
+from decoding.generation.config import GenerationConfig, engine_options
 from decoding.generation.strategies.base import Strategy
 
 
@@ -21,14 +21,4 @@ def filters(config: GenerationConfig) -> dict[str, Any]:
         return {}
     # Beams that end leave others to go on with.
     keep = max(2, len(config.eos_token_id) + 1) if config.num_beams > 1 else 1
-    return {
-        "temperature": config.temperature,
-        "top_k": config.top_k,
-        "top_p": config.top_p,
-        "top_h": config.top_h or 0.0,
-        "min_p": config.min_p,
-        "typical_p": config.typical_p,
-        "epsilon_cutoff": config.epsilon_cutoff,
-        "eta_cutoff": config.eta_cutoff,
-        "min_tokens_to_keep": keep,
-    }
+    return {**engine_options(config, "filter"), "min_tokens_to_keep": keep}
