@@ -19,6 +19,7 @@ from tests.models.test_models import assert_close, oracle
 from tests.support.comparison import assert_as_exact, assert_close_scores, is_tie, rows_of
 from tests.support.families import ENCODERS, FAMILIES, TOKENS, ragged
 
+ROWS = 400  # whose tokens are scored in half precision
 SEARCHES: list[dict[str, Any]] = [
     {"num_beams": 1},
     {"num_beams": 4, "num_return_sequences": 3},
@@ -80,18 +81,18 @@ def test_the_tokens_of_transformers(
 def test_half_precision_is_as_exact_as_in_transformers(
     theirs: Any, saved: Path, half_place: tuple[str, torch.dtype]
 ) -> None:
-    """Log-probabilities of given tokens."""
+    """Log-probabilities of thousands of given tokens."""
     device, dtype = half_place
-    given = ragged(theirs, 40, 12)
+    given = ragged(theirs, ROWS, 12)
     encoder = theirs.config.is_encoder_decoder
-    labels = torch.randint(4, 60, (40, 12), generator=torch.Generator().manual_seed(2))
+    labels = torch.randint(4, 60, (ROWS, 12), generator=torch.Generator().manual_seed(2))
     rows = labels if encoder else given["input_ids"]
 
     def logprobs(model: Any) -> Tensor:
-        """float64 [40, tokens] of a transformers model, wherever and in whatever type it is."""
+        """float64 [ROWS, tokens] of a transformers model, wherever and in whatever type it is."""
         ids = {name: tensor.to(model.device) for name, tensor in given.items()}
         if encoder:
-            start = torch.full((40, 1), theirs.config.decoder_start_token_id)
+            start = torch.full((ROWS, 1), theirs.config.decoder_start_token_id)
             ids["decoder_input_ids"] = torch.cat([start, labels[:, :-1]], 1).to(model.device)
             logits = model(**ids).logits
         else:

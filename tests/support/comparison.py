@@ -58,8 +58,8 @@ def assert_as_exact(
     """The one tolerance rule for models in half precision: our largest error is at most twice that
     of the reference in the same type, plus one rounding step.
 
-    half: what the reference finds in `dtype`; exact: in float32. All have equal shapes and hold
-    hundreds of numbers: the largest error of 30 is a draw.
+    half: what the reference finds in `dtype`; exact: in float32. All have equal shapes and many
+    numbers: some of them magnify every rounding, and the largest error of few is a draw.
     """
     theirs, mine = ((found.cpu() - exact).abs().max() for found in (half, ours))
     allowed = 2 * theirs + torch.finfo(dtype).eps * exact.abs().max()
