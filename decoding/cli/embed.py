@@ -1,13 +1,13 @@
 """Makes a vector of each line, by the pooling of a sentence-transformers directory.
 
-The output is numpy's .npy, float32 [lines, width] in the order of the lines, which is written at
-the end; with --json a line with "embedding" for each line, as soon as it is there.
+The output is numpy's .npy, float32 [lines, width] in the order of the lines; with --json a line
+with "embedding" for each line. Both are written as vectors come; a pipe gets .npy at the end, as it
+begins with the number of lines.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import decoding
 from decoding.cli.arguments import add_batch_arguments, add_model_arguments, load_model
 from decoding.cli.messages import say_speed
+from decoding.cli.npy import write_rows
 from decoding.cli.reading import Input, add_reading_arguments, open_input
 from decoding.cli.records import Record, batches
 from decoding.cli.writing import Sink, add_writing_arguments, json_line, opened
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
         if args.output_format == "json":
             lines = write_json(found, sink)
         else:
-            lines = write_npy(found, empty, sink)
+            lines = write_rows((vector.numpy() for _, vector in found), empty.shape[1], sink)
         if not args.quiet:
             say_speed(model, lines, sum(tokens), time.perf_counter() - start)
 
@@ -97,14 +98,3 @@ def write_json(found: Iterable[tuple[Record, Tensor]], sink: Sink) -> int:
         numbers = [float(f"{number:.9g}") for number in vector.tolist()]  # what a float32 holds
         sink.write(json_line({**record.fields, "embedding": numbers}))
     return lines
-
-
-def write_npy(found: Iterable[tuple[Record, Tensor]], empty: Tensor, sink: Sink) -> int:
-    """Returns the number of lines. empty: [0, H]."""
-    import numpy as np
-
-    rows = [vector.numpy() for _, vector in found]
-    file = io.BytesIO()
-    np.save(file, np.stack(rows) if rows else empty.numpy())
-    sink.write(file.getvalue())
-    return len(rows)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import json
 import os
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
@@ -44,9 +46,31 @@ class Sink:
 
     def write(self, text: str | bytes) -> None:
         """Writes and flushes, so that who reads has it."""
-        try:
+        with self._named_errors():
             self._stream.write(text.encode() if isinstance(text, str) else text)
             self._stream.flush()
+
+    def position(self) -> int | None:
+        """Where the next byte goes, in a file whose bytes can be rewritten; None in a pipe and in a
+        file that is appended to."""
+        try:
+            file = self._stream.fileno()
+        except OSError:  # a stream in memory has none
+            return None
+        appended = fcntl.fcntl(file, fcntl.F_GETFL) & os.O_APPEND
+        if appended or not stat.S_ISREG(os.fstat(file).st_mode):
+            return None
+        return self._stream.tell()
+
+    def rewrite(self, data: bytes, position: int) -> None:
+        """Replaces bytes that have been written; `position` is one that position() has told."""
+        with self._named_errors():
+            os.pwrite(self._stream.fileno(), data, position)
+
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
         except BrokenPipeError:
             raise
         except OSError as error:

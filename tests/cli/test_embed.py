@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ import torch
 import transformers
 
 import decoding
+from decoding.cli.npy import write_rows
+from decoding.cli.writing import Sink, opened
 from tests.cli.program import Program, one_line
 from tests.support.sentences import write_letters, write_pooling
 from tests.support.vocabularies import ENGLISH, GERMAN
@@ -86,3 +89,35 @@ def test_mistakes(program: Program, folder: Path, tmp_path: Path) -> None:
         shutil.copy(folder / name, plain)
     status, _, err = program(*words, "--model", str(plain))
     assert status == 2 and "modules.json" in err
+
+
+def rows_of(count: int) -> np.ndarray:
+    return np.arange(3 * count, dtype=np.float32).reshape(count, 3)
+
+
+def test_rows_reach_the_file_as_they_come(tmp_path: Path) -> None:
+    """And an end by an exception leaves those before it."""
+    path = tmp_path / "rows.npy"
+
+    def rows() -> Iterator[np.ndarray]:
+        for count, row in enumerate(rows_of(1200)):
+            assert path.stat().st_size == 128 + 12 * count
+            yield row
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), opened(str(path), []) as sink:
+        write_rows(rows(), 3, sink)
+    np.testing.assert_array_equal(np.load(path), rows_of(1200))
+
+
+def test_rows_behind_others(tmp_path: Path) -> None:
+    """A file that already holds an array, with and without appending."""
+    path = tmp_path / "rows.npy"
+    for mode in ("ab", "r+b"):
+        np.save(path, rows_of(2))
+        with open(path, mode) as file:
+            file.seek(0, 2)
+            assert write_rows(iter(rows_of(5)), 3, Sink(file, "rows")) == 5
+        with open(path, "rb") as file:
+            for count in (2, 5):
+                np.testing.assert_array_equal(np.load(file), rows_of(count))
