@@ -79,6 +79,7 @@ class Model(TokenModel):
             src_lang, tgt_lang: languages of a multilingual model, as its tokenizer names them.
             target_prefix: text that each translation begins with, or a list with one for each.
             alignments: with n_best: fill in Hypothesis.alignment, pairs of words.
+            truncate: cut the end of a text that is too long for the model.
             unique: leave out translations with the text of a better one.
             shortlist: a Shortlist or its file: only tokens that it lists for a text are generated.
             batch_tokens: source tokens in one call of the model, 4096 unless it is set.
@@ -88,10 +89,10 @@ class Model(TokenModel):
             options: those of generate(), such as num_beams. Without a length, that of the model's
                 own, else 2 * source + 50 tokens.
 
-        A text that is too long for the model is cut at a sentence's or clause's end; its parts are
-        translated and joined, with a warning. Raises TypeError for what is no text and for options
-        that have no place here, ValueError for a model without an encoder and for languages that
-        it lacks, and the errors of generate().
+        A text that is too long for the model is cut at a sentence's or clause's end unless it is
+        truncated; its parts are translated and joined, with a warning. Raises TypeError for what is
+        no text and for options that have no place here, ValueError for a model without an encoder
+        and for languages that it lacks, and the errors of generate().
         """
         return translate(self, texts, n_best=n_best, **options)
 

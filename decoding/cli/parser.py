@@ -12,21 +12,48 @@ from decoding.generation.option_names import OTHER_NAMES, nearest, plain
 # of generation.
 OTHER_ARGUMENTS = {
     "alignment": "--alignments",
+    "bf16": "--dtype",
+    "buffer_size": "--line-buffered",
     "compute_type": "--dtype",
     "cpu_threads": "--threads",
     "decoder_input_ids": "--target-prefix",
+    "devices": "--device",
     "file": "--input",
+    "fp16": "--dtype",
+    "gpu": "--device",
+    "half": "--dtype",
+    "int8": "--dtype",
     "max_batch_size": "--batch-tokens",
+    "max_input_length": "--truncate",
+    "max_length_crop": "--truncate",
+    "maxi_batch": "--batch-tokens",
     "mini_batch": "--batch-tokens",
     "num_return_sequences": "--n-best",
     "num_threads": "--threads",
     "output_scores": "--scores",
+    "precision": "--dtype",
     "prefix": "--target-prefix",
     "print_alignment": "--alignments",
     "source_lang": "--src-lang",
     "src": "--input",
     "target_lang": "--tgt-lang",
+    "truncation": "--truncate",
 }
+# Options of other programs that a process has no place for, which uses one device.
+SEVERAL_DEVICES = (
+    "data_parallel_size",
+    "device_index",
+    "gpus",
+    "inter_threads",
+    "num_devices",
+    "num_gpus",
+    "num_workers",
+    "tensor_parallel_size",
+)
+ONE_DEVICE = (
+    ": a process uses one GPU, or the CPU's cores; start one for each GPU with a part of the input "
+    "and --device cuda:0, cuda:1, ..., see docs/how-to/several-gpus.md"
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -57,6 +84,8 @@ class Parser(argparse.ArgumentParser):
 
     def _near(self, name: str) -> str:
         known = [option for option in self._option_string_actions if option.startswith("--")]
+        if plain(name) in SEVERAL_DEVICES:
+            return ONE_DEVICE
         ours = OTHER_NAMES.get(plain(name), plain(name))
         meant = OTHER_ARGUMENTS.get(ours)
         return did_you_mean(name, known) if meant not in known else f"; did you mean {meant}?"

@@ -48,6 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--target-prefix", default="", metavar="TEXT", help="each translation begins with TEXT")
     add(
+        "--truncate",
+        action="store_true",
+        help="cut the end of a line that is too long, instead of translating it in parts",
+    )
+    add(
         "--shortlist",
         metavar="FILE",
         help="restricts the vocabulary, see `decoding shortlist`; CPU",
@@ -88,6 +93,7 @@ def make_translator(model: decoding.Model, args: argparse.Namespace) -> Translat
         tgt_lang=args.tgt_lang,
         shortlist=args.shortlist,
         unique=args.unique,
+        truncate=args.truncate,
         **search_options(args),
     )
 

@@ -154,4 +154,5 @@ class TranslateOptions(StreamTextOptions, total=False):
     batch_tokens: int
     progress: bool | Report | None
     target_prefix: str | Iterable[str]
+    truncate: bool
     unique: bool

@@ -29,7 +29,8 @@ class Part:
 class Cutter:
     """Cuts lines into parts, and groups these.
 
-    batch_tokens: source tokens of a batch. aligned: words of the lines are asked for.
+    batch_tokens: source tokens of a batch. aligned: words of the lines are asked for. truncate: a
+    line that is too long loses its end.
     """
 
     tokenizer: Tokenizer
@@ -37,6 +38,7 @@ class Cutter:
     lengths: Lengths
     batch_tokens: int
     aligned: bool
+    truncate: bool
 
     @cached_property
     def blank(self) -> list[int]:
@@ -70,6 +72,8 @@ class Cutter:
             raise ValueError("alignments and target_prefix do not go together: leave one out")
         if len(ids) <= self.lengths.source:
             return [Part(number, line, ids, prompt)]
+        if self.truncate:
+            return [Part(number, line, self._truncated(number, line, len(ids)), prompt)]
         code, text = split_language_code(line)  # every part needs it
         texts = split_text(text, lambda part: len(encode(code + part)) <= self.lengths.source)
         some = [code + part for part in texts if part.strip()]
@@ -80,6 +84,12 @@ class Cutter:
             f"{len(parts)} parts of at most {self.lengths.source}"
         )
         return parts
+
+    def _truncated(self, number: int, line: str, tokens: int) -> list[int]:
+        most = self.lengths.source
+        warn(f"line {number} has {tokens} tokens, too many for this model: it is cut behind {most}")
+        ids: list[int] = self.tokenizer.encode(line, truncation=True, max_length=most)
+        return ids
 
     def batches(self, parts: list[Part]) -> Iterator[list[Part]]:
         """Groups of about equal lengths, longest first so that memory grows only once."""

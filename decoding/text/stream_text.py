@@ -58,7 +58,8 @@ def stream_answer(model: StreamingModel, prompt: Prompt, options: dict[str, Any]
 
 
 def stream_translation(model: StreamingModel, text: str, options: dict[str, Any]) -> Iterator[str]:
-    refuse("a stream", options, "n_best", "progress", "alignments", "batch_tokens", *FUNCTIONS)
+    others = ("n_best", "progress", "alignments", "batch_tokens", "truncate", *FUNCTIONS)
+    refuse("a stream", options, *others)
     shortlist = options.pop("shortlist", None)
     translator = Translator(model, **options)
     tokenizer, config = translator.tokenizer, translator.config

@@ -102,13 +102,15 @@ class Translator:
     beams; a line may still have fewer than n_best.
     batch_tokens: source tokens in one call of the model.
     alignments: fills in Hypothesis.alignment, from the attention of the last layer.
+    truncate: cuts the end of a line that is too long for the model, as its tokenizer truncates,
+    instead of translating it in parts.
     src_lang, tgt_lang: languages of a multilingual model, as its tokenizer names them; None: those
     of the model's own files.
     shortlist: as in Model.generate(); a file is read once. cancel, too.
     options: those of Model.generate(). Where they set no length it is the model's own max_length,
     else 2 * source + 50. A line that is too long for the model is cut at a sentence's or
-    clause's end; its parts are translated and joined, with a warning. With `seed`,
-    samples repeat as long as the lines and batch_tokens are the same.
+    clause's end; its parts are translated and joined, with a warning. With `seed`, samples repeat
+    as long as the lines and batch_tokens are the same.
 
     Raises ValueError for a model without an encoder, for languages that it does not have or lacks,
     and the errors of generate() for its options.
@@ -125,11 +127,14 @@ class Translator:
         tgt_lang: str | None = None,
         shortlist: Any = None,
         unique: bool = False,
+        truncate: bool = False,
         cancel: Event | None = None,
         **options: Any,
     ) -> None:
         check_event(cancel)
         self.cancel = cancel
+        if alignments and truncate:
+            raise ValueError("alignments and truncate do not go together: leave one out")
         if batch_tokens < 1:
             raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
         refuse("translation", options)
@@ -157,7 +162,9 @@ class Translator:
         self._calls = 0
         self._shortlist = as_shortlist(shortlist, model.spec, model.device.type)
         lengths = Lengths.of(model.spec, self.options, self.config)
-        self._cutter = Cutter(self.tokenizer, self.config, lengths, batch_tokens, alignments)
+        self._cutter = Cutter(
+            self.tokenizer, self.config, lengths, batch_tokens, alignments, truncate
+        )
 
     def stream(
         self,

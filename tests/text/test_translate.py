@@ -181,6 +181,17 @@ def test_long_line_is_cut_at_sentences_and_joined() -> None:
     assert "NEUN ZEHN, ELF ZWÖLF DREIZEHN!" in sources
 
 
+def test_long_line_is_truncated() -> None:
+    model = StandIn(positions=20)
+    line = ">>fra<< " + " ".join(f"w{i}" for i in range(30))
+    with pytest.warns(UserWarning, match="line 2 has 32 tokens, .* it is cut behind 10") as caught:
+        found = translate(model, ["kurz", line, "lang"], truncate=True)
+    assert found == ["KURZ", line.upper()[: line.index(" w8")], "LANG"] and len(caught) == 1
+    assert max(len(row) for ids, _ in model.calls for row in ids) == 10
+    with pytest.raises(ValueError, match="alignments and truncate do not go together"):
+        translate(model, ["a"], truncate=True, alignments=True, n_best=1)
+
+
 def test_language_code_goes_with_every_part() -> None:
     model = StandIn(positions=12)
     with pytest.warns(UserWarning, match="in 3 parts"):
