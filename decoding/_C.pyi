@@ -409,13 +409,18 @@ class Session:
         labels: Tensor,
         offsets: Tensor,
         logprobs: Tensor,
+        ranks: Tensor,
+        argmax: Tensor,
         stream: int = 0,
     ) -> None:
-        """Writes the log-probability of each label, 0 where it is -100.
+        """Writes the log-probability and the rank of each label, and the most likely token.
+
+        A label of -100 has the log-probability 0, the rank 0 and the token -100.
 
         source, source_positions, source_offsets, stream: as in Batch. ids: int32 [tokens], what
         the decoder reads; labels: int32 [tokens], what it should say behind each; offsets: int32
-        [B + 1]; logprobs: float32 [tokens]. It ends what was started.
+        [B + 1]; logprobs: float32 [tokens]; ranks, argmax: int32 [tokens]. It ends what was
+        started.
         """
     def fetch(
         self, tokens: Tensor, lengths: Tensor, scores: Tensor, sums: Tensor, parent_rows: Tensor

@@ -10,7 +10,6 @@ Answers are those of the harness's own adapter for transformers.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -27,7 +26,6 @@ from lm_eval.models.utils import (
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
-from decoding.generation.config import OPTIONS
 from decoding.loading import load
 from decoding.model import Model
 
@@ -35,8 +33,6 @@ Ids = list[int]
 Scored = tuple[float, bool]  # the log-probability, and whether greedy search writes the same
 Request = tuple[Any, Ids, Ids]  # what the harness's cache knows it by, context, continuation
 AUTO = 64  # texts in one call, which the model divides by their lengths
-# Every option off: greedy search, whatever the checkpoint's generation_config.json says.
-PLAIN = dict.fromkeys(OPTIONS)
 
 
 @register_model("decoding")
@@ -119,41 +115,13 @@ class EvaluatedModel(TemplateLM):  # type: ignore[misc]  # the harness has no ty
         rows = [context + continuation for context, continuation in pairs]
         labels = [[-100] * len(context) + continuation for context, continuation in pairs]
         scores = self.model.score(rows, labels)
-        logprobs = [
-            row[mask].tolist() for row, mask in zip(scores.token_logprobs, scores.mask, strict=True)
+        greedy = [
+            likely[mask].tolist() == continuation
+            for likely, mask, (_, continuation) in zip(
+                scores.argmax, scores.mask, pairs, strict=True
+            )
         ]
-        greedy = self._greedy(pairs, logprobs)
-        return [(sum, same) for sum, same in zip(scores.sums.tolist(), greedy, strict=True)]
-
-    def _greedy(
-        self, pairs: Sequence[tuple[Ids, Ids]], logprobs: Sequence[Sequence[float]]
-    ) -> list[bool]:
-        """Whether greedy search writes each continuation.
-
-        A token above a half is the most probable one, and one below 1 / V is not. What that does
-        not decide, greedy search does, once for all continuations of a context.
-        """
-        most, least = math.log(0.5), -math.log(self.model.spec.decoder.vocab)
-        known = [
-            False if min(row) < least - 1e-3 else True if min(row) > most + 1e-3 else None
-            for row in logprobs
-        ]
-        asked: dict[tuple[int, ...], int] = defaultdict(int)
-        for (context, continuation), same in zip(pairs, known, strict=True):
-            if same is None:
-                asked[tuple(context)] = max(asked[tuple(context)], len(continuation))
-        written = dict(zip(asked, self._written(asked), strict=True))
-        return [
-            written[tuple(context)][: len(continuation)] == continuation if same is None else same
-            for (context, continuation), same in zip(pairs, known, strict=True)
-        ]
-
-    def _written(self, asked: dict[tuple[int, ...], int]) -> list[Ids]:
-        """What greedy search writes behind each context: so many tokens."""
-        if not asked:
-            return []
-        lengths = list(asked.values())
-        return self._generated([*map(list, asked)], PLAIN | {"max_new_tokens": lengths})
+        return list(zip(scores.sums.tolist(), greedy, strict=True))
 
     def _generated(self, contexts: list[Ids], options: dict[str, Any]) -> list[Ids]:
         """The new tokens behind each context."""

@@ -36,14 +36,19 @@ NEEDED = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_i
 
 @dataclass(frozen=True, repr=False)
 class Scores:
-    """Log-probabilities of labels, with natural logarithms.
+    """Log-probabilities of labels, with natural logarithms, and what the model finds more likely.
 
     token_logprobs: float32 [B, T], 0 where a label does not count. mask: bool [B, T], True where it
-    does.
+    does. rank: int64 [B, T], how many tokens are as probable as the label or more, the label
+    itself among them, as vLLM counts: 1 is the most likely token; 0 where a label does not count.
+    argmax: int64 [B, T], the most likely token given the same tokens before, the lowest id of
+    equals; -100 where a label does not count.
     """
 
     token_logprobs: Tensor
     mask: Tensor
+    rank: Tensor
+    argmax: Tensor
 
     @property
     def lengths(self) -> Tensor:
@@ -110,18 +115,22 @@ def score(
     order_by = tokens if source is None else np.maximum(tokens, source.lengths)
     most = None if session.limits is None else session.limits.batch
     logprobs, mask = np.zeros(shape, np.float32), np.zeros(shape, np.bool_)
+    rank, argmax = np.zeros(shape, np.int64), np.full(shape, IGNORED, np.int64)
     for chosen in split(order_by, 1, most, session.device.type):
         rows = [forced[b] for b in chosen]
         if not any(len(row.ids) for row in rows):
             continue
-        found = session.score(pack(None if source is None else source, rows, chosen)).numpy()
+        found = session.score(pack(None if source is None else source, rows, chosen))
+        begin = 0
         for b, row in zip(chosen, rows, strict=True):
-            own, found = found[: len(row.ids)], found[len(row.ids) :]
-            if np.isnan(own).any():
+            own = slice(begin, begin := begin + len(row.ids))
+            logprobs[b, row.columns] = found.logprobs[own].numpy()
+            if np.isnan(logprobs[b]).any():
                 raise _C.Error(f"the model's logits are not finite (NaN or infinite) for item {b}")
-            logprobs[b, row.columns] = own
             mask[b, row.columns] = row.labels != IGNORED
-    return Scores(torch.from_numpy(logprobs).to(device), torch.from_numpy(mask).to(device))
+            rank[b, row.columns] = found.ranks[own].numpy()
+            argmax[b, row.columns] = found.argmax[own].numpy()
+    return Scores(*(torch.from_numpy(x).to(device) for x in (logprobs, mask, rank, argmax)))
 
 
 def pack(source: TokenBatch | None, rows: Sequence[Forced], chosen: Array) -> ScoreRequest:

@@ -108,10 +108,10 @@ class PySession : public Bound<Session> {
 
   void score(const py::object& source, const py::object& source_positions,
              const py::object& source_offsets, const py::object& ids, const py::object& labels,
-             const py::object& offsets, const py::object& logprobs, uintptr_t stream) {
+             const py::object& offsets, const py::object& logprobs, const py::object& ranks,
+             const py::object& argmax, uintptr_t stream) {
     const auto bounds = TensorView::of(offsets, "offsets");
-    const int64_t sentences = bounds.numel() - 1;
-    const auto found = TensorView::of(logprobs, "logprobs");
+    const int64_t sentences = bounds.numel() - 1, tokens = TensorView::of(ids, "ids").numel();
     const Tensors in("cpu");
     const auto packed = [&](const py::object& tensor, const char* name, int64_t size) {
       return in.data_or_null<int32_t>(tensor, name, {size});
@@ -123,14 +123,22 @@ class PySession : public Bound<Session> {
     batch.sentences = static_cast<int>(sentences);
     batch.stream = reinterpret_cast<void*>(stream);
     const Labelled labelled{.source = batch,
-                            .ids = packed(ids, "ids", found.numel()),
-                            .labels = packed(labels, "labels", found.numel()),
+                            .ids = packed(ids, "ids", tokens),
+                            .labels = packed(labels, "labels", tokens),
                             .offsets = bounds.data<int32_t>({-1})};
-    CHECK(labelled.tokens() == found.numel(), "offsets end with ", labelled.tokens(),
-          ", there are ", found.numel(), " tokens");
-    float* to = found.data<float>();
+    CHECK(labelled.tokens() == tokens, "offsets end with ", labelled.tokens(), ", there are ",
+          tokens, " tokens");
+    float* to_logprobs = TensorView::of(logprobs, "logprobs").data<float>({tokens});
+    int32_t* to_ranks = TensorView::of(ranks, "ranks").data<int32_t>({tokens});
+    int32_t* to_argmax = TensorView::of(argmax, "argmax").data<int32_t>({tokens});
     const py::gil_scoped_release release;
-    session_->score(labelled, to);
+    std::vector<LabelScore> found(tokens);
+    session_->score(labelled, found.data());
+    for (int64_t i = 0; i < tokens; ++i) {
+      to_logprobs[i] = found[i].logprob;
+      to_ranks[i] = found[i].rank;
+      to_argmax[i] = found[i].argmax;
+    }
   }
 
   int graph_nodes() const { return session_->graph_nodes(); }
@@ -194,7 +202,7 @@ void bind_session(py::module_& module) {
            py::arg("sums"), py::arg("parent_rows"))
       .def("score", &PySession::score, py::arg("source"), py::arg("source_positions"),
            py::arg("source_offsets"), py::arg("ids"), py::arg("labels"), py::arg("offsets"),
-           py::arg("logprobs"), py::arg("stream") = 0);
+           py::arg("logprobs"), py::arg("ranks"), py::arg("argmax"), py::arg("stream") = 0);
 }
 
 }  // namespace decoding

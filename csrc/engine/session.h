@@ -13,6 +13,7 @@
 #include "engine/search/batch.h"
 #include "engine/search/request.h"
 #include "engine/search/results.h"
+#include "kernels/rows/logprobs.h"
 
 namespace decoding {
 
@@ -44,9 +45,8 @@ class Session {
   virtual EngineState state() = 0;
   virtual void fetch(const Results& results) const = 0;
 
-  // The log-probability of each label, 0 where it is ignored. logprobs: [labelled.tokens()]. It
-  // ends what was started.
-  virtual void score(const Labelled& labelled, float* logprobs) = 0;
+  // found: [labelled.tokens()]. It ends what was started.
+  virtual void score(const Labelled& labelled, LabelScore* found) = 0;
 
   // Kernels of the step that was captured last; 0 where none are.
   virtual int graph_nodes() const { return 0; }

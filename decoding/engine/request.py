@@ -108,6 +108,20 @@ class ScoreRequest:
 
 
 @dataclass(frozen=True)
+class ScoreResults:
+    """What the engine says of labels: see _C.Session.score. Shapes [tokens]."""
+
+    logprobs: Tensor  # float32
+    ranks: Tensor  # int32
+    argmax: Tensor  # int32
+
+    @classmethod
+    def empty(cls, tokens: int) -> ScoreResults:
+        ranks, argmax = torch.empty(2, tokens, dtype=torch.int32)
+        return cls(torch.empty(tokens), ranks, argmax)
+
+
+@dataclass(frozen=True)
 class EngineResults:
     """The hypotheses of a sub-batch, best first where rows compete; see _C.Session.fetch."""
 

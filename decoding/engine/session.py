@@ -13,7 +13,7 @@ from decoding.common.progress import raise_if_set
 from decoding.engine.limits import Limits, next_bucket
 from decoding.engine.observer import Step
 from decoding.engine.pool import PooledEngine
-from decoding.engine.request import EngineRequest, EngineResults, ScoreRequest
+from decoding.engine.request import EngineRequest, EngineResults, ScoreRequest, ScoreResults
 from decoding.models.spec import ModelSpec
 from decoding.models.weights.memory import CPU
 
@@ -81,13 +81,13 @@ class Session(PooledEngine):
         if request.reached is not None:
             request.reached(done)
 
-    def score(self, request: ScoreRequest) -> Tensor:
-        """float32 [tokens], each label's log-probability. Errors as in `run`."""
+    def score(self, request: ScoreRequest) -> ScoreResults:
+        """Each label's log-probability and rank. Errors as in `run`."""
         with self._turn:
             stream = self._stream()
             self._reserve(request.limits)
             source = request.source
-            logprobs = torch.empty(len(request.ids))
+            found = ScoreResults.empty(len(request.ids))
             self._engine.score(
                 None if source is None else source.ids,
                 None if source is None else source.positions,
@@ -95,10 +95,12 @@ class Session(PooledEngine):
                 request.ids,
                 request.labels,
                 request.offsets,
-                logprobs,
+                found.logprobs,
+                found.ranks,
+                found.argmax,
                 stream=stream,
             )
-            return logprobs
+            return found
 
     def _step_by_step(self, request: EngineRequest, results: EngineResults) -> None:
         """Generates with returns to Python between the steps, or between their parts."""

@@ -105,7 +105,7 @@ class StandIn(decoding.Model):
         longest = max(map(len, labels))
         mask = torch.tensor([[i < len(row) for i in range(longest)] for row in labels])
         each = torch.tensor([[-len(row) / 100] for row in labels])
-        return Scores(each * mask, mask)
+        return Scores(each * mask, mask, mask.long(), torch.where(mask, START, -100))
 
 
 def load(name: str, positions: int = 512, **_: Any) -> StandIn:

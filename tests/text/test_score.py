@@ -35,29 +35,26 @@ def padded(rows: list[list[int]], fill: int, left: bool = False) -> tuple[Tensor
     return ids, mask
 
 
-def logprobs_of(logits: Tensor, labels: Tensor) -> Tensor:
-    """[B, T], 0 where ignored."""
-    found = logits.float().log_softmax(-1).gather(2, labels.clamp(min=0)[..., None])[..., 0]
-    return found.where(labels != IGNORED, 0.0)
-
-
 @torch.no_grad()
-def reference(model: Any, ids: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
-    """float32 [B, T], 0 where a label does not count. model: of transformers, or a name."""
+def forced(model: Any, ids: Tensor, mask: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The logits [B, T, V] that stand for each label, and the labels, -100 where they do not count.
+    model: of transformers, or a name."""
     model = random_models.reference(model) if isinstance(model, str) else model
     if model.config.is_encoder_decoder:
-        logits = model(
-            input_ids=ids, attention_mask=mask, labels=labels.where(labels >= 0, IGNORED)
-        )
-        return logprobs_of(logits.logits, labels)
+        read = labels.where(labels >= 0, IGNORED)
+        return model(input_ids=ids, attention_mask=mask, labels=read).logits, labels
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     logits = model(input_ids=ids, attention_mask=mask, position_ids=positions).logits
     first = mask.argmax(1)
     counts = (mask == 1) & (torch.arange(ids.shape[1], device=ids.device) > first[:, None])
-    labels = labels.where(counts, IGNORED)
-    found = torch.zeros(labels.shape, device=ids.device)
-    found[:, 1:] = logprobs_of(logits[:, :-1], labels[:, 1:])
-    return found
+    return logits.roll(1, 1), labels.where(counts, IGNORED)
+
+
+def reference(model: Any, ids: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
+    """float32 [B, T], 0 where a label does not count. model: of transformers, or a name."""
+    logits, labels = forced(model, ids, mask, labels)
+    found = logits.float().log_softmax(-1).gather(2, labels.clamp(min=0)[..., None])[..., 0]
+    return found.where(labels != IGNORED, 0.0)
 
 
 def vocabs(name: str) -> tuple[int, int]:
@@ -85,6 +82,26 @@ def test_equals_transformers(name: str, left: bool, device: str) -> None:
     assert found.token_logprobs.dtype == torch.float32 and found.mask.dtype == torch.bool
     torch.testing.assert_close(found.token_logprobs, expected, rtol=1e-4, atol=1e-4)
     assert torch.equal(found.mask, expected != 0)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("left", [False, True])
+def test_ranks_and_most_likely_tokens(name: str, left: bool, device: str) -> None:
+    """Of labels that are the most likely tokens in part."""
+    ids, mask, labels = case(name, left)
+    likely = forced(name, ids, mask, labels)[0].argmax(-1)
+    chosen = (torch.arange(labels.numel()).view_as(labels) % 3 == 0) & (labels != IGNORED)
+    labels = labels.where(~chosen, likely)
+    found = random_models.ours(name, device).score(ids, labels, attention_mask=mask)
+    logits, labels = forced(name, ids, mask, labels)
+    own = logits.gather(2, labels.clamp(min=0)[..., None])
+    counts = labels != IGNORED
+    assert found.rank.dtype == found.argmax.dtype == torch.int64
+    assert torch.equal(found.rank, (logits >= own).sum(-1).where(counts, 0))
+    assert torch.equal(found.argmax, logits.argmax(-1).where(counts, IGNORED))
+    first = (found.rank == 1).sum()
+    assert 0 < first < counts.sum()
+    assert first == ((found.argmax == labels) & counts).sum()
 
 
 @pytest.mark.parametrize("name", ["marian-large", "gpt2-large"])

@@ -117,16 +117,17 @@ void bind_label_logprobs(py::module_& kernels) {
               return LabelLogprobsParams<T>{
                   .logits = in.data<T>(logits, "logits", shape),
                   .labels = in.data<int32_t>(labels, "labels", {shape[0]}),
-                  .y = in.data<float>(y, "y", {shape[0]}),
+                  .y = reinterpret_cast<LabelScore*>(in.data<int32_t>(y, "y", {shape[0], 3})),
                   .rows = static_cast<int>(shape[0]),
                   .vocab = vocab,
                   .stride = static_cast<int>(shape[1])};
             },
             [](auto& stream, const auto& params) { label_logprobs(stream, params); });
       },
-      "logits: [rows, stride], of which the first `vocab` columns count", py::arg("logits"),
-      py::arg("labels"), py::arg("y"), py::arg("vocab"), py::kw_only(), py::arg("isa"),
-      py::arg("threads"));
+      "logits: [rows, stride], of which the first `vocab` columns count; y: int32 [rows, 3], the "
+      "log-probability's bits, the rank and the argmax",
+      py::arg("logits"), py::arg("labels"), py::arg("y"), py::arg("vocab"), py::kw_only(),
+      py::arg("isa"), py::arg("threads"));
 }
 
 void bind_linear(py::module_& kernels) {

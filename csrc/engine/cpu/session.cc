@@ -122,7 +122,7 @@ class CpuSession : public Session {
                   request_, results);
   }
 
-  void score(const Labelled& labelled, float* logprobs) override {
+  void score(const Labelled& labelled, LabelScore* found) override {
     started_ = false;
     CHECK(w_.logits != nullptr, "score() needs a bind() before it");
     check_labelled(labelled, spec_, limits_);
@@ -131,7 +131,7 @@ class CpuSession : public Session {
       if (spec_.encoder) read_source(stream, labelled.source);
       score_labels(pass(stream), forced_tokens(w_.inputs, labelled));
     });
-    std::copy_n(w_.logprobs, labelled.tokens(), logprobs);
+    std::copy_n(w_.label_scores, labelled.tokens(), found);
   }
 
  private:

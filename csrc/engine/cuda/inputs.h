@@ -63,7 +63,7 @@ class CudaReader {
     graph->launch(stream);
   }
 
-  // What score() reads, and the labels' log-probabilities. The inputs have been sent.
+  // What score() reads, and the labels' scores. The inputs have been sent.
   void score(const Labelled& labelled, cudaStream_t handle) {
     if (warmed_up_labels_.insert(bucket_of(labelled.tokens())).second) {
       cuda::Stream warm_up(handle, device_, matmul_, true);

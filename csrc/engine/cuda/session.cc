@@ -173,7 +173,7 @@ class CudaSession : public Session {
     transfers_.write(request_, results);
   }
 
-  void score(const Labelled& labelled, float* logprobs) override {
+  void score(const Labelled& labelled, LabelScore* found) override {
     const cuda::UseDevice use(device_.id);
     started_ = false;
     ended_.wait();  // steps of a call that was given up still write
@@ -182,7 +182,7 @@ class CudaSession : public Session {
     check_labelled(labelled, spec_, limits_);
     transfers_.send(w_.inputs, labelled, spec_, stream_);
     reader_.score(labelled, stream_);
-    CUDA_CHECK(cudaMemcpyAsync(logprobs, w_.logprobs, sizeof(float) * labelled.tokens(),
+    CUDA_CHECK(cudaMemcpyAsync(found, w_.label_scores, sizeof(LabelScore) * labelled.tokens(),
                                cudaMemcpyDeviceToHost, stream_));
     CUDA_CHECK(cudaStreamSynchronize(stream_));
   }

@@ -58,7 +58,7 @@ Norm forced_pass(const Pass<Stream, T, C>& p, const PackedTokens& tokens) {
   return last_norm(stack);
 }
 
-// Fills w.logprobs. The logits of all tokens would be large: they are made in chunks.
+// Fills w.label_scores. The logits of all tokens would be large: they are made in chunks.
 template <typename Stream, typename T, typename C>
 void score_labels(const Pass<Stream, T, C>& p, const PackedTokens& tokens) {
   const StackSpec& d = p.spec.decoder;
@@ -70,7 +70,7 @@ void score_labels(const Pass<Stream, T, C>& p, const PackedTokens& tokens) {
     project_output(p, w.forced, x, norm, w.forced_logits, rows);
     label_logprobs<T>(p.stream, {.logits = w.forced_logits,
                                  .labels = w.inputs.labels + begin,
-                                 .y = w.logprobs + begin,
+                                 .y = w.label_scores + begin,
                                  .rows = rows,
                                  .vocab = d.vocab,
                                  .stride = w.logits_stride});

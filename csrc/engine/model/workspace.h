@@ -9,6 +9,7 @@
 #include "core/spec.h"
 #include "engine/model/inputs.h"
 #include "engine/search/constraints.h"
+#include "kernels/rows/logprobs.h"
 #include "kernels/search/beam.h"
 #include "kernels/search/logits.h"
 #include "kernels/search/topk.h"
@@ -24,6 +25,10 @@ inline const char* type_name<Candidate>() {
 template <>
 inline const char* type_name<Contender>() {
   return "contender";
+}
+template <>
+inline const char* type_name<LabelScore>() {
+  return "label score";
 }
 template <>
 inline const char* type_name<uint8_t>() {
@@ -121,8 +126,8 @@ struct Workspace {
   int32_t* split_counters = nullptr;
 
   // scratch: the packed pass of the decoder over labelled sentences
-  float* logprobs;   // [B * labels]
-  T* forced_logits;  // [kForcedRows or less, V], logits_stride apart
+  LabelScore* label_scores;  // [B * labels]
+  T* forced_logits;          // [kForcedRows or less, V], logits_stride apart
   Activations<T> forced;
 
   Workspace() = default;
@@ -181,7 +186,7 @@ struct Workspace {
     });
     a.reuse([&] {
       const int64_t labels = batch * limits.labels;
-      logprobs = a.take<float>("logprobs", {labels});
+      label_scores = a.take<LabelScore>("label_scores", {labels});
       forced_logits =
           a.take<T>("forced_logits", {std::min<int64_t>(labels, kForcedRows), logits_stride});
       forced = Activations<T>(a, "forced", d, labels, products);

@@ -1,8 +1,9 @@
-// The log-probability of each row's label,
-//   y = x[label] - log(sum(exp(x))),
-// and 0 where the label is to be ignored. The logits are read once, all sums are float32. A row
-// that holds NaN or +inf, or nothing but -inf, gets NaN. On a GPU the order of a sum depends on how
-// a row lies on 16 bytes.
+// The log-probability of each row's label, how many columns are not less probable, and the most
+// probable column, the lowest of equals:
+//   logprob = x[label] - log(sum(exp(x))), rank = count(x >= x[label]), argmax = argmax(x).
+// The logits are read from memory once, all sums are float32. A row that holds NaN or +inf, or
+// nothing but -inf, gets NaN, and its rank and argmax mean nothing. On a GPU the order of a sum
+// depends on how a row lies on 16 bytes.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +15,19 @@ namespace decoding {
 
 constexpr int32_t kIgnored = -100;  // a label that does not count, as in torch
 
+struct LabelScore {
+  float logprob;   // 0 where the label is to be ignored
+  int32_t rank;    // 1 for the most probable column alone, 0 where the label is to be ignored
+  int32_t argmax;  // kIgnored where the label is
+};
+
+constexpr LabelScore kNoLabel{0.0f, 0, kIgnored};
+
 template <typename T>
 struct LabelLogprobsParams {
   const T* logits;        // [rows, V], rows `stride` elements apart
   const int32_t* labels;  // [rows], see check_labels
-  float* y;               // [rows]
+  LabelScore* y;          // [rows]
   int rows, vocab, stride;
 };
 

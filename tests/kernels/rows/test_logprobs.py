@@ -23,13 +23,30 @@ def reference(logits: Tensor, labels: Tensor) -> Tensor:
     return found.where(labels != IGNORED, 0.0)
 
 
+def ranks_of(logits: Tensor, labels: Tensor) -> tuple[list[int], list[int]]:
+    """The ranks as vLLM counts them, and the most likely columns."""
+    x = logits.double().cpu()
+    counts = labels.cpu() != IGNORED
+    own = x.gather(1, labels.cpu().long().clamp(min=0)[:, None])
+    rank = (x >= own).sum(1).where(counts, 0)
+    first = (x == x.amax(1, keepdim=True)).int().argmax(1)
+    return rank.tolist(), first.where(counts, IGNORED).tolist()
+
+
+def label_scores(
+    logits: Tensor, labels: Tensor, place: Place, vocab: int = 0, threads: int = 1
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probabilities, ranks and the most likely columns."""
+    y = torch.full((len(logits), 3), -7, dtype=torch.int32, device=logits.device)
+    vocab = vocab or logits.shape[1]
+    kernels.label_logprobs(logits, labels, y, vocab, isa=place.isa, threads=threads)
+    return y[:, 0].contiguous().view(torch.float32), y[:, 1], y[:, 2]
+
+
 def label_logprobs(
     logits: Tensor, labels: Tensor, place: Place, vocab: int = 0, threads: int = 1
 ) -> Tensor:
-    y = poison(len(logits)).to(logits.device)
-    vocab = vocab or logits.shape[1]
-    kernels.label_logprobs(logits, labels, y, vocab, isa=place.isa, threads=threads)
-    return y
+    return label_scores(logits, labels, place, vocab, threads)[0]
 
 
 def inputs(place: Place, rows: int, vocab: int, scale: float = 3.0) -> tuple[Tensor, Tensor]:
@@ -76,7 +93,8 @@ def test_no_rows(place: Place, threads: int) -> None:
 def test_ignored_rows_are_zero_whatever_they_hold(place: Place, threads: int, vocab: int) -> None:
     logits = poison(5, vocab).to(place.device, place.dtype)
     labels = torch.full((5,), IGNORED, dtype=torch.int32, device=place.device)
-    assert (label_logprobs(logits, labels, place, threads=threads) == 0).all()
+    y, ranks, likely = label_scores(logits, labels, place, threads=threads)
+    assert (y == 0).all() and (ranks == 0).all() and (likely == IGNORED).all()
 
 
 @pytest.mark.parametrize("vocab", [40, 65, 2048])
@@ -93,14 +111,39 @@ def test_infinite_logits(place: Place, vocab: int) -> None:
     assert_within_torch(reference, y[1:2], logits[1:2], labels[1:2])
 
 
+@pytest.mark.parametrize("vocab", [*VOCABS, 262144])
+@pytest.mark.parametrize("kinds", [2, 50, 10**9])
+def test_ranks_and_most_likely(place: Place, vocab: int, kinds: int, threads: int) -> None:
+    """With ties: of `kinds` different logits at most. Rows begin at any byte."""
+    logits, labels = inputs(place, 11, vocab)
+    step = 12 / kinds
+    logits = ((logits.double() / step).round() * step).to(place.dtype)
+    labels[4::4] = logits[4::4].argmax(1).int()
+    logits[3], logits[5, : vocab // 2] = -math.inf, -math.inf
+    logits[7] = logits[7, 0]
+    _, ranks, likely = label_scores(logits, labels, place, threads=threads)
+    assert (ranks.tolist(), likely.tolist()) == ranks_of(logits, labels)
+
+
+def test_a_logit_is_no_less_likely_than_itself(place: Place) -> None:
+    """Each column of a row in turn, among neighbours that differ in the last bit."""
+    row = 1 + torch.finfo(place.dtype).eps * (torch.arange(70) % 3 == 0).to(place.dtype)
+    assert len(row.unique()) == 2
+    logits = row.repeat(70, 1).to(place.device)
+    labels = torch.arange(70).int().to(place.device)
+    _, ranks, likely = label_scores(logits, labels, place)
+    assert (ranks.tolist(), likely.tolist()) == ranks_of(logits, labels)
+
+
 @pytest.mark.parametrize("vocab", [33, 64, 1000, 4096])
 @pytest.mark.parametrize("padding", [1, 8])
 def test_padding_is_not_read(place: Place, threads: int, vocab: int, padding: int) -> None:
     logits, labels = inputs(place, 6, vocab)
     padded = torch.cat([logits, poison(6, padding).to(logits)], 1)
     expected = label_logprobs(logits, labels, place)
-    y = label_logprobs(padded, labels, place, vocab, threads)
+    y, ranks, likely = label_scores(padded, labels, place, vocab, threads)
     assert_within_torch(reference, y, logits, labels)
+    assert (ranks.tolist(), likely.tolist()) == ranks_of(logits, labels)
     if place.device == "cpu":
         assert_same_bits(y, expected)
 

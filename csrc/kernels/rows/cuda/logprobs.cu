@@ -5,6 +5,39 @@ namespace decoding {
 namespace cuda {
 namespace {
 
+// A thread's columns, beside their log-sum-exp.
+struct Ranked {
+  float own;       // the label's logit
+  int rank = 0;    // columns that are not below it
+  int argmax = 0;  // the lowest of the largest
+  float largest = kNoScore;
+
+  template <int count>
+  __device__ __forceinline__ void add(int col, const float (&x)[count]) {
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      rank += x[i] >= own;
+      // A row's first columns may come last: see Pieces.
+      if (x[i] > largest || (x[i] == largest && col + i < argmax)) {
+        largest = x[i];
+        argmax = col + i;
+      }
+    }
+  }
+};
+
+template <typename T, typename Team>
+__device__ __forceinline__ LabelScore label_score(Team& team, const LogSum<T>& part,
+                                                  const Ranked& ranked) {
+  const LogSum<T> all = joined(team, part);
+  float rank[1] = {static_cast<float>(ranked.rank)};  // exact: vocabularies are below 2^24
+  team.template reduce<Sum>(rank);
+  float column[1] = {ranked.largest == all.peak ? -static_cast<float>(ranked.argmax) : -INFINITY};
+  team.template reduce<Max>(column);
+  return {ranked.own - all.peak - logf(all.sum), static_cast<int>(rank[0]),
+          static_cast<int>(-column[0])};
+}
+
 template <typename Make, typename T>
 __global__ void __launch_bounds__(kRowThreads)
     label_logprobs_kernel(const LabelLogprobsParams<T> p) {
@@ -14,13 +47,16 @@ __global__ void __launch_bounds__(kRowThreads)
   const int r = team.unit * Make::Team::kRows + team.row;
   const int label = r < p.rows ? p.labels[r] : kIgnored;
   const T* row = p.logits + int64_t{r} * p.stride;
-  LogSum<T> own;
+  LogSum<T> part;
+  Ranked ranked{};
   if (label != kIgnored) {
-    own = own_log_sum(row, p.vocab, team.rank, team.size, [](int, const auto&) {});
+    ranked.own = to_float(row[label]);
+    part = own_log_sum(row, p.vocab, team.rank, team.size,
+                       [&](int col, const auto& x) { ranked.add(col, x); });
   }
-  const LogSum<T> all = joined(team, own);
+  const LabelScore found = label_score(team, part, ranked);
   if (team.rank != 0 || r >= p.rows) return;
-  p.y[r] = label == kIgnored ? 0.0f : to_float(row[label]) - all.peak - logf(all.sum);
+  p.y[r] = label == kIgnored ? kNoLabel : found;
 }
 
 }  // namespace
