@@ -87,7 +87,7 @@ class Cutter:
 
     def _truncated(self, number: int, line: str, tokens: int) -> list[int]:
         most = self.lengths.source
-        warn(f"line {number} has {tokens} tokens, too many for this model: it is cut behind {most}")
+        warn(f"line {number} has {tokens} tokens, too many for this model: it is cut to {most}")
         ids: list[int] = self.tokenizer.encode(line, truncation=True, max_length=most)
         return ids
 

@@ -184,7 +184,7 @@ def test_long_line_is_cut_at_sentences_and_joined() -> None:
 def test_long_line_is_truncated() -> None:
     model = StandIn(positions=20)
     line = ">>fra<< " + " ".join(f"w{i}" for i in range(30))
-    with pytest.warns(UserWarning, match="line 2 has 32 tokens, .* it is cut behind 10") as caught:
+    with pytest.warns(UserWarning, match="line 2 has 32 tokens, .* it is cut to 10") as caught:
         found = translate(model, ["kurz", line, "lang"], truncate=True)
     assert found == ["KURZ", line.upper()[: line.index(" w8")], "LANG"] and len(caught) == 1
     assert max(len(row) for ids, _ in model.calls for row in ids) == 10
