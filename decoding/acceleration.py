@@ -135,7 +135,8 @@ def restore(hf_model: Any) -> None:
 
 
 def handle_of(hf_model: Any) -> Acceleration | None:
-    handle = getattr(vars(hf_model).get("generate"), "__self__", None)
+    own = getattr(hf_model, "__dict__", {}).get("generate")
+    handle = getattr(own, "__self__", None)
     return handle if isinstance(handle, Acceleration) else None
 
 

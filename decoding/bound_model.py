@@ -172,7 +172,9 @@ class BoundModel(TransformersFace):
     @property
     def _encoder(self) -> EncoderSession:
         if not isinstance(self._runner, EncoderSession):
-            raise NotImplementedError("encode() is for encoders alone, and this model generates")
+            raise NotImplementedError(
+                "encode() and embed() need an encoder alone, such as BERT, and this model generates"
+            )
         return self._runner
 
     @property

@@ -68,6 +68,8 @@ def test_it_is_undone(hf_model: Any) -> None:
     decoding.restore(hf_model)
     assert hf_model.generate == own and "generate" not in vars(hf_model)
     with pytest.raises(ValueError, match="is not accelerated"):
+        decoding.restore(3)
+    with pytest.raises(ValueError, match="is not accelerated"):
         decoding.restore(hf_model)
     with decoding.accelerate(hf_model) as first:
         second = decoding.accelerate(hf_model)  # in its place

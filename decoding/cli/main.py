@@ -42,6 +42,8 @@ OTHER_COMMANDS = {
     "encode": "embed",
     "quantize": "convert",
     "lexicon": "shortlist",
+    "help": "--help",
+    "version": "--version",
     "bench": "compare",
     "benchmark": "compare",
 }
@@ -123,6 +125,7 @@ def refuse(name: str) -> NoReturn:
         parser.error(f"the command comes before its options, not {name}")
     if not name:
         parser.error(f"say what to do: one of {', '.join(COMMANDS)}")
+    known = [*COMMANDS, "--help", "--version"]
     parser.error(
-        f"there is no command {name!r}{did_you_mean(OTHER_COMMANDS.get(name, name), COMMANDS)}"
+        f"there is no command {name!r}{did_you_mean(OTHER_COMMANDS.get(name, name), known)}"
     )

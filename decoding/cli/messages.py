@@ -40,8 +40,9 @@ def warnings_in_one_line(quiet: bool = False) -> Iterator[None]:
 
 def say_speed(model: decoding.Model, lines: int, tokens: int, seconds: float) -> None:
     """The line of statistics after a run. tokens: that were generated or read."""
+    digits = 1 if seconds >= 1 else 3
     print(
-        f"{lines} lines, {tokens} tokens in {seconds:.{1 if seconds >= 1 else 3}f} s: "
+        f"{counted(lines, 'line')}, {counted(tokens, 'token')} in {seconds:.{digits}f} s: "
         f"{lines / seconds:.1f} lines/s, {tokens / seconds:.0f} tokens/s with {place(model)}",
         file=sys.stderr,
     )
@@ -50,11 +51,16 @@ def say_speed(model: decoding.Model, lines: int, tokens: int, seconds: float) ->
 def place(model: decoding.Model) -> str:
     """The device or threads of a model."""
     if model.device.type == "cpu":
-        return f"{model.threads} thread{'s' if model.threads > 1 else ''}"
+        return counted(model.threads, "thread")
     import torch
 
     name = torch.cuda.get_device_name(model.device)
     return f"{name} in {str(model.dtype).removeprefix('torch.')}"
+
+
+def counted(count: int, what: str) -> str:
+    """1 line, 2 lines."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def described(error: Exception) -> str:

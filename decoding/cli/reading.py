@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 from decoding.cli.line_reader import CHUNK, LineReader
+from decoding.cli.messages import counted
 from decoding.cli.records import FORMATS, Record, json_record, tsv_record
 
 NAMED = 10  # lines that a warning names
@@ -174,4 +175,4 @@ class Input:
 def skipped(lines: Sequence[str], encoding: str) -> str:
     more = f" and {len(lines) - NAMED} more" if len(lines) > NAMED else ""
     some = "; ".join(lines[:NAMED])
-    return f"{len(lines)} lines are not {encoding.upper()} and count as empty: {some}{more}"
+    return f"{counted(len(lines), 'line')} not in {encoding.upper()}, taken as empty: {some}{more}"

@@ -24,7 +24,7 @@ from decoding.cli.arguments import (
     add_model_arguments,
     load_model,
 )
-from decoding.cli.messages import say_speed
+from decoding.cli.messages import counted, say_speed
 from decoding.cli.reading import Input, add_format_arguments
 from decoding.cli.records import Record, batches, kept
 from decoding.cli.writing import add_writing_arguments, json_line, opened
@@ -157,7 +157,9 @@ def paired(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[str
     for count, (source, target) in enumerate(itertools.zip_longest(sources, targets)):
         if source is None or target is None:
             short = "source" if source is None else "target"
-            raise ValueError(f"the {short} has only {count} lines: it must have as many")
+            raise ValueError(
+                f"the {short} has only {counted(count, 'line')}: it must have as many as the other"
+            )
         yield source, target
 
 

@@ -70,7 +70,9 @@ LEAST |= {"finished": 0, "controls": 0, "attentions": 0, "hidden": 0, "phrases":
 
 
 def check_limits(limits: Limits, spec: ModelSpec | EncoderSpec) -> None:
-    """Raises ValueError for lengths beyond a model's positions."""
+    """Raises TypeError for other objects, ValueError for lengths beyond a model's positions."""
+    if not isinstance(limits, Limits):
+        raise TypeError(f"limits must be decoding.Limits(...), got {type(limits).__name__}")
     longest = {"source": spec.encoder.positions} if spec.encoder else {}
     if isinstance(spec, ModelSpec):
         longest |= dict.fromkeys(("prompt", "target", "labels"), spec.decoder.positions)

@@ -40,10 +40,10 @@ class MemoryPlan:
 
     @property
     def summary(self) -> str:
-        return f"{readable(self.bytes)} in {len(self.buffers)} buffers for {self._sizes}"
+        return f"{readable(self.bytes)} in {len(self.buffers)} buffers for {self.sizes}"
 
     @property
-    def _sizes(self) -> str:
+    def sizes(self) -> str:
         return ", ".join(f"{name} {size}" for name, size in vars(self.limits).items() if size)
 
     def parts(self) -> dict[str, int]:
@@ -75,7 +75,7 @@ class MemoryPlan:
         digits = 1 if total >= 1e7 else 3
         lines = [(name, f"{size / 1e6:.{digits}f} MB") for name, size in parts.items() if size]
         shared = sum(parts.values()) - total
-        behind = f" for {self._sizes}"
+        behind = f" for {self.sizes}"
         if shared > 0:
             behind += f"; the encoder and the step share {shared / 1e6:.{digits}f} MB"
         lines.append(("total", f"{total / 1e6:.{digits}f} MB"))

@@ -185,7 +185,7 @@ class PooledEngine(ABC):
                 pass  # there is none either: the same message
         raise _C.Error(
             f"the plan needs {plan.bytes} bytes ({readable(plan.bytes)}) on {self.device} for "
-            f"{plan.limits}, {available_text(available)}; lower {self._costliest(plan)}, here or "
+            f"{plan.sizes}; {available_text(available)}; lower {self._costliest(plan)}, here or "
             "as limits= of load()"
         )
 

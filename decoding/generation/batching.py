@@ -6,7 +6,7 @@ several times as long.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -148,6 +148,11 @@ def both(a: Array | None, b: Array | None) -> Array | None:
 def as_table(name: str, value: Any, *, fill: int, pad_left: bool) -> tuple[Array, Array | None]:
     """int64 [B, W], and bool [B, W], False where a row of a ragged list is filled up; None
     where none is."""
+    if isinstance(value, Mapping):
+        raise TypeError(
+            f"{name} must be integers, got a mapping, such as a tokenizer returns: pass its "
+            "entries, as in generate(**batch)"
+        )
     if isinstance(value, (list, tuple)) and all(size(row) >= 0 for row in value):
         if not value or any(size(row) == 0 for row in value):
             raise ValueError(f"{name} must have at least one row, and no row may be empty")

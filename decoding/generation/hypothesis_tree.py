@@ -27,8 +27,8 @@ def as_html(sentences: Sequence[Sequence[Hypothesis]], text: TokenText) -> str:
 
 
 def token_text(tokenizer: Any) -> TokenText:
-    """What a tokenizer, or a function that finds one, shows for a token; the id itself where there
-    is no tokenizer or no text."""
+    """What a tokenizer, or a function that finds one, shows for a token; its piece where that
+    has no text, and the id itself where there is no tokenizer."""
     if callable(tokenizer) and not hasattr(tokenizer, "decode"):
         try:
             tokenizer = tokenizer()
@@ -36,7 +36,7 @@ def token_text(tokenizer: Any) -> TokenText:
             tokenizer = None
     if tokenizer is None:
         return str
-    return lambda token: str(tokenizer.decode([token])) or str(token)
+    return lambda token: str(tokenizer.decode([token]) or tokenizer.convert_ids_to_tokens(token))
 
 
 def branches(hypotheses: Sequence[Hypothesis], start: int, text: TokenText) -> list[str]:

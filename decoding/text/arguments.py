@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from decoding.generation.config import OPTIONS
+from decoding.generation.option_names import nearest, plain
+
 RESULTS = (
     "output_attentions",
     "output_logits",
@@ -14,6 +17,32 @@ RESULTS = (
 # What generate() calls in its steps: no options of a configuration.
 FUNCTIONS = ("logits_processor", "prefix_allowed_tokens_fn", "stopping_criteria", "streamer")
 WATCHES = ("cancel", "progress")  # nor are these
+# Arguments of translation that generate() lacks, and what else they are called.
+TRANSLATION = (
+    "alignments",
+    "batch_tokens",
+    "n_best",
+    "src_lang",
+    "target_prefix",
+    "tgt_lang",
+    "truncate",
+    "unique",
+)
+TRANSLATION_NAMES = {
+    "batch_size": "batch_tokens",
+    "callback": "progress",
+    "max_batch_size": "batch_tokens",
+    "max_input_length": "truncate",
+    "n": "n_best",
+    "num_hypotheses": "n_best",
+    "num_samples": "n_best",
+    "on_progress": "progress",
+    "prefix": "target_prefix",
+    "return_scores": "n_best",
+    "source_lang": "src_lang",
+    "target_lang": "tgt_lang",
+    "truncation": "truncate",
+}
 IDS = ("attention_mask", "decoder_input_ids", "input_ids", "inputs")
 
 
@@ -33,3 +62,7 @@ def refuse(what: str, names: Iterable[str], *others: str) -> None:
             raise TypeError(f"{what} makes ids of its texts itself: {name} is for generate()")
         if name == "tokenizer":
             raise TypeError(f"{what} uses the model's own tokenizer: leave tokenizer out")
+        if what == "translation" and name not in OPTIONS:
+            meant = TRANSLATION_NAMES.get(plain(name)) or nearest(name, TRANSLATION)
+            if meant:
+                raise TypeError(f"translation has no option {name!r}; did you mean {meant!r}?")

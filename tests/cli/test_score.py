@@ -127,7 +127,12 @@ def test_mistakes(
     cases: list[tuple[Any, list[str], str, str]] = [
         (gpt2, source, "", "leave --source out"),
         (translator, [], "", "say with --source what --target translates"),
-        (translator, source, "one\ntwo", "the target has only 2 lines: it must have as many"),
+        (
+            translator,
+            source,
+            "one\ntwo",
+            "the target has only 2 lines: it must",
+        ),
         (translator, source, "x\n" * 5, "the source has only 4 lines: it must have as many"),
         (translator, source, "a b " * 999, "line 1 has "),
         (gpt2, [], "the " * 200, "line 1 has "),

@@ -65,7 +65,7 @@ def test_very_long_pairs_are_left_out(run: Run, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "files", "says"),
     [
-        ("das haus\n", {}, "the source has only 1 lines"),
+        ("das haus\n", {}, "the source has only 1 line:"),
         ("\n\n\n\n\n", {}, "no pair of sentences"),
         (SOURCE, {"source": "none"}, "none: No such file"),
         (SOURCE, {"output": "target"}, "is the input too"),

@@ -211,7 +211,7 @@ def test_encodings(translate: Translate) -> None:
     status, out, err = translate("--errors", "skip", source=source * 2)
     assert (status, out) == (0, "\nEIN HAUS\n" * 2)
     where = "standard input, line 1; standard input, line 3"
-    assert f"warning: 2 lines are not UTF-8 and count as empty: {where}\n" in err
+    assert f"warning: 2 lines not in UTF-8, taken as empty: {where}\n" in err
 
 
 def test_tsv(translate: Translate) -> None:

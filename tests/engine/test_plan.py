@@ -167,6 +167,11 @@ def test_limits_have_a_least_size(name: str) -> None:
         replace(LIMITS, **{name: -1})
 
 
+def test_limits_are_limits() -> None:
+    with pytest.raises(TypeError, match=r"limits must be decoding.Limits\(...\), got int"):
+        load("marian").memory_plan(3)
+
+
 def test_memory_that_is_not_there(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load("gpt2", device, threads=1)
     before = run(model, tokens())

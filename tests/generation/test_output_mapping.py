@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import decoding
-from decoding.generation.hypothesis_tree import Hypothesis, as_html
+from decoding.generation.hypothesis_tree import Hypothesis, as_html, token_text
 from decoding.generation.outputs import OURS, Output
 from tests.support.random_models import ours, reference
 
@@ -91,6 +91,12 @@ class Items(html.parser.HTMLParser):
     def handle_data(self, data: str) -> None:
         if data.strip():
             self.texts.append((self.open.count("li"), data.strip()))
+
+
+def test_a_token_without_text_is_its_piece() -> None:
+    tokenizer = decoding.load("demo").tokenizer
+    space = tokenizer.convert_tokens_to_ids("\u2581")
+    assert token_text(tokenizer)(space) == "\u2581" and token_text(None)(space) == str(space)
 
 
 def test_hypotheses_as_a_tree() -> None:

@@ -268,6 +268,8 @@ def test_encodings_go_into_generate() -> None:
     assert encoding.input_ids is encoding["input_ids"] and encoding.to("cpu") is encoding
     with pytest.raises(AttributeError, match="no token_type_ids, only input_ids, attention_mask"):
         _ = encoding.token_type_ids
+    with pytest.raises(TypeError, match=r"as in generate\(\*\*batch\)"):
+        model.generate(encoding, max_new_tokens=8)
     rows = model.generate(**encoding, max_new_tokens=8)
     alone = model.generate([tokenizer.encode("The dog")], max_new_tokens=8)
     found, expected = tokenizer.batch_decode([rows[1], alone[0]], skip_special_tokens=True)
