@@ -217,10 +217,14 @@ class BoundModel(TransformersFace):
         """Nodes of the CUDA graph of the last call's decoding step; 0 on the CPU."""
         return self._runner.graph_nodes
 
-    @cached_property
+    @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that load() was given, or that in the model's directory. Raises ValueError
         where there is none."""
+        return self._tokenizer
+
+    @cached_property  # apart, because pyright takes one for no property of a protocol
+    def _tokenizer(self) -> Tokenizer:
         files = self._files_of_tokenizer
         if files is None:
             raise ValueError(

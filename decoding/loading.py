@@ -7,9 +7,10 @@ import os
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
+from torch import Tensor
 
 from decoding.common import environment
 from decoding.engine.devices import (
@@ -19,12 +20,19 @@ from decoding.engine.devices import (
     choose_packed,
 )
 from decoding.engine.limits import Limits
+from decoding.generation.option_types import FunctionOptions
+from decoding.generation.outputs import GenerateOutput
 from decoding.model import Model
+from decoding.models import Loaded
 from decoding.models import load as load_checkpoint
 from decoding.models.weights.memory import trim
 from decoding.sources import find_source
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 logger = logging.getLogger("decoding")
+Source = str | os.PathLike[str] | object
 
 
 def load(
@@ -77,21 +85,18 @@ def load(
     """
     environment.set_log_level()
     started = time.monotonic()
-    arguments = {name: value for name, value in locals().items() if name in ARGUMENTS}
     found = find_source(source, download=download)
-    again = None
-    if isinstance(found, Path):
-        again = partial(load, found.absolute(), **arguments)
-    device = environment.given_or_set(str(device), "DECODING_DEVICE")
-    dtype = environment.given_or_set(str(dtype), "DECODING_DTYPE")
-    if device != "auto":
-        choose_device(device)  # a wrong one is refused before anything is read
-    loaded = load_checkpoint(found, trust_paths=trust_paths)
-    if loaded.packed:
-        place, chosen = choose_packed(device, dtype, loaded.stored)
-    else:
-        place = choose_device(device)
-        chosen = choose_dtype(dtype, place, loaded.stored)
+    again = partial(
+        load,
+        device=device,
+        dtype=dtype,
+        limits=limits,
+        threads=threads,
+        kv_cache_dtype=kv_cache_dtype,
+        tokenizer=tokenizer,
+        trust_paths=trust_paths,
+    )
+    place, chosen, loaded = read(found, device, dtype, trust_paths)
     model = Model(
         loaded,
         device=place,
@@ -100,24 +105,72 @@ def load(
         threads=environment.threads() if threads is None else threads,
         kv_cache_dtype=choose_kv_cache_dtype(kv_cache_dtype, place, chosen),
         tokenizer=tokenizer,
-        load_again=again,
+        load_again=partial(again, found.absolute()) if isinstance(found, Path) else None,
     )
     del loaded  # the checkpoint's tensors, which trim() is to give back
     trim()
-    logger.info("loaded %r from %s in %.2f s", model, found_name(found), time.monotonic() - started)
+    name = found if isinstance(found, Path) else "memory"
+    logger.info("loaded %r from %s in %.2f s", model, name, time.monotonic() - started)
     return model
 
 
-# Of load(), that a copy of the model is loaded with.
-ARGUMENTS = ("device", "dtype", "limits", "threads", "kv_cache_dtype", "tokenizer", "trust_paths")
+def read(
+    found: object, device: str | torch.device, dtype: str | torch.dtype, trust_paths: bool
+) -> tuple[torch.device, torch.dtype, Loaded]:
+    """Where a model is to run, the type of its weights, and its checkpoint."""
+    wanted = environment.given_or_set(str(device), "DECODING_DEVICE")
+    kind = environment.given_or_set(str(dtype), "DECODING_DTYPE")
+    if wanted != "auto":
+        choose_device(wanted)  # a wrong one is refused before anything is read
+    loaded = load_checkpoint(found, trust_paths=trust_paths)
+    if loaded.packed:
+        return *choose_packed(wanted, kind, loaded.stored), loaded
+    place = choose_device(wanted)
+    return place, choose_dtype(kind, place, loaded.stored), loaded
 
 
-def found_name(source: object) -> str:
-    return str(source) if isinstance(source, Path) else "memory"
-
-
+@overload
 def generate(
-    model: Model | str | os.PathLike[str] | object, input_ids: Any = None, **options: Any
-) -> Any:
-    """Model.generate in one call; `model` may also be anything that load() takes."""
-    return (model if isinstance(model, Model) else load(model)).generate(input_ids, **options)
+    model: Source,
+    input_ids: Any = None,
+    *,
+    return_dict_in_generate: Literal[True],
+    generation_config: Any = None,
+    **options: Unpack[FunctionOptions],
+) -> GenerateOutput: ...
+@overload
+def generate(
+    model: Source,
+    input_ids: Any = None,
+    *,
+    return_dict_in_generate: Literal[False] | None = None,
+    generation_config: None = None,
+    **options: Unpack[FunctionOptions],
+) -> Tensor: ...
+@overload
+def generate(
+    model: Source,
+    input_ids: Any = None,
+    *,
+    return_dict_in_generate: bool | None = None,
+    generation_config: Any = None,
+    **options: Unpack[FunctionOptions],
+) -> Tensor | GenerateOutput: ...
+def generate(
+    model: str | os.PathLike[str] | object, input_ids: Any = None, **options: Any
+) -> Tensor | GenerateOutput:
+    """Model.generate() in one call.
+
+        decoding.generate(hf_model, ids, num_beams=4, max_new_tokens=40)
+
+    Args:
+        model: a model that load() has made, or anything that load() takes: it is loaded for this
+            call alone.
+        input_ids: ids or texts, as Model.generate() takes them.
+        options: those of Model.generate(), all by name.
+
+    Returns what Model.generate() does. Raises what it and load() do.
+    """
+    loaded = model if isinstance(model, Model) else load(model)
+    found: Tensor | GenerateOutput = loaded.generate(input_ids, **options)
+    return found

@@ -23,7 +23,7 @@ DEMO = Path(__file__).parent.parent / "models/demo"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", type=Path, default=DEMO)
     parser.add_argument("--text", type=Path, default=DEMO / "sentences.de.txt")
     parser.add_argument("--against", nargs="*", default=["huggingface", "ctranslate2"])

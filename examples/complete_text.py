@@ -17,7 +17,7 @@ STORIES = Path(__file__).parent.parent / "tests/data/stories260K"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("prompt", nargs="?", default="Once upon a time")
     parser.add_argument("--model", type=Path, default=STORIES)
     parser.add_argument("--tokens", type=int, default=200, help="new ones, at most")

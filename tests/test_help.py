@@ -15,6 +15,7 @@ from decoding.generation.option_types import SharedOptions, TranslateOptions
 OWN = set(get_type_hints(TranslateOptions)) - set(get_type_hints(SharedOptions))
 CALLS: dict[Callable[..., Any], set[str]] = {
     decoding.load: set(),
+    decoding.generate: set(),
     decoding.accelerate: set(),
     decoding.Model.generate: set(),
     decoding.Model.translate: OWN - {"generation_config"},

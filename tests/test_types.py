@@ -1,9 +1,11 @@
-"""mypy and pyright know the options of generate() and the types of its results."""
+"""mypy and pyright know the options of generate() and the types of its results, and find nothing
+wrong in the examples."""
 
 from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -17,6 +19,7 @@ import decoding
 from decoding.generation.config import OPTIONS
 from decoding.generation.option_types import (
     CallOptions,
+    FunctionOptions,
     SearchOptions,
     SharedOptions,
     TranslateOptions,
@@ -36,6 +39,9 @@ from decoding.text.hypotheses import Hypothesis
 from torch import Tensor
 
 model = decoding.load("demo", dtype="int8")
+assert_type(decoding.generate(model, [[5, 0]], num_beams=4), Tensor)
+assert_type(decoding.generate("demo", "a", return_dict_in_generate=True), GenerateOutput)
+decoding.generate(model, [[5, 0]], generation_config={"top_k": 5}, logits_processor=[])
 assert_type(model, decoding.Model)
 ids = [[5, 0]]
 
@@ -66,6 +72,8 @@ assert_type(model.config.vocab_size, Any)
 with model as same:
     assert_type(same.eval().to("cpu"), decoding.Model)
 
+decoding.generate(model, ids, beam_size=4)  # wrong
+decoding.generate(model, ids).sequences  # wrong
 model.generate(ids, num_beam=4)  # wrong
 model.generate(ids, num_beams="4")  # wrong
 model.generate(ids, early_stopping="always")  # wrong
@@ -93,13 +101,8 @@ def test_the_types_have_every_option_and_no_other() -> None:
     assert set(get_type_hints(TranslateOptions)) - set(get_type_hints(SharedOptions)) == own
     by_name = {name for name in ARGUMENTS if name in get_type_hints(CallOptions)}
     assert set(get_type_hints(CallOptions)) == set(get_type_hints(SearchOptions)) | by_name
-    assert set(ARGUMENTS) - by_name == {
-        "input_ids",
-        "generation_config",
-        "logits_processor",
-        "stopping_criteria",
-        "prefix_allowed_tokens_fn",
-    }
+    processors = set(get_type_hints(FunctionOptions)) - set(get_type_hints(CallOptions))
+    assert set(ARGUMENTS) - by_name == {"input_ids", "generation_config"} | processors
 
 
 @pytest.fixture(scope="module")
@@ -111,18 +114,22 @@ def snippet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_mypy(snippet: Path) -> None:
     pytest.importorskip("mypy")
-    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", str(snippet)]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    found = {int(line) for line in re.findall(r"snippet.py:(\d+): error", run.stdout)}
-    assert sorted(found) == WRONG, run.stdout
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent"]
+    run = subprocess.run(
+        [*command, str(snippet), "examples"], cwd=ROOT, capture_output=True, text=True
+    )
+    errors = re.findall(r"^(.*):(\d+): error", run.stdout, re.MULTILINE)
+    found = {(Path(name).name, int(line)) for name, line in errors}
+    assert sorted(found) == [(snippet.name, line) for line in WRONG], run.stdout
 
 
 def test_pyright(snippet: Path) -> None:
     pytest.importorskip("pyright")
     if shutil.which("node") is None:
         pytest.skip("pyright needs node")
-    settings = {"include": [str(snippet)], "extraPaths": [str(ROOT)], "typeCheckingMode": "strict"}
-    settings["pythonVersion"] = "3.11"
+    settings = {"extraPaths": [str(ROOT)], "typeCheckingMode": "strict", "pythonVersion": "3.11"}
+    folders = (snippet, ROOT / "examples")  # pyright ignores absolute paths
+    settings["include"] = [os.path.relpath(path, snippet.parent) for path in folders]
     settings |= {f"reportUnknown{what}": "none" for what in UNKNOWN}
     config = snippet.parent / "pyrightconfig.json"
     config.write_text(json.dumps(settings))
@@ -134,8 +141,9 @@ def test_pyright(snippet: Path) -> None:
         pytest.skip(f"pyright does not start: {run.stderr[-200:]}")
     said = json.loads(run.stdout)["generalDiagnostics"]
     errors = [each for each in said if each["severity"] == "error"]
-    found = {each["range"]["start"]["line"] + 1 for each in errors}
-    assert sorted(found) == WRONG, json.dumps(errors, indent=1)
+    found = {(Path(each["file"]).name, each["range"]["start"]["line"] + 1) for each in errors}
+    expected = [(snippet.name, line) for line in WRONG]
+    assert sorted(found) == expected, json.dumps(errors, indent=1)
 
 
 UNKNOWN = ("MemberType", "VariableType", "ArgumentType", "ParameterType", "LambdaType")

@@ -110,6 +110,14 @@ class CallOptions(SearchOptions, total=False):
     progress: bool | Report | None
 
 
+class FunctionOptions(CallOptions, total=False):
+    """Of decoding.generate(), which takes them by name alone."""
+
+    logits_processor: Any
+    stopping_criteria: Any
+    prefix_allowed_tokens_fn: Any
+
+
 class GenerateOptions(SearchOptions, total=False):
     """The options of generate(): `options: decoding.GenerateOptions = {"num_beams": 4}`."""
 

@@ -85,18 +85,22 @@ def loss(model: Transformer, batch: Batch, r_drop: float, plain: bool = False) -
     # Only labels, no padding, pay for the large product with the output table.
     hidden = hidden.view(passes, -1, hidden.shape[-1])[:, batch.places]
     logits, labels = model.output(hidden), batch.labels.expand(passes, -1)  # [passes, labels, V]
+    fused = None
     if not plain:
-        total = cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=SMOOTHING)
+        fused = cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=SMOOTHING)
         if not r_drop:
-            return total
+            return fused
     log_p: Tensor = logits.float().log_softmax(-1)
-    if plain:
-        likelihood = log_p.gather(-1, labels[..., None]).mean()
-        total = -(1 - SMOOTHING) * likelihood - SMOOTHING * log_p.mean()
+    total = plain_cross_entropy(log_p, labels) if fused is None else fused
     if r_drop:
         divergence = ((log_p[0].exp() - log_p[1].exp()) * (log_p[0] - log_p[1])).sum(-1).mean()
         total = total + r_drop / 4 * divergence
     return total
+
+
+def plain_cross_entropy(log_p: Tensor, labels: Tensor) -> Tensor:
+    likelihood = log_p.gather(-1, labels[..., None]).mean()
+    return -(1 - SMOOTHING) * likelihood - SMOOTHING * log_p.mean()
 
 
 class Trainer:
@@ -132,6 +136,8 @@ class Trainer:
         # Early on the average must forget the random start.
         decay = min(EMA, (self.steps + 1) / (self.steps + 10))
         with torch.no_grad():
-            torch._foreach_lerp_(self.averaged, self.parameters, 1 - decay)
+            torch._foreach_lerp_(  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+                self.averaged, self.parameters, 1 - decay
+            )
         self.steps += 1
         return value.detach()

@@ -75,7 +75,7 @@ class StandIn(decoding.Model):
             "decoder_start_token_id": START,
             **generation_config,
         }
-        self.tokenizer = Words()
+        self._tokenizer = Words()
         self.seconds = seconds
         self.calls: list[tuple[list[list[int]], dict[str, Any]]] = []
         self.scored: list[dict[str, Any]] = []
