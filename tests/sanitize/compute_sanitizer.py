@@ -1,6 +1,7 @@
 """Runs every CUDA kernel and a generation of each family under NVIDIA's compute-sanitizer.
 
-    python -m tests.sanitize.compute_sanitizer                 all, some hours
+    python -m tests.sanitize.compute_sanitizer                 all, an hour and a half
+    python -m tests.sanitize.compute_sanitizer --jobs 16       so many runs at a time, as cores
     python -m tests.sanitize.compute_sanitizer --part 2/20     the second of 20 parts
     python -m tests.sanitize.compute_sanitizer --seconds 300   starts nothing later; call it again
 
@@ -9,7 +10,8 @@ synccheck bad barriers. Each run adds a row to --output; what has a row of this 
 again. Fails where there is a report, or where a run does not end. It needs an NVIDIA GPU and the
 CUDA toolkit.
 
-Tests of kernels are some of each test function and type, spread over its cases. Expected values
+Tests of kernels are some of each test function and type, spread over its cases. A family generates
+in one type with each tool, and the types take turns. Expected values
 come from torch, so of tests only reports that name our kernels count; initcheck does not see all
 that cuBLASLt's kernels write, and racecheck not how these order their accesses: so both get
 generations of few tokens, whose products are all our own.
@@ -25,6 +27,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
@@ -37,7 +40,7 @@ OUTPUT = ROOT / "benchmarks/results/sanitizers.csv"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 DTYPES = ("float32", "float16", "bfloat16")
 CASES = {"memcheck": 3, "racecheck": 1, "initcheck": 2, "synccheck": 2}  # of a function and type
-LIMIT = 220  # seconds of a run
+LIMIT = 300  # seconds of a run
 # Timing each product's candidates would run thousands of kernels. And every tensor of torch's gets
 # memory of its own, so that what lies behind it is out of bounds.
 SETTINGS = {"DECODING_TUNE": "0", "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
@@ -95,16 +98,16 @@ def all_runs(tests: Sequence[str], tools: Sequence[str]) -> list[Run]:
     runs = []
     files = sorted({test.partition("::")[0] for test in tests})
     pytest = ("-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider", "--timeout=0")
-    for tool in tools:
+    for at, tool in enumerate(tools):
         for file in files:
             chosen = select([test for test in tests if test.startswith(f"{file}::")], CASES[tool])
             what = file.removeprefix("tests/").removesuffix(".py")
             runs.append(Run(tool, what, len(chosen), (*pytest, *chosen), ours=True))
         lengths = ("5",) if tool in ("racecheck", "initcheck") else ("5", "10")
-        for name in NAMES:
-            for dtype in DTYPES:
-                command = ("-m", "tests.sanitize.generations", name, dtype, *lengths)
-                runs.append(Run(tool, f"generation {name} {dtype}", len(lengths), command, False))
+        for number, name in enumerate(NAMES, start=at):
+            dtype = DTYPES[number % len(DTYPES)]
+            command = ("-m", "tests.sanitize.generations", name, dtype, *lengths)
+            runs.append(Run(tool, f"generation {name} {dtype}", len(lengths), command, False))
     return runs
 
 
@@ -121,7 +124,7 @@ def reports(log: str, ours: bool) -> int:
 
 
 def sanitize(run: Run) -> tuple[int, str, float]:
-    """Reports, what went wrong (or ""), and seconds."""
+    """Reports, what went wrong (or ""), and seconds; prints the end of a log with either."""
     command = ["compute-sanitizer", "--print-limit", "100", "--tool", run.tool, sys.executable]
     began = time.perf_counter()
     try:
@@ -194,6 +197,7 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("--tool", choices=TOOLS, action="append")
     parser.add_argument("--part", default="1/1", metavar="I/N")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--output", type=Path, default=OUTPUT)
     parser.add_argument("--commit", help="what the rows name; where there is no git")
@@ -203,17 +207,29 @@ def main() -> None:
     where = conditions() | ({"commit": args.commit} if args.commit else {})
     runs = part_of(all_runs(kernel_tests(), args.tool or TOOLS), args.part)
     left = [run for run in runs if (run.tool, run.what) not in done(args.output, where["commit"])]
-    bad, over = 0, time.monotonic() + args.seconds
-    for number, run in enumerate(left):
-        if time.monotonic() > over:
-            print(f"{len(left) - number} of {len(left)} runs are left: call this again")
-            break
-        count, wrong, seconds = sanitize(run)
-        bad += bool(count or wrong)
-        print(f"{run.tool}, {run.what}: {count} reports{wrong and ', '}{wrong}, {seconds:.0f} s")
-        if not wrong:
-            row = Row(run.tool, run.what, run.cases, count, round(seconds, 1), **where)
-            append(args.output, row)
+    left.sort(key=lambda run: -run.cases)  # the longest first, that none is waited for at the end
+    over, bad, unstarted = time.monotonic() + args.seconds, 0, 0
+
+    def attempt(run: Run) -> tuple[int, str, float] | None:
+        return None if time.monotonic() > over else sanitize(run)
+
+    with ThreadPoolExecutor(args.jobs) as pool:
+        runs_of = {pool.submit(attempt, run): run for run in left}
+        for ended in as_completed(runs_of):
+            run, found = runs_of[ended], ended.result()
+            if found is None:
+                unstarted += 1
+                continue
+            count, wrong, seconds = found
+            bad += bool(count or wrong)
+            print(
+                f"{run.tool}, {run.what}: {count} reports{wrong and ', '}{wrong}, {seconds:.0f} s"
+            )
+            if not wrong:
+                row = Row(run.tool, run.what, run.cases, count, round(seconds, 1), **where)
+                append(args.output, row)
+    if unstarted:
+        print(f"{unstarted} of {len(left)} runs are left: call this again")
     sys.exit(bad > 0)
 
 
