@@ -41,7 +41,13 @@ def needs(*libraries: str) -> Callable[[str], Path]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("-m", "--model", type=Path, required=True, metavar="DIR", help="a Hugging Face directory")
+    add(
+        "-m",
+        "--model",
+        type=Path,
+        required=True,
+        help="a Hugging Face directory, a name in the hub's cache, or demo",
+    )
     add("--against", default="hf,ctranslate2", help="default: hf,ctranslate2")
     add("--text", type=Path, required=True, metavar="FILE", help="UTF-8, sources or prompts")
     add(

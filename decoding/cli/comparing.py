@@ -12,6 +12,7 @@ import torch
 from tqdm import tqdm
 
 from decoding.cli.arguments import COMPARE_EXTRA
+from decoding.cli.messages import counted
 from decoding.compare.comparison import Plan, compare
 from decoding.compare.engines import ENGINES, Ours, installed
 from decoding.compare.report.terminal import terminal
@@ -22,6 +23,7 @@ from decoding.compare.worker import ResourceLimits
 from decoding.engine.devices import choose_device
 from decoding.models.files.writing import replacing
 from decoding.models.weights.converted import BLOCK
+from decoding.sources import find_source
 from decoding.text.tokenizers import OTHERS
 
 NAMES = {"hf": "huggingface", "hf-static": "huggingface-static", **{name: name for name in ENGINES}}
@@ -58,11 +60,13 @@ def make_plan(args: argparse.Namespace) -> Plan:
     dtypes = args.dtype or list(dict.fromkeys(DTYPES[device] for device in devices))
     if "cuda" in devices:
         choose_device("cuda")  # or says what is missing
-    task = Task.read(args.model)
-    check_format(args.model, task)
+    directory = find_source(args.model)
+    assert isinstance(directory, Path)  # the model is no object in memory
+    task = Task.read(directory)
+    check_format(directory, task)
     task = task.between(args.src_lang, args.tgt_lang)
     plan = Plan(
-        name=args.model.resolve().name,
+        name=directory.resolve().name if args.model.exists() else str(args.model),
         task=task,
         text=lines_that_fit(args, task),
         engines=[*against, Ours],
@@ -100,7 +104,8 @@ def lines_that_fit(args: argparse.Namespace, task: Task) -> Text:
     fits = range(2, positions - new + 1) if encoder is None else range(1, encoder.positions + 1)
     text = read_text(args.text, args.references, task.load_tokenizer(), fits, args.lines)
     if text.left_out:
-        said = f"{text.left_out} lines are left out: not of {fits[0]} to {fits[-1]} tokens"
+        left_out = counted(text.left_out, "line")
+        said = f"{left_out} left out, of fewer than {fits[0]} or more than {fits[-1]} tokens"
         warnings.warn(said, stacklevel=2)
     return text
 

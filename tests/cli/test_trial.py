@@ -129,6 +129,7 @@ CASES = [
     Case("plan", "plan -m MODEL --batch 32 --beams 4", 0, ("weights", "total", "!self_k")),
     Case("all buffers", "plan -m MODEL --full", 0, ("self_k", "weights", "total")),
     Case("long plan", "plan -m MODEL --target 100000", 2, (), ("the model's 512 positions",)),
+    Case("compare no model", "compare -m no/model --text once.txt", 2, (), ("`hf download",)),
     Case(
         "nothing to compare", "compare -m STORIES --text once.txt", 2, (), ("nothing to compare",)
     ),

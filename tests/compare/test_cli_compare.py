@@ -125,8 +125,13 @@ def test_lines_that_are_too_long_are_said(
 ) -> None:
     program.text.write_text("Ja.\n" + "sehr " * 600 + "\n", encoding="utf-8")
     assert program("--against", "hf") == 0
-    assert "1 lines are left out: not of 1 to 512 tokens" in capsys.readouterr().err
+    assert "1 line left out, of fewer than 1 or more than 512 tokens" in capsys.readouterr().err
     assert program.plan.text.sources == ["Ja."]
+
+
+def test_the_demo_by_its_name(program: Program) -> None:
+    assert program("--model", "demo", "--against", "hf") == 0
+    assert program.plan.name == "demo" and program.plan.task.directory == DEMO
 
 
 @pytest.mark.parametrize("kind", ["stories", "converted"])
