@@ -8,12 +8,23 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import decoding
-from examples import batch_corpus, compare_engines, complete_text, translate_file
+from examples import (
+    batch_corpus,
+    compare_engines,
+    complete_text,
+    evaluate_corpus,
+    fast_pipeline,
+    parallel_processes,
+    tokenizer_workers,
+    translate_file,
+)
 from examples.train_a_translator import train
+from tests.text.trained_tokenizers import text_generation_directory
 
 ROOT = Path(__file__).parent.parent
 SENTENCES = translate_file.DEMO / "sentences.de.txt"
@@ -42,6 +53,33 @@ def test_batch_corpus(tmp_path: Path) -> None:
     found = [json.loads(line) for line in (tmp_path / "out").read_text("utf-8").splitlines()]
     assert [line["prompt"] for line in found] == [prompt for prompt in prompts if prompt]
     assert all(line["text"] and -9 < line["score"] < 0 for line in found)
+
+
+@pytest.mark.parametrize("example", [parallel_processes, tokenizer_workers])
+def test_processes(example: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel_processes, "CHUNK", 5)
+    example.main([str(SENTENCES), str(tmp_path / "out")])
+    sources = SENTENCES.read_text("utf-8").splitlines()
+    expected = decoding.load(translate_file.DEMO, "cpu").translate(sources, num_beams=4)
+    assert (tmp_path / "out").read_text("utf-8").splitlines() == expected
+
+
+def test_evaluate_corpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sources = SENTENCES.read_text("utf-8").splitlines()
+    found = decoding.load(translate_file.DEMO).translate(sources, num_beams=4)
+    for references, score in ((found, "100.00"), (sources, "")):
+        (tmp_path / "en").write_text("\n".join(references), "utf-8")
+        evaluate_corpus.main([str(SENTENCES), str(tmp_path / "en")])
+        said = capsys.readouterr().out
+        assert said.startswith(f"BLEU = {score}") and f"chrF2 = {score}" in said
+    assert "100.00" not in said
+
+
+def test_fast_pipeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text_generation_directory("gpt2", tmp_path)
+    fast_pipeline.main(["--model", str(tmp_path), "--tokens", "8"])
+    said = capsys.readouterr().out
+    assert "decoding: 0." in said and said.endswith("the same text: True\n")
 
 
 @pytest.mark.slow
