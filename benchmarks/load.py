@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -184,7 +184,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.child:
         task, *given = options.child
-        {"copy": copy, "load": load}[task](*given)
+        tasks: dict[str, Callable[..., None]] = {"copy": copy, "load": load}
+        tasks[task](*given)
         return
     with tempfile.TemporaryDirectory() as directory:
         show_and_write(measure(options, Path(directory)), options.output)
