@@ -122,14 +122,15 @@ class BoundModel(TransformersFace):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def __reduce__(self) -> tuple[Callable[[], BoundModel], tuple[()]]:
-        """Copies and processes load the model again, from the same path with the same arguments."""
+    def __reduce__(self) -> tuple[Callable[[], BoundModel], tuple[()], dict[str, Any]]:
+        """Copies and processes load the model again, from the same path with the same arguments.
+        Its generation_config is as it was here."""
         if self._load_again is None:
             raise TypeError(
                 "a model that was loaded from memory cannot be copied or pickled: load it from a "
                 "directory, to which its save_pretrained() or Model.save() writes it"
             )
-        return self._load_again, ()
+        return self._load_again, (), {"_generation_config": self._generation_config}
 
     def num_parameters(self) -> int:
         """Numbers in the weights; tables that are one count once."""

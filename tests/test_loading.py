@@ -196,6 +196,10 @@ def test_copies_load_the_same_path_with_the_same_arguments(demo: decoding.Model)
         assert (model.dtype, model.threads, model.directory) == (torch.int8, 1, first.directory)
         assert model.translate(["Guten Morgen!"]) == first.translate(["Guten Morgen!"])
     assert len(pickle.dumps(first)) < 1000
+    first.generation_config["num_beams"] = 7
+    assert pickle.loads(pickle.dumps(first)).generation_config == first.generation_config
+    plan = first.memory_plan()
+    assert pickle.loads(pickle.dumps(plan)).table() == plan.table()
     with pytest.raises(TypeError, match="loaded from memory cannot be copied or pickled"):
         pickle.dumps(ours("gpt2"))
 
@@ -208,6 +212,44 @@ def test_a_spawned_process_gets_the_model() -> None:
     model = decoding.load("demo", device="cpu", threads=1)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(translated, (model,)) == ["Good morning."]
+
+
+@pytest.mark.slow
+def test_ray() -> None:
+    """A task, an actor, the object store and a closure each have the model."""
+    ray = pytest.importorskip("ray")
+    model = decoding.load("demo", device="cpu", threads=1)
+    model.generation_config = {**model.generation_config, "num_beams": 2}
+    root = str(Path(__file__).parent.parent)
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": root}},
+    )
+    try:
+        text, expected = "Guten Morgen!", (2, "Good morning.")
+
+        def call(worker: decoding.Model | None) -> tuple[int, str]:
+            own = model if worker is None else worker
+            return own.generation_config.num_beams, own.translate(text)
+
+        class Actor:
+            def __init__(self, own: decoding.Model) -> None:
+                self.own = own
+
+            def call(self) -> tuple[int, str]:
+                return call(self.own)
+
+        task, actor = ray.remote(call), ray.remote(Actor).remote(model)
+        calls = [task.remote(each) for each in (model, ray.put(model), None)]
+        assert ray.get([*calls, actor.call.remote()]) == [expected] * 4
+        answers = ray.remote(lambda: (model.score(text, "Hi"), model.memory_plan()))
+        scores, plan = ray.get(answers.remote())
+        assert scores.sums.equal(model.score(text, "Hi").sums)
+        assert plan.table() == model.memory_plan().table()
+    finally:
+        ray.shutdown()
 
 
 def test_what_scripts_for_transformers_ask(demo: decoding.Model) -> None:

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -173,7 +174,15 @@ void bind_limits(py::module_& module) {
       .def_readonly("shape", &Buffer::shape)
       .def_readonly("offset", &Buffer::offset)
       .def_readonly("bytes", &Buffer::bytes)
-      .def_readonly("lifetime", &Buffer::lifetime);
+      .def_readonly("lifetime", &Buffer::lifetime)
+      .def(py::pickle(
+          [](const Buffer& b) {
+            return std::make_tuple(b.name, b.type, b.shape, b.offset, b.bytes, b.lifetime);
+          },
+          [](const std::tuple<std::string, std::string, std::vector<int64_t>, size_t, size_t,
+                              std::vector<int>>& fields) {
+            return std::make_from_tuple<Buffer>(fields);
+          }));
 }
 
 }  // namespace
