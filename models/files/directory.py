@@ -72,12 +72,12 @@ class Directory:
         if leads_out(os.path.normpath(name)) and not self.trust_paths:
             return self.file(os.path.basename(name))
         path = self.file(name)
-        return path if is_there(path) else self.file(os.path.basename(name))
+        return path if self._names(option, path) else self.file(os.path.basename(name))
 
     def required_named(self, name: object, option: str, needs: str) -> Path:
         """The same; raises FileNotFoundError that ends in `needs` where there is none."""
         path = self.named(name, option)
-        if not is_there(path):
+        if not self._names(option, path):
             where = "" if path.name == name else f"; {short(name)} is elsewhere, and {HOW}"
             raise FileNotFoundError(f"{path} is missing: {needs}{where}")
         return path
@@ -86,6 +86,14 @@ class Directory:
         """The name of a file, from the directory on; the last one of a file elsewhere."""
         relative = os.path.relpath(path, self.path)
         return path.name if leads_out(relative) else relative
+
+    @staticmethod
+    def _names(option: str, path: Path) -> bool:
+        """is_there(), with an error that names the option."""
+        try:
+            return is_there(path)
+        except ModelFileError as error:
+            raise ModelFileError(f"{option}: {error}") from error
 
     def _roots(self) -> list[Path]:
         """The directory, and that of the files which the Hugging Face cache links to."""

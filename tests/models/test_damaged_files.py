@@ -390,6 +390,7 @@ def test_headers_of_llama2c(tmp_path: Path) -> None:
         struct.pack("<ifi", 4, 0.0, 2**31 - 1),
         struct.pack("<ifi", 4, 0.0, 2) + b"\xff\xff",
         struct.pack("<ifi", 4, 0.0, 100_000) + b"ab" * 50_000,
+        bytes(64 << 20),  # millions of empty pieces
         b"1",
     ],
 )

@@ -66,7 +66,7 @@ def test_what_is_no_name(home: Path, name: str, trust_paths: bool) -> None:
     assert len(str(error.value)) < 1000
     others: tuple[Any, ...] = (name, 3, None, ["a"], {}, "")
     for other in others:
-        with pytest.raises((ModelFileError, FileNotFoundError)):
+        with pytest.raises((ModelFileError, FileNotFoundError), match="option|is no name"):
             directory.required_named(other, "option", "it is needed")
 
 

@@ -43,7 +43,7 @@ def load_llama2c(directory: Directory, config: dict[str, Any]) -> Tokenizer:
     name = config.get("tokenizer_file") or f"tok{count}.bin"
     needs = "the text of a model of llama2.c needs it"
     path = directory.required_named(name, "tokenizer_file", needs)
-    pieces = read_model(path) if path.suffix == ".model" else read_bin(path)
+    pieces = read_model(path) if path.suffix == ".model" else read_bin(path, count)
     if len(pieces) != count:
         raise ModelFileError(f"{path} has {len(pieces)} pieces, the model {count}")
     return tokenizer_of(path, pieces)
@@ -55,12 +55,14 @@ def read_model(path: Path) -> list[tuple[str, float]]:
     return [(model.id_to_piece(i), model.get_score(i)) for i in range(model.get_piece_size())]
 
 
-def read_bin(path: Path) -> list[tuple[str, float]]:
+def read_bin(path: Path, count: int) -> list[tuple[str, float]]:
     """The same of llama2.c's form: the longest piece's length, then each one's score, length and
-    bytes, a space in place of WORD_START."""
+    bytes, a space in place of WORD_START. Raises ModelFileError behind `count` pieces."""
     data, pieces, begin = read_bytes(path), list[tuple[str, float]](), 4
     try:
         while begin < len(data):
+            if len(pieces) == count:
+                raise ModelFileError(f"{path} has more pieces than the model, {count}")
             score, length = struct.unpack_from("<fi", data, begin)
             begin += 8
             (piece,) = struct.unpack_from(f"{length}s", data, begin)
