@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from decoding.generation.config import OPTIONS
+from decoding.generation.config import OPTIONS, GenerationConfig
 from decoding.generation.option_names import nearest, plain
+from decoding.generation.resolve import resolve
 
 RESULTS = (
     "output_attentions",
@@ -44,6 +46,14 @@ TRANSLATION_NAMES = {
     "truncation": "truncate",
 }
 IDS = ("attention_mask", "decoder_input_ids", "input_ids", "inputs")
+
+
+def resolve_n_best(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> GenerationConfig:
+    """resolve(), where n_best has set num_return_sequences: an error names what was passed."""
+    try:
+        return resolve(options, None, defaults)
+    except ValueError as error:
+        raise ValueError(str(error).replace("num_return_sequences", "n_best")) from None
 
 
 def refuse(what: str, names: Iterable[str], *others: str) -> None:

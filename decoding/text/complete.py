@@ -12,7 +12,7 @@ from decoding.generation.config import GenerationConfig
 from decoding.generation.outputs import GenerateBeamDecoderOnlyOutput
 from decoding.generation.resolve import as_mapping, ignored, pinned, resolve
 from decoding.models.spec import ModelSpec
-from decoding.text.arguments import FUNCTIONS, WATCHES, refuse
+from decoding.text.arguments import FUNCTIONS, WATCHES, refuse, resolve_n_best
 from decoding.text.hypotheses import Hypothesis
 from decoding.text.text_model import TextModel
 from decoding.text.texts import as_texts
@@ -168,7 +168,10 @@ def resolved(
     if n_best is not None:
         given["num_return_sequences"] = n_best
     plain = {name: value for name, value in given.items() if name not in (*FUNCTIONS, *WATCHES)}
-    config = resolve(plain, None, model.generation_config)
+    if n_best is None:
+        config = resolve(plain, None, model.generation_config)
+    else:
+        config = resolve_n_best(plain, model.generation_config)
     for name in ignored(config, plain):  # warned of here, and not again by generate()
         del given[name]
     # A length of the checkpoint's is off, too, as each row's own number takes its place.

@@ -18,9 +18,9 @@ from torch import Tensor
 from decoding.common.progress import Event, Progress, check_event
 from decoding.common.warn import warn
 from decoding.generation.outputs import GenerateBeamDecoderOnlyOutput
-from decoding.generation.resolve import as_mapping, ignored, pinned, resolve
+from decoding.generation.resolve import as_mapping, ignored, pinned
 from decoding.text.alignment import Pieces, alignment
-from decoding.text.arguments import refuse
+from decoding.text.arguments import refuse, resolve_n_best
 from decoding.text.hypotheses import (
     BLANK,
     Hypothesis,
@@ -144,7 +144,7 @@ class Translator:
         base = as_mapping(options.pop("generation_config", None))
         self.model, self.n_best = model, n_best
         self.options = {**base, **options, "num_return_sequences": 1 if n_best is None else n_best}
-        self.config = resolve(self.options, None, model.generation_config)
+        self.config = resolve_n_best(self.options, model.generation_config)
         for name in ignored(self.config, self.options):  # warned of, once and not in every batch
             del self.options[name]
         self.options |= pinned(self.config)
@@ -155,7 +155,7 @@ class Translator:
             self.options["num_return_sequences"] = most_hypotheses(self.config)
         if marks or unique:
             self.options = marks | self.options
-            self.config = resolve(self.options, None, model.generation_config)
+            self.config = resolve_n_best(self.options, model.generation_config)
         self.unique, self.beams = unique, self.config.num_beams > 1
         self.batch_tokens, self.alignments = batch_tokens, alignments
         self.tokens = 0  # in the best hypotheses so far

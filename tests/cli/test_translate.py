@@ -149,7 +149,7 @@ def test_without_a_total_progress_counts_alone(translate: Translate) -> None:
         (["--suppress-tokens", "1,x"], "must be whole numbers with commas between them"),
         (["--bad-words-ids", "[["], "must be JSON"),
         (["--n-best", "0"], "must be a whole number of at least 1, got '0'"),
-        (["--n-best", "9"], "num_return_sequences=9"),
+        (["--n-best", "9"], "n_best=9"),
         (["--num-beams", "1", "--n-best", "2"], "pass num_beams or do_sample=True"),
         (["--early-stopping", "maybe"], "early_stopping must be True, False"),
         (["--input", "there is none"], "there is none: No such file"),

@@ -99,6 +99,7 @@ CASES = [
     Case("prefix", "translate -m MODEL --target-prefix Well, more.txt", 0, ("Well, ",)),
     Case("greedy n-best", "translate -m MODEL --num-beams 1 --n-best 2", 2, (), ("greedy search",)),
     Case("memory", "translate -m MODEL --beams 999999", 2, (), ("beams 999999", "!Limits("), b"x"),
+    Case("n-best", "translate -m MODEL --n-best 9 de.txt", 2, (), ("n_best=9 must not be above",)),
     Case("no number", "translate -m MODEL --num-beams two", 2, (), ("a whole number, got 'two'",)),
     Case("too small", "translate -m MODEL --num-beams 0", 2, (), ("at least 1, got 0",)),
     # input and output

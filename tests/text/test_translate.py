@@ -282,8 +282,8 @@ def test_samples_repeat_with_the_seed_and_differ_between_calls() -> None:
     [
         ({"num_beam": 4}, TypeError, "num_beams"),
         ({"num_beams": 0}, ValueError, "num_beams"),
-        ({"n_best": 5}, ValueError, "num_beams=4"),
-        ({"n_best": 0}, ValueError, "num_return_sequences must be at least 1"),
+        ({"n_best": 5}, ValueError, "n_best=5 must not be above num_beams=4"),
+        ({"n_best": 0}, ValueError, "n_best must be at least 1"),
         ({"batch_tokens": 0}, ValueError, "batch_tokens must be at least 1, got 0"),
         ({"num_return_sequences": 2}, TypeError, "n_best"),
         ({"n": 2}, TypeError, "has no option 'n'; did you mean 'n_best'"),
