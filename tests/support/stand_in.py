@@ -22,7 +22,7 @@ from decoding.generation.outputs import (
 )
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.scoring import Scores
-from decoding.text.tokenizers.base import FramedTokenizer
+from decoding.text.tokenizers.framed import FramedTokenizer
 
 EOS, START, FIRST = 0, 1, 2
 

@@ -92,6 +92,67 @@ def test_pairs(pair: Pair) -> None:
         same(*pair, TEXT[0], TEXT[1], truncation="only_second", max_length=most)
 
 
+def test_targets(pair: Pair) -> None:
+    ours, theirs = pair
+    if hasattr(theirs, "tgt_lang"):
+        if ours.tgt_lang is None:  # type: ignore[attr-defined]
+            with pytest.raises(ValueError, match="set tokenizer.tgt_lang to one of"):
+                ours(text_target="a")
+        code = sorted(ours.codes)[1]  # type: ignore[attr-defined]
+        theirs.tgt_lang = ours.tgt_lang = code  # type: ignore[attr-defined]
+    others = LINES[::-1]
+    for options in ({}, {"padding": True, "return_tensors": "pt"}, {"add_special_tokens": False}):
+        same(*pair, text_target=others, **options)
+        same(*pair, LINES, text_target=others, **options)
+    found = same(*pair, LINES[0], text_target=LINES[1], truncation=True, max_length=6)
+    assert len(found["labels"]) == 6
+    same(*pair, LINES)  # it reads sources as before
+
+
+def test_offsets(pair: Pair) -> None:
+    ours, theirs = pair
+    if not theirs.is_fast:
+        with pytest.raises(NotImplementedError, match="return_offsets_mapping needs a tokenizer"):
+            ours("a", return_offsets_mapping=True)
+        with pytest.raises(NotImplementedError, match="return_overflowing_tokens needs a"):
+            ours("a", return_overflowing_tokens=True, truncation=True, max_length=5)
+        return
+    every: list[dict[str, Any]] = [
+        {},
+        {"padding": True, "return_tensors": "pt"},
+        {"add_special_tokens": False},
+        {"truncation": True, "max_length": 7, "padding": "max_length", "padding_side": "left"},
+    ]
+    for options in every:
+        same(*pair, LINES, return_offsets_mapping=True, **options)
+        same(*pair, LINES, LINES[::-1], return_offsets_mapping=True, **options)
+    found = same(*pair, LINES[0], return_offsets_mapping=True)
+    assert max(end for _, end in found["offset_mapping"]) == len(LINES[0])
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("stride", [0, 1, 3])
+def test_overflowing_tokens(pair: Pair, side: str, stride: int) -> None:
+    ours, theirs = pair
+    if not theirs.is_fast:
+        pytest.skip("transformers has another form for it")
+    before = ours.settings, theirs.truncation_side
+    ours.truncation_side = theirs.truncation_side = side
+    options: dict[str, Any] = {"return_overflowing_tokens": True, "stride": stride}
+    same(*pair, LINES[0], **options)
+    options["truncation"] = True
+    found = same(*pair, LINES, max_length=9, return_offsets_mapping=True, **options)
+    assert len(found["input_ids"]) > len(LINES)
+    same(*pair, LINES, max_length=9, padding="max_length", return_tensors="pt", **options)
+    same(*pair, LINES[0], max_length=8, **options)
+    same(*pair, TEXT, TEXT[::-1], max_length=18, **options)
+    most = len(theirs(TEXT[0])["input_ids"]) + 9
+    same(*pair, TEXT[0], TEXT[1], max_length=most, **{**options, "truncation": "only_second"})
+    with pytest.raises(ValueError, match="stride=9 must be less than the . tokens of a text"):
+        ours(LINES, max_length=9, **{**options, "stride": 9})
+    ours.settings, theirs.truncation_side = before
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_sides(pair: Pair, side: str) -> None:
     ours, theirs = pair
@@ -108,6 +169,10 @@ def test_any_text(pair: Pair, text: str, length: int) -> None:
     ids = same(*pair, text)["input_ids"]
     check_decode(*pair, ids)
     same(*pair, text, truncation=True, max_length=length)
+    if pair[1].is_fast:
+        options: dict[str, Any] = {"return_overflowing_tokens": True}
+        options["return_offsets_mapping"] = True
+        same(*pair, text, truncation=True, max_length=length, **options)
 
 
 def check_decode(ours: Tokenizer, theirs: Any, ids: list[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
+from tokenizers import processors
 
 from decoding.models.files import Directory, ModelFileError, read_bytes, short
 from decoding.text.tokenizers.base import Tokenizer, before_last
@@ -18,6 +20,8 @@ from decoding.text.tokenizers.bpe import read_merges
 from decoding.text.tokenizers.encoding import Row, Truncation
 from decoding.text.tokenizers.files import choice, read_vocab, token
 from decoding.text.tokenizers.pieces import BYTE, WORD_START
+
+CUTTING = threading.Lock()  # a tokenizer that cuts texts serves one call at a time
 
 
 class BackendTokenizer(Tokenizer):
@@ -46,7 +50,7 @@ class BackendTokenizer(Tokenizer):
             return
         begin = [self.bos_token] if flags[0] and self.bos_token else []
         end = [self.eos_token] if flags[1] and self.eos_token else []
-        self.backend.post_processor = tokenizers.processors.TemplateProcessing(
+        self.backend.post_processor = processors.TemplateProcessing(
             single=[*begin, "$A", *end],
             pair=[*begin, "$A", *end, *(f"{b}:1" for b in begin), "$B:1", *(f"{e}:1" for e in end)],
             special_tokens=[(text, self.backend.token_to_id(text)) for text in {*begin, *end}],
@@ -66,19 +70,83 @@ class BackendTokenizer(Tokenizer):
     def cut(self, text: str) -> list[int]:
         return self.backend.encode(text, add_special_tokens=False).ids
 
-    def row(self, text: str, pair: str | None, special: bool, limit: Truncation | None) -> Row:
+    def rows(
+        self,
+        text: str,
+        pair: str | None,
+        special: bool,
+        limit: Truncation | None,
+        *,
+        offsets: bool = False,
+    ) -> list[Row]:
         if limit is None:
-            found = self.backend.encode(text, pair, add_special_tokens=special)
-            return Row(found.ids, found.type_ids)
+            return [row_of(self.backend.encode(text, pair, add_special_tokens=special), offsets)]
+        if offsets or limit.stride is not None:
+            return self.framed_rows(text, pair, special, limit, offsets)
+        first, second = self._cut(text, pair, special, limit, self.backend)
+        return [row_of(self.backend.post_process(first, second, special), offsets)]
+
+    def framed_rows(
+        self,
+        text: str,
+        pair: str | None,
+        special: bool,
+        limit: Truncation | None,
+        offsets: bool,
+        frame: processors.PostProcessor | None = None,
+    ) -> list[Row]:
+        """As `rows`, all by the library: it corrects offsets and numbers the texts of a pair in one
+        go, so that encodings which were made apart differ. frame: what puts special tokens around
+        texts; None: as always."""
+        if limit is not None:
+            self._cut(text, pair, special, limit, self.backend if frame is None else frame)
+        with CUTTING:
+            cutter = self._cutter
+            if frame is not None:
+                cutter.post_processor = frame
+            cutter.no_truncation()
+            if limit is not None:
+                cutter.enable_truncation(
+                    limit.length,
+                    stride=limit.stride or 0,
+                    strategy=limit.strategy,
+                    direction=limit.side,
+                )
+            found = cutter.encode(text, pair, add_special_tokens=special)
+        overflowing = limit is not None and limit.stride is not None
+        parts = [found, *(found.overflowing if overflowing else [])]
+        return [row_of(part, offsets) for part in parts]
+
+    @cached_property
+    def _cutter(self) -> tokenizers.Tokenizer:
+        """A copy, since lengths are a setting of the whole tokenizer, which threads share."""
+        return tokenizers.Tokenizer.from_str(self.backend.to_str())
+
+    def _cut(
+        self,
+        text: str,
+        pair: str | None,
+        special: bool,
+        limit: Truncation,
+        frame: tokenizers.Tokenizer | processors.PostProcessor,
+    ) -> tuple[tokenizers.Encoding, tokenizers.Encoding | None]:
+        """Texts without special tokens, but cut so that those of `frame` fit. Raises ValueError
+        where they do not."""
         first = self.backend.encode(text, add_special_tokens=False)
         second = None if pair is None else self.backend.encode(pair, add_special_tokens=False)
-        around = self.backend.num_special_tokens_to_add(second is not None) if special else 0
+        around = frame.num_special_tokens_to_add(second is not None) if special else 0
         lengths = limit.lengths(len(first), None if second is None else len(second), around)
+        rooms = [limit.length - frame.num_special_tokens_to_add(False)]
         for part, length in zip((first, second), lengths, strict=True):
             if part is not None and length < len(part):
                 part.truncate(length, direction=limit.side)
-        found = self.backend.post_process(first, second, special)
-        return Row(found.ids, found.type_ids)
+                rooms += [length] * (length > 0)
+        if limit.stride and limit.stride >= min(rooms):
+            raise ValueError(
+                f"stride={limit.stride} must be less than the {min(rooms)} tokens of a text that "
+                f"fit into max_length={limit.length}"
+            )
+        return first, second
 
     def encode_target(self, text: str) -> list[int]:
         return self.backend.encode(text).ids
@@ -113,6 +181,10 @@ class BackendTokenizer(Tokenizer):
     def _piece(self, number: int) -> str | None:
         piece = self.backend.id_to_token(number)
         return None if piece is None else piece.replace(self._space, WORD_START)
+
+
+def row_of(found: tokenizers.Encoding, offsets: bool) -> Row:
+    return Row(found.ids, found.type_ids, found.offsets if offsets else None)
 
 
 def special_ids(backend: tokenizers.Tokenizer) -> set[int]:
@@ -190,7 +262,7 @@ class ByteLevel:
         if whole is None or template != self.template:
             parts, two = ([special.get(part, part) for part in each] for each in (template, pair))
             marks = {part: backend.token_to_id(part) for part in {*parts, *two} - {"$A", "$B"}}
-            backend.post_processor = tokenizers.processors.TemplateProcessing(
+            backend.post_processor = processors.TemplateProcessing(
                 single=parts, pair=two, special_tokens=list(marks.items())
             )
         return BackendTokenizer(backend)

@@ -14,6 +14,7 @@ from decoding.text.texts import as_texts, checked
 from decoding.text.tokenizers.encoding import (
     BatchEncoding,
     Row,
+    Shape,
     Truncation,
     as_tensors,
     batch,
@@ -37,9 +38,25 @@ class Tokenizer(Vocabulary):
     """
 
     @abstractmethod
-    def row(self, text: str, pair: str | None, special: bool, limit: Truncation | None) -> Row:
-        """A text or a pair of texts as ids. special: with special tokens; limit: None: all of
-        them."""
+    def rows(
+        self,
+        text: str,
+        pair: str | None,
+        special: bool,
+        limit: Truncation | None,
+        *,
+        offsets: bool = False,
+    ) -> list[Row]:
+        """A text or a pair of texts as ids, and what `limit` cuts off where it has a stride.
+
+        special: with special tokens; limit: None: all of them; offsets: with the characters of each
+        token. Raises NotImplementedError for offsets or a stride where the text's cutter has none.
+        """
+
+    def for_target(self) -> Tokenizer:
+        """The tokenizer of texts that the model should write, framed as transformers frames
+        `text_target`. Raises ValueError where the target's language is not known."""
+        return self
 
     @abstractmethod
     def encode_target(self, text: str) -> list[int]:
@@ -60,30 +77,47 @@ class Tokenizer(Vocabulary):
 
     def __call__(
         self,
-        text: Any,
+        text: Any = None,
         text_pair: Any = None,
+        text_target: Any = None,
         *,
         add_special_tokens: bool = True,
         padding: bool | str = False,
         truncation: bool | str | None = None,
         max_length: int | None = None,
+        stride: int = 0,
         pad_to_multiple_of: int | None = None,
         padding_side: str | None = None,
         return_tensors: str | None = None,
         return_token_type_ids: bool | None = None,
         return_attention_mask: bool = True,
+        return_overflowing_tokens: bool = False,
+        return_offsets_mapping: bool = False,
     ) -> BatchEncoding:
         """The ids of texts, as a mapping for `generate(**tokenizer(texts))`.
 
         text: a str, or a list of them. text_pair: the same number of texts that go with them.
+        text_target: texts that the model should write, whose ids are `labels`; without text they
+        are the input_ids.
         padding: True or "longest" fills rows up to the longest, "max_length" to max_length.
         truncation: True or "longest_first" cuts at max_length; of a pair "only_first" and
         "only_second" cut one text. max_length: None is model_max_length. return_tensors: "pt" or
         "np" for int64 [B, W]; None for lists, of one str without [B]. return_token_type_ids: None
-        is whether the model reads them.
+        is whether the model reads them. return_offsets_mapping: of each token the characters of
+        its text, (begin, end), as `offset_mapping`; (0, 0) of special tokens.
+        return_overflowing_tokens: what is cut off becomes further rows, each with the last `stride`
+        tokens of the one before; overflow_to_sample_mapping says of which text a row is.
 
-        Raises TypeError for what is no text, ValueError for arguments that do not go together.
+        Raises TypeError for what is no text, ValueError for arguments that do not go together,
+        NotImplementedError for offsets and overflowing tokens of a text that the library
+        `tokenizers` does not cut.
         """
+        types = return_token_type_ids
+        wanted = {
+            "token_type_ids": self.settings.token_type_ids if types is None else types,
+            "attention_mask": return_attention_mask,
+            "offset_mapping": return_offsets_mapping,
+        }
         shape = read_shape(
             self.settings,
             padding=padding,
@@ -91,29 +125,45 @@ class Tokenizer(Vocabulary):
             max_length=max_length,
             pad_to_multiple_of=pad_to_multiple_of,
             padding_side=padding_side,
+            stride=stride if return_overflowing_tokens else None,
+            columns=[name for name, asked in wanted.items() if asked],
         )
-        texts, alone = as_texts("text", text)
+        special, kind = add_special_tokens, return_tensors
+        found = BatchEncoding()
+        if text is not None or text_target is None:
+            found = self._encoded("text", text, text_pair, shape, special, kind)
+        if text_target is not None:
+            writer = self.for_target()
+            target = writer._encoded("text_target", text_target, None, shape, special, kind)
+            if text is None:
+                return target
+            found["labels"] = target["input_ids"]
+        return found
+
+    def _encoded(
+        self, name: str, text: Any, pair: Any, shape: Shape, special: bool, kind: str | None
+    ) -> BatchEncoding:
+        """name: the argument that `text` is."""
+        texts, alone = as_texts(name, text)
         pairs: list[str] | list[None] = [None] * len(texts)
-        if text_pair is not None:
-            pairs, other = as_texts("text_pair", text_pair)
+        if pair is not None:
+            pairs, other = as_texts("text_pair", pair)
             if (other, len(pairs)) != (alone, len(texts)):
                 raise ValueError("text_pair must be one str, or as many texts as text")
-        special = add_special_tokens
-        rows = [
-            self.row(first, second, special, shape.truncation)
+        offsets = "offset_mapping" in shape.columns
+        parts = [
+            self.rows(first, second, special, shape.truncation, offsets=offsets)
             for first, second in zip(texts, pairs, strict=True)
         ]
-        types = return_token_type_ids
-        columns = batch(
-            rows,
-            shape,
-            self.pad_token_id or 0,
-            types=self.settings.token_type_ids if types is None else types,
-            mask=return_attention_mask,
-        )
-        if return_tensors is not None:
-            return BatchEncoding(as_tensors(columns, return_tensors))
-        return BatchEncoding({name: c[0] if alone else c for name, c in columns.items()})
+        rows = [row for rows in parts for row in rows]
+        columns: dict[str, list[Any]] = {**batch(rows, shape, self.pad_token_id or 0)}
+        if shape.overflow:
+            origins = [i for i, rows in enumerate(parts) for _ in rows]
+            columns["overflow_to_sample_mapping"] = origins
+        if kind is not None:
+            return BatchEncoding(as_tensors(columns, kind))
+        squeezed = alone and not shape.overflow
+        return BatchEncoding({name: c[0] if squeezed else c for name, c in columns.items()})
 
     def encode(
         self,
@@ -128,7 +178,7 @@ class Tokenizer(Vocabulary):
             options["add_special_tokens"] = add_special_tokens
             return self(checked("text", text), text_pair, **options)["input_ids"]
         pair = None if text_pair is None else checked("text_pair", text_pair)
-        return self.row(checked("text", text), pair, add_special_tokens, None).ids
+        return self.rows(checked("text", text), pair, add_special_tokens, None)[0].ids
 
     @overload
     def decode(
@@ -267,29 +317,6 @@ def before_last(ids: Sequence[int], joins: Callable[[int], bool]) -> int:
     while end and joins(int(ids[end - 1])):
         end -= 1
     return end
-
-
-class FramedTokenizer(Tokenizer):
-    """A tokenizer that puts special tokens around ids of texts."""
-
-    @abstractmethod
-    def cut(self, text: str) -> list[int]:
-        """The ids of a text alone."""
-
-    @abstractmethod
-    def framed(self, first: list[int], second: list[int] | None = None) -> list[int]:
-        """The ids of one text or two, with the special tokens that a source or prompt has."""
-
-    def row(self, text: str, pair: str | None, special: bool, limit: Truncation | None) -> Row:
-        first = self.cut(text)
-        second = None if pair is None else self.cut(pair)
-        if limit is not None:
-            count = len(self.framed([], None if second is None else [])) if special else 0
-            some, others = limit.lengths(len(first), None if second is None else len(second), count)
-            first = limit.cut(first, some)
-            second = None if second is None else limit.cut(second, others)
-        ids = self.framed(first, second) if special else first + (second or [])
-        return Row(ids, [0] * len(ids))
 
 
 @runtime_checkable

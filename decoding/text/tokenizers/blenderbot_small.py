@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from decoding.models.files import Directory, short
-from decoding.text.tokenizers.base import FramedTokenizer, Tokenizer, before_last
+from decoding.text.tokenizers.base import Tokenizer, before_last
 from decoding.text.tokenizers.bpe import GOES_ON, WordBPE, read_merges
 from decoding.text.tokenizers.files import read_vocab, token
+from decoding.text.tokenizers.framed import FramedTokenizer
 
 SPECIAL = {
     "bos_token": "__start__",

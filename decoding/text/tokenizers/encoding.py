@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -38,23 +38,30 @@ class BatchEncoding(dict[str, Any]):
         return self
 
 
+Span = tuple[int, int]  # the characters of a text from the first up to the second
+
+
 class Row(NamedTuple):
-    """A text's ids, special tokens included, and of each token which text of a pair it is of."""
+    """A text's ids, special tokens included, and of each token which text of a pair it is of, and,
+    where they are wanted, the characters that it stands for."""
 
     ids: list[int]
     types: list[int]
+    offsets: list[Span] | None = None
 
 
 @dataclass(frozen=True)
 class Truncation:
     """The most tokens of a row, and where those beyond are cut.
 
-    strategy: one of TRUNCATIONS; side: "left" or "right", the end that is cut.
+    strategy: one of TRUNCATIONS; side: "left" or "right", the end that is cut. stride: None, or
+    what is cut off becomes further rows, which begin with so many tokens of the row before.
     """
 
     length: int
     strategy: str
     side: str
+    stride: int | None = None
 
     def lengths(self, first: int, second: int | None, special: int) -> tuple[int, int]:
         """The tokens that remain of each text. special: tokens that come around them.
@@ -101,6 +108,7 @@ class Shape:
     """How long the rows of one call shall be.
 
     padding: one of PADDINGS; length: for "max_length". multiple: rows are filled up to one of it.
+    columns: what is wanted beside input_ids. overflow: whether what is cut off becomes rows, too.
     """
 
     truncation: Truncation | None
@@ -108,6 +116,8 @@ class Shape:
     length: int
     multiple: int
     side: str
+    columns: Sequence[str]
+    overflow: bool
 
     def width(self, rows: Sequence[Row]) -> int:
         width = max((len(row.ids) for row in rows), default=0)
@@ -124,8 +134,11 @@ def read_shape(
     max_length: int | None,
     pad_to_multiple_of: int | None,
     padding_side: str | None,
+    stride: int | None,
+    columns: Sequence[str],
 ) -> Shape:
-    """The arguments of a tokenizer's call, checked: as transformers reads them.
+    """The arguments of a tokenizer's call, checked: as transformers reads them. stride: see
+    Truncation; columns: see Shape.
 
     Raises ValueError for values that there are not.
     """
@@ -153,6 +166,8 @@ def read_shape(
             "the tokenizer has no pad_token: set one (tokenizer.pad_token = tokenizer.eos_token), "
             "or pass texts of different lengths without padding"
         )
+    if stride is not None and stride < 0:
+        raise ValueError(f"stride must be at least 0, got {stride}")
     multiple = 1 if pads == "do_not_pad" else pad_to_multiple_of or 1
     cut = None
     if cuts != "do_not_truncate":
@@ -160,8 +175,8 @@ def read_shape(
             raise ValueError(
                 f"max_length={most} must be a multiple of pad_to_multiple_of={multiple}"
             )
-        cut = Truncation(most, cuts, settings.truncation_side)
-    return Shape(cut, pads, most, multiple, side)
+        cut = Truncation(most, cuts, settings.truncation_side, stride)
+    return Shape(cut, pads, most, multiple, side, columns, stride is not None)
 
 
 def strategy(asked: bool | str | None, known: Sequence[str]) -> str:
@@ -169,32 +184,28 @@ def strategy(asked: bool | str | None, known: Sequence[str]) -> str:
     return asked if isinstance(asked, str) else known[bool(asked)]
 
 
-def batch(
-    rows: Sequence[Row], shape: Shape, pad: int, *, types: bool, mask: bool
-) -> dict[str, list[list[int]]]:
-    """The columns of a BatchEncoding. pad: the id that fills rows up; types, mask: whether they
-    are wanted."""
-    found: dict[str, list[list[int]]] = {"input_ids": []}
-    if types:
-        found["token_type_ids"] = []
-    if mask:
-        found["attention_mask"] = []
+def batch(rows: Sequence[Row], shape: Shape, pad: int) -> dict[str, list[list[Any]]]:
+    """The columns of a BatchEncoding. pad: the id that fills rows up."""
+    found: dict[str, list[list[Any]]] = {name: [] for name in ("input_ids", *shape.columns)}
     width = shape.width(rows)
     for row in rows:
         missing = 0 if shape.padding == "do_not_pad" else max(0, width - len(row.ids))
-        for name, values, fill in (
+        columns: list[tuple[str, list[Any], Any]] = [
             ("input_ids", row.ids, pad),
             ("token_type_ids", row.types, 0),
             ("attention_mask", [1] * len(row.ids), 0),
-        ):
+            ("offset_mapping", row.offsets or [], (0, 0)),
+        ]
+        for name, values, fill in columns:
             if name in found:
                 filled = [fill] * missing
                 found[name].append(filled + values if shape.side == "left" else values + filled)
     return found
 
 
-def as_tensors(columns: dict[str, list[list[int]]], kind: str) -> dict[str, Any]:
-    """int64 [B, W] of each column. Raises ValueError for rows of different lengths."""
+def as_tensors(columns: Mapping[str, list[Any]], kind: str) -> dict[str, Any]:
+    """int64 of each column: [B, W], of offsets [B, W, 2]. Raises ValueError for rows of different
+    lengths."""
     if kind not in ("pt", "np"):
         raise ValueError(f"return_tensors must be 'pt' or 'np', got {kind!r}")
     if len({len(row) for row in columns["input_ids"]}) > 1:

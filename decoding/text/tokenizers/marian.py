@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from decoding.models.files import (
     read_text,
     short,
 )
-from decoding.text.tokenizers.base import FramedTokenizer, Tokenizer
+from decoding.text.tokenizers.base import Tokenizer
 from decoding.text.tokenizers.files import (
     checked_ids,
     read_lines,
@@ -27,6 +28,7 @@ from decoding.text.tokenizers.files import (
     token,
     vocabularies,
 )
+from decoding.text.tokenizers.framed import FramedTokenizer
 from decoding.text.tokenizers.pieces import Pieces
 
 LANGUAGE_CODE = re.compile(r">>.*?<<", re.DOTALL)
@@ -90,6 +92,11 @@ class MarianTokenizer(FramedTokenizer):
 
     def framed(self, first: list[int], second: list[int] | None = None) -> list[int]:
         return [*first, *(second or []), self._source.ids[self._eos]]
+
+    def for_target(self) -> Tokenizer:
+        target = copy(self)
+        target._source = self._target
+        return target
 
     def encode_target(self, text: str) -> list[int]:
         """Ids of a translation, in the target vocabulary."""

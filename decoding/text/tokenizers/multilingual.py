@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sentencepiece import SentencePieceProcessor
+from tokenizers import processors
 
 from decoding.models.files import Directory, ModelFileError, short
 from decoding.text.tokenizers.backend import BackendTokenizer, read_backend
-from decoding.text.tokenizers.base import FramedTokenizer, Tokenizer
+from decoding.text.tokenizers.base import Tokenizer
+from decoding.text.tokenizers.encoding import Row, Truncation
 from decoding.text.tokenizers.files import (
     choice,
     read_optional,
@@ -22,6 +24,7 @@ from decoding.text.tokenizers.files import (
     read_vocab,
     text_of,
 )
+from decoding.text.tokenizers.framed import FramedTokenizer
 from decoding.text.tokenizers.pieces import Pieces, PieceTokenizer
 from decoding.text.tokenizers.settings import TokenizerSettings
 
@@ -133,6 +136,36 @@ class MultilingualTokenizer(FramedTokenizer):
     def framed(self, first: list[int], second: list[int] | None = None) -> list[int]:
         code, ids = self.codes[self.source], [*first, *(second or [])]
         return [code, *ids, self.eos] if self.marks.source_first else [*ids, self.eos, code]
+
+    def rows(
+        self,
+        text: str,
+        pair: str | None,
+        special: bool,
+        limit: Truncation | None,
+        *,
+        offsets: bool = False,
+    ) -> list[Row]:
+        library = offsets or (limit is not None and limit.stride is not None)
+        if not library or isinstance(self.base, PieceTokenizer):
+            return super().rows(text, pair, special, limit, offsets=offsets)
+        return self.base.framed_rows(text, pair, special, limit, offsets, self._frame())
+
+    def _frame(self) -> processors.TemplateProcessing:
+        """What `framed` does, by the library: it knows what is cut off, and the characters."""
+        marks = [("code", self.codes[self.source]), ("end", self.eos)]
+        begin, end = (["code"], ["end"]) if self.marks.source_first else ([], ["end", "code"])
+        return processors.TemplateProcessing(
+            single=[*begin, "$A", *end], pair=[*begin, "$A", "$B", *end], special_tokens=marks
+        )
+
+    def for_target(self) -> Tokenizer:
+        if self.target is None:
+            raise ValueError(
+                "the target's language is not known: set tokenizer.tgt_lang to one of "
+                + ", ".join(sorted(self.codes))
+            )
+        return replace(self, source=self.target)
 
     def encode_target(self, text: str) -> list[int]:
         """The tokens around a text, without a code where the start token is one. Raises ValueError

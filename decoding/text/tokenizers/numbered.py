@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 
-from decoding.text.tokenizers.base import FramedTokenizer
+from decoding.text.tokenizers.base import Tokenizer
 from decoding.text.tokenizers.cutters import Cutter
+from decoding.text.tokenizers.framed import FramedTokenizer
 
 UNK, EOS = "<unk>", "</s>"
 
@@ -44,6 +46,12 @@ class NumberedTokenizer(FramedTokenizer):
 
     def framed(self, first: list[int], second: list[int] | None = None) -> list[int]:
         return [*first, *(second or []), *numbers(self._end, self._source_ids)]
+
+    def for_target(self) -> Tokenizer:
+        target = copy(self)
+        target._source, target._source_ids = self._target, self._target_ids
+        target._end = [EOS]
+        return target
 
     def encode_target(self, text: str) -> list[int]:
         """Ids in the target's vocabulary, ended by EOS."""

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from sentencepiece import SentencePieceProcessor
 
 from decoding.models.files import short
-from decoding.text.tokenizers.base import FramedTokenizer, before_last
+from decoding.text.tokenizers.base import before_last
+from decoding.text.tokenizers.framed import FramedTokenizer
 
 BYTE = re.compile(r"<0x([0-9a-fA-F]{2})>")
 WORD_START = "\u2581"  # sentencepiece writes it for the space before a word
