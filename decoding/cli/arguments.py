@@ -40,7 +40,11 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--tokenizer", metavar="DIR", help="a tokenizer's directory (default: the model's)")
     add("--download", action="store_true", help="fetch a model of the hub that is not here yet")
-    add(
+    add_trust_argument(parser)
+
+
+def add_trust_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--trust-paths",
         action="store_true",
         help="read files outside of the model's directory too, where links lead there",

@@ -10,8 +10,14 @@ import argparse
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from decoding.cli.arguments import COMPARE_EXTRA, add_language_arguments, positive
+from decoding.cli.arguments import (
+    COMPARE_EXTRA,
+    add_language_arguments,
+    add_trust_argument,
+    positive,
+)
 
 DTYPES = ("float32", "float16", "bfloat16", "int8")
 
@@ -39,6 +45,25 @@ def needs(*libraries: str) -> Callable[[str], Path]:
     return parse
 
 
+class Recorded(argparse.Action):
+    """Stands in place of all options that say what is measured."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, values)
+        # The namespace holds them, so that any that is set beside this one can be refused.
+        namespace.measuring = [
+            action for action in parser._actions if action.dest not in (self.dest, "html", "help")
+        ]
+        for action in namespace.measuring:
+            action.required = False
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
@@ -58,6 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--lines", type=positive, default=100, metavar="N", help="lines to read (default: 100)")
     add_language_arguments(parser)
+    add_trust_argument(parser)
     grid = parser.add_argument_group("grid", "each combination is measured").add_argument
     for name, default, help in (
         ("batch", [1, 8], "sentences in a call (default: 1 8)"),
@@ -88,6 +114,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", type=Path, metavar="FILE", help="write all numbers, after each finding")
     add(
         "--html", type=needs("matplotlib", "jinja2"), metavar="FILE", help="write a page with plots"
+    )
+    add(
+        "--from",
+        dest="recorded",
+        action=Recorded,
+        type=Path,
+        metavar="FILE",
+        help="show what --json has written, and write --html; nothing is measured",
     )
 
 

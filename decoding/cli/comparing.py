@@ -40,6 +40,8 @@ def engines(text: str) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.recorded is not None:
+        return show(args)
     plan = make_plan(args)
     comparison: Comparison | None = None
     try:
@@ -52,6 +54,21 @@ def run(args: argparse.Namespace) -> None:
             print(terminal(comparison))
 
 
+def show(args: argparse.Namespace) -> None:
+    """A comparison that was made before. Raises ValueError for options of another, and for a file
+    that --json did not write."""
+    for action in args.measuring:
+        if getattr(args, action.dest) != action.default:
+            name = next(name for name in action.option_strings if name.startswith("--"))
+            raise ValueError(f"{name} measures anew: leave it or --from out")
+    try:
+        comparison = Comparison.from_json(args.recorded.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{args.recorded}: {error}") from error
+    write_page(comparison, args.html)
+    print(terminal(comparison))
+
+
 def make_plan(args: argparse.Namespace) -> Plan:
     against = installed([name for name in engines(args.against) if name != Ours.name])
     if not against:
@@ -62,7 +79,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
         choose_device("cuda")  # or says what is missing
     directory = find_source(args.model)
     assert isinstance(directory, Path)  # the model is no object in memory
-    task = Task.read(directory)
+    task = Task.read(directory, args.trust_paths)
     check_format(directory, task)
     task = task.between(args.src_lang, args.tgt_lang)
     plan = Plan(

@@ -11,6 +11,7 @@ from decoding.generation.config import GenerationConfig
 from decoding.generation.resolve import checked, resolve
 from decoding.models import ModelSpec
 from decoding.models import load as load_checkpoint
+from decoding.models.files import Directory
 from decoding.text.languages import between
 from decoding.text.tokenizers import Tokenizer, load_tokenizer
 
@@ -35,7 +36,7 @@ class Task:
     """A model's directory and the contents of its configuration files.
 
     config: its own options of generate(), with those that its languages need, which are `options`.
-    languages: source and target, as the caller named them.
+    languages: source and target, as the caller named them. trust_paths: as of decoding.load().
     """
 
     directory: Path
@@ -44,21 +45,21 @@ class Task:
     config: GenerationConfig
     options: dict[str, Any] = field(default_factory=dict)
     languages: tuple[str | None, str | None] = (None, None)
+    trust_paths: bool = False
 
     @classmethod
-    def read(cls, directory: Path) -> Task:
+    def read(cls, directory: Path, trust_paths: bool = False) -> Task:
         """Reads a directory. Raises ValueError for an encoder alone, and the errors of load()."""
-        loaded = load_checkpoint(directory)
+        loaded = load_checkpoint(directory, trust_paths=trust_paths)
         if not isinstance(loaded.spec, ModelSpec):
             raise ValueError(f"{directory} is an encoder alone: it generates nothing to compare")
         config = resolve({}, None, loaded.generation_config)
-        return cls(directory, loaded.spec, loaded.config, config)
+        return cls(directory, loaded.spec, loaded.config, config, trust_paths=trust_paths)
 
     def between(self, src_lang: str | None, tgt_lang: str | None) -> Task:
         """The task for these languages. Raises ValueError for languages that the model lacks, and
         for missing ones that it needs."""
-        tokenizer = load_tokenizer(self.directory, self.model_config)
-        _, options = between(tokenizer, src_lang, tgt_lang, self.config)
+        _, options = between(self._tokenizer(), src_lang, tgt_lang, self.config)
         config = replace(
             self.config, **{name: checked(name, value)[name] for name, value in options.items()}
         )
@@ -66,8 +67,10 @@ class Task:
 
     def load_tokenizer(self) -> Tokenizer:
         """This library's tokenizer. Raises ValueError or FileNotFoundError where there is none."""
-        tokenizer = load_tokenizer(self.directory, self.model_config)
-        return between(tokenizer, *self.languages, self.config)[0]
+        return between(self._tokenizer(), *self.languages, self.config)[0]
+
+    def _tokenizer(self) -> Tokenizer:
+        return load_tokenizer(Directory(self.directory, self.trust_paths), self.model_config)
 
     @property
     def has_encoder(self) -> bool:

@@ -146,6 +146,43 @@ def test_a_checkpoint_that_others_cannot_read(
     assert "is no Hugging Face directory: the other engines cannot" in capsys.readouterr().err
 
 
+def test_what_was_recorded_is_shown_again(
+    program: Program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, page, again = (tmp_path / name for name in ("found.json", "page.html", "again.html"))
+    assert program("--against", "hf", "--json", str(found), "--html", str(page)) == 0
+    said = capsys.readouterr().out
+    assert main(["compare", "--from", str(found), "--html", str(again)]) == 0
+    assert capsys.readouterr().out == said and again.read_bytes() == page.read_bytes()
+    assert main(["compare", "--from", str(found)]) == 0 and capsys.readouterr().out == said
+    for option in ("--model x", "--text x", "--rounds 3", "--json x", "--trust-paths", "--beams 2"):
+        assert main(["compare", "--from", str(found), *option.split()]) == 2
+        said = f"{option.split()[0]} measures anew: leave it or --from out"
+        assert said in capsys.readouterr().err
+    assert main(["compare", "--from", str(tmp_path / "none.json")]) == 2
+    assert "none.json" in capsys.readouterr().err
+    page.write_text("{}")
+    assert main(["compare", "--from", str(page)]) == 2
+    assert f"{page}: " in capsys.readouterr().err
+    with pytest.raises(SystemExit):  # the options are needed again
+        main(["compare", "--text", "x"])
+    assert "--model" in capsys.readouterr().err
+
+
+def test_files_elsewhere(
+    program: Program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "linked"
+    folder.mkdir()
+    for file in DEMO.resolve().iterdir():
+        (folder / file.name).symlink_to(file)
+    assert program("--model", str(folder), "--against", "hf") == 2
+    assert "trust" in capsys.readouterr().err
+    assert program("--model", str(folder), "--against", "hf", "--trust-paths") == 0
+    assert program.plan.task.trust_paths
+    assert program.plan.task.load_tokenizer().encode(LINES[1])
+
+
 @pytest.mark.slow
 def test_the_demo_model_against_its_peers(device: str, tmp_path: Path) -> None:
     """Everything at once, in processes of their own."""

@@ -29,7 +29,11 @@ class Ours(TensorEngine):
         torch.set_num_threads(settings.threads)
         self.task, self.device = task, settings.device
         self.model = decoding.load(
-            task.directory, device=settings.device, dtype=settings.dtype, threads=settings.threads
+            task.directory,
+            device=settings.device,
+            dtype=settings.dtype,
+            threads=settings.threads,
+            trust_paths=task.trust_paths,
         )
         self.version = f"decoding {decoding.__version__}, torch {torch.__version__}"
         self.isa = self.model.isa
