@@ -4,6 +4,7 @@ here."""
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,21 @@ def test_overflowing_tokens(pair: Pair, side: str, stride: int) -> None:
     with pytest.raises(ValueError, match="stride=9 must be less than the . tokens of a text"):
         ours(LINES, max_length=9, **{**options, "stride": 9})
     ours.settings, theirs.truncation_side = before
+
+
+def test_threads_share_a_tokenizer(tmp_path: Path) -> None:
+    trained("bert", tmp_path, TEXT)
+    ours = load_tokenizer(tmp_path, {"model_type": "bert"})
+    options: dict[str, Any] = {"truncation": True, "return_overflowing_tokens": True}
+
+    def call(length: int) -> dict[str, Any]:
+        return ours(LINES, max_length=length, return_offsets_mapping=True, **options)
+
+    lengths = list(range(5, 25)) * 10
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(call, lengths))
+    assert found == list(map(call, lengths))
+    assert ours(LINES) == load_tokenizer(tmp_path, {"model_type": "bert"})(LINES)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

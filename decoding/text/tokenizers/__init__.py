@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from decoding.models.files import Directory, naming, short
-from decoding.text.tokenizers import backend
+from decoding.text.tokenizers import backend, byte_level
 from decoding.text.tokenizers.backend import BackendTokenizer
 from decoding.text.tokenizers.base import Languages, Tokenizer
 from decoding.text.tokenizers.blenderbot_small import load_blenderbot_small
@@ -51,17 +51,17 @@ __all__ = [
 
 # By model_type of config.json.
 LOADERS: dict[str, Callable[[Directory, dict[str, Any]], Tokenizer]] = {
-    "bart": backend.BART.load,
+    "bart": byte_level.BART.load,
     "bert": load_wordpiece,
-    "blenderbot": backend.BLENDERBOT.load,
+    "blenderbot": byte_level.BLENDERBOT.load,
     "blenderbot-small": load_blenderbot_small,
     "bloom": backend.load_whole,
     "distilbert": load_wordpiece,
     "gemma": backend.load_whole,
     "gemma2": backend.load_whole,
-    "gpt2": backend.GPT2.load,
+    "gpt2": byte_level.GPT2.load,
     "gpt_neox": backend.load_whole,
-    "gptj": backend.GPT2.load,
+    "gptj": byte_level.GPT2.load,
     "llama": load_llama,
     "m2m_100": load_m2m_100,
     "marian": load_marian,
@@ -69,13 +69,13 @@ LOADERS: dict[str, Callable[[Directory, dict[str, Any]], Tokenizer]] = {
     "mistral": load_llama,
     "mt5": load_t5,
     "openelm": load_llama,
-    "opt": backend.OPT.load,
+    "opt": byte_level.OPT.load,
     "pegasus": load_pegasus,
     "phi": backend.load_whole,
     "phi3": backend.load_whole,
     "qwen2": backend.load_whole,
     "qwen3": backend.load_whole,
-    "roberta": backend.BART.load,
+    "roberta": byte_level.BART.load,
     "t5": load_t5,
     "umt5": load_t5,
     "xlm-roberta": load_xlm_roberta,

@@ -1,4 +1,4 @@
-"""Tokenizers that the `tokenizers` library runs: tokenizer.json, or a byte-level BPE's files."""
+"""Tokenizers that the library `tokenizers` runs, as tokenizer.json has them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,7 @@ from tokenizers import processors
 
 from decoding.models.files import Directory, ModelFileError, read_bytes, short
 from decoding.text.tokenizers.base import Tokenizer, before_last
-from decoding.text.tokenizers.bpe import read_merges
 from decoding.text.tokenizers.encoding import Row, Truncation
-from decoding.text.tokenizers.files import choice, read_vocab, token
 from decoding.text.tokenizers.pieces import BYTE, WORD_START
 
 CUTTING = threading.Lock()  # a tokenizer that cuts texts serves one call at a time
@@ -225,80 +222,3 @@ def read_backend(path: Path) -> tokenizers.Tokenizer:
     backend.no_truncation()  # a setting of the run that saved the file, not of the model
     backend.no_padding()
     return backend
-
-
-BOS_FIRST = ("bos_token", "$A"), ("bos_token", "$A", "bos_token", "$B")
-
-
-@dataclass(frozen=True)
-class ByteLevel:
-    """A family's byte-level BPE, where its directory's settings are silent.
-
-    template: a text with its special tokens, by their names in the settings; pair: two of them.
-    """
-
-    special: dict[str, str]  # names to tokens
-    prefix_space: bool = False
-    template: tuple[str, ...] = ("$A",)
-    pair: tuple[str, ...] = ("$A", "$B")
-
-    def load(self, directory: Directory, settings: dict[str, Any]) -> Tokenizer:
-        whole = directory.find("tokenizer.json")
-        backend = read_backend(whole) if whole else self._of_two_files(directory, settings)
-        special = {name: token(settings, name, default) for name, default in self.special.items()}
-        if settings.get("pad_token"):
-            special["pad_token"] = token(settings, "pad_token", "")
-        there = {added.content for added in backend.get_added_tokens_decoder().values()}
-        backend.add_special_tokens(
-            [
-                tokenizers.AddedToken(text, lstrip=name == "mask_token")
-                for name, text in special.items()
-                if text not in there
-            ]
-        )
-        template, pair = self.template, self.pair
-        if settings.get("add_bos_token"):
-            template, pair = BOS_FIRST
-        if whole is None or template != self.template:
-            parts, two = ([special.get(part, part) for part in each] for each in (template, pair))
-            marks = {part: backend.token_to_id(part) for part in {*parts, *two} - {"$A", "$B"}}
-            backend.post_processor = processors.TemplateProcessing(
-                single=parts, pair=two, special_tokens=list(marks.items())
-            )
-        return BackendTokenizer(backend)
-
-    def _of_two_files(self, directory: Directory, settings: dict[str, Any]) -> tokenizers.Tokenizer:
-        needs = "this model's text needs tokenizer.json, or vocab.json and merges.txt"
-        vocab = directory.required("vocab.json", needs)
-        merges = directory.required("merges.txt", needs)
-        ids, pairs = read_vocab(vocab), read_merges(merges)
-        with reading(merges):
-            backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=ids, merges=pairs))
-        prefix = choice(settings, "add_prefix_space", self.prefix_space)
-        backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=prefix)
-        backend.decoder = tokenizers.decoders.ByteLevel()
-        return backend
-
-
-END = "<|endoftext|>"
-FAIRSEQ = {
-    "bos_token": "<s>",
-    "eos_token": "</s>",
-    "unk_token": "<unk>",
-    "pad_token": "<pad>",
-    "mask_token": "<mask>",
-}
-GPT2 = ByteLevel({"bos_token": END, "eos_token": END, "unk_token": END})
-OPT = ByteLevel(
-    {"bos_token": "</s>", "eos_token": "</s>", "unk_token": "</s>", "pad_token": "<pad>"},
-    template=BOS_FIRST[0],
-    pair=BOS_FIRST[1],
-)
-BART = ByteLevel(
-    FAIRSEQ,
-    template=("bos_token", "$A", "eos_token"),
-    pair=("bos_token", "$A", "eos_token", "eos_token", "$B", "eos_token"),
-)
-BLENDERBOT = ByteLevel(
-    FAIRSEQ, prefix_space=True, template=("$A", "eos_token"), pair=("$A", "$B", "eos_token")
-)

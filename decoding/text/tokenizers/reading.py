@@ -6,12 +6,12 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from decoding.models.files import CONFIGURATION, Directory, ModelFileError, read_text, short
-from decoding.text.tokenizers import backend, blenderbot_small, wordpiece
+from decoding.text.tokenizers import blenderbot_small, byte_level, wordpiece
 from decoding.text.tokenizers.files import chat_templates, choice, read_optional, text_of
 from decoding.text.tokenizers.settings import NAMES, UNLIMITED, TokenizerSettings
 
 END = {name: "<|endoftext|>" for name in ("bos_token", "eos_token", "unk_token")}
-FAIRSEQ = {**backend.FAIRSEQ, "sep_token": "</s>", "cls_token": "<s>"}
+FAIRSEQ = {**byte_level.FAIRSEQ, "sep_token": "</s>", "cls_token": "<s>"}
 LLAMA = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 T5 = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 GEMMA = {
