@@ -183,7 +183,7 @@ def test_refused_calls(bert: Any) -> None:
         model.generate([[5]])
     with pytest.raises(NotImplementedError, match="an encoder alone"):
         model.score([[5]])
-    with pytest.raises(NotImplementedError, match="encoders alone, and this model generates"):
+    with pytest.raises(NotImplementedError, match="need an encoder alone, such as BERT"):
         load_random("gpt2").encode([[5]])
 
 
