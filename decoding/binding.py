@@ -13,7 +13,7 @@ from torch import Tensor
 from decoding import _C
 from decoding.common.environment import instruction_set
 from decoding.engine.encoder import EncoderSession
-from decoding.engine.limits import Limits
+from decoding.engine.limits import Limits, check_limits
 from decoding.engine.memory import available_memory, available_text
 from decoding.engine.session import Session
 from decoding.models import Loaded
@@ -57,6 +57,9 @@ def runner_of(
     threads: int,
     kv_cache_dtype: torch.dtype,
 ) -> Session | EncoderSession:
+    """Raises TypeError and ValueError for limits that the model cannot have."""
+    if limits is not None:
+        check_limits(limits, spec)
     place: dict[str, Any] = {"device": device.index}
     if device.type == "cpu":
         place = {"threads": threads, "isa": instruction_set(_C.isas())}

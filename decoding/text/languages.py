@@ -18,7 +18,7 @@ def between(
     """
     if not isinstance(tokenizer, Languages):
         if src_lang is not None or tgt_lang is not None:
-            raise ValueError("this model is told no languages: leave src_lang and tgt_lang out")
+            raise ValueError("this model has no languages to name: leave src_lang and tgt_lang out")
         return tokenizer, {}
     forced = config.forced_bos_token_id
     begins = [*config.decoder_start_token_id, *([forced] if isinstance(forced, int) else [])]

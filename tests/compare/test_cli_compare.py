@@ -101,7 +101,7 @@ def test_ctrl_c_leaves_what_is_finished(
         ("--memory-limit 0", "must be a number above 0"),
         ("--lengths 511", "this model has 512 positions"),
         ("--dtype float16 --against hf", "no engine computes in such a type"),
-        ("--tgt-lang de", "told no languages"),
+        ("--tgt-lang de", "has no languages to name"),
         ("--references nowhere.txt", "nowhere.txt"),
     ],
 )

@@ -170,6 +170,10 @@ def test_limits_have_a_least_size(name: str) -> None:
 def test_limits_are_limits() -> None:
     with pytest.raises(TypeError, match=r"limits must be decoding.Limits\(...\), got int"):
         load("marian").memory_plan(3)
+    with pytest.raises(TypeError, match="limits must be decoding.Limits"):
+        load("marian", limits=3)
+    with pytest.raises(ValueError, match="target=999999 is beyond the model's"):
+        load("marian", limits=replace(LIMITS, target=999999))
 
 
 def test_memory_that_is_not_there(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,8 +186,8 @@ def test_memory_that_is_not_there(device: str, monkeypatch: pytest.MonkeyPatch) 
             run(model, tokens(40, 20), max_new_tokens=20, num_beams=6)
         assert same(run(model, tokens()), before, device)
         with pytest.raises(decoding.Error, match=words):
-            load("gpt2", device, limits=replace(LIMITS, target=5000))
-    huge = replace(LIMITS, batch=10**6, target=10**6)
+            load("gpt2", device, limits=replace(LIMITS, batch=5000))
+    huge = replace(LIMITS, batch=10**6, beams=64)
     with pytest.raises(decoding.Error, match="lower (batch|beams|target)"):
         load("gpt2", device, limits=huge)
     assert same(run(model, tokens()), before, device)

@@ -303,7 +303,7 @@ def test_scores_of_texts(stories: decoding.Model) -> None:
         (ValueError, "as many texts as texts: got 1", lambda: score(german, english[:1])),
         (TypeError, r"targets\[0\] must be a str, got int", lambda: score(german, [3, 4])),
         (ValueError, "belong to texts, and these are ids", lambda: score([[1]], src_lang="de")),
-        (ValueError, "is told no languages", lambda: score("a", "b", src_lang="de")),
+        (ValueError, "has no languages to name", lambda: score("a", "b", src_lang="de")),
         (ValueError, "attention_mask belongs to ids", lambda: score("a", "b", [[1]])),
     ]:  # fmt: skip
         with pytest.raises(error, match=message):
