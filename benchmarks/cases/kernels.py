@@ -53,6 +53,10 @@ class Place:
     def ints(self, values: Sequence[int] | Tensor) -> Tensor:
         return torch.as_tensor(values, dtype=torch.int32, device=self.device)
 
+    def active(self, sentences: int, number: int, position: int) -> Tensor:
+        """int32 [sentences, 3], all at the same step: csrc/kernels/search/step.h."""
+        return self.ints(torch.tensor([[i, number, position] for i in range(sentences)]))
+
 
 @dataclass(frozen=True)
 class Case:
@@ -251,7 +255,7 @@ def packed_attention(
 def self_attention(place: Place, batch: int, beams: int, heads: int, position: int) -> Case:
     """The new token of each row over its own history. torch has the history gathered already."""
     rows, scale = batch * beams, HEAD_DIM**-0.5
-    active, state = place.ints(range(batch)), place.ints([2, position, batch])
+    active, state = place.active(batch, 2, position), place.ints([2, batch])
     slots = place.ints(torch.arange(rows)).view(1, rows, 1).repeat(2, 1, position + 1)
     scratch = attention_scratch(place, heads, beams)
 
@@ -287,7 +291,7 @@ def self_attention(place: Place, batch: int, beams: int, heads: int, position: i
 def cross_attention(place: Place, batch: int, beams: int, heads: int, source: int) -> Case:
     """The beams of a sentence over its source, whose keys and values torch too has only once."""
     rows, scale = batch * beams, HEAD_DIM**-0.5
-    active, state = place.ints(range(batch)), place.ints([2, 1, batch])
+    active, state = place.active(batch, 2, 1), place.ints([2, batch])
     offsets = place.ints(torch.arange(batch + 1) * source)
     scratch = attention_scratch(place, heads, beams)
 
@@ -375,9 +379,9 @@ class SelectState:
     def __init__(self, place: Place, batch: int, beams: int, vocab: int, sums: Tensor) -> None:
         rows, groups = batch * beams, -(-vocab // 128)
         ints = {
-            **{"live": batch, "first": batch, "stop_now": 1, "finished_count": batch},
+            **{"first": batch, "stop_now": 1, "finished_count": batch},
             **{"done": batch, "fault": batch, "length": rows, "ids": rows, "at": rows},
-            **{"random_row": rows, "now": 3, "seen": 3, "tickets": batch * (beams + 1) + 1},
+            **{"random_row": rows, "now": 2, "seen": 2, "tickets": batch * (beams + 1) + 1},
         }
         self.tensors = {name: place.ints([0] * size) for name, size in ints.items()}
         zeros = self.tensors["now"].new_zeros
@@ -401,8 +405,9 @@ class SelectState:
             **{"forced_firsts": [-1] * batch, "temperatures": [1.0] * batch},
             **{"top_ps": [1.0] * batch},
         }
-        self.begin = place.ints([2, 1, batch])  # number, position, live_count
-        self.sentences, self.sums = place.ints(range(batch)), sums
+        self.begin = place.ints([2, batch])  # number, live_count
+        self.sentences, self.sums = place.active(batch, 2, 1), sums
+        self.tensors["live"] = self.sentences.clone()
         self.reset()
 
     def reset(self) -> None:

@@ -69,7 +69,7 @@ def packed(place: Place, sentences: int, longest: int, size: int, made: bool) ->
 def decode(place: Place, batch: int, beams: int, size: int, made: bool) -> Case:
     """The new token of each row, in a history that is longer; torch has the inputs gathered."""
     rows, position = batch * beams, 63
-    active, state = place.ints(range(batch)), place.ints([2, position, batch])
+    active, state = place.active(batch, 2, position), place.ints([2, batch])
     slots = place.ints(torch.arange(rows)).view(1, rows, 1).repeat(2, 1, position + 1)
     newest = position % size
 

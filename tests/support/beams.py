@@ -14,6 +14,7 @@ from torch import Tensor
 from decoding import _C, reference
 from decoding import _kernels as kernels
 from decoding.reference import FILL_IN, Hypothesis, Logits, Rules, Tokens
+from tests.support.active import active_sentences
 
 FILLED = FILL_IN / 10  # what has a score below stands in for a row
 
@@ -52,7 +53,8 @@ class Search:
     """What the engine does around the kernels of plain beam search, for the sentences given.
 
     Instead of keys and values the cache holds the token that was read, so that a row can be spelt
-    out from its history.
+    out from its history. Sentence i joins the others late[i] steps after the first, as sentences do
+    that a server takes in.
     """
 
     table: Table
@@ -65,6 +67,7 @@ class Search:
     broken: tuple[int, int] | None = None  # (place of a sentence, step): a NaN there
     lengths: list[int] | None = None  # of each sentence, instead of rules.max_new
     stop: Tokens = ()  # what ends a row beside an EOS
+    late: tuple[int, ...] = ()  # of each sentence; none: all begin together
     kept: dict[str, Tensor] = field(init=False)
     steps: dict[int, int] = field(init=False)  # that each sentence took
 
@@ -113,27 +116,37 @@ class Search:
             "fault": torch.zeros(count, dtype=torch.int32),
         }
         self.steps = {}
-        live, now = torch.arange(count, dtype=torch.int32), torch.tensor([1, 0, count]).int()
-        ids, first = torch.full((slots,), -5, dtype=torch.int32), torch.zeros(count).int()
-        while (alive := int(now[2])) > 0:
-            step = int(now[0])
-            self.step(step, live[:alive].clone(), ids[: alive * beams])
+        late = self.late or (0,) * count
+        first = torch.zeros(count).int()
+        live, ids = active_sentences([], [], []), torch.tensor([], dtype=torch.int32)
+        for number in range(1, max(late) + steps + 1):
+            joins = [place for place in range(count) if late[place] == number - 1]
+            live = torch.cat([live, active_sentences(joins, 1, 0)])
+            ids = torch.cat([ids, torch.full((len(joins) * beams,), -5, dtype=torch.int32)])
+            if len(live) == 0:
+                continue
+            self.step(live.clone(), ids)
+            now = torch.tensor([number, len(live)]).int()
             ids, _, _ = kernels.gather_active(
                 now, self.kept["done"], first, self.kept["tokens"], first, live, **self.on
             )
-        assert bool(self.kept["done"].all())
+            assert int(now[0]) == number + 1
+            live = live[: int(now[1])].clone()
+            ids = ids[: len(live) * beams].clone()
+        assert len(live) == 0 and bool(self.kept["done"].all())
         return [self.results(place) for place in range(count)]
 
-    def step(self, step: int, live: Tensor, ids: Tensor) -> None:
-        self.steps.update(dict.fromkeys(live.tolist(), step))
+    def step(self, live: Tensor, ids: Tensor) -> None:
+        """live: [n, 3], as active_sentences() gives them."""
         beams = self.options.beams
-        rows = (live[:, None] * beams + torch.arange(beams)).flatten().tolist()
-        logits = torch.stack(
-            [self.read(row, int(i), step) for row, i in zip(rows, ids, strict=True)]
-        )
-        parts = zip(live.tolist(), logits.split(beams), strict=True)
-        lse = torch.cat([self.obey(place, part, step) for place, part in parts])
-        self.choose(logits, lse, live, step)
+        logits, lse = [], []
+        for (place, step, _), read in zip(live.tolist(), ids.split(beams), strict=True):
+            self.steps[place] = step
+            rows = zip(range(place * beams, (place + 1) * beams), read.tolist(), strict=True)
+            mine = torch.stack([self.read(row, token, step) for row, token in rows])
+            lse.append(self.obey(place, mine, step))
+            logits.append(mine)
+        self.choose(torch.cat(logits), torch.cat(lse), live)
 
     def read(self, row: int, token: int, step: int) -> Tensor:
         """Stores what the row reads, and gives the logits of the row that its history spells."""
@@ -154,13 +167,13 @@ class Search:
         banned = [*rules.banned, *(rules.eos if step <= rules.min_new else ())]
         return kernels.ban_tokens(logits, banned, **self.on)[2]
 
-    def choose(self, logits: Tensor, lse: Tensor, live: Tensor, step: int) -> None:
+    def choose(self, logits: Tensor, lse: Tensor, live: Tensor) -> None:
         m = max(2, 1 + len(self.rules.eos)) * self.options.beams
         candidates = self.launch(
             kernels.merge_beams, *kernels.topk(logits, m, **self.on), lse, live, self.kept["sums"],
             m=m, vocab=self.table.vocab, sibling_penalty=self.options.diversity_rate,
         )  # fmt: skip
-        self.launch(kernels.beam_step, *candidates, lse, live, **self.call(step))
+        self.launch(kernels.beam_step, *candidates, lse, live, **self.call())
 
     def launch(self, kernel: Callable[..., Any], *tensors: Tensor | None, **options: Any) -> Any:
         """Runs a kernel on the device; results, and what the search keeps, return to the CPU."""
@@ -177,15 +190,13 @@ class Search:
             kept.copy_(placed["state"][name])
         return results and tuple(result.cpu() for result in results)
 
-    def call(self, step: int) -> dict[str, Any]:
+    def call(self) -> dict[str, Any]:
         """What all steps of beam searches are told."""
         names = {False: "no", True: "yes", "never": "never"}
         return {
             "eos": list(self.rules.eos),
             "state": self.kept,
             "vocab": self.table.vocab,
-            "step": step,
-            "position": step - 1,
             "max_new": [self.rules_of(p).max_new for p in range(len(self.sentences))],
             "length_penalty": self.options.length_penalty,
             "early_stopping": getattr(kernels.EarlyStopping, names[self.options.early_stopping]),

@@ -11,6 +11,7 @@ from decoding import _kernels as kernels
 from tests.conftest import Place, assert_within_torch, poison, random
 from tests.kernels.attention.test_rotary import Shape, frequencies
 from tests.kernels.attention.test_rotary import reference as rotate_reference
+from tests.support.active import active_sentences
 from tests.support.attention import NO_BIAS, NOWHERE, Bias, attend, offsets_of
 
 
@@ -27,7 +28,7 @@ class History(NamedTuple):
     k: Tensor  # [rows, Nkv, target, D]
     v: Tensor
     table: Tensor  # [2, rows, target], the indirection table
-    position: int  # of the new token
+    positions: list[int]  # of each sentence's new token
 
 
 class RotaryInputs(NamedTuple):
@@ -41,9 +42,10 @@ class RotaryInputs(NamedTuple):
 class Step:
     """One decoding step of the sentences `active`, with everything that is not theirs poisoned.
 
-    shared: shared positions of each sentence, or None; position: of the new token, or None
-    without history; finished: sentences at the end that a captured step has room for, but that are
-    finished; number: of the step; heads: of queries and of keys; rotate(): with rotary positions.
+    shared: shared positions of each sentence, or None; position: of the new token, or of each
+    sentence's, or None without history; finished: sentences at the end that a captured step has
+    room for, but that are finished; number: of the step, or of each sentence's; heads: of queries
+    and of keys; rotate(): with rotary positions.
     """
 
     sentences, scale = 5, 0.2
@@ -54,15 +56,16 @@ class Step:
         beams: int,
         dim: int,
         shared: list[int] | None,
-        position: int | None,
+        position: int | list[int] | None,
         place: Place,
         finished: int = 0,
-        number: int = 7,
+        number: int | list[int] = 7,
         heads: tuple[int, int] = (3, 3),
         bias: Bias = NO_BIAS,
     ) -> None:
         self.active, self.beams, self.dim, self.place = active, beams, dim, place
-        self.finished, self.number = finished, number
+        self.finished = finished
+        self.numbers = [number] * self.sentences if isinstance(number, int) else number
         (self.heads, self.kv_heads), self.bias = heads, bias
         self.cache_rows = [i * beams + j for i in active for j in range(beams)]
         parts = self.heads + (0 if position is None else 2 * self.kv_heads)
@@ -70,6 +73,8 @@ class Step:
         qkv = random(self.sentences * beams, parts, dim, seed=1)[self.cache_rows]
         self.qkv = self.put(torch.cat([qkv, poison(finished * beams, *qkv.shape[1:])]))
         self.shared = None if shared is None else self.make_shared(offsets_of(shared))
+        if isinstance(position, int):
+            position = [position] * self.sentences
         self.history = None if position is None else self.make_history(position)
         self.rotary: RotaryInputs | None = None
 
@@ -100,29 +105,36 @@ class Step:
             k[:, own], v[:, own] = keys[:, own], values[:, own]
         return Shared(self.put(k), self.put(v), self.put(offsets))
 
-    def make_history(self, position: int) -> History:
+    def make_history(self, positions: list[int]) -> History:
         """The beams of a sentence have exchanged their pasts at every position."""
-        rows, target = self.sentences * self.beams, max(80, position + 2)
+        rows, target = self.sentences * self.beams, max(80, max(positions) + 2)
         k, v = (poison(rows, self.kv_heads, target, self.dim) for _ in range(2))
         tables = torch.full((2, rows, target), NOWHERE, dtype=torch.int32)
         keys, values = random(2, rows, self.kv_heads, target, self.dim, seed=3)
         exchanged = torch.randint(
             self.beams, (rows, target), generator=torch.Generator().manual_seed(4)
         )
-        past = torch.arange(position)
         for row in self.cache_rows:
-            sources = row // self.beams * self.beams + exchanged[row, :position]
-            tables[self.number % 2, row, :position] = sources.int()
+            sentence = row // self.beams
+            position = positions[sentence]
+            past = torch.arange(position)
+            sources = sentence * self.beams + exchanged[row, :position]
+            tables[self.numbers[sentence] % 2, row, :position] = sources.int()
             k[sources, :, past] = keys[sources, :, past]
             v[sources, :, past] = values[sources, :, past]
-        return History(self.put(k), self.put(v), self.put(tables), position)
+        return History(self.put(k), self.put(v), self.put(tables), positions)
 
     def run(self, threads: int = 1) -> Tensor:
         y = self.put(poison(len(self.qkv), self.heads, self.dim))
         shared, history = self.shared, self.history
-        active = torch.tensor(self.active + [NOWHERE] * self.finished, dtype=torch.int32)
-        position = NOWHERE if history is None else history.position
-        state = torch.tensor([self.number, position, len(self.active)], dtype=torch.int32)
+        nowhere = [NOWHERE] * self.finished
+        positions = [NOWHERE] * self.sentences if history is None else history.positions
+        active = active_sentences(
+            self.active + nowhere,
+            [self.numbers[i] for i in self.active] + nowhere,
+            [positions[i] for i in self.active] + nowhere,
+        )
+        state = torch.tensor([NOWHERE, len(self.active)], dtype=torch.int32)
         active, state = self.put(active), self.put(state)
         if self.place.device == "cuda":
             torch.cuda.synchronize()  # a kernel may read such things before the last one has ended
@@ -172,15 +184,17 @@ class Step:
     def gather(self, row: int) -> tuple[Tensor, Tensor]:
         """All keys, [positions, Nkv, D], and values that a row attends to."""
         cache_row = self.cache_rows[row]
+        sentence = cache_row // self.beams
         keys: list[Tensor] = []
         values: list[Tensor] = []
         if self.shared is not None:
-            own = self.shared.of(cache_row // self.beams)
+            own = self.shared.of(sentence)
             keys.append(self.shared.k[:, own].transpose(0, 1))
             values.append(self.shared.v[:, own].transpose(0, 1))
         if self.history is not None:
-            past = torch.arange(self.history.position, device=self.place.device)
-            sources = self.history.table[self.number % 2, cache_row, : self.history.position]
+            past = torch.arange(self.history.positions[sentence], device=self.place.device)
+            table = self.history.table[self.numbers[sentence] % 2]
+            sources = table[cache_row, : len(past)]
             new_k, new_v = self.new[row, None].chunk(2, 1)
             keys += [self.history.k[sources, :, past], new_k]
             values += [self.history.v[sources, :, past], new_v]

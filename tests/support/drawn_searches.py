@@ -33,8 +33,8 @@ def draw_rules(draw: st.DrawFn, vocab: int, banned: int) -> Rules:
 def draw_search(
     draw: st.DrawFn, kind: type[Kind], table: Table, rules: Rules, options: Any
 ) -> Kind:
-    """Some sentences, with lengths and a stop string of their own or without, on one of the
-    instruction sets."""
+    """Some sentences, with lengths and a stop string of their own or without, that begin together
+    or one after the other, on one of the instruction sets."""
     sentences = draw(st.lists(st.integers(0, 1000), min_size=1, max_size=3))
     lengths = [draw(st.integers(1, rules.max_new)) for _ in sentences]
     words = st.lists(st.integers(0, min(3, table.vocab - 1)), max_size=3).map(tuple)
@@ -47,6 +47,7 @@ def draw_search(
         threads=draw(st.sampled_from([1, 2, 3])),
         lengths=draw(st.sampled_from([lengths, None])),
         stop=draw(st.just(()) | words),
+        late=tuple(draw(st.sampled_from([0, 0, 1, 3, 8])) for _ in sentences),
     )
 
 

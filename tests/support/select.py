@@ -12,6 +12,7 @@ from torch import Tensor
 from decoding import _C
 from decoding import _kernels as kernels
 from decoding.reference import FILL_IN
+from tests.support.active import active_sentences
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 CPU: dict[str, Any] = {"isa": _C.isas()[0], "threads": 1}
@@ -81,7 +82,8 @@ def ints(values: Any) -> Tensor:
 
 @dataclass
 class Search:
-    """The same search twice: `kept` by the CPU's kernels, `ours` by select."""
+    """The same search twice: `kept` by the CPU's kernels, `ours` by select. numbers: of the step at
+    which each sentence begins, by default 1."""
 
     kind: str
     rules: Rules
@@ -89,6 +91,7 @@ class Search:
     beams: int
     vocab: int
     dtype: torch.dtype = torch.float32
+    numbers: tuple[int, ...] = ()
     kept: dict[str, Tensor] = field(init=False)
     ours: dict[str, Tensor] = field(init=False)
 
@@ -99,9 +102,11 @@ class Search:
         full = lambda *shape: torch.full(shape, -7, dtype=torch.int32)  # noqa: E731
         zeros = lambda *shape: torch.zeros(shape, dtype=torch.int32)  # noqa: E731
         items = torch.arange(batch, dtype=torch.int32) * 3 + 1
+        numbers = self.numbers or (1,) * batch
+        positions = [PREFIX + number - 1 for number in numbers]
         self.kept = {
-            "now": ints([1, PREFIX, batch]),
-            "live": torch.arange(batch, dtype=torch.int32),
+            "now": ints([1, batch]),
+            "live": active_sentences(range(batch), numbers, positions),
             "first": torch.arange(batch, dtype=torch.int32) * 10,
             "items": items,
             "sums": torch.tensor([0.0] + [FILL_IN] * (beams - 1)).repeat(batch),
@@ -120,7 +125,7 @@ class Search:
         kernels.reset_cache_indirection(self.kept["slots"], beams=beams, prefix=PREFIX, **CPU)
         self.ours = {name: tensor.cuda() for name, tensor in self.kept.items()}
         self.ours |= {
-            "seen": full(3).cuda(),
+            "seen": full(2).cuda(),
             "group_max": torch.full((slots, groups), math.nan).cuda(),
             "group_sum": torch.full((slots, groups), math.nan).cuda(),
             "lse": torch.full((slots,), math.nan).cuda(),
@@ -133,7 +138,12 @@ class Search:
 
     @property
     def live_count(self) -> int:
-        return int(self.kept["now"][2])
+        return int(self.kept["now"][1])
+
+    @property
+    def live(self) -> Tensor:
+        """[live, 3], of this step."""
+        return self.kept["live"][: self.live_count].clone()
 
     def select(self, logits: Tensor, rows: int | None = None) -> None:
         """rows: that belong to live sentences, by default all."""
@@ -149,7 +159,8 @@ class Search:
         theirs = logits.to(self.dtype).float().cpu()[:rows]
         self.select(logits, rows)
         lse = self.ours["lse"].cpu()[:rows]
-        expected = self.rules.apply(theirs, int(self.kept["now"][0]))
+        parts = zip(self.live[:, 1].tolist(), theirs.split(self.beams), strict=True)
+        expected = torch.cat([self.rules.apply(part, number) for number, part in parts])
         # What is not finite is the same kind of fault, NaN or inf.
         torch.testing.assert_close(
             lse.where(lse != math.inf, math.nan),
@@ -163,9 +174,7 @@ class Search:
 
     def choose(self, logits: Tensor, lse: Tensor) -> None:
         """By the CPU. lse: the GPU's, so that scores must be equal to the bit."""
-        kept, rules = self.kept, self.rules
-        step, position, count = kept["now"].tolist()
-        live = kept["live"][:count].clone()
+        kept, rules, live = self.kept, self.rules, self.live
         if self.kind == "beam":
             best = kernels.merge_beams(
                 *kernels.topk(logits, self.m, **CPU), lse, live, kept["sums"], m=self.m,
@@ -173,35 +182,34 @@ class Search:
             )  # fmt: skip
             kernels.beam_step(
                 *best, lse, live, eos=list(rules.eos), state=kept,
-                vocab=self.vocab, step=step, position=position, max_new=rules.max_new,
-                length_penalty=rules.length_penalty, early_stopping=rules.stopping(), **CPU,
+                vocab=self.vocab, max_new=rules.max_new, length_penalty=rules.length_penalty,
+                early_stopping=rules.stopping(), **CPU,
             )  # fmt: skip
             return
         if self.kind == "greedy":
             values, ids = (best[:, 0].clone() for best in kernels.topk(logits, 1, **CPU))
         else:
-            words = kept["random_row"][: count * self.beams].clone()
+            words = kept["random_row"][: len(live) * self.beams].clone()
             values, ids = kernels.sample(
-                logits, words, seed=rules.seed, step=step, temperature=rules.temperature,
-                top_k=rules.top_k, top_p=rules.top_p, **CPU,
+                logits, words, seed=rules.seed, steps=live[:, 1].tolist(),
+                temperature=rules.temperature, top_k=rules.top_k, top_p=rules.top_p, **CPU,
             )  # fmt: skip
         kernels.update_rows(
             values, ids, lse, live, eos=list(rules.eos), state=kept, pad=rules.pad,
-            fallback=0 if self.kind == "greedy" else -1, step=step, max_new=rules.max_new, **CPU,
+            fallback=0 if self.kind == "greedy" else -1, max_new=rules.max_new, **CPU,
         )  # fmt: skip
 
     def gather(self) -> None:
         kept, beams = self.kept, self.beams
-        step, position, count = kept["now"].tolist()
-        live = kept["live"][:count]
-        live = live[kept["done"][live] == 0].clone()
-        rows = len(live) * beams
-        kept["ids"][:rows] = kept["tokens"][step - 1].view(-1, beams)[live].flatten()
-        kept["at"][:rows] = (kept["first"][live] + step).repeat_interleave(beams)
-        words = kept["items"][live][:, None] * beams + torch.arange(beams)
+        live = self.live[kept["done"][self.live[:, 0]] == 0]
+        rows, (ids, numbers, _) = len(live) * beams, live.long().T
+        tokens = kept["tokens"].view(len(kept["tokens"]), -1, beams)
+        kept["ids"][:rows] = tokens[numbers - 1, ids].flatten()
+        kept["at"][:rows] = (kept["first"][ids] + numbers).repeat_interleave(beams)
+        words = kept["items"][ids][:, None] * beams + torch.arange(beams)
         kept["random_row"][:rows] = words.flatten().int()
-        kept["live"][: len(live)] = live
-        kept["now"].copy_(ints([step + 1, position + 1, len(live)]))
+        kept["live"][: len(live)] = live + ints([0, 1, 1])
+        kept["now"].copy_(ints([int(kept["now"][0]) + 1, len(live)]))
 
     def compare(self, before: Tensor) -> None:
         """before: `now` of this step, which is what the host sees until the search ends."""

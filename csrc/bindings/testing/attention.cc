@@ -149,7 +149,7 @@ void bind_decode_attention(py::module_& kernels) {
               }
               T* q = in.data<T>(qkv, "qkv", {rows, parts, dim});
               return DecodeAttentionParams<T, C>{
-                  .state = reinterpret_cast<StepState*>(in.data<int32_t>(state, "state", {3})),
+                  .state = step_state(in, state),
                   .q = q,
                   .k = history ? q + heads * dim : nullptr,
                   .v = history ? q + (heads + kv_heads) * dim : nullptr,
@@ -161,7 +161,7 @@ void bind_decode_attention(py::module_& kernels) {
                   .self_v = in.data_or_null<C>(self_v, "self_v", {total, kv_heads, target, dim}),
                   .cache_indirection = in.data_or_null<int32_t>(
                       cache_indirection, "cache_indirection", {2, total, target}),
-                  .active = in.data<int32_t>(active, "active", {rows / beams}),
+                  .active = active_sentences(in, active, rows / beams),
                   .y = in.data<T>(y, "y", {rows, heads, dim}),
                   .partial = in.data_or_null<float>(partial, "partial", {scratch}),
                   .split_counters =
@@ -175,6 +175,7 @@ void bind_decode_attention(py::module_& kernels) {
                   .shared_capacity = static_cast<int>(capacity),
                   .target = static_cast<int>(target),
                   .total_rows = static_cast<int>(total),
+                  .slots = beams,
                   .scale = scale,
                   .bias = bias_of(in, heads, cap, window, slopes, table),
                   .rotary = rotary_of(in, positions, frequencies, 0, 0, interleaved, factor,
@@ -182,9 +183,9 @@ void bind_decode_attention(py::module_& kernels) {
             },
             [](auto& stream, const auto& params) { decode_attention(stream, params); });
       },
-      "qkv: [rows, N + 2 Nkv, D], or [rows, N, D], only q, where there is no history; state: "
-      "number, "
-      "position, live_count; slopes [N] and table [N, 2 * reach + 1]: float32; partial and "
+      "qkv: [rows, N + 2 Nkv, D], or [rows, N, D], only q, where there is no history; "
+      "active: [rows / beams, 3], id, number and position of each sentence; state: number, "
+      "live_count; slopes [N] and table [N, 2 * reach + 1]: float32; partial and "
       "split_counters: CUDA's scratch, made where they are not given; from `positions` on: as in "
       "apply_rotary, which "
       "the CPU does in place",
@@ -212,11 +213,11 @@ void bind_attention_weights(py::module_& kernels) {
               const int64_t capacity = in.sizes(shared_k, "shared_k", 3)[1];
               const auto kept = in.sizes(y, "y", 3);
               return AttentionWeightsParams<T, C>{
-                  .state = reinterpret_cast<StepState*>(in.data<int32_t>(state, "state", {3})),
+                  .state = step_state(in, state),
                   .q = in.data<T>(q, "q", {rows, parts, dim}),
                   .shared_k = in.data<C>(shared_k, "shared_k", {kv_heads, capacity, dim}),
                   .shared_offsets = in.data<int32_t>(shared_offsets, "shared_offsets", {-1}),
-                  .active = in.data<int32_t>(active, "active", {rows / beams}),
+                  .active = active_sentences(in, active, rows / beams),
                   .y = in.data<float>(y, "y", kept),
                   .sentences = static_cast<int>(rows / beams),
                   .beams = beams,
@@ -231,9 +232,9 @@ void bind_attention_weights(py::module_& kernels) {
             },
             [](auto& stream, const auto& params) { attention_weights(stream, params); });
       },
-      "state: number, position, live_count", py::arg("q"), py::arg("active"), py::arg("y"),
-      py::arg("scale"), py::arg("beams"), py::kw_only(), py::arg("shared_k"),
-      py::arg("shared_offsets"), py::arg("state"), py::arg("isa"), py::arg("threads"));
+      "active and state as above", py::arg("q"), py::arg("active"), py::arg("y"), py::arg("scale"),
+      py::arg("beams"), py::kw_only(), py::arg("shared_k"), py::arg("shared_offsets"),
+      py::arg("state"), py::arg("isa"), py::arg("threads"));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "bindings/testing/placed.h"
 #include "kernels/search/beam.h"
 #include "kernels/search/constrained.h"
+#include "kernels/search/contrastive.h"
 #include "kernels/search/diverse.h"
 
 namespace decoding {
@@ -44,6 +45,7 @@ std::vector<SentenceConfig> sentences_of(const py::dict& options, int64_t senten
   SentenceConfig config;
   config.pad = option(options, "pad", 0);
   config.forced_first = option(options, "forced_first", false) ? 0 : -1;
+  config.alpha = option(options, "alpha", config.alpha);
   config.eos = {0, eos};
   config.forced_last = {eos, option(options, "forced_last", false)};
   config.beam = {.length_penalty = option(options, "length_penalty", 1.0),
@@ -60,16 +62,17 @@ std::vector<SentenceConfig> sentences_of(const py::dict& options, int64_t senten
   return configs;
 }
 
-// What a step of a search reads and keeps, where its tensors lie. options: eos, state (what the
-// search keeps, see beam.h for the shapes), vocab, step, position, max_new (of all, or of each
-// sentence); what sentences_of reads; groups; stop_table and stop_first, forced_first (whether
+// What a step of a search reads and keeps, where its tensors lie. live: [live, 3], as in step.h;
+// positions must be below the history's. options: eos, state (what the
+// search keeps, see beam.h for the shapes), vocab, max_new (of all, or of each sentence); what
+// sentences_of reads; groups; stop_table and stop_first, forced_first (whether
 // there is a token of that kind) where given.
 class SearchStep {
  public:
   SearchStep(const object& lse, const object& live, const py::dict& options)
       : tensors(py::str(live.attr("device"))),
         state(options["state"]),
-        sentences(static_cast<int>(tensors.sizes(live, "live", 1)[0])),
+        sentences(static_cast<int>(tensors.sizes(live, "live", 2)[0])),
         shape_(tensors.sizes(state["slots"], "slots", 3)),
         finished_(tensors.sizes(state["finished"], "finished", 3)),
         search_config({.stop_table = given("stop_table", options),
@@ -77,12 +80,10 @@ class SearchStep {
                        .groups = option(options, "groups", 1)}),
         stop_now_({0}, live),
         config_(search_config, sentences_of(options, finished_[0]), words_of(options), live),
-        now_({{option(options, "step", 0), option(options, "position", 0), sentences}}, live) {
+        now_({{.number = 1, .live_count = sentences}}, live) {
     const int64_t total = shape_[1], history = shape_[2], all = finished_[0];
-    const int position = option(options, "position", 0);
-    CHECK(0 <= position && position < history, "position ", position, " of ", history);
     search = {.lse = tensors.data<float>(lse, "lse", {sentences * (total / all)}),
-              .active = tensors.data<int32_t>(live, "live", {-1}),
+              .active = active_sentences(tensors, live),
               .config = config_.view(),
               .state = now_.data(),
               .stop = {.stop_now = stop_now_.data(),
@@ -178,10 +179,10 @@ py::tuple run_merge_beams(const object& values, const object& ids, const object&
                           const object& keys, float sibling_penalty, const std::string& isa,
                           int threads) {
   const Tensors in(py::str(live.attr("device")));
-  const int sentences = static_cast<int>(in.sizes(live, "live", 1)[0]);
+  const int sentences = static_cast<int>(in.sizes(live, "live", 2)[0]);
   const Best best(values, ids), candidates(live, sentences, m);
   const Scratch<Contender> queue(live, best.n() * best.k());
-  const Placed<StepState> now({{.number = 1, .position = 0, .live_count = sentences}}, live);
+  const Placed<StepState> now({{.number = 1, .live_count = sentences}}, live);
   SentenceConfig sentence;
   sentence.beam.sibling_penalty = sibling_penalty;
   const std::vector<SentenceConfig> all(in.sizes(sums, "sums", 1)[0], sentence);
@@ -190,7 +191,7 @@ py::tuple run_merge_beams(const object& values, const object& ids, const object&
                                 .keys = in.data_or_null<float>(keys, "keys", {best.n(), best.k()}),
                                 .lse = in.data_or_null<float>(lse, "lse", {best.n()}),
                                 .sums = in.data<float>(sums, "sums", {-1}),
-                                .active = in.data<int32_t>(live, "live", {-1}),
+                                .active = active_sentences(in, live),
                                 .config = config.view(),
                                 .state = now.data(),
                                 .candidates = candidates.data(),
@@ -217,6 +218,21 @@ void run_beam_step(const object& values, const object& ids, const object& lse, c
       .sentences = step.sentences,
       .m = best.k()};
   run_on(live, isa, threads, [&](auto& stream) { beam_step(stream, params); });
+}
+
+// values, ids: of the rows, [live * K, K].
+void run_contrast_step(const object& values, const object& ids, const object& lse,
+                       const object& likeness, const object& live, const std::string& isa,
+                       int threads, const py::kwargs& options) {
+  const SearchStep step(lse, live, options);
+  const Best best(values, ids);
+  const ContrastStepParams params{
+      .search = step.search,
+      .best = best.data(),
+      .lse = step.search.lse,
+      .likeness = step.tensors.data<float>(likeness, "likeness", {best.n()}),
+      .sentences = step.sentences};
+  run_on(live, isa, threads, [&](auto& stream) { contrast_step(stream, params); });
 }
 
 // state: group_counts too, [B, K].
@@ -312,6 +328,8 @@ void bind_beams(py::module_& kernels) {
               ids, lse, live, named, py::arg("ended") = py::none(), isa, threads);
   kernels.def("diverse_step", &run_diverse_step, "The same in groups.", values, ids, lse, live,
               named, isa, threads);
+  kernels.def("contrast_step", &run_contrast_step, "The same of contrastive search.", values, ids,
+              lse, py::arg("likeness"), live, named, isa, threads);
   py::class_<PhraseTables>(kernels, "Phrases")
       .def(py::init([](std::vector<int32_t> heights, std::vector<int32_t> first_edge,
                        std::vector<int32_t> tokens) {

@@ -65,19 +65,20 @@ void bind_decode_depthwise(py::module_& kernels) {
               const auto kept = in.sizes(inputs, "inputs", 4);
               const int64_t history = in.sizes(cache_indirection, "cache_indirection", 3)[2];
               DecodeDepthwiseParams<T, C> params{
-                  .state = reinterpret_cast<StepState*>(in.data<int32_t>(state, "state", {3})),
+                  .state = step_state(in, state),
                   .x = in.data<T>(x, "x", shape),
                   .weights = weights_of<T>(in, weights, scores, rows, heads),
                   .inputs = in.data<C>(inputs, "inputs", {kept[0], heads, kept[2], dim}),
                   .cache_indirection = in.data<int32_t>(cache_indirection, "cache_indirection",
                                                         {2, kept[0], history}),
-                  .active = in.data<int32_t>(active, "active", {rows / beams}),
+                  .active = active_sentences(in, active, rows / beams),
                   .y = in.data<T>(y, "y", shape),
                   .sentences = static_cast<int>(rows / beams),
                   .beams = beams,
                   .heads = static_cast<int>(heads),
                   .head_dim = static_cast<int>(dim),
                   .ring = static_cast<int>(kept[2]),
+                  .slots = beams,
                   .total_rows = static_cast<int>(kept[0]),
                   .history = static_cast<int>(history)};
               CHECK(params.ring >= params.weights.kernel_size, "inputs must have room for ",
@@ -86,9 +87,9 @@ void bind_decode_depthwise(py::module_& kernels) {
             },
             [](auto& stream, const auto& params) { decode_depthwise(stream, params); });
       },
-      "x, y: [rows, N, D]; inputs: [total_rows, N, ring, D]; state: number, position, live_count; "
-      "weights "
-      "and scores as above",
+      "x, y: [rows, N, D]; inputs: [total_rows, N, ring, D]; active: [rows / beams, 3], id, "
+      "number and position of each sentence; state: number, live_count; weights and scores as "
+      "above",
       py::arg("x"), py::arg("inputs"), py::arg("cache_indirection"), py::arg("active"),
       py::arg("state"), py::arg("y"), py::arg("beams"), py::kw_only(),
       py::arg("weights") = py::none(), py::arg("scores") = py::none(), py::arg("isa"),

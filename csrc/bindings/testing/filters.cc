@@ -17,18 +17,26 @@ namespace {
 
 using py::object;
 
+std::vector<ActiveSentence> sentences_at(const std::vector<int32_t>& ids,
+                                         const std::vector<int32_t>& steps) {
+  std::vector<ActiveSentence> sentences;
+  for (size_t i = 0; i < ids.size(); ++i) sentences.push_back({ids[i], steps.at(i), 0});
+  return sentences;
+}
+
 // Scores [rows, V] of live sentences, which have rows / live each.
 struct Scores {
-  Scores(const object& tensor, const std::vector<int32_t>& ids,
-         const std::vector<SentenceConfig>& all, int step, bool processed = false)
+  // steps: of each live sentence.
+  Scores(const object& tensor, const std::vector<int32_t>& ids, const std::vector<int32_t>& steps,
+         const std::vector<SentenceConfig>& all, bool processed = false)
       : tensors(py::str(tensor.attr("device"))),
         shape(tensors.sizes(tensor, "scores", 2)),
         data(tensors.data<float>(tensor, "scores", shape)),
         live_count(static_cast<int>(ids.size())),
         beams(static_cast<int>(shape[0]) / std::max(live_count, 1)),
-        live(ids, tensor),
+        live(sentences_at(ids, steps), tensor),
         config({.processed = processed}, all, {}, tensor),
-        now({{.number = step, .position = 0, .live_count = live_count}}, tensor) {
+        now({{.number = 1, .live_count = live_count}}, tensor) {
     CHECK(live_count > 0 && shape[0] == int64_t{beams} * live_count, shape[0],
           " rows do not belong to ", live_count, " sentences");
     for (const int32_t id : ids) {
@@ -41,7 +49,7 @@ struct Scores {
   std::vector<int64_t> shape;
   float* data;
   int live_count, beams;
-  Placed<int32_t> live;
+  Placed<ActiveSentence> live;
   PlacedConfig config;
   Placed<StepState> now;
 };
@@ -69,7 +77,7 @@ void run_filter_scores(const object& scores, const py::kwargs& options) {
                       .eta = shared("eta", 0.0f),
                       .min_tokens = shared("min_tokens", 1)};
   }
-  const Scores in(scores, live, own, 1);
+  const Scores in(scores, live, std::vector<int32_t>(live.size(), 1), own);
   const int64_t groups = groups_of(in.vocab());
   const object group_max = empty_like(scores, "float32", {in.shape[0], groups});
   std::vector<Candidate> queue(int64_t{threads} * in.vocab());
@@ -92,14 +100,14 @@ void run_filter_scores(const object& scores, const py::kwargs& options) {
 py::tuple run_sample_candidates(const object& scores, const object& sums, int m,
                                 const std::vector<uint64_t>& seed,
                                 const std::vector<int32_t>& random_first,
-                                const std::vector<int32_t>& live, int step, const std::string& isa,
-                                int threads) {
+                                const std::vector<int32_t>& live, const std::vector<int32_t>& steps,
+                                const std::string& isa, int threads) {
   std::vector<SentenceConfig> own(seed.size());
   for (size_t b = 0; b < own.size(); ++b) {
     own[b].seed = seed[b];
     own[b].random_first = random_first.at(b);
   }
-  const Scores in(scores, live, own, step);
+  const Scores in(scores, live, steps, own);
   const int64_t rows = in.shape[0], slots = int64_t{in.beams} * static_cast<int64_t>(seed.size());
   const object best = empty_like(scores, "int32", {rows, m, 2});
   const object keys = empty_like(scores, "float32", {rows, m});
@@ -136,9 +144,10 @@ void bind_filters(py::module_& kernels) {
               py::arg("scores"));
   kernels.def(
       "sample_candidates", &run_sample_candidates,
-      "(scores, ids, keys), all [rows, m], best key first; seed and random_first are lists.",
+      "(scores, ids, keys), all [rows, m], best key first; seed and random_first are lists, "
+      "of each sentence, steps of each in `live`.",
       py::arg("scores"), py::arg("sums"), py::arg("m"), named, py::arg("seed"),
-      py::arg("random_first"), py::arg("live"), py::arg("step"), isa, threads);
+      py::arg("random_first"), py::arg("live"), py::arg("steps"), isa, threads);
 }
 
 }  // namespace decoding

@@ -10,6 +10,7 @@
 #include "bindings/testing/recording.h"
 #include "core/types.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/search/step.h"
 #ifdef DECODING_CUDA
 #include "bindings/cuda.h"
 #endif
@@ -82,6 +83,17 @@ void run_with_cache(const py::object& like, const py::object& cache, const std::
       [&]<typename T>(const Tensors& in) { return make.template operator()<T, T>(in); }, op);
 }
 
+// int32 [2]: the step's number and the sentences that go on.
+inline StepState* step_state(const Tensors& in, const py::object& state) {
+  return reinterpret_cast<StepState*>(in.data<int32_t>(state, "state", {2}));
+}
+
+// int32 [sentences, 3]: id, number and position of each; -1: of any number of sentences.
+inline ActiveSentence* active_sentences(const Tensors& in, const py::object& active,
+                                        int64_t sentences = -1) {
+  return reinterpret_cast<ActiveSentence*>(in.data<int32_t>(active, "active", {sentences, 3}));
+}
+
 void bind_layers(py::module_& kernels);       // layers.cc
 void bind_elementwise(py::module_& kernels);  // elementwise.cc
 void bind_attention(py::module_& kernels);    // attention.cc
@@ -91,6 +103,7 @@ void bind_search(py::module_& kernels);       // search.cc
 void bind_beams(py::module_& kernels);        // beams.cc
 void bind_filters(py::module_& kernels);      // filters.cc
 void bind_controls(py::module_& kernels);     // processors.cc
+void bind_guidance(py::module_& kernels);     // guidance.cc
 #ifdef DECODING_CUDA
 void bind_cuda(py::module_& kernels);  // cuda.cc
 #endif

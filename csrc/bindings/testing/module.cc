@@ -26,6 +26,7 @@ PYBIND11_MODULE(_kernels, kernels) {
   decoding::bind_beams(kernels);
   decoding::bind_filters(kernels);
   decoding::bind_controls(kernels);
+  decoding::bind_guidance(kernels);
 #ifdef DECODING_CUDA
   decoding::bind_cuda(kernels);
 #endif

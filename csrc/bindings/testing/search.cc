@@ -88,22 +88,33 @@ py::tuple run_scan_logits(const py::object& logits, const std::string& isa, int 
   return Scanned(logits, isa, threads).results();
 }
 
-// As constrain_logits leaves them, in step 1 of 1. words: ids that config names.
+// Sentences 0, 1, ... at these steps.
+std::vector<ActiveSentence> sentences_at(const std::vector<int32_t>& steps) {
+  std::vector<ActiveSentence> sentences;
+  for (const int32_t step : steps)
+    sentences.push_back({static_cast<int>(sentences.size()), step, 0});
+  return sentences;
+}
+
+// As constrain_logits leaves them. words: ids that config names. steps: of each sentence, of which
+// each has as many rows.
 py::tuple constrained(const py::object& logits, const std::vector<int32_t>& words,
-                      const SentenceConfig& config, const std::string& isa, int threads) {
+                      const SentenceConfig& config, const std::string& isa, int threads,
+                      const std::vector<int32_t>& steps = {1}) {
   Scanned scanned(logits, isa, threads);
   check_ids(words, scanned.vocab);
   const SearchConfig search;
-  const StepState state = {1, 0, 1};
-  const int32_t active = 0;
+  const std::vector<ActiveSentence> active = sentences_at(steps);
+  const std::vector<SentenceConfig> configs(steps.size(), config);
+  const StepState state = {1, static_cast<int>(steps.size())};
   const ConstrainLogitsParams<float> params{.logits = scanned.logits,
                                             .group_max = scanned.group_max.view.data<float>(),
                                             .group_sum = scanned.group_sum.view.data<float>(),
                                             .lse = scanned.lse.view.data<float>(),
-                                            .config = {&search, &config, words.data()},
+                                            .config = {&search, configs.data(), words.data()},
                                             .state = &state,
-                                            .active = &active,
-                                            .beams = scanned.rows,
+                                            .active = active.data(),
+                                            .beams = scanned.rows / state.live_count,
                                             .vocab = scanned.vocab};
   on_cpu(isa, threads, [&](auto& stream) { constrain_logits<float>(stream, params); });
   return scanned.results();
@@ -133,6 +144,17 @@ py::tuple run_force_tokens(const py::object& logits, const std::vector<int32_t>&
   return constrained(logits, ids, config, isa, threads);
 }
 
+py::tuple run_constrain(const py::object& logits, const std::vector<int32_t>& eos, int min_new,
+                        int forced_first, int max_new, const std::vector<int32_t>& steps,
+                        const std::string& isa, int threads) {
+  SentenceConfig config;
+  config.eos = config.forced_last = all_of(eos);
+  config.min_new = min_new;
+  config.forced_first = forced_first;
+  config.max_new = max_new;
+  return constrained(logits, eos, config, isa, threads, steps);
+}
+
 py::tuple run_topk(const py::object& logits, int k, const std::string& isa, int threads) {
   CHECK(k > 0, "k must be positive, got ", k);
   Scanned scanned(logits, isa, threads);
@@ -150,8 +172,8 @@ py::tuple run_topk(const py::object& logits, int k, const std::string& isa, int 
 }
 
 py::tuple run_sample(const py::object& logits, const py::object& random_row, uint64_t seed,
-                     int step, float temperature, int top_k, float top_p, const std::string& isa,
-                     int threads) {
+                     const std::vector<int32_t>& steps, float temperature, int top_k, float top_p,
+                     const std::string& isa, int threads) {
   Scanned scanned(logits, isa, threads);
   const TensorView words = TensorView::of(random_row, "random_row");
   SentenceConfig config;
@@ -160,28 +182,30 @@ py::tuple run_sample(const py::object& logits, const py::object& random_row, uin
   config.filters.top_k = top_k;
   config.filters.top_p = top_p;
   const SearchConfig search;
-  const StepState state = {step, 0, 1};
-  const int32_t live = 0;
+  const std::vector<ActiveSentence> active = sentences_at(steps);
+  const std::vector<SentenceConfig> configs(steps.size(), config);
+  const StepState state = {1, static_cast<int>(steps.size())};
   std::vector<Candidate> chosen(scanned.rows);
   const SampleParams<float> params{.logits = scanned.logits,
                                    .group_max = scanned.group_max.view.data<float>(),
                                    .random_row = words.data<int32_t>({scanned.rows}),
-                                   .active = &live,
-                                   .config = {&search, &config, nullptr},
+                                   .active = active.data(),
+                                   .config = {&search, configs.data(), nullptr},
                                    .chosen = chosen.data(),
                                    .queue = scanned.queue.data(),
                                    .maxima = scanned.maxima.data(),
                                    .state = &state,
-                                   .beams = scanned.rows,
+                                   .beams = scanned.rows / state.live_count,
                                    .vocab = scanned.vocab};
   on_cpu(isa, threads, [&](auto& stream) { sample<float>(stream, params); });
   return as_tensors(chosen, {scanned.rows});
 }
 
-// now: number, position and live_count, of the step that ends and then of the next.
+// now: number and live_count, and live, of the step that ends and then of the next.
 py::tuple run_gather_active(const py::object& now, const py::object& done, const py::object& first,
                             const py::object& tokens, const py::object& items,
                             const py::object& live, const std::string& isa, int threads) {
+  const Tensors in("cpu");
   const TensorView history = TensorView::of(tokens, "tokens");
   const int64_t sentences = TensorView::of(done, "done").size(0), total = history.size(1);
   const int32_t* item = TensorView::of(items, "items").data<int32_t>({sentences});
@@ -190,12 +214,12 @@ py::tuple run_gather_active(const py::object& now, const py::object& done, const
   const Made ids = make("int32", {total}), at = make("int32", {total});
   const Made random_row = make("int32", {total});
   const GatherActiveParams params{
-      .state = reinterpret_cast<StepState*>(TensorView::of(now, "now").data<int32_t>({3})),
+      .state = step_state(in, now),
       .done = TensorView::of(done, "done").data<int32_t>(),
       .prompt_lengths = TensorView::of(first, "first").data<int32_t>({sentences}),
       .tokens = history.data<int32_t>(),
       .config = {nullptr, configs.data(), nullptr},
-      .active = TensorView::of(live, "live").data<int32_t>({-1}),
+      .active = active_sentences(in, live),
       .ids = ids.view.data<int32_t>(),
       .positions = at.view.data<int32_t>(),
       .random_row = random_row.view.data<int32_t>(),
@@ -226,12 +250,13 @@ void run_reset_cache_indirection(const py::object& slots, int beams, int prefix,
 
 void run_update_rows(const py::object& values, const py::object& ids, const py::object& lse,
                      const py::object& live, const std::vector<int32_t>& eos, const py::dict& state,
-                     int pad, int fallback, int step, int max_new, const std::string& isa,
-                     int threads) {
+                     int pad, int fallback, int max_new, const std::string& isa, int threads) {
   const auto kept = [&](const char* name) { return TensorView::of(state[name], name); };
-  const TensorView alive = TensorView::of(live, "live"), length = kept("length");
+  const Tensors in("cpu");
+  const TensorView length = kept("length");
   const int64_t total = length.size(0), sentences = kept("done").size(0);
-  const int64_t beams = total / sentences, rows = alive.size(0) * beams;
+  const int live_count = static_cast<int>(in.sizes(live, "live", 2)[0]);
+  const int64_t beams = total / sentences, rows = live_count * beams;
   const std::vector<Candidate> chosen =
       as_candidates(TensorView::of(values, "values"), TensorView::of(ids, "ids"));
   SentenceConfig config;
@@ -241,10 +266,10 @@ void run_update_rows(const py::object& values, const py::object& ids, const py::
   const std::vector<SentenceConfig> configs(sentences, config);
   const SearchConfig search;
   const int32_t stop_now = 0;
-  const StepState now = {step, 0, static_cast<int>(alive.size(0))};
+  const StepState now = {1, live_count};
   const UpdateRowsParams params{.chosen = chosen.data(),
                                 .lse = TensorView::of(lse, "lse").data<float>({rows}),
-                                .active = alive.data<int32_t>(),
+                                .active = active_sentences(in, live),
                                 .config = {&search, configs.data(), eos.data()},
                                 .stop = {&stop_now, nullptr, nullptr},
                                 .state = &now,
@@ -252,7 +277,7 @@ void run_update_rows(const py::object& values, const py::object& ids, const py::
                                 .length = length.data<int32_t>(),
                                 .done = kept("done").data<int32_t>(),
                                 .fault = kept("fault").data<int32_t>({sentences}),
-                                .sentences = static_cast<int>(alive.size(0)),
+                                .sentences = live_count,
                                 .beams = static_cast<int>(beams),
                                 .total_rows = static_cast<int>(total),
                                 .vocab = 0,  // only of interest with stop strings
@@ -276,14 +301,19 @@ void bind_search(py::module_& kernels) {
   kernels.def("renormalize", &run_renormalize,
               "The same after taking `ids` out and adding up what is left.", py::arg("logits"),
               py::arg("ids"), named, isa, threads);
+  kernels.def("constrain", &run_constrain,
+              "The same after the rules of `steps`, one of each sentence; eos are forced last.",
+              py::arg("logits"), named, py::arg("eos"), py::arg("min_new"), py::arg("forced_first"),
+              py::arg("max_new"), py::arg("steps"), isa, threads);
   kernels.def("topk", &run_topk, "(values, ids), both [rows, k], best first.", py::arg("logits"),
               py::arg("k"), named, isa, threads);
-  kernels.def("sample", &run_sample, "(logits, ids), both [rows], of the tokens drawn.",
-              py::arg("logits"), py::arg("random_row"), named, py::arg("seed"), py::arg("step"),
+  kernels.def("sample", &run_sample,
+              "(logits, ids), both [rows], of the tokens drawn; steps: of each sentence.",
+              py::arg("logits"), py::arg("random_row"), named, py::arg("seed"), py::arg("steps"),
               py::arg("temperature") = 1.0f, py::arg("top_k") = 0, py::arg("top_p") = 1.0f, isa,
               threads);
   kernels.def("gather_active", &run_gather_active,
-              "(ids, positions, random words); `now` and the head of `live` are kept.",
+              "(ids, positions, random words); `now` and the head of `live` [n, 3] are kept.",
               py::arg("now"), py::arg("done"), py::arg("first"), py::arg("tokens"),
               py::arg("items"), py::arg("live"), named, isa, threads);
   kernels.def("reset_cache_indirection", &run_reset_cache_indirection, "slots: [2, rows, history]",
@@ -291,7 +321,7 @@ void bind_search(py::module_& kernels) {
   kernels.def("update_rows", &run_update_rows, "Takes tokens in; `state` as in update.h.",
               py::arg("values"), py::arg("ids"), py::arg("lse"), py::arg("live"), named,
               py::arg("eos"), py::arg("state"), py::arg("pad"), py::arg("fallback"),
-              py::arg("step"), py::arg("max_new"), isa, threads);
+              py::arg("max_new"), isa, threads);
 }
 
 }  // namespace decoding

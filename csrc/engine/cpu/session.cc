@@ -172,7 +172,8 @@ class CpuSession : public Session {
   void read_sentences(cpu::Stream<isa>& stream, const Batch& batch) {
     if (spec_.encoder) {
       read_source(stream, batch);
-      read_prefix(pass(stream), request_.sentences(), prefix_of(batch, spec_));
+      read_prefix(pass(stream), request_.sentences(), request_.rows_per_sentence,
+                  prefix_of(batch, spec_));
     } else if (const auto tokens = prompt_tokens(w_.inputs, batch); tokens.count > 0) {
       read_prompt(pass(stream), tokens);
     }

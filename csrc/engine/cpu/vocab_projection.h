@@ -18,6 +18,8 @@ struct Choice {
   bool is_shared;  // whether all sentences have the same lists and min_new
   int min_new;
   std::vector<int32_t> banned, early;  // ascending outputs; early: with min_new's EOS
+
+  bool is_early(const ActiveSentence& sentence) const { return sentence.number <= min_new; }
 };
 
 inline Choice make_choice(const Outputs& outputs, const Request& request) {
@@ -39,15 +41,17 @@ inline Choice make_choice(const Outputs& outputs, const Request& request) {
 }
 
 // Whether a step chooses each row's best, of all but the same banned tokens: then nothing reads the
-// logits.
+// logits. There must be an active sentence.
 template <typename T>
 bool takes_best(const ModelSpec& spec, const Choice& choice, const Workspace<T>& w,
                 const StepView& step) {
   const bool samples = step.key.samples || step.key.kind == SearchKind::sampling;
   if (spec.logits_cap != 0.0f || samples || step.key.processed || !choice.is_shared) return false;
-  const auto takes_other = [&](int32_t sentence) {
-    const SentenceConfig& config = step.config.sentences[sentence];
-    return config.renormalize || config.forces(w.inputs.state->number);
+  const bool is_early = choice.is_early(*w.inputs.active);
+  const auto takes_other = [&](const ActiveSentence& sentence) {
+    const SentenceConfig& config = step.config.sentences[sentence.id];
+    return config.renormalize || config.forces(sentence.number) ||
+           choice.is_early(sentence) != is_early;
   };
   return std::none_of(w.inputs.active, w.inputs.active + step.key.sentences, takes_other);
 }
@@ -57,7 +61,7 @@ template <typename T, typename Stream>
 void project_best(Stream& stream, const Choice& choice, const Norm& norm, const Workspace<T>& w,
                   const StepView& step) {
   const Activations<T>& a = w.step;
-  const bool is_early = w.inputs.state->number <= choice.min_new;
+  const bool is_early = choice.is_early(*w.inputs.active);  // as are all others
   const std::vector<int32_t>& banned = is_early ? choice.early : choice.banned;
   project<T>(stream, {.x = a.x,
                       .norm = norm,

@@ -99,7 +99,7 @@ class CudaReader {
     if (sentences.tokens.count > 0) packed(stream, sentences.tokens);
     clear(stream, w_.split_counters, kSplitCounters);  // where the packed pass had other things
     clear_padding(stream);
-    read_prefix(pass(stream), sentences.count, sentences.prefix);
+    read_prefix(pass(stream), sentences.count, sentences.beams, sentences.prefix);
   }
 
   void score(const Labelled& labelled, cuda::Stream& stream) {
@@ -126,7 +126,7 @@ class CudaReader {
     if (tokens.count == 0 || !warmed_up_.insert(about).second) return;
     cuda::Stream stream(handle, device_, matmul_, true);
     packed(stream, tokens);
-    read_prefix(pass(stream), sentences.count, std::min(sentences.prefix, 1));
+    read_prefix(pass(stream), sentences.count, sentences.beams, std::min(sentences.prefix, 1));
   }
 
   static void clear(cuda::Stream& stream, int32_t* numbers, int64_t count) {

@@ -10,15 +10,14 @@
 namespace decoding {
 
 // The rows of a step: row i * beams + j is beam j of sentence active[i], and its history is that of
-// the cache row cache_sentences[i] * beams + j.
+// the cache row active[i].id * slots + j.
 struct StepRows {
   const StepState* state;
-  const int32_t* ids;              // [sentences * beams], the token that each row reads
-  const int32_t* positions;        // [sentences * beams], of the token
-  const int32_t* active;           // [sentences], sentence ids
-  const int32_t* cache_sentences;  // [sentences], as active, but where only the first row of each
-                                   // sentence reads a prompt
-  int sentences, beams;            // sentences: at least state->live_count
+  const int32_t* ids;            // [sentences * beams], the token that each row reads
+  const int32_t* positions;      // [sentences * beams], of the token
+  const ActiveSentence* active;  // [sentences]
+  int sentences, beams, slots;   // sentences: at least state->live_count; slots: beams, but where
+                                 // the first row of each sentence reads a prompt for all
   int total() const { return sentences * beams; }
 };
 
@@ -36,13 +35,14 @@ void decode_convolution(const Pass<Stream, T, C>& p, StackPass<Stream, T>& stack
                                  .weights = weights,
                                  .inputs = p.cache.inputs + d.kv_before(i) * p.limits.rows() * ring,
                                  .cache_indirection = w.cache_indirection,
-                                 .active = rows.cache_sentences,
+                                 .active = rows.active,
                                  .y = stack.a.attended,
                                  .sentences = rows.sentences,
                                  .beams = rows.beams,
                                  .heads = d.heads[i],
                                  .head_dim = d.head_dim,
                                  .ring = ring,
+                                 .slots = rows.slots,
                                  .total_rows = p.limits.rows(),
                                  .history = w.history});
   leave_self_attention(stack, i, block);
@@ -51,12 +51,12 @@ void decode_convolution(const Pass<Stream, T, C>& p, StackPass<Stream, T>& stack
 // Attention of layer i to nothing yet: the queries are in a.qkv, rows `stride` apart.
 template <typename Stream, typename T, typename C>
 DecodeAttentionParams<T, C> attention_params(const Pass<Stream, T, C>& p, const StepRows& rows,
-                                             const int32_t* active, int i, int stride) {
+                                             int i, int stride) {
   const StackSpec& d = p.spec.decoder;
   const Workspace<T>& w = p.workspace;
   return {.state = rows.state,
           .q = w.step.qkv,
-          .active = active,
+          .active = rows.active,
           .y = w.step.attended,
           .partial = w.partial,
           .split_counters = w.split_counters,
@@ -66,6 +66,7 @@ DecodeAttentionParams<T, C> attention_params(const Pass<Stream, T, C>& p, const 
           .kv_heads = d.kv_heads[i],
           .head_dim = d.head_dim,
           .stride = stride,
+          .slots = rows.slots,
           .scale = d.attention_scale[i]};
 }
 
@@ -78,7 +79,7 @@ void self_attention(const Pass<Stream, T, C>& p, StackPass<Stream, T>& stack, co
   const Workspace<T>& w = p.workspace;
   const auto block = enter_block(stack, stack.layer(i).self_norm);
   first_product(stack, stack.layer(i).qkv, block, stack.a.qkv);
-  auto attention = attention_params(p, rows, rows.cache_sentences, i, d.qkv(i));
+  auto attention = attention_params(p, rows, i, d.qkv(i));
   attention.k = stack.a.qkv + d.inner(i);
   attention.v = stack.a.qkv + d.inner(i) + d.kv_inner(i);
   if (const int64_t capacity = p.prompt_capacity(); capacity > 0) {
@@ -128,7 +129,7 @@ void cross_attention(const Pass<Stream, T, C>& p, StackPass<Stream, T>& stack, c
   const LayerWeights& layer = stack.layer(i);
   const auto block = enter_block(stack, layer.cross_norm);
   first_product(stack, layer.cross_q, block, stack.a.qkv);
-  auto attention = attention_params(p, rows, rows.active, i, d.inner(i));
+  auto attention = attention_params(p, rows, i, d.inner(i));
   attention.shared_k = p.cache.cross_k + d.kv_before(i) * p.source_capacity();
   attention.shared_v = p.cache.cross_v + d.kv_before(i) * p.source_capacity();
   attention.shared_offsets = p.workspace.inputs.source.offsets;
@@ -161,14 +162,15 @@ void keep_hidden(const Pass<Stream, T, C>& p, const StepRows& rows) {
                          .prompt = packed ? w.prompt_hidden : nullptr,
                          .prompt_offsets = packed ? w.inputs.prompt_offsets : nullptr,
                          .cache_indirection = w.cache_indirection,
-                         .active = rows.cache_sentences,
+                         .active = rows.active,
                          .state = rows.state,
                          .likeness = w.likeness,
                          .sentences = rows.sentences,
                          .beams = rows.beams,
                          .size = p.spec.decoder.hidden,
                          .total_rows = p.limits.rows(),
-                         .history = w.history});
+                         .history = w.history,
+                         .slots = rows.slots});
 }
 
 // norm: as decoder_layers returns it.
@@ -188,9 +190,9 @@ StepRows step_rows(const Pass<Stream, T, C>& p, int sentences, int beams, bool g
             .ids = w.inputs.ids,
             .positions = w.inputs.positions,
             .active = w.inputs.active,
-            .cache_sentences = w.inputs.active,
             .sentences = sentences,
-            .beams = beams};
+            .beams = beams,
+            .slots = beams};
   }
   unconditional_rows(p.stream, {.state = w.inputs.state,
                                 .active = w.inputs.active,
@@ -211,24 +213,24 @@ StepRows step_rows(const Pass<Stream, T, C>& p, int sentences, int beams, bool g
           .ids = w.all_ids,
           .positions = w.all_positions,
           .active = w.all_active,
-          .cache_sentences = w.all_active,
           .sentences = 2 * sentences,
-          .beams = beams};
+          .beams = beams,
+          .slots = beams};
 }
 
 // The first `prefix` positions of an encoder-decoder's prompts, one after the other: the first row
 // of each sentence reads them for all of its rows.
 template <typename Stream, typename T, typename C>
-void read_prefix(const Pass<Stream, T, C>& p, int sentences, int prefix) {
+void read_prefix(const Pass<Stream, T, C>& p, int sentences, int beams, int prefix) {
   const Workspace<T>& w = p.workspace;
   for (int i = 0; i < prefix; ++i) {
-    const StepRows rows{.state = w.inputs.prompt_steps + i,
+    const StepRows rows{.state = w.inputs.state,
                         .ids = w.inputs.prompt_ids + i * sentences,
                         .positions = w.inputs.prompt_positions + i * sentences,
-                        .active = w.inputs.active,
-                        .cache_sentences = w.inputs.first_rows,
+                        .active = w.inputs.prompt_active + i * sentences,
                         .sentences = sentences,
-                        .beams = 1};
+                        .beams = 1,
+                        .slots = beams};
     const Norm norm = decoder_layers(p, rows);
     if (w.hidden == nullptr) continue;
     layer_norm<T>(p.stream, {.x = w.step.x,

@@ -25,6 +25,15 @@ inline const char* type_name<int32_t>() {
   return "int32";
 }
 
+inline StepState* take_state(Arena& a, const char* name) {
+  static_assert(sizeof(StepState) == 2 * sizeof(int32_t));
+  return reinterpret_cast<StepState*>(a.take<int32_t>(name, {2}));
+}
+inline ActiveSentence* take_active(Arena& a, const char* name, int64_t sentences) {
+  static_assert(sizeof(ActiveSentence) == 3 * sizeof(int32_t));
+  return reinterpret_cast<ActiveSentence*>(a.take<int32_t>(name, {sentences, 3}));
+}
+
 // What an encoder reads.
 struct SourceInputs {
   int32_t* ids;        // [B * S], packed
@@ -51,16 +60,15 @@ struct Inputs {
   SourceInputs source;
   // The prompts but for their last tokens. Decoder-only: packed. Encoder-decoder: read position by
   // position, [prompt - 1, sentences].
-  int32_t* prompt_ids;         // [B * (prompt - 1)]
-  int32_t* prompt_positions;   // [B * (prompt - 1)], positions
-  int32_t* prompt_offsets;     // [B + 1], where packed
-  StepState* prompt_steps;     // [prompt - 1], where read position by position
-  int32_t* sentence_ids;       // [B], index of each sentence in the caller's batch
-  int32_t* stop_first;         // [B], the stop automaton's state behind each prompt
+  int32_t* prompt_ids;            // [B * (prompt - 1)]
+  int32_t* prompt_positions;      // [B * (prompt - 1)], positions
+  int32_t* prompt_offsets;        // [B + 1], where packed
+  ActiveSentence* prompt_active;  // [prompt - 1, sentences], where read position by position
+  int32_t* sentence_ids;          // [B], index of each sentence in the caller's batch
+  int32_t* stop_first;            // [B], the stop automaton's state behind each prompt
   int32_t* unconditional;      // [B], with guidance the sentence that follows each, see guidance.h
   int32_t* unconditional_ids;  // [B], what that one reads first
   int32_t* prompt_lengths;  // [B], tokens of each prompt before the one that its first step reads
-  int32_t* first_rows;      // [B], slot of each sentence's first row
   // what is scored
   int32_t *forced_ids, *forced_positions;  // [B * labels], what the decoder reads, and positions
   int32_t* labels;                         // [B * labels], what it should say
@@ -68,7 +76,7 @@ struct Inputs {
   // the search
   StepState* state;
   int32_t* stop_now;                       // [1], 1: every row ends with this step
-  int32_t* active;                         // [B], ids of the sentences that go on
+  ActiveSentence* active;                  // [B]
   int32_t* ids;                            // [R], token that each active row reads
   int32_t* positions;                      // [R], its position
   int32_t* random_row;                     // [R], of each active row
@@ -85,20 +93,19 @@ struct Inputs {
     prompt_ids = a.take<int32_t>("prompt_ids", {batch * before});
     prompt_positions = a.take<int32_t>("prompt_positions", {batch * before});
     prompt_offsets = a.take<int32_t>("prompt_offsets", {batch + 1});
-    prompt_steps = take_states(a, "prompt_steps", {spec.encoder ? before : 0, 3});
+    prompt_active = take_active(a, "prompt_active", spec.encoder ? batch * before : 0);
     sentence_ids = a.take<int32_t>("sentence_ids", {batch});
     stop_first = a.take<int32_t>("stop_first", {batch});
     unconditional = a.take<int32_t>("unconditional", {batch});
     unconditional_ids = a.take<int32_t>("unconditional_ids", {batch});
     prompt_lengths = a.take<int32_t>("prompt_lengths", {batch});
-    first_rows = a.take<int32_t>("first_rows", {batch});
     forced_ids = a.take<int32_t>("forced_ids", {batch * limits.labels});
     forced_positions = a.take<int32_t>("forced_positions", {batch * limits.labels});
     labels = a.take<int32_t>("labels", {batch * limits.labels});
     forced_offsets = a.take<int32_t>("forced_offsets", {batch + 1});
-    state = take_states(a, "state", {3});
+    state = take_state(a, "state");
     stop_now = a.take<int32_t>("stop_now", {1});
-    active = a.take<int32_t>("active", {batch});
+    active = take_active(a, "active", batch);
     ids = a.take<int32_t>("ids", {rows});
     positions = a.take<int32_t>("positions", {rows});
     random_row = a.take<int32_t>("random_row", {rows});
@@ -108,12 +115,6 @@ struct Inputs {
     group_counts = a.take<int32_t>("group_counts", {rows});
     done = a.take<int32_t>("done", {batch});
     fault = a.take<int32_t>("fault", {batch});
-  }
-
- private:
-  static StepState* take_states(Arena& a, const char* name, std::vector<int64_t> shape) {
-    static_assert(sizeof(StepState) == 3 * sizeof(int32_t));
-    return reinterpret_cast<StepState*>(a.take<int32_t>(name, std::move(shape)));
   }
 };
 
@@ -129,7 +130,6 @@ inline RotaryTables rotary_tables(const StackSpec& spec) {
 
 inline void fill_prompts(const Inputs& in, const Batch& batch, const ModelSpec& spec) {
   const int32_t* given = batch.prompt_offsets;
-  const int prefix = prefix_of(batch, spec);
   const RotaryTables tables = rotary_tables(spec.decoder);
   in.prompt_offsets[0] = 0;
   for (int b = 0; b < batch.sentences; ++b) {
@@ -142,17 +142,17 @@ inline void fill_prompts(const Inputs& in, const Batch& batch, const ModelSpec& 
     }
     in.prompt_lengths[b] = read;
   }
-  for (int i = 0; i < prefix; ++i) in.prompt_steps[i] = {0, i, batch.sentences};
 }
 
 // The first step's rows; those after the last, which a captured step may compute, read token 0.
-inline void fill_rows(const Inputs& in, const Batch& batch, const Request& request, int all_rows) {
+inline void fill_rows(const Inputs& in, const Batch& batch, const Request& request, int prefix,
+                      int all_rows) {
   const int beams = request.rows_per_sentence, group = beams / request.groups();
   std::fill_n(in.ids, all_rows, 0);
   std::fill_n(in.positions, all_rows, 0);
   for (int b = 0; b < batch.sentences; ++b) {
-    in.active[b] = b;
-    in.first_rows[b] = b * beams;
+    in.active[b] = {b, 1, prefix};
+    for (int i = 0; i < prefix; ++i) in.prompt_active[i * batch.sentences + b] = {b, 0, i};
     in.finished_count[b] = in.done[b] = in.fault[b] = 0;
     for (int beam = 0; beam < beams; ++beam) {
       const int row = b * beams + beam;
@@ -181,10 +181,10 @@ inline void fill_inputs(const Inputs& in, const Batch& batch, const Request& req
   std::copy_n(batch.sentence_ids, batch.sentences, in.sentence_ids);
   for (int b = 0; b < request.sentences(); ++b) in.stop_first[b] = request.stop_first[b];
   fill_prompts(in, batch, spec);
-  fill_rows(in, batch, request, limits.rows());
+  fill_rows(in, batch, request, prefix_of(batch, spec), limits.rows());
   fill_unconditional(in, batch, request.sentences());
   *in.stop_now = 0;
-  *in.state = {1, prefix_of(batch, spec), request.sentences()};
+  *in.state = {1, request.sentences()};
 }
 
 }  // namespace decoding

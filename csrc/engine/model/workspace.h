@@ -102,8 +102,10 @@ struct Workspace {
   int32_t *tokens, *parents;  // [target, R], the history of beams
   int32_t* stop_states;       // [target, R], see stop.h
   Hypothesis* finished;       // [B, places]
-  StepState* all_state;  // [1], with guidance the step of the sentences and their unconditional
-  int32_t *all_active, *all_ids, *all_positions;  // [B], [R], [R], see guidance.h
+  // with guidance what is read of the sentences and their unconditional ones, see guidance.h
+  StepState* all_state;
+  ActiveSentence* all_active;        // [B]
+  int32_t *all_ids, *all_positions;  // [R]
 
   // contrastive search: hidden states of every row and of the prompts, see contrastive.h
   T *hidden = nullptr, *prompt_hidden = nullptr;  // [R, history, H], [B * (prompt - 1), H]
@@ -151,8 +153,8 @@ struct Workspace {
     parents = a.take<int32_t>("parents", {limits.target, rows});
     stop_states = a.take<int32_t>("stop_states", {limits.target, rows});
     finished = a.take<Hypothesis>("finished", {batch, limits.places()});
-    all_state = reinterpret_cast<StepState*>(a.take<int32_t>("all_state", {3}));
-    all_active = a.take<int32_t>("all_active", {batch});
+    all_state = take_state(a, "all_state");
+    all_active = take_active(a, "all_active", batch);
     all_ids = a.take<int32_t>("all_ids", {rows});
     all_positions = a.take<int32_t>("all_positions", {rows});
     if (limits.attentions > 0) {

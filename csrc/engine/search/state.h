@@ -25,8 +25,9 @@ EngineState engine_state(const Workspace<T>& w, const StepState& state, const St
   const int64_t active = state.live_count, rows = active * key.beams, vocab = spec.decoder.vocab;
   const int64_t all = int64_t{request.sentences()} * key.beams, stride = w.logits_stride;
   const int64_t steps = state.number - 1;
-  add("number", &w.inputs.state->number, {active}, {0});
-  add("active", w.inputs.active, {active}, {1});
+  constexpr int64_t kActiveWords = sizeof(ActiveSentence) / sizeof(int32_t);
+  add("number", &w.inputs.active->number, {active}, {kActiveWords});
+  add("active", &w.inputs.active->id, {active}, {kActiveWords});
   add("logits", w.logits, {rows, vocab}, {stride, 1});
   if (key.processed) add("scores", w.scores, {rows, vocab}, {stride, 1});
   if (merges_rows(request.search)) {

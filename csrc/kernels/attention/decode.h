@@ -3,7 +3,7 @@
 //
 // History is found through an indirection table (FasterTransformer's): a beam reorder rewrites the
 // table, never keys or values. There are two tables, since the next step's is made from the present
-// one: step g reads table g % 2.
+// one: step g of a sentence reads table g % 2.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,20 @@
 
 namespace decoding {
 
-// Row i * beams + j is beam j of sentence active[i], and its cache row is active[i] * beams + j.
+// Row i * beams + j is beam j of sentence active[i], and its cache row is active[i].id * slots + j.
 // Where k is given, each row's new key and value are first written to its own cache row at the
-// step's position; its history is the positions 0 .. position, the last one in its own cache row.
+// sentence's position; its history is the positions 0 .. position, the last one in its own cache
+// row.
 //
 // Where there is a rotary transformation, queries and new keys go through it first: on CUDA inside
 // attention, so that a step has one dependent launch less, on the CPU in place. The rows of a
 // sentence then have one position, and k directly follows q.
 template <typename T, typename C = T>
 struct DecodeAttentionParams {
-  const StepState* state;  // live_count; with history also number and position
-  T* q;                    // [sentences * beams, N, D], rows `stride` apart; so are k, v
-  const T* k = nullptr;    // [sentences * beams, Nkv, D]; null without history (cross attention)
-  const T* v = nullptr;    // null with k
+  const StepState* state;
+  T* q;                  // [sentences * beams, N, D], rows `stride` apart; so are k, v
+  const T* k = nullptr;  // [sentences * beams, Nkv, D]; null without history (cross attention)
+  const T* v = nullptr;  // null with k
   const C* shared_k = nullptr;                 // [Nkv, shared_capacity, D], null: nothing is shared
   const C* shared_v = nullptr;                 // [Nkv, shared_capacity, D]
   const int32_t* shared_offsets = nullptr;     // [B + 1], rows of a sentence in shared_k
@@ -36,14 +37,15 @@ struct DecodeAttentionParams {
   C* self_v = nullptr;                         // [total_rows, Nkv, target, D]
   const int32_t* cache_indirection = nullptr;  // [2, total_rows, target], the cache row that holds
                                                // a position of a row
-  const int32_t* active;              // [sentences], sentence ids, of which live_count count
-  T* y;                               // [sentences * beams, N, D], contiguous
-  float* partial = nullptr;           // CUDA: [partial_size(head_dim)], scratch
-  int32_t* split_counters = nullptr;  // CUDA: [kSplitCounters], 0 before and after
-  int sentences;                      // at least live_count: a captured step is made for so many
+  const ActiveSentence* active;                // [sentences], of which live_count count
+  T* y;                                        // [sentences * beams, N, D], contiguous
+  float* partial = nullptr;                    // CUDA: [partial_size(head_dim)], scratch
+  int32_t* split_counters = nullptr;           // CUDA: [kSplitCounters], 0 before and after
+  int sentences;  // at least live_count: a captured step is made for so many
   int beams, heads, kv_heads, head_dim, stride;
   int shared_capacity = 0, target = 0, total_rows = 0;
-  float scale;              // above 0
+  int slots = 0;  // cache rows of a sentence: beams, but where one row reads a prompt for all
+  float scale;    // above 0
   AttentionBias bias = {};  // only with history; positions count shared keys, then history
   Rotary rotary = {};       // only with history
 };
@@ -69,11 +71,11 @@ void decode_attention(cuda::Stream&, const DecodeAttentionParams<T>&);
 // number (a prompt's) writes nothing.
 template <typename T, typename C = T>
 struct AttentionWeightsParams {
-  const StepState* state;         // number, live_count
+  const StepState* state;
   const T* q;                     // [sentences * beams, N, D], rows `stride` elements apart
   const C* shared_k;              // [Nkv, shared_capacity, D]
   const int32_t* shared_offsets;  // [B + 1], rows of a sentence in shared_k
-  const int32_t* active;          // [sentences], sentence ids, of which live_count count
+  const ActiveSentence* active;   // [sentences], of which live_count count
   float* y;  // [steps, total_rows, longest], at [number - 1, cache row]; 0 after a source's end
   int sentences;  // at least live_count
   int beams, heads, kv_heads, head_dim, stride;

@@ -60,11 +60,12 @@ struct DecodeDepthwiseParams {
   DepthwiseWeights<T> weights;
   C* inputs;                         // [total_rows, N, ring, D], position p at p % ring
   const int32_t* cache_indirection;  // [2, total_rows, history], step g reads table g % 2
-  const int32_t* active;             // [sentences], sentence ids; cache row = id * beams + beam
+  const ActiveSentence* active;      // [sentences]; cache row = id * slots + beam
   T* y;                              // [sentences * beams, N, D]
   int sentences, beams;              // sentences: at least state->live_count
   int heads, head_dim;
-  int ring;  // at least K
+  int ring;   // at least K
+  int slots;  // cache rows of a sentence: beams, but where one row reads a prompt for all
   int total_rows, history;
 };
 

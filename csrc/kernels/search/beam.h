@@ -54,7 +54,7 @@ struct MergeBeamsParams {
                           // S + value; null: none were sampled
   const float* lse;       // [sentences * K], taken off the values; null: they are log-probabilities
   const float* sums;      // [total_rows], S of the alive beams
-  const int32_t* active;  // [sentences], sentence ids; slot = active id * K + beam
+  const ActiveSentence* active;  // [sentences]; a beam's place in sums is id * K + beam
   ConfigView config;
   const StepState* state;  // [1]
   Candidate* candidates;   // [sentences, m], S + value - lse and beam * V + token; id -1 behind the
@@ -67,8 +67,8 @@ struct MergeBeamsParams {
 // What all beam searches share.
 struct BeamSearch {
   // what a step reads
-  const float* lse;       // [sentences * K], of the raw logits
-  const int32_t* active;  // [sentences]
+  const float* lse;              // [sentences * K], of the raw logits
+  const ActiveSentence* active;  // [sentences]
   ConfigView config;
   const StepState* state;  // [1]
   // what it keeps

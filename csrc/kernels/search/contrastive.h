@@ -28,11 +28,12 @@ struct ContrastParams {
                     // null where `hidden` holds them
   const int32_t* prompt_offsets;     // [B + 1], null with prompt
   const int32_t* cache_indirection;  // [2, total_rows, history]; step g reads table g % 2
-  const int32_t* active;             // [sentences], sentence ids; slot = active id * K + row
+  const ActiveSentence* active;      // [sentences]; slot = id * slots + row of the sentence
   const StepState* state;            // [1]
   float* likeness;                   // [sentences * K], the largest cosine; -inf without a context
   int sentences, beams;              // sentences: at least state->live_count; beams: K
   int size, total_rows, history;     // size: H
+  int slots;  // cache rows of a sentence: beams, but where one row reads a prompt for all
 };
 
 template <typename T, cpu::Isa isa>

@@ -17,19 +17,25 @@ namespace decoding {
 
 struct UnconditionalRowsParams {
   const StepState* state;            // of the search
-  const int32_t* active;             // [sentences], ids of the sentences that are searched
+  const ActiveSentence* active;      // [sentences], those that are searched
   const int32_t* ids;                // [sentences * beams], token that each of their rows reads
   const int32_t* unconditional;      // [B], the sentence that follows each
   const int32_t* unconditional_ids;  // [B], the last token of its prompt
   const int32_t* prompt_lengths;     // [B], tokens before the one that the first step reads
   int32_t* cache_indirection;        // [2, total_rows, history], see decode.h
   StepState* all_state;              // [1]
-  int32_t* all_active;               // [2 * sentences], the unconditional behind the sentences
+  ActiveSentence* all_active;        // [2 * sentences], the unconditional behind the sentences
   int32_t* all_ids;                  // [2 * sentences * beams]
   int32_t* all_positions;            // [2 * sentences * beams], positions
   int sentences, beams;              // sentences: at least live_count
   int total_rows, history;
 };
+
+// The unconditional sentence that follows a sentence, at the same step.
+DECODING_EVERYWHERE inline ActiveSentence unconditional_twin(const UnconditionalRowsParams& p,
+                                                             const ActiveSentence& sentence) {
+  return {p.unconditional[sentence.id], sentence.number, sentence.position};
+}
 
 template <cpu::Isa isa>
 void unconditional_rows(cpu::Stream<isa>&, const UnconditionalRowsParams&);

@@ -17,16 +17,16 @@
 namespace decoding {
 
 struct SampleCandidatesParams {
-  const float* scores;         // [rows, V], `stride` apart, x: log-probabilities after the
-                               // filters
-  const float* sums;           // [total_rows], S; slot = sentence id * beams + beam
-  ConfigView config;           // a row's word is its sentence's random_first + beam
-  const StepState* state;      // rows = live_count * beams
-  const int32_t* active;       // [live_count], sentence ids
-  Candidate* best;             // [rows, m], x and id; {-inf, -1} behind the last finite x
-  float* keys;                 // [rows, m], x + S + noise, falling; -inf behind the last
-  float* perturbed = nullptr;  // [rows, V], scratch of CUDA
-  int sentences, beams, m;     // sentences: at least live_count
+  const float* scores;           // [rows, V], `stride` apart, x: log-probabilities after the
+                                 // filters
+  const float* sums;             // [total_rows], S; slot = sentence id * beams + beam
+  ConfigView config;             // a row's word is its sentence's random_first + beam
+  const StepState* state;        // rows = live_count * beams
+  const ActiveSentence* active;  // [live_count]
+  Candidate* best;               // [rows, m], x and id; {-inf, -1} behind the last finite x
+  float* keys;                   // [rows, m], x + S + noise, falling; -inf behind the last
+  float* perturbed = nullptr;    // [rows, V], scratch of CUDA
+  int sentences, beams, m;       // sentences: at least live_count
   int vocab, stride;
 };
 

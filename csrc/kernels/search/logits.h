@@ -46,8 +46,8 @@ struct ConstrainLogitsParams {
   float* group_sum;  // [rows, G]
   float* lse;        // [rows]
   ConfigView config;
-  const StepState* state;  // rows = live_count * beams
-  const int32_t* active;   // [live_count], sentence ids
+  const StepState* state;        // rows = live_count * beams
+  const ActiveSentence* active;  // [live_count]
   int beams, vocab;
 };
 

@@ -57,8 +57,8 @@ struct ProcessLogitsParams {
                // +inf, of either pass, but 0 with remove_invalid_values
   float* unconditional_lse = nullptr;  // [sentences * beams], null without guidance
   ConfigView config;
-  const StepState* state;            // number, position, live_count
-  const int32_t* active;             // [sentences], sentence ids
+  const StepState* state;
+  const ActiveSentence* active;      // [sentences]
   const int32_t* ids;                // [sentences * beams], what each row reads
   const int32_t* tokens;             // [target, total_rows]
   const int32_t* cache_indirection;  // [2, total_rows, history]; step g reads table g % 2

@@ -18,16 +18,16 @@ namespace decoding {
 
 template <typename T>
 struct SampleParams {
-  const T* logits;            // [rows, V]
-  const float* group_max;     // [rows, G]
-  const int32_t* random_row;  // [rows], the row word of the counter
-  const int32_t* active;      // [active], sentence ids; row i * beams + j is one of live[i]'s
-  ConfigView config;          // seed, temperature, top_k, top_p; where scores are processed,
-                              // filters are done already
-  Candidate* chosen;          // [rows], the token and its logit; {-inf, -1} where all are -inf
-  Candidate* queue;           // [threads, V], scratch
-  float* maxima;              // [threads, G], scratch
-  const StepState* state;     // [1]
+  const T* logits;               // [rows, V]
+  const float* group_max;        // [rows, G]
+  const int32_t* random_row;     // [rows], the row word of the counter
+  const ActiveSentence* active;  // [active]; row i * beams + j is one of active[i]'s
+  ConfigView config;             // seed, temperature, top_k, top_p; where scores are processed,
+                                 // filters are done already
+  Candidate* chosen;             // [rows], the token and its logit; {-inf, -1} where all are -inf
+  Candidate* queue;              // [threads, V], scratch
+  float* maxima;                 // [threads, G], scratch
+  const StepState* state;        // [1]
   int beams, vocab;
 };
 

@@ -33,10 +33,10 @@ struct SelectParams {
   StepState* host_state;  // in the host's memory: `state` as the step begins, and at its end where
                           // no sentence goes on; a write at every end would hold up the next step
   StopMemory stop;
-  int32_t* active;   // [B]
-  float* sums;       // [total_rows = B * K of the plan
-  int32_t* tokens;   // [target, total_rows]
-  int32_t* parents;  // [target, total_rows]
+  ActiveSentence* active;  // [B], of this step, then of the next
+  float* sums;             // [total_rows = B * K of the plan]
+  int32_t* tokens;         // [target, total_rows]
+  int32_t* parents;        // [target, total_rows]
   int32_t*
       cache_indirection;  // [2, total_rows, history]; step g reads table g % 2 and writes the other
   int32_t* length;        // [total_rows]

@@ -12,17 +12,18 @@
 
 namespace decoding {
 
-// Ends a step: drops the sentences that are done, and lists what the rows of the others read next.
+// Ends a step: drops the sentences that are done, puts the others one step on, and lists what their
+// rows read next.
 struct GatherActiveParams {
   StepState* state;               // of the step that ends, then of the next
   const int32_t* done;            // [sentences]
   const int32_t* prompt_lengths;  // [sentences], tokens before the one that the first step reads
   const int32_t* tokens;          // [target, total_rows], of every step so far
   ConfigView config;
-  int32_t* active;      // [sentences], sentence ids; its head is kept, in order
-  int32_t* ids;         // [active * beams], token of each row
-  int32_t* positions;   // [active * beams], position of each row
-  int32_t* random_row;  // [active * beams], the row word of random numbers
+  ActiveSentence* active;  // [sentences], likewise; those that go on move up, in order
+  int32_t* ids;            // [active * beams], token of each row
+  int32_t* positions;      // [active * beams], position of each row
+  int32_t* random_row;     // [active * beams], the row word of random numbers
   int beams, total_rows;
   StepState* host_state = nullptr;  // CUDA: in the host's memory, `state` as it becomes
 };
@@ -42,12 +43,12 @@ template <cpu::Isa isa>
 void reset_cache_indirection(cpu::Stream<isa>&, const ResetCacheIndirectionParams&);
 void reset_cache_indirection(cuda::Stream&, const ResetCacheIndirectionParams&);
 
-// Each row of a active sentence takes its token; a row that has ended keeps its length and writes
+// Each row of an active sentence takes its token; a row that has ended keeps its length and writes
 // pad.
 struct UpdateRowsParams {
-  const Candidate* chosen;  // [active * beams]; id -1: no token was left to choose
-  const float* lse;         // [active * beams], of the raw logits
-  const int32_t* active;    // [active], sentence ids
+  const Candidate* chosen;       // [active * beams]; id -1: no token was left to choose
+  const float* lse;              // [active * beams], of the raw logits
+  const ActiveSentence* active;  // [active]
   ConfigView config;
   StopMemory stop;
   const StepState* state;          // [1]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from decoding import _kernels as kernels
 from tests.conftest import Place, assert_within_torch, poison, random
+from tests.support.active import active_sentences
 from tests.support.attention import NOWHERE, offsets_of, put
 
 
@@ -25,32 +26,29 @@ def weights_reference(q: Tensor, k: Tensor, scale: float) -> Tensor:
 
 
 def check_weights(place: Place, threads: int, q: Tensor, k: Tensor) -> None:
-    """q: [12, N, D], of which 9 rows are active; k: [Nkv, 269, D]; more is poisoned."""
-    lengths, beams, active, longest, total_rows, number = (
-        [5, 1, 70, 129, 64],
-        3,
-        [3, 0, 2],
-        133,
-        17,
-        2,
-    )
+    """q: [12, N, D], of which 9 rows are active; k: [Nkv, 269, D]; more is poisoned. Each sentence
+    is at a step of its own, one of them at a prompt's."""
+    lengths, beams, longest, total_rows = [5, 1, 70, 129, 64], 3, 133, 17
+    active, numbers = [3, 0, 2], [2, 0, 3]
     k = torch.cat([k, poison(len(k), 3, k.shape[2]).to(k)], 1)
     offsets = offsets_of(lengths).to(place.device)
     y = poison(3, total_rows, longest).to(place.device)
     scale = q.shape[2] ** -0.5
     kernels.attention_weights(
         q,
-        torch.tensor([*active, NOWHERE]).int().to(place.device),
+        active_sentences([*active, NOWHERE], [*numbers, NOWHERE], NOWHERE).to(place.device),
         y,
         scale,
         beams,
         shared_k=k,
         shared_offsets=offsets,
-        state=torch.tensor([number, NOWHERE, len(active)]).int().to(place.device),
+        state=torch.tensor([NOWHERE, len(active)]).int().to(place.device),
         isa=place.isa,
         threads=threads,
     )
-    for i, sentence in enumerate(active):
+    for i, (sentence, number) in enumerate(zip(active, numbers, strict=True)):
+        if number == 0:
+            continue
         keys = k[:, int(offsets[sentence]) : int(offsets[sentence + 1])].contiguous()
         ours = y[number - 1, sentence * beams : (sentence + 1) * beams]
         mine = q[i * beams : (i + 1) * beams]
@@ -76,13 +74,13 @@ def test_a_prompts_steps_leave_no_weights(place: Place) -> None:
     q, k = random(1, 1, 8), random(1, 4, 8)
     kernels.attention_weights(
         q.to(place.device, place.dtype),
-        torch.tensor([0]).int().to(place.device),
+        active_sentences([0], 0, 0).to(place.device),
         y,
         1.0,
         1,
         shared_k=k.to(place.device, place.dtype),
         shared_offsets=offsets_of([4]).to(place.device),
-        state=torch.tensor([0, 0, 1]).int().to(place.device),
+        state=torch.tensor([1, 1]).int().to(place.device),
         isa=place.isa,
         threads=1,
     )

@@ -48,7 +48,7 @@ def test_beams_may_have_a_past_in_common(
     step = Step([4, 1], beams, 40, None, position, place, heads=heads)
     assert step.history is not None
     for i, some in ((4, beams), (1, beams - 1)):  # in the second sentence not all of them
-        rows = step.history.table[step.number % 2, i * beams : i * beams + some]
+        rows = step.history.table[step.numbers[i] % 2, i * beams : i * beams + some]
         rows[:, : min(position, 64)] = rows[0, : min(position, 64)].clone()
     together = step.run(threads)
     step.check(together)
@@ -56,6 +56,8 @@ def test_beams_may_have_a_past_in_common(
         for row, slot in enumerate(step.cache_rows):
             alone = copy(step)
             alone.active, alone.beams, alone.qkv = [slot], 1, step.qkv[row : row + 1].contiguous()
+            alone.numbers = [number for number in step.numbers for _ in range(beams)]
+            alone.history = step.history._replace(positions=[position] * len(alone.numbers))
             assert_equal(alone.run(), together[row : row + 1])
 
 
@@ -226,6 +228,49 @@ def test_finished_sentences_are_left_alone(
 def test_the_step_reads_its_own_table(place: Place, number: int) -> None:
     step = Step([3, 1], 3, 32, None, 40, place, number=number)
     step.check(step.run())
+
+
+POSITIONS = [3, 64, 700, 0, 131]  # of each sentence
+NUMBERS = [4, 65, 1, 8, 30]
+
+
+@pytest.mark.parametrize("shared", [[0, 700, 40, 33, 1], None])
+@pytest.mark.parametrize("beams", [1, 3, 8])
+@pytest.mark.parametrize(("dim", "heads"), [(32, (3, 3)), (64, (8, 2)), (80, (4, 1))])
+@pytest.mark.parametrize("bias", [None, "window"])
+def test_sentences_at_steps_of_their_own(
+    place: Place,
+    dim: int,
+    heads: tuple[int, int],
+    beams: int,
+    shared: list[int] | None,
+    bias: str | None,
+) -> None:
+    """Each reads its own table, as far as it has come, and writes at its own position."""
+    how = Bias.of(bias, heads[0], place) if bias else NO_BIAS
+    step = Step(
+        [2, 4, 0, 3], beams, dim, shared, POSITIONS, place, 1, NUMBERS, heads=heads, bias=how
+    )
+    assert step.history is not None
+    expected_k, expected_v = step.history.k.clone(), step.history.v.clone()
+    new_k, new_v = step.new.chunk(2, 1)
+    at = [POSITIONS[row // beams] for row in step.cache_rows]
+    expected_k[step.cache_rows, :, at] = new_k
+    expected_v[step.cache_rows, :, at] = new_v
+    step.check(step.run(threads=2))
+    assert_equal(step.history.k, expected_k)
+    assert_equal(step.history.v, expected_v)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_row_does_not_depend_on_others_steps(isa: str, beams: int) -> None:
+    """To the bit on the CPU, where no number of rows decides how a row is added up."""
+
+    def run(active: list[int]) -> Tensor:
+        step = Step(active, beams, 40, SHARED, POSITIONS, Place(isa), number=NUMBERS)
+        return step.run(threads=3)
+
+    assert_same_bits(run([3, 0, 4, 2]), torch.cat([run([i]) for i in (3, 0, 4, 2)]))
 
 
 @pytest.mark.parametrize(("dim", "position"), [(17, 5), (64, 0), (64, 5), (128, 700)])

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from decoding import _kernels as kernels
 from tests.conftest import PLACES, Place, assert_same_bits, assert_within_torch, poison, random
+from tests.support.active import active_sentences
 from tests.support.attention import NOWHERE, assert_equal, offsets_of, put
 
 SIZES = [1, 2, 3, 4, 7, 8, 9, 15, 16, 31, 32]
@@ -118,15 +119,22 @@ def test_a_token_sees_its_window_alone(place: Place, causal: bool) -> None:
 
 class Search:
     """Steps of the rows of some sentences whose beams exchange their pasts, position by position.
-    All that a step need not read is NaN, or an index that nobody may follow."""
+    All that a step need not read is NaN, or an index that nobody may follow. Sentence i begins
+    late[i] steps after the first."""
 
     sentences, history = 3, 50
 
     def __init__(
-        self, place: Place, shape: Shape, beams: int, ring: int, cache: torch.dtype | None = None
+        self,
+        place: Place,
+        shape: Shape,
+        beams: int,
+        ring: int,
+        cache: torch.dtype | None = None,
+        late: tuple[int, ...] = (0, 0, 0),
     ) -> None:
         self.place, self.shape, self.beams, self.ring = place, shape, beams, ring
-        self.rows = self.sentences * beams
+        self.rows, self.late = self.sentences * beams, late
         self.inputs = poison(self.rows, shape.heads, ring, shape.head_dim)
         self.inputs = self.inputs.to(place.device, cache or place.dtype)
         self.table = torch.full((self.rows, self.history), NOWHERE, dtype=torch.int32)
@@ -145,10 +153,14 @@ class Search:
                 [taps[rows], torch.full_like(taps[: finished * self.beams], torch.nan)]
             )
         tables = torch.full((2, *self.table.shape), NOWHERE, dtype=torch.int32)
-        number = position + 3
-        tables[number % 2, :, :position] = self.table[:, :position]
-        state = torch.tensor([number, position, len(active)], dtype=torch.int32)
-        ids = torch.tensor(active + [NOWHERE] * finished, dtype=torch.int32)
+        positions = [position - self.late[i] for i in active]
+        numbers = [position + 3 for position in positions]
+        for i, own, number in zip(active, positions, numbers, strict=True):
+            mine = slice(i * self.beams, (i + 1) * self.beams)
+            tables[number % 2, mine, :own] = self.table[mine, :own]
+        state = torch.tensor([NOWHERE, len(active)], dtype=torch.int32)
+        nowhere = [NOWHERE] * finished
+        ids = active_sentences(active + nowhere, numbers + nowhere, positions + nowhere)
         y, tables, state, ids = put(self.place, poison(*x.shape), tables, state, ids)
         if self.place.device == "cuda":
             torch.cuda.synchronize()  # a kernel may read such things before the last one has ended
@@ -157,7 +169,7 @@ class Search:
         assert y[len(rows) :].isnan().all()
         for row, slot in enumerate(rows):
             self.pasts[slot].append(x[row])
-            self.table[slot, position] = slot
+            self.table[slot, position - self.late[slot // self.beams]] = slot
         seen = [torch.stack(self.pasts[slot][-self.shape.size :]) for slot in rows]
         return y[: len(rows)], seen, taps[: len(rows)] if self.shape.made else taps
 
@@ -198,6 +210,18 @@ def test_steps_equal_torch(place: Place, size: int, made: bool, spare: int) -> N
         search.exchange(parents_of(search, draw))
 
 
+@pytest.mark.parametrize("size", [1, 3, 31])
+@pytest.mark.parametrize("made", [False, True])
+def test_sentences_at_steps_of_their_own(place: Place, size: int, made: bool) -> None:
+    """They join while others are at work, and each has its own position and table."""
+    search = Search(place, Shape(size, made=made), beams=3, ring=size + 1, late=(4, 0, 9))
+    draw = torch.Generator().manual_seed(size)
+    for position in range(size + 19):
+        active = [i for i in (2, 0, 1) if position >= search.late[i]]
+        search.check(position, active, threads=2, finished=3 - len(active))
+        search.exchange(parents_of(search, draw))
+
+
 @pytest.mark.parametrize("place", [place for place in PLACES if place.device == "cpu"], ids=str)
 @given(data=st.data())
 @settings(max_examples=25)
@@ -207,10 +231,12 @@ def test_any_search(place: Place, data: st.DataObject) -> None:
 
     size, beams = draw(st.integers(1, 32)), draw(st.integers(1, 4))
     shape = Shape(size, draw(st.integers(1, 3)), draw(st.integers(1, 40)), draw(st.booleans()))
-    search = Search(place, shape, beams, size + draw(st.integers(0, 3)))
+    late = (0, 0, draw(st.integers(0, 9)))
+    search = Search(place, shape, beams, size + draw(st.integers(0, 3)), late=late)
     generator = torch.Generator().manual_seed(draw(st.integers(0, 1000)))
     for position in range(draw(st.integers(1, 40))):
-        search.check(position, [1, 2], threads=draw(st.integers(1, 3)))
+        active = [i for i in (1, 2) if position >= late[i]]
+        search.check(position, active, threads=draw(st.integers(1, 3)))
         search.exchange(parents_of(search, generator))
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from decoding import _kernels as kernels
 from decoding.reference import FILL_IN, Hypothesis, Rules
+from tests.support.active import active_sentences
 from tests.support.beams import Options, Search, Table, check
 from tests.support.drawn_searches import (
     EARLY_STOPPING,
@@ -114,20 +115,20 @@ def test_the_host_ends_rows(isa: str) -> None:
     expected = search.run()
 
     class ByHand(Search):
-        def choose(self, logits: Tensor, lse: Tensor, live: Tensor, step: int) -> None:
+        def choose(self, logits: Tensor, lse: Tensor, live: Tensor) -> None:
             best = kernels.topk(logits, 6, **self.on)
             values, ids = kernels.merge_beams(
                 *best, lse, live, self.kept["sums"], m=6, vocab=9, **self.on
             )
             ended = (ids % 9 == 4).to(torch.uint8)
-            kernels.beam_step(values, ids, lse, live, ended=ended, **self.call(step), **self.on)
+            kernels.beam_step(values, ids, lse, live, ended=ended, **self.call(), **self.on)
 
     assert ByHand(Table(9), search.rules, search.options, [1, 2], isa).run() == expected
     assert any(row.tokens[-1] == 4 for rows in expected for row in rows)
 
 
 def test_draws_rank_by_their_keys(isa: str) -> None:
-    live = torch.zeros(1, dtype=torch.int32)
+    live = active_sentences([0], 1, 0)
     values = torch.tensor([[-1.0, -2.0, -3.0], [-1.5, -2.5, -9.0]])
     keys = torch.tensor([[0.0, 5.0, 1.0], [4.0, 2.0, -9.0]])
     ids = torch.tensor([[7, 1, 3], [0, 2, -1]], dtype=torch.int32)

@@ -44,14 +44,14 @@ class Constrained(Search):
         self.spare_count = torch.zeros(count, dtype=torch.int32)
         return super().run()
 
-    def choose(self, logits: Tensor, lse: Tensor, live: Tensor, step: int) -> None:
+    def choose(self, logits: Tensor, lse: Tensor, live: Tensor) -> None:
         m = max(2, 1 + len(self.rules.eos)) * self.options.beams
         best = kernels.topk(logits, m, **self.on)
         sums = self.kept["sums"]
         candidates = kernels.merge_beams(
             *best, lse, live, sums, m=m, vocab=self.table.vocab, **self.on
         )
-        call = self.call(step)
+        call = self.call()
         call["state"] = {
             **self.kept,
             "progress": self.progress,
@@ -118,6 +118,7 @@ def searches(draw: st.DrawFn) -> Constrained:
         threads=draw(st.sampled_from([1, 2, 3])),
         lengths=draw(st.sampled_from([lengths, None])),
         stop=draw(st.just(()) | st.lists(st.sampled_from(ids[:4]), max_size=3).map(tuple)),
+        late=tuple(draw(st.sampled_from([0, 0, 1, 3, 8])) for _ in sentences),
     )  # fmt: skip
 
 

@@ -49,14 +49,14 @@ class Groups(Search):
         self.counts = torch.zeros(len(self.sentences), self.options.beams, dtype=torch.int32)
         return super().run()
 
-    def choose(self, logits: Tensor, lse: Tensor, live: Tensor, step: int) -> None:
+    def choose(self, logits: Tensor, lse: Tensor, live: Tensor) -> None:
         size = self.options.beams // self.options.groups
         m = max(2, 1 + len(self.rules.eos)) * size
         best = kernels.topk(logits, m + self.options.beams - size, **self.on)
-        self.launch(kernels.diverse_step, *best, lse, live, **self.call(step))
+        self.launch(kernels.diverse_step, *best, lse, live, **self.call())
 
-    def call(self, step: int) -> dict[str, Any]:
-        call = super().call(step)
+    def call(self) -> dict[str, Any]:
+        call = super().call()
         call["state"] = {**call["state"], "group_counts": self.counts}
         return {
             **call,

@@ -25,7 +25,8 @@ def draw(
     scores: Tensor, sums: Tensor, m: int, where: str, *, threads: int = 1, **own: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(scores, ids, keys); by default of one sentence whose rows have words from 0 on."""
-    own = {"seed": [1], "random_first": [0], "live": [0], "step": 1, **own}
+    own = {"seed": [1], "random_first": [0], "live": [0], **own}
+    own.setdefault("steps", [1] * len(own["live"]))
     device = "cuda" if where == "cuda" else "cpu"
     drawn = kernels.sample_candidates(
         scores.to(device), sums.to(device), m, **own, isa=where, threads=threads
@@ -87,14 +88,16 @@ def check(
     seed: int,
     step: int,
 ) -> None:
-    """Three beams of sentences 2 and 0, the last of each a fill-in."""
+    """Three beams of sentences 2 and 0, the last of each a fill-in, at steps of their own."""
     scores = (random(6, vocab, seed=seed % 1000) * sharpness).log_softmax(-1)
     generator = torch.Generator().manual_seed(seed)
     scores[torch.rand(6, vocab, generator=generator) < banned] = -math.inf
     sums = torch.tensor([-1.0, -2.5, FILL_IN, 7.0, 7.0, 7.0, -20.0, 0.0, FILL_IN])
     own: dict[str, Any] = {"seed": [seed, 7, seed // 2], "random_first": [0, 9, 2**31 - 5]}
-    values, ids, keys = draw(scores, sums, m, where, threads=threads, **own, live=[2, 0], step=step)
+    own |= {"live": [2, 0], "steps": [step, step // 2 + 1]}
+    values, ids, keys = draw(scores, sums, m, where, threads=threads, **own)
     for row, (sentence, beam) in enumerate(itertools.product((2, 0), range(3))):
+        step = own["steps"][row // 3]
         noise = {"seed": own["seed"][sentence], "row": own["random_first"][sentence] + beam}
         wanted = expected(scores[row], float(sums[sentence * 3 + beam]), m, step=step, **noise)
         assert torch.equal(ids[row].long(), wanted[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -102,6 +103,24 @@ def test_forced_tokens(isa: str, threads: int, vocab: int) -> None:
     assert_same_bits(sums, expected[1])
     assert lse[0] == 0.0
     assert_same_bits(lse[1:], before[1:])
+
+
+@pytest.mark.parametrize("vocab", [2, 129, 1000])
+def test_sentences_at_steps_of_their_own(isa: str, threads: int, vocab: int) -> None:
+    """The first is forced to begin, the second must not end, the third is free, the last ends."""
+    rules: dict[str, Any] = {"eos": [vocab - 1], "min_new": 2, "forced_first": 0, "max_new": 4}
+    x, how = random(8, vocab), {"isa": isa, "threads": threads}
+    together = x.clone()
+    found = kernels.constrain(together, **rules, steps=[1, 2, 3, 4], **how)
+    for i, part in enumerate(x.split(2)):
+        mine, alone = slice(2 * i, 2 * i + 2), part.clone()
+        expected = kernels.constrain(alone, **rules, steps=[i + 1], **how)
+        assert_same_bits(together[mine], alone)
+        for ours, theirs in zip(found, expected, strict=True):
+            assert_same_bits(ours[mine], theirs)
+    assert (together[:2, 1:] == -math.inf).all() and (together[:2, 0] == 0).all()
+    assert (together[2:4, -1] == -math.inf).all() and torch.equal(together[4:6], x[4:6])
+    assert (together[6:, :-1] == -math.inf).all() and (together[6:, -1] == 0).all()
 
 
 @pytest.mark.parametrize("vocab", [2, 129, 1000])

@@ -22,7 +22,8 @@ from decoding import _kernels as kernels
 from decoding.generation import processors
 from decoding.generation.batching import TokenBatch
 from decoding.generation.config import OPTIONS, GenerationConfig
-from tests.conftest import Place
+from tests.conftest import Place, assert_same_bits
+from tests.support.active import active_sentences
 
 INF = float("inf")
 
@@ -93,10 +94,10 @@ class Search:
         at = [b * self.beams + k for b in self.live for k in range(self.beams)]
         self.rows = torch.tensor([rows[slot] for slot in at])  # [live rows, width + step - 1]
         reads = tokens[self.step - 2, at] if self.step > 1 else self.rows[:, -1]
-        now_state = [self.step, self.base + self.step - 1, len(self.live)]
+        unused = [0] * (self.sentences - len(self.live))
         self.state = {
-            "now": ints(now_state),
-            "live": ints([*self.live, *[0] * (self.sentences - len(self.live))]),
+            "now": ints([self.step, len(self.live)]),
+            "live": active_sentences([*self.live, *unused], self.step, self.base + self.step - 1),
             "ids": ints([*reads, *[-5] * (total - 3 - len(at))]),
             "tokens": ints(tokens),
             "slots": ints(slots),
@@ -385,7 +386,8 @@ def test_rows_depend_on_nothing_but_themselves(isa: str) -> None:
     both = search.process(logits, options, Place(isa), **named)[0]
     live = search.live
     for i, sentence in enumerate(live):
-        search.state["live"], search.state["now"][2] = ints([sentence] * search.sentences), 1
+        own = search.state["live"][search.state["live"][:, 0] == sentence][0]
+        search.state["live"], search.state["now"][1] = own.repeat(search.sentences, 1), 1
         mine = slice(i * search.beams, (i + 1) * search.beams)
         alone = torch.full_like(logits, float("nan"))
         alone[: search.beams] = logits[mine]
@@ -394,6 +396,36 @@ def test_rows_depend_on_nothing_but_themselves(isa: str) -> None:
         scores = search.process(alone, options, Place(isa), **named)[0][: search.beams]
         assert torch.equal(scores.nan_to_num(-1.0), both[mine].nan_to_num(-1.0))
         search.state["ids"] = ids
+
+
+def put_beside(search: Search, other: Search) -> None:
+    """The second live sentence becomes that of `other`, which is the same search but for its step;
+    `search` is further on."""
+    mine = slice(search.live[1] * search.beams, (search.live[1] + 1) * search.beams)
+    state, its = search.state, other.state
+    state["live"][1] = its["live"][1]
+    state["ids"][search.beams : 2 * search.beams] = its["ids"][search.beams : 2 * search.beams]
+    state["tokens"][: len(its["tokens"]), mine] = its["tokens"][:, mine]
+    state["slots"][:, mine, : its["slots"].shape[2]] = its["slots"][:, mine]
+
+
+@pytest.mark.parametrize("step", [1, 2, 8])
+def test_sentences_at_steps_of_their_own(step: int, place: Place) -> None:
+    """To the bit as each of them is processed among others at the same step."""
+    for seed in range(40):
+        _, options, _ = random_case(seed)
+        both, other = (
+            Search(seed, step=s, beams=2, base=4, max_new=[9, step, 40]) for s in (9, step)
+        )
+        assert both.live == other.live and len(both.live) == 2
+        logits = both.logits().to(place.dtype)
+        first, second = (
+            search.process(logits, options, place, competing=True)[0].split(2)[i]
+            for i, search in enumerate((both, other))
+        )
+        put_beside(both, other)
+        scores = both.process(logits, options, place, competing=True)[0]
+        assert_same_bits(scores, torch.cat([first, second]))
 
 
 def test_the_prompt_and_the_source_must_be_there() -> None:

@@ -33,8 +33,11 @@ WARPERS: list[dict[str, Any]] = [
 def draw(
     logits: Tensor, rows: list[int], isa: str, threads: int = 1, **options: Any
 ) -> tuple[Tensor, Tensor]:
-    """(logits, ids) of one draw for each row; `rows` are the words of their counters."""
+    """(logits, ids) of one draw for each row; `rows` are the words of their counters. step: of all,
+    or of each row."""
     options = {"seed": 1, "step": 1, **options}
+    step = options.pop("step")
+    options["steps"] = step if isinstance(step, list) else [step]
     words = torch.tensor(rows, dtype=torch.int32)
     values, ids = kernels.sample(logits, words, isa=isa, threads=threads, **options)
     return values, ids
@@ -96,6 +99,15 @@ def test_distribution(warpers: dict[str, Any], vary: str) -> None:
         observed, wanted = observed[:-1], wanted[:-1]
     if len(wanted) > 1:
         assert chisquare(observed, wanted).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("warpers", WARPERS)
+def test_sentences_at_steps_of_their_own(isa: str, threads: int, warpers: dict[str, Any]) -> None:
+    logits, rows, steps = random(4, 1000) * 2, [4, 0, 9, 2], [1, 7, 2, 7]
+    together = draw(logits, rows, isa, threads, step=steps, **warpers)[1]
+    for i, (row, step) in enumerate(zip(rows, steps, strict=True)):
+        alone = draw(logits[i : i + 1].clone(), [row], isa, step=step, **warpers)[1]
+        assert torch.equal(alone, together[i : i + 1])
 
 
 @pytest.mark.parametrize("warpers", WARPERS)

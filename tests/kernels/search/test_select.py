@@ -125,6 +125,25 @@ def test_the_best_lie_close_together() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["beam", "greedy", "sampling"])
+@pytest.mark.parametrize(
+    "rules",
+    [
+        Rules(max_new=7, eos=(2, 9), min_new=3),
+        Rules(max_new=7, forced_first=(400,), forced_last=(8, 130), eos=(4,), top_k=9),
+        Rules(max_new=7, eos=(2,), banned=(1, 7), min_new=5, renormalize=True, top_p=0.9),
+    ],
+)
+@pytest.mark.parametrize("beams", [1, 3, 20])
+@pytest.mark.parametrize("numbers", [(1, 4, 2, 7, 1), (6, 5)])
+def test_sentences_at_steps_of_their_own(
+    kind: str, rules: Rules, beams: int, numbers: tuple[int, ...]
+) -> None:
+    """Some of them end, and others move up, while none is where another is."""
+    Search(kind, rules, len(numbers), beams, 500, numbers=numbers).run("normal")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["beam", "greedy", "sampling"])
 def test_replayed_when_all_is_done(kind: str) -> None:
     search = Search(kind, Rules(max_new=2), 3, 2, 1000)
     search.run("normal")

@@ -41,7 +41,7 @@ def drawn(logits: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
     words = search.kept["random_row"]
     search.select(logits)
     theirs = kernels.sample(
-        logits.float(), words, seed=rules.seed, step=1, temperature=rules.temperature,
+        logits.float(), words, seed=rules.seed, steps=[1], temperature=rules.temperature,
         top_k=rules.top_k, top_p=rules.top_p, **CPU,
     )[1]  # fmt: skip
     return search.ours["tokens"][0].cpu(), theirs

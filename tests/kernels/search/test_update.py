@@ -13,6 +13,7 @@ from torch import Tensor
 
 from decoding import _C
 from decoding import _kernels as kernels
+from tests.support.active import active_sentences
 
 
 def ints(*values: int) -> Tensor:
@@ -24,29 +25,35 @@ def ints(*values: int) -> Tensor:
     threads=st.sampled_from([1, 2, 3]),
     beams=st.integers(1, 4),
     done=st.lists(st.booleans(), min_size=1, max_size=7),
-    number=st.integers(1, 5),
     data=st.data(),
 )
 def test_gather_live(
-    isa: str, threads: int, beams: int, done: list[bool], number: int, data: st.DataObject
+    isa: str, threads: int, beams: int, done: list[bool], data: st.DataObject
 ) -> None:
+    """Each sentence is at a step of its own."""
     sentences = len(done)
     live = data.draw(st.lists(st.integers(0, sentences - 1), unique=True).map(sorted))
     first, items = torch.arange(sentences) * 10, torch.arange(sentences) + 50
+    numbers = [data.draw(st.integers(1, 5)) for _ in done]
     tokens = torch.full((5, sentences * beams), -7, dtype=torch.int32)
-    tokens[number - 1] = torch.arange(sentences * beams) + 100
-    listed = torch.zeros(sentences, dtype=torch.int32)
-    listed[: len(live)] = ints(*live)
-    now = ints(number, 30, len(live))
+    for i, number in enumerate(numbers):
+        mine = slice(i * beams, (i + 1) * beams)
+        tokens[number - 1, mine] = torch.arange(sentences * beams)[mine].int() + 100
+    listed = torch.full((sentences, 3), -9, dtype=torch.int32)
+    own = [numbers[i] for i in live]
+    listed[: len(live)] = active_sentences(live, own, [30 * n for n in own])
+    now = ints(12, len(live))
     ids, at, random_row = kernels.gather_active(
         now, ints(*done), first.int(), tokens, items.int(), listed, isa=isa, threads=threads
     )
     kept = [sentence for sentence in live if not done[sentence]]
     slots = [sentence * beams + beam for sentence in kept for beam in range(beams)]
-    assert now.tolist() == [number + 1, 31, len(kept)]
-    assert listed[: len(kept)].tolist() == kept
+    assert now.tolist() == [13, len(kept)]
+    assert listed[: len(kept)].tolist() == [[i, numbers[i] + 1, 30 * numbers[i] + 1] for i in kept]
     assert ids[: len(slots)].tolist() == [100 + slot for slot in slots]
-    assert at[: len(slots)].tolist() == [10 * (slot // beams) + number for slot in slots]
+    assert at[: len(slots)].tolist() == [
+        10 * (slot // beams) + numbers[slot // beams] for slot in slots
+    ]
     assert random_row[: len(slots)].tolist() == [50 * beams + slot for slot in slots]
 
 
@@ -75,11 +82,19 @@ class Accepted:
         }
 
     def step(
-        self, step: int, ids: list[int], lse: list[float], *, fallback: int, isa: str, threads: int
+        self,
+        step: int | list[int],
+        ids: list[int],
+        lse: list[float],
+        *,
+        fallback: int,
+        isa: str,
+        threads: int,
     ) -> None:
+        """step: of both sentences, or of each."""
         kernels.update_rows(
-            torch.zeros(4), ints(*ids), torch.tensor(lse), ints(0, 2), eos=[8, 9],
-            state=self.state, pad=1, fallback=fallback, step=step, max_new=3,
+            torch.zeros(4), ints(*ids), torch.tensor(lse), active_sentences([0, 2], step, -9),
+            eos=[8, 9], state=self.state, pad=1, fallback=fallback, max_new=3,
             isa=isa, threads=threads,
         )  # fmt: skip
 
@@ -102,6 +117,21 @@ def test_rows_end_by_eos_and_by_length(isa: str, threads: int) -> None:
         [9, 1, *untouched, 6, 7],
         [1, 1, *untouched, 6, 9],
         [-7] * 6,
+    ]
+
+
+def test_each_sentence_takes_tokens_at_its_own_step(isa: str, threads: int) -> None:
+    rows = Accepted()
+    rows.step([3, 1], [5, 8, 6, 7], [0.0] * 4, fallback=-1, isa=isa, threads=threads)
+    assert rows["length"] == [3, 3, 0, 0, 0, 0] and rows["done"] == [1, 1, 0]
+    rows.step([2, 4], [5, 5, 6, 9], [0.0, 0.0, math.nan, 0.0], fallback=0, isa=isa, threads=threads)
+    assert rows["length"] == [3, 3, 0, 0, 4, 4] and rows["fault"] == [0, 0, 4]
+    untouched = [-7, -7]
+    assert rows["tokens"] == [
+        [*untouched, *untouched, 6, 7],
+        [1, 1, *untouched, *untouched],
+        [5, 8, *untouched, *untouched],
+        [*untouched, *untouched, 1, 9],
     ]
 
 

@@ -30,14 +30,15 @@ class CacheRow {
  public:
   CacheRow(const DecodeAttentionParams<float, C>& params, size_t row, size_t key_head)
       : p_(params),
-        position_(p_.state->position),
+        sentence_(p_.active[row / p_.beams]),
+        position_(sentence_.position),
         dim_(p_.head_dim),
         cache_row_size_(dim_ * p_.kv_heads * p_.target),
         head_(dim_ * key_head * p_.target),
         new_(row * p_.stride + key_head * dim_),
-        cache_row_(static_cast<size_t>(p_.active[row / p_.beams]) * p_.beams + row % p_.beams),
+        cache_row_(static_cast<size_t>(sentence_.id) * p_.slots + row % p_.beams),
         indirection_(p_.cache_indirection +
-                     (p_.state->number % 2 * p_.total_rows + cache_row_) * p_.target) {}
+                     (sentence_.table() * p_.total_rows + cache_row_) * p_.target) {}
 
   size_t offset(int position) const {
     const size_t row = position == position_ ? cache_row_ : indirection_[position];
@@ -63,6 +64,7 @@ class CacheRow {
 
  private:
   const DecodeAttentionParams<float, C>& p_;
+  const ActiveSentence& sentence_;
   const int position_;
   const size_t dim_, cache_row_size_, head_;
   const size_t new_;        // where the new key and value come from, in k and v
@@ -99,9 +101,10 @@ class WorkTile {
 
  private:
   void add_shared(const Item& item) {
-    const int32_t* row = p_.shared_offsets + p_.active[item.sentence];
+    const ActiveSentence& sentence = p_.active[item.sentence];
+    const int32_t* row = p_.shared_offsets + sentence.id;
     const size_t start = (static_cast<size_t>(item.key_head) * p_.shared_capacity + row[0]) * dim_;
-    const int positions = row[1] - row[0], distance = positions + p_.state->position;
+    const int positions = row[1] - row[0], distance = positions + sentence.position;
     for (int from = first_seen(distance); from < positions; from += kBlock) {
       add_block(p_.shared_k + start, p_.shared_v + start, 0, item.queries(),
                 std::min(kBlock, positions - from), distance - from,
@@ -116,7 +119,7 @@ class WorkTile {
       return CacheRow<C>(p_, item.sentence * p_.beams + beam, item.key_head);
     };
     for (int beam = first; put_new_ && beam < end; ++beam) row_of(beam).put_new();
-    const int position = p_.state->position;
+    const int position = p_.active[item.sentence].position;
     for (int from = first_seen(position); from <= position; from += kBlock) {
       const int count = std::min(kBlock, position + 1 - from);
       bool common = true;

@@ -53,14 +53,14 @@ void add_head(const float* q, const C* k, float* y, int length, int dim, int hea
 
 template <typename T, typename C, cpu::Isa isa>
 void attention_weights(cpu::Stream<isa>& stream, const AttentionWeightsParams<T, C>& p) {
-  const int rows = p.state->number > 0 ? p.state->live_count * p.beams : 0;
-  const cpu::Range mine = stream.share(rows);
+  const cpu::Range mine = stream.share(p.state->live_count * p.beams);
   for (int row = mine.begin; row < mine.end; ++row) {
-    const int sentence = p.active[row / p.beams];
-    const int64_t cache_row = sentence * p.beams + row % p.beams;
-    const int64_t first = p.shared_offsets[sentence];
-    const int length = p.shared_offsets[sentence + 1] - p.shared_offsets[sentence];
-    float* y = p.y + ((p.state->number - 1) * int64_t{p.total_rows} + cache_row) * p.longest;
+    const ActiveSentence& sentence = p.active[row / p.beams];
+    if (sentence.number == 0) continue;
+    const int64_t cache_row = sentence.id * p.beams + row % p.beams;
+    const int64_t first = p.shared_offsets[sentence.id];
+    const int length = p.shared_offsets[sentence.id + 1] - p.shared_offsets[sentence.id];
+    float* y = p.y + ((sentence.number - 1) * int64_t{p.total_rows} + cache_row) * p.longest;
     std::fill(y, y + p.longest, 0.0f);
     for (int head = 0; head < p.heads; ++head) {
       const int64_t key_head = head / (p.heads / p.kv_heads);

@@ -43,7 +43,7 @@ struct Newest {
   // Key and value go to their place in the history of a beam.
   __device__ __forceinline__ void put(const DecodeAttentionParams<T>& p, const WorkTile& tile,
                                       int key_head, int beam) const {
-    const int64_t cache_row = static_cast<int64_t>(tile.sentence) * p.beams + beam;
+    const int64_t cache_row = static_cast<int64_t>(tile.sentence) * p.slots + beam;
     const int64_t to =
         ((cache_row * p.kv_heads + key_head) * p.target + tile.self_length) * p.head_dim;
     k.store(p.self_k + to, p.head_dim);

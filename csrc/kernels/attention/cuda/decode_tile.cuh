@@ -31,9 +31,9 @@ struct WorkTile {
   __device__ static WorkTile of(const DecodeAttentionParams<T>& p, int chunks, int beams) {
     WorkTile tile;
     const StepState state = *p.state;
-    const int id = p.active[blockIdx.y];
+    const ActiveSentence listed = p.active[blockIdx.y];
     const bool is_active = static_cast<int>(blockIdx.y) < state.live_count;
-    const int sentence = is_active ? id : 0;
+    const int sentence = is_active ? listed.id : 0;
     tile.sentence = sentence;
     tile.chunks = chunks;
     tile.chunk = blockIdx.z % chunks;
@@ -41,9 +41,9 @@ struct WorkTile {
     tile.shared_start = p.shared_k == nullptr ? 0 : p.shared_offsets[sentence];
     tile.shared_length =
         p.shared_k == nullptr ? 0 : p.shared_offsets[sentence + 1] - tile.shared_start;
-    tile.self_length = p.k == nullptr ? 0 : state.position;
+    tile.self_length = p.k == nullptr ? 0 : listed.position;
     if constexpr (with_bias) tile.apply_window(p.bias.window);
-    tile.table = state.number % 2;
+    tile.table = listed.table();
     const int wanted =
         (tile.shared_length - tile.shared_from + (tile.self_length - tile.self_from) * beams) /
         kSplitRows;
@@ -128,7 +128,7 @@ struct KVRange {
     shared_first = (key_head * p.shared_capacity + tile.shared_start) * row_size;
     self_first = key_head * p.target * row_size;
     cache_row_size = p.kv_heads * p.target * row_size;
-    indirection_first = (tile.table * p.total_rows + tile.sentence * p.beams + beam) * p.target;
+    indirection_first = (tile.table * p.total_rows + tile.sentence * p.slots + beam) * p.target;
     shared_begin = tile.shared_from;
     self_begin = tile.self_from;
     shared_end = tile.shared_length;

@@ -47,12 +47,13 @@ __global__ void __launch_bounds__(kThreads)
   float *scores = memory, *sums = memory + p.longest;  // [longest]
   wait_for_previous();
   let_next_start();
-  const int row = blockIdx.x, number = p.state->number;
-  if (number <= 0 || row / p.beams >= p.state->live_count) return;
-  const int sentence = p.active[row / p.beams];
-  const int64_t cache_row = int64_t{sentence} * p.beams + row % p.beams;
-  const int64_t first = p.shared_offsets[sentence];
-  const int length = p.shared_offsets[sentence + 1] - first;
+  const int row = blockIdx.x, i = row / p.beams;
+  if (i >= p.state->live_count) return;
+  const ActiveSentence sentence = p.active[i];
+  if (sentence.number == 0) return;
+  const int64_t cache_row = int64_t{sentence.id} * p.beams + row % p.beams;
+  const int64_t first = p.shared_offsets[sentence.id];
+  const int length = p.shared_offsets[sentence.id + 1] - first;
   const int group = heads_of_a_key(p.heads, p.kv_heads);
   for (int i = threadIdx.x; i < p.longest; i += kThreads) sums[i] = 0.0f;
   for (int head = 0; head < p.heads; ++head) {
@@ -77,7 +78,7 @@ __global__ void __launch_bounds__(kThreads)
       sums[i] += scores[i] / (total * p.heads);
     }
   }
-  float* y = p.y + ((number - 1) * int64_t{p.total_rows} + cache_row) * p.longest;
+  float* y = p.y + ((sentence.number - 1) * int64_t{p.total_rows} + cache_row) * p.longest;
   for (int i = threadIdx.x; i < p.longest; i += kThreads) y[i] = sums[i];
 }
 

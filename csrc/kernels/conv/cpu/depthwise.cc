@@ -75,10 +75,11 @@ void convolve_tokens(const PackedDepthwiseParams<float>& p, HeadKernel& kernel, 
 template <typename C>
 void convolve_newest(const DecodeDepthwiseParams<float, C>& p, HeadKernel& kernel, int row,
                      int head) {
-  const int position = p.state->position, first = position - (p.weights.kernel_size - 1);
-  const int cache_row = p.active[row / p.beams] * p.beams + row % p.beams;
+  const ActiveSentence& sentence = p.active[row / p.beams];
+  const int position = sentence.position, first = position - (p.weights.kernel_size - 1);
+  const int cache_row = sentence.id * p.slots + row % p.beams;
   const int32_t* rows =
-      p.cache_indirection + (int64_t{p.state->number % 2} * p.total_rows + cache_row) * p.history;
+      p.cache_indirection + (int64_t{sentence.table()} * p.total_rows + cache_row) * p.history;
   const int64_t at = (int64_t{row} * p.heads + head) * p.head_dim;
   const auto place = [&](int row, int position) {
     return p.inputs + ((int64_t{row} * p.heads + head) * p.ring + position % p.ring) * p.head_dim;

@@ -125,22 +125,23 @@ __global__ void __launch_bounds__(kWarps* kWarp, 2)
 template <bool made, int pack, typename T>
 __global__ void __launch_bounds__(kStepWarps* kWarp, 8)
     decode_depthwise_kernel(const DecodeDepthwiseParams<T> p) {
-  const StepState state = *p.state;
   const int row = blockIdx.x, head = blockIdx.y * kStepWarps + warp_id();
-  if (row >= state.live_count * p.beams || head >= p.heads) {
+  const int live_count = p.state->live_count;
+  const ActiveSentence sentence = p.active[row / p.beams];
+  if (row >= live_count * p.beams || head >= p.heads) {
     wait_for_previous();  // else this kernel might be over, and its successor start, before that
     return;
   }
-  const int cache_row = p.active[row / p.beams] * p.beams + row % p.beams;
+  const int cache_row = sentence.id * p.slots + row % p.beams, position = sentence.position;
   const auto place = [&](int row, int position) {
     return ((int64_t{row} * p.heads + head) * p.ring + position % p.ring) * p.head_dim;
   };
-  const int last = p.weights.kernel_size - 1, begin = max(0, last - state.position);
-  const int at = state.position - last + lane_id();
+  const int last = p.weights.kernel_size - 1, begin = max(0, last - position);
+  const int at = position - last + lane_id();
   int64_t from = 0;
-  if (0 <= at && at < state.position) {
+  if (0 <= at && at < position) {
     from = place(
-        p.cache_indirection[(int64_t{state.number % 2} * p.total_rows + cache_row) * p.history +
+        p.cache_indirection[(int64_t{sentence.table()} * p.total_rows + cache_row) * p.history +
                             at],
         at);
   }
@@ -163,7 +164,7 @@ __global__ void __launch_bounds__(kStepWarps* kWarp, 8)
     if (!exists) continue;
     const int64_t to = (int64_t{row} * p.heads + head) * p.head_dim + c;
     const Channels<pack> newest(p.x + to);
-    newest.store(p.inputs + place(cache_row, state.position) + c);
+    newest.store(p.inputs + place(cache_row, position) + c);
     sum.add(weight, newest);
     sum.store(p.y + to);
   }

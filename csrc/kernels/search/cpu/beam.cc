@@ -12,11 +12,12 @@ namespace {
 
 // Queues every continuation of active sentence i that has a finite score; returns how many.
 int contend(const MergeBeamsParams& p, int i, Contender* queue) {
-  const float penalty = p.config.sentences[p.active[i]].beam.sibling_penalty;
+  const int sentence = p.active[i].id;
+  const float penalty = p.config.sentences[sentence].beam.sibling_penalty;
   int queued = 0;
   for (int beam = 0; beam < p.beams; ++beam) {
     const int64_t row = int64_t{i} * p.beams + beam, first = row * p.k;
-    const float sum = p.sums[p.active[i] * p.beams + beam];
+    const float sum = p.sums[sentence * p.beams + beam];
     const float lse = p.lse != nullptr ? p.lse[row] : 0.0f;
     if (!std::isfinite(lse)) continue;  // a fault, which beam_step reports
     for (int c = 0; c < p.k && p.best[first + c].id >= 0; ++c) {

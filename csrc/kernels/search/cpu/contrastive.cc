@@ -22,8 +22,7 @@ float dot(const float* a, const float* b, int size) {
 }
 
 template <typename T>
-float likeness(const ContrastParams<T>& p, const StepState& state, int row) {
-  const int sentence = p.active[row / p.beams], slot = sentence * p.beams + row % p.beams;
+float likeness(const ContrastParams<T>& p, const ActiveSentence& sentence, int row) {
   const T* own = p.x + int64_t{row} * p.size;
   const float length = std::sqrt(dot(own, own, p.size));
   float most = -INFINITY;
@@ -32,13 +31,14 @@ float likeness(const ContrastParams<T>& p, const StepState& state, int row) {
     most = std::max(most, dot(own, other, p.size) / (length * others));
   };
   if (p.prompt != nullptr) {
-    for (int t = p.prompt_offsets[sentence]; t < p.prompt_offsets[sentence + 1]; ++t) {
+    for (int t = p.prompt_offsets[sentence.id]; t < p.prompt_offsets[sentence.id + 1]; ++t) {
       compare(p.prompt + int64_t{t} * p.size);
     }
   }
+  const int slot = sentence.id * p.slots + row % p.beams;
   const int32_t* slots =
-      p.cache_indirection + (int64_t{state.number % 2} * p.total_rows + slot) * p.history;
-  for (int t = 0; t < state.position; ++t) {
+      p.cache_indirection + (int64_t{sentence.table()} * p.total_rows + slot) * p.history;
+  for (int t = 0; t < sentence.position; ++t) {
     compare(p.hidden + (int64_t{slots[t]} * p.history + t) * p.size);
   }
   return most;
@@ -48,13 +48,13 @@ float likeness(const ContrastParams<T>& p, const StepState& state, int row) {
 
 template <typename T, cpu::Isa isa>
 void contrast(cpu::Stream<isa>& stream, const ContrastParams<T>& p) {
-  const StepState state = *p.state;
-  const cpu::Range mine = stream.share(state.live_count * p.beams);
+  const cpu::Range mine = stream.share(p.state->live_count * p.beams);
   for (int row = mine.begin; row < mine.end; ++row) {
-    p.likeness[row] = likeness(p, state, row);
-    const int slot = p.active[row / p.beams] * p.beams + row % p.beams;
+    const ActiveSentence& sentence = p.active[row / p.beams];
+    p.likeness[row] = likeness(p, sentence, row);
+    const int64_t slot = sentence.id * p.slots + row % p.beams;
     std::copy_n(p.x + int64_t{row} * p.size, p.size,
-                p.hidden + (int64_t{slot} * p.history + state.position) * p.size);
+                p.hidden + (slot * p.history + sentence.position) * p.size);
   }
   stream.barrier();
 }

@@ -273,7 +273,7 @@ void filter_scores(cpu::Stream<isa>& stream, const FilterParams& p) {
                      .queue = p.queue + int64_t{stream.rank()} * p.vocab,
                      .maxima = p.maxima + stream.rank() * groups,
                      .vocab = p.vocab};
-    filter_row(p.config.sentences[p.active[i / p.beams]].filters, row);
+    filter_row(p.config.sentences[p.active[i / p.beams].id].filters, row);
   }
   stream.barrier();
 }

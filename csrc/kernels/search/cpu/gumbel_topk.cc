@@ -42,7 +42,7 @@ struct Row {
   Candidate* best;      // [m]
   float* keys;          // [m]
   float sum;
-  uint32_t word;  // of the counter
+  uint32_t step, word;  // of the counter
 };
 
 void sample_row(const SampleCandidatesParams& p, uint64_t seed, const Row& row) {
@@ -52,7 +52,7 @@ void sample_row(const SampleCandidatesParams& p, uint64_t seed, const Row& row) 
     const float highest = cpu::largest(cpu::Group(row.scores, p.vocab, g)) + row.sum;
     if (highest == -INFINITY) continue;
     uint32_t limit = cpu::largest_word(double{sampled.worst()} - highest);
-    words.draw(seed, p.state->number, row.word, g);
+    words.draw(seed, row.step, row.word, g);
     if (!words.any_up_to(limit)) continue;
     const int begin = g * kGroup, end = std::min(p.vocab, begin + kGroup);
     for (int id = begin; id < end; ++id) {
@@ -77,13 +77,15 @@ template <cpu::Isa isa>
 void sample_candidates(cpu::Stream<isa>& stream, const SampleCandidatesParams& p) {
   const cpu::Range mine = stream.share(p.state->live_count * p.beams);
   for (int64_t i = mine.begin; i < mine.end; ++i) {
-    const int sentence = p.active[i / p.beams], beam = i % p.beams;
-    const SentenceConfig& config = p.config.sentences[sentence];
+    const ActiveSentence& sentence = p.active[i / p.beams];
+    const int beam = i % p.beams;
+    const SentenceConfig& config = p.config.sentences[sentence.id];
     sample_row(p, config.seed,
                {.scores = p.scores + i * p.stride,
                 .best = p.best + i * p.m,
                 .keys = p.keys + i * p.m,
-                .sum = p.sums[sentence * p.beams + beam],
+                .sum = p.sums[sentence.id * p.beams + beam],
+                .step = static_cast<uint32_t>(sentence.number),
                 .word = static_cast<uint32_t>(config.random_first + beam)});
   }
   stream.barrier();

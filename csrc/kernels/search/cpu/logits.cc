@@ -84,7 +84,8 @@ void constrain_logits(cpu::Stream<isa>& stream, const ConstrainLogitsParams<T>& 
   for (int64_t i = rows.begin; i < rows.end; ++i) {
     const Row<T> row = {p.logits + i * p.vocab, p.group_max + i * groups, p.group_sum + i * groups,
                         p.lse[i], p.vocab};
-    constrain(row, p.config.sentences[p.active[i / p.beams]], p.config.words, p.state->number);
+    const ActiveSentence& sentence = p.active[i / p.beams];
+    constrain(row, p.config.sentences[sentence.id], p.config.words, sentence.number);
   }
   stream.barrier();
 }

@@ -22,7 +22,7 @@ struct Row {
   const float* group_max;  // [G]
   Candidate* queue;        // [V], scratch
   float* maxima;           // [G], scratch
-  uint32_t word;           // of the counter
+  uint32_t step, word;     // of the counter
 };
 
 // The best of logit / temperature + noise among the finite logits that are not behind `last`.
@@ -36,7 +36,7 @@ Candidate draw(const SampleParams<T>& p, uint64_t seed, const FilterConfig& filt
     if (row.group_max[g] < last.value) continue;
     const float highest = row.group_max[g] / filters.temperature;
     uint32_t limit = cpu::largest_word(best - highest);
-    words.draw(seed, p.state->number, row.word, g);
+    words.draw(seed, row.step, row.word, g);
     if (!words.any_up_to(limit)) continue;
     const int begin = g * kGroup, end = std::min(p.vocab, begin + kGroup);
     for (int id = begin; id < end; ++id) {
@@ -157,12 +157,14 @@ void sample(cpu::Stream<isa>& stream, const SampleParams<T>& p) {
   const int64_t groups = groups_of(p.vocab);
   const cpu::Range mine = stream.share(p.state->live_count * p.beams);
   for (int64_t i = mine.begin; i < mine.end; ++i) {
+    const ActiveSentence& sentence = p.active[i / p.beams];
     const Row<T> row = {.logits = p.logits + i * p.vocab,
                         .group_max = p.group_max + i * groups,
                         .queue = p.queue + int64_t{stream.rank()} * p.vocab,
                         .maxima = p.maxima + stream.rank() * groups,
+                        .step = static_cast<uint32_t>(sentence.number),
                         .word = static_cast<uint32_t>(p.random_row[i])};
-    const SentenceConfig& config = p.config.sentences[p.active[i / p.beams]];
+    const SentenceConfig& config = p.config.sentences[sentence.id];
     const FilterConfig filters = p.config.search->processed ? FilterConfig{} : config.filters;
     p.chosen[i] = draw(p, config.seed, filters, row, last_kept(filters, p.vocab, row));
   }

@@ -11,19 +11,20 @@ namespace decoding {
 template <cpu::Isa isa>
 void gather_active(cpu::Stream<isa>& stream, const GatherActiveParams& p) {
   if (stream.rank() == 0) {  // a few integers: not worth sharing
-    const int32_t* last = p.tokens + int64_t{p.state->number - 1} * p.total_rows;
     int kept = 0;
     for (int i = 0; i < p.state->live_count; ++i) {
-      const int sentence = p.active[i];
-      if (p.done[sentence]) continue;
+      const ActiveSentence sentence = p.active[i];
+      if (p.done[sentence.id]) continue;
+      const int32_t* last = p.tokens + int64_t{sentence.number - 1} * p.total_rows;
       for (int beam = 0; beam < p.beams; ++beam) {
-        p.ids[kept * p.beams + beam] = last[sentence * p.beams + beam];
-        p.positions[kept * p.beams + beam] = p.prompt_lengths[sentence] + p.state->number;
-        p.random_row[kept * p.beams + beam] = p.config.sentences[sentence].random_first + beam;
+        const int row = kept * p.beams + beam;
+        p.ids[row] = last[sentence.id * p.beams + beam];
+        p.positions[row] = p.prompt_lengths[sentence.id] + sentence.number;
+        p.random_row[row] = p.config.sentences[sentence.id].random_first + beam;
       }
-      p.active[kept++] = sentence;
+      p.active[kept++] = sentence.next();
     }
-    *p.state = {p.state->number + 1, p.state->position + 1, kept};
+    *p.state = {p.state->number + 1, kept};
   }
   stream.barrier();
 }
@@ -46,7 +47,7 @@ void update_rows(cpu::Stream<isa>& stream, const UpdateRowsParams& p) {
   for (int i = mine.begin; i < mine.end; ++i) {
     bool done = true;
     for (int beam = 0; beam < p.beams; ++beam) done &= append_token(p, i, beam);
-    if (done) p.done[p.active[i]] = 1;
+    if (done) p.done[p.active[i].id] = 1;
   }
   stream.barrier();
 }

@@ -11,7 +11,8 @@ namespace {
 
 using namespace cuda::selection;
 
-// What stands in place `at` of a active sentence's lists; id -1: nothing. key: what it competes by.
+// What stands in place `at` of an active sentence's lists; id -1: nothing. key: what it competes
+// by.
 __device__ Candidate contender(const MergeBeamsParams& p, int i, int at, float& key) {
   const int beam = at / p.k, c = at % p.k;
   const int64_t row = int64_t{i} * p.beams + beam;
@@ -19,9 +20,10 @@ __device__ Candidate contender(const MergeBeamsParams& p, int i, int at, float& 
   const float lse = p.lse != nullptr ? p.lse[row] : 0.0f;
   // Logits that are not finite are a fault, which beam_step reports.
   if (next.id < 0 || !isfinite(lse)) return {-INFINITY, -1};
-  const float total = p.sums[p.active[i] * p.beams + beam] + (next.value - lse);
+  const int sentence = p.active[i].id;
+  const float total = p.sums[sentence * p.beams + beam] + (next.value - lse);
   key = p.keys != nullptr ? p.keys[row * p.k + c] : total;
-  key -= p.config.sentences[p.active[i]].beam.sibling_penalty * (c + 1);
+  key -= p.config.sentences[sentence].beam.sibling_penalty * (c + 1);
   return {total, beam * p.vocab + next.id};
 }
 

@@ -172,30 +172,32 @@ __device__ __forceinline__ void store_next_beams(const SelectParams<T>& p, const
 // Copies where the beams' histories lie; each warp but the first takes some of the beams, and asks
 // for several positions before it stores the first.
 template <typename T>
-__device__ __forceinline__ void copy_histories(const SelectParams<T>& p, StepState state,
-                                               int first_slot, const NextBeam* next_beams) {
+__device__ __forceinline__ void copy_histories(const SelectParams<T>& p,
+                                               const ActiveSentence& sentence,
+                                               const NextBeam* next_beams) {
   const int64_t table = int64_t{p.total_rows} * p.history;
-  const int32_t* from = p.cache_indirection + state.number % 2 * table;
-  int32_t* to =
-      p.cache_indirection + (state.number + 1) % 2 * table + int64_t{first_slot} * p.history;
+  const int32_t* from = p.cache_indirection + sentence.table() * table;
+  int32_t* to = p.cache_indirection + sentence.next_table() * table +
+                int64_t{sentence.id} * p.beams * p.history;
 #pragma unroll 1
   for (int beam = warp_id() - 1; beam < p.beams; beam += kWarps - 1) {
     const int parent = next_beams[beam].parent;
     const int32_t* old = from + int64_t{parent} * p.history;
     int32_t* history = to + int64_t{beam} * p.history;
 #pragma unroll 1
-    for (int base = lane_id(); base < state.position; base += 32 * kAhead) {
+    for (int base = lane_id(); base < sentence.position; base += 32 * kAhead) {
       int32_t some[kAhead];
 #pragma unroll
       for (int j = 0; j < kAhead; ++j) {
-        some[j] = base + 32 * j < state.position ? old[base + 32 * j] : 0;
+        some[j] = base + 32 * j < sentence.position ? old[base + 32 * j] : 0;
       }
 #pragma unroll
       for (int j = 0; j < kAhead; ++j) {
-        if (base + 32 * j < state.position) history[base + 32 * j] = some[j];
+        if (base + 32 * j < sentence.position) history[base + 32 * j] = some[j];
       }
     }
-    if (lane_id() == 0) history[state.position] = parent;  // it wrote the token that this step read
+    // It wrote the token that this step read.
+    if (lane_id() == 0) history[sentence.position] = parent;
   }
 }
 

@@ -32,10 +32,10 @@ __global__ void __launch_bounds__(kThreads) contrast_kernel(const ContrastParams
   __shared__ float found[kWarps];
   wait_for_previous();
   let_next_start();
-  const StepState state = *p.state;
   const int row = blockIdx.x, warp = threadIdx.x / 32;
-  if (row >= state.live_count * p.beams) return;
-  const int sentence = p.active[row / p.beams], slot = sentence * p.beams + row % p.beams;
+  if (row >= p.state->live_count * p.beams) return;
+  const ActiveSentence sentence = p.active[row / p.beams];
+  const int slot = sentence.id * p.slots + row % p.beams;
   const T* own = p.x + int64_t{row} * p.size;
   const float length = sqrtf(products(own, own, p.size).y);
   float most = -INFINITY;
@@ -44,18 +44,18 @@ __global__ void __launch_bounds__(kThreads) contrast_kernel(const ContrastParams
     most = fmaxf(most, sums.x / (length * sqrtf(sums.y)));
   };
   if (p.prompt != nullptr) {
-    const int end = p.prompt_offsets[sentence + 1];
-    for (int t = p.prompt_offsets[sentence] + warp; t < end; t += kWarps) {
+    const int end = p.prompt_offsets[sentence.id + 1];
+    for (int t = p.prompt_offsets[sentence.id] + warp; t < end; t += kWarps) {
       compare(p.prompt + int64_t{t} * p.size);
     }
   }
   const int32_t* slots =
-      p.cache_indirection + (int64_t{state.number % 2} * p.total_rows + slot) * p.history;
-  for (int t = warp; t < state.position; t += kWarps) {
+      p.cache_indirection + (int64_t{sentence.table()} * p.total_rows + slot) * p.history;
+  for (int t = warp; t < sentence.position; t += kWarps) {
     compare(p.hidden + (int64_t{slots[t]} * p.history + t) * p.size);
   }
   if (threadIdx.x % 32 == 0) found[warp] = most;
-  T* kept = p.hidden + (int64_t{slot} * p.history + state.position) * p.size;
+  T* kept = p.hidden + (int64_t{slot} * p.history + sentence.position) * p.size;
   for (int c = threadIdx.x; c < p.size; c += kThreads) kept[c] = own[c];
   __syncthreads();
   if (threadIdx.x > 0) return;

@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kThreads) filter_kernel(const FilterParams p) 
                    .list = list,
                    .listed = -1,
                    .peak = -INFINITY};
-  filter_row(p.config.sentences[p.active[row / p.beams]].filters, scores,
+  filter_row(p.config.sentences[p.active[row / p.beams].id].filters, scores,
              {.keys = keys, .capacity = kListed});
 }
 

@@ -17,23 +17,24 @@ __global__ void __launch_bounds__(kThreads)
   const int row = blockIdx.x, searched = p.sentences * p.beams;
   const int i = row / p.beams, beam = row % p.beams;
   const bool goes_on = i < state.live_count;
-  const int sentence = p.active[goes_on ? i : 0], unconditional = p.unconditional[sentence];
+  const ActiveSentence sentence = p.active[goes_on ? i : 0];
+  const ActiveSentence twin = unconditional_twin(p, sentence);
   if (threadIdx.x == 0) {
-    if (row == 0) *p.all_state = {state.number, state.position, p.sentences + state.live_count};
-    const int id = p.ids[goes_on ? row : beam];
+    if (row == 0) *p.all_state = {state.number, p.sentences + state.live_count};
+    const int id = p.ids[goes_on ? row : beam], before = sentence.number - 1;
     p.all_active[i] = sentence;
-    p.all_active[p.sentences + i] = unconditional;
+    p.all_active[p.sentences + i] = twin;
     p.all_ids[row] = id;
-    p.all_ids[searched + row] = state.number == 1 ? p.unconditional_ids[sentence] : id;
-    p.all_positions[row] = p.prompt_lengths[sentence] + state.number - 1;
-    p.all_positions[searched + row] = p.prompt_lengths[unconditional] + state.number - 1;
+    p.all_ids[searched + row] = before == 0 ? p.unconditional_ids[sentence.id] : id;
+    p.all_positions[row] = p.prompt_lengths[sentence.id] + before;
+    p.all_positions[searched + row] = p.prompt_lengths[twin.id] + before;
   }
   if (!goes_on) return;
-  const int64_t table = int64_t{state.number % 2} * p.total_rows;
-  const int slot = sentence * p.beams + beam, distance = (unconditional - sentence) * p.beams;
+  const int64_t table = int64_t{sentence.table()} * p.total_rows;
+  const int slot = sentence.id * p.beams + beam, distance = (twin.id - sentence.id) * p.beams;
   const int32_t* from = p.cache_indirection + (table + slot) * p.history;
   int32_t* to = p.cache_indirection + (table + slot + distance) * p.history;
-  for (int t = threadIdx.x; t < state.position; t += kThreads) to[t] = from[t] + distance;
+  for (int t = threadIdx.x; t < sentence.position; t += kThreads) to[t] = from[t] + distance;
 }
 
 }  // namespace

@@ -46,11 +46,12 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const SampleCandidates
   let_next_start();
   const int64_t row = blockIdx.x;
   if (row >= p.state->live_count * p.beams) return;
-  const int sentence = p.active[row / p.beams], beam = row % p.beams;
-  const SentenceConfig& config = p.config.sentences[sentence];
+  const ActiveSentence sentence = p.active[row / p.beams];
+  const int beam = row % p.beams;
+  const SentenceConfig& config = p.config.sentences[sentence.id];
   const float* scores = p.scores + row * p.stride;
   float* perturbed = p.perturbed + row * p.vocab;
-  perturb(scores, p.vocab, p.sums[sentence * p.beams + beam], config.seed, p.state->number,
+  perturb(scores, p.vocab, p.sums[sentence.id * p.beams + beam], config.seed, sentence.number,
           config.random_first + beam, perturbed);
 
   Scores sampled = {

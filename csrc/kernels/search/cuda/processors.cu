@@ -280,7 +280,7 @@ __global__ void __launch_bounds__(kThreads)
   if (i >= live_count * p.beams) return;
   constexpr int words = sizeof(SentenceConfig) / sizeof(uint32_t);
   static_assert(words <= kThreads);
-  const SentenceConfig* asked = p.config.sentences + p.active[i / p.beams];
+  const SentenceConfig* asked = p.config.sentences + p.active[i / p.beams].id;
   if (threadIdx.x < words) {
     reinterpret_cast<uint32_t*>(&config)[threadIdx.x] =
         reinterpret_cast<const uint32_t*>(asked)[threadIdx.x];

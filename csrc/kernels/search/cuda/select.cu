@@ -214,7 +214,8 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
   const int i = blockIdx.z, index = i * p.beams + blockIdx.y;
   const StepState state = *p.state;
   // Places after the active sentences hold whatever was in memory.
-  const int sentence = i < state.live_count ? p.active[i] : 0;
+  const ActiveSentence active = p.active[i];
+  const int sentence = i < state.live_count ? active.id : 0, number = active.number;
   auto* group_max = reinterpret_cast<float*>(memory);
   const int groups = kQuad * shape.quads;
   const int each = (shape.quads + shape.splits - 1) / shape.splits * kQuad;
@@ -243,11 +244,11 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
   call.store_eos(eos_id);
   __syncthreads();
   const FilterConfig filters = call.filters();
-  const RowRng rng = {call.sentence.seed, static_cast<uint32_t>(state.number), early.random_row,
+  const RowRng rng = {call.sentence.seed, static_cast<uint32_t>(number), early.random_row,
                       filters.temperature};
   const bool together = kind != SearchKind::sampling || !samples_among_best(call, p.vocab);
-  const bool constrained = call.changes(state.number);
-  if (together && constrained) constrain(p, call, state.number, shape.quads, share, exchange);
+  const bool constrained = call.changes(number);
+  if (together && constrained) constrain(p, call, number, shape.quads, share, exchange);
   Candidate sampled;
   if constexpr (kind != SearchKind::sampling) {
     search_share(p, shape, share, exchange, queue);
@@ -278,13 +279,13 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
     if (!together) {
       const Row<T> row = {share.logits, group_max, p.vocab, 0, groups};
       const ClusterExchange own = {ExchangeMode::none, words};
-      if (constrained) constrain(p, call, state.number, shape.quads, row, own);
+      if (constrained) constrain(p, call, number, shape.quads, row, own);
       sampled = sample_among_best(row, filters, rng, queue);
     }
     __syncthreads();
-    finalize_sample(p, call, state.number, shape, index, words, sampled, queue, ranks.lse);
+    finalize_sample(p, call, number, shape, index, words, sampled, queue, ranks.lse);
   } else {
-    finalize_rows(p, call, state.number, shape, index, words, queue, ranks.lse);
+    finalize_rows(p, call, number, shape, index, words, queue, ranks.lse);
   }
   __syncthreads();
   if (p.part == SelectPart::candidates) return write_best(p, index, shape.rows, queue);
@@ -293,31 +294,31 @@ __global__ void __launch_bounds__(kThreads, kind == SearchKind::sampling || size
 
   Outcome outcome = {0, true};
   if constexpr (kind == SearchKind::beam) {
-    outcome = beam_step(p, call, state.number, sentence, early.finished, queue, ranks);
+    outcome = beam_step(p, call, number, sentence, early.finished, queue, ranks);
   } else {
     // Greedily, everything banned: Hugging Face takes id 0.
     constexpr int fallback = kind == SearchKind::greedy ? 0 : -1;
     outcome.done =
-        update_rows(p, call, state.number, i, sentence, early, met, queue, ranks.lse, fallback);
+        update_rows(p, call, number, i, sentence, early, met, queue, ranks.lse, fallback);
   }
   // The first warp sees to the step while the others copy.
   if (warp_id() == 0) {
-    if (outcome.alive > 0) store_next_beams(p, call, state.number, sentence, ranks.next_beams);
+    if (outcome.alive > 0) store_next_beams(p, call, number, sentence, ranks.next_beams);
     // As long as no sentence ends, each keeps its place.
 #pragma unroll 1
     for (int beam = lane_id(); beam < p.beams && !outcome.done && outcome.alive > 0; beam += 32) {
-      append_row(p, state.number, early.first, early.random_first, i, beam,
-                 ranks.next_beams[beam].token);
+      append_row(p, number, early.first, early.random_first, i, beam, ranks.next_beams[beam].token);
     }
+    if (lane_id() == 0 && !outcome.done) p.active[i] = active.next();
     __syncwarp();
     int32_t* step_at = p.arrivals + int64_t{p.sentences} * (p.beams + 1);
     if (lane_id() == 0) ended = hand_in(step_at, state.live_count, outcome.done);
   } else if (outcome.alive > 0) {
-    copy_histories(p, state, sentence * p.beams, ranks.next_beams);
+    copy_histories(p, active, ranks.next_beams);
   }
   __syncthreads();
   if (ended < 0) return;
-  const int live_count = ended > 0 ? gather_active(p, state) : state.live_count;
+  const int live_count = ended > 0 ? gather_active(p, state.live_count) : state.live_count;
   if (threadIdx.x == 0) store_state(p, state, live_count);
 }
 

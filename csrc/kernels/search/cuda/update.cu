@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kThreads) update_rows_kernel(const UpdateRowsP
   for (int beam = threadIdx.x; beam < p.beams; beam += kThreads) {
     all_ended &= append_token(p, i, beam);
   }
-  if (__syncthreads_and(all_ended) && threadIdx.x == 0) p.done[p.active[i]] = 1;
+  if (__syncthreads_and(all_ended) && threadIdx.x == 0) p.done[p.active[i].id] = 1;
 }
 
 // One block: what stays moves up, so many sentences at a time.
@@ -29,13 +29,12 @@ __global__ void __launch_bounds__(kGatherThreads) gather_active_kernel(const Gat
   wait_for_previous();
   let_next_start();
   const StepState state = *p.state;
-  const int32_t* last = p.tokens + int64_t{state.number - 1} * p.total_rows;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   int kept = 0;
   for (int begin = 0; begin < state.live_count; begin += kGatherThreads) {
     const int i = begin + static_cast<int>(threadIdx.x);
-    const int sentence = i < state.live_count ? p.active[i] : 0;
-    const bool stays = i < state.live_count && p.done[sentence] == 0;
+    const ActiveSentence sentence = i < state.live_count ? p.active[i] : ActiveSentence{};
+    const bool stays = i < state.live_count && p.done[sentence.id] == 0;
     const unsigned votes = __ballot_sync(0xFFFFFFFFu, stays);
     if (lane == 0) places[warp] = __popc(votes);
     __syncthreads();  // all have read their part of `active`, too
@@ -46,16 +45,17 @@ __global__ void __launch_bounds__(kGatherThreads) gather_active_kernel(const Gat
     }
     __syncthreads();
     if (!stays) continue;
-    p.active[place] = sentence;
+    p.active[place] = sentence.next();
+    const int32_t* last = p.tokens + int64_t{sentence.number - 1} * p.total_rows;
     for (int beam = 0; beam < p.beams; ++beam) {
       const int row = place * p.beams + beam;
-      p.ids[row] = last[sentence * p.beams + beam];
-      p.positions[row] = p.prompt_lengths[sentence] + state.number;
-      p.random_row[row] = p.config.sentences[sentence].random_first + beam;
+      p.ids[row] = last[sentence.id * p.beams + beam];
+      p.positions[row] = p.prompt_lengths[sentence.id] + sentence.number;
+      p.random_row[row] = p.config.sentences[sentence.id].random_first + beam;
     }
   }
   if (threadIdx.x > 0) return;
-  const StepState next = {state.number + 1, state.position + 1, kept};
+  const StepState next = {state.number + 1, kept};
   *p.state = next;
   if (p.host_state != nullptr) *p.host_state = next;
 }

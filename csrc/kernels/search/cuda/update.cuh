@@ -72,15 +72,21 @@ __device__ bool update_rows(const SelectParams<T>& p, const Call& call, int step
   return !open;
 }
 
+// From where all blocks see it: others have written it since this one read it.
+__device__ __forceinline__ ActiveSentence load_active(const ActiveSentence* from) {
+  return {__ldcg(&from->id), __ldcg(&from->number), __ldcg(&from->position)};
+}
+
 // Drops the sentences that are done and lists the rows of the others anew; returns how many go on.
+// Those have been put one step on by blocks of their own.
 template <typename T>
-__device__ __forceinline__ int gather_active(const SelectParams<T>& p, StepState state) {
+__device__ __forceinline__ int gather_active(const SelectParams<T>& p, int live_count) {
   int kept = 0;
 #pragma unroll 1
-  for (int base = 0; base < state.live_count; base += kThreads) {
+  for (int base = 0; base < live_count; base += kThreads) {
     const int i = base + threadIdx.x;
-    const int sentence = i < state.live_count ? p.active[i] : 0;
-    const bool stays = i < state.live_count && __ldcg(p.done + sentence) == 0;
+    const ActiveSentence sentence = i < live_count ? load_active(p.active + i) : ActiveSentence{};
+    const bool stays = i < live_count && __ldcg(p.done + sentence.id) == 0;
     int total;
     const int place = kept + block_rank(stays, total);
     if (stays) p.active[place] = sentence;  // this and what lies before it has been read
@@ -89,13 +95,14 @@ __device__ __forceinline__ int gather_active(const SelectParams<T>& p, StepState
   __syncthreads();
 #pragma unroll 1
   for (int place = warp_id(); place < kept; place += kWarps) {
-    const int sentence = p.active[place], first = p.prompt_lengths[sentence];
-    const int random_first = p.config.sentences[sentence].random_first;
+    const ActiveSentence sentence = p.active[place];
+    const int first = p.prompt_lengths[sentence.id], number = sentence.number - 1;
+    const int random_first = p.config.sentences[sentence.id].random_first;
     const int32_t* tokens =
-        p.tokens + int64_t{state.number - 1} * p.total_rows + int64_t{sentence} * p.beams;
+        p.tokens + int64_t{number - 1} * p.total_rows + int64_t{sentence.id} * p.beams;
 #pragma unroll 1
     for (int beam = lane_id(); beam < p.beams; beam += 32) {
-      append_row(p, state.number, first, random_first, place, beam, tokens[beam]);
+      append_row(p, number, first, random_first, place, beam, tokens[beam]);
     }
   }
   return kept;
@@ -105,7 +112,7 @@ __device__ __forceinline__ int gather_active(const SelectParams<T>& p, StepState
 template <typename T>
 __device__ __forceinline__ void store_state(const SelectParams<T>& p, StepState state,
                                             int live_count) {
-  const StepState next = {state.number + 1, state.position + 1, live_count};
+  const StepState next = {state.number + 1, live_count};
   *p.state = next;
   if (live_count == 0) {
     __threadfence_system();  // whoever sees it in the host's memory sees the rest too

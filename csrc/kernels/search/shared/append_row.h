@@ -10,7 +10,7 @@ namespace decoding {
 
 // Row i * beams + beam, of active sentence i. Returns whether it has ended.
 DECODING_EVERYWHERE inline bool append_token(const UpdateRowsParams& p, int i, int beam) {
-  const int step = p.state->number, sentence = p.active[i], row = i * p.beams + beam;
+  const int step = p.active[i].number, sentence = p.active[i].id, row = i * p.beams + beam;
   const SentenceConfig& config = p.config.sentences[sentence];
   const int slot = sentence * p.beams + beam;
   const int64_t at = int64_t{step - 1} * p.total_rows + slot;

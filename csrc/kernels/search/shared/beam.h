@@ -20,19 +20,19 @@ struct NextBeam {
 
 DECODING_EVERYWHERE inline bool is_real(float sum) { return sum > 0.1f * kFillIn; }
 
-// A active sentence.
+// Active sentence `index`.
 struct BeamSentence {
   const BeamSearch& s;
+  const ActiveSentence active;
   const SentenceConfig& config;
-  const StepState state;
-  int index, sentence;
+  int index, sentence;  // sentence: its id
 
   DECODING_EVERYWHERE BeamSentence(const BeamSearch& search, int i)
       : s(search),
-        config(search.config.sentences[search.active[i]]),
-        state(*search.state),
+        active(search.active[i]),
+        config(search.config.sentences[active.id]),
         index(i),
-        sentence(search.active[i]) {}
+        sentence(active.id) {}
 
   DECODING_EVERYWHERE int max_finished() const { return s.config.search->max_finished; }
   DECODING_EVERYWHERE Ends ending() const { return {s.config, config, s.stop}; }
@@ -41,7 +41,7 @@ struct BeamSentence {
   DECODING_EVERYWHERE int64_t row(int beam) const { return int64_t{index} * s.beams + beam; }
   // In the history: the token that a beam takes in this step.
   DECODING_EVERYWHERE int64_t at(int beam) const {
-    return int64_t{state.number - 1} * s.total_rows + slot(beam);
+    return int64_t{active.number - 1} * s.total_rows + slot(beam);
   }
   DECODING_EVERYWHERE Hypothesis* list() const {
     return s.finished + int64_t{sentence} * max_finished();
@@ -52,13 +52,13 @@ struct BeamSentence {
     return {c.value, slot(c.id / s.vocab), c.id % s.vocab};
   }
   DECODING_EVERYWHERE Extension extension(const NextBeam& next_beam) const {
-    return {state.number, sentence, next_beam.parent, next_beam.token};
+    return {active.number, sentence, next_beam.parent, next_beam.token};
   }
   DECODING_EVERYWHERE bool ends(const NextBeam& next_beam) const {
     return token_ends(ending(), extension(next_beam), s.total_rows, s.vocab);
   }
   DECODING_EVERYWHERE bool is_last_step() const {
-    return decoding::is_last_step(ending(), state.number);
+    return decoding::is_last_step(ending(), active.number);
   }
 
   // What sums are divided by, in double precision and then rounded, as Python and torch do.
@@ -69,9 +69,9 @@ struct BeamSentence {
   }
 
   DECODING_EVERYWHERE Hypothesis hypothesis(const NextBeam& end) const {
-    const float score = end.sum / divisor(state.number);
+    const float score = end.sum / divisor(active.number);
     // What stems from a fill-in stays as bad as one, however long it is.
-    return {is_real(end.sum) || score < end.sum ? score : end.sum, end.sum, state.number,
+    return {is_real(end.sum) || score < end.sum ? score : end.sum, end.sum, active.number,
             end.parent, end.token};
   }
 
@@ -99,7 +99,7 @@ struct BeamSentence {
     if (config.beam.early_stopping == EarlyStopping::yes) return true;
     const bool longest =
         config.beam.early_stopping == EarlyStopping::never && config.beam.length_penalty > 0.0;
-    return best / divisor(longest ? config.max_new : state.number) <= worst_finished;
+    return best / divisor(longest ? config.max_new : active.number) <= worst_finished;
   }
 
   // The sentence is done: what its list lacks is filled in.
@@ -115,7 +115,7 @@ struct BeamSentence {
     bool finite = true;
     for (int beam = 0; beam < s.beams; ++beam) finite &= fabsf(s.lse[row(beam)]) <= FLT_MAX;
     if (!finite) {
-      s.fault[sentence] = state.number;
+      s.fault[sentence] = active.number;
       close();
     }
     return !finite;
@@ -125,14 +125,14 @@ struct BeamSentence {
   // lies: that of its parent, which wrote the token that this step read.
   DECODING_EVERYWHERE void inherit(int thread, int threads) const {
     const int64_t table = int64_t{s.total_rows} * s.history;
-    const int32_t* from = s.cache_indirection + state.number % 2 * table;
-    int32_t* to = s.cache_indirection + (state.number + 1) % 2 * table;
+    const int32_t* from = s.cache_indirection + active.table() * table;
+    int32_t* to = s.cache_indirection + active.next_table() * table;
     for (int beam = 0; beam < s.beams; ++beam) {
       const int32_t parent = s.parents[at(beam)];
       const int32_t* old = from + int64_t{parent} * s.history;
       int32_t* history = to + int64_t{slot(beam)} * s.history;
-      for (int t = thread; t < state.position; t += threads) history[t] = old[t];
-      if (thread == 0) history[state.position] = parent;
+      for (int t = thread; t < active.position; t += threads) history[t] = old[t];
+      if (thread == 0) history[active.position] = parent;
     }
   }
 };

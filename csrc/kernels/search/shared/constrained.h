@@ -29,7 +29,7 @@ struct ConstrainedSentence : BeamSentence {
     return p.progress + (int64_t{step % 2} * s.total_rows + slot(beam)) * width;
   }
   DECODING_EVERYWHERE const int32_t* progress(int beam) const {
-    return progress(state.number, beam);
+    return progress(active.number, beam);
   }
   DECODING_EVERYWHERE Advance advanced_by(const Candidate& c) const {
     return advanced(phrases, progress(c.id / s.vocab), c.id % s.vocab);
@@ -127,7 +127,7 @@ struct ConstrainedSentence : BeamSentence {
     for (int beam = 0; beam < s.beams; ++beam) {
       const Candidate& c = queue[beam < going ? beam : 0].candidate;
       if (beam < going) extend(beam, next_beam(c));
-      advance(progress(c.id / s.vocab), advanced_by(c), progress(state.number + 1, beam));
+      advance(progress(c.id / s.vocab), advanced_by(c), progress(active.number + 1, beam));
     }
     fill_beams(0, going, s.beams);
   }

@@ -10,7 +10,7 @@ namespace decoding {
 // The row whose token goes on: of the first step any, as all have read the same.
 DECODING_EVERYWHERE inline int chosen_row(const ContrastStepParams& p,
                                           const BeamSentence& sentence) {
-  if (sentence.state.number == 1) return 0;
+  if (sentence.active.number == 1) return 0;
   const float alpha = sentence.config.alpha;
   int chosen = 0;
   float best = -INFINITY;
@@ -29,10 +29,10 @@ DECODING_EVERYWHERE inline int chosen_row(const ContrastStepParams& p,
 DECODING_EVERYWHERE inline bool contrast_sentence(const ContrastStepParams& p, int i) {
   const BeamSentence sentence(p.search, i);
   const BeamSearch& s = p.search;
-  const int before = sentence.state.number - 1, chosen = chosen_row(p, sentence);
+  const int before = sentence.active.number - 1, chosen = chosen_row(p, sentence);
   const int64_t row = sentence.row(chosen);
   if (!(fabsf(p.lse[row]) <= FLT_MAX)) {
-    s.fault[sentence.sentence] = sentence.state.number;
+    s.fault[sentence.sentence] = sentence.active.number;
     sentence.close();
     return false;
   }

@@ -35,7 +35,7 @@ struct BeamGroup {
   }
 
   DECODING_EVERYWHERE bool is_forced() const {
-    return sentence.config.forces(sentence.state.number);
+    return sentence.config.forces(sentence.active.number);
   }
 
   // What contends stands in places: of each beam its best, then what earlier groups have taken.

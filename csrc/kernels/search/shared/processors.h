@@ -175,13 +175,13 @@ struct ProcessedRow {
 template <typename T>
 DECODING_EVERYWHERE ProcessedRow processed_row(const ProcessLogitsParams<T>& p,
                                                const SentenceConfig& config, int i) {
-  const StepState state = *p.state;
+  const ActiveSentence sentence = p.active[i / p.beams];
   const ProcessorConfig& processors = config.processors;
-  const int sentence = p.active[i / p.beams], slot = sentence * p.beams + i % p.beams;
-  const int64_t table = int64_t{state.number % 2} * p.total_rows + slot;
-  const int base = state.position - (state.number - 1), width = processors.prompt_width;
-  const bool last = config.forces_last(state.number);
-  const int behind = state.number - 1 - processors.decay_start;  // tokens since the decay began
+  const int slot = sentence.id * p.beams + i % p.beams, number = sentence.number;
+  const int64_t table = int64_t{sentence.table()} * p.total_rows + slot;
+  const int base = sentence.position - (number - 1), width = processors.prompt_width;
+  const bool last = config.forces_last(number);
+  const int behind = number - 1 - processors.decay_start;  // tokens since the decay began
   const bool decays = behind > 0 && processors.decay_factor != 1.0;
   return {.config = &config,
           .words = p.config.words,
@@ -191,21 +191,21 @@ DECODING_EVERYWHERE ProcessedRow processed_row(const ProcessLogitsParams<T>& p,
                   .newest = p.ids[i],
                   .width = width,
                   .total_rows = p.total_rows,
-                  .length = width > 0 ? width + state.number - 1 : 0},
+                  .length = width > 0 ? width + number - 1 : 0},
           .source = p.config.words + processors.source,
           .forced = last ? p.config.words + config.forced_last.begin : &config.forced_first,
           .first = processors.prompt_first,
-          .forced_count = last ? config.forced_last.count : config.forces_first(state.number),
-          .step = state.number,
+          .forced_count = last ? config.forced_last.count : config.forces_first(number),
+          .step = number,
           .guided = p.unconditional != nullptr && processors.guidance != 1.0f,
           // A forced first token does not count as the begin.
-          .begins = state.number == (config.forced_first >= 0 ? 2 : 1),
+          .begins = number == (config.forced_first >= 0 ? 2 : 1),
           .decay = decays ? static_cast<float>(pow(processors.decay_factor, behind) - 1.0) : 0.0f};
 }
 
 template <typename T>
 DECODING_EVERYWHERE ProcessedRow processed_row(const ProcessLogitsParams<T>& p, int i) {
-  return processed_row(p, p.config.sentences[p.active[i / p.beams]], i);
+  return processed_row(p, p.config.sentences[p.active[i / p.beams].id], i);
 }
 
 // The score of a token before any edit, from its logits.
