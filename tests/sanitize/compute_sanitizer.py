@@ -1,6 +1,6 @@
 """Runs every CUDA kernel and a generation of each family under NVIDIA's compute-sanitizer.
 
-    python -m tests.sanitize.compute_sanitizer                 all, an hour and a half
+    python -m tests.sanitize.compute_sanitizer                 all, some hours
     python -m tests.sanitize.compute_sanitizer --jobs 16       so many runs at a time, as cores
     python -m tests.sanitize.compute_sanitizer --part 2/20     the second of 20 parts
     python -m tests.sanitize.compute_sanitizer --seconds 300   starts nothing later; call it again
@@ -39,8 +39,9 @@ ROOT = Path(__file__).parent.parent.parent
 OUTPUT = ROOT / "benchmarks/results/sanitizers.csv"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 DTYPES = ("float32", "float16", "bfloat16")
-CASES = {"memcheck": 3, "racecheck": 1, "initcheck": 2, "synccheck": 2}  # of a function and type
-LIMIT = 300  # seconds of a run
+CASES = {"memcheck": 2, "racecheck": 1, "initcheck": 2, "synccheck": 2}  # of a function and type
+FAMILIES_A_RUN = 4  # importing takes as long as their generations
+LIMIT = 600  # seconds of a run, which others slow down
 # Timing each product's candidates would run thousands of kernels. And every tensor of torch's gets
 # memory of its own, so that what lies behind it is out of bounds.
 SETTINGS = {"DECODING_TUNE": "0", "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
@@ -53,7 +54,7 @@ class Row:
     """cases: tests, or generations; reports: of them all; versions: of CUDA's tool and of torch."""
 
     tool: str
-    what: str  # "kernels/rows/test_norm", "generation gpt2 float16"
+    what: str  # "kernels/rows/test_norm", "generation float16 gpt2 bart mbart t5"
     cases: int
     reports: int
     seconds: float
@@ -86,6 +87,10 @@ def select(tests: Iterable[str], most: int) -> list[str]:
     return chosen
 
 
+def batches(names: Sequence[str], most: int) -> list[Sequence[str]]:
+    return [names[first : first + most] for first in range(0, len(names), most)]
+
+
 def kernel_tests() -> list[str]:
     """The names of the kernels' tests that need a GPU."""
     command = ["-m", "pytest", "--collect-only", "-m", "gpu", "tests/kernels"]
@@ -104,10 +109,12 @@ def all_runs(tests: Sequence[str], tools: Sequence[str]) -> list[Run]:
             what = file.removeprefix("tests/").removesuffix(".py")
             runs.append(Run(tool, what, len(chosen), (*pytest, *chosen), ours=True))
         lengths = ("5",) if tool in ("racecheck", "initcheck") else ("5", "10")
-        for number, name in enumerate(NAMES, start=at):
-            dtype = DTYPES[number % len(DTYPES)]
-            command = ("-m", "tests.sanitize.generations", name, dtype, *lengths)
-            runs.append(Run(tool, f"generation {name} {dtype}", len(lengths), command, False))
+        for number, dtype in enumerate(DTYPES):
+            names = NAMES[(at + number) % len(DTYPES) :: len(DTYPES)]
+            for some in batches(names, FAMILIES_A_RUN):
+                command = ("-m", "tests.sanitize.generations", ",".join(some), dtype, *lengths)
+                what = f"generation {dtype} {' '.join(some)}"
+                runs.append(Run(tool, what, len(some) * len(lengths), command, ours=False))
     return runs
 
 

@@ -1,7 +1,7 @@
-"""Short generations of one model in one type, for compute_sanitizer.py.
+"""Short generations of some models in one type, for compute_sanitizer.py.
 
-python -m tests.sanitize.generations NAME DTYPE [--device cuda] TOKENS ...: with sources of so many
-tokens each.
+python -m tests.sanitize.generations NAME,NAME,... DTYPE [--device cuda] TOKENS ...: with sources of
+so many tokens each.
 """
 
 from __future__ import annotations
@@ -62,9 +62,10 @@ def main(name: str, dtype: str, lengths: list[int], device: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.sanitize.generations")
-    parser.add_argument("name", choices=NAMES)
+    parser.add_argument("names", metavar="NAME,NAME,...")
     parser.add_argument("dtype")
     parser.add_argument("lengths", nargs="+", type=int, metavar="TOKENS")
     parser.add_argument("--device", default="cuda")
     arguments = parser.parse_args()
-    main(arguments.name, arguments.dtype, arguments.lengths, arguments.device)
+    for name in arguments.names.split(","):
+        main(name, arguments.dtype, arguments.lengths, arguments.device)

@@ -74,7 +74,10 @@ def test_each_function_and_type_is_chosen() -> None:
 def test_parts_are_all_runs_once() -> None:
     tests = ["tests/kernels/rows/test_norm.py::test_a[cuda-float32]"]
     runs = all_runs(tests, TOOLS)
-    assert len(runs) == 4 * (1 + 3 * len(generations.NAMES))
+    assert sum(run.what == "kernels/rows/test_norm" for run in runs) == 4
+    for tool in TOOLS:
+        generated = [run.command[2] for run in runs if run.tool == tool and not run.ours]
+        assert sorted(",".join(generated).split(",")) == sorted(generations.NAMES)
     parts = [part_of(runs, f"{i}/7") for i in range(1, 8)]
     assert sorted(run for part in parts for run in map(str, part)) == sorted(map(str, runs))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
@@ -93,14 +96,14 @@ def test_tests_of_kernels_are_found() -> None:
 def test_rows_are_added_and_found_again(tmp_path: Path) -> None:
     path = tmp_path / "sanitizers.csv"
     assert done(path, "abc") == set()
-    for what in ("kernels/rows/test_norm", "generation gpt2 float16"):
+    for what in ("kernels/rows/test_norm", "generation float16 gpt2 t5"):
         append(path, Row("memcheck", what, 3, 0, 12.5, "H200", "torch 2", "abc"))
     assert (
         path.read_text().splitlines()[0] == "tool,what,cases,reports,seconds,device,versions,commit"
     )
     assert done(path, "abc") == {
         ("memcheck", "kernels/rows/test_norm"),
-        ("memcheck", "generation gpt2 float16"),
+        ("memcheck", "generation float16 gpt2 t5"),
     }
     assert done(path, "another") == set()
 
