@@ -16,7 +16,7 @@ from decoding.models.files.content import (
     size_of,
 )
 from decoding.models.files.directory import Directory
-from decoding.models.files.errors import ModelFileError, naming, short
+from decoding.models.files.errors import ModelFileError, naming, naming_option, short
 from decoding.models.files.yaml import parse_yaml
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "ModelFileError",
     "decoded",
     "naming",
+    "naming_option",
     "open_file",
     "parse_json",
     "parse_yaml",

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from decoding.models.files.errors import ModelFileError, clipped, short
+from decoding.models.files.errors import ModelFileError, clipped, naming_option, short
 
 HOW = "only files inside it are read unless trust_paths=True (--trust-paths) is passed"
 
@@ -65,19 +65,27 @@ class Directory:
         Toolkits store the paths of the machine that trained: where there is no such file, one of
         that name is taken to lie in the directory.
         """
-        if not isinstance(name, str) or not name or "\0" in name:
+        if (
+            not isinstance(name, str)
+            or "\0" in name
+            or (last := os.path.basename(os.path.normpath(name))) in ("", os.curdir, os.pardir)
+        ):
             raise ModelFileError(
                 f"{self.path}: {option} must be the name of a file, got {short(name)}"
             )
-        if leads_out(os.path.normpath(name)) and not self.trust_paths:
-            return self.file(os.path.basename(name))
-        path = self.file(name)
-        return path if self._names(option, path) else self.file(os.path.basename(name))
+        with naming_option(option):
+            if not leads_out(os.path.normpath(name)) or self.trust_paths:
+                path = self.file(name)
+                if is_there(path):
+                    return path
+            return self.file(last)
 
     def required_named(self, name: object, option: str, needs: str) -> Path:
         """The same; raises FileNotFoundError that ends in `needs` where there is none."""
         path = self.named(name, option)
-        if not self._names(option, path):
+        with naming_option(option):
+            there = is_there(path)
+        if not there:
             where = "" if path.name == name else f"; {short(name)} is elsewhere, and {HOW}"
             raise FileNotFoundError(f"{path} is missing: {needs}{where}")
         return path
@@ -86,14 +94,6 @@ class Directory:
         """The name of a file, from the directory on; the last one of a file elsewhere."""
         relative = os.path.relpath(path, self.path)
         return path.name if leads_out(relative) else relative
-
-    @staticmethod
-    def _names(option: str, path: Path) -> bool:
-        """is_there(), with an error that names the option."""
-        try:
-            return is_there(path)
-        except ModelFileError as error:
-            raise ModelFileError(f"{option}: {error}") from error
 
     def _roots(self) -> list[Path]:
         """The directory, and that of the files which the Hugging Face cache links to."""

@@ -38,6 +38,15 @@ def clipped(text: str) -> str:
 
 
 @contextmanager
+def naming_option(option: str) -> Iterator[None]:
+    """Makes each ModelFileError inside name the option that led to its file."""
+    try:
+        yield
+    except ModelFileError as error:
+        raise ModelFileError(f"{option}: {error}") from error
+
+
+@contextmanager
 def naming(path: Path) -> Iterator[None]:
     """Makes each ValueError inside a ModelFileError that names the file, or one in there."""
     try:

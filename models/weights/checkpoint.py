@@ -16,6 +16,7 @@ from decoding.models.files import (
     VOCABULARY,
     Directory,
     ModelFileError,
+    naming_option,
     open_file,
     parse_json,
     read_object,
@@ -115,8 +116,9 @@ def read_shards(directory: Directory, index: Path, loader: Callable[[Path], Stat
         )
     state: State = {}
     for shard in sorted(set(shard_of.values())):
-        needs = f"{index.name} names it"
-        state |= read_file(directory.required(shard, needs), loader)
+        with naming_option(f"weight_map of {index.name}"):
+            path = directory.required(shard, f"{index.name} names it")
+        state |= read_file(path, loader)
     for name, shard in shard_of.items():
         if name not in state:
             raise ModelFileError(f"{shard} lacks the tensor {name}, which {index.name} promises")

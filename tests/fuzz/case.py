@@ -35,8 +35,10 @@ NAMES = {
     "batch",
     "positions",
 }
-FILE = re.compile(r"\w\.(bin|json|model|npz|pt|safetensors|spm|txt|yml)\b")
-TENSOR = re.compile(r"\.(weight|bias)\b|\b(encoder|decoder|layers?|output|norm|embed)[.\w]")
+FILE = re.compile(r"[^\s/]\.(bin|json|model|npz|pt|safetensors|spm|txt|yml)\b")
+TENSOR = re.compile(
+    r"\.(weight|bias)\b|\b(encoder|decoder|layers?|output|norm|embed)[.\w]|\btensor \w"
+)
 
 
 class Verdict(NamedTuple):

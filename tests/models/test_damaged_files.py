@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import decoding
 from decoding.models import load
@@ -414,6 +414,16 @@ def test_sentencepiece_models_with_other_pieces(tmp_path: Path) -> None:
             assert str(tmp_path) in str(error)
 
 
+def test_sentencepiece_models_whose_pieces_are_no_text(tmp_path: Path) -> None:
+    content = (DEMO / "source.spm").read_bytes()
+    broken = content.replace("▁die".encode(), b"\xe2\x28die", 1)
+    assert broken != content
+    (tmp_path / "spiece.model").write_bytes(broken)
+    for family in ("t5", "pegasus"):
+        config = {"model_type": family}
+        refused(tmp_path, "spiece.model", lambda path, c=config: load_tokenizer(path, c))  # type: ignore[misc]
+
+
 # Weights
 
 
@@ -424,6 +434,29 @@ def test_tensors_of_another_rank(shape: tuple[int, ...], tmp_path: Path) -> None
         state = {name: torch.zeros(shape)}
         save_file(state, directory / "model.safetensors")
         refused(directory)
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_classes_of_long_names(old: bool, tmp_path: Path) -> None:
+    """torch.load would search its own message about the name for minutes."""
+    directory = write(tmp_path, gpt2())
+    state = load_file(directory / "model.safetensors")
+    (directory / "model.safetensors").unlink()
+    path = directory / "pytorch_model.bin"
+    torch.save(state, path, _use_new_zipfile_serialization=not old)
+    load(directory)
+    content = path.read_bytes()
+    name = b"FloatStorage\n"
+    assert name in content
+    if old:
+        path.write_bytes(content.replace(name, b"F" + b"[" * 100_000 + b"\n"))
+    else:
+        with zipfile.ZipFile(path) as archive:
+            parts = {entry.filename: archive.read(entry) for entry in archive.infolist()}
+        with zipfile.ZipFile(path, "w") as archive:
+            for part, held in parts.items():
+                archive.writestr(part, held.replace(name, b"F" + b"[" * 100_000 + b"\n"))
+    refused(directory, "pytorch_model.bin .* names a class of 100")
 
 
 @pytest.mark.parametrize("layers", [999, 1000])

@@ -64,9 +64,9 @@ def test_what_is_no_name(home: Path, name: str, trust_paths: bool) -> None:
     with pytest.raises(ModelFileError) as error:
         directory.required(name, "")
     assert len(str(error.value)) < 1000
-    others: tuple[Any, ...] = (name, 3, None, ["a"], {}, "")
+    others: tuple[Any, ...] = (name, 3, None, ["a"], {}, "", ".", "//", "a/..", "../..")
     for other in others:
-        with pytest.raises((ModelFileError, FileNotFoundError), match="option|is no name"):
+        with pytest.raises((ModelFileError, FileNotFoundError), match="^option|option must be"):
             directory.required_named(other, "option", "it is needed")
 
 

@@ -122,6 +122,15 @@ def read_sentencepiece(path: Path) -> SentencePieceProcessor:
         raise ModelFileError(f"{path} is not a SentencePiece model") from error
 
 
+def read_pieces(path: Path) -> tuple[SentencePieceProcessor, list[str]]:
+    """A SentencePiece model, and its pieces by id."""
+    model = read_sentencepiece(path)
+    try:
+        return model, [model.id_to_piece(number) for number in range(model.get_piece_size())]
+    except UnicodeDecodeError as error:
+        raise ModelFileError(f"{path} has a piece that is not UTF-8") from error
+
+
 def choice(settings: Mapping[str, Any], name: str, default: bool) -> bool:
     """A setting of tokenizer_config.json that is true, false or, for its default, null."""
     value = default if settings.get(name) is None else settings[name]

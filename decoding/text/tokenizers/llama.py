@@ -18,7 +18,7 @@ from decoding.models.files import Directory, ModelFileError, read_bytes, short
 from decoding.models.layouts.options import integer
 from decoding.text.tokenizers.backend import BackendTokenizer, read_backend, reading
 from decoding.text.tokenizers.base import Tokenizer
-from decoding.text.tokenizers.files import read_sentencepiece
+from decoding.text.tokenizers.files import read_pieces
 from decoding.text.tokenizers.pieces import WORD_START
 
 UNK, BOS, EOS = SPECIAL = ("<unk>", "<s>", "</s>")  # their ids are 0 to 2, those of bytes follow
@@ -51,8 +51,8 @@ def load_llama2c(directory: Directory, config: dict[str, Any]) -> Tokenizer:
 
 def read_model(path: Path) -> list[tuple[str, float]]:
     """The pieces of a SentencePiece model, and their scores."""
-    model = read_sentencepiece(path)
-    return [(model.id_to_piece(i), model.get_score(i)) for i in range(model.get_piece_size())]
+    model, pieces = read_pieces(path)
+    return [(piece, model.get_score(number)) for number, piece in enumerate(pieces)]
 
 
 def read_bin(path: Path, count: int) -> list[tuple[str, float]]:

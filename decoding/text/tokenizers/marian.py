@@ -22,6 +22,7 @@ from decoding.text.tokenizers.base import Tokenizer
 from decoding.text.tokenizers.files import (
     checked_ids,
     read_lines,
+    read_pieces,
     read_sentencepiece,
     read_vocab,
     text_of,
@@ -142,8 +143,8 @@ def read_side(
 ) -> tuple[SentencePieceProcessor, dict[str, int]]:
     """The cutter of one side's text, and the ids of the pieces."""
     if vocab.suffix == ".spm":
-        pieces = read_sentencepiece(vocab)
-        return pieces, {pieces.id_to_piece(number): number for number in range(len(pieces))}
+        cutter, pieces = read_pieces(vocab)
+        return cutter, {piece: number for number, piece in enumerate(pieces)}
     needs = f"it cuts text into the pieces that {vocab.name} numbers"
     return read_sentencepiece(directory.required(model, needs)), read_vocabulary(vocab)
 

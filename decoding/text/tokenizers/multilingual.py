@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sentencepiece import SentencePieceProcessor
 from tokenizers import processors
 
 from decoding.models.files import Directory, ModelFileError, short
@@ -20,7 +19,7 @@ from decoding.text.tokenizers.encoding import Row, Truncation
 from decoding.text.tokenizers.files import (
     choice,
     read_optional,
-    read_sentencepiece,
+    read_pieces,
     read_vocab,
     text_of,
 )
@@ -236,12 +235,12 @@ def load(
         base = BackendTokenizer(backend)
     else:
         needs = "this model's text needs tokenizer.json or sentencepiece.bpe.model"
-        model = read_sentencepiece(directory.required("sentencepiece.bpe.model", needs))
+        model, pieces = read_pieces(directory.required("sentencepiece.bpe.model", needs))
         vocab = directory.find("vocab.json")
         if any(code.startswith("__") for code in languages):
             needs = "it numbers the pieces of sentencepiece.bpe.model"
             vocab = directory.required("vocab.json", needs)
-        ids = numbers(model, None if vocab is None else read_vocab(vocab), languages)
+        ids = numbers(pieces, None if vocab is None else read_vocab(vocab), languages)
         base = PieceTokenizer(
             Pieces(model, ids, {*BEGINNING, MASK, *languages} & ids.keys(), UNK), ()
         )
@@ -259,12 +258,11 @@ def load(
 
 
 def numbers(
-    model: SentencePieceProcessor, vocab: Mapping[str, int] | None, languages: Sequence[str]
+    pieces: Sequence[str], vocab: Mapping[str, int] | None, languages: Sequence[str]
 ) -> dict[str, int]:
-    """The id of each token: those of `vocab`, else fairseq's beginning and the model's pieces
+    """The id of each token: those of `vocab`, else fairseq's beginning and a model's pieces
     without its first three; then the languages and, without `vocab`, the mask."""
     if vocab is None:
-        pieces = [model.id_to_piece(number) for number in range(3, model.get_piece_size())]
-        tokens = [*BEGINNING, *pieces, *languages, MASK]
+        tokens = [*BEGINNING, *pieces[3:], *languages, MASK]
         return {token: number for number, token in enumerate(tokens)}
     return {**vocab, **{code: len(vocab) + i for i, code in enumerate(languages)}}

@@ -8,7 +8,7 @@ from decoding.models.files import Directory, ModelFileError, short
 from decoding.models.layouts.options import integer
 from decoding.text.tokenizers.backend import BackendTokenizer, read_backend
 from decoding.text.tokenizers.base import Tokenizer
-from decoding.text.tokenizers.files import read_sentencepiece, token
+from decoding.text.tokenizers.files import read_pieces, token
 from decoding.text.tokenizers.pieces import Pieces, PieceTokenizer
 
 MARKS = 100  # where the settings do not say how many
@@ -20,17 +20,15 @@ def load_t5(directory: Directory, settings: dict[str, Any]) -> Tokenizer:
     if whole is not None:
         return BackendTokenizer(read_backend(whole))
     needs = "this model's text needs tokenizer.json or spiece.model"
-    model = read_sentencepiece(directory.required("spiece.model", needs))
+    model, pieces = read_pieces(directory.required("spiece.model", needs))
     count = integer({"extra_ids": MARKS, **settings}, "extra_ids", 0, MOST_MARKS)
-    tokens = [model.id_to_piece(number) for number in range(model.get_piece_size())]
-    tokens += [f"<extra_id_{number}>" for number in reversed(range(count))]
+    tokens = [*pieces, *(f"<extra_id_{number}>" for number in reversed(range(count)))]
     ids = {token: number for number, token in enumerate(tokens)}
     names = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
     special = {name: token(settings, name, default) for name, default in names.items()}
     for name, text in special.items():
         if text not in ids:
             raise ModelFileError(f"{directory.path}: spiece.model has no {short(text)}, the {name}")
-    marks = {*special.values(), *tokens[model.get_piece_size() :]}
-    pieces = Pieces(model, ids, marks, special["unk_token"])
+    marks = {*special.values(), *tokens[len(pieces) :]}
     end = [ids[special["eos_token"]]]
-    return PieceTokenizer(pieces, end, between=end)
+    return PieceTokenizer(Pieces(model, ids, marks, special["unk_token"]), end, between=end)

@@ -7,7 +7,7 @@ from typing import Any
 from decoding.models.files import Directory
 from decoding.text.tokenizers.backend import BackendTokenizer, read_backend
 from decoding.text.tokenizers.base import Tokenizer
-from decoding.text.tokenizers.files import read_sentencepiece
+from decoding.text.tokenizers.files import read_pieces
 from decoding.text.tokenizers.multilingual import BEGINNING, EOS, MASK, UNK, numbers
 from decoding.text.tokenizers.pieces import Pieces, PieceTokenizer
 
@@ -17,9 +17,8 @@ def load_xlm_roberta(directory: Directory, settings: dict[str, Any]) -> Tokenize
     if whole is not None:
         return BackendTokenizer(read_backend(whole))
     needs = "this model's text needs tokenizer.json or sentencepiece.bpe.model"
-    model = read_sentencepiece(directory.required("sentencepiece.bpe.model", needs))
-    ids = numbers(model, None, ())
-    pieces = Pieces(model, ids, {*BEGINNING, MASK}, UNK)
-    return PieceTokenizer(
-        pieces, [ids[EOS]], begin=[ids[BEGINNING[0]]], between=[ids[EOS], ids[EOS]]
-    )
+    model, pieces = read_pieces(directory.required("sentencepiece.bpe.model", needs))
+    ids = numbers(pieces, None, ())
+    cutter = Pieces(model, ids, {*BEGINNING, MASK}, UNK)
+    begin, end = ids[BEGINNING[0]], ids[EOS]
+    return PieceTokenizer(cutter, [end], begin=[begin], between=[end, end])
