@@ -263,7 +263,7 @@ class Constrained:
         self,
         beam: Beam,
         *,
-        heights: Sequence[int],
+        depths: Sequence[int],
         first_edge: Sequence[int],
         tokens: Sequence[int],
     ) -> None: ...

@@ -163,11 +163,11 @@ void bind_searches(py::module_& module) {
       .def(py::init<Beam, int>(), py::arg("beam"), py::kw_only(), py::arg("groups"));
   py::class_<Contrastive>(module, "Contrastive").def(py::init<>());
   py::class_<Constrained>(module, "Constrained")
-      .def(py::init([](const Beam& beam, Ids heights, Ids first_edge, Ids tokens) {
-             PhraseTables phrases{std::move(heights), std::move(first_edge), std::move(tokens)};
+      .def(py::init([](const Beam& beam, Ids depths, Ids first_edge, Ids tokens) {
+             PhraseTables phrases{std::move(depths), std::move(first_edge), std::move(tokens)};
              return Constrained{beam, std::move(phrases)};
            }),
-           py::arg("beam"), py::kw_only(), py::arg("heights"), py::arg("first_edge"),
+           py::arg("beam"), py::kw_only(), py::arg("depths"), py::arg("first_edge"),
            py::arg("tokens"))
       .def_property_readonly("words", [](const Constrained& c) { return c.phrases.words(); });
 }

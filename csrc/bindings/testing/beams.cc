@@ -222,7 +222,7 @@ void run_beam_step(const object& values, const object& ids, const object& lse, c
 
 // values, ids: of the rows, [live * K, K].
 void run_contrast_step(const object& values, const object& ids, const object& lse,
-                       const object& likeness, const object& live, const std::string& isa,
+                       const object& similarity, const object& live, const std::string& isa,
                        int threads, const py::kwargs& options) {
   const SearchStep step(lse, live, options);
   const Best best(values, ids);
@@ -230,7 +230,7 @@ void run_contrast_step(const object& values, const object& ids, const object& ls
       .search = step.search,
       .best = best.data(),
       .lse = step.search.lse,
-      .likeness = step.tensors.data<float>(likeness, "likeness", {best.n()}),
+      .similarity = step.tensors.data<float>(similarity, "similarity", {best.n()}),
       .sentences = step.sentences};
   run_on(live, isa, threads, [&](auto& stream) { contrast_step(stream, params); });
 }
@@ -258,22 +258,22 @@ void run_diverse_step(const object& values, const object& ids, const object& lse
 
 // The tables of constraints.h, on the host.
 struct PhraseTables {
-  std::vector<int32_t> heights, first_edge, tokens;
+  std::vector<int32_t> depths, first_edge, tokens;
 
-  Phrases view() const { return view(heights.data(), first_edge.data(), tokens.data()); }
+  Phrases view() const { return view(depths.data(), first_edge.data(), tokens.data()); }
   Phrases view(const int32_t* height, const int32_t* edge, const int32_t* token) const {
-    return {.heights = height,
+    return {.depths = height,
             .first_edge = edge,
             .tokens = token,
-            .count = static_cast<int>(heights.size()),
-            .longest = *std::max_element(heights.begin(), heights.end()),
+            .count = static_cast<int>(depths.size()),
+            .longest = *std::max_element(depths.begin(), depths.end()),
             .most_wanted = static_cast<int>(tokens.size())};
   }
 };
 
 std::vector<int32_t> run_begin_progress(const std::vector<int32_t>& row,
                                         const PhraseTables& phrases) {
-  std::vector<int32_t> progress(kProgress + phrases.heights.size());
+  std::vector<int32_t> progress(kProgress + phrases.depths.size());
   begin_progress(phrases.view(), row.data(), static_cast<int>(row.size()), progress.data());
   return progress;
 }
@@ -287,9 +287,9 @@ void run_constrained_step(const object& values, const object& ids, const object&
   const SearchStep step(lse, live, options);
   const BeamSearch& s = step.search;
   const Best merged(values, ids), rows(row_values, row_ids);
-  const Placed<int32_t> heights(phrases.heights, live), edges(phrases.first_edge, live);
+  const Placed<int32_t> depths(phrases.depths, live), edges(phrases.first_edge, live);
   const Placed<int32_t> tokens(phrases.tokens, live);
-  const Phrases view = phrases.view(heights.data(), edges.data(), tokens.data());
+  const Phrases view = phrases.view(depths.data(), edges.data(), tokens.data());
   const Placed<Phrases> placed({view}, live);
   const Scratch<Ranked> queue(live, rows.n() * (1 + view.most_wanted));
   const int64_t width = kProgress + view.count;
@@ -329,13 +329,13 @@ void bind_beams(py::module_& kernels) {
   kernels.def("diverse_step", &run_diverse_step, "The same in groups.", values, ids, lse, live,
               named, isa, threads);
   kernels.def("contrast_step", &run_contrast_step, "The same of contrastive search.", values, ids,
-              lse, py::arg("likeness"), live, named, isa, threads);
+              lse, py::arg("similarity"), live, named, isa, threads);
   py::class_<PhraseTables>(kernels, "Phrases")
-      .def(py::init([](std::vector<int32_t> heights, std::vector<int32_t> first_edge,
+      .def(py::init([](std::vector<int32_t> depths, std::vector<int32_t> first_edge,
                        std::vector<int32_t> tokens) {
-             return PhraseTables{std::move(heights), std::move(first_edge), std::move(tokens)};
+             return PhraseTables{std::move(depths), std::move(first_edge), std::move(tokens)};
            }),
-           py::arg("heights"), py::arg("first_edge"), py::arg("tokens"));
+           py::arg("depths"), py::arg("first_edge"), py::arg("tokens"));
   kernels.def("begin_progress", &run_begin_progress, "The progress of a row of tokens.",
               py::arg("row"), py::arg("phrases"));
   kernels.def("constrained_step", &run_constrained_step, "The same with words to be held.", values,

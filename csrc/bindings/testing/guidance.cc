@@ -47,7 +47,7 @@ object run_contrast(const object& x, const object& hidden, const object& active,
                     const object& state, const object& cache_indirection, const object& prompt,
                     const object& prompt_offsets, const string& isa, int threads) {
   const auto shape = Tensors(py::str(x.attr("device"))).sizes(x, "x", 2);
-  const object likeness = empty_like(x, "float32", {shape[0]});
+  const object similarity = empty_like(x, "float32", {shape[0]});
   run_kernel(
       x, isa, threads,
       [&]<typename T>(const Tensors& in) {
@@ -63,7 +63,7 @@ object run_contrast(const object& x, const object& hidden, const object& active,
                 in.data<int32_t>(cache_indirection, "cache_indirection", {2, kept[0], kept[1]}),
             .active = active_sentences(in, active),
             .state = step_state(in, state),
-            .likeness = in.data<float>(likeness, "likeness", {shape[0]}),
+            .similarity = in.data<float>(similarity, "similarity", {shape[0]}),
             .sentences = sentences,
             .beams = beams,
             .size = static_cast<int>(shape[1]),
@@ -72,7 +72,7 @@ object run_contrast(const object& x, const object& hidden, const object& active,
             .slots = beams};
       },
       [](auto& stream, const auto& params) { contrast(stream, params); });
-  return likeness;
+  return similarity;
 }
 
 }  // namespace
@@ -86,7 +86,7 @@ void bind_guidance(py::module_& kernels) {
               state, py::arg("ids"), py::arg("unconditional"), py::arg("unconditional_ids"),
               py::arg("prompt_lengths"), table, named, isa, threads);
   kernels.def("contrast", &run_contrast,
-              "Each row's likeness to its context; `hidden` [total_rows, history, H] keeps x.",
+              "Each row's similarity to its context; `hidden` [total_rows, history, H] keeps x.",
               py::arg("x"), py::arg("hidden"), active, state, table, named,
               py::arg("prompt") = py::none(), py::arg("prompt_offsets") = py::none(), isa, threads);
 }

@@ -164,7 +164,7 @@ void keep_hidden(const Pass<Stream, T, C>& p, const StepRows& rows) {
                          .cache_indirection = w.cache_indirection,
                          .active = rows.active,
                          .state = rows.state,
-                         .likeness = w.likeness,
+                         .similarity = w.similarity,
                          .sentences = rows.sentences,
                          .beams = rows.beams,
                          .size = p.spec.decoder.hidden,

@@ -109,7 +109,7 @@ struct Workspace {
 
   // contrastive search: hidden states of every row and of the prompts, see contrastive.h
   T *hidden = nullptr, *prompt_hidden = nullptr;  // [R, history, H], [B * (prompt - 1), H]
-  float* likeness = nullptr;                      // [R]
+  float* similarity = nullptr;                    // [R]
   PhraseMemory phrases;                           // constrained beam search
   float* attentions = nullptr;  // [target, R, S], of the last layer to the source, where it is kept
 
@@ -163,7 +163,7 @@ struct Workspace {
     if (limits.hidden > 0) {
       hidden = a.take<T>("hidden", {rows, history, d.hidden});
       prompt_hidden = a.take<T>("prompt_hidden", {shared_prompt, d.hidden});
-      likeness = a.take<float>("likeness", {rows});
+      similarity = a.take<float>("similarity", {rows});
     }
     phrases = PhraseMemory(a, limits);
     take_backend(*this);

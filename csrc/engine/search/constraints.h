@@ -25,7 +25,7 @@ inline const char* type_name<Ranked>() {
 // Planned for limits.phrases words of tables: no call has more phrases, nor more tokens in them.
 struct PhraseMemory {
   Phrases* phrases = nullptr;      // [1]
-  int32_t* words = nullptr;        // [phrases], heights, first edges and tokens of the tables
+  int32_t* words = nullptr;        // [phrases], depths, first edges and tokens of the tables
   int32_t* progress = nullptr;     // [2, R, kProgress + phrases]
   Hypothesis* spare = nullptr;     // [R]
   int32_t* spare_count = nullptr;  // [B]
@@ -55,17 +55,17 @@ struct PhraseStart {
 // beams: of each sentence.
 inline PhraseStart start_phrases(const PhraseTables& tables, const Batch& batch, int beams,
                                  const int32_t* words) {
-  const auto of = [&](const int32_t* heights) -> Phrases {
-    const int32_t* first_edge = heights + tables.heights.size();
-    return {.heights = heights,
+  const auto of = [&](const int32_t* depths) -> Phrases {
+    const int32_t* first_edge = depths + tables.depths.size();
+    return {.depths = depths,
             .first_edge = first_edge,
             .tokens = first_edge + tables.first_edge.size(),
-            .count = static_cast<int>(tables.heights.size()),
-            .longest = *std::max_element(tables.heights.begin(), tables.heights.end()),
+            .count = static_cast<int>(tables.depths.size()),
+            .longest = *std::max_element(tables.depths.begin(), tables.depths.end()),
             .most_wanted = static_cast<int>(tables.tokens.size())};
   };
   PhraseStart start;
-  for (const auto* list : {&tables.heights, &tables.first_edge, &tables.tokens}) {
+  for (const auto* list : {&tables.depths, &tables.first_edge, &tables.tokens}) {
     start.words.insert(start.words.end(), list->begin(), list->end());
   }
   start.phrases = of(words);

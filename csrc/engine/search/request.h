@@ -34,9 +34,9 @@ struct Contrastive {};
 
 // What rows must hold: the tables of kernels/search/constraints.h.
 struct PhraseTables {
-  std::vector<int32_t> heights, first_edge, tokens;
+  std::vector<int32_t> depths, first_edge, tokens;
 
-  size_t words() const { return heights.size() + first_edge.size() + tokens.size(); }
+  size_t words() const { return depths.size() + first_edge.size() + tokens.size(); }
 };
 
 // Constrained beam search, see constrained.h.

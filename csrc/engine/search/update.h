@@ -162,7 +162,7 @@ void update(Stream& stream, const Contrastive&, const Workspace<T>& w, const Ste
   contrast_step(stream, {.search = beam_search(w, step),
                          .best = w.best,
                          .lse = w.lse,
-                         .likeness = w.likeness,
+                         .similarity = w.similarity,
                          .sentences = step.key.sentences});
 }
 

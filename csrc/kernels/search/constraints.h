@@ -14,10 +14,10 @@ namespace decoding {
 
 // Node p is the root of phrase p; edge e leads to node count + e.
 struct Phrases {
-  const int32_t* heights;     // [count], tokens of each one's longest alternative
+  const int32_t* depths;      // [count], tokens of each one's longest alternative
   const int32_t* first_edge;  // [nodes + 1], a node's edges follow each other
   const int32_t* tokens;      // [edges]
-  int count, longest;         // longest: of the heights
+  int count, longest;         // longest: of the depths
   int most_wanted;            // tokens that bring a row further, at most
 };
 
@@ -34,7 +34,7 @@ struct Advance {
 
   // Tokens on the way to the end, each phrase counted as long as the longest of all.
   DECODING_EVERYWHERE int bank(const Phrases& phrases) const {
-    const int missing = active < 0 ? 0 : phrases.heights[active] - seen;
+    const int missing = active < 0 ? 0 : phrases.depths[active] - seen;
     return (phrases.count - pending) * phrases.longest - missing;
   }
 };

@@ -30,7 +30,7 @@ struct ContrastParams {
   const int32_t* cache_indirection;  // [2, total_rows, history]; step g reads table g % 2
   const ActiveSentence* active;      // [sentences]; slot = id * slots + row of the sentence
   const StepState* state;            // [1]
-  float* likeness;                   // [sentences * K], the largest cosine; -inf without a context
+  float* similarity;                 // [sentences * K], the largest cosine; -inf without a context
   int sentences, beams;              // sentences: at least state->live_count; beams: K
   int size, total_rows, history;     // size: H
   int slots;  // cache rows of a sentence: beams, but where one row reads a prompt for all
@@ -44,11 +44,11 @@ void contrast(cuda::Stream&, const ContrastParams<T>&);
 // Chooses the token of the step before, and lists the candidates of this one. A sentence that ends
 // leaves its row as the only one of its finished list.
 struct ContrastStepParams {
-  BeamSearch search;      // its sums are the candidates' probabilities, its lse unused
-  const Candidate* best;  // [sentences * K, K] of the scores, best first; id -1 behind the last
-  const float* lse;       // [sentences * K], of the scores; not finite: a fault
-  const float* likeness;  // [sentences * K]
-  int sentences;          // at least state->live_count
+  BeamSearch search;        // its sums are the candidates' probabilities, its lse unused
+  const Candidate* best;    // [sentences * K, K] of the scores, best first; id -1 behind the last
+  const float* lse;         // [sentences * K], of the scores; not finite: a fault
+  const float* similarity;  // [sentences * K]
+  int sentences;            // at least state->live_count
 };
 
 template <cpu::Isa isa>

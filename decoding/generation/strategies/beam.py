@@ -23,7 +23,7 @@ def strategy(config: GenerationConfig) -> Strategy:
     if config.force_words_ids:
         table = constraint_table(config.force_words_ids)
         search = _C.Constrained(
-            beam, heights=table.depths, first_edge=table.first_edge, tokens=table.tokens
+            beam, depths=table.depths, first_edge=table.first_edge, tokens=table.tokens
         )
     return Strategy(
         search,

@@ -19,7 +19,7 @@ NUMBERS, POSITIONS = [4, 1, 9], [3, 0, 40]  # of each of them
 PROMPTS = [5, 0, 1, 7]
 
 
-def likeness(own: Tensor, *contexts: Tensor) -> Tensor:
+def similarity(own: Tensor, *contexts: Tensor) -> Tensor:
     """own: [rows, H]; contexts: [positions, H] of each row."""
     cosines = [
         (context @ row) / (row.norm() * context.norm(dim=1))
@@ -60,7 +60,7 @@ def test_likeness(place: Place, threads: int, size: int) -> None:
             contexts.append(torch.cat([given, past]).float())
             kept[slot, position] = x[i * BEAMS + beam]
     live = len(contexts)
-    assert_within_torch(likeness, found[:live], x[:live].float(), *contexts)
+    assert_within_torch(similarity, found[:live], x[:live].float(), *contexts)
     assert torch.equal(hidden.nan_to_num(7.0), kept.nan_to_num(7.0))
 
 
@@ -75,7 +75,7 @@ def step(isa: str, places: list[int]) -> tuple[dict[str, Tensor], dict[str, Tens
 
     rows = len(ACTIVE) * BEAMS
     values, ids = torch.randn(rows, BEAMS, generator=draw), some(vocab, rows, BEAMS)
-    lse, likeness = (torch.rand(rows, generator=draw) for _ in range(2))
+    lse, similarity = (torch.rand(rows, generator=draw) for _ in range(2))
     of_sentence = torch.arange(slots).int() // BEAMS * BEAMS
     state = {
         "sums": torch.rand(slots, generator=draw),
@@ -90,7 +90,7 @@ def step(isa: str, places: list[int]) -> tuple[dict[str, Tensor], dict[str, Tens
     mine = [place * BEAMS + beam for place in places for beam in range(BEAMS)]
     live = active_sentences(ACTIVE, NUMBERS, POSITIONS)[places]
     options: dict[str, Any] = {"eos": [1], "vocab": vocab, "max_new": [9, 9, 8, 9], "alpha": 0.6}
-    tensors = (values[mine], ids[mine], lse[mine], likeness[mine], live)
+    tensors = (values[mine], ids[mine], lse[mine], similarity[mine], live)
     kernels.contrast_step(
         *(tensor.to(device) for tensor in tensors), state=after, **options, isa=isa, threads=2
     )

@@ -22,7 +22,7 @@ float dot(const float* a, const float* b, int size) {
 }
 
 template <typename T>
-float likeness(const ContrastParams<T>& p, const ActiveSentence& sentence, int row) {
+float similarity(const ContrastParams<T>& p, const ActiveSentence& sentence, int row) {
   const T* own = p.x + int64_t{row} * p.size;
   const float length = std::sqrt(dot(own, own, p.size));
   float most = -INFINITY;
@@ -51,7 +51,7 @@ void contrast(cpu::Stream<isa>& stream, const ContrastParams<T>& p) {
   const cpu::Range mine = stream.share(p.state->live_count * p.beams);
   for (int row = mine.begin; row < mine.end; ++row) {
     const ActiveSentence& sentence = p.active[row / p.beams];
-    p.likeness[row] = likeness(p, sentence, row);
+    p.similarity[row] = similarity(p, sentence, row);
     const int64_t slot = sentence.id * p.slots + row % p.beams;
     std::copy_n(p.x + int64_t{row} * p.size, p.size,
                 p.hidden + (slot * p.history + sentence.position) * p.size);

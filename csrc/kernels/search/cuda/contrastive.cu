@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads) contrast_kernel(const ContrastParams
   __syncthreads();
   if (threadIdx.x > 0) return;
   for (int w = 1; w < kWarps; ++w) most = fmaxf(most, found[w]);
-  p.likeness[row] = most;
+  p.similarity[row] = most;
 }
 
 // A block to each sentence: its first thread decides, all of them copy the histories.

@@ -16,7 +16,7 @@ DECODING_EVERYWHERE inline int chosen_row(const ContrastStepParams& p,
   float best = -INFINITY;
   for (int beam = 0; beam < p.search.beams; ++beam) {
     const float probability = p.search.sums[sentence.slot(beam)];
-    const float score = (1.0f - alpha) * probability - alpha * p.likeness[sentence.row(beam)];
+    const float score = (1.0f - alpha) * probability - alpha * p.similarity[sentence.row(beam)];
     if (score > best) {
       best = score;
       chosen = beam;
