@@ -30,9 +30,9 @@ class RotarySpec:
 class ConvolutionSpec:
     """Depthwise convolution instead of self-attention (Wu et al. 2019)."""
 
-    taps: tuple[int, ...]  # [layers], tokens that a token sees: those up to it in a decoder, those
-    # around it in an encoder
-    dynamic: bool = False  # each token makes its taps: softmax of a product; else they are weights
+    # [layers], tokens that a token sees: those up to it in a decoder, those around it in an encoder
+    kernel_sizes: tuple[int, ...]
+    dynamic: bool = False  # each token makes its kernel: softmax of a product; else it is a weight
     gated: bool = True  # what they multiply is sigmoid(gate x) * input x; `input` holds both, gate
     # first
 

@@ -31,7 +31,7 @@ def packed(place: Place, sentences: int, longest: int, size: int, made: bool) ->
         x = place.random(tokens, HEADS, HEAD_DIM)
         padded = x.new_zeros(sentences, longest, HEADS * HEAD_DIM)
         padded[valid] = x.flatten(1)
-        return x, padded.transpose(1, 2).contiguous(), taps(place, tokens, size, made), x.clone()
+        return x, padded.transpose(1, 2).contiguous(), kernel(place, tokens, size, made), x.clone()
 
     def ours(s: Set) -> Any:
         x, _, given, y = s
@@ -77,7 +77,7 @@ def decode(place: Place, batch: int, beams: int, size: int, made: bool) -> Case:
         x, inputs = (place.random(rows, HEADS, *more) for more in ((HEAD_DIM,), (size, HEAD_DIM)))
         inputs[:, :, newest] = x
         ordered = inputs.roll(size - 1 - newest, 2)
-        return x, inputs, ordered, taps(place, rows, size, made), torch.empty_like(x)
+        return x, inputs, ordered, kernel(place, rows, size, made), torch.empty_like(x)
 
     def ours(s: Set) -> Any:
         x, inputs, _, given, y = s
@@ -101,7 +101,7 @@ def decode(place: Place, batch: int, beams: int, size: int, made: bool) -> Case:
     )
 
 
-def taps(place: Place, rows: int, size: int, made: bool) -> Tensor:
+def kernel(place: Place, rows: int, size: int, made: bool) -> Tensor:
     """Scores of each row, or weights."""
     return place.random(rows, HEADS, size) if made else place.floats(HEADS, size).softmax(-1)
 

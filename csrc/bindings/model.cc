@@ -30,10 +30,11 @@ std::vector<int> by_layer(const py::handle& from, const char* name, int layers) 
 // Throws where a stack's convolution does not fit it.
 void check_convolution(const StackSpec& spec) {
   const ConvolutionSpec& convolution = *spec.convolution;
-  CHECK(static_cast<int>(convolution.taps.size()) == spec.layers,
-        "taps must have one value per layer, got ", convolution.taps.size());
-  for (const int taps : convolution.taps) {
-    CHECK(taps > 0 && taps <= kMaxKernelSize, "taps must be 1 to ", kMaxKernelSize, ", got ", taps);
+  CHECK(static_cast<int>(convolution.kernel_sizes.size()) == spec.layers,
+        "kernel_sizes must have one value per layer, got ", convolution.kernel_sizes.size());
+  for (const int size : convolution.kernel_sizes) {
+    CHECK(size > 0 && size <= kMaxKernelSize, "kernel_sizes must be 1 to ", kMaxKernelSize,
+          ", got ", size);
   }
   CHECK(!spec.rotary && !spec.head_norm && spec.position_bias == PositionBias::none &&
             spec.window.empty() && spec.attention_cap == 0.0f,
@@ -113,7 +114,7 @@ StackSpec stack_spec(const py::handle& from) {
                    .original = rotary.attr("original").cast<int>()};
   }
   if (const py::object convolution = from.attr("convolution"); !convolution.is_none()) {
-    spec.convolution = {.taps = convolution.attr("taps").cast<std::vector<int>>(),
+    spec.convolution = {.kernel_sizes = convolution.attr("kernel_sizes").cast<std::vector<int>>(),
                         .dynamic = convolution.attr("dynamic").cast<bool>(),
                         .gated = convolution.attr("gated").cast<bool>()};
   }

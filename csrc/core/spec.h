@@ -26,11 +26,11 @@ enum class PositionBias { none, alibi, relative };
 
 // Depthwise convolution in the place of self-attention, see kernels/conv/depthwise.h.
 struct ConvolutionSpec {
-  std::vector<int> taps;  // [layers], the kernel sizes: tokens that a token sees
-  bool dynamic;           // each token computes its kernel; else it is a weight
-  bool gated;             // the kernel is applied to sigmoid(gate x) * input x
+  std::vector<int> kernel_sizes;  // [layers], tokens that a token sees
+  bool dynamic;                   // each token computes its kernel; else it is a weight
+  bool gated;                     // the kernel is applied to sigmoid(gate x) * input x
 
-  int widest_kernel() const { return *std::max_element(taps.begin(), taps.end()); }
+  int widest_kernel() const { return *std::max_element(kernel_sizes.begin(), kernel_sizes.end()); }
 };
 
 // One stack of Transformer layers: the encoder or the decoder.

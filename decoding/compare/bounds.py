@@ -145,16 +145,16 @@ def layer_weights(stack: StackSpec, layer: int) -> int:
     if convolution is None:
         keys = 2 * stack.hidden * key_size(stack, layer)
         return query_weights(stack, layer) + keys + feed_forward
-    taps = sizes.heads * convolution.taps[layer]
+    kernels = sizes.heads * convolution.kernel_sizes[layer]
     inputs = query_size(stack, layer)
     products = (3 if convolution.gated else 2) * stack.hidden * inputs
-    return products + taps * (inputs if convolution.dynamic else 1) + feed_forward
+    return products + kernels * (inputs if convolution.dynamic else 1) + feed_forward
 
 
 def reach(stack: StackSpec, layer: int) -> float:
     """The most tokens that a token attends to."""
     if stack.convolution is not None:
-        return stack.convolution.taps[layer]
+        return stack.convolution.kernel_sizes[layer]
     return (stack.window[layer] if stack.window else 0) or float("inf")
 
 

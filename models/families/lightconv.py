@@ -15,7 +15,7 @@ from decoding.models.weights.lazy import LazyTensor, computed, moved
 
 DYNAMIC = {"lightweight": False, "dynamic": True}
 # The stored name of each part of a convolution.
-PARTS = {"input": "linear1", "taps": "conv.weight_linear", "out": "linear2"}
+PARTS = {"input": "linear1", "kernel": "conv.weight_linear", "out": "linear2"}
 NORMS = {"encoder": "self_attn_layer_norm", "decoder": "conv_layer_norm"}
 
 
@@ -30,10 +30,10 @@ def convolution_spec(config: Mapping[str, Any], side: str) -> ConvolutionSpec:
     if DYNAMIC[kind]:
         must_be(config, "weight_softmax", True)
     gated = flag(config, f"{side}_glu")
-    return ConvolutionSpec(taps(config, side), dynamic=DYNAMIC[kind], gated=gated)
+    return ConvolutionSpec(kernel_sizes(config, side), dynamic=DYNAMIC[kind], gated=gated)
 
 
-def taps(config: Mapping[str, Any], side: str) -> tuple[int, ...]:
+def kernel_sizes(config: Mapping[str, Any], side: str) -> tuple[int, ...]:
     """[layers]; fairseq's encoder fails where they are even, since no token is in their middle."""
     option, layers = f"{side}_kernel_size_list", layer_count(config, f"{side}_layers")
     value = config.get(option)
@@ -56,13 +56,13 @@ def convolution_weight(
     """name: "encoder.layers.0.convolution.input.weight" and the like."""
     layer, _, part = name.partition(".convolution.")
     side = layer.partition(".")[0]
-    if part == "taps":
+    if part == "kernel":
         stored = f"{layer}.conv.weight"
         # What was trained with fairseq's own CUDA kernels lacks the axis in the middle.
         whole = (shape[0], 1, shape[1]) if len(checkpoint.shape(stored, 2, 3)) == 3 else shape
-        weight = moved(lambda taps: taps.view(shape), checkpoint.take(stored, *whole))
+        weight = moved(lambda kernel: kernel.view(shape), checkpoint.take(stored, *whole))
         if flag(config, "weight_softmax"):
-            return computed(lambda taps: taps.softmax(-1), weight)
+            return computed(lambda kernel: kernel.softmax(-1), weight)
         return weight
     part, _, kind = part.rpartition(".")
     stored = NORMS[side] if part == "norm" else PARTS[part]

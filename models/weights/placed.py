@@ -24,7 +24,7 @@ from decoding.models.weights.lazy import LazyTensor, Weights, in_chunks, is_fini
 from decoding.models.weights.panels import NOISE, Packer, noise, panel_shape
 
 ALIGNMENT = 256  # bytes; of every tensor in a packed block
-LINEAR = ("qkv", "q", "kv", "input", "taps", "out", "up", "down", "output")
+LINEAR = ("qkv", "q", "kv", "input", "kernel", "out", "up", "down", "output")
 
 
 @overload
@@ -72,8 +72,9 @@ def pack(
     linear weights are (float32, bfloat16 or int8), in panels (panels.py), with `.scale` and `.sums`
     beside an int8 `.weight`; those that int8 is too coarse for are bfloat16 instead. Token tables
     are bfloat16 there unless `dtype` is float32, position tables float32. Norms, biases, rotary,
-    position_bias and taps that are weights are float32 everywhere. What shares storage in `state`
-    shares it here where it has one type; a token table then is the panels of the output's weight.
+    position_bias and a convolution's kernel are float32 everywhere, but not the linear weight that
+    makes a kernel. What shares storage in `state` shares it here where it has one type; a token
+    table then is the panels of the output's weight.
     packer: what writes panels; the engine's own is faster.
 
     Raises ValueError that names a missing, unexpected, mis-shaped or not finite tensor,
@@ -118,7 +119,7 @@ def type_of(
     """What a weight of a model of the type `dtype` is stored in."""
     if (
         len(weight.shape) == 1
-        or name.endswith((".position_bias", ".rotary", ".taps"))
+        or name.endswith((".position_bias", ".rotary", ".kernel"))
         or (device.type == "cpu" and name.endswith(".positions"))
     ):
         return torch.float32

@@ -185,7 +185,7 @@ def test_weights_of_fairseqs_cuda_kernels_lack_an_axis(tmp_path: Path) -> None:
 
 def test_weights_that_are_taken_as_they_are(tmp_path: Path) -> None:
     model = LightConv(1, **LIGHT, weight_softmax=False)
-    found = load(model.write(tmp_path / "model.pt")).state["encoder.layers.0.convolution.taps"]
+    found = load(model.write(tmp_path / "model.pt")).state["encoder.layers.0.convolution.kernel"]
     assert torch.equal(found, model.state["encoder.layers.0.conv.weight"].squeeze(1))
 
 

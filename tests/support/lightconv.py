@@ -87,7 +87,7 @@ class LightConv:
                     if part != "conv.weight_linear":
                         yield f"{layer}.{part}.bias", (outputs,), 0.2, 0
                 if "conv.weight_linear" not in products:
-                    yield f"{layer}.conv.weight", (HEADS, 1, self.taps(side, i)), 1, 0
+                    yield f"{layer}.conv.weight", (HEADS, 1, self.kernel_size(side, i)), 1, 0
                 norms += [f"{layer}.{norm}" for norm in self.norms(side)]
             for norm in norms:
                 yield f"{norm}.weight", (HIDDEN,), 0.2, 1
@@ -99,7 +99,7 @@ class LightConv:
         yield "linear1", (HIDDEN * (2 if self.options[f"{side}_glu"] else 1), HIDDEN)
         yield "linear2", (HIDDEN, HIDDEN)
         if self.options[f"{side}_conv_type"] == "dynamic":
-            yield "conv.weight_linear", (HEADS * self.taps(side, layer), HIDDEN)
+            yield "conv.weight_linear", (HEADS * self.kernel_size(side, layer), HIDDEN)
         if side == "decoder":
             for part in "qkv":
                 yield f"encoder_attn.{part}_proj", (HIDDEN, HIDDEN)
@@ -107,7 +107,7 @@ class LightConv:
         yield "fc1", (FFN, HIDDEN)
         yield "fc2", (HIDDEN, FFN)
 
-    def taps(self, side: str, layer: int) -> int:
+    def kernel_size(self, side: str, layer: int) -> int:
         return int(self.options[f"{side}_kernel_size_list"][layer])
 
     @staticmethod
@@ -177,18 +177,18 @@ class LightConv:
         return F.linear(x, self.state[f"{name}.weight"], self.state.get(f"{name}.bias"))
 
     def convolve(self, side: str, i: int, x: Tensor) -> Tensor:
-        layer, size = f"{side}.layers.{i}", self.taps(side, i)
+        layer, size = f"{side}.layers.{i}", self.kernel_size(side, i)
         x = self.linear(f"{layer}.linear1", x)
         x = F.glu(x, -1) if self.options[f"{side}_glu"] else x
         if self.options[f"{side}_conv_type"] == "dynamic":
-            taps = self.linear(f"{layer}.conv.weight_linear", x).view(-1, HEADS, size)
+            kernel = self.linear(f"{layer}.conv.weight_linear", x).view(-1, HEADS, size)
         else:
-            taps = self.state[f"{layer}.conv.weight"].view(1, HEADS, size).expand(len(x), -1, -1)
-        taps = taps.softmax(-1) if self.options["weight_softmax"] else taps
+            kernel = self.state[f"{layer}.conv.weight"].view(1, HEADS, size).expand(len(x), -1, -1)
+        kernel = kernel.softmax(-1) if self.options["weight_softmax"] else kernel
         left = size // 2 if side == "encoder" else size - 1
         padded, y = F.pad(x, (0, 0, left, size - 1 - left)), torch.zeros_like(x)
         for j in range(size):
-            y += taps[:, :, j].repeat_interleave(HIDDEN // HEADS, 1) * padded[j : j + len(x)]
+            y += kernel[:, :, j].repeat_interleave(HIDDEN // HEADS, 1) * padded[j : j + len(x)]
         return self.linear(f"{layer}.linear2", y)
 
     def attend(self, layer: str, x: Tensor, memory: Tensor) -> Tensor:

@@ -143,7 +143,7 @@ DepthwiseWeights<T> make_convolution(const StackPass<Stream, T>& p, int i,
   }
   return {.weights = p.layer(i).conv_weights,
           .scores = p.a.conv_scores,
-          .kernel_size = convolution.taps[i]};
+          .kernel_size = convolution.kernel_sizes[i]};
 }
 
 // a.ffn = activation(up x), or activation(gate x) * up x

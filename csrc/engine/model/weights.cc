@@ -113,14 +113,14 @@ void load_convolution(const WeightTable& table, const std::string& layer, const 
                       int i, LayerWeights& to) {
   const std::string name = layer + ".convolution";
   const ConvolutionSpec& convolution = *spec.convolution;
-  const int inner = spec.inner(i), heads = spec.heads[i], kernel_size = convolution.taps[i];
+  const int inner = spec.inner(i), heads = spec.heads[i], kernel_size = convolution.kernel_sizes[i];
   to.self_norm = load_norm(table, name + ".norm", spec);
   to.input =
       load_linear(table, name + ".input", convolution.gated ? 2 * inner : inner, spec.hidden);
   if (convolution.dynamic) {
-    to.conv_scores = load_linear(table, name + ".taps", heads * kernel_size, inner);
+    to.conv_scores = load_linear(table, name + ".kernel", heads * kernel_size, inner);
   } else {
-    to.conv_weights = table.numbers(name + ".taps", {heads, kernel_size});
+    to.conv_weights = table.numbers(name + ".kernel", {heads, kernel_size});
   }
   to.self_out = load_linear(table, name + ".out", spec.hidden, inner);
   if (spec.post_norm) to.self_post = load_norm(table, name + ".post_norm", spec);

@@ -29,19 +29,19 @@ class Shape:
     made: bool = False  # from scores
     causal: bool = True
 
-    def taps(self, rows: int, place: Place) -> Tensor:
+    def kernel(self, rows: int, place: Place) -> Tensor:
         """Weights [N, K], or scores [rows, N, K]."""
         if not self.made:
             return (random(self.heads, self.size, seed=1) / 4).to(place.device)
         return 2 * random(rows, self.heads, self.size, seed=1).to(place.device, place.dtype)
 
-    def given(self, taps: Tensor) -> dict[str, Tensor]:
-        return {"scores" if self.made else "weights": taps}
+    def given(self, kernel: Tensor) -> dict[str, Tensor]:
+        return {"scores" if self.made else "weights": kernel}
 
 
-def reference(x: Tensor, taps: Tensor, lengths: list[int], shape: Shape) -> Tensor:
+def reference(x: Tensor, kernel: Tensor, lengths: list[int], shape: Shape) -> Tensor:
     """x: [tokens, N, D], one sentence after the other."""
-    kernel = taps.softmax(-1) if shape.made else taps.to(x.dtype).expand(len(x), -1, -1)
+    kernel = kernel.softmax(-1) if shape.made else kernel.to(x.dtype).expand(len(x), -1, -1)
     left = shape.size - 1 if shape.causal else shape.size // 2
     padded = [
         functional.pad(part, (0, 0, 0, 0, left, shape.size - 1 - left)).unfold(0, shape.size, 1)
@@ -52,17 +52,17 @@ def reference(x: Tensor, taps: Tensor, lengths: list[int], shape: Shape) -> Tens
 
 
 def convolve(
-    x: Tensor, taps: Tensor, lengths: list[int], shape: Shape, place: Place, threads: int = 1
+    x: Tensor, kernel: Tensor, lengths: list[int], shape: Shape, place: Place, threads: int = 1
 ) -> Tensor:
     [offsets, y] = put(place, offsets_of(lengths), poison(*x.shape))
     how = {"isa": place.isa, "threads": threads, "longest": max(lengths)}
-    kernels.packed_depthwise(x, offsets, y, shape.causal, **shape.given(taps), **how)
+    kernels.packed_depthwise(x, offsets, y, shape.causal, **shape.given(kernel), **how)
     return y
 
 
 def make(place: Place, shape: Shape, lengths: list[int]) -> tuple[Tensor, Tensor]:
     [x] = put(place, random(sum(lengths), shape.heads, shape.head_dim))
-    return x, shape.taps(sum(lengths), place)
+    return x, shape.kernel(sum(lengths), place)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -70,18 +70,18 @@ def make(place: Place, shape: Shape, lengths: list[int]) -> tuple[Tensor, Tensor
 @pytest.mark.parametrize("causal", [False, True])
 def test_sentences_equal_torch(place: Place, size: int, made: bool, causal: bool) -> None:
     shape = Shape(size, made=made, causal=causal)
-    x, taps = make(place, shape, LENGTHS)
-    y = convolve(x, taps, LENGTHS, shape, place, threads=2)
-    assert_within_torch(reference, y, x, taps, LENGTHS, shape)
+    x, kernel = make(place, shape, LENGTHS)
+    y = convolve(x, kernel, LENGTHS, shape, place, threads=2)
+    assert_within_torch(reference, y, x, kernel, LENGTHS, shape)
 
 
 @pytest.mark.parametrize("head_dim", [1, 2, 7, 16, 30, 33, 64, 80, 128, 130, 256])
 @pytest.mark.parametrize("made", [False, True])
 def test_head_sizes(place: Place, threads: int, made: bool, head_dim: int) -> None:
     shape = Shape(5, 2, head_dim, made, causal=False)
-    x, taps = make(place, shape, [9, 20])
-    y = convolve(x, taps, [9, 20], shape, place, threads)
-    assert_within_torch(reference, y, x, taps, [9, 20], shape)
+    x, kernel = make(place, shape, [9, 20])
+    y = convolve(x, kernel, [9, 20], shape, place, threads)
+    assert_within_torch(reference, y, x, kernel, [9, 20], shape)
 
 
 @pytest.mark.parametrize("made", [False, True])
@@ -91,27 +91,27 @@ def test_a_sentence_does_not_depend_on_its_batch(
 ) -> None:
     """Nor does it read what is another's."""
     shape = Shape(15, made=made, causal=causal)
-    x, taps = make(place, shape, LENGTHS)
-    together = convolve(x, taps, LENGTHS, shape, place, threads).split(LENGTHS)
+    x, kernel = make(place, shape, LENGTHS)
+    together = convolve(x, kernel, LENGTHS, shape, place, threads).split(LENGTHS)
     begins = offsets_of(LENGTHS).tolist()
     for i, length in enumerate(LENGTHS):
         own = slice(begins[i], begins[i] + length)
         spoilt = torch.full_like(x, torch.nan)
         spoilt[own] = x[own]
-        among = convolve(spoilt, taps, LENGTHS, shape, place, threads)[own]
+        among = convolve(spoilt, kernel, LENGTHS, shape, place, threads)[own]
         assert_equal(among, together[i])
-        alone = taps[own].clone() if made else taps
+        alone = kernel[own].clone() if made else kernel
         assert_equal(convolve(x[own].clone(), alone, [length], shape, place), together[i])
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_token_sees_its_window_alone(place: Place, causal: bool) -> None:
     shape = Shape(5, 1, 8, causal=causal)
-    x, taps = make(place, shape, [20])
-    expected = convolve(x, taps, [20], shape, place)
+    x, kernel = make(place, shape, [20])
+    expected = convolve(x, kernel, [20], shape, place)
     x[9] = torch.nan
     seen = range(9, 14) if causal else range(7, 12)
-    y = convolve(x, taps, [20], shape, place)
+    y = convolve(x, kernel, [20], shape, place)
     assert y[seen.start : seen.stop].isnan().all()
     y[seen.start : seen.stop] = expected[seen.start : seen.stop]
     assert_equal(y, expected)
@@ -147,10 +147,10 @@ class Search:
         [x] = put(
             self.place, torch.cat([drawn[rows], poison(finished * self.beams, *drawn.shape[1:])])
         )
-        taps = self.shape.taps(self.rows, self.place)
+        kernel = self.shape.kernel(self.rows, self.place)
         if self.shape.made:
-            taps = torch.cat(
-                [taps[rows], torch.full_like(taps[: finished * self.beams], torch.nan)]
+            kernel = torch.cat(
+                [kernel[rows], torch.full_like(kernel[: finished * self.beams], torch.nan)]
             )
         tables = torch.full((2, *self.table.shape), NOWHERE, dtype=torch.int32)
         positions = [position - self.late[i] for i in active]
@@ -164,18 +164,18 @@ class Search:
         y, tables, state, ids = put(self.place, poison(*x.shape), tables, state, ids)
         if self.place.device == "cuda":
             torch.cuda.synchronize()  # a kernel may read such things before the last one has ended
-        how = {"isa": self.place.isa, "threads": threads, **self.shape.given(taps)}
+        how = {"isa": self.place.isa, "threads": threads, **self.shape.given(kernel)}
         kernels.decode_depthwise(x, self.inputs, tables, ids, state, y, self.beams, **how)
         assert y[len(rows) :].isnan().all()
         for row, slot in enumerate(rows):
             self.pasts[slot].append(x[row])
             self.table[slot, position - self.late[slot // self.beams]] = slot
         seen = [torch.stack(self.pasts[slot][-self.shape.size :]) for slot in rows]
-        return y[: len(rows)], seen, taps[: len(rows)] if self.shape.made else taps
+        return y[: len(rows)], seen, kernel[: len(rows)] if self.shape.made else kernel
 
     def check(self, position: int, active: list[int], **how: Any) -> None:
-        y, seen, taps = self.step(position, active, **how)
-        assert_within_torch(newest, y, taps, self.shape, *seen)
+        y, seen, kernel = self.step(position, active, **how)
+        assert_within_torch(newest, y, kernel, self.shape, *seen)
 
     def exchange(self, parents: list[int]) -> None:
         """parents: [rows], rows of the same sentence."""
@@ -183,11 +183,11 @@ class Search:
         self.pasts = [list(self.pasts[parent]) for parent in parents]
 
 
-def newest(taps: Tensor, shape: Shape, *seen: Tensor) -> Tensor:
+def newest(kernel: Tensor, shape: Shape, *seen: Tensor) -> Tensor:
     """The last token of each row's inputs [positions, N, D]."""
     rows = []
     for row, x in enumerate(seen):
-        own = taps[row : row + 1].expand(len(x), -1, -1) if shape.made else taps
+        own = kernel[row : row + 1].expand(len(x), -1, -1) if shape.made else kernel
         rows.append(reference(x, own, [len(x)], shape)[-1])
     return torch.stack(rows)
 
@@ -247,10 +247,10 @@ def test_a_step_is_the_last_token_of_a_sentence(place: Place, threads: int, made
     together = Search(place, shape, 2, ring=7)
     alone = Search(place, shape, 2, ring=7)
     for position in range(positions):
-        y, _, taps = together.step(position, [1, 0], threads)
+        y, _, kernel = together.step(position, [1, 0], threads)
         assert_equal(alone.step(position, [0])[0], y[2:])
     x = torch.stack(together.pasts[0])
-    own = taps[2:3].expand(positions, -1, -1).contiguous() if made else taps
+    own = kernel[2:3].expand(positions, -1, -1).contiguous() if made else kernel
     assert_equal(convolve(x, own, [positions], shape, place)[-1], y[2])
 
 
@@ -260,15 +260,15 @@ def test_inputs_kept_in_bfloat16(isa: str, made: bool) -> None:
     place, shape = Place(isa), Shape(5, 2, 40, made)
     narrow = Search(place, shape, 2, 5, torch.bfloat16)
     for position in range(9):
-        y, seen, taps = narrow.step(position, [0, 2], threads=2)
+        y, seen, kernel = narrow.step(position, [0, 2], threads=2)
         rounded = [x.bfloat16().float() for x in seen]
         for row, x in enumerate(rounded):
-            own = taps[row : row + 1].expand(len(x), -1, -1).contiguous() if made else taps
+            own = kernel[row : row + 1].expand(len(x), -1, -1).contiguous() if made else kernel
             assert_same_bits(convolve(x, own, [len(x)], shape, place)[-1], y[row])
 
 
 def test_nothing_to_do(place: Place, threads: int) -> None:
     shape = Shape()
-    x, taps = make(place, shape, [0, 0])
-    assert convolve(x, taps, [0, 0], shape, place, threads).shape == (0, 3, 64)
+    x, kernel = make(place, shape, [0, 0])
+    assert convolve(x, kernel, [0, 0], shape, place, threads).shape == (0, 3, 64)
     assert Search(place, shape, 2, 31).step(0, [], finished=3)[0].shape == (0, 3, 64)
