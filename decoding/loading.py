@@ -20,6 +20,7 @@ from decoding.engine.devices import (
     choose_packed,
 )
 from decoding.engine.limits import Limits
+from decoding.generation.option_names import naming_arguments
 from decoding.generation.option_types import FunctionOptions
 from decoding.generation.outputs import GenerateOutput
 from decoding.model import Model
@@ -35,6 +36,23 @@ logger = logging.getLogger("decoding")
 Source = str | os.PathLike[str] | object
 
 
+# transformers, vLLM; CTranslate2.
+LOAD_NAMES = {
+    "compute_type": "dtype",
+    "cpu_threads": "threads",
+    "device_map": "device",
+    "inter_threads": "threads",
+    "intra_threads": "threads",
+    "model": "source",
+    "model_path": "source",
+    "num_threads": "threads",
+    "pretrained_model_name_or_path": "source",
+    "quantization": "dtype",
+    "torch_dtype": "dtype",
+}
+
+
+@naming_arguments(LOAD_NAMES)
 def load(
     source: str | os.PathLike[str] | object,
     device: str | torch.device = "auto",

@@ -50,6 +50,20 @@ def cached(hub: Path, name: str, files: list[Path]) -> Path:
     return snapshot
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("thread", "threads"), ("torch_dtype", "dtype"), ("intra-threads", "threads"), ("x", None)],
+)
+def test_unknown_arguments_of_load(name: str, meant: str | None) -> None:
+    options: dict[str, Any] = {name: 2}
+    expected = f"load() has no argument {name!r}"
+    expected += f"; did you mean {meant!r}?" if meant else ""
+    with pytest.raises(TypeError) as error:
+        decoding.load("demo", **options)
+    assert str(error.value) == expected
+    assert "source: " in (decoding.load.__doc__ or "")
+
+
 def test_a_name_of_the_hub_is_found_in_its_cache(hub: Path) -> None:
     files = [path for path in DEMO.iterdir() if path.is_file()]
     snapshot = cached(hub, "org/name", files)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import ParamSpec, TypeVar
 
 LEAST = 0.8  # similarity of a name to the one that is suggested for it: difflib's ratio
 
@@ -103,6 +106,30 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
         return by_form[other]
     near = difflib.get_close_matches(form, by_form, n=1, cutoff=LEAST)
     return by_form[near[0]] if near else None
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def naming_arguments(others: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator: the error about an argument that a function does not have says which one is
+    meant. others: what other libraries call its arguments, by ours."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        known = tuple(inspect.signature(function).parameters)
+
+        @functools.wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            for name in kwargs:
+                if name not in known:
+                    meant = suggestion(others.get(plain(name), name), known)
+                    raise TypeError(f"{function.__name__}() has no argument {name!r}{meant}")
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate
 
 
 def plain(name: str) -> str:
