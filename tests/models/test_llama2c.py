@@ -217,9 +217,14 @@ def test_a_vocabulary_as_llama2c_writes_it(
     ours, whole = load_tokenizer(tmp_path, config), load_tokenizer(folder, {"model_type": "llama"})
     for text in TEXTS:
         assert ours.encode(text) == whole.encode(text)
-    with pytest.raises(ValueError, match=f"has {len(model)} pieces, the model 7"):
+    with pytest.raises(ValueError, match="has more pieces than the model, 7"):
         load_tokenizer(tmp_path, config | {"vocab_size": 7})
-    for damaged in (content[:-1], content[:-7], content + b"ab"):
+    with pytest.raises(ValueError, match=f"has {len(model)} pieces, the model 700"):
+        load_tokenizer(tmp_path, config | {"vocab_size": 700})
+    (tmp_path / "tok.bin").write_bytes(content + b"ab")
+    with pytest.raises(ValueError, match="has more pieces than the model"):
+        load_tokenizer(tmp_path, config)
+    for damaged in (content[:-1], content[:-7]):
         (tmp_path / "tok.bin").write_bytes(damaged)
         with pytest.raises(ValueError, match="is no vocabulary of llama2.c"):
             load_tokenizer(tmp_path, config)
