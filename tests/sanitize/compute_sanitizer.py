@@ -39,7 +39,7 @@ ROOT = Path(__file__).parent.parent.parent
 OUTPUT = ROOT / "benchmarks/results/sanitizers.csv"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 DTYPES = ("float32", "float16", "bfloat16")
-CASES = {"memcheck": 2, "racecheck": 1, "initcheck": 2, "synccheck": 2}  # of a function and type
+CASES = {"memcheck": 2, "racecheck": 1, "initcheck": 1, "synccheck": 2}  # of a function and type
 FAMILIES_A_RUN = 4  # importing takes as long as their generations
 LIMIT = 600  # seconds of a run, which others slow down
 # Timing each product's candidates would run thousands of kernels. And every tensor of torch's gets

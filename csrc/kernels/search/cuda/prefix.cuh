@@ -189,7 +189,9 @@ __device__ __noinline__ Key end_of_prefix(Row<T> row, Weight weight, float floor
     if (count <= queue.capacity) {
       if (count == 0) return from;  // a broken row
       sort(queue, count);
-      return queue.keys[end_of_queue(weight, queue, count, before, wanted)];
+      const Key last = queue.keys[end_of_queue(weight, queue, count, before, wanted)];
+      __syncthreads();  // all have read it before the caller fills the queue again
+      return last;
     }
     const float top = value_of(to);
     const int shift = 64 - __clzll(to - from) - 10;
