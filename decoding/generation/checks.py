@@ -7,20 +7,23 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from decoding.models.files import short
+from decoding.models.layouts.options import MOST
 
+LARGEST = 3.4e38  # finite in float32, as the engine has numbers
 Check = Callable[[str, Any], Any]  # (name, value) -> the value in its own type, or an error
 
 
-def whole(least: int | None = None, most: int | None = None) -> Check:
-    """A whole number, from `least` to `most`."""
+def whole(least: int = -MOST - 1, most: int = MOST) -> Check:
+    """A whole number, from `least` to `most`: the engine's own range, where none is given."""
 
     def check(name: str, value: Any) -> int:
         value = scalar(name, value, "a whole number")
-        if not (math.isfinite(value) and value == int(value)):
+        if isinstance(value, float) and not value.is_integer():
             raise ValueError(f"{name} must be a whole number, got {short(value)}")
-        if (least is not None and value < least) or (most is not None and value > most):
-            top = "" if most is None else f" and at most {most}"
-            raise ValueError(f"{name} must be at least {least}{top}, got {short(value)}")
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, got {short(value)}")
+        if value > most:
+            raise ValueError(f"{name} must be at most {most}, got {short(value)}")
         return int(value)
 
     return check
@@ -44,7 +47,7 @@ def number(
 
     def check(name: str, value: Any) -> float:
         value = scalar(name, value, "a number")
-        if not (math.isfinite(value) and above < value < below and least <= value <= most):
+        if not (abs(value) <= LARGEST and above < value < below and least <= value <= most):
             raise ValueError(f"{name} must be a finite number{said}, got {short(value)}")
         return float(value)
 
@@ -99,9 +102,11 @@ def ids(name: str, value: Any) -> tuple[int, ...]:
     if hasattr(value, "tolist"):
         value = value.tolist()
     items = value if isinstance(value, (list, tuple)) else [value]
-    if {type(item) for item in items} <= {int}:  # as nearly always, and there may be thousands
-        return tuple(items)
     check = whole()
+    if {type(item) for item in items} == {int}:  # as nearly always, and there may be thousands
+        for item in (min(items), max(items)):
+            check(name, item)
+        return tuple(items)
     return tuple(check(name, item) for item in items)
 
 

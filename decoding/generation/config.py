@@ -56,7 +56,7 @@ class GenerationConfig:
     min_new_tokens: int | None = option(whole(0))  # wins over min_length
 
     # search
-    num_beams: int = option(whole(1), 1)
+    num_beams: int = option(whole(1, 2**24), 1)  # more fit no memory
     do_sample: bool = option(flag, False)
     num_return_sequences: int = option(whole(1), 1)
     num_beam_groups: int = option(whole(1), 1)  # this to penalty_alpha: Hugging Face's until 4.x

@@ -23,6 +23,7 @@ class Bounds(NamedTuple):
 
 
 CONFIGURATION = Bounds(16 << 20, 500_000)
+YAML_OPTIONS = Bounds(1 << 20, 20_000)  # of Marian: some hundred, in YAML, which is slow to read
 VOCABULARY = Bounds(64 << 20, 8_000_000)
 LINES = Bounds(32 << 20, 0)  # of a text that is read line by line
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from decoding.models.files import (
-    CONFIGURATION,
+    YAML_OPTIONS,
     Directory,
     ModelFileError,
     decoded,
@@ -30,7 +30,7 @@ EOS, UNK = 0, 1  # in every vocabulary
 
 
 def read_decoder(path: Path, directory: Directory) -> Foreign:
-    settings = options_of(read_text(path, CONFIGURATION), str(path))
+    settings = options_of(read_text(path, YAML_OPTIONS), str(path))
     models = settings.get("models")
     if not isinstance(models, list) or len(models) != 1:
         raise ModelFileError(f"{path} must name one model, got models={short(models)}")
@@ -51,7 +51,7 @@ def read(path: Path, directory: Directory, settings: dict[str, Any] | None = Non
         raise ModelFileError(f"{path} is no Marian model: it lacks {OPTIONS}")
     options = arrays.pop(OPTIONS)
     where = f"{OPTIONS} of {path}"
-    if options.dtype != np.int8 or options.nbytes > CONFIGURATION.bytes:
+    if options.dtype != np.int8 or options.nbytes > YAML_OPTIONS.bytes:
         raise ModelFileError(f"{where} must be text, got {options.dtype} {list(options.shape)}")
     text = npz.read_array(path, OPTIONS).tobytes().rstrip(b"\0")
     config = options_of(decoded(text, where), where)

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 from decoding.models.files import ModelFileError, short
+from decoding.models.layouts.options import MOST
 from decoding.models.spec import (
     ACTIVATIONS,
     MOST_LAYERS,
@@ -19,7 +20,6 @@ from decoding.models.spec import (
 )
 
 Spec = TypeVar("Spec", RotarySpec, ConvolutionSpec, StackSpec, ModelSpec, EncoderSpec)
-MOST = 2**31 - 1  # of the engine's whole numbers
 WORDS = {"activation": ACTIVATIONS, "position_bias": POSITION_BIASES}
 
 

@@ -130,11 +130,12 @@ def judge(
     ended: Ended, names: set[str], size: int, trees: list[Tree], saved: Path, done: list[str]
 ) -> Verdict:
     changes = [change for tree in trees for change in tree.changes()]
-    left = [str(path) for path in saved.iterdir() if path.name != "model"]
-    if ended.opened or changes or left:
-        return Verdict("escape", "; ".join([*ended.opened, *changes, *left])[:500], done)
+    if ended.opened or changes:
+        return Verdict("escape", "; ".join([*ended.opened, *changes])[:500], done)
     if ended.status != "done":
         return Verdict(ended.status, ended.result.get("signal", ""), done)
+    if left := [str(path) for path in saved.iterdir() if path.name != "model"]:
+        return Verdict("escape", "; ".join(left)[:500], done)
     errors: dict[str, tuple[str, str]] = ended.result
     for stage, (kind, message) in errors.items():
         if unclear := why_unclear(stage, kind, message, names):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -146,3 +147,28 @@ def test_messages_show_the_beginning_of_long_values() -> None:
         with pytest.raises((TypeError, ValueError)) as caught:
             ours("gpt2").generate([[5]], **options)
         assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("value", [2**31, 2**63, 10**400, -(2**31) - 1, -(10**400)], ids=range(5))
+def test_numbers_beyond_the_engine_are_refused_by_name(name: str, value: int) -> None:
+    """Whatever the option: an answer, or our own error before the engine sees the number."""
+    pairs = {
+        "bad_words_ids": [[value]],
+        "exponential_decay_length_penalty": (value, 1.5),
+        "force_words_ids": [[value]],
+        "sequence_bias": [[[value], 1.0]],
+        "stop_strings": [str(value)],
+    }
+    options = {"max_new_tokens": 2, "num_beams": 2, "eos_token_id": 1} | {
+        name: pairs.get(name, value)
+    }
+    if name in ("num_beam_groups", "penalty_alpha"):
+        options["num_beams"] = 1
+    model = ours("gpt2")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            model.generate([[5, 6, 7]], **options)
+        except (ValueError, TypeError, NotImplementedError) as error:
+            assert name in str(error)  # noqa: PT017

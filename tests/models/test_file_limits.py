@@ -15,6 +15,7 @@ from decoding.models import load
 from decoding.models.files import (
     CONFIGURATION,
     VOCABULARY,
+    YAML_OPTIONS,
     Bounds,
     ModelFileError,
     parse_json,
@@ -145,7 +146,7 @@ def test_sizes_of_files(tmp_path: Path) -> None:
         ("a: b: c", "is not valid YAML"),
         ("a: \x00", "is not valid YAML"),
         ("a: \ud800", "is not valid YAML"),
-        ("[" + "0," * (2 * CONFIGURATION.nodes) + "]", "more than 500000 entries"),
+        ("[" + "0," * (2 * YAML_OPTIONS.nodes) + "]", "more than 20000 entries"),
     ],
 )
 def test_yaml_within_bounds(text: str, message: str) -> None:
