@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from decoding.models.files.content import YAML_OPTIONS, DEEPEST, Bounds
+from decoding.models.files.content import DEEPEST, YAML_OPTIONS, Bounds
 from decoding.models.files.errors import ModelFileError, short
 
 PARSER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
@@ -22,9 +22,7 @@ WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None}
 WORDS |= dict.fromkeys(("true", "yes", "on"), True) | dict.fromkeys(("false", "no", "off"), False)
 
 
-def parse_yaml(
-    text: str, where: str, bounds: Bounds = YAML_OPTIONS, *, plain: bool = False
-) -> Any:
+def parse_yaml(text: str, where: str, bounds: Bounds = YAML_OPTIONS, *, plain: bool = False) -> Any:
     """The content of a document. plain: every scalar is a string, as if it were quoted; keys always
     are. where: what the text is, for messages.
 
