@@ -41,7 +41,7 @@ LAYER_NORMS = {
 
 
 def read(path: Path, content: Mapping[str, Any], directory: Directory) -> Foreign:
-    if content.get("args") is None and not content.get("cfg"):
+    if content.get("args") is None and not attributes(path, "cfg", content.get("cfg")):
         raise ModelFileError(f"{path} holds no options: its args and its cfg are empty")
     config = plain(path, options(path, content)) | {"model_type": "fairseq"}
     state = stored_in(path, upgraded(tensors_in(path, content["model"])))

@@ -34,7 +34,13 @@ def plain(path: Path, options: object) -> dict[str, Any]:
     if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
         raise ModelFileError(f"{path}: its options must have names, got {short(options)}")
     sizes: dict[int, float] = {}
-    found = {name: size_of(value, sizes, DEEPEST) for name, value in options.items()}
+    try:
+        found = {
+            name: len(name.encode()) + size_of(value, sizes, DEEPEST)
+            for name, value in options.items()
+        }
+    except UnicodeEncodeError as error:
+        raise ModelFileError(f"{path}: its options hold no proper text: {short(error)}") from error
     kept = {name: size for name, size in found.items() if size < OBJECT}
     if sum(kept.values()) > CONFIGURATION.bytes:
         largest = max(kept, key=kept.__getitem__)

@@ -136,12 +136,15 @@ class Checkpoint:
         return name in self._state
 
     def shape(self, name: str, *axes: int) -> tuple[int, ...]:
-        """axes: how many it may have. Raises ValueError for others, and for a missing tensor."""
+        """axes: how many it may have. Raises ValueError for others, and for a tensor that is
+        missing or empty."""
         if name not in self._state:
             raise ValueError(f"the checkpoint lacks the tensor {name}")
         shape = self._state[name].shape
         if len(shape) not in axes:
             raise ValueError(f"{name} must have {axes[0]} axes, got the shape {list(shape)}")
+        if 0 in shape:
+            raise ValueError(f"{name} must hold numbers, got the shape {list(shape)}")
         return shape
 
     def check_computed(self, option: str, *shape: int) -> None:

@@ -80,8 +80,8 @@ def load(directory: Directory) -> ConvertedWeights:
         return read(directory)
     except (ValueError, KeyError, TypeError, RuntimeError, OSError) as error:
         raise ModelFileError(
-            f"{directory.path} is no converted model that can be read ({short(error)}): convert "
-            "the checkpoint again, with `decoding convert`"
+            f"{directory.path} is no converted model that can be read, by its {INDEX} "
+            f"({short(error)}): convert the checkpoint again, with `decoding convert`"
         ) from error
 
 

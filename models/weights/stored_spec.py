@@ -20,6 +20,7 @@ from decoding.models.spec import (
 )
 
 Spec = TypeVar("Spec", RotarySpec, ConvolutionSpec, StackSpec, ModelSpec, EncoderSpec)
+OF_LAYERS = ("heads", "kv_heads", "ffn", "attention_scale", "window")
 WORDS = {"activation": ACTIVATIONS, "position_bias": POSITION_BIASES}
 
 
@@ -51,7 +52,21 @@ def made(kind: type[StackSpec], content: dict[str, Any], **inner: Any) -> StackS
         for name, each in inner.items()
         if content.get(name) is not None
     }
-    return checked(kind, {**content, **parts})
+    stack = checked(kind, {**content, **parts})
+    check_layers(stack)
+    return stack
+
+
+def check_layers(stack: StackSpec) -> None:
+    """Raises ModelFileError where what each layer has of its own is not of all layers."""
+    values = {name: getattr(stack, name) for name in OF_LAYERS}
+    if stack.convolution:
+        values["kernel_sizes"] = stack.convolution.kernel_sizes
+    if not stack.window:  # no layer has one
+        del values["window"]
+    for name, value in values.items():
+        if isinstance(value, tuple) and len(value) != stack.layers:
+            raise ModelFileError(f"{name} must be of {stack.layers} layers, got {short(value)}")
 
 
 def checked(kind: type[Spec], content: Mapping[str, Any]) -> Spec:

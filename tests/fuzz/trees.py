@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from argparse import Namespace
 from collections.abc import Iterator
 from random import Random
@@ -115,7 +116,7 @@ def damage(root: Any, rng: Random, files: list[str]) -> str:
 
 def brief(holder: Any, key: Any) -> str:
     try:
-        return repr(holder[key])[:60]
+        return reprlib.repr(holder[key])[:60]  # what is shared may be endless, written out
     except (KeyError, IndexError):
         return "-"
 

@@ -215,10 +215,16 @@ SPEC: list[tuple[str, Any]] = [
     ("logits_cap", "x"),
     ("decoder.layers", 10**9),
     ("decoder.layers", -1),
+    ("decoder.layers", 7),
     ("decoder.hidden", 2**31 - 1),
     ("decoder.vocab", 1),
     ("decoder.positions", 10**9),
     ("decoder.heads", [4] * 99),
+    ("decoder.heads", [4]),
+    ("decoder.heads", []),
+    ("decoder.ffn", [64]),
+    ("decoder.attention_scale", [1.0]),
+    ("decoder.window", [3]),
     ("decoder.heads", 0),
     ("decoder.activation", ["relu"]),
     ("decoder.activation", "sine"),
@@ -312,6 +318,35 @@ def test_headers_of_llama2c(tmp_path: Path) -> None:
     sizes = [1, 1, many, 1, 1, 1, 1]
     path.write_bytes(struct.pack("<7i", *sizes) + bytes(4 * (9 * many + 2)))
     refused(path, "model.bin is no model of llama2.c")
+
+
+# fairseq
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"args": None, "cfg": torch.zeros(2)}, "cfg must hold options"),
+        ({"args": None, "cfg": {}}, "its args and its cfg are empty"),
+        ({"args": {"arch": "\ud800"}}, "no proper text"),
+        ({"args": {"\ud800": 1}}, "no proper text"),
+    ],
+)
+def test_options_of_fairseq(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    model = toolkits.fairseq_model(toolkits.FAIRSEQ["pre-norm"])
+    path = toolkits.write_fairseq(tmp_path / "model.pt", model)
+    torch.save(torch.load(path, weights_only=False) | changes, path)
+    refused(path, f"model.pt.*{message}")
+
+
+def test_a_vocabulary_of_nothing(tmp_path: Path) -> None:
+    model = toolkits.fairseq_model(toolkits.FAIRSEQ["pre-norm"])
+    path = toolkits.write_fairseq(tmp_path / "model.pt", model)
+    content = torch.load(path, weights_only=False)
+    name = "encoder.embed_tokens.weight"
+    content["model"][name] = content["model"][name][:0]
+    torch.save(content, path)
+    refused(path, f"{name} must hold numbers")
 
 
 # Weights

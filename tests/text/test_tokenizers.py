@@ -248,6 +248,10 @@ def test_files_that_are_no_tokenizer(tmp_path: Path, marian_files: Path) -> None
     (tmp_path / "source.spm").write_text("version https://git-lfs.github.com/spec/v1")
     with pytest.raises(ValueError, match=r"source\.spm is not a SentencePiece model"):
         load_tokenizer(tmp_path, config)
+    twice = b"\n\x04\n\x02\x81a" * 2  # a piece, which the library's message would quote
+    (tmp_path / "source.spm").write_bytes((marian_files / "source.spm").read_bytes() + twice)
+    with pytest.raises(ValueError, match=r"source\.spm is not a SentencePiece model"):
+        load_tokenizer(tmp_path, config)
     (tmp_path / "source.spm").write_bytes(b"")
     with pytest.raises(ValueError, match=r"source\.spm is empty, not a SentencePiece model"):
         load_tokenizer(tmp_path, config)

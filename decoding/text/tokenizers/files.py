@@ -118,7 +118,7 @@ def read_sentencepiece(path: Path) -> SentencePieceProcessor:
         raise ModelFileError(f"{path} is empty, not a SentencePiece model")
     try:
         return SentencePieceProcessor(model_proto=content)
-    except RuntimeError as error:
+    except (RuntimeError, UnicodeDecodeError) as error:  # the latter of its own message
         raise ModelFileError(f"{path} is not a SentencePiece model") from error
 
 
