@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
 import json
 import os
@@ -80,6 +81,23 @@ def test_fast_pipeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     fast_pipeline.main(["--model", str(tmp_path), "--tokens", "8"])
     said = capsys.readouterr().out
     assert "decoding: 0." in said and said.endswith("the same text: True\n")
+
+
+def test_tour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a notebook would show last in each cell is there; HTML where we say so."""
+    monkeypatch.chdir(ROOT / "examples")
+    names: dict[str, Any] = {}
+    shown = []
+    for cell in json.loads(Path("tour.ipynb").read_text("utf-8"))["cells"]:
+        assert cell["cell_type"] == "markdown" or not cell["outputs"]
+        if cell["cell_type"] == "code":
+            *statements, last = ast.parse("".join(cell["source"])).body
+            exec(compile(ast.Module(statements, []), "tour.ipynb", "exec"), names)
+            assert isinstance(last, ast.Expr)
+            shown.append(eval(compile(ast.Expression(last.value), "tour.ipynb", "eval"), names))
+    model, texts, beams, scores, plan, text = shown
+    assert texts[0] == "Good morning." and text.startswith(", ")
+    assert all("<" in each._repr_html_() for each in (model, beams, scores, plan))
 
 
 @pytest.mark.slow

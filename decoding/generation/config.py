@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from decoding.generation import checks
 from decoding.generation.checks import flag, ids, number, per_row, whole
+from decoding.generation.option_names import naming_arguments
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -127,6 +128,8 @@ class GenerationConfig:
         plain = self.num_beams == 1 and not self.do_sample
         return plain and self.penalty_alpha > 0 and isinstance(self.top_k, int) and self.top_k > 1
 
+
+GenerationConfig.__init__ = naming_arguments({})(GenerationConfig.__init__)  # type: ignore[method-assign]
 
 OPTIONS = {f.name: f.metadata for f in fields(GenerationConfig)}
 

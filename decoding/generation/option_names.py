@@ -117,14 +117,15 @@ def naming_arguments(others: Mapping[str, str]) -> Callable[[Callable[P, R]], Ca
     meant. others: what other libraries call its arguments, by ours."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        known = tuple(inspect.signature(function).parameters)
+        known = dict.fromkeys(inspect.signature(function).parameters)
+        called = function.__qualname__.removesuffix(".__init__")
 
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
             for name in kwargs:
                 if name not in known:
                     meant = suggestion(others.get(plain(name), name), known)
-                    raise TypeError(f"{function.__name__}() has no argument {name!r}{meant}")
+                    raise TypeError(f"{called}() has no argument {name!r}{meant}")
             return function(*args, **kwargs)
 
         return checked

@@ -55,6 +55,11 @@ def test_precedence() -> None:
     assert (config.num_beams, config.early_stopping, config.top_k) == (4, True, 7)
 
 
+def test_a_config_of_misspelt_options() -> None:
+    with pytest.raises(TypeError, match=r"GenerationConfig\(\) has no .* 'num_beams'\?$"):
+        GenerationConfig(num_beam=4)  # type: ignore[call-arg]
+
+
 def test_keyword_none_switches_off() -> None:
     checkpoint = {
         "eos_token_id": 3,

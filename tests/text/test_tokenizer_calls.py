@@ -315,6 +315,8 @@ def test_what_is_no_text(pair: Pair) -> None:
         ({"return_tensors": "pt"}, "different numbers of tokens: pass padding=True"),
         ({"return_tensors": "tf", "padding": True}, "return_tensors must be 'pt' or 'np'"),
         ({"padding": "left"}, "padding must be a bool or one of do_not_pad, longest, max_length"),
+        ({"padding": 3}, "padding must be a bool or one of do_not_pad, longest, max_length, got 3"),
+        ({"truncation": 3, "max_length": 3}, "truncation must be a bool or one of"),
         ({"truncation": "yes", "max_length": 3}, "truncation must be a bool or one of"),
         ({"padding_side": "top", "padding": True}, "padding_side must be 'left' or 'right'"),
         ({"truncation": True, "max_length": 0}, "max_length must be at least 1"),

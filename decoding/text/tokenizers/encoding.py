@@ -181,7 +181,7 @@ def read_shape(
 
 def strategy(asked: bool | str | None, known: Sequence[str]) -> str:
     """The strategy that a bool means, the first or the second of all there are, or a given one."""
-    return asked if isinstance(asked, str) else known[bool(asked)]
+    return known[bool(asked)] if asked is None or isinstance(asked, bool) else asked
 
 
 def batch(rows: Sequence[Row], shape: Shape, pad: int) -> dict[str, list[list[Any]]]:
