@@ -12,6 +12,7 @@ import torch
 
 # The folder beside the model's with the same files, which no model may read: see sandbox.py.
 OUTSIDE = "../outside"
+LARGE = 1 << 24  # characters of a value, written out
 NUMBERS: tuple[float, ...] = (
     *(-1, 0, 1, 2, 3, 7, 64, 255, 1000, 10**5, 10**7, 10**9, 10**12, 10**30, -(10**9)),
     *(2**31 - 1, 2**31, 2**32, 2**63 - 1, 2**63, 2**64, -(2**31), -(2**63)),
@@ -57,7 +58,8 @@ def strange(rng: Random, files: list[str]) -> Any:
     value: Any = rng.choice(simple)
     kind = rng.randrange(14)
     if kind == 0:
-        return [value] * rng.choice((0, 1, 2, 3, 1000, 100_000))
+        count = rng.choice((0, 1, 2, 3, 1000, 100_000))
+        return [value] * min(count, LARGE // len(f"{value}_"))
     if kind == 1:
         return {rng.choice(TEXTS): value for _ in range(rng.choice((0, 1, 2, 50)))}
     if kind == 2:
