@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.support.vocabularies import (
 )
 
 LINES = [*GERMAN, *ENGLISH, "", "two  spaces", "привет, мир! 👋🏽", "Ende</s><pad>so<mask> ja"]
+UNKNOWN = "so\u2603ja \u2603 so"  # what follows it begins a word, or does not
 SPECIAL = ["<s>", "</s>", "<unk>", "<pad>", "<mask>", "__start__", "__end__", "__de__", "de_DE"]
 PARTS = st.one_of(st.text(max_size=12), st.sampled_from([*SPECIAL, *GERMAN, "'", ".", "\n", " "]))
 texts = st.lists(PARTS, max_size=8).map("".join)
@@ -134,16 +136,17 @@ def test_mbart(fairseq: tuple[Path, SentencePieceProcessor], fifty: bool, tmp_pa
             code = ours.codes[language]
             name = "forced_bos_token_id" if fifty else "decoder_start_token_id"
             assert options == {name: code}
-            for line in LINES:
+            for line in [*LINES, UNKNOWN]:
                 ids = theirs(line)["input_ids"]
                 assert found.encode(line) == ids
                 # As labels, transformers' mBART ends with the code and moves it to the front.
                 target = found.encode_target(line)
                 assert target == (ids if fifty else ids[:-1])
-                text = theirs.decode(target, skip_special_tokens=True)
-                assert (
-                    found.decode(target, skip_special_tokens=True).rstrip() == text.rstrip()
-                )  # SentencePiece strips it
+                for skip in (True, False):
+                    text = theirs.decode(target, skip_special_tokens=skip)
+                    assert (
+                        found.decode(target, skip_special_tokens=skip).rstrip() == text.rstrip()
+                    )  # SentencePiece strips it
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +175,18 @@ def test_m2m_100(m2m: tuple[MultilingualTokenizer, Any], text: str, language: st
     assert found.decode(ids, skip_special_tokens=True) == theirs.decode(
         ids[1:], skip_special_tokens=True
     )
+
+
+def test_m2m_100_as_published(m2m: tuple[MultilingualTokenizer, Any], tmp_path: Path) -> None:
+    """A special_tokens_map.json makes special tokens of the codes in transformers 5, too."""
+    shutil.copytree(m2m[1].name_or_path, tmp_path, dirs_exist_ok=True)
+    codes = [f"__{code}__" for code in m2m[0].codes]
+    listed = json.dumps({"additional_special_tokens": codes})
+    (tmp_path / "special_tokens_map.json").write_text(listed)
+    ours = load_tokenizer(tmp_path, {"model_type": "m2m_100"})
+    theirs = transformers.M2M100Tokenizer.from_pretrained(tmp_path)
+    for line in [*LINES, "__de__ so </s></s>ja", UNKNOWN]:
+        check(ours, theirs, line)
 
 
 @pytest.mark.parametrize("legacy", [False, True])
@@ -243,12 +258,9 @@ def test_pegasus(tmp_path: Path) -> None:
     of_file = load_tokenizer(tmp_path, {"model_type": "pegasus"})
     saved = load_tokenizer(tmp_path / "saved", {"model_type": "pegasus"})
     assert of_file.encode("\u2603")[-2:] == [105, 1]  # 96103 entries: 96000 pieces behind 103
-    for line in [*GERMAN, *ENGLISH, "", "two  spaces", "so</s>ja<mask_1>"]:
+    for line in [*GERMAN, *ENGLISH, "", "two  spaces", "so</s></s>ja<mask_1>", UNKNOWN]:
         check(saved, theirs, line)
-        assert of_file.encode(line) == saved.encode(line)
-        assert of_file.decode(of_file.encode(line), skip_special_tokens=True) == saved.decode(
-            saved.encode(line), skip_special_tokens=True
-        )
+        check(of_file, theirs, line)
 
 
 @pytest.mark.parametrize("extra", [100, 0])
@@ -262,13 +274,10 @@ def test_t5(extra: int, tmp_path: Path) -> None:
     theirs.save_pretrained(tmp_path / "saved")
     of_file = load_tokenizer(tmp_path, {"model_type": "t5"})
     saved = load_tokenizer(tmp_path / "saved", {"model_type": "t5"})
-    texts = [*GERMAN, *ENGLISH, "", "two  spaces", "so</s>ja", "so <extra_id_1> ja"]
+    texts = [*GERMAN, *ENGLISH, "", "two  spaces", "so</s>ja", UNKNOWN, "so <extra_id_1> ja"]
     for line in texts if extra else texts[:-1]:
         check(saved, theirs, line)
-        assert of_file.encode(line) == saved.encode(line)
-        assert of_file.decode(of_file.encode(line), skip_special_tokens=True) == saved.decode(
-            saved.encode(line), skip_special_tokens=True
-        )
+        check(of_file, theirs, line)
     if extra:  # the first mark comes last
         assert of_file.encode("<extra_id_0>")[0] == len(pieces) + extra - 1
 

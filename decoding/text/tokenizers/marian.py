@@ -43,11 +43,15 @@ def split_language_code(text: str) -> tuple[str, str]:
 
 
 class MarianPieces(Pieces):
-    """Pieces of text between special tokens; a language code at its start is one token."""
+    """Pieces of text between special tokens; a language code at its start is one token, and a space
+    follows each special token."""
 
     def cut_plain(self, text: str) -> list[str]:
         code, rest = split_language_code(text)
         return ([code] if code else []) + super().cut_plain(rest)
+
+    def behind(self, pieces: list[str]) -> str:
+        return " " + self.joined(pieces)
 
 
 class MarianTokenizer(FramedTokenizer):

@@ -47,6 +47,13 @@ M2M100 = """
 WMT21 = "en ha is ja cs ru zh de".split()
 
 
+class M2M100Pieces(Pieces):
+    """Pieces of text between special tokens, with no space behind these."""
+
+    def behind(self, pieces: list[str]) -> str:
+        return self.joined(pieces)
+
+
 @dataclass(frozen=True)
 class Marks:
     """The places of a family's language codes.
@@ -236,14 +243,13 @@ def load(
     else:
         needs = "this model's text needs tokenizer.json or sentencepiece.bpe.model"
         model, pieces = read_pieces(directory.required("sentencepiece.bpe.model", needs))
-        vocab = directory.find("vocab.json")
+        vocab, kind = directory.find("vocab.json"), Pieces
         if any(code.startswith("__") for code in languages):
             needs = "it numbers the pieces of sentencepiece.bpe.model"
-            vocab = directory.required("vocab.json", needs)
+            vocab, kind = directory.required("vocab.json", needs), M2M100Pieces
         ids = numbers(pieces, None if vocab is None else read_vocab(vocab), languages)
-        base = PieceTokenizer(
-            Pieces(model, ids, {*BEGINNING, MASK, *languages} & ids.keys(), UNK), ()
-        )
+        special = {*BEGINNING, MASK, *languages} & ids.keys()
+        base = PieceTokenizer(kind(model, ids, special, UNK), ())
     codes = {token.strip("_"): ids[token] for token in ids if CODE.fullmatch(token)}
     source = settings.get("src_lang") or marks.source
     for language in (source, settings.get("tgt_lang")):

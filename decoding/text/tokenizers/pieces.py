@@ -71,15 +71,24 @@ class Pieces:
         )
 
     def text(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
-        words, pieces = list[str](), list[str]()
+        words, pieces, text_of = list[str](), list[str](), self.joined
         for token in self.named(ids):
             if token not in self.special:
                 pieces.append(token)
             elif not skip_special_tokens:  # it belongs to no word
-                words.append(self._model.decode_pieces(pieces) + token + " ")
-                pieces = []
-        words.append(self._model.decode_pieces(pieces))
+                words += [text_of(pieces), token]
+                pieces, text_of = [], self.behind
+        words.append(text_of(pieces))
         return "".join(words).replace(WORD_START, " ").strip()
+
+    def behind(self, pieces: list[str]) -> str:
+        """The text of pieces behind a special token, with the space before a word."""
+        space = " " if pieces and pieces[0].startswith(WORD_START) else ""
+        return space + self.joined(pieces)
+
+    def joined(self, pieces: list[str]) -> str:
+        text: str = self._model.decode_pieces(pieces)
+        return text
 
 
 class PieceTokenizer(FramedTokenizer):
