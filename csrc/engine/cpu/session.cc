@@ -4,10 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/cpu/inputs.h"
 #include "engine/cpu/select.h"
-#include "engine/model/decoder.h"
-#include "engine/model/encoder.h"
-#include "engine/model/score.h"
 #include "engine/search/faults.h"
 #include "engine/search/results.h"
 #include "engine/search/state.h"
@@ -55,13 +53,8 @@ class CpuSession : public Session {
     longest_source_ = longest_source(batch);
     key_ = step_key(request_, request_.sentences(), SelectPart::candidates);
     run([&](auto& stream) {
-      reset_cache_indirection(stream, {.cache_indirection = w_.cache_indirection,
-                                       .rows = limits_.rows(),
-                                       .beams = request_.rows_per_sentence,
-                                       .history = w_.history,
-                                       .prefix = prefix_of(batch, spec_)});
       gather_shortlist(stream, weights_.output, choice_.outputs, shortlist_);
-      read_sentences(stream, batch);
+      read(pass(stream), batch, request_.rows_per_sentence);
     });
     started_ = true;
   }
@@ -127,10 +120,7 @@ class CpuSession : public Session {
     CHECK(w_.logits != nullptr, "score() needs a bind() before it");
     check_labelled(labelled, spec_, limits_);
     fill_labelled(w_.inputs, labelled, spec_);
-    run([&](auto& stream) {
-      if (spec_.encoder) read_source(stream, labelled.source);
-      score_labels(pass(stream), forced_tokens(w_.inputs, labelled));
-    });
+    run([&](auto& stream) { decoding::score(pass(stream), labelled); });
     std::copy_n(w_.label_scores, labelled.tokens(), found);
   }
 
@@ -163,20 +153,6 @@ class CpuSession : public Session {
       cpu::Stream<isa> stream(team_, rank, features_);
       work(stream);
     });
-  }
-
-  void read_source(cpu::Stream<isa>& stream, const Batch& batch) {
-    encode(pass(stream), source_tokens(w_.inputs.source, batch));
-  }
-
-  void read_sentences(cpu::Stream<isa>& stream, const Batch& batch) {
-    if (spec_.encoder) {
-      read_source(stream, batch);
-      read_prefix(pass(stream), request_.sentences(), request_.rows_per_sentence,
-                  prefix_of(batch, spec_));
-    } else if (const auto tokens = prompt_tokens(w_.inputs, batch); tokens.count > 0) {
-      read_prompt(pass(stream), tokens);
-    }
   }
 
   StepView step() const {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <map>
 
-#include "engine/cuda/constraints.h"
 #include "engine/cuda/inputs.h"
 #include "engine/cuda/select.h"
 #include "engine/cuda/transfers.h"

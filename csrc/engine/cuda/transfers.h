@@ -8,6 +8,7 @@
 
 #include "engine/model/labelled.h"
 #include "engine/model/workspace.h"
+#include "engine/search/constraints.h"
 #include "engine/search/faults.h"
 #include "engine/search/results.h"
 #include "kernels/cuda/resources.h"
@@ -126,5 +127,19 @@ class CudaTransfers {
   cuda::PinnedMemory staging_, tokens_, parents_, finished_;
   Inputs inputs_{};  // in staging_
 };
+
+// A call's phrases. They lie in pageable memory: each copy has been staged when the call returns.
+inline void send_phrases(const PhraseMemory& memory, const PhraseTables& tables, const Batch& batch,
+                         int beams, const Limits& limits, cudaStream_t stream) {
+  const PhraseStart start = start_phrases(tables, batch, beams, memory.words);
+  const auto put = [&](auto* to, const auto* from, size_t count) {
+    CUDA_CHECK(cudaMemcpyAsync(to, from, count * sizeof(*from), cudaMemcpyHostToDevice, stream));
+  };
+  put(memory.phrases, &start.phrases, 1);
+  put(memory.words, start.words.data(), start.words.size());
+  const int64_t table = int64_t{limits.rows()} * (kProgress + start.phrases.count);
+  put(memory.progress + table, start.progress.data(), start.progress.size());
+  CUDA_CHECK(cudaMemsetAsync(memory.spare_count, 0, sizeof(int32_t) * batch.sentences, stream));
+}
 
 }  // namespace decoding
