@@ -97,4 +97,9 @@ def head_dim(config: Mapping[str, Any], hidden: str, heads: str) -> int:
     width, count = size(config, hidden), integer(config, heads, 1, MOST_HEADS)
     if width % count:
         raise ValueError(f"the configuration: {heads}={count} does not divide {hidden}={width}")
-    return integer({"the width of a head": width // count}, "the width of a head", 1, MOST_HEAD)
+    if width // count > MOST_HEAD:
+        raise ValueError(
+            f"the configuration: {hidden}={width} makes heads of {width // count} numbers with "
+            f"{heads}={count}, at most {MOST_HEAD} are possible"
+        )
+    return width // count

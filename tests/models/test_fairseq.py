@@ -104,6 +104,7 @@ def test_fairseq_copies_of_version_0_12_are_ignored(
         ({"encoder_layers": 1}, "unexpected tensors.*encoder.layers.1."),
         ({"encoder_learned_pos": True}, "lacks the tensor encoder.embed_positions.weight"),
         ({"decoder_attention_heads": 3}, "decoder_attention_heads=3 does not divide"),
+        ({"decoder_embed_dim": 32000}, "decoder_embed_dim=32000 makes heads of 8000 numbers"),
         ({"encoder_normalize_before": False}, "unexpected tensors.*encoder.layer_norm"),
     ],
 )
