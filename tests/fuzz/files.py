@@ -70,7 +70,10 @@ def run_cases(
     torch.set_num_threads(1)  # a child of fork() has none of the others
     place, found = folder / f"case-{os.getpid()}", []
     sound = warm_up(folder / "corpus", place)
+    parent = multiprocessing.parent_process()
     for number in numbers:
+        if parent is not None and not parent.is_alive():
+            break  # it was killed
         name, verdict = run_case(seed, number, folder / "corpus", place, sound)
         if results is None:
             found.append((number, name, verdict))
