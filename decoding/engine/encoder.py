@@ -84,8 +84,8 @@ class EncoderSession(PooledEngine):
         """The pooler's [B, H] of each row's first state [B, H]."""
         if not self.spec.pooler:
             return None
-        weight, bias = self._weights["pooler.weight"], self._weights.get("pooler.bias")
-        return F.linear(first, weight.to(first), None if bias is None else bias.to(first)).tanh()
+        weight, bias = (self._weights[f"pooler.{kind}"].to(first) for kind in ("weight", "bias"))
+        return F.linear(first, weight, bias).tanh()
 
     def _bucket(self, needed: Limits) -> Limits:
         source = min(next_bucket(needed.source), self.spec.encoder.positions)

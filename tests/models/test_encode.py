@@ -15,6 +15,8 @@ from torch import Tensor
 
 import decoding
 from decoding.models import load
+from decoding.models.files import ModelFileError
+from decoding.models.weights.converted import INDEX
 from decoding.models.weights.placed import module
 from tests.support.comparison import assert_as_exact
 from tests.support.families import ENCODERS, encoder
@@ -166,6 +168,16 @@ def test_smaller_types_are_close(bert: Any, dtype: str, tmp_path: Path) -> None:
     model.save(tmp_path / "converted")
     again = decoding.load(tmp_path / "converted").encode(**inputs)
     assert again.last_hidden_state.equal(found.last_hidden_state)
+
+
+def test_a_converted_pooler_has_a_bias(bert: Any, tmp_path: Path) -> None:
+    """Families without biases have none there either, so this one must be asked for."""
+    decoding.load(bert, "cpu").save(tmp_path / "converted")
+    index = json.loads((tmp_path / "converted" / INDEX).read_text())
+    del index["tensors"]["pooler.bias"]
+    (tmp_path / "converted" / INDEX).write_text(json.dumps(index))
+    with pytest.raises(ModelFileError, match=r"the tensor pooler\.bias is missing"):
+        decoding.load(tmp_path / "converted")
 
 
 def test_refused_calls(bert: Any) -> None:
