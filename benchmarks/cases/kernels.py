@@ -253,28 +253,36 @@ def packed_attention(
 
 
 def self_attention(place: Place, batch: int, beams: int, heads: int, position: int) -> Case:
-    """The new token of each row over its own history. torch has the history gathered already."""
+    """The new token of each row over its own history, in pages of 16 positions that lie anywhere.
+    torch has the history gathered already."""
     rows, scale = batch * beams, HEAD_DIM**-0.5
     active, state = place.active(batch, 2, position), place.ints([2, batch])
     slots = place.ints(torch.arange(rows)).view(1, rows, 1).repeat(2, 1, position + 1)
+    longest = -(-(position + 1) * beams // 16)
+    pages = torch.randperm(batch * longest, generator=torch.Generator().manual_seed(0))
+    tables = {"cache_indirection": slots, "self_pages": place.ints(pages).view(batch, longest)}
+    cells = torch.arange(position + 1) * beams + torch.arange(rows)[:, None] % beams
+    page = pages.view(batch, longest)[torch.arange(rows)[:, None] // beams, cells // 16]
     scratch = attention_scratch(place, heads, beams)
 
     def make() -> Set:
         qkv = place.random(rows, 3, heads, HEAD_DIM)
-        k, v = (place.random(rows, heads, position + 1, HEAD_DIM) for _ in range(2))
-        k[:, :, position], v[:, :, position] = qkv[:, 1], qkv[:, 2]
-        return qkv, k, v, torch.empty_like(qkv[:, 0], memory_format=torch.contiguous_format)
+        k, v = (place.random(heads, batch * longest, 16, HEAD_DIM) for _ in range(2))
+        k[:, page[:, -1], cells[:, -1] % 16] = qkv[:, 1].transpose(0, 1)
+        v[:, page[:, -1], cells[:, -1] % 16] = qkv[:, 2].transpose(0, 1)
+        gathered = [x[:, page, cells % 16].transpose(0, 1).contiguous() for x in (k, v)]
+        return qkv, k, v, torch.empty_like(qkv[:, 0].contiguous()), *gathered
 
     def ours(s: Set) -> Any:
-        qkv, k, v, y = s
-        history = {"self_k": k, "self_v": v, "cache_indirection": slots, "state": state}
+        qkv, k, v, y = s[:4]
+        history = {"self_k": k, "self_v": v, "state": state, **tables}
         kernels.decode_attention(
             qkv.flatten(1, 2), active, y, scale, beams, **history, **scratch, **place.how
         )
         return y
 
     def theirs(s: Set) -> Any:
-        qkv, k, v, _ = s
+        qkv, k, v = s[0], *s[4:]
         return functional.scaled_dot_product_attention(qkv[:, 0, :, None], k, v)[:, :, 0]
 
     numbers = rows * heads * HEAD_DIM * (2 * position + 6)

@@ -81,7 +81,7 @@ def test_a_plan_grows_with_its_limits_and_needs_no_call_before() -> None:
     assert model.memory_plan().bytes > 0
     size = model.memory_plan(LIMITS).bytes
     for name in ("batch", "beams", "prompt", "target", "eos"):
-        assert model.memory_plan(replace(LIMITS, **{name: 9})).bytes > size, name
+        assert model.memory_plan(replace(LIMITS, **{name: 19})).bytes > size, name
 
 
 @pytest.mark.parametrize(

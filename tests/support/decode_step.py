@@ -24,11 +24,35 @@ class Shared(NamedTuple):
         return slice(int(self.offsets[sentence]), int(self.offsets[sentence + 1]))
 
 
+PAGE = 16  # cells
+
+
 class History(NamedTuple):
-    k: Tensor  # [rows, Nkv, target, D]
+    k: Tensor  # [Nkv, pages, PAGE, D]
     v: Tensor
+    pages: Tensor  # [sentences, longest], of each sentence
     table: Tensor  # [2, rows, target], the indirection table
     positions: list[int]  # of each sentence's new token
+    beams: int
+
+    def places(self, rows: Any, positions: Any) -> tuple[Tensor, Tensor]:
+        """Page, and place in it, of what these cache rows have written at these positions."""
+        rows, positions = (torch.as_tensor(x, device=self.pages.device) for x in (rows, positions))
+        cells = positions * self.beams + rows % self.beams
+        return self.pages[rows // self.beams, cells // PAGE], cells % PAGE
+
+    def read(self, rows: Any, positions: Any) -> tuple[Tensor, Tensor]:
+        """Keys and values there, [rows or positions, Nkv, D]."""
+        pages, at = self.places(rows, positions)
+        return self.k[:, pages, at].transpose(0, 1), self.v[:, pages, at].transpose(0, 1)
+
+    def write(self, rows: Any, positions: Any, k: Tensor, v: Tensor) -> None:
+        pages, at = self.places(rows, positions)
+        self.k[:, pages, at] = k.to(self.k).transpose(0, 1)
+        self.v[:, pages, at] = v.to(self.v).transpose(0, 1)
+
+    def copy(self) -> History:
+        return self._replace(k=self.k.clone(), v=self.v.clone(), table=self.table.clone())
 
 
 class RotaryInputs(NamedTuple):
@@ -106,10 +130,17 @@ class Step:
         return Shared(self.put(k), self.put(v), self.put(offsets))
 
     def make_history(self, positions: list[int]) -> History:
-        """The beams of a sentence have exchanged their pasts at every position."""
+        """The beams of a sentence have exchanged their pasts at every position. Its pages lie
+        anywhere, and there are some that nobody has."""
         rows, target = self.sentences * self.beams, max(80, max(positions) + 2)
-        k, v = (poison(rows, self.kv_heads, target, self.dim) for _ in range(2))
+        longest = -(-target * self.beams // PAGE)
+        drawn = torch.randperm(
+            self.sentences * longest + 3, generator=torch.Generator().manual_seed(7)
+        )
+        k, v = (poison(self.kv_heads, len(drawn), PAGE, self.dim) for _ in range(2))
+        pages = drawn[3:].view(self.sentences, longest).int()
         tables = torch.full((2, rows, target), NOWHERE, dtype=torch.int32)
+        history = History(k, v, pages, tables, positions, self.beams)
         keys, values = random(2, rows, self.kv_heads, target, self.dim, seed=3)
         exchanged = torch.randint(
             self.beams, (rows, target), generator=torch.Generator().manual_seed(4)
@@ -120,9 +151,10 @@ class Step:
             past = torch.arange(position)
             sources = sentence * self.beams + exchanged[row, :position]
             tables[self.numbers[sentence] % 2, row, :position] = sources.int()
-            k[sources, :, past] = keys[sources, :, past]
-            v[sources, :, past] = values[sources, :, past]
-        return History(self.put(k), self.put(v), self.put(tables), positions)
+            history.write(sources, past, keys[sources, :, past], values[sources, :, past])
+        return history._replace(
+            k=self.put(k), v=self.put(v), pages=self.put(pages), table=self.put(tables)
+        )
 
     def run(self, threads: int = 1) -> Tensor:
         y = self.put(poison(len(self.qkv), self.heads, self.dim))
@@ -155,6 +187,7 @@ class Step:
             shared_offsets=shared and shared.offsets,
             self_k=history and history.k,
             self_v=history and history.v,
+            self_pages=history and history.pages,
             cache_indirection=history and history.table,
             state=state,
             **self.bias._asdict(),
@@ -194,10 +227,10 @@ class Step:
         if self.history is not None:
             past = torch.arange(self.history.positions[sentence], device=self.place.device)
             table = self.history.table[self.numbers[sentence] % 2]
-            sources = table[cache_row, : len(past)]
+            old_k, old_v = self.history.read(table[cache_row, : len(past)], past)
             new_k, new_v = self.new[row, None].chunk(2, 1)
-            keys += [self.history.k[sources, :, past], new_k]
-            values += [self.history.v[sources, :, past], new_v]
+            keys += [old_k, new_k]
+            values += [old_v, new_v]
         return torch.cat(keys), torch.cat(values)
 
 

@@ -128,7 +128,7 @@ void bind_decode_attention(py::module_& kernels) {
   kernels.def(
       "decode_attention",
       [](object qkv, object active, object y, float scale, int beams, object shared_k,
-         object shared_v, object shared_offsets, object self_k, object self_v,
+         object shared_v, object shared_offsets, object self_k, object self_v, object self_pages,
          object cache_indirection, object state, float cap, int window, object slopes, object table,
          object partial, object split_counters, object positions, object frequencies,
          bool interleaved, float factor, object q_gamma, object k_gamma, float eps,
@@ -139,8 +139,11 @@ void bind_decode_attention(py::module_& kernels) {
               const bool history = !self_k.is_none(), shared = !shared_k.is_none();
               const auto [rows, heads, kv_heads, dim, parts] =
                   sizes_of(in, qkv, y, history ? py::none() : shared_k);
-              const int64_t total = history ? in.sizes(self_k, "self_k", 4)[0] : 0;
-              const int64_t target = history ? in.sizes(self_k, "self_k", 4)[2] : 0;
+              const auto tables = history ? in.sizes(cache_indirection, "cache_indirection", 3)
+                                          : std::vector<int64_t>(3, 0);
+              const int64_t total = tables[1], target = tables[2];
+              const int64_t pages = history ? in.sizes(self_k, "self_k", 4)[1] : 0;
+              const int64_t longest = history ? in.sizes(self_pages, "self_pages", 2)[1] : 0;
               const int64_t capacity = shared ? in.sizes(shared_k, "shared_k", 3)[1] : 0;
               const int64_t scratch = partial_size(dim);
               if (in.on_cuda() && partial.is_none()) {
@@ -157,8 +160,10 @@ void bind_decode_attention(py::module_& kernels) {
                   .shared_v = in.data_or_null<C>(shared_v, "shared_v", {kv_heads, capacity, dim}),
                   .shared_offsets =
                       in.data_or_null<int32_t>(shared_offsets, "shared_offsets", {-1}),
-                  .self_k = in.data_or_null<C>(self_k, "self_k", {total, kv_heads, target, dim}),
-                  .self_v = in.data_or_null<C>(self_v, "self_v", {total, kv_heads, target, dim}),
+                  .self_k = in.data_or_null<C>(self_k, "self_k", {kv_heads, pages, kPageSize, dim}),
+                  .self_v = in.data_or_null<C>(self_v, "self_v", {kv_heads, pages, kPageSize, dim}),
+                  .self_pages = {in.data_or_null<int32_t>(self_pages, "self_pages", {-1, longest}),
+                                 static_cast<int>(longest), static_cast<int>(pages)},
                   .cache_indirection = in.data_or_null<int32_t>(
                       cache_indirection, "cache_indirection", {2, total, target}),
                   .active = active_sentences(in, active, rows / beams),
@@ -192,13 +197,13 @@ void bind_decode_attention(py::module_& kernels) {
       py::arg("qkv"), py::arg("active"), py::arg("y"), py::arg("scale"), py::arg("beams"),
       py::kw_only(), py::arg("shared_k") = py::none(), py::arg("shared_v") = py::none(),
       py::arg("shared_offsets") = py::none(), py::arg("self_k") = py::none(),
-      py::arg("self_v") = py::none(), py::arg("cache_indirection") = py::none(), py::arg("state"),
-      py::arg("cap") = 0.0f, py::arg("window") = 0, py::arg("slopes") = py::none(),
-      py::arg("table") = py::none(), py::arg("partial") = py::none(),
-      py::arg("split_counters") = py::none(), py::arg("positions") = py::none(),
-      py::arg("frequencies") = py::none(), py::arg("interleaved") = false, py::arg("factor") = 1.0f,
-      py::arg("q_gamma") = py::none(), py::arg("k_gamma") = py::none(), py::arg("eps") = 1e-6f,
-      py::arg("isa"), py::arg("threads"));
+      py::arg("self_v") = py::none(), py::arg("self_pages") = py::none(),
+      py::arg("cache_indirection") = py::none(), py::arg("state"), py::arg("cap") = 0.0f,
+      py::arg("window") = 0, py::arg("slopes") = py::none(), py::arg("table") = py::none(),
+      py::arg("partial") = py::none(), py::arg("split_counters") = py::none(),
+      py::arg("positions") = py::none(), py::arg("frequencies") = py::none(),
+      py::arg("interleaved") = false, py::arg("factor") = 1.0f, py::arg("q_gamma") = py::none(),
+      py::arg("k_gamma") = py::none(), py::arg("eps") = 1e-6f, py::arg("isa"), py::arg("threads"));
 }
 
 void bind_attention_weights(py::module_& kernels) {

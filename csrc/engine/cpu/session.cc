@@ -131,7 +131,7 @@ class CpuSession : public Session {
     return Workspace<T>(
         arena, spec_, limits, 1,
         [&](auto& w) {
-          cache = Cache<C>(arena, spec_, limits, w.history);
+          cache = Cache<C>(arena, spec_, limits);
           const int64_t bytes = linear_scratch(kScratchRows, spec_.widest_input());
           w.products = arena.take<uint8_t>("products", {bytes});
           shortlist = ShortlistMemory(arena, limits, weights_.output.weight);

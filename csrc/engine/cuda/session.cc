@@ -210,7 +210,7 @@ class CudaSession : public Session {
     return Workspace<T>(
         arena, spec_, limits, kRowAlignment,
         [&](auto& w) {
-          buffers.cache = Cache<T>(arena, spec_, limits, w.history);
+          buffers.cache = Cache<T>(arena, spec_, limits);
           buffers.config = CudaConfig(arena, limits, d.vocab);
           StepScratch& scratch = buffers.scratch = StepScratch(arena, limits);
           scratch.arrivals = arena.take<int32_t>("select_arrivals", {select_arrivals(limits)});
@@ -230,7 +230,7 @@ class CudaSession : public Session {
     const StackSpec& d = spec_.decoder;
     const int64_t unit = d.head_dim % kWidth == 0 ? kWidth : 1;
     const int64_t most = (int64_t{1} << 32) * unit / d.widest_kv_inner();
-    const int64_t own = int64_t{limits.rows()} * (limits.target + limits.prompt);
+    const int64_t own = int64_t{limits.batch} * self_pages_of(spec_, limits) * kPageSize;
     const int64_t shared = int64_t{limits.batch} * std::max(limits.source, limits.prompt);
     CHECK(std::max(own, shared) < most, "batch ", limits.batch, " with ", limits.beams,
           " beams needs keys of ", std::max(own, shared), " positions; a GPU attends to less than ",

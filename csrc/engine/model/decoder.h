@@ -88,9 +88,11 @@ void self_attention(const Pass<Stream, T, C>& p, StackPass<Stream, T>& stack, co
     attention.shared_offsets = w.inputs.prompt_offsets;
     attention.shared_capacity = static_cast<int>(capacity);
   }
-  const int64_t before = d.kv_before(i) * p.limits.rows() * w.history;
+  const int pages = self_pages_of(p.spec, p.limits);
+  const int64_t before = d.kv_before(i) * p.limits.batch * pages * kPageSize;
   attention.self_k = p.cache.self_k + before;
   attention.self_v = p.cache.self_v + before;
+  attention.self_pages = {w.inputs.self_pages, pages, p.limits.batch * pages};
   attention.cache_indirection = w.cache_indirection;
   attention.target = w.history;
   attention.total_rows = p.limits.rows();

@@ -8,6 +8,7 @@
 
 #include "core/arena.h"
 #include "core/spec.h"
+#include "engine/model/cache.h"
 #include "engine/search/batch.h"
 #include "kernels/attention/rotary.h"
 #include "kernels/search/beam.h"
@@ -69,6 +70,7 @@ struct Inputs {
   int32_t* unconditional;      // [B], with guidance the sentence that follows each, see guidance.h
   int32_t* unconditional_ids;  // [B], what that one reads first
   int32_t* prompt_lengths;  // [B], tokens of each prompt before the one that its first step reads
+  int32_t* self_pages;      // [B, self_pages_of()], of each sentence in the cache's self_k
   // what is scored
   int32_t *forced_ids, *forced_positions;  // [B * labels], what the decoder reads, and positions
   int32_t* labels;                         // [B * labels], what it should say
@@ -99,6 +101,7 @@ struct Inputs {
     unconditional = a.take<int32_t>("unconditional", {batch});
     unconditional_ids = a.take<int32_t>("unconditional_ids", {batch});
     prompt_lengths = a.take<int32_t>("prompt_lengths", {batch});
+    self_pages = a.take<int32_t>("self_pages", {batch, self_pages_of(spec, limits)});
     forced_ids = a.take<int32_t>("forced_ids", {batch * limits.labels});
     forced_positions = a.take<int32_t>("forced_positions", {batch * limits.labels});
     labels = a.take<int32_t>("labels", {batch * limits.labels});
@@ -183,6 +186,7 @@ inline void fill_inputs(const Inputs& in, const Batch& batch, const Request& req
   fill_prompts(in, batch, spec);
   fill_rows(in, batch, request, prefix_of(batch, spec), limits.rows());
   fill_unconditional(in, batch, request.sentences());
+  std::iota(in.self_pages, in.self_pages + batch.sentences * self_pages_of(spec, limits), 0);
   *in.stop_now = 0;
   *in.state = {1, request.sentences()};
 }

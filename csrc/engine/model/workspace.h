@@ -144,7 +144,7 @@ struct Workspace {
     const int64_t source_tokens = spec.encoder ? batch * limits.source : 0;
     const int64_t shared_prompt = spec.encoder ? 0 : batch * (limits.prompt - 1);
     const int64_t groups = groups_of(d.vocab);
-    history = limits.target + (spec.encoder ? limits.prompt - 1 : 0);
+    history = history_of(spec, limits);
     logits_stride = (d.vocab + alignment - 1) / alignment * alignment;
 
     cache_indirection = a.take<int32_t>("cache_indirection", {2, rows, history});

@@ -10,6 +10,7 @@
 
 #include "core/types.h"
 #include "kernels/attention/bias.h"
+#include "kernels/attention/pages.h"
 #include "kernels/attention/rotary.h"
 #include "kernels/search/step.h"
 #include "kernels/stream.h"
@@ -17,9 +18,8 @@
 namespace decoding {
 
 // Row i * beams + j is beam j of sentence active[i], and its cache row is active[i].id * slots + j.
-// Where k is given, each row's new key and value are first written to its own cache row at the
-// sentence's position; its history is the positions 0 .. position, the last one in its own cache
-// row.
+// Where k is given, each row's new key and value are first written to its own cell (pages.h) of the
+// sentence's position; its history is the positions 0 .. position, the last one in its own cell.
 //
 // Where there is a rotary transformation, queries and new keys go through it first: on CUDA inside
 // attention, so that a step has one dependent launch less, on the CPU in place. The rows of a
@@ -30,13 +30,14 @@ struct DecodeAttentionParams {
   T* q;                  // [sentences * beams, N, D], rows `stride` apart; so are k, v
   const T* k = nullptr;  // [sentences * beams, Nkv, D]; null without history (cross attention)
   const T* v = nullptr;  // null with k
-  const C* shared_k = nullptr;                 // [Nkv, shared_capacity, D], null: nothing is shared
-  const C* shared_v = nullptr;                 // [Nkv, shared_capacity, D]
-  const int32_t* shared_offsets = nullptr;     // [B + 1], rows of a sentence in shared_k
-  C* self_k = nullptr;                         // [total_rows, Nkv, target, D]
-  C* self_v = nullptr;                         // [total_rows, Nkv, target, D]
-  const int32_t* cache_indirection = nullptr;  // [2, total_rows, target], the cache row that holds
-                                               // a position of a row
+  const C* shared_k = nullptr;              // [Nkv, shared_capacity, D], null: nothing is shared
+  const C* shared_v = nullptr;              // [Nkv, shared_capacity, D]
+  const int32_t* shared_offsets = nullptr;  // [B + 1], rows of a sentence in shared_k
+  C* self_k = nullptr;                      // [Nkv, pages, kPageSize, D]
+  C* self_v = nullptr;                      // [Nkv, pages, kPageSize, D]
+  PageTable self_pages = {};
+  const int32_t* cache_indirection = nullptr;  // [2, total_rows, target], the cache row whose cell
+                                               // holds a position of a row
   const ActiveSentence* active;                // [sentences], of which live_count count
   T* y;                                        // [sentences * beams, N, D], contiguous
   float* partial = nullptr;                    // CUDA: [partial_size(head_dim)], scratch
@@ -44,8 +45,9 @@ struct DecodeAttentionParams {
   int sentences;  // at least live_count: a captured step is made for so many
   int beams, heads, kv_heads, head_dim, stride;
   int shared_capacity = 0, target = 0, total_rows = 0;
-  int slots = 0;  // cache rows of a sentence: beams, but where one row reads a prompt for all
-  float scale;    // above 0
+  int slots = 0;  // cache rows of a sentence, the lanes of its cells: beams, but where one row
+                  // reads a prompt for all
+  float scale;              // above 0
   AttentionBias bias = {};  // only with history; positions count shared keys, then history
   Rotary rotary = {};       // only with history
 };

@@ -53,12 +53,14 @@ def test_beams_may_have_a_past_in_common(
     together = step.run(threads)
     step.check(together)
     if place.device == "cpu":
-        for row, slot in enumerate(step.cache_rows):
-            alone = copy(step)
-            alone.active, alone.beams, alone.qkv = [slot], 1, step.qkv[row : row + 1].contiguous()
-            alone.numbers = [number for number in step.numbers for _ in range(beams)]
-            alone.history = step.history._replace(positions=[position] * len(alone.numbers))
-            assert_equal(alone.run(), together[row : row + 1])
+        apart = copy(step)
+        apart.history = step.history.copy()
+        for row in step.cache_rows:  # each has the same past in cells of its own
+            sources = step.history.table[step.numbers[row // beams] % 2, row, :position]
+            past = torch.arange(position)
+            apart.history.write(row, past, *step.history.read(sources, past))
+            apart.history.table[:, row, :position] = row
+        assert_equal(apart.run(threads), together)
 
 
 @pytest.mark.parametrize(("shared", "position"), LONG)
@@ -196,13 +198,11 @@ def test_turned_keys_are_kept(
     rows, (positions, *rest) = len(step.cache_rows), step.rotary
     inputs: Any = (step.qkv[:rows].flatten(1), positions[:rows], *rest)
     new = apply_rotary(inputs, place).view(rows, -1, dim)[:, heads[0] :]
-    expected_k, expected_v = step.history.k.clone(), step.history.v.clone()
-    expected_k[step.cache_rows, :, position], expected_v[step.cache_rows, :, position] = new.chunk(
-        2, 1
-    )
+    expected = step.history.copy()
+    expected.write(step.cache_rows, position, *new.chunk(2, 1))
     step.run(threads)
-    assert_equal(step.history.k, expected_k)
-    assert_equal(step.history.v, expected_v)
+    assert_equal(step.history.k, expected.k)
+    assert_equal(step.history.v, expected.v)
 
 
 def test_a_sentence_may_share_nothing(place: Place) -> None:
@@ -252,14 +252,12 @@ def test_sentences_at_steps_of_their_own(
         [2, 4, 0, 3], beams, dim, shared, POSITIONS, place, 1, NUMBERS, heads=heads, bias=how
     )
     assert step.history is not None
-    expected_k, expected_v = step.history.k.clone(), step.history.v.clone()
-    new_k, new_v = step.new.chunk(2, 1)
+    expected = step.history.copy()
     at = [POSITIONS[row // beams] for row in step.cache_rows]
-    expected_k[step.cache_rows, :, at] = new_k
-    expected_v[step.cache_rows, :, at] = new_v
+    expected.write(step.cache_rows, at, *step.new.chunk(2, 1))
     step.check(step.run(threads=2))
-    assert_equal(step.history.k, expected_k)
-    assert_equal(step.history.v, expected_v)
+    assert_equal(step.history.k, expected.k)
+    assert_equal(step.history.v, expected.v)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -280,13 +278,11 @@ def test_decode_writes_its_own_keys_and_nothing_else(
 ) -> None:
     step = Step([2, 0], 3, dim, None, position, place, finished=1, heads=heads)
     assert step.history is not None
-    expected_k, expected_v = step.history.k.clone(), step.history.v.clone()
-    new_k, new_v = step.new.chunk(2, 1)
-    expected_k[step.cache_rows, :, position] = new_k
-    expected_v[step.cache_rows, :, position] = new_v
+    expected = step.history.copy()
+    expected.write(step.cache_rows, position, *step.new.chunk(2, 1))
     step.run(threads)
-    assert_equal(step.history.k, expected_k)
-    assert_equal(step.history.v, expected_v)
+    assert_equal(step.history.k, expected.k)
+    assert_equal(step.history.v, expected.v)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ struct Item {
   int queries() const { return end - begin; }
 };
 
-// An active row's own keys and values of one head, in self_k and self_v.
+// The history of an active row in one head of self_k and self_v.
 template <typename C>
 class CacheRow {
  public:
@@ -33,16 +33,20 @@ class CacheRow {
         sentence_(p_.active[row / p_.beams]),
         position_(sentence_.position),
         dim_(p_.head_dim),
-        cache_row_size_(dim_ * p_.kv_heads * p_.target),
-        head_(dim_ * key_head * p_.target),
-        new_(row * p_.stride + key_head * dim_),
-        cache_row_(static_cast<size_t>(sentence_.id) * p_.slots + row % p_.beams),
+        page_size_(dim_ * kPageSize),
+        head_(page_size_ * p_.self_pages.total * key_head),
+        pages_(p_.self_pages.of(sentence_.id)),
+        lanes_(p_.slots),
+        new_(row * p_.stride + key_head * p_.head_dim),
+        first_row_(sentence_.id * p_.slots),
+        cache_row_(first_row_ + static_cast<int>(row % p_.beams)),
         indirection_(p_.cache_indirection +
-                     (sentence_.table() * p_.total_rows + cache_row_) * p_.target) {}
+                     (int64_t{sentence_.table()} * p_.total_rows + cache_row_) * p_.target) {}
 
   size_t offset(int position) const {
-    const size_t row = position == position_ ? cache_row_ : indirection_[position];
-    return row * cache_row_size_ + head_ + position * dim_;
+    const int row = position == position_ ? cache_row_ : indirection_[position];
+    const uint32_t cell = position * lanes_ + (row - first_row_);
+    return head_ + pages_[cell / kPageSize] * page_size_ + cell % kPageSize * dim_;
   }
 
   // Whether `count` positions from `first` on, none of them the newest, lie where another row has
@@ -66,9 +70,11 @@ class CacheRow {
   const DecodeAttentionParams<float, C>& p_;
   const ActiveSentence& sentence_;
   const int position_;
-  const size_t dim_, cache_row_size_, head_;
-  const size_t new_;        // where the new key and value come from, in k and v
-  const size_t cache_row_;  // in self_k and self_v
+  const size_t dim_, page_size_, head_;
+  const int32_t* pages_;
+  const int lanes_;
+  const size_t new_;                 // where the new key and value come from, in k and v
+  const int first_row_, cache_row_;  // of the sentence; of the row
   const int32_t* indirection_;
 };
 

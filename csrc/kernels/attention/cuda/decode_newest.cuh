@@ -43,9 +43,11 @@ struct Newest {
   // Key and value go to their place in the history of a beam.
   __device__ __forceinline__ void put(const DecodeAttentionParams<T>& p, const WorkTile& tile,
                                       int key_head, int beam) const {
-    const int64_t cache_row = static_cast<int64_t>(tile.sentence) * p.slots + beam;
+    const uint32_t cell = tile.self_length * p.slots + beam;
+    const int64_t page = p.self_pages.of(tile.sentence)[cell / kPageSize];
     const int64_t to =
-        ((cache_row * p.kv_heads + key_head) * p.target + tile.self_length) * p.head_dim;
+        ((int64_t{key_head} * p.self_pages.total + page) * kPageSize + cell % kPageSize) *
+        p.head_dim;
     k.store(p.self_k + to, p.head_dim);
     v.store(p.self_v + to, p.head_dim);
   }

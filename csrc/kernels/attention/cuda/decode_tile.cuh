@@ -103,14 +103,15 @@ struct KVRange {
   static constexpr int kGroups = kWarp / S::lanes;         // of a warp
   static constexpr int kSharedRows = kTileRows * kGroups;  // positions in a tile that is shared
   static constexpr int kSelfRows = kTileRows / beams * kGroups;  // positions in one that is not
-  // Cache rows are looked up a tile ahead; with several beams there are no registers for that.
+  // Cells are looked up a tile ahead; with several beams there are no registers for that.
   static constexpr bool kLooksAhead = beams == 1;
 
   const DecodeAttentionParams<T>& p;
   // Offset of the first row and size of a row, in units of width elements: in the shared keys and
-  // values, and in those of the head in cache row 0. indirection_first: of the first beam, in the
-  // table.
-  uint32_t shared_first, self_first, indirection_first, row_size, cache_row_size;
+  // values, and in those of the head in page 0. indirection_first: of the first beam, in the table.
+  uint32_t shared_first, self_first, indirection_first, row_size, page_size;
+  const int32_t* pages;                                // of the sentence
+  int first_row;                                       // the first cache row of the sentence
   int count;                                           // of beams
   int shared_begin, shared_end, self_begin, self_end;  // positions
   int shared_length, self_length;                      // of the sentence
@@ -126,9 +127,11 @@ struct KVRange {
         shared_length(tile.shared_length),
         self_length(tile.self_length) {
     shared_first = (key_head * p.shared_capacity + tile.shared_start) * row_size;
-    self_first = key_head * p.target * row_size;
-    cache_row_size = p.kv_heads * p.target * row_size;
-    indirection_first = (tile.table * p.total_rows + tile.sentence * p.slots + beam) * p.target;
+    page_size = kPageSize * row_size;
+    self_first = key_head * p.self_pages.total * page_size;
+    pages = p.self_pages.of(tile.sentence);
+    first_row = tile.sentence * p.slots;
+    indirection_first = (tile.table * p.total_rows + first_row + beam) * p.target;
     shared_begin = tile.shared_from;
     self_begin = tile.self_from;
     shared_end = tile.shared_length;
@@ -149,7 +152,7 @@ struct KVRange {
     shared_tiles = (shared_of_all + warps - 1 - warp) >> shift;
     tiles = shared_tiles + ((self_of_all + warps - 1 - warp) >> shift);
     active_warps = min(warps, max(max(shared_of_all, self_of_all), (count * S::lanes + 31) / 32));
-    if constexpr (kLooksAhead) source_rows = look_up(shared_tiles);
+    if constexpr (kLooksAhead) next_cells = look_up(shared_tiles);
   }
 
   __device__ static int group() { return threadIdx.x % kWarp / S::lanes; }
@@ -177,20 +180,23 @@ struct KVRange {
 
   template <bool matrix>
   __device__ __forceinline__ uint32_t request_self(Ring<T, S, matrix>& ring, int i) {
-    SourceRows found;
+    Cells found;
     if constexpr (kLooksAhead) {
-      found = source_rows;
-      source_rows = look_up(i + 1);
+      found = next_cells;
+      next_cells = look_up(i + 1);
     } else {
       found = look_up(i);
     }
-    const int first = first_of_self(i);
+    int32_t in_page[kTileRows];
 #pragma unroll
     for (int r = 0; r < kTileRows; ++r) {
-      const int position = first + r / beams * kGroups;
+      in_page[r] = load_number(pages + found.cells[r] / kPageSize, (found.rows >> r & 1) != 0);
+    }
+#pragma unroll
+    for (int r = 0; r < kTileRows; ++r) {
       ring.request(i, r, p.self_k, p.self_v,
-                   self_first + found.ids[r] * cache_row_size + position * row_size, p.head_dim,
-                   (found.rows >> r & 1) != 0);
+                   self_first + in_page[r] * page_size + found.cells[r] % kPageSize * row_size,
+                   p.head_dim, (found.rows >> r & 1) != 0);
     }
     return found.rows;
   }
@@ -225,23 +231,24 @@ struct KVRange {
   // The position in a self tile that its matrix row j holds.
   __device__ static int place(int j) { return j / kGroups / beams * kGroups + j % kGroups; }
 
-  // The cache rows that hold the rows of a self tile; `rows` has a bit for each that exists.
-  struct SourceRows {
-    int32_t ids[kTileRows];
+  // The cells that hold the rows of a self tile; `rows` has a bit for each that exists.
+  struct Cells {
+    uint32_t cells[kTileRows];
     uint32_t rows;
   };
-  SourceRows source_rows;  // of the next self tile, where they are looked up ahead
+  Cells next_cells;  // of the next self tile, where they are looked up ahead
 
-  __device__ __forceinline__ SourceRows look_up(int i) const {
-    SourceRows found;
+  __device__ __forceinline__ Cells look_up(int i) const {
+    Cells found;
     found.rows = 0;
     const int first = first_of_self(i);
 #pragma unroll
     for (int r = 0; r < kTileRows; ++r) {
       const int position = first + r / beams * kGroups;
       const bool valid = position < self_end && r % beams < count;
-      found.ids[r] = load_number(
+      const int32_t row = load_number(
           p.cache_indirection + indirection_first + r % beams * p.target + position, valid);
+      found.cells[r] = position * p.slots + (row - first_row);
       found.rows |= static_cast<uint32_t>(valid) << r;
     }
     return found;
