@@ -275,14 +275,14 @@ def self_attention(place: Place, batch: int, beams: int, heads: int, position: i
 
     def ours(s: Set) -> Any:
         qkv, k, v, y = s[:4]
-        history = {"self_k": k, "self_v": v, "state": state, **tables}
+        history = {"k_pages": k, "v_pages": v, "state": state, **tables}
         kernels.decode_attention(
             qkv.flatten(1, 2), active, y, scale, beams, **history, **scratch, **place.how
         )
         return y
 
     def theirs(s: Set) -> Any:
-        qkv, k, v = s[0], *s[4:]
+        qkv, _, _, _, k, v = s
         return functional.scaled_dot_product_attention(qkv[:, 0, :, None], k, v)[:, :, 0]
 
     numbers = rows * heads * HEAD_DIM * (2 * position + 6)
@@ -297,27 +297,35 @@ def self_attention(place: Place, batch: int, beams: int, heads: int, position: i
 
 
 def cross_attention(place: Place, batch: int, beams: int, heads: int, source: int) -> Case:
-    """The beams of a sentence over its source, whose keys and values torch too has only once."""
+    """The beams of a sentence over its source, whose keys and values torch too has only once. Ours
+    lie in pages of 16 positions, anywhere; torch's in one piece."""
     rows, scale = batch * beams, HEAD_DIM**-0.5
     active, state = place.active(batch, 2, 1), place.ints([2, batch])
-    offsets = place.ints(torch.arange(batch + 1) * source)
+    longest = -(-source // 16)
+    pages = torch.randperm(batch * longest, generator=torch.Generator().manual_seed(0))
+    tables = {
+        "shared_pages": place.ints(pages).view(batch, longest),
+        "shared_lengths": place.ints([source] * batch),
+    }
+    cells = torch.arange(source)
+    page = pages.view(batch, longest)[:, cells // 16]
     scratch = attention_scratch(place, heads, beams)
 
     def make() -> Set:
         q = place.random(rows, heads, HEAD_DIM)
-        k, v = (place.random(heads, batch * source, HEAD_DIM) for _ in range(2))
-        return q, k, v, torch.empty_like(q)
+        k, v = (place.random(heads, batch * longest, 16, HEAD_DIM) for _ in range(2))
+        gathered = [x[:, page, cells % 16].transpose(0, 1).contiguous() for x in (k, v)]
+        return q, k, v, torch.empty_like(q), *gathered
 
     def ours(s: Set) -> Any:
-        q, k, v, y = s
-        shared = {"shared_k": k, "shared_v": v, "shared_offsets": offsets, "state": state}
+        q, k, v, y = s[:4]
+        shared = {"k_pages": k, "v_pages": v, "state": state, **tables}
         kernels.decode_attention(q, active, y, scale, beams, **shared, **scratch, **place.how)
         return y
 
     def theirs(s: Set) -> Any:
-        q, k, v, y = s
+        q, _, _, y, k, v = s
         q = q.view(batch, beams, heads, HEAD_DIM).transpose(1, 2)
-        k, v = (t.view(heads, batch, source, HEAD_DIM).transpose(0, 1) for t in (k, v))
         return functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(y.shape)
 
     numbers = 2 * heads * HEAD_DIM * (rows + batch * source)

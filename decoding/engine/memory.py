@@ -15,8 +15,7 @@ from decoding.engine.limits import Limits
 STEP = "step"
 PARTS: dict[str, tuple[str, ...]] = {  # what their buffers' names begin with; a step has the rest
     "encoder and prompt": ("encoder.", "prompt."),
-    "keys and values of source and prompt": ("cross_k", "cross_v", "prompt_k", "prompt_v"),
-    "keys and values of new tokens": ("self_k", "self_v"),
+    "keys and values": ("k_pages", "v_pages"),
     STEP: (),
 }
 LABEL = 38  # columns of a part's name

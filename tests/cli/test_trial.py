@@ -127,8 +127,8 @@ CASES = [
     Case("score", "score -m MODEL --source de.txt --target en.txt", 0, (" ||| ",), ("perplexity",)),
     Case("score alone", "score -m MODEL en.txt", 2, (), ("say with --source what --target",)),
     Case("perplexity", "score -m STORIES once.txt", 0, (" ||| ",), ("perplexity",)),
-    Case("plan", "plan -m MODEL --batch 32 --beams 4", 0, ("weights", "total", "!self_k")),
-    Case("all buffers", "plan -m MODEL --full", 0, ("self_k", "weights", "total")),
+    Case("plan", "plan -m MODEL --batch 32 --beams 4", 0, ("weights", "total", "!k_pages")),
+    Case("all buffers", "plan -m MODEL --full", 0, ("k_pages", "weights", "total")),
     Case("long plan", "plan -m MODEL --target 100000", 2, (), ("the model's 512 positions",)),
     Case("compare no model", "compare -m no/model --text once.txt", 2, (), ("`hf download",)),
     Case(

@@ -12,7 +12,7 @@ from decoding import Limits
 from decoding.engine import devices
 from tests.support.random_models import load, ours
 
-KEPT = {"cross_k", "cross_v", "prompt_k", "prompt_v", "self_k", "self_v"}
+KEPT = {"k_pages", "v_pages"}
 IDS = torch.randint(12, 40, (4, 9), generator=torch.Generator().manual_seed(0))
 OPTIONS: dict[str, dict[str, Any]] = {
     "greedy": {"num_beams": 1},

@@ -21,7 +21,7 @@ def test_the_plan_is_sound(name: str, device: str) -> None:
     plan = ours(name, device).memory_plan(LIMITS)
     names = [buffer.name for buffer in plan.buffers]
     assert len(set(names)) == len(names)
-    assert {"self_k", "self_v", "logits", "tokens", "parents"} <= set(names)
+    assert {"k_pages", "v_pages", "logits", "tokens", "parents"} <= set(names)
     assert all(buffer.offset % 256 == 0 for buffer in plan.buffers)
     assert max(buffer.offset + buffer.bytes for buffer in plan.buffers) <= plan.bytes
     sharing = 0
@@ -53,16 +53,14 @@ def test_parts_of_the_plan(name: str) -> None:
     plan = model.memory_plan(LIMITS)
     parts, size = plan.parts(), {buffer.name: buffer.bytes for buffer in plan.buffers}
     assert parts["weights"] == model.weight_bytes > 0
-    assert parts["keys and values of new tokens"] == size["self_k"] + size["self_v"]
-    given = sum(size[f"{which}_{kind}"] for which in ("cross", "prompt") for kind in "kv")
-    assert parts["keys and values of source and prompt"] == given
+    assert parts["keys and values"] == size["k_pages"] + size["v_pages"]
     assert parts["encoder and prompt"] >= size["encoder.x" if name == "marian" else "prompt.x"]
     assert parts["step"] > size["logits"] + size["step.x"]
     block = sum(parts.values()) - parts["weights"]
     assert block - min(parts["step"], parts["encoder and prompt"]) <= plan.bytes
     assert plan.bytes - 256 * len(plan.buffers) <= block  # but for the gaps between buffers
     lines = str(plan).splitlines()
-    assert [line.split("  ")[0] for line in lines[:-1]] == list(parts) and len(lines) == 6
+    assert [line.split("  ")[0] for line in lines[:-1]] == list(parts) and len(lines) == 5
     assert lines[-1].startswith("total ") and "for batch 2, beams 3" in lines[-1]
     assert f"{(plan.bytes + plan.weights) / 1e6:.3f} MB" in lines[-1]
 

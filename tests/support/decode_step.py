@@ -12,47 +12,30 @@ from tests.conftest import Place, assert_within_torch, poison, random
 from tests.kernels.attention.test_rotary import Shape, frequencies
 from tests.kernels.attention.test_rotary import reference as rotate_reference
 from tests.support.active import active_sentences
-from tests.support.attention import NO_BIAS, NOWHERE, Bias, attend, offsets_of
+from tests.support.attention import NO_BIAS, NOWHERE, Bias, attend
+from tests.support.pages import Pool, cells_of, deal, pages_of
 
 
 class Shared(NamedTuple):
-    k: Tensor  # [Nkv, capacity, D]
-    v: Tensor
-    offsets: Tensor  # [sentences + 1]
+    pages: Tensor  # [sentences, longest]
+    lengths: Tensor  # [sentences]
 
-    def of(self, sentence: int) -> slice:
-        return slice(int(self.offsets[sentence]), int(self.offsets[sentence + 1]))
-
-
-PAGE = 16  # cells
+    def cells(self, sentence: int) -> Tensor:
+        """Of the pool, those that hold what the sentence shares."""
+        positions = torch.arange(int(self.lengths[sentence]), device=self.pages.device)
+        return cells_of(self.pages, sentence, positions)
 
 
 class History(NamedTuple):
-    k: Tensor  # [Nkv, pages, PAGE, D]
-    v: Tensor
-    pages: Tensor  # [sentences, longest], of each sentence
+    pages: Tensor  # [sentences, longest]
     table: Tensor  # [2, rows, target], the indirection table
     positions: list[int]  # of each sentence's new token
     beams: int
 
-    def places(self, rows: Any, positions: Any) -> tuple[Tensor, Tensor]:
-        """Page, and place in it, of what these cache rows have written at these positions."""
+    def cells(self, rows: Any, positions: Any) -> Tensor:
+        """Of the pool, those that these cache rows have written at these positions."""
         rows, positions = (torch.as_tensor(x, device=self.pages.device) for x in (rows, positions))
-        cells = positions * self.beams + rows % self.beams
-        return self.pages[rows // self.beams, cells // PAGE], cells % PAGE
-
-    def read(self, rows: Any, positions: Any) -> tuple[Tensor, Tensor]:
-        """Keys and values there, [rows or positions, Nkv, D]."""
-        pages, at = self.places(rows, positions)
-        return self.k[:, pages, at].transpose(0, 1), self.v[:, pages, at].transpose(0, 1)
-
-    def write(self, rows: Any, positions: Any, k: Tensor, v: Tensor) -> None:
-        pages, at = self.places(rows, positions)
-        self.k[:, pages, at] = k.to(self.k).transpose(0, 1)
-        self.v[:, pages, at] = v.to(self.v).transpose(0, 1)
-
-    def copy(self) -> History:
-        return self._replace(k=self.k.clone(), v=self.v.clone(), table=self.table.clone())
+        return cells_of(self.pages, rows // self.beams, positions * self.beams + rows % self.beams)
 
 
 class RotaryInputs(NamedTuple):
@@ -96,10 +79,18 @@ class Step:
         # Drawn for all sentences, so that a sentence has the same numbers in every batch.
         qkv = random(self.sentences * beams, parts, dim, seed=1)[self.cache_rows]
         self.qkv = self.put(torch.cat([qkv, poison(finished * beams, *qkv.shape[1:])]))
-        self.shared = None if shared is None else self.make_shared(offsets_of(shared))
         if isinstance(position, int):
             position = [position] * self.sentences
-        self.history = None if position is None else self.make_history(position)
+        target = max(80, *(position or [0])) + 2
+        pages, (shared_pages, self_pages) = deal(
+            self.sentences, pages_of(max(shared or [0])), pages_of(target * beams)
+        )
+        pool = Pool.poisoned(self.kv_heads, pages, dim)
+        self.shared = None if shared is None else self.make_shared(pool, shared_pages, shared)
+        self.history = (
+            None if position is None else self.make_history(pool, self_pages, position, target)
+        )
+        self.pool = Pool(self.put(pool.k), self.put(pool.v))
         self.rotary: RotaryInputs | None = None
 
     def rotate(self, size: int, interleaved: bool = False, norms: bool = False) -> None:
@@ -121,26 +112,18 @@ class Step:
         dtype = self.place.dtype if tensor.is_floating_point() else tensor.dtype
         return tensor.to(self.place.device, dtype)
 
-    def make_shared(self, offsets: Tensor) -> Shared:
-        capacity = int(offsets[-1]) + 3
-        k, v = (poison(self.kv_heads, capacity, self.dim) for _ in range(2))
-        keys, values = random(2, self.kv_heads, capacity, self.dim, seed=2)
-        for own in (slice(int(offsets[i]), int(offsets[i + 1])) for i in self.active):
-            k[:, own], v[:, own] = keys[:, own], values[:, own]
-        return Shared(self.put(k), self.put(v), self.put(offsets))
+    def make_shared(self, pool: Pool, pages: Tensor, lengths: list[int]) -> Shared:
+        shared = Shared(pages, torch.tensor(lengths).int())
+        keys, values = random(2, self.sentences, max(lengths), self.kv_heads, self.dim, seed=2)
+        for i in self.active:
+            pool.write(shared.cells(i), keys[i, : lengths[i]], values[i, : lengths[i]])
+        return Shared(*map(self.put, shared))
 
-    def make_history(self, positions: list[int]) -> History:
-        """The beams of a sentence have exchanged their pasts at every position. Its pages lie
-        anywhere, and there are some that nobody has."""
-        rows, target = self.sentences * self.beams, max(80, max(positions) + 2)
-        longest = -(-target * self.beams // PAGE)
-        drawn = torch.randperm(
-            self.sentences * longest + 3, generator=torch.Generator().manual_seed(7)
-        )
-        k, v = (poison(self.kv_heads, len(drawn), PAGE, self.dim) for _ in range(2))
-        pages = drawn[3:].view(self.sentences, longest).int()
+    def make_history(self, pool: Pool, pages: Tensor, positions: list[int], target: int) -> History:
+        """The beams of a sentence have exchanged their pasts at every position."""
+        rows = self.sentences * self.beams
         tables = torch.full((2, rows, target), NOWHERE, dtype=torch.int32)
-        history = History(k, v, pages, tables, positions, self.beams)
+        history = History(pages, tables, positions, self.beams)
         keys, values = random(2, rows, self.kv_heads, target, self.dim, seed=3)
         exchanged = torch.randint(
             self.beams, (rows, target), generator=torch.Generator().manual_seed(4)
@@ -151,10 +134,9 @@ class Step:
             past = torch.arange(position)
             sources = sentence * self.beams + exchanged[row, :position]
             tables[self.numbers[sentence] % 2, row, :position] = sources.int()
-            history.write(sources, past, keys[sources, :, past], values[sources, :, past])
-        return history._replace(
-            k=self.put(k), v=self.put(v), pages=self.put(pages), table=self.put(tables)
-        )
+            cells = history.cells(sources, past)
+            pool.write(cells, keys[sources, :, past], values[sources, :, past])
+        return history._replace(pages=self.put(pages), table=self.put(tables))
 
     def run(self, threads: int = 1) -> Tensor:
         y = self.put(poison(len(self.qkv), self.heads, self.dim))
@@ -182,11 +164,10 @@ class Step:
             y,
             self.scale,
             self.beams,
-            shared_k=shared and shared.k,
-            shared_v=shared and shared.v,
-            shared_offsets=shared and shared.offsets,
-            self_k=history and history.k,
-            self_v=history and history.v,
+            k_pages=self.pool.k,
+            v_pages=self.pool.v,
+            shared_pages=shared and shared.pages,
+            shared_lengths=shared and shared.lengths,
             self_pages=history and history.pages,
             cache_indirection=history and history.table,
             state=state,
@@ -221,13 +202,14 @@ class Step:
         keys: list[Tensor] = []
         values: list[Tensor] = []
         if self.shared is not None:
-            own = self.shared.of(sentence)
-            keys.append(self.shared.k[:, own].transpose(0, 1))
-            values.append(self.shared.v[:, own].transpose(0, 1))
+            k, v = self.pool.read(self.shared.cells(sentence))
+            keys.append(k)
+            values.append(v)
         if self.history is not None:
             past = torch.arange(self.history.positions[sentence], device=self.place.device)
             table = self.history.table[self.numbers[sentence] % 2]
-            old_k, old_v = self.history.read(table[cache_row, : len(past)], past)
+            cells = self.history.cells(table[cache_row, : len(past)], past)
+            old_k, old_v = self.pool.read(cells)
             new_k, new_v = self.new[row, None].chunk(2, 1)
             keys += [old_k, new_k]
             values += [old_v, new_v]

@@ -17,17 +17,34 @@ struct Sizes {
   int64_t parts;  // vectors of a row: of its query heads, then of its keys and values
 };
 
-// Of y [rows, N, D] and qkv [rows, N + 2 Nkv, D]; with `keys` [Nkv, capacity, D] it holds only q.
-Sizes sizes_of(const Tensors& in, const object& qkv, const object& y, const object& keys) {
+// Of y [rows, N, D] and qkv [rows, N + 2 Nkv, D]; with `k_pages` it holds only q.
+Sizes sizes_of(const Tensors& in, const object& qkv, const object& y, const object& k_pages) {
   const auto shape = in.sizes(y, "y", 3);
   const int64_t heads = shape[1], dim = shape[2];
   CHECK(dim <= kMaxHeadDim, "head_dim must be at most ", kMaxHeadDim, ", got ", dim);
-  const bool own = keys.is_none();
+  const bool own = k_pages.is_none();
   const int64_t kv_heads =
-      own ? (in.sizes(qkv, "qkv", 3)[1] - heads) / 2 : in.sizes(keys, "keys", 3)[0];
+      own ? (in.sizes(qkv, "qkv", 3)[1] - heads) / 2 : in.sizes(k_pages, "k_pages", 4)[0];
   CHECK(kv_heads > 0 && heads % kv_heads == 0, "heads must be a multiple of those of the keys, ",
         "got ", heads, " and ", kv_heads);
   return {shape[0], heads, kv_heads, dim, own ? heads + 2 * kv_heads : heads};
+}
+
+// k_pages, v_pages: [Nkv, pages, kPageSize, D]
+template <typename C>
+PagePool<C> pool_of(const Tensors& in, const object& k_pages, const object& v_pages,
+                    int64_t kv_heads, int64_t dim) {
+  const int64_t pages = in.sizes(k_pages, "k_pages", 4)[1];
+  const std::vector<int64_t> shape{kv_heads, pages, kPageSize, dim};
+  return {in.data<C>(k_pages, "k_pages", shape), in.data<C>(v_pages, "v_pages", shape),
+          static_cast<int>(pages)};
+}
+
+// pages: [B, longest], or none
+PageTable page_table(const Tensors& in, const object& pages, const char* name) {
+  if (pages.is_none()) return {};
+  const int64_t longest = in.sizes(pages, name, 2)[1];
+  return {in.data<int32_t>(pages, name, {-1, longest}), static_cast<int>(longest)};
 }
 
 AttentionBias bias_of(const Tensors& in, int64_t heads, float cap, int window, const object& slopes,
@@ -49,102 +66,116 @@ object zeros(const object& like, const char* dtype, int64_t size) {
 void bind_packed_attention(py::module_& kernels) {
   kernels.def(
       "packed_attention",
-      [](object qkv, object offsets, object y, float scale, bool causal, object shared_k,
-         object shared_v, object shared_offsets, float cap, int window, object slopes, object table,
-         int longest, const string& isa, int threads) {
-        run_with_cache(
-            y, shared_k, isa, threads,
-            [&]<typename T, typename C>(const Tensors& in) {
-              const auto [tokens, heads, kv_heads, dim, parts] = sizes_of(in, qkv, y, shared_k);
-              const bool cross = !shared_k.is_none();
-              const int64_t capacity = cross ? in.sizes(shared_k, "shared_k", 3)[1] : 0;
-              const std::vector<int64_t> shared{kv_heads, capacity, dim};
-              const T* q = in.data<T>(qkv, "qkv", {tokens, parts, dim});
-              const auto own = [q, dim = dim](int64_t head) {  // without a cache C is T
-                return reinterpret_cast<const C*>(q + head * dim);
-              };
-              const int64_t sentences = in.sizes(offsets, "offsets", 1)[0] - 1;
-              return PackedAttentionParams<T, C>{
+      [](object qkv, object offsets, object y, float scale, bool causal, float cap, int window,
+         object slopes, object table, int longest, const string& isa, int threads) {
+        run_kernel(
+            y, isa, threads,
+            [&]<typename T>(const Tensors& in) {
+              const Sizes sizes = sizes_of(in, qkv, y, py::none());
+              const T* q = in.data<T>(qkv, "qkv", {sizes.rows, sizes.parts, sizes.dim});
+              const T* k = q + sizes.heads * sizes.dim;
+              return PackedAttentionParams<T>{
                   .q = q,
-                  .k = cross ? in.data<C>(shared_k, "shared_k", shared) : own(heads),
-                  .v = cross ? in.data<C>(shared_v, "shared_v", shared) : own(heads + kv_heads),
+                  .keys = {k, k + sizes.kv_heads * sizes.dim},
                   .offsets = in.data<int32_t>(offsets, "offsets", {-1}),
-                  .key_offsets = in.data<int32_t>(cross ? shared_offsets : offsets, "key offsets",
-                                                  {sentences + 1}),
-                  .y = in.data<T>(y, "y", {tokens, heads, dim}),
-                  .sentences = static_cast<int>(sentences),
-                  .longest = longest > 0 ? longest : static_cast<int>(tokens),
-                  .heads = static_cast<int>(heads),
-                  .kv_heads = static_cast<int>(kv_heads),
-                  .head_dim = static_cast<int>(dim),
-                  .stride = static_cast<int>(parts * dim),
-                  .key_stride = static_cast<int>(cross ? dim : parts * dim),
-                  .head_stride = cross ? capacity * dim : dim,
+                  .y = in.data<T>(y, "y", {sizes.rows, sizes.heads, sizes.dim}),
+                  .sentences = static_cast<int>(in.sizes(offsets, "offsets", 1)[0] - 1),
+                  .longest = longest > 0 ? longest : static_cast<int>(sizes.rows),
+                  .heads = static_cast<int>(sizes.heads),
+                  .kv_heads = static_cast<int>(sizes.kv_heads),
+                  .head_dim = static_cast<int>(sizes.dim),
+                  .stride = static_cast<int>(sizes.parts * sizes.dim),
                   .scale = scale,
                   .causal = causal,
-                  .bias = bias_of(in, heads, cap, window, slopes, table)};
+                  .bias = bias_of(in, sizes.heads, cap, window, slopes, table)};
             },
             [](auto& stream, const auto& params) { packed_attention(stream, params); });
       },
-      "qkv: [tokens, N + 2 Nkv, D], or [tokens, N, D], only q, where keys are shared ones; slopes "
-      "[N] and table [N, 2 * reach + 1]: float32; longest: most tokens of a sentence, 0: all of "
-      "them",
+      "qkv: [tokens, N + 2 Nkv, D]; slopes [N] and table [N, 2 * reach + 1]: float32; longest: "
+      "most tokens of a sentence, 0: all of them",
       py::arg("qkv"), py::arg("offsets"), py::arg("y"), py::arg("scale"), py::arg("causal"),
-      py::kw_only(), py::arg("shared_k") = py::none(), py::arg("shared_v") = py::none(),
-      py::arg("shared_offsets") = py::none(), py::arg("cap") = 0.0f, py::arg("window") = 0,
-      py::arg("slopes") = py::none(), py::arg("table") = py::none(), py::arg("longest") = 0,
-      py::arg("isa"), py::arg("threads"));
+      py::kw_only(), py::arg("cap") = 0.0f, py::arg("window") = 0, py::arg("slopes") = py::none(),
+      py::arg("table") = py::none(), py::arg("longest") = 0, py::arg("isa"), py::arg("threads"));
+}
+
+void bind_paged_attention(py::module_& kernels) {
+  kernels.def(
+      "paged_attention",
+      [](object q, object offsets, object y, float scale, object k_pages, object v_pages,
+         object pages, object lengths, const string& isa, int threads) {
+        run_with_cache(
+            y, k_pages, isa, threads,
+            [&]<typename T, typename C>(const Tensors& in) {
+              const Sizes sizes = sizes_of(in, q, y, k_pages);
+              const int64_t sentences = in.sizes(offsets, "offsets", 1)[0] - 1;
+              return PackedAttentionParams<T, PagedKeys<C>>{
+                  .q = in.data<T>(q, "q", {sizes.rows, sizes.heads, sizes.dim}),
+                  .keys = {pool_of<C>(in, k_pages, v_pages, sizes.kv_heads, sizes.dim),
+                           page_table(in, pages, "pages"),
+                           in.data<int32_t>(lengths, "lengths", {sentences})},
+                  .offsets = in.data<int32_t>(offsets, "offsets", {sentences + 1}),
+                  .y = in.data<T>(y, "y", {sizes.rows, sizes.heads, sizes.dim}),
+                  .sentences = static_cast<int>(sentences),
+                  .longest = static_cast<int>(sizes.rows),
+                  .heads = static_cast<int>(sizes.heads),
+                  .kv_heads = static_cast<int>(sizes.kv_heads),
+                  .head_dim = static_cast<int>(sizes.dim),
+                  .stride = static_cast<int>(sizes.heads * sizes.dim),
+                  .scale = scale,
+                  .causal = false};
+            },
+            [](auto& stream, const auto& params) { packed_attention(stream, params); });
+      },
+      "Packed attention to keys in pages. q: [tokens, N, D]; pages: [sentences, longest]; lengths: "
+      "[sentences]",
+      py::arg("q"), py::arg("offsets"), py::arg("y"), py::arg("scale"), py::kw_only(),
+      py::arg("k_pages"), py::arg("v_pages"), py::arg("pages"), py::arg("lengths"), py::arg("isa"),
+      py::arg("threads"));
 }
 
 void bind_store_shared(py::module_& kernels) {
   kernels.def(
       "store_shared",
-      [](object kv, object shared_k, object shared_v, const string& isa, int threads) {
+      [](object kv, object cells, object k_pages, object v_pages, const string& isa, int threads) {
         run_with_cache(
-            kv, shared_k, isa, threads,
+            kv, k_pages, isa, threads,
             [&]<typename T, typename C>(const Tensors& in) {
               const auto shape = in.sizes(kv, "kv", 4);
               const int64_t tokens = shape[0], heads = shape[2], dim = shape[3];
-              const int64_t capacity = in.sizes(shared_k, "shared_k", 3)[1];
               const T* k = in.data<T>(kv, "kv", {tokens, 2, heads, dim});
-              return StoreSharedParams<T, C>{
-                  .k = k,
-                  .v = k + heads * dim,
-                  .shared_k = in.data<C>(shared_k, "shared_k", {heads, capacity, dim}),
-                  .shared_v = in.data<C>(shared_v, "shared_v", {heads, capacity, dim}),
-                  .tokens = static_cast<int>(tokens),
-                  .heads = static_cast<int>(heads),
-                  .head_dim = static_cast<int>(dim),
-                  .stride = static_cast<int>(2 * heads * dim),
-                  .capacity = static_cast<int>(capacity)};
+              return StoreSharedParams<T, C>{.k = k,
+                                             .v = k + heads * dim,
+                                             .pool = pool_of<C>(in, k_pages, v_pages, heads, dim),
+                                             .cells = in.data<int32_t>(cells, "cells", {tokens}),
+                                             .tokens = static_cast<int>(tokens),
+                                             .heads = static_cast<int>(heads),
+                                             .head_dim = static_cast<int>(dim),
+                                             .stride = static_cast<int>(2 * heads * dim)};
             },
             [](auto& stream, const auto& params) { store_shared(stream, params); });
       },
-      "kv: [tokens, 2, Nkv, D]", py::arg("kv"), py::arg("shared_k"), py::arg("shared_v"),
-      py::kw_only(), py::arg("isa"), py::arg("threads"));
+      "kv: [tokens, 2, Nkv, D]", py::arg("kv"), py::arg("cells"), py::arg("k_pages"),
+      py::arg("v_pages"), py::kw_only(), py::arg("isa"), py::arg("threads"));
 }
 
 void bind_decode_attention(py::module_& kernels) {
   kernels.def(
       "decode_attention",
-      [](object qkv, object active, object y, float scale, int beams, object shared_k,
-         object shared_v, object shared_offsets, object self_k, object self_v, object self_pages,
+      [](object qkv, object active, object y, float scale, int beams, object k_pages,
+         object v_pages, object shared_pages, object shared_lengths, object self_pages,
          object cache_indirection, object state, float cap, int window, object slopes, object table,
          object partial, object split_counters, object positions, object frequencies,
          bool interleaved, float factor, object q_gamma, object k_gamma, float eps,
          const string& isa, int threads) {
         run_with_cache(
-            y, self_k.is_none() ? shared_k : self_k, isa, threads,
+            y, k_pages, isa, threads,
             [&]<typename T, typename C>(const Tensors& in) {
-              const bool history = !self_k.is_none(), shared = !shared_k.is_none();
+              const bool history = !self_pages.is_none();
               const auto [rows, heads, kv_heads, dim, parts] =
-                  sizes_of(in, qkv, y, history ? py::none() : shared_k);
+                  sizes_of(in, qkv, y, history ? py::none() : k_pages);
               const auto tables = history ? in.sizes(cache_indirection, "cache_indirection", 3)
                                           : std::vector<int64_t>(3, 0);
               const int64_t total = tables[1], target = tables[2];
-              const int64_t pages = history ? in.sizes(self_k, "self_k", 4)[1] : 0;
-              const int64_t longest = history ? in.sizes(self_pages, "self_pages", 2)[1] : 0;
-              const int64_t capacity = shared ? in.sizes(shared_k, "shared_k", 3)[1] : 0;
               const int64_t scratch = partial_size(dim);
               if (in.on_cuda() && partial.is_none()) {
                 partial = zeros(y, "float32", scratch);
@@ -156,14 +187,11 @@ void bind_decode_attention(py::module_& kernels) {
                   .q = q,
                   .k = history ? q + heads * dim : nullptr,
                   .v = history ? q + (heads + kv_heads) * dim : nullptr,
-                  .shared_k = in.data_or_null<C>(shared_k, "shared_k", {kv_heads, capacity, dim}),
-                  .shared_v = in.data_or_null<C>(shared_v, "shared_v", {kv_heads, capacity, dim}),
-                  .shared_offsets =
-                      in.data_or_null<int32_t>(shared_offsets, "shared_offsets", {-1}),
-                  .self_k = in.data_or_null<C>(self_k, "self_k", {kv_heads, pages, kPageSize, dim}),
-                  .self_v = in.data_or_null<C>(self_v, "self_v", {kv_heads, pages, kPageSize, dim}),
-                  .self_pages = {in.data_or_null<int32_t>(self_pages, "self_pages", {-1, longest}),
-                                 static_cast<int>(longest), static_cast<int>(pages)},
+                  .pool = pool_of<C>(in, k_pages, v_pages, kv_heads, dim),
+                  .shared_pages = page_table(in, shared_pages, "shared_pages"),
+                  .shared_lengths =
+                      in.data_or_null<int32_t>(shared_lengths, "shared_lengths", {-1}),
+                  .self_pages = page_table(in, self_pages, "self_pages"),
                   .cache_indirection = in.data_or_null<int32_t>(
                       cache_indirection, "cache_indirection", {2, total, target}),
                   .active = active_sentences(in, active, rows / beams),
@@ -177,7 +205,6 @@ void bind_decode_attention(py::module_& kernels) {
                   .kv_heads = static_cast<int>(kv_heads),
                   .head_dim = static_cast<int>(dim),
                   .stride = static_cast<int>(parts * dim),
-                  .shared_capacity = static_cast<int>(capacity),
                   .target = static_cast<int>(target),
                   .total_rows = static_cast<int>(total),
                   .slots = beams,
@@ -195,9 +222,8 @@ void bind_decode_attention(py::module_& kernels) {
       "apply_rotary, which "
       "the CPU does in place",
       py::arg("qkv"), py::arg("active"), py::arg("y"), py::arg("scale"), py::arg("beams"),
-      py::kw_only(), py::arg("shared_k") = py::none(), py::arg("shared_v") = py::none(),
-      py::arg("shared_offsets") = py::none(), py::arg("self_k") = py::none(),
-      py::arg("self_v") = py::none(), py::arg("self_pages") = py::none(),
+      py::kw_only(), py::arg("k_pages"), py::arg("v_pages"), py::arg("shared_pages") = py::none(),
+      py::arg("shared_lengths") = py::none(), py::arg("self_pages") = py::none(),
       py::arg("cache_indirection") = py::none(), py::arg("state"), py::arg("cap") = 0.0f,
       py::arg("window") = 0, py::arg("slopes") = py::none(), py::arg("table") = py::none(),
       py::arg("partial") = py::none(), py::arg("split_counters") = py::none(),
@@ -209,19 +235,19 @@ void bind_decode_attention(py::module_& kernels) {
 void bind_attention_weights(py::module_& kernels) {
   kernels.def(
       "attention_weights",
-      [](object q, object active, object y, float scale, int beams, object shared_k,
-         object shared_offsets, object state, const string& isa, int threads) {
+      [](object q, object active, object y, float scale, int beams, object k_pages,
+         object shared_pages, object shared_lengths, object state, const string& isa, int threads) {
         run_with_cache(
-            q, shared_k, isa, threads,
+            q, k_pages, isa, threads,
             [&]<typename T, typename C>(const Tensors& in) {
-              const auto [rows, heads, kv_heads, dim, parts] = sizes_of(in, q, q, shared_k);
-              const int64_t capacity = in.sizes(shared_k, "shared_k", 3)[1];
+              const auto [rows, heads, kv_heads, dim, parts] = sizes_of(in, q, q, k_pages);
               const auto kept = in.sizes(y, "y", 3);
               return AttentionWeightsParams<T, C>{
                   .state = step_state(in, state),
                   .q = in.data<T>(q, "q", {rows, parts, dim}),
-                  .shared_k = in.data<C>(shared_k, "shared_k", {kv_heads, capacity, dim}),
-                  .shared_offsets = in.data<int32_t>(shared_offsets, "shared_offsets", {-1}),
+                  .pool = pool_of<C>(in, k_pages, k_pages, kv_heads, dim),
+                  .shared_pages = page_table(in, shared_pages, "shared_pages"),
+                  .shared_lengths = in.data<int32_t>(shared_lengths, "shared_lengths", {-1}),
                   .active = active_sentences(in, active, rows / beams),
                   .y = in.data<float>(y, "y", kept),
                   .sentences = static_cast<int>(rows / beams),
@@ -230,7 +256,6 @@ void bind_attention_weights(py::module_& kernels) {
                   .kv_heads = static_cast<int>(kv_heads),
                   .head_dim = static_cast<int>(dim),
                   .stride = static_cast<int>(parts * dim),
-                  .shared_capacity = static_cast<int>(capacity),
                   .total_rows = static_cast<int>(kept[1]),
                   .longest = static_cast<int>(kept[2]),
                   .scale = scale};
@@ -238,14 +263,15 @@ void bind_attention_weights(py::module_& kernels) {
             [](auto& stream, const auto& params) { attention_weights(stream, params); });
       },
       "active and state as above", py::arg("q"), py::arg("active"), py::arg("y"), py::arg("scale"),
-      py::arg("beams"), py::kw_only(), py::arg("shared_k"), py::arg("shared_offsets"),
-      py::arg("state"), py::arg("isa"), py::arg("threads"));
+      py::arg("beams"), py::kw_only(), py::arg("k_pages"), py::arg("shared_pages"),
+      py::arg("shared_lengths"), py::arg("state"), py::arg("isa"), py::arg("threads"));
 }
 
 }  // namespace
 
 void bind_attention(py::module_& kernels) {
   bind_packed_attention(kernels);
+  bind_paged_attention(kernels);
   bind_store_shared(kernels);
   bind_decode_attention(kernels);
   bind_attention_weights(kernels);

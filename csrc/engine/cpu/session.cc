@@ -119,7 +119,7 @@ class CpuSession : public Session {
     started_ = false;
     CHECK(w_.logits != nullptr, "score() needs a bind() before it");
     check_labelled(labelled, spec_, limits_);
-    fill_labelled(w_.inputs, labelled, spec_);
+    fill_labelled(w_.inputs, labelled, spec_, limits_);
     run([&](auto& stream) { decoding::score(pass(stream), labelled); });
     std::copy_n(w_.label_scores, labelled.tokens(), found);
   }

@@ -179,7 +179,7 @@ class CudaSession : public Session {
     stream_ = static_cast<cudaStream_t>(labelled.source.stream);
     CHECK(w_.logits != nullptr, "score() needs a bind() before it");
     check_labelled(labelled, spec_, limits_);
-    transfers_.send(w_.inputs, labelled, spec_, stream_);
+    transfers_.send(w_.inputs, labelled, spec_, limits_, stream_);
     reader_.score(labelled, stream_);
     CUDA_CHECK(cudaMemcpyAsync(found, w_.label_scores, sizeof(LabelScore) * labelled.tokens(),
                                cudaMemcpyDeviceToHost, stream_));
@@ -224,17 +224,18 @@ class CudaSession : public Session {
         });
   }
 
-  // Decode attention counts the keys of a layer in 32 bits, by 16 bytes where it can.
+  // Decode attention counts the keys of a layer in 32 bits, by 16 bytes where it can; cells are
+  // int32.
   void check_reach(const Limits& limits) const {
     constexpr int kWidth = 16 / sizeof(T);
     const StackSpec& d = spec_.decoder;
     const int64_t unit = d.head_dim % kWidth == 0 ? kWidth : 1;
-    const int64_t most = (int64_t{1} << 32) * unit / d.widest_kv_inner();
-    const int64_t own = int64_t{limits.batch} * self_pages_of(spec_, limits) * kPageSize;
-    const int64_t shared = int64_t{limits.batch} * std::max(limits.source, limits.prompt);
-    CHECK(std::max(own, shared) < most, "batch ", limits.batch, " with ", limits.beams,
-          " beams needs keys of ", std::max(own, shared), " positions; a GPU attends to less than ",
-          most, ": batch, beams or lengths must be smaller");
+    const int64_t most =
+        std::min<int64_t>(int64_t{1} << 31, (int64_t{1} << 32) * unit / d.widest_kv_inner());
+    const int64_t cells = pages_of(spec_, limits) * kPageSize;
+    CHECK(cells < most, "batch ", limits.batch, " with ", limits.beams, " beams needs keys of ",
+          cells, " positions; a GPU attends to less than ", most,
+          ": batch, beams or lengths must be smaller");
   }
 
   // Waits until `steps` steps have ended; returns how many sentences went on then, or later. The

@@ -84,9 +84,9 @@ class CudaTransfers {
     fill_inputs(inputs_, batch, request, spec, limits);
     send(to, stream);
   }
-  void send(const Inputs& to, const Labelled& labelled, const ModelSpec& spec,
+  void send(const Inputs& to, const Labelled& labelled, const ModelSpec& spec, const Limits& limits,
             cudaStream_t stream) const {
-    fill_labelled(inputs_, labelled, spec);
+    fill_labelled(inputs_, labelled, spec, limits);
     send(to, stream);
   }
 

@@ -15,10 +15,22 @@ inline int history_of(const ModelSpec& spec, const Limits& limits) {
   return limits.target + (spec.encoder ? limits.prompt - 1 : 0);
 }
 
-// Pages of a sentence in self_k.
+// Positions of the source, or of the prompt, that the rows of a sentence share.
+inline int most_shared(const ModelSpec& spec, const Limits& limits) {
+  return spec.encoder ? limits.source : limits.prompt - 1;
+}
+
+// Pages of a sentence: those that its rows share, and its own.
+inline int shared_pages_of(const ModelSpec& spec, const Limits& limits) {
+  return static_cast<int>(pages_of(most_shared(spec, limits)));
+}
 inline int self_pages_of(const ModelSpec& spec, const Limits& limits) {
   if (spec.decoder.convolution) return 0;  // see Cache::inputs
   return static_cast<int>(pages_of(int64_t{limits.beams} * history_of(spec, limits)));
+}
+// Of the pool.
+inline int64_t pages_of(const ModelSpec& spec, const Limits& limits) {
+  return int64_t{limits.batch} * (shared_pages_of(spec, limits) + self_pages_of(spec, limits));
 }
 
 template <>
@@ -30,30 +42,28 @@ template <typename C>
 struct Cache {
   // Layer after layer, each with Nkv heads of its own: layer i begins at kv_before(i) times the
   // other numbers.
-  C *cross_k, *cross_v;    // [L][Nkv, B * S, D], once per sentence
-  C *prompt_k, *prompt_v;  // [L][Nkv, B * (prompt - 1), D], once per sentence; decoder-only
-  C *self_k, *self_v;      // [L][Nkv, pages, kPageSize, D], see kernels/attention/pages.h
+  C *k_pages, *v_pages;  // [L][Nkv, pages, kPageSize, D], see kernels/attention/pages.h
+  int64_t pages;
 
-  C* inputs =
-      nullptr;  // [L][R, N, kernel_size, D], of convolutions, which have no self_k and self_v
+  C* inputs = nullptr;  // [L][R, N, kernel_size, D], of convolutions, which have no own pages
 
   Cache() = default;
   Cache(Arena& a, const ModelSpec& spec, const Limits& limits) {
     const StackSpec& d = spec.decoder;
-    const int64_t source = spec.encoder ? int64_t{limits.batch} * limits.source : 0;
-    const int64_t prompt = spec.encoder ? 0 : int64_t{limits.batch} * (limits.prompt - 1);
     const int64_t heads = d.kv_before(d.layers) / d.head_dim;
-    cross_k = a.take<C>("cross_k", {heads, source, d.head_dim});
-    cross_v = a.take<C>("cross_v", {heads, source, d.head_dim});
-    prompt_k = a.take<C>("prompt_k", {heads, prompt, d.head_dim});
-    prompt_v = a.take<C>("prompt_v", {heads, prompt, d.head_dim});
     if (d.convolution) {
       const int ring = d.convolution->widest_kernel();
       inputs = a.take<C>("inputs", {heads, limits.rows(), ring, d.head_dim});
     }
-    const int64_t pages = int64_t{limits.batch} * self_pages_of(spec, limits);
-    self_k = a.take<C>("self_k", {heads, pages, kPageSize, d.head_dim});
-    self_v = a.take<C>("self_v", {heads, pages, kPageSize, d.head_dim});
+    pages = pages_of(spec, limits);
+    k_pages = a.take<C>("k_pages", {heads, pages, kPageSize, d.head_dim});
+    v_pages = a.take<C>("v_pages", {heads, pages, kPageSize, d.head_dim});
+  }
+
+  // Layer i's.
+  PagePool<C> pool(const StackSpec& decoder, int i) const {
+    const int64_t before = decoder.kv_before(i) * kPageSize * pages;
+    return {k_pages + before, v_pages + before, static_cast<int>(pages)};
   }
 };
 

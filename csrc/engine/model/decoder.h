@@ -56,6 +56,7 @@ DecodeAttentionParams<T, C> attention_params(const Pass<Stream, T, C>& p, const 
   const Workspace<T>& w = p.workspace;
   return {.state = rows.state,
           .q = w.step.qkv,
+          .pool = p.cache.pool(d, i),
           .active = rows.active,
           .y = w.step.attended,
           .partial = w.partial,
@@ -82,17 +83,11 @@ void self_attention(const Pass<Stream, T, C>& p, StackPass<Stream, T>& stack, co
   auto attention = attention_params(p, rows, i, d.qkv(i));
   attention.k = stack.a.qkv + d.inner(i);
   attention.v = stack.a.qkv + d.inner(i) + d.kv_inner(i);
-  if (const int64_t capacity = p.prompt_capacity(); capacity > 0) {
-    attention.shared_k = p.cache.prompt_k + d.kv_before(i) * capacity;
-    attention.shared_v = p.cache.prompt_v + d.kv_before(i) * capacity;
-    attention.shared_offsets = w.inputs.prompt_offsets;
-    attention.shared_capacity = static_cast<int>(capacity);
+  if (p.shares_prompts()) {
+    attention.shared_pages = p.shared_pages();
+    attention.shared_lengths = w.inputs.shared_lengths;
   }
-  const int pages = self_pages_of(p.spec, p.limits);
-  const int64_t before = d.kv_before(i) * p.limits.batch * pages * kPageSize;
-  attention.self_k = p.cache.self_k + before;
-  attention.self_v = p.cache.self_v + before;
-  attention.self_pages = {w.inputs.self_pages, pages, p.limits.batch * pages};
+  attention.self_pages = {w.inputs.self_pages, self_pages_of(p.spec, p.limits)};
   attention.cache_indirection = w.cache_indirection;
   attention.target = w.history;
   attention.total_rows = p.limits.rows();
@@ -108,8 +103,9 @@ void keep_attention(const Pass<Stream, T, C>& p, const DecodeAttentionParams<T, 
   attention_weights(p.stream,
                     AttentionWeightsParams<T, C>{.state = attention.state,
                                                  .q = attention.q,
-                                                 .shared_k = attention.shared_k,
-                                                 .shared_offsets = attention.shared_offsets,
+                                                 .pool = attention.pool,
+                                                 .shared_pages = attention.shared_pages,
+                                                 .shared_lengths = attention.shared_lengths,
                                                  .active = attention.active,
                                                  .y = p.workspace.attentions,
                                                  .sentences = attention.sentences,
@@ -118,7 +114,6 @@ void keep_attention(const Pass<Stream, T, C>& p, const DecodeAttentionParams<T, 
                                                  .kv_heads = attention.kv_heads,
                                                  .head_dim = attention.head_dim,
                                                  .stride = attention.stride,
-                                                 .shared_capacity = attention.shared_capacity,
                                                  .total_rows = p.limits.rows(),
                                                  .longest = p.limits.source,
                                                  .scale = attention.scale});
@@ -132,10 +127,8 @@ void cross_attention(const Pass<Stream, T, C>& p, StackPass<Stream, T>& stack, c
   const auto block = enter_block(stack, layer.cross_norm);
   first_product(stack, layer.cross_q, block, stack.a.qkv);
   auto attention = attention_params(p, rows, i, d.inner(i));
-  attention.shared_k = p.cache.cross_k + d.kv_before(i) * p.source_capacity();
-  attention.shared_v = p.cache.cross_v + d.kv_before(i) * p.source_capacity();
-  attention.shared_offsets = p.workspace.inputs.source.offsets;
-  attention.shared_capacity = static_cast<int>(p.source_capacity());
+  attention.shared_pages = p.shared_pages();
+  attention.shared_lengths = p.workspace.inputs.shared_lengths;
   if (p.workspace.attentions != nullptr && i == d.layers - 1) keep_attention(p, attention);
   decode_attention(p.stream, attention);
   last_product(stack, layer.cross_out, layer.cross_post, block.residual, stack.a.attended);
@@ -158,7 +151,7 @@ Norm decoder_layers(const Pass<Stream, T, C>& p, const StepRows& rows) {
 template <typename Stream, typename T, typename C>
 void keep_hidden(const Pass<Stream, T, C>& p, const StepRows& rows) {
   const Workspace<T>& w = p.workspace;
-  const bool packed = p.prompt_capacity() > 0;
+  const bool packed = p.shares_prompts();
   contrast<T>(p.stream, {.x = w.step.normed,
                          .hidden = w.hidden,
                          .prompt = packed ? w.prompt_hidden : nullptr,

@@ -82,24 +82,20 @@ void packed_self_attention(StackPass<Stream, T>& p, const PackedTokens& tokens, 
                                .stride = spec.qkv(i)});
   }
   after_qkv(i);
-  packed_attention(p.stream,
-                   PackedAttentionParams<T>{.q = p.a.qkv,
-                                            .k = p.a.qkv + spec.inner(i),
-                                            .v = p.a.qkv + spec.inner(i) + spec.kv_inner(i),
-                                            .offsets = tokens.offsets,
-                                            .key_offsets = tokens.offsets,
-                                            .y = p.a.attended,
-                                            .sentences = tokens.sentences,
-                                            .longest = tokens.longest,
-                                            .heads = spec.heads[i],
-                                            .kv_heads = spec.kv_heads[i],
-                                            .head_dim = spec.head_dim,
-                                            .stride = spec.qkv(i),
-                                            .key_stride = spec.qkv(i),
-                                            .head_stride = spec.head_dim,
-                                            .scale = spec.attention_scale[i],
-                                            .causal = causal,
-                                            .bias = attention_bias(spec, p.weights, i)});
+  const T* k = p.a.qkv + spec.inner(i);
+  packed_attention(p.stream, PackedAttentionParams<T>{.q = p.a.qkv,
+                                                      .keys = {k, k + spec.kv_inner(i)},
+                                                      .offsets = tokens.offsets,
+                                                      .y = p.a.attended,
+                                                      .sentences = tokens.sentences,
+                                                      .longest = tokens.longest,
+                                                      .heads = spec.heads[i],
+                                                      .kv_heads = spec.kv_heads[i],
+                                                      .head_dim = spec.head_dim,
+                                                      .stride = spec.qkv(i),
+                                                      .scale = spec.attention_scale[i],
+                                                      .causal = causal,
+                                                      .bias = attention_bias(spec, p.weights, i)});
   leave_self_attention(p, i, block);
 }
 
@@ -121,22 +117,18 @@ Norm encoder_pass(const StackPass<Stream, T>& p, const PackedTokens& tokens) {
   return packed_pass(p, tokens, false, [](int) {});
 }
 
-// Keys and values of `tokens` rows, `stride` elements apart, to layer i's part of a cache
-// [L][Nkv, capacity, D].
+// Layer i's keys and values of `tokens` rows, `stride` elements apart, which their sentences share.
 template <typename Stream, typename T, typename C>
-void store_keys(const Pass<Stream, T, C>& p, const T* k, int tokens, int stride, C* shared_k,
-                C* shared_v, int64_t capacity, int i) {
+void store_keys(const Pass<Stream, T, C>& p, const T* k, int tokens, int stride, int i) {
   const StackSpec& d = p.spec.decoder;
-  const int64_t before = d.kv_before(i) * capacity;
   store_shared(p.stream, StoreSharedParams<T, C>{.k = k,
                                                  .v = k + d.kv_inner(i),
-                                                 .shared_k = shared_k + before,
-                                                 .shared_v = shared_v + before,
+                                                 .pool = p.cache.pool(d, i),
+                                                 .cells = p.workspace.inputs.shared_cells,
                                                  .tokens = tokens,
                                                  .heads = d.kv_heads[i],
                                                  .head_dim = d.head_dim,
-                                                 .stride = stride,
-                                                 .capacity = static_cast<int>(capacity)});
+                                                 .stride = stride});
 }
 
 // Runs the encoder, and stores the keys and values that every decoder layer attends to.
@@ -155,8 +147,7 @@ void encode(const Pass<Stream, T, C>& p, const PackedTokens& tokens) {
                          .y = w.packed_kv,
                          .scratch = w.packed.scratch,
                          .rows = tokens.count});
-    store_keys(p, w.packed_kv, tokens.count, 2 * p.spec.decoder.kv_inner(i), p.cache.cross_k,
-               p.cache.cross_v, p.source_capacity(), i);
+    store_keys(p, w.packed_kv, tokens.count, 2 * p.spec.decoder.kv_inner(i), i);
   }
 }
 
@@ -166,8 +157,7 @@ void read_prompt(const Pass<Stream, T, C>& p, const PackedTokens& tokens) {
   const Workspace<T>& w = p.workspace;
   const StackSpec& d = p.spec.decoder;
   const auto store = [&](int i) {
-    store_keys(p, w.packed.qkv + d.inner(i), tokens.count, d.qkv(i), p.cache.prompt_k,
-               p.cache.prompt_v, p.prompt_capacity(), i);
+    store_keys(p, w.packed.qkv + d.inner(i), tokens.count, d.qkv(i), i);
   };
   const Norm norm = packed_pass(p.decoder(w.packed, tokens.count), tokens, true, store);
   if (w.hidden == nullptr) return;

@@ -70,7 +70,11 @@ struct Inputs {
   int32_t* unconditional;      // [B], with guidance the sentence that follows each, see guidance.h
   int32_t* unconditional_ids;  // [B], what that one reads first
   int32_t* prompt_lengths;  // [B], tokens of each prompt before the one that its first step reads
-  int32_t* self_pages;      // [B, self_pages_of()], of each sentence in the cache's self_k
+  // Pages of the cache: of what each sentence shares, and its own.
+  int32_t* shared_pages;    // [B, shared_pages_of()]
+  int32_t* shared_lengths;  // [B], positions
+  int32_t* shared_cells;    // [B * most_shared()], of the packed tokens, see StoreSharedParams
+  int32_t* self_pages;      // [B, self_pages_of()]
   // what is scored
   int32_t *forced_ids, *forced_positions;  // [B * labels], what the decoder reads, and positions
   int32_t* labels;                         // [B * labels], what it should say
@@ -101,6 +105,9 @@ struct Inputs {
     unconditional = a.take<int32_t>("unconditional", {batch});
     unconditional_ids = a.take<int32_t>("unconditional_ids", {batch});
     prompt_lengths = a.take<int32_t>("prompt_lengths", {batch});
+    shared_pages = a.take<int32_t>("shared_pages", {batch, shared_pages_of(spec, limits)});
+    shared_lengths = a.take<int32_t>("shared_lengths", {batch});
+    shared_cells = a.take<int32_t>("shared_cells", {batch * most_shared(spec, limits)});
     self_pages = a.take<int32_t>("self_pages", {batch, self_pages_of(spec, limits)});
     forced_ids = a.take<int32_t>("forced_ids", {batch * limits.labels});
     forced_positions = a.take<int32_t>("forced_positions", {batch * limits.labels});
@@ -147,6 +154,20 @@ inline void fill_prompts(const Inputs& in, const Batch& batch, const ModelSpec& 
   }
 }
 
+// The pages of a sentence follow each other: those of what it shares, then its own. `offsets`
+// [sentences + 1] are those of the packed tokens that are shared.
+inline void fill_pages(const Inputs& in, const int32_t* offsets, int sentences,
+                       const ModelSpec& spec, const Limits& limits) {
+  const int shared = shared_pages_of(spec, limits), self = self_pages_of(spec, limits);
+  for (int b = 0; b < sentences; ++b) {
+    const int first = b * (shared + self);
+    std::iota(in.shared_pages + b * shared, in.shared_pages + (b + 1) * shared, first);
+    std::iota(in.self_pages + b * self, in.self_pages + (b + 1) * self, first + shared);
+    std::iota(in.shared_cells + offsets[b], in.shared_cells + offsets[b + 1], first * kPageSize);
+    in.shared_lengths[b] = offsets[b + 1] - offsets[b];
+  }
+}
+
 // The first step's rows; those after the last, which a captured step may compute, read token 0.
 inline void fill_rows(const Inputs& in, const Batch& batch, const Request& request, int prefix,
                       int all_rows) {
@@ -186,7 +207,8 @@ inline void fill_inputs(const Inputs& in, const Batch& batch, const Request& req
   fill_prompts(in, batch, spec);
   fill_rows(in, batch, request, prefix_of(batch, spec), limits.rows());
   fill_unconditional(in, batch, request.sentences());
-  std::iota(in.self_pages, in.self_pages + batch.sentences * self_pages_of(spec, limits), 0);
+  fill_pages(in, spec.encoder ? batch.source_offsets : in.prompt_offsets, batch.sentences, spec,
+             limits);
   *in.stop_now = 0;
   *in.state = {1, request.sentences()};
 }

@@ -36,8 +36,12 @@ inline void check_labelled(const Labelled& given, const ModelSpec& spec, const L
 }
 
 // They must have been checked.
-inline void fill_labelled(const Inputs& in, const Labelled& given, const ModelSpec& spec) {
-  if (spec.encoder) in.source.fill(given.source);
+inline void fill_labelled(const Inputs& in, const Labelled& given, const ModelSpec& spec,
+                          const Limits& limits) {
+  if (spec.encoder) {
+    in.source.fill(given.source);
+    fill_pages(in, given.source.source_offsets, given.source.sentences, spec, limits);
+  }
   std::copy_n(given.offsets, given.source.sentences + 1, in.forced_offsets);
   std::copy_n(given.ids, given.tokens(), in.forced_ids);
   std::copy_n(given.labels, given.tokens(), in.labels);

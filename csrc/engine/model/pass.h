@@ -20,10 +20,12 @@ struct Pass {
     return {stream, spec.decoder, weights.decoder, a, rows};
   }
 
-  // Positions of all sources, and of all shared prompts, that the cache has room for.
-  int64_t source_capacity() const { return int64_t{limits.batch} * limits.source; }
-  int64_t prompt_capacity() const {
-    return spec.encoder ? 0 : int64_t{limits.batch} * (limits.prompt - 1);
+  // Whether the rows of a sentence share a prompt; those of an encoder-decoder share a source.
+  bool shares_prompts() const { return !spec.encoder && limits.prompt > 1; }
+
+  // Where each sentence's shared keys and values lie.
+  PageTable shared_pages() const {
+    return {workspace.inputs.shared_pages, shared_pages_of(spec, limits)};
   }
 };
 

@@ -22,26 +22,22 @@ void packed_cross_attention(const Pass<Stream, T, C>& p, StackPass<Stream, T>& s
                             const PackedTokens& tokens, int i) {
   const StackSpec& d = stack.spec;
   const LayerWeights& layer = stack.layer(i);
-  const int64_t capacity = p.source_capacity(), before = d.kv_before(i) * capacity;
+  const PagedKeys<C> source{p.cache.pool(d, i), p.shared_pages(),
+                            p.workspace.inputs.shared_lengths};
   const auto block = enter_block(stack, layer.cross_norm);
   first_product(stack, layer.cross_q, block, stack.a.qkv);
-  packed_attention(p.stream,
-                   PackedAttentionParams<T, C>{.q = stack.a.qkv,
-                                               .k = p.cache.cross_k + before,
-                                               .v = p.cache.cross_v + before,
-                                               .offsets = tokens.offsets,
-                                               .key_offsets = p.workspace.inputs.source.offsets,
-                                               .y = stack.a.attended,
-                                               .sentences = tokens.sentences,
-                                               .longest = tokens.longest,
-                                               .heads = d.heads[i],
-                                               .kv_heads = d.kv_heads[i],
-                                               .head_dim = d.head_dim,
-                                               .stride = d.inner(i),
-                                               .key_stride = d.head_dim,
-                                               .head_stride = capacity * d.head_dim,
-                                               .scale = d.attention_scale[i],
-                                               .causal = false});
+  packed_attention(p.stream, PackedAttentionParams<T, PagedKeys<C>>{.q = stack.a.qkv,
+                                                                    .keys = source,
+                                                                    .offsets = tokens.offsets,
+                                                                    .y = stack.a.attended,
+                                                                    .sentences = tokens.sentences,
+                                                                    .longest = tokens.longest,
+                                                                    .heads = d.heads[i],
+                                                                    .kv_heads = d.kv_heads[i],
+                                                                    .head_dim = d.head_dim,
+                                                                    .stride = d.inner(i),
+                                                                    .scale = d.attention_scale[i],
+                                                                    .causal = false});
   last_product(stack, layer.cross_out, layer.cross_post, block.residual, stack.a.attended);
 }
 

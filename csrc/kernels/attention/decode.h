@@ -30,11 +30,9 @@ struct DecodeAttentionParams {
   T* q;                  // [sentences * beams, N, D], rows `stride` apart; so are k, v
   const T* k = nullptr;  // [sentences * beams, Nkv, D]; null without history (cross attention)
   const T* v = nullptr;  // null with k
-  const C* shared_k = nullptr;              // [Nkv, shared_capacity, D], null: nothing is shared
-  const C* shared_v = nullptr;              // [Nkv, shared_capacity, D]
-  const int32_t* shared_offsets = nullptr;  // [B + 1], rows of a sentence in shared_k
-  C* self_k = nullptr;                      // [Nkv, pages, kPageSize, D]
-  C* self_v = nullptr;                      // [Nkv, pages, kPageSize, D]
+  PagePool<C> pool;
+  PageTable shared_pages = {};
+  const int32_t* shared_lengths = nullptr;  // [B], positions; null: nothing is shared
   PageTable self_pages = {};
   const int32_t* cache_indirection = nullptr;  // [2, total_rows, target], the cache row whose cell
                                                // holds a position of a row
@@ -44,10 +42,10 @@ struct DecodeAttentionParams {
   int32_t* split_counters = nullptr;           // CUDA: [kSplitCounters], 0 before and after
   int sentences;  // at least live_count: a captured step is made for so many
   int beams, heads, kv_heads, head_dim, stride;
-  int shared_capacity = 0, target = 0, total_rows = 0;
+  int target = 0, total_rows = 0;
   int slots = 0;  // cache rows of a sentence, the lanes of its cells: beams, but where one row
                   // reads a prompt for all
-  float scale;              // above 0
+  float scale;    // above 0
   AttentionBias bias = {};  // only with history; positions count shared keys, then history
   Rotary rotary = {};       // only with history
 };
@@ -74,14 +72,15 @@ void decode_attention(cuda::Stream&, const DecodeAttentionParams<T>&);
 template <typename T, typename C = T>
 struct AttentionWeightsParams {
   const StepState* state;
-  const T* q;                     // [sentences * beams, N, D], rows `stride` elements apart
-  const C* shared_k;              // [Nkv, shared_capacity, D]
-  const int32_t* shared_offsets;  // [B + 1], rows of a sentence in shared_k
+  const T* q;        // [sentences * beams, N, D], rows `stride` elements apart
+  PagePool<C> pool;  // its values are not read
+  PageTable shared_pages;
+  const int32_t* shared_lengths;  // [B], positions
   const ActiveSentence* active;   // [sentences], of which live_count count
   float* y;  // [steps, total_rows, longest], at [number - 1, cache row]; 0 after a source's end
   int sentences;  // at least live_count
   int beams, heads, kv_heads, head_dim, stride;
-  int shared_capacity, total_rows;
+  int total_rows;
   int longest;  // at least the positions of any source
   float scale;
 };

@@ -13,43 +13,39 @@
 
 #include "core/types.h"
 #include "kernels/attention/bias.h"
+#include "kernels/attention/keys.h"
 #include "kernels/stream.h"
 
 namespace decoding {
 
 // Every token attends to the keys of its own sentence, with `causal` to those up to itself; a token
-// without keys gets 0. In self-attention queries and keys share their offsets; in cross attention
-// keys have offsets of their own.
-template <typename T, typename C = T>
+// without keys gets 0.
+template <typename T, typename Keys = PackedKeys<T>>
 struct PackedAttentionParams {
-  const T* q;                  // [tokens, N, D], rows `stride` elements apart
-  const C* k;                  // [keys, Nkv, D], rows `key_stride` apart, heads `head_stride`
-  const C* v;                  // as k
-  const int32_t* offsets;      // [sentences + 1], of queries
-  const int32_t* key_offsets;  // [sentences + 1], of keys
-  T* y;                        // [tokens, N, D], contiguous
-  int sentences, longest;      // longest: most queries of a sentence
-  int heads, kv_heads, head_dim, stride, key_stride;
-  int64_t head_stride;  // D; capacity * D in the layout of store_shared
+  const T* q;              // [tokens, N, D], rows `stride` elements apart
+  Keys keys;               // see keys.h
+  const int32_t* offsets;  // [sentences + 1]
+  T* y;                    // [tokens, N, D], contiguous
+  int sentences, longest;  // longest: most queries of a sentence
+  int heads, kv_heads, head_dim, stride;
   float scale;
-  bool causal;              // only in self-attention
-  AttentionBias bias = {};  // only in self-attention, where queries and keys share positions
+  bool causal;              // only with packed keys
+  AttentionBias bias = {};  // only with packed keys
 };
 
-template <typename T, typename C, cpu::Isa isa>
-void packed_attention(cpu::Stream<isa>&, const PackedAttentionParams<T, C>&);
-template <typename T>
-void packed_attention(cuda::Stream&, const PackedAttentionParams<T>&);
+template <typename T, typename Keys, cpu::Isa isa>
+void packed_attention(cpu::Stream<isa>&, const PackedAttentionParams<T, Keys>&);
+template <typename T, typename Keys>
+void packed_attention(cuda::Stream&, const PackedAttentionParams<T, Keys>&);
 
-// shared[n, t] = rows[t, n]: keys and values of packed rows in the layout that decode attention
-// reads, one head after the other. Each sentence's are stored once, whatever its number of beams.
+// Keys and values of packed rows go to pages, each sentence's once, whatever its number of beams.
 template <typename T, typename C = T>
 struct StoreSharedParams {
-  const T* k;                                     // [tokens, Nkv, D], rows `stride` elements apart
-  const T* v;                                     // as k
-  C* shared_k;                                    // [Nkv, capacity, D]
-  C* shared_v;                                    // [Nkv, capacity, D]
-  int tokens, heads, head_dim, stride, capacity;  // heads: Nkv
+  const T* k;  // [tokens, Nkv, D], rows `stride` elements apart
+  const T* v;  // as k
+  PagePool<C> pool;
+  const int32_t* cells;                 // [tokens], of the pool: page * kPageSize + place in it
+  int tokens, heads, head_dim, stride;  // heads: Nkv
 };
 
 template <typename T, typename C, cpu::Isa isa>

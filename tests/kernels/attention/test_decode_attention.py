@@ -13,6 +13,7 @@ from tests.conftest import Place, assert_same_bits
 from tests.kernels.attention.test_rotary import apply_rotary
 from tests.support.attention import BIASES, DIMS, HEADS, NO_BIAS, Bias, assert_equal
 from tests.support.decode_step import Step
+from tests.support.pages import Pool
 
 SHARED = [5, 0, 70, 33, 64]  # positions of each sentence
 LONG = [([600, 0, 1, 513, 2500], None), ([0, 0, 2, 511, 300], 400), (None, 1500)]
@@ -53,12 +54,13 @@ def test_beams_may_have_a_past_in_common(
     together = step.run(threads)
     step.check(together)
     if place.device == "cpu":
-        apart = copy(step)
-        apart.history = step.history.copy()
+        apart, past = copy(step), torch.arange(position)
+        apart.pool = step.pool.copy()
+        apart.history = step.history._replace(table=step.history.table.clone())
         for row in step.cache_rows:  # each has the same past in cells of its own
             sources = step.history.table[step.numbers[row // beams] % 2, row, :position]
-            past = torch.arange(position)
-            apart.history.write(row, past, *step.history.read(sources, past))
+            cells = step.history.cells(sources, past)
+            apart.pool.write(step.history.cells(row, past), *step.pool.read(cells))
             apart.history.table[:, row, :position] = row
         assert_equal(apart.run(threads), together)
 
@@ -198,11 +200,11 @@ def test_turned_keys_are_kept(
     rows, (positions, *rest) = len(step.cache_rows), step.rotary
     inputs: Any = (step.qkv[:rows].flatten(1), positions[:rows], *rest)
     new = apply_rotary(inputs, place).view(rows, -1, dim)[:, heads[0] :]
-    expected = step.history.copy()
-    expected.write(step.cache_rows, position, *new.chunk(2, 1))
+    expected = step.pool.copy()
+    expected.write(step.history.cells(step.cache_rows, position), *new.chunk(2, 1))
     step.run(threads)
-    assert_equal(step.history.k, expected.k)
-    assert_equal(step.history.v, expected.v)
+    assert_equal(step.pool.k, expected.k)
+    assert_equal(step.pool.v, expected.v)
 
 
 def test_a_sentence_may_share_nothing(place: Place) -> None:
@@ -252,12 +254,12 @@ def test_sentences_at_steps_of_their_own(
         [2, 4, 0, 3], beams, dim, shared, POSITIONS, place, 1, NUMBERS, heads=heads, bias=how
     )
     assert step.history is not None
-    expected = step.history.copy()
+    expected = step.pool.copy()
     at = [POSITIONS[row // beams] for row in step.cache_rows]
-    expected.write(step.cache_rows, at, *step.new.chunk(2, 1))
+    expected.write(step.history.cells(step.cache_rows, at), *step.new.chunk(2, 1))
     step.check(step.run(threads=2))
-    assert_equal(step.history.k, expected.k)
-    assert_equal(step.history.v, expected.v)
+    assert_equal(step.pool.k, expected.k)
+    assert_equal(step.pool.v, expected.v)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -278,11 +280,11 @@ def test_decode_writes_its_own_keys_and_nothing_else(
 ) -> None:
     step = Step([2, 0], 3, dim, None, position, place, finished=1, heads=heads)
     assert step.history is not None
-    expected = step.history.copy()
-    expected.write(step.cache_rows, position, *step.new.chunk(2, 1))
+    expected = step.pool.copy()
+    expected.write(step.history.cells(step.cache_rows, position), *step.new.chunk(2, 1))
     step.run(threads)
-    assert_equal(step.history.k, expected.k)
-    assert_equal(step.history.v, expected.v)
+    assert_equal(step.pool.k, expected.k)
+    assert_equal(step.pool.v, expected.v)
 
 
 @pytest.mark.parametrize(
@@ -315,16 +317,11 @@ def test_keys_and_values_in_bfloat16(isa: str, heads: tuple[int, int]) -> None:
     """As with float32 that holds the same numbers."""
     kept, rounded = (Step([3, 0], 2, 40, SHARED, 50, Place(isa), heads=heads) for _ in range(2))
     for step, dtype in ((kept, torch.bfloat16), (rounded, torch.float32)):
-        assert step.shared is not None and step.history is not None
-        for part in ("shared", "history"):
-            old = getattr(step, part)
-            k, v = (x.bfloat16().to(dtype) for x in (old.k, old.v))
-            setattr(step, part, old._replace(k=k, v=v))
+        step.pool = Pool(*(x.bfloat16().to(dtype) for x in step.pool))
     rounded.new.copy_(rounded.new.bfloat16())
     assert_same_bits(kept.run(threads=2), rounded.run(threads=2))
-    assert kept.history is not None and rounded.history is not None
-    assert_equal(kept.history.k, rounded.history.k)
-    assert_equal(kept.history.v, rounded.history.v)
+    assert_equal(kept.pool.k, rounded.pool.k)
+    assert_equal(kept.pool.v, rounded.pool.v)
 
 
 def test_no_live_sentence(place: Place, threads: int) -> None:

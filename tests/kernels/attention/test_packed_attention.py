@@ -1,4 +1,4 @@
-"""Attention of packed rows, to themselves and to another text, against torch."""
+"""Attention of packed rows to themselves: the encoder, or the prompt. Against torch."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from tests.support.attention import (
     offsets_of,
     put,
 )
-
-# Packed rows: the encoder, or the prompt.
 
 
 class Packed(NamedTuple):
@@ -173,94 +171,3 @@ def test_a_packed_sentence_does_not_depend_on_its_batch(
 def test_nothing_packed(place: Place, threads: int) -> None:
     case = packed(place, [], 1, 8, False)
     assert case._replace(qkv=poison(2, 3, 8).to(case.qkv)).run(place, threads).isnan().all()
-
-
-# Packed queries that attend to another text: a decoder's, to the source.
-
-
-def cross_reference(
-    q: Tensor, offsets: Tensor, k: Tensor, v: Tensor, key_offsets: Tensor, scale: float
-) -> Tensor:
-    """k, v: [Nkv, capacity, D]."""
-    y = torch.zeros_like(q)
-    for b, (begin, end) in enumerate(pairwise(offsets.tolist())):
-        keys = slice(int(key_offsets[b]), int(key_offsets[b + 1]))
-        if keys.start < keys.stop:
-            seen_k, seen_v = (x[:, keys].transpose(0, 1) for x in (k, v))
-            y[begin:end] = attend(q[begin:end], seen_k, seen_v, scale)
-    return y
-
-
-def cross_attention(
-    q: Tensor,
-    offsets: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_offsets: Tensor,
-    scale: float,
-    *,
-    isa: str,
-    threads: int = 1,
-) -> Tensor:
-    y = poison(*q.shape).to(q)
-    shared = {"shared_k": k, "shared_v": v, "shared_offsets": key_offsets}
-    kernels.packed_attention(q, offsets, y, scale, False, **shared, isa=isa, threads=threads)
-    return y
-
-
-def cross_inputs(
-    place: Place, queries: list[int], keys: list[int], heads: int, dim: int, kv_heads: int = 0
-) -> tuple:
-    """What lies behind the last sentence's keys is poisoned."""
-    q, kv_heads = random(sum(queries), heads, dim), kv_heads or heads
-    k, v = (
-        torch.cat([random(kv_heads, sum(keys), dim, seed=seed), poison(kv_heads, 5, dim)], 1)
-        for seed in (3, 4)
-    )
-    q, k, v, offsets, key_offsets = put(place, q, k, v, offsets_of(queries), offsets_of(keys))
-    return q, offsets, k, v, key_offsets, dim**-0.5
-
-
-@pytest.mark.parametrize("dim", DIMS)
-def test_cross_equals_torch(place: Place, threads: int, dim: int) -> None:
-    queries, keys = [3, 0, 1, 64, 100, 2, 5, 130], [5, 7, 1, 33, 64, 0, 130, 65]
-    inputs = cross_inputs(place, queries, keys, 3, dim)
-    y = cross_attention(*inputs, isa=place.isa, threads=threads)
-    assert_within_torch(cross_reference, y, *inputs)
-    assert (y[168:170] == 0).all()  # the sentence without a source
-
-
-@pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
-def test_cross_with_shared_heads(place: Place, heads: int, kv_heads: int) -> None:
-    inputs = cross_inputs(place, [3, 70, 0, 1], [5, 33, 7, 100], heads, 40, kv_heads)
-    assert_within_torch(cross_reference, cross_attention(*inputs, isa=place.isa), *inputs)
-
-
-def test_cross_of_a_sentence_does_not_depend_on_its_batch(place: Place, threads: int) -> None:
-    queries, keys = [3, 150, 64, 1], [70, 5, 130, 0]
-    q, offsets, k, v, key_offsets, scale = cross_inputs(place, queries, keys, 2, 40)
-    together = cross_attention(q, offsets, k, v, key_offsets, scale, isa=place.isa, threads=threads)
-    for b in range(4):
-        mine = slice(int(offsets[b]), int(offsets[b + 1]))
-        one = torch.tensor([0, queries[b]]).int().to(place.device)
-        alone = cross_attention(
-            q[mine], one, k, v, key_offsets[b : b + 2].clone(), scale, isa=place.isa
-        )
-        assert_equal(together[mine], alone)
-
-
-def test_cross_with_keys_and_values_in_bfloat16(isa: str) -> None:
-    """As with float32 that holds the same numbers."""
-    q, offsets, k, v, *rest = cross_inputs(Place(isa), [3, 70, 0, 1], [5, 33, 7, 100], 4, 40, 2)
-    k, v = k.bfloat16(), v.bfloat16()
-    kept = cross_attention(q, offsets, k, v, *rest, isa=isa)
-    assert_equal(kept, cross_attention(q, offsets, k.float(), v.float(), *rest, isa=isa))
-
-
-def test_self_attention_is_cross_attention_to_itself(place: Place) -> None:
-    case = packed(place, [7, 70, 1], 4, 40, False, kv_heads=2)
-    q, k, v = (x.contiguous() for x in case.qkv.split([4, 2, 2], 1))
-    shared_k, shared_v = (x.transpose(0, 1).contiguous() for x in (k, v))
-    own = case.offsets
-    y = cross_attention(q, own, shared_k, shared_v, own, case.scale, isa=place.isa)
-    assert_equal(y, case.run(place))

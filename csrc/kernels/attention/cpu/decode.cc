@@ -1,8 +1,8 @@
 // One query per row and head. A thread's work is a sequence of blocks of keys and values, whose
-// rows are found by their offsets, whether they lie side by side or wherever the indirection table
-// says. While one block is attended to, the next is fetched from memory, be it another sentence's.
-// Queries that have the same keys pass over them together: the heads that share a key head, and
-// over what a sentence shares those of all its beams.
+// rows are found by their offsets, in whatever pages they lie. While one block is attended to, the
+// next is fetched from memory, be it another sentence's. Queries that have the same keys pass over
+// them together: the heads that share a key head, and over what a sentence shares those of all its
+// beams.
 #include "kernels/attention/decode.h"
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct Item {
   int queries() const { return end - begin; }
 };
 
-// The history of an active row in one head of self_k and self_v.
+// The history of an active row in one head of the pool.
 template <typename C>
 class CacheRow {
  public:
@@ -32,10 +32,7 @@ class CacheRow {
       : p_(params),
         sentence_(p_.active[row / p_.beams]),
         position_(sentence_.position),
-        dim_(p_.head_dim),
-        page_size_(dim_ * kPageSize),
-        head_(page_size_ * p_.self_pages.total * key_head),
-        pages_(p_.self_pages.of(sentence_.id)),
+        cells_(p_.pool.cells(p_.self_pages.of(sentence_.id), key_head, p_.head_dim)),
         lanes_(p_.slots),
         new_(row * p_.stride + key_head * p_.head_dim),
         first_row_(sentence_.id * p_.slots),
@@ -45,8 +42,7 @@ class CacheRow {
 
   size_t offset(int position) const {
     const int row = position == position_ ? cache_row_ : indirection_[position];
-    const uint32_t cell = position * lanes_ + (row - first_row_);
-    return head_ + pages_[cell / kPageSize] * page_size_ + cell % kPageSize * dim_;
+    return cells_.offset(position * lanes_ + (row - first_row_));
   }
 
   // Whether `count` positions from `first` on, none of them the newest, lie where another row has
@@ -61,8 +57,8 @@ class CacheRow {
   void put_new() const {
     const size_t to = offset(position_);
     for_vectors(p_.head_dim, [&](int d, auto... tail) {
-      store(p_.self_k + to + d, load(p_.k + new_ + d, tail...), tail...);
-      store(p_.self_v + to + d, load(p_.v + new_ + d, tail...), tail...);
+      store(p_.pool.k + to + d, load(p_.k + new_ + d, tail...), tail...);
+      store(p_.pool.v + to + d, load(p_.v + new_ + d, tail...), tail...);
     });
   }
 
@@ -70,8 +66,7 @@ class CacheRow {
   const DecodeAttentionParams<float, C>& p_;
   const ActiveSentence& sentence_;
   const int position_;
-  const size_t dim_, page_size_, head_;
-  const int32_t* pages_;
+  const HeadCells cells_;
   const int lanes_;
   const size_t new_;                 // where the new key and value come from, in k and v
   const int first_row_, cache_row_;  // of the sentence; of the row
@@ -93,7 +88,7 @@ class WorkTile {
   void add(const Item& item) {
     next_->item = item;
     next_->first = true;
-    if (p_.shared_k != nullptr) add_shared(item);
+    if (p_.shared_lengths != nullptr) add_shared(item);
     if (p_.k != nullptr) add_history(item);
     if (next_->first) add_nothing();
   }
@@ -108,13 +103,13 @@ class WorkTile {
  private:
   void add_shared(const Item& item) {
     const ActiveSentence& sentence = p_.active[item.sentence];
-    const int32_t* row = p_.shared_offsets + sentence.id;
-    const size_t start = (static_cast<size_t>(item.key_head) * p_.shared_capacity + row[0]) * dim_;
-    const int positions = row[1] - row[0], distance = positions + sentence.position;
+    const HeadCells cells =
+        p_.pool.cells(p_.shared_pages.of(sentence.id), item.key_head, p_.head_dim);
+    const int positions = p_.shared_lengths[sentence.id];
+    const int distance = positions + sentence.position;
     for (int from = first_seen(distance); from < positions; from += kBlock) {
-      add_block(p_.shared_k + start, p_.shared_v + start, 0, item.queries(),
-                std::min(kBlock, positions - from), distance - from,
-                [&](int i) { return (from + i) * dim_; });
+      add_block(0, item.queries(), std::min(kBlock, positions - from), distance - from,
+                [&](int i) { return cells.offset(from + i); });
     }
   }
 
@@ -135,7 +130,7 @@ class WorkTile {
       const int together = common ? end - first : 1;
       for (int beam = first; beam < end; beam += together) {
         const CacheRow<C> row = row_of(beam);
-        add_block(p_.self_k, p_.self_v, std::max(item.begin, beam * group_) - item.begin,
+        add_block(std::max(item.begin, beam * group_) - item.begin,
                   std::min(item.end, (beam + together) * group_) - item.begin, count,
                   position - from, [&](int i) { return row.offset(from + i); });
       }
@@ -152,10 +147,9 @@ class WorkTile {
   // For queries [begin, end) of the item, `distance` away from the first of `count` rows; offset(i)
   // finds one.
   template <typename Offset>
-  void add_block(const C* k, const C* v, int begin, int end, int count, int distance,
-                 Offset&& offset) {
+  void add_block(int begin, int end, int count, int distance, Offset&& offset) {
     Block<C>& block = next_->block;
-    block.k = k, block.v = v, block.begin = begin, block.end = end;
+    block.k = p_.pool.k, block.v = p_.pool.v, block.begin = begin, block.end = end;
     block.count = count, block.distance = distance;
     for (int i = 0; i < count; ++i) block.offsets[i] = offset(i);
     std::fill(block.offsets + count, block.offsets + kBlock, block.offsets[count - 1]);

@@ -37,14 +37,14 @@ void transpose(Floats (&rows)[kLanes]) {
 
 constexpr int whole_vectors(int count) { return (count + kLanes - 1) / kLanes * kLanes; }
 
-// to[d][i] = from[i][d] for i < count, zero up to a whole number of vectors, of i and of d.
+// to[d][i] = rows[i][d] for i < count, zero up to a whole number of vectors, of i and of d.
 template <typename C>
-void transpose_block(MatrixView<const C> from, int count, int dim, float* to) {
+void transpose_block(const C* const* rows, int count, int dim, float* to) {
   for (int i = 0; i < count; i += kLanes) {
     for_vectors(dim, [&](int d, auto... tail) {
       Floats square[kLanes];
       for (int j = 0; j < kLanes; ++j) {
-        square[j] = i + j < count ? load(from.data + (i + j) * from.stride + d, tail...) : Floats{};
+        square[j] = i + j < count ? load(rows[i + j] + d, tail...) : Floats{};
       }
       transpose(square);
       for (int j = 0; j < kLanes; ++j) store(to + (d + j) * kBlock + i, square[j]);
@@ -98,15 +98,14 @@ void attend(Queries& queries, int begin, int rows, const Block& block, int seen)
                 queries.width);
 }
 
-// A sentence and a head: q, k, v and y begin at its first token, `length` is that of its keys.
-template <typename C>
+// A sentence and a head: q and y begin at its first token.
+template <typename Params, typename Keys>
 struct Item {
-  const PackedAttentionParams<float, C>& p;
+  const Params& p;
   const float* q;
-  const C* k;
-  const C* v;
+  Keys keys;
   float* y;
-  int head, length;
+  int head;
 
   void read(Queries& queries, int begin) const {
     const size_t stride = p.stride, width = queries.width;
@@ -120,14 +119,16 @@ struct Item {
   }
 
   void read(Block& block, int position, size_t width) const {
-    const size_t stride = p.key_stride;
-    block.count = std::min(kBlock, length - position);
-    transpose_block<C>({k + position * stride, stride}, block.count, p.head_dim, block.keys);
+    block.count = std::min(kBlock, keys.length - position);
+    decltype(keys.k) rows[kBlock];
     for (int i = 0; i < block.count; ++i) {
+      const size_t offset = keys.rows.offset(position + i);
+      rows[i] = keys.k + offset;
       for_vectors(p.head_dim, [&](int d, auto... tail) {
-        store(block.values + i * width + d, load(v + (position + i) * stride + d, tail...));
+        store(block.values + i * width + d, load(keys.v + offset + d, tail...));
       });
     }
+    transpose_block(rows, block.count, p.head_dim, block.keys);
   }
 
   void write(const Queries& queries, int begin) const {
@@ -142,8 +143,8 @@ struct Item {
 };
 
 // Queries [begin, end) of an item, end - begin <= kQueries.
-template <typename C>
-void attend(const Item<C>& item, int begin, int end) {
+template <typename Params, typename Keys>
+void attend(const Item<Params, Keys>& item, int begin, int end) {
   const auto& p = item.p;
   const int count = end - begin, window = p.bias.window;
   Queries queries;
@@ -152,7 +153,7 @@ void attend(const Item<C>& item, int begin, int end) {
   item.read(queries, begin);
   Block block;
   const int start = window > 0 ? std::max(0, begin - window + 1) / kBlock * kBlock : 0;
-  const int reach = p.causal ? end : item.length;
+  const int reach = p.causal ? end : item.keys.length;
   for (int position = start; position < reach; position += kBlock) {
     item.read(block, position, queries.width);
     if (queries.bias != nullptr) {
@@ -177,26 +178,22 @@ void attend(const Item<C>& item, int begin, int end) {
 }  // namespace
 }  // namespace cpu
 
-template <typename T, typename C, cpu::Isa isa>
-void packed_attention(cpu::Stream<isa>& stream, const PackedAttentionParams<T, C>& p) {
+template <typename T, typename Keys, cpu::Isa isa>
+void packed_attention(cpu::Stream<isa>& stream, const PackedAttentionParams<T, Keys>& p) {
   // Work is dealt out like cards, so that long sentences and late, costly queries spread evenly.
   const int shared = p.heads / p.kv_heads;  // query heads that have the same keys
   int card = 0;
   for (int sentence = 0; sentence < p.sentences; ++sentence) {
-    const size_t row = p.offsets[sentence], key = p.key_offsets[sentence];
+    const size_t row = p.offsets[sentence];
     const int queries = p.offsets[sentence + 1] - p.offsets[sentence];
-    const int keys = p.key_offsets[sentence + 1] - p.key_offsets[sentence];
     for (int begin = 0; begin < queries; begin += cpu::kQueries) {
       for (int head = 0; head < p.heads; ++head, ++card) {
         if (card % stream.size() != stream.rank()) continue;
-        const size_t offset = key * p.key_stride + head / shared * p.head_stride;
-        const cpu::Item<C> item{.p = p,
-                                .q = p.q + row * p.stride + head * p.head_dim,
-                                .k = p.k + offset,
-                                .v = p.v + offset,
-                                .y = p.y + (row * p.heads + head) * p.head_dim,
-                                .head = head,
-                                .length = keys};
+        const cpu::Item item{.p = p,
+                             .q = p.q + row * p.stride + head * p.head_dim,
+                             .keys = p.keys.of(p, sentence, head / shared),
+                             .y = p.y + (row * p.heads + head) * p.head_dim,
+                             .head = head};
         cpu::attend(item, begin, std::min(begin + cpu::kQueries, queries));
       }
     }
@@ -205,8 +202,10 @@ void packed_attention(cpu::Stream<isa>& stream, const PackedAttentionParams<T, C
 }
 
 template void packed_attention(cpu::Stream<cpu::Isa::DECODING_ISA>&,
-                               const PackedAttentionParams<float, float>&);
+                               const PackedAttentionParams<float>&);
 template void packed_attention(cpu::Stream<cpu::Isa::DECODING_ISA>&,
-                               const PackedAttentionParams<float, BFloat16>&);
+                               const PackedAttentionParams<float, PagedKeys<float>>&);
+template void packed_attention(cpu::Stream<cpu::Isa::DECODING_ISA>&,
+                               const PackedAttentionParams<float, PagedKeys<BFloat16>>&);
 
 }  // namespace decoding

@@ -12,8 +12,8 @@ void attend_to_history(Stream& stream, const DecodeAttentionParams<T>& p) {
   constexpr int kWidth = 16 / sizeof(T);
   const auto whole = [](const T* data, int64_t stride) { return aligned16<T>(data, stride); };
   const bool aligned = p.head_dim % kWidth == 0 && whole(p.q, p.stride) && whole(p.k, p.stride) &&
-                       whole(p.v, p.stride) && whole(p.shared_k, 0) && whole(p.shared_v, 0) &&
-                       whole(p.self_k, 0) && whole(p.self_v, 0) && whole(p.y, 0);
+                       whole(p.v, p.stride) && whole(p.pool.k, 0) && whole(p.pool.v, 0) &&
+                       whole(p.y, 0);
   if (!aligned) {
     return attend_for_beams<with_bias, with_rope, T, DecodeConfig<1, 32, kMaxHeadDim / 32>>(stream,
                                                                                             p);

@@ -121,8 +121,9 @@ __device__ __forceinline__ void close(const DecodeAttentionParams<T>& p,
 
 // Every beam attends to all rows of a shared tile, or to each `beams`-th row of a self tile.
 template <bool with_bias, bool shared, typename T, typename S, int beams>
-__device__ __forceinline__ void attend(const Ring<T, S>& ring, const KVRange<T, S, beams>& range,
-                                       int head, int i, QuerySoftmax<T, S> (&states)[beams]) {
+__device__ __forceinline__ void attend(const Ring<T, S>& ring,
+                                       const KVRange<with_bias, T, S, beams>& range, int head,
+                                       int i, QuerySoftmax<T, S> (&states)[beams]) {
   constexpr int kStep = shared ? 1 : beams;
   float weights[beams][kTileRows];
 #pragma unroll
@@ -159,7 +160,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, S::width > 1 && S::lanes < 3
     wait_for_previous();  // else this kernel might be over, and its successor start, before that
     return;
   }
-  KVRange<T, S, beams> range(p, tile, tile.key_head, tile.beam, tile.beams);
+  KVRange<with_bias, T, S, beams> range(p, tile, tile.key_head, tile.beam, tile.beams);
   const int warp = range.warp, dim = p.head_dim, size = dim + 2;
   const bool works = warp < range.active_warps;
   Ring<T, S> ring(memory);
@@ -190,7 +191,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, S::width > 1 && S::lanes < 3
       __syncwarp();
       together.attend(ring, i, p.scale, [&](int j, float score) {
         if constexpr (with_bias) score = apply_bias(p.bias, tile.head, score, range.distance(i, j));
-        return range.shared_position(i, j) < range.shared_end ? score : kNoScore;
+        return range.sees_shared(i, j) ? score : kNoScore;
       });
       __syncwarp();
       ring.close(range.request(ring, i + kAhead));
@@ -250,7 +251,7 @@ void start(Stream& stream, const DecodeAttentionParams<T>& p) {
 template <bool with_bias, bool with_rope, typename T, typename S>
 void attend_for_beams(Stream& stream, const DecodeAttentionParams<T>& p) {
   const int64_t blocks = static_cast<int64_t>(p.sentences) * p.heads * p.beams;  // a beam each
-  const bool few = p.k != nullptr && p.shared_capacity <= kLittleShared * p.sentences &&
+  const bool few = p.k != nullptr && most_shared(p) <= kLittleShared &&
                    blocks <= kWarpsPerMultiprocessor * stream.device().multiprocessors;
   if (S::vectors > 1 || p.beams == 1 || few) {  // more would not fit into the registers
     start<with_bias, with_rope, T, S, 1>(stream, p);

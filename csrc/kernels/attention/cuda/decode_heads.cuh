@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, S::vectors == 1 ? 2 : 1)
     wait_for_previous();  // else this kernel might be over, and its successor start, before that
     return;
   }
-  KVRange<T, S, beams> range(p, tile, tile.key_head, tile.beam, tile.beams);
+  KVRange<with_bias, T, S, beams> range(p, tile, tile.key_head, tile.beam, tile.beams);
   using Tiles = SharedSoftmax<T, S>::Tiles;
   const bool works = range.warp < range.active_warps;
   Tiles ring(memory);
@@ -186,7 +186,7 @@ void launch_heads(Stream& stream, const DecodeAttentionParams<T>& p) {
 template <bool with_bias, bool with_rope, typename S, typename T>
 void start_heads(Stream& stream, const DecodeAttentionParams<T>& p) {
   const int group = p.heads / p.kv_heads;
-  const bool little = p.k != nullptr && p.shared_capacity <= kLittleShared * p.sentences;
+  const bool little = p.k != nullptr && most_shared(p) <= kLittleShared;
   if (p.beams == 1 || group > kPartQueries / 2 || little) {
     launch_heads<with_bias, with_rope, T, S, 1>(stream, p);
   } else if (p.beams == 2 || group > kPartQueries / 4) {

@@ -43,13 +43,10 @@ struct Newest {
   // Key and value go to their place in the history of a beam.
   __device__ __forceinline__ void put(const DecodeAttentionParams<T>& p, const WorkTile& tile,
                                       int key_head, int beam) const {
-    const uint32_t cell = tile.self_length * p.slots + beam;
-    const int64_t page = p.self_pages.of(tile.sentence)[cell / kPageSize];
-    const int64_t to =
-        ((int64_t{key_head} * p.self_pages.total + page) * kPageSize + cell % kPageSize) *
-        p.head_dim;
-    k.store(p.self_k + to, p.head_dim);
-    v.store(p.self_v + to, p.head_dim);
+    const HeadCells cells = p.pool.cells(p.self_pages.of(tile.sentence), key_head, p.head_dim);
+    const size_t to = cells.offset(tile.self_length * p.slots + beam);
+    k.store(p.pool.k + to, p.head_dim);
+    v.store(p.pool.v + to, p.head_dim);
   }
 };
 

@@ -21,7 +21,7 @@ struct WorkTile {
   bool exists;
   int sentence;  // its id
   int chunk, chunks, split, splits;
-  int shared_start, shared_length;     // of the sentence
+  int shared_length;                   // of the sentence
   int self_length;                     // positions of the history, without the newest
   int shared_from = 0, self_from = 0;  // the first ones that the newest sees
   int table;                           // of cache_indirection
@@ -38,9 +38,7 @@ struct WorkTile {
     tile.chunks = chunks;
     tile.chunk = blockIdx.z % chunks;
     tile.split = blockIdx.z / chunks;
-    tile.shared_start = p.shared_k == nullptr ? 0 : p.shared_offsets[sentence];
-    tile.shared_length =
-        p.shared_k == nullptr ? 0 : p.shared_offsets[sentence + 1] - tile.shared_start;
+    tile.shared_length = p.shared_lengths == nullptr ? 0 : p.shared_lengths[sentence];
     tile.self_length = p.k == nullptr ? 0 : listed.position;
     if constexpr (with_bias) tile.apply_window(p.bias.window);
     tile.table = listed.table();
@@ -73,6 +71,12 @@ struct WorkTile {
   }
 };
 
+// Positions that a sentence may share.
+template <typename T>
+int64_t most_shared(const DecodeAttentionParams<T>& p) {
+  return int64_t{kPageSize} * p.shared_pages.longest;
+}
+
 // The shape of a launch.
 struct Plan {
   int warps = kMaxWarps;  // of a block
@@ -89,7 +93,7 @@ struct Plan {
       warps /= 2;
     }
     if (p.partial == nullptr || blocks > kSplitCounters) return;
-    const int64_t longest = p.shared_capacity + static_cast<int64_t>(p.target) * beams;
+    const int64_t longest = most_shared(p) + static_cast<int64_t>(p.target) * beams;
     const int64_t room = std::min(2 * device.multiprocessors, kParts) / blocks;
     splits = std::clamp<int64_t>(std::min(longest / kSplitRows, room), 1, kSplits);
   }
@@ -98,7 +102,7 @@ struct Plan {
 // The keys and values of a block that this warp reads. Whole tiles are dealt to the warps in turn,
 // so that a short history leaves the last warps out. beams: of the block, each with a history of
 // its own.
-template <typename T, typename S, int beams>
+template <bool with_bias, typename T, typename S, int beams>
 struct KVRange {
   static constexpr int kGroups = kWarp / S::lanes;         // of a warp
   static constexpr int kSharedRows = kTileRows * kGroups;  // positions in a tile that is shared
@@ -107,14 +111,14 @@ struct KVRange {
   static constexpr bool kLooksAhead = beams == 1;
 
   const DecodeAttentionParams<T>& p;
-  // Offset of the first row and size of a row, in units of width elements: in the shared keys and
-  // values, and in those of the head in page 0. indirection_first: of the first beam, in the table.
-  uint32_t shared_first, self_first, indirection_first, row_size, page_size;
-  const int32_t* pages;                                // of the sentence
-  int first_row;                                       // the first cache row of the sentence
-  int count;                                           // of beams
-  int shared_begin, shared_end, self_begin, self_end;  // positions
-  int shared_length, self_length;                      // of the sentence
+  // The head's first row in the pool and the size of a row, in units of width elements.
+  uint32_t head_first, row_size;
+  uint32_t indirection_first;  // of the first beam, in the table
+  int sentence;  // its id: what is found by it is computed again, as registers are few
+  int count;     // of beams
+  int shared_from, shared_end, self_begin, self_end;  // positions
+  int shared_begin;                // where the page of shared_from begins, and the first tile
+  int shared_length, self_length;  // of the sentence
   int warp, warps;
   int shared_tiles, tiles;  // the warp's
   int active_warps;         // warps that there is work for
@@ -123,27 +127,18 @@ struct KVRange {
                      int beam, int count)
       : p(p),
         row_size(p.head_dim / S::width),
+        sentence(tile.sentence),
         count(count),
         shared_length(tile.shared_length),
         self_length(tile.self_length) {
-    shared_first = (key_head * p.shared_capacity + tile.shared_start) * row_size;
-    page_size = kPageSize * row_size;
-    self_first = key_head * p.self_pages.total * page_size;
-    pages = p.self_pages.of(tile.sentence);
-    first_row = tile.sentence * p.slots;
-    indirection_first = (tile.table * p.total_rows + first_row + beam) * p.target;
-    shared_begin = tile.shared_from;
+    head_first = key_head * p.pool.pages * kPageSize * row_size;
+    indirection_first = (tile.table * p.total_rows + sentence * p.slots + beam) * p.target;
+    shared_from = tile.shared_from;
     self_begin = tile.self_from;
     shared_end = tile.shared_length;
     self_end = tile.self_length;
-    if (tile.splits > 1) {  // seldom, and divisions take long
-      const int split = tile.split, splits = tile.splits;
-      const int shared_seen = shared_end - shared_begin, self_seen = self_end - self_begin;
-      shared_end = shared_begin + shared_seen * (split + 1) / splits;
-      shared_begin += shared_seen * split / splits;
-      self_end = self_begin + self_seen * (split + 1) / splits;
-      self_begin += self_seen * split / splits;
-    }
+    if (tile.splits > 1) take_split(tile.split, tile.splits);  // seldom, and divisions take long
+    shared_begin = shared_from / kPageSize * kPageSize;
     warp = threadIdx.x / kWarp;
     warps = blockDim.x / kWarp;  // a power of two
     const int shared_of_all = (shared_end - shared_begin + kSharedRows - 1) / kSharedRows;
@@ -152,6 +147,7 @@ struct KVRange {
     shared_tiles = (shared_of_all + warps - 1 - warp) >> shift;
     tiles = shared_tiles + ((self_of_all + warps - 1 - warp) >> shift);
     active_warps = min(warps, max(max(shared_of_all, self_of_all), (count * S::lanes + 31) / 32));
+    next_page = look_up_page(0);
     if constexpr (kLooksAhead) next_cells = look_up(shared_tiles);
   }
 
@@ -165,14 +161,15 @@ struct KVRange {
   }
 
   template <bool matrix>
-  __device__ __forceinline__ uint32_t request_shared(Ring<T, S, matrix>& ring, int i) const {
+  __device__ __forceinline__ uint32_t request_shared(Ring<T, S, matrix>& ring, int i) {
+    const uint32_t place = shared_position(i, group()) % kPageSize;
+    const uint32_t first = head_first + (next_page * kPageSize + place) * row_size;
+    next_page = look_up_page(i + 1);
     uint32_t rows = 0;
 #pragma unroll
     for (int r = 0; r < kTileRows; ++r) {
-      const int position = shared_position(i, r * kGroups + group());
-      const bool valid = position < shared_end;
-      ring.request(i, r, p.shared_k, p.shared_v, shared_first + position * row_size, p.head_dim,
-                   valid);
+      const bool valid = sees_shared(i, r * kGroups + group());
+      ring.request(i, r, p.pool.k, p.pool.v, first + r * kGroups * row_size, p.head_dim, valid);
       rows |= static_cast<uint32_t>(valid) << r;
     }
     return rows;
@@ -187,16 +184,17 @@ struct KVRange {
     } else {
       found = look_up(i);
     }
-    int32_t in_page[kTileRows];
+    const int32_t* list = p.self_pages.pages + sentence * p.self_pages.longest;
+    uint32_t pages[kTileRows];
 #pragma unroll
     for (int r = 0; r < kTileRows; ++r) {
-      in_page[r] = load_number(pages + found.cells[r] / kPageSize, (found.rows >> r & 1) != 0);
+      pages[r] = load_number(list + found.cells[r] / kPageSize, (found.rows >> r & 1) != 0);
     }
 #pragma unroll
     for (int r = 0; r < kTileRows; ++r) {
-      ring.request(i, r, p.self_k, p.self_v,
-                   self_first + in_page[r] * page_size + found.cells[r] % kPageSize * row_size,
-                   p.head_dim, (found.rows >> r & 1) != 0);
+      const uint32_t cell = pages[r] * kPageSize + found.cells[r] % kPageSize;
+      ring.request(i, r, p.pool.k, p.pool.v, head_first + cell * row_size, p.head_dim,
+                   (found.rows >> r & 1) != 0);
     }
     return found.rows;
   }
@@ -204,6 +202,11 @@ struct KVRange {
   // The j-th position of shared tile i.
   __device__ __forceinline__ int shared_position(int i, int j) const {
     return shared_begin + (i * warps + warp) * kSharedRows + j;
+  }
+  // Whether the block's queries see it; without a window those of all pages do.
+  __device__ __forceinline__ bool sees_shared(int i, int j) const {
+    const int position = shared_position(i, j);
+    return position < shared_end && (!with_bias || position >= shared_from);
   }
 
   // The j-th position of self tile i, counted for one beam.
@@ -214,7 +217,7 @@ struct KVRange {
   // In matrix row j of tile i: whether there is a key that the block's `beam` sees, and its
   // distance from the newest position.
   __device__ __forceinline__ bool sees(int beam, int i, int j) const {
-    if (i < shared_tiles) return shared_position(i, j) < shared_end;
+    if (i < shared_tiles) return sees_shared(i, j);
     return j / kGroups % beams == beam && self_position(i, place(j)) < self_end;
   }
   __device__ __forceinline__ int distance_of_row(int i, int j) const {
@@ -228,6 +231,25 @@ struct KVRange {
   }
 
  private:
+  // Leaves the positions of one of `splits` blocks: whole pages of what is shared.
+  __device__ __forceinline__ void take_split(int split, int splits) {
+    const int first = shared_from / kPageSize, self_seen = self_end - self_begin;
+    const int pages = (shared_end + kPageSize - 1) / kPageSize - first;
+    shared_from = max(shared_from, (first + pages * split / splits) * kPageSize);
+    shared_end = min(shared_end, (first + pages * (split + 1) / splits) * kPageSize);
+    self_end = self_begin + self_seen * (split + 1) / splits;
+    self_begin += self_seen * split / splits;
+  }
+
+  // A shared tile lies in one page, which is looked up a tile ahead.
+  static_assert(kPageSize % kSharedRows == 0);
+  uint32_t next_page;
+
+  __device__ __forceinline__ uint32_t look_up_page(int i) const {
+    const int32_t* list = p.shared_pages.pages + sentence * p.shared_pages.longest;
+    return load_number(list + shared_position(i, 0) / kPageSize, i < shared_tiles);
+  }
+
   // The position in a self tile that its matrix row j holds.
   __device__ static int place(int j) { return j / kGroups / beams * kGroups + j % kGroups; }
 
@@ -248,7 +270,7 @@ struct KVRange {
       const bool valid = position < self_end && r % beams < count;
       const int32_t row = load_number(
           p.cache_indirection + indirection_first + r % beams * p.target + position, valid);
-      found.cells[r] = position * p.slots + (row - first_row);
+      found.cells[r] = position * p.slots + (row - sentence * p.slots);
       found.rows |= static_cast<uint32_t>(valid) << r;
     }
     return found;

@@ -28,15 +28,14 @@ struct PlainTile {
   float weights[queries][keys + 4];
 };
 
-// Copies the rows [begin, begin + rows) of a sentence, zeros from `length` and from `dim` on.
-template <typename T, int rows, int width>
-__device__ void fill(float (&to)[rows][width], const T* from, int stride, int begin, int length,
-                     int dim, float scale) {
-  for (int i = threadIdx.x; i < rows * (width - 4); i += blockDim.x) {
+// Copies `count` rows of a sentence from `begin` on, zeros from `length` and from `dim` on.
+template <typename T, typename Rows, int count, int width>
+__device__ void fill(float (&to)[count][width], const T* from, const Rows& rows, int begin,
+                     int length, int dim, float scale) {
+  for (int i = threadIdx.x; i < count * (width - 4); i += blockDim.x) {
     const int row = i / (width - 4), d = i % (width - 4);
     const bool inside = begin + row < length && d < dim;
-    to[row][d] =
-        inside ? scale * to_float(from[static_cast<int64_t>(begin + row) * stride + d]) : 0.0f;
+    to[row][d] = inside ? scale * to_float(from[rows.offset(begin + row) + d]) : 0.0f;
   }
 }
 
@@ -49,27 +48,28 @@ __device__ __forceinline__ float dot(float4 a, float4 b) {
   return fmaf(a.y, b.y, a.x * b.x) + fmaf(a.w, b.w, a.z * b.z);
 }
 
-template <bool with_bias, typename T, typename Tile>
+template <bool with_bias, typename T, typename Tile, typename Keys>
 __global__ void __launch_bounds__(Tile::threads)
-    packed_attention_kernel(const PackedAttentionParams<T> p) {
+    packed_attention_kernel(const PackedAttentionParams<T, Keys> p) {
   constexpr int kKeys = Tile::keys / kAcross, kParts = Tile::dim / 64;
   extern __shared__ __align__(16) char memory[];
   Tile& tile = *reinterpret_cast<Tile*>(memory);
   const Sentence sentence(p, Tile::queries);
-  const int length = sentence.length, keys = sentence.keys, begin = sentence.begin;
+  const auto keys = sentence.keys_of(p);
+  const int length = sentence.length, begin = sentence.begin;
   wait_for_previous();
   let_next_start();
   if (begin >= length) return;
   const int x = threadIdx.x % kAcross, y = threadIdx.x / kAcross * 4;
-  const T *k = sentence.keys_of(p.k, p), *v = sentence.keys_of(p.v, p);
-  fill(tile.q, sentence.queries_of(p), p.stride, begin, length, p.head_dim, p.scale);
+  const StridedRows rows{p.stride};
+  fill(tile.q, sentence.queries_of(p), rows, begin, length, p.head_dim, p.scale);
 
   float4 sums[4][kParts] = {};
   float maxima[4] = {kNoScore, kNoScore, kNoScore, kNoScore}, totals[4] = {};
-  const View<with_bias> view(p, sentence, Tile::queries);
+  const View<with_bias> view(p, sentence, Tile::queries, keys.length);
   for (int first = view.first / Tile::keys * Tile::keys; first < view.end; first += Tile::keys) {
     __syncthreads();
-    fill(tile.kv, k, p.key_stride, first, keys, p.head_dim, 1.0f);
+    fill(tile.kv, keys.k, keys.rows, first, keys.length, p.head_dim, 1.0f);
     __syncthreads();
     float scores[4][kKeys] = {};
     for (int d = 0; d < p.head_dim; d += 4) {
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(Tile::threads)
       }
     }
     __syncthreads();
-    fill(tile.kv, v, p.key_stride, first, keys, p.head_dim, 1.0f);
+    fill(tile.kv, keys.v, keys.rows, first, keys.length, p.head_dim, 1.0f);
     __syncthreads();
     for (int key = 0; key < Tile::keys; key += 4) {
       float4 weights[4];
@@ -156,41 +156,50 @@ __global__ void __launch_bounds__(Tile::threads)
   }
 }
 
-template <bool with_bias, typename T, typename Tile>
-void attend_plainly(Stream& stream, const PackedAttentionParams<T>& p) {
+template <bool with_bias, typename Tile, typename T, typename Keys>
+void attend_plainly(Stream& stream, const PackedAttentionParams<T, Keys>& p) {
   const dim3 grid(p.heads, p.sentences, (p.longest + Tile::queries - 1) / Tile::queries);
-  launch(stream, packed_attention_kernel<with_bias, T, Tile>, grid, Tile::threads, sizeof(Tile), p);
+  launch(stream, packed_attention_kernel<with_bias, T, Tile, Keys>, grid, Tile::threads,
+         sizeof(Tile), p);
 }
 
-template <bool with_bias, typename T>
-void attend_to_packed(Stream& stream, const PackedAttentionParams<T>& p) {
+// Whether rows of whole pieces of 16 bytes begin at one.
+template <typename T>
+bool aligned(const PackedKeys<T>& keys) {
+  return aligned16<T>(keys.k, 0) && aligned16<T>(keys.v, 0);
+}
+template <typename T>
+bool aligned(const PagedKeys<T>& keys) {
+  return aligned16<T>(keys.pool.k, 0) && aligned16<T>(keys.pool.v, 0);
+}
+
+template <bool with_bias, typename T, typename Keys>
+void attend_to_keys(Stream& stream, const PackedAttentionParams<T, Keys>& p) {
   if constexpr (sizeof(T) == 2) {
-    const bool aligned = aligned16<T>(p.q, p.stride) && aligned16<T>(p.k, p.key_stride) &&
-                         aligned16<T>(p.v, p.head_stride) && aligned16<T>(p.y, 0);
-    if (aligned && p.head_dim % 8 == 0) {
-      return attend_with_tensor_cores<with_bias>(stream, p);
-    }
+    const bool whole = p.head_dim % 8 == 0 && aligned16<T>(p.q, p.stride) && aligned16<T>(p.y, 0);
+    if (whole && aligned(p.keys)) return attend_with_tensor_cores<with_bias>(stream, p);
   }
   if (p.head_dim <= 64) {
-    attend_plainly<with_bias, T, PlainTile<64, 64, 64>>(stream, p);
+    attend_plainly<with_bias, PlainTile<64, 64, 64>>(stream, p);
   } else if (p.head_dim <= 128) {
-    attend_plainly<with_bias, T, PlainTile<64, 64, 128>>(stream, p);
+    attend_plainly<with_bias, PlainTile<64, 64, 128>>(stream, p);
   } else {
-    attend_plainly<with_bias, T, PlainTile<32, 32, kMaxHeadDim>>(stream, p);
+    attend_plainly<with_bias, PlainTile<32, 32, kMaxHeadDim>>(stream, p);
   }
 }
 
 }  // namespace
 }  // namespace cuda
 
-template <typename T>
-void packed_attention(cuda::Stream& stream, const PackedAttentionParams<T>& p) {
+template <typename T, typename Keys>
+void packed_attention(cuda::Stream& stream, const PackedAttentionParams<T, Keys>& p) {
   if (p.sentences == 0 || p.longest == 0) return;
-  p.bias.any() ? cuda::attend_to_packed<true>(stream, p) : cuda::attend_to_packed<false>(stream, p);
+  p.bias.any() ? cuda::attend_to_keys<true>(stream, p) : cuda::attend_to_keys<false>(stream, p);
 }
 
-#define INSTANTIATE(T) \
-  template void packed_attention(cuda::Stream&, const PackedAttentionParams<T>&);
+#define INSTANTIATE(T)                                                            \
+  template void packed_attention(cuda::Stream&, const PackedAttentionParams<T>&); \
+  template void packed_attention(cuda::Stream&, const PackedAttentionParams<T, PagedKeys<T>>&);
 DECODING_FOR_TYPES(INSTANTIATE)
 #undef INSTANTIATE
 

@@ -11,29 +11,25 @@ namespace decoding::cuda {
 // The sentence of a block, in a grid of heads, sentences and tiles of queries. The last tiles come
 // first: where attention is causal, they take longest.
 struct Sentence {
-  int64_t row, key;  // its first query and key
-  int length, keys;  // how many
-  int head, begin;   // of the block: its head and its first query
-  int key_head;
+  int64_t row;      // its first query
+  int length;       // its queries
+  int head, begin;  // of the block: its head and its first query
 
-  template <typename T>
-  __device__ Sentence(const PackedAttentionParams<T>& p, int queries)
+  template <typename Params>
+  __device__ Sentence(const Params& p, int queries)
       : row(p.offsets[blockIdx.y]),
-        key(p.key_offsets[blockIdx.y]),
         length(p.offsets[blockIdx.y + 1] - p.offsets[blockIdx.y]),
-        keys(p.key_offsets[blockIdx.y + 1] - p.key_offsets[blockIdx.y]),
         head(blockIdx.x),
-        begin((gridDim.z - 1 - blockIdx.z) * queries),
-        key_head(head / heads_of_a_key(p.heads, p.kv_heads)) {}
+        begin((gridDim.z - 1 - blockIdx.z) * queries) {}
 
-  // The head's part of the sentence's first query, and of its first key or value.
-  template <typename T>
-  __device__ const T* queries_of(const PackedAttentionParams<T>& p) const {
+  // The head's part of the sentence's first query, and of its keys and values.
+  template <typename Params>
+  __device__ auto queries_of(const Params& p) const {
     return p.q + row * p.stride + head * p.head_dim;
   }
-  template <typename T>
-  __device__ const T* keys_of(const T* rows, const PackedAttentionParams<T>& p) const {
-    return rows + key * p.key_stride + key_head * p.head_stride;
+  template <typename Params>
+  __device__ auto keys_of(const Params& p) const {
+    return p.keys.of(p, blockIdx.y, head / heads_of_a_key(p.heads, p.kv_heads));
   }
 };
 
@@ -44,11 +40,11 @@ struct View {
   int keys, window;
   bool causal;
 
-  template <typename T>
-  __device__ View(const PackedAttentionParams<T>& p, const Sentence& sentence, int queries)
+  template <typename Params>
+  __device__ View(const Params& p, const Sentence& sentence, int queries, int keys)
       : first(0),
-        end(p.causal ? min(sentence.keys, sentence.begin + queries) : sentence.keys),
-        keys(sentence.keys),
+        end(p.causal ? min(keys, sentence.begin + queries) : keys),
+        keys(keys),
         window(0),
         causal(p.causal) {
     if constexpr (with_bias) {
@@ -75,7 +71,7 @@ __device__ __forceinline__ float inverse(float total) {
 
 // On tensor cores: whole pieces of 16 bytes in a head, and q, k, v and y aligned to them.
 // with_bias: scores have a bias; a kernel without it has no branch for it.
-template <bool with_bias, typename T>
-void attend_with_tensor_cores(Stream&, const PackedAttentionParams<T>&);
+template <bool with_bias, typename T, typename Keys>
+void attend_with_tensor_cores(Stream&, const PackedAttentionParams<T, Keys>&);
 
 }  // namespace decoding::cuda

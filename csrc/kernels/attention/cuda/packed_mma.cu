@@ -48,17 +48,24 @@ struct SharedRows {
 
   // Starts to copy `count` rows of a sentence from its row `begin` on; zeros from `length` and from
   // head_dim on.
-  template <int count>
-  __device__ __forceinline__ void request(const T* source, int begin, int length, int source_stride,
+  template <int count, typename Rows>
+  __device__ __forceinline__ void request(const T* source, const Rows& rows, int begin, int length,
                                           int head_dim) const {
     constexpr int kPieces = dim / 8;  // of a row
+    constexpr int kCopies = count * kPieces / kThreads;
     static_assert(count * kPieces % kThreads == 0);
+    size_t offsets[kCopies];  // all are known before the first copy: numbers of pages come together
+    bool inside[kCopies];
 #pragma unroll
-    for (int i = 0; i < count * kPieces / kThreads; ++i) {
+    for (int i = 0; i < kCopies; ++i) {
       const int piece = threadIdx.x + i * kThreads, row = piece / kPieces, d = piece % kPieces * 8;
-      const bool inside = begin + row < length && d < head_dim;
-      const int64_t offset = static_cast<int64_t>(begin + row) * source_stride + d;
-      copy_async(at(row, d), source + (inside ? offset : 0), inside);
+      inside[i] = begin + row < length && d < head_dim;
+      offsets[i] = inside[i] ? rows.offset(begin + row) + d : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      const int piece = threadIdx.x + i * kThreads, row = piece / kPieces, d = piece % kPieces * 8;
+      copy_async(at(row, d), source + offsets[i], inside[i]);
     }
   }
 };
@@ -138,10 +145,10 @@ __device__ __forceinline__ void adjust(float (&scores)[eights][4], int query, in
 }
 
 // squares: of 16 queries, per warp.
-template <bool with_bias, typename T, int dim, int squares>
+template <bool with_bias, typename T, int dim, int squares, typename Params>
 __device__ __forceinline__ void attend(Queries<T, dim> (&queries)[squares], SharedRows<T, dim> k,
-                                       SharedRows<T, dim> v, const PackedAttentionParams<T>& p,
-                                       int head, const View<with_bias>& view, int query, int key) {
+                                       SharedRows<T, dim> v, const Params& p, int head,
+                                       const View<with_bias>& view, int query, int key) {
   constexpr int kKeys = kTileKeys<dim>;
   float scores[squares][kKeys / 8][4] = {};
 #pragma unroll
@@ -198,33 +205,37 @@ __device__ __forceinline__ void attend(Queries<T, dim> (&queries)[squares], Shar
   }
 }
 
-template <bool with_bias, typename T, int dim, int squares>
+template <bool with_bias, int dim, int squares, typename T, typename Keys>
 __global__ void __launch_bounds__(kThreads)
-    packed_attention_kernel(const PackedAttentionParams<T> p) {
+    packed_attention_kernel(const PackedAttentionParams<T, Keys> p) {
   constexpr int kKeys = kTileKeys<dim>;
   constexpr int kPerWarp = 16 * squares, kQueries = kPerWarp * kWarps;
   static_assert(kQueries <= 2 * kKeys);
   extern __shared__ __align__(16) char memory[];  // twice a tile of keys and a tile of values
   const SharedRows<T, dim> rows{static_cast<uint32_t>(__cvta_generic_to_shared(memory))};
   const Sentence sentence(p, kQueries);
+  const auto source = sentence.keys_of(p);
   const int length = sentence.length, begin = sentence.begin;
   wait_for_previous();
   let_next_start();
   if (begin >= length) return;
 
-  const T *k = sentence.keys_of(p.k, p), *v = sentence.keys_of(p.v, p);
-  const View<with_bias> view(p, sentence, kQueries);
+  const View<with_bias> view(p, sentence, kQueries, source.length);
   const int first = view.first / kKeys;  // tile
   const auto keys = [&](int i) { return rows.from(i % 2 * 2 * kKeys); };
   const auto values = [&](int i) { return rows.from(i % 2 * 2 * kKeys + kKeys); };
   const auto request = [&](int i) {
-    keys(i).template request<kKeys>(k, i * kKeys, sentence.keys, p.key_stride, p.head_dim);
-    values(i).template request<kKeys>(v, i * kKeys, sentence.keys, p.key_stride, p.head_dim);
+    const auto copy = [&](const T* from, SharedRows<T, dim> to) {
+      to.template request<kKeys>(from, source.rows, i * kKeys, source.length, p.head_dim);
+    };
+    copy(source.k, keys(i));
+    copy(source.v, values(i));
     close_copies();
   };
   // The queries come where the second tile will be.
   const SharedRows<T, dim> own_rows = keys(first + 1);
-  own_rows.template request<kQueries>(sentence.queries_of(p), begin, length, p.stride, p.head_dim);
+  own_rows.template request<kQueries>(sentence.queries_of(p), StridedRows{p.stride}, begin, length,
+                                      p.head_dim);
   close_copies();
   request(first);
   wait_for_copies<1>();
@@ -259,36 +270,38 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <bool with_bias, typename T, int dim, int squares>
-void start(Stream& stream, const PackedAttentionParams<T>& p) {
+template <bool with_bias, int dim, int squares, typename T, typename Keys>
+void start(Stream& stream, const PackedAttentionParams<T, Keys>& p) {
   constexpr int kQueries = 16 * squares * kWarps;
   const dim3 grid(p.heads, p.sentences, (p.longest + kQueries - 1) / kQueries);
-  launch(stream, packed_attention_kernel<with_bias, T, dim, squares>, grid, kThreads,
+  launch(stream, packed_attention_kernel<with_bias, dim, squares, T, Keys>, grid, kThreads,
          4 * kTileKeys<dim> * SharedRows<T, dim>::stride * sizeof(T), p);
 }
 
 }  // namespace
 
-template <bool with_bias, typename T>
-void attend_with_tensor_cores(Stream& stream, const PackedAttentionParams<T>& p) {
+template <bool with_bias, typename T, typename Keys>
+void attend_with_tensor_cores(Stream& stream, const PackedAttentionParams<T, Keys>& p) {
   // Twice the queries read keys and values half as often, where there are blocks enough.
   const int64_t blocks = static_cast<int64_t>(p.heads) * p.sentences * ((p.longest + 127) / 128);
   const bool many = blocks > 4 * stream.device().multiprocessors;
   if (p.head_dim <= 32) {
-    many ? start<with_bias, T, 32, 2>(stream, p) : start<with_bias, T, 32, 1>(stream, p);
+    many ? start<with_bias, 32, 2>(stream, p) : start<with_bias, 32, 1>(stream, p);
   } else if (p.head_dim <= 64) {
-    many ? start<with_bias, T, 64, 2>(stream, p) : start<with_bias, T, 64, 1>(stream, p);
+    many ? start<with_bias, 64, 2>(stream, p) : start<with_bias, 64, 1>(stream, p);
   } else if (p.head_dim <= 96) {
-    start<with_bias, T, 96, 1>(stream, p);
+    start<with_bias, 96, 1>(stream, p);
   } else if (p.head_dim <= 128) {
-    start<with_bias, T, 128, 1>(stream, p);
+    start<with_bias, 128, 1>(stream, p);
   } else {
-    start<with_bias, T, kMaxHeadDim, 1>(stream, p);
+    start<with_bias, kMaxHeadDim, 1>(stream, p);
   }
 }
 
-#define INSTANTIATE(with_bias, T) \
-  template void attend_with_tensor_cores<with_bias>(Stream&, const PackedAttentionParams<T>&);
+#define INSTANTIATE(with_bias, T)                                                              \
+  template void attend_with_tensor_cores<with_bias>(Stream&, const PackedAttentionParams<T>&); \
+  template void attend_with_tensor_cores<with_bias>(                                           \
+      Stream&, const PackedAttentionParams<T, PagedKeys<T>>&);
 INSTANTIATE(false, half)
 INSTANTIATE(false, bfloat16)
 INSTANTIATE(true, half)

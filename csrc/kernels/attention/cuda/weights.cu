@@ -52,8 +52,7 @@ __global__ void __launch_bounds__(kThreads)
   const ActiveSentence sentence = p.active[i];
   if (sentence.number == 0) return;
   const int64_t cache_row = int64_t{sentence.id} * p.beams + row % p.beams;
-  const int64_t first = p.shared_offsets[sentence.id];
-  const int length = p.shared_offsets[sentence.id + 1] - first;
+  const int length = p.shared_lengths[sentence.id];
   const int group = heads_of_a_key(p.heads, p.kv_heads);
   for (int i = threadIdx.x; i < p.longest; i += kThreads) sums[i] = 0.0f;
   for (int head = 0; head < p.heads; ++head) {
@@ -61,10 +60,10 @@ __global__ void __launch_bounds__(kThreads)
     const T* own = p.q + int64_t{row} * p.stride + head * p.head_dim;
     for (int d = threadIdx.x; d < p.head_dim; d += kThreads) q[d] = to_float(own[d]);
     __syncthreads();
-    const T* k = p.shared_k + (head / group * int64_t{p.shared_capacity} + first) * p.head_dim;
+    const HeadCells cells = p.pool.cells(p.shared_pages.of(sentence.id), head / group, p.head_dim);
     float top = kNoScore;
     for (int i = threadIdx.x; i < length; i += kThreads) {
-      scores[i] = p.scale * dot<T, pack>(q, k + int64_t{i} * p.head_dim, p.head_dim);
+      scores[i] = p.scale * dot<T, pack>(q, p.pool.k + cells.offset(i), p.head_dim);
       top = fmaxf(top, scores[i]);
     }
     top = over_block(warp_max(top), maxima, [](float a, float b) { return fmaxf(a, b); });
@@ -94,7 +93,7 @@ void start(Stream& stream, const AttentionWeightsParams<T>& p) {
 template <typename T>
 void attention_weights(cuda::Stream& stream, const AttentionWeightsParams<T>& p) {
   if (p.sentences == 0) return;
-  const bool aligned = cuda::aligned16<T>(p.shared_k, p.head_dim);
+  const bool aligned = cuda::aligned16<T>(p.pool.k, p.head_dim);
   aligned ? cuda::start<16 / sizeof(T)>(stream, p) : cuda::start<1>(stream, p);
 }
 

@@ -1,0 +1,55 @@
+// Where packed attention finds keys and values: in the rows of the queries' own tokens, or in
+// pages. Backends read both through of(): row i of a sentence and head lies at k + rows.offset(i).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/philox.h"
+#include "kernels/attention/pages.h"
+
+namespace decoding {
+
+template <typename C, typename Rows>
+struct KeysOfHead {
+  const C* k;
+  const C* v;
+  Rows rows;
+  int length;
+};
+
+// Rows that follow each other.
+struct StridedRows {
+  int stride;  // elements
+  DECODING_EVERYWHERE size_t offset(int row) const { return static_cast<size_t>(row) * stride; }
+};
+
+// Those of the queries' own tokens.
+template <typename T>
+struct PackedKeys {
+  const T* k;  // [tokens, Nkv, D], rows as far apart as those of q
+  const T* v;  // as k
+
+  template <typename Params>
+  DECODING_EVERYWHERE KeysOfHead<T, StridedRows> of(const Params& p, int sentence, int head) const {
+    const int begin = p.offsets[sentence], length = p.offsets[sentence + 1] - begin;
+    const int64_t first = int64_t{begin} * p.stride + head * p.head_dim;
+    return {k + first, v + first, {p.stride}, length};
+  }
+};
+
+// Those of a text that is kept.
+template <typename C>
+struct PagedKeys {
+  PagePool<C> pool;
+  PageTable pages;         // of each sentence
+  const int32_t* lengths;  // [sentences], keys
+
+  template <typename Params>
+  DECODING_EVERYWHERE KeysOfHead<C, HeadCells> of(const Params& p, int sentence, int head) const {
+    const HeadCells cells = pool.cells(pages.of(sentence), head, p.head_dim);
+    return {pool.k, pool.v, cells, lengths[sentence]};
+  }
+};
+
+}  // namespace decoding
