@@ -58,6 +58,8 @@ def visible(folder: str) -> list[str]:
             return [*base, f"kernels/{backend}/", own]
         case ["engine", "model" | "search"]:
             return [*base, "engine/(model|search)/"]
+        case ["engine", "scheduler"]:
+            return [*base, "engine/scheduler/"]
         case ["engine"]:
             return [*base, r"engine/((model|search)/)?\w+\.h"]
         case ["engine", "cpu"]:
@@ -65,7 +67,7 @@ def visible(folder: str) -> list[str]:
         case ["engine", "cuda"]:
             return [*base, "kernels/(.*/)?cuda/", r"engine/((model|search|cuda)/)?\w+\.h"]
         case ["bindings"]:
-            engine = r"engine/((model|search)/)?\w+\.h"
+            engine = r"engine/((model|search|scheduler)/)?\w+\.h"
             return [*base, "kernels/(cpu|(linear/)?cuda)/", engine, r"bindings/\w+\.h"]
         case ["bindings", "testing"]:
             return [*visible("bindings"), "kernels/", "bindings/"]

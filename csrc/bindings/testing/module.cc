@@ -27,6 +27,7 @@ PYBIND11_MODULE(_kernels, kernels) {
   decoding::bind_filters(kernels);
   decoding::bind_controls(kernels);
   decoding::bind_guidance(kernels);
+  decoding::bind_scheduler(kernels);
 #ifdef DECODING_CUDA
   decoding::bind_cuda(kernels);
 #endif
