@@ -8,6 +8,7 @@
 
 #include "bindings/testing/kernels.h"
 #include "engine/scheduler/page_pool.h"
+#include "engine/scheduler/prefix_cache.h"
 
 namespace decoding {
 namespace {
@@ -38,8 +39,53 @@ void bind_page_pool(py::module_& kernels) {
       .def("check", &PagePool::check);
 }
 
+void bind_prefix_cache(py::module_& kernels) {
+  const py::arg salt("salt"), tokens("tokens"), pages("pages");
+  py::class_<PrefixCache>(kernels, "PrefixCache", "Pages by their tokens; as in prefix_cache.h.")
+      .def(py::init<PagePool&, bool, int>(), py::keep_alive<1, 2>(), py::arg("pool"),
+           py::arg("enabled") = true, py::arg("buckets") = 0)
+      .def(
+          "find",
+          [](PrefixCache& cache, uint64_t of, const Ints& text) {
+            Ints to;
+            cache.find(of, text, to);
+            return to;
+          },
+          "The pages of the longest known beginning.", salt, tokens)
+      .def(
+          "insert",
+          [](PrefixCache& cache, uint64_t of, const Ints& text, const Ints& list) {
+            cache.insert(of, text, list);
+          },
+          salt, tokens, pages)
+      .def(
+          "find_source",
+          [](PrefixCache& cache, uint64_t of, const Ints& text) {
+            Ints to;
+            return cache.find_source(of, text, to) ? std::optional(to) : std::nullopt;
+          },
+          "All pages of the source, or None.", salt, tokens)
+      .def(
+          "insert_source",
+          [](PrefixCache& cache, uint64_t of, const Ints& text, const Ints& list) {
+            cache.insert_source(of, text, list);
+          },
+          salt, tokens, pages)
+      .def("clear", &PrefixCache::clear)
+      .def_property_readonly(
+          "stats",
+          [](const PrefixCache& cache) {
+            const PrefixCacheStats& stats = cache.stats();
+            return py::make_tuple(stats.queries, stats.hits, stats.tokens_found);
+          },
+          "(queries, hits, tokens_found)");
+}
+
 }  // namespace
 
-void bind_scheduler(py::module_& kernels) { bind_page_pool(kernels); }
+void bind_scheduler(py::module_& kernels) {
+  bind_page_pool(kernels);
+  bind_prefix_cache(kernels);
+}
 
 }  // namespace decoding
