@@ -3,12 +3,14 @@
 #include <pybind11/stl.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
 #include "bindings/testing/kernels.h"
 #include "engine/scheduler/page_pool.h"
 #include "engine/scheduler/prefix_cache.h"
+#include "engine/scheduler/request_queue.h"
 
 namespace decoding {
 namespace {
@@ -81,11 +83,55 @@ void bind_prefix_cache(py::module_& kernels) {
           "(queries, hits, tokens_found)");
 }
 
+void bind_waiting(py::module_& kernels) {
+  py::class_<Waiting>(kernels, "Waiting", "A request; as in request_queue.h.")
+      .def(py::init([](int64_t id, int32_t priority, double deadline, double arrived, int64_t pages,
+                       int32_t rows, uint32_t request_class) {
+             return Waiting{id, priority, deadline, arrived, pages, rows, request_class};
+           }),
+           py::arg("id"), py::arg("priority") = 0, py::arg("deadline") = kNever,
+           py::arg("arrived") = 0.0, py::arg("pages") = 1, py::arg("rows") = 1,
+           py::arg("request_class") = 0)
+      .def_readonly("id", &Waiting::id)
+      .def_readonly("priority", &Waiting::priority)
+      .def_readonly("deadline", &Waiting::deadline)
+      .def_readonly("arrived", &Waiting::arrived)
+      .def_readonly("pages", &Waiting::pages)
+      .def_readonly("rows", &Waiting::rows)
+      .def_readonly("request_class", &Waiting::request_class);
+}
+
+void bind_request_queue(py::module_& kernels) {
+  kernels.attr("MOST_BYPASSES") = kMostBypasses;
+  kernels.attr("MOST_LOOKED") = kMostLooked;
+  py::class_<RequestQueue>(kernels, "RequestQueue", "As in request_queue.h.")
+      .def(py::init<int>(), py::arg("limit"))
+      .def("__len__", &RequestQueue::size)
+      .def("push", &RequestQueue::push, py::arg("request"))
+      .def(
+          "pop",
+          [](RequestQueue& queue, const std::function<bool(const Waiting&)>& fits) {
+            return queue.pop(fits);
+          },
+          "A request for which fits(request), or None.", py::arg("fits"))
+      .def("cancel", &RequestQueue::cancel, py::arg("id"))
+      .def(
+          "expire",
+          [](RequestQueue& queue, double now) {
+            std::vector<int64_t> to;
+            queue.expire(now, to);
+            return to;
+          },
+          "The ids of those whose deadline has passed.", py::arg("now"));
+}
+
 }  // namespace
 
 void bind_scheduler(py::module_& kernels) {
   bind_page_pool(kernels);
   bind_prefix_cache(kernels);
+  bind_waiting(kernels);
+  bind_request_queue(kernels);
 }
 
 }  // namespace decoding
