@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from decoding import _C
 from decoding import _kernels as kernels
-from decoding._kernels import PagePool, PrefixCache
-from tests.support.page_pool import PoolModel
+from decoding._kernels import PageAllocator, PrefixCache
+from tests.support.page_allocator import PoolModel
 
 PAGE = 16
 SOURCE = -1
@@ -105,7 +105,7 @@ class Cache(RuleBasedStateMachine):
     @initialize(pages=st.integers(1, 16), buckets=st.sampled_from([0, 1, 2]))
     def make(self, pages: int, buckets: int) -> None:
         """buckets=1: all hashes collide."""
-        self.pool = PagePool(pages)
+        self.pool = PageAllocator(pages)
         self.cache = PrefixCache(self.pool, buckets=buckets)
         self.model = CacheModel(pages)
         self.requests: list[Request] = []
@@ -188,7 +188,7 @@ def texts(*pages: int, rest: int = 0) -> list[int]:
     return [page for page in pages for _ in range(PAGE)] + [0] * rest
 
 
-def remembered(cache: PrefixCache, pool: PagePool, tokens: list[int], salt: int = 0) -> list[int]:
+def remembered(cache: PrefixCache, pool: PageAllocator, tokens: list[int], salt: int = 0) -> list[int]:
     """The pages of a prompt that has ended."""
     pages: list[int] = pool.allocate(len(pages_of(tuple(tokens))))
     cache.insert(salt, tokens, pages)
@@ -196,7 +196,7 @@ def remembered(cache: PrefixCache, pool: PagePool, tokens: list[int], salt: int 
     return pages
 
 
-def found(cache: PrefixCache, pool: PagePool, tokens: list[int], salt: int = 0) -> list[int]:
+def found(cache: PrefixCache, pool: PageAllocator, tokens: list[int], salt: int = 0) -> list[int]:
     pages: list[int] = cache.find(salt, tokens)
     pool.release(pages)
     return pages
@@ -204,7 +204,7 @@ def found(cache: PrefixCache, pool: PagePool, tokens: list[int], salt: int = 0) 
 
 @pytest.mark.parametrize("buckets", [0, 1])
 def test_full_pages_of_a_prompt_are_found(buckets: int) -> None:
-    pool = PagePool(20)
+    pool = PageAllocator(20)
     cache = PrefixCache(pool, buckets=buckets)
     first = remembered(cache, pool, texts(1, 2, 3, rest=5))
     assert pool.available == 20
@@ -218,7 +218,7 @@ def test_full_pages_of_a_prompt_are_found(buckets: int) -> None:
 
 
 def test_a_prompt_is_reclaimed_from_its_end() -> None:
-    pool = PagePool(6)
+    pool = PageAllocator(6)
     cache = PrefixCache(pool)
     first, second = (remembered(cache, pool, texts(page, page, page)) for page in (1, 2))
     assert found(cache, pool, texts(1)) == first[:1]  # its first page is now the newest
@@ -230,7 +230,7 @@ def test_a_prompt_is_reclaimed_from_its_end() -> None:
 @pytest.mark.parametrize("buckets", [0, 1])
 def test_a_page_behind_a_forgotten_one_is_not_found(buckets: int) -> None:
     """Its parent's page may have other tokens by then."""
-    pool = PagePool(5)
+    pool = PageAllocator(5)
     cache = PrefixCache(pool, buckets=buckets)
     ended, goes_on = pool.allocate(2), pool.allocate(3)
     cache.insert(0, texts(1, 2), ended)
@@ -251,7 +251,7 @@ def test_a_page_behind_a_forgotten_one_is_not_found(buckets: int) -> None:
 @pytest.mark.parametrize("buckets", [0, 1])
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 40])
 def test_a_source_is_found_whole(length: int, buckets: int) -> None:
-    pool = PagePool(9)
+    pool = PageAllocator(9)
     cache = PrefixCache(pool, buckets=buckets)
     source = list(range(length))
     pages = pool.allocate((length + PAGE - 1) // PAGE)
@@ -266,7 +266,7 @@ def test_a_source_is_found_whole(length: int, buckets: int) -> None:
 
 
 def test_a_source_without_one_of_its_pages_is_forgotten() -> None:
-    pool = PagePool(3)
+    pool = PageAllocator(3)
     cache = PrefixCache(pool)
     pages = pool.allocate(3)
     cache.insert_source(0, texts(1, 2, 3), pages)
@@ -277,7 +277,7 @@ def test_a_source_without_one_of_its_pages_is_forgotten() -> None:
 
 
 def test_off_by_one_switch() -> None:
-    pool = PagePool(4)
+    pool = PageAllocator(4)
     cache = PrefixCache(pool, enabled=False)
     assert remembered(cache, pool, texts(1, 2)) and found(cache, pool, texts(1, 2)) == []
     pages = pool.allocate(2)
@@ -287,7 +287,7 @@ def test_off_by_one_switch() -> None:
 
 
 def test_pages_outlive_the_cache() -> None:
-    pool = PagePool(4)
+    pool = PageAllocator(4)
     cache = PrefixCache(pool)
     remembered(cache, pool, texts(1, 2))
     owned = pool.allocate(1)
@@ -298,7 +298,7 @@ def test_pages_outlive_the_cache() -> None:
 
 
 def test_misuse() -> None:
-    pool = PagePool(4)
+    pool = PageAllocator(4)
     cache = kernels.PrefixCache(pool)
     with pytest.raises(_C.Error, match="33 tokens fill 2 pages, got 1"):
         cache.insert(0, texts(1, 2, rest=1), pool.allocate(1))

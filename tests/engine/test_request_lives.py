@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from decoding._kernels import MOST_BYPASSES, PagePool, PrefixCache, RequestQueue, Waiting
+from decoding._kernels import MOST_BYPASSES, PageAllocator, PrefixCache, RequestQueue, Waiting
 
 PAGE = 16
 
@@ -28,7 +28,7 @@ class Lives:
 
     def __init__(self, seed: int, pages: int = 200, rows: int = 24) -> None:
         self.random = random.Random(seed)
-        self.pool = PagePool(pages)
+        self.pool = PageAllocator(pages)
         self.cache = PrefixCache(self.pool, buckets=self.random.choice([0, 1]))
         self.queue = RequestQueue(1000)
         self.rows = rows

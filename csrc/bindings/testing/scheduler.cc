@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bindings/testing/kernels.h"
-#include "engine/scheduler/page_pool.h"
+#include "engine/scheduler/page_allocator.h"
 #include "engine/scheduler/prefix_cache.h"
 #include "engine/scheduler/request_queue.h"
 
@@ -17,34 +17,34 @@ namespace {
 
 using Ints = std::vector<int32_t>;
 
-void bind_page_pool(py::module_& kernels) {
+void bind_page_allocator(py::module_& kernels) {
   const py::arg page("page"), pages("pages");
-  py::class_<PagePool>(kernels, "PagePool", "Numbers of pages; as in page_pool.h.")
+  py::class_<PageAllocator>(kernels, "PageAllocator", "Numbers of pages; as in page_allocator.h.")
       .def(py::init<int>(), pages)
-      .def_property_readonly("total", &PagePool::total)
-      .def_property_readonly("available", &PagePool::available)
-      .def_property_readonly("used", &PagePool::used)
+      .def_property_readonly("total", &PageAllocator::total)
+      .def_property_readonly("available", &PageAllocator::available)
+      .def_property_readonly("used", &PageAllocator::used)
       .def(
           "allocate",
-          [](PagePool& pool, int count) {
+          [](PageAllocator& pool, int count) {
             Ints to;
             return pool.allocate(count, to) ? std::optional(to) : std::nullopt;
           },
           "The pages, or None.", py::arg("count"))
-      .def("share", &PagePool::share, page)
-      .def("release", py::overload_cast<int32_t>(&PagePool::release), page)
+      .def("share", &PageAllocator::share, page)
+      .def("release", py::overload_cast<int32_t>(&PageAllocator::release), page)
       .def(
-          "release", [](PagePool& pool, const Ints& list) { pool.release(list); }, pages)
-      .def("references", &PagePool::references, page)
-      .def("set_cached", &PagePool::set_cached, page, py::arg("cached"))
-      .def("on_reclaim", &PagePool::on_reclaim, py::arg("reclaimed"))
-      .def("check", &PagePool::check);
+          "release", [](PageAllocator& pool, const Ints& list) { pool.release(list); }, pages)
+      .def("references", &PageAllocator::references, page)
+      .def("set_cached", &PageAllocator::set_cached, page, py::arg("cached"))
+      .def("on_reclaim", &PageAllocator::on_reclaim, py::arg("reclaimed"))
+      .def("check", &PageAllocator::check);
 }
 
 void bind_prefix_cache(py::module_& kernels) {
   const py::arg salt("salt"), tokens("tokens"), pages("pages");
   py::class_<PrefixCache>(kernels, "PrefixCache", "Pages by their tokens; as in prefix_cache.h.")
-      .def(py::init<PagePool&, bool, int>(), py::keep_alive<1, 2>(), py::arg("pool"),
+      .def(py::init<PageAllocator&, bool, int>(), py::keep_alive<1, 2>(), py::arg("pool"),
            py::arg("enabled") = true, py::arg("buckets") = 0)
       .def(
           "find",
@@ -128,7 +128,7 @@ void bind_request_queue(py::module_& kernels) {
 }  // namespace
 
 void bind_scheduler(py::module_& kernels) {
-  bind_page_pool(kernels);
+  bind_page_allocator(kernels);
   bind_prefix_cache(kernels);
   bind_waiting(kernels);
   bind_request_queue(kernels);

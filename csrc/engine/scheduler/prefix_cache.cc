@@ -22,7 +22,7 @@ uint64_t mix(uint64_t hash, uint64_t word) {
 
 }  // namespace
 
-PrefixCache::PrefixCache(PagePool& pool, bool enabled, int buckets)
+PrefixCache::PrefixCache(PageAllocator& pool, bool enabled, int buckets)
     : pool_(pool), enabled_(enabled) {
   CHECK(buckets >= 0, "a hash table must have 1 bucket or more, or 0 for as many as pages, got ",
         buckets);

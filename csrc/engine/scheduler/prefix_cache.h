@@ -17,7 +17,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/scheduler/page_pool.h"
+#include "engine/scheduler/page_allocator.h"
 #include "kernels/attention/pages.h"
 
 namespace decoding {
@@ -31,7 +31,7 @@ struct PrefixCacheStats {
 class PrefixCache {
  public:
   // enabled: otherwise nothing is remembered. buckets: of the hash table; 0: as many as pages.
-  explicit PrefixCache(PagePool& pool, bool enabled = true, int buckets = 0);
+  explicit PrefixCache(PageAllocator& pool, bool enabled = true, int buckets = 0);
   ~PrefixCache();
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
@@ -78,7 +78,7 @@ class PrefixCache {
   void forget(int32_t page);
   void count(int64_t tokens);
 
-  PagePool& pool_;
+  PageAllocator& pool_;
   const bool enabled_;
   uint64_t entries_ = 0;          // the number of the newest
   std::vector<Page> pages_;       // [total of the pool]

@@ -1,4 +1,4 @@
-#include "engine/scheduler/page_pool.h"
+#include "engine/scheduler/page_allocator.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,7 @@
 
 namespace decoding {
 
-PagePool::PagePool(int pages) {
+PageAllocator::PageAllocator(int pages) {
   CHECK(pages >= 0, "a pool must have 0 pages or more, got ", pages);
   pages_.resize(size_t(pages) + 1);
   pages_[pages].older = pages_[pages].newer = pages;
@@ -15,14 +15,14 @@ PagePool::PagePool(int pages) {
   for (int32_t page = pages - 1; page >= 0; --page) free_.push_back(page);
 }
 
-int32_t PagePool::valid(int32_t page) const {
+int32_t PageAllocator::valid(int32_t page) const {
   CHECK(page >= 0 && page < total(), "page must be 0 to ", total() - 1, ", got ", page);
   return page;
 }
 
-int PagePool::references(int32_t page) const { return pages_[valid(page)].references; }
+int PageAllocator::references(int32_t page) const { return pages_[valid(page)].references; }
 
-void PagePool::append(int32_t page) {
+void PageAllocator::append(int32_t page) {
   const int32_t newest = pages_[sentinel()].older;
   pages_[page].older = newest;
   pages_[page].newer = sentinel();
@@ -30,19 +30,19 @@ void PagePool::append(int32_t page) {
   ++reclaimable_;
 }
 
-void PagePool::unlink(int32_t page) {
+void PageAllocator::unlink(int32_t page) {
   pages_[pages_[page].older].newer = pages_[page].newer;
   pages_[pages_[page].newer].older = pages_[page].older;
   --reclaimable_;
 }
 
-void PagePool::reclaim() {
+void PageAllocator::reclaim() {
   const int32_t page = pages_[sentinel()].newer;
   set_cached(page, false);
   if (reclaimed_) reclaimed_(page);
 }
 
-bool PagePool::allocate(int count, std::vector<int32_t>& to) {
+bool PageAllocator::allocate(int count, std::vector<int32_t>& to) {
   CHECK(count >= 0, "0 pages or more can be allocated, got ", count);
   if (count > available()) return false;
   const auto first = static_cast<std::ptrdiff_t>(to.size());
@@ -57,13 +57,13 @@ bool PagePool::allocate(int count, std::vector<int32_t>& to) {
   return true;
 }
 
-void PagePool::share(int32_t page) {
+void PageAllocator::share(int32_t page) {
   Page& shared = pages_[valid(page)];
   CHECK(shared.references > 0 || shared.cached, "page ", page, " is free: nothing is in it");
   if (shared.references++ == 0) unlink(page);
 }
 
-void PagePool::release(int32_t page) {
+void PageAllocator::release(int32_t page) {
   Page& released = pages_[valid(page)];
   CHECK(released.references > 0, "page ", page, " has no references to release");
   if (--released.references > 0) return;
@@ -71,11 +71,11 @@ void PagePool::release(int32_t page) {
   free_.push_back(page);
 }
 
-void PagePool::release(std::span<const int32_t> pages) {
+void PageAllocator::release(std::span<const int32_t> pages) {
   for (auto page = pages.rbegin(); page != pages.rend(); ++page) release(*page);
 }
 
-void PagePool::set_cached(int32_t page, bool cached) {
+void PageAllocator::set_cached(int32_t page, bool cached) {
   Page& changed = pages_[valid(page)];
   if (changed.cached == cached) return;
   CHECK(changed.references > 0 || !cached, "page ", page, " is free: nothing is in it");
@@ -85,11 +85,11 @@ void PagePool::set_cached(int32_t page, bool cached) {
   free_.push_back(page);
 }
 
-void PagePool::on_reclaim(std::function<void(int32_t page)> reclaimed) {
+void PageAllocator::on_reclaim(std::function<void(int32_t page)> reclaimed) {
   reclaimed_ = std::move(reclaimed);
 }
 
-void PagePool::check() const {
+void PageAllocator::check() const {
   std::vector<int> listed(total(), 0);
   for (const int32_t page : free_) {
     CHECK(!pages_[page].cached, "page ", page, " is both free and cached");

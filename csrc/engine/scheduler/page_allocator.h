@@ -15,11 +15,11 @@
 
 namespace decoding {
 
-class PagePool {
+class PageAllocator {
  public:
-  explicit PagePool(int pages);
-  PagePool(const PagePool&) = delete;
-  PagePool& operator=(const PagePool&) = delete;
+  explicit PageAllocator(int pages);
+  PageAllocator(const PageAllocator&) = delete;
+  PageAllocator& operator=(const PageAllocator&) = delete;
 
   int total() const { return static_cast<int>(pages_.size()) - 1; }
   int available() const { return static_cast<int>(free_.size()) + reclaimable_; }

@@ -1,4 +1,4 @@
-"""PagePool of csrc/engine/scheduler with plain lists."""
+"""PageAllocator of csrc/engine/scheduler with plain lists."""
 
 from __future__ import annotations
 

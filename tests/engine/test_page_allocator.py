@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from decoding import _C
 from decoding import _kernels as kernels
-from tests.support.page_pool import PoolModel
+from tests.support.page_allocator import PoolModel
 
 
 class Pool(RuleBasedStateMachine):
@@ -16,7 +16,7 @@ class Pool(RuleBasedStateMachine):
 
     @initialize(pages=st.integers(0, 12))
     def make(self, pages: int) -> None:
-        self.pool = kernels.PagePool(pages)
+        self.pool = kernels.PageAllocator(pages)
         self.pool.on_reclaim(self.reclaimed)
         self.told: list[int] = []
         self.expected: list[int] = []
@@ -95,7 +95,7 @@ TestPool = Pool.TestCase
 
 def test_lists_of_a_fresh_pool_are_neighbours() -> None:
     """Also those that are allocated after a list was released."""
-    pool = kernels.PagePool(100)
+    pool = kernels.PageAllocator(100)
     first, second = pool.allocate(10), pool.allocate(30)
     assert first == list(range(10)) and second == list(range(10, 40))
     pool.release(first)
@@ -105,7 +105,7 @@ def test_lists_of_a_fresh_pool_are_neighbours() -> None:
 
 def test_the_least_recently_used_page_is_reclaimed_first() -> None:
     """Pages of a list from its end; a page that is shared in between counts as used."""
-    pool = kernels.PagePool(4)
+    pool = kernels.PageAllocator(4)
     reclaimed: list[int] = []
     pool.on_reclaim(reclaimed.append)
     pages = pool.allocate(4)
@@ -121,7 +121,7 @@ def test_the_least_recently_used_page_is_reclaimed_first() -> None:
 
 
 def test_pages_that_are_none() -> None:
-    pool = kernels.PagePool(3)
+    pool = kernels.PageAllocator(3)
     for page in (-1, 3):
         for call in (pool.share, pool.release, pool.references):
             with pytest.raises(_C.Error, match=f"page must be 0 to 2, got {page}"):
@@ -129,4 +129,4 @@ def test_pages_that_are_none() -> None:
     with pytest.raises(_C.Error, match="0 pages or more can be allocated, got -1"):
         pool.allocate(-1)
     with pytest.raises(_C.Error, match="a pool must have 0 pages or more, got -1"):
-        kernels.PagePool(-1)
+        kernels.PageAllocator(-1)
