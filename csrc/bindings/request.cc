@@ -177,8 +177,9 @@ void bind_searches(py::module_& module) {
 Request PyRequest::on(const std::string& device) const {
   Request request = *this;
   if (!stop_on_device.is_none()) {
-    request.stop_table =
+    const int32_t* table =
         TensorView::of(stop_on_device, "stop_table", device).data<int32_t>({-1, -1});
+    for (SentenceConfig& config : request.configs) config.stop_table = table;
   }
   return request;
 }

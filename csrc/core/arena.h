@@ -40,7 +40,8 @@ class Arena {
   }
 
   template <typename T>
-  T* take(const std::string& name, std::vector<int64_t> shape) {
+  T* take(const std::string& given, std::vector<int64_t> shape) {
+    const std::string name = prefix_ + given;
     CHECK(names_.insert(name).second, "two buffers are named ", name);
     CHECK(!ended_.count(lifetime_), name, " would share bytes with the reuse block before it");
     size_t bytes = sizeof(T);
@@ -52,6 +53,14 @@ class Arena {
           ", the pool has ", capacity_);
     buffers_.push_back({name, type_name<T>(), std::move(shape), offset, bytes, lifetime_});
     return pool_ == nullptr ? nullptr : reinterpret_cast<T*>(pool_ + offset);
+  }
+
+  // Names of what is taken inside begin so, where the same buffers are taken several times.
+  template <typename Take>
+  void prefixed(const std::string& prefix, Take&& take) {
+    prefix_ = prefix;
+    take();
+    prefix_.clear();
   }
 
   template <typename Take>
@@ -71,6 +80,7 @@ class Arena {
   std::byte* pool_ = nullptr;
   size_t capacity_ = 0, top_ = 0, peak_ = 0;
   int blocks_ = 0;
+  std::string prefix_;
   std::vector<int> lifetime_;         // of what is taken now
   std::set<std::vector<int>> ended_;  // lifetimes in which a reuse block has ended
   std::vector<Buffer> buffers_;

@@ -109,8 +109,22 @@ struct Limits {
   int hidden = 0;      // 1: hidden states of all tokens are kept, for contrastive search
   int phrases = 0;     // 32-bit words of the phrases that rows must hold (constraints.h)
   int shortlist = 0;   // tokens that a call's steps choose from (shortlist.h); 0: no shortlists
+  int tokens = 0;  // of all sources or prompts that are read at once; 0: of `batch` longest ones
+  int pages = 0;   // of keys and values; 0: what `batch` longest sentences take
   int rows() const { return batch * beams; }
   int places() const { return finished > beams ? finished : beams; }
+};
+
+// The sizes that the memory of sentences which come and go is planned for. Those of a request are
+// named as in Limits.
+struct RunnerLimits {
+  int rows;     // that step at once
+  int pages;    // of keys and values, for all requests
+  int tokens;   // of sources or prompts that are read between two steps
+  int classes;  // kinds of requests that step side by side
+  int words;    // 32-bit words of a request's lists (config.h)
+  int beams, source, prompt, target, candidates;
+  int scores;  // 1: of processed requests
 };
 
 }  // namespace decoding

@@ -38,7 +38,8 @@ std::vector<int32_t> words_of(const py::dict& options) {
   return words;
 }
 
-std::vector<SentenceConfig> sentences_of(const py::dict& options, int64_t sentences) {
+std::vector<SentenceConfig> sentences_of(const py::dict& options, int64_t sentences,
+                                         const int32_t* stop_table) {
   using OneOrEach = std::variant<int, std::vector<int>>;
   const auto max_new = options["max_new"].cast<OneOrEach>();
   const auto eos = static_cast<int32_t>(py::len(options["eos"]));
@@ -47,6 +48,7 @@ std::vector<SentenceConfig> sentences_of(const py::dict& options, int64_t senten
   config.forced_first = option(options, "forced_first", false) ? 0 : -1;
   config.alpha = option(options, "alpha", config.alpha);
   config.eos = {0, eos};
+  config.stop_table = stop_table;
   config.forced_last = {eos, option(options, "forced_last", false)};
   config.beam = {.length_penalty = option(options, "length_penalty", 1.0),
                  .normalization = option(options, "gnmt", false) ? LengthNormalization::gnmt
@@ -75,11 +77,11 @@ class SearchStep {
         sentences(static_cast<int>(tensors.sizes(live, "live", 2)[0])),
         shape_(tensors.sizes(state["slots"], "slots", 3)),
         finished_(tensors.sizes(state["finished"], "finished", 3)),
-        search_config({.stop_table = given("stop_table", options),
-                       .max_finished = static_cast<int>(finished_[1]),
+        search_config({.max_finished = static_cast<int>(finished_[1]),
                        .groups = option(options, "groups", 1)}),
-        stop_now_({0}, live),
-        config_(search_config, sentences_of(options, finished_[0]), words_of(options), live),
+        stop_now_(std::vector<int32_t>(finished_[0]), live),
+        config_(search_config, sentences_of(options, finished_[0], given("stop_table", options)),
+                words_of(options), live),
         now_({{.number = 1, .live_count = sentences}}, live) {
     const int64_t total = shape_[1], history = shape_[2], all = finished_[0];
     search = {.lse = tensors.data<float>(lse, "lse", {sentences * (total / all)}),
@@ -88,7 +90,7 @@ class SearchStep {
               .state = now_.data(),
               .stop = {.stop_now = stop_now_.data(),
                        .stop_first = given("stop_first", options),
-                       .stop_states = search_config.stop_table != nullptr
+                       .stop_states = options.contains("stop_table")
                                           ? kept<int32_t>("stop_states", {-1, total})
                                           : nullptr},
               .sums = kept<float>("sums", {total}),

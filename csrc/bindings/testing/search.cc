@@ -265,13 +265,13 @@ void run_update_rows(const py::object& values, const py::object& ids, const py::
   config.eos = all_of(eos);
   const std::vector<SentenceConfig> configs(sentences, config);
   const SearchConfig search;
-  const int32_t stop_now = 0;
+  const std::vector<int32_t> stop_now(sentences);
   const StepState now = {1, live_count};
   const UpdateRowsParams params{.chosen = chosen.data(),
                                 .lse = TensorView::of(lse, "lse").data<float>({rows}),
                                 .active = active_sentences(in, live),
                                 .config = {&search, configs.data(), eos.data()},
-                                .stop = {&stop_now, nullptr, nullptr},
+                                .stop = {stop_now.data(), nullptr, nullptr},
                                 .state = &now,
                                 .tokens = kept("tokens").data<int32_t>({-1, total}),
                                 .length = length.data<int32_t>(),

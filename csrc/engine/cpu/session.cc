@@ -6,6 +6,7 @@
 
 #include "engine/cpu/inputs.h"
 #include "engine/cpu/select.h"
+#include "engine/cpu/workspace.h"
 #include "engine/search/faults.h"
 #include "engine/search/results.h"
 #include "engine/search/state.h"
@@ -25,17 +26,15 @@ class CpuSession : public Session {
 
   Arena plan(const Limits& limits) const override {
     Arena arena;
-    Cache<C> cache;
-    StepScratch scratch;
     ShortlistMemory shortlist;
-    workspace(arena, limits, cache, scratch, shortlist);
+    take(arena, limits, shortlist);
     return arena;
   }
 
   void bind(const Limits& limits, void* pool, size_t bytes) override {
     started_ = false;
     Arena arena(pool, bytes);
-    w_ = workspace(arena, limits, cache_, scratch_, shortlist_);
+    memory_ = take(arena, limits, shortlist_);
     limits_ = limits;
   }
 
@@ -100,11 +99,11 @@ class CpuSession : public Session {
     return check_done();
   }
 
-  void stop_now() override { *w_.inputs.stop_now = 1; }
+  void stop_now() override { std::fill_n(w_.inputs.stop_now, limits_.batch, 1); }
 
   EngineState state() override {
     CHECK(started_, "state() needs a start() before it");
-    return engine_state(w_, *w_.inputs.state, key_, request_, scratch_, spec_, limits_,
+    return engine_state(w_, *w_.inputs.state, key_, request_, memory_.scratch, spec_, limits_,
                         longest_source_);
   }
 
@@ -125,26 +124,10 @@ class CpuSession : public Session {
   }
 
  private:
-  Workspace<T> workspace(Arena& arena, const Limits& limits, Cache<C>& cache, StepScratch& scratch,
-                         ShortlistMemory& shortlist) const {
-    const int64_t threads = team_.size(), vocab = spec_.decoder.vocab;
-    return Workspace<T>(
-        arena, spec_, limits, 1,
-        [&](auto& w) {
-          cache = Cache<C>(arena, spec_, limits);
-          const int64_t bytes = linear_scratch(kScratchRows, spec_.widest_input());
-          w.products = arena.take<uint8_t>("products", {bytes});
-          shortlist = ShortlistMemory(arena, limits, weights_.output.weight);
-        },
-        [&](auto&) {
-          scratch = StepScratch(arena, limits);
-          scratch.queue = arena.take<Candidate>("queue", {threads, vocab});
-          scratch.maxima = arena.take<float>("maxima", {threads, groups_of(vocab)});
-          scratch.marks =
-              arena.take<uint32_t>("marks", {limits.controls > 0 ? threads : 0, marks_size(vocab)});
-          scratch.best =
-              arena.take<Candidate>("threads_best", {threads, limits.rows(), limits.candidates});
-        });
+  CpuMemory<T, C> take(Arena& arena, const Limits& limits, ShortlistMemory& shortlist) const {
+    return CpuMemory<T, C>(arena, spec_, limits, team_.size(), [&] {
+      shortlist = ShortlistMemory(arena, limits, weights_.output.weight);
+    });
   }
 
   template <typename Work>
@@ -158,7 +141,7 @@ class CpuSession : public Session {
   StepView step() const {
     StepView view = {.search = &request_.search,
                      .config = {&search_config_, request_.configs.data(), request_.words.data()},
-                     .scratch = scratch_,
+                     .scratch = memory_.scratch,
                      .key = key_,
                      .total_rows = limits_.rows(),
                      .vocab = spec_.decoder.vocab};
@@ -171,7 +154,7 @@ class CpuSession : public Session {
   }
 
   Pass<cpu::Stream<isa>, T, C> pass(cpu::Stream<isa>& stream) const {
-    return {stream, spec_, weights_, w_, cache_, limits_};
+    return {stream, spec_, weights_, w_, memory_.cache, limits_};
   }
 
   void compute(cpu::Stream<isa>& stream, const StepView& step) {
@@ -194,9 +177,8 @@ class CpuSession : public Session {
   cpu::Team team_;
   const cpu::Features features_;
   Limits limits_{};
-  Workspace<T> w_{};
-  Cache<C> cache_{};
-  StepScratch scratch_{};
+  CpuMemory<T, C> memory_{};
+  const Workspace<T>& w_ = memory_.w;
   ShortlistMemory shortlist_{};
   Request request_;
   SearchConfig search_config_;

@@ -20,6 +20,9 @@ struct Choice {
   std::vector<int32_t> banned, early;  // ascending outputs; early: with min_new's EOS
 
   bool is_early(const ActiveSentence& sentence) const { return sentence.number <= min_new; }
+  bool same_lists(const Choice& other) const {
+    return min_new == other.min_new && banned == other.banned && early == other.early;
+  }
 };
 
 inline Choice make_choice(const Outputs& outputs, const Request& request) {

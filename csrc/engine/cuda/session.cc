@@ -151,7 +151,7 @@ class CudaSession : public Session {
 
   void stop_now() override {
     const cuda::UseDevice use(device_.id);
-    CUDA_CHECK(cudaMemsetAsync(w_.inputs.stop_now, 1, sizeof(int32_t), stream_));
+    CUDA_CHECK(cudaMemsetAsync(w_.inputs.stop_now, 1, sizeof(int32_t) * limits_.batch, stream_));
   }
 
   EngineState state() override {

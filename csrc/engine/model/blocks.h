@@ -127,10 +127,9 @@ inline AttentionBias attention_bias(const StackSpec& spec, const StackWeights& w
   return bias;
 }
 
-// Leaves the input of layer i's convolution in a.qkv; returns the convolution's weights.
+// Leaves the input of layer i's convolution in a.qkv.
 template <typename Stream, typename T>
-DepthwiseWeights<T> make_convolution(const StackPass<Stream, T>& p, int i,
-                                     const BlockInput<T>& block) {
+void make_convolution(const StackPass<Stream, T>& p, int i, const BlockInput<T>& block) {
   const ConvolutionSpec& convolution = *p.spec.convolution;
   const Activation activation = convolution.gated ? Activation::sigmoid : Activation::none;
   first_product(p, p.layer(i).input, block, p.a.qkv, activation, p.a.glu);
@@ -141,9 +140,16 @@ DepthwiseWeights<T> make_convolution(const StackPass<Stream, T>& p, int i,
                          .scratch = p.a.scratch,
                          .rows = p.rows});
   }
+}
+
+// Of the rows from `first` on.
+template <typename Stream, typename T>
+DepthwiseWeights<T> convolution_weights(const StackPass<Stream, T>& p, int i, int64_t first = 0) {
+  const int kernel_size = p.spec.convolution->kernel_sizes[i];
+  const bool dynamic = p.spec.convolution->dynamic;
   return {.weights = p.layer(i).conv_weights,
-          .scores = p.a.conv_scores,
-          .kernel_size = convolution.kernel_sizes[i]};
+          .scores = dynamic ? p.a.conv_scores + first * p.spec.heads[i] * kernel_size : nullptr,
+          .kernel_size = kernel_size};
 }
 
 // a.ffn = activation(up x), or activation(gate x) * up x

@@ -28,8 +28,13 @@ inline int self_pages_of(const ModelSpec& spec, const Limits& limits) {
   if (spec.decoder.convolution) return 0;  // see Cache::inputs
   return static_cast<int>(pages_of(int64_t{limits.beams} * history_of(spec, limits)));
 }
+// Tokens of a packed pass that leaves shared keys and values.
+inline int64_t shared_tokens(const ModelSpec& spec, const Limits& limits) {
+  return limits.tokens > 0 ? limits.tokens : int64_t{limits.batch} * most_shared(spec, limits);
+}
 // Of the pool.
 inline int64_t pages_of(const ModelSpec& spec, const Limits& limits) {
+  if (limits.pages > 0) return limits.pages;
   return int64_t{limits.batch} * (shared_pages_of(spec, limits) + self_pages_of(spec, limits));
 }
 

@@ -1,6 +1,8 @@
 // One decode step of the active rows: from the token that each reads to its logits.
 #pragma once
 
+#include <span>
+
 #include "engine/model/pass.h"
 #include "kernels/attention/decode.h"
 #include "kernels/rows/embed.h"
@@ -18,25 +20,36 @@ struct StepRows {
   const ActiveSentence* active;  // [sentences]
   int sentences, beams, slots;   // sentences: at least state->live_count; slots: beams, but where
                                  // the first row of each sentence reads a prompt for all
+  int64_t first = 0;             // row of the pass
+
   int total() const { return sentences * beams; }
 };
 
+// Rows of a step that one search has, and a pass with that search's memory. Those of the next part
+// follow.
 template <typename Stream, typename T, typename C>
-void decode_convolution(const Pass<Stream, T, C>& p, StackPass<Stream, T>& stack,
-                        const StepRows& rows, int i) {
-  const StackSpec& d = stack.spec;
+struct StepPart {
+  Pass<Stream, T, C> pass;
+  StepRows rows;
+};
+template <typename Stream, typename T, typename C>
+using StepParts = std::span<const StepPart<Stream, T, C>>;
+
+template <typename Stream, typename T, typename C>
+void decode_convolution(const StepPart<Stream, T, C>& part, const StackPass<Stream, T>& stack,
+                        int i) {
+  const auto& [p, rows] = part;
+  const StackSpec& d = p.spec.decoder;
   const Workspace<T>& w = p.workspace;
-  const auto block = enter_block(stack, stack.layer(i).self_norm);
-  const auto weights = make_convolution(stack, i, block);
   const int ring = d.convolution->widest_kernel();
   decode_depthwise(p.stream, DecodeDepthwiseParams<T, C>{
                                  .state = rows.state,
-                                 .x = stack.a.qkv,
-                                 .weights = weights,
+                                 .x = w.step.qkv + rows.first * d.inner(i),
+                                 .weights = convolution_weights(stack, i, rows.first),
                                  .inputs = p.cache.inputs + d.kv_before(i) * p.limits.rows() * ring,
                                  .cache_indirection = w.cache_indirection,
                                  .active = rows.active,
-                                 .y = stack.a.attended,
+                                 .y = w.step.attended + rows.first * d.inner(i),
                                  .sentences = rows.sentences,
                                  .beams = rows.beams,
                                  .heads = d.heads[i],
@@ -45,7 +58,6 @@ void decode_convolution(const Pass<Stream, T, C>& p, StackPass<Stream, T>& stack
                                  .slots = rows.slots,
                                  .total_rows = p.limits.rows(),
                                  .history = w.history});
-  leave_self_attention(stack, i, block);
 }
 
 // Attention of layer i to nothing yet: the queries are in a.qkv, rows `stride` apart.
@@ -55,10 +67,10 @@ DecodeAttentionParams<T, C> attention_params(const Pass<Stream, T, C>& p, const 
   const StackSpec& d = p.spec.decoder;
   const Workspace<T>& w = p.workspace;
   return {.state = rows.state,
-          .q = w.step.qkv,
+          .q = w.step.qkv + rows.first * stride,
           .pool = p.cache.pool(d, i),
           .active = rows.active,
-          .y = w.step.attended,
+          .y = w.step.attended + rows.first * d.inner(i),
           .partial = w.partial,
           .split_counters = w.split_counters,
           .sentences = rows.sentences,
@@ -71,18 +83,14 @@ DecodeAttentionParams<T, C> attention_params(const Pass<Stream, T, C>& p, const 
           .scale = d.attention_scale[i]};
 }
 
-// Or a convolution in its place.
 template <typename Stream, typename T, typename C>
-void self_attention(const Pass<Stream, T, C>& p, StackPass<Stream, T>& stack, const StepRows& rows,
-                    int i) {
-  const StackSpec& d = stack.spec;
-  if (d.convolution) return decode_convolution(p, stack, rows, i);
+void attend_to_history(const StepPart<Stream, T, C>& part, int i) {
+  const auto& [p, rows] = part;
+  const StackSpec& d = p.spec.decoder;
   const Workspace<T>& w = p.workspace;
-  const auto block = enter_block(stack, stack.layer(i).self_norm);
-  first_product(stack, stack.layer(i).qkv, block, stack.a.qkv);
   auto attention = attention_params(p, rows, i, d.qkv(i));
-  attention.k = stack.a.qkv + d.inner(i);
-  attention.v = stack.a.qkv + d.inner(i) + d.kv_inner(i);
+  attention.k = attention.q + d.inner(i);
+  attention.v = attention.k + d.kv_inner(i);
   if (p.shares_prompts()) {
     attention.shared_pages = p.shared_pages();
     attention.shared_lengths = w.inputs.shared_lengths;
@@ -91,9 +99,22 @@ void self_attention(const Pass<Stream, T, C>& p, StackPass<Stream, T>& stack, co
   attention.cache_indirection = w.cache_indirection;
   attention.target = w.history;
   attention.total_rows = p.limits.rows();
-  attention.bias = attention_bias(d, stack.weights, i);
-  attention.rotary = rotary_of(stack, i, rows.positions);
+  attention.bias = attention_bias(d, p.weights.decoder, i);
+  attention.rotary = rotary_of(p.decoder(w.step, rows.total()), i, rows.positions);
   decode_attention(p.stream, attention);
+}
+
+// Or a convolution in its place.
+template <typename Stream, typename T, typename C>
+void self_attention(const StepParts<Stream, T, C>& parts, StackPass<Stream, T>& stack, int i) {
+  const auto block = enter_block(stack, stack.layer(i).self_norm);
+  if (stack.spec.convolution) {
+    make_convolution(stack, i, block);
+    for (const auto& part : parts) decode_convolution(part, stack, i);
+  } else {
+    first_product(stack, stack.layer(i).qkv, block, stack.a.qkv);
+    for (const auto& part : parts) attend_to_history(part, i);
+  }
   leave_self_attention(stack, i, block);
 }
 
@@ -120,31 +141,45 @@ void keep_attention(const Pass<Stream, T, C>& p, const DecodeAttentionParams<T, 
 }
 
 template <typename Stream, typename T, typename C>
-void cross_attention(const Pass<Stream, T, C>& p, StackPass<Stream, T>& stack, const StepRows& rows,
-                     int i) {
-  const StackSpec& d = stack.spec;
-  const LayerWeights& layer = stack.layer(i);
-  const auto block = enter_block(stack, layer.cross_norm);
-  first_product(stack, layer.cross_q, block, stack.a.qkv);
+void attend_to_source(const StepPart<Stream, T, C>& part, int i) {
+  const auto& [p, rows] = part;
+  const StackSpec& d = p.spec.decoder;
   auto attention = attention_params(p, rows, i, d.inner(i));
   attention.shared_pages = p.shared_pages();
   attention.shared_lengths = p.workspace.inputs.shared_lengths;
   if (p.workspace.attentions != nullptr && i == d.layers - 1) keep_attention(p, attention);
   decode_attention(p.stream, attention);
+}
+
+template <typename Stream, typename T, typename C>
+void cross_attention(const StepParts<Stream, T, C>& parts, StackPass<Stream, T>& stack, int i) {
+  const LayerWeights& layer = stack.layer(i);
+  const auto block = enter_block(stack, layer.cross_norm);
+  first_product(stack, layer.cross_q, block, stack.a.qkv);
+  for (const auto& part : parts) attend_to_source(part, i);
   last_product(stack, layer.cross_out, layer.cross_post, block.residual, stack.a.attended);
 }
 
-// Leaves the last layer's output in w.step.x, up to the norm that is returned.
+// Leaves the last layer's output in w.step.x of the first part, up to the norm that is returned.
 template <typename Stream, typename T, typename C>
-Norm decoder_layers(const Pass<Stream, T, C>& p, const StepRows& rows) {
-  auto stack = p.decoder(p.workspace.step, rows.total());
-  embed_tokens(stack, rows.ids, rows.positions);
+Norm decoder_layers(const StepParts<Stream, T, C>& parts) {
+  const auto& [p, first] = parts.front();
+  int rows = 0;
+  for (const auto& part : parts) rows += part.rows.total();
+  auto stack = p.decoder(p.workspace.step, rows);
+  embed_tokens(stack, first.ids, first.positions);
   for (int i = 0; i < p.spec.decoder.layers; ++i) {
-    self_attention(p, stack, rows, i);
-    if (p.spec.encoder) cross_attention(p, stack, rows, i);
+    self_attention(parts, stack, i);
+    if (p.spec.encoder) cross_attention(parts, stack, i);
     feed_forward(stack, i);
   }
   return last_norm(stack);
+}
+
+template <typename Stream, typename T, typename C>
+Norm decoder_layers(const Pass<Stream, T, C>& p, const StepRows& rows) {
+  const StepPart<Stream, T, C> part{p, rows};
+  return decoder_layers(StepParts<Stream, T, C>(&part, 1));
 }
 
 // Keeps the hidden states of a step's rows, which are in w.step.normed, for contrastive search.

@@ -50,9 +50,9 @@ inline PackedTokens prompt_tokens(const Inputs& in, const Batch& batch) {
 template <typename Stream, typename T>
 void packed_convolution(StackPass<Stream, T>& p, const PackedTokens& tokens, bool causal, int i) {
   const auto block = enter_block(p, p.layer(i).self_norm);
-  const auto weights = make_convolution(p, i, block);
+  make_convolution(p, i, block);
   packed_depthwise<T>(p.stream, {.x = p.a.qkv,
-                                 .weights = weights,
+                                 .weights = convolution_weights(p, i),
                                  .offsets = tokens.offsets,
                                  .y = p.a.attended,
                                  .sentences = tokens.sentences,

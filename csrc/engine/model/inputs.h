@@ -61,8 +61,8 @@ struct Inputs {
   SourceInputs source;
   // The prompts but for their last tokens. Decoder-only: packed. Encoder-decoder: read position by
   // position, [prompt - 1, sentences].
-  int32_t* prompt_ids;            // [B * (prompt - 1)]
-  int32_t* prompt_positions;      // [B * (prompt - 1)], positions
+  int32_t* prompt_ids;            // [B * (prompt - 1)], or shared_tokens()
+  int32_t* prompt_positions;      // as many
   int32_t* prompt_offsets;        // [B + 1], where packed
   ActiveSentence* prompt_active;  // [prompt - 1, sentences], where read position by position
   int32_t* sentence_ids;          // [B], index of each sentence in the caller's batch
@@ -70,10 +70,11 @@ struct Inputs {
   int32_t* unconditional;      // [B], with guidance the sentence that follows each, see guidance.h
   int32_t* unconditional_ids;  // [B], what that one reads first
   int32_t* prompt_lengths;  // [B], tokens of each prompt before the one that its first step reads
+  int32_t* first_tokens;    // [B], that one, where sentences join one by one (join.h)
   // Pages of the cache: of what each sentence shares, and its own.
   int32_t* shared_pages;    // [B, shared_pages_of()]
   int32_t* shared_lengths;  // [B], positions
-  int32_t* shared_cells;    // [B * most_shared()], of the packed tokens, see StoreSharedParams
+  int32_t* shared_cells;    // [shared_tokens()], of the packed ones, see StoreSharedParams
   int32_t* self_pages;      // [B, self_pages_of()]
   // what is scored
   int32_t *forced_ids, *forced_positions;  // [B * labels], what the decoder reads, and positions
@@ -81,7 +82,7 @@ struct Inputs {
   int32_t* forced_offsets;                 // [B + 1]
   // the search
   StepState* state;
-  int32_t* stop_now;                       // [1], 1: every row ends with this step
+  int32_t* stop_now;                       // [B], 1: a sentence's rows end with this step
   ActiveSentence* active;                  // [B]
   int32_t* ids;                            // [R], token that each active row reads
   int32_t* positions;                      // [R], its position
@@ -94,10 +95,10 @@ struct Inputs {
   Inputs() = default;
   Inputs(Arena& a, const ModelSpec& spec, const Limits& limits) {
     const int64_t batch = limits.batch, rows = limits.rows(), before = limits.prompt - 1;
-    const int64_t source_tokens = spec.encoder ? batch * limits.source : 0;
-    source = SourceInputs(a, batch, source_tokens);
-    prompt_ids = a.take<int32_t>("prompt_ids", {batch * before});
-    prompt_positions = a.take<int32_t>("prompt_positions", {batch * before});
+    const int64_t prompt_tokens = spec.encoder ? batch * before : shared_tokens(spec, limits);
+    source = SourceInputs(a, batch, spec.encoder ? shared_tokens(spec, limits) : 0);
+    prompt_ids = a.take<int32_t>("prompt_ids", {prompt_tokens});
+    prompt_positions = a.take<int32_t>("prompt_positions", {prompt_tokens});
     prompt_offsets = a.take<int32_t>("prompt_offsets", {batch + 1});
     prompt_active = take_active(a, "prompt_active", spec.encoder ? batch * before : 0);
     sentence_ids = a.take<int32_t>("sentence_ids", {batch});
@@ -105,16 +106,17 @@ struct Inputs {
     unconditional = a.take<int32_t>("unconditional", {batch});
     unconditional_ids = a.take<int32_t>("unconditional_ids", {batch});
     prompt_lengths = a.take<int32_t>("prompt_lengths", {batch});
+    first_tokens = a.take<int32_t>("first_tokens", {batch});
     shared_pages = a.take<int32_t>("shared_pages", {batch, shared_pages_of(spec, limits)});
     shared_lengths = a.take<int32_t>("shared_lengths", {batch});
-    shared_cells = a.take<int32_t>("shared_cells", {batch * most_shared(spec, limits)});
+    shared_cells = a.take<int32_t>("shared_cells", {shared_tokens(spec, limits)});
     self_pages = a.take<int32_t>("self_pages", {batch, self_pages_of(spec, limits)});
     forced_ids = a.take<int32_t>("forced_ids", {batch * limits.labels});
     forced_positions = a.take<int32_t>("forced_positions", {batch * limits.labels});
     labels = a.take<int32_t>("labels", {batch * limits.labels});
     forced_offsets = a.take<int32_t>("forced_offsets", {batch + 1});
     state = take_state(a, "state");
-    stop_now = a.take<int32_t>("stop_now", {1});
+    stop_now = a.take<int32_t>("stop_now", {batch});
     active = take_active(a, "active", batch);
     ids = a.take<int32_t>("ids", {rows});
     positions = a.take<int32_t>("positions", {rows});
@@ -209,7 +211,7 @@ inline void fill_inputs(const Inputs& in, const Batch& batch, const Request& req
   fill_unconditional(in, batch, request.sentences());
   fill_pages(in, spec.encoder ? batch.source_offsets : in.prompt_offsets, batch.sentences, spec,
              limits);
-  *in.stop_now = 0;
+  std::fill_n(in.stop_now, batch.sentences, 0);
   *in.state = {1, request.sentences()};
 }
 

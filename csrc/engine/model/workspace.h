@@ -91,14 +91,12 @@ struct Activations {
   }
 };
 
+// What a search keeps of its sentences and their rows, beside its inputs.
 template <typename T>
-struct Workspace {
-  Inputs inputs;
-
+struct SearchMemory {
   int32_t* cache_indirection;  // [2, R, history], where each row's history lies
   int history;                 // positions of a row in the cache of keys and values
 
-  // search
   int32_t *tokens, *parents;  // [target, R], the history of beams
   int32_t* stop_states;       // [target, R], see stop.h
   Hypothesis* finished;       // [B, places]
@@ -112,6 +110,37 @@ struct Workspace {
   float* similarity = nullptr;                    // [R]
   PhraseMemory phrases;                           // constrained beam search
   float* attentions = nullptr;  // [target, R, S], of the last layer to the source, where it is kept
+
+  SearchMemory() = default;
+  SearchMemory(Arena& a, const ModelSpec& spec, const Limits& limits)
+      : history(history_of(spec, limits)) {
+    const int64_t batch = limits.batch, rows = limits.rows();
+    cache_indirection = a.take<int32_t>("cache_indirection", {2, rows, history});
+
+    tokens = a.take<int32_t>("tokens", {limits.target, rows});
+    parents = a.take<int32_t>("parents", {limits.target, rows});
+    stop_states = a.take<int32_t>("stop_states", {limits.target, rows});
+    finished = a.take<Hypothesis>("finished", {batch, limits.places()});
+    all_state = take_state(a, "all_state");
+    all_active = take_active(a, "all_active", batch);
+    all_ids = a.take<int32_t>("all_ids", {rows});
+    all_positions = a.take<int32_t>("all_positions", {rows});
+    if (limits.attentions > 0) {
+      attentions = a.take<float>("attentions", {limits.target, rows, limits.source});
+    }
+    if (limits.hidden > 0) {
+      const int64_t shared_prompt = spec.encoder ? 0 : shared_tokens(spec, limits);
+      hidden = a.take<T>("hidden", {rows, history, spec.decoder.hidden});
+      prompt_hidden = a.take<T>("prompt_hidden", {shared_prompt, spec.decoder.hidden});
+      similarity = a.take<float>("similarity", {rows});
+    }
+    phrases = PhraseMemory(a, limits);
+  }
+};
+
+template <typename T>
+struct Workspace : SearchMemory<T> {
+  Inputs inputs;
 
   // scratch: the packed pass of the encoder or the prompt, then the steps
   Activations<T> packed;
@@ -139,41 +168,21 @@ struct Workspace {
   Workspace(Arena& a, const ModelSpec& spec, const Limits& limits, int alignment,
             TakeBackend&& take_backend, TakeStep&& take_step)
       : inputs(a, spec, limits) {
+    static_cast<SearchMemory<T>&>(*this) = SearchMemory<T>(a, spec, limits);
     const StackSpec& d = spec.decoder;
     const int64_t batch = limits.batch, rows = limits.rows();
-    const int64_t source_tokens = spec.encoder ? batch * limits.source : 0;
-    const int64_t shared_prompt = spec.encoder ? 0 : batch * (limits.prompt - 1);
+    const int64_t tokens = shared_tokens(spec, limits);
     const int64_t groups = groups_of(d.vocab);
-    history = history_of(spec, limits);
     logits_stride = (d.vocab + alignment - 1) / alignment * alignment;
 
-    cache_indirection = a.take<int32_t>("cache_indirection", {2, rows, history});
-
-    tokens = a.take<int32_t>("tokens", {limits.target, rows});
-    parents = a.take<int32_t>("parents", {limits.target, rows});
-    stop_states = a.take<int32_t>("stop_states", {limits.target, rows});
-    finished = a.take<Hypothesis>("finished", {batch, limits.places()});
-    all_state = take_state(a, "all_state");
-    all_active = take_active(a, "all_active", batch);
-    all_ids = a.take<int32_t>("all_ids", {rows});
-    all_positions = a.take<int32_t>("all_positions", {rows});
-    if (limits.attentions > 0) {
-      attentions = a.take<float>("attentions", {limits.target, rows, limits.source});
-    }
-    if (limits.hidden > 0) {
-      hidden = a.take<T>("hidden", {rows, history, d.hidden});
-      prompt_hidden = a.take<T>("prompt_hidden", {shared_prompt, d.hidden});
-      similarity = a.take<float>("similarity", {rows});
-    }
-    phrases = PhraseMemory(a, limits);
     take_backend(*this);
 
     a.reuse([&] {
       if (spec.encoder) {
-        packed_kv = a.take<T>("encoder.cross_kv", {source_tokens, 2 * d.widest_kv_inner()});
-        packed = Activations<T>(a, "encoder", *spec.encoder, source_tokens, products);
+        packed_kv = a.take<T>("encoder.cross_kv", {tokens, 2 * d.widest_kv_inner()});
+        packed = Activations<T>(a, "encoder", *spec.encoder, tokens, products);
       } else {
-        packed = Activations<T>(a, "prompt", d, shared_prompt, products);
+        packed = Activations<T>(a, "prompt", d, tokens, products);
       }
     });
     a.reuse([&] {

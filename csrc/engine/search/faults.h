@@ -9,16 +9,18 @@
 
 namespace decoding {
 
-// fault: [sentences], 0 or as beam.h and update.h say; sentence_ids: [sentences].
+// fault: of item `item`, as beam.h and update.h say.
+inline std::string fault_text(int32_t fault, int32_t item) {
+  const std::string where =
+      " for item " + std::to_string(item) + " at step " + std::to_string(std::abs(fault));
+  return fault > 0 ? "the model's logits are not finite (NaN or infinite)" + where
+                   : "every token is banned" + where + ": there is nothing to sample";
+}
+
+// fault: [sentences], 0 or as above; sentence_ids: [sentences].
 inline void check_faults(const int32_t* fault, const int32_t* sentence_ids, int sentences) {
   for (int b = 0; b < sentences; ++b) {
-    if (fault[b] == 0) continue;
-    const std::string where = " for item " + std::to_string(sentence_ids[b]) + " at step " +
-                              std::to_string(std::abs(fault[b]));
-    if (fault[b] > 0) {
-      throw Error("the model's logits are not finite (NaN or infinite)" + where);
-    }
-    throw Error("every token is banned" + where + ": there is nothing to sample");
+    if (fault[b] != 0) throw Error(fault_text(fault[b], sentence_ids[b]));
   }
 }
 

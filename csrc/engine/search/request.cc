@@ -65,8 +65,7 @@ int Request::row_candidates() const {
 }
 
 SearchConfig Request::search_config() const {
-  return {.stop_table = stop_table,
-          .processed = is_processed(),
+  return {.processed = is_processed(),
           .scores_lse = is_contrastive(search),
           .max_finished = max_finished(),
           .groups = groups()};

@@ -73,7 +73,6 @@ struct Request {
   int rows_per_sentence = 1;
   Search search;
   bool process = false;  // scores are made though no option needs them: somebody looks at them
-  const int32_t* stop_table = nullptr;  // [states, V], see stop.h
   std::vector<int32_t> stop_first;      // [sentences], the state that each prompt leads to
   std::vector<SentenceConfig> configs;  // [sentences]; their spans are of the words
   std::vector<int32_t> words;

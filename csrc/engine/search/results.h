@@ -18,8 +18,10 @@ struct Results {
   int32_t* lengths;      // [sentences, beams]
   float* scores;         // [sentences, beams]
   float* sums;           // [sentences, beams]
-  int32_t* parent_rows;  // [sentences, beams, width], the row of the call that each token extended
+  int32_t* parent_rows;  // [sentences, beams, width], the slot that each token extended, counted
+                         // from first_slot
   int width;
+  int first_slot = 0;
 };
 
 // A view of the bound memory.
@@ -37,19 +39,13 @@ struct BeamHistory {
   int total_rows;
 };
 
-// Writes the path that ends with `end`, last token first.
-inline void walk_back(const BeamHistory& history, const Hypothesis& end, int32_t* tokens,
-                      int32_t* parent_rows) {
-  if (end.length == 0) return;
-  int32_t slot = end.slot;
-  tokens[end.length - 1] = end.token;
-  parent_rows[end.length - 1] = slot;
-  for (int t = end.length - 2; t >= 0; --t) {
-    tokens[t] = history.tokens[int64_t{t} * history.total_rows + slot];
-    slot = history.parents[int64_t{t} * history.total_rows + slot];
-    parent_rows[t] = slot;
-  }
-}
+// What a search leaves for fetch().
+struct SearchResults {
+  BeamHistory history;
+  const Hypothesis* finished;  // [sentences, max_finished], best first, where rows compete
+  const int32_t* length;       // [slots], tokens of a row that has ended, 0 where it goes on
+  int beams, max_finished;
+};
 
 // Only memory that somebody else has written to says otherwise; it must not spoil more.
 inline void check_length(int row, int tokens, const Results& out) {
@@ -57,50 +53,88 @@ inline void check_length(int row, int tokens, const Results& out) {
         tokens, " tokens of at most ", out.width);
 }
 
-// finished: [sentences, max_finished], best first; the K best of each are taken, where there are so
-// many.
-inline void fetch_finished(const BeamHistory& history, const Hypothesis* finished, int sentences,
-                           int beams, int max_finished, const Results& out) {
+// Writes the path that ends with `end`, last token first, as row `row` of the results.
+inline void fetch_finished(const BeamHistory& history, const Hypothesis& end, int row,
+                           const Results& out) {
+  check_length(row, end.length, out);
+  out.lengths[row] = end.length;
+  out.scores[row] = end.score;
+  out.sums[row] = end.sum;
+  if (end.length == 0) return;
+  int32_t* tokens = out.tokens + int64_t{row} * out.width;
+  int32_t* parent_rows = out.parent_rows + int64_t{row} * out.width;
+  int32_t slot = end.slot;
+  tokens[end.length - 1] = end.token;
+  parent_rows[end.length - 1] = slot - out.first_slot;
+  for (int t = end.length - 2; t >= 0; --t) {
+    tokens[t] = history.tokens[int64_t{t} * history.total_rows + slot];
+    slot = history.parents[int64_t{t} * history.total_rows + slot];
+    parent_rows[t] = slot - out.first_slot;
+  }
+}
+
+// What `slot` has generated, as row `row` of the results.
+inline void fetch_row(const BeamHistory& history, int slot, int tokens, int row,
+                      const Results& out) {
+  check_length(row, tokens, out);
+  for (int t = 0; t < tokens; ++t) {
+    out.tokens[int64_t{row} * out.width + t] =
+        history.tokens[int64_t{t} * history.total_rows + slot];
+    out.parent_rows[int64_t{row} * out.width + t] = slot - out.first_slot;
+  }
+  out.lengths[row] = tokens;
+  out.scores[row] = out.sums[row] = 0.0f;
+}
+
+// A sentence's rows, from row `first` of the results on; the K best of those that have finished,
+// where there are so many. steps: tokens of a row that goes on.
+inline void fetch_sentence(const SearchResults& search, int sentence, int steps, int first,
+                           const Results& out) {
   const Hypothesis none{kFillIn, kFillIn, 0, 0, 0};
-  for (int row = 0; row < sentences * beams; ++row) {
-    const int sentence = row / beams, place = row % beams;
-    const Hypothesis& end =
-        place < max_finished ? finished[int64_t{sentence} * max_finished + place] : none;
-    check_length(row, end.length, out);
-    walk_back(history, end, out.tokens + int64_t{row} * out.width,
-              out.parent_rows + int64_t{row} * out.width);
-    out.lengths[row] = end.length;
-    out.scores[row] = end.score;
-    out.sums[row] = end.sum;
-  }
-}
-
-// length: [slots], 0 where a row goes on after `steps` tokens.
-inline void fetch_rows(const BeamHistory& history, const int32_t* length, int steps, int sentences,
-                       int beams, const Results& out) {
-  for (int row = 0; row < sentences * beams; ++row) {
-    const int tokens = length[row] > 0 ? length[row] : steps;
-    check_length(row, tokens, out);
-    for (int t = 0; t < tokens; ++t) {
-      out.tokens[int64_t{row} * out.width + t] =
-          history.tokens[int64_t{t} * history.total_rows + row];
-      out.parent_rows[int64_t{row} * out.width + t] = row;
+  const Hypothesis* finished = search.finished + int64_t{sentence} * search.max_finished;
+  for (int j = 0; j < search.beams; ++j) {
+    const int slot = sentence * search.beams + j;
+    if (search.max_finished > 0) {
+      const Hypothesis& end = j < search.max_finished ? finished[j] : none;
+      fetch_finished(search.history, end, first + j, out);
+    } else {
+      const int ended = search.length[slot];
+      fetch_row(search.history, slot, ended > 0 ? ended : steps, first + j, out);
     }
-    out.lengths[row] = tokens;
-    out.scores[row] = out.sums[row] = 0.0f;
   }
 }
 
-// steps: that were taken, of the history. finished: [B, max_finished], where rows compete.
+// What each row of a sentence that goes on has generated in `steps` steps, and where rows compete
+// then those that have finished; returns how many these are.
+inline int fetch_paths(const SearchResults& search, int sentence, int steps, int finished_count,
+                       const Results& out) {
+  if (search.max_finished == 0) {
+    fetch_sentence(search, sentence, steps, 0, out);
+    return search.beams;
+  }
+  const int64_t newest = int64_t{steps - 1} * search.history.total_rows;
+  for (int j = 0; j < search.beams; ++j) {
+    const int64_t at = newest + sentence * search.beams + j;
+    const Hypothesis path{0, 0, steps, search.history.parents[at], search.history.tokens[at]};
+    fetch_finished(search.history, path, j, out);
+  }
+  int rows = search.beams;
+  for (int j = 0; j < finished_count; ++j) {
+    const Hypothesis& end = search.finished[int64_t{sentence} * search.max_finished + j];
+    if (end.length > 0) fetch_finished(search.history, end, rows++, out);
+  }
+  return rows;
+}
+
+// steps: that were taken, of the history.
 inline void fetch_results(const BeamHistory& history, const Hypothesis* finished,
                           const int32_t* length, int steps, const Request& request,
                           const Results& out) {
   CHECK(out.width >= steps, "results need ", steps, " columns, got ", out.width);
-  const int beams = request.rows_per_sentence, max_finished = request.max_finished();
-  if (max_finished > 0) {
-    fetch_finished(history, finished, request.sentences(), beams, max_finished, out);
-  } else {
-    fetch_rows(history, length, steps, request.sentences(), beams, out);
+  const SearchResults search{history, finished, length, request.rows_per_sentence,
+                             request.max_finished()};
+  for (int b = 0; b < request.sentences(); ++b) {
+    fetch_sentence(search, b, steps, b * search.beams, out);
   }
 }
 

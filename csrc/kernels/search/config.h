@@ -93,7 +93,8 @@ struct SentenceConfig {
   Span eos;                   // each of them ends a row
   Span banned;                // tokens that are never chosen
   Span forced_last;           // where not empty, the only tokens of the sentence's last step
-  float alpha = 0.0f;         // of contrastive search
+  const int32_t* stop_table = nullptr;  // [states, V], see stop.h; null: no stop strings
+  float alpha = 0.0f;                   // of contrastive search
   FilterConfig filters;
   BeamConfig beam;
   ProcessorConfig processors;
@@ -109,7 +110,6 @@ struct SentenceConfig {
 
 // What all sentences share.
 struct SearchConfig {
-  const int32_t* stop_table = nullptr;  // [states, V], see stop.h; null: no stop strings
   // 1: tokens are chosen from scores that have been processed and filtered (processors.h); where
   // rows compete they are log-probabilities
   int32_t processed = 0;

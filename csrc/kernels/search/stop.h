@@ -13,7 +13,7 @@ constexpr int kMatched = -1;  // in the automaton's table: the token completes a
 
 // What a search keeps to tell; the ids and the table are in the config (config.h).
 struct StopMemory {
-  const int32_t* stop_now;    // [1], 1: every row ends with this step
+  const int32_t* stop_now;    // [B], 1: every row ends with this step
   const int32_t* stop_first;  // [B], the automaton's state behind each prompt
   int32_t* stop_states;       // [target, total_rows], behind each token of the beam history
 };

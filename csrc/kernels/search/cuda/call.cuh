@@ -49,7 +49,7 @@ class Call {
   template <typename T>
   __device__ Ends ends(const SelectParams<T>& p) const {
     const int count = sentence.eos.count;
-    return {count <= kFew ? eos_ : p.config.words + sentence.eos.begin, search.stop_table, p.stop,
+    return {count <= kFew ? eos_ : p.config.words + sentence.eos.begin, sentence.stop_table, p.stop,
             count, sentence.max_new};
   }
 

@@ -58,7 +58,7 @@ struct BeamSentence {
     return token_ends(ending(), extension(next_beam), s.total_rows, s.vocab);
   }
   DECODING_EVERYWHERE bool is_last_step() const {
-    return decoding::is_last_step(ending(), active.number);
+    return decoding::is_last_step(ending(), sentence, active.number);
   }
 
   // What sums are divided by, in double precision and then rounded, as Python and torch do.
@@ -80,7 +80,7 @@ struct BeamSentence {
     s.tokens[at(beam)] = next_beam.token;
     s.parents[at(beam)] = next_beam.parent;
     s.sums[slot(beam)] = next_beam.sum;
-    if (s.config.search->stop_table == nullptr) return;
+    if (config.stop_table == nullptr) return;
     // A beam that goes on has matched nothing; one that idles (diverse.h) must not either.
     const int stop = stop_state(ending(), extension(next_beam), s.total_rows, s.vocab);
     s.stop.stop_states[at(beam)] = stop < 0 ? 0 : stop;

@@ -17,7 +17,7 @@ struct Ends {
   DECODING_EVERYWHERE Ends(const ConfigView& config, const SentenceConfig& sentence,
                            const StopMemory& stop)
       : eos(config.words + sentence.eos.begin),
-        stop_table(config.search->stop_table),
+        stop_table(sentence.stop_table),
         stop(stop),
         eos_count(sentence.eos.count),
         max_new(sentence.max_new) {}
@@ -50,13 +50,13 @@ DECODING_EVERYWHERE inline bool token_ends(const Ends& ends, const Extension& to
   return stop_state(ends, to, total_rows, vocab) == kMatched;
 }
 
-DECODING_EVERYWHERE inline bool is_last_step(const Ends& ends, int step) {
-  return step == ends.max_new || *ends.stop.stop_now != 0;
+DECODING_EVERYWHERE inline bool is_last_step(const Ends& ends, int sentence, int step) {
+  return step == ends.max_new || ends.stop.stop_now[sentence] != 0;
 }
 
 DECODING_EVERYWHERE inline bool row_ends(const Ends& ends, const Extension& to, int total_rows,
                                          int vocab) {
-  return is_last_step(ends, to.step) || token_ends(ends, to, total_rows, vocab);
+  return is_last_step(ends, to.sentence, to.step) || token_ends(ends, to, total_rows, vocab);
 }
 
 }  // namespace decoding
