@@ -1,0 +1,296 @@
+// The runner on the CPU: every step and every reading is done when its call returns, so the host
+// reads and writes the searches' memory between them.
+#include "engine/runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/cpu/select.h"
+#include "engine/cpu/workspace.h"
+#include "engine/model/encoder.h"
+#include "engine/model/request_class.h"
+#include "engine/packed_parts.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/stream.h"
+#include "kernels/search/join.h"
+
+namespace decoding {
+namespace {
+
+// A class, and what the host keeps of its requests.
+template <typename T>
+struct CpuClass : RequestClass<T> {
+  using RequestClass<T>::RequestClass;
+
+  std::vector<SentenceConfig> configs;  // [sentences]
+  std::unique_ptr<int32_t[]> words;     // [sentences, words]
+  Choice choice;                        // of most
+  // Of each sentence: whether it runs, and whether its choice is another one.
+  enum class Running : uint8_t { no, alike, other };
+  std::vector<Running> running;
+  int others = 0, alike = 0;
+
+  void open(const Request& request, const ModelSpec& spec) {
+    RequestClass<T>::open(request, spec.decoder.vocab);
+    this->step.key.part = SelectPart::candidates;
+    configs.assign(this->limits.batch, {});
+    running.assign(this->limits.batch, Running::no);
+    this->step.config = {&this->config, configs.data(), words.get()};
+    *this->w.inputs.state = {1, 0};
+  }
+
+  int active() const { return this->w.inputs.state->live_count; }
+
+  void add(int id, const Choice& theirs) {
+    if (others + alike == 0) choice = theirs;
+    const bool same = choice.same_lists(theirs);
+    running[id] = same ? Running::alike : Running::other;
+    ++(same ? alike : others);
+    choice.is_shared = others == 0;
+  }
+
+  // Drops a sentence from the active ones.
+  void drop(int id) {
+    Inputs& in = this->w.inputs;
+    const auto gone = [&](const ActiveSentence& sentence) { return sentence.id == id; };
+    const auto end = std::remove_if(in.active, in.active + active(), gone);
+    in.state->live_count = static_cast<int32_t>(end - in.active);
+    --(running[id] == Running::alike ? alike : others);
+    running[id] = Running::no;
+    choice.is_shared = others == 0;
+  }
+};
+
+// T: of activations; C: of the keys and values that are kept.
+template <typename T, typename C, cpu::Isa isa>
+class CpuRunner : public Runner {
+  using Stream = cpu::Stream<isa>;
+
+ public:
+  CpuRunner(const ModelSpec& spec, const ModelWeights& weights, int threads, cpu::Features features)
+      : spec_(spec), weights_(weights), team_(threads), features_(features) {}
+
+  Arena plan(const RunnerLimits& limits) const override {
+    Arena arena;
+    std::vector<CpuClass<T>> classes;
+    take(arena, limits, classes);
+    return arena;
+  }
+
+  void bind(const RunnerLimits& limits, void* pool, size_t bytes) override {
+    Arena arena(pool, bytes);
+    memory_ = take(arena, limits, classes_);
+    limits_ = limits;
+    const int64_t words = int64_t{limits.rows} * limits.words;
+    for (auto& c : classes_) c.words = std::make_unique_for_overwrite<int32_t[]>(words);
+  }
+
+  int open(int request_class, const Request& request) override {
+    auto& c = classes_.at(request_class);
+    c.open(request, spec_);
+    return c.limits.batch;
+  }
+
+  void read(std::span<const ReadPart> parts) override {
+    const PackedParts packed(parts, spec_);
+    PackedTokens tokens = packed.tokens(memory_.w.inputs, spec_);
+    tokens.ids = packed.ids.data();
+    tokens.positions = packed.positions.data();
+    tokens.offsets = packed.offsets.data();
+    std::copy(packed.cells.begin(), packed.cells.end(), memory_.w.inputs.shared_cells);
+    const Limits all = limits_of(limits_);
+    run([&](Stream& stream) {
+      const Pass<Stream, T, C> pass{stream, spec_, weights_, memory_.w, memory_.cache, all};
+      if (spec_.encoder) {
+        encode(pass, tokens);
+      } else {
+        read_prompt(pass, tokens);
+      }
+    });
+  }
+
+  void join(const Admitted& admitted) override {
+    auto& c = classes_[admitted.slot.request_class];
+    const RunnerRequest& given = *admitted.request;
+    const int id = admitted.slot.sentence, before = static_cast<int>(given.prompt.size()) - 1;
+    c.configs[id] = place_config(given.request, id * limits_.words, c.words.get());
+    c.add(id, make_choice({weights_.output}, given.request));
+    put_pages(c, admitted);
+    const JoiningSentence joining{id, spec_.encoder ? before : 0, before, given.prompt.back(),
+                                  given.request.stop_first[0]};
+    run([&](Stream& stream) {
+      join_sentences(stream, c.join_params(&joining, 1));
+      if (joining.prefix > 0) read_prefix(stream, c, admitted);
+    });
+  }
+
+  void leave(Slot slot) override { classes_[slot.request_class].w.inputs.done[slot.sentence] = 1; }
+
+  bool step() override {
+    lay_out();
+    if (stepping_.empty()) return false;
+    run([&](Stream& stream) {
+      std::vector<StepPart<Stream, T, C>> parts;
+      parts.reserve(stepping_.size());
+      for (const CpuClass<T>* c : stepping_) {
+        list_rows(stream, c->list_params());
+        parts.push_back({pass(stream, *c), c->rows()});
+      }
+      const Norm norm = decoder_layers(StepParts<Stream, T, C>(parts));
+      for (const CpuClass<T>* c : stepping_) choose(stream, *c, norm);
+    });
+    return true;
+  }
+
+  void ended(std::vector<Ended>& to) override {
+    for (int i = 0; i < limits_.classes; ++i) {
+      auto& c = classes_[i];
+      for (int id = 0; id < c.limits.batch; ++id) {
+        const int fault = c.w.inputs.fault[id];
+        if (c.running[id] == CpuClass<T>::Running::no) continue;
+        if (fault == 0 && c.w.inputs.done[id] == 0) continue;
+        c.drop(id);
+        to.push_back({{i, id}, fault});
+      }
+    }
+  }
+
+  void fetch(Slot slot, const Results& results) override {
+    const auto& c = classes_[slot.request_class];
+    fetch_sentence(c.results(), slot.sentence, 0, 0, c.from_first(slot.sentence, results));
+  }
+
+  int paths(Slot slot, const Results& results) override {
+    const auto& c = classes_[slot.request_class];
+    const Inputs& in = c.w.inputs;
+    const auto end = in.active + c.active();
+    const auto found = std::find_if(in.active, end, [&](const ActiveSentence& sentence) {
+      return sentence.id == slot.sentence;
+    });
+    const int steps = found == end ? 0 : found->number - 1;
+    if (steps == 0) return 0;
+    return fetch_paths(c.results(), slot.sentence, steps, in.finished_count[slot.sentence],
+                       c.from_first(slot.sentence, results));
+  }
+
+ private:
+  // All rows, as sentences of one row.
+  static Limits limits_of(const RunnerLimits& limits) {
+    return {.batch = limits.rows,
+            .beams = 1,
+            .source = limits.source,
+            .prompt = limits.prompt,
+            .target = limits.target,
+            .candidates = limits.candidates,
+            .controls = limits.scores,
+            .tokens = limits.tokens,
+            .pages = limits.pages};
+  }
+
+  CpuMemory<T, C> take(Arena& arena, const RunnerLimits& limits,
+                       std::vector<CpuClass<T>>& classes) const {
+    const Limits all = limits_of(limits);
+    return CpuMemory<T, C>(arena, spec_, all, team_.size(), [&] {
+      classes.clear();
+      for (int i = 0; i < limits.classes; ++i) {
+        arena.prefixed("class " + std::to_string(i) + ": ",
+                       [&] { classes.emplace_back(arena, spec_, all); });
+      }
+    });
+  }
+
+  void put_pages(const CpuClass<T>& c, const Admitted& admitted) const {
+    const Inputs& in = c.w.inputs;
+    const int64_t id = admitted.slot.sentence;
+    std::copy(admitted.shared_pages.begin(), admitted.shared_pages.end(),
+              in.shared_pages + id * shared_pages_of(spec_, c.limits));
+    std::copy(admitted.own_pages.begin(), admitted.own_pages.end(),
+              in.self_pages + id * self_pages_of(spec_, c.limits));
+    in.shared_lengths[id] = admitted.request->shared(spec_.encoder.has_value());
+  }
+
+  // The decoder's prompt but for its last token, of an encoder-decoder, by the first row.
+  void read_prefix(Stream& stream, const CpuClass<T>& c, const Admitted& admitted) const {
+    const StepState state{0, 1};
+    Workspace<T> w = c.w;
+    w.step = memory_.w.step;
+    const Pass<Stream, T, C> pass{stream, spec_, weights_, w, memory_.cache, c.limits};
+    const std::vector<int32_t>& prompt = admitted.request->prompt;
+    const RotaryTables tables = rotary_tables(spec_.decoder);
+    const int length = static_cast<int>(prompt.size());
+    for (int i = 0; i + 1 < length; ++i) {
+      const ActiveSentence active{admitted.slot.sentence, 0, i};
+      const int32_t position = tables.pack(i, length);
+      const StepRows rows{.state = &state,
+                          .ids = &prompt[i],
+                          .positions = &position,
+                          .active = &active,
+                          .sentences = 1,
+                          .beams = 1,
+                          .slots = c.limits.beams};
+      decoder_layers(pass, rows);
+    }
+  }
+
+  // The classes that step, their rows one after the other.
+  void lay_out() {
+    stepping_.clear();
+    int64_t first = 0;
+    for (auto& c : classes_) {
+      if (c.active() == 0) continue;
+      c.lay_out(memory_.w, spec_, first, c.active());
+      c.step.scratch = memory_.scratch;
+      first += c.step.rows();
+      stepping_.push_back(&c);
+    }
+  }
+
+  Pass<Stream, T, C> pass(Stream& stream, const CpuClass<T>& c) const {
+    return {stream, spec_, weights_, c.w, memory_.cache, c.limits};
+  }
+
+  void choose(Stream& stream, const CpuClass<T>& c, const Norm& norm) const {
+    const StepView& step = c.step;
+    if (takes_best(spec_, c.choice, c.w, step)) {
+      select_best(stream, c.choice, norm, c.w, step);
+    } else {
+      project_logits(stream, spec_, c.choice, {}, norm, c.w, step.rows());
+      if (step.key.processed) process_scores(stream, c.w, step, kAllStages);
+      decoding::select(stream, c.w, step);
+    }
+    decoding::update(stream, c.w, step, nullptr);
+  }
+
+  template <typename Work>
+  void run(Work&& work) {
+    team_.run([&](int rank) {
+      Stream stream(team_, rank, features_);
+      work(stream);
+    });
+  }
+
+  const ModelSpec spec_;
+  const ModelWeights& weights_;
+  cpu::Team team_;
+  const cpu::Features features_;
+  RunnerLimits limits_{};
+  CpuMemory<T, C> memory_{};
+  std::vector<CpuClass<T>> classes_;
+  std::vector<const CpuClass<T>*> stepping_;
+};
+
+}  // namespace
+
+std::unique_ptr<Runner> make_cpu_runner(const ModelSpec& spec, const ModelWeights& weights,
+                                        int threads, const std::string& isa, WeightKind cache) {
+  const auto make = [&]<typename C>() {
+    return cpu::with_isa(
+        isa, [&]<cpu::Isa chosen>(cpu::Features features) -> std::unique_ptr<Runner> {
+          return std::make_unique<CpuRunner<float, C, chosen>>(spec, weights, threads, features);
+        });
+  };
+  return cache == WeightKind::float32 ? make.template operator()<float>()
+                                      : make.template operator()<BFloat16>();
+}
+
+}  // namespace decoding

@@ -1,0 +1,511 @@
+// The runner on a GPU. The host only launches: what joins is staged in memory that the GPU reads,
+// and what the GPU has to tell it writes to the host's.
+#include "engine/runner.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "engine/cuda/inputs.h"
+#include "engine/cuda/select.h"
+#include "engine/cuda/staging.h"
+#include "engine/model/request_class.h"
+#include "engine/packed_parts.h"
+#include "kernels/cuda/types.h"
+#include "kernels/search/report.h"
+
+namespace decoding {
+namespace {
+
+constexpr int kRowAlignment = 8;      // elements: of each row of logits, for accesses of 16 bytes
+constexpr int kAhead = 2;             // steps that may wait behind the one that runs
+constexpr size_t kGraphs = 128;       // that are kept
+constexpr size_t kStaging = 8 << 20;  // bytes
+
+// A class, its requests' configs, and what the host hears of them.
+template <typename T>
+struct CudaClass : RequestClass<T> {
+  SearchConfig* search_config = nullptr;         // on the device
+  SentenceConfig* configs = nullptr;             // [R]
+  int32_t* words = nullptr;                      // [R, words]
+  int32_t *running = nullptr, *steps = nullptr;  // [R], see report.h
+  cuda::PinnedMemory host;
+  StepState* host_state = nullptr;
+  ReportParams report{};
+  std::vector<int> sentences;  // that run, as far as the host knows
+  bool changed = false;        // since its rows were listed
+  int captured_for = 0;
+
+  CudaClass(Arena& arena, const ModelSpec& spec, const Limits& all, int words_of_each)
+      : RequestClass<T>(arena, spec, all) {
+    const int64_t rows = all.batch;
+    search_config = reinterpret_cast<SearchConfig*>(
+        arena.take<uint8_t>("search_config", {sizeof(SearchConfig)}));
+    configs = reinterpret_cast<SentenceConfig*>(
+        arena.take<uint8_t>("configs", {rows, sizeof(SentenceConfig)}));
+    words = arena.take<int32_t>("words", {rows, words_of_each});
+    running = arena.take<int32_t>("running", {rows});
+    steps = arena.take<int32_t>("told_steps", {rows});
+  }
+
+  // The host's memory, for so many sentences of one row.
+  void take_host(int64_t rows, int64_t target) {
+    Arena measured;
+    lay_host(measured, rows, target);
+    host = cuda::PinnedMemory(measured.bytes());
+    Arena arena(host.data(), host.bytes());
+    lay_host(arena, rows, target);
+  }
+
+  const SentenceReport& told(int id) const { return report.reports[id]; }
+  bool has_ended(int id) const {
+    return *static_cast<volatile const int32_t*>(&told(id).ended) != 0;
+  }
+
+  // The host's copies after so many steps of a sentence.
+  SearchResults host_results(int steps) const {
+    const int64_t list = int64_t{this->limits.batch} * this->config.max_finished;
+    return {{report.host_tokens, report.host_parents, this->limits.rows()},
+            report.host_finished + (steps - 1) % kReportedSteps * list,
+            report.host_length,
+            this->limits.beams,
+            this->config.max_finished};
+  }
+
+  // What is to be told of its sentences, when it has been opened.
+  void fill_report() {
+    const Inputs& in = this->w.inputs;
+    report.running = running;
+    report.steps = steps;
+    report.done = in.done;
+    report.fault = in.fault;
+    report.finished_count = in.finished_count;
+    report.finished = this->w.finished;
+    report.length = in.length;
+    report.tokens = this->w.tokens;
+    report.parents = this->w.parents;
+    report.sentences = this->limits.batch;
+    report.beams = this->limits.beams;
+    report.max_finished = this->config.max_finished;
+    report.total_rows = this->limits.rows();
+  }
+
+ private:
+  void lay_host(Arena& arena, int64_t rows, int64_t target) {
+    host_state = take_state(arena, "state");
+    report.reports = reinterpret_cast<SentenceReport*>(
+        arena.take<int32_t>("reports", {rows, sizeof(SentenceReport) / sizeof(int32_t)}));
+    report.host_finished = arena.take<Hypothesis>("finished", {kReportedSteps, rows});
+    report.host_length = arena.take<int32_t>("length", {rows});
+    report.host_tokens = arena.take<int32_t>("tokens", {target, rows});
+    report.host_parents = arena.take<int32_t>("parents", {target, rows});
+  }
+};
+
+template <typename T>
+class CudaRunner : public Runner {
+  using Class = CudaClass<T>;
+
+ public:
+  // The device must be the current one.
+  CudaRunner(const ModelSpec& spec, const ModelWeights& weights, int device)
+      : spec_(spec),
+        weights_(weights),
+        device_(cuda::Device::of(device)),
+        matmul_(device_, nullptr, cuda::kMatmulWorkspace) {}
+
+  ~CudaRunner() override {
+    if (handle_ == nullptr) return;
+    cudaStreamSynchronize(handle_);  // what is launched uses what goes now; a lost GPU runs nothing
+    cudaStreamDestroy(handle_);
+  }
+
+  Arena plan(const RunnerLimits& limits) const override {
+    Arena arena;
+    Memory memory;
+    take(arena, limits, memory);
+    return arena;
+  }
+
+  void bind(const RunnerLimits& limits, void* pool, size_t bytes) override {
+    const cuda::UseDevice use(device_.id);
+    Arena arena(pool, bytes);
+    take(arena, limits, memory_);
+    limits_ = limits;
+    all_ = limits_of(limits);
+    CUDA_CHECK(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking));
+    staging_ = CudaStaging(kStaging);
+    matmul_.workspace(memory_.products);
+    const Workspace<T>& w = memory_.w;
+    clear(memory_.scratch.arrivals, select_arrivals(all_));
+    clear_scratch(w);
+    for (Class& c : memory_.classes) {
+      c.take_host(limits.rows, limits.target + 1);
+      clear(c.running, limits.rows);
+    }
+    CUDA_CHECK(cudaMemsetAsync(w.inputs.ids, 0, sizeof(int32_t) * limits.rows, handle_));
+    CUDA_CHECK(cudaMemsetAsync(w.inputs.positions, 0, sizeof(int32_t) * limits.rows, handle_));
+  }
+
+  int open(int request_class, const Request& request) override {
+    const cuda::UseDevice use(device_.id);
+    Class& c = memory_.classes.at(request_class);
+    CUDA_CHECK(cudaStreamSynchronize(handle_));
+    graphs_.clear();  // they are for the requests that it took before
+    c.open(request, spec_.decoder.vocab);
+    c.step.config = {c.search_config, c.configs, c.words};
+    c.step.host_state = c.host_state;
+    c.fill_report();
+    c.captured_for = 0;
+    const StepState state{1, 0};
+    CUDA_CHECK(cudaMemcpyAsync(c.search_config, &c.config, sizeof(SearchConfig),
+                               cudaMemcpyHostToDevice, handle_));
+    CUDA_CHECK(
+        cudaMemcpyAsync(c.w.inputs.state, &state, sizeof(state), cudaMemcpyHostToDevice, handle_));
+    CUDA_CHECK(cudaStreamSynchronize(handle_));
+    return c.limits.batch;
+  }
+
+  void read(std::span<const ReadPart> parts) override {
+    const cuda::UseDevice use(device_.id);
+    const PackedParts packed(parts, spec_);
+    const Inputs& in = memory_.w.inputs;
+    const PackedTokens tokens = packed.tokens(in, spec_);
+    stage(tokens.ids, packed.ids);
+    stage(tokens.positions, packed.positions);
+    stage(tokens.offsets, packed.offsets);
+    stage(in.shared_cells, packed.cells);
+    cuda::Stream stream = this->stream();
+    staging_.send(stream);
+    if (warmed_up_.insert(bucket_of(tokens.count)).second) {
+      cuda::Stream warm_up(handle_, device_, matmul_, true);
+      read(warm_up, tokens);
+    }
+    read(stream, tokens);
+    clear_scratch(memory_.w);
+  }
+
+  void join(const Admitted& admitted) override {
+    const cuda::UseDevice use(device_.id);
+    Class& c = memory_.classes[admitted.slot.request_class];
+    const RunnerRequest& given = *admitted.request;
+    const int id = admitted.slot.sentence, before = static_cast<int>(given.prompt.size()) - 1;
+    const int prefix = spec_.encoder ? before : 0;
+    stage_config(c, id, given.request);
+    const Inputs& in = c.w.inputs;
+    stage(in.shared_pages + int64_t{id} * shared_pages_of(spec_, c.limits), admitted.shared_pages);
+    stage(in.self_pages + int64_t{id} * self_pages_of(spec_, c.limits), admitted.own_pages);
+    stage_one(in.shared_lengths + id, given.shared(spec_.encoder.has_value()));
+    stage_one(c.running + id, 1);
+    stage_one(c.steps + id, 0);
+    const JoiningSentence joining{id, prefix, before, given.prompt.back(),
+                                  given.request.stop_first[0]};
+    const JoiningSentence* staged = staging_.put(&joining, 1, handle_);
+    cuda::Stream stream = this->stream();
+    staging_.send(stream);
+    join_sentences(stream, c.join_params(staged, 1));
+    if (prefix > 0) read_prefix(stream, c, admitted);
+    c.report.reports[id] = {};
+    c.sentences.push_back(id);
+    c.changed = true;
+  }
+
+  void leave(Slot slot) override {
+    const cuda::UseDevice use(device_.id);
+    const Class& c = memory_.classes[slot.request_class];
+    CUDA_CHECK(cudaMemsetAsync(c.w.inputs.stop_now + slot.sentence, 1, sizeof(int32_t), handle_));
+  }
+
+  bool step() override {
+    const cuda::UseDevice use(device_.id);
+    if (!lay_out()) return false;
+    events_[launched_ % events_.size()].wait();  // of the step before the last kAhead
+    cuda::Stream stream = this->stream();
+    list_changed(stream);
+    graph().launch(handle_);
+    events_[launched_++ % events_.size()].record(handle_);
+    return true;
+  }
+
+  void ended(std::vector<Ended>& to) override {
+    for (size_t i = 0; i < memory_.classes.size(); ++i) {
+      Class& c = memory_.classes[i];
+      std::erase_if(c.sentences, [&](int id) {
+        if (!c.has_ended(id)) return false;
+        std::atomic_thread_fence(std::memory_order_acquire);
+        to.push_back({{static_cast<int>(i), id}, c.told(id).fault});
+        return true;
+      });
+    }
+    if (to.empty()) check_alive();
+  }
+
+  void fetch(Slot slot, const Results& results) override {
+    const Class& c = memory_.classes[slot.request_class];
+    fetch_sentence(c.host_results(c.told(slot.sentence).steps), slot.sentence, 0, 0,
+                   c.from_first(slot.sentence, results));
+  }
+
+  int paths(Slot slot, const Results& results) override {
+    const Class& c = memory_.classes[slot.request_class];
+    const int steps = *static_cast<const volatile int32_t*>(&c.told(slot.sentence).steps);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (steps == 0) return 0;
+    const int finished = c.told(slot.sentence).finished_count[(steps - 1) % kReportedSteps];
+    return fetch_paths(c.host_results(steps), slot.sentence, steps, finished,
+                       c.from_first(slot.sentence, results));
+  }
+
+ private:
+  struct Memory {
+    Workspace<T> w;
+    Cache<T> cache;
+    StepScratch scratch;
+    uint8_t* products = nullptr;
+    std::vector<Class> classes;
+  };
+
+  // All rows, as sentences of one row.
+  static Limits limits_of(const RunnerLimits& limits) {
+    return {.batch = limits.rows,
+            .beams = 1,
+            .source = limits.source,
+            .prompt = limits.prompt,
+            .target = limits.target,
+            .candidates = limits.candidates,
+            .controls = limits.scores,
+            .tokens = limits.tokens,
+            .pages = limits.pages};
+  }
+
+  void take(Arena& arena, const RunnerLimits& limits, Memory& memory) const {
+    const Limits all = limits_of(limits);
+    memory.w = Workspace<T>(
+        arena, spec_, all, kRowAlignment,
+        [&](auto& w) {
+          memory.cache = Cache<T>(arena, spec_, all);
+          StepScratch& scratch = memory.scratch = StepScratch(arena, all);
+          scratch.arrivals = arena.take<int32_t>("select_arrivals", {select_arrivals(all)});
+          scratch.perturbed = arena.take<float>("perturbed", {limits.rows, w.logits_stride});
+          memory.products = arena.take<uint8_t>("products", {int64_t{cuda::kMatmulWorkspace}});
+          memory.classes.clear();
+          memory.classes.reserve(limits.classes);
+          for (int i = 0; i < limits.classes; ++i) {
+            arena.prefixed("class " + std::to_string(i) + ": ",
+                           [&] { memory.classes.emplace_back(arena, spec_, all, limits.words); });
+          }
+        },
+        [&](auto& w) {
+          w.split_counters = arena.take<int32_t>("attention_split_counters", {kSplitCounters});
+          w.partial =
+              arena.take<float>("attention_partial", {partial_size(spec_.decoder.head_dim)});
+        });
+  }
+
+  cuda::Stream stream() { return {handle_, device_, matmul_}; }
+
+  Pass<cuda::Stream, T, T> pass(cuda::Stream& stream, const Class& c) const {
+    return {stream, spec_, weights_, c.w, memory_.cache, c.limits};
+  }
+
+  void clear(int32_t* numbers, int64_t count) {
+    CUDA_CHECK(cudaMemsetAsync(numbers, 0, sizeof(int32_t) * count, handle_));
+  }
+
+  // What the steps expect to be 0, and a packed pass has had other things in.
+  void clear_scratch(const Workspace<T>& w) {
+    clear(w.split_counters, kSplitCounters);
+    const int vocab = spec_.decoder.vocab, padding = w.logits_stride - vocab;
+    if (padding == 0) return;
+    CUDA_CHECK(cudaMemset2DAsync(w.logits + vocab, sizeof(T) * w.logits_stride, 0,
+                                 sizeof(T) * padding, all_.rows(), handle_));
+  }
+
+  template <typename Item>
+  void stage(const Item* to, const std::vector<Item>& items) {
+    staging_.stage(const_cast<Item*>(to), items.data(), items.size(), handle_);
+  }
+  void stage_one(int32_t* to, int32_t value) { staging_.stage(to, &value, 1, handle_); }
+
+  void stage_config(const Class& c, int id, const Request& request) {
+    std::vector<int32_t> words(request.words.size());
+    const int32_t first = id * limits_.words;
+    const SentenceConfig config = place_config(request, first, words.data() - first);
+    staging_.stage(c.configs + id, &config, 1, handle_);
+    stage(c.words + first, words);
+  }
+
+  void read(cuda::Stream& stream, const PackedTokens& tokens) {
+    const Pass<cuda::Stream, T, T> pass{stream, spec_, weights_, memory_.w, memory_.cache, all_};
+    if (spec_.encoder) {
+      encode(pass, tokens);
+    } else {
+      read_prompt(pass, tokens);
+    }
+  }
+
+  // The decoder's prompt but for its last token, of an encoder-decoder, by the first row.
+  void read_prefix(cuda::Stream& stream, const Class& c, const Admitted& admitted) {
+    const std::vector<int32_t>& prompt = admitted.request->prompt;
+    const RotaryTables tables = rotary_tables(spec_.decoder);
+    const int length = static_cast<int>(prompt.size());
+    const Inputs& in = memory_.w.inputs;
+    std::vector<int32_t> positions;
+    std::vector<ActiveSentence> active;
+    for (int i = 0; i + 1 < length; ++i) {
+      positions.push_back(tables.pack(i, length));
+      active.push_back({admitted.slot.sentence, 0, i});
+    }
+    const StepState state{0, 1};
+    stage(in.prompt_ids, prompt);
+    stage(in.prompt_positions, positions);
+    stage(in.prompt_active, active);
+    staging_.stage(memory_.w.all_state, &state, 1, handle_);
+    staging_.send(stream);
+    Workspace<T> w = c.w;
+    w.step = memory_.w.step;
+    w.partial = memory_.w.partial;
+    w.split_counters = memory_.w.split_counters;
+    const auto pass = [&](cuda::Stream& on) {
+      return Pass<cuda::Stream, T, T>{on, spec_, weights_, w, memory_.cache, c.limits};
+    };
+    const auto row = [&](int i) {
+      return StepRows{.state = memory_.w.all_state,
+                      .ids = in.prompt_ids + i,
+                      .positions = in.prompt_positions + i,
+                      .active = in.prompt_active + i,
+                      .sentences = 1,
+                      .beams = 1,
+                      .slots = c.limits.beams};
+    };
+    if (warmed_up_steps_.insert(1).second) {
+      cuda::Stream warm_up(handle_, device_, matmul_, true);
+      decoder_layers(pass(warm_up), row(0));
+    }
+    for (int i = 0; i + 1 < length; ++i) decoder_layers(pass(stream), row(i));
+  }
+
+  // Places the rows of every class with sentences; false: there is none.
+  bool lay_out() {
+    stepping_.clear();
+    int64_t first = 0;
+    const bool several = std::count_if(memory_.classes.begin(), memory_.classes.end(),
+                                       [](const Class& c) { return !c.sentences.empty(); }) > 1;
+    for (Class& c : memory_.classes) {
+      if (c.sentences.empty()) continue;
+      const int sentences = size_for(c, several);
+      c.changed |= sentences != c.captured_for || first != c.first();
+      c.captured_for = sentences;
+      c.lay_out(memory_.w, spec_, first, sentences);
+      c.step.scratch = memory_.scratch;
+      first += c.step.rows();
+      stepping_.push_back(&c);
+    }
+    return !stepping_.empty();
+  }
+
+  // How many sentences the next step is made for. A smaller size is taken once it halves the work;
+  // where several classes step, there are fewer sizes, since each mixture has a graph of its own.
+  int size_for(const Class& c, bool several) const {
+    const int running = static_cast<int>(c.sentences.size());
+    if (running <= c.captured_for && 2 * running > c.captured_for) return c.captured_for;
+    int size = bucket_of(running);
+    while (several && (size & (size - 1)) != 0) size = bucket_of(size + 1);
+    return std::min(size, c.limits.batch);
+  }
+
+  // Where rows have moved or come, they are listed anew.
+  void list_changed(cuda::Stream& stream) {
+    for (Class* c : stepping_) {
+      if (!c->changed) continue;
+      list_rows(stream, c->list_params());
+      c->changed = false;
+    }
+  }
+
+  const cuda::Graph& graph() {
+    std::vector<int64_t> key;
+    for (const Class* c : stepping_) {
+      key.insert(key.end(), {c - memory_.classes.data(), c->first(), c->captured_for});
+    }
+    if (const auto found = graphs_.find(key); found != graphs_.end()) return found->second;
+    if (graphs_.size() >= kGraphs) graphs_.clear();
+    CUDA_CHECK(cudaStreamSynchronize(handle_));  // a warm-up writes where steps do
+    const int rows = static_cast<int>(stepping_.back()->first()) + stepping_.back()->step.rows();
+    if (warmed_up_steps_.insert(rows).second) {
+      cuda::Stream warm_up(handle_, device_, matmul_, true);
+      pass(warm_up);
+    }
+    return graphs_
+        .emplace(key, cuda::Graph::capture([&](cudaStream_t recorder) {
+                   cuda::Stream recording(recorder, device_, matmul_);
+                   record_step(recording);
+                 }))
+        .first->second;
+  }
+
+  void pass(cuda::Stream& stream) {
+    std::vector<StepPart<cuda::Stream, T, T>> parts;
+    parts.reserve(stepping_.size());
+    for (const Class* c : stepping_) parts.push_back({pass(stream, *c), c->rows()});
+    const Norm norm = decoder_layers(StepParts<cuda::Stream, T, T>(parts));
+    const int rows = static_cast<int>(stepping_.back()->first()) + stepping_.back()->step.rows();
+    output_logits(parts.front().pass, norm, rows);
+  }
+
+  void record_step(cuda::Stream& stream) {
+    pass(stream);
+    for (const Class* c : stepping_) {
+      if (c->step.key.processed) process_scores(stream, c->w, c->step, kAllStages);
+      select(stream, c->w, c->step);
+      if (c->step.key.part == SelectPart::candidates) update(stream, c->w, c->step, nullptr);
+      report_sentences(stream, c->report);
+    }
+  }
+
+  // A GPU that is lost would never say so by itself.
+  void check_alive() {
+    if (++looks_ % 1024 != 0) return;
+    const cudaError_t state = cudaStreamQuery(handle_);
+    CHECK(state == cudaSuccess || state == cudaErrorNotReady, "CUDA: ", cudaGetErrorString(state),
+          cuda::advice(state));
+  }
+
+  const ModelSpec spec_;
+  const ModelWeights& weights_;
+  const cuda::Device device_;
+  cuda::Matmul matmul_;
+  cudaStream_t handle_ = nullptr;
+  RunnerLimits limits_{};
+  Limits all_{};
+  Memory memory_;
+  CudaStaging staging_;
+  std::array<cuda::Event, kAhead> events_;  // of the steps launched last
+  std::map<std::vector<int64_t>, cuda::Graph> graphs_;
+  std::vector<Class*> stepping_;               // in the order of their rows
+  std::set<int> warmed_up_, warmed_up_steps_;  // sizes whose products have been timed
+  int64_t launched_ = 0, looks_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Runner> make_cuda_runner(const ModelSpec& spec, const ModelWeights& weights,
+                                         WeightKind kind, int device) {
+  cuda::Device::of(device);
+  const cuda::UseDevice use(device);
+  switch (kind) {
+    case WeightKind::float32:
+      return std::make_unique<CudaRunner<float>>(spec, weights, device);
+    case WeightKind::float16:
+      return std::make_unique<CudaRunner<cuda::half>>(spec, weights, device);
+    case WeightKind::bfloat16:
+      return std::make_unique<CudaRunner<cuda::bfloat16>>(spec, weights, device);
+    default:
+      throw Error("these weights have no CUDA engine");
+  }
+}
+
+}  // namespace decoding

@@ -1,0 +1,99 @@
+// Steps of sentences that come and go, each with options of its own: continuous batching (Yu et al.
+// 2022, Orca). It is told what to do between two steps, by engine/scheduler; what waits, what fits
+// and in which pages, is decided there.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/arena.h"
+#include "core/spec.h"
+#include "engine/model/weights.h"
+#include "engine/search/request.h"
+#include "engine/search/results.h"
+
+namespace decoding {
+
+// A request of one sentence, with its texts.
+struct RunnerRequest {
+  Request request;
+  std::vector<int32_t> source, source_positions;  // tokens; empty without an encoder
+  std::vector<int32_t> prompt;                    // of the decoder, at least one token
+
+  // Positions of the keys that its rows share: of the source, or of the prompt but for its last
+  // token, which the first step reads.
+  int shared(bool has_encoder) const {
+    return static_cast<int>(has_encoder ? source.size() : prompt.size() - 1);
+  }
+  // Positions of the keys that each row has of its own.
+  int own(bool has_encoder) const {
+    return request.steps() + (has_encoder ? static_cast<int>(prompt.size()) - 1 : 0);
+  }
+};
+
+// Where a running request is kept.
+struct Slot {
+  int request_class, sentence;
+
+  auto operator<=>(const Slot&) const = default;
+};
+
+// A request that has its memory.
+struct Admitted {
+  const RunnerRequest* request;
+  Slot slot;
+  std::vector<int32_t> shared_pages, own_pages;
+};
+
+// [first, first + count) of a request's shared positions. A source is read whole; the parts of a
+// prompt are read in order, between any steps.
+struct ReadPart {
+  const Admitted* admitted;
+  int first, count;
+};
+
+// A request that a step has ended.
+struct Ended {
+  Slot slot;
+  int fault;  // 0, or as check_fault() reads it (engine/search/faults.h)
+};
+
+class Runner {
+ public:
+  virtual ~Runner() = default;
+
+  virtual Arena plan(const RunnerLimits& limits) const = 0;
+  virtual void bind(const RunnerLimits& limits, void* pool, size_t bytes) = 0;
+
+  // Makes a class that no request runs in one of requests such as this; returns for how many.
+  virtual int open(int request_class, const Request& request) = 0;
+
+  // Reads shared positions, all parts at once.
+  virtual void read(std::span<const ReadPart> parts) = 0;
+  // A request whose shared positions have been read takes part in the next step.
+  virtual void join(const Admitted& admitted) = 0;
+  // It ends without results, and is told among those that have ended.
+  virtual void leave(Slot slot) = 0;
+
+  // One step of every request that has joined. False: there is none.
+  virtual bool step() = 0;
+  // Appends those that have ended since the last call. Their results stay until their slot is
+  // joined again.
+  virtual void ended(std::vector<Ended>& to) = 0;
+  virtual void fetch(Slot slot, const Results& results) = 0;
+  // What each row of a request that has joined has generated so far, and each that has finished;
+  // returns how many these are.
+  virtual int paths(Slot slot, const Results& results) = 0;
+};
+
+// isa: one of cpu::isas(). cache: of keys and values, float32 or bfloat16.
+std::unique_ptr<Runner> make_cpu_runner(const ModelSpec& spec, const ModelWeights& weights,
+                                        int threads, const std::string& isa, WeightKind cache);
+// kind: of the weights, and of the runner's own numbers. device: CUDA's index of the GPU.
+std::unique_ptr<Runner> make_cuda_runner(const ModelSpec& spec, const ModelWeights& weights,
+                                         WeightKind kind, int device);
+
+}  // namespace decoding
