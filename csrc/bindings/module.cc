@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "bindings/engine.h"
 #include "bindings/model.h"
 #include "bindings/session.h"
 #include "bindings/training.h"
@@ -23,6 +24,7 @@ PYBIND11_MODULE(_C, module) {
   decoding::bind_panels(module);
   decoding::bind_session(module);
   decoding::bind_encoder_session(module);
+  decoding::bind_engine(module);
   py::module_ training = module.def_submodule("training");
   decoding::bind_training_loss(training);
   decoding::bind_training_norm(training);

@@ -1,0 +1,235 @@
+// decoding._C.Engine: a scheduler with its runner, and what it tells.
+#include "bindings/engine.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/bound.h"
+#include "bindings/model.h"
+#include "bindings/request.h"
+#include "engine/scheduler/scheduler.h"
+
+namespace decoding {
+namespace {
+
+constexpr int kMostWaiting = 1 << 20;  // requests
+
+template <typename T>
+py::array_t<T> table(const std::vector<T>& values, int rows, int width) {
+  return py::array_t<T>({rows, width}, values.data());
+}
+
+const char* name_of(OutputKind kind) {
+  switch (kind) {
+    case OutputKind::tokens:
+      return "tokens";
+    case OutputKind::end:
+      return "end";
+    case OutputKind::cancelled:
+      return "cancelled";
+    case OutputKind::expired:
+      return "expired";
+    default:
+      return "fault";
+  }
+}
+
+class PyEngine {
+ public:
+  PyEngine(const py::object& spec, py::dict weights, int threads, const std::string& isa,
+           const std::string& cache)
+      : device_("cpu"), spec_(model_spec(spec)), weights_(std::move(weights)) {
+    CHECK(cache == "float32" || cache == "bfloat16", "cache must be float32 or bfloat16, got ",
+          cache);
+    model_ = load_weights(weight_table(weights_, device_, std::nullopt), spec_);
+    runner_ = make_cpu_runner(spec_, model_, threads, isa,
+                              cache == "float32" ? WeightKind::float32 : WeightKind::bfloat16);
+  }
+
+  // On a GPU, in the type of the decoder's token table.
+  PyEngine([[maybe_unused]] const py::object& spec, py::dict weights, int device)
+      : device_("cuda:" + std::to_string(device)),
+        spec_(model_spec(spec)),
+        weights_(std::move(weights)) {
+#ifdef DECODING_CUDA
+    const WeightKind kind = kind_on_gpu(weights_, device_, "decoder.embed.tokens");
+    model_ = load_weights(weight_table(weights_, device_, kind), spec_);
+    runner_ = make_cuda_runner(spec_, model_, kind, device);
+#else
+    throw Error("this engine was built without CUDA");
+#endif
+  }
+
+  std::pair<std::vector<Buffer>, size_t> plan(const RunnerLimits& limits) const {
+    CHECK(runner_ != nullptr, "an engine is planned before it is bound");
+    const Arena arena = runner_->plan(limits);
+    return {arena.buffers(), arena.bytes()};
+  }
+
+  void bind(const RunnerLimits& limits, const py::object& pool) {
+    CHECK(scheduler_ == nullptr, "an engine is bound once");
+    const auto view = TensorView::of(pool, "pool", device_);
+    const int64_t page_bytes = bytes_of_page(runner_->plan(limits));
+    runner_->bind(limits, view.data<uint8_t>({-1}), view.numel());
+    pool_ = pool;
+    limits_ = limits;
+    scheduler_ = std::make_unique<Scheduler>(std::move(runner_), limits, spec_.encoder.has_value(),
+                                             page_bytes, kMostWaiting, true);
+  }
+
+  int64_t submit(const PyRequest& request, const PyBatch& batch, int32_t priority, double deadline,
+                 bool stream, uint64_t salt) {
+    Submission submission{.request = read(request.on(device_), batch.view()),
+                          .priority = priority,
+                          .seconds = deadline,
+                          .streams = stream,
+                          .salt = salt};
+    const py::gil_scoped_release release;
+    return scheduler().submit(std::move(submission));
+  }
+
+  void cancel(int64_t id) { scheduler().cancel(id); }
+  std::vector<Output> wait(double timeout) { return scheduler().wait(timeout); }
+  void close(bool drain) { scheduler().close(drain); }
+
+  py::dict stats() {
+    const SchedulerStats stats = scheduler().stats();
+    py::dict seconds, found;
+    seconds["scheduling"] = stats.scheduling;
+    seconds["reading"] = stats.reading;
+    seconds["stepping"] = stats.stepping;
+    found["running"] = stats.running;
+    found["waiting"] = stats.waiting;
+    found["pages_used"] = stats.pages_used;
+    found["pages_total"] = stats.pages_total;
+    found["steps"] = stats.steps;
+    found["tokens"] = stats.tokens;
+    found["prefix_queries"] = stats.cache.queries;
+    found["prefix_hits"] = stats.cache.tokens_found;
+    found["seconds"] = seconds;
+    return found;
+  }
+
+ private:
+  Scheduler& scheduler() {
+    CHECK(scheduler_ != nullptr, "an engine must be bound before it is used");
+    return *scheduler_;
+  }
+
+  // The texts of a batch of one sentence, checked.
+  RunnerRequest read(Request request, const Batch& batch) const {
+    CHECK(batch.sentences == 1 && request.sentences() == 1, "a request has one sentence");
+    CHECK(!request.is_guided() && !is_contrastive(request.search) &&
+              !std::holds_alternative<Constrained>(request.search),
+          "guidance, contrastive and constrained search run in generate() alone");
+    check_fits(batch, request, spec_, one_of(limits_));
+    CHECK(request.words.size() <= static_cast<size_t>(limits_.words), "the lists of the request ",
+          "have ", request.words.size(), " ids, the engine has room for ", limits_.words);
+    RunnerRequest read{.request = std::move(request)};
+    read.prompt.assign(batch.prompt, batch.prompt + batch.prompt_offsets[1]);
+    if (spec_.encoder) {
+      const int tokens = batch.source_offsets[1];
+      read.source.assign(batch.source, batch.source + tokens);
+      read.source_positions.assign(batch.source_positions, batch.source_positions + tokens);
+    }
+    return read;
+  }
+
+  // Of keys and values, in all layers.
+  static int64_t bytes_of_page(const Arena& plan) {
+    int64_t bytes = 0;
+    for (const Buffer& buffer : plan.buffers()) {
+      if (buffer.name == "k_pages" || buffer.name == "v_pages") {
+        bytes += static_cast<int64_t>(buffer.bytes) / buffer.shape[1];
+      }
+    }
+    return bytes;
+  }
+
+  // What one request may be.
+  static Limits one_of(const RunnerLimits& limits) {
+    return {.batch = 1,
+            .beams = limits.beams,
+            .source = limits.source,
+            .prompt = limits.prompt,
+            .target = limits.target,
+            .candidates = limits.candidates,
+            .finished = limits.rows,
+            .controls = limits.words};
+  }
+
+  const std::string device_;
+  const ModelSpec spec_;
+  const py::dict weights_;
+  ModelWeights model_;
+  py::object pool_;
+  RunnerLimits limits_{};
+  std::unique_ptr<Runner> runner_;        // until it is bound
+  std::unique_ptr<Scheduler> scheduler_;  // then; the first to go
+};
+
+RunnerLimits runner_limits(int requests, int beams, int source, int prompt, int target, int pages,
+                           int candidates, int finished, int words, int classes) {
+  CHECK(requests > 0 && beams > 0 && source >= 0 && prompt > 0 && target > 0 && pages > 0 &&
+            candidates > 0 && words >= 0 && classes > 0,
+        "limits must be positive");
+  return {.rows = requests,
+          .pages = pages,
+          .tokens = std::max({source, prompt, 512}),
+          .classes = classes,
+          .words = words,
+          .beams = beams,
+          .source = source,
+          .prompt = prompt,
+          .target = target,
+          .candidates = candidates,
+          .scores = 1};
+}
+
+}  // namespace
+
+void bind_engine(py::module_& module) {
+  py::class_<RunnerLimits>(module, "EngineLimits")
+      .def(py::init(&runner_limits), py::kw_only(), py::arg("requests"), py::arg("beams"),
+           py::arg("source"), py::arg("prompt"), py::arg("target"), py::arg("pages"),
+           py::arg("candidates"), py::arg("finished"), py::arg("words"), py::arg("classes"));
+  py::class_<Output>(module, "Output")
+      .def_readonly("id", &Output::id)
+      .def_readonly("message", &Output::message)
+      .def_property_readonly("kind", [](const Output& o) { return name_of(o.kind); })
+      .def_property_readonly("tokens",
+                             [](const Output& o) { return table(o.tokens, o.rows, o.width); })
+      .def_property_readonly(
+          "lengths", [](const Output& o) { return py::array_t<int32_t>(o.rows, o.lengths.data()); })
+      .def_property_readonly(
+          "scores", [](const Output& o) { return py::array_t<float>(o.rows, o.scores.data()); })
+      .def_property_readonly(
+          "sums", [](const Output& o) { return py::array_t<float>(o.rows, o.sums.data()); })
+      .def_property_readonly("parent_rows",
+                             [](const Output& o) { return table(o.parent_rows, o.rows, o.width); });
+  const py::call_guard<py::gil_scoped_release> unlocked;  // of Python's lock
+  py::class_<PyEngine>(module, "Engine")
+      .def(py::init<const py::object&, py::dict, int, const std::string&, const std::string&>(),
+           py::arg("spec"), py::arg("weights"), py::kw_only(), py::arg("threads"), py::arg("isa"),
+           py::arg("cache") = "float32")
+      .def(py::init<const py::object&, py::dict, int>(), py::arg("spec"), py::arg("weights"),
+           py::kw_only(), py::arg("device"))
+      .def("plan", &PyEngine::plan, py::arg("limits"))
+      .def("bind", &PyEngine::bind, py::arg("limits"), py::arg("pool"))
+      .def("submit", &PyEngine::submit, py::arg("request"), py::arg("batch"), py::kw_only(),
+           py::arg("priority") = 0, py::arg("deadline") = kNever, py::arg("stream") = false,
+           py::arg("salt") = 0)
+      .def("cancel", &PyEngine::cancel, py::arg("id"), unlocked)
+      .def("wait", &PyEngine::wait, py::arg("timeout"), unlocked)
+      .def("stats", &PyEngine::stats)
+      .def("close", &PyEngine::close, py::arg("drain"), unlocked);
+}
+
+}  // namespace decoding

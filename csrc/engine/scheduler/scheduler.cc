@@ -1,0 +1,422 @@
+#include "engine/scheduler/scheduler.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <exception>
+#include <utility>
+
+#include "core/check.h"
+#include "engine/search/faults.h"
+#include "kernels/attention/pages.h"
+
+namespace decoding {
+namespace {
+
+double now_seconds() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
+}
+
+// Adds the seconds of a scope to a sum.
+class Timed {
+ public:
+  explicit Timed(double& sum) : sum_(sum), begin_(now_seconds()) {}
+  ~Timed() { sum_ += now_seconds() - begin_; }
+
+ private:
+  double& sum_;
+  double begin_;
+};
+
+// With how many tokens the first rows all begin.
+int agreed(const Output& paths, int rows) {
+  int length = paths.lengths[0];
+  for (int row = 1; row < rows; ++row) {
+    const int32_t* path = paths.tokens.data() + int64_t{row} * paths.width;
+    const int most = std::min(length, paths.lengths[row]);
+    length = static_cast<int>(std::mismatch(path, path + most, paths.tokens.data()).first - path);
+  }
+  return length;
+}
+
+std::span<const int32_t> shared_tokens(const RunnerRequest& request, bool has_encoder) {
+  if (has_encoder) return request.source;
+  return std::span(request.prompt).first(request.prompt.size() - 1);
+}
+
+}  // namespace
+
+void Output::resize(int most_rows, int most_tokens) {
+  rows = most_rows;
+  width = most_tokens;
+  const size_t all = static_cast<size_t>(rows) * width;
+  tokens.assign(all, 0);
+  parent_rows.assign(all, -1);
+  lengths.assign(rows, 0);
+  scores.assign(rows, 0.0f);
+  sums.assign(rows, 0.0f);
+}
+
+Results Output::results() {
+  return {tokens.data(), lengths.data(), scores.data(), sums.data(), parent_rows.data(), width};
+}
+
+Scheduler::Scheduler(std::unique_ptr<Runner> runner, const RunnerLimits& limits, bool has_encoder,
+                     int64_t page_bytes, int most_waiting, bool caches)
+    : runner_(std::move(runner)),
+      limits_(limits),
+      has_encoder_(has_encoder),
+      page_bytes_(page_bytes),
+      pages_(limits.pages),
+      cache_(pages_, caches),
+      queue_(most_waiting),
+      classes_(limits.classes),
+      id_of_(limits.classes),
+      most_waiting_(most_waiting) {
+  publish();
+  thread_ = std::thread([this] { run(); });
+}
+
+Scheduler::~Scheduler() { close(false); }
+
+int64_t Scheduler::submit(Submission submission) {
+  const RunnerRequest& given = submission.request;
+  const int pages = shared_pages(given) + own_pages(given);
+  CHECK(pages <= limits_.pages, "the request may need ", pages, " pages (", pages * page_bytes_,
+        " bytes), the engine has ", limits_.pages, " (", limits_.pages * page_bytes_,
+        " bytes): ask for fewer new tokens or beams, or give the engine more memory");
+  const int rows = class_key(given.request).rows();
+  CHECK(rows <= limits_.rows, "the request needs ", rows, " rows, the engine has ", limits_.rows,
+        ": raise max_requests");
+  const std::lock_guard lock(mutex_);
+  CHECK(lost_.empty(), lost_);
+  CHECK(!closing_, "the engine is closed");
+  CHECK(waiting_ < most_waiting_, waiting_, " requests wait already, which is the most: try later");
+  ++waiting_;
+  submitted_.emplace_back(next_id_, std::move(submission));
+  mail_came_.notify_one();
+  return next_id_++;
+}
+
+void Scheduler::cancel(int64_t id) {
+  const std::lock_guard lock(mutex_);
+  cancelled_.push_back(id);
+  mail_came_.notify_one();
+}
+
+std::vector<Output> Scheduler::wait(double seconds) {
+  std::unique_lock lock(mutex_);
+  output_came_.wait_for(lock, std::chrono::duration<double>(seconds),
+                        [&] { return !outputs_.empty() || ended_loop_; });
+  return std::exchange(outputs_, {});
+}
+
+SchedulerStats Scheduler::stats() const {
+  const std::lock_guard lock(mutex_);
+  return published_;
+}
+
+void Scheduler::close(bool drain) {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+    drains_ = drains_ && drain;
+    mail_came_.notify_one();
+  }
+  static std::mutex joining;
+  const std::lock_guard lock(joining);
+  if (thread_.joinable()) thread_.join();
+}
+
+int Scheduler::shared_pages(const RunnerRequest& request) const {
+  return static_cast<int>(pages_of(request.shared(has_encoder_)));
+}
+
+int Scheduler::own_pages(const RunnerRequest& request) const {
+  return static_cast<int>(
+      pages_of(int64_t{request.request.rows_per_sentence} * request.own(has_encoder_)));
+}
+
+void Scheduler::run() {
+  try {
+    while (true) {
+      std::unique_lock lock(mutex_);
+      mail_came_.wait(lock, [&] {
+        return !entries_.empty() || !submitted_.empty() || !cancelled_.empty() || closing_;
+      });
+      if (closing_ && (!drains_ || (entries_.empty() && submitted_.empty()))) break;
+      take_mail(lock);
+      {
+        const Timed timed(stats_.scheduling);
+        expire(now_seconds());
+        admit();
+      }
+      {
+        const Timed timed(stats_.reading);
+        read();
+      }
+      {
+        const Timed timed(stats_.stepping);
+        stats_.steps += runner_->step();
+      }
+      const Timed timed(stats_.scheduling);
+      stream();
+      collect();
+      publish();
+    }
+    end("");
+  } catch (const std::exception& error) {
+    end(error.what());
+  }
+}
+
+// Leaves the lock.
+void Scheduler::take_mail(std::unique_lock<std::mutex>& lock) {
+  const auto submitted = std::exchange(submitted_, {});
+  const auto cancelled = std::exchange(cancelled_, {});
+  lock.unlock();
+  for (const auto& [id, submission] : submitted) enqueue(id, Submission(submission));
+  for (const int64_t id : cancelled) leave(id, OutputKind::cancelled);
+}
+
+void Scheduler::enqueue(int64_t id, Submission&& submission) {
+  Entry& entry = entries_[id];
+  entry.given = std::move(submission);
+  entry.key = class_key(entry.given.request.request);
+  entry.deadline = now_seconds() + entry.given.seconds;
+  next_deadline_ = std::min(next_deadline_, entry.deadline);
+  const RunnerRequest& given = entry.given.request;
+  queue_.push({.id = id,
+               .priority = entry.given.priority,
+               .deadline = entry.deadline,
+               .arrived = now_seconds(),
+               .pages = shared_pages(given) + own_pages(given),
+               .rows = entry.key.rows()});
+}
+
+void Scheduler::expire(double now) {
+  if (now < next_deadline_) return;
+  expired_.clear();
+  next_deadline_ = kNever;
+  for (const auto& [id, entry] : entries_) {
+    if (entry.deadline <= now) {
+      expired_.push_back(id);
+    } else {
+      next_deadline_ = std::min(next_deadline_, entry.deadline);
+    }
+  }
+  for (const int64_t id : expired_) leave(id, OutputKind::expired);
+}
+
+void Scheduler::admit() {
+  const auto fits = [&](const Waiting& waiting) {
+    return rows_used_ + waiting.rows <= limits_.rows && waiting.pages <= pages_.available() &&
+           class_for(entries_.at(waiting.id).key) >= 0;
+  };
+  while (const auto waiting = queue_.pop(fits)) admit(waiting->id, entries_.at(waiting->id));
+}
+
+// A class that takes one more such request, or may be opened for it; -1: none.
+int Scheduler::class_for(const ClassKey& key) const {
+  int idle = -1;
+  for (int c = 0; c < limits_.classes; ++c) {
+    if (classes_[c].key == key && !classes_[c].free.empty()) return c;
+    if (classes_[c].used == 0) idle = c;
+  }
+  return idle;
+}
+
+void Scheduler::admit(int64_t id, Entry& entry) {
+  const RunnerRequest& given = entry.given.request;
+  const int c = class_for(entry.key);
+  OpenClass& in = classes_[c];
+  if (in.key != entry.key) open(c, entry);
+  const int sentence = in.free.back();
+  in.free.pop_back();
+  ++in.used;
+  rows_used_ += entry.key.rows();
+  id_of_[c][sentence] = id;
+  entry.admitted = {.request = &given, .slot = {c, sentence}};
+  Admitted& admitted = entry.admitted;
+  const auto tokens = shared_tokens(given, has_encoder_);
+  if (has_encoder_) {
+    const bool found = cache_.find_source(entry.given.salt, tokens, admitted.shared_pages);
+    entry.read = found ? static_cast<int>(tokens.size()) : 0;
+  }
+  const int missing = shared_pages(given) - static_cast<int>(admitted.shared_pages.size());
+  pages_.allocate(missing, admitted.shared_pages);
+  pages_.allocate(own_pages(given), admitted.own_pages);
+  reading_.push_back(id);
+}
+
+void Scheduler::open(int c, const Entry& entry) {
+  OpenClass& in = classes_[c];
+  in.key = entry.key;
+  const int sentences = runner_->open(c, entry.given.request.request);
+  in.free.resize(sentences);
+  for (int i = 0; i < sentences; ++i) in.free[i] = sentences - 1 - i;
+  id_of_[c].assign(sentences, 0);
+}
+
+// So many tokens, in the order of admission; sources as a whole.
+void Scheduler::read() {
+  parts_.clear();
+  int room = limits_.tokens;
+  for (const int64_t id : reading_) {
+    Entry& entry = entries_.at(id);
+    const int missing = entry.given.request.shared(has_encoder_) - entry.read;
+    const int count = missing > room ? 0 : missing;
+    if (count == 0 && missing > 0) break;
+    if (count > 0) parts_.push_back({&entry.admitted, entry.read, count});
+    entry.read += count;
+    room -= count;
+  }
+  if (!parts_.empty()) runner_->read(parts_);
+  while (!reading_.empty()) {
+    Entry& entry = entries_.at(reading_.front());
+    if (entry.read < entry.given.request.shared(has_encoder_)) break;
+    join(entry);
+    reading_.pop_front();
+  }
+}
+
+void Scheduler::join(Entry& entry) {
+  const auto tokens = shared_tokens(entry.given.request, has_encoder_);
+  if (has_encoder_) {
+    cache_.insert_source(entry.given.salt, tokens, entry.admitted.shared_pages);
+  }
+  runner_->join(entry.admitted);
+  entry.joined = true;
+}
+
+// Takes the results of what has ended.
+void Scheduler::collect() {
+  ended_.clear();
+  runner_->ended(ended_);
+  for (const Ended& ended : ended_) {
+    const int64_t id = id_of_[ended.slot.request_class][ended.slot.sentence];
+    Entry& entry = entries_.at(id);
+    if (entry.leaves) {
+      // It has been told.
+    } else if (ended.fault != 0) {
+      made_.emplace_back(id, OutputKind::fault);
+      made_.back().message = fault_text(ended.fault, 0);
+    } else {
+      made_.push_back(results(id, entry));
+    }
+    release(entry);
+    entries_.erase(id);
+  }
+}
+
+Output Scheduler::results(int64_t id, const Entry& entry) {
+  const Request& request = entry.given.request.request;
+  Output output(id, OutputKind::end);
+  output.resize(request.rows_per_sentence, request.steps());
+  runner_->fetch(entry.admitted.slot, output.results());
+  for (const int32_t length : output.lengths) stats_.tokens += length;
+  return output;
+}
+
+// Tells those who listen which tokens have become certain: all, or where rows compete those with
+// which every row begins that may still be the best.
+void Scheduler::stream() {
+  for (auto& [id, entry] : entries_) {
+    if (!entry.joined || entry.leaves || !entry.given.streams) continue;
+    const Request& request = entry.given.request.request;
+    const bool competes = request.max_finished() > 0;
+    if (competes && !std::holds_alternative<Beam>(request.search))
+      continue;  // only its end is sure
+    paths_.resize(request.rows_per_sentence + request.max_finished(), request.steps());
+    const int rows = runner_->paths(entry.admitted.slot, paths_.results());
+    if (rows == 0) continue;
+    if (competes) paths_.lengths[0] = agreed(paths_, rows);
+    tell_new(id, entry, competes ? 1 : rows);
+  }
+}
+
+// The first `rows` of paths_, but for what has been told.
+void Scheduler::tell_new(int64_t id, Entry& entry, int rows) {
+  entry.told.resize(rows, 0);
+  int width = 0;
+  for (int row = 0; row < rows; ++row) {
+    width = std::max(width, paths_.lengths[row] - entry.told[row]);
+  }
+  if (width <= 0) return;
+  Output output(id, OutputKind::tokens);
+  output.resize(rows, width);
+  for (int row = 0; row < rows; ++row) {
+    const auto path = paths_.tokens.begin() + int64_t{row} * paths_.width;
+    output.lengths[row] = std::max(0, paths_.lengths[row] - entry.told[row]);
+    std::copy(path + entry.told[row], path + entry.told[row] + output.lengths[row],
+              output.tokens.begin() + int64_t{row} * width);
+    entry.told[row] += output.lengths[row];
+  }
+  made_.push_back(std::move(output));
+}
+
+// A request goes before its end. Nothing happens where there is none.
+void Scheduler::leave(int64_t id, OutputKind kind) {
+  const auto found = entries_.find(id);
+  if (found == entries_.end()) return;
+  Entry& entry = found->second;
+  if (entry.leaves) return;
+  made_.emplace_back(id, kind);
+  if (entry.joined) {  // its memory is free when the runner says so
+    entry.leaves = true;
+    runner_->leave(entry.admitted.slot);
+    return;
+  }
+  if (!queue_.cancel(id)) {
+    std::erase(reading_, id);
+    release(entry);
+  }
+  entries_.erase(found);
+}
+
+void Scheduler::release(Entry& entry) {
+  const Slot slot = entry.admitted.slot;
+  OpenClass& in = classes_[slot.request_class];
+  in.free.push_back(slot.sentence);
+  --in.used;
+  rows_used_ -= entry.key.rows();
+  pages_.release(entry.admitted.shared_pages);
+  pages_.release(entry.admitted.own_pages);
+}
+
+// Callers hear of what has happened since the last call.
+void Scheduler::publish() {
+  stats_.running = static_cast<int64_t>(entries_.size()) - queue_.size();
+  stats_.waiting = queue_.size();
+  stats_.pages_used = pages_.used();
+  stats_.pages_total = pages_.total();
+  stats_.cache = cache_.stats();
+  const std::lock_guard lock(mutex_);
+  published_ = stats_;
+  waiting_ = queue_.size() + static_cast<int>(submitted_.size());
+  if (made_.empty()) return;
+  std::move(made_.begin(), made_.end(), std::back_inserter(outputs_));
+  made_.clear();
+  output_came_.notify_all();
+}
+
+// The loop's end. message: empty where it was asked for, else why nothing can go on.
+void Scheduler::end(const std::string& message) {
+  for (const auto& [id, entry] : entries_) {
+    made_.emplace_back(id, message.empty() ? OutputKind::cancelled : OutputKind::fault);
+    made_.back().message = message;
+  }
+  entries_.clear();
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, submission] : submitted_) made_.emplace_back(id, OutputKind::cancelled);
+    submitted_.clear();
+    lost_ = message;
+    closing_ = ended_loop_ = true;
+  }
+  publish();
+  output_came_.notify_all();
+}
+
+}  // namespace decoding

@@ -1,0 +1,156 @@
+// The loop of continuous batching (Yu et al. 2022, Orca): between any two steps it takes requests
+// in and lets them go. A thread of its own runs it; callers submit, cancel and wait on any others.
+//
+// A request is admitted when there are rows, pages and a place in a class for the longest that it
+// may become, so nothing that runs is ever turned out. Its source or prompt is read between steps,
+// so many tokens at a time, and then its rows take part.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/runner.h"
+#include "engine/scheduler/page_allocator.h"
+#include "engine/scheduler/prefix_cache.h"
+#include "engine/scheduler/request_queue.h"
+#include "engine/search/request_class.h"
+
+namespace decoding {
+
+struct Submission {
+  RunnerRequest request;
+  int32_t priority = 0;
+  double seconds = kNever;  // from now until it expires
+  bool streams = false;     // its tokens are told as they are certain
+  uint64_t salt = 0;        // see prefix_cache.h
+};
+
+enum class OutputKind { tokens, end, cancelled, expired, fault };
+
+// What callers hear of a request: tokens, and at last one of the other kinds.
+struct Output {
+  int64_t id = 0;
+  OutputKind kind = OutputKind::tokens;
+  int rows = 0, width = 0;
+  std::vector<int32_t> tokens;       // [rows, width]
+  std::vector<int32_t> lengths;      // [rows]
+  std::vector<float> scores, sums;   // [rows], of an end
+  std::vector<int32_t> parent_rows;  // [rows, width], of an end
+  std::string message;               // of a fault
+
+  Output() = default;
+  Output(int64_t id, OutputKind kind) : id(id), kind(kind) {}
+  void resize(int most_rows, int most_tokens);
+  // To be written to.
+  Results results();
+};
+
+struct SchedulerStats {
+  int64_t running = 0, waiting = 0;  // requests
+  int64_t pages_used = 0, pages_total = 0;
+  int64_t steps = 0;
+  int64_t tokens = 0;  // of results
+  PrefixCacheStats cache;
+  double reading = 0, stepping = 0, scheduling = 0;  // seconds
+};
+
+class Scheduler {
+ public:
+  // The runner is bound to memory for these limits. page_bytes: of a page in all layers.
+  // most_waiting: requests.
+  Scheduler(std::unique_ptr<Runner> runner, const RunnerLimits& limits, bool has_encoder,
+            int64_t page_bytes, int most_waiting, bool caches);
+  ~Scheduler();
+
+  // Returns its id. Throws Error for a request that never fits, and when too many wait.
+  int64_t submit(Submission submission);
+  // Nothing happens where it has ended.
+  void cancel(int64_t id);
+  // What there is to hear; waits for it up to so many seconds.
+  std::vector<Output> wait(double seconds);
+  SchedulerStats stats() const;
+  // Takes no more requests. Returns when those that it has are done, or else cancelled.
+  void close(bool drain);
+
+ private:
+  // A request from its submission to its end.
+  struct Entry {
+    Submission given;
+    ClassKey key;
+    double deadline = kNever;
+    Admitted admitted;
+    int read = 0;  // shared positions whose keys are in their pages
+    bool joined = false, leaves = false;
+    std::vector<int> told;  // tokens of each row that callers have heard of
+  };
+  struct OpenClass {
+    std::optional<ClassKey> key;
+    std::vector<int> free;  // sentences
+    int used = 0;
+  };
+
+  void run();
+  void take_mail(std::unique_lock<std::mutex>& lock);
+  void enqueue(int64_t id, Submission&& submission);
+  void expire(double now);
+  void admit();
+  int class_for(const ClassKey& key) const;
+  void admit(int64_t id, Entry& entry);
+  void open(int request_class, const Entry& entry);
+  void read();
+  void join(Entry& entry);
+  void stream();
+  void tell_new(int64_t id, Entry& entry, int rows);
+  void collect();
+  Output results(int64_t id, const Entry& entry);
+  void leave(int64_t id, OutputKind kind);
+  void release(Entry& entry);
+  void publish();
+  void end(const std::string& message);
+  int shared_pages(const RunnerRequest& request) const;
+  int own_pages(const RunnerRequest& request) const;
+
+  const std::unique_ptr<Runner> runner_;
+  const RunnerLimits limits_;
+  const bool has_encoder_;
+  const int64_t page_bytes_;
+
+  // The loop's own.
+  PageAllocator pages_;
+  PrefixCache cache_;
+  RequestQueue queue_;
+  std::unordered_map<int64_t, Entry> entries_;
+  std::vector<OpenClass> classes_;
+  std::vector<std::vector<int64_t>> id_of_;  // [class][sentence]
+  std::deque<int64_t> reading_;              // admitted, in order, but not read to their end
+  int rows_used_ = 0;
+  double next_deadline_ = kNever;
+  std::vector<ReadPart> parts_;
+  std::vector<Ended> ended_;
+  std::vector<int64_t> expired_;
+  Output paths_;  // of a request that streams
+
+  // Shared with callers.
+  mutable std::mutex mutex_;
+  std::condition_variable mail_came_, output_came_;
+  std::vector<std::pair<int64_t, Submission>> submitted_;
+  std::vector<int64_t> cancelled_;
+  std::vector<Output> outputs_, made_;
+  SchedulerStats stats_, published_;
+  int64_t next_id_ = 1;
+  int waiting_ = 0;
+  const int most_waiting_;
+  bool closing_ = false, drains_ = true, ended_loop_ = false;
+  std::string lost_;  // why the loop has ended, where it did so by itself
+  std::thread thread_;
+};
+
+}  // namespace decoding
