@@ -4,11 +4,15 @@ A session on a GPU has its weights and its pool there, everything else on the CP
 """
 
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any, Literal, overload
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from decoding.models.spec import EncoderSpec, ModelSpec
+
+Array = npt.NDArray[np.generic]
 
 cuda_archs: str  # what there is machine code for, "80 90"; empty without CUDA
 sources_hash: str  # of the C++ sources that the engine was built from
@@ -431,6 +435,86 @@ class Session:
         where rows do not compete; parent_rows: int32 [B, K, target], the row b * K + k that each
         token extended. What lies behind a length is left as it was.
         """
+
+class EngineLimits:
+    """What an engine's memory plan must hold: see decoding.serving.planning.EngineLimits."""
+
+    def __init__(
+        self,
+        *,
+        requests: int,
+        beams: int,
+        source: int,
+        prompt: int,
+        target: int,
+        pages: int,
+        candidates: int,
+        finished: int,
+        words: int,
+        classes: int,
+    ) -> None: ...
+
+class Engine:
+    """A model bound as for a Session, whose requests join and leave between any two steps, in a
+    thread of its own. Any thread may call it, and all that waits releases the GIL."""
+
+    @overload
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: dict[str, Tensor],
+        *,
+        threads: int,
+        isa: str,
+        cache: str = "float32",
+    ) -> None: ...
+    @overload
+    def __init__(self, spec: ModelSpec, weights: dict[str, Tensor], *, device: int) -> None: ...
+    def plan(self, limits: EngineLimits) -> tuple[list[Buffer], int]:
+        """As Session.plan()."""
+    def bind(self, limits: EngineLimits, pool: Tensor) -> None:
+        """Uses `pool`, uint8 [bytes], aligned to 256 bytes, and starts the thread. Once."""
+    def submit(
+        self,
+        request: Request,
+        batch: Batch,
+        *,
+        priority: int = 0,
+        deadline: float = ...,
+        stream: bool = False,
+        salt: int = 0,
+    ) -> int:
+        """Adds a request of one sentence and returns its id, by which outputs name it.
+
+        priority: higher ones are admitted first. deadline: seconds from now, at which it ends with
+        "expired" unless it has ended before; inf: none. stream: its tokens are told as they are
+        certain. salt: requests of different salts share no pages. Raises Error where it can never
+        fit, and names pages and bytes.
+        """
+    def cancel(self, id: int) -> None:
+        """Ends a request with "cancelled" within a few steps, unless it ends before; no error
+        where it has ended."""
+    def wait(self, timeout: float) -> list[Output]:
+        """All that was told since the last call, in order, as soon as there is anything; empty
+        after so many seconds."""
+    def stats(self) -> dict[str, Any]:
+        """See decoding.Engine.stats()."""
+    def close(self, drain: bool) -> None:
+        """Ends the thread: after all requests have ended, or, without `drain`, once they are
+        cancelled. What it tells of them can be waited for afterwards. Twice is no error."""
+
+class Output:
+    """News of a request. K rows: of results. Every request ends with one that is not "tokens"."""
+
+    id: int
+    kind: Literal["tokens", "end", "cancelled", "expired", "fault"]
+    tokens: Array  # int32 [K, n]; tokens: the new ones, of the best row alone where rows compete;
+    # end: of each row from its first on, best first. What follows a row's length is undefined
+    lengths: Array  # int32 [K], of each row's tokens
+    scores: Array  # float32 [K], of an end; zero where rows do not compete
+    sums: Array  # the same
+    parent_rows: Array  # int32 [K, n], of an end: the row that each token extended
+    message: str  # of a fault
 
 class EncoderSession:
     """As Session, of an encoder alone."""

@@ -22,16 +22,20 @@ if TYPE_CHECKING:
     from decoding.loading import generate, load
     from decoding.model import Model
     from decoding.models.files import ModelFileError
+    from decoding.serving.engine import Engine
+    from decoding.serving.request import Request
     from decoding.text.shortlist import Shortlist
 
 __all__ = [
     "Cancelled",
+    "Engine",
     "Error",
     "GenerateOptions",
     "GenerationConfig",
     "Limits",
     "Model",
     "ModelFileError",
+    "Request",
     "Shortlist",
     "accelerate",
     "generate",
@@ -44,12 +48,14 @@ __version__ = "0.1.0"
 # second, which `decoding --help` should not.
 _MODULES = {
     "Cancelled": "decoding.common.progress",
+    "Engine": "decoding.serving.engine",
     "Error": "decoding._C",
     "GenerateOptions": "decoding.generation.option_types",
     "GenerationConfig": "decoding.generation.config",
     "Limits": "decoding.engine.limits",
     "Model": "decoding.model",
     "ModelFileError": "decoding.models.files",
+    "Request": "decoding.serving.request",
     "Shortlist": "decoding.text.shortlist",
     "accelerate": "decoding.acceleration",
     "generate": "decoding.loading",

@@ -60,12 +60,31 @@ def runner_of(
     """Raises TypeError and ValueError for limits that the model cannot have."""
     if limits is not None:
         check_limits(limits, spec)
-    place: dict[str, Any] = {"device": device.index}
-    if device.type == "cpu":
-        place = {"threads": threads, "isa": instruction_set(_C.isas())}
     if isinstance(spec, EncoderSpec):
-        encoder = _C.EncoderSession(spec, weights, **place)
+        encoder = _C.EncoderSession(spec, weights, **place(device, threads))
         return EncoderSession(spec, encoder, weights, device=device, limits=limits)
-    if device.type == "cpu":
-        place["cache"] = str(kv_cache_dtype).removeprefix("torch.")
-    return Session(spec, _C.Session(spec, weights, **place), device=device, limits=limits)
+    session = _C.Session(spec, weights, **place(device, threads, kv_cache_dtype))
+    return Session(spec, session, device=device, limits=limits)
+
+
+def engine_of(
+    spec: ModelSpec,
+    weights: dict[str, Tensor],
+    device: torch.device,
+    threads: int,
+    kv_cache_dtype: torch.dtype,
+) -> _C.Engine:
+    """A compiled engine for decoding.Engine."""
+    return _C.Engine(spec, weights, **place(device, threads, kv_cache_dtype))
+
+
+def place(
+    device: torch.device, threads: int, kv_cache_dtype: torch.dtype | None = None
+) -> dict[str, Any]:
+    """Where a session runs, in its own words. kv_cache_dtype: None where nothing is cached."""
+    if device.type == "cuda":
+        return {"device": device.index}
+    found = {"threads": threads, "isa": instruction_set(_C.isas())}
+    if kv_cache_dtype is not None:
+        found["cache"] = str(kv_cache_dtype).removeprefix("torch.")
+    return found

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from decoding.binding import runner_of, weights_on
+from decoding import _C
+from decoding.binding import engine_of, runner_of, weights_on
 from decoding.common.settings import Settings
 from decoding.engine.devices import check_threads
 from decoding.engine.encoder import EncoderSession
@@ -177,6 +178,11 @@ class BoundModel(TransformersFace):
                 "encode() and embed() need an encoder alone, such as BERT, and this model generates"
             )
         return self._runner
+
+    def bind_engine(self) -> _C.Engine:
+        """A compiled engine of its own for decoding.Engine, on the weights of the model. Raises
+        NotImplementedError for an encoder alone."""
+        return engine_of(self.spec, self._weights, self.device, self.threads, self.kv_cache_dtype)
 
     @property
     def device(self) -> torch.device:

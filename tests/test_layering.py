@@ -117,7 +117,13 @@ ALONE = (
     "decoding.nn",
     "decoding.reference",
 )  # import nothing of ours
-ENGINE_USERS = ("decoding.engine", "decoding.generation", "decoding.nn", "decoding")
+ENGINE_USERS = (
+    "decoding.engine",
+    "decoding.generation",
+    "decoding.nn",
+    "decoding.serving",
+    "decoding",
+)
 
 
 def inside(name: str, package: str) -> bool:

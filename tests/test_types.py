@@ -22,6 +22,7 @@ from decoding.generation.option_types import (
     FunctionOptions,
     SearchOptions,
     SharedOptions,
+    SubmitOptions,
     TranslateOptions,
 )
 from decoding.generation.unsupported import ARGUMENTS
@@ -69,6 +70,24 @@ assert_type(list(model.stream_text("a", tgt_lang="en")), list[str])
 model.chat("a", temperature=0.5)
 config = decoding.GenerationConfig(eos_token_id=2, max_new_tokens=5)
 assert_type(model.config.vocab_size, Any)
+with decoding.Engine(model, memory=10**9, max_requests=8) as engine:
+    assert_type(engine, decoding.Engine)
+    request = engine.submit([5, 0], num_beams=4, priority=1, deadline=0.5, stream=True)
+    assert_type(request, decoding.Request[Tensor])
+    assert_type(request.result(timeout=3), Tensor)
+    assert_type(engine.submit(ids, return_dict_in_generate=True).result(), GenerateOutput)
+    assert_type(engine.submit(ids, **options).result(), Tensor | GenerateOutput)
+    assert_type(list(request), list[list[list[int]]])
+    anything: decoding.Request[Tensor | GenerateOutput] = request
+
+
+async def wait() -> None:
+    async with decoding.Engine(model) as engine:
+        assert_type(await engine.submit([5, 0]), Tensor)
+        async for new in engine.submit([5, 0], stream=True):
+            assert_type(new, list[list[int]])
+
+
 with model as same:
     assert_type(same.eval().to("cpu"), decoding.Model)
 
@@ -85,6 +104,10 @@ model.translate(["a"], num_return_sequences=4)  # wrong
 model.complete("a", max_tokens=4)  # wrong
 model.chat("a", stop="x")  # wrong
 model.stream_text("a", n_best=2)  # wrong
+engine.submit(ids, num_beam=4)  # wrong
+engine.submit(ids, priority="high")  # wrong
+engine.submit(ids, logits_processor=[])  # wrong
+engine.submit(ids).result().sequences  # wrong
 bad: decoding.GenerateOptions = {"n": 3}  # wrong
 model.generate(ids).sequences  # wrong
 """
@@ -101,6 +124,9 @@ def test_the_types_have_every_option_and_no_other() -> None:
     assert set(get_type_hints(TranslateOptions)) - set(get_type_hints(SharedOptions)) == own
     by_name = {name for name in ARGUMENTS if name in get_type_hints(CallOptions)}
     assert set(get_type_hints(CallOptions)) == set(get_type_hints(SearchOptions)) | by_name
+    submit = set(inspect.signature(decoding.Engine.submit).parameters) | {"tokenizer"}
+    submit -= {"self", "input_ids", "attention_mask", "options"}
+    assert set(get_type_hints(SubmitOptions)) - set(get_type_hints(SearchOptions)) == submit
     processors = set(get_type_hints(FunctionOptions)) - set(get_type_hints(CallOptions))
     assert set(ARGUMENTS) - by_name == {"input_ids", "generation_config"} | processors
 

@@ -10,7 +10,8 @@ Report = Callable[[int, Any], Any]  # (done, total or None)
 
 
 class Cancelled(Exception):
-    """The event that a call was given as `cancel` is set: the call has ended without a result."""
+    """A call has ended without a result: the event that it was given as `cancel` is set, or its
+    request was cancelled."""
 
 
 class Event(Protocol):

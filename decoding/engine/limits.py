@@ -69,6 +69,29 @@ LEAST = {"batch": 1, "beams": 1, "source": 0, "prompt": 1, "target": 1, "eos": 0
 LEAST |= {"finished": 0, "controls": 0, "attentions": 0, "hidden": 0, "phrases": 0, "shortlist": 0}
 
 
+@dataclass(frozen=True, kw_only=True)
+class EngineLimits:
+    """The largest work that an engine's memory is planned for.
+
+    requests: rows that step at once, of all requests. beams: rows of one request. source, prompt,
+    target: tokens of one request, as in Limits. pages: of keys and values, 16 cells each.
+    candidates: next tokens that a beam search considers for a row. finished: rows that have ended
+    which it holds. words: 32-bit words of one request's lists. classes: of rows for which tokens
+    are chosen in one launch.
+    """
+
+    requests: int
+    beams: int
+    source: int
+    prompt: int
+    target: int
+    pages: int
+    candidates: int
+    finished: int
+    words: int
+    classes: int
+
+
 def check_limits(limits: Limits, spec: ModelSpec | EncoderSpec) -> None:
     """Raises TypeError for other objects, ValueError for lengths beyond a model's positions."""
     if not isinstance(limits, Limits):

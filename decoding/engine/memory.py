@@ -10,7 +10,7 @@ import torch
 
 from decoding import _C
 from decoding.common import html
-from decoding.engine.limits import Limits
+from decoding.engine.limits import EngineLimits, Limits
 
 STEP = "step"
 PARTS: dict[str, tuple[str, ...]] = {  # what their buffers' names begin with; a step has the rest
@@ -32,7 +32,7 @@ class MemoryPlan:
     bytes: of the whole block. weights: bytes of the weights, which lie outside it.
     """
 
-    limits: Limits
+    limits: Limits | EngineLimits
     buffers: tuple[_C.Buffer, ...]
     bytes: int
     weights: int = 0

@@ -171,12 +171,12 @@ class PooledEngine(ABC):
     def _bind(self, limits: Limits) -> None:
         plan = self._plan(limits)
         if plan.bytes > len(self._pool):
-            self._pool = self._allocate(plan)
+            self._pool = self._allocate(limits, plan)
         self._bound = self._reserved = None  # until the engine has taken the new plan
         self._engine.bind(engine_limits(limits), self._pool)
         self._bound = limits
 
-    def _allocate(self, plan: MemoryPlan) -> Tensor:
+    def _allocate(self, limits: Limits, plan: MemoryPlan) -> Tensor:
         available = available_memory(self.device)
         if available is None or plan.bytes <= available:
             try:
@@ -185,15 +185,15 @@ class PooledEngine(ABC):
                 pass  # there is none either: the same message
         raise _C.Error(
             f"the plan needs {plan.bytes} bytes ({readable(plan.bytes)}) on {self.device} for "
-            f"{plan.sizes}; {available_text(available)}; lower {self._costliest(plan)}, here or "
+            f"{plan.sizes}; {available_text(available)}; lower {self._costliest(limits)}, here or "
             "as limits= of load()"
         )
 
-    def _costliest(self, plan: MemoryPlan) -> str:
+    def _costliest(self, limits: Limits) -> str:
         """The limit that frees most when it is halved."""
 
         def halved(name: str) -> int:
-            size = getattr(plan.limits, name)
-            return self._plan(replace(plan.limits, **{name: max(min(size, 1), size // 2)})).bytes
+            size = getattr(limits, name)
+            return self._plan(replace(limits, **{name: max(min(size, 1), size // 2)})).bytes
 
         return min(("batch", "beams", "source", "prompt", "target", "labels"), key=halved)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -80,6 +80,10 @@ class Call:
                 results.append(SubBatchResult(sub.chosen, sub.prompt, self._run(request)))
                 before += request.steps
                 progress.reach(before)
+        return self.output(results)
+
+    def output(self, results: Sequence[SubBatchResult]) -> Tensor | outputs.GenerateOutput:
+        """What generate() returns, of the results of all sub-batches."""
         output = outputs.build_output(self.config, self.strategy, results, self.source)
         if self.device.type != "cpu":
             output = outputs.moved(output, self.device)

@@ -110,6 +110,18 @@ class CallOptions(SearchOptions, total=False):
     progress: bool | Report | None
 
 
+class SubmitOptions(SearchOptions, total=False):
+    """Of Engine.submit()."""
+
+    inputs: Any
+    decoder_input_ids: Any
+    tokenizer: Any
+    priority: int
+    deadline: Number | None
+    stream: bool
+    salt: int
+
+
 class FunctionOptions(CallOptions, total=False):
     """Of decoding.generate(), which takes them by name alone."""
 

@@ -8,6 +8,7 @@ where the vocabulary is one of bytes, so that a character may be cut between tok
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -112,6 +113,7 @@ def build(strings: Sequence[Text], texts: Sequence[Text | None], vocab: int) -> 
 
 # Of the tokenizers seen last; each is kept with its table, so that its id stays its own.
 _cache: OrderedDict[Any, tuple[Any, Array, Array]] = OrderedDict()
+_turn = threading.Lock()  # of the threads that ask for tables
 
 
 def stop_table(
@@ -129,13 +131,14 @@ def stop_table(
         raise ValueError("stop_strings need a tokenizer: pass tokenizer=")
     size = getattr(tokenizer, "__len__", getattr(tokenizer, "get_vocab_size", int))()
     key = (id(tokenizer), size, tuple(strings), vocab)
-    if key not in _cache:
-        texts = token_texts(tokenizer)
-        in_bytes = any(isinstance(text, bytes) for text in texts)
-        read = [string.encode() for string in strings] if in_bytes else strings
-        _cache[key] = (tokenizer, *build(read, texts, vocab))
-    _cache.move_to_end(key)
-    while len(_cache) > KEPT:
-        _cache.popitem(last=False)
-    _, table, prompt_table = _cache[key]
+    with _turn:
+        if key not in _cache:
+            texts = token_texts(tokenizer)
+            in_bytes = any(isinstance(text, bytes) for text in texts)
+            read = [string.encode() for string in strings] if in_bytes else strings
+            _cache[key] = (tokenizer, *build(read, texts, vocab))
+        _cache.move_to_end(key)
+        while len(_cache) > KEPT:
+            _cache.popitem(last=False)
+        _, table, prompt_table = _cache[key]
     return StopTable(torch.from_numpy(table).to(device), prompt_table)

@@ -39,14 +39,19 @@ class TokenListener(Protocol):
     def end(self, results: EngineResults) -> None: ...
 
 
+def check_streamed(config: GenerationConfig) -> None:
+    """Raises ValueError where some results have no tokens that are certain before the end."""
+    if config.num_beams > 1 and config.num_return_sequences > 1:
+        raise ValueError(
+            "the tokens of the best row alone can be streamed: pass num_return_sequences=1"
+        )
+
+
 class TokenStream:
     """Emits the tokens that are new and certain, a step at a time."""
 
     def check(self, config: GenerationConfig, batch: int) -> None:
-        if config.num_beams > 1 and config.num_return_sequences > 1:
-            raise ValueError(
-                "the tokens of the best row alone can be streamed: pass num_return_sequences=1"
-            )
+        check_streamed(config)
 
     def begin(self, rows: ObservedRows) -> None:
         self._rows = rows

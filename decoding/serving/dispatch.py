@@ -1,0 +1,134 @@
+"""Takes what an engine tells and hands it to its requests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from decoding import _C
+from decoding.serving.process import OwnProcess
+from decoding.serving.request import Request, Waiter, is_end
+
+WAIT = 0.1  # seconds, after which the thread looks whether the engine is closed
+
+
+class Dispatcher:
+    """The thread that listens to an engine, and the requests that have not ended.
+
+    engine: bound; close() ends it. The thread knows a decoding.Engine through its requests alone,
+    so that one that nobody holds is collected once they have ended.
+    """
+
+    def __init__(self, engine: _C.Engine) -> None:
+        self.process = OwnProcess()
+        self._engine: _C.Engine | None = engine
+        self._requests: dict[int, Request[Any]] = {}
+        # Reentrant: the collector may close an engine where this thread holds the lock.
+        self._changed = threading.Condition(threading.RLock())
+        self._closing = self._closed = False
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(
+            target=self._listen, args=(engine,), name="decoding.engine", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def closed(self) -> bool:
+        return self._closing
+
+    def submit(
+        self, request: Request[Any], options: _C.Request, batch: _C.Batch, **how: Any
+    ) -> None:
+        """options, batch, how: as _C.Engine.submit takes them."""
+        self.process.check()
+        with self._changed:
+            request.id = self._going().submit(options, batch, **how)
+            self._requests[request.id] = request
+
+    def cancel(self, id: int) -> None:
+        """Asks for a request's end; nothing where it has ended."""
+        if not self.process:
+            return
+        with self._changed:
+            if self._engine is not None and id in self._requests:
+                self._engine.cancel(id)
+
+    def stats(self) -> dict[str, Any]:
+        self.process.check()
+        with self._changed:
+            return self._going().stats()
+
+    def close(self, drain: bool) -> None:
+        """Ends the engine, after its requests or, without `drain`, with them; nothing in a child of
+        fork()."""
+        if not self.process:
+            return
+        with self._changed:
+            self._closing = True
+            if drain:  # here, where Ctrl-C gets through, and not in the engine
+                self._changed.wait_for(lambda: not self._requests)
+            engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close(drain)
+            self._closed = True
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _going(self) -> _C.Engine:
+        """Raises ValueError for a closed engine, decoding.Error for one that has failed."""
+        if self._failure is not None:
+            raise _C.Error(f"the engine failed: {self._failure}") from self._failure
+        if self._closing or self._engine is None:
+            raise ValueError("the engine is closed: make another one with decoding.Engine(model)")
+        return self._engine
+
+    def _listen(self, engine: _C.Engine) -> None:
+        try:
+            while not self._closed:
+                self._hand_out(engine.wait(WAIT))
+            while outputs := engine.wait(0):
+                self._hand_out(outputs)
+            self._fail(RuntimeError("it ended without an answer"))
+        except BaseException as error:  # nobody may wait for ever
+            self._failure = error
+            self._fail(error)
+
+    def _hand_out(self, outputs: Sequence[_C.Output]) -> None:
+        told: dict[Request[Any], list[_C.Output | BaseException]] = {}
+        with self._changed:
+            for output in outputs:
+                told.setdefault(self._requests[output.id], []).append(output)
+        wake(waiter for request, news in told.items() for waiter in request.tell(news))
+        self._forget([output.id for output in outputs if is_end(output)])
+
+    def _fail(self, error: BaseException) -> None:
+        """Ends all requests."""
+        with self._changed:
+            left = dict(self._requests)
+        wake(waiter for request in left.values() for waiter in request.tell([error]))
+        self._forget(left)
+
+    def _forget(self, ids: Iterable[int]) -> None:
+        with self._changed:
+            for id in ids:
+                del self._requests[id]
+            self._changed.notify_all()
+
+
+def wake(waiters: Iterable[Waiter]) -> None:
+    """Wakes each event loop once, however many of its coroutines wait."""
+    futures: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+    for waiter in waiters:
+        futures.setdefault(waiter.loop, []).append(waiter.future)
+    for loop, ready in futures.items():
+        with contextlib.suppress(RuntimeError):  # it is closed, and nobody waits there
+            loop.call_soon_threadsafe(settle, ready)
+
+
+def settle(futures: Iterable[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)

@@ -1,0 +1,207 @@
+"""decoding.Engine: continuous batching."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import weakref
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+from torch import Tensor
+
+from decoding.engine.memory import MemoryPlan, readable
+from decoding.generation.checks import flag, number, whole
+from decoding.generation.outputs import GenerateOutput
+from decoding.generation.streaming import check_streamed
+from decoding.serving.dispatch import Dispatcher
+from decoding.serving.planning import allocated, compiled, engine_limits
+from decoding.serving.request import Request
+from decoding.serving.submission import as_batch, check_submitted
+from decoding.token_model import TokenModel, given_ids
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from decoding.generation.option_types import SubmitOptions
+
+Self = TypeVar("Self", bound="Engine")
+
+
+class Engine:
+    """Generates for many callers at once: their requests join and leave between any two steps.
+
+        with decoding.Engine(model) as engine:
+            requests = [engine.submit(ids, max_new_tokens=40) for ids in prompts]
+            found = [request.result() for request in requests]
+
+    Each request has its own options: greedy search, samples and beams of any number run side by
+    side, and each result is what generate() returns for that sentence alone. Any number of threads
+    and event loops may use one engine. It steps in a thread of its own, which does not need
+    Python's lock.
+
+    A `with` block waits at its end for what was submitted, and cancels it after an exception; so
+    does `async with`.
+    """
+
+    def __init__(
+        self, model: TokenModel, memory: int | None = None, max_requests: int | None = None
+    ) -> None:
+        """
+        Args:
+            model: what load() returned, with a decoder. The engine shares its weights.
+            memory: bytes of the engine's one block, most of which are pages of keys and values.
+                None: on a GPU four fifths of what is free; on a CPU enough for usual lengths, at
+                most a quarter of what is free.
+            max_requests: rows that step at once: a request of greedy search is one row, one with
+                beams or samples has as many. None: 64 on a CPU, 256 on a GPU. Others wait.
+
+        Raises NotImplementedError for an encoder alone, decoding.Error where the memory does not
+        suffice for one sentence.
+        """
+        if not isinstance(model, TokenModel):
+            raise TypeError(
+                f"Engine takes a model that decoding.load() has made, got {type(model).__name__}"
+            )
+        memory, rows = optional_size("memory", memory), optional_size("max_requests", max_requests)
+        engine = model.bind_engine()
+        limits = engine_limits(engine, model.spec, model.device, memory, rows)
+        buffers, size = engine.plan(compiled(limits))
+        engine.bind(compiled(limits), allocated(size, model.device))
+        self._model, self._limits = model, limits
+        self._plan = MemoryPlan(limits, tuple(buffers), size)
+        self._dispatcher = Dispatcher(engine)
+        weakref.finalize(self, self._dispatcher.close, drain=False)
+
+    @overload
+    def submit(
+        self,
+        input_ids: Any = None,
+        attention_mask: Any = None,
+        *,
+        generation_config: Any = None,
+        return_dict_in_generate: Literal[True],
+        **options: Unpack[SubmitOptions],
+    ) -> Request[GenerateOutput]: ...
+    @overload
+    def submit(
+        self,
+        input_ids: Any = None,
+        attention_mask: Any = None,
+        *,
+        generation_config: None = None,
+        return_dict_in_generate: Literal[False] | None = None,
+        **options: Unpack[SubmitOptions],
+    ) -> Request[Tensor]: ...
+    @overload
+    def submit(
+        self,
+        input_ids: Any = None,
+        attention_mask: Any = None,
+        *,
+        generation_config: Any = None,
+        return_dict_in_generate: bool | None = None,
+        **options: Unpack[SubmitOptions],
+    ) -> Request[Tensor | GenerateOutput]: ...
+    def submit(
+        self,
+        input_ids: Any = None,
+        attention_mask: Any = None,
+        *,
+        inputs: Any = None,
+        decoder_input_ids: Any = None,
+        priority: int = 0,
+        deadline: float | None = None,
+        stream: bool = False,
+        salt: int = 0,
+        **options: Any,
+    ) -> Request[Any]:
+        """Adds a request, and returns it at once.
+
+        Args:
+            input_ids: one sentence as generate() takes it, [n] or [1, n]: ids, or a text.
+                `inputs` is another name for it.
+            attention_mask, decoder_input_ids: likewise [n] or [1, n].
+            priority: requests of a higher one are admitted first, equals in their order.
+            deadline: seconds from now. A request that is not done by then ends with TimeoutError.
+            stream: tell tokens as they are certain, for who iterates over the request.
+            salt: requests of different numbers share no cached keys and values, so that nobody can
+                measure what others have asked.
+            options: those of generate(), generation_config and tokenizer among them.
+
+        Raises what generate() raises before anything runs; NotImplementedError for what only
+        generate() takes, such as functions that look at scores; ValueError for several sentences
+        and after close(); decoding.Error for a request that can never fit into the memory.
+        """
+        deadline = None if deadline is None else number(above=0)("deadline", deadline)
+        how = {
+            "priority": whole()("priority", priority),
+            "deadline": math.inf if deadline is None else deadline,
+            "stream": flag("stream", stream),
+            "salt": whole(0, 2**63 - 1)("salt", salt),
+        }
+        call = self._model.prepare(
+            as_batch(given_ids(input_ids, inputs)),
+            attention_mask=as_batch(attention_mask),
+            decoder_input_ids=as_batch(decoder_input_ids),
+            **options,
+        )
+        check_submitted(call)
+        if stream:
+            check_streamed(call.config)
+        [sub] = call.sub_batches
+        request: Request[Any] = Request(call, self._dispatcher.process, self._cancel, deadline)
+        texts = sub.request.batch(stream=0)
+        self._dispatcher.submit(request, sub.request.options, texts, **how)
+        return request
+
+    def _cancel(self, id: int) -> None:
+        self._dispatcher.cancel(id)
+
+    def stats(self) -> dict[str, Any]:
+        """What the engine is doing and has done.
+
+        running, waiting: requests. pages_used, pages_total: of its memory. steps, tokens: so far.
+        prefix_hits: tokens of prompts and sources that were found computed. seconds: by phase.
+        """
+        return self._dispatcher.stats()
+
+    def memory_plan(self) -> MemoryPlan:
+        """The engine's block: its limits, its bytes, and in table() every buffer."""
+        return replace(self._plan, weights=self._model.weight_bytes)
+
+    def close(self, drain: bool = True) -> None:
+        """Gives the engine's memory back, after all requests have ended; with drain=False it
+        cancels them. Then submit() raises ValueError. Twice does nothing.
+
+        An engine that nobody holds any more, and one that is open when the program ends, is closed
+        without draining.
+        """
+        self._dispatcher.close(drain)
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return self._dispatcher.closed
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self.close(drain=kind is None)
+
+    async def __aenter__(self: Self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        await asyncio.to_thread(self.close, drain=kind is None)
+
+    def __repr__(self) -> str:
+        rows, pages, size = self._limits.requests, self._limits.pages, readable(self._plan.bytes)
+        closed = ", closed" if self.closed else ""
+        return f"Engine({rows} rows, {pages} pages, {size} on {self._model.device}{closed})"
+
+
+def optional_size(name: str, value: Any) -> int | None:
+    """A whole number above 0, or None."""
+    return None if value is None else whole(1, 2**62)(name, value)

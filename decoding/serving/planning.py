@@ -1,0 +1,114 @@
+"""Plans an engine's memory: how long requests may be, and how many pages they share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from decoding import _C
+from decoding.engine.limits import EngineLimits
+from decoding.engine.memory import available_memory, available_text, readable
+from decoding.models.spec import ModelSpec
+from decoding.models.weights.memory import empty
+
+PAGE = 16  # cells: csrc/engine/model/cache.h
+ROWS = {"cpu": 64, "cuda": 256}  # that step at once, where nobody says
+SHARE = {"cpu": 0.25, "cuda": 0.8}  # of the memory that is available, at most, where nobody says
+UNKNOWN = 4 << 30  # bytes that are available, where the system does not say
+USUAL = {"cpu": 256, "cuda": 4096}  # tokens for which each row has pages then, if they fit
+SENTENCE = 64  # tokens for which an engine must have pages
+TABLES = 0.25  # of the memory, at most, is for what is not pages
+MANY = 1024  # pages, whose bytes are measured together: a plan rounds
+
+BEAMS = 32  # rows of a request, at most
+EOS = 4  # ids that end a row
+PATIENCE = 2
+WORDS = 1 << 14  # of a request's lists
+CLASSES = 8  # of rows for which tokens are chosen in one launch
+
+
+def engine_limits(
+    engine: _C.Engine, spec: ModelSpec, device: torch.device, memory: int | None, rows: int | None
+) -> EngineLimits:
+    """The limits of an engine that takes `memory` bytes at most.
+
+    memory: None: on a GPU most of what is free, on a CPU enough for texts of a usual length. rows:
+    that step at once; None: ROWS. Requests may be as long as the model allows, or half as long, a
+    quarter and so on, until what is not pages leaves room for them.
+
+    Raises decoding.Error where not even one sentence fits.
+    """
+    rows = rows or ROWS[device.type]
+    available = available_memory(device)
+    most = memory or int((available or UNKNOWN) * SHARE[device.type])
+
+    def size(limits: EngineLimits) -> int:
+        return engine.plan(compiled(limits))[1]
+
+    limits = longest_limits(spec, rows)
+    while size(limits) > most * TABLES and halved(limits).target >= SENTENCE:
+        limits = halved(limits)
+    page = -(-(size(replace(limits, pages=1 + MANY)) - size(limits)) // MANY)
+    tables = size(limits) - page
+    room, least = (most - tables) // page, pages_of(limits, SENTENCE)
+    if room < least:
+        needed = tables + least * page
+        raise _C.Error(
+            f"an engine of {rows} rows needs {needed} bytes ({readable(needed)}) on {device} to "
+            f"write {SENTENCE} tokens for one sentence of {SENTENCE}, and may take {most} "
+            f"({readable(most)}); {available_text(available)}: raise memory, or lower max_requests"
+        )
+    if memory is None:
+        longest = pages_of(limits, limits.target, limits.beams)
+        room = min(room, max(longest, rows * pages_of(limits, USUAL[device.type])))
+    return replace(limits, pages=room)
+
+
+def longest_limits(spec: ModelSpec, rows: int) -> EngineLimits:
+    """For requests as long as the model allows, with one page."""
+    beams = min(rows, BEAMS)
+    return EngineLimits(
+        requests=rows,
+        beams=beams,
+        source=0 if spec.encoder is None else spec.encoder.positions,
+        prompt=spec.decoder.positions,
+        target=spec.decoder.positions,
+        pages=1,
+        candidates=(1 + EOS) * beams,
+        finished=PATIENCE * beams,
+        words=WORDS,
+        classes=CLASSES,
+    )
+
+
+def compiled(limits: EngineLimits) -> _C.EngineLimits:
+    return _C.EngineLimits(**vars(limits))
+
+
+def halved(limits: EngineLimits) -> EngineLimits:
+    """For requests half as long."""
+    lengths = {name: (getattr(limits, name) + 1) // 2 for name in ("source", "prompt", "target")}
+    return replace(limits, **lengths)
+
+
+def pages_of(limits: EngineLimits, tokens: int, rows: int = 1) -> int:
+    """Pages of a request with up to so many tokens in its source, its prompt and each of its
+    rows."""
+    source, prompt, target = (
+        min(most, tokens) for most in (limits.source, limits.prompt, limits.target)
+    )
+    return sum(-(-cells // PAGE) for cells in (source, prompt, rows * target))
+
+
+def allocated(size: int, device: torch.device) -> Tensor:
+    """The block of a plan, uint8 [size]. Raises decoding.Error where there is no memory for it."""
+    available = available_memory(device)
+    try:
+        return empty(size, device)
+    except (OSError, torch.OutOfMemoryError) as error:
+        raise _C.Error(
+            f"the engine needs {size} bytes ({readable(size)}) on {device}; "
+            f"{available_text(available)}: lower memory"
+        ) from error

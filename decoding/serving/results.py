@@ -1,0 +1,47 @@
+"""What an engine tells of a request, in the form that the rest of generate() has."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from decoding import _C
+from decoding.engine.request import EngineResults
+from decoding.generation.batching import Array
+from decoding.generation.call import SubBatch
+from decoding.generation.results import SubBatchResult
+from decoding.generation.streaming import Tokens
+
+
+def engine_results(end: _C.Output, sub: SubBatch) -> SubBatchResult:
+    """The results of a request's one sentence. end: the output that ends it."""
+    lengths, fill = np.asarray(end.lengths, np.int32), sub.request.fill
+    results = EngineResults(
+        tokens=torch.from_numpy(filled(end.tokens, lengths, fill)),
+        lengths=torch.from_numpy(lengths[None]),
+        scores=torch.from_numpy(np.asarray(end.scores, np.float32)[None]),
+        sums=torch.from_numpy(np.asarray(end.sums, np.float32)[None]),
+        parent_rows=torch.from_numpy(filled(end.parent_rows, lengths, -1)),
+        fill=fill,
+        step_scores=[],
+        step_logits=[],
+    )
+    return SubBatchResult(sub.chosen, sub.prompt, results)
+
+
+def filled(rows: Array, lengths: Array, fill: int) -> Array:
+    """int32 [1, K, n]: `fill` after each row's length. rows: [K, n]."""
+    there = np.arange(rows.shape[1]) < lengths[:, None]
+    return np.where(there, rows, fill).astype(np.int32)[None]
+
+
+def new_tokens(told: _C.Output, counts: list[int]) -> Tokens:
+    """The tokens of each result that `told` makes known. counts: how many are known of each; it
+    adds the new ones."""
+    skipped = counts if told.kind == "end" else [0] * len(counts)
+    tokens = [
+        told.tokens[row, first : told.lengths[row]].tolist() for row, first in enumerate(skipped)
+    ]
+    for row, new in enumerate(tokens):
+        counts[row] += len(new)
+    return tokens

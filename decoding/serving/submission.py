@@ -1,0 +1,90 @@
+"""What Engine.submit() is given: one sentence, and the options that an engine takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from decoding.generation.call import Call
+
+# All that generate() takes and an engine does not: the names, whether a call uses them, and why not
+# or what does the same.
+REFUSED: tuple[tuple[str, Callable[[Call], bool], str], ...] = (
+    (
+        "logits_processor, prefix_allowed_tokens_fn and stopping_criteria",
+        lambda call: bool(call.hooks),
+        "they run in Python between the parts of a step, and other requests would wait for them",
+    ),
+    (
+        "streamer",
+        lambda call: call.listener is not None,
+        "pass stream=True and read the request's tokens",
+    ),
+    ("cancel", lambda call: call.cancel is not None, "use the request's cancel()"),
+    ("progress", lambda call: bool(call.progress), "an engine tells tokens, not steps"),
+    (
+        "max_time",
+        lambda call: call.config.max_time is not None,
+        "deadline= ends a request with an error",
+    ),
+    ("shortlist", lambda call: call.shortlist is not None, "requests have one vocabulary"),
+    (
+        "guidance_scale",
+        lambda call: call.config.guidance_scale != 1,
+        "its unconditional rows have no place there yet",
+    ),
+    (
+        "penalty_alpha",
+        lambda call: call.config.contrastive,
+        "contrastive search has no place there yet",
+    ),
+    (
+        "force_words_ids",
+        lambda call: bool(call.config.force_words_ids),
+        "constrained search has no place there yet",
+    ),
+    (
+        "output_scores",
+        lambda call: call.config.return_dict_in_generate and call.config.output_scores,
+        "the scores of the steps are not kept; output_sequences_scores is there",
+    ),
+    (
+        "output_logits",
+        lambda call: call.config.return_dict_in_generate and call.config.output_logits,
+        "the logits of the steps are not kept",
+    ),
+    (
+        "output_attentions and coverage_penalty",
+        lambda call: any(sub.request.keep_attentions for sub in call.sub_batches),
+        "the attentions of the steps are not kept",
+    ),
+)
+
+
+def check_submitted(call: Call) -> None:
+    """Raises ValueError for several sentences, NotImplementedError for what an engine does not
+    take."""
+    if len(call.prompt) != 1:
+        raise ValueError(
+            f"submit() takes one sentence, and these are {len(call.prompt)}: submit each of them"
+        )
+    for names, used, reason in REFUSED:
+        if used(call):
+            raise NotImplementedError(
+                f"an engine does not take {names} ({reason}): leave it out, or call "
+                "model.generate() instead"
+            )
+
+
+def as_batch(given: Any) -> Any:
+    """A sentence's ids or mask, [n], as a batch of one; anything else as it is."""
+    if getattr(given, "ndim", 2) == 1:
+        return given[None]
+    if isinstance(given, (list, tuple)) and not any(map(is_row, given)):
+        return [given]
+    return given
+
+
+def is_row(item: Any) -> bool:
+    """Whether an item of a list is a row of ids, or a text, and no id."""
+    return item.ndim > 0 if hasattr(item, "ndim") else hasattr(item, "__len__")
