@@ -1,0 +1,191 @@
+"""What Python does with the news of a compiled engine: with one that tells what a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+import decoding
+from decoding import _C
+from decoding.serving.dispatch import Dispatcher
+from decoding.serving.request import Request
+from tests.support.random_models import ours
+
+
+class ToldEngine:
+    """Has the methods of _C.Engine that a dispatcher calls."""
+
+    def __init__(self) -> None:
+        self.news: queue.SimpleQueue[list[Any] | Exception] = queue.SimpleQueue()
+        self.called: list[Any] = []
+        self.submitted = 0
+
+    def submit(self, options: Any, batch: Any, **how: Any) -> int:
+        self.called.append(how)
+        self.submitted += 1
+        return self.submitted
+
+    def wait(self, timeout: float) -> list[Any]:
+        try:
+            news = self.news.get(timeout=timeout) if timeout else self.news.get_nowait()
+        except queue.Empty:
+            return []
+        if isinstance(news, Exception):
+            raise news
+        return news
+
+    def cancel(self, id: int) -> None:
+        self.called.append(("cancel", id))
+
+    def close(self, drain: bool) -> None:
+        self.called.append(("close", drain))
+
+    def stats(self) -> dict[str, Any]:
+        return {}
+
+
+def dispatcher_of(engine: ToldEngine) -> Dispatcher:
+    return Dispatcher(cast(_C.Engine, engine))
+
+
+def submitted(dispatcher: Dispatcher, **options: Any) -> Request[Any]:
+    call = ours("gpt2").prepare([[5, 6]], max_new_tokens=4, **options)
+    request: Request[Any] = Request(call, dispatcher.process, dispatcher.cancel, None)
+    [sub] = call.sub_batches
+    dispatcher.submit(request, sub.request.options, sub.request.batch(stream=0))
+    return request
+
+
+def output(id: int, kind: str, *rows: list[int], message: str = "") -> Any:
+    longest = max(map(len, rows), default=0)
+    tokens = np.array([row + [-9] * (longest - len(row)) for row in rows], np.int32)
+    lengths = np.array(list(map(len, rows)), np.int32)
+    zeros = np.zeros(len(rows), np.float32)
+    return SimpleNamespace(
+        id=id,
+        kind=kind,
+        tokens=tokens.reshape(len(rows), longest),
+        lengths=lengths,
+        scores=zeros,
+        sums=zeros,
+        parent_rows=np.zeros((len(rows), longest), np.int32),
+        message=message,
+    )
+
+
+def test_a_batch_of_news_wakes_a_loop_once() -> None:
+    engine = ToldEngine()
+    dispatcher = dispatcher_of(engine)
+    woken = 0
+
+    async def main() -> None:
+        nonlocal woken
+        loop = asyncio.get_running_loop()
+        plain = loop.call_soon_threadsafe
+
+        def counted(*args: Any, **options: Any) -> Any:
+            nonlocal woken
+            woken += 1
+            return plain(*args, **options)
+
+        cast(Any, loop).call_soon_threadsafe = counted
+        requests = [submitted(dispatcher) for _ in range(20)]
+        tasks = [asyncio.ensure_future(streamed(request)) for request in requests]
+        for step in range(4):
+            await asyncio.sleep(0.01)
+            news = [output(request.id, "tokens", [step]) for request in requests]
+            if step == 3:
+                news += [output(request.id, "end", [0, 1, 2, 3]) for request in requests]
+            engine.news.put(news)
+        assert await asyncio.gather(*tasks) == [[0, 1, 2, 3]] * 20
+
+    async def streamed(request: Request[Any]) -> list[int]:
+        return [token async for [new] in request for token in new]
+
+    asyncio.run(main())
+    assert woken == 4
+    dispatcher.close(drain=True)
+
+
+def test_rows_of_different_lengths_and_the_rest_at_the_end() -> None:
+    engine = ToldEngine()
+    dispatcher = dispatcher_of(engine)
+    request = submitted(dispatcher, do_sample=True, num_return_sequences=3)
+    engine.news.put([output(1, "tokens", [7], [8], [])])
+    engine.news.put([output(1, "tokens", [], [9, 9], [])])
+    engine.news.put([output(1, "end", [7, 4], [8, 9, 9], [5])])
+    assert list(request) == [[[7], [8], []], [[], [9, 9], []], [[4], [], [5]]]
+    assert request.result().tolist() == [[5, 6, 7, 4, 1], [5, 6, 8, 9, 9], [5, 6, 5, 1, 1]]
+    dispatcher.close(drain=True)
+
+
+def test_all_requests_hear_of_a_failure_of_the_engine() -> None:
+    engine = ToldEngine()
+    dispatcher = dispatcher_of(engine)
+    requests = [submitted(dispatcher, do_sample=True, seed=i) for i in range(3)]
+    engine.news.put([output(2, "end", [4])])
+    engine.news.put(_C.Error("the GPU is lost"))
+    assert requests[1].result(60).shape == (1, 3)
+    for request in (requests[0], requests[2]):
+        with pytest.raises(decoding.Error, match="the engine failed: the GPU is lost"):
+            request.result(60)
+        with pytest.raises(decoding.Error, match="the GPU is lost"):
+            list(request)
+    with pytest.raises(decoding.Error, match="the GPU is lost"):
+        submitted(dispatcher)
+    dispatcher.close(drain=True)
+
+
+def test_an_engine_that_ends_leaves_nobody_waiting() -> None:
+    engine = ToldEngine()
+    dispatcher = dispatcher_of(engine)
+    request = submitted(dispatcher)
+    dispatcher.close(drain=False)
+    with pytest.raises(decoding.Error, match="ended without an answer"):
+        request.result(60)
+    assert engine.called[-1] == ("close", False)
+
+
+def test_what_is_told_after_the_close_is_heard() -> None:
+    engine = ToldEngine()
+    dispatcher = dispatcher_of(engine)
+    requests = [submitted(dispatcher) for _ in range(3)]
+
+    def close(drain: bool) -> None:
+        for request in requests:
+            engine.news.put([output(request.id, "cancelled")])
+
+    cast(Any, engine).close = close
+    dispatcher.close(drain=False)
+    for request in requests:
+        with pytest.raises(decoding.Cancelled):
+            request.result(60)
+
+
+def test_what_is_cancelled_is_asked_for_once_it_is_there() -> None:
+    engine = ToldEngine()
+    dispatcher = dispatcher_of(engine)
+    request = submitted(dispatcher)
+    request.cancel()
+    assert engine.called[-1] == ("cancel", request.id)
+    engine.news.put([output(request.id, "end", [3])])  # it was faster
+    assert request.result(60).tolist() == [[5, 6, 3]]
+    asked = len(engine.called)
+    request.cancel()
+    assert len(engine.called) == asked
+    dispatcher.close(drain=True)
+
+
+def test_a_fault_has_the_engines_words() -> None:
+    engine = ToldEngine()
+    dispatcher = dispatcher_of(engine)
+    request = submitted(dispatcher)
+    engine.news.put([output(request.id, "fault", message="the logits are sick")])
+    with pytest.raises(decoding.Error, match="^the logits are sick$"):
+        request.result(60)
+    dispatcher.close(drain=True)

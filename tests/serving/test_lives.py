@@ -1,0 +1,27 @@
+"""A short life of many requests: tests/serving/lives.py has the long one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.serving import lives
+
+
+def test_random_lives(device: str) -> None:
+    counts = lives.run(seed=0, numbers=range(300), cancelled=0.15, device=device)
+    assert set(counts) == {"ended", "failed", "cancelled", "expired", "refused"}
+    assert counts["ended"] > 150
+
+
+def test_a_life_is_its_seeds_and_its_numbers() -> None:
+    drawn = [str(lives.DrawnLife(1, number, 0.5).life()) for number in range(30)]
+    assert drawn == [str(lives.DrawnLife(1, number, 0.5).life()) for number in range(30)]
+    assert len({line.split(": ", 1)[1] for line in drawn}) == 30
+    assert drawn != [str(lives.DrawnLife(2, number, 0.5).life()) for number in range(30)]
+
+
+def test_a_wrong_answer_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(lives, "differences", lambda found, alone: ["they differ"])
+        with pytest.raises(AssertionError, match=r"(?s)they differ.*--seed 3 .*--only 0 "):
+            lives.run(seed=3, numbers=range(5), cancelled=0.0)

@@ -1,0 +1,102 @@
+"""Engines for tests, and what a request of theirs must give."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import decoding
+from decoding.serving.planning import compiled, engine_limits
+from tests.support.random_models import load, ours, reference
+
+SICK = 37  # the token of sick() that makes the logits of what holds it infinite
+FULL: dict[str, Any] = {"return_dict_in_generate": True, "output_sequences_scores": True}
+
+
+@cache
+def engine(name: str, device: str = "cpu") -> decoding.Engine:
+    """An engine of ours(name), for all tests."""
+    return decoding.Engine(ours(name, device))
+
+
+def tight_engine(model: decoding.Model, rows: int, pages: int) -> decoding.Engine:
+    """One with so many rows and pages."""
+    compiled_engine = model.bind_engine()
+    limits = engine_limits(compiled_engine, model.spec, model.device, None, rows)
+    _, memory = compiled_engine.plan(compiled(replace(limits, pages=pages)))
+    return decoding.Engine(model, memory=memory, max_requests=rows)
+
+
+@cache
+def sick(name: str = "gpt2", device: str = "cpu") -> decoding.Model:
+    """The same model, but for the token SICK."""
+    broken = reference(name)
+    state = {name: tensor.clone() for name, tensor in broken.state_dict().items()}
+    try:
+        broken.get_input_embeddings().weight.data[SICK] = 3e38  # its norm overflows
+        return load(name, device, threads=1)
+    finally:
+        broken.load_state_dict(state)
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """What a call returns, or the error that it raises."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return call()
+        except Exception as error:
+            return error
+
+
+def differences(found: Any, expected: Any) -> list[str]:
+    """How two outcomes differ: to the bit on the CPU; on a GPU tokens, and scores to 1e-5."""
+    if isinstance(found, Exception) or isinstance(expected, Exception):
+        same = type(found) is type(expected) and said(found) == said(expected)
+        return [] if same else [f"{found!r}, not {expected!r}"]
+    if type(found) is not type(expected):
+        return [f"{type(found)}, not {type(expected)}"]
+    if isinstance(found, Tensor):
+        return [] if equal(found, expected) else [f"{found.tolist()}, not {expected.tolist()}"]
+    if found.keys() != expected.keys():
+        return [f"fields {list(found)}, not {list(expected)}"]
+    return [
+        f"{name}: {differences(found[name], expected[name])}"
+        for name in expected
+        if differences(found[name], expected[name])
+    ]
+
+
+def said(error: Exception) -> str:
+    """Without the step: of several samples whose numbers are not finite, any may be named."""
+    return str(error).split(" at step ")[0]
+
+
+def equal(a: Tensor, b: Tensor) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if a.dtype == torch.float32 and torch.cuda.is_available():
+        return torch.allclose(a, b, rtol=1e-5, atol=1e-5, equal_nan=True)
+    return torch.equal(a, b)
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    assert not differences(found, expected), differences(found, expected)
+
+
+def assert_idle(engine: decoding.Engine) -> None:
+    """Nothing runs, and every page is free: what has ended gives them back within a few steps."""
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        stats = engine.stats()
+        if stats["running"] == stats["waiting"] == stats["pages_used"] == 0:
+            return
+        time.sleep(0.01)
+    raise AssertionError(engine.stats())
