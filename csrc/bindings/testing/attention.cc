@@ -101,8 +101,9 @@ void bind_packed_attention(py::module_& kernels) {
 void bind_paged_attention(py::module_& kernels) {
   kernels.def(
       "paged_attention",
-      [](object q, object offsets, object y, float scale, object k_pages, object v_pages,
-         object pages, object lengths, const string& isa, int threads) {
+      [](object q, object offsets, object y, float scale, bool causal, object k_pages,
+         object v_pages, object pages, object lengths, object first_queries, float cap, int window,
+         object slopes, object table, const string& isa, int threads) {
         run_with_cache(
             y, k_pages, isa, threads,
             [&]<typename T, typename C>(const Tensors& in) {
@@ -112,7 +113,8 @@ void bind_paged_attention(py::module_& kernels) {
                   .q = in.data<T>(q, "q", {sizes.rows, sizes.heads, sizes.dim}),
                   .keys = {pool_of<C>(in, k_pages, v_pages, sizes.kv_heads, sizes.dim),
                            page_table(in, pages, "pages"),
-                           in.data<int32_t>(lengths, "lengths", {sentences})},
+                           in.data<int32_t>(lengths, "lengths", {sentences}),
+                           in.data_or_null<int32_t>(first_queries, "first_queries", {sentences})},
                   .offsets = in.data<int32_t>(offsets, "offsets", {sentences + 1}),
                   .y = in.data<T>(y, "y", {sizes.rows, sizes.heads, sizes.dim}),
                   .sentences = static_cast<int>(sentences),
@@ -122,14 +124,17 @@ void bind_paged_attention(py::module_& kernels) {
                   .head_dim = static_cast<int>(sizes.dim),
                   .stride = static_cast<int>(sizes.heads * sizes.dim),
                   .scale = scale,
-                  .causal = false};
+                  .causal = causal,
+                  .bias = bias_of(in, sizes.heads, cap, window, slopes, table)};
             },
             [](auto& stream, const auto& params) { packed_attention(stream, params); });
       },
-      "Packed attention to keys in pages. q: [tokens, N, D]; pages: [sentences, longest]; lengths: "
-      "[sentences]",
-      py::arg("q"), py::arg("offsets"), py::arg("y"), py::arg("scale"), py::kw_only(),
-      py::arg("k_pages"), py::arg("v_pages"), py::arg("pages"), py::arg("lengths"), py::arg("isa"),
+      "Packed attention to keys in pages. q: [tokens, N, D]; pages: [sentences, longest]; lengths "
+      "and first_queries: [sentences]; slopes and table as above",
+      py::arg("q"), py::arg("offsets"), py::arg("y"), py::arg("scale"), py::arg("causal"),
+      py::kw_only(), py::arg("k_pages"), py::arg("v_pages"), py::arg("pages"), py::arg("lengths"),
+      py::arg("first_queries") = py::none(), py::arg("cap") = 0.0f, py::arg("window") = 0,
+      py::arg("slopes") = py::none(), py::arg("table") = py::none(), py::arg("isa"),
       py::arg("threads"));
 }
 

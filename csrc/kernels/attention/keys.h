@@ -16,6 +16,7 @@ struct KeysOfHead {
   const C* v;
   Rows rows;
   int length;
+  int first_query;  // position of the sentence's first query
 };
 
 // Rows that follow each other.
@@ -34,21 +35,24 @@ struct PackedKeys {
   DECODING_EVERYWHERE KeysOfHead<T, StridedRows> of(const Params& p, int sentence, int head) const {
     const int begin = p.offsets[sentence], length = p.offsets[sentence + 1] - begin;
     const int64_t first = int64_t{begin} * p.stride + head * p.head_dim;
-    return {k + first, v + first, {p.stride}, length};
+    return {k + first, v + first, {p.stride}, length, 0};
   }
 };
 
-// Those of a text that is kept.
+// Those of a text that is kept: a source, or a prompt that is read in chunks. A chunk's own keys
+// are there, too, and those behind it do not count.
 template <typename C>
 struct PagedKeys {
   PagePool<C> pool;
-  PageTable pages;         // of each sentence
-  const int32_t* lengths;  // [sentences], keys
+  PageTable pages;                         // of each sentence
+  const int32_t* lengths;                  // [sentences], keys
+  const int32_t* first_queries = nullptr;  // [sentences], position of the first query; null: 0
 
   template <typename Params>
   DECODING_EVERYWHERE KeysOfHead<C, HeadCells> of(const Params& p, int sentence, int head) const {
     const HeadCells cells = pool.cells(pages.of(sentence), head, p.head_dim);
-    return {pool.k, pool.v, cells, lengths[sentence]};
+    const int first_query = first_queries == nullptr ? 0 : first_queries[sentence];
+    return {pool.k, pool.v, cells, lengths[sentence], first_query};
   }
 };
 

@@ -29,8 +29,8 @@ struct PackedAttentionParams {
   int sentences, longest;  // longest: most queries of a sentence
   int heads, kv_heads, head_dim, stride;
   float scale;
-  bool causal;              // only with packed keys
-  AttentionBias bias = {};  // only with packed keys
+  bool causal;              // only where queries and keys share positions
+  AttentionBias bias = {};  // the same
 };
 
 template <typename T, typename Keys, cpu::Isa isa>

@@ -30,7 +30,7 @@ class Paged(NamedTuple):
         y = poison(*self.q.shape).to(self.q)
         keys = {name: getattr(self, name) for name in ("k_pages", "v_pages", "pages", "lengths")}
         kernels.paged_attention(
-            self.q, self.offsets, y, self.scale, **keys, isa=isa, threads=threads
+            self.q, self.offsets, y, self.scale, False, **keys, isa=isa, threads=threads
         )
         return y
 

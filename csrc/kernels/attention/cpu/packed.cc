@@ -1,6 +1,7 @@
 // A block of keys is transposed and a block of values copied onto the stack once for many queries;
 // both products then are those of kernels/cpu/tile.h. Blocks begin at the sentence's first
-// token, so a sentence's numbers do not depend on its place in the batch.
+// token, so a query's numbers depend neither on the sentence's place in the batch nor on the chunk
+// that the query is read in: what it does not see of a block adds zeros.
 #include "kernels/attention/packed.h"
 
 #include <cstdint>
@@ -152,23 +153,23 @@ void attend(const Item<Params, Keys>& item, int begin, int end) {
   queries.bias = p.bias.any() ? &p.bias : nullptr;
   item.read(queries, begin);
   Block block;
-  const int start = window > 0 ? std::max(0, begin - window + 1) / kBlock * kBlock : 0;
-  const int reach = p.causal ? end : item.keys.length;
+  const int at = item.keys.first_query + begin;  // position of the first
+  const int start = window > 0 ? std::max(0, at - window + 1) / kBlock * kBlock : 0;
+  const int reach = p.causal ? at + count : item.keys.length;
   for (int position = start; position < reach; position += kBlock) {
     item.read(block, position, queries.width);
     if (queries.bias != nullptr) {
-      bias_by_distance(p.bias, item.head, begin + count - 1 - position,
+      bias_by_distance(p.bias, item.head, at + count - 1 - position,
                        count + whole_vectors(block.count), block.bias_line);
     }
     // A query that sees nothing of the block must not meet it.
-    const int first = p.causal ? std::max(0, position - begin) : 0;
-    const int last =
-        window > 0 ? std::min(count, position + block.count + window - 1 - begin) : count;
+    const int first = p.causal ? std::max(0, position - at) : 0;
+    const int last = window > 0 ? std::min(count, position + block.count + window - 1 - at) : count;
     const int tiles = (last - first + kTileRows - 1) / kTileRows;
     for (int tile = 0; tile < tiles; ++tile) {
       const int top = first + tile * (last - first) / tiles;
       const int bottom = first + (tile + 1) * (last - first) / tiles;
-      const int seen = p.causal ? begin + top + 1 - position : block.count;
+      const int seen = p.causal ? at + top + 1 - position : block.count;
       attend(queries, top, bottom - top, block, seen);
     }
   }

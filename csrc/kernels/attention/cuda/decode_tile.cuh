@@ -162,7 +162,7 @@ struct KVRange {
 
   template <bool matrix>
   __device__ __forceinline__ uint32_t request_shared(Ring<T, S, matrix>& ring, int i) {
-    const uint32_t place = shared_position(i, group()) % kPageSize;
+    const uint32_t place = static_cast<uint32_t>(shared_position(i, group())) % kPageSize;
     const uint32_t first = head_first + (next_page * kPageSize + place) * row_size;
     next_page = look_up_page(i + 1);
     uint32_t rows = 0;

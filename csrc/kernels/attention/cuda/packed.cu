@@ -66,7 +66,8 @@ __global__ void __launch_bounds__(Tile::threads)
 
   float4 sums[4][kParts] = {};
   float maxima[4] = {kNoScore, kNoScore, kNoScore, kNoScore}, totals[4] = {};
-  const View<with_bias> view(p, sentence, Tile::queries, keys.length);
+  const int first_query = keys.first_query + begin;  // position
+  const View<with_bias> view(p, first_query, Tile::queries, keys.length);
   for (int first = view.first / Tile::keys * Tile::keys; first < view.end; first += Tile::keys) {
     __syncthreads();
     fill(tile.kv, keys.k, keys.rows, first, keys.length, p.head_dim, 1.0f);
@@ -88,11 +89,11 @@ __global__ void __launch_bounds__(Tile::threads)
       float top = maxima[i];
 #pragma unroll
       for (int j = 0; j < kKeys; ++j) {
-        const int query = begin + y + i, position = first + x + j * kAcross;
+        const int query = first_query + y + i, key = first + x + j * kAcross;
         if constexpr (with_bias) {
-          scores[i][j] = apply_bias(p.bias, sentence.head, scores[i][j], query - position);
+          scores[i][j] = apply_bias(p.bias, sentence.head, scores[i][j], query - key);
         }
-        if (!view.sees(query, position)) scores[i][j] = kNoScore;
+        if (!view.sees(query, key)) scores[i][j] = kNoScore;
         top = fmaxf(top, scores[i][j]);
       }
       top = warp_max<kAcross>(top);

@@ -33,23 +33,24 @@ struct Sentence {
   }
 };
 
-// The keys that the queries of a block see. with_bias: there may be a window.
+// The keys that the queries of a block see, by their positions. with_bias: there may be a window.
 template <bool with_bias>
 struct View {
   int first, end;  // no query sees keys outside
   int keys, window;
   bool causal;
 
+  // query: the block's first.
   template <typename Params>
-  __device__ View(const Params& p, const Sentence& sentence, int queries, int keys)
+  __device__ View(const Params& p, int query, int queries, int keys)
       : first(0),
-        end(p.causal ? min(keys, sentence.begin + queries) : keys),
+        end(p.causal ? min(keys, query + queries) : keys),
         keys(keys),
         window(0),
         causal(p.causal) {
     if constexpr (with_bias) {
       window = p.bias.window;
-      if (window > 0) first = max(0, sentence.begin - window + 1);
+      if (window > 0) first = max(0, query - window + 1);
     }
   }
 

@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kThreads)
   let_next_start();
   if (begin >= length) return;
 
-  const View<with_bias> view(p, sentence, kQueries, source.length);
+  const View<with_bias> view(p, source.first_query + begin, kQueries, source.length);
   const int first = view.first / kKeys;  // tile
   const auto keys = [&](int i) { return rows.from(i % 2 * 2 * kKeys); };
   const auto values = [&](int i) { return rows.from(i % 2 * 2 * kKeys + kKeys); };
@@ -245,13 +245,13 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int s = 0; s < squares; ++s) queries[s].load(own_rows.from(own + s * 16));
 
-  const int query = begin + own, last = query + kPerWarp - 1;
+  const int query = begin + own, position = source.first_query + query;  // of the warp's first
   for (int i = first; i * kKeys < view.end; ++i) {
     wait_for_copies<0>();
     __syncthreads();  // the tile has arrived, and all are done with the one before
     if ((i + 1) * kKeys < view.end) request(i + 1);
-    const bool idle = query >= length || (p.causal && i * kKeys > last);
-    if (!idle) attend(queries, keys(i), values(i), p, sentence.head, view, query, i * kKeys);
+    const bool idle = query >= length || (p.causal && i * kKeys >= position + kPerWarp);
+    if (!idle) attend(queries, keys(i), values(i), p, sentence.head, view, position, i * kKeys);
   }
   wait_for_copies<0>();  // of a sentence without keys
   __syncthreads();
