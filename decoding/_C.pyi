@@ -448,8 +448,8 @@ class EngineLimits:
         prompt: int,
         target: int,
         pages: int,
+        tokens: int,
         candidates: int,
-        finished: int,
         words: int,
         classes: int,
     ) -> None: ...

@@ -176,13 +176,13 @@ class PyEngine {
 };
 
 RunnerLimits runner_limits(int requests, int beams, int source, int prompt, int target, int pages,
-                           int candidates, int finished, int words, int classes) {
+                           int tokens, int candidates, int words, int classes) {
   CHECK(requests > 0 && beams > 0 && source >= 0 && prompt > 0 && target > 0 && pages > 0 &&
-            candidates > 0 && words >= 0 && classes > 0,
+            tokens >= source && tokens > 0 && candidates > 0 && words >= 0 && classes > 0,
         "limits must be positive");
   return {.rows = requests,
           .pages = pages,
-          .tokens = std::max({source, prompt, 512}),
+          .tokens = tokens,
           .classes = classes,
           .words = words,
           .beams = beams,
@@ -199,7 +199,7 @@ void bind_engine(py::module_& module) {
   py::class_<RunnerLimits>(module, "EngineLimits")
       .def(py::init(&runner_limits), py::kw_only(), py::arg("requests"), py::arg("beams"),
            py::arg("source"), py::arg("prompt"), py::arg("target"), py::arg("pages"),
-           py::arg("candidates"), py::arg("finished"), py::arg("words"), py::arg("classes"));
+           py::arg("tokens"), py::arg("candidates"), py::arg("words"), py::arg("classes"));
   py::class_<Output>(module, "Output")
       .def_readonly("id", &Output::id)
       .def_readonly("message", &Output::message)

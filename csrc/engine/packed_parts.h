@@ -14,32 +14,57 @@ namespace decoding {
 struct PackedParts {
   std::vector<int32_t> ids, positions, cells;  // of each token; cells: see StoreSharedParams
   std::vector<int32_t> offsets;                // [parts + 1]
+  std::vector<int32_t> first, ends;            // [parts], positions
+  std::vector<int32_t> pages;                  // [parts, longest_list], of their texts so far
   int longest = 0;
+  bool whole = true;  // every text is read from its beginning
 
-  PackedParts(std::span<const ReadPart> parts, const ModelSpec& spec) : offsets{0} {
-    const RotaryTables tables = rotary_tables(spec.decoder);
-    for (const auto& [admitted, first, count] : parts) {
-      const RunnerRequest& given = *admitted->request;
-      for (int i = first; i < first + count; ++i) {
-        ids.push_back(spec.encoder ? given.source[i] : given.prompt[i]);
-        positions.push_back(spec.encoder ? given.source_positions[i]
-                                         : tables.pack(i, static_cast<int>(given.prompt.size())));
-        cells.push_back(admitted->shared_pages[i / kPageSize] * kPageSize + i % kPageSize);
-      }
+  // longest_list: of pages.
+  PackedParts(std::span<const ReadPart> parts, const ModelSpec& spec, int longest_list)
+      : offsets{0} {
+    for (const ReadPart& part : parts) {
+      append_tokens(part, spec);
       offsets.push_back(static_cast<int32_t>(ids.size()));
-      longest = std::max(longest, count);
+      first.push_back(part.first);
+      ends.push_back(part.first + part.count);
+      const auto& list = part.admitted->shared_pages;
+      pages.insert(pages.end(), list.begin(), list.end());
+      pages.resize(first.size() * longest_list);
+      longest = std::max(longest, part.count);
+      whole = whole && part.first == 0;
     }
   }
 
   // Where they lie in a session's inputs.
   PackedTokens tokens(const Inputs& in, const ModelSpec& spec) const {
-    const int sentences = static_cast<int>(offsets.size()) - 1,
-              count = static_cast<int>(ids.size());
+    const int sentences = static_cast<int>(first.size()), count = static_cast<int>(ids.size());
     if (spec.encoder) {
       return {in.source.ids, in.source.positions, in.source.offsets, sentences, count, longest};
     }
     return {in.prompt_ids, in.prompt_positions, in.prompt_offsets, sentences, count, longest};
   }
+
+ private:
+  void append_tokens(const ReadPart& part, const ModelSpec& spec) {
+    const RotaryTables tables = rotary_tables(spec.decoder);
+    const RunnerRequest& given = *part.admitted->request;
+    const int length = static_cast<int>(given.prompt.size());
+    for (int i = part.first; i < part.first + part.count; ++i) {
+      ids.push_back(spec.encoder ? given.source[i] : given.prompt[i]);
+      positions.push_back(spec.encoder ? given.source_positions[i] : tables.pack(i, length));
+      cells.push_back(part.admitted->shared_pages[i / kPageSize] * kPageSize + i % kPageSize);
+    }
+  }
 };
+
+// The inputs are in place.
+template <typename Stream, typename T, typename C>
+void read_parts(const Pass<Stream, T, C>& p, const PackedTokens& tokens, bool whole) {
+  if (p.spec.encoder) {
+    encode(p, tokens);
+  } else {
+    prompt_pass(p, tokens, whole ? nullptr : p.workspace.inputs.first_queries);
+  }
+}
 
 }  // namespace decoding

@@ -75,8 +75,8 @@ class EngineLimits:
 
     requests: rows that step at once, of all requests. beams: rows of one request. source, prompt,
     target: tokens of one request, as in Limits. pages: of keys and values, 16 cells each.
-    candidates: next tokens that a beam search considers for a row. finished: rows that have ended
-    which it holds. words: 32-bit words of one request's lists. classes: of rows for which tokens
+    tokens: of sources and prompts that are read between two steps. candidates: next tokens that a
+    beam search considers for a row. words: 32-bit words of one request's lists. classes: of rows for which tokens
     are chosen in one launch.
     """
 
@@ -86,8 +86,8 @@ class EngineLimits:
     prompt: int
     target: int
     pages: int
+    tokens: int
     candidates: int
-    finished: int
     words: int
     classes: int
 

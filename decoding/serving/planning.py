@@ -14,6 +14,7 @@ from decoding.models.spec import ModelSpec
 from decoding.models.weights.memory import empty
 
 PAGE = 16  # cells: csrc/engine/model/cache.h
+READ = {"cpu": 128, "cuda": 1024}  # tokens that are read between two steps, or one source
 ROWS = {"cpu": 64, "cuda": 256}  # that step at once, where nobody says
 SHARE = {"cpu": 0.25, "cuda": 0.8}  # of the memory that is available, at most, where nobody says
 UNKNOWN = 4 << 30  # bytes that are available, where the system does not say
@@ -24,7 +25,6 @@ MANY = 1024  # pages, whose bytes are measured together: a plan rounds
 
 BEAMS = 32  # rows of a request, at most
 EOS = 4  # ids that end a row
-PATIENCE = 2
 WORDS = 1 << 14  # of a request's lists
 CLASSES = 8  # of rows for which tokens are chosen in one launch
 
@@ -47,7 +47,7 @@ def engine_limits(
     def size(limits: EngineLimits) -> int:
         return engine.plan(compiled(limits))[1]
 
-    limits = longest_limits(spec, rows)
+    limits = longest_limits(spec, device, rows)
     while size(limits) > most * TABLES and halved(limits).target >= SENTENCE:
         limits = halved(limits)
     page = -(-(size(replace(limits, pages=1 + MANY)) - size(limits)) // MANY)
@@ -66,18 +66,19 @@ def engine_limits(
     return replace(limits, pages=room)
 
 
-def longest_limits(spec: ModelSpec, rows: int) -> EngineLimits:
+def longest_limits(spec: ModelSpec, device: torch.device, rows: int) -> EngineLimits:
     """For requests as long as the model allows, with one page."""
     beams = min(rows, BEAMS)
+    source = 0 if spec.encoder is None else spec.encoder.positions
     return EngineLimits(
         requests=rows,
         beams=beams,
-        source=0 if spec.encoder is None else spec.encoder.positions,
+        source=source,
         prompt=spec.decoder.positions,
         target=spec.decoder.positions,
         pages=1,
+        tokens=max(source, READ[device.type]),
         candidates=(1 + EOS) * beams,
-        finished=PATIENCE * beams,
         words=WORDS,
         classes=CLASSES,
     )

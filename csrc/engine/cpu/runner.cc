@@ -92,20 +92,20 @@ class CpuRunner : public Runner {
   }
 
   void read(std::span<const ReadPart> parts) override {
-    const PackedParts packed(parts, spec_);
-    PackedTokens tokens = packed.tokens(memory_.w.inputs, spec_);
-    tokens.ids = packed.ids.data();
-    tokens.positions = packed.positions.data();
-    tokens.offsets = packed.offsets.data();
-    std::copy(packed.cells.begin(), packed.cells.end(), memory_.w.inputs.shared_cells);
     const Limits all = limits_of(limits_);
+    const Inputs& in = memory_.w.inputs;
+    const PackedParts packed(parts, spec_, shared_pages_of(spec_, all));
+    const PackedTokens tokens = packed.tokens(in, spec_);
+    put(packed.ids, tokens.ids);
+    put(packed.positions, tokens.positions);
+    put(packed.offsets, tokens.offsets);
+    put(packed.cells, in.shared_cells);
+    put(packed.pages, in.shared_pages);
+    put(packed.ends, in.shared_lengths);
+    put(packed.first, in.first_queries);
     run([&](Stream& stream) {
       const Pass<Stream, T, C> pass{stream, spec_, weights_, memory_.w, memory_.cache, all};
-      if (spec_.encoder) {
-        encode(pass, tokens);
-      } else {
-        read_prompt(pass, tokens);
-      }
+      read_parts(pass, tokens, packed.whole);
     });
   }
 
@@ -197,6 +197,10 @@ class CpuRunner : public Runner {
                        [&] { classes.emplace_back(arena, spec_, all); });
       }
     });
+  }
+
+  static void put(const std::vector<int32_t>& numbers, const int32_t* to) {
+    std::copy(numbers.begin(), numbers.end(), const_cast<int32_t*>(to));
   }
 
   void put_pages(const CpuClass<T>& c, const Admitted& admitted) const {

@@ -171,20 +171,23 @@ class CudaRunner : public Runner {
 
   void read(std::span<const ReadPart> parts) override {
     const cuda::UseDevice use(device_.id);
-    const PackedParts packed(parts, spec_);
+    const PackedParts packed(parts, spec_, shared_pages_of(spec_, all_));
     const Inputs& in = memory_.w.inputs;
     const PackedTokens tokens = packed.tokens(in, spec_);
     stage(tokens.ids, packed.ids);
     stage(tokens.positions, packed.positions);
     stage(tokens.offsets, packed.offsets);
     stage(in.shared_cells, packed.cells);
+    stage(in.shared_pages, packed.pages);
+    stage(in.shared_lengths, packed.ends);
+    stage(in.first_queries, packed.first);
     cuda::Stream stream = this->stream();
     staging_.send(stream);
     if (warmed_up_.insert(bucket_of(tokens.count)).second) {
       cuda::Stream warm_up(handle_, device_, matmul_, true);
-      read(warm_up, tokens);
+      read_parts(pass_of_all(warm_up), tokens, packed.whole);
     }
-    read(stream, tokens);
+    read_parts(pass_of_all(stream), tokens, packed.whole);
     clear_scratch(memory_.w);
   }
 
@@ -338,13 +341,8 @@ class CudaRunner : public Runner {
     stage(c.words + first, words);
   }
 
-  void read(cuda::Stream& stream, const PackedTokens& tokens) {
-    const Pass<cuda::Stream, T, T> pass{stream, spec_, weights_, memory_.w, memory_.cache, all_};
-    if (spec_.encoder) {
-      encode(pass, tokens);
-    } else {
-      read_prompt(pass, tokens);
-    }
+  Pass<cuda::Stream, T, T> pass_of_all(cuda::Stream& stream) const {
+    return {stream, spec_, weights_, memory_.w, memory_.cache, all_};
   }
 
   // The decoder's prompt but for its last token, of an encoder-decoder, by the first row.

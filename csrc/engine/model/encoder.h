@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "engine/model/pass.h"
 #include "engine/search/batch.h"
@@ -63,11 +64,11 @@ void packed_convolution(StackPass<Stream, T>& p, const PackedTokens& tokens, boo
   leave_self_attention(p, i, block);
 }
 
-// Or a convolution in its place. after_qkv(i): called when a.qkv holds layer i's queries, keys and
-// values.
-template <typename Stream, typename T, typename AfterQkv>
+// Or a convolution in its place. keys_of(i, keys): what layer i attends to, when it has made the
+// keys and values of the tokens.
+template <typename Stream, typename T, typename KeysOf>
 void packed_self_attention(StackPass<Stream, T>& p, const PackedTokens& tokens, bool causal, int i,
-                           AfterQkv&& after_qkv) {
+                           KeysOf&& keys_of) {
   const StackSpec& spec = p.spec;
   if (spec.convolution) return packed_convolution(p, tokens, causal, i);
   const auto block = enter_block(p, p.layer(i).self_norm);
@@ -81,40 +82,43 @@ void packed_self_attention(StackPass<Stream, T>& p, const PackedTokens& tokens, 
                                .head_dim = spec.head_dim,
                                .stride = spec.qkv(i)});
   }
-  after_qkv(i);
   const T* k = p.a.qkv + spec.inner(i);
-  packed_attention(p.stream, PackedAttentionParams<T>{.q = p.a.qkv,
-                                                      .keys = {k, k + spec.kv_inner(i)},
-                                                      .offsets = tokens.offsets,
-                                                      .y = p.a.attended,
-                                                      .sentences = tokens.sentences,
-                                                      .longest = tokens.longest,
-                                                      .heads = spec.heads[i],
-                                                      .kv_heads = spec.kv_heads[i],
-                                                      .head_dim = spec.head_dim,
-                                                      .stride = spec.qkv(i),
-                                                      .scale = spec.attention_scale[i],
-                                                      .causal = causal,
-                                                      .bias = attention_bias(spec, p.weights, i)});
+  const auto keys = keys_of(i, PackedKeys<T>{k, k + spec.kv_inner(i)});
+  packed_attention(p.stream, PackedAttentionParams{.q = p.a.qkv,
+                                                   .keys = keys,
+                                                   .offsets = tokens.offsets,
+                                                   .y = p.a.attended,
+                                                   .sentences = tokens.sentences,
+                                                   .longest = tokens.longest,
+                                                   .heads = spec.heads[i],
+                                                   .kv_heads = spec.kv_heads[i],
+                                                   .head_dim = spec.head_dim,
+                                                   .stride = spec.qkv(i),
+                                                   .scale = spec.attention_scale[i],
+                                                   .causal = causal,
+                                                   .bias = attention_bias(spec, p.weights, i)});
   leave_self_attention(p, i, block);
 }
 
-// Fills a.x with the stack's output, up to the norm that is returned. after_qkv: as above.
-template <typename Stream, typename T, typename AfterQkv>
+// Fills a.x with the stack's output, up to the norm that is returned. keys_of: as above.
+template <typename Stream, typename T, typename KeysOf>
 Norm packed_pass(StackPass<Stream, T> p, const PackedTokens& tokens, bool causal,
-                 AfterQkv&& after_qkv) {
+                 KeysOf&& keys_of) {
   embed_tokens(p, tokens.ids, tokens.positions);
   for (int i = 0; i < p.spec.layers; ++i) {
-    packed_self_attention(p, tokens, causal, i, after_qkv);
+    packed_self_attention(p, tokens, causal, i, keys_of);
     feed_forward(p, i);
   }
   return last_norm(p);
 }
 
+// The tokens attend to each other.
+inline constexpr auto own_keys = [](int, const auto& keys) { return keys; };
+
 // Runs an encoder.
 template <typename Stream, typename T>
 Norm encoder_pass(const StackPass<Stream, T>& p, const PackedTokens& tokens) {
-  return packed_pass(p, tokens, false, [](int) {});
+  return packed_pass(p, tokens, false, own_keys);
 }
 
 // Layer i's keys and values of `tokens` rows, `stride` elements apart, which their sentences share.
@@ -151,21 +155,40 @@ void encode(const Pass<Stream, T, C>& p, const PackedTokens& tokens) {
   }
 }
 
+// The keys and values of prompts or of parts of them go to pages, layer by layer. first_queries:
+// [sentences], positions at which the parts begin, in texts whose pages have what is before them;
+// null: they are whole.
+template <typename Stream, typename T, typename C>
+Norm prompt_pass(const Pass<Stream, T, C>& p, const PackedTokens& tokens,
+                 const int32_t* first_queries) {
+  const Workspace<T>& w = p.workspace;
+  const StackSpec& d = p.spec.decoder;
+  const auto pass = p.decoder(w.packed, tokens.count);
+  const auto store = [&](int i, const PackedKeys<T>& keys) {
+    store_keys(p, keys.k, tokens.count, d.qkv(i), i);
+    return keys;
+  };
+  // What is rounded in the pages is read as it is there, so that parts do not matter.
+  if (std::is_same_v<T, C> && first_queries == nullptr)
+    return packed_pass(pass, tokens, true, store);
+  return packed_pass(pass, tokens, true, [&](int i, const PackedKeys<T>& keys) {
+    store(i, keys);
+    return PagedKeys<C>{p.cache.pool(d, i), p.shared_pages(), w.inputs.shared_lengths,
+                        first_queries};
+  });
+}
+
 // Runs a decoder-only model over all but the last token of each prompt, for its keys and values.
 template <typename Stream, typename T, typename C>
 void read_prompt(const Pass<Stream, T, C>& p, const PackedTokens& tokens) {
   const Workspace<T>& w = p.workspace;
-  const StackSpec& d = p.spec.decoder;
-  const auto store = [&](int i) {
-    store_keys(p, w.packed.qkv + d.inner(i), tokens.count, d.qkv(i), i);
-  };
-  const Norm norm = packed_pass(p.decoder(w.packed, tokens.count), tokens, true, store);
+  const Norm norm = prompt_pass(p, tokens, nullptr);
   if (w.hidden == nullptr) return;
   layer_norm<T>(p.stream, {.x = w.packed.x,
                            .norm = norm,
                            .y = w.prompt_hidden,
                            .rows = tokens.count,
-                           .cols = d.hidden});
+                           .cols = p.spec.decoder.hidden});
 }
 
 }  // namespace decoding

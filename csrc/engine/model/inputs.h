@@ -76,6 +76,7 @@ struct Inputs {
   int32_t* shared_lengths;  // [B], positions
   int32_t* shared_cells;    // [shared_tokens()], of the packed ones, see StoreSharedParams
   int32_t* self_pages;      // [B, self_pages_of()]
+  int32_t* first_queries;   // [B], where parts of prompts are read, see PagedKeys
   // what is scored
   int32_t *forced_ids, *forced_positions;  // [B * labels], what the decoder reads, and positions
   int32_t* labels;                         // [B * labels], what it should say
@@ -111,6 +112,7 @@ struct Inputs {
     shared_lengths = a.take<int32_t>("shared_lengths", {batch});
     shared_cells = a.take<int32_t>("shared_cells", {shared_tokens(spec, limits)});
     self_pages = a.take<int32_t>("self_pages", {batch, self_pages_of(spec, limits)});
+    first_queries = a.take<int32_t>("first_queries", {batch});
     forced_ids = a.take<int32_t>("forced_ids", {batch * limits.labels});
     forced_positions = a.take<int32_t>("forced_positions", {batch * limits.labels});
     labels = a.take<int32_t>("labels", {batch * limits.labels});

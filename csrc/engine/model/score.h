@@ -47,7 +47,7 @@ Norm forced_pass(const Pass<Stream, T, C>& p, const PackedTokens& tokens) {
   auto stack = p.decoder(p.workspace.forced, tokens.count);
   embed_tokens(stack, tokens.ids, tokens.positions);
   for (int i = 0; i < p.spec.decoder.layers; ++i) {
-    packed_self_attention(stack, tokens, true, i, [](int) {});
+    packed_self_attention(stack, tokens, true, i, own_keys);
     if (p.spec.encoder) packed_cross_attention(p, stack, tokens, i);
     feed_forward(stack, i);
   }

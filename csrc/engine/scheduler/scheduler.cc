@@ -13,6 +13,9 @@
 namespace decoding {
 namespace {
 
+// Rows' worth of requests that have pages before they have rows.
+constexpr int kLeastAhead = 4, kAheadOfRows = 8;
+
 double now_seconds() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration<double>(now).count();
@@ -156,6 +159,7 @@ void Scheduler::run() {
         const Timed timed(stats_.reading);
         read();
       }
+      join();
       {
         const Timed timed(stats_.stepping);
         stats_.steps += runner_->step();
@@ -209,12 +213,80 @@ void Scheduler::expire(double now) {
   for (const int64_t id : expired_) leave(id, OutputKind::expired);
 }
 
+// Requests get their pages before there are rows for them, so that what is read is read together
+// and rows that become free are taken at once.
 void Scheduler::admit() {
+  const int ahead = std::max(kLeastAhead, limits_.rows / kAheadOfRows);
   const auto fits = [&](const Waiting& waiting) {
-    return rows_used_ + waiting.rows <= limits_.rows && waiting.pages <= pages_.available() &&
-           class_for(entries_.at(waiting.id).key) >= 0;
+    return rows_used_ + rows_ahead_ + waiting.rows <= limits_.rows + ahead &&
+           waiting.pages <= pages_.available();
   };
   while (const auto waiting = queue_.pop(fits)) admit(waiting->id, entries_.at(waiting->id));
+}
+
+void Scheduler::admit(int64_t id, Entry& entry) {
+  const RunnerRequest& given = entry.given.request;
+  Admitted& admitted = entry.admitted;
+  admitted.request = &given;
+  const auto tokens = shared_tokens(given, has_encoder_);
+  if (has_encoder_) {
+    const bool found = cache_.find_source(entry.given.salt, tokens, admitted.shared_pages);
+    entry.read = found ? static_cast<int>(tokens.size()) : 0;
+  } else {
+    entry.read = kPageSize * cache_.find(entry.given.salt, tokens, admitted.shared_pages);
+  }
+  const int missing = shared_pages(given) - static_cast<int>(admitted.shared_pages.size());
+  pages_.allocate(missing, admitted.shared_pages);
+  pages_.allocate(own_pages(given), admitted.own_pages);
+  rows_ahead_ += entry.key.rows();
+  tokens_ahead_ += given.shared(has_encoder_) - entry.read;
+  ahead_.push_back(id);
+}
+
+// So many tokens, in the order of admission; sources as a whole. Where all rows are taken, it waits
+// until there is enough to read at once.
+void Scheduler::read() {
+  const bool rows_are_free = rows_used_ < limits_.rows;
+  if (tokens_ahead_ == 0 || (!rows_are_free && 2 * tokens_ahead_ < limits_.tokens)) return;
+  parts_.clear();
+  int room = limits_.tokens;
+  for (const int64_t id : ahead_) {
+    Entry& entry = entries_.at(id);
+    const int missing = entry.given.request.shared(has_encoder_) - entry.read;
+    const int count = has_encoder_ && missing > room ? 0 : std::min(missing, room);
+    if (count == 0 && missing > 0) break;
+    if (count > 0) parts_.push_back({&entry.admitted, entry.read, count});
+    entry.read += count;
+    room -= count;
+  }
+  tokens_ahead_ -= limits_.tokens - room;
+  runner_->read(parts_);
+}
+
+// The pages of a text that has been read may serve others.
+void Scheduler::remember(const Entry& entry) {
+  const auto tokens = shared_tokens(entry.given.request, has_encoder_);
+  if (has_encoder_) {
+    cache_.insert_source(entry.given.salt, tokens, entry.admitted.shared_pages);
+  } else {
+    cache_.insert(entry.given.salt, tokens, entry.admitted.shared_pages);
+  }
+}
+
+// What has been read takes part as soon as there are rows, and a place in a class. Of those that
+// find none, each is passed by so many others at most.
+void Scheduler::join() {
+  std::erase_if(ahead_, [&, blocked = false](int64_t id) mutable {
+    Entry& entry = entries_.at(id);
+    if (blocked || entry.read < entry.given.request.shared(has_encoder_)) return false;
+    const int c = rows_used_ + entry.key.rows() <= limits_.rows ? class_for(entry.key) : -1;
+    if (c < 0) {
+      blocked = ++entry.bypasses > kMostBypasses;
+      return false;
+    }
+    join(c, id, entry);
+    return true;
+  });
 }
 
 // A class that takes one more such request, or may be opened for it; -1: none.
@@ -227,27 +299,19 @@ int Scheduler::class_for(const ClassKey& key) const {
   return idle;
 }
 
-void Scheduler::admit(int64_t id, Entry& entry) {
-  const RunnerRequest& given = entry.given.request;
-  const int c = class_for(entry.key);
+void Scheduler::join(int c, int64_t id, Entry& entry) {
   OpenClass& in = classes_[c];
   if (in.key != entry.key) open(c, entry);
   const int sentence = in.free.back();
   in.free.pop_back();
   ++in.used;
   rows_used_ += entry.key.rows();
+  rows_ahead_ -= entry.key.rows();
   id_of_[c][sentence] = id;
-  entry.admitted = {.request = &given, .slot = {c, sentence}};
-  Admitted& admitted = entry.admitted;
-  const auto tokens = shared_tokens(given, has_encoder_);
-  if (has_encoder_) {
-    const bool found = cache_.find_source(entry.given.salt, tokens, admitted.shared_pages);
-    entry.read = found ? static_cast<int>(tokens.size()) : 0;
-  }
-  const int missing = shared_pages(given) - static_cast<int>(admitted.shared_pages.size());
-  pages_.allocate(missing, admitted.shared_pages);
-  pages_.allocate(own_pages(given), admitted.own_pages);
-  reading_.push_back(id);
+  entry.admitted.slot = {c, sentence};
+  entry.joined = true;
+  remember(entry);
+  runner_->join(entry.admitted);
 }
 
 void Scheduler::open(int c, const Entry& entry) {
@@ -257,37 +321,6 @@ void Scheduler::open(int c, const Entry& entry) {
   in.free.resize(sentences);
   for (int i = 0; i < sentences; ++i) in.free[i] = sentences - 1 - i;
   id_of_[c].assign(sentences, 0);
-}
-
-// So many tokens, in the order of admission; sources as a whole.
-void Scheduler::read() {
-  parts_.clear();
-  int room = limits_.tokens;
-  for (const int64_t id : reading_) {
-    Entry& entry = entries_.at(id);
-    const int missing = entry.given.request.shared(has_encoder_) - entry.read;
-    const int count = missing > room ? 0 : missing;
-    if (count == 0 && missing > 0) break;
-    if (count > 0) parts_.push_back({&entry.admitted, entry.read, count});
-    entry.read += count;
-    room -= count;
-  }
-  if (!parts_.empty()) runner_->read(parts_);
-  while (!reading_.empty()) {
-    Entry& entry = entries_.at(reading_.front());
-    if (entry.read < entry.given.request.shared(has_encoder_)) break;
-    join(entry);
-    reading_.pop_front();
-  }
-}
-
-void Scheduler::join(Entry& entry) {
-  const auto tokens = shared_tokens(entry.given.request, has_encoder_);
-  if (has_encoder_) {
-    cache_.insert_source(entry.given.salt, tokens, entry.admitted.shared_pages);
-  }
-  runner_->join(entry.admitted);
-  entry.joined = true;
 }
 
 // Takes the results of what has ended.
@@ -369,8 +402,10 @@ void Scheduler::leave(int64_t id, OutputKind kind) {
     return;
   }
   if (!queue_.cancel(id)) {
-    std::erase(reading_, id);
-    release(entry);
+    std::erase(ahead_, id);
+    rows_ahead_ -= entry.key.rows();
+    tokens_ahead_ -= entry.given.request.shared(has_encoder_) - entry.read;
+    release_pages(entry);
   }
   entries_.erase(found);
 }
@@ -381,6 +416,10 @@ void Scheduler::release(Entry& entry) {
   in.free.push_back(slot.sentence);
   --in.used;
   rows_used_ -= entry.key.rows();
+  release_pages(entry);
+}
+
+void Scheduler::release_pages(Entry& entry) {
   pages_.release(entry.admitted.shared_pages);
   pages_.release(entry.admitted.own_pages);
 }

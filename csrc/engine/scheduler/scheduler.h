@@ -87,7 +87,8 @@ class Scheduler {
     ClassKey key;
     double deadline = kNever;
     Admitted admitted;
-    int read = 0;  // shared positions whose keys are in their pages
+    int read = 0;      // shared positions whose keys are in their pages
+    int bypasses = 0;  // of its rows, by others
     bool joined = false, leaves = false;
     std::vector<int> told;  // tokens of each row that callers have heard of
   };
@@ -104,15 +105,18 @@ class Scheduler {
   void admit();
   int class_for(const ClassKey& key) const;
   void admit(int64_t id, Entry& entry);
-  void open(int request_class, const Entry& entry);
   void read();
-  void join(Entry& entry);
+  void join();
+  void join(int request_class, int64_t id, Entry& entry);
+  void open(int request_class, const Entry& entry);
+  void remember(const Entry& entry);
   void stream();
   void tell_new(int64_t id, Entry& entry, int rows);
   void collect();
   Output results(int64_t id, const Entry& entry);
   void leave(int64_t id, OutputKind kind);
   void release(Entry& entry);
+  void release_pages(Entry& entry);
   void publish();
   void end(const std::string& message);
   int shared_pages(const RunnerRequest& request) const;
@@ -129,9 +133,9 @@ class Scheduler {
   RequestQueue queue_;
   std::unordered_map<int64_t, Entry> entries_;
   std::vector<OpenClass> classes_;
-  std::vector<std::vector<int64_t>> id_of_;  // [class][sentence]
-  std::deque<int64_t> reading_;              // admitted, in order, but not read to their end
-  int rows_used_ = 0;
+  std::vector<std::vector<int64_t>> id_of_;                // [class][sentence]
+  std::deque<int64_t> ahead_;                              // admitted, but not joined, in order
+  int rows_used_ = 0, rows_ahead_ = 0, tokens_ahead_ = 0;  // tokens: to be read
   double next_deadline_ = kNever;
   std::vector<ReadPart> parts_;
   std::vector<Ended> ended_;
