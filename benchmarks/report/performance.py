@@ -53,7 +53,7 @@ def speed(results: Results) -> str:
         *(text for name, rows in results.calls.items() for text in calls(name, rows)),
         "## Kernels",
         *(text for name, rows in results.kernels.items() for text in kernels(name, rows)),
-        *(text for view in SPEED for text in (f"## {view.title}", *views(view, results))),
+        *(text for view in SPEED for text in chapter(view, results)),
         "## Goals",
         *([call_goals(found), goal_table(found).markdown()] if found else []),
         kernel_goals(found),
@@ -114,6 +114,12 @@ def kernels(name: str, rows: Sequence[KernelRow]) -> Iterator[str]:
         f"measured on {where} (`{name}.csv`)."
     )
     yield kernel_table(rows).markdown()
+
+
+def chapter(view: View, results: Results) -> list[str]:
+    """With its heading; empty where nothing was recorded."""
+    found = [*views(view, results)]
+    return [f"## {view.title}", *found] if found else []
 
 
 def views(view: View, results: Results) -> Iterator[str]:

@@ -129,8 +129,43 @@ UPDATES = View(
     across="{provider}",
     cells=[Cell("p50", "ms"), Cell("memory", "MB", whole)],
 )
-SPEED = (ENCODERS, PROGRAMS, replace(TRAINING, given={"passes": "both"}), UPDATES)
-VIEWS = (ENCODERS, PROGRAMS, TRAINING, UPDATES, QUALITY, CONTROLS)
+SERVING = View(
+    "Serving",
+    "serving-*.csv",
+    "Clients send requests at random times, so many a second, or all at once (inf). Requests and "
+    "tokens are those that were served in a second, goodput the requests that kept the limits; "
+    "times are milliseconds to the first token, from token to token and to the end.",
+    down="{workload} {dtype}, {rate}/s, {provider}",
+    across="",
+    cells=[
+        Cell("served", "requests/s"),
+        Cell("tokens", "tokens/s"),
+        Cell("goodput", "goodput"),
+        Cell("ttft_p50", "first p50"),
+        Cell("ttft_p99", "p99"),
+        Cell("itl_p50", "between p50"),
+        Cell("itl_p99", "p99"),
+        Cell("e2e_p50", "end p50"),
+        Cell("e2e_p99", "p99"),
+    ],
+)
+INTERFERENCE = View(
+    "What requests cost each other",
+    "interference-*.csv",
+    "The table shows requests by themselves and beside what the row names.",
+    down="{model} {dtype}, {case}, {unit}",
+    across="{provider}",
+    cells=[Cell("alone", "alone"), Cell("beside", "beside"), Cell("ratio", "ratio", hundredths)],
+)
+SPEED = (
+    ENCODERS,
+    PROGRAMS,
+    SERVING,
+    INTERFERENCE,
+    replace(TRAINING, given={"passes": "both"}),
+    UPDATES,
+)
+VIEWS = (ENCODERS, PROGRAMS, SERVING, INTERFERENCE, TRAINING, UPDATES, QUALITY, CONTROLS)
 
 
 @dataclass(frozen=True)

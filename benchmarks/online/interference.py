@@ -1,0 +1,176 @@
+"""What requests cost each other: those that join and leave, other searches, long prompts."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from benchmarks.cases.serving import ids
+from benchmarks.cases.workloads import SEED
+from benchmarks.online.base import Job, Provider, Reply
+from benchmarks.online.client import check, settle, wait
+from decoding.compare.timing import percentile
+
+SEARCHES: dict[str, dict[str, Any]] = {  # options of jobs
+    "greedy": {},
+    "sampling": {"sample": True},
+    "beams 2": {"beams": 2},
+    "beams 4": {"beams": 4},
+    "beams 8": {"beams": 8},
+}
+GENERATIONS = 4  # of requests that join and leave, each as many as there are rows
+WATCHED = 4  # decoders whose tokens are read one by one: clients must not slow the others down
+POLL = 0.001  # seconds between two looks at the decoders
+PATIENCE = 300  # seconds
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """rows: computed at once. source: tokens of a source or prompt. new: of an answer. prompt:
+    tokens of a long prompt; one comes `every` so many seconds, for `seconds`."""
+
+    rows: int
+    source: int
+    new: int
+    vocabulary: int = 0
+    prompt: int = 0
+    every: float = 1.0
+    seconds: float = 10.0
+    seed: int = SEED
+
+
+@dataclass(frozen=True)
+class Pair:
+    """alone, beside: the same number of requests by themselves, and beside what the case names."""
+
+    case: str
+    unit: str
+    alone: float
+    beside: float
+
+
+def churn(provider: Provider, sizes: Sizes) -> list[Pair]:
+    """Tokens a second while a request ends and another joins at each step, beside those of as many
+    rows that begin and end together, without the reading of their prompts."""
+    rows = sizes.rows
+    draw = Draw(sizes)
+    first, whole = (finish(provider, draw.jobs(rows, new=new)) for new in (1, rows))
+    static = rows * (rows - 1) / (max(whole) - max(first))
+    lengths = [*range(1, rows + 1), *[rows] * (GENERATIONS * rows)]  # the first ones end in turn
+    ends = sorted(finish(provider, [draw.job(new=new) for new in lengths]))
+    steady = ends[rows - 1 : -rows]
+    churned = rows * (len(steady) - 1) / (steady[-1] - steady[0])
+    return [Pair(f"{rows} rows, a request joins and leaves a step", "tokens/s", static, churned)]
+
+
+def mixed(provider: Provider, sizes: Sizes) -> list[Pair]:
+    """Tokens a second of a request of each search: all rows with that search, and all searches
+    with as many rows each. Raises ValueError for so few rows that a search would have none."""
+    draw, share = Draw(sizes), sizes.rows // len(SEARCHES)
+    jobs = {
+        name: draw.jobs(share // options.get("beams", 1), **options)
+        for name, options in SEARCHES.items()
+    }
+    if not all(jobs.values()):
+        raise ValueError(f"all searches need 40 rows together, got {sizes.rows}")
+    alone = {
+        name: median(finish(provider, draw.jobs(len(jobs[name]) * len(SEARCHES), **options)))
+        for name, options in SEARCHES.items()
+    }
+    together = finish(provider, [job for found in jobs.values() for job in found])
+    pairs = []
+    for name, found in jobs.items():
+        taken, together = together[: len(found)], together[len(found) :]
+        speeds = (sizes.new / alone[name], sizes.new / median(taken))
+        pairs.append(Pair(f"{name} in {sizes.rows} rows", "tokens/s", *speeds))
+    return pairs
+
+
+def prompts(provider: Provider, sizes: Sizes) -> list[Pair]:
+    """What decoders see of long prompts, and these of the decoders."""
+    draw = Draw(sizes)
+    calm, _ = decode(provider, draw, long=False)
+    gaps, waited = decode(provider, draw, long=True)
+    idle = median(finish(provider, draw.jobs(1, source=sizes.prompt, new=1))[0] for _ in range(5))
+    said = f"{sizes.rows} decoders, {sizes.prompt} tokens every {sizes.every:g} s"
+    return [
+        Pair(f"{said}: p50 from token to token", "ms", percentile(calm, 50), percentile(gaps, 50)),
+        Pair(f"{said}: p50, p99", "ms", percentile(gaps, 50), percentile(gaps, 99)),
+        Pair(f"{said}: prompt's first token", "ms", 1e3 * idle, percentile(waited, 50)),
+    ]
+
+
+class Draw:
+    """Random jobs, none like another."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes, self.dice = sizes, random.Random(sizes.seed)
+
+    def job(self, source: int | None = None, new: int | None = None, **options: Any) -> Job:
+        sizes = self.sizes
+        row = ids(self.dice, source or sizes.source, sizes.vocabulary)
+        return Job(row, new or sizes.new, **options)
+
+    def jobs(self, count: int, **options: Any) -> list[Job]:
+        return [self.job(**options) for _ in range(count)]
+
+
+def finish(provider: Provider, jobs: Sequence[Job]) -> list[float]:
+    """Seconds until each has been answered, sent all at once. Raises RuntimeError where one fails
+    or takes too long."""
+    begin = time.perf_counter()
+    replies = [Reply(job, begin) for job in jobs]
+    for reply in replies:
+        provider.submit(reply, stream=False)
+    if not wait(replies, begin + PATIENCE):
+        raise RuntimeError(f"no answer within {PATIENCE} s")
+    check(replies)
+    return [reply.finished - begin for reply in replies]
+
+
+class Decoders:
+    """As many requests as there are rows at any time: one that ends is followed by another."""
+
+    def __init__(self, provider: Provider, draw: Draw) -> None:
+        self.provider, self.draw = provider, draw
+        self.watched: list[Reply] = []
+        self.running = [self.start(place) for place in range(draw.sizes.rows)]
+
+    def start(self, place: int) -> Reply:
+        """Of different lengths, so that not all end together."""
+        new, watch = self.draw.sizes.new, place < WATCHED
+        reply = Reply(self.draw.job(new=self.draw.dice.randint(new // 2, new)))
+        self.provider.submit(reply, stream=watch)
+        if watch:
+            self.watched.append(reply)
+        return reply
+
+    def refill(self) -> None:
+        for place, reply in enumerate(self.running):
+            if reply.done.is_set():
+                self.running[place] = self.start(place)
+
+
+def decode(provider: Provider, draw: Draw, long: bool) -> tuple[list[float], list[float]]:
+    """Milliseconds between tokens of the watched decoders, and to the first token of each long
+    prompt, if they are asked for; after a lead of half the time."""
+    sizes, due = draw.sizes, time.perf_counter()
+    begin = due + sizes.seconds / 2
+    end = begin + sizes.seconds
+    decoders, sent = Decoders(provider, draw), list[Reply]()
+    while (now := time.perf_counter()) < end:
+        decoders.refill()
+        if long and now >= due:
+            sent.append(Reply(draw.job(source=sizes.prompt, new=1), due))
+            provider.submit(sent[-1], stream=True)
+            due += sizes.every
+        time.sleep(POLL)
+    check([*decoders.watched, *sent])
+    gaps = [1e3 * gap for reply in decoders.watched for gap in reply.gaps(begin, end)]
+    waited = [1e3 * reply.ttft(end) for reply in sent if reply.sent >= begin]
+    settle(provider, draw.job())
+    return gaps, waited

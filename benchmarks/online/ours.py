@@ -1,0 +1,92 @@
+"""This library: its engine of continuous batches, and generate() behind a dynamic batcher."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.cases.workloads import TOP_K, TOP_P
+from benchmarks.online.base import Job, Provider, Reply, new_tokens
+from benchmarks.online.batcher import Batcher
+from decoding.compare import engines
+
+NEVER = -1  # an end token that no model has
+
+
+class Ours(Provider):
+    """decoding.Engine, whose requests are awaited in one event loop."""
+
+    name = "ours"
+    engine = engines.Ours
+
+    def __init__(self, engine: Any, device: str, rows: int | None) -> None:
+        import decoding
+
+        self.task = engine.task
+        self.requests: dict[Reply, Any] = {}
+        self.server = decoding.Engine(engine.model, max_requests=rows)
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+
+    def submit(self, reply: Reply, stream: bool) -> None:
+        request = self.server.submit(list(reply.job.ids), stream=stream, **options(reply.job))
+        self.requests[reply] = request
+        read = self.read(reply, request, stream)
+        asyncio.run_coroutine_threadsafe(read, self.loop)
+
+    async def read(self, reply: Reply, request: Any, stream: bool) -> None:
+        try:
+            if stream:
+                async for [tokens] in request:
+                    reply.take(len(tokens))
+            else:
+                [row] = (await request).tolist()
+                given = 1 if self.task.has_encoder else len(reply.job.ids)
+                reply.take(new_tokens(row[given:], reply.job, self.task.config.eos_token_id))
+            reply.finish()
+        except Exception as error:
+            reply.fail(f"{type(error).__name__}: {error}")
+        del self.requests[reply]
+
+    def cancel(self) -> None:
+        for request in list(self.requests.values()):
+            request.cancel()
+
+    def close(self) -> None:
+        self.cancel()
+        self.server.close(drain=False)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+
+
+class OursStatic(Batcher):
+    """generate() of whole batches: what the engine's continuous ones are measured against."""
+
+    name = "ours-static"
+    engine = engines.Ours
+
+    def __init__(self, engine: Any, device: str, rows: int | None) -> None:
+        self.task, self.model = engine.task, engine.model
+        super().__init__(engine, device, rows)
+
+    def answer(self, batch: Sequence[Reply]) -> None:
+        ids = [list(reply.job.ids) for reply in batch]
+        more = {"max_new_tokens": [reply.job.new for reply in batch]}
+        rows = self.model.generate(ids, **options(batch[0].job) | more).tolist()
+        given = 1 if self.task.has_encoder else max(map(len, ids))
+        for reply, row in zip(batch, rows, strict=True):
+            reply.take(new_tokens(row[given:], reply.job, self.task.config.eos_token_id))
+            reply.finish()
+
+
+def options(job: Job) -> dict[str, Any]:
+    """Those of generate()."""
+    found: dict[str, Any] = {"max_new_tokens": job.new, "num_beams": job.beams}
+    if not job.ends:
+        found["eos_token_id"] = NEVER
+    if job.sample:
+        found |= {"do_sample": True, "top_k": TOP_K, "top_p": TOP_P}
+    return found

@@ -1,0 +1,111 @@
+"""The programs that measure serving, with an ideal engine in place of the real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import interference, serving
+from benchmarks.online.interference import Sizes, churn, mixed, prompts
+from benchmarks.report.rows import read_lines
+from benchmarks.report.views import INTERFERENCE, SERVING, read_view
+from decoding.compare.engines import Settings
+from tests.support.step_provider import StepProvider
+
+SMALL = Sizes(rows=40, source=3, new=8, vocabulary=30, prompt=20, every=0.05, seconds=0.2)
+
+
+def test_an_ideal_engine_loses_nothing() -> None:
+    with StepProvider(rows=20) as provider:
+        [pair] = churn(provider, Sizes(rows=20, source=3, new=20, vocabulary=30))
+        assert 0.5 < pair.beside / pair.alone < 2
+    with StepProvider(step=0.003) as provider:
+        pairs = mixed(provider, SMALL)
+        assert [pair.case for pair in pairs][-1] == "beams 8 in 40 rows"
+        assert all(0.4 < pair.beside / pair.alone < 2.5 for pair in pairs)
+        assert all(pair.beside > 0 for pair in prompts(provider, SMALL))
+
+
+def test_each_search_needs_a_row() -> None:
+    with pytest.raises(ValueError, match="need 40 rows together, got 39"):
+        mixed(StepProvider(), Sizes(rows=39, source=3, new=8, vocabulary=30))
+
+
+class Here:
+    """A Host without a process."""
+
+    version = "steps 1"
+
+    def __init__(self, name: str, model: Path, settings: Settings, rows: int | None) -> None:
+        self.provider = StepProvider(rows)
+
+    def __enter__(self) -> Here:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.provider.close()
+
+    def run(self, function: Callable[..., Any], *arguments: object) -> Any:
+        return function(self.provider, *arguments)
+
+
+def saved(model: str, directory: Path) -> Path:
+    return directory
+
+
+def test_serving_writes_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(serving, "Host", Here)
+    monkeypatch.setattr(serving, "save", saved)
+    monkeypatch.setattr(serving, "SWEEP", (0.1, 0.2))
+    output = tmp_path / "serving-cpu.csv"
+    given = "--workloads gpt2-short --providers huggingface ours --requests 4 --seconds 0.2"
+    assert serving.main([*given.split(), "--output", str(output)]) == 0
+    rows = read_lines(output)
+    assert [row["provider"] for row in rows] == ["huggingface"] * 3 + ["ours"] * 3
+    assert [row["rate"] for row in rows][::3] == ["inf", "inf"]
+    assert float(rows[1]["rate"]) == pytest.approx(0.1 * float(rows[0]["served"]), rel=1e-3)
+    assert list(rows[0])[:2] == ["workload", "provider"] and rows[0]["date"]
+    [found] = read_view(SERVING, tmp_path)
+    assert found.table.rows[0][0].startswith("gpt2-short float32, inf/s, transformers")
+    said = capsys.readouterr().out
+    assert "gpt2-short float32, ours all at once" in said
+    assert "gpt2-short: ours has " in said and "times the goodput of huggingface" in said
+
+
+def test_serving_goes_on_after_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Broken(Here):
+        def __init__(self, name: str, *given: Any) -> None:
+            if name == "ctranslate2":
+                raise OSError("no such library")
+            super().__init__(name, *given)
+
+    monkeypatch.setattr(serving, "Host", Broken)
+    monkeypatch.setattr(serving, "save", saved)
+    given = "--workloads marian-base-4 --requests 3 --seconds 0.1 --rates all 50"
+    assert serving.main(given.split()) == 1
+    said = capsys.readouterr()
+    assert "marian-base-4 ctranslate2: OSError: no such library" in said.err
+    assert "huggingface: not in float32 on cpu, or not this search" in said.out
+    assert said.out.count("ours-static at 50.0/s") == 2  # its row, and in the table
+
+
+def test_interference_writes_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interference, "Host", Here)
+    monkeypatch.setattr(interference, "save", saved)
+    given = "--rows 40 --new 40 --seconds 0.2 --every 0.05 --prompt 9 --source 2 --repeats 1"
+    interference.main([*given.split(), "--output", str(tmp_path / "interference-cpu.csv")])
+    rows = read_lines(tmp_path / "interference-cpu.csv")
+    assert [row["measure"] for row in rows] == ["churn"] + ["mixed"] * 5 + ["prompts"] * 3
+    for row in rows:
+        assert float(row["ratio"]) == pytest.approx(
+            float(row["beside"]) / float(row["alone"]), 0.01
+        )
+    [found] = read_view(INTERFERENCE, tmp_path)
+    assert len(found.table.rows) == len(rows)
