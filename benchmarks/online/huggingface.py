@@ -23,6 +23,9 @@ class HuggingFace(Provider):
     def __init__(self, engine: Any, device: str, rows: int | None) -> None:
         from transformers import ContinuousBatchingConfig, GenerationConfig
 
+        settings = {"num_blocks": PAGES_ON_CPU} if device == "cpu" else {}
+        if rows is not None:
+            settings["max_requests_per_batch"] = rows
         self.ends = list(engine.task.config.eos_token_id)
         self.replies: dict[str, Reply] = {}
         self.names = map(str, itertools.count())
@@ -30,10 +33,7 @@ class HuggingFace(Provider):
         self.manager = self.context.enter_context(
             engine.model.continuous_batching_context_manager(
                 GenerationConfig(do_sample=False, eos_token_id=-1),
-                continuous_batching_config=ContinuousBatchingConfig(
-                    max_requests_per_batch=rows,
-                    num_blocks=PAGES_ON_CPU if device == "cpu" else None,
-                ),
+                continuous_batching_config=ContinuousBatchingConfig(**settings),
             )
         )
         self.open = True
