@@ -66,7 +66,7 @@ def lines(beams: int) -> Draw:
 
     def draw(count: int, prefixes: Sequence[Path]) -> list[Job]:
         dice = random.Random(workloads.SEED)
-        lengths = [len(ids) for ids in sources(count, prefixes)] if prefixes else None
+        lengths = [len(line) for line in sources(count, prefixes)] if prefixes else None
         lengths = lengths or [dice.randint(*SOURCES) for _ in range(count)]
         vocabulary = workloads.WORKLOADS["marian-base"].vocabulary
         return [Job(ids(dice, length, vocabulary), NEW, beams) for length in lengths]

@@ -157,7 +157,8 @@ class CpuRunner : public Runner {
 
   void fetch(Slot slot, const Results& results) override {
     const auto& c = classes_[slot.request_class];
-    fetch_sentence(c.results(), slot.sentence, 0, 0, c.from_first(slot.sentence, results));
+    fetch_sentence(c.results(), slot.sentence, limits_.target, 0,
+                   c.from_first(slot.sentence, results));
   }
 
   int paths(Slot slot, const Results& results) override {

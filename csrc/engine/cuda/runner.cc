@@ -22,6 +22,7 @@ namespace {
 
 constexpr int kRowAlignment = 8;      // elements: of each row of logits, for accesses of 16 bytes
 constexpr int kAhead = 2;             // steps that may wait behind the one that runs
+constexpr int kPlaces = 2;        // of a pass, for each row
 constexpr size_t kGraphs = 128;       // that are kept
 constexpr size_t kStaging = 8 << 20;  // bytes
 
@@ -135,7 +136,7 @@ class CudaRunner : public Runner {
     Arena arena(pool, bytes);
     take(arena, limits, memory_);
     limits_ = limits;
-    all_ = limits_of(limits);
+    all_ = limits_of(limits, kPlaces);
     CUDA_CHECK(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking));
     staging_ = CudaStaging(kStaging);
     matmul_.workspace(memory_.products);
@@ -146,8 +147,8 @@ class CudaRunner : public Runner {
       c.take_host(limits.rows, limits.target + 1);
       clear(c.running, limits.rows);
     }
-    CUDA_CHECK(cudaMemsetAsync(w.inputs.ids, 0, sizeof(int32_t) * limits.rows, handle_));
-    CUDA_CHECK(cudaMemsetAsync(w.inputs.positions, 0, sizeof(int32_t) * limits.rows, handle_));
+    clear(w.inputs.ids, all_.rows());  // places without a sentence read token 0
+    clear(w.inputs.positions, all_.rows());
   }
 
   int open(int request_class, const Request& request) override {
@@ -248,7 +249,8 @@ class CudaRunner : public Runner {
 
   void fetch(Slot slot, const Results& results) override {
     const Class& c = memory_.classes[slot.request_class];
-    fetch_sentence(c.host_results(c.told(slot.sentence).steps), slot.sentence, 0, 0,
+    const int steps = c.told(slot.sentence).steps;
+    fetch_sentence(c.host_results(steps), slot.sentence, steps, 0,
                    c.from_first(slot.sentence, results));
   }
 
@@ -271,9 +273,10 @@ class CudaRunner : public Runner {
     std::vector<Class> classes;
   };
 
-  // All rows, as sentences of one row.
-  static Limits limits_of(const RunnerLimits& limits) {
-    return {.batch = limits.rows,
+  // All rows, as sentences of one row. A pass has more: each class may have nearly as many places
+  // again for sentences that have ended, or are yet to come.
+  static Limits limits_of(const RunnerLimits& limits, int places = 1) {
+    return {.batch = places * limits.rows,
             .beams = 1,
             .source = limits.source,
             .prompt = limits.prompt,
@@ -285,20 +288,20 @@ class CudaRunner : public Runner {
   }
 
   void take(Arena& arena, const RunnerLimits& limits, Memory& memory) const {
-    const Limits all = limits_of(limits);
+    const Limits all = limits_of(limits, kPlaces);
     memory.w = Workspace<T>(
         arena, spec_, all, kRowAlignment,
         [&](auto& w) {
           memory.cache = Cache<T>(arena, spec_, all);
           StepScratch& scratch = memory.scratch = StepScratch(arena, all);
           scratch.arrivals = arena.take<int32_t>("select_arrivals", {select_arrivals(all)});
-          scratch.perturbed = arena.take<float>("perturbed", {limits.rows, w.logits_stride});
+          scratch.perturbed = arena.take<float>("perturbed", {all.rows(), w.logits_stride});
           memory.products = arena.take<uint8_t>("products", {int64_t{cuda::kMatmulWorkspace}});
           memory.classes.clear();
           memory.classes.reserve(limits.classes);
           for (int i = 0; i < limits.classes; ++i) {
             arena.prefixed("class " + std::to_string(i) + ": ",
-                           [&] { memory.classes.emplace_back(arena, spec_, all, limits.words); });
+                           [&] { memory.classes.emplace_back(arena, spec_, limits_of(limits), limits.words); });
           }
         },
         [&](auto& w) {

@@ -87,7 +87,7 @@ inline void fetch_row(const BeamHistory& history, int slot, int tokens, int row,
 }
 
 // A sentence's rows, from row `first` of the results on; the K best of those that have finished,
-// where there are so many. steps: tokens of a row that goes on.
+// where there are so many. steps: tokens of a row that goes on, and the most of any.
 inline void fetch_sentence(const SearchResults& search, int sentence, int steps, int first,
                            const Results& out) {
   const Hypothesis none{kFillIn, kFillIn, 0, 0, 0};
@@ -99,7 +99,7 @@ inline void fetch_sentence(const SearchResults& search, int sentence, int steps,
       fetch_finished(search.history, end, first + j, out);
     } else {
       const int ended = search.length[slot];
-      fetch_row(search.history, slot, ended > 0 ? ended : steps, first + j, out);
+      fetch_row(search.history, slot, ended > 0 ? std::min(ended, steps) : steps, first + j, out);
     }
   }
 }

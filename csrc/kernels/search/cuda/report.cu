@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads) report_kernel(const ReportParams p) 
     const int64_t at = int64_t{step} * p.total_rows + row;
     p.host_tokens[at] = p.tokens[at];
     p.host_parents[at] = p.parents[at];
-    if (ends) p.host_length[row] = p.length[row];
+    p.host_length[row] = p.length[row];
   }
   const int64_t list = int64_t{id} * p.max_finished;
   Hypothesis* told =
