@@ -17,7 +17,7 @@ from decoding.generation.streaming import check_streamed
 from decoding.serving.dispatch import Dispatcher
 from decoding.serving.planning import allocated, compiled, engine_limits
 from decoding.serving.request import Request
-from decoding.serving.submission import as_batch, check_submitted
+from decoding.serving.submission import as_batch, check_fits, check_submitted
 from decoding.token_model import TokenModel, given_ids
 
 if TYPE_CHECKING:
@@ -150,6 +150,7 @@ class Engine:
         if stream:
             check_streamed(call.config)
         [sub] = call.sub_batches
+        check_fits(sub.request, self._limits)
         request: Request[Any] = Request(call, self._dispatcher.process, self._cancel, deadline)
         texts = sub.request.batch(stream=0)
         self._dispatcher.submit(request, sub.request.options, texts, **how)

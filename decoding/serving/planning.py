@@ -23,8 +23,8 @@ SENTENCE = 64  # tokens for which an engine must have pages
 TABLES = 0.25  # of the memory, at most, is for what is not pages
 MANY = 1024  # pages, whose bytes are measured together: a plan rounds
 
-BEAMS = 32  # rows of a request, at most
-EOS = 4  # ids that end a row
+BEAMS = 64  # rows of a request, at most: this and what follows costs little
+EOS = 8  # ids that end a row
 WORDS = 1 << 14  # of a request's lists
 CLASSES = 8  # of rows for which tokens are chosen in one launch
 
@@ -95,12 +95,11 @@ def halved(limits: EngineLimits) -> EngineLimits:
 
 
 def pages_of(limits: EngineLimits, tokens: int, rows: int = 1) -> int:
-    """Pages of a request with up to so many tokens in its source, its prompt and each of its
-    rows."""
-    source, prompt, target = (
-        min(most, tokens) for most in (limits.source, limits.prompt, limits.target)
-    )
-    return sum(-(-cells // PAGE) for cells in (source, prompt, rows * target))
+    """Pages of a request with so many tokens in its source, or else in its prompt, and in each of
+    its rows, if it may have so many."""
+    prompt = min(limits.prompt, 1 if limits.source else tokens)
+    lists = (min(limits.source, tokens), prompt, rows * min(limits.target, tokens))
+    return sum(-(-cells // PAGE) for cells in lists)
 
 
 def allocated(size: int, device: torch.device) -> Tensor:

@@ -39,9 +39,8 @@ def new_tokens(told: _C.Output, counts: list[int]) -> Tokens:
     """The tokens of each result that `told` makes known. counts: how many are known of each; it
     adds the new ones."""
     skipped = counts if told.kind == "end" else [0] * len(counts)
-    tokens = [
-        told.tokens[row, first : told.lengths[row]].tolist() for row, first in enumerate(skipped)
-    ]
+    rows, lengths = told.tokens.tolist(), told.lengths.tolist()
+    tokens: Tokens = [rows[row][first : lengths[row]] for row, first in enumerate(skipped)]
     for row, new in enumerate(tokens):
         counts[row] += len(new)
     return tokens

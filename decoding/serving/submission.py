@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from decoding import _C
+from decoding.engine.limits import EngineLimits
+from decoding.engine.request import EngineRequest
 from decoding.generation.call import Call
 
 # All that generate() takes and an engine does not: the names, whether a call uses them, and why not
@@ -60,6 +63,17 @@ REFUSED: tuple[tuple[str, Callable[[Call], bool], str], ...] = (
     ),
 )
 
+# Limits of one request, and what makes it smaller.
+SMALLER = {
+    "beams": "lower num_beams or num_return_sequences",
+    "source": "shorten or split the text",
+    "prompt": "shorten the prompt",
+    "target": "lower max_new_tokens",
+    "candidates": "lower num_beams, or pass fewer ids as eos_token_id",
+    "finished": "lower patience",
+    "words": "pass fewer ids in lists such as bad_words_ids",
+}
+
 
 def check_submitted(call: Call) -> None:
     """Raises ValueError for several sentences, NotImplementedError for what an engine does not
@@ -73,6 +87,19 @@ def check_submitted(call: Call) -> None:
             raise NotImplementedError(
                 f"an engine does not take {names} ({reason}): leave it out, or call "
                 "model.generate() instead"
+            )
+
+
+def check_fits(request: EngineRequest, limits: EngineLimits) -> None:
+    """Raises decoding.Error for a request that is larger than an engine plans for any."""
+    needed = {name: getattr(request.limits, name) for name in SMALLER if name != "words"}
+    needed["words"] = request.options.words
+    for name, asked in needed.items():
+        most = getattr(limits, name)
+        if asked > most:
+            raise _C.Error(
+                f"this request needs {name}={asked}, and the engine has room for {most}: "
+                f"{SMALLER[name]}, or give the engine more memory and max_requests"
             )
 
 

@@ -18,6 +18,7 @@ and every page must be free.
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import time
 from collections import Counter, deque
@@ -58,7 +59,9 @@ class Life:
     given: dict[str, Any]  # arguments of generate()
     crowd: int  # it is submitted once so few others run or wait
     how: dict[str, Any] = field(default_factory=dict)  # arguments of submit() alone
-    cancelled_after: int | None = None  # so many others are submitted; None: it is not cancelled
+    # It is cancelled after so many pieces of its stream, or else after so many others that are
+    # submitted; None: not at all.
+    cancelled_after: int | None = None
 
     def __str__(self) -> str:
         cancelled = "" if self.cancelled_after is None else f", cancelled {self.cancelled_after}"
@@ -77,14 +80,14 @@ class DrawnLife(Draw):
 
     def life(self) -> Life:
         rng = self.rng
-        after = rng.choice([0, 0, 1, 2, 5, 10]) if rng.random() < self.cancelled else None
+        after = rng.choice([0, 0, 1, 2, 3, 6]) if rng.random() < self.cancelled else None
         how: dict[str, Any] = {"stream": self.chance(2), "priority": rng.choice([0, 0, 0, 1, 5])}
         if self.chance(20):
             how["deadline"] = rng.choice([1e-4, 1e-3, 1e-2])
         given = self.given()
         if given.get("num_beams", 1) > 1 and given["num_return_sequences"] > 1:
             how["stream"] = False
-        crowd = rng.choice([0, 1, 3, 10, CROWD])
+        crowd = rng.choice([0, 10, *[CROWD] * 8])
         return Life(self.number, self.model, given, crowd, how, after)
 
     def given(self) -> dict[str, Any]:
@@ -151,6 +154,9 @@ class World:
         request = outcome(lambda: self.engines[life.model].submit(**life.given, **life.how))
         self.running.append((life, request))
         if life.cancelled_after is not None and not isinstance(request, Exception):
+            if life.how["stream"]:
+                outcome(lambda: next(itertools.islice(request, life.cancelled_after, None), None))
+                request.cancel()
             self.cancelling.append((life.number + life.cancelled_after, request))
         for at, other in self.cancelling:
             if at <= life.number:

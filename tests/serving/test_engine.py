@@ -310,6 +310,39 @@ def test_a_request_that_can_never_fit_is_refused(device: str) -> None:
         assert_idle(small)
 
 
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"num_beams": 9}, "beams=9, and the engine has room for 8: lower num_beams"),
+        (
+            {"eos_token_id": [1] * 30, "num_beams": 8},
+            "candidates=248, .* fewer ids as eos_token_id",
+        ),
+        (
+            {"num_beams": 8, "patience": 9.0, "early_stopping": True},
+            "finished=72, .* lower patience",
+        ),
+        ({"suppress_tokens": [5] * 20000}, r"words=\d+, .* pass fewer ids in lists"),
+    ],
+)
+def test_a_request_beyond_the_limits_of_one(options: dict[str, Any], words: str) -> None:
+    with decoding.Engine(ours("gpt2"), max_requests=8) as small:
+        with pytest.raises(decoding.Error, match=f"this request needs {words}.*give the engine"):
+            small.submit([5, 6], max_new_tokens=4, **options)
+
+
+def test_lengths_beyond_those_of_an_engine_with_little_memory() -> None:
+    model = decoding.load("demo", device="cpu", dtype="float32", threads=1)
+    with decoding.Engine(model, memory=12_000_000, max_requests=8) as small:
+        with pytest.raises(decoding.Error, match="needs target=500, .* lower max_new_tokens"):
+            small.submit([5, 6, 0], max_new_tokens=500)
+        with pytest.raises(decoding.Error, match="needs source=400, .* shorten or split the text"):
+            small.submit([5] * 400, max_new_tokens=5)
+        with pytest.raises(decoding.Error, match="needs prompt=300, .* shorten the prompt"):
+            small.submit([5, 0], decoder_input_ids=[5] * 299, max_new_tokens=5)
+        assert small.submit([5, 6, 0], max_new_tokens=5).result().shape == (1, 6)
+
+
 def test_a_fault_is_its_own_requests(device: str) -> None:
     """NaN in one request: the others do not notice."""
     model = sick("gpt2", device)

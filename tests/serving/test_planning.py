@@ -62,13 +62,13 @@ def test_as_many_rows_as_are_wanted() -> None:
     assert planned(Costs(), None).requests == 64
     limits = planned(Costs(), None, rows=2)
     assert limits.requests == limits.beams == 2
-    assert limits.candidates == 10
-    assert planned(Costs(), None, rows=500).beams == 32
+    assert limits.candidates == 18 and limits.finished == 8
+    assert planned(Costs(), None, rows=500).beams == 64
 
 
 def test_without_a_number_a_cpu_has_pages_for_usual_lengths() -> None:
-    assert planned(Costs(), None, rows=64).pages == 64 * 3 * 256 // 16
-    assert planned(Costs(), None, rows=1).pages == 3 * 512 // 16, "the longest request fits"
+    assert planned(Costs(), None, rows=64).pages == 64 * (2 * 256 // 16 + 1)
+    assert planned(Costs(), None, rows=1).pages == 2 * 512 // 16 + 1, "the longest request fits"
 
 
 def test_too_little_for_one_sentence() -> None:
@@ -76,8 +76,9 @@ def test_too_little_for_one_sentence() -> None:
     with pytest.raises(decoding.Error, match=words):
         planned(Costs(), memory=100_000)
     assert planned(Costs(table=0), memory=17_000).pages == 12
-    with pytest.raises(decoding.Error, match="needs 17000 bytes"):
-        planned(Costs(table=0), memory=16_999)
+    assert planned(Costs(table=0), memory=14_000).pages == 9
+    with pytest.raises(decoding.Error, match="needs 14000 bytes"):
+        planned(Costs(table=0), memory=13_999)
 
 
 def test_limits_of_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 #include "engine/scheduler/scheduler.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -81,7 +83,14 @@ Scheduler::Scheduler(std::unique_ptr<Runner> runner, const RunnerLimits& limits,
   thread_ = std::thread([this] { run(); });
 }
 
-Scheduler::~Scheduler() { close(false); }
+Scheduler::~Scheduler() {
+  // A forked child has not got the thread.
+  if (process_ == getpid()) {
+    close(false);
+  } else {
+    thread_.detach();
+  }
+}
 
 int64_t Scheduler::submit(Submission submission) {
   const RunnerRequest& given = submission.request;
@@ -112,6 +121,7 @@ std::vector<Output> Scheduler::wait(double seconds) {
   std::unique_lock lock(mutex_);
   output_came_.wait_for(lock, std::chrono::duration<double>(seconds),
                         [&] { return !outputs_.empty() || ended_loop_; });
+  CHECK(!outputs_.empty() || lost_.empty(), lost_);
   return std::exchange(outputs_, {});
 }
 

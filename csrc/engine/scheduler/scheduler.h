@@ -6,6 +6,8 @@
 // so many tokens at a time, and then its rows take part.
 #pragma once
 
+#include <unistd.h>
+
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -154,6 +156,7 @@ class Scheduler {
   const int most_waiting_;
   bool closing_ = false, drains_ = true, ended_loop_ = false;
   std::string lost_;  // why the loop has ended, where it did so by itself
+  const pid_t process_ = getpid();
   std::thread thread_;
 };
 
