@@ -139,6 +139,7 @@ class World:
     """The engines, and the requests that have not been compared."""
 
     def __init__(self, device: str) -> None:
+        self.device = device
         self.models = {name: ours(name, device) for name in ENGINES}
         self.models[SICK_MODEL] = sick(SICK_MODEL, device)
         self.engines = {
@@ -178,7 +179,7 @@ class World:
         alone = outcome(lambda: self.models[life.model].generate(**life.given))
         if isinstance(request, Exception):
             self.counts["refused"] += 1
-            return "; ".join(differences(request, alone))
+            return "; ".join(differences(request, alone, self.device))
         found = outcome(lambda: request.result(120))
         if isinstance(found, decoding.Cancelled) and life.cancelled_after is not None:
             self.counts["cancelled"] += 1
@@ -187,7 +188,7 @@ class World:
             self.counts["expired"] += 1
             return "" if "deadline" in str(found) else str(found)
         self.counts["failed" if isinstance(found, Exception) else "ended"] += 1
-        problems = differences(found, alone)
+        problems = differences(found, alone, self.device)
         if life.how["stream"] and not isinstance(found, Exception):
             problems += stream_problems(request, found)
         return "; ".join(problems)

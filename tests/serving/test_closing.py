@@ -112,7 +112,7 @@ def test_an_engine_that_nobody_holds_ends() -> None:
     while (held() is not None or threading.active_count() > before) and time.monotonic() < until:
         gc.collect()
         time.sleep(0.01)
-    assert held() is None and threading.active_count() == before
+    assert held() is None and threading.active_count() <= before
 
 
 def test_a_request_keeps_its_engine(demo: decoding.Model) -> None:

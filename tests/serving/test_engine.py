@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 import torch
 
 import decoding
+from decoding.serving.planning import engine_limits
+from decoding.serving.submission import check_fits
 from tests.support.engines import (
     FULL,
     SICK,
@@ -80,7 +83,7 @@ def test_requests_side_by_side_are_as_each_alone(name: str, device: str) -> None
         ]
     for row, options, request in zip(rows, asked, requests, strict=True):
         expected = outcome(lambda: model.generate([row], **options, **FULL))  # noqa: B023
-        assert_same(outcome(request.result), expected)
+        assert_same(outcome(request.result), expected, device)
         assert request.done
     assert_idle(engine(name, device))
 
@@ -94,7 +97,7 @@ def test_many_threads(name: str, device: str) -> None:
             options: dict[str, Any] = {"num_beams": 1 + len(row) % 4, "max_new_tokens": 10}
             try:
                 found = engine(name, device).submit(row, **options).result(60)
-                assert_same(found, expected[tuple(row)])
+                assert_same(found, expected[tuple(row)], device)
             except Exception as error:
                 failed.append(error)
 
@@ -306,7 +309,7 @@ def test_a_request_that_can_never_fit_is_refused(device: str) -> None:
         fits = small.submit(row, max_new_tokens=4)
         with pytest.raises(decoding.Error, match=r"(?s)pages.*bytes"):
             small.submit(row, max_new_tokens=18, num_beams=8)
-        assert_same(fits.result(), model.generate([row], max_new_tokens=4))
+        assert_same(fits.result(), model.generate([row], max_new_tokens=4), device)
         assert_idle(small)
 
 
@@ -331,16 +334,22 @@ def test_a_request_beyond_the_limits_of_one(options: dict[str, Any], words: str)
             small.submit([5, 6], max_new_tokens=4, **options)
 
 
-def test_lengths_beyond_those_of_an_engine_with_little_memory() -> None:
-    model = decoding.load("demo", device="cpu", dtype="float32", threads=1)
-    with decoding.Engine(model, memory=12_000_000, max_requests=8) as small:
-        with pytest.raises(decoding.Error, match="needs target=500, .* lower max_new_tokens"):
-            small.submit([5, 6, 0], max_new_tokens=500)
-        with pytest.raises(decoding.Error, match="needs source=400, .* shorten or split the text"):
-            small.submit([5] * 400, max_new_tokens=5)
-        with pytest.raises(decoding.Error, match="needs prompt=300, .* shorten the prompt"):
-            small.submit([5, 0], decoder_input_ids=[5] * 299, max_new_tokens=5)
-        assert small.submit([5, 6, 0], max_new_tokens=5).result().shape == (1, 6)
+def test_lengths_beyond_those_of_an_engine() -> None:
+    """Which are the model's own only where there is memory for them."""
+    model = ours("marian")
+    limits = engine_limits(model.bind_engine(), model.spec, model.device, None, None)
+    limits = replace(limits, source=8, prompt=3, target=9)
+    given: dict[str, dict[str, Any]] = {
+        "source=9, .* shorten or split the text": {"input_ids": [[5] * 9]},
+        "prompt=4, .* shorten the prompt": {"input_ids": [[5]], "decoder_input_ids": [[5] * 3]},
+        "target=10, .* lower max_new_tokens": {"input_ids": [[5]], "max_new_tokens": 10},
+    }
+    for words, arguments in given.items():
+        [sub] = model.prepare(**({"max_new_tokens": 9} | arguments)).sub_batches
+        with pytest.raises(decoding.Error, match=f"this request needs {words}"):
+            check_fits(sub.request, limits)
+    [sub] = model.prepare([[5] * 8], max_new_tokens=9).sub_batches
+    check_fits(sub.request, limits)
 
 
 def test_a_fault_is_its_own_requests(device: str) -> None:
@@ -358,7 +367,7 @@ def test_a_fault_is_its_own_requests(device: str) -> None:
                     with pytest.raises(decoding.Error, match="not finite"):
                         request.result()
                 expected = outcome(lambda: model.generate([row], **options, **search, **FULL))  # noqa: B023
-                assert_same(outcome(request.result), expected)
+                assert_same(outcome(request.result), expected, device)
         assert_idle(half_sick)
 
 

@@ -22,6 +22,6 @@ def test_a_life_is_its_seeds_and_its_numbers() -> None:
 
 def test_a_wrong_answer_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(lives, "differences", lambda found, alone: ["they differ"])
+        patched.setattr(lives, "differences", lambda *outcomes: ["they differ"])
         with pytest.raises(AssertionError, match=r"(?s)they differ.*--seed 3 .*--only 0 "):
             lives.run(seed=3, numbers=range(5), cancelled=0.0)

@@ -64,7 +64,8 @@ def test_streams_add_up_to_the_result(name: str, search: dict[str, Any], device:
     assert told == expected and request.done
     assert list(map(len, told)) == [len(row) for row in expected]
     assert pieces > 1 or "num_beams" in search or max(map(len, expected)) == 1
-    assert_same(request.result(), ours(name, device).generate([[12, 13, 14]], **options))
+    alone = ours(name, device).generate([[12, 13, 14]], **options)
+    assert_same(request.result(), alone, device)
 
 
 @names
@@ -164,7 +165,8 @@ def test_cancelled_at_any_step(device: str) -> None:
             rows = [[8 + after, i] for i in range(4, 9)]
             requests = [tight.submit(row, **options, **search) for row in rows]
             for row, request in zip(rows, requests, strict=True):
-                assert_same(request.result(60), model.generate([row], **options, **search))
+                alone = model.generate([row], **options, **search)
+                assert_same(request.result(60), alone, device)
         assert_idle(tight)
 
 

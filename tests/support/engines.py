@@ -56,7 +56,7 @@ def outcome(call: Callable[[], Any]) -> Any:
             return error
 
 
-def differences(found: Any, expected: Any) -> list[str]:
+def differences(found: Any, expected: Any, device: str = "cpu") -> list[str]:
     """How two outcomes differ: to the bit on the CPU; on a GPU tokens, and scores to 1e-5."""
     if isinstance(found, Exception) or isinstance(expected, Exception):
         same = type(found) is type(expected) and said(found) == said(expected)
@@ -64,14 +64,12 @@ def differences(found: Any, expected: Any) -> list[str]:
     if type(found) is not type(expected):
         return [f"{type(found)}, not {type(expected)}"]
     if isinstance(found, Tensor):
-        return [] if equal(found, expected) else [f"{found.tolist()}, not {expected.tolist()}"]
+        same = equal(found, expected, device)
+        return [] if same else [f"{found.tolist()}, not {expected.tolist()}"]
     if found.keys() != expected.keys():
         return [f"fields {list(found)}, not {list(expected)}"]
-    return [
-        f"{name}: {differences(found[name], expected[name])}"
-        for name in expected
-        if differences(found[name], expected[name])
-    ]
+    each = {name: differences(found[name], expected[name], device) for name in expected}
+    return [f"{name}: {what}" for name, what in each.items() if what]
 
 
 def said(error: Exception) -> str:
@@ -79,16 +77,14 @@ def said(error: Exception) -> str:
     return str(error).split(" at step ")[0]
 
 
-def equal(a: Tensor, b: Tensor) -> bool:
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    if a.dtype == torch.float32 and torch.cuda.is_available():
-        return torch.allclose(a, b, rtol=1e-5, atol=1e-5, equal_nan=True)
-    return torch.equal(a, b)
+def equal(a: Tensor, b: Tensor, device: str) -> bool:
+    if device == "cpu" or a.dtype != torch.float32 or a.shape != b.shape:
+        return a.dtype == b.dtype and torch.equal(a, b)
+    return torch.allclose(a, b, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
-def assert_same(found: Any, expected: Any) -> None:
-    assert not differences(found, expected), differences(found, expected)
+def assert_same(found: Any, expected: Any, device: str = "cpu") -> None:
+    assert not differences(found, expected, device), differences(found, expected, device)
 
 
 def assert_idle(engine: decoding.Engine) -> None:
