@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import decoding
-from tests.support.engines import (
+from tests.serving.engines import (
     FULL,
     SICK,
     assert_idle,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import decoding
-from tests.support.engines import assert_idle, assert_same, engine
+from tests.serving.engines import assert_idle, assert_same, engine
 from tests.support.random_models import ours
 
 LONG: dict[str, Any] = {"num_beams": 1, "max_new_tokens": 400, "eos_token_id": None}

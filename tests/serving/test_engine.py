@@ -14,7 +14,7 @@ import torch
 import decoding
 from decoding.serving.planning import engine_limits
 from decoding.serving.submission import check_fits
-from tests.support.engines import (
+from tests.serving.engines import (
     FULL,
     SICK,
     assert_idle,

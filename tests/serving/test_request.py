@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import decoding
-from tests.support.engines import assert_idle, assert_same, engine, tight_engine
+from tests.serving.engines import assert_idle, assert_same, engine, tight_engine
 from tests.support.random_models import ours
 
 names = pytest.mark.parametrize("name", ["marian", "gpt2-pad"])
