@@ -70,7 +70,6 @@ SMALLER = {
     "prompt": "shorten the prompt",
     "target": "lower max_new_tokens",
     "candidates": "lower num_beams, or pass fewer ids as eos_token_id",
-    "finished": "lower patience",
     "words": "pass fewer ids in lists such as bad_words_ids",
 }
 
