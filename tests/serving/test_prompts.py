@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from decoding.serving import planning
-from tests.support.engines import tight_engine
+from tests.serving.engines import tight_engine
 from tests.support.random_models import ours
 
 LONG = [(7 * i) % 50 + 3 for i in range(40)]
