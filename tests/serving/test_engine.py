@@ -91,12 +91,13 @@ def test_requests_side_by_side_are_as_each_alone(name: str, device: str) -> None
 @names
 def test_many_threads(name: str, device: str) -> None:
     model, failed = ours(name, device), list[Exception]()
+    running = engine(name, device)
 
     def work(seed: int) -> None:
         for row in sentences(20, seed):
             options: dict[str, Any] = {"num_beams": 1 + len(row) % 4, "max_new_tokens": 10}
             try:
-                found = engine(name, device).submit(row, **options).result(60)
+                found = running.submit(row, **options).result(60)
                 assert_same(found, expected[tuple(row)], device)
             except Exception as error:
                 failed.append(error)

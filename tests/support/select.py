@@ -132,7 +132,7 @@ class Search:
             "best": full(slots, self.m, 2).cuda(),
             "tickets": zeros(batch * (beams + 1) + 1).cuda(),
             "config": torch.zeros(65536 + 512 * batch + 4 * self.vocab, dtype=torch.uint8).cuda(),
-            "stop_now": zeros(1).cuda(),
+            "stop_now": zeros(batch).cuda(),
         }
         self.given = rules.given(items * beams)
 

@@ -24,7 +24,7 @@ constexpr int kRowAlignment = 8;      // elements: of each row of logits, for ac
 constexpr int kAhead = 2;             // steps that may wait behind the one that runs
 constexpr int kPlaces = 2;        // of a pass, for each row
 constexpr size_t kGraphs = 128;       // that are kept
-constexpr size_t kStaging = 8 << 20;  // bytes
+constexpr size_t kStaging = 32 << 20;  // bytes
 
 // A class, its requests' configs, and what the host hears of them.
 template <typename T>
@@ -172,6 +172,7 @@ class CudaRunner : public Runner {
 
   void read(std::span<const ReadPart> parts) override {
     const cuda::UseDevice use(device_.id);
+    staging_.renew(handle_);
     const PackedParts packed(parts, spec_, shared_pages_of(spec_, all_));
     const Inputs& in = memory_.w.inputs;
     const PackedTokens tokens = packed.tokens(in, spec_);
@@ -198,6 +199,7 @@ class CudaRunner : public Runner {
     const RunnerRequest& given = *admitted.request;
     const int id = admitted.slot.sentence, before = static_cast<int>(given.prompt.size()) - 1;
     const int prefix = spec_.encoder ? before : 0;
+    staging_.renew(handle_);
     stage_config(c, id, given.request);
     const Inputs& in = c.w.inputs;
     stage(in.shared_pages + int64_t{id} * shared_pages_of(spec_, c.limits), admitted.shared_pages);
@@ -207,7 +209,7 @@ class CudaRunner : public Runner {
     stage_one(c.steps + id, 0);
     const JoiningSentence joining{id, prefix, before, given.prompt.back(),
                                   given.request.stop_first[0]};
-    const JoiningSentence* staged = staging_.put(&joining, 1, handle_);
+    const JoiningSentence* staged = staging_.put(&joining, 1);
     cuda::Stream stream = this->stream();
     staging_.send(stream);
     join_sentences(stream, c.join_params(staged, 1));
@@ -332,15 +334,15 @@ class CudaRunner : public Runner {
 
   template <typename Item>
   void stage(const Item* to, const std::vector<Item>& items) {
-    staging_.stage(const_cast<Item*>(to), items.data(), items.size(), handle_);
+    staging_.stage(const_cast<Item*>(to), items.data(), items.size());
   }
-  void stage_one(int32_t* to, int32_t value) { staging_.stage(to, &value, 1, handle_); }
+  void stage_one(int32_t* to, int32_t value) { staging_.stage(to, &value, 1); }
 
   void stage_config(const Class& c, int id, const Request& request) {
     std::vector<int32_t> words(request.words.size());
     const int32_t first = id * limits_.words;
     const SentenceConfig config = place_config(request, first, words.data() - first);
-    staging_.stage(c.configs + id, &config, 1, handle_);
+    staging_.stage(c.configs + id, &config, 1);
     stage(c.words + first, words);
   }
 
@@ -361,10 +363,11 @@ class CudaRunner : public Runner {
       active.push_back({admitted.slot.sentence, 0, i});
     }
     const StepState state{0, 1};
+    staging_.renew(handle_);
     stage(in.prompt_ids, prompt);
     stage(in.prompt_positions, positions);
     stage(in.prompt_active, active);
-    staging_.stage(memory_.w.all_state, &state, 1, handle_);
+    staging_.stage(memory_.w.all_state, &state, 1);
     staging_.send(stream);
     Workspace<T> w = c.w;
     w.step = memory_.w.step;

@@ -18,18 +18,12 @@ class CudaStaging {
   CudaStaging() = default;
   explicit CudaStaging(size_t bytes) : memory_(bytes) {}
 
-  // A copy that the device can read, until so many bytes have been put that the stream must be
-  // waited for.
+  // A copy that the device can read.
   template <typename Item>
-  const Item* put(const Item* items, size_t count, cudaStream_t stream) {
+  const Item* put(const Item* items, size_t count) {
     static_assert(std::is_trivially_copyable_v<Item>);
     const size_t bytes = (count * sizeof(Item) + kAlign - 1) / kAlign * kAlign;
-    CHECK(bytes <= memory_.bytes(), "a request of ", bytes, " bytes cannot be staged in ",
-          memory_.bytes());
-    if (used_ + bytes > memory_.bytes()) {
-      CUDA_CHECK(cudaStreamSynchronize(stream));
-      used_ = 0;
-    }
+    CHECK(used_ + bytes <= memory_.bytes(), "a request is too large to be staged");
     auto* to = static_cast<std::byte*>(memory_.data()) + used_;
     std::memcpy(to, items, count * sizeof(Item));
     used_ += bytes;
@@ -38,18 +32,26 @@ class CudaStaging {
 
   // `items` go to `to` with the next send().
   template <typename Item>
-  void stage(Item* to, const Item* items, size_t count, cudaStream_t stream) {
+  void stage(Item* to, const Item* items, size_t count) {
     static_assert(sizeof(Item) % sizeof(int32_t) == 0);
     if (count == 0) return;
-    const Item* staged = put(items, count, stream);
+    const Item* staged = put(items, count);
     pieces_.push_back({to, staged, static_cast<int64_t>(count * sizeof(Item) / sizeof(int32_t))});
   }
 
   void send(cuda::Stream& stream) {
     if (pieces_.empty()) return;
-    const auto* pieces = put(pieces_.data(), pieces_.size(), stream.handle());
+    const auto* pieces = put(pieces_.data(), pieces_.size());
     cuda::scatter(stream, pieces, static_cast<int>(pieces_.size()));
     pieces_.clear();
+  }
+
+  // Between what is staged together. Where little room is left, it waits for the device to have
+  // read all that there is.
+  void renew(cudaStream_t stream) {
+    if (2 * used_ < memory_.bytes()) return;
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    used_ = 0;
   }
 
  private:

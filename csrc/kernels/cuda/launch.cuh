@@ -39,9 +39,16 @@ __device__ __forceinline__ void let_next_start() {
 template <typename... Params>
 void allow_shared(void (*kernel)(Params...), size_t shared) {
   if (shared <= 32 * 1024) return;
-  CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(shared)));
+  const auto* function = reinterpret_cast<const void*>(kernel);
+  cudaFuncAttributes has;
+  CUDA_CHECK(cudaFuncGetAttributes(&has, function));
+  if (static_cast<size_t>(has.maxDynamicSharedSizeBytes) >= shared) return;
+  // All that there is, since other threads may launch the kernel with less.
+  int device = 0, most = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  CUDA_CHECK(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  most - static_cast<int>(has.sharedSizeBytes)));
 }
 
 // shared: bytes of dynamic shared memory. cluster: blocks that run together, on sm_90.
