@@ -76,8 +76,8 @@ class EngineLimits:
     requests: rows that step at once, of all requests. beams: rows of one request. source, prompt,
     target: tokens of one request, as in Limits. pages: of keys and values, 16 cells each.
     tokens: of sources and prompts that are read between two steps. candidates: next tokens that a
-    beam search considers for a row. words: 32-bit words of one request's lists. classes: of rows for which tokens
-    are chosen in one launch.
+    beam search considers for a row. words: 32-bit words of one request's lists. classes: of rows
+    for which tokens are chosen in one launch.
     """
 
     requests: int

@@ -188,7 +188,9 @@ def texts(*pages: int, rest: int = 0) -> list[int]:
     return [page for page in pages for _ in range(PAGE)] + [0] * rest
 
 
-def remembered(cache: PrefixCache, pool: PageAllocator, tokens: list[int], salt: int = 0) -> list[int]:
+def remembered(
+    cache: PrefixCache, pool: PageAllocator, tokens: list[int], salt: int = 0
+) -> list[int]:
     """The pages of a prompt that has ended."""
     pages: list[int] = pool.allocate(len(pages_of(tuple(tokens))))
     cache.insert(salt, tokens, pages)

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kRowAlignment = 8;      // elements: of each row of logits, for accesses of 16 bytes
 constexpr int kAhead = 2;             // steps that may wait behind the one that runs
-constexpr int kPlaces = 2;        // of a pass, for each row
+constexpr int kPlaces = 2;            // of a pass, for each row
 constexpr size_t kGraphs = 128;       // that are kept
 constexpr size_t kStaging = 32 << 20;  // bytes
 
@@ -302,8 +302,9 @@ class CudaRunner : public Runner {
           memory.classes.clear();
           memory.classes.reserve(limits.classes);
           for (int i = 0; i < limits.classes; ++i) {
-            arena.prefixed("class " + std::to_string(i) + ": ",
-                           [&] { memory.classes.emplace_back(arena, spec_, limits_of(limits), limits.words); });
+            arena.prefixed("class " + std::to_string(i) + ": ", [&] {
+              memory.classes.emplace_back(arena, spec_, limits_of(limits), limits.words);
+            });
           }
         },
         [&](auto& w) {
