@@ -59,7 +59,7 @@ def visible(folder: str) -> list[str]:
         case ["engine", "model" | "search"]:
             return [*base, "engine/(model|search)/"]
         case ["engine", "scheduler"]:
-            return [*base, "engine/scheduler/"]
+            return [*base, r"engine/((search|scheduler)/)?\w+\.h"]
         case ["engine"]:
             return [*base, r"engine/((model|search)/)?\w+\.h"]
         case ["engine", "cpu"]:
@@ -197,6 +197,7 @@ def test_the_rules_can_fail() -> None:
     assert wrong_includes("kernels/rows/cpu/norm.cc", '#include "kernels/linear/cpu/x.h"')
     assert wrong_includes("kernels/rows/cpu/norm.cc", '#include "kernels/linear/linear.h"') == []
     assert wrong_includes("engine/search/request.h", '#include "kernels/cpu/stream.h"')
+    assert wrong_includes("engine/scheduler/scheduler.cc", '#include "engine/cpu/workspace.h"')
     assert wrong_includes("engine/session.h", "#include <cuda_runtime.h>")
     assert wrong_includes("bindings/model.cc", '#include "bindings/testing/kernels.h"')
     with pytest.raises(ValueError, match="no layer"):
