@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from decoding import _C
 from decoding import _kernels as kernels
-from tests.support.page_allocator import PoolModel
+from tests.engine.page_allocator import PoolModel
 
 
 class Pool(RuleBasedStateMachine):

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from decoding import _C
 from decoding import _kernels as kernels
 from decoding._kernels import PageAllocator, PrefixCache
-from tests.support.page_allocator import PoolModel
+from tests.engine.page_allocator import PoolModel
 
 PAGE = 16
 SOURCE = -1

@@ -12,7 +12,7 @@ from torch import Tensor
 from decoding import nn
 from decoding.nn.functional import dropout, embedding, softmax
 from tests.conftest import assert_same_bits, random
-from tests.support.gradients import DTYPES, assert_gradients_within_torch
+from tests.training.gradients import DTYPES, assert_gradients_within_torch
 
 ROWS, POSITIONS, HIDDEN = 11, 9, 16
 

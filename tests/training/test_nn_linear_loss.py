@@ -12,7 +12,7 @@ from torch import Tensor
 from decoding import nn
 from decoding.nn.functional import linear_cross_entropy
 from tests.conftest import random
-from tests.support.gradients import DTYPES, assert_gradients_within_torch
+from tests.training.gradients import DTYPES, assert_gradients_within_torch
 from tests.training.test_nn_loss import labels_for
 
 CLASSES, FEATURES = 37, 8

@@ -14,7 +14,7 @@ from torch import Tensor
 from decoding import nn
 from decoding.nn.functional import cross_entropy
 from tests.conftest import assert_same_bits, random
-from tests.support.gradients import DTYPES, assert_gradients_within_torch
+from tests.training.gradients import DTYPES, assert_gradients_within_torch
 
 
 def labels_for(classes: int, *shape: int, ignored: int | None = None) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from decoding import nn
 from decoding.nn.functional import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from tests.conftest import assert_same_bits, random
-from tests.support.gradients import DTYPES, assert_gradients_within_torch
+from tests.training.gradients import DTYPES, assert_gradients_within_torch
 
 COLS = 40
 
