@@ -70,6 +70,7 @@ SMALLER = {
     "prompt": "shorten the prompt",
     "target": "lower max_new_tokens",
     "candidates": "lower num_beams, or pass fewer ids as eos_token_id",
+    "finished": "lower patience",
     "words": "pass fewer ids in lists such as bad_words_ids",
 }
 
@@ -93,11 +94,11 @@ def check_fits(request: EngineRequest, limits: EngineLimits) -> None:
     """Raises decoding.Error for a request that is larger than an engine plans for any."""
     needed = {name: getattr(request.limits, name) for name in SMALLER if name != "words"}
     needed["words"] = request.options.words
+    most = {**vars(limits), "finished": limits.requests}  # which take a row's memory each
     for name, asked in needed.items():
-        most = getattr(limits, name)
-        if asked > most:
+        if asked > most[name]:
             raise _C.Error(
-                f"this request needs {name}={asked}, and the engine has room for {most}: "
+                f"this request needs {name}={asked}, and the engine has room for {most[name]}: "
                 f"{SMALLER[name]}, or give the engine more memory and max_requests"
             )
 
