@@ -132,7 +132,8 @@ class PyEngine {
     check_fits(batch, request, spec_, one_of(limits_));
     CHECK(request.words.size() <= static_cast<size_t>(limits_.words), "the lists of the request ",
           "have ", request.words.size(), " ids, the engine has room for ", limits_.words);
-    RunnerRequest read{.request = std::move(request)};
+    RunnerRequest read;
+    read.request = std::move(request);
     read.prompt.assign(batch.prompt, batch.prompt + batch.prompt_offsets[1]);
     if (spec_.encoder) {
       const int tokens = batch.source_offsets[1];

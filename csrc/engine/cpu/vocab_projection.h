@@ -17,7 +17,7 @@ struct Choice {
   Outputs outputs;
   bool is_shared;  // whether all sentences have the same lists and min_new
   int min_new;
-  std::vector<int32_t> banned, early;  // ascending outputs; early: with min_new's EOS
+  std::vector<int32_t> banned{}, early{};  // ascending outputs; early: with min_new's EOS
 
   bool is_early(const ActiveSentence& sentence) const { return sentence.number <= min_new; }
   bool same_lists(const Choice& other) const {

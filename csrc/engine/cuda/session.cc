@@ -350,8 +350,9 @@ std::unique_ptr<Session> make_cuda_session(const ModelSpec& spec, const ModelWei
       return std::make_unique<CudaSession<cuda::half>>(spec, weights, device);
     case WeightKind::bfloat16:
       return std::make_unique<CudaSession<cuda::bfloat16>>(spec, weights, device);
+    default:
+      throw Error("these weights have no CUDA engine");
   }
-  throw Error("these weights have no CUDA engine");
 }
 
 }  // namespace decoding

@@ -17,7 +17,7 @@ struct RequestClass {
   Workspace<T> w{};  // its inputs and its search's memory, beside the scratch of its present rows
   Search search;
   SearchConfig config;
-  StepView step;
+  StepView step{};
 
   RequestClass() = default;
   // all: sentences of one row each, as many as all classes together may have.
@@ -36,7 +36,9 @@ struct RequestClass {
     limits = all_;
     limits.batch = all_.batch / key.rows();
     limits.beams = key.step.beams;
-    step = {.key = key.step, .total_rows = limits.rows(), .vocab = vocab};
+    step.key = key.step;
+    step.total_rows = limits.rows();
+    step.vocab = vocab;
   }
 
   // Its rows of the next step are those of `pass` from `first` on, of at most so many sentences.
