@@ -250,10 +250,13 @@ void Scheduler::admit(int64_t id, Entry& entry) {
   pages_.allocate(own_pages(given), admitted.own_pages);
   rows_ahead_ += entry.key.rows();
   tokens_ahead_ += given.shared(has_encoder_) - entry.read;
-  ahead_.push_back(id);
+  const auto is_lower = [&](int64_t other) {
+    return entries_.at(other).given.priority < entry.given.priority;
+  };
+  ahead_.insert(std::find_if(ahead_.begin(), ahead_.end(), is_lower), id);
 }
 
-// So many tokens, in the order of admission; sources as a whole. Where all rows are taken, it waits
+// So many tokens, in the order of joining; sources as a whole. Where all rows are taken, it waits
 // until there is enough to read at once.
 void Scheduler::read() {
   const bool rows_are_free = rows_used_ < limits_.rows;

@@ -136,7 +136,7 @@ class Scheduler {
   std::unordered_map<int64_t, Entry> entries_;
   std::vector<OpenClass> classes_;
   std::vector<std::vector<int64_t>> id_of_;                // [class][sentence]
-  std::deque<int64_t> ahead_;                              // admitted, but not joined, in order
+  std::deque<int64_t> ahead_;                              // admitted, in the order of joining
   int rows_used_ = 0, rows_ahead_ = 0, tokens_ahead_ = 0;  // tokens: to be read
   double next_deadline_ = kNever;
   std::vector<ReadPart> parts_;
