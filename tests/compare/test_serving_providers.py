@@ -115,6 +115,7 @@ def test_ours_reads_streams_and_results(
     assert endless.done.wait(5) and "cancelled" in endless.error
     assert not provider.requests
     process.close()
-    calls: list[dict[str, Any]] = provider.server.calls
+    server: Any = provider.server
+    calls: list[dict[str, Any]] = server.calls
     assert {call["eos_token_id"] for call in calls} == {-1}
     assert any(call.get("do_sample") for call in calls)

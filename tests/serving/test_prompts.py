@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -25,7 +27,7 @@ def test_parts_do_not_matter(
     with tight_engine(model, rows=8, pages=40) as engine:
         for search in SEARCHES:
             for prompt in PROMPTS:
-                options = {"max_new_tokens": 6, **search}
+                options: dict[str, Any] = {"max_new_tokens": 6, **search}
                 expected = model.generate([prompt], **options)
                 assert torch.equal(engine.submit(prompt, **options).result(60), expected)
         stats = engine.stats()
