@@ -137,7 +137,7 @@ class CpuRunner : public Runner {
         parts.push_back({pass(stream, *c), c->rows()});
       }
       const Norm norm = decoder_layers(StepParts<Stream, T, C>(parts));
-      for (const CpuClass<T>* c : stepping_) choose(stream, *c, norm);
+      choose(stream, norm);
     });
     return true;
   }
@@ -240,12 +240,12 @@ class CpuRunner : public Runner {
   // The classes that step, their rows one after the other.
   void lay_out() {
     stepping_.clear();
-    int64_t first = 0;
+    rows_ = 0;
     for (auto& c : classes_) {
       if (c.active() == 0) continue;
-      c.lay_out(memory_.w, spec_, first, c.active());
+      c.lay_out(memory_.w, spec_, rows_, c.active());
       c.step.scratch = memory_.scratch;
-      first += c.step.rows();
+      rows_ += c.step.rows();
       stepping_.push_back(&c);
     }
   }
@@ -254,16 +254,20 @@ class CpuRunner : public Runner {
     return {stream, spec_, weights_, c.w, memory_.cache, c.limits};
   }
 
-  void choose(Stream& stream, const CpuClass<T>& c, const Norm& norm) const {
-    const StepView& step = c.step;
-    if (takes_best(spec_, c.choice, c.w, step)) {
-      select_best(stream, c.choice, norm, c.w, step);
-    } else {
-      project_logits(stream, spec_, c.choice, {}, norm, c.w, step.rows());
-      if (step.key.processed) process_scores(stream, c.w, step, kAllStages);
-      decoding::select(stream, c.w, step);
+  // Where several classes step, the logits of all rows are made together: the output's weights are
+  // read once.
+  void choose(Stream& stream, const Norm& norm) const {
+    const CpuClass<T>& first = *stepping_.front();
+    if (stepping_.size() == 1 && takes_best(spec_, first.choice, first.w, first.step)) {
+      select_best(stream, first.choice, norm, first.w, first.step);
+      return decoding::update(stream, first.w, first.step, nullptr);
     }
-    decoding::update(stream, c.w, step, nullptr);
+    project_logits(stream, spec_, first.choice, {}, norm, first.w, rows_);
+    for (const CpuClass<T>* c : stepping_) {
+      if (c->step.key.processed) process_scores(stream, c->w, c->step, kAllStages);
+      decoding::select(stream, c->w, c->step);
+      decoding::update(stream, c->w, c->step, nullptr);
+    }
   }
 
   template <typename Work>
@@ -282,6 +286,7 @@ class CpuRunner : public Runner {
   CpuMemory<T, C> memory_{};
   std::vector<CpuClass<T>> classes_;
   std::vector<const CpuClass<T>*> stepping_;
+  int rows_ = 0;  // of the present step
 };
 
 }  // namespace
