@@ -472,7 +472,7 @@ class Engine:
     def __init__(self, spec: ModelSpec, weights: dict[str, Tensor], *, device: int) -> None: ...
     def plan(self, limits: EngineLimits) -> tuple[list[Buffer], int]:
         """As Session.plan()."""
-    def bind(self, limits: EngineLimits, pool: Tensor) -> None:
+    def bind(self, limits: EngineLimits, pool: Tensor, *, prefix_caching: bool = True) -> None:
         """Uses `pool`, uint8 [bytes], aligned to 256 bytes, and starts the thread. Once."""
     def submit(
         self,

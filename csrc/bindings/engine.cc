@@ -73,7 +73,7 @@ class PyEngine {
     return {arena.buffers(), arena.bytes()};
   }
 
-  void bind(const RunnerLimits& limits, const py::object& pool) {
+  void bind(const RunnerLimits& limits, const py::object& pool, bool prefix_caching) {
     CHECK(scheduler_ == nullptr, "an engine is bound once");
     const auto view = TensorView::of(pool, "pool", device_);
     const int64_t page_bytes = bytes_of_page(runner_->plan(limits));
@@ -81,7 +81,7 @@ class PyEngine {
     pool_ = pool;
     limits_ = limits;
     scheduler_ = std::make_unique<Scheduler>(std::move(runner_), limits, spec_.encoder.has_value(),
-                                             page_bytes, kMostWaiting, true);
+                                             page_bytes, kMostWaiting, prefix_caching);
   }
 
   int64_t submit(const PyRequest& request, const PyBatch& batch, int32_t priority, double deadline,
@@ -223,7 +223,8 @@ void bind_engine(py::module_& module) {
       .def(py::init<const py::object&, py::dict, int>(), py::arg("spec"), py::arg("weights"),
            py::kw_only(), py::arg("device"))
       .def("plan", &PyEngine::plan, py::arg("limits"))
-      .def("bind", &PyEngine::bind, py::arg("limits"), py::arg("pool"))
+      .def("bind", &PyEngine::bind, py::arg("limits"), py::arg("pool"), py::kw_only(),
+           py::arg("prefix_caching") = true)
       .def("submit", &PyEngine::submit, py::arg("request"), py::arg("batch"), py::kw_only(),
            py::arg("priority") = 0, py::arg("deadline") = kNever, py::arg("stream") = false,
            py::arg("salt") = 0)

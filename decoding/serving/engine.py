@@ -45,7 +45,12 @@ class Engine:
     """
 
     def __init__(
-        self, model: TokenModel, memory: int | None = None, max_requests: int | None = None
+        self,
+        model: TokenModel,
+        memory: int | None = None,
+        max_requests: int | None = None,
+        *,
+        prefix_caching: bool = True,
     ) -> None:
         """
         Args:
@@ -55,6 +60,8 @@ class Engine:
                 most a quarter of what is free.
             max_requests: rows that step at once: a request of greedy search is one row, one with
                 beams or samples has as many. None: 64 on a CPU, 256 on a GPU. Others wait.
+            prefix_caching: keep the keys and values of prompts' full pages and of whole sources
+                while their memory is not needed, for requests that begin with the same tokens.
 
         Raises NotImplementedError for an encoder alone, decoding.Error where the memory does not
         suffice for one sentence.
@@ -67,7 +74,9 @@ class Engine:
         engine = model.bind_engine()
         limits = engine_limits(engine, model.spec, model.device, memory, rows)
         buffers, size = engine.plan(compiled(limits))
-        engine.bind(compiled(limits), allocated(size, model.device))
+        caching = flag("prefix_caching", prefix_caching)
+        pool = allocated(size, model.device)
+        engine.bind(compiled(limits), pool, prefix_caching=caching)
         self._model, self._limits = model, limits
         self._plan = MemoryPlan(limits, tuple(buffers), size)
         self._dispatcher = Dispatcher(engine)
