@@ -155,7 +155,11 @@ class CudaRunner : public Runner {
     const cuda::UseDevice use(device_.id);
     Class& c = memory_.classes.at(request_class);
     CUDA_CHECK(cudaStreamSynchronize(handle_));
-    graphs_.clear();  // they are for the requests that it took before
+    std::erase_if(graphs_, [&](const auto& graph) {  // for the requests that it took before
+      return std::ranges::any_of(graph.first, [&](const Place& place) {
+        return place.request_class == request_class;
+      });
+    });
     c.open(request, spec_.decoder.vocab);
     c.step.config = {c.search_config, c.configs, c.words};
     c.step.host_state = c.host_state;
@@ -267,6 +271,11 @@ class CudaRunner : public Runner {
   }
 
  private:
+  // Of a class in a captured step.
+  struct Place {
+    int request_class, first, sentences;
+    auto operator<=>(const Place&) const = default;
+  };
   struct Memory {
     Workspace<T> w;
     Cache<T> cache;
@@ -432,9 +441,10 @@ class CudaRunner : public Runner {
   }
 
   const cuda::Graph& graph() {
-    std::vector<int64_t> key;
+    std::vector<Place> key;
     for (const Class* c : stepping_) {
-      key.insert(key.end(), {c - memory_.classes.data(), c->first(), c->captured_for});
+      key.push_back({static_cast<int>(c - memory_.classes.data()), static_cast<int>(c->first()),
+                     c->captured_for});
     }
     if (const auto found = graphs_.find(key); found != graphs_.end()) return found->second;
     if (graphs_.size() >= kGraphs) graphs_.clear();
@@ -489,7 +499,7 @@ class CudaRunner : public Runner {
   Memory memory_;
   CudaStaging staging_;
   std::array<cuda::Event, kAhead> events_;  // of the steps launched last
-  std::map<std::vector<int64_t>, cuda::Graph> graphs_;
+  std::map<std::vector<Place>, cuda::Graph> graphs_;
   std::vector<Class*> stepping_;               // in the order of their rows
   std::set<int> warmed_up_, warmed_up_steps_;  // sizes whose products have been timed
   int64_t launched_ = 0, looks_ = 0;

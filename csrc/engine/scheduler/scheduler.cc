@@ -137,8 +137,7 @@ void Scheduler::close(bool drain) {
     drains_ = drains_ && drain;
     mail_came_.notify_one();
   }
-  static std::mutex joining;
-  const std::lock_guard lock(joining);
+  const std::lock_guard lock(ending_);
   if (thread_.joinable()) thread_.join();
 }
 
@@ -168,8 +167,8 @@ void Scheduler::run() {
       {
         const Timed timed(stats_.reading);
         read();
+        join();
       }
-      join();
       {
         const Timed timed(stats_.stepping);
         stats_.steps += runner_->step();
@@ -187,10 +186,10 @@ void Scheduler::run() {
 
 // Leaves the lock.
 void Scheduler::take_mail(std::unique_lock<std::mutex>& lock) {
-  const auto submitted = std::exchange(submitted_, {});
+  auto submitted = std::exchange(submitted_, {});
   const auto cancelled = std::exchange(cancelled_, {});
   lock.unlock();
-  for (const auto& [id, submission] : submitted) enqueue(id, Submission(submission));
+  for (auto& [id, submission] : submitted) enqueue(id, std::move(submission));
   for (const int64_t id : cancelled) leave(id, OutputKind::cancelled);
 }
 
@@ -199,7 +198,6 @@ void Scheduler::enqueue(int64_t id, Submission&& submission) {
   entry.given = std::move(submission);
   entry.key = class_key(entry.given.request.request);
   entry.deadline = now_seconds() + entry.given.seconds;
-  next_deadline_ = std::min(next_deadline_, entry.deadline);
   const RunnerRequest& given = entry.given.request;
   queue_.push({.id = id,
                .priority = entry.given.priority,
@@ -210,17 +208,17 @@ void Scheduler::enqueue(int64_t id, Submission&& submission) {
 }
 
 void Scheduler::expire(double now) {
-  if (now < next_deadline_) return;
   expired_.clear();
-  next_deadline_ = kNever;
-  for (const auto& [id, entry] : entries_) {
-    if (entry.deadline <= now) {
-      expired_.push_back(id);
-    } else {
-      next_deadline_ = std::min(next_deadline_, entry.deadline);
-    }
+  queue_.expire(now, expired_);
+  for (const int64_t id : expired_) {
+    made_.emplace_back(id, OutputKind::expired);
+    entries_.erase(id);
   }
-  for (const int64_t id : expired_) leave(id, OutputKind::expired);
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    const int64_t id = deadlines_.begin()->second;
+    deadlines_.erase(deadlines_.begin());
+    leave(id, OutputKind::expired);
+  }
 }
 
 // Requests get their pages before there are rows for them, so that what is read is read together
@@ -248,6 +246,7 @@ void Scheduler::admit(int64_t id, Entry& entry) {
   const int missing = shared_pages(given) - static_cast<int>(admitted.shared_pages.size());
   pages_.allocate(missing, admitted.shared_pages);
   pages_.allocate(own_pages(given), admitted.own_pages);
+  if (entry.deadline < kNever) deadlines_.emplace(entry.deadline, id);
   rows_ahead_ += entry.key.rows();
   tokens_ahead_ += given.shared(has_encoder_) - entry.read;
   const auto is_lower = [&](int64_t other) {
@@ -286,28 +285,34 @@ void Scheduler::remember(const Entry& entry) {
   }
 }
 
-// What has been read takes part as soon as there are rows, and a place in a class. Of those that
-// find none, each is passed by so many others at most.
+// What has been read takes part as soon as there are rows, and a place in a class. What finds none
+// is passed by so many others at most.
 void Scheduler::join() {
-  std::erase_if(ahead_, [&, blocked = false](int64_t id) mutable {
+  passed_.clear();
+  bool blocked = false;
+  std::erase_if(ahead_, [&](int64_t id) {
     Entry& entry = entries_.at(id);
     if (blocked || entry.read < entry.given.request.shared(has_encoder_)) return false;
     const int c = rows_used_ + entry.key.rows() <= limits_.rows ? class_for(entry.key) : -1;
     if (c < 0) {
-      blocked = ++entry.bypasses > kMostBypasses;
+      passed_.push_back(&entry);
+      blocked = entry.bypasses >= kMostBypasses;
       return false;
     }
+    for (Entry* passed : passed_) blocked |= ++passed->bypasses >= kMostBypasses;
     join(c, id, entry);
     return true;
   });
 }
 
-// A class that takes one more such request, or may be opened for it; -1: none.
+// A class that takes one more such request, or may be opened for it, rather one that never was; -1:
+// none.
 int Scheduler::class_for(const ClassKey& key) const {
   int idle = -1;
   for (int c = 0; c < limits_.classes; ++c) {
-    if (classes_[c].key == key && !classes_[c].free.empty()) return c;
-    if (classes_[c].used == 0) idle = c;
+    const OpenClass& in = classes_[c];
+    if (in.key == key && !in.free.empty()) return c;
+    if (in.used == 0 && (idle < 0 || !in.key)) idle = c;
   }
   return idle;
 }
@@ -323,6 +328,7 @@ void Scheduler::join(int c, int64_t id, Entry& entry) {
   id_of_[c][sentence] = id;
   entry.admitted.slot = {c, sentence};
   entry.joined = true;
+  if (entry.given.streams) streaming_.push_back(id);
   remember(entry);
   runner_->join(entry.admitted);
 }
@@ -351,7 +357,8 @@ void Scheduler::collect() {
     } else {
       made_.push_back(results(id, entry));
     }
-    release(entry);
+    if (entry.given.streams) std::erase(streaming_, id);
+    release(id, entry);
     entries_.erase(id);
   }
 }
@@ -368,8 +375,9 @@ Output Scheduler::results(int64_t id, const Entry& entry) {
 // Tells those who listen which tokens have become certain: all, or where rows compete those with
 // which every row begins that may still be the best.
 void Scheduler::stream() {
-  for (auto& [id, entry] : entries_) {
-    if (!entry.joined || entry.leaves || !entry.given.streams) continue;
+  for (const int64_t id : streaming_) {
+    Entry& entry = entries_.at(id);
+    if (entry.leaves) continue;
     const Request& request = entry.given.request.request;
     const bool competes = request.max_finished() > 0;
     if (competes && !std::holds_alternative<Beam>(request.search))
@@ -418,21 +426,22 @@ void Scheduler::leave(int64_t id, OutputKind kind) {
     std::erase(ahead_, id);
     rows_ahead_ -= entry.key.rows();
     tokens_ahead_ -= entry.given.request.shared(has_encoder_) - entry.read;
-    release_pages(entry);
+    release_pages(id, entry);
   }
   entries_.erase(found);
 }
 
-void Scheduler::release(Entry& entry) {
+void Scheduler::release(int64_t id, Entry& entry) {
   const Slot slot = entry.admitted.slot;
   OpenClass& in = classes_[slot.request_class];
   in.free.push_back(slot.sentence);
   --in.used;
   rows_used_ -= entry.key.rows();
-  release_pages(entry);
+  release_pages(id, entry);
 }
 
-void Scheduler::release_pages(Entry& entry) {
+void Scheduler::release_pages(int64_t id, Entry& entry) {
+  deadlines_.erase({entry.deadline, id});
   pages_.release(entry.admitted.shared_pages);
   pages_.release(entry.admitted.own_pages);
 }

@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -117,8 +118,8 @@ class Scheduler {
   void collect();
   Output results(int64_t id, const Entry& entry);
   void leave(int64_t id, OutputKind kind);
-  void release(Entry& entry);
-  void release_pages(Entry& entry);
+  void release(int64_t id, Entry& entry);
+  void release_pages(int64_t id, Entry& entry);
   void publish();
   void end(const std::string& message);
   int shared_pages(const RunnerRequest& request) const;
@@ -138,7 +139,9 @@ class Scheduler {
   std::vector<std::vector<int64_t>> id_of_;                // [class][sentence]
   std::deque<int64_t> ahead_;                              // admitted, in the order of joining
   int rows_used_ = 0, rows_ahead_ = 0, tokens_ahead_ = 0;  // tokens: to be read
-  double next_deadline_ = kNever;
+  std::set<std::pair<double, int64_t>> deadlines_;  // and ids, of what has been admitted
+  std::vector<int64_t> streaming_;                  // that have joined
+  std::vector<Entry*> passed_;
   std::vector<ReadPart> parts_;
   std::vector<Ended> ended_;
   std::vector<int64_t> expired_;
@@ -157,6 +160,7 @@ class Scheduler {
   bool closing_ = false, drains_ = true, ended_loop_ = false;
   std::string lost_;  // why the loop has ended, where it did so by itself
   const pid_t process_ = getpid();
+  std::mutex ending_;  // who ends the thread
   std::thread thread_;
 };
 
