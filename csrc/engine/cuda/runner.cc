@@ -20,10 +20,10 @@
 namespace decoding {
 namespace {
 
-constexpr int kRowAlignment = 8;      // elements: of each row of logits, for accesses of 16 bytes
-constexpr int kAhead = 2;             // steps that may wait behind the one that runs
-constexpr int kPlaces = 2;            // of a pass, for each row
-constexpr size_t kGraphs = 128;       // that are kept
+constexpr int kRowAlignment = 8;       // elements: of each row of logits, for accesses of 16 bytes
+constexpr int kAhead = 2;              // steps that may wait behind the one that runs
+constexpr int kPlaces = 2;             // of a pass, for each row
+constexpr size_t kGraphs = 128;        // that are kept
 constexpr size_t kStaging = 32 << 20;  // bytes
 
 // A class, its requests' configs, and what the host hears of them.
@@ -156,9 +156,8 @@ class CudaRunner : public Runner {
     Class& c = memory_.classes.at(request_class);
     CUDA_CHECK(cudaStreamSynchronize(handle_));
     std::erase_if(graphs_, [&](const auto& graph) {  // for the requests that it took before
-      return std::ranges::any_of(graph.first, [&](const Place& place) {
-        return place.request_class == request_class;
-      });
+      return std::ranges::any_of(
+          graph.first, [&](const Place& place) { return place.request_class == request_class; });
     });
     c.open(request, spec_.decoder.vocab);
     c.step.config = {c.search_config, c.configs, c.words};

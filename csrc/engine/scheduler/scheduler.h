@@ -139,8 +139,8 @@ class Scheduler {
   std::vector<std::vector<int64_t>> id_of_;                // [class][sentence]
   std::deque<int64_t> ahead_;                              // admitted, in the order of joining
   int rows_used_ = 0, rows_ahead_ = 0, tokens_ahead_ = 0;  // tokens: to be read
-  std::set<std::pair<double, int64_t>> deadlines_;  // and ids, of what has been admitted
-  std::vector<int64_t> streaming_;                  // that have joined
+  std::set<std::pair<double, int64_t>> deadlines_;         // and ids, of what has been admitted
+  std::vector<int64_t> streaming_;                         // that have joined
   std::vector<Entry*> passed_;
   std::vector<ReadPart> parts_;
   std::vector<Ended> ended_;
