@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/cpu/request_class.h"
 #include "engine/cpu/select.h"
 #include "engine/cpu/workspace.h"
 #include "engine/model/encoder.h"
-#include "engine/model/request_class.h"
 #include "engine/packed_parts.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/stream.h"
@@ -16,50 +16,6 @@
 
 namespace decoding {
 namespace {
-
-// A class, and what the host keeps of its requests.
-template <typename T>
-struct CpuClass : RequestClass<T> {
-  using RequestClass<T>::RequestClass;
-
-  std::vector<SentenceConfig> configs;  // [sentences]
-  std::unique_ptr<int32_t[]> words;     // [sentences, words]
-  Choice choice;                        // of most
-  // Of each sentence: whether it runs, and whether its choice is another one.
-  enum class Running : uint8_t { no, alike, other };
-  std::vector<Running> running;
-  int others = 0, alike = 0;
-
-  void open(const Request& request, const ModelSpec& spec) {
-    RequestClass<T>::open(request, spec.decoder.vocab);
-    this->step.key.part = SelectPart::candidates;
-    configs.assign(this->limits.batch, {});
-    running.assign(this->limits.batch, Running::no);
-    this->step.config = {&this->config, configs.data(), words.get()};
-    *this->w.inputs.state = {1, 0};
-  }
-
-  int active() const { return this->w.inputs.state->live_count; }
-
-  void add(int id, const Choice& theirs) {
-    if (others + alike == 0) choice = theirs;
-    const bool same = choice.same_lists(theirs);
-    running[id] = same ? Running::alike : Running::other;
-    ++(same ? alike : others);
-    choice.is_shared = others == 0;
-  }
-
-  // Drops a sentence from the active ones.
-  void drop(int id) {
-    Inputs& in = this->w.inputs;
-    const auto gone = [&](const ActiveSentence& sentence) { return sentence.id == id; };
-    const auto end = std::remove_if(in.active, in.active + active(), gone);
-    in.state->live_count = static_cast<int32_t>(end - in.active);
-    --(running[id] == Running::alike ? alike : others);
-    running[id] = Running::no;
-    choice.is_shared = others == 0;
-  }
-};
 
 // T: of activations; C: of the keys and values that are kept.
 template <typename T, typename C, cpu::Isa isa>

@@ -5,17 +5,15 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <map>
 #include <set>
 #include <utility>
 
 #include "engine/cuda/inputs.h"
-#include "engine/cuda/select.h"
+#include "engine/cuda/request_class.h"
 #include "engine/cuda/staging.h"
-#include "engine/model/request_class.h"
+#include "engine/cuda/steps.h"
 #include "engine/packed_parts.h"
 #include "kernels/cuda/types.h"
-#include "kernels/search/report.h"
 
 namespace decoding {
 namespace {
@@ -23,88 +21,7 @@ namespace {
 constexpr int kRowAlignment = 8;       // elements: of each row of logits, for accesses of 16 bytes
 constexpr int kAhead = 2;              // steps that may wait behind the one that runs
 constexpr int kPlaces = 2;             // of a pass, for each row
-constexpr size_t kGraphs = 128;        // that are kept
 constexpr size_t kStaging = 32 << 20;  // bytes
-
-// A class, its requests' configs, and what the host hears of them.
-template <typename T>
-struct CudaClass : RequestClass<T> {
-  SearchConfig* search_config = nullptr;         // on the device
-  SentenceConfig* configs = nullptr;             // [R]
-  int32_t* words = nullptr;                      // [R, words]
-  int32_t *running = nullptr, *steps = nullptr;  // [R], see report.h
-  cuda::PinnedMemory host;
-  StepState* host_state = nullptr;
-  ReportParams report{};
-  std::vector<int> sentences;  // that run, as far as the host knows
-  bool changed = false;        // since its rows were listed
-  int captured_for = 0;
-
-  CudaClass(Arena& arena, const ModelSpec& spec, const Limits& all, int words_of_each)
-      : RequestClass<T>(arena, spec, all) {
-    const int64_t rows = all.batch;
-    search_config = reinterpret_cast<SearchConfig*>(
-        arena.take<uint8_t>("search_config", {sizeof(SearchConfig)}));
-    configs = reinterpret_cast<SentenceConfig*>(
-        arena.take<uint8_t>("configs", {rows, sizeof(SentenceConfig)}));
-    words = arena.take<int32_t>("words", {rows, words_of_each});
-    running = arena.take<int32_t>("running", {rows});
-    steps = arena.take<int32_t>("told_steps", {rows});
-  }
-
-  // The host's memory, for so many sentences of one row.
-  void take_host(int64_t rows, int64_t target) {
-    Arena measured;
-    lay_host(measured, rows, target);
-    host = cuda::PinnedMemory(measured.bytes());
-    Arena arena(host.data(), host.bytes());
-    lay_host(arena, rows, target);
-  }
-
-  const SentenceReport& told(int id) const { return report.reports[id]; }
-  bool has_ended(int id) const {
-    return *static_cast<volatile const int32_t*>(&told(id).ended) != 0;
-  }
-
-  // The host's copies after so many steps of a sentence.
-  SearchResults host_results(int steps) const {
-    const int64_t list = int64_t{this->limits.batch} * this->config.max_finished;
-    return {{report.host_tokens, report.host_parents, this->limits.rows()},
-            report.host_finished + (steps - 1) % kReportedSteps * list,
-            report.host_length,
-            this->limits.beams,
-            this->config.max_finished};
-  }
-
-  // What is to be told of its sentences, when it has been opened.
-  void fill_report() {
-    const Inputs& in = this->w.inputs;
-    report.running = running;
-    report.steps = steps;
-    report.done = in.done;
-    report.fault = in.fault;
-    report.finished_count = in.finished_count;
-    report.finished = this->w.finished;
-    report.length = in.length;
-    report.tokens = this->w.tokens;
-    report.parents = this->w.parents;
-    report.sentences = this->limits.batch;
-    report.beams = this->limits.beams;
-    report.max_finished = this->config.max_finished;
-    report.total_rows = this->limits.rows();
-  }
-
- private:
-  void lay_host(Arena& arena, int64_t rows, int64_t target) {
-    host_state = take_state(arena, "state");
-    report.reports = reinterpret_cast<SentenceReport*>(
-        arena.take<int32_t>("reports", {rows, sizeof(SentenceReport) / sizeof(int32_t)}));
-    report.host_finished = arena.take<Hypothesis>("finished", {kReportedSteps, rows});
-    report.host_length = arena.take<int32_t>("length", {rows});
-    report.host_tokens = arena.take<int32_t>("tokens", {target, rows});
-    report.host_parents = arena.take<int32_t>("parents", {target, rows});
-  }
-};
 
 template <typename T>
 class CudaRunner : public Runner {
@@ -116,7 +33,8 @@ class CudaRunner : public Runner {
       : spec_(spec),
         weights_(weights),
         device_(cuda::Device::of(device)),
-        matmul_(device_, nullptr, cuda::kMatmulWorkspace) {}
+        matmul_(device_, nullptr, cuda::kMatmulWorkspace),
+        steps_(spec_, weights_, device_, matmul_) {}
 
   ~CudaRunner() override {
     if (handle_ == nullptr) return;
@@ -126,7 +44,7 @@ class CudaRunner : public Runner {
 
   Arena plan(const RunnerLimits& limits) const override {
     Arena arena;
-    Memory memory;
+    CudaRunnerMemory<T> memory;
     take(arena, limits, memory);
     return arena;
   }
@@ -155,10 +73,7 @@ class CudaRunner : public Runner {
     const cuda::UseDevice use(device_.id);
     Class& c = memory_.classes.at(request_class);
     CUDA_CHECK(cudaStreamSynchronize(handle_));
-    std::erase_if(graphs_, [&](const auto& graph) {  // for the requests that it took before
-      return std::ranges::any_of(
-          graph.first, [&](const Place& place) { return place.request_class == request_class; });
-    });
+    steps_.forget(request_class);
     c.open(request, spec_.decoder.vocab);
     c.step.config = {c.search_config, c.configs, c.words};
     c.step.host_state = c.host_state;
@@ -230,11 +145,9 @@ class CudaRunner : public Runner {
 
   bool step() override {
     const cuda::UseDevice use(device_.id);
-    if (!lay_out()) return false;
+    if (!steps_.lay_out(memory_)) return false;
     events_[launched_ % events_.size()].wait();  // of the step before the last kAhead
-    cuda::Stream stream = this->stream();
-    list_changed(stream);
-    graph().launch(handle_);
+    steps_.launch(handle_);
     events_[launched_++ % events_.size()].record(handle_);
     return true;
   }
@@ -270,19 +183,6 @@ class CudaRunner : public Runner {
   }
 
  private:
-  // Of a class in a captured step.
-  struct Place {
-    int request_class, first, sentences;
-    auto operator<=>(const Place&) const = default;
-  };
-  struct Memory {
-    Workspace<T> w;
-    Cache<T> cache;
-    StepScratch scratch;
-    uint8_t* products = nullptr;
-    std::vector<Class> classes;
-  };
-
   // All rows, as sentences of one row. A pass has more: each class may have nearly as many places
   // again for sentences that have ended, or are yet to come.
   static Limits limits_of(const RunnerLimits& limits, int places = 1) {
@@ -297,7 +197,7 @@ class CudaRunner : public Runner {
             .pages = limits.pages};
   }
 
-  void take(Arena& arena, const RunnerLimits& limits, Memory& memory) const {
+  void take(Arena& arena, const RunnerLimits& limits, CudaRunnerMemory<T>& memory) const {
     const Limits all = limits_of(limits, kPlaces);
     memory.w = Workspace<T>(
         arena, spec_, all, kRowAlignment,
@@ -323,10 +223,6 @@ class CudaRunner : public Runner {
   }
 
   cuda::Stream stream() { return {handle_, device_, matmul_}; }
-
-  Pass<cuda::Stream, T, T> pass(cuda::Stream& stream, const Class& c) const {
-    return {stream, spec_, weights_, c.w, memory_.cache, c.limits};
-  }
 
   void clear(int32_t* numbers, int64_t count) {
     CUDA_CHECK(cudaMemsetAsync(numbers, 0, sizeof(int32_t) * count, handle_));
@@ -394,90 +290,11 @@ class CudaRunner : public Runner {
                       .beams = 1,
                       .slots = c.limits.beams};
     };
-    if (warmed_up_steps_.insert(1).second) {
+    if (!std::exchange(prefix_warmed_up_, true)) {
       cuda::Stream warm_up(handle_, device_, matmul_, true);
       decoder_layers(pass(warm_up), row(0));
     }
     for (int i = 0; i + 1 < length; ++i) decoder_layers(pass(stream), row(i));
-  }
-
-  // Places the rows of every class with sentences; false: there is none.
-  bool lay_out() {
-    stepping_.clear();
-    int64_t first = 0;
-    const bool several = std::count_if(memory_.classes.begin(), memory_.classes.end(),
-                                       [](const Class& c) { return !c.sentences.empty(); }) > 1;
-    for (Class& c : memory_.classes) {
-      if (c.sentences.empty()) continue;
-      const int sentences = size_for(c, several);
-      c.changed |= sentences != c.captured_for || first != c.first();
-      c.captured_for = sentences;
-      c.lay_out(memory_.w, spec_, first, sentences);
-      c.step.scratch = memory_.scratch;
-      first += c.step.rows();
-      stepping_.push_back(&c);
-    }
-    return !stepping_.empty();
-  }
-
-  // How many sentences the next step is made for. A smaller size is taken once it halves the work;
-  // where several classes step, there are fewer sizes, since each mixture has a graph of its own.
-  int size_for(const Class& c, bool several) const {
-    const int running = static_cast<int>(c.sentences.size());
-    if (running <= c.captured_for && 2 * running > c.captured_for) return c.captured_for;
-    int size = bucket_of(running);
-    while (several && (size & (size - 1)) != 0) size = bucket_of(size + 1);
-    return std::min(size, c.limits.batch);
-  }
-
-  // Where rows have moved or come, they are listed anew.
-  void list_changed(cuda::Stream& stream) {
-    for (Class* c : stepping_) {
-      if (!c->changed) continue;
-      list_rows(stream, c->list_params());
-      c->changed = false;
-    }
-  }
-
-  const cuda::Graph& graph() {
-    std::vector<Place> key;
-    for (const Class* c : stepping_) {
-      key.push_back({static_cast<int>(c - memory_.classes.data()), static_cast<int>(c->first()),
-                     c->captured_for});
-    }
-    if (const auto found = graphs_.find(key); found != graphs_.end()) return found->second;
-    if (graphs_.size() >= kGraphs) graphs_.clear();
-    CUDA_CHECK(cudaStreamSynchronize(handle_));  // a warm-up writes where steps do
-    const int rows = static_cast<int>(stepping_.back()->first()) + stepping_.back()->step.rows();
-    if (warmed_up_steps_.insert(rows).second) {
-      cuda::Stream warm_up(handle_, device_, matmul_, true);
-      pass(warm_up);
-    }
-    return graphs_
-        .emplace(key, cuda::Graph::capture([&](cudaStream_t recorder) {
-                   cuda::Stream recording(recorder, device_, matmul_);
-                   record_step(recording);
-                 }))
-        .first->second;
-  }
-
-  void pass(cuda::Stream& stream) {
-    std::vector<StepPart<cuda::Stream, T, T>> parts;
-    parts.reserve(stepping_.size());
-    for (const Class* c : stepping_) parts.push_back({pass(stream, *c), c->rows()});
-    const Norm norm = decoder_layers(StepParts<cuda::Stream, T, T>(parts));
-    const int rows = static_cast<int>(stepping_.back()->first()) + stepping_.back()->step.rows();
-    output_logits(parts.front().pass, norm, rows);
-  }
-
-  void record_step(cuda::Stream& stream) {
-    pass(stream);
-    for (const Class* c : stepping_) {
-      if (c->step.key.processed) process_scores(stream, c->w, c->step, kAllStages);
-      select(stream, c->w, c->step);
-      if (c->step.key.part == SelectPart::candidates) update(stream, c->w, c->step, nullptr);
-      report_sentences(stream, c->report);
-    }
   }
 
   // A GPU that is lost would never say so by itself.
@@ -495,12 +312,12 @@ class CudaRunner : public Runner {
   cudaStream_t handle_ = nullptr;
   RunnerLimits limits_{};
   Limits all_{};
-  Memory memory_;
+  CudaRunnerMemory<T> memory_;
   CudaStaging staging_;
   std::array<cuda::Event, kAhead> events_;  // of the steps launched last
-  std::map<std::vector<Place>, cuda::Graph> graphs_;
-  std::vector<Class*> stepping_;               // in the order of their rows
-  std::set<int> warmed_up_, warmed_up_steps_;  // sizes whose products have been timed
+  CudaSteps<T> steps_;
+  std::set<int> warmed_up_;        // sizes whose products have been timed
+  bool prefix_warmed_up_ = false;  // likewise
   int64_t launched_ = 0, looks_ = 0;
 };
 

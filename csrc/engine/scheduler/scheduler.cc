@@ -34,38 +34,12 @@ class Timed {
   double begin_;
 };
 
-// With how many tokens the first rows all begin.
-int agreed(const Output& paths, int rows) {
-  int length = paths.lengths[0];
-  for (int row = 1; row < rows; ++row) {
-    const int32_t* path = paths.tokens.data() + int64_t{row} * paths.width;
-    const int most = std::min(length, paths.lengths[row]);
-    length = static_cast<int>(std::mismatch(path, path + most, paths.tokens.data()).first - path);
-  }
-  return length;
-}
-
 std::span<const int32_t> shared_tokens(const RunnerRequest& request, bool has_encoder) {
   if (has_encoder) return request.source;
   return std::span(request.prompt).first(request.prompt.size() - 1);
 }
 
 }  // namespace
-
-void Output::resize(int most_rows, int most_tokens) {
-  rows = most_rows;
-  width = most_tokens;
-  const size_t all = static_cast<size_t>(rows) * width;
-  tokens.assign(all, 0);
-  parent_rows.assign(all, -1);
-  lengths.assign(rows, 0);
-  scores.assign(rows, 0.0f);
-  sums.assign(rows, 0.0f);
-}
-
-Results Output::results() {
-  return {tokens.data(), lengths.data(), scores.data(), sums.data(), parent_rows.data(), width};
-}
 
 Scheduler::Scheduler(std::unique_ptr<Runner> runner, const RunnerLimits& limits, bool has_encoder,
                      int64_t page_bytes, int most_waiting, bool caches)
@@ -386,28 +360,9 @@ void Scheduler::stream() {
     const int rows = runner_->paths(entry.admitted.slot, paths_.results());
     if (rows == 0) continue;
     if (competes) paths_.lengths[0] = agreed(paths_, rows);
-    tell_new(id, entry, competes ? 1 : rows);
+    Output output = new_tokens(id, paths_, competes ? 1 : rows, entry.told);
+    if (output.width > 0) made_.push_back(std::move(output));
   }
-}
-
-// The first `rows` of paths_, but for what has been told.
-void Scheduler::tell_new(int64_t id, Entry& entry, int rows) {
-  entry.told.resize(rows, 0);
-  int width = 0;
-  for (int row = 0; row < rows; ++row) {
-    width = std::max(width, paths_.lengths[row] - entry.told[row]);
-  }
-  if (width <= 0) return;
-  Output output(id, OutputKind::tokens);
-  output.resize(rows, width);
-  for (int row = 0; row < rows; ++row) {
-    const auto path = paths_.tokens.begin() + int64_t{row} * paths_.width;
-    output.lengths[row] = std::max(0, paths_.lengths[row] - entry.told[row]);
-    std::copy(path + entry.told[row], path + entry.told[row] + output.lengths[row],
-              output.tokens.begin() + int64_t{row} * width);
-    entry.told[row] += output.lengths[row];
-  }
-  made_.push_back(std::move(output));
 }
 
 // A request goes before its end. Nothing happens where there is none.

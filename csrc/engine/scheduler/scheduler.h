@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "engine/runner.h"
+#include "engine/scheduler/output.h"
 #include "engine/scheduler/page_allocator.h"
 #include "engine/scheduler/prefix_cache.h"
 #include "engine/scheduler/request_queue.h"
@@ -34,26 +35,6 @@ struct Submission {
   double seconds = kNever;  // from now until it expires
   bool streams = false;     // its tokens are told as they are certain
   uint64_t salt = 0;        // see prefix_cache.h
-};
-
-enum class OutputKind { tokens, end, cancelled, expired, fault };
-
-// What callers hear of a request: tokens, and at last one of the other kinds.
-struct Output {
-  int64_t id = 0;
-  OutputKind kind = OutputKind::tokens;
-  int rows = 0, width = 0;
-  std::vector<int32_t> tokens;       // [rows, width]
-  std::vector<int32_t> lengths;      // [rows]
-  std::vector<float> scores, sums;   // [rows], of an end
-  std::vector<int32_t> parent_rows;  // [rows, width], of an end
-  std::string message;               // of a fault
-
-  Output() = default;
-  Output(int64_t id, OutputKind kind) : id(id), kind(kind) {}
-  void resize(int most_rows, int most_tokens);
-  // To be written to.
-  Results results();
 };
 
 struct SchedulerStats {
@@ -114,7 +95,6 @@ class Scheduler {
   void open(int request_class, const Entry& entry);
   void remember(const Entry& entry);
   void stream();
-  void tell_new(int64_t id, Entry& entry, int rows);
   void collect();
   Output results(int64_t id, const Entry& entry);
   void leave(int64_t id, OutputKind kind);

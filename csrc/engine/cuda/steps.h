@@ -1,0 +1,151 @@
+// Captured steps of classes of requests. The rows of all classes lie one after the other; each
+// mixture of classes and their sizes has a graph.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "engine/cuda/inputs.h"
+#include "engine/cuda/request_class.h"
+#include "engine/cuda/select.h"
+#include "kernels/cuda/resources.h"
+#include "kernels/linear/cuda/matmul.h"
+
+namespace decoding {
+
+// What the passes of a runner and its classes share.
+template <typename T>
+struct CudaRunnerMemory {
+  Workspace<T> w;
+  Cache<T> cache;
+  StepScratch scratch;
+  uint8_t* products = nullptr;
+  std::vector<CudaClass<T>> classes;
+};
+
+// What it is made from must outlive it.
+template <typename T>
+class CudaSteps {
+  using Class = CudaClass<T>;
+
+ public:
+  CudaSteps(const ModelSpec& spec, const ModelWeights& weights, const cuda::Device& device,
+            cuda::Matmul& matmul)
+      : spec_(spec), weights_(weights), device_(device), matmul_(matmul) {}
+
+  // Places the rows of every class with sentences; false: there is none.
+  bool lay_out(CudaRunnerMemory<T>& memory) {
+    memory_ = &memory;
+    stepping_.clear();
+    int64_t first = 0;
+    const bool several = std::count_if(memory.classes.begin(), memory.classes.end(),
+                                       [](const Class& c) { return !c.sentences.empty(); }) > 1;
+    for (Class& c : memory.classes) {
+      if (c.sentences.empty()) continue;
+      const int sentences = size_for(c, several);
+      c.changed |= sentences != c.captured_for || first != c.first();
+      c.captured_for = sentences;
+      c.lay_out(memory.w, spec_, first, sentences);
+      c.step.scratch = memory.scratch;
+      first += c.step.rows();
+      stepping_.push_back(&c);
+    }
+    return !stepping_.empty();
+  }
+
+  // The step of what has been laid out.
+  void launch(cudaStream_t handle) {
+    cuda::Stream stream(handle, device_, matmul_);
+    for (Class* c : stepping_) {  // where rows have moved or come, they are listed anew
+      if (c->changed) list_rows(stream, c->list_params());
+      c->changed = false;
+    }
+    graph(handle).launch(handle);
+  }
+
+  // A class is opened for other requests. Nothing may be running.
+  void forget(int request_class) {
+    std::erase_if(graphs_, [&](const auto& graph) {
+      return std::ranges::any_of(
+          graph.first, [&](const Place& place) { return place.request_class == request_class; });
+    });
+  }
+
+ private:
+  static constexpr size_t kGraphs = 128;  // that are kept
+
+  // Of a class in a captured step.
+  struct Place {
+    int request_class, first, sentences;
+    auto operator<=>(const Place&) const = default;
+  };
+
+  // How many sentences the next step is made for. A smaller size is taken once it halves the work;
+  // where several classes step, there are fewer sizes, since each mixture has a graph of its own.
+  static int size_for(const Class& c, bool several) {
+    const int running = static_cast<int>(c.sentences.size());
+    if (running <= c.captured_for && 2 * running > c.captured_for) return c.captured_for;
+    int size = bucket_of(running);
+    while (several && (size & (size - 1)) != 0) size = bucket_of(size + 1);
+    return std::min(size, c.limits.batch);
+  }
+
+  int rows() const {
+    return static_cast<int>(stepping_.back()->first()) + stepping_.back()->step.rows();
+  }
+
+  const cuda::Graph& graph(cudaStream_t handle) {
+    std::vector<Place> key;
+    for (const Class* c : stepping_) {
+      key.push_back({static_cast<int>(c - memory_->classes.data()), static_cast<int>(c->first()),
+                     c->captured_for});
+    }
+    if (const auto found = graphs_.find(key); found != graphs_.end()) return found->second;
+    CUDA_CHECK(cudaStreamSynchronize(handle));  // a warm-up writes where steps do
+    if (graphs_.size() >= kGraphs) graphs_.clear();
+    if (warmed_up_.insert(rows()).second) {
+      cuda::Stream warm_up(handle, device_, matmul_, true);
+      pass(warm_up);
+    }
+    return graphs_
+        .emplace(key, cuda::Graph::capture([&](cudaStream_t recorder) {
+                   cuda::Stream recording(recorder, device_, matmul_);
+                   record(recording);
+                 }))
+        .first->second;
+  }
+
+  void pass(cuda::Stream& stream) const {
+    std::vector<StepPart<cuda::Stream, T, T>> parts;
+    parts.reserve(stepping_.size());
+    for (const Class* c : stepping_) {
+      parts.push_back({{stream, spec_, weights_, c->w, memory_->cache, c->limits}, c->rows()});
+    }
+    const Norm norm = decoder_layers(StepParts<cuda::Stream, T, T>(parts));
+    output_logits(parts.front().pass, norm, rows());
+  }
+
+  void record(cuda::Stream& stream) const {
+    pass(stream);
+    for (const Class* c : stepping_) {
+      if (c->step.key.processed) process_scores(stream, c->w, c->step, kAllStages);
+      select(stream, c->w, c->step);
+      if (c->step.key.part == SelectPart::candidates) update(stream, c->w, c->step, nullptr);
+      report_sentences(stream, c->report);
+    }
+  }
+
+  const ModelSpec& spec_;
+  const ModelWeights& weights_;
+  const cuda::Device& device_;
+  cuda::Matmul& matmul_;
+  CudaRunnerMemory<T>* memory_ = nullptr;
+  std::map<std::vector<Place>, cuda::Graph> graphs_;
+  std::vector<Class*> stepping_;  // in the order of their rows
+  std::set<int> warmed_up_;       // rows of steps whose products have been timed
+};
+
+}  // namespace decoding
