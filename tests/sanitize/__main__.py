@@ -1,6 +1,6 @@
 """The CPU engine under the compiler's sanitizers; a report is a failure.
 
-    python -m tests.sanitize            all tests of kernels, engine, generation and search
+    python -m tests.sanitize            all tests of kernels, engine, generation, search, serving
     python -m tests.sanitize --quick    some of them, on AVX2 alone: what CI runs
 
 AddressSanitizer and UndefinedBehaviorSanitizer run below the tests in Python, ThreadSanitizer below
@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 SANITIZERS = "address,undefined"
-TESTS = ("tests/kernels", "tests/engine", "tests/generation", "tests/search")
+TESTS = ("tests/kernels", "tests/engine", "tests/generation", "tests/search", "tests/serving")
 # Kernels, whose tests surround what must not be touched, and searches of whole models.
 QUICK = ("tests/kernels", "tests/generation/test_generate.py")
 # What takes longest of those: searches against plain Python, statistics of draws.
