@@ -313,6 +313,8 @@ class Request:
     processed: bool  # whether scores are made, which limits with controls=max(1, words) plan for
     guided: bool  # whether the batch must hold twice as many prompts
     words: int  # 32-bit words of all lists
+    most_words: int  # of the lists of one sentence
+    max_new: list[int]  # of each sentence
     steps: int  # that the longest row takes at most, for limits with target=steps
 
 class Batch:
@@ -473,7 +475,8 @@ class Engine:
     def plan(self, limits: EngineLimits) -> tuple[list[Buffer], int]:
         """As Session.plan()."""
     def bind(self, limits: EngineLimits, pool: Tensor, *, prefix_caching: bool = True) -> None:
-        """Uses `pool`, uint8 [bytes], aligned to 256 bytes, and starts the thread. Once."""
+        """Uses `pool`, uint8 [bytes], aligned to 256 bytes, and starts the thread; one that runs
+        is closed before, without draining."""
     def submit(
         self,
         request: Request,
@@ -484,12 +487,13 @@ class Engine:
         stream: bool = False,
         salt: int = 0,
     ) -> int:
-        """Adds a request of one sentence and returns its id, by which outputs name it.
+        """Adds a request for each sentence and returns the first one's id, by which outputs name
+        it; those of the others follow.
 
         priority: higher ones are admitted first. deadline: seconds from now, at which it ends with
         "expired" unless it has ended before; inf: none. stream: its tokens are told as they are
-        certain. salt: requests of different salts share no pages. Raises Error where it can never
-        fit, and names pages and bytes.
+        certain. salt: requests of different salts share no pages. Raises Error where one of them
+        can never fit, and names pages and bytes; then none is added.
         """
     def cancel(self, id: int) -> None:
         """Ends a request with "cancelled" within a few steps, unless it ends before; no error
@@ -515,6 +519,18 @@ class Output:
     sums: Array  # the same
     parent_rows: Array  # int32 [K, n], of an end: the row that each token extended
     message: str  # of a fault
+
+def put_ends(
+    ends: Sequence[Output],
+    first: int,
+    tokens: Tensor,
+    lengths: Tensor,
+    scores: Tensor,
+    sums: Tensor,
+    parent_rows: Tensor,
+) -> None:
+    """Writes "end"s of sentences of one Engine.submit() into its results, as Session.fetch() does.
+    first: the id of its first sentence."""
 
 class EncoderSession:
     """As Session, of an encoder alone."""

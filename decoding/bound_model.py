@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
@@ -29,6 +30,7 @@ from decoding.models.weights.converted import ConvertedWeights
 from decoding.models.weights.memory import CPU, trim
 from decoding.models.weights.placed import is_linear
 from decoding.saving import save
+from decoding.serving.model_engine import ModelEngine
 from decoding.shown import model_html, model_line
 from decoding.text.given_tokenizer import TokenizerFiles
 from decoding.text.tokenizers import Tokenizer, load_tokenizer
@@ -80,6 +82,7 @@ class BoundModel(TransformersFace):
         self._open_runner: Session | EncoderSession | None = runner_of(
             loaded.spec, self._weights, device, limits, threads, kv_cache_dtype
         )
+        self._engine = ModelEngine(weakref.WeakMethod(self.bind_engine), device)
 
     @property
     def generation_config(self) -> GenerationSettings:
@@ -103,6 +106,7 @@ class BoundModel(TransformersFace):
         What is asked of the model afterwards raises ValueError. Calls that run in other threads
         come to their end first. Leaving a `with` block closes its model.
         """
+        self._engine.close()
         self._open_runner, self._weights = None, {}
         trim()
 

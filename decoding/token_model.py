@@ -9,7 +9,7 @@ from torch import Tensor
 
 from decoding.bound_model import BoundModel
 from decoding.engine.encoder import Encoded, encode
-from decoding.generation.call import Call, prepare
+from decoding.generation.call import Call, Started, prepare
 from decoding.generation.inputs import GenerateInputs
 from decoding.generation.option_types import CallOptions, GenerateOptions
 from decoding.generation.outputs import GenerateOutput
@@ -160,10 +160,12 @@ class TokenModel(BoundModel):
         shortlist: Any = None,
         cancel: Any = None,
         progress: Any = None,
+        many: bool = False,
         **options: Any,
     ) -> Call:
-        """Checks a call of generate(), with its arguments: run() of the result generates. Raises
-        all that generate() raises before anything runs."""
+        """Checks a call of generate(), with its arguments: run() of the result generates, or
+        start() and then result(). many: more such calls are started before that. Raises all that
+        generate() raises before anything runs."""
         shortlist = pop_old_name(options, shortlist)
         arguments = GenerateInputs(
             self._as_ids(given_ids(input_ids, inputs), attention_mask),
@@ -179,7 +181,19 @@ class TokenModel(BoundModel):
             progress,
         )
         listener = None if streamer is None else StreamerTokenStream(streamer)
-        return prepare(self._session, self.generation_config, arguments, options, listener)
+        return prepare(
+            self._session,
+            self.generation_config,
+            arguments,
+            options,
+            listener,
+            self._engine,
+            many,
+        )
+
+    def start(self, *args: Any, **options: Any) -> Started:
+        """prepare() and start() in one."""
+        return self.prepare(*args, **options).start()
 
     def stream(
         self,

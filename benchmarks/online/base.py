@@ -107,6 +107,11 @@ class Provider(ABC):
         """Takes a request and returns; the reply is written later. stream: piece by piece, if the
         provider can; else in one piece."""
 
+    def submit_all(self, replies: Sequence[Reply]) -> None:
+        """Takes requests of one search, all at once if the provider can."""
+        for reply in replies:
+            self.submit(reply, stream=False)
+
     @abstractmethod
     def cancel(self) -> None:
         """Drops what it has not yet answered; those replies are not written to the end."""

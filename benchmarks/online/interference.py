@@ -54,16 +54,15 @@ class Pair:
 
 
 def churn(provider: Provider, sizes: Sizes) -> list[Pair]:
-    """Tokens a second while a request ends and another joins at each step, beside those of as many
-    rows that begin and end together, without the reading of their prompts."""
-    rows = sizes.rows
-    draw = Draw(sizes)
-    first, whole = (finish(provider, draw.jobs(rows, new=new)) for new in (1, rows))
-    static = rows * (rows - 1) / (max(whole) - max(first))
-    lengths = [*range(1, rows + 1), *[rows] * (GENERATIONS * rows)]  # the first ones end in turn
-    ends = sorted(finish(provider, [draw.job(new=new) for new in lengths]))
-    steady = ends[rows - 1 : -rows]
-    churned = rows * (len(steady) - 1) / (steady[-1] - steady[0])
+    """Tokens a second of rows that begin and end together, time after time, and of as many rows
+    where at each step a request ends and another joins; all rows are in use in each step."""
+    rows, draw = sizes.rows, Draw(sizes)
+    tokens = rows * rows * (GENERATIONS + 1)
+    batches = [draw.jobs(rows, new=rows) for _ in range(GENERATIONS + 1)]
+    static = tokens / sum(max(finish(provider, jobs, at_once=True)) for jobs in batches)
+    lengths = [*range(1, rows + 1), *[rows] * (GENERATIONS * rows), *range(rows - 1, 0, -1)]
+    jobs = [draw.job(new=new) for new in lengths]
+    churned = tokens / max(finish(provider, jobs, at_once=True))
     return [Pair(f"{rows} rows, a request joins and leaves a step", "tokens/s", static, churned)]
 
 
@@ -119,13 +118,16 @@ class Draw:
         return [self.job(**options) for _ in range(count)]
 
 
-def finish(provider: Provider, jobs: Sequence[Job]) -> list[float]:
-    """Seconds until each has been answered, sent all at once. Raises RuntimeError where one fails
-    or takes too long."""
+def finish(provider: Provider, jobs: Sequence[Job], at_once: bool = False) -> list[float]:
+    """Seconds until each has been answered, sent one after the other or, of one search, at once.
+    Raises RuntimeError where one fails or takes too long."""
     begin = time.perf_counter()
     replies = [Reply(job, begin) for job in jobs]
-    for reply in replies:
-        provider.submit(reply, stream=False)
+    if at_once:
+        provider.submit_all(replies)
+    else:
+        for reply in replies:
+            provider.submit(reply, stream=False)
     if not wait(replies, begin + PATIENCE):
         raise RuntimeError(f"no answer within {PATIENCE} s")
     check(replies)

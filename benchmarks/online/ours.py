@@ -51,6 +51,22 @@ class Ours(Provider):
             reply.fail(f"{type(error).__name__}: {error}")
         del self.requests[reply]
 
+    def submit_all(self, replies: Sequence[Reply]) -> None:
+        """In a call of their own, which tells no ends before the last."""
+        threading.Thread(target=self.generate, args=(replies,), daemon=True).start()
+
+    def generate(self, replies: Sequence[Reply]) -> None:
+        ids = [list(reply.job.ids) for reply in replies]
+        more = {"max_new_tokens": [reply.job.new for reply in replies]}
+        try:
+            self.server.generate(ids, pad_token_id=0, **options(replies[0].job) | more)
+            for reply in replies:
+                reply.take(reply.job.new)
+                reply.finish()
+        except Exception as error:
+            for reply in replies:
+                reply.fail(f"{type(error).__name__}: {error}")
+
     def cancel(self) -> None:
         for request in list(self.requests.values()):
             request.cancel()

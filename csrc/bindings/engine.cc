@@ -41,6 +41,27 @@ const char* name_of(OutputKind kind) {
   }
 }
 
+// One sentence of a batch, as a batch.
+struct OneText {
+  int32_t source_offsets[2] = {0, 0}, prompt_offsets[2] = {0, 0};
+  Batch batch;
+
+  OneText(const Batch& all, int b) : batch(all) {
+    const auto narrow = [b](const int32_t*& ids, const int32_t*& offsets, int32_t (&own)[2]) {
+      ids += offsets[b];
+      own[1] = offsets[b + 1] - offsets[b];
+      offsets = own;
+    };
+    if (all.source != nullptr) {
+      batch.source_positions += all.source_offsets[b];
+      narrow(batch.source, batch.source_offsets, source_offsets);
+    }
+    narrow(batch.prompt, batch.prompt_offsets, prompt_offsets);
+    batch.sentence_ids += b;
+    batch.sentences = 1;
+  }
+};
+
 class PyEngine {
  public:
   PyEngine(const py::object& spec, py::dict weights, int threads, const std::string& isa,
@@ -68,31 +89,39 @@ class PyEngine {
   }
 
   std::pair<std::vector<Buffer>, size_t> plan(const RunnerLimits& limits) const {
-    CHECK(runner_ != nullptr, "an engine is planned before it is bound");
     const Arena arena = runner_->plan(limits);
     return {arena.buffers(), arena.bytes()};
   }
 
   void bind(const RunnerLimits& limits, const py::object& pool, bool prefix_caching) {
-    CHECK(scheduler_ == nullptr, "an engine is bound once");
+    scheduler_.reset();
     const auto view = TensorView::of(pool, "pool", device_);
     const int64_t page_bytes = bytes_of_page(runner_->plan(limits));
     runner_->bind(limits, view.data<uint8_t>({-1}), view.numel());
     pool_ = pool;
     limits_ = limits;
-    scheduler_ = std::make_unique<Scheduler>(std::move(runner_), limits, spec_.encoder.has_value(),
+    scheduler_ = std::make_unique<Scheduler>(*runner_, limits, spec_.encoder.has_value(),
                                              page_bytes, kMostWaiting, prefix_caching);
   }
 
   int64_t submit(const PyRequest& request, const PyBatch& batch, int32_t priority, double deadline,
                  bool stream, uint64_t salt) {
-    Submission submission{.request = read(request.on(device_), batch.view()),
-                          .priority = priority,
-                          .seconds = deadline,
-                          .streams = stream,
-                          .salt = salt};
+    const Request options = request.on(device_);
+    const Batch texts = batch.view();
+    CHECK(texts.sentences == options.sentences(), "there must be ", options.sentences(),
+          " prompts, got ", texts.sentences);
     const py::gil_scoped_release release;
-    return scheduler().submit(std::move(submission));
+    std::vector<Submission> submissions;
+    submissions.reserve(texts.sentences);
+    for (int b = 0; b < texts.sentences; ++b) {
+      submissions.push_back({.request = read(sentence_of(options, b), OneText(texts, b).batch),
+                             .priority = priority,
+                             .seconds = deadline,
+                             .streams = stream,
+                             .salt = salt,
+                             .item = texts.sentence_ids[b]});
+    }
+    return scheduler().submit(std::move(submissions));
   }
 
   void cancel(int64_t id) { scheduler().cancel(id); }
@@ -123,9 +152,8 @@ class PyEngine {
     return *scheduler_;
   }
 
-  // The texts of a batch of one sentence, checked.
+  // A sentence's request and its texts, checked.
   RunnerRequest read(Request request, const Batch& batch) const {
-    CHECK(batch.sentences == 1 && request.sentences() == 1, "a request has one sentence");
     CHECK(!request.is_guided() && !is_contrastive(request.search) &&
               !std::holds_alternative<Constrained>(request.search),
           "guidance, contrastive and constrained search run in generate() alone");
@@ -172,9 +200,42 @@ class PyEngine {
   ModelWeights model_;
   py::object pool_;
   RunnerLimits limits_{};
-  std::unique_ptr<Runner> runner_;        // until it is bound
-  std::unique_ptr<Scheduler> scheduler_;  // then; the first to go
+  std::unique_ptr<Runner> runner_;
+  std::unique_ptr<Scheduler> scheduler_;  // where the runner is bound; the first to go
 };
+
+// Writes ends of a batch's sentences, whose ids follow `first`, into its tables: as
+// Session.fetch() does.
+void put_ends(const std::vector<const Output*>& ends, int64_t first, const py::object& tokens,
+              const py::object& lengths, const py::object& scores, const py::object& sums,
+              const py::object& parent_rows) {
+  const auto view = TensorView::of(tokens, "tokens");
+  const std::vector<int64_t> rows(view.shape().begin(), view.shape().end() - 1);
+  auto* const all_tokens = view.data<int32_t>({-1, -1, -1});
+  auto* const all_parents = TensorView::of(parent_rows, "parent_rows").data<int32_t>(view.shape());
+  auto* const all_lengths = TensorView::of(lengths, "lengths").data<int32_t>(rows);
+  auto* const all_scores = TensorView::of(scores, "scores").data<float>(rows);
+  auto* const all_sums = TensorView::of(sums, "sums").data<float>(rows);
+  for (const Output* end : ends) {
+    const int64_t sentence = end->id - first;
+    CHECK(end->kind == OutputKind::end && sentence >= 0 && sentence < view.size(0) &&
+              end->rows == view.size(1),
+          "output ", end->id, " is no end of this batch's");
+    for (int row = 0; row < end->rows; ++row) {
+      const int64_t to = sentence * end->rows + row, from = int64_t{row} * end->width;
+      const int length = end->lengths[row];
+      CHECK(length <= view.size(2), "tokens must have ", length, " columns or more");
+      all_lengths[to] = length;
+      all_scores[to] = end->scores[row];
+      all_sums[to] = end->sums[row];
+      std::copy_n(&end->tokens[from], length, all_tokens + to * view.size(2));
+      for (int i = 0; i < length; ++i) {
+        const int32_t parent = end->parent_rows[from + i];
+        all_parents[to * view.size(2) + i] = static_cast<int32_t>(sentence * end->rows) + parent;
+      }
+    }
+  }
+}
 
 RunnerLimits runner_limits(int requests, int beams, int source, int prompt, int target, int pages,
                            int tokens, int candidates, int words, int classes) {
@@ -215,6 +276,8 @@ void bind_engine(py::module_& module) {
           "sums", [](const Output& o) { return py::array_t<float>(o.rows, o.sums.data()); })
       .def_property_readonly("parent_rows",
                              [](const Output& o) { return table(o.parent_rows, o.rows, o.width); });
+  module.def("put_ends", &put_ends, py::arg("ends"), py::arg("first"), py::arg("tokens"),
+             py::arg("lengths"), py::arg("scores"), py::arg("sums"), py::arg("parent_rows"));
   const py::call_guard<py::gil_scoped_release> unlocked;  // of Python's lock
   py::class_<PyEngine>(module, "Engine")
       .def(py::init<const py::object&, py::dict, int, const std::string&, const std::string&>(),

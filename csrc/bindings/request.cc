@@ -9,6 +9,7 @@
 
 #include "bindings/tensor.h"
 #include "engine/search/options.h"
+#include "engine/search/request_class.h"
 
 namespace decoding {
 namespace {
@@ -214,7 +215,20 @@ void bind_request(py::module_& module) {
       .def_property_readonly("processed", &PyRequest::is_processed)
       .def_property_readonly("guided", &PyRequest::is_guided)
       .def_property_readonly("steps", &PyRequest::steps)
-      .def_property_readonly("words", [](const PyRequest& r) { return r.words.size(); });
+      .def_property_readonly("max_new",
+                             [](const PyRequest& r) {
+                               std::vector<int32_t> each;
+                               for (const auto& config : r.configs) each.push_back(config.max_new);
+                               return each;
+                             })
+      .def_property_readonly("words", [](const PyRequest& r) { return r.words.size(); })
+      .def_property_readonly("most_words", [](const PyRequest& r) {
+        size_t most = 0;
+        for (int b = 0; b < r.sentences(); ++b) {
+          most = std::max(most, sentence_of(r, b).words.size());
+        }
+        return most;
+      });
   py::class_<PyBatch>(module, "Batch")
       .def(py::init<py::object, py::object, py::object, py::object, py::object, py::object,
                     py::object, uintptr_t>(),

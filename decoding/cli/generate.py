@@ -155,23 +155,32 @@ def answers(
     args: argparse.Namespace,
     ready: Callable[[], bool],
 ) -> Iterator[list[Result]]:
-    from decoding.text.complete import DEFAULT_NEW, hypotheses
+    from decoding.text.ahead import started_ahead
+    from decoding.text.complete import DEFAULT_NEW, Answers
 
     new = args.max_new_tokens or DEFAULT_NEW
     n_best = args.n_best if args.scores or args.n_best > 1 else None
-    options, done = search_options(args), 0
+    options, most = search_options(args), 1 if args.line_buffered else args.batch_tokens
+    read: deque[list[Prompt | None]] = deque()  # batches with their empty lines
 
     def size(prompt: Prompt | None) -> int:
         return new + len(prompt.ids) if prompt else 1
 
-    most = 1 if args.line_buffered else args.batch_tokens
-    for batch in batches(prompts, size, most, ready):
-        rows = [done + i for i, prompt in enumerate(batch) if prompt]
-        if args.seed is not None:  # one for each row makes its samples the same in any batch
-            options["seed"] = [(args.seed + row) % 2**64 for row in rows]
-        found = iter(hypotheses(model, [prompt for prompt in batch if prompt], n_best, options))
-        done += len(batch)
-        for prompt in batch:
+    def started() -> Iterator[Answers]:
+        done = 0
+        for batch in batches(prompts, size, most, ready):
+            rows = [done + i for i, prompt in enumerate(batch) if prompt]
+            if args.seed is not None:  # one for each row makes its samples the same in any batch
+                options["seed"] = [(args.seed + row) % 2**64 for row in rows]
+            read.append(batch)
+            done += len(batch)
+            many = not args.line_buffered and sum(map(size, batch)) >= most
+            asked = [prompt for prompt in batch if prompt]
+            yield Answers(model, asked, n_best, options, many)
+
+    for batch in started_ahead(started(), model.device.type, ready):
+        found = iter(batch.result())
+        for prompt in read.popleft():
             own = [as_result(one) for one in next(found)] if prompt else [EMPTY]
             yield without_repeats(own) if args.unique else own
 

@@ -91,6 +91,15 @@ class EngineLimits:
     words: int
     classes: int
 
+    def cover(self, other: EngineLimits) -> bool:
+        return self.joined(other) == self
+
+    def joined(self, other: EngineLimits) -> EngineLimits:
+        """The least that covers both."""
+        return EngineLimits(
+            **{name: max(size, vars(other)[name]) for name, size in vars(self).items()}
+        )
+
 
 def check_limits(limits: Limits, spec: ModelSpec | EncoderSpec) -> None:
     """Raises TypeError for other objects, ValueError for lengths beyond a model's positions."""

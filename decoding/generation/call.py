@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from decoding.engine.request import EngineRequest, EngineResults
 from decoding.engine.session import Session
 from decoding.generation import outputs
 from decoding.generation.attentions import check_attentions
-from decoding.generation.batching import Array, TokenBatch, common_device, split
+from decoding.generation.batching import ROWS, Array, TokenBatch, common_device, split
 from decoding.generation.config import GenerationConfig
 from decoding.generation.coverage import rank_by_coverage
 from decoding.generation.histories import ObservedRows
@@ -52,9 +52,32 @@ class SubBatch:
     request: EngineRequest
 
 
+class Started(Protocol):
+    """A call that has begun, or begins with result()."""
+
+    waits: bool  # nothing is computed before result()
+
+    def result(self) -> Tensor | outputs.GenerateOutput:
+        """What generate() returns, or raises."""
+
+
+class Continuous(Protocol):
+    """An engine that a call's sentences join and leave one by one."""
+
+    def takes(self, call: Call) -> bool:
+        """Whether it computes all that the call asks for."""
+
+    def start(self, call: Call) -> Started: ...
+
+
 @dataclass(frozen=True)
 class Call:
-    """A call of generate(), checked."""
+    """A call of generate(), checked.
+
+    It is computed sub-batch by sub-batch. Where there are more rows than one of them may have, in
+    it or in calls like it, and the model has no explicit limits, an engine computes it, in which
+    the next sentence takes the place of each that has ended.
+    """
 
     session: Session
     config: GenerationConfig
@@ -69,10 +92,33 @@ class Call:
     tokenizer: Any  # that names tokens, or a function that finds it
     cancel: Event | None
     progress: Any  # as in Progress
+    engine: Continuous | None = None  # None: all goes by sub-batches
+    many: bool = False  # other calls follow before its result is asked for
     started: float = field(default_factory=time.monotonic)
 
     def run(self) -> Tensor | outputs.GenerateOutput:
         """Generates."""
+        return self.start().result()
+
+    def start(self) -> Started:
+        """Begins to generate, where an engine does it."""
+        if self.is_continuous:
+            assert self.engine is not None
+            return self.engine.start(self)
+        return Waiting(self)
+
+    @cached_property
+    def is_continuous(self) -> bool:
+        """Whether its sentences join and leave an engine one by one."""
+        if self.engine is None or self.session.limits is not None:
+            return False
+        most, each = ROWS[self.session.device.type], self.strategy.rows_per_sentence
+        many = self.many or len(self.prompt) * each > most
+        fits = max(each, self.strategy.max_finished) <= most
+        return many and fits and self.engine.takes(self)
+
+    def run_batches(self) -> Tensor | outputs.GenerateOutput:
+        """Generates, sub-batch by sub-batch."""
         results, before = [], 0
         with Progress(self.progress, self._steps, "steps") as progress:
             for sub in self.sub_batches:
@@ -131,16 +177,21 @@ class Call:
         rows, device = self.strategy.rows_per_sentence, self.session.device.type
         for group, prompt in groups:
             order_by = prompt.lengths if self.source is None else self.source.lengths[group]
-            parts = split(order_by, rows, most, device)
-            for part in [np.arange(len(group))] if observed else parts:
-                whole = len(part) == len(group) and len(parts) == 1
-                own = prompt if whole else prompt.select(part)
+            if observed:
+                parts = [np.arange(len(group))]
+            elif self.is_continuous:  # the longest first, so that the last to end are short
+                parts = [(-order_by).argsort(kind="stable")]
+            else:
+                parts = split(order_by, rows, most, device)
+            for part in parts:
+                own = prompt if is_all(part, group) else prompt.select(part)
                 yield SubBatch(group[part], own.ids, self._request(group[part], own))
 
     def _request(self, chosen: Array, prompt: TokenBatch) -> EngineRequest:
         """chosen: int64 [n], indices of the sub-batch's sentences in the call."""
-        whole = len(chosen) == len(self.prompt)
-        source = self.source if self.source is None or whole else self.source.select(chosen)
+        source = self.source
+        if source is not None and not is_all(chosen, self.prompt):
+            source = source.select(chosen)
         config = for_sentences(self.config, chosen)
         request = build_request(
             config,
@@ -171,15 +222,33 @@ class Call:
         return CallObserver(self.hooks, self.listener, rows)
 
 
+def is_all(chosen: Array, of: Sized) -> bool:
+    """Whether the indices are all there are, in order."""
+    return np.array_equal(chosen, np.arange(len(of)))
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A call that is computed where its result is asked for."""
+
+    call: Call
+    waits = True
+
+    def result(self) -> Tensor | outputs.GenerateOutput:
+        return self.call.run_batches()
+
+
 def prepare(
     session: Session,
     checkpoint: Mapping[str, object],
     inputs: GenerateInputs,
     options: Mapping[str, object],
     listener: TokenListener | None = None,
+    engine: Continuous | None = None,
+    many: bool = False,
 ) -> Call:
     """Checks a call. checkpoint: the model's generation_config.json. listener: hears of the tokens
-    as they come.
+    as they come. engine: for calls of many sentences, or many of them.
 
     Raises what Model.generate() raises before anything runs.
     """
@@ -229,6 +298,8 @@ def prepare(
         inputs.tokenizer,
         inputs.cancel,
         inputs.progress,
+        engine,
+        many,
     )
     _ = call.sub_batches  # all of them are made, and so checked, before the first runs
     return call

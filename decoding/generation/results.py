@@ -35,12 +35,18 @@ def sequences(sub_batches: Sequence[SubBatchResult], returned: int) -> Tensor:
     ]
     rows = np.empty((batch, returned, max(ends)), np.int64)
     for sub in sub_batches:
-        chosen = slice(None) if len(sub_batches) == 1 else sub.chosen
+        chosen = slice(None) if is_ordered(sub_batches) else sub.chosen
         width = sub.prompt.shape[1]
         rows[chosen, :, :width] = sub.prompt[:, None]
         tokens = sub.results.tokens[:, :returned]
         rows[chosen, :, width:] = widened(tokens, max(ends) - width, sub.results.fill)
     return torch.from_numpy(rows.reshape(batch * returned, -1))
+
+
+def is_ordered(sub_batches: Sequence[SubBatchResult]) -> bool:
+    """Whether one sub-batch has all of the call's sentences in their order."""
+    first = sub_batches[0].chosen
+    return len(sub_batches) == 1 and bool((first[1:] > first[:-1]).all())
 
 
 def generated(sub_batches: Sequence[SubBatchResult], returned: int, longest: int) -> Tensor:
@@ -81,7 +87,7 @@ def joined(sub_batches: Sequence[SubBatchResult], take: Callable[[EngineResults]
 def in_order(sub_batches: Sequence[SubBatchResult], values: Sequence[Array]) -> Tensor:
     """[n, returned, ...] of each sub-batch, put back into the order of the call's sentences."""
     every = np.concatenate(values)
-    if len(sub_batches) > 1:
+    if not is_ordered(sub_batches):
         every = every[np.concatenate([sub.chosen for sub in sub_batches]).argsort()]
     return torch.from_numpy(every.reshape(every.shape[0] * every.shape[1], *every.shape[2:]))
 
@@ -92,7 +98,7 @@ def steps(
     kept: Callable[[EngineResults], Sequence[Tensor]],
 ) -> tuple[Tensor, ...]:
     """One float32 [B * rows, ...] for each step until the last sentence ended; 0 after an end."""
-    if len(sub_batches) == 1:
+    if is_ordered(sub_batches):
         return tuple(kept(sub_batches[0].results))
     sentences = sum(len(sub.chosen) for sub in sub_batches)
     shape = kept(sub_batches[0].results)[0].shape[1:]

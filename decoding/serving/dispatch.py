@@ -6,13 +6,23 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from decoding import _C
 from decoding.serving.process import OwnProcess
-from decoding.serving.request import Request, Waiter, is_end
+from decoding.serving.request import Waiter, is_end
 
 WAIT = 0.1  # seconds, after which the thread looks whether the engine is closed
+
+
+class Listener(Protocol):
+    """Who hears of sentences that were submitted together."""
+
+    id: int  # the engine's number of the first; those of the others follow
+    sentences: int
+
+    def tell(self, told: list[_C.Output | BaseException]) -> Iterable[Waiter]:
+        """Takes news; returns who waited for them in an event loop."""
 
 
 class Dispatcher:
@@ -25,7 +35,7 @@ class Dispatcher:
     def __init__(self, engine: _C.Engine) -> None:
         self.process = OwnProcess()
         self._engine: _C.Engine | None = engine
-        self._requests: dict[int, Request[Any]] = {}
+        self._requests: dict[int, Listener] = {}
         # Reentrant: the collector may close an engine where this thread holds the lock.
         self._changed = threading.Condition(threading.RLock())
         self._closing = self._closed = False
@@ -39,14 +49,13 @@ class Dispatcher:
     def closed(self) -> bool:
         return self._closing
 
-    def submit(
-        self, request: Request[Any], options: _C.Request, batch: _C.Batch, **how: Any
-    ) -> None:
+    def submit(self, request: Listener, options: _C.Request, batch: _C.Batch, **how: Any) -> None:
         """options, batch, how: as _C.Engine.submit takes them."""
         self.process.check()
         with self._changed:
             request.id = self._going().submit(options, batch, **how)
-            self._requests[request.id] = request
+            for id in range(request.id, request.id + request.sentences):
+                self._requests[id] = request
 
     def cancel(self, id: int) -> None:
         """Asks for a request's end; nothing where it has ended."""
@@ -97,7 +106,7 @@ class Dispatcher:
             self._fail(error)
 
     def _hand_out(self, outputs: Sequence[_C.Output]) -> None:
-        told: dict[Request[Any], list[_C.Output | BaseException]] = {}
+        told: dict[Listener, list[_C.Output | BaseException]] = {}
         with self._changed:
             for output in outputs:
                 told.setdefault(self._requests[output.id], []).append(output)
@@ -108,7 +117,7 @@ class Dispatcher:
         """Ends all requests."""
         with self._changed:
             left = dict(self._requests)
-        wake(waiter for request in left.values() for waiter in request.tell([error]))
+        wake(waiter for request in set(left.values()) for waiter in request.tell([error]))
         self._forget(left)
 
     def _forget(self, ids: Iterable[int]) -> None:

@@ -10,20 +10,22 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from torch import Tensor
 
+from decoding.common.progress import Event
 from decoding.engine.memory import MemoryPlan, readable
 from decoding.generation.checks import flag, number, whole
 from decoding.generation.outputs import GenerateOutput
 from decoding.generation.streaming import check_streamed
 from decoding.serving.dispatch import Dispatcher
+from decoding.serving.model_engine import StartedCall
 from decoding.serving.planning import allocated, compiled, engine_limits
 from decoding.serving.request import Request
-from decoding.serving.submission import as_batch, check_fits, check_submitted
+from decoding.serving.submission import as_batch, check_fits, check_options, check_submitted
 from decoding.token_model import TokenModel, given_ids
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from decoding.generation.option_types import SubmitOptions
+    from decoding.generation.option_types import GenerateOptions, SubmitOptions
 
 Self = TypeVar("Self", bound="Engine")
 
@@ -164,6 +166,38 @@ class Engine:
         texts = sub.request.batch(stream=0)
         self._dispatcher.submit(request, sub.request.options, texts, **how)
         return request
+
+    def generate(
+        self,
+        input_ids: Any = None,
+        attention_mask: Any = None,
+        *,
+        inputs: Any = None,
+        decoder_input_ids: Any = None,
+        tokenizer: Any = None,
+        cancel: Event | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Tensor | GenerateOutput:
+        """What the model's generate() returns for any number of sentences, each of which joins as
+        soon as there is room, beside the requests of others.
+
+        Arguments and errors are those of submit(), for a batch of sentences; `cancel` is a
+        threading.Event that ends it. Raises decoding.Error for a sentence that can never fit, or
+        whose numbers are not finite; then none of them goes on.
+        """
+        call = self._model.prepare(
+            given_ids(input_ids, inputs),
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            tokenizer=tokenizer,
+            cancel=cancel,
+            many=True,
+            **options,
+        )
+        check_options(call, "cancel")
+        for sub in call.sub_batches:
+            check_fits(sub.request, self._limits)
+        return StartedCall(call, self._dispatcher).result()
 
     def _cancel(self, id: int) -> None:
         self._dispatcher.cancel(id)

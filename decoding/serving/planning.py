@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from decoding import _C
-from decoding.engine.limits import EngineLimits
+from decoding.engine.limits import EngineLimits, next_bucket
 from decoding.engine.memory import available_memory, available_text, readable
+from decoding.engine.request import EngineRequest
+from decoding.generation.batching import Array
+from decoding.generation.call import Call
 from decoding.models.spec import ModelSpec
 from decoding.models.weights.memory import empty
 
@@ -28,6 +32,11 @@ EOS = 8  # ids that end a row
 WORDS = 1 << 14  # of a request's lists
 CLASSES = 8  # of rows for which tokens are chosen in one launch
 
+# Of the engine that a model keeps for its own calls.
+READ_AT_ONCE = {"cpu": 1024, "cuda": 4096}  # tokens: nobody waits for a single one
+CALLS = 2  # classes: of calls that several threads make
+AHEAD, LEAST_AHEAD = 8, 4  # csrc/engine/scheduler/scheduler.cc
+
 
 def engine_limits(
     engine: _C.Engine, spec: ModelSpec, device: torch.device, memory: int | None, rows: int | None
@@ -44,14 +53,10 @@ def engine_limits(
     available = available_memory(device)
     most = memory or int((available or UNKNOWN) * SHARE[device.type])
 
-    def size(limits: EngineLimits) -> int:
-        return engine.plan(compiled(limits))[1]
-
     limits = longest_limits(spec, device, rows)
-    while size(limits) > most * TABLES and halved(limits).target >= SENTENCE:
+    while size(engine, limits) > most * TABLES and halved(limits).target >= SENTENCE:
         limits = halved(limits)
-    page = -(-(size(replace(limits, pages=1 + MANY)) - size(limits)) // MANY)
-    tables = size(limits) - page
+    page, tables = page_and_tables(engine, limits)
     room, least = (most - tables) // page, pages_of(limits, SENTENCE)
     if room < least:
         needed = tables + least * page
@@ -64,6 +69,65 @@ def engine_limits(
         longest = pages_of(limits, limits.target, limits.beams)
         room = min(room, max(longest, rows * pages_of(limits, USUAL[device.type])))
     return replace(limits, pages=room)
+
+
+def call_limits(call: Call, rows: int) -> EngineLimits:
+    """Limits for a call, rounded up, with pages for as many sentences such as its longest as
+    there are in `rows` that step at once, and for those that are read ahead."""
+    spec = call.session.spec
+    requests = [sub.request for sub in call.sub_batches]
+
+    def most(name: str, least: int = 0, positions: int = 1 << 30) -> int:
+        found = max(getattr(request.limits, name) for request in requests)
+        return min(next_bucket(max(found, least)), positions)
+
+    beams, source = most("beams"), 0
+    if spec.encoder is not None:
+        source = most("source", SENTENCE, spec.encoder.positions)
+    together = (rows + max(LEAST_AHEAD, rows // AHEAD)) // max(beams, most("finished"))
+    pages = -np.sort(-np.concatenate([pages_of_each(request) for request in requests]))[:together]
+    return EngineLimits(
+        requests=rows,
+        beams=beams,
+        source=source,
+        prompt=most("prompt", positions=spec.decoder.positions),
+        target=most("target", SENTENCE, spec.decoder.positions),
+        pages=next_bucket(int(pages.mean() * together)),
+        tokens=max(source, READ_AT_ONCE[call.session.device.type]),
+        candidates=most("candidates"),
+        words=next_bucket(max(request.options.most_words for request in requests)),
+        classes=CALLS,
+    )
+
+
+def pages_of_each(request: EngineRequest) -> Array:
+    """int64 [B], pages of each sentence."""
+    prompts, target = request.prompt.offsets.diff().numpy(), np.array(request.options.max_new)
+    shared = prompts - 1
+    if request.source is not None:
+        shared, target = request.source.offsets.diff().numpy(), target + prompts - 1
+    found: Array = -(-shared // PAGE) + -(-request.rows_per_sentence * target // PAGE)
+    return found.astype(np.int64)
+
+
+def with_pages(engine: _C.Engine, limits: EngineLimits, most: int) -> EngineLimits | None:
+    """The limits with as many of their pages as `most` bytes have room for; None: not half."""
+    page, tables = page_and_tables(engine, limits)
+    room = min(limits.pages, (most - tables) // page)
+    return replace(limits, pages=room) if 2 * room >= limits.pages else None
+
+
+def size(engine: _C.Engine, limits: EngineLimits) -> int:
+    """Bytes of the plan."""
+    return engine.plan(compiled(limits))[1]
+
+
+def page_and_tables(engine: _C.Engine, limits: EngineLimits) -> tuple[int, int]:
+    """Bytes of a page, and of all that is no page."""
+    many = size(engine, replace(limits, pages=1 + MANY))
+    one = size(engine, replace(limits, pages=1))
+    page = -(-(many - one) // MANY)
+    return page, one - page
 
 
 def longest_limits(spec: ModelSpec, device: torch.device, rows: int) -> EngineLimits:

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import math
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -60,7 +60,7 @@ class Request(Generic[Result]):
         """cancel: asks the engine for the end of the request with that id; a method of the engine,
         which lives as long as its requests."""
         self._call, self._process, self._cancel, self._deadline = call, process, cancel, deadline
-        self.id = -1  # the engine's number of it, once it is submitted
+        self.id, self.sentences = -1, 1  # the engine's number of it, once it is submitted
         self._told: list[_C.Output | BaseException] = []  # the last one ends it
         self._changed = threading.Condition(threading.Lock())
         self._waiters: list[Waiter] = []
@@ -116,7 +116,7 @@ class Request(Generic[Result]):
     def __repr__(self) -> str:
         return f"Request({'done' if self.done else 'running'})"
 
-    def tell(self, told: Sequence[_C.Output | BaseException]) -> list[Waiter]:
+    def tell(self, told: list[_C.Output | BaseException]) -> list[Waiter]:
         """Takes news of the engine's; returns who waited for them in an event loop."""
         due: list[Waiter] = []
         with self._changed:

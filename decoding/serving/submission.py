@@ -58,7 +58,7 @@ REFUSED: tuple[tuple[str, Callable[[Call], bool], str], ...] = (
     ),
     (
         "output_attentions and coverage_penalty",
-        lambda call: any(sub.request.keep_attentions for sub in call.sub_batches),
+        lambda call: keeps_attentions(call),
         "the attentions of the steps are not kept",
     ),
 )
@@ -75,25 +75,41 @@ SMALLER = {
 }
 
 
+def keeps_attentions(call: Call) -> bool:
+    config = call.config
+    ranked = call.strategy.competing and config.coverage_penalty > 0
+    return ranked or (config.return_dict_in_generate and config.output_attentions)
+
+
 def check_submitted(call: Call) -> None:
     """Raises ValueError for several sentences, NotImplementedError for what an engine does not
     take."""
     if len(call.prompt) != 1:
         raise ValueError(
-            f"submit() takes one sentence, and these are {len(call.prompt)}: submit each of them"
+            f"submit() takes one sentence, and these are {len(call.prompt)}: submit each of them, "
+            "or call the engine's generate()"
         )
-    for names, used, reason in REFUSED:
-        if used(call):
-            raise NotImplementedError(
-                f"an engine does not take {names} ({reason}): leave it out, or call "
-                "model.generate() instead"
-            )
+    check_options(call)
+
+
+def check_options(call: Call, *taken: str) -> None:
+    """Raises NotImplementedError for options that an engine does not take, but for those named."""
+    for names, reason in refused(call, *taken):
+        raise NotImplementedError(
+            f"an engine does not take {names} ({reason}): leave it out, or call model.generate() "
+            "instead"
+        )
+
+
+def refused(call: Call, *taken: str) -> list[tuple[str, str]]:
+    """The options of a call that an engine does not take, and why not."""
+    return [(names, reason) for names, used, reason in REFUSED if names not in taken and used(call)]
 
 
 def check_fits(request: EngineRequest, limits: EngineLimits) -> None:
-    """Raises decoding.Error for a request that is larger than an engine plans for any."""
+    """Raises decoding.Error for a sentence that is larger than an engine plans for any."""
     needed = {name: getattr(request.limits, name) for name in SMALLER if name != "words"}
-    needed["words"] = request.options.words
+    needed["words"] = request.options.most_words
     most = {**vars(limits), "finished": limits.requests}  # which take a row's memory each
     for name, asked in needed.items():
         if asked > most[name]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from decoding.engine.request import IGNORED
+from decoding.generation.call import Started
 from decoding.generation.config import GenerationConfig
-from decoding.generation.outputs import GenerateBeamDecoderOnlyOutput
 from decoding.generation.resolve import as_mapping, ignored, pinned, resolve
 from decoding.models.spec import ModelSpec
 from decoding.text.arguments import FUNCTIONS, WATCHES, refuse, resolve_n_best
@@ -124,33 +124,62 @@ def hypotheses(
 ) -> list[list[Hypothesis]]:
     """Those of each prompt: n_best of them, best first, else num_return_sequences, whose scores are
     NaN but in beam search."""
-    if not prompts:
-        return []
-    options, config = resolved(model, options, n_best)
-    output = model.generate(
-        [prompt.ids for prompt in prompts],
-        return_dict_in_generate=True,
-        output_sequences_scores=config.num_beams > 1,
-        **options | {"max_new_tokens": new_tokens(model.spec, config, prompts)},
-    )
-    width = max(len(prompt.ids) for prompt in prompts)
-    count = config.num_return_sequences
-    rows = output.sequences[:, width:].tolist()
-    new = [row[:length] for row, length in zip(rows, output.lengths.tolist(), strict=True)]
-    behind = [prompt for prompt in prompts for _ in range(count)]
-    scores = [math.nan] * len(new)
-    if isinstance(output, GenerateBeamDecoderOnlyOutput) and output.sequences_scores is not None:
-        scores = output.sequences_scores.tolist()
-    elif n_best is not None:
-        scores = sums(model, behind, new)
-    found = [
-        Hypothesis(text_behind(model.tokenizer, prompt.shown, ids), score, tokens=len(ids))
-        for prompt, ids, score in zip(behind, new, scores, strict=True)
-    ]
-    groups = [found[i : i + count] for i in range(0, len(found), count)]
-    if n_best is None:
-        return groups
-    return [sorted(group, key=lambda one: one.score, reverse=True) for group in groups]
+    return Answers(model, prompts, n_best, options).result()
+
+
+class Answers:
+    """The hypotheses of prompts, begun. many: others follow before the result is asked for."""
+
+    def __init__(
+        self,
+        model: TextModel,
+        prompts: Sequence[Prompt],
+        n_best: int | None,
+        options: Mapping[str, Any],
+        many: bool = False,
+    ) -> None:
+        self.model, self.prompts, self.n_best = model, prompts, n_best
+        self._started: Started | None = None
+        if not prompts:
+            return
+        options, config = resolved(model, options, n_best)
+        self._count, self._competes = config.num_return_sequences, config.num_beams > 1
+        self._started = model.start(
+            [prompt.ids for prompt in prompts],
+            return_dict_in_generate=True,
+            output_sequences_scores=self._competes,
+            many=many,
+            **options | {"max_new_tokens": new_tokens(model.spec, config, prompts)},
+        )
+        self.rows = len(prompts) * max(config.num_beams, self._count)
+
+    rows = 0
+
+    @property
+    def waits(self) -> bool:
+        return self._started is None or self._started.waits
+
+    def result(self) -> list[list[Hypothesis]]:
+        if self._started is None:
+            return []
+        output: Any = self._started.result()
+        width = max(len(prompt.ids) for prompt in self.prompts)
+        rows = output.sequences[:, width:].tolist()
+        new = [row[:length] for row, length in zip(rows, output.lengths.tolist(), strict=True)]
+        behind = [prompt for prompt in self.prompts for _ in range(self._count)]
+        scores = [math.nan] * len(new)
+        if self._competes:
+            scores = output.sequences_scores.tolist()
+        elif self.n_best is not None:
+            scores = sums(self.model, behind, new)
+        found = [
+            Hypothesis(text_behind(self.model.tokenizer, prompt.shown, ids), score, tokens=len(ids))
+            for prompt, ids, score in zip(behind, new, scores, strict=True)
+        ]
+        groups = [found[i : i + self._count] for i in range(0, len(found), self._count)]
+        if self.n_best is None:
+            return groups
+        return [sorted(group, key=lambda one: one.score, reverse=True) for group in groups]
 
 
 def resolved(

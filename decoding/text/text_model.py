@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from decoding.generation.call import Started
 from decoding.models.spec import ModelSpec
 from decoding.text.tokenizers import Tokenizer
 
@@ -20,6 +21,8 @@ class TextModel(Protocol):
     def tokenizer(self) -> Tokenizer: ...
     @property
     def generate(self) -> Callable[..., Any]: ...
+    @property
+    def start(self) -> Callable[..., Started]: ...
     def score(
         self, input_ids: Any, labels: Any = None, *, decoder_start_token_id: Any = None
     ) -> Any: ...

@@ -10,15 +10,18 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Protocol, overload
+from typing import Any, NamedTuple, Protocol, overload
 
 import torch
 from torch import Tensor
 
 from decoding.common.progress import Event, Progress, check_event
 from decoding.common.warn import warn
+from decoding.generation.batching import ROWS
+from decoding.generation.call import Started
 from decoding.generation.outputs import GenerateBeamDecoderOnlyOutput
 from decoding.generation.resolve import as_mapping, ignored, pinned
+from decoding.text.ahead import started_ahead
 from decoding.text.alignment import Pieces, alignment
 from decoding.text.arguments import refuse, resolve_n_best
 from decoding.text.hypotheses import (
@@ -37,6 +40,8 @@ from decoding.text.shortlist import as_shortlist, pop_old_name
 from decoding.text.text_model import TextModel
 from decoding.text.texts import as_texts
 from decoding.text.tokenizers import split_language_code
+
+AHEAD = {"cpu": 1, "cuda": 4}  # batches of lines that are read and sorted before the model runs
 
 
 class TranslationModel(TextModel, Protocol):
@@ -91,6 +96,20 @@ def translate(
             done.reach(len(found))
     results: list[Any] = [each[0].text for each in found] if n_best is None else found
     return results[0] if alone else results
+
+
+class Batch(NamedTuple):
+    """Parts in one call of the model, which there is none of for no parts. max_new: tokens of each
+    result; None: the caller's options say."""
+
+    parts: list[Part]
+    max_new: int | None
+    rows: int
+    started: Started | None
+
+    @property
+    def waits(self) -> bool:
+        return self.started is None or self.started.waits
 
 
 class Translator:
@@ -160,6 +179,7 @@ class Translator:
         self.batch_tokens, self.alignments = batch_tokens, alignments
         self.tokens = 0  # in the best hypotheses so far
         self._calls = 0
+        self._rows = self.config.num_beams
         self._shortlist = as_shortlist(shortlist, model.spec, model.device.type)
         lengths = Lengths.of(model.spec, self.options, self.config)
         self._cutter = Cutter(
@@ -169,49 +189,65 @@ class Translator:
     def stream(
         self,
         lines: Iterable[str],
-        ahead: int = 1,
+        ahead: int | None = None,
         *,
         target_prefix: str | Iterable[str] = "",
         ready: Callable[[], bool] = lambda: True,
     ) -> Iterator[list[Hypothesis]]:
         """The hypotheses of each line, in order; a blank line has one, empty, of score 0.
 
-        ahead: batches of lines to read and sort before the model runs. More than one delays the
-        first line and gained nothing on a CPU. 0: line by line. target_prefix: text that each
-        translation begins with, or one for each line. ready: says whether another line is there;
-        where not, those read so far are translated at once.
+        ahead: batches of lines to read and sort before the model runs; None: on a CPU one, since
+        more delay the first line and gained nothing there. 0: line by line. target_prefix: text
+        that each translation begins with, or one for each line. ready: says whether another line
+        is there; where not, those read so far are translated at once.
         """
         pairs = paired(lines, target_prefix)
-        for window in self._cutter.windows(pairs, ahead * self.batch_tokens, ready):
-            waiting = deque(window)
-            done: dict[Part, list[Output]] = {}
-            for batch in self._cutter.batches([part for parts in window for part in parts]):
-                done.update(zip(batch, self._run(batch), strict=True))
-                yield from self._finished(waiting, done)
-            yield from self._finished(waiting, done)  # where all lines are blank
+        ahead = AHEAD[self.model.device.type] if ahead is None else ahead
+        waiting, done = deque[list[Part]](), dict[Part, list[Output]]()
 
-    def _run(self, batch: list[Part]) -> list[list[Output]]:
-        """One call of the model: the hypotheses of each part."""
+        def batches() -> Iterator[Batch]:
+            for window in self._cutter.windows(pairs, ahead * self.batch_tokens, ready):
+                waiting.extend(window)
+                parts = [part for own in window for part in own]
+                many = ahead > 0 and len(parts) * self._rows > ROWS[self.model.device.type]
+                for batch in self._cutter.batches(parts):
+                    yield self._start(batch, many)
+                if not parts:
+                    yield Batch([], None, 0, None)  # whose blank lines need not wait
+
+        for batch in started_ahead(batches(), self.model.device.type, ready):
+            done.update(zip(batch.parts, self._results(batch), strict=True))
+            yield from self._finished(waiting, done)
+
+    def _start(self, parts: list[Part], many: bool) -> Batch:
+        """One call of the model. many: it is one of many."""
         options = dict(self.options)
-        max_new = self._cutter.max_new(batch[0])
+        max_new = self._cutter.max_new(parts[0])
         if max_new is not None:
             options["max_new_tokens"] = max_new
         if self.config.do_sample and isinstance(self.config.seed, int):
             options["seed"] = (self.config.seed + self._calls) % 2**64  # not the same draws again
         if self.alignments:
             options["output_attentions"] = True
-        if any(len(part.prompt) > 1 for part in batch):
-            options["decoder_input_ids"] = [part.prompt for part in batch]
+        if any(len(part.prompt) > 1 for part in parts):
+            options["decoder_input_ids"] = [part.prompt for part in parts]
         self._calls += 1
-        found = self.model.generate(
-            [part.ids for part in batch],
+        started = self.model.start(
+            [part.ids for part in parts],
             return_dict_in_generate=True,
             output_sequences_scores=self.beams,
             shortlist=self._shortlist,
             cancel=self.cancel,
+            many=many,
             **options,
         )
-        assert not isinstance(found, Tensor)  # return_dict_in_generate
+        return Batch(parts, max_new, len(parts) * self._rows, started)
+
+    def _results(self, batch: Batch) -> list[list[Output]]:
+        """The hypotheses of each part."""
+        if batch.started is None:
+            return []
+        found: Any = batch.started.result()
         n = self.config.num_return_sequences
         rows = found.sequences.tolist()
         scores = [math.nan] * len(rows)
@@ -221,18 +257,18 @@ class Translator:
         if found.hypothesis_attentions is not None:
             attentions = found.hypothesis_attentions
         outputs = [
-            self._output(batch[i // n], row, score, attention)
+            self._output(batch.parts[i // n], row, score, attention)
             for i, (row, score, attention) in enumerate(zip(rows, scores, attentions, strict=True))
         ]
         hypotheses = [outputs[i : i + n] for i in range(0, len(outputs), n)]
         if self.n_best is not None and not self.beams:
-            hypotheses = self._scored(batch, hypotheses)
-        for part, best_first in zip(batch, hypotheses, strict=True):
+            hypotheses = self._scored(batch.parts, hypotheses)
+        for part, best_first in zip(batch.parts, hypotheses, strict=True):
             self.tokens += best_first[0].tokens
-            if any(output.tokens == max_new for output in best_first):
+            if any(output.tokens == batch.max_new for output in best_first):
                 warn(
                     f"line {part.line}: a translation has reached the model's maximum of "
-                    f"{max_new} tokens and may be cut"
+                    f"{batch.max_new} tokens and may be cut"
                 )
         return hypotheses
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -57,6 +58,14 @@ def sizes(positions: int) -> ModelSpec:
     return ModelSpec(encoder=stack, decoder=stack)
 
 
+@dataclass(frozen=True)
+class Later:
+    """A call that waits for its result to be asked for."""
+
+    result: Callable[[], GenerateOutput]
+    waits = True
+
+
 class StandIn(decoding.Model):
     """Hypothesis k of a sentence repeats its last word k times more and scores -k - length / 100.
 
@@ -98,6 +107,9 @@ class StandIn(decoding.Model):
         if settings["num_beams"] == 1:
             return GenerateEncoderDecoderOutput(sequences, lengths)
         return GenerateBeamEncoderDecoderOutput(sequences, lengths, torch.tensor(scores))
+
+    def start(self, *args: Any, many: bool = False, **options: Any) -> Later:
+        return Later(lambda: self.generate(*args, **options))
 
     def score(self, input_ids: Any, labels: Any = None, *_: Any, **options: Any) -> Scores:
         """Each token's log-probability is minus a hundredth of the row's length."""

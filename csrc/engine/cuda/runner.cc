@@ -51,12 +51,16 @@ class CudaRunner : public Runner {
 
   void bind(const RunnerLimits& limits, void* pool, size_t bytes) override {
     const cuda::UseDevice use(device_.id);
+    if (handle_ == nullptr) {
+      CUDA_CHECK(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking));
+      staging_ = CudaStaging(kStaging);
+    }
+    CUDA_CHECK(cudaStreamSynchronize(handle_));  // steps of what was bound before
+    steps_.clear();
     Arena arena(pool, bytes);
     take(arena, limits, memory_);
     limits_ = limits;
     all_ = limits_of(limits, kPlaces);
-    CUDA_CHECK(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking));
-    staging_ = CudaStaging(kStaging);
     matmul_.workspace(memory_.products);
     const Workspace<T>& w = memory_.w;
     clear(memory_.scratch.arrivals, select_arrivals(all_));

@@ -66,6 +66,9 @@ class CudaSteps {
     graph(handle).launch(handle);
   }
 
+  // Other memory is bound. Nothing may be running.
+  void clear() { graphs_.clear(); }
+
   // A class is opened for other requests. Nothing may be running.
   void forget(int request_class) {
     std::erase_if(graphs_, [&](const auto& graph) {

@@ -41,9 +41,9 @@ std::span<const int32_t> shared_tokens(const RunnerRequest& request, bool has_en
 
 }  // namespace
 
-Scheduler::Scheduler(std::unique_ptr<Runner> runner, const RunnerLimits& limits, bool has_encoder,
+Scheduler::Scheduler(Runner& runner, const RunnerLimits& limits, bool has_encoder,
                      int64_t page_bytes, int most_waiting, bool caches)
-    : runner_(std::move(runner)),
+    : runner_(runner),
       limits_(limits),
       has_encoder_(has_encoder),
       page_bytes_(page_bytes),
@@ -66,23 +66,31 @@ Scheduler::~Scheduler() {
   }
 }
 
-int64_t Scheduler::submit(Submission submission) {
-  const RunnerRequest& given = submission.request;
-  const int pages = shared_pages(given) + own_pages(given);
-  CHECK(pages <= limits_.pages, "the request may need ", pages, " pages (", pages * page_bytes_,
-        " bytes), the engine has ", limits_.pages, " (", limits_.pages * page_bytes_,
-        " bytes): ask for fewer new tokens or beams, or give the engine more memory");
-  const int rows = class_key(given.request).rows();
-  CHECK(rows <= limits_.rows, "the request needs ", rows, " rows, the engine has ", limits_.rows,
-        ": raise max_requests");
+int64_t Scheduler::submit(std::vector<Submission> submissions) {
+  for (const Submission& submission : submissions) check_fits(submission.request);
+  const int count = static_cast<int>(submissions.size());
   const std::lock_guard lock(mutex_);
   CHECK(lost_.empty(), lost_);
   CHECK(!closing_, "the engine is closed");
-  CHECK(waiting_ < most_waiting_, waiting_, " requests wait already, which is the most: try later");
-  ++waiting_;
-  submitted_.emplace_back(next_id_, std::move(submission));
+  CHECK(waiting_ + count <= most_waiting_, waiting_, " requests wait already, and ", most_waiting_,
+        " may: try later");
+  waiting_ += count;
+  const int64_t first = next_id_;
+  for (Submission& submission : submissions) {
+    submitted_.emplace_back(next_id_++, std::move(submission));
+  }
   mail_came_.notify_one();
-  return next_id_++;
+  return first;
+}
+
+void Scheduler::check_fits(const RunnerRequest& request) const {
+  const int pages = shared_pages(request) + own_pages(request);
+  CHECK(pages <= limits_.pages, "the request may need ", pages, " pages (", pages * page_bytes_,
+        " bytes), the engine has ", limits_.pages, " (", limits_.pages * page_bytes_,
+        " bytes): ask for fewer new tokens or beams, or give the engine more memory");
+  const int rows = class_key(request.request).rows();
+  CHECK(rows <= limits_.rows, "the request needs ", rows, " rows, the engine has ", limits_.rows,
+        ": raise max_requests");
 }
 
 void Scheduler::cancel(int64_t id) {
@@ -145,7 +153,7 @@ void Scheduler::run() {
       }
       {
         const Timed timed(stats_.stepping);
-        stats_.steps += runner_->step();
+        stats_.steps += runner_.step();
       }
       const Timed timed(stats_.scheduling);
       stream();
@@ -246,7 +254,7 @@ void Scheduler::read() {
     room -= count;
   }
   tokens_ahead_ -= limits_.tokens - room;
-  runner_->read(parts_);
+  runner_.read(parts_);
 }
 
 // The pages of a text that has been read may serve others.
@@ -304,13 +312,13 @@ void Scheduler::join(int c, int64_t id, Entry& entry) {
   entry.joined = true;
   if (entry.given.streams) streaming_.push_back(id);
   remember(entry);
-  runner_->join(entry.admitted);
+  runner_.join(entry.admitted);
 }
 
 void Scheduler::open(int c, const Entry& entry) {
   OpenClass& in = classes_[c];
   in.key = entry.key;
-  const int sentences = runner_->open(c, entry.given.request.request);
+  const int sentences = runner_.open(c, entry.given.request.request);
   in.free.resize(sentences);
   for (int i = 0; i < sentences; ++i) in.free[i] = sentences - 1 - i;
   id_of_[c].assign(sentences, 0);
@@ -319,7 +327,7 @@ void Scheduler::open(int c, const Entry& entry) {
 // Takes the results of what has ended.
 void Scheduler::collect() {
   ended_.clear();
-  runner_->ended(ended_);
+  runner_.ended(ended_);
   for (const Ended& ended : ended_) {
     const int64_t id = id_of_[ended.slot.request_class][ended.slot.sentence];
     Entry& entry = entries_.at(id);
@@ -327,7 +335,7 @@ void Scheduler::collect() {
       // It has been told.
     } else if (ended.fault != 0) {
       made_.emplace_back(id, OutputKind::fault);
-      made_.back().message = fault_text(ended.fault, 0);
+      made_.back().message = fault_text(ended.fault, entry.given.item);
     } else {
       made_.push_back(results(id, entry));
     }
@@ -341,7 +349,7 @@ Output Scheduler::results(int64_t id, const Entry& entry) {
   const Request& request = entry.given.request.request;
   Output output(id, OutputKind::end);
   output.resize(request.rows_per_sentence, request.steps());
-  runner_->fetch(entry.admitted.slot, output.results());
+  runner_.fetch(entry.admitted.slot, output.results());
   for (const int32_t length : output.lengths) stats_.tokens += length;
   return output;
 }
@@ -357,7 +365,7 @@ void Scheduler::stream() {
     if (competes && !std::holds_alternative<Beam>(request.search))
       continue;  // only its end is sure
     paths_.resize(request.rows_per_sentence + request.max_finished(), request.steps());
-    const int rows = runner_->paths(entry.admitted.slot, paths_.results());
+    const int rows = runner_.paths(entry.admitted.slot, paths_.results());
     if (rows == 0) continue;
     if (competes) paths_.lengths[0] = agreed(paths_, rows);
     Output output = new_tokens(id, paths_, competes ? 1 : rows, entry.told);
@@ -374,7 +382,7 @@ void Scheduler::leave(int64_t id, OutputKind kind) {
   made_.emplace_back(id, kind);
   if (entry.joined) {  // its memory is free when the runner says so
     entry.leaves = true;
-    runner_->leave(entry.admitted.slot);
+    runner_.leave(entry.admitted.slot);
     return;
   }
   if (!queue_.cancel(id)) {

@@ -35,6 +35,7 @@ struct Submission {
   double seconds = kNever;  // from now until it expires
   bool streams = false;     // its tokens are told as they are certain
   uint64_t salt = 0;        // see prefix_cache.h
+  int32_t item = 0;         // of its call, for messages
 };
 
 struct SchedulerStats {
@@ -48,14 +49,15 @@ struct SchedulerStats {
 
 class Scheduler {
  public:
-  // The runner is bound to memory for these limits. page_bytes: of a page in all layers.
+  // The runner is bound to memory for these limits, and stays. page_bytes: of a page in all layers.
   // most_waiting: requests.
-  Scheduler(std::unique_ptr<Runner> runner, const RunnerLimits& limits, bool has_encoder,
-            int64_t page_bytes, int most_waiting, bool caches);
+  Scheduler(Runner& runner, const RunnerLimits& limits, bool has_encoder, int64_t page_bytes,
+            int most_waiting, bool caches);
   ~Scheduler();
 
-  // Returns its id. Throws Error for a request that never fits, and when too many wait.
-  int64_t submit(Submission submission);
+  // Returns the id of the first; those of the others follow. Throws Error for a request that never
+  // fits, and when too many wait: then none is taken.
+  int64_t submit(std::vector<Submission> submissions);
   // Nothing happens where it has ended.
   void cancel(int64_t id);
   // What there is to hear; waits for it up to so many seconds.
@@ -102,10 +104,11 @@ class Scheduler {
   void release_pages(int64_t id, Entry& entry);
   void publish();
   void end(const std::string& message);
+  void check_fits(const RunnerRequest& request) const;
   int shared_pages(const RunnerRequest& request) const;
   int own_pages(const RunnerRequest& request) const;
 
-  const std::unique_ptr<Runner> runner_;
+  Runner& runner_;
   const RunnerLimits limits_;
   const bool has_encoder_;
   const int64_t page_bytes_;

@@ -24,6 +24,9 @@ inline ClassKey class_key(const Request& request) {
   return {step_key(request, 0, part), request.max_finished(), request.groups()};
 }
 
+// The request of one of several sentences, with the words that its config names.
+Request sentence_of(const Request& all, int sentence);
+
 // The config of a request of one sentence; its words are written to those from `first` on.
 SentenceConfig place_config(const Request& request, int32_t first, int32_t* words);
 

@@ -1,0 +1,173 @@
+"""The engine that a model keeps for its own calls of many sentences."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from decoding import _C
+from decoding.common.progress import Event, raise_if_set
+from decoding.engine.limits import EngineLimits
+from decoding.engine.memory import available_memory
+from decoding.engine.pool import WAIT
+from decoding.engine.request import EngineResults
+from decoding.generation.batching import ROWS
+from decoding.generation.call import Call, SubBatch, Waiting
+from decoding.generation.outputs import GenerateOutput
+from decoding.generation.results import SubBatchResult
+from decoding.serving.dispatch import Dispatcher
+from decoding.serving.planning import SHARE, UNKNOWN, allocated, call_limits, compiled, with_pages
+from decoding.serving.request import Waiter, is_end
+from decoding.serving.submission import refused
+
+
+class ModelEngine:
+    """Computes calls of generate() that have more sentences than rows: whichever ends is replaced
+    by the next. Its memory grows with the calls, and threads share it.
+
+    make: the model's method that makes a compiled engine, not yet bound.
+    """
+
+    def __init__(
+        self, make: weakref.WeakMethod[Callable[[], _C.Engine]], device: torch.device
+    ) -> None:
+        self._make, self._device = make, device
+        self._lock = threading.Lock()
+        self._engine: _C.Engine | None = None
+        self._dispatcher: Dispatcher | None = None
+        self._planned: EngineLimits | None = None  # before pages were left out for want of memory
+
+    def takes(self, call: Call) -> bool:
+        """Whether an engine computes all that the call asks for. The result heeds its `cancel`."""
+        return not refused(call, "cancel")
+
+    def start(self, call: Call) -> StartedCall | Waiting:
+        """Submits all sentences; where the memory does not suffice, they wait for result()."""
+        with self._lock:
+            if not self._reserve(call_limits(call, ROWS[self._device.type])):
+                return Waiting(replace(call, engine=None))
+            assert self._dispatcher is not None
+            return StartedCall(call, self._dispatcher)
+
+    def close(self) -> None:
+        """Ends after the calls that run, and gives the memory back."""
+        with self._lock:
+            self._close()
+            self._engine = None
+
+    def _reserve(self, needed: EngineLimits) -> bool:
+        """Makes sure that the engine is bound to memory for `needed`; False where there is none."""
+        if self._dispatcher is not None and not self._dispatcher.process:
+            self._engine = self._dispatcher = self._planned = None  # those of the parent
+        if self._planned is not None and self._planned.cover(needed):
+            return True
+        wanted = needed if self._planned is None else needed.joined(self._planned)
+        self._close()
+        if self._engine is None:
+            make = self._make()
+            assert make is not None, "a model that is gone calls nothing"
+            self._engine = make()
+        engine = self._engine
+        most = int((available_memory(self._device) or UNKNOWN) * SHARE[self._device.type])
+        for planned in (wanted, needed):
+            limits = with_pages(engine, planned, most)
+            if limits is not None:
+                self._bind(engine, limits)
+                self._planned = planned
+                return True
+        return False
+
+    def _bind(self, engine: _C.Engine, limits: EngineLimits) -> None:
+        pool = allocated(engine.plan(compiled(limits))[1], self._device)
+        engine.bind(compiled(limits), pool)
+        self._dispatcher = Dispatcher(engine)
+        weakref.finalize(self, self._dispatcher.close, drain=False)
+
+    def _close(self) -> None:
+        if self._dispatcher is not None:
+            self._dispatcher.close(drain=True)
+        self._dispatcher = self._planned = None
+
+
+class StartedCall:
+    """A call whose sentences are on an engine."""
+
+    waits = False
+
+    def __init__(self, call: Call, dispatcher: Dispatcher) -> None:
+        self._call = call
+        self._batches = [StartedBatch(sub, dispatcher) for sub in call.sub_batches]
+
+    def result(self) -> Tensor | GenerateOutput:
+        """What generate() returns, or raises; whatever is raised, nothing goes on."""
+        try:
+            found = [batch.result(self._call.cancel) for batch in self._batches]
+        except BaseException:
+            for batch in self._batches:
+                batch.cancel()
+            raise
+        return self._call.output(found)
+
+
+class StartedBatch:
+    """The sentences of a sub-batch, as a dispatcher knows a request."""
+
+    def __init__(self, sub: SubBatch, dispatcher: Dispatcher) -> None:
+        self._sub, self._dispatcher = sub, dispatcher
+        request = sub.request
+        self.sentences = self._left = request.sentences
+        self._results = EngineResults.empty(
+            self.sentences, request.rows_per_sentence, request.steps, request.fill
+        )
+        self._error: str | None = None
+        self._changed = threading.Condition()
+        self.id = -1  # of the first sentence, once they are submitted
+        dispatcher.submit(self, request.options, request.batch(stream=0))
+
+    def tell(self, told: list[_C.Output | BaseException]) -> list[Waiter]:
+        """Takes news of the engine's. Nobody waits for them in an event loop."""
+        ends = [each for each in told if isinstance(each, _C.Output) and each.kind == "end"]
+        found = self._results
+        _C.put_ends(
+            ends,
+            self.id,
+            found.tokens,
+            found.lengths,
+            found.scores,
+            found.sums,
+            found.parent_rows,
+        )
+        with self._changed:
+            self._left -= sum(map(is_end, told))
+            for each in told:
+                if isinstance(each, BaseException):
+                    self._error = f"the engine failed: {each}"
+                elif each.kind == "fault":
+                    self._error = self._error or each.message
+            self._changed.notify_all()
+        return []
+
+    def result(self, cancel: Event | None) -> SubBatchResult:
+        """Waits for all sentences. Raises decoding.Error for one that cannot go on, Cancelled where
+        the event is set."""
+        timeout = None if cancel is None else WAIT
+        raise_if_set(cancel)
+        with self._changed:
+            while not self._changed.wait_for(self._is_over, timeout):
+                raise_if_set(cancel)
+        if self._error is not None:
+            raise _C.Error(self._error)
+        return SubBatchResult(self._sub.chosen, self._sub.prompt, self._results)
+
+    def cancel(self) -> None:
+        """Ends what has not ended."""
+        for id in range(self.id, self.id + self.sentences):
+            self._dispatcher.cancel(id)
+
+    def _is_over(self) -> bool:
+        return self._left == 0 or self._error is not None
