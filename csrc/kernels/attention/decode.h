@@ -6,6 +6,7 @@
 // one: step g of a sentence reads table g % 2.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "core/types.h"
@@ -38,9 +39,9 @@ struct DecodeAttentionParams {
                                                // holds a position of a row
   const ActiveSentence* active;                // [sentences], of which live_count count
   T* y;                                        // [sentences * beams, N, D], contiguous
-  float* partial = nullptr;                    // CUDA: [partial_size(head_dim)], scratch
-  int32_t* split_counters = nullptr;           // CUDA: [kSplitCounters], 0 before and after
-  int sentences;  // at least live_count: a captured step is made for so many
+  float* partial = nullptr;                    // CUDA: [SplitScratch::queries, D + 2], scratch
+  int32_t* split_counters = nullptr;  // CUDA: [SplitScratch::histories], 0 before and after
+  int sentences;                      // at least live_count: a captured step is made for so many
   int beams, heads, kv_heads, head_dim, stride;
   int target = 0, total_rows = 0;
   int slots = 0;  // cache rows of a sentence, the lanes of its cells: beams, but where one row
@@ -50,16 +51,29 @@ struct DecodeAttentionParams {
   Rotary rotary = {};       // only with history
 };
 
-// Where sentences * heads leave a GPU idle, several blocks split a long history. Each leaves a
-// partial result: of each query the weighted sum [D], the maximum and the sum of exponentials.
+// Where sentences * heads leave a GPU idle, several blocks split a long history; deterministic
+// streams split every long one. Each block leaves a partial result: of each query the weighted sum
+// [D], the maximum and the sum of exponentials.
+constexpr int kSplitRows = 256;      // rows of keys that are worth a block of their own
 constexpr int kSplits = 8;           // most blocks that split a history
 constexpr int kSplitCounters = 256;  // histories that may be split
 constexpr int kParts = 512;          // blocks that may leave partial results
 constexpr int kPartQueries = 8;      // most queries of a block
 
-inline int64_t partial_size(int head_dim) {
-  return int64_t{kParts} * kPartQueries * (head_dim + 2);
-}
+// The size of the scratch.
+struct SplitScratch {
+  int64_t histories = kSplitCounters;                // that may be split
+  int64_t queries = int64_t{kParts} * kPartQueries;  // whose partial results have room
+
+  // Of a deterministic stream: all histories of `rows` rows, of `longest` positions at most. Blocks
+  // have places for up to kPartQueries heads of a key, or for less than two queries a head.
+  static SplitScratch for_all(int64_t rows, int heads, int kv_heads, int64_t longest) {
+    const int64_t splits = std::clamp<int64_t>(longest / kSplitRows, 1, kSplits);
+    const int64_t chunks = (heads / kv_heads + kPartQueries - 1) / kPartQueries;
+    const int64_t places = std::max<int64_t>(2 * heads, kv_heads * chunks * kPartQueries);
+    return {rows * heads, splits > 1 ? splits * rows * places : 0};
+  }
+};
 
 template <typename T, typename C, cpu::Isa isa>
 void decode_attention(cpu::Stream<isa>&, const DecodeAttentionParams<T, C>&);

@@ -37,6 +37,9 @@ class Stream {
   const Device& device() const { return device_; }
   Matmul& matmul() const { return matmul_; }
   bool warming_up() const { return warming_up_; }
+  // Whether the order of a row's sums must not depend on how many other rows there are. The
+  // session's products know.
+  bool deterministic() const;
 
   // The same, for kernels that must not begin before the one before has ended: they load early what
   // no kernel of an engine writes, but an optimizer does in training.

@@ -251,7 +251,7 @@ void start(Stream& stream, const DecodeAttentionParams<T>& p) {
 template <bool with_bias, bool with_rope, typename T, typename S>
 void attend_for_beams(Stream& stream, const DecodeAttentionParams<T>& p) {
   const int64_t blocks = static_cast<int64_t>(p.sentences) * p.heads * p.beams;  // a beam each
-  const bool few = p.k != nullptr && most_shared(p) <= kLittleShared &&
+  const bool few = !stream.deterministic() && p.k != nullptr && most_shared(p) <= kLittleShared &&
                    blocks <= kWarpsPerMultiprocessor * stream.device().multiprocessors;
   if (S::vectors > 1 || p.beams == 1 || few) {  // more would not fit into the registers
     start<with_bias, with_rope, T, S, 1>(stream, p);

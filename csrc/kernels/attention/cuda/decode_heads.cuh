@@ -186,7 +186,7 @@ void launch_heads(Stream& stream, const DecodeAttentionParams<T>& p) {
 template <bool with_bias, bool with_rope, typename S, typename T>
 void start_heads(Stream& stream, const DecodeAttentionParams<T>& p) {
   const int group = p.heads / p.kv_heads;
-  const bool little = p.k != nullptr && most_shared(p) <= kLittleShared;
+  const bool little = !stream.deterministic() && p.k != nullptr && most_shared(p) <= kLittleShared;
   if (p.beams == 1 || group > kPartQueries / 2 || little) {
     launch_heads<with_bias, with_rope, T, S, 1>(stream, p);
   } else if (p.beams == 2 || group > kPartQueries / 4) {

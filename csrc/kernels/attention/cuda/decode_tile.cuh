@@ -11,8 +11,8 @@
 
 namespace decoding::cuda {
 
-constexpr int kSplitRows = 256;              // rows of keys that are worth a block of their own
 constexpr int kWarpsPerMultiprocessor = 16;  // that a launch should come to
+constexpr int kDeterministicWarps = 4;       // of a block, a compromise between few and many
 constexpr int kLittleShared = 64;            // positions that each beam may well read for itself
 
 // Grid: heads, sentences, splits times the chunks of a sentence's queries. All this is read before
@@ -77,7 +77,9 @@ int64_t most_shared(const DecodeAttentionParams<T>& p) {
   return int64_t{kPageSize} * p.shared_pages.longest;
 }
 
-// The shape of a launch.
+// The shape of a launch. A deterministic one has always as many warps, and splits a history where
+// its own length asks for it: a row's bits depend on neither the other sentences nor the longest
+// one.
 struct Plan {
   int warps = kMaxWarps;  // of a block
   int splits = 1;         // blocks for a tile
@@ -87,14 +89,17 @@ struct Plan {
   Plan(const Stream& stream, const DecodeAttentionParams<T>& p, int64_t blocks, int beams,
        int least, Shared&& shared) {
     const Device& device = stream.device();
+    const bool fixed = stream.deterministic();
     // Few blocks must be quick ones; of many, small ones have less to merge.
-    while (warps > least && (blocks * warps > kWarpsPerMultiprocessor * device.multiprocessors ||
-                             shared(warps) > static_cast<size_t>(device.shared_memory))) {
+    const int64_t wanted =
+        fixed ? kDeterministicWarps : kWarpsPerMultiprocessor * device.multiprocessors / blocks;
+    while (warps > least &&
+           (warps > wanted || shared(warps) > static_cast<size_t>(device.shared_memory))) {
       warps /= 2;
     }
-    if (p.partial == nullptr || blocks > kSplitCounters) return;
+    if (p.partial == nullptr || (!fixed && blocks > kSplitCounters)) return;
     const int64_t longest = most_shared(p) + static_cast<int64_t>(p.target) * beams;
-    const int64_t room = std::min(2 * device.multiprocessors, kParts) / blocks;
+    const int64_t room = fixed ? kSplits : std::min(2 * device.multiprocessors, kParts) / blocks;
     splits = std::clamp<int64_t>(std::min(longest / kSplitRows, room), 1, kSplits);
   }
 };

@@ -284,7 +284,7 @@ template <bool with_bias, typename T, typename Keys>
 void attend_with_tensor_cores(Stream& stream, const PackedAttentionParams<T, Keys>& p) {
   // Twice the queries read keys and values half as often, where there are blocks enough.
   const int64_t blocks = static_cast<int64_t>(p.heads) * p.sentences * ((p.longest + 127) / 128);
-  const bool many = blocks > 4 * stream.device().multiprocessors;
+  const bool many = !stream.deterministic() && blocks > 4 * stream.device().multiprocessors;
   if (p.head_dim <= 32) {
     many ? start<with_bias, 32, 2>(stream, p) : start<with_bias, 32, 1>(stream, p);
   } else if (p.head_dim <= 64) {

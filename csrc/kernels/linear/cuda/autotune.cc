@@ -62,8 +62,8 @@ std::string line_of(const ProductKey& key, const Tuned& tuned) {
   out.imbue(std::locale::classic());
   out << key.type << ' ' << key.inputs << ' ' << key.outputs << ' '
       << static_cast<int>(key.activation) << ' ' << key.norm << ' ' << key.bias << ' '
-      << key.residual << ' ' << key.gated << ' ' << key.whole << ' ' << key.stride << ' '
-      << key.rows << ' ' << tuned.time << ' ' << tuned.cublaslt_default << ' '
+      << key.residual << ' ' << key.gated << ' ' << key.whole << ' ' << key.deterministic << ' '
+      << key.stride << ' ' << key.rows << ' ' << tuned.time << ' ' << tuned.cublaslt_default << ' '
       << tuned.cublaslt_best << ' ' << tuned.own_best << ' ' << tuned.algorithm.variant << ' '
       << tuned.algorithm.separate_norm << ' ' << tuned.algorithm.separate_gate;
   for (uint64_t word : tuned.algorithm.cublaslt.words) out << ' ' << word;
@@ -79,8 +79,8 @@ std::optional<std::pair<ProductKey, Tuned>> parse(const std::string& line) {
   Tuned tuned;
   int type = 0, activation = 0;
   in >> type >> key.inputs >> key.outputs >> activation >> key.norm >> key.bias >> key.residual >>
-      key.gated >> key.whole >> key.stride >> key.rows >> tuned.time >> tuned.cublaslt_default >>
-      tuned.cublaslt_best >> tuned.own_best >> tuned.algorithm.variant >>
+      key.gated >> key.whole >> key.deterministic >> key.stride >> key.rows >> tuned.time >>
+      tuned.cublaslt_default >> tuned.cublaslt_best >> tuned.own_best >> tuned.algorithm.variant >>
       tuned.algorithm.separate_norm >> tuned.algorithm.separate_gate;
   for (uint64_t& word : tuned.algorithm.cublaslt.words) in >> word;
   if (!in) return {};

@@ -27,8 +27,9 @@ struct ProductKey {
   Activation activation;
   bool norm, bias, residual, gated;
   bool whole;  // whether cuBLASLt does all that follows the product, for it needs other code then
-  int stride;  // of the rows of y
-  int rows;    // a bucket
+  bool deterministic;  // only algorithms that add up in one order
+  int stride;          // of the rows of y
+  int rows;            // a bucket
 
   auto operator<=>(const ProductKey&) const = default;
 };

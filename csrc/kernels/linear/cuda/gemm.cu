@@ -41,9 +41,20 @@ void fused_linear(Stream& stream, const LinearParams<T>& p, int variant) {
   }
 }
 
+template <typename T>
+bool adds_in_one_order(const Device& device, const LinearParams<T>& p, int variant) {
+  if constexpr (std::is_same_v<T, float>) {
+    return true;
+  } else {
+    const int tiled = variant - small_m_variants(device, p);
+    return tiled >= 0 && tiled < tiled_variants(device, p) && tiled_in_one_order(device, p, tiled);
+  }
+}
+
 #define INSTANTIATE(T)                                                       \
   template int fused_linear_variants(const Device&, const LinearParams<T>&); \
-  template void fused_linear(Stream&, const LinearParams<T>&, int);
+  template void fused_linear(Stream&, const LinearParams<T>&, int);          \
+  template bool adds_in_one_order(const Device&, const LinearParams<T>&, int);
 DECODING_FOR_TYPES(INSTANTIATE)
 
 }  // namespace decoding::cuda

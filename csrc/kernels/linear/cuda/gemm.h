@@ -20,4 +20,9 @@ int fused_linear_variants(const Device& device, const LinearParams<T>& p);
 template <typename T>
 void fused_linear(Stream& stream, const LinearParams<T>& p, int variant);
 
+// Whether the variant adds up in the order that is the same in all for which this holds, whatever
+// the number of rows: they give a row the same bits.
+template <typename T>
+bool adds_in_one_order(const Device& device, const LinearParams<T>& p, int variant);
+
 }  // namespace decoding::cuda

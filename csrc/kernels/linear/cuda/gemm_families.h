@@ -18,6 +18,8 @@ template <typename T>
 int tiled_variants(const Device& device, const LinearParams<T>& p);
 template <typename T>
 void tiled_linear(Stream& stream, const LinearParams<T>& p, int variant);
+template <typename T>
+bool tiled_in_one_order(const Device& device, const LinearParams<T>& p, int variant);
 
 // half and bfloat16, on Hopper: the same by its own instruction, for outputs that can be written 16
 // bytes at a time.

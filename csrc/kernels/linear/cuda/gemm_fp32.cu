@@ -4,7 +4,7 @@
 // A block holds up to kRows rows of x in shared memory, normed there; each of its warps computes
 // two outputs, of which one may be the other's gate, its lanes sharing out K, four inputs at a
 // time. The first kAhead weights of each lane are requested before the wait for the kernel that
-// writes x. The order of a sum depends on K alone.
+// writes x. The order of a sum depends on K alone, never on the rows of a block.
 #include "kernels/cuda/activate.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/tensor_core.cuh"
@@ -126,26 +126,30 @@ __global__ void __launch_bounds__(kWarps* kWarp) fp32_kernel(const LinearParams<
   }
 }
 
-constexpr int kMostRows = 8;  // of a block
+// Of shared memory, for `rows` rows of a block.
+size_t bytes_of(int rows, const LinearParams<float>& p) {
+  return sizeof(float) * rows * p.weight.inputs;
+}
 
 template <int kRows>
 void start(Stream& stream, const LinearParams<float>& p) {
   constexpr int kBlock = kWarps * kOutputs;
   launch(stream, p.gated != nullptr ? fp32_kernel<kRows, true> : fp32_kernel<kRows, false>,
          dim3((p.weight.outputs + kBlock - 1) / kBlock, (p.rows + kRows - 1) / kRows),
-         dim3(kWarps * kWarp), sizeof(float) * kRows * p.weight.inputs, p);
+         dim3(kWarps * kWarp), bytes_of(kRows, p), p);
 }
 
 }  // namespace
 
 int fp32_variants(const Device& device, const LinearParams<float>& p) {
-  return sizeof(float) * kMostRows * p.weight.inputs <= static_cast<size_t>(device.shared_memory);
+  return bytes_of(1, p) <= static_cast<size_t>(device.shared_memory);
 }
 
 void fp32_linear(Stream& stream, const LinearParams<float>& p, int) {
-  if (p.rows == 1) return start<1>(stream, p);
-  if (p.rows <= 4) return start<4>(stream, p);
-  start<kMostRows>(stream, p);
+  const auto most = static_cast<size_t>(stream.device().shared_memory);
+  if (p.rows > 4 && bytes_of(8, p) <= most) return start<8>(stream, p);
+  if (p.rows > 1 && bytes_of(4, p) <= most) return start<4>(stream, p);
+  start<1>(stream, p);
 }
 
 }  // namespace decoding::cuda

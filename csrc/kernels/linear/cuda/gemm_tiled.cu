@@ -12,6 +12,12 @@
 //
 // Where tiles are few and K is long, the kParts blocks of a cluster share out K, and each then adds
 // up some rows of all their sums.
+//
+// The bits of an output depend on kSplits and kParts, not on the shape of the tile: every variant
+// goes through K in the same steps and multiplies by one instruction, mma.m16n8k16, whose sums are
+// alike for all rows and columns of it; then come the bias and the groups' sums, in order. So the
+// variants with `one_order` are one to a caller that wants a row's bits to be the same among any
+// number of others.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/linear/cuda/gemm_families.h"
 #include "kernels/linear/cuda/gemm_tiled.cuh"
@@ -91,22 +97,32 @@ __global__ void __launch_bounds__(S::kThreads)
   if constexpr (S::kParts > 1) sync_cluster();  // a block's sums stay until all have read them
 }
 
+constexpr int kOneOrderSplits = 2;  // suits small and large tiles
+
 template <typename T>
 struct Variant {
   int rows, columns, parts, threads;
+  bool one_order;
   size_t (*shared)(bool residual);
   void (*kernel)(LinearParams<T>, bool vectorized);
 };
 
 template <typename T, typename S>
 constexpr Variant<T> make_variant() {
-  return {S::kRows, S::kColumns, S::kParts, S::kThreads, Shared<T, S>::bytes, tiled_kernel<T, S>};
+  return {.rows = S::kRows,
+          .columns = S::kColumns,
+          .parts = S::kParts,
+          .threads = S::kThreads,
+          .one_order = S::kParts == 1 && S::kSplits == kOneOrderSplits,
+          .shared = Shared<T, S>::bytes,
+          .kernel = tiled_kernel<T, S>};
 }
 
 template <typename T>
 constexpr Variant<T> kVariants[] = {
     make_variant<T, GemmTiledConfig<32, 32, 2, 1, 4, 6>>(),
     make_variant<T, GemmTiledConfig<64, 32, 2, 1, 4, 6>>(),
+    make_variant<T, GemmTiledConfig<32, 32, 2, 1, 2, 6>>(),
     make_variant<T, GemmTiledConfig<64, 64, 2, 2, 2, 5>>(),
     make_variant<T, GemmTiledConfig<128, 64, 2, 2, 2, 4>>(),
     make_variant<T, GemmTiledConfig<128, 128, 2, 4, 1, 3>>(),
@@ -151,9 +167,15 @@ void tiled_linear(Stream& stream, const LinearParams<T>& p, int n) {
                   variant.shared(vectorized && p.residual != nullptr), p, vectorized);
 }
 
+template <typename T>
+bool tiled_in_one_order(const Device& device, const LinearParams<T>& p, int n) {
+  return find_variant(device, p, n)->one_order;
+}
+
 #define INSTANTIATE(T)                                                \
   template int tiled_variants(const Device&, const LinearParams<T>&); \
-  template void tiled_linear(Stream&, const LinearParams<T>&, int);
+  template void tiled_linear(Stream&, const LinearParams<T>&, int);   \
+  template bool tiled_in_one_order(const Device&, const LinearParams<T>&, int);
 INSTANTIATE(half)
 INSTANTIATE(bfloat16)
 

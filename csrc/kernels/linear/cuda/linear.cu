@@ -4,6 +4,10 @@
 // A warm-up runs through all products before a graph is captured: it times every algorithm of each
 // (timing.h), remembers the fastest (autotune.h) and copies the bias to 16 bits. A product without
 // a warm-up is computed by the algorithm that is best as a rule.
+//
+// A deterministic session has the choice only among kernels of our own that add up in one order,
+// with norm and gate always in the same kernels: so what was chosen for some number of rows, or by
+// its time, shows in no bit.
 #include <vector>
 
 #include "kernels/cuda/launch.cuh"
@@ -88,6 +92,23 @@ std::vector<Algorithm> fused_algorithms(const Device& device, const LinearParams
   return algorithms;
 }
 
+// Those that give a row of p the same bits, whatever the number of rows. In float32 the kernel
+// takes norm and gate along, in half precision those that take rows of any number do not.
+template <typename T>
+std::vector<Algorithm> deterministic_algorithms(const Device& device, const LinearParams<T>& p) {
+  Algorithm algorithm = sizeof(T) < sizeof(float) ? separate_all(p) : Algorithm{};
+  const LinearParams<T> product = product_of(p, algorithm);
+  const int variants = fused_linear_variants(device, product);
+  std::vector<Algorithm> algorithms;
+  for (algorithm.variant = 0; algorithm.variant < variants; ++algorithm.variant) {
+    if (adds_in_one_order(device, product, algorithm.variant)) algorithms.push_back(algorithm);
+  }
+  CHECK(!algorithms.empty(), "deterministic=True has no kernel for [", p.rows, ", ",
+        p.weight.inputs, "] x [", p.weight.outputs, ", ", p.weight.inputs,
+        "]^T, whose rows must be multiples of 16 bytes: load the model without it");
+  return algorithms;
+}
+
 template <typename T>
 ProductKey key_of(const Matmul& matmul, const LinearParams<T>& p) {
   return {.type = kType<T>,
@@ -99,6 +120,7 @@ ProductKey key_of(const Matmul& matmul, const LinearParams<T>& p) {
           .residual = p.residual != nullptr,
           .gated = p.gated != nullptr,
           .whole = is_whole(matmul, product_of(p, separate_all(p))),
+          .deterministic = matmul.deterministic(),
           .stride = stride_of(p),
           .rows = rows_bucket(p.rows)};
 }
@@ -117,6 +139,10 @@ Algorithm choose(Stream& stream, const LinearParams<T>& p) {
   const ProductKey key = key_of(matmul, p);
   const Tuned* known = matmul.tuning().find(key);
   if (known != nullptr && supports(stream.device(), p, known->algorithm)) return known->algorithm;
+  if (matmul.deterministic()) {
+    const auto alike = deterministic_algorithms(stream.device(), p);
+    return p.rows <= kFewRows ? alike.front() : alike.back();
+  }
   if (p.rows <= kFewRows) {
     const auto own = fused_algorithms(stream.device(), p);
     if (!own.empty()) return own.front();
@@ -132,6 +158,7 @@ Algorithm choose(Stream& stream, const LinearParams<T>& p) {
 
 template <typename T>
 std::vector<Algorithm> all_algorithms(Stream& stream, const LinearParams<T>& p) {
+  if (stream.deterministic()) return deterministic_algorithms(stream.device(), p);
   std::vector<Algorithm> algorithms;
   Algorithm algorithm = separate_all(p);
   for (const auto& proposal :
@@ -189,7 +216,7 @@ template <typename T>
 void warm_up(Stream& stream, const LinearParams<T>& p) {
   const BesideCaptures beside;
   Matmul& matmul = stream.matmul();
-  prepare_bias(stream, product_of(p, separate_all(p)));
+  if (!matmul.deterministic()) prepare_bias(stream, product_of(p, separate_all(p)));
   if (!matmul.tuning().enabled()) return;
   const Tuned* known = matmul.tuning().find(key_of(matmul, p));
   if (known != nullptr && known->time > 0) return;

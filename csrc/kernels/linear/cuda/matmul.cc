@@ -65,8 +65,13 @@ struct Description {
 
 }  // namespace
 
-Matmul::Matmul(const Device& device, void* workspace, size_t bytes)
-    : workspace_(workspace), workspace_bytes_(bytes), tuning_(device, library().get_version()) {
+bool Stream::deterministic() const { return matmul_.deterministic(); }
+
+Matmul::Matmul(const Device& device, void* workspace, size_t bytes, bool deterministic)
+    : workspace_(workspace),
+      workspace_bytes_(bytes),
+      deterministic_(deterministic),
+      tuning_(device, library().get_version()) {
   CUBLASLT_CHECK(library().create(&handle_));
 }
 

@@ -33,7 +33,8 @@ struct Product {
 class Matmul {
  public:
   // The device must be the current one. workspace: `bytes` of its memory, on kAlignment.
-  Matmul(const Device& device, void* workspace, size_t bytes);
+  // deterministic: a row has the same bits whatever other rows there are, see linear.cu.
+  Matmul(const Device& device, void* workspace, size_t bytes, bool deterministic = false);
   ~Matmul();
   Matmul(const Matmul&) = delete;
   Matmul& operator=(const Matmul&) = delete;
@@ -52,6 +53,7 @@ class Matmul {
   // Room for it.
   void* new_narrow_bias(const float* bias, int outputs);
 
+  bool deterministic() const { return deterministic_; }
   Tuning& tuning() { return tuning_; }
   // The algorithm and time of each product.
   std::string report() const { return tuning_.report(); }
@@ -60,6 +62,7 @@ class Matmul {
   cublaslt::Handle handle_ = nullptr;
   void* workspace_;
   const size_t workspace_bytes_;
+  const bool deterministic_;
   Tuning tuning_;
   std::map<const float*, void*> narrow_biases_;
 };
