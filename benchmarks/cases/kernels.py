@@ -263,7 +263,7 @@ def self_attention(place: Place, batch: int, beams: int, heads: int, position: i
     tables = {"cache_indirection": slots, "self_pages": place.ints(pages).view(batch, longest)}
     cells = torch.arange(position + 1) * beams + torch.arange(rows)[:, None] % beams
     page = pages.view(batch, longest)[torch.arange(rows)[:, None] // beams, cells // 16]
-    scratch = attention_scratch(place, heads, beams)
+    scratch = attention_scratch(place)
 
     def make() -> Set:
         qkv = place.random(rows, 3, heads, HEAD_DIM)
@@ -309,7 +309,7 @@ def cross_attention(place: Place, batch: int, beams: int, heads: int, source: in
     }
     cells = torch.arange(source)
     page = pages.view(batch, longest)[:, cells // 16]
-    scratch = attention_scratch(place, heads, beams)
+    scratch = attention_scratch(place)
 
     def make() -> Set:
         q = place.random(rows, heads, HEAD_DIM)
@@ -339,11 +339,11 @@ def cross_attention(place: Place, batch: int, beams: int, heads: int, source: in
     )
 
 
-def attention_scratch(place: Place, heads: int, beams: int) -> dict[str, Tensor]:
-    """see partial_size() in csrc/kernels/attention/decode.h; nothing on a CPU."""
+def attention_scratch(place: Place) -> dict[str, Tensor]:
+    """see SplitScratch in csrc/kernels/attention/decode.h; nothing on a CPU."""
     if place.device == "cpu":
         return {}
-    partial = torch.empty(max(256, heads) * 8 * beams * (HEAD_DIM + 2), device=place.device)
+    partial = torch.empty(512 * 8 * (HEAD_DIM + 2), device=place.device)
     return {
         "partial": partial,
         "split_counters": torch.zeros_like(partial[:256], dtype=torch.int32),

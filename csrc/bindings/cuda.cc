@@ -14,17 +14,17 @@ std::unique_ptr<DeviceTools>& place_of(int id) {
 
 }  // namespace
 
-DeviceTools::DeviceTools(int id)
+DeviceTools::DeviceTools(int id, bool deterministic)
     : device(cuda::Device::of(id)),
       workspace(py::module_::import("torch").attr("empty")(
           cuda::kMatmulWorkspace, py::arg("dtype") = py::module_::import("torch").attr("uint8"),
           py::arg("device") = "cuda:" + std::to_string(id))),
       matmul(device, reinterpret_cast<void*>(workspace.attr("data_ptr")().cast<uintptr_t>()),
-             cuda::kMatmulWorkspace) {}
+             cuda::kMatmulWorkspace, deterministic) {}
 
-DeviceTools& renewed_tools(int id) {
+DeviceTools& renewed_tools(int id, bool deterministic) {
   const cuda::UseDevice use(id);
-  place_of(id) = std::make_unique<DeviceTools>(id);
+  place_of(id) = std::make_unique<DeviceTools>(id, deterministic);
   return *place_of(id);
 }
 

@@ -18,7 +18,7 @@ inline constexpr const char* torch_type<cuda::bfloat16> = "torch.bfloat16";
 
 // What single kernels need of a device beside a stream.
 struct DeviceTools {
-  explicit DeviceTools(int id);
+  explicit DeviceTools(int id, bool deterministic = false);
 
   cuda::Device device;
   py::object workspace;
@@ -29,7 +29,7 @@ struct DeviceTools {
 DeviceTools& tools_of(int id);
 
 // New ones know nothing of biases, whose addresses tensors may share one after the other.
-DeviceTools& renewed_tools(int id);
+DeviceTools& renewed_tools(int id, bool deterministic = false);
 
 // The current stream of a device, with products that are tuned on first use.
 cuda::Stream current_stream(int device);

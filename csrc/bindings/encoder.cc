@@ -24,12 +24,14 @@ class PyEncoderSession : public Bound<EncoderSession> {
     session_ = make_cpu_encoder_session(encoder, load(encoder, std::nullopt), threads, this->isa);
   }
 
-  PyEncoderSession([[maybe_unused]] const py::object& spec, py::dict weights, int device)
+  PyEncoderSession([[maybe_unused]] const py::object& spec, py::dict weights, int device,
+                   [[maybe_unused]] bool deterministic)
       : Bound(std::move(weights), device) {
 #ifdef DECODING_CUDA
     const StackSpec encoder = checked(spec);
     kind_ = kind_on_gpu(weights_, device_, "encoder.embed.tokens");
-    session_ = make_cuda_encoder_session(encoder, load(encoder, kind_), kind_, device);
+    session_ =
+        make_cuda_encoder_session(encoder, load(encoder, kind_), kind_, device, deterministic);
 #else
     throw Error("this engine was built without CUDA");
 #endif
@@ -78,8 +80,8 @@ void bind_encoder_session(py::module_& module) {
   bind_bound<PyEncoderSession>(module, "EncoderSession")
       .def(py::init<const py::object&, py::dict, int, std::string>(), py::arg("spec"),
            py::arg("weights"), py::kw_only(), py::arg("threads"), py::arg("isa"))
-      .def(py::init<const py::object&, py::dict, int>(), py::arg("spec"), py::arg("weights"),
-           py::kw_only(), py::arg("device"))
+      .def(py::init<const py::object&, py::dict, int, bool>(), py::arg("spec"), py::arg("weights"),
+           py::kw_only(), py::arg("device"), py::arg("deterministic") = false)
       .def("encode", &PyEncoderSession::encode, py::arg("source"), py::arg("source_positions"),
            py::arg("source_offsets"), py::arg("states"), py::arg("stream") = 0);
 }

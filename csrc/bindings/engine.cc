@@ -75,14 +75,15 @@ class PyEngine {
   }
 
   // On a GPU, in the type of the decoder's token table.
-  PyEngine([[maybe_unused]] const py::object& spec, py::dict weights, int device)
+  PyEngine([[maybe_unused]] const py::object& spec, py::dict weights, int device,
+           [[maybe_unused]] bool deterministic)
       : device_("cuda:" + std::to_string(device)),
         spec_(model_spec(spec)),
         weights_(std::move(weights)) {
 #ifdef DECODING_CUDA
     const WeightKind kind = kind_on_gpu(weights_, device_, "decoder.embed.tokens");
     model_ = load_weights(weight_table(weights_, device_, kind), spec_);
-    runner_ = make_cuda_runner(spec_, model_, kind, device);
+    runner_ = make_cuda_runner(spec_, model_, kind, device, deterministic);
 #else
     throw Error("this engine was built without CUDA");
 #endif
@@ -283,8 +284,8 @@ void bind_engine(py::module_& module) {
       .def(py::init<const py::object&, py::dict, int, const std::string&, const std::string&>(),
            py::arg("spec"), py::arg("weights"), py::kw_only(), py::arg("threads"), py::arg("isa"),
            py::arg("cache") = "float32")
-      .def(py::init<const py::object&, py::dict, int>(), py::arg("spec"), py::arg("weights"),
-           py::kw_only(), py::arg("device"))
+      .def(py::init<const py::object&, py::dict, int, bool>(), py::arg("spec"), py::arg("weights"),
+           py::kw_only(), py::arg("device"), py::arg("deterministic") = false)
       .def("plan", &PyEngine::plan, py::arg("limits"))
       .def("bind", &PyEngine::bind, py::arg("limits"), py::arg("pool"), py::kw_only(),
            py::arg("prefix_caching") = true)

@@ -33,13 +33,14 @@ class PySession : public Bound<Session> {
   }
 
   // On a GPU, in the type of the decoder's token table.
-  PySession([[maybe_unused]] const py::object& spec, py::dict weights, int device)
+  PySession([[maybe_unused]] const py::object& spec, py::dict weights, int device,
+            [[maybe_unused]] bool deterministic)
       : Bound(std::move(weights), device) {
 #ifdef DECODING_CUDA
     const ModelSpec model = model_spec(spec);
     const WeightKind kind = kind_on_gpu(weights_, device_, "decoder.embed.tokens");
     session_ = make_cuda_session(model, load_weights(weight_table(weights_, device_, kind), model),
-                                 kind, device);
+                                 kind, device, deterministic);
 #else
     throw Error("this engine was built without CUDA");
 #endif
@@ -195,8 +196,8 @@ void bind_session(py::module_& module) {
       .def(py::init<const py::object&, py::dict, int, std::string, const std::string&>(),
            py::arg("spec"), py::arg("weights"), py::kw_only(), py::arg("threads"), py::arg("isa"),
            py::arg("cache") = "float32")
-      .def(py::init<const py::object&, py::dict, int>(), py::arg("spec"), py::arg("weights"),
-           py::kw_only(), py::arg("device"))
+      .def(py::init<const py::object&, py::dict, int, bool>(), py::arg("spec"), py::arg("weights"),
+           py::kw_only(), py::arg("device"), py::arg("deterministic") = false)
       .def_property_readonly("graph_nodes", &PySession::graph_nodes)
       .def("tuned", &PySession::tuned)
       .def("start", &PySession::start, py::arg("request"), py::arg("batch"))

@@ -30,6 +30,7 @@ std::unique_ptr<EncoderSession> make_cpu_encoder_session(const StackSpec& spec,
                                                          const std::string& isa);
 std::unique_ptr<EncoderSession> make_cuda_encoder_session(const StackSpec& spec,
                                                           const StackWeights& weights,
-                                                          WeightKind kind, int device);
+                                                          WeightKind kind, int device,
+                                                          bool deterministic);
 
 }  // namespace decoding

@@ -93,7 +93,8 @@ class Runner {
 std::unique_ptr<Runner> make_cpu_runner(const ModelSpec& spec, const ModelWeights& weights,
                                         int threads, const std::string& isa, WeightKind cache);
 // kind: of the weights, and of the runner's own numbers. device: CUDA's index of the GPU.
+// deterministic: as in session.h.
 std::unique_ptr<Runner> make_cuda_runner(const ModelSpec& spec, const ModelWeights& weights,
-                                         WeightKind kind, int device);
+                                         WeightKind kind, int device, bool deterministic);
 
 }  // namespace decoding

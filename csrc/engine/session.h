@@ -58,7 +58,8 @@ class Session {
 std::unique_ptr<Session> make_cpu_session(const ModelSpec& spec, const ModelWeights& weights,
                                           int threads, const std::string& isa, WeightKind cache);
 // kind: of the weights, and of the session's own numbers. device: CUDA's index of the GPU.
+// deterministic: a row's bits do not depend on its neighbours, as they never do on a CPU.
 std::unique_ptr<Session> make_cuda_session(const ModelSpec& spec, const ModelWeights& weights,
-                                           WeightKind kind, int device);
+                                           WeightKind kind, int device, bool deterministic);
 
 }  // namespace decoding

@@ -1,6 +1,8 @@
 // kernels.*: the attentions.
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
+
 #include "bindings/testing/rotary.h"
 #include "kernels/attention/decode.h"
 #include "kernels/attention/head_dim.h"
@@ -163,6 +165,14 @@ void bind_store_shared(py::module_& kernels) {
       py::arg("v_pages"), py::kw_only(), py::arg("isa"), py::arg("threads"));
 }
 
+// Room for histories of any length, in a deterministic launch or another.
+SplitScratch scratch_for(int64_t rows, int64_t heads, int64_t kv_heads) {
+  const auto all = SplitScratch::for_all(rows, static_cast<int>(heads), static_cast<int>(kv_heads),
+                                         int64_t{kSplits} * kSplitRows);
+  const SplitScratch few;
+  return {std::max(all.histories, few.histories), std::max(all.queries, few.queries)};
+}
+
 void bind_decode_attention(py::module_& kernels) {
   kernels.def(
       "decode_attention",
@@ -181,10 +191,11 @@ void bind_decode_attention(py::module_& kernels) {
               const auto tables = history ? in.sizes(cache_indirection, "cache_indirection", 3)
                                           : std::vector<int64_t>(3, 0);
               const int64_t total = tables[1], target = tables[2];
-              const int64_t scratch = partial_size(dim);
+              SplitScratch scratch;
               if (in.on_cuda() && partial.is_none()) {
-                partial = zeros(y, "float32", scratch);
-                split_counters = zeros(y, "int32", kSplitCounters);
+                scratch = scratch_for(rows, heads, kv_heads);
+                partial = zeros(y, "float32", scratch.queries * (dim + 2));
+                split_counters = zeros(y, "int32", scratch.histories);
               }
               T* q = in.data<T>(qkv, "qkv", {rows, parts, dim});
               return DecodeAttentionParams<T, C>{
@@ -201,9 +212,10 @@ void bind_decode_attention(py::module_& kernels) {
                       cache_indirection, "cache_indirection", {2, total, target}),
                   .active = active_sentences(in, active, rows / beams),
                   .y = in.data<T>(y, "y", {rows, heads, dim}),
-                  .partial = in.data_or_null<float>(partial, "partial", {scratch}),
-                  .split_counters =
-                      in.data_or_null<int32_t>(split_counters, "split_counters", {kSplitCounters}),
+                  .partial =
+                      in.data_or_null<float>(partial, "partial", {scratch.queries * (dim + 2)}),
+                  .split_counters = in.data_or_null<int32_t>(split_counters, "split_counters",
+                                                             {scratch.histories}),
                   .sentences = static_cast<int>(rows / beams),
                   .beams = beams,
                   .heads = static_cast<int>(heads),
@@ -223,7 +235,8 @@ void bind_decode_attention(py::module_& kernels) {
       "qkv: [rows, N + 2 Nkv, D], or [rows, N, D], only q, where there is no history; "
       "active: [rows / beams, 3], id, number and position of each sentence; state: number, "
       "live_count; slopes [N] and table [N, 2 * reach + 1]: float32; partial and "
-      "split_counters: CUDA's scratch, made where they are not given; from `positions` on: as in "
+      "split_counters: CUDA's scratch, made where they are not given, as deterministic kernels "
+      "need it; from `positions` on: as in "
       "apply_rotary, which "
       "the CPU does in place",
       py::arg("qkv"), py::arg("active"), py::arg("y"), py::arg("scale"), py::arg("beams"),

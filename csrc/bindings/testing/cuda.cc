@@ -69,6 +69,11 @@ void bind_fused_linear(py::module_& kernels) {
         return cuda::fused_linear_variants(stream.device(), p);
       }),
       "How many kernels of our own compute the product.");
+  def("adds_in_one_order",
+      call([]<typename T>(cuda::Stream& stream, const LinearParams<T>& p, int variant) {
+        return cuda::adds_in_one_order(stream.device(), p, variant);
+      }),
+      "Whether one of them is among those of a deterministic session.");
   def("fused_linear",
       call([]<typename T>(cuda::Stream& stream, const LinearParams<T>& p, int variant) {
         CHECK(variant >= 0 && variant < cuda::fused_linear_variants(stream.device(), p),
@@ -78,7 +83,7 @@ void bind_fused_linear(py::module_& kernels) {
       }),
       "One of them.");
   def("tune_linear", call([]<typename T>(cuda::Stream& stream, const LinearParams<T>& p, int) {
-        DeviceTools& tools = renewed_tools(stream.device().id);
+        DeviceTools& tools = renewed_tools(stream.device().id, stream.deterministic());
         cuda::Stream warm_up(stream.handle(), tools.device, tools.matmul, true);
         linear(warm_up, p);
         return 0;
@@ -94,6 +99,11 @@ void bind_fused_linear(py::module_& kernels) {
   kernels.def(
       "tuning_report", [](int device) { return tools_of(device).matmul.report(); },
       "What tune_linear found.", py::arg("device") = 0);
+  kernels.def(
+      "set_deterministic",
+      [](bool deterministic, int device) { renewed_tools(device, deterministic); },
+      "Whether kernels that are called on a GPU from now on are those of a deterministic session.",
+      py::arg("deterministic"), py::kw_only(), py::arg("device") = 0);
 }
 
 SearchKind search_kind(const string& name) {

@@ -16,11 +16,12 @@ template <typename T>
 class CudaEncoderSession : public EncoderSession {
  public:
   // The device must be the current one.
-  CudaEncoderSession(const StackSpec& spec, const StackWeights& weights, int device)
+  CudaEncoderSession(const StackSpec& spec, const StackWeights& weights, int device,
+                     bool deterministic)
       : spec_(spec),
         weights_(weights),
         device_(cuda::Device::of(device)),
-        matmul_(device_, nullptr, cuda::kMatmulWorkspace) {}
+        matmul_(device_, nullptr, cuda::kMatmulWorkspace, deterministic) {}
 
   ~CudaEncoderSession() override {
     try {
@@ -95,16 +96,18 @@ class CudaEncoderSession : public EncoderSession {
 
 std::unique_ptr<EncoderSession> make_cuda_encoder_session(const StackSpec& spec,
                                                           const StackWeights& weights,
-                                                          WeightKind kind, int device) {
+                                                          WeightKind kind, int device,
+                                                          bool deterministic) {
   cuda::Device::of(device);
   const cuda::UseDevice use(device);
   switch (kind) {
     case WeightKind::float32:
-      return std::make_unique<CudaEncoderSession<float>>(spec, weights, device);
+      return std::make_unique<CudaEncoderSession<float>>(spec, weights, device, deterministic);
     case WeightKind::float16:
-      return std::make_unique<CudaEncoderSession<cuda::half>>(spec, weights, device);
+      return std::make_unique<CudaEncoderSession<cuda::half>>(spec, weights, device, deterministic);
     case WeightKind::bfloat16:
-      return std::make_unique<CudaEncoderSession<cuda::bfloat16>>(spec, weights, device);
+      return std::make_unique<CudaEncoderSession<cuda::bfloat16>>(spec, weights, device,
+                                                                  deterministic);
     default:
       throw Error("these weights have no CUDA engine");
   }

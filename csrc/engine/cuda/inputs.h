@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "engine/cuda/split_scratch.h"
 #include "engine/model/decoder.h"
 #include "engine/model/encoder.h"
 #include "engine/model/score.h"
@@ -97,7 +98,9 @@ class CudaReader {
     clear(stream, w_.tokens, int64_t{limits_.target} * limits_.rows());
     clear(stream, w_.parents, int64_t{limits_.target} * limits_.rows());
     if (sentences.tokens.count > 0) packed(stream, sentences.tokens);
-    clear(stream, w_.split_counters, kSplitCounters);  // where the packed pass had other things
+    // Where the packed pass had other things.
+    clear(stream, w_.split_counters,
+          split_scratch(spec_, limits_, matmul_.deterministic()).histories);
     clear_padding(stream);
     read_prefix(pass(stream), sentences.count, sentences.beams, sentences.prefix);
   }

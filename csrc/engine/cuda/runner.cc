@@ -10,6 +10,7 @@
 
 #include "engine/cuda/inputs.h"
 #include "engine/cuda/request_class.h"
+#include "engine/cuda/split_scratch.h"
 #include "engine/cuda/staging.h"
 #include "engine/cuda/steps.h"
 #include "engine/packed_parts.h"
@@ -29,11 +30,11 @@ class CudaRunner : public Runner {
 
  public:
   // The device must be the current one.
-  CudaRunner(const ModelSpec& spec, const ModelWeights& weights, int device)
+  CudaRunner(const ModelSpec& spec, const ModelWeights& weights, int device, bool deterministic)
       : spec_(spec),
         weights_(weights),
         device_(cuda::Device::of(device)),
-        matmul_(device_, nullptr, cuda::kMatmulWorkspace),
+        matmul_(device_, nullptr, cuda::kMatmulWorkspace, deterministic),
         steps_(spec_, weights_, device_, matmul_) {}
 
   ~CudaRunner() override {
@@ -220,10 +221,12 @@ class CudaRunner : public Runner {
           }
         },
         [&](auto& w) {
-          w.split_counters = arena.take<int32_t>("attention_split_counters", {kSplitCounters});
-          w.partial =
-              arena.take<float>("attention_partial", {partial_size(spec_.decoder.head_dim)});
+          take_split_scratch(arena, split_scratch_of(all), spec_.decoder.head_dim, w);
         });
+  }
+
+  SplitScratch split_scratch_of(const Limits& all) const {
+    return split_scratch(spec_, all, matmul_.deterministic());
   }
 
   cuda::Stream stream() { return {handle_, device_, matmul_}; }
@@ -234,7 +237,7 @@ class CudaRunner : public Runner {
 
   // What the steps expect to be 0, and a packed pass has had other things in.
   void clear_scratch(const Workspace<T>& w) {
-    clear(w.split_counters, kSplitCounters);
+    clear(w.split_counters, split_scratch_of(all_).histories);
     const int vocab = spec_.decoder.vocab, padding = w.logits_stride - vocab;
     if (padding == 0) return;
     CUDA_CHECK(cudaMemset2DAsync(w.logits + vocab, sizeof(T) * w.logits_stride, 0,
@@ -328,16 +331,16 @@ class CudaRunner : public Runner {
 }  // namespace
 
 std::unique_ptr<Runner> make_cuda_runner(const ModelSpec& spec, const ModelWeights& weights,
-                                         WeightKind kind, int device) {
+                                         WeightKind kind, int device, bool deterministic) {
   cuda::Device::of(device);
   const cuda::UseDevice use(device);
   switch (kind) {
     case WeightKind::float32:
-      return std::make_unique<CudaRunner<float>>(spec, weights, device);
+      return std::make_unique<CudaRunner<float>>(spec, weights, device, deterministic);
     case WeightKind::float16:
-      return std::make_unique<CudaRunner<cuda::half>>(spec, weights, device);
+      return std::make_unique<CudaRunner<cuda::half>>(spec, weights, device, deterministic);
     case WeightKind::bfloat16:
-      return std::make_unique<CudaRunner<cuda::bfloat16>>(spec, weights, device);
+      return std::make_unique<CudaRunner<cuda::bfloat16>>(spec, weights, device, deterministic);
     default:
       throw Error("these weights have no CUDA engine");
   }

@@ -8,6 +8,7 @@
 
 #include "engine/cuda/inputs.h"
 #include "engine/cuda/select.h"
+#include "engine/cuda/split_scratch.h"
 #include "engine/cuda/transfers.h"
 #include "engine/model/decoder.h"
 #include "engine/search/state.h"
@@ -29,11 +30,11 @@ template <typename T>
 class CudaSession : public Session {
  public:
   // The device must be the current one.
-  CudaSession(const ModelSpec& spec, const ModelWeights& weights, int device)
+  CudaSession(const ModelSpec& spec, const ModelWeights& weights, int device, bool deterministic)
       : spec_(spec),
         weights_(weights),
         device_(cuda::Device::of(device)),
-        matmul_(device_, nullptr, cuda::kMatmulWorkspace),
+        matmul_(device_, nullptr, cuda::kMatmulWorkspace, deterministic),
         host_state_memory_(sizeof(StepState)),
         host_state_(static_cast<volatile StepState*>(host_state_memory_.data())),
         reader_(spec_, weights_, device_, matmul_) {}
@@ -219,8 +220,8 @@ class CudaSession : public Session {
           buffers.products = arena.take<uint8_t>("products", {int64_t{cuda::kMatmulWorkspace}});
         },
         [&](auto& w) {
-          w.split_counters = arena.take<int32_t>("attention_split_counters", {kSplitCounters});
-          w.partial = arena.take<float>("attention_partial", {partial_size(d.head_dim)});
+          const auto scratch = split_scratch(spec_, limits, matmul_.deterministic());
+          take_split_scratch(arena, scratch, d.head_dim, w);
         });
   }
 
@@ -340,16 +341,16 @@ class CudaSession : public Session {
 }  // namespace
 
 std::unique_ptr<Session> make_cuda_session(const ModelSpec& spec, const ModelWeights& weights,
-                                           WeightKind kind, int device) {
+                                           WeightKind kind, int device, bool deterministic) {
   cuda::Device::of(device);
   const cuda::UseDevice use(device);
   switch (kind) {
     case WeightKind::float32:
-      return std::make_unique<CudaSession<float>>(spec, weights, device);
+      return std::make_unique<CudaSession<float>>(spec, weights, device, deterministic);
     case WeightKind::float16:
-      return std::make_unique<CudaSession<cuda::half>>(spec, weights, device);
+      return std::make_unique<CudaSession<cuda::half>>(spec, weights, device, deterministic);
     case WeightKind::bfloat16:
-      return std::make_unique<CudaSession<cuda::bfloat16>>(spec, weights, device);
+      return std::make_unique<CudaSession<cuda::bfloat16>>(spec, weights, device, deterministic);
     default:
       throw Error("these weights have no CUDA engine");
   }
