@@ -360,8 +360,16 @@ class Session:
     ) -> None:
         """cache: the type of keys and values, float32 or bfloat16."""
     @overload
-    def __init__(self, spec: ModelSpec, weights: dict[str, Tensor], *, device: int) -> None:
-        """device: CUDA's index of the GPU; the type of the weights is the session's."""
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: dict[str, Tensor],
+        *,
+        device: int,
+        deterministic: bool = False,
+    ) -> None:
+        """device: CUDA's index of the GPU; the type of the weights is the session's.
+        deterministic: as in decoding.load()."""
     threads: int
     isa: str
     graph_nodes: int  # kernels of the step that was captured last; 0 on the CPU
@@ -471,7 +479,14 @@ class Engine:
         cache: str = "float32",
     ) -> None: ...
     @overload
-    def __init__(self, spec: ModelSpec, weights: dict[str, Tensor], *, device: int) -> None: ...
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: dict[str, Tensor],
+        *,
+        device: int,
+        deterministic: bool = False,
+    ) -> None: ...
     def plan(self, limits: EngineLimits) -> tuple[list[Buffer], int]:
         """As Session.plan()."""
     def bind(self, limits: EngineLimits, pool: Tensor, *, prefix_caching: bool = True) -> None:
@@ -540,7 +555,14 @@ class EncoderSession:
         self, spec: EncoderSpec, weights: dict[str, Tensor], *, threads: int, isa: str
     ) -> None: ...
     @overload
-    def __init__(self, spec: EncoderSpec, weights: dict[str, Tensor], *, device: int) -> None: ...
+    def __init__(
+        self,
+        spec: EncoderSpec,
+        weights: dict[str, Tensor],
+        *,
+        device: int,
+        deterministic: bool = False,
+    ) -> None: ...
     threads: int
     isa: str
     def plan(self, limits: Limits) -> tuple[list[Buffer], int]: ...

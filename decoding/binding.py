@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -49,42 +50,39 @@ def one_torch_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a model runs, and how. threads: of a CPU. kv_cache_dtype and deterministic: as load()
+    chose them."""
+
+    device: torch.device
+    threads: int
+    kv_cache_dtype: torch.dtype
+    deterministic: bool
+
+    def arguments(self, *, caches: bool = True) -> dict[str, Any]:
+        """Those of a compiled session. caches: whether it keeps keys and values."""
+        if self.device.type == "cuda":
+            return {"device": self.device.index, "deterministic": self.deterministic}
+        found = {"threads": self.threads, "isa": instruction_set(_C.isas())}
+        if caches:
+            found["cache"] = str(self.kv_cache_dtype).removeprefix("torch.")
+        return found
+
+
 def runner_of(
-    spec: ModelSpec | EncoderSpec,
-    weights: dict[str, Tensor],
-    device: torch.device,
-    limits: Limits | None,
-    threads: int,
-    kv_cache_dtype: torch.dtype,
+    spec: ModelSpec | EncoderSpec, weights: dict[str, Tensor], limits: Limits | None, place: Place
 ) -> Session | EncoderSession:
     """Raises TypeError and ValueError for limits that the model cannot have."""
     if limits is not None:
         check_limits(limits, spec)
     if isinstance(spec, EncoderSpec):
-        encoder = _C.EncoderSession(spec, weights, **place(device, threads))
-        return EncoderSession(spec, encoder, weights, device=device, limits=limits)
-    session = _C.Session(spec, weights, **place(device, threads, kv_cache_dtype))
-    return Session(spec, session, device=device, limits=limits)
+        encoder = _C.EncoderSession(spec, weights, **place.arguments(caches=False))
+        return EncoderSession(spec, encoder, weights, device=place.device, limits=limits)
+    session = _C.Session(spec, weights, **place.arguments())
+    return Session(spec, session, device=place.device, limits=limits)
 
 
-def engine_of(
-    spec: ModelSpec,
-    weights: dict[str, Tensor],
-    device: torch.device,
-    threads: int,
-    kv_cache_dtype: torch.dtype,
-) -> _C.Engine:
+def engine_of(spec: ModelSpec, weights: dict[str, Tensor], place: Place) -> _C.Engine:
     """A compiled engine for decoding.Engine."""
-    return _C.Engine(spec, weights, **place(device, threads, kv_cache_dtype))
-
-
-def place(
-    device: torch.device, threads: int, kv_cache_dtype: torch.dtype | None = None
-) -> dict[str, Any]:
-    """Where a session runs, in its own words. kv_cache_dtype: None where nothing is cached."""
-    if device.type == "cuda":
-        return {"device": device.index}
-    found = {"threads": threads, "isa": instruction_set(_C.isas())}
-    if kv_cache_dtype is not None:
-        found["cache"] = str(kv_cache_dtype).removeprefix("torch.")
-    return found
+    return _C.Engine(spec, weights, **place.arguments())

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from decoding import _C
-from decoding.binding import engine_of, runner_of, weights_on
+from decoding.binding import Place, engine_of, runner_of, weights_on
 from decoding.common.settings import Settings
 from decoding.engine.devices import check_threads
 from decoding.engine.encoder import EncoderSession
@@ -49,8 +49,8 @@ class BoundModel(TransformersFace):
     """A model bound to its engine: what it is, where it is, and how it ends.
 
     config and generation_config: the checkpoint's two files, their entries as keys and as
-    attributes. architecture: its class in transformers. dtype and kv_cache_dtype: as load() chose
-    them.
+    attributes. architecture: its class in transformers. dtype, kv_cache_dtype and deterministic: as
+    load() chose them.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class BoundModel(TransformersFace):
         limits: Limits | None = None,
         threads: int | None = None,
         kv_cache_dtype: torch.dtype = torch.float32,
+        deterministic: bool = False,
         tokenizer: Any = None,
         load_again: Callable[[], BoundModel] | None = None,
     ) -> None:
@@ -75,12 +76,16 @@ class BoundModel(TransformersFace):
         self._load_again = load_again
         self.dtype: torch.dtype = dtype
         self.kv_cache_dtype = kv_cache_dtype
+        self.deterministic = deterministic
         threads = check_threads(threads)
         self._weights = (
             dict(loaded.state) if loaded.packed else weights_on(loaded, device, dtype, threads)
         )
         self._open_runner: Session | EncoderSession | None = runner_of(
-            loaded.spec, self._weights, device, limits, threads, kv_cache_dtype
+            loaded.spec,
+            self._weights,
+            limits,
+            Place(device, threads, kv_cache_dtype, deterministic),
         )
         self._engine = ModelEngine(weakref.WeakMethod(self.bind_engine), device)
 
@@ -186,7 +191,8 @@ class BoundModel(TransformersFace):
     def bind_engine(self) -> _C.Engine:
         """A compiled engine of its own for decoding.Engine, on the weights of the model. Raises
         NotImplementedError for an encoder alone."""
-        return engine_of(self.spec, self._weights, self.device, self.threads, self.kv_cache_dtype)
+        place = Place(self.device, self.threads, self.kv_cache_dtype, self.deterministic)
+        return engine_of(self.spec, self._weights, place)
 
     @property
     def device(self) -> torch.device:

@@ -20,6 +20,7 @@ from decoding.engine.devices import (
     choose_packed,
 )
 from decoding.engine.limits import Limits
+from decoding.generation.checks import flag
 from decoding.generation.option_names import naming_arguments
 from decoding.generation.option_types import FunctionOptions
 from decoding.generation.outputs import GenerateOutput
@@ -61,6 +62,7 @@ def load(
     threads: int | None = None,
     kv_cache_dtype: str | torch.dtype = "auto",
     *,
+    deterministic: bool = False,
     tokenizer: Any = None,
     download: bool = False,
     trust_paths: bool = False,
@@ -86,6 +88,10 @@ def load(
         kv_cache_dtype: of keys and values. "auto" is float32 on the CPU, where "bfloat16" halves
             their memory with a small loss of precision; on a GPU it is the model's type, and the
             only one.
+        deterministic: on a GPU, fix the kernels and the order of every sum, so that a row has the
+            same bits alone and among any others, in generate() and in an Engine, in half precision
+            too; it costs speed (see "Reproducible results" in the documentation). On a CPU it holds
+            always, and nothing changes.
         tokenizer: a tokenizer of transformers or a directory with one, for a model that brings
             none, or another one. None: that of the model's directory.
         download: fetch a model of the hub that is not in its local cache. False: in a terminal the
@@ -98,11 +104,13 @@ def load(
 
     Returns the model. Raises FileNotFoundError where a file is missing, ModelFileError, which is a
     ValueError, where the checkpoint is damaged or not what we can read; the message names the file.
-    ValueError and NotImplementedError for devices and types that this build has no engine for,
-    decoding.Error when there is no GPU, or when weights or `limits` need more memory than there is.
+    TypeError where `deterministic` is not a bool; ValueError and NotImplementedError for devices
+    and types that this build has no engine for, decoding.Error when there is no GPU, or when
+    weights or `limits` need more memory than there is.
     """
     environment.set_log_level()
     started = time.monotonic()
+    deterministic = flag("deterministic", deterministic)
     found = find_source(source, download=download)
     again = partial(
         load,
@@ -111,6 +119,7 @@ def load(
         limits=limits,
         threads=threads,
         kv_cache_dtype=kv_cache_dtype,
+        deterministic=deterministic,
         tokenizer=tokenizer,
         trust_paths=trust_paths,
     )
@@ -122,6 +131,7 @@ def load(
         limits=limits,
         threads=environment.threads() if threads is None else threads,
         kv_cache_dtype=choose_kv_cache_dtype(kv_cache_dtype, place, chosen),
+        deterministic=deterministic,
         tokenizer=tokenizer,
         load_again=partial(again, found.absolute()) if isinstance(found, Path) else None,
     )

@@ -13,12 +13,13 @@ from importlib.util import find_spec
 from decoding.compare.engines.base import Answer, Engine, EngineConfig, Settings
 from decoding.compare.engines.ctranslate2 import CTranslate2
 from decoding.compare.engines.huggingface import HuggingFace, HuggingFaceStatic
-from decoding.compare.engines.ours import Ours
+from decoding.compare.engines.ours import Ours, OursDeterministic
 
 __all__ = ["ENGINES", "Answer", "EngineConfig", "Engine", "Ours", "Settings", "installed"]
 
 ENGINES: dict[str, type[Engine]] = {
-    engine.name: engine for engine in (HuggingFace, HuggingFaceStatic, CTranslate2, Ours)
+    engine.name: engine
+    for engine in (HuggingFace, HuggingFaceStatic, CTranslate2, OursDeterministic, Ours)
 }
 
 

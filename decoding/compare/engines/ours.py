@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import ClassVar
 
 from decoding.compare.engines.base import Settings
 from decoding.compare.engines.tensors import TensorEngine
@@ -15,6 +16,7 @@ class Ours(TensorEngine):
     """This library."""
 
     name = "ours"
+    deterministic: ClassVar = False
     libraries = ("torch", "decoding")
     dtypes = {
         "cpu": ("float32", "bfloat16", "int8"),
@@ -33,6 +35,7 @@ class Ours(TensorEngine):
             device=settings.device,
             dtype=settings.dtype,
             threads=settings.threads,
+            deterministic=self.deterministic,
             trust_paths=task.trust_paths,
         )
         self.version = f"decoding {decoding.__version__}, torch {torch.__version__}"
@@ -52,3 +55,10 @@ class Ours(TensorEngine):
 
     def decode(self, rows: Ids) -> list[str]:
         return [self.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+
+
+class OursDeterministic(Ours):
+    """This library with deterministic=True, whose price shows beside `ours` on a GPU."""
+
+    name = "ours-deterministic"
+    deterministic = True

@@ -22,6 +22,7 @@ STYLES = {
     "huggingface": Style("transformers", "orange", "s"),
     "ctranslate2": Style("CTranslate2", "green", "^"),
     "huggingface-static": Style("transformers, static cache", "red", "D"),
+    "ours-deterministic": Style("decoding, deterministic", "violet", "X"),
     "torch-nested": Style("torch, nested tensors", "violet", "v"),
 }
 
