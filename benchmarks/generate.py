@@ -162,7 +162,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         nargs="+",
         choices=ENGINES,
         default=["huggingface", "ctranslate2", "ours"],
-        help="huggingface-static only if asked for: it compiles for minutes",
+        help="two only if asked for: huggingface-static, which compiles for minutes, and "
+        "ours-deterministic, whose price shows beside ours on a GPU",
     )
     parser.add_argument(
         "--shapes",

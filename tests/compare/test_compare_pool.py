@@ -139,4 +139,4 @@ def test_the_reference_comes_first() -> None:
     given = plan(engines=list(ENGINES.values())[::-1], dtypes=["int8", "float32"])
     groups = given.configs("cpu")
     assert [str(config) for config in groups[0][:1]] == ["huggingface float32 cpu"]
-    assert [len(group) for group in groups] == [4, 2]
+    assert [len(group) for group in groups] == [5, 3]

@@ -312,6 +312,41 @@ def test_a_row_does_not_depend_on_its_batch(
         assert_same_bits(run(active, threads), alone, f"{threads} threads")
 
 
+class ManySentences(Step):
+    """More than few rows' blocks split the histories of."""
+
+    sentences = 40
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("heads", [(8, 8), (8, 2), (12, 1)])
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize(("shared", "position"), [(True, None), (True, 37), (False, 560)])
+@pytest.mark.parametrize("name", [None, "all"])
+def test_a_deterministic_row_does_not_depend_on_its_batch(
+    name: str | None,
+    shared: bool,
+    position: int | None,
+    beams: int,
+    heads: tuple[int, int],
+    dtype: torch.dtype,
+) -> None:
+    place, lengths = Place("cuda", dtype), [97 * i % 900 for i in range(ManySentences.sentences)]
+    bias = NO_BIAS if name is None or position is None else Bias.of(name, heads[0], place)
+
+    def run(active: list[int]) -> Tensor:
+        given = (active, beams, 64, lengths if shared else None, position, place)
+        return ManySentences(*given, heads=heads, bias=bias).run()
+
+    some, everyone = [0, 9, 37], list(range(ManySentences.sentences))
+    together = run(everyone).view(len(everyone), beams, -1)
+    assert_equal(run(some).view(len(some), beams, -1), together[some])
+    for i in some:
+        assert_equal(run([i]).view(beams, -1), together[i])
+
+
 @pytest.mark.parametrize("heads", [(3, 3), (11, 1)])
 def test_keys_and_values_in_bfloat16(isa: str, heads: tuple[int, int]) -> None:
     """As with float32 that holds the same numbers."""

@@ -168,6 +168,26 @@ def test_a_packed_sentence_does_not_depend_on_its_batch(
         assert_equal(together[begin:end], alone)
 
 
+@pytest.mark.gpu
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dim", [32, 64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", [None, "all"])
+def test_a_deterministic_sentence_does_not_depend_on_its_batch(
+    name: str | None, dtype: torch.dtype, dim: int, causal: bool
+) -> None:
+    """Together they have enough blocks for larger tiles."""
+    place, lengths = Place("cuda", dtype), [130, 1, 64, 17, 97, 33, 300, 128]
+    bias = NO_BIAS if name is None else Bias.of(name, 64, place)
+    case = packed(place, lengths, 64, dim, causal, bias=bias)
+    together = case.run(place)
+    for begin, end in pairwise(case.offsets.tolist()):
+        own = offsets_of([end - begin]).to(place.device)
+        alone = case._replace(qkv=case.qkv[begin:end].contiguous(), offsets=own).run(place)
+        assert_equal(together[begin:end], alone)
+
+
 def test_nothing_packed(place: Place, threads: int) -> None:
     case = packed(place, [], 1, 8, False)
     assert case._replace(qkv=poison(2, 3, 8).to(case.qkv)).run(place, threads).isnan().all()

@@ -42,8 +42,11 @@ class Case:
         return len(self.weight) // (2 if self.gated else 1)
 
     def first(self, rows: int) -> Case:
-        residual = None if self.residual is None else self.residual[:rows]
-        return replace(self, x=self.x[:rows], residual=residual)
+        return self.rows(0, rows)
+
+    def rows(self, first: int, count: int) -> Case:
+        residual = None if self.residual is None else self.residual[first : first + count]
+        return replace(self, x=self.x[first : first + count], residual=residual)
 
     def arguments(self, y: Tensor, normed: Tensor | None) -> tuple[object, ...]:
         rows = len(self.x)
