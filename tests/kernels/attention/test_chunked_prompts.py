@@ -151,6 +151,22 @@ def test_chunks_do_not_change_bits(isa: str, dim: int, name: str | None, chunk: 
         assert_equal(case.read_in_chunks(place, chunk, threads), whole)
 
 
+@pytest.mark.gpu
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.parametrize("chunk", CHUNKS)
+@pytest.mark.parametrize("name", [None, *BIASES])
+@pytest.mark.parametrize("dim", [40, 64, 128])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_deterministic_chunks_do_not_change_bits(
+    dtype: torch.dtype, dim: int, name: str | None, chunk: int
+) -> None:
+    """Other requests decide where a chunk ends. Large scores show a sum that is rescaled."""
+    place = Place("cuda", dtype)
+    case = prompts(place, 4, 2, dim, NO_BIAS if name is None else Bias.of(name, 4, place))
+    case = case._replace(qkv=case.qkv * 4)
+    assert_equal(case.read_in_chunks(place, chunk), case.read_whole(place))
+
+
 @pytest.mark.parametrize("chunk", CHUNKS)
 def test_chunks_of_large_scores_do_not_change_bits(isa: str, chunk: int) -> None:
     """The maximum changes from block to block, and some weights underflow."""

@@ -94,7 +94,8 @@ struct Queries {
       }
       top = warp_max<4>(top);
       const float subtrahend = reference(top) * scale;
-      const float factor = power_of_two(maxima[h] * scale - subtrahend);
+      // 1 to the bit where the maximum stays: tiles of which a row sees nothing leave it as it is.
+      const float factor = power_of_two((maxima[h] - reference(top)) * scale);
       maxima[h] = top;
       totals[h] *= factor;
 #pragma unroll
