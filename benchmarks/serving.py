@@ -30,7 +30,7 @@ SWEEP = (0.1, 0.4, 0.6, 0.8, 0.9, 1.0, 1.1)  # shares of what is served of reque
 LATE = 5  # milliseconds: then the clients were slow
 DEFAULTS = {  # workloads, requests, and how many of those warm a provider up
     "cpu": ("marian-base-1 marian-base-4 gpt2-short", 32, 2),
-    "cuda": ("marian-base-1 marian-base-4 gpt2-124M llama-1B", 256, 64),
+    "cuda": ("marian-base-1 marian-base-4 gpt2-124M llama-1B", 256, 256),
 }
 
 

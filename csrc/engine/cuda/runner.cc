@@ -108,9 +108,11 @@ class CudaRunner : public Runner {
     stage(in.first_queries, packed.first);
     cuda::Stream stream = this->stream();
     staging_.send(stream);
-    if (warmed_up_.insert(bucket_of(tokens.count)).second) {
+    if (warmed_up_.insert(timed_size(tokens.count)).second) {
       cuda::Stream warm_up(handle_, device_, matmul_, true);
-      read_parts(pass_of_all(warm_up), tokens, packed.whole);
+      PackedTokens more = tokens;
+      more.count = timed_size(tokens.count);
+      read_parts(pass_of_all(warm_up), more, packed.whole);
     }
     read_parts(pass_of_all(stream), tokens, packed.whole);
     clear_scratch(memory_.w);
@@ -262,6 +264,13 @@ class CudaRunner : public Runner {
     return {stream, spec_, weights_, memory_.w, memory_.cache, all_};
   }
 
+  // For how many tokens the products of a reading are timed: few sizes, as readings have many.
+  int timed_size(int tokens) const {
+    int size = 16;
+    while (size < tokens) size *= 4;
+    return std::min(size, limits_.tokens);
+  }
+
   // The decoder's prompt but for its last token, of an encoder-decoder, by the first row.
   void read_prefix(cuda::Stream& stream, const Class& c, const Admitted& admitted) {
     const std::vector<int32_t>& prompt = admitted.request->prompt;
@@ -323,7 +332,7 @@ class CudaRunner : public Runner {
   CudaStaging staging_;
   std::array<cuda::Event, kAhead> events_;  // of the steps launched last
   CudaSteps<T> steps_;
-  std::set<int> warmed_up_;        // sizes whose products have been timed
+  std::set<int> warmed_up_;        // sizes of readings whose products have been timed
   bool prefix_warmed_up_ = false;  // likewise
   int64_t launched_ = 0, looks_ = 0;
 };

@@ -122,6 +122,14 @@ const Tuned* Tuning::find(const ProductKey& key) const {
   return at == known_.end() ? nullptr : &at->second;
 }
 
+const Tuned* Tuning::nearest(const ProductKey& key) const {
+  const auto at = known_.lower_bound(key);  // rows are compared last
+  if (at == known_.end()) return nullptr;
+  ProductKey found = at->first;
+  found.rows = key.rows;
+  return found == key ? &at->second : nullptr;
+}
+
 void Tuning::remember(const ProductKey& key, const Tuned& tuned) {
   known_.insert_or_assign(key, tuned);
   if (tuned.time > 0) write();

@@ -137,7 +137,7 @@ template <typename T>
 Algorithm choose(Stream& stream, const LinearParams<T>& p) {
   Matmul& matmul = stream.matmul();
   const ProductKey key = key_of(matmul, p);
-  const Tuned* known = matmul.tuning().find(key);
+  const Tuned* known = matmul.tuning().nearest(key);
   if (known != nullptr && supports(stream.device(), p, known->algorithm)) return known->algorithm;
   if (matmul.deterministic()) {
     const auto alike = deterministic_algorithms(stream.device(), p);
