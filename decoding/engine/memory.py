@@ -19,6 +19,7 @@ PARTS: dict[str, tuple[str, ...]] = {  # what their buffers' names begin with; a
     STEP: (),
 }
 LABEL = 38  # columns of a part's name
+PAGE = 16  # cells: csrc/engine/model/cache.h
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,6 +57,28 @@ class MemoryPlan:
             for name, buffers in grouped.items()
         }
 
+    @property
+    def pages(self) -> int:
+        """Pages of keys and values, each of PAGE positions of a row or of what rows share; 0 for
+        an encoder alone."""
+        return self._pools[0].shape[1] if self._pools else 0
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page, in all layers."""
+        return sum(pool.bytes // pool.shape[1] for pool in self._pools)
+
+    @property
+    def _pools(self) -> list[_C.Buffer]:
+        return [buffer for buffer in self.buffers if buffer.name in PARTS["keys and values"]]
+
+    def requests(self, *, source: int = 0, prompt: int = 1, target: int, beams: int = 1) -> int:
+        """How many requests of this length have pages at once. source: 0 without an encoder;
+        target: new tokens of each of the beams or samples."""
+        shared, own = (source, target + prompt - 1) if source else (prompt - 1, target)
+        needed = -(-shared // PAGE) + -(-beams * own // PAGE)
+        return self.pages // needed
+
     def sharing(self, buffer: _C.Buffer) -> list[str]:
         """Names of the buffers that use some of the same bytes at another time."""
         return [b.name for b in self.buffers if b is not buffer and overlap(buffer, b)]
@@ -75,6 +98,8 @@ class MemoryPlan:
         lines = [(name, f"{size / 1e6:.{digits}f} MB") for name, size in parts.items() if size]
         shared = sum(parts.values()) - total
         behind = f" for {self.sizes}"
+        if self.pages:
+            behind += f"; {self.pages} pages of {readable(self.page_bytes)}"
         if shared > 0:
             behind += f"; the encoder and the step share {shared / 1e6:.{digits}f} MB"
         lines.append(("total", f"{total / 1e6:.{digits}f} MB"))

@@ -17,7 +17,7 @@ from decoding.generation.outputs import GenerateOutput
 from decoding.generation.streaming import check_streamed
 from decoding.serving.dispatch import Dispatcher
 from decoding.serving.model_engine import StartedCall
-from decoding.serving.planning import allocated, compiled, engine_limits
+from decoding.serving.planning import allocated, compiled, engine_limits, planned
 from decoding.serving.request import Request
 from decoding.serving.submission import as_batch, check_fits, check_options, check_submitted
 from decoding.token_model import TokenModel, given_ids
@@ -75,12 +75,11 @@ class Engine:
         memory, rows = optional_size("memory", memory), optional_size("max_requests", max_requests)
         engine = model.bind_engine()
         limits = engine_limits(engine, model.spec, model.device, memory, rows)
-        buffers, size = engine.plan(compiled(limits))
+        plan = planned(engine, limits)
         caching = flag("prefix_caching", prefix_caching)
-        pool = allocated(size, model.device)
+        pool = allocated(plan.bytes, model.device)
         engine.bind(compiled(limits), pool, prefix_caching=caching)
-        self._model, self._limits = model, limits
-        self._plan = MemoryPlan(limits, tuple(buffers), size)
+        self._model, self._limits, self._plan = model, limits, plan
         self._dispatcher = Dispatcher(engine)
         weakref.finalize(self, self._dispatcher.close, drain=False)
 
@@ -211,7 +210,8 @@ class Engine:
         return self._dispatcher.stats()
 
     def memory_plan(self) -> MemoryPlan:
-        """The engine's block: its limits, its bytes, and in table() every buffer."""
+        """The engine's block: its limits, its bytes, and in table() every buffer; requests() says
+        how many of some length have room at once."""
         return replace(self._plan, weights=self._model.weight_bytes)
 
     def close(self, drain: bool = True) -> None:

@@ -10,14 +10,19 @@ from torch import Tensor
 
 from decoding import _C
 from decoding.engine.limits import EngineLimits, next_bucket
-from decoding.engine.memory import available_memory, available_text, readable
+from decoding.engine.memory import (
+    PAGE,
+    MemoryPlan,
+    available_memory,
+    available_text,
+    readable,
+)
 from decoding.engine.request import EngineRequest
 from decoding.generation.batching import Array
 from decoding.generation.call import Call
 from decoding.models.spec import ModelSpec
 from decoding.models.weights.memory import empty
 
-PAGE = 16  # cells: csrc/engine/model/cache.h
 READ = {"cpu": 128, "cuda": 1024}  # tokens that are read between two steps, or one source
 ROWS = {"cpu": 64, "cuda": 256}  # that step at once, where nobody says
 SHARE = {"cpu": 0.25, "cuda": 0.8}  # of the memory that is available, at most, where nobody says
@@ -69,6 +74,12 @@ def engine_limits(
         longest = pages_of(limits, limits.target, limits.beams)
         room = min(room, max(longest, rows * pages_of(limits, USUAL[device.type])))
     return replace(limits, pages=room)
+
+
+def planned(engine: _C.Engine, limits: EngineLimits) -> MemoryPlan:
+    """The plan of an engine's block."""
+    buffers, size = engine.plan(compiled(limits))
+    return MemoryPlan(limits, tuple(buffers), size)
 
 
 def call_limits(call: Call, rows: int) -> EngineLimits:

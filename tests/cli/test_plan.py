@@ -29,11 +29,36 @@ def test_plan_prints_the_memory_plan(name: str, tmp_path: Path, program: Program
     assert program(*words, "--full").out == f"{plan.table()}\n\n{plan}\n"
 
 
+def test_plan_of_an_engine(tmp_path: Path, program: Program) -> None:
+    random_models.reference("marian").save_pretrained(tmp_path)
+    model = decoding.load(tmp_path, "cpu")
+    program()  # forgets what saving has said
+    with decoding.Engine(model, memory=1 << 22, max_requests=6) as engine:
+        plan = engine.memory_plan()
+    words = "--device cpu --engine --memory 4194304 --max-requests 6 --beams 3 --target 20"
+    found = program("plan", "--model", str(tmp_path), *words.split()).out.splitlines()
+    source = min(64, model.spec.decoder.positions)
+    fit = plan.requests(source=source, target=20, beams=3)
+    assert found[-1].endswith(f"beams 3 that have pages at once: {fit}") and fit > 0
+    assert f"{plan.pages} pages" in found[-2]
+
+
+def test_requests_that_have_pages_at_once() -> None:
+    model = decoding.load(random_models.reference("marian"), "cpu")
+    plan = model.memory_plan(decoding.Limits(batch=5, beams=3, source=17, prompt=4, target=15))
+    assert plan.requests(source=17, prompt=4, target=15, beams=3) == 5
+    assert plan.pages == 5 * (2 + 4)  # 17 cells and 3 x 18 ones
+    pools = [buffer for buffer in plan.buffers if buffer.name in ("k_pages", "v_pages")]
+    assert plan.page_bytes * plan.pages == sum(pool.bytes for pool in pools)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         ("--source 7", "leave --source out"),
         ("--target 100000", "target=100000 is beyond the model's"),
+        ("--memory 5", "add --engine"),
+        ("--engine --batch 2", "an engine has pages, not batches"),
         ("--batch 0", "must be a whole number of at least 1"),
     ],
 )

@@ -12,6 +12,7 @@ import decoding
 from decoding import Limits
 from decoding.engine import pool
 from decoding.engine.limits import next_bucket
+from decoding.serving import model_engine
 from tests.support.random_models import load, ours
 from tests.support.sessions import LIMITS, run, same, tokens
 
@@ -178,7 +179,8 @@ def test_memory_that_is_not_there(device: str, monkeypatch: pytest.MonkeyPatch) 
     model = load("gpt2", device, threads=1)
     before = run(model, tokens())
     with monkeypatch.context() as patch:
-        patch.setattr(pool, "available_memory", lambda _: 200_000)
+        for module in (pool, model_engine):
+            patch.setattr(module, "available_memory", lambda _: 200_000)
         words = r"needs \d+ bytes .*available: 200000 bytes .*lower (batch|beams|target)"
         with pytest.raises(decoding.Error, match=words):
             run(model, tokens(40, 20), max_new_tokens=20, num_beams=6)
