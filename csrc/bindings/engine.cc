@@ -252,8 +252,7 @@ RunnerLimits runner_limits(int requests, int beams, int source, int prompt, int 
           .source = source,
           .prompt = prompt,
           .target = target,
-          .candidates = candidates,
-          .scores = 1};
+          .candidates = candidates};
 }
 
 }  // namespace

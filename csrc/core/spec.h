@@ -124,7 +124,6 @@ struct RunnerLimits {
   int classes;  // kinds of requests that step side by side
   int words;    // 32-bit words of a request's lists (config.h)
   int beams, source, prompt, target, candidates;
-  int scores;  // 1: of processed requests
 };
 
 }  // namespace decoding

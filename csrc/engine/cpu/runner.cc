@@ -139,7 +139,7 @@ class CpuRunner : public Runner {
             .prompt = limits.prompt,
             .target = limits.target,
             .candidates = limits.candidates,
-            .controls = limits.scores,
+            .controls = 1,  // for the scores of processed requests
             .tokens = limits.tokens,
             .pages = limits.pages};
   }

@@ -199,7 +199,7 @@ class CudaRunner : public Runner {
             .prompt = limits.prompt,
             .target = limits.target,
             .candidates = limits.candidates,
-            .controls = limits.scores,
+            .controls = 1,  // for the scores of processed requests
             .tokens = limits.tokens,
             .pages = limits.pages};
   }
