@@ -85,20 +85,17 @@ void bind_prefix_cache(py::module_& kernels) {
 
 void bind_waiting(py::module_& kernels) {
   py::class_<Waiting>(kernels, "Waiting", "A request; as in request_queue.h.")
-      .def(py::init([](int64_t id, int32_t priority, double deadline, double arrived, int64_t pages,
-                       int32_t rows, uint32_t request_class) {
-             return Waiting{id, priority, deadline, arrived, pages, rows, request_class};
-           }),
+      .def(py::init(
+               [](int64_t id, int32_t priority, double deadline, double arrived, int64_t pages,
+                  int32_t rows) { return Waiting{id, priority, deadline, arrived, pages, rows}; }),
            py::arg("id"), py::arg("priority") = 0, py::arg("deadline") = kNever,
-           py::arg("arrived") = 0.0, py::arg("pages") = 1, py::arg("rows") = 1,
-           py::arg("request_class") = 0)
+           py::arg("arrived") = 0.0, py::arg("pages") = 1, py::arg("rows") = 1)
       .def_readonly("id", &Waiting::id)
       .def_readonly("priority", &Waiting::priority)
       .def_readonly("deadline", &Waiting::deadline)
       .def_readonly("arrived", &Waiting::arrived)
       .def_readonly("pages", &Waiting::pages)
-      .def_readonly("rows", &Waiting::rows)
-      .def_readonly("request_class", &Waiting::request_class);
+      .def_readonly("rows", &Waiting::rows);
 }
 
 void bind_request_queue(py::module_& kernels) {

@@ -34,7 +34,6 @@ struct Waiting {
   double arrived = 0;
   int64_t pages = 0;  // it needs
   int32_t rows = 0;   // it needs
-  uint32_t request_class = 0;
 };
 
 class RequestQueue {
