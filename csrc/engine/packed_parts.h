@@ -11,50 +11,67 @@
 
 namespace decoding {
 
-struct PackedParts {
-  std::vector<int32_t> ids, positions, cells;  // of each token; cells: see StoreSharedParams
-  std::vector<int32_t> offsets;                // [parts + 1]
-  std::vector<int32_t> first, ends;            // [parts], positions
-  std::vector<int32_t> pages;                  // [parts, longest_list], of their texts so far
-  int longest = 0;
-  bool whole = true;  // every text is read from its beginning
-
+class PackedParts {
+ public:
   // longest_list: of pages.
   PackedParts(std::span<const ReadPart> parts, const ModelSpec& spec, int longest_list)
-      : offsets{0} {
+      : offsets_{0} {
     for (const ReadPart& part : parts) {
       append_tokens(part, spec);
-      offsets.push_back(static_cast<int32_t>(ids.size()));
-      first.push_back(part.first);
-      ends.push_back(part.first + part.count);
+      offsets_.push_back(static_cast<int32_t>(ids_.size()));
+      first_.push_back(part.first);
+      ends_.push_back(part.first + part.count);
       const auto& list = part.admitted->shared_pages;
-      pages.insert(pages.end(), list.begin(), list.end());
-      pages.resize(first.size() * longest_list);
-      longest = std::max(longest, part.count);
-      whole = whole && part.first == 0;
+      pages_.insert(pages_.end(), list.begin(), list.end());
+      pages_.resize(first_.size() * longest_list);
+      longest_ = std::max(longest_, part.count);
+      whole_ = whole_ && part.first == 0;
     }
   }
 
-  // Where they lie in a session's inputs.
-  PackedTokens tokens(const Inputs& in, const ModelSpec& spec) const {
-    const int sentences = static_cast<int>(first.size()), count = static_cast<int>(ids.size());
-    if (spec.encoder) {
-      return {in.source.ids, in.source.positions, in.source.offsets, sentences, count, longest};
-    }
-    return {in.prompt_ids, in.prompt_positions, in.prompt_offsets, sentences, count, longest};
+  // Whether every text is read from its beginning.
+  bool whole() const { return whole_; }
+
+  // put(to, numbers) gets each array with its place in a runner's inputs. Returns the tokens there.
+  template <typename Put>
+  PackedTokens place(const Inputs& in, const ModelSpec& spec, Put&& put) const {
+    const PackedTokens tokens = placed(in, spec);
+    put(tokens.ids, ids_);
+    put(tokens.positions, positions_);
+    put(tokens.offsets, offsets_);
+    put(in.shared_cells, cells_);
+    put(in.shared_pages, pages_);
+    put(in.shared_lengths, ends_);
+    put(in.first_queries, first_);
+    return tokens;
   }
 
  private:
+  PackedTokens placed(const Inputs& in, const ModelSpec& spec) const {
+    const int sentences = static_cast<int>(first_.size()), count = static_cast<int>(ids_.size());
+    if (spec.encoder) {
+      return {in.source.ids, in.source.positions, in.source.offsets, sentences, count, longest_};
+    }
+    return {in.prompt_ids, in.prompt_positions, in.prompt_offsets, sentences, count, longest_};
+  }
+
   void append_tokens(const ReadPart& part, const ModelSpec& spec) {
     const RotaryTables tables = rotary_tables(spec.decoder);
     const RunnerRequest& given = *part.admitted->request;
     const int length = static_cast<int>(given.prompt.size());
     for (int i = part.first; i < part.first + part.count; ++i) {
-      ids.push_back(spec.encoder ? given.source[i] : given.prompt[i]);
-      positions.push_back(spec.encoder ? given.source_positions[i] : tables.pack(i, length));
-      cells.push_back(part.admitted->shared_pages[i / kPageSize] * kPageSize + i % kPageSize);
+      ids_.push_back(spec.encoder ? given.source[i] : given.prompt[i]);
+      positions_.push_back(spec.encoder ? given.source_positions[i] : tables.pack(i, length));
+      cells_.push_back(part.admitted->shared_pages[i / kPageSize] * kPageSize + i % kPageSize);
     }
   }
+
+  std::vector<int32_t> ids_, positions_, cells_;  // of each token; cells: see StoreSharedParams
+  std::vector<int32_t> offsets_;                  // [parts + 1]
+  std::vector<int32_t> first_, ends_;             // [parts], positions
+  std::vector<int32_t> pages_;                    // [parts, longest_list], of their texts so far
+  int longest_ = 0;
+  bool whole_ = true;
 };
 
 // The inputs are in place.

@@ -49,19 +49,11 @@ class CpuRunner : public Runner {
 
   void read(std::span<const ReadPart> parts) override {
     const Limits all = limits_of(limits_);
-    const Inputs& in = memory_.w.inputs;
     const PackedParts packed(parts, spec_, shared_pages_of(spec_, all));
-    const PackedTokens tokens = packed.tokens(in, spec_);
-    put(packed.ids, tokens.ids);
-    put(packed.positions, tokens.positions);
-    put(packed.offsets, tokens.offsets);
-    put(packed.cells, in.shared_cells);
-    put(packed.pages, in.shared_pages);
-    put(packed.ends, in.shared_lengths);
-    put(packed.first, in.first_queries);
+    const PackedTokens tokens = packed.place(memory_.w.inputs, spec_, put);
     run([&](Stream& stream) {
       const Pass<Stream, T, C> pass{stream, spec_, weights_, memory_.w, memory_.cache, all};
-      read_parts(pass, tokens, packed.whole);
+      read_parts(pass, tokens, packed.whole());
     });
   }
 
@@ -156,7 +148,7 @@ class CpuRunner : public Runner {
     });
   }
 
-  static void put(const std::vector<int32_t>& numbers, const int32_t* to) {
+  static void put(const int32_t* to, const std::vector<int32_t>& numbers) {
     std::copy(numbers.begin(), numbers.end(), const_cast<int32_t*>(to));
   }
 

@@ -97,24 +97,18 @@ class CudaRunner : public Runner {
     const cuda::UseDevice use(device_.id);
     staging_.renew(handle_);
     const PackedParts packed(parts, spec_, shared_pages_of(spec_, all_));
-    const Inputs& in = memory_.w.inputs;
-    const PackedTokens tokens = packed.tokens(in, spec_);
-    stage(tokens.ids, packed.ids);
-    stage(tokens.positions, packed.positions);
-    stage(tokens.offsets, packed.offsets);
-    stage(in.shared_cells, packed.cells);
-    stage(in.shared_pages, packed.pages);
-    stage(in.shared_lengths, packed.ends);
-    stage(in.first_queries, packed.first);
+    const PackedTokens tokens =
+        packed.place(memory_.w.inputs, spec_,
+                     [&](const int32_t* to, const auto& numbers) { stage(to, numbers); });
     cuda::Stream stream = this->stream();
     staging_.send(stream);
     if (warmed_up_.insert(timed_size(tokens.count)).second) {
       cuda::Stream warm_up(handle_, device_, matmul_, true);
       PackedTokens more = tokens;
       more.count = timed_size(tokens.count);
-      read_parts(pass_of_all(warm_up), more, packed.whole);
+      read_parts(pass_of_all(warm_up), more, packed.whole());
     }
-    read_parts(pass_of_all(stream), tokens, packed.whole);
+    read_parts(pass_of_all(stream), tokens, packed.whole());
     clear_scratch(memory_.w);
   }
 
