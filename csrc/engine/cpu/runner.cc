@@ -21,6 +21,7 @@ namespace {
 template <typename T, typename C, cpu::Isa isa>
 class CpuRunner : public Runner {
   using Stream = cpu::Stream<isa>;
+  using Parts = std::vector<StepPart<Stream, T, C>>;
 
  public:
   CpuRunner(const ModelSpec& spec, const ModelWeights& weights, int threads, cpu::Features features)
@@ -39,6 +40,9 @@ class CpuRunner : public Runner {
     limits_ = limits;
     const int64_t words = int64_t{limits.rows} * limits.words;
     for (auto& c : classes_) c.words = std::make_unique_for_overwrite<int32_t[]>(words);
+    stepping_.reserve(limits.classes);
+    parts_.resize(team_.size());
+    for (Parts& parts : parts_) parts.reserve(limits.classes);
   }
 
   int open(int request_class, const Request& request) override {
@@ -78,8 +82,8 @@ class CpuRunner : public Runner {
     lay_out();
     if (stepping_.empty()) return false;
     run([&](Stream& stream) {
-      std::vector<StepPart<Stream, T, C>> parts;
-      parts.reserve(stepping_.size());
+      Parts& parts = parts_[stream.rank()];
+      parts.clear();
       for (const CpuClass<T>* c : stepping_) {
         list_rows(stream, c->list_params());
         parts.push_back({pass(stream, *c), c->rows()});
@@ -234,7 +238,8 @@ class CpuRunner : public Runner {
   CpuMemory<T, C> memory_{};
   std::vector<CpuClass<T>> classes_;
   std::vector<const CpuClass<T>*> stepping_;
-  int rows_ = 0;  // of the present step
+  std::vector<Parts> parts_;  // of the present step, for each thread
+  int rows_ = 0;              // of the present step
 };
 
 }  // namespace

@@ -101,12 +101,12 @@ class CudaSteps {
   }
 
   const cuda::Graph& graph(cudaStream_t handle) {
-    std::vector<Place> key;
+    key_.clear();
     for (const Class* c : stepping_) {
-      key.push_back({static_cast<int>(c - memory_->classes.data()), static_cast<int>(c->first()),
-                     c->captured_for});
+      key_.push_back({static_cast<int>(c - memory_->classes.data()), static_cast<int>(c->first()),
+                      c->captured_for});
     }
-    if (const auto found = graphs_.find(key); found != graphs_.end()) return found->second;
+    if (const auto found = graphs_.find(key_); found != graphs_.end()) return found->second;
     CUDA_CHECK(cudaStreamSynchronize(handle));  // a warm-up writes where steps do
     if (graphs_.size() >= kGraphs) graphs_.clear();
     if (warmed_up_.insert(rows()).second) {
@@ -114,7 +114,7 @@ class CudaSteps {
       pass(warm_up);
     }
     return graphs_
-        .emplace(key, cuda::Graph::capture([&](cudaStream_t recorder) {
+        .emplace(key_, cuda::Graph::capture([&](cudaStream_t recorder) {
                    cuda::Stream recording(recorder, device_, matmul_);
                    record(recording);
                  }))
@@ -148,6 +148,7 @@ class CudaSteps {
   CudaRunnerMemory<T>* memory_ = nullptr;
   std::map<std::vector<Place>, cuda::Graph> graphs_;
   std::vector<Class*> stepping_;  // in the order of their rows
+  std::vector<Place> key_;        // of the present step's graph
   std::set<int> warmed_up_;       // rows of steps whose products have been timed
 };
 
