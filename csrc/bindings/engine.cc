@@ -101,8 +101,8 @@ class PyEngine {
     runner_->bind(limits, view.data<uint8_t>({-1}), view.numel());
     pool_ = pool;
     limits_ = limits;
-    scheduler_ = std::make_unique<Scheduler>(*runner_, limits, spec_.encoder.has_value(),
-                                             page_bytes, kMostWaiting, prefix_caching);
+    scheduler_ = std::make_unique<Scheduler>(*runner_, limits, spec_, page_bytes, kMostWaiting,
+                                             prefix_caching);
   }
 
   int64_t submit(const PyRequest& request, const PyBatch& batch, int32_t priority, double deadline,

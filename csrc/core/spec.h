@@ -111,6 +111,7 @@ struct Limits {
   int shortlist = 0;   // tokens that a call's steps choose from (shortlist.h); 0: no shortlists
   int tokens = 0;  // of all sources or prompts that are read at once; 0: of `batch` longest ones
   int pages = 0;   // of keys and values; 0: what `batch` longest sentences take
+  int input_rows = 0;  // rows whose inputs of convolutions are kept; 0: rows()
   int rows() const { return batch * beams; }
   int places() const { return finished > beams ? finished : beams; }
 };

@@ -15,6 +15,7 @@ from decoding.models import load
 from decoding.reference import Rules, Tokens
 from tests.conftest import assert_same_bits
 from tests.models.test_models import oracle as torch_text
+from tests.serving.engines import assert_idle, assert_same
 from tests.support.comparison import assert_as_exact
 from tests.support.lightconv import DYNAMIC, EOS, LIGHT, VOCAB, LightConv
 
@@ -172,6 +173,22 @@ def test_a_converted_model(theirs: LightConv, tmp_path: Path) -> None:
     again = decoding.load(tmp_path / "converted", "cpu", threads=2)
     assert again.spec == model.spec
     assert torch.equal(generate(again).sequences, generate(model).sequences)
+
+
+def test_searches_side_by_side(theirs: LightConv, device: str, tmp_path: Path) -> None:
+    """Each class of requests keeps the inputs of its rows' convolutions apart."""
+    model = ours(theirs, tmp_path, device)
+    calls = [
+        (source, {"max_new_tokens": STEPS, "num_beams": beams, "decoder_input_ids": [prompt]})
+        for source in SOURCES
+        for prompt in ([EOS], [EOS, 9, 7])
+        for beams in (1, 4, 2)
+    ]
+    with decoding.Engine(model, max_requests=16) as engine:
+        requests = [engine.submit(source, **options) for source, options in calls]
+        for (source, options), request in zip(calls, requests, strict=True):
+            assert_same(request.result(60), model.generate([source], **options), device)
+        assert_idle(engine)
 
 
 def test_weights_of_fairseqs_cuda_kernels_lack_an_axis(tmp_path: Path) -> None:

@@ -137,7 +137,8 @@ class CpuRunner : public Runner {
             .candidates = limits.candidates,
             .controls = 1,  // for the scores of processed requests
             .tokens = limits.tokens,
-            .pages = limits.pages};
+            .pages = limits.pages,
+            .input_rows = limits.classes * limits.rows};
   }
 
   CpuMemory<T, C> take(Arena& arena, const RunnerLimits& limits,
@@ -147,7 +148,7 @@ class CpuRunner : public Runner {
       classes.clear();
       for (int i = 0; i < limits.classes; ++i) {
         arena.prefixed("class " + std::to_string(i) + ": ",
-                       [&] { classes.emplace_back(arena, spec_, all); });
+                       [&] { classes.emplace_back(arena, spec_, i, all); });
       }
     });
   }
@@ -184,7 +185,8 @@ class CpuRunner : public Runner {
                           .active = &active,
                           .sentences = 1,
                           .beams = 1,
-                          .slots = c.limits.beams};
+                          .slots = c.limits.beams,
+                          .first_input = c.first_input()};
       decoder_layers(pass, rows);
     }
   }

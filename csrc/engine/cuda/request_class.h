@@ -25,8 +25,8 @@ struct CudaClass : RequestClass<T> {
   bool changed = false;        // since its rows were listed
   int captured_for = 0;
 
-  CudaClass(Arena& arena, const ModelSpec& spec, const Limits& all, int words_of_each)
-      : RequestClass<T>(arena, spec, all) {
+  CudaClass(Arena& arena, const ModelSpec& spec, int index, const Limits& all, int words_of_each)
+      : RequestClass<T>(arena, spec, index, all) {
     const int64_t rows = all.batch;
     search_config = reinterpret_cast<SearchConfig*>(
         arena.take<uint8_t>("search_config", {sizeof(SearchConfig)}));

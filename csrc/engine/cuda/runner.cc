@@ -195,7 +195,8 @@ class CudaRunner : public Runner {
             .candidates = limits.candidates,
             .controls = 1,  // for the scores of processed requests
             .tokens = limits.tokens,
-            .pages = limits.pages};
+            .pages = limits.pages,
+            .input_rows = limits.classes * limits.rows};
   }
 
   void take(Arena& arena, const RunnerLimits& limits, CudaRunnerMemory<T>& memory) const {
@@ -212,7 +213,7 @@ class CudaRunner : public Runner {
           memory.classes.reserve(limits.classes);
           for (int i = 0; i < limits.classes; ++i) {
             arena.prefixed("class " + std::to_string(i) + ": ", [&] {
-              memory.classes.emplace_back(arena, spec_, limits_of(limits), limits.words);
+              memory.classes.emplace_back(arena, spec_, i, limits_of(limits), limits.words);
             });
           }
         },
@@ -298,7 +299,8 @@ class CudaRunner : public Runner {
                       .active = in.prompt_active + i,
                       .sentences = 1,
                       .beams = 1,
-                      .slots = c.limits.beams};
+                      .slots = c.limits.beams,
+                      .first_input = c.first_input()};
     };
     if (!std::exchange(prefix_warmed_up_, true)) {
       cuda::Stream warm_up(handle_, device_, matmul_, true);

@@ -50,7 +50,9 @@ struct Cache {
   C *k_pages, *v_pages;  // [L][Nkv, pages, kPageSize, D], see kernels/attention/pages.h
   int64_t pages;
 
-  C* inputs = nullptr;  // [L][R, N, kernel_size, D], of convolutions, which have no own pages
+  // Of convolutions, which have no own pages: [L][input_rows, N, kernel_size, D].
+  C* inputs = nullptr;
+  int64_t input_rows = 0;
 
   Cache() = default;
   Cache(Arena& a, const ModelSpec& spec, const Limits& limits) {
@@ -58,7 +60,8 @@ struct Cache {
     const int64_t heads = d.kv_before(d.layers) / d.head_dim;
     if (d.convolution) {
       const int ring = d.convolution->widest_kernel();
-      inputs = a.take<C>("inputs", {heads, limits.rows(), ring, d.head_dim});
+      input_rows = limits.input_rows > 0 ? limits.input_rows : limits.rows();
+      inputs = a.take<C>("inputs", {heads, input_rows, ring, d.head_dim});
     }
     pages = pages_of(spec, limits);
     k_pages = a.take<C>("k_pages", {heads, pages, kPageSize, d.head_dim});
@@ -69,6 +72,12 @@ struct Cache {
   PagePool<C> pool(const StackSpec& decoder, int i) const {
     const int64_t before = decoder.kv_before(i) * kPageSize * pages;
     return {k_pages + before, v_pages + before, static_cast<int>(pages)};
+  }
+
+  // Layer i's inputs of rows from `row` on.
+  C* inputs_of(const StackSpec& decoder, int i, int64_t row) const {
+    const int64_t before = decoder.kv_before(i) * input_rows + row * decoder.kv_inner(i);
+    return inputs + before * decoder.convolution->widest_kernel();
   }
 };
 

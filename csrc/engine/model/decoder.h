@@ -21,6 +21,7 @@ struct StepRows {
   int sentences, beams, slots;   // sentences: at least state->live_count; slots: beams, but where
                                  // the first row of each sentence reads a prompt for all
   int64_t first = 0;             // row of the pass
+  int64_t first_input = 0;       // row of Cache::inputs
 
   int total() const { return sentences * beams; }
 };
@@ -41,23 +42,22 @@ void decode_convolution(const StepPart<Stream, T, C>& part, const StackPass<Stre
   const auto& [p, rows] = part;
   const StackSpec& d = p.spec.decoder;
   const Workspace<T>& w = p.workspace;
-  const int ring = d.convolution->widest_kernel();
-  decode_depthwise(p.stream, DecodeDepthwiseParams<T, C>{
-                                 .state = rows.state,
-                                 .x = w.step.qkv + rows.first * d.inner(i),
-                                 .weights = convolution_weights(stack, i, rows.first),
-                                 .inputs = p.cache.inputs + d.kv_before(i) * p.limits.rows() * ring,
-                                 .cache_indirection = w.cache_indirection,
-                                 .active = rows.active,
-                                 .y = w.step.attended + rows.first * d.inner(i),
-                                 .sentences = rows.sentences,
-                                 .beams = rows.beams,
-                                 .heads = d.heads[i],
-                                 .head_dim = d.head_dim,
-                                 .ring = ring,
-                                 .slots = rows.slots,
-                                 .total_rows = p.limits.rows(),
-                                 .history = w.history});
+  decode_depthwise(p.stream,
+                   DecodeDepthwiseParams<T, C>{.state = rows.state,
+                                               .x = w.step.qkv + rows.first * d.inner(i),
+                                               .weights = convolution_weights(stack, i, rows.first),
+                                               .inputs = p.cache.inputs_of(d, i, rows.first_input),
+                                               .cache_indirection = w.cache_indirection,
+                                               .active = rows.active,
+                                               .y = w.step.attended + rows.first * d.inner(i),
+                                               .sentences = rows.sentences,
+                                               .beams = rows.beams,
+                                               .heads = d.heads[i],
+                                               .head_dim = d.head_dim,
+                                               .ring = d.convolution->widest_kernel(),
+                                               .slots = rows.slots,
+                                               .total_rows = p.limits.rows(),
+                                               .history = w.history});
 }
 
 // Attention of layer i to nothing yet: the queries are in a.qkv, rows `stride` apart.

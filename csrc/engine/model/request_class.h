@@ -20,8 +20,9 @@ struct RequestClass {
   StepView step{};
 
   RequestClass() = default;
-  // all: sentences of one row each, as many as all classes together may have.
-  RequestClass(Arena& arena, const ModelSpec& spec, Limits all) : all_(all) {
+  // index: of the class. all: sentences of one row each, as many as all classes together may have.
+  RequestClass(Arena& arena, const ModelSpec& spec, int index, Limits all)
+      : all_(all), first_input_(int64_t{index} * all.batch) {
     all.tokens = 1;  // sources and prompts are read together with those of other classes
     ++all.target;    // a GPU may be a step ahead of the end of a sentence
     w.inputs = Inputs(arena, spec, all);
@@ -65,6 +66,7 @@ struct RequestClass {
   }
 
   int64_t first() const { return first_; }
+  int64_t first_input() const { return first_input_; }
 
   StepRows rows() const {
     return {.state = w.inputs.state,
@@ -74,7 +76,8 @@ struct RequestClass {
             .sentences = step.key.sentences,
             .beams = limits.beams,
             .slots = limits.beams,
-            .first = first_};
+            .first = first_,
+            .first_input = first_input_};
   }
 
   SearchResults results() const {
@@ -131,7 +134,7 @@ struct RequestClass {
 
  private:
   Limits all_{};
-  int64_t first_ = 0;
+  int64_t first_ = 0, first_input_ = 0;
 };
 
 }  // namespace decoding

@@ -41,11 +41,12 @@ std::span<const int32_t> shared_tokens(const RunnerRequest& request, bool has_en
 
 }  // namespace
 
-Scheduler::Scheduler(Runner& runner, const RunnerLimits& limits, bool has_encoder,
+Scheduler::Scheduler(Runner& runner, const RunnerLimits& limits, const ModelSpec& spec,
                      int64_t page_bytes, int most_waiting, bool caches)
     : runner_(runner),
       limits_(limits),
-      has_encoder_(has_encoder),
+      has_encoder_(spec.encoder.has_value()),
+      has_own_pages_(!spec.decoder.convolution),
       page_bytes_(page_bytes),
       pages_(limits.pages),
       cache_(pages_, caches),
@@ -128,6 +129,7 @@ int Scheduler::shared_pages(const RunnerRequest& request) const {
 }
 
 int Scheduler::own_pages(const RunnerRequest& request) const {
+  if (!has_own_pages_) return 0;
   return static_cast<int>(
       pages_of(int64_t{request.request.rows_per_sentence} * request.own(has_encoder_)));
 }

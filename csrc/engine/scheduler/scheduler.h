@@ -49,9 +49,9 @@ struct SchedulerStats {
 
 class Scheduler {
  public:
-  // The runner is bound to memory for these limits, and stays. page_bytes: of a page in all layers.
-  // most_waiting: requests.
-  Scheduler(Runner& runner, const RunnerLimits& limits, bool has_encoder, int64_t page_bytes,
+  // The runner is bound to memory for these limits, for a model of this spec, and stays.
+  // page_bytes: of a page in all layers. most_waiting: requests.
+  Scheduler(Runner& runner, const RunnerLimits& limits, const ModelSpec& spec, int64_t page_bytes,
             int most_waiting, bool caches);
   ~Scheduler();
 
@@ -110,7 +110,7 @@ class Scheduler {
 
   Runner& runner_;
   const RunnerLimits limits_;
-  const bool has_encoder_;
+  const bool has_encoder_, has_own_pages_;  // convolutions have none
   const int64_t page_bytes_;
 
   // The loop's own.
