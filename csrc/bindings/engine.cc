@@ -270,12 +270,18 @@ void bind_engine(py::module_& module) {
                              [](const Output& o) { return table(o.tokens, o.rows, o.width); })
       .def_property_readonly(
           "lengths", [](const Output& o) { return py::array_t<int32_t>(o.rows, o.lengths.data()); })
-      .def_property_readonly(
-          "scores", [](const Output& o) { return py::array_t<float>(o.rows, o.scores.data()); })
-      .def_property_readonly(
-          "sums", [](const Output& o) { return py::array_t<float>(o.rows, o.sums.data()); })
-      .def_property_readonly("parent_rows",
-                             [](const Output& o) { return table(o.parent_rows, o.rows, o.width); });
+      .def_property_readonly("scores",
+                             [](const Output& o) {
+                               return py::array_t<float>(py::ssize_t(o.scores.size()),
+                                                         o.scores.data());
+                             })
+      .def_property_readonly("sums",
+                             [](const Output& o) {
+                               return py::array_t<float>(py::ssize_t(o.sums.size()), o.sums.data());
+                             })
+      .def_property_readonly("parent_rows", [](const Output& o) {
+        return table(o.parent_rows, o.parent_rows.empty() ? 0 : o.rows, o.width);
+      });
   module.def("put_ends", &put_ends, py::arg("ends"), py::arg("first"), py::arg("tokens"),
              py::arg("lengths"), py::arg("scores"), py::arg("sums"), py::arg("parent_rows"));
   const py::call_guard<py::gil_scoped_release> unlocked;  // of Python's lock

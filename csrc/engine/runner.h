@@ -84,8 +84,8 @@ class Runner {
   // joined again.
   virtual void ended(std::vector<Ended>& to) = 0;
   virtual void fetch(Slot slot, const Results& results) = 0;
-  // What each row of a request that has joined has generated so far, and each that has finished;
-  // returns how many these are.
+  // What each row of a request that has joined has generated so far, from results.from on, and each
+  // that has finished; returns how many these are.
   virtual int paths(Slot slot, const Results& results) = 0;
 };
 

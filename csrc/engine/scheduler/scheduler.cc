@@ -366,10 +366,14 @@ void Scheduler::stream() {
     const bool competes = request.max_finished() > 0;
     if (competes && !std::holds_alternative<Beam>(request.search))
       continue;  // only its end is sure
+    // Rows of which less has been told have ended.
+    const int from = entry.told.empty() ? 0 : *std::ranges::max_element(entry.told);
     paths_.resize(request.rows_per_sentence + request.max_finished(), request.steps());
-    const int rows = runner_.paths(entry.admitted.slot, paths_.results());
+    Results results = paths_.results();
+    results.from = from;
+    const int rows = runner_.paths(entry.admitted.slot, results);
     if (rows == 0) continue;
-    if (competes) paths_.lengths[0] = agreed(paths_, rows);
+    if (competes) paths_.lengths[0] = agreed(paths_, rows, from);
     Output output = new_tokens(id, paths_, competes ? 1 : rows, entry.told);
     if (output.width > 0) made_.push_back(std::move(output));
   }

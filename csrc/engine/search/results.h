@@ -22,6 +22,7 @@ struct Results {
                          // from first_slot
   int width;
   int first_slot = 0;
+  int from = 0;  // tokens before are known: they need not be written
 };
 
 // A view of the bound memory.
@@ -66,7 +67,7 @@ inline void fetch_finished(const BeamHistory& history, const Hypothesis& end, in
   int32_t slot = end.slot;
   tokens[end.length - 1] = end.token;
   parent_rows[end.length - 1] = slot - out.first_slot;
-  for (int t = end.length - 2; t >= 0; --t) {
+  for (int t = end.length - 2; t >= out.from; --t) {
     tokens[t] = history.tokens[int64_t{t} * history.total_rows + slot];
     slot = history.parents[int64_t{t} * history.total_rows + slot];
     parent_rows[t] = slot - out.first_slot;
@@ -77,7 +78,7 @@ inline void fetch_finished(const BeamHistory& history, const Hypothesis& end, in
 inline void fetch_row(const BeamHistory& history, int slot, int tokens, int row,
                       const Results& out) {
   check_length(row, tokens, out);
-  for (int t = 0; t < tokens; ++t) {
+  for (int t = out.from; t < tokens; ++t) {
     out.tokens[int64_t{row} * out.width + t] =
         history.tokens[int64_t{t} * history.total_rows + slot];
     out.parent_rows[int64_t{row} * out.width + t] = slot - out.first_slot;
