@@ -157,6 +157,15 @@ INTERFERENCE = View(
     across="{provider}",
     cells=[Cell("alone", "alone"), Cell("beside", "beside"), Cell("ratio", "ratio", hundredths)],
 )
+SCHEDULING = View(
+    "Scheduling",
+    "scheduling-*.csv",
+    "The table shows the microseconds from the end of a step to the next one, of a scheduler whose "
+    "steps take no time.",
+    down="{rows} rows, {joins} of them anew in each step, told {told}",
+    across="",
+    cells=[Cell("p50", "p50"), Cell("p99", "p99")],
+)
 SPEED = (
     ENCODERS,
     PROGRAMS,
@@ -165,7 +174,17 @@ SPEED = (
     replace(TRAINING, given={"passes": "both"}),
     UPDATES,
 )
-VIEWS = (ENCODERS, PROGRAMS, SERVING, INTERFERENCE, TRAINING, UPDATES, QUALITY, CONTROLS)
+VIEWS = (
+    ENCODERS,
+    PROGRAMS,
+    SERVING,
+    INTERFERENCE,
+    SCHEDULING,
+    TRAINING,
+    UPDATES,
+    QUALITY,
+    CONTROLS,
+)
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import interference, serving
+from benchmarks import interference, scheduling, serving
 from benchmarks.online.interference import Sizes, churn, mixed, prompts
 from benchmarks.report.rows import read_lines
-from benchmarks.report.views import INTERFERENCE, SERVING, read_view
+from benchmarks.report.views import INTERFERENCE, SCHEDULING, SERVING, read_view
 from decoding.compare.engines import Settings
 from tests.support.step_provider import StepProvider
 
@@ -108,4 +108,13 @@ def test_interference_writes_its_rows(tmp_path: Path, monkeypatch: pytest.Monkey
             float(row["beside"]) / float(row["alone"]), 0.01
         )
     [found] = read_view(INTERFERENCE, tmp_path)
+    assert len(found.table.rows) == len(rows)
+
+
+def test_scheduling_writes_its_rows(tmp_path: Path) -> None:
+    given = ["--rows", "2", "5", "--steps", "20", "--repeats", "2"]
+    scheduling.main([*given, "--output", str(tmp_path / "scheduling-cpu.csv")])
+    rows = read_lines(tmp_path / "scheduling-cpu.csv")
+    assert len(rows) == 8 and all(0 < float(row["p50"]) <= float(row["p99"]) for row in rows)
+    [found] = read_view(SCHEDULING, tmp_path)
     assert len(found.table.rows) == len(rows)

@@ -178,7 +178,7 @@ def test_a_converted_model(theirs: LightConv, tmp_path: Path) -> None:
 def test_searches_side_by_side(theirs: LightConv, device: str, tmp_path: Path) -> None:
     """Each class of requests keeps the inputs of its rows' convolutions apart."""
     model = ours(theirs, tmp_path, device)
-    calls = [
+    calls: list[tuple[list[int], dict[str, Any]]] = [
         (source, {"max_new_tokens": STEPS, "num_beams": beams, "decoder_input_ids": [prompt]})
         for source in SOURCES
         for prompt in ([EOS], [EOS, 9, 7])

@@ -1,0 +1,109 @@
+// decoding._kernels: a scheduler whose runner has no model, and how long it takes between steps.
+#include <pybind11/stl.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "bindings/testing/fake_runner.h"
+#include "bindings/testing/kernels.h"
+#include "engine/scheduler/scheduler.h"
+
+namespace decoding {
+namespace {
+
+constexpr int kPrompt = 17;  // tokens, the last of which the first step reads
+
+// Greedy search of exactly so many steps.
+Submission submission(int prompt, int steps, bool streams) {
+  Submission made;
+  made.request.request.configs[0].max_new = steps;
+  made.request.prompt.assign(prompt, 1);
+  made.streams = streams;
+  return made;
+}
+
+RunnerLimits limits_of(int rows, int pages, int target) {
+  return {.rows = rows,
+          .pages = pages,
+          .tokens = 1024,
+          .classes = 8,
+          .words = 0,
+          .beams = 1,
+          .source = 0,
+          .prompt = kPrompt,
+          .target = target,
+          .candidates = 1};
+}
+
+// Measures the time from the end of one step to the next, once that is asked for.
+class TimedRunner : public FakeRunner {
+ public:
+  TimedRunner(const RunnerLimits& limits, Stepping stepping, int64_t first, int64_t count)
+      : FakeRunner(limits, std::move(stepping)), first_(first), seconds_(count) {}
+
+  bool step() override {
+    const int64_t at = steps() - first_, count = static_cast<int64_t>(seconds_.size());
+    if (at >= 0 && at < count) seconds_[at] = seconds(Clock::now() - ended_);
+    if (at == count) done_ = true;
+    const bool stepped = FakeRunner::step();
+    ended_ = Clock::now();
+    return stepped;
+  }
+
+  bool done() const { return done_; }
+  // Once it is done.
+  const std::vector<double>& taken() const { return seconds_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
+
+  const int64_t first_;
+  std::vector<double> seconds_;
+  Clock::time_point ended_;
+  std::atomic<bool> done_ = false;
+};
+
+// Seconds from each step to the next, while all rows run. churn: a request joins and another leaves
+// in each step; else all go on.
+std::vector<double> scheduling_times(int rows, int steps, bool churn, bool stream) {
+  const int target = churn ? rows : steps + 3 * rows;
+  const int pages = 2 * rows * static_cast<int>(1 + pages_of(target));
+  const RunnerLimits limits = limits_of(rows, pages, target);
+  Scheduler* scheduler = nullptr;
+  std::atomic<bool> submitted = false;
+  const auto come = [&](int64_t step) {
+    if (step == 0) submitted.wait(false);
+    if (churn) scheduler->submit(submission(kPrompt, target, stream));
+  };
+  auto made = std::make_unique<TimedRunner>(limits, come, 2 * rows, steps);
+  const TimedRunner& runner = *made;
+  Scheduler running(std::move(made), limits, ModelSpec{}, 1, 1 << 20, false);
+  scheduler = &running;
+  // Where they end in turn, each new one finds a row.
+  for (int i = 0; i < rows; ++i) {
+    running.submit(submission(kPrompt, churn ? i + 1 : target, stream));
+  }
+  submitted = true;
+  submitted.notify_one();
+  while (!runner.done()) running.wait(0.01);
+  std::vector<double> taken = runner.taken();
+  running.close(false);
+  return taken;
+}
+
+}  // namespace
+
+void bind_scheduling(py::module_& kernels) {
+  kernels.def("scheduling_times", &scheduling_times,
+              "Seconds from each of so many steps of no time to the next, all rows running. churn: "
+              "a request joins and another leaves in each.",
+              py::arg("rows"), py::arg("steps"), py::kw_only(), py::arg("churn"), py::arg("stream"),
+              py::call_guard<py::gil_scoped_release>());
+}
+
+}  // namespace decoding
