@@ -121,7 +121,7 @@ struct Limits {
 struct RunnerLimits {
   int rows;     // that step at once
   int pages;    // of keys and values, for all requests
-  int tokens;   // of sources or prompts that are read between two steps
+  int tokens;   // of sources or prompts that are read between two steps, at most
   int classes;  // kinds of requests that step side by side
   int words;    // 32-bit words of a request's lists (config.h)
   int beams, source, prompt, target, candidates;

@@ -68,6 +68,9 @@ class Runner {
   virtual Arena plan(const RunnerLimits& limits) const = 0;
   virtual void bind(const RunnerLimits& limits, void* pool, size_t bytes) = 0;
 
+  // Whether read() and step() return when their work is done, and not before.
+  virtual bool is_synchronous() const = 0;
+
   // Makes a class that no request runs in one of requests such as this; returns for how many.
   virtual int open(int request_class, const Request& request) = 0;
 

@@ -23,7 +23,7 @@ from decoding.generation.call import Call
 from decoding.models.spec import ModelSpec
 from decoding.models.weights.memory import empty
 
-READ = {"cpu": 128, "cuda": 1024}  # tokens that are read between two steps, or one source
+READ = {"cpu": 128, "cuda": 1024}  # tokens that are read at once, at most, or one source
 ROWS = {"cpu": 64, "cuda": 256}  # that step at once, where nobody says
 SHARE = {"cpu": 0.25, "cuda": 0.8}  # of the memory that is available, at most, where nobody says
 UNKNOWN = 4 << 30  # bytes that are available, where the system does not say

@@ -26,6 +26,7 @@ class FakeRunner : public Runner {
 
   Arena plan(const RunnerLimits&) const override { return {}; }
   void bind(const RunnerLimits&, void*, size_t) override {}
+  bool is_synchronous() const override { return true; }
   int open(int, const Request& request) override {
     return limits_.rows / class_key(request).rows();
   }

@@ -10,6 +10,7 @@
 #include "bindings/testing/kernels.h"
 #include "engine/scheduler/page_allocator.h"
 #include "engine/scheduler/prefix_cache.h"
+#include "engine/scheduler/reading_budget.h"
 #include "engine/scheduler/request_queue.h"
 
 namespace decoding {
@@ -122,6 +123,14 @@ void bind_request_queue(py::module_& kernels) {
           "The ids of those whose deadline has passed.", py::arg("now"));
 }
 
+void bind_reading_budget(py::module_& kernels) {
+  py::class_<ReadingBudget>(kernels, "ReadingBudget", "As in reading_budget.h.")
+      .def(py::init<int, bool>(), py::arg("most"), py::arg("timed"))
+      .def("has_read", &ReadingBudget::has_read, py::arg("tokens"), py::arg("seconds"))
+      .def("has_stepped", &ReadingBudget::has_stepped, py::arg("seconds"))
+      .def("tokens", &ReadingBudget::tokens, py::arg("stepping"), py::arg("joining"));
+}
+
 }  // namespace
 
 void bind_scheduler(py::module_& kernels) {
@@ -129,6 +138,7 @@ void bind_scheduler(py::module_& kernels) {
   bind_prefix_cache(kernels);
   bind_waiting(kernels);
   bind_request_queue(kernels);
+  bind_reading_budget(kernels);
 }
 
 }  // namespace decoding

@@ -45,6 +45,8 @@ class CpuRunner : public Runner {
     for (Parts& parts : parts_) parts.reserve(limits.classes);
   }
 
+  bool is_synchronous() const override { return true; }
+
   int open(int request_class, const Request& request) override {
     auto& c = classes_.at(request_class);
     c.open(request, spec_);

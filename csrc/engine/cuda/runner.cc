@@ -74,6 +74,8 @@ class CudaRunner : public Runner {
     clear(w.inputs.positions, all_.rows());
   }
 
+  bool is_synchronous() const override { return false; }
+
   int open(int request_class, const Request& request) override {
     const cuda::UseDevice use(device_.id);
     Class& c = memory_.classes.at(request_class);

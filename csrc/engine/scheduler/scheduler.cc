@@ -51,6 +51,7 @@ Scheduler::Scheduler(Runner& runner, const RunnerLimits& limits, const ModelSpec
       pages_(limits.pages),
       cache_(pages_, caches),
       queue_(most_waiting),
+      budget_(limits.tokens, runner_->is_synchronous()),
       classes_(limits.classes),
       id_of_(limits.classes),
       most_waiting_(most_waiting) {
@@ -155,7 +156,7 @@ void Scheduler::run() {
       }
       {
         const Timed timed(stats_.stepping);
-        stats_.steps += runner_.step();
+        step();
       }
       const Timed timed(stats_.scheduling);
       stream();
@@ -239,24 +240,41 @@ void Scheduler::admit(int64_t id, Entry& entry) {
   ahead_.insert(std::find_if(ahead_.begin(), ahead_.end(), is_lower), id);
 }
 
-// So many tokens, in the order of joining; sources as a whole. Where all rows are taken, it waits
-// until there is enough to read at once.
+// As many tokens as the budget allows, in the order of joining; sources as a whole, one at least.
+// Where all rows are taken, it waits until there is enough to read at once.
 void Scheduler::read() {
-  const bool rows_are_free = rows_used_ < limits_.rows;
-  if (tokens_ahead_ == 0 || (!rows_are_free && 2 * tokens_ahead_ < limits_.tokens)) return;
+  const int free = limits_.rows - rows_used_;
+  const int budget = budget_.tokens(rows_used_, std::min(free, rows_ahead_));
+  if (tokens_ahead_ == 0 || (free == 0 && 2 * tokens_ahead_ < budget)) return;
   parts_.clear();
-  int room = limits_.tokens;
+  int count = 0;
   for (const int64_t id : ahead_) {
     Entry& entry = entries_.at(id);
     const int missing = entry.given.request.shared(has_encoder_) - entry.read;
-    const int count = has_encoder_ && missing > room ? 0 : std::min(missing, room);
-    if (count == 0 && missing > 0) break;
-    if (count > 0) parts_.push_back({&entry.admitted, entry.read, count});
-    entry.read += count;
-    room -= count;
+    if (missing == 0) continue;
+    const int part = part_of(missing, budget - count);
+    if (part == 0) break;
+    parts_.push_back({&entry.admitted, entry.read, part});
+    entry.read += part;
+    count += part;
   }
-  tokens_ahead_ -= limits_.tokens - room;
+  tokens_ahead_ -= count;
+  const double begin = now_seconds();
   runner_.read(parts_);
+  budget_.has_read(count, now_seconds() - begin);
+}
+
+// How many of the tokens that a text lacks are read next, where there is room for so many.
+int Scheduler::part_of(int missing, int room) const {
+  const bool fits = missing <= room || (has_encoder_ && parts_.empty());
+  return fits ? missing : has_encoder_ ? 0 : room;
+}
+
+void Scheduler::step() {
+  const double begin = now_seconds();
+  if (!runner_.step()) return;
+  ++stats_.steps;
+  budget_.has_stepped(now_seconds() - begin);
 }
 
 // The pages of a text that has been read may serve others.

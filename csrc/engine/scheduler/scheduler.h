@@ -24,6 +24,7 @@
 #include "engine/scheduler/output.h"
 #include "engine/scheduler/page_allocator.h"
 #include "engine/scheduler/prefix_cache.h"
+#include "engine/scheduler/reading_budget.h"
 #include "engine/scheduler/request_queue.h"
 #include "engine/search/request_class.h"
 
@@ -92,6 +93,8 @@ class Scheduler {
   int class_for(const ClassKey& key) const;
   void admit(int64_t id, Entry& entry);
   void read();
+  int part_of(int missing, int room) const;
+  void step();
   void join();
   void join(int request_class, int64_t id, Entry& entry);
   void open(int request_class, const Entry& entry);
@@ -117,6 +120,7 @@ class Scheduler {
   PageAllocator pages_;
   PrefixCache cache_;
   RequestQueue queue_;
+  ReadingBudget budget_;
   std::unordered_map<int64_t, Entry> entries_;
   std::vector<OpenClass> classes_;
   std::vector<std::vector<int64_t>> id_of_;                // [class][sentence]
