@@ -12,8 +12,10 @@ import pytest
 
 import decoding
 from decoding import _C
+from decoding._kernels import FakeEngine
 from decoding.serving.dispatch import Dispatcher
 from decoding.serving.request import Request
+from tests.serving.engines import outcome
 from tests.support.random_models import ours
 
 
@@ -138,6 +140,36 @@ def test_all_requests_hear_of_a_failure_of_the_engine() -> None:
             list(request)
     with pytest.raises(decoding.Error, match="the GPU is lost"):
         submitted(dispatcher)
+    dispatcher.close(drain=True)
+
+
+class BrokenEngine:
+    """A compiled engine without a model, whose scheduler fails in a step."""
+
+    def __init__(self, step: int) -> None:
+        self._engine = FakeEngine(rows=2, pages=8, fails_in=step)
+        self.wait, self.cancel = self._engine.wait, self._engine.cancel
+        self.close = self._engine.close
+
+    def submit(self, options: Any, batch: Any, **how: Any) -> int:
+        id: int = self._engine.submit(steps=9, **how)
+        return id
+
+
+@pytest.mark.parametrize("step", [0, 1, 8, 9, 20])
+def test_an_exception_in_the_loop_reaches_all(step: int) -> None:
+    """Those that run, those that wait and those that read; and who comes afterwards."""
+    dispatcher = dispatcher_of(cast(Any, BrokenEngine(step)))
+    requests: list[Request[Any]] = []
+    with pytest.raises(decoding.Error, match=f"step {step} was to fail"):
+        while True:
+            requests.append(submitted(dispatcher))
+    ends = [outcome(lambda: list(request)) for request in requests]  # noqa: B023
+    failed = [end for end in ends if isinstance(end, Exception)]
+    assert all(request.done for request in requests)
+    assert len(ends) - len(failed) <= 2 * (step // 9), "two rows end in each ninth step"
+    assert {type(error) for error in failed} == {decoding.Error}
+    assert all(f"step {step} was to fail" in str(error) for error in failed)
     dispatcher.close(drain=True)
 
 

@@ -96,14 +96,45 @@ std::vector<double> scheduling_times(int rows, int steps, bool churn, bool strea
   return taken;
 }
 
+// What a decoding._C.Engine is to who listens to it. A step fails, if one is named.
+class FakeEngine {
+ public:
+  FakeEngine(int rows, int pages, int64_t fails_in)
+      : scheduler_(runner(limits_of(rows, pages, pages * kPageSize), fails_in),
+                   limits_of(rows, pages, pages * kPageSize), ModelSpec{}, 1, 1 << 20, true) {}
+
+  int64_t submit(int steps, bool stream) {
+    return scheduler_.submit(submission(kPrompt, steps, stream));
+  }
+  void cancel(int64_t id) { scheduler_.cancel(id); }
+  std::vector<Output> wait(double timeout) { return scheduler_.wait(timeout); }
+  void close(bool drain) { scheduler_.close(drain); }
+
+ private:
+  static std::unique_ptr<Runner> runner(const RunnerLimits& limits, int64_t fails_in) {
+    return std::make_unique<FakeRunner>(
+        limits, [=](int64_t step) { CHECK(step != fails_in, "step ", step, " was to fail"); });
+  }
+
+  Scheduler scheduler_;
+};
+
 }  // namespace
 
 void bind_scheduling(py::module_& kernels) {
+  const py::call_guard<py::gil_scoped_release> unlocked;  // of Python's lock
+  py::class_<FakeEngine>(kernels, "FakeEngine", "An engine without a model, as in fake_runner.h.")
+      .def(py::init<int, int, int64_t>(), py::kw_only(), py::arg("rows"), py::arg("pages"),
+           py::arg("fails_in") = -1)
+      .def("submit", &FakeEngine::submit, py::arg("steps"), py::arg("stream") = false, unlocked)
+      .def("cancel", &FakeEngine::cancel, py::arg("id"), unlocked)
+      .def("wait", &FakeEngine::wait, py::arg("timeout"), unlocked)
+      .def("close", &FakeEngine::close, py::arg("drain"), unlocked);
   kernels.def("scheduling_times", &scheduling_times,
               "Seconds from each of so many steps of no time to the next, all rows running. churn: "
               "a request joins and another leaves in each.",
               py::arg("rows"), py::arg("steps"), py::kw_only(), py::arg("churn"), py::arg("stream"),
-              py::call_guard<py::gil_scoped_release>());
+              unlocked);
 }
 
 }  // namespace decoding

@@ -451,14 +451,15 @@ void Scheduler::publish() {
 
 // The loop's end. message: empty where it was asked for, else why nothing can go on.
 void Scheduler::end(const std::string& message) {
-  for (const auto& [id, entry] : entries_) {
+  const auto tell = [&](int64_t id) {
     made_.emplace_back(id, message.empty() ? OutputKind::cancelled : OutputKind::fault);
     made_.back().message = message;
-  }
+  };
+  for (const auto& [id, entry] : entries_) tell(id);
   entries_.clear();
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [id, submission] : submitted_) made_.emplace_back(id, OutputKind::cancelled);
+    for (const auto& [id, submission] : submitted_) tell(id);
     submitted_.clear();
     lost_ = message;
     closing_ = ended_loop_ = true;
