@@ -4,7 +4,7 @@
     python -m tests.sanitize --quick    some of them, on AVX2 alone: what CI runs
 
 AddressSanitizer and UndefinedBehaviorSanitizer run below the tests in Python, ThreadSanitizer below
-threads.cc, without Python. Both need g++ and x86-64.
+threads.cc and scheduler.cc, without Python. Both need g++ and x86-64.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ LEFT_OUT = (
     "tests/engine/test_memory.py::test_trim_gives_back_what_malloc_keeps",
     "tests/generation/test_parity.py",
 )
+# What runs under ThreadSanitizer, with the sources that it drives.
+PROGRAMS = {
+    "threads.cc": ["csrc/kernels/cpu/team.cc"],
+    "scheduler.cc": ["csrc/engine/scheduler/*.cc", "csrc/engine/search/*.cc"],
+}
 OPTIONS = {
     # Python and torch keep memory until the process ends.
     "ASAN_OPTIONS": "detect_leaks=0",
@@ -60,13 +65,14 @@ def compiler_file(name: str) -> str:
     return said.stdout.decode().strip()
 
 
-def check_threads(folder: Path) -> None:
-    """Builds and runs threads.cc."""
-    program = folder / "threads"
-    sources = ["tests/sanitize/threads.cc", "csrc/kernels/cpu/team.cc"]
+def check_threads(folder: Path, name: str, patterns: Sequence[str]) -> None:
+    """Builds and runs a program of PROGRAMS."""
+    program = folder / Path(name).stem
+    sources = [path for pattern in patterns for path in sorted(ROOT.glob(pattern))]
     flags = "-std=c++20 -O1 -g1 -fno-omit-frame-pointer -pthread -fsanitize=thread -Icsrc".split()
-    run("build of threads.cc", ["g++", *flags, *sources, "-o", program])
-    run("ThreadSanitizer, threads.cc", [program])
+    compiler: list[str | Path] = ["g++", *flags, ROOT / "tests/sanitize" / name]
+    run(f"build of {name}", [*compiler, *sources, "-o", program])
+    run(f"ThreadSanitizer, {name}", [program])
 
 
 def check_tests(tests: Sequence[str], options: Sequence[str], isa: str) -> None:
@@ -91,7 +97,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        check_threads(Path(folder))
+        for name, patterns in PROGRAMS.items():
+            check_threads(Path(folder), name, patterns)
     if args.quick:
         check_tests(QUICK, ["-k", " and ".join(f"not {name}" for name in SLOW)], "avx2")
     else:
