@@ -25,17 +25,17 @@ def test_a_quarter_where_times_are_not_known(timed: bool) -> None:
     assert budget.tokens(1, 999) == MOST
 
 
-def test_a_reading_takes_as_long_as_a_step() -> None:
+def test_a_reading_takes_three_quarters_of_a_step() -> None:
     budget = ReadingBudget(MOST, timed=True)
     budget.has_read(100, 1.0)
     budget.has_stepped(2.0)
-    assert budget.tokens(8, 0) == 200
+    assert budget.tokens(8, 0) == 150
     for _ in range(100):
         budget.has_stepped(3.0)
-    assert 290 <= budget.tokens(8, 0) <= 300
+    assert 218 <= budget.tokens(8, 0) <= 225
     for _ in range(100):
         budget.has_read(300, 6.0)
-    assert 145 <= budget.tokens(8, 0) <= 155
+    assert 108 <= budget.tokens(8, 0) <= 116
     assert budget.tokens(8, 4) == pytest.approx(1.5 * budget.tokens(8, 0), abs=1)
 
 

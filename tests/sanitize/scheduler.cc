@@ -38,10 +38,12 @@ void expect(bool condition, const char* what) {
   std::exit(1);
 }
 
-std::unique_ptr<Scheduler> make_scheduler(FakeRunner::Stepping stepping) {
-  auto runner = std::make_unique<FakeRunner>(kLimits, std::move(stepping));
-  return std::make_unique<Scheduler>(std::move(runner), kLimits, ModelSpec{}, 1, 1 << 20, true);
-}
+struct FakeEngine {
+  FakeRunner runner;
+  Scheduler scheduler{runner, kLimits, ModelSpec{}, 1, 1 << 20, true};
+
+  explicit FakeEngine(FakeRunner::Stepping stepping) : runner(kLimits, std::move(stepping)) {}
+};
 
 // Of many lengths; some stream, some are soon too late.
 Submission submission(int number) {
@@ -58,7 +60,7 @@ Submission submission(int number) {
 int call(Scheduler& scheduler, int caller) {
   for (int i = 0; i < kEach; ++i) {
     try {
-      const int64_t id = scheduler.submit(submission(caller + i));
+      const int64_t id = scheduler.submit({submission(caller + i)});
       if (i % 4 == 0) scheduler.cancel(id);
       if (i % 8 == 0) scheduler.cancel(id);
       expect(scheduler.stats().pages_used <= kLimits.pages, "more pages are used than there are");
@@ -99,18 +101,19 @@ Heard listen(Scheduler& scheduler, const std::atomic<bool>& closed) {
 
 // All of it side by side; a request that could be submitted ends once. Returns what was heard.
 Heard live(FakeRunner::Stepping stepping, bool drain, bool early) {
-  const auto scheduler = make_scheduler(std::move(stepping));
+  FakeEngine engine(std::move(stepping));
+  Scheduler& scheduler = engine.scheduler;
   std::atomic<bool> closed = false;
   std::atomic<int> submitted = 0;
   Heard heard;
-  std::thread listener([&] { heard = listen(*scheduler, closed); });
+  std::thread listener([&] { heard = listen(scheduler, closed); });
   std::vector<std::thread> callers;
   for (int caller = 0; caller < kCallers; ++caller) {
-    callers.emplace_back([&, caller] { submitted += call(*scheduler, caller * kEach); });
+    callers.emplace_back([&, caller] { submitted += call(scheduler, caller * kEach); });
   }
-  if (early) scheduler->close(drain);
+  if (early) scheduler.close(drain);
   for (std::thread& caller : callers) caller.join();
-  scheduler->close(drain);
+  scheduler.close(drain);
   closed = true;
   listener.join();
   expect(heard.faults > 0 || static_cast<int>(heard.ended.size()) == submitted,

@@ -78,15 +78,14 @@ std::vector<double> scheduling_times(int rows, int steps, bool churn, bool strea
   std::atomic<bool> submitted = false;
   const auto come = [&](int64_t step) {
     if (step == 0) submitted.wait(false);
-    if (churn) scheduler->submit(submission(kPrompt, target, stream));
+    if (churn) scheduler->submit({submission(kPrompt, target, stream)});
   };
-  auto made = std::make_unique<TimedRunner>(limits, come, 2 * rows, steps);
-  const TimedRunner& runner = *made;
-  Scheduler running(std::move(made), limits, ModelSpec{}, 1, 1 << 20, false);
+  TimedRunner runner(limits, come, 2 * rows, steps);
+  Scheduler running(runner, limits, ModelSpec{}, 1, 1 << 20, false);
   scheduler = &running;
   // Where they end in turn, each new one finds a row.
   for (int i = 0; i < rows; ++i) {
-    running.submit(submission(kPrompt, churn ? i + 1 : target, stream));
+    running.submit({submission(kPrompt, churn ? i + 1 : target, stream)});
   }
   submitted = true;
   submitted.notify_one();
@@ -100,22 +99,21 @@ std::vector<double> scheduling_times(int rows, int steps, bool churn, bool strea
 class FakeEngine {
  public:
   FakeEngine(int rows, int pages, int64_t fails_in)
-      : scheduler_(runner(limits_of(rows, pages, pages * kPageSize), fails_in),
-                   limits_of(rows, pages, pages * kPageSize), ModelSpec{}, 1, 1 << 20, true) {}
+      : limits_(limits_of(rows, pages, pages * kPageSize)),
+        runner_(limits_,
+                [=](int64_t step) { CHECK(step != fails_in, "step ", step, " was to fail"); }),
+        scheduler_(runner_, limits_, ModelSpec{}, 1, 1 << 20, true) {}
 
   int64_t submit(int steps, bool stream) {
-    return scheduler_.submit(submission(kPrompt, steps, stream));
+    return scheduler_.submit({submission(kPrompt, steps, stream)});
   }
   void cancel(int64_t id) { scheduler_.cancel(id); }
   std::vector<Output> wait(double timeout) { return scheduler_.wait(timeout); }
   void close(bool drain) { scheduler_.close(drain); }
 
  private:
-  static std::unique_ptr<Runner> runner(const RunnerLimits& limits, int64_t fails_in) {
-    return std::make_unique<FakeRunner>(
-        limits, [=](int64_t step) { CHECK(step != fails_in, "step ", step, " was to fail"); });
-  }
-
+  const RunnerLimits limits_;
+  FakeRunner runner_;
   Scheduler scheduler_;
 };
 

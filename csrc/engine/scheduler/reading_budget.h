@@ -1,5 +1,5 @@
 // How many tokens of sources and prompts are read between two steps, so that rows which generate
-// wait for them no longer than for a step, and a prompt no longer than it must.
+// wait less than twice as long as for a step, and a prompt no longer than it must.
 #pragma once
 
 #include <algorithm>
@@ -9,24 +9,26 @@ namespace decoding {
 class ReadingBudget {
  public:
   // most: tokens at once. timed: whether it hears how long readings and steps take; else a step is
-  // taken to be worth a quarter of `most`.
+  // taken to be worth kUntimed of `most`.
   ReadingBudget(int most, bool timed) : most_(most), timed_(timed) {}
 
   void has_read(int tokens, double seconds) { average(token_, seconds / tokens); }
   void has_stepped(double seconds) { average(step_, seconds); }
 
   // stepping: rows. joining: rows that could step too, had they been read: where there are as many
-  // of these, a reading may take twice as long as a step.
+  // of these, a reading may take twice as long as with none.
   int tokens(int stepping, int joining) const {
     if (stepping == 0) return most_;
     const bool known = timed_ && token_ > 0 && step_ > 0;
-    const double of_a_step = known ? step_ / token_ : 0.25 * most_;
-    const double tokens = of_a_step * (stepping + joining) / stepping;
+    const double usual = known ? kShare * step_ / token_ : kUntimed * most_;
+    const double tokens = usual * (stepping + joining) / stepping;
     return static_cast<int>(std::clamp<double>(tokens, std::min(kLeast, most_), most_));
   }
 
  private:
-  static constexpr int kLeast = 16;         // which take hardly longer than one
+  static constexpr int kLeast = 16;       // which take hardly longer than one
+  static constexpr double kShare = 0.75;  // of a step's time
+  static constexpr double kUntimed = 0.25;
   static constexpr double kWeight = 0.125;  // of the newest time in an average
 
   static void average(double& of, double newest) {

@@ -51,7 +51,7 @@ Scheduler::Scheduler(Runner& runner, const RunnerLimits& limits, const ModelSpec
       pages_(limits.pages),
       cache_(pages_, caches),
       queue_(most_waiting),
-      budget_(limits.tokens, runner_->is_synchronous()),
+      budget_(limits.tokens, runner_.is_synchronous()),
       classes_(limits.classes),
       id_of_(limits.classes),
       most_waiting_(most_waiting) {
