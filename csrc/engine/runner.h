@@ -28,10 +28,13 @@ struct RunnerRequest {
   int shared(bool has_encoder) const {
     return static_cast<int>(has_encoder ? source.size() : prompt.size() - 1);
   }
-  // Positions of the keys that each row has of its own.
-  int own(bool has_encoder) const {
-    return request.steps() + (has_encoder ? static_cast<int>(prompt.size()) - 1 : 0);
+  // Positions of the keys that each row has of its own before the first step: of an
+  // encoder-decoder's prompt but for its last token.
+  int own_before(bool has_encoder) const {
+    return has_encoder ? static_cast<int>(prompt.size()) - 1 : 0;
   }
+  // Positions of the keys that each row may have of its own.
+  int own(bool has_encoder) const { return own_before(has_encoder) + request.steps(); }
 };
 
 // Where a running request is kept.
@@ -53,6 +56,12 @@ struct Admitted {
 struct ReadPart {
   const Admitted* admitted;
   int first, count;
+};
+
+// A request that runs has got own pages, those from `first` on.
+struct Extension {
+  const Admitted* admitted;
+  int first;
 };
 
 // A request that a step has ended.
@@ -80,6 +89,18 @@ class Runner {
   virtual void join(const Admitted& admitted) = 0;
   // It ends without results, and is told among those that have ended.
   virtual void leave(Slot slot) = 0;
+
+  // A request must have own pages for all positions that a step writes.
+  virtual void extend(std::span<const Extension> extensions) = 0;
+  // It takes part in no more steps, and nothing reads or writes its pages. All else of it stays in
+  // its slot until it resumes or another request joins there. False: it has ended, which is yet to
+  // be told.
+  virtual bool pause(Slot slot) = 0;
+  // It takes part again, after so many steps, with the own pages that it has now.
+  virtual void resume(const Admitted& admitted, int steps) = 0;
+  // Copies pages to others in the host's memory, of which there are as many as are named, and back.
+  virtual void save(std::span<const int32_t> pages, std::span<const int32_t> to) = 0;
+  virtual void restore(std::span<const int32_t> from, std::span<const int32_t> pages) = 0;
 
   // One step of every request that has joined. False: there is none.
   virtual bool step() = 0;

@@ -3,11 +3,14 @@
 #include "engine/runner.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <utility>
 
 #include "engine/cpu/request_class.h"
 #include "engine/cpu/select.h"
 #include "engine/cpu/workspace.h"
+#include "engine/host_pages.h"
 #include "engine/model/encoder.h"
 #include "engine/packed_parts.h"
 #include "kernels/cpu/isa.h"
@@ -38,6 +41,7 @@ class CpuRunner : public Runner {
     Arena arena(pool, bytes);
     memory_ = take(arena, limits, classes_);
     limits_ = limits;
+    host_pages_ = HostPages<std::vector<std::byte>>(memory_.cache.page_bytes());
     const int64_t words = int64_t{limits.rows} * limits.words;
     for (auto& c : classes_) c.words = std::make_unique_for_overwrite<int32_t[]>(words);
     stepping_.reserve(limits.classes);
@@ -69,7 +73,8 @@ class CpuRunner : public Runner {
     const int id = admitted.slot.sentence, before = static_cast<int>(given.prompt.size()) - 1;
     c.configs[id] = place_config(given.request, id * limits_.words, c.words.get());
     c.add(id, make_choice({weights_.output}, given.request));
-    put_pages(c, admitted);
+    put_shared_pages(c, admitted);
+    put_own_pages(admitted, 0);
     const JoiningSentence joining{id, spec_.encoder ? before : 0, before, given.prompt.back(),
                                   given.request.stop_first[0]};
     run([&](Stream& stream) {
@@ -79,6 +84,43 @@ class CpuRunner : public Runner {
   }
 
   void leave(Slot slot) override { classes_[slot.request_class].w.inputs.done[slot.sentence] = 1; }
+
+  void extend(std::span<const Extension> extensions) override {
+    for (const Extension& extension : extensions) {
+      put_own_pages(*extension.admitted, extension.first);
+    }
+  }
+
+  bool pause(Slot slot) override {
+    classes_[slot.request_class].drop(slot.sentence);
+    return true;
+  }
+
+  void resume(const Admitted& admitted, int steps) override {
+    auto& c = classes_[admitted.slot.request_class];
+    const int id = admitted.slot.sentence;
+    c.add(id, make_choice({weights_.output}, admitted.request->request));
+    put_own_pages(admitted, 0);
+    const int before = admitted.request->own_before(spec_.encoder.has_value());
+    Inputs& in = c.w.inputs;
+    in.active[in.state->live_count++] = {id, steps + 1, before + steps};
+  }
+
+  void save(std::span<const int32_t> pages, std::span<const int32_t> to) override {
+    for (size_t i = 0; i < pages.size(); ++i) {
+      host_pages_.each_stretch(
+          memory_.cache, pages[i], to[i],
+          [](const void* there, void* host, size_t bytes) { std::memcpy(host, there, bytes); });
+    }
+  }
+
+  void restore(std::span<const int32_t> from, std::span<const int32_t> pages) override {
+    for (size_t i = 0; i < pages.size(); ++i) {
+      host_pages_.each_stretch(
+          memory_.cache, pages[i], from[i],
+          [](void* there, const void* host, size_t bytes) { std::memcpy(there, host, bytes); });
+    }
+  }
 
   bool step() override {
     lay_out();
@@ -159,14 +201,20 @@ class CpuRunner : public Runner {
     std::copy(numbers.begin(), numbers.end(), const_cast<int32_t*>(to));
   }
 
-  void put_pages(const CpuClass<T>& c, const Admitted& admitted) const {
+  void put_shared_pages(const CpuClass<T>& c, const Admitted& admitted) const {
     const Inputs& in = c.w.inputs;
     const int64_t id = admitted.slot.sentence;
     std::copy(admitted.shared_pages.begin(), admitted.shared_pages.end(),
               in.shared_pages + id * shared_pages_of(spec_, c.limits));
-    std::copy(admitted.own_pages.begin(), admitted.own_pages.end(),
-              in.self_pages + id * self_pages_of(spec_, c.limits));
     in.shared_lengths[id] = admitted.request->shared(spec_.encoder.has_value());
+  }
+
+  // Those from `first` on.
+  void put_own_pages(const Admitted& admitted, int first) const {
+    const auto& c = classes_[admitted.slot.request_class];
+    std::copy(admitted.own_pages.begin() + first, admitted.own_pages.end(),
+              c.w.inputs.self_pages +
+                  int64_t{admitted.slot.sentence} * self_pages_of(spec_, c.limits) + first);
   }
 
   // The decoder's prompt but for its last token, of an encoder-decoder, by the first row.
@@ -241,6 +289,7 @@ class CpuRunner : public Runner {
   RunnerLimits limits_{};
   CpuMemory<T, C> memory_{};
   std::vector<CpuClass<T>> classes_;
+  HostPages<std::vector<std::byte>> host_pages_;
   std::vector<const CpuClass<T>*> stepping_;
   std::vector<Parts> parts_;  // of the present step, for each thread
   int rows_ = 0;              // of the present step

@@ -13,6 +13,7 @@
 #include "engine/cuda/split_scratch.h"
 #include "engine/cuda/staging.h"
 #include "engine/cuda/steps.h"
+#include "engine/host_pages.h"
 #include "engine/packed_parts.h"
 #include "kernels/cuda/types.h"
 
@@ -23,6 +24,7 @@ constexpr int kRowAlignment = 8;       // elements: of each row of logits, for a
 constexpr int kAhead = 2;              // steps that may wait behind the one that runs
 constexpr int kPlaces = 2;             // of a pass, for each row
 constexpr size_t kStaging = 32 << 20;  // bytes
+constexpr int kPagesOfLaunch = 16;     // that are copied in one launch
 
 template <typename T>
 class CudaRunner : public Runner {
@@ -62,6 +64,7 @@ class CudaRunner : public Runner {
     take(arena, limits, memory_);
     limits_ = limits;
     all_ = limits_of(limits, kPlaces);
+    host_pages_ = HostPages<cuda::PinnedMemory>(memory_.cache.page_bytes());
     matmul_.workspace(memory_.products);
     const Workspace<T>& w = memory_.w;
     clear(memory_.scratch.arrivals, select_arrivals(all_));
@@ -124,7 +127,7 @@ class CudaRunner : public Runner {
     stage_config(c, id, given.request);
     const Inputs& in = c.w.inputs;
     stage(in.shared_pages + int64_t{id} * shared_pages_of(spec_, c.limits), admitted.shared_pages);
-    stage(in.self_pages + int64_t{id} * self_pages_of(spec_, c.limits), admitted.own_pages);
+    stage_own_pages(admitted, 0);
     stage_one(in.shared_lengths + id, given.shared(spec_.encoder.has_value()));
     stage_one(c.running + id, 1);
     stage_one(c.steps + id, 0);
@@ -144,6 +147,54 @@ class CudaRunner : public Runner {
     const cuda::UseDevice use(device_.id);
     const Class& c = memory_.classes[slot.request_class];
     CUDA_CHECK(cudaMemsetAsync(c.w.inputs.stop_now + slot.sentence, 1, sizeof(int32_t), handle_));
+  }
+
+  void extend(std::span<const Extension> extensions) override {
+    const cuda::UseDevice use(device_.id);
+    staging_.renew(handle_);
+    for (const Extension& extension : extensions) {
+      stage_own_pages(*extension.admitted, extension.first);
+    }
+    send_staged();
+  }
+
+  bool pause(Slot slot) override {
+    const cuda::UseDevice use(device_.id);
+    Class& c = memory_.classes[slot.request_class];
+    auto [state, active] = fetch_active(c);
+    if (c.has_ended(slot.sentence)) return false;
+    std::erase_if(active, [&](const ActiveSentence& a) { return a.id == slot.sentence; });
+    staging_.renew(handle_);
+    stage_active(c, state, active);
+    stage_one(c.running + slot.sentence, 0);
+    send_staged();
+    std::erase(c.sentences, slot.sentence);
+    return true;
+  }
+
+  void resume(const Admitted& admitted, int steps) override {
+    const cuda::UseDevice use(device_.id);
+    Class& c = memory_.classes[admitted.slot.request_class];
+    const int id = admitted.slot.sentence;
+    const int before = admitted.request->own_before(spec_.encoder.has_value());
+    auto [state, active] = fetch_active(c);
+    active.push_back({id, steps + 1, before + steps});
+    staging_.renew(handle_);
+    stage_active(c, state, active);
+    stage_own_pages(admitted, 0);
+    stage_one(c.running + id, 1);
+    send_staged();
+    c.sentences.push_back(id);
+  }
+
+  void save(std::span<const int32_t> pages, std::span<const int32_t> to) override {
+    copy_pages(pages, to,
+               [&](void* there, void* host, size_t bytes) { staging_.copy(host, there, bytes); });
+  }
+
+  void restore(std::span<const int32_t> from, std::span<const int32_t> pages) override {
+    copy_pages(pages, from,
+               [&](void* there, void* host, size_t bytes) { staging_.copy(there, host, bytes); });
   }
 
   bool step() override {
@@ -249,6 +300,52 @@ class CudaRunner : public Runner {
   }
   void stage_one(int32_t* to, int32_t value) { staging_.stage(to, &value, 1); }
 
+  // Those from `first` on.
+  void stage_own_pages(const Admitted& admitted, int first) {
+    const Class& c = memory_.classes[admitted.slot.request_class];
+    const int64_t list = int64_t{admitted.slot.sentence} * self_pages_of(spec_, c.limits);
+    staging_.stage(c.w.inputs.self_pages + list + first, admitted.own_pages.data() + first,
+                   admitted.own_pages.size() - first);
+  }
+
+  void send_staged() {
+    cuda::Stream stream = this->stream();
+    staging_.send(stream);
+  }
+
+  // The active sentences of a class after all that was launched, whose ends have been told by then.
+  std::pair<StepState, std::vector<ActiveSentence>> fetch_active(const Class& c) {
+    const Inputs& in = c.w.inputs;
+    StepState state;
+    std::vector<ActiveSentence> active(c.limits.batch);
+    CUDA_CHECK(cudaMemcpyAsync(&state, in.state, sizeof(state), cudaMemcpyDeviceToHost, handle_));
+    CUDA_CHECK(cudaMemcpyAsync(active.data(), in.active, sizeof(ActiveSentence) * active.size(),
+                               cudaMemcpyDeviceToHost, handle_));
+    CUDA_CHECK(cudaStreamSynchronize(handle_));
+    active.resize(state.live_count);
+    return {state, active};
+  }
+
+  void stage_active(Class& c, StepState state, const std::vector<ActiveSentence>& active) {
+    state.live_count = static_cast<int32_t>(active.size());
+    staging_.stage(c.w.inputs.state, &state, 1);
+    stage(c.w.inputs.active, active);
+    c.changed = true;
+  }
+
+  // Stages copies of pages and of those in the host's memory: copy(there, host, bytes).
+  template <typename Copy>
+  void copy_pages(std::span<const int32_t> pages, std::span<const int32_t> host_pages,
+                  Copy&& copy) {
+    const cuda::UseDevice use(device_.id);
+    for (size_t i = 0; i < pages.size(); ++i) {
+      host_pages_.each_stretch(memory_.cache, pages[i], host_pages[i], copy);
+      if ((i + 1) % kPagesOfLaunch > 0 && i + 1 < pages.size()) continue;
+      staging_.renew(handle_);
+      send_staged();
+    }
+  }
+
   void stage_config(const Class& c, int id, const Request& request) {
     std::vector<int32_t> words(request.words.size());
     const int32_t first = id * limits_.words;
@@ -328,6 +425,7 @@ class CudaRunner : public Runner {
   Limits all_{};
   CudaRunnerMemory<T> memory_;
   CudaStaging staging_;
+  HostPages<cuda::PinnedMemory> host_pages_;
   std::array<cuda::Event, kAhead> events_;  // of the steps launched last
   CudaSteps<T> steps_;
   std::set<int> warmed_up_;        // sizes of readings whose products have been timed

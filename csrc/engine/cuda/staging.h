@@ -39,6 +39,12 @@ class CudaStaging {
     pieces_.push_back({to, staged, static_cast<int64_t>(count * sizeof(Item) / sizeof(int32_t))});
   }
 
+  // Memory that the device can reach, such as its own or this host's, is copied to other such
+  // memory with the next send().
+  void copy(void* to, const void* from, size_t bytes) {
+    pieces_.push_back({to, from, static_cast<int64_t>(bytes / sizeof(int32_t))});
+  }
+
   void send(cuda::Stream& stream) {
     if (pieces_.empty()) return;
     const auto* pieces = put(pieces_.data(), pieces_.size());

@@ -49,6 +49,8 @@ struct Cache {
   // other numbers.
   C *k_pages, *v_pages;  // [L][Nkv, pages, kPageSize, D], see kernels/attention/pages.h
   int64_t pages;
+  int64_t heads;  // of keys and values, in all layers
+  int head_dim;
 
   // Of convolutions, which have no own pages: [L][input_rows, N, kernel_size, D].
   C* inputs = nullptr;
@@ -57,7 +59,8 @@ struct Cache {
   Cache() = default;
   Cache(Arena& a, const ModelSpec& spec, const Limits& limits) {
     const StackSpec& d = spec.decoder;
-    const int64_t heads = d.kv_before(d.layers) / d.head_dim;
+    head_dim = d.head_dim;
+    heads = d.kv_before(d.layers) / d.head_dim;
     if (d.convolution) {
       const int ring = d.convolution->widest_kernel();
       input_rows = limits.input_rows > 0 ? limits.input_rows : limits.rows();
@@ -79,6 +82,14 @@ struct Cache {
     const int64_t before = decoder.kv_before(i) * input_rows + row * decoder.kv_inner(i);
     return inputs + before * decoder.convolution->widest_kernel();
   }
+
+  // A page has a stretch of memory in each head: of keys, and then as many of values.
+  int64_t stretches() const { return 2 * heads; }
+  int64_t stretch_size() const { return int64_t{kPageSize} * head_dim; }  // elements
+  C* stretch(int32_t page, int64_t i) const {
+    return (i < heads ? k_pages : v_pages) + (i % heads * pages + page) * stretch_size();
+  }
+  size_t page_bytes() const { return sizeof(C) * stretches() * stretch_size(); }
 };
 
 }  // namespace decoding
