@@ -489,7 +489,14 @@ class Engine:
     ) -> None: ...
     def plan(self, limits: EngineLimits) -> tuple[list[Buffer], int]:
         """As Session.plan()."""
-    def bind(self, limits: EngineLimits, pool: Tensor, *, prefix_caching: bool = True) -> None:
+    def bind(
+        self,
+        limits: EngineLimits,
+        pool: Tensor,
+        *,
+        prefix_caching: bool = True,
+        overcommit: bool = False,
+    ) -> None:
         """Uses `pool`, uint8 [bytes], aligned to 256 bytes, and starts the thread; one that runs
         is closed before, without draining."""
     def submit(

@@ -94,7 +94,8 @@ class PyEngine {
     return {arena.buffers(), arena.bytes()};
   }
 
-  void bind(const RunnerLimits& limits, const py::object& pool, bool prefix_caching) {
+  void bind(const RunnerLimits& limits, const py::object& pool, bool prefix_caching,
+            bool overcommit) {
     scheduler_.reset();
     const auto view = TensorView::of(pool, "pool", device_);
     const int64_t page_bytes = bytes_of_page(runner_->plan(limits));
@@ -102,7 +103,7 @@ class PyEngine {
     pool_ = pool;
     limits_ = limits;
     scheduler_ = std::make_unique<Scheduler>(*runner_, limits, spec_, page_bytes, kMostWaiting,
-                                             prefix_caching);
+                                             prefix_caching, overcommit);
   }
 
   int64_t submit(const PyRequest& request, const PyBatch& batch, int32_t priority, double deadline,
@@ -143,6 +144,9 @@ class PyEngine {
     found["tokens"] = stats.tokens;
     found["prefix_queries"] = stats.cache.queries;
     found["prefix_hits"] = stats.cache.tokens_found;
+    found["swapped"] = stats.overcommit.swapped;
+    found["swaps"] = stats.overcommit.swaps;
+    found["swapped_bytes"] = stats.overcommit.bytes;
     found["seconds"] = seconds;
     return found;
   }
@@ -293,7 +297,7 @@ void bind_engine(py::module_& module) {
            py::kw_only(), py::arg("device"), py::arg("deterministic") = false)
       .def("plan", &PyEngine::plan, py::arg("limits"))
       .def("bind", &PyEngine::bind, py::arg("limits"), py::arg("pool"), py::kw_only(),
-           py::arg("prefix_caching") = true)
+           py::arg("prefix_caching") = true, py::arg("overcommit") = false)
       .def("submit", &PyEngine::submit, py::arg("request"), py::arg("batch"), py::kw_only(),
            py::arg("priority") = 0, py::arg("deadline") = kNever, py::arg("stream") = false,
            py::arg("salt") = 0)

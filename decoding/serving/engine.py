@@ -53,6 +53,7 @@ class Engine:
         max_requests: int | None = None,
         *,
         prefix_caching: bool = True,
+        overcommit: bool = False,
     ) -> None:
         """
         Args:
@@ -64,6 +65,10 @@ class Engine:
                 beams or samples has as many. None: 64 on a CPU, 256 on a GPU. Others wait.
             prefix_caching: keep the keys and values of prompts' full pages and of whole sources
                 while their memory is not needed, for requests that begin with the same tokens.
+            overcommit: admit a request before there are pages for the longest result that it may
+                have, so that more run at once where most end early. Where pages run out, requests
+                are swapped out: their keys and values wait in memory of the host, page-locked on a
+                GPU, and they go on where they were when pages are free again. Results are the same.
 
         Raises NotImplementedError for an encoder alone, decoding.Error where the memory does not
         suffice for one sentence.
@@ -76,9 +81,11 @@ class Engine:
         engine = model.bind_engine()
         limits = engine_limits(engine, model.spec, model.device, memory, rows)
         plan = planned(engine, limits)
-        caching = flag("prefix_caching", prefix_caching)
-        pool = allocated(plan.bytes, model.device)
-        engine.bind(compiled(limits), pool, prefix_caching=caching)
+        options = {
+            "prefix_caching": flag("prefix_caching", prefix_caching),
+            "overcommit": flag("overcommit", overcommit),
+        }
+        engine.bind(compiled(limits), allocated(plan.bytes, model.device), **options)
         self._model, self._limits, self._plan = model, limits, plan
         self._dispatcher = Dispatcher(engine)
         weakref.finalize(self, self._dispatcher.close, drain=False)
@@ -205,7 +212,10 @@ class Engine:
         """What the engine is doing and has done.
 
         running, waiting: requests. pages_used, pages_total: of its memory. steps, tokens: so far.
-        prefix_hits: tokens of prompts and sources that were found computed. seconds: by phase.
+        prefix_hits: tokens of prompts and sources that were found computed. swapped: requests that
+        are swapped out, some of those that are running. swaps, swapped_bytes: how often one was
+        swapped out so far, and the bytes that were copied to the host (see overcommit). seconds:
+        by phase.
         """
         return self._dispatcher.stats()
 

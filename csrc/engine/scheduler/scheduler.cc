@@ -42,7 +42,7 @@ std::span<const int32_t> shared_tokens(const RunnerRequest& request, bool has_en
 }  // namespace
 
 Scheduler::Scheduler(Runner& runner, const RunnerLimits& limits, const ModelSpec& spec,
-                     int64_t page_bytes, int most_waiting, bool caches)
+                     int64_t page_bytes, int most_waiting, bool caches, bool overcommits)
     : runner_(runner),
       limits_(limits),
       has_encoder_(spec.encoder.has_value()),
@@ -55,6 +55,9 @@ Scheduler::Scheduler(Runner& runner, const RunnerLimits& limits, const ModelSpec
       classes_(limits.classes),
       id_of_(limits.classes),
       most_waiting_(most_waiting) {
+  if (overcommits && has_own_pages_) {
+    overcommit_ = std::make_unique<Overcommit>(runner_, pages_, has_encoder_, page_bytes);
+  }
   publish();
   thread_ = std::thread([this] { run(); });
 }
@@ -147,6 +150,7 @@ void Scheduler::run() {
       {
         const Timed timed(stats_.scheduling);
         expire(now_seconds());
+        if (overcommit_) overcommit_->resume();
         admit();
       }
       {
@@ -211,10 +215,15 @@ void Scheduler::expire(double now) {
 void Scheduler::admit() {
   const int ahead = std::max(kLeastAhead, limits_.rows / kAheadOfRows);
   const auto fits = [&](const Waiting& waiting) {
-    return rows_used_ + rows_ahead_ + waiting.rows <= limits_.rows + ahead &&
-           waiting.pages <= pages_.available();
+    return rows_used_ + rows_ahead_ + waiting.rows <= limits_.rows + ahead && has_pages(waiting);
   };
   while (const auto waiting = queue_.pop(fits)) admit(waiting->id, entries_.at(waiting->id));
+}
+
+bool Scheduler::has_pages(const Waiting& waiting) const {
+  if (!overcommit_) return waiting.pages <= pages_.available();
+  const RunnerRequest& given = entries_.at(waiting.id).given.request;
+  return overcommit_->admits(given, shared_pages(given));
 }
 
 void Scheduler::admit(int64_t id, Entry& entry) {
@@ -230,7 +239,11 @@ void Scheduler::admit(int64_t id, Entry& entry) {
   }
   const int missing = shared_pages(given) - static_cast<int>(admitted.shared_pages.size());
   pages_.allocate(missing, admitted.shared_pages);
-  pages_.allocate(own_pages(given), admitted.own_pages);
+  if (overcommit_) {
+    overcommit_->admit(id, admitted);
+  } else {
+    pages_.allocate(own_pages(given), admitted.own_pages);
+  }
   if (entry.deadline < kNever) deadlines_.emplace(entry.deadline, id);
   rows_ahead_ += entry.key.rows();
   tokens_ahead_ += given.shared(has_encoder_) - entry.read;
@@ -272,7 +285,7 @@ int Scheduler::part_of(int missing, int room) const {
 
 void Scheduler::step() {
   const double begin = now_seconds();
-  if (!runner_.step()) return;
+  if (!(overcommit_ ? overcommit_->step() : runner_.step())) return;
   ++stats_.steps;
   budget_.has_stepped(now_seconds() - begin);
 }
@@ -287,15 +300,17 @@ void Scheduler::remember(const Entry& entry) {
   }
 }
 
-// What has been read takes part as soon as there are rows, and a place in a class. What finds none
-// is passed by so many others at most.
+// What has been read takes part as soon as there are rows, own pages and a place in a class. What
+// finds none is passed by so many others at most.
 void Scheduler::join() {
   passed_.clear();
   bool blocked = false;
   std::erase_if(ahead_, [&](int64_t id) {
     Entry& entry = entries_.at(id);
     if (blocked || entry.read < entry.given.request.shared(has_encoder_)) return false;
-    const int c = rows_used_ + entry.key.rows() <= limits_.rows ? class_for(entry.key) : -1;
+    const bool fits = rows_used_ + entry.key.rows() <= limits_.rows &&
+                      (!overcommit_ || overcommit_->may_join(entry.admitted));
+    const int c = fits ? class_for(entry.key) : -1;
     if (c < 0) {
       passed_.push_back(&entry);
       blocked = entry.bypasses >= kMostBypasses;
@@ -332,6 +347,7 @@ void Scheduler::join(int c, int64_t id, Entry& entry) {
   entry.joined = true;
   if (entry.given.streams) streaming_.push_back(id);
   remember(entry);
+  if (overcommit_) overcommit_->join(id);
   runner_.join(entry.admitted);
 }
 
@@ -359,7 +375,6 @@ void Scheduler::collect() {
     } else {
       made_.push_back(results(id, entry));
     }
-    if (entry.given.streams) std::erase(streaming_, id);
     release(id, entry);
     entries_.erase(id);
   }
@@ -404,12 +419,14 @@ void Scheduler::leave(int64_t id, OutputKind kind) {
   Entry& entry = found->second;
   if (entry.leaves) return;
   made_.emplace_back(id, kind);
-  if (entry.joined) {  // its memory is free when the runner says so
-    entry.leaves = true;
+  if (entry.joined && !(overcommit_ && overcommit_->leave(id))) {
+    entry.leaves = true;  // its memory is free when the runner says so
     runner_.leave(entry.admitted.slot);
     return;
   }
-  if (!queue_.cancel(id)) {
+  if (entry.joined) {
+    release(id, entry);
+  } else if (!queue_.cancel(id)) {
     std::erase(ahead_, id);
     rows_ahead_ -= entry.key.rows();
     tokens_ahead_ -= entry.given.request.shared(has_encoder_) - entry.read;
@@ -424,11 +441,13 @@ void Scheduler::release(int64_t id, Entry& entry) {
   in.free.push_back(slot.sentence);
   --in.used;
   rows_used_ -= entry.key.rows();
+  if (entry.given.streams) std::erase(streaming_, id);
   release_pages(id, entry);
 }
 
 void Scheduler::release_pages(int64_t id, Entry& entry) {
   deadlines_.erase({entry.deadline, id});
+  if (overcommit_) overcommit_->end(id);
   pages_.release(entry.admitted.shared_pages);
   pages_.release(entry.admitted.own_pages);
 }
@@ -440,6 +459,7 @@ void Scheduler::publish() {
   stats_.pages_used = pages_.used();
   stats_.pages_total = pages_.total();
   stats_.cache = cache_.stats();
+  if (overcommit_) stats_.overcommit = overcommit_->stats();
   const std::lock_guard lock(mutex_);
   published_ = stats_;
   waiting_ = queue_.size() + static_cast<int>(submitted_.size());

@@ -2,8 +2,8 @@
 // in and lets them go. A thread of its own runs it; callers submit, cancel and wait on any others.
 //
 // A request is admitted when there are rows, pages and a place in a class for the longest that it
-// may become, so nothing that runs is ever turned out. Its source or prompt is read between steps,
-// so many tokens at a time, and then its rows take part.
+// may become, so nothing that runs is ever turned out, unless more is admitted (overcommit.h). Its
+// source or prompt is read between steps, so many tokens at a time, and then its rows take part.
 #pragma once
 
 #include <unistd.h>
@@ -22,6 +22,7 @@
 
 #include "engine/runner.h"
 #include "engine/scheduler/output.h"
+#include "engine/scheduler/overcommit.h"
 #include "engine/scheduler/page_allocator.h"
 #include "engine/scheduler/prefix_cache.h"
 #include "engine/scheduler/reading_budget.h"
@@ -45,15 +46,16 @@ struct SchedulerStats {
   int64_t steps = 0;
   int64_t tokens = 0;  // of results
   PrefixCacheStats cache;
+  OvercommitStats overcommit;
   double reading = 0, stepping = 0, scheduling = 0;  // seconds
 };
 
 class Scheduler {
  public:
   // The runner is bound to memory for these limits, for a model of this spec, and stays.
-  // page_bytes: of a page in all layers. most_waiting: requests.
+  // page_bytes: of a page in all layers. most_waiting: requests. overcommits: see overcommit.h.
   Scheduler(Runner& runner, const RunnerLimits& limits, const ModelSpec& spec, int64_t page_bytes,
-            int most_waiting, bool caches);
+            int most_waiting, bool caches, bool overcommits);
   ~Scheduler();
 
   // Returns the id of the first; those of the others follow. Throws Error for a request that never
@@ -91,6 +93,7 @@ class Scheduler {
   void expire(double now);
   void admit();
   int class_for(const ClassKey& key) const;
+  bool has_pages(const Waiting& waiting) const;
   void admit(int64_t id, Entry& entry);
   void read();
   int part_of(int missing, int room) const;
@@ -121,6 +124,7 @@ class Scheduler {
   PrefixCache cache_;
   RequestQueue queue_;
   ReadingBudget budget_;
+  std::unique_ptr<Overcommit> overcommit_;  // null: own pages are given at admission
   std::unordered_map<int64_t, Entry> entries_;
   std::vector<OpenClass> classes_;
   std::vector<std::vector<int64_t>> id_of_;                // [class][sentence]
