@@ -8,11 +8,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 
 import decoding
+from decoding.serving import planning
 from decoding.serving.planning import compiled, engine_limits
 from tests.support.random_models import load, ours, reference
 
@@ -26,12 +28,13 @@ def engine(name: str, device: str = "cpu") -> decoding.Engine:
     return decoding.Engine(ours(name, device))
 
 
-def tight_engine(model: decoding.Model, rows: int, pages: int) -> decoding.Engine:
-    """One with so many rows and pages."""
+def tight_engine(model: decoding.Model, rows: int, pages: int, **options: bool) -> decoding.Engine:
+    """One with so many rows and pages, for requests as long as the model allows."""
     compiled_engine = model.bind_engine()
-    limits = engine_limits(compiled_engine, model.spec, model.device, None, rows)
-    _, memory = compiled_engine.plan(compiled(replace(limits, pages=pages)))
-    return decoding.Engine(model, memory=memory, max_requests=rows)
+    with mock.patch.object(planning, "TABLES", 1.0):
+        limits = engine_limits(compiled_engine, model.spec, model.device, None, rows)
+        _, memory = compiled_engine.plan(compiled(replace(limits, pages=pages)))
+        return decoding.Engine(model, memory=memory, max_requests=rows, **options)
 
 
 @cache

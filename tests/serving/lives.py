@@ -3,12 +3,14 @@
     python -m tests.serving.lives --seed 1 --requests 20000          the long run
     python -m tests.serving.lives --seed 1 --only 1234 1300          a part of its schedule again
     python -m tests.serving.lives --seed 1 --requests 100000 --cancelled 0.3     what leaks
+    python -m tests.serving.lives --seed 1 --overcommit              engines that swap requests
 
 Each life is a function of the seed and its number: a sentence, options of all kinds (searches,
 beams, samples, processors, filters, several EOS, stop strings), a priority, and what happens to it:
 it is read as a stream or not, cancelled at once or later, given a deadline, or sick, so that its
 logits are not finite. It is submitted once few enough others run. Engines of several models, with
-so few rows and pages that requests wait and take over each other's pages, run side by side.
+so few rows and pages that requests wait and take over each other's pages, run side by side. With
+--overcommit they are engines of other models, whose requests are longer and swapped out and back.
 
 What a request gives is compared with generate() of its sentence alone: tokens, scores and errors to
 the bit on a CPU, tokens on a GPU. A stream must add up to the result. At the end nothing may run,
@@ -36,7 +38,7 @@ from tests.serving.engines import (
     tight_engine,
 )
 from tests.support.grammar import Draw, tokenizer
-from tests.support.random_models import ours
+from tests.support.random_models import ours, reference
 
 # Rows and pages of each model's engine.
 ENGINES = {
@@ -46,8 +48,10 @@ ENGINES = {
     "gpt2-pad": (8, 24),
     "gpt2-wide": (16, 50),
 }
+OVERCOMMITTED = {"marian-long": (48, 44), "gpt2-long": (48, 44)}
 SICK_MODEL = "gpt2-wide"  # whose vocabulary is large, so that others seldom generate the token SICK
 CROWD = 40  # requests that run or wait at once, at most
+BURST = 100  # with overcommit
 
 
 @dataclass(frozen=True)
@@ -72,11 +76,15 @@ class Life:
 class DrawnLife(Draw):
     """Draws a life."""
 
-    def __init__(self, seed: int, number: int, cancelled: float) -> None:
+    def __init__(self, seed: int, number: int, cancelled: float, overcommit: bool = False) -> None:
         super().__init__(seed, number)
-        self.number, self.cancelled = number, cancelled
+        self.number, self.cancelled, self.overcommit = number, cancelled, overcommit
         while self.model not in ENGINES:
             super().__init__(seed, self.rng.getrandbits(32))
+        if overcommit:
+            self.model = "marian-long" if self.encoder else "gpt2-long"
+            self.config = reference(self.model).config
+            self.vocab = self.config.vocab_size
 
     def life(self) -> Life:
         rng = self.rng
@@ -88,6 +96,8 @@ class DrawnLife(Draw):
         if given.get("num_beams", 1) > 1 and given["num_return_sequences"] > 1:
             how["stream"] = False
         crowd = rng.choice([0, 10, *[CROWD] * 8])
+        if self.overcommit:  # all at once, so that pages run out
+            crowd = 0 if self.number % BURST == 0 else BURST
         return Life(self.number, self.model, given, crowd, how, after)
 
     def given(self) -> dict[str, Any]:
@@ -113,6 +123,8 @@ class DrawnLife(Draw):
 
     def lengths(self, width: int) -> dict[str, Any]:
         """Mostly long enough for requests to meet."""
+        if self.overcommit:
+            return {"max_new_tokens": self.rng.randint(20, 80)}
         if self.chance(3):
             return super().lengths(width)
         return {"max_new_tokens": self.rng.randint(8, 24)}
@@ -138,12 +150,13 @@ class DrawnLife(Draw):
 class World:
     """The engines, and the requests that have not been compared."""
 
-    def __init__(self, device: str) -> None:
-        self.device = device
-        self.models = {name: ours(name, device) for name in ENGINES}
-        self.models[SICK_MODEL] = sick(SICK_MODEL, device)
+    def __init__(self, device: str, overcommit: bool) -> None:
+        self.device, self.overcommit = device, overcommit
+        sizes = OVERCOMMITTED if overcommit else ENGINES
+        self.models = {name: (sick if name == SICK_MODEL else ours)(name, device) for name in sizes}
         self.engines = {
-            name: tight_engine(self.models[name], *sizes) for name, sizes in ENGINES.items()
+            name: tight_engine(self.models[name], *sizes[name], overcommit=overcommit)
+            for name in sizes
         }
         self.running: deque[tuple[Life, Any]] = deque()
         self.cancelling: list[tuple[int, Any]] = []
@@ -197,6 +210,8 @@ class World:
         self.settle(0)
         for engine in self.engines.values():
             assert_idle(engine)
+            if self.overcommit:
+                self.counts["swaps"] += engine.stats()["swaps"]
             engine.close()
 
 
@@ -213,17 +228,24 @@ def stream_problems(request: Any, found: Any) -> list[str]:
     return [] if rows == expected else [f"the stream told {rows}, not {expected}"]
 
 
-def run(seed: int, numbers: range, cancelled: float = 0.1, device: str = "cpu") -> Counter[str]:
+def run(
+    seed: int,
+    numbers: range,
+    cancelled: float = 0.1,
+    device: str = "cpu",
+    overcommit: bool = False,
+) -> Counter[str]:
     """How many requests came to which end. Raises AssertionError, with how to see it again."""
-    world = World(device)
+    world = World(device, overcommit)
     again = f"python -m tests.serving.lives --seed {seed} --cancelled {cancelled} --device {device}"
+    again += " --overcommit" if overcommit else ""
     number = numbers.start
     try:
         for number in numbers:
-            world.live(DrawnLife(seed, number, cancelled).life())
+            world.live(DrawnLife(seed, number, cancelled, overcommit).life())
         world.close()
     except Exception as error:
-        first = max(numbers.start, number - 2 * CROWD)
+        first = max(numbers.start, number - 2 * (BURST if overcommit else CROWD))
         raise AssertionError(f"{error}\n{again} --only {first} {number + 1}") from error
     return world.counts
 
@@ -235,11 +257,12 @@ def main() -> None:
     parser.add_argument("--only", type=int, nargs=2, metavar=("FIRST", "END"))
     parser.add_argument("--cancelled", type=float, default=0.1)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--overcommit", action="store_true")
     args = parser.parse_args()
     numbers = range(*args.only) if args.only else range(args.requests)
     start = time.perf_counter()
     try:
-        counts = run(args.seed, numbers, args.cancelled, args.device)
+        counts = run(args.seed, numbers, args.cancelled, args.device, args.overcommit)
     except AssertionError as error:
         print(error)
         sys.exit(1)

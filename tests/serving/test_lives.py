@@ -13,6 +13,11 @@ def test_random_lives(device: str) -> None:
     assert counts["ended"] > 150
 
 
+def test_random_lives_in_engines_that_swap(device: str) -> None:
+    counts = lives.run(0, range(300), cancelled=0.15, device=device, overcommit=True)
+    assert counts["ended"] > 150 and counts["swaps"] > 10
+
+
 def test_a_life_is_its_seeds_and_its_numbers() -> None:
     drawn = [str(lives.DrawnLife(1, number, 0.5).life()) for number in range(30)]
     assert drawn == [str(lives.DrawnLife(1, number, 0.5).life()) for number in range(30)]

@@ -59,7 +59,12 @@ LARGE: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
 }
-NAMES = [*MARIAN, *GPT2, *LARGE]
+# For texts of several pages.
+LONG: dict[str, dict[str, Any]] = {
+    "marian-long": {"max_position_embeddings": 160},
+    "gpt2-long": {"n_positions": 160},
+}
+NAMES = [*MARIAN, *GPT2, *LARGE, *LONG]
 
 
 @cache
@@ -98,7 +103,7 @@ def marian(name: str) -> MarianMTModel:
         "init_std": 0.4,
         "scale_embedding": True,
     }
-    own = (MARIAN | LARGE)[name]
+    own = (MARIAN | LARGE | LONG)[name]
     settings |= own
     if "pad_token_id" not in own:
         settings["pad_token_id"] = settings["decoder_start_token_id"] = settings["vocab_size"] - 1
@@ -132,7 +137,7 @@ def gpt2(name: str) -> GPT2LMHeadModel:
         "tie_word_embeddings": False,
         "initializer_range": 0.4,
     }
-    settings |= (GPT2 | LARGE)[name]
+    settings |= (GPT2 | LARGE | LONG)[name]
     model = GPT2LMHeadModel(GPT2Config(**settings))
     randomize(model)
     model.lm_head.weight[settings["eos_token_id"]] *= 2

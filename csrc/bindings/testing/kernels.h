@@ -106,6 +106,7 @@ void bind_controls(py::module_& kernels);     // processors.cc
 void bind_guidance(py::module_& kernels);     // guidance.cc
 void bind_scheduler(py::module_& kernels);    // scheduler.cc
 void bind_scheduling(py::module_& kernels);   // scheduling.cc
+void bind_overcommit(py::module_& kernels);   // overcommit.cc
 void bind_joining(py::module_& kernels);      // joining.cc
 #ifdef DECODING_CUDA
 void bind_cuda(py::module_& kernels);  // cuda.cc

@@ -29,6 +29,7 @@ PYBIND11_MODULE(_kernels, kernels) {
   decoding::bind_guidance(kernels);
   decoding::bind_scheduler(kernels);
   decoding::bind_scheduling(kernels);
+  decoding::bind_overcommit(kernels);
   decoding::bind_joining(kernels);
 #ifdef DECODING_CUDA
   decoding::bind_cuda(kernels);
