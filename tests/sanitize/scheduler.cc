@@ -40,7 +40,7 @@ void expect(bool condition, const char* what) {
 
 struct FakeEngine {
   FakeRunner runner;
-  Scheduler scheduler{runner, kLimits, ModelSpec{}, 1, 1 << 20, true};
+  Scheduler scheduler{runner, kLimits, ModelSpec{}, 1, 1 << 20, true, false};
 
   explicit FakeEngine(FakeRunner::Stepping stepping) : runner(kLimits, std::move(stepping)) {}
 };

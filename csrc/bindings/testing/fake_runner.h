@@ -36,6 +36,11 @@ class FakeRunner : public Runner {
     of(admitted.slot) = {admitted.request->request.steps(), 0};
     ++running_;
   }
+  void extend(std::span<const Extension>) override {}
+  bool pause(Slot) override { return true; }
+  void resume(const Admitted&, int) override {}
+  void save(std::span<const int32_t>, std::span<const int32_t>) override {}
+  void restore(std::span<const int32_t>, std::span<const int32_t>) override {}
   void leave(Slot slot) override { of(slot).most = of(slot).steps; }
 
   bool step() override {

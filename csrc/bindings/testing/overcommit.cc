@@ -41,6 +41,7 @@ class PyRunner : public Runner {
 
   Arena plan(const RunnerLimits&) const override { return {}; }
   void bind(const RunnerLimits&, void*, size_t) override {}
+  bool is_synchronous() const override { return true; }
   int open(int, const Request&) override { return 0; }
   void read(std::span<const ReadPart>) override {}
   void join(const Admitted&) override {}

@@ -81,7 +81,7 @@ std::vector<double> scheduling_times(int rows, int steps, bool churn, bool strea
     if (churn) scheduler->submit({submission(kPrompt, target, stream)});
   };
   TimedRunner runner(limits, come, 2 * rows, steps);
-  Scheduler running(runner, limits, ModelSpec{}, 1, 1 << 20, false);
+  Scheduler running(runner, limits, ModelSpec{}, 1, 1 << 20, false, false);
   scheduler = &running;
   // Where they end in turn, each new one finds a row.
   for (int i = 0; i < rows; ++i) {
@@ -102,7 +102,7 @@ class FakeEngine {
       : limits_(limits_of(rows, pages, pages * kPageSize)),
         runner_(limits_,
                 [=](int64_t step) { CHECK(step != fails_in, "step ", step, " was to fail"); }),
-        scheduler_(runner_, limits_, ModelSpec{}, 1, 1 << 20, true) {}
+        scheduler_(runner_, limits_, ModelSpec{}, 1, 1 << 20, true, false) {}
 
   int64_t submit(int steps, bool stream) {
     return scheduler_.submit({submission(kPrompt, steps, stream)});
