@@ -5,12 +5,7 @@ from __future__ import annotations
 import warnings
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from decoding.engine.build_check import check_built
-
-check_built(Path(__file__).parent)
 
 if TYPE_CHECKING:
     from decoding._C import Error
@@ -44,8 +39,8 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-# The modules of the names above. They are imported on first use: torch alone takes more than a
-# second, which `decoding --help` should not.
+# The modules of the names above. They, and the engine with them, are imported on first use: torch
+# alone takes more than a second, which `decoding --help` should not.
 _MODULES = {
     "Cancelled": "decoding.common.progress",
     "Engine": "decoding.serving.engine",

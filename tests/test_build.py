@@ -22,7 +22,7 @@ def test_a_missing_engine_is_named_with_the_command(tmp_path: Path) -> None:
     shutil.copytree(PACKAGE, tmp_path / "decoding", ignore=shutil.ignore_patterns("_C*.so"))
     # -S: an editable install would find the engine of the checkout.
     run = subprocess.run(
-        [sys.executable, "-S", "-c", "import decoding"],
+        [sys.executable, "-S", "-c", "import decoding; decoding.Limits"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -65,6 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with warnings_in_one_line(quiet=getattr(args, "quiet", False)):
             command.run(args)
         flush()
+    except SystemExit:  # of help and of mistakes; the last clause here would import the engine
+        raise
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

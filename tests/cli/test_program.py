@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 import decoding
+from decoding.cli.main import COMMANDS
 from decoding.cli.reading import opened_input
 from examples import demo
 from tests.cli.program import Program, one_line
@@ -176,15 +177,30 @@ def test_misspelt_names(program: Program, words: str, says: str) -> None:
     assert one_line(err) and says in err
 
 
-def test_help_and_mistakes_do_not_wait_for_torch() -> None:
-    code = """
-import sys
-from decoding.cli.main import main
-for words in (["--help"], ["translate", "--help"], ["trnslate"], ["generate", "--modle"]):
-    try:
-        main(words)
-    except SystemExit:
-        pass
-assert "torch" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+HEAVY = {"torch", "numpy", "decoding._C", "decoding.models.registry"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "--help",
+        "--version",
+        "trnslate",
+        *(f"{command} --help" for command in COMMANDS),
+        *(f"{command} --beems 4" for command in COMMANDS),
+    ],
+)
+def test_help_and_mistakes_import_nothing_heavy(words: str) -> None:
+    """They would wait for it: torch alone takes more than a second."""
+    command = [sys.executable, "-X", "importtime", "-m", "decoding", *words.split()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert done.returncode == (0 if words.endswith(("--help", "--version")) else 2)
+    assert "decoding.cli.main" in imported and not HEAVY & imported
+
+
+def test_the_package_imports_nothing_heavy() -> None:
+    code = f"import sys, decoding; dir(decoding); sys.exit(str({HEAVY!r} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stderr == "set()\n"
