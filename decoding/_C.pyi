@@ -1,4 +1,5 @@
-"""The compiled engine. Tensors are contiguous; csrc/README.md has the shape letters.
+"""The compiled engine. Tensors are contiguous, and on the CPU they may be NumPy's arrays, or what
+else has Python's buffer protocol; docs/glossary.md has the shape letters.
 
 A session on a GPU has its weights and its pool there, everything else on the CPU.
 """
@@ -13,6 +14,7 @@ from torch import Tensor
 from decoding.models.spec import EncoderSpec, ModelSpec
 
 Array = npt.NDArray[np.generic]
+Numbers = Tensor | Array
 
 cuda_archs: str  # what there is machine code for, "80 90"; empty without CUDA
 sources_hash: str  # of the C++ sources that the engine was built from
@@ -23,17 +25,17 @@ def isas() -> list[str]:
     """Instruction sets of this machine that the engine has code for, best first."""
 
 def fill_panels(
-    panels: Tensor,
-    weight: Tensor,
+    panels: Numbers,
+    weight: Numbers,
     first: int,
-    scale: Tensor | None = None,
-    sums: Tensor | None = None,
+    scale: Numbers | None = None,
+    sums: Numbers | None = None,
     *,
     threads: int,
 ) -> bool:
     """models/weights/panels.py's function of this name, on some threads."""
 
-def squares(weight: Tensor, *, threads: int) -> tuple[float, float]:
+def squares(weight: Numbers, *, threads: int) -> tuple[float, float]:
     """models/weights/panels.py's function of this name, on some threads."""
 
 class training:
@@ -323,13 +325,13 @@ class Batch:
     def __init__(
         self,
         *,
-        source: Tensor | None = None,
-        source_positions: Tensor | None = None,
-        source_offsets: Tensor | None = None,
-        prompt: Tensor,
-        prompt_offsets: Tensor,
-        sentence_ids: Tensor,
-        shortlist: Tensor | None = None,
+        source: Numbers | None = None,
+        source_positions: Numbers | None = None,
+        source_offsets: Numbers | None = None,
+        prompt: Numbers,
+        prompt_offsets: Numbers,
+        sentence_ids: Numbers,
+        shortlist: Numbers | None = None,
         stream: int = 0,
     ) -> None:
         """source: int32 [tokens]; source_positions: int32 [tokens], the position of each token in
@@ -377,7 +379,7 @@ class Session:
         """The matrix products met so far, and how each is computed fastest; "" on the CPU."""
     def plan(self, limits: Limits) -> tuple[list[Buffer], int]:
         """The buffers that `limits` need, and the bytes of all of them together."""
-    def bind(self, limits: Limits, pool: Tensor) -> None:
+    def bind(self, limits: Limits, pool: Numbers) -> None:
         """Uses `pool`, uint8 [bytes], aligned to 256 bytes, from here on."""
     def start(self, request: Request, batch: Batch) -> None:
         """Runs the encoder and all but the last token of each prompt."""
@@ -416,15 +418,15 @@ class Session:
         """
     def score(
         self,
-        source: Tensor | None,
-        source_positions: Tensor | None,
-        source_offsets: Tensor | None,
-        ids: Tensor,
-        labels: Tensor,
-        offsets: Tensor,
-        logprobs: Tensor,
-        ranks: Tensor,
-        argmax: Tensor,
+        source: Numbers | None,
+        source_positions: Numbers | None,
+        source_offsets: Numbers | None,
+        ids: Numbers,
+        labels: Numbers,
+        offsets: Numbers,
+        logprobs: Numbers,
+        ranks: Numbers,
+        argmax: Numbers,
         stream: int = 0,
     ) -> None:
         """Writes the log-probability and the rank of each label, and the most likely token.
@@ -437,7 +439,12 @@ class Session:
         started.
         """
     def fetch(
-        self, tokens: Tensor, lengths: Tensor, scores: Tensor, sums: Tensor, parent_rows: Tensor
+        self,
+        tokens: Numbers,
+        lengths: Numbers,
+        scores: Numbers,
+        sums: Numbers,
+        parent_rows: Numbers,
     ) -> None:
         """Writes the results, best first where rows compete.
 
@@ -492,7 +499,7 @@ class Engine:
     def bind(
         self,
         limits: EngineLimits,
-        pool: Tensor,
+        pool: Numbers,
         *,
         prefix_caching: bool = True,
         overcommit: bool = False,
@@ -545,11 +552,11 @@ class Output:
 def put_ends(
     ends: Sequence[Output],
     first: int,
-    tokens: Tensor,
-    lengths: Tensor,
-    scores: Tensor,
-    sums: Tensor,
-    parent_rows: Tensor,
+    tokens: Numbers,
+    lengths: Numbers,
+    scores: Numbers,
+    sums: Numbers,
+    parent_rows: Numbers,
 ) -> None:
     """Writes "end"s of sentences of one Engine.submit() into its results, as Session.fetch() does.
     first: the id of its first sentence."""
@@ -573,12 +580,12 @@ class EncoderSession:
     threads: int
     isa: str
     def plan(self, limits: Limits) -> tuple[list[Buffer], int]: ...
-    def bind(self, limits: Limits, pool: Tensor) -> None: ...
+    def bind(self, limits: Limits, pool: Numbers) -> None: ...
     def encode(
         self,
-        source: Tensor,
-        source_positions: Tensor,
-        source_offsets: Tensor,
+        source: Numbers,
+        source_positions: Numbers,
+        source_offsets: Numbers,
         states: Tensor,
         stream: int = 0,
     ) -> None:

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from decoding import _C
 from decoding.common import html
+from decoding.common.arrays import Array
 from decoding.engine.request import IGNORED, ScoreRequest
 from decoding.engine.session import Session
 from decoding.generation.batching import (
-    Array,
     TokenBatch,
     as_table,
     check_ids,
@@ -124,22 +124,22 @@ def score(
         begin = 0
         for b, row in zip(chosen, rows, strict=True):
             own = slice(begin, begin := begin + len(row.ids))
-            logprobs[b, row.columns] = found.logprobs[own].numpy()
+            logprobs[b, row.columns] = found.logprobs[own]
             if np.isnan(logprobs[b]).any():
                 raise _C.Error(f"the model's logits are not finite (NaN or infinite) for item {b}")
             mask[b, row.columns] = row.labels != IGNORED
-            rank[b, row.columns] = found.ranks[own].numpy()
-            argmax[b, row.columns] = found.argmax[own].numpy()
+            rank[b, row.columns] = found.ranks[own]
+            argmax[b, row.columns] = found.argmax[own]
     return Scores(*(torch.from_numpy(x).to(device) for x in (logprobs, mask, rank, argmax)))
 
 
 def pack(source: TokenBatch | None, rows: Sequence[Forced], chosen: Array) -> ScoreRequest:
     lengths = [len(row.ids) for row in rows]
     ids, labels = (
-        torch.from_numpy(np.concatenate([getattr(row, name) for row in rows]).astype(np.int32))
+        np.concatenate([getattr(row, name) for row in rows]).astype(np.int32)
         for name in ("ids", "labels")
     )
-    offsets = torch.from_numpy(np.cumsum([0, *lengths]).astype(np.int32))
+    offsets = np.cumsum([0, *lengths]).astype(np.int32)
     return ScoreRequest(
         None if source is None else source.select(chosen).pack(), ids, labels, offsets, max(lengths)
     )

@@ -12,9 +12,9 @@
 namespace decoding {
 
 template <>
-inline constexpr const char* torch_type<cuda::half> = "torch.float16";
+inline constexpr const char* number_type<cuda::half> = "float16";
 template <>
-inline constexpr const char* torch_type<cuda::bfloat16> = "torch.bfloat16";
+inline constexpr const char* number_type<cuda::bfloat16> = "bfloat16";
 
 // What single kernels need of a device beside a stream.
 struct DeviceTools {
@@ -40,10 +40,11 @@ void on_cuda(const py::object& like, Op&& op) {
   const int device = like.attr("device").attr("index").cast<int>();
   const cuda::UseDevice use(device);
   cuda::Stream stream = current_stream(device);
-  const std::string type = py::str(like.attr("dtype"));
-  if (type == torch_type<float>) return op.template operator()<float>(stream);
-  if (type == torch_type<cuda::half>) return op.template operator()<cuda::half>(stream);
-  CHECK(type == torch_type<cuda::bfloat16>, "float32, float16 or bfloat16 is expected, got ", type);
+  const std::string type = type_of(like);
+  if (type == number_type<float>) return op.template operator()<float>(stream);
+  if (type == number_type<cuda::half>) return op.template operator()<cuda::half>(stream);
+  CHECK(type == number_type<cuda::bfloat16>, "float32, float16 or bfloat16 is expected, got ",
+        type);
   op.template operator()<cuda::bfloat16>(stream);
 }
 

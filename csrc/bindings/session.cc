@@ -70,14 +70,17 @@ class PySession : public Bound<Session> {
   }
   void stop_now() { session_->stop_now(); }
 
-  // Views of the pool.
+  // Views of the pool, as tensors.
   py::dict state() {
     const auto views = [&] {
       const py::gil_scoped_release release;
       return session_->state();
     }();
     const py::module_ torch = py::module_::import("torch");
-    const auto begin = pool_.attr("data_ptr")().cast<uintptr_t>();
+    const bool is_array = PyObject_CheckBuffer(pool_.ptr()) != 0;
+    const py::object pool =
+        is_array ? torch.attr("frombuffer")(pool_, py::arg("dtype") = torch.attr("uint8")) : pool_;
+    const auto begin = pool.attr("data_ptr")().cast<uintptr_t>();
     py::dict state;
     for (const StateArray& view : views) {
       int64_t reach = 1;
@@ -87,7 +90,7 @@ class PySession : public Bound<Session> {
       const py::object dtype = torch.attr(view.type.c_str());
       const auto at = static_cast<int64_t>(reinterpret_cast<uintptr_t>(view.data) - begin);
       const int64_t bytes = reach * dtype.attr("itemsize").cast<int64_t>();
-      const py::object part = pool_[py::slice(at, at + bytes, 1)].attr("view")(dtype);
+      const py::object part = pool[py::slice(at, at + bytes, 1)].attr("view")(dtype);
       state[view.name.c_str()] = part.attr("as_strided")(view.shape, view.strides);
     }
     return state;

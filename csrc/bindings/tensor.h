@@ -1,9 +1,11 @@
-// A torch tensor seen through its pointer, shape and type: no torch header, no torch library.
+// A torch tensor or an array seen through its pointer, shape and type: no header and no library of
+// torch or NumPy.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,43 +18,59 @@ namespace decoding {
 namespace py = pybind11;
 
 template <typename T>
-constexpr const char* torch_type = nullptr;
+constexpr const char* number_type = nullptr;
 template <>
-inline constexpr const char* torch_type<float> = "torch.float32";
+inline constexpr const char* number_type<float> = "float32";
 template <>
-inline constexpr const char* torch_type<double> = "torch.float64";
+inline constexpr const char* number_type<double> = "float64";
 template <>
-inline constexpr const char* torch_type<int32_t> = "torch.int32";
+inline constexpr const char* number_type<int32_t> = "int32";
 template <>
-inline constexpr const char* torch_type<int64_t> = "torch.int64";
+inline constexpr const char* number_type<int64_t> = "int64";
 template <>
-inline constexpr const char* torch_type<uint8_t> = "torch.uint8";
+inline constexpr const char* number_type<uint8_t> = "uint8";
 template <>
-inline constexpr const char* torch_type<BFloat16> = "torch.bfloat16";
+inline constexpr const char* number_type<BFloat16> = "bfloat16";
 template <>
-inline constexpr const char* torch_type<Float16> = "torch.float16";
+inline constexpr const char* number_type<Float16> = "float16";
+
+// Of a torch tensor: "float32".
+inline std::string type_of(const py::handle& tensor) {
+  const std::string name = py::str(tensor.attr("dtype"));
+  return name.substr(name.find('.') + 1);  // "torch.float32"
+}
+
+// Of an array, whose format is a letter of Python's struct module.
+inline std::string type_of(const py::buffer_info& array) {
+  const char letter = array.format.size() == 1 ? array.format[0] : '\0';
+  const std::string bits = std::to_string(8 * array.itemsize);
+  if (letter != '\0' && std::strchr("efd", letter)) return "float" + bits;
+  if (letter != '\0' && std::strchr("bhilq", letter)) return "int" + bits;
+  if (letter != '\0' && std::strchr("BHILQ", letter)) return "uint" + bits;
+  return array.format;
+}
 
 class TensorView {
  public:
-  // Checks that `tensor` is contiguous and on the device; `name` is for messages. The view does not
-  // keep the tensor alive.
+  // Of a torch tensor, or on the CPU of what has Python's buffer protocol, such as NumPy's arrays.
+  // Checks that it is contiguous and on the device; `name` is for messages. The view does not keep
+  // the tensor alive.
   static TensorView of(const py::handle& tensor, const std::string& name,
                        const std::string& device = "cpu") {
-    CHECK(py::hasattr(tensor, "data_ptr"), name, " must be a torch tensor, got ",
-          py::str(py::type::of(tensor)).cast<std::string>());
     TensorView view;
     view.name_ = name;
-    view.type_ = py::str(tensor.attr("dtype"));
-    const std::string place = py::str(tensor.attr("device"));
+    const bool is_array = PyObject_CheckBuffer(tensor.ptr()) != 0;
+    CHECK(is_array || py::hasattr(tensor, "data_ptr"), name,
+          " must be a torch tensor or an array, got ",
+          py::str(py::type::of(tensor)).cast<std::string>());
+    const std::string place = is_array ? "cpu" : py::str(tensor.attr("device"));
     CHECK(place == device, name, " must be on ", device, ", it is on ", place);
-    CHECK(tensor.attr("is_contiguous")().cast<bool>(), name, " must be contiguous");
-    view.data_ = reinterpret_cast<void*>(tensor.attr("data_ptr")().cast<uintptr_t>());
-    for (py::handle size : tensor.attr("shape")) view.shape_.push_back(size.cast<int64_t>());
+    is_array ? view.read_array(tensor) : view.read_tensor(tensor);
     return view;
   }
 
   const std::vector<int64_t>& shape() const { return shape_; }
-  const std::string& type() const { return type_; }  // "torch.float32"
+  const std::string& type() const { return type_; }  // "float32"
   void* data() const { return data_; }               // whatever the type
   int64_t size(int axis) const { return shape_.at(axis); }
   int64_t numel() const {
@@ -63,7 +81,7 @@ class TensorView {
 
   template <typename T>
   T* data() const {
-    CHECK(type_ == torch_type<T>, name_, " must be ", torch_type<T>, ", got ", type_);
+    CHECK(type_ == number_type<T>, name_, " must be ", number_type<T>, ", got ", type_);
     return static_cast<T*>(data_);
   }
 
@@ -79,6 +97,21 @@ class TensorView {
   }
 
  private:
+  void read_tensor(const py::handle& tensor) {
+    CHECK(tensor.attr("is_contiguous")().cast<bool>(), name_, " must be contiguous");
+    type_ = type_of(tensor);
+    data_ = reinterpret_cast<void*>(tensor.attr("data_ptr")().cast<uintptr_t>());
+    for (py::handle size : tensor.attr("shape")) shape_.push_back(size.cast<int64_t>());
+  }
+
+  void read_array(const py::handle& array) {
+    const py::buffer_info info = py::reinterpret_borrow<py::buffer>(array).request();
+    CHECK(PyBuffer_IsContiguous(info.view(), 'C'), name_, " must be contiguous");
+    type_ = type_of(info);
+    data_ = info.ptr;
+    shape_.assign(info.shape.begin(), info.shape.end());
+  }
+
   static std::string text(const std::vector<int64_t>& shape) {
     std::string out = "[";
     for (int64_t size : shape) {
@@ -133,11 +166,11 @@ inline py::object empty_like(const py::object& like, const char* dtype,
 
 // None for int32, which no matrix is.
 inline std::optional<WeightKind> kind_of(const TensorView& weight, const std::string& name) {
-  if (weight.type() == "torch.float32") return WeightKind::float32;
-  if (weight.type() == "torch.float16") return WeightKind::float16;
-  if (weight.type() == "torch.bfloat16") return WeightKind::bfloat16;
-  if (weight.type() == "torch.int8") return WeightKind::int8;
-  CHECK(weight.type() == "torch.int32", name, " must be float32, float16, bfloat16 or int8, got ",
+  if (weight.type() == "float32") return WeightKind::float32;
+  if (weight.type() == "float16") return WeightKind::float16;
+  if (weight.type() == "bfloat16") return WeightKind::bfloat16;
+  if (weight.type() == "int8") return WeightKind::int8;
+  CHECK(weight.type() == "int32", name, " must be float32, float16, bfloat16 or int8, got ",
         weight.type());
   return std::nullopt;
 }

@@ -54,14 +54,14 @@ template <typename Make, typename Op>
 void run_training(const py::object& like, const OnCpu& place, Make&& make, Op&& op) {
   const Tensors tensors(py::str(like.attr("device")));
   if (!tensors.on_cuda()) {
-    const std::string type = py::str(like.attr("dtype"));
+    const std::string type = type_of(like);
     const auto run = [&](const auto& params) {
       place.run(like.attr("numel")().cast<int64_t>(), [&](auto& stream) { op(stream, params); });
     };
-    if (type == torch_type<float>) return run(make.template operator()<float>(tensors));
-    if (type == torch_type<double>) return run(make.template operator()<double>(tensors));
-    if (type == torch_type<Float16>) return run(make.template operator()<Float16>(tensors));
-    CHECK(type == torch_type<BFloat16>, "float32, float64, float16 or bfloat16 is expected, got ",
+    if (type == number_type<float>) return run(make.template operator()<float>(tensors));
+    if (type == number_type<double>) return run(make.template operator()<double>(tensors));
+    if (type == number_type<Float16>) return run(make.template operator()<Float16>(tensors));
+    CHECK(type == number_type<BFloat16>, "float32, float64, float16 or bfloat16 is expected, got ",
           type);
     return run(make.template operator()<BFloat16>(tensors));
   }

@@ -17,7 +17,7 @@ Weight<T> weight_of(const Tensors& in, const object& tensor, const string& name,
   using Number = std::remove_const_t<T>;
   if (tensor.is_none()) return {};
   const TensorView view = in.view(tensor, name);
-  if (sizeof(T) == 2 && view.type() == torch_type<float>) {
+  if (sizeof(T) == 2 && view.type() == number_type<float>) {
     return {.wide = view.data<float>({cols})};
   }
   return {.same = view.data<Number>({cols})};

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoding import _C
+from decoding.common.arrays import Array
 from decoding.common.shapes import described
 from decoding.engine.limits import Limits, next_bucket
 from decoding.engine.pool import PooledEngine
 from decoding.engine.request import PackedTokens
 from decoding.generation.batching import (
-    Array,
     TokenBatch,
     as_table,
     common_device,
@@ -158,5 +158,4 @@ def pack(batch: TokenBatch, spec: EncoderSpec, types: Array | None = None) -> Pa
     table = positions(batch, spec.pad)
     if types is not None:
         table = table + types * spec.encoder.positions
-    own = torch.from_numpy(unmasked(table, batch).astype(np.int32))
-    return replace(batch.pack(), positions=own)
+    return replace(batch.pack(), positions=unmasked(table, batch).astype(np.int32))

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from decoding import _C
+from decoding.common.arrays import Array
 from decoding.common.progress import Event
 from decoding.engine.limits import Limits
 from decoding.engine.observer import StepObserver
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
 class PackedTokens:
     """Sentences one after the other, without padding."""
 
-    ids: Tensor  # int32 [tokens]
-    offsets: Tensor  # int32 [B + 1], sentence b is ids[offsets[b] : offsets[b + 1]]
-    positions: Tensor  # int32 [tokens], the column where each stood, masked tokens counted
+    ids: Array  # int32 [tokens]
+    offsets: Array  # int32 [B + 1], sentence b is ids[offsets[b] : offsets[b + 1]]
+    positions: Array  # int32 [tokens], the column where each stood, masked tokens counted
     longest: int
 
     def __len__(self) -> int:
@@ -34,10 +38,10 @@ class EngineRequest:
     options: _C.Request
     source: PackedTokens | None  # None without an encoder
     prompt: PackedTokens  # with guidance 2 B: the unconditional ones follow the others
-    sentence_ids: Tensor  # int32, one for each prompt: its sentence's index in the whole call
+    sentence_ids: Array  # int32, one for each prompt: its sentence's index in the whole call
     limits: Limits  # that the memory is planned for
     fill: int  # the token after a row's end
-    shortlist: Tensor | None = None  # int32 [n], ascending, all that may follow; None: any token
+    shortlist: Array | None = None  # int32 [n], ascending, all that may follow; None: any token
     max_time: float | None = None  # seconds
     keep_attentions: bool = False  # to the source, of every step
     keep_scores: bool = False  # of every step; needs options that process them
@@ -89,9 +93,9 @@ class ScoreRequest:
     """Sentences whose labels are to be scored: see _C.Session.score."""
 
     source: PackedTokens | None  # None without an encoder
-    ids: Tensor  # int32 [tokens], what the decoder reads
-    labels: Tensor  # int32 [tokens], what it should say after each
-    offsets: Tensor  # int32 [B + 1]
+    ids: Array  # int32 [tokens], what the decoder reads
+    labels: Array  # int32 [tokens], what it should say after each
+    offsets: Array  # int32 [B + 1]
     longest: int  # at least 1
 
     @property
@@ -111,25 +115,25 @@ class ScoreRequest:
 class ScoreResults:
     """What the engine says of labels: see _C.Session.score. Shapes [tokens]."""
 
-    logprobs: Tensor  # float32
-    ranks: Tensor  # int32
-    argmax: Tensor  # int32
+    logprobs: Array  # float32
+    ranks: Array  # int32
+    argmax: Array  # int32
 
     @classmethod
     def empty(cls, tokens: int) -> ScoreResults:
-        ranks, argmax = torch.empty(2, tokens, dtype=torch.int32)
-        return cls(torch.empty(tokens), ranks, argmax)
+        ranks, argmax = np.empty((2, tokens), np.int32)
+        return cls(np.empty(tokens, np.float32), ranks, argmax)
 
 
 @dataclass(frozen=True)
 class EngineResults:
     """The hypotheses of a sub-batch, best first where rows compete; see _C.Session.fetch."""
 
-    tokens: Tensor  # int32 [B, K, target], `fill` after a row's length
-    lengths: Tensor  # int32 [B, K]
-    scores: Tensor  # float32 [B, K]
-    sums: Tensor  # float32 [B, K]
-    parent_rows: Tensor  # int32 [B, K, target], the row b * K + k that each token extended; -1
+    tokens: Array  # int32 [B, K, target], `fill` after a row's length
+    lengths: Array  # int32 [B, K]
+    scores: Array  # float32 [B, K]
+    sums: Array  # float32 [B, K]
+    parent_rows: Array  # int32 [B, K, target], the row b * K + k that each token extended; -1
     # after a row's length
     fill: int
     # of every step, if kept: float32 [B * K, V], 0 where done
@@ -145,11 +149,11 @@ class EngineResults:
         """
         shape = (batch, rows)
         return cls(
-            tokens=torch.full((*shape, target), fill, dtype=torch.int32),
-            lengths=torch.empty(shape, dtype=torch.int32),
-            scores=torch.empty(shape),
-            sums=torch.empty(shape),
-            parent_rows=torch.full((*shape, target), -1, dtype=torch.int32),
+            tokens=np.full((*shape, target), fill, np.int32),
+            lengths=np.empty(shape, np.int32),
+            scores=np.empty(shape, np.float32),
+            sums=np.empty(shape, np.float32),
+            parent_rows=np.full((*shape, target), -1, np.int32),
             fill=fill,
             step_scores=[],
             step_logits=[],

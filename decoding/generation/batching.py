@@ -12,13 +12,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from decoding.common.arrays import Array
 from decoding.engine.request import PackedTokens
-
-Array = npt.NDArray[Any]
 
 # Rows that a sub-batch has at most: enough for the matrix products to run at full speed, few enough
 # that sentences of about one length stay together and that memory is bounded.
@@ -69,12 +67,8 @@ class TokenBatch:
         positions[:] = np.arange(self.width)
         if mask is not None:
             ids, positions = ids[mask], positions[mask]
-        return PackedTokens(
-            torch.from_numpy(ids.astype(np.int32).reshape(-1)),
-            torch.from_numpy(offsets),
-            torch.from_numpy(positions.reshape(-1)),
-            int(lengths.max()),
-        )
+        packed = ids.astype(np.int32).reshape(-1)
+        return PackedTokens(packed, offsets, positions.reshape(-1), int(lengths.max()))
 
 
 def common_device(model: torch.device, **given: Any) -> torch.device:

@@ -12,13 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from decoding.common.arrays import Array
 from decoding.common.progress import Event, Progress, check_event, check_progress
 from decoding.common.warn import warn
 from decoding.engine.request import EngineRequest, EngineResults
 from decoding.engine.session import Session
 from decoding.generation import outputs
 from decoding.generation.attentions import check_attentions
-from decoding.generation.batching import ROWS, Array, TokenBatch, common_device, split
+from decoding.generation.batching import ROWS, TokenBatch, common_device, split
 from decoding.generation.config import GenerationConfig
 from decoding.generation.coverage import rank_by_coverage
 from decoding.generation.histories import ObservedRows
@@ -150,7 +151,7 @@ class Call:
         results = self.session.run(request)
         if self.strategy.competing and self.config.coverage_penalty > 0:
             assert request.source is not None
-            lengths = request.source.offsets.diff()
+            lengths = np.diff(request.source.offsets)
             results = rank_by_coverage(results, lengths, self.config.coverage_penalty)
         if self.listener is not None:
             self.listener.end(results)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from decoding.common.arrays import Array
 from decoding.generation.batching import (
-    Array,
     TokenBatch,
     as_table,
     check_ids,

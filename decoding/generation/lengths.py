@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from decoding.common.arrays import Array
 from decoding.common.warn import warn
-from decoding.generation.batching import Array
 from decoding.generation.config import GenerationConfig
 
 DEFAULT_NEW = 20  # tokens, where nobody set a length: Hugging Face's number

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from decoding.common.arrays import Array
 from decoding.generation.batching import TokenBatch
 from decoding.generation.config import GenerationConfig, Words, engine_options
 
@@ -42,6 +41,6 @@ def bad_words(config: GenerationConfig) -> Words:
     ]
 
 
-def table(batch: TokenBatch) -> Tensor:
+def table(batch: TokenBatch) -> Array:
     """int32 [B, W], as the caller gave them."""
-    return torch.from_numpy(np.ascontiguousarray(batch.ids, np.int32))
+    return np.ascontiguousarray(batch.ids, np.int32)

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 
 from decoding import _C
+from decoding.common.arrays import Array
 from decoding.engine.limits import Limits
 from decoding.engine.request import EngineRequest, PackedTokens
 from decoding.generation import outputs
-from decoding.generation.batching import Array, TokenBatch
+from decoding.generation.batching import TokenBatch
 from decoding.generation.config import GenerationConfig
 from decoding.generation.lengths import lengths
 from decoding.generation.processors import processors
@@ -66,9 +67,9 @@ def build_request(
         **strategy.options,
     )
     packed_source, packed = None if source is None else source.pack(), prompt.pack()
-    ids = torch.from_numpy(chosen.astype(np.int32))
+    ids = chosen.astype(np.int32)
     if options.guided:
-        packed, ids = with_unconditional(packed, source is not None), ids.repeat(2)
+        packed, ids = with_unconditional(packed, source is not None), np.tile(ids, 2)
     ranked = strategy.competing and config.coverage_penalty > 0
     keep_attentions = ranked or (results and config.output_attentions)
     return EngineRequest(
@@ -125,7 +126,7 @@ def with_shortlist(
     """The same request, for the tokens that the shortlist allows its sources together."""
     assert request.source is not None
     needed = shortlist_ids(config, shortlist.target_ids)
-    allowed = torch.from_numpy(shortlist.ids_for(request.source.ids.numpy(), needed))
+    allowed = shortlist.ids_for(request.source.ids, needed)
     limits = replace(request.limits, shortlist=len(allowed))
     return replace(request, shortlist=allowed, limits=limits)
 
@@ -154,10 +155,10 @@ def with_unconditional(prompt: PackedTokens, encoder: bool) -> PackedTokens:
             "guidance_scale is for decoder-only models: an encoder-decoder has no shorter prompt"
         )
     last, count = prompt.offsets[1:] - 1, len(prompt)
-    offsets = prompt.offsets[-1] + torch.arange(1, count + 1, dtype=torch.int32)
+    offsets = prompt.offsets[-1] + np.arange(1, count + 1, dtype=np.int32)
     return PackedTokens(
-        torch.cat([prompt.ids, prompt.ids[last.long()]]),
-        torch.cat([prompt.offsets, offsets]),
-        torch.cat([prompt.positions, torch.zeros(count, dtype=torch.int32)]),
+        np.concatenate([prompt.ids, prompt.ids[last]]),
+        np.concatenate([prompt.offsets, offsets]),
+        np.concatenate([prompt.positions, np.zeros(count, np.int32)]),
         prompt.longest,
     )

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from decoding.common.arrays import Array
 from decoding.engine.request import EngineResults
 from decoding.generation.attentions import in_columns, of_hypotheses
-from decoding.generation.batching import Array, TokenBatch
+from decoding.generation.batching import TokenBatch
 
 Steps = tuple[Tensor, ...]
 
@@ -30,8 +31,7 @@ def sequences(sub_batches: Sequence[SubBatchResult], returned: int) -> Tensor:
     results of each sentence that the caller wants."""
     batch = sum(len(sub.chosen) for sub in sub_batches)
     ends = [
-        sub.prompt.shape[1] + int(sub.results.lengths.numpy()[:, :returned].max())
-        for sub in sub_batches
+        sub.prompt.shape[1] + int(sub.results.lengths[:, :returned].max()) for sub in sub_batches
     ]
     rows = np.empty((batch, returned, max(ends)), np.int64)
     for sub in sub_batches:
@@ -58,12 +58,12 @@ def generated(sub_batches: Sequence[SubBatchResult], returned: int, longest: int
 
 def lengths(sub_batches: Sequence[SubBatchResult], returned: int) -> Tensor:
     """int64 [B * returned]"""
-    return joined(sub_batches, lambda results: results.lengths.numpy()[:, :returned]).long()
+    return joined(sub_batches, lambda results: results.lengths[:, :returned]).long()
 
 
 def sequences_scores(sub_batches: Sequence[SubBatchResult], returned: int) -> Tensor:
     """float32 [B * returned]"""
-    return joined(sub_batches, lambda results: results.scores.numpy()[:, :returned])
+    return joined(sub_batches, lambda results: results.scores[:, :returned])
 
 
 def beam_indices(
@@ -133,7 +133,8 @@ def attentions(
     longest = int(lengths(sub_batches, returned).max())
 
     def hypotheses(results: EngineResults) -> Array:
-        moved = of_hypotheses(kept_attentions(results), results.parent_rows[:, :returned]).numpy()
+        rows = torch.from_numpy(results.parent_rows[:, :returned])
+        moved = of_hypotheses(kept_attentions(results), rows).numpy()
         missing = max(0, longest - moved.shape[2])
         return np.pad(moved[:, :, :longest], [(0, 0), (0, 0), (0, missing), (0, 0)])
 
@@ -183,9 +184,9 @@ def compute_transition_scores(
     return found.to(sequences.device)
 
 
-def widened(x: Tensor, width: int, fill: int) -> Array:
+def widened(x: Array, width: int, fill: int) -> Array:
     """x [..., W] cut or filled up to `width` columns."""
-    found: Array = x.numpy()[..., :width]
+    found = x[..., :width]
     missing = width - found.shape[-1]
     if missing == 0:
         return found

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoding.generation.batching import Array
+from decoding.common.arrays import Array
 from decoding.text.token_texts import Text, token_texts
 
 MATCHED = -1  # csrc/kernels/search/stop.h
@@ -34,19 +34,19 @@ class StopTable:
     state from which the text goes on: a prompt may hold a stop string.
     """
 
-    table: Tensor
+    table: Array | Tensor
     prompt_table: Array
 
     def options(self, prompt: Array) -> dict[str, Any]:
         """The arguments of _C.Request. prompt: int64 [B, P], padding included."""
         return {"stop_table": self.table, "stop_first": self.states_after(prompt)}
 
-    def states_after(self, ids: Array) -> Tensor:
+    def states_after(self, ids: Array) -> Array:
         """int32 [B], the state after each prompt; ids: int64 [B, P], padding included."""
         states = np.zeros(len(ids), np.int32)
         for column in ids.T:
             states = self.prompt_table[states, column]
-        return torch.from_numpy(states)
+        return states
 
 
 class Automaton:
@@ -141,4 +141,6 @@ def stop_table(
         while len(_cache) > KEPT:
             _cache.popitem(last=False)
         _, table, prompt_table = _cache[key]
+    if device.type == "cpu":
+        return StopTable(table, prompt_table)
     return StopTable(torch.from_numpy(table).to(device), prompt_table)

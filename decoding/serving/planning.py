@@ -113,10 +113,10 @@ def call_limits(call: Call, rows: int) -> EngineLimits:
 
 def pages_of_each(request: EngineRequest) -> Array:
     """int64 [B], pages of each sentence."""
-    prompts, target = request.prompt.offsets.diff().numpy(), np.array(request.options.max_new)
+    prompts, target = np.diff(request.prompt.offsets), np.array(request.options.max_new)
     shared = prompts - 1
     if request.source is not None:
-        shared, target = request.source.offsets.diff().numpy(), target + prompts - 1
+        shared, target = np.diff(request.source.offsets), target + prompts - 1
     found: Array = -(-shared // PAGE) + -(-request.rows_per_sentence * target // PAGE)
     return found.astype(np.int64)
 

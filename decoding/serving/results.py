@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from decoding import _C
+from decoding.common.arrays import Array
 from decoding.engine.request import EngineResults
-from decoding.generation.batching import Array
 from decoding.generation.call import SubBatch
 from decoding.generation.results import SubBatchResult
 from decoding.generation.streaming import Tokens
@@ -17,11 +16,11 @@ def engine_results(end: _C.Output, sub: SubBatch) -> SubBatchResult:
     """The results of a request's one sentence. end: the output that ends it."""
     lengths, fill = np.asarray(end.lengths, np.int32), sub.request.fill
     results = EngineResults(
-        tokens=torch.from_numpy(filled(end.tokens, lengths, fill)),
-        lengths=torch.from_numpy(lengths[None]),
-        scores=torch.from_numpy(np.asarray(end.scores, np.float32)[None]),
-        sums=torch.from_numpy(np.asarray(end.sums, np.float32)[None]),
-        parent_rows=torch.from_numpy(filled(end.parent_rows, lengths, -1)),
+        tokens=filled(end.tokens, lengths, fill),
+        lengths=lengths[None],
+        scores=np.asarray(end.scores, np.float32)[None],
+        sums=np.asarray(end.sums, np.float32)[None],
+        parent_rows=filled(end.parent_rows, lengths, -1),
         fill=fill,
         step_scores=[],
         step_logits=[],

@@ -126,6 +126,6 @@ def embed(
     batch = None if session.limits is None else session.limits.batch
     for chosen in split(rows.lengths, 1, batch, session.device.type):
         source = pack(rows.select(chosen), session.spec)
-        pooled = pooling(session.encode(source), source.offsets)
+        pooled = pooling(session.encode(source), torch.from_numpy(source.offsets))
         found[torch.from_numpy(chosen)] = pooled.to(found)
     return found[0] if alone else found

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from decoding.generation.batching import Array
+from decoding.common.arrays import Array
 
 Pair = tuple[Array, Array]  # int32, ids of a source and of its translation, none of them empty
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from decoding.common.arrays import Array
 from decoding.common.warn import warn
-from decoding.generation.batching import Array
 from decoding.models.files import ModelFileError, short
 from decoding.models.files.writing import replacing
 from decoding.models.formats import npz

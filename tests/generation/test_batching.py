@@ -32,7 +32,7 @@ def test_packing_drops_masked_tokens_and_keeps_their_places() -> None:
     assert packed.positions.tolist() == [0, 2, 3, 2, 0, 1]
     assert packed.offsets.tolist() == [0, 3, 4, 6]
     assert (len(packed), packed.longest, rows.lengths.tolist()) == (3, 3, [2, 3, 1])
-    assert {packed.ids.dtype, packed.offsets.dtype, packed.positions.dtype} == {torch.int32}
+    assert {packed.ids.dtype, packed.offsets.dtype, packed.positions.dtype} == {np.dtype(np.int32)}
 
 
 def test_lists_may_be_ragged() -> None:

@@ -44,7 +44,7 @@ def found(tokens: list[list[list[int]]]) -> EngineResults:
     results = EngineResults.empty(batch, beams, longest, fill=9)
     for b, rows in enumerate(tokens):
         for k, row in enumerate(rows):
-            results.tokens[b, k, : len(row)] = torch.tensor(row)
+            results.tokens[b, k, : len(row)] = row
             results.parent_rows[b, k, : len(row)] = b * beams + k
             results.lengths[b, k] = len(row)
             results.scores[b, k] = 10 * tokens[b][0][0] + k

@@ -75,7 +75,7 @@ void run_with_cache(const py::object& like, const py::object& cache, const std::
   const std::string device = py::str(like.attr("device"));
   const Tensors tensors(device);
   if (!tensors.on_cuda() && !cache.is_none() &&
-      tensors.view(cache, "cache").type() == torch_type<BFloat16>) {
+      tensors.view(cache, "cache").type() == number_type<BFloat16>) {
     return run_on_cpu(isa, threads, op, make.template operator()<float, BFloat16>(tensors));
   }
   run_kernel(

@@ -79,5 +79,5 @@ def test_what_is_refused() -> None:
     x, seed = torch.ones(4), torch.tensor([1])
     with pytest.raises(Error, match="dropout must be 0 to 1, got 1.5"):
         training.dropout(x, x, p=1.5, seed=seed)
-    with pytest.raises(Error, match="seed must be torch.int64"):
+    with pytest.raises(Error, match="seed must be int64"):
         training.dropout(x, x, p=0.5, seed=seed.int())

@@ -1,0 +1,51 @@
+"""The engine reads what has Python's buffer protocol as it reads tensors."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from decoding import _C, Error
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_arrays_are_read_as_tensors_are(dtype: Any) -> None:
+    weight = np.random.default_rng(0).standard_normal((70, 40)).astype(dtype)
+    expected = _C.squares(torch.from_numpy(weight), threads=1)
+    assert _C.squares(weight, threads=1) == expected
+    weight.flags.writeable = False
+    assert _C.squares(weight, threads=1) == expected
+
+
+def filled(ids: Any) -> Any:
+    """A panel of a weight, where sums are written to `ids`."""
+    panels, scale = np.zeros((1, 1, 256), np.int8), np.zeros(1, np.float32)
+    _C.fill_panels(panels, np.ones((1, 4), np.float32), 0, scale, ids, threads=1)
+    return ids
+
+
+def test_arrays_are_written_where_they_are() -> None:
+    assert filled(np.zeros(1, np.int32)).tolist() == [4 * 127]
+    block = mmap.mmap(-1, 4)
+    with pytest.raises(Error, match="sums must be int32, got uint8"):
+        filled(block)
+
+
+@pytest.mark.parametrize(
+    ("weight", "says"),
+    [
+        ([[1.0]], "weight must be a torch tensor or an array, got <class 'list'>"),
+        (np.ones((4, 4), np.float32).T[1:], "weight must be contiguous"),
+        (np.ones((4, 4), np.float64), r"weight must be float32, .* got float64"),
+        (np.ones((4, 4), np.bool_), r"weight must be float32, .* got \?"),
+        (np.ones((4, 4), ">f4"), r"weight must be float32, .* got >f"),
+        (np.ones(4, np.float32), r"weight must be \[N, K\]"),
+    ],
+)
+def test_wrong_arrays_are_named(weight: Any, says: str) -> None:
+    with pytest.raises(Error, match=says):
+        _C.squares(weight, threads=1)
