@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from decoding import _C
 from decoding.common import html
+from decoding.common.arrays import Array
 from decoding.engine.limits import EngineLimits, Limits
+from decoding.models.weights.memory import block, empty
 
 STEP = "step"
 PARTS: dict[str, tuple[str, ...]] = {  # what their buffers' names begin with; a step has the rest
@@ -164,6 +167,15 @@ def readable(size: float) -> str:
         size /= 1000
         units.pop(0)
     return f"{size:.{0 if units[0] == 'bytes' else 1}f} {units[0]}"
+
+
+def allocate(size: int, device: torch.device) -> Tensor | Array:
+    """A block for an engine's plan, uint8 [size]. Raises MemoryError where there is no memory left
+    for it."""
+    try:
+        return block(size) if device.type == "cpu" else empty(size, device)
+    except (OSError, torch.OutOfMemoryError) as error:
+        raise MemoryError(str(error)) from error
 
 
 def available_memory(device: torch.device) -> int | None:

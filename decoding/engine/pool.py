@@ -14,10 +14,17 @@ import torch
 from torch import Tensor
 
 from decoding import _C
+from decoding.common.arrays import Array
 from decoding.common.progress import Event, raise_if_set
 from decoding.engine.limits import LEAST, Limits
-from decoding.engine.memory import MemoryPlan, available_memory, available_text, readable
-from decoding.models.weights.memory import CPU, empty
+from decoding.engine.memory import (
+    MemoryPlan,
+    allocate,
+    available_memory,
+    available_text,
+    readable,
+)
+from decoding.models.weights.memory import CPU
 
 logger = logging.getLogger("decoding")
 
@@ -51,7 +58,7 @@ class Engine(Protocol):
     isa: str
 
     def plan(self, limits: _C.Limits) -> tuple[list[_C.Buffer], int]: ...
-    def bind(self, limits: _C.Limits, pool: Tensor) -> None: ...
+    def bind(self, limits: _C.Limits, pool: Tensor | Array) -> None: ...
 
 
 class PooledEngine(ABC):
@@ -73,7 +80,7 @@ class PooledEngine(ABC):
         self._turn = threading.Lock()
         self._bound: Limits | None = None
         self._reserved: Limits | None = None  # the needs of the last call
-        self._pool = empty(0, device)
+        self._pool = allocate(0, device)
         if limits is not None:
             self._bind(limits)
 
@@ -176,12 +183,12 @@ class PooledEngine(ABC):
         self._engine.bind(engine_limits(limits), self._pool)
         self._bound = limits
 
-    def _allocate(self, limits: Limits, plan: MemoryPlan) -> Tensor:
+    def _allocate(self, limits: Limits, plan: MemoryPlan) -> Tensor | Array:
         available = available_memory(self.device)
         if available is None or plan.bytes <= available:
             try:
-                return empty(plan.bytes, self.device)
-            except (OSError, torch.OutOfMemoryError):
+                return allocate(plan.bytes, self.device)
+            except MemoryError:
                 pass  # there is none either: the same message
         raise _C.Error(
             f"the plan needs {plan.bytes} bytes ({readable(plan.bytes)}) on {self.device} for "

@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from decoding import _C
+from decoding.common.arrays import Array
 from decoding.engine.limits import EngineLimits, next_bucket
 from decoding.engine.memory import (
     PAGE,
     MemoryPlan,
+    allocate,
     available_memory,
     available_text,
     readable,
 )
 from decoding.engine.request import EngineRequest
-from decoding.generation.batching import Array
 from decoding.generation.call import Call
 from decoding.models.spec import ModelSpec
-from decoding.models.weights.memory import empty
 
 READ = {"cpu": 128, "cuda": 1024}  # tokens that are read at once, at most, or one source
 ROWS = {"cpu": 64, "cuda": 256}  # that step at once, where nobody says
@@ -177,12 +177,12 @@ def pages_of(limits: EngineLimits, tokens: int, rows: int = 1) -> int:
     return sum(-(-cells // PAGE) for cells in lists)
 
 
-def allocated(size: int, device: torch.device) -> Tensor:
+def allocated(size: int, device: torch.device) -> Tensor | Array:
     """The block of a plan, uint8 [size]. Raises decoding.Error where there is no memory for it."""
     available = available_memory(device)
     try:
-        return empty(size, device)
-    except (OSError, torch.OutOfMemoryError) as error:
+        return allocate(size, device)
+    except MemoryError as error:
         raise _C.Error(
             f"the engine needs {size} bytes ({readable(size)}) on {device}; "
             f"{available_text(available)}: lower memory"

@@ -6,6 +6,8 @@ import ctypes
 import mmap
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -17,17 +19,24 @@ CPU = torch.device("cpu")
 def empty(size: int, device: torch.device = CPU) -> Tensor:
     """uint8 [size]. Raises OSError or torch.OutOfMemoryError where there is no memory left.
 
-    On a GPU it is torch's allocator that gives it and takes it back. On the CPU it is page-aligned
-    and goes back to the system with its last view, in pages of 2 MB where Linux has them: every
-    step reads all weights, and one thread then reads 10 to 20 % more of them in a second. Pages
-    take memory only once they are written.
+    On a GPU it is torch's allocator that gives it and takes it back; on the CPU see block().
     """
     if device.type != "cpu":
         return torch.empty(size, dtype=torch.uint8, device=device)
-    block = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.from_numpy(block(size))
+
+
+def block(size: int) -> npt.NDArray[np.uint8]:
+    """uint8 [size]. Raises OSError where there is no memory left.
+
+    It is page-aligned and goes back to the system with its last view, in pages of 2 MB where Linux
+    has them: every step reads all weights, and one thread then reads 10 to 20 % more of them in a
+    second. Pages take memory only once they are written.
+    """
+    pages = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        block.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(block, dtype=torch.uint8)[:size]
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, np.uint8)[:size]
 
 
 def mapped(path: Path) -> Tensor:

@@ -221,7 +221,7 @@ def test_nothing_reads_memory_that_was_not_written(name: str, device: str) -> No
         del sizes["source"]
     model = random_models.load(name, device, limits=decoding.Limits(**sizes))
     before = model.score(ids, labels, mask)
-    model._session._pool.fill_(255)  # NaN
+    torch.as_tensor(model._session._pool).fill_(255)  # NaN
     after = model.score(ids, labels, mask)
     assert_same_bits(after.token_logprobs, before.token_logprobs)
 
