@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from decoding.models.spec import EncoderSpec, ModelSpec
-from decoding.models.weights.placed import shapes
+from decoding.models.weights.shapes import shapes
 
 Self = TypeVar("Self", bound="TransformersFace")
 

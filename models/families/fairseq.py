@@ -16,7 +16,7 @@ from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.torch.positions import fairseq_sinusoids
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import Weight, joined, moved
-from decoding.models.weights.placed import shapes
+from decoding.models.weights.shapes import shapes
 
 DEFAULTS = {
     "activation_fn": "relu",

@@ -20,7 +20,7 @@ from decoding.models.layouts.options import (
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import Weight, moved
-from decoding.models.weights.placed import shapes
+from decoding.models.weights.shapes import shapes
 
 DEFAULTS = {
     "activation_function": "gelu_new",

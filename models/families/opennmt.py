@@ -22,7 +22,7 @@ from decoding.models.layouts.options import (
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import Weight, joined, moved
-from decoding.models.weights.placed import shapes
+from decoding.models.weights.shapes import shapes
 
 DEFAULTS = {
     "add_ffnbias": True,  # before version 3 there was no choice

@@ -13,7 +13,7 @@ from decoding.models.layouts.options import activation, flag, head_dim, layer_co
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import Weight, computed, joined, moved
-from decoding.models.weights.placed import shapes
+from decoding.models.weights.shapes import shapes
 
 DEFAULTS = {
     "activation_function": "relu",

@@ -34,7 +34,7 @@ from decoding.models.layouts.options import (
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import LazyTensor, Weight, computed, joined
-from decoding.models.weights.placed import shapes
+from decoding.models.weights.shapes import shapes
 
 DEFAULTS = {
     "feed_forward_proj": "relu",

@@ -13,7 +13,7 @@ from decoding.models.layouts.options import flag
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import LazyTensor, Weight, computed, joined, moved
-from decoding.models.weights.placed import shapes
+from decoding.models.weights.shapes import shapes
 
 NAME = re.compile(
     r"(?P<stack>decoder\.(layers\.(?P<layer>\d+)\.)?)?(?P<part>.+?)(?P<kind>\.weight|\.bias)?"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decoding.models.spec import EncoderSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import LazyTensor, Weight, computed, joined, moved
-from decoding.models.weights.placed import shapes
+from decoding.models.weights.shapes import shapes
 
 NAME = re.compile(r"encoder\.(layers\.(?P<layer>\d+)\.)?(?P<part>.+)\.(?P<kind>weight|bias)")
 TABLE = "embeddings.{}_embeddings.weight"

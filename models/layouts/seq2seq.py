@@ -16,7 +16,7 @@ from decoding.models.layouts.options import activation, flag, head_dim, layer_co
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import Weight, joined, moved
-from decoding.models.weights.placed import shapes
+from decoding.models.weights.shapes import shapes
 
 # The stored names of each part of a layer or stack; several are stacked.
 PARTS = {

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoding.models.spec import StackSpec
+from decoding.models.weights.shapes import Biases
 
 ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -91,14 +92,6 @@ class FeedForward(Block):
         return y
 
 
-# Whether the product or norm of a name ("decoder.layers.0.self_attention.qkv") adds a bias.
-Biases = Callable[[str], bool]
-
-
-def all_but_output(name: str) -> bool:
-    return name != "output"
-
-
 def keep_biases(model: nn.Module, biases: Biases) -> None:
     """Removes, in place, the biases of products and layer norms that the model lacks."""
     for name, part in model.named_modules():
@@ -109,13 +102,6 @@ def keep_biases(model: nn.Module, biases: Biases) -> None:
 def soft_cap(logits: Tensor, cap: float) -> Tensor:
     """cap * tanh(logits / cap); 0: the logits."""
     return cap * torch.tanh(logits / cap) if cap else logits
-
-
-def draw(weight: nn.Parameter, deviation: float) -> None:
-    """Gaussian numbers, in place; on the meta device there are none, and arithmetic would import
-    torch's compiler: 1 to 2 seconds and 70 MB, for all who load a model."""
-    if not weight.is_meta:
-        nn.init.normal_(weight, std=deviation)
 
 
 def initialise_linear(model: nn.Module) -> None:

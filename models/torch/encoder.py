@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from decoding.models.spec import EncoderSpec
-from decoding.models.torch.blocks import Biases, Dropout, all_but_output, draw, keep_biases
+from decoding.models.torch.blocks import Dropout, keep_biases
 from decoding.models.torch.stack import Embedding, Stack
+from decoding.models.weights.shapes import Biases, all_but_output
 
 
 class Encoder(nn.Module):
@@ -27,7 +28,7 @@ class Encoder(nn.Module):
         keep_biases(self, biases)
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2 and parameter.requires_grad:
-                draw(parameter, 0.02)
+                nn.init.normal_(parameter, std=0.02)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 

@@ -15,7 +15,7 @@ from decoding.models.spec import RotarySpec, StackSpec
 
 def sinusoids(positions: int, hidden: int) -> Tensor:
     """Marian's position table, float32 [positions, hidden]: all sines, then all cosines.
-    On the CPU, as all that is computed here: see `draw` of blocks.py.
+    On the CPU, whatever the default device is, as all that is computed here.
 
     Vaswani et al. 2017 interleave the two; the frequencies are the same.
     """

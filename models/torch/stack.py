@@ -102,8 +102,7 @@ class Stack(nn.Module):
         self.rotary = None
         if spec.rotary is not None:
             frequencies = torch.empty(spec.rotary.tables, spec.rotary.size // 2)
-            if not frequencies.is_meta:  # where shapes alone count, a file may name any
-                frequencies.copy_(rotary_frequencies(spec.rotary.size))
+            frequencies.copy_(rotary_frequencies(spec.rotary.size))
             self.rotary = nn.Parameter(frequencies, requires_grad=False)
         self.position_bias = position_bias(spec)
         self.layers = nn.ModuleList(

@@ -7,16 +7,14 @@ from torch import Tensor, nn
 
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.torch.blocks import (
-    Biases,
     Dropout,
-    all_but_output,
-    draw,
     initialise_linear,
     keep_biases,
     soft_cap,
 )
 from decoding.models.torch.positions import sinusoids
 from decoding.models.torch.stack import Embedding, Stack
+from decoding.models.weights.shapes import Biases, all_but_output
 
 
 class Transformer(nn.Module):
@@ -79,15 +77,13 @@ def token_table(spec: StackSpec) -> nn.Parameter:
     """Rows of unit length on average: scaled by sqrt(hidden) they match the positions, and as the
     output's weights they give logits of deviation 1."""
     tokens = nn.Parameter(torch.empty(spec.vocab, spec.hidden))
-    draw(tokens, spec.hidden**-0.5)
+    nn.init.normal_(tokens, std=spec.hidden**-0.5)
     return tokens
 
 
 def embedding(spec: StackSpec, tokens: nn.Parameter, dropout: Dropout) -> Embedding:
     positions = None
     if spec.position_table:
-        table = torch.empty(spec.positions, spec.hidden)
-        if not table.is_meta:  # where shapes alone count, a file may name any
-            table.copy_(sinusoids(spec.positions, spec.hidden))
+        table = sinusoids(spec.positions, spec.hidden)
         positions = nn.Parameter(table, requires_grad=False)
     return Embedding(spec, tokens, positions, dropout)

@@ -20,7 +20,8 @@ from decoding.models.files import VOCABULARY, Directory, ModelFileError, read_ob
 from decoding.models.spec import EncoderSpec, ModelSpec
 from decoding.models.weights.lazy import EXACT, identity
 from decoding.models.weights.memory import CPU, mapped
-from decoding.models.weights.placed import ALIGNMENT, Place, places_of, shapes
+from decoding.models.weights.placed import ALIGNMENT, Place, places_of
+from decoding.models.weights.shapes import shapes
 from decoding.models.weights.stored_spec import spec_of, table
 
 INDEX, BLOCK = "decoding.json", "decoding.bin"

@@ -1,6 +1,6 @@
 """Weights by their canonical names, packed for the engine of a device.
 
-The canonical names are those of our own modules' state dicts (transformer.py, gpt.py).
+shapes.py has the canonical names.
 """
 
 from __future__ import annotations
@@ -8,46 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NoReturn, overload
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from decoding.models.spec import EncoderSpec, ModelSpec
-from decoding.models.torch.blocks import Biases, all_but_output
-from decoding.models.torch.encoder import Encoder
-from decoding.models.torch.gpt import GPT
-from decoding.models.torch.transformer import Transformer
 from decoding.models.weights import memory
 from decoding.models.weights.checkpoint import check
 from decoding.models.weights.lazy import LazyTensor, Weights, in_chunks, is_finite
 from decoding.models.weights.panels import NOISE, Packer, noise, panel_shape
+from decoding.models.weights.shapes import shapes
 
 ALIGNMENT = 256  # bytes; of every tensor in a packed block
 LINEAR = ("qkv", "q", "kv", "input", "kernel", "out", "up", "down", "output")
-
-
-@overload
-def module(spec: ModelSpec, biases: Biases = ...) -> Transformer | GPT: ...
-@overload
-def module(spec: EncoderSpec, biases: Biases = ...) -> Encoder: ...
-def module(
-    spec: ModelSpec | EncoderSpec, biases: Biases = all_but_output
-) -> Transformer | GPT | Encoder:
-    """The torch module of a spec, with new weights. biases: which products and norms have one."""
-    if isinstance(spec, EncoderSpec):
-        return Encoder(spec, biases=biases)
-    kind = GPT if spec.encoder is None else Transformer
-    return kind(spec, biases=biases)
-
-
-def shapes(
-    spec: ModelSpec | EncoderSpec, biases: Biases = all_but_output
-) -> dict[str, tuple[int, ...]]:
-    """The canonical names of a model's weights, and their unpacked shapes; biases as above."""
-    with torch.device("meta"):
-        state = module(spec, biases).state_dict()
-    return {name: tuple(tensor.shape) for name, tensor in state.items()}
 
 
 @dataclass(frozen=True)

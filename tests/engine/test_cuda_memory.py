@@ -16,7 +16,8 @@ import decoding
 from decoding import _C, Limits
 from decoding.engine.pool import engine_limits
 from decoding.models.spec import ModelSpec, StackSpec
-from decoding.models.weights.placed import module, pack
+from decoding.models.torch.module import module
+from decoding.models.weights.placed import pack
 from tests.support.random_models import load
 
 pytestmark = pytest.mark.gpu

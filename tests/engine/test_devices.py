@@ -15,7 +15,8 @@ from decoding.common.warn import warn_once
 from decoding.engine import devices
 from decoding.generation.batching import common_device
 from decoding.models import load
-from decoding.models.weights.placed import module, pack
+from decoding.models.torch.module import module
+from decoding.models.weights.placed import pack
 from tests.support.random_models import ours, reference, spec_of
 
 CUDA = torch.device("cuda", 0)

@@ -12,7 +12,8 @@ from torch import Tensor
 import decoding
 from decoding.models import Loaded
 from decoding.models.spec import ConvolutionSpec, EncoderSpec, ModelSpec, RotarySpec, StackSpec
-from decoding.models.weights.placed import module
+from decoding.models.torch.module import module
+from decoding.models.weights.shapes import all_but_output, shapes
 
 STACK = StackSpec(
     layers=2,
@@ -120,6 +121,23 @@ def made_up(spec: ModelSpec | EncoderSpec, device: str, biases: Any) -> tuple[An
     if device == "cpu":
         return oracle, decoding.Model(loaded, threads=1)
     return oracle, decoding.Model(loaded, device=torch.device(device, 0))
+
+
+@pytest.mark.parametrize("biases", [all_but_output, lambda name: name.endswith("qkv")])
+@pytest.mark.parametrize("case", [*DECODERS, *ENCODERS])
+def test_canonical_names_are_those_of_the_modules(case: str, biases: Any) -> None:
+    """With their shapes, and in the same order."""
+    stack = replace(STACK, **{**DECODERS, **ENCODERS}[case])
+    specs: list[ModelSpec | EncoderSpec] = [
+        ModelSpec(stack, replace(STACK, hidden=32, convolution=stack.convolution)),
+        EncoderSpec(replace(stack, types=2), pooler=True),
+    ]
+    if stack.convolution is None:
+        specs.append(ModelSpec(None, stack))
+    for spec in specs:
+        state = module(spec, biases).state_dict()
+        expected = [(name, tuple(tensor.shape)) for name, tensor in state.items()]
+        assert list(shapes(spec, biases).items()) == expected
 
 
 def assert_close(ours: Tensor, theirs: Tensor) -> None:

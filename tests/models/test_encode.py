@@ -16,8 +16,8 @@ from torch import Tensor
 import decoding
 from decoding.models import load
 from decoding.models.files import ModelFileError
+from decoding.models.torch.module import module
 from decoding.models.weights.converted import INDEX
-from decoding.models.weights.placed import module
 from tests.support.comparison import assert_as_exact
 from tests.support.families import ENCODERS, encoder
 from tests.support.random_models import load as load_random

@@ -14,9 +14,9 @@ from decoding.models import Loaded, load
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.torch.blocks import Dropout
 from decoding.models.torch.gpt import GPT
+from decoding.models.torch.module import module
 from decoding.models.torch.positions import sinusoids
 from decoding.models.torch.transformer import Transformer
-from decoding.models.weights.placed import module
 
 MARIAN: dict[str, Any] = {
     "vocab_size": 50,

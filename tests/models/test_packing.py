@@ -14,8 +14,9 @@ from torch import Tensor
 import decoding
 from decoding import _C
 from decoding.models import load
+from decoding.models.torch.module import module
 from decoding.models.weights.panels import NOISE, Packer, noise, panel_shape, quantise, squares
-from decoding.models.weights.placed import companions, is_linear, module, pack
+from decoding.models.weights.placed import companions, is_linear, pack
 from tests.conftest import random
 from tests.support.random_models import reference
 
