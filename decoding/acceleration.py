@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from decoding.common.warn import warn
 from decoding.loading import load
 from decoding.model import Model
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 POSITIONAL = (  # the first arguments of transformers' generate()
     "inputs",

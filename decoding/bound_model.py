@@ -27,8 +27,8 @@ from decoding.models import Loaded
 from decoding.models.files import Directory
 from decoding.models.spec import EncoderSpec, ModelSpec
 from decoding.models.weights.converted import ConvertedWeights
-from decoding.models.weights.memory import CPU, trim
-from decoding.models.weights.placed import is_linear
+from decoding.models.weights.memory import trim
+from decoding.models.weights.placed import CPU, is_linear
 from decoding.saving import save
 from decoding.serving.model_engine import ModelEngine
 from decoding.shown import model_html, model_line

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
-from torch import Tensor
-
 from decoding.generation.option_types import (
     ChatOptions,
     CompleteOptions,
@@ -22,6 +20,7 @@ from decoding.text.translate import translate
 from decoding.token_model import TokenModel
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from typing_extensions import Unpack
 
 

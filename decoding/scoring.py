@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from decoding import _C
 from decoding.common import html
@@ -28,6 +26,9 @@ from decoding.generation.inputs import decoder_batch
 from decoding.generation.resolve import resolve
 from decoding.generation.special_tokens import fill_id
 from decoding.models.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SHOWN = 4  # sums in repr()
 ROWS, COLUMNS = 32, 64  # in a notebook
@@ -130,7 +131,9 @@ def score(
             mask[b, row.columns] = row.labels != IGNORED
             rank[b, row.columns] = found.ranks[own]
             argmax[b, row.columns] = found.argmax[own]
-    return Scores(*(torch.from_numpy(x).to(device) for x in (logprobs, mask, rank, argmax)))
+    from torch import from_numpy
+
+    return Scores(*(from_numpy(x).to(device) for x in (logprobs, mask, rank, argmax)))
 
 
 def pack(source: TokenBatch | None, rows: Sequence[Forced], chosen: Array) -> ScoreRequest:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
-
-import torch
+from typing import TYPE_CHECKING, Any, Protocol
 
 from decoding.common import html
 from decoding.common.shapes import counted
 from decoding.engine.memory import readable
 from decoding.models.spec import EncoderSpec, ModelSpec
+
+if TYPE_CHECKING:
+    import torch
 
 
 class ShownModel(Protocol):

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from torch import Tensor
-
 from decoding.bound_model import BoundModel
 from decoding.engine.encoder import Encoded, encode
 from decoding.generation.call import Call, Started, prepare
 from decoding.generation.inputs import GenerateInputs
 from decoding.generation.option_types import CallOptions, GenerateOptions
 from decoding.generation.outputs import GenerateOutput
-from decoding.generation.results import compute_transition_scores
 from decoding.generation.streaming import QueuedTokenStream, StreamerTokenStream, stream
 from decoding.scoring import Scores, score
 from decoding.text.scored import as_labels
@@ -21,6 +18,7 @@ from decoding.text.shortlist import pop_old_name
 from decoding.text.texts import as_texts, is_text
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from typing_extensions import Unpack
 
 
@@ -248,6 +246,8 @@ class TokenModel(BoundModel):
         log_softmax of the scores first. Returns float32 [rows, longest generated]; 0 after the
         end of a row of beam search.
         """
+        from decoding.generation.kept_steps import compute_transition_scores
+
         return compute_transition_scores(sequences, scores, beam_indices, normalize_logits)
 
     def _as_ids(self, given: Any, attention_mask: Any) -> Any:

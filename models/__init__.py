@@ -21,8 +21,7 @@ _MODULES = {"Loaded": "registry", "ModelSpec": "spec", "load": "registry"}
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the names of __all__ on first use: torch comes with them, and not with the readers of
-    files, which have no need of it."""
+    """Imports the names of __all__ on first use: readers of files have no need of them."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"decoding.models.{_MODULES[name]}"), name)

@@ -9,13 +9,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
 from decoding.models.files import Directory, ModelFileError, naming, read_object, short
 from decoding.models.spec import EncoderSpec, ModelSpec
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
     from decoding.models.weights.lazy import Weight
 
 # Hugging Face's architecture and model_type, and the file in families/.

@@ -1,9 +1,20 @@
-"""NumPy's arrays, of any numbers: a docstring or a comment has their type and shape."""
+"""Arrays of NumPy's and tensors of torch's, which is imported only where somebody uses it."""
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    from torch import Tensor
+    from typing_extensions import TypeIs
+
+Array = npt.NDArray[Any]  # a docstring or a comment has its type and shape
+
+
+def is_tensor(value: object) -> TypeIs[Tensor]:
+    """Whether a value is a tensor. Torch is not imported for that: who has one has done so."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)

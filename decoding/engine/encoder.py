@@ -25,7 +25,6 @@ from decoding.generation.batching import (
     split,
 )
 from decoding.models.spec import EncoderSpec
-from decoding.models.weights.memory import CPU
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,7 +57,7 @@ class EncoderSession(PooledEngine):
         engine: _C.EncoderSession,
         weights: Mapping[str, Tensor],
         *,
-        device: torch.device = CPU,
+        device: torch.device,
         limits: Limits | None,
     ) -> None:
         self.spec = spec

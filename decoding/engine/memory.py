@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from decoding import _C
 from decoding.common import html
 from decoding.common.arrays import Array
 from decoding.engine.limits import EngineLimits, Limits
 from decoding.models.weights.memory import block, empty
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 STEP = "step"
 PARTS: dict[str, tuple[str, ...]] = {  # what their buffers' names begin with; a step has the rest
@@ -172,15 +174,24 @@ def readable(size: float) -> str:
 def allocate(size: int, device: torch.device) -> Tensor | Array:
     """A block for an engine's plan, uint8 [size]. Raises MemoryError where there is no memory left
     for it."""
+    if device.type == "cpu":
+        try:
+            return block(size)
+        except OSError as error:
+            raise MemoryError(str(error)) from error
+    import torch
+
     try:
-        return block(size) if device.type == "cpu" else empty(size, device)
-    except (OSError, torch.OutOfMemoryError) as error:
+        return empty(size, device)
+    except torch.OutOfMemoryError as error:
         raise MemoryError(str(error)) from error
 
 
 def available_memory(device: torch.device) -> int | None:
     """Bytes that this process may still take on `device`; None if unknown."""
     if device.type == "cuda":
+        import torch
+
         free, _ = torch.cuda.mem_get_info(device)
         held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return free + held  # torch's allocator gives back what it only holds

@@ -8,10 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from decoding import _C
 from decoding.common.arrays import Array
@@ -24,7 +21,10 @@ from decoding.engine.memory import (
     available_text,
     readable,
 )
-from decoding.models.weights.memory import CPU
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 logger = logging.getLogger("decoding")
 
@@ -71,9 +71,7 @@ class PooledEngine(ABC):
 
     _engine: Engine
 
-    def __init__(
-        self, engine: Engine, *, device: torch.device = CPU, limits: Limits | None
-    ) -> None:
+    def __init__(self, engine: Engine, *, device: torch.device, limits: Limits | None) -> None:
         self.device = device
         self.limits = limits
         self._engine = engine
@@ -115,6 +113,8 @@ class PooledEngine(ABC):
         """The caller's current stream on the model's GPU."""
         if self.device.type == "cpu":
             return 0
+        import torch
+
         try:
             return torch.cuda.current_stream(self.device).cuda_stream
         except RuntimeError as error:  # torch refuses in a forked child

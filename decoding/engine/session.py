@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from decoding import _C
 from decoding.common.progress import raise_if_set
@@ -15,7 +13,10 @@ from decoding.engine.observer import Step
 from decoding.engine.pool import PooledEngine
 from decoding.engine.request import EngineRequest, EngineResults, ScoreRequest, ScoreResults
 from decoding.models.spec import ModelSpec
-from decoding.models.weights.memory import CPU
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 PRE, MID, POST = 1, 2, 4  # stages of the processors: csrc/kernels/search/processors.h
 
@@ -32,7 +33,7 @@ class Session(PooledEngine):
         spec: ModelSpec,
         engine: _C.Session,
         *,
-        device: torch.device = CPU,
+        device: torch.device,
         limits: Limits | None,
     ) -> None:
         self.spec = spec
@@ -144,8 +145,9 @@ class Session(PooledEngine):
 
     def _in_place(self, request: EngineRequest, step: Step, values: Tensor) -> Tensor:
         """float32 [B * K, V], a copy of [active * K, V]; 0 for sentences that are done."""
-        every = torch.zeros(request.sentences, request.rows_per_sentence, values.shape[1])
-        every[step.active.cpu()] = values.float().cpu().view(-1, *every.shape[1:])
+        numbers = values.float().cpu().view(-1, request.rows_per_sentence, values.shape[1])
+        every = numbers.new_zeros(request.sentences, *numbers.shape[1:])
+        every[step.active.cpu()] = numbers
         return every.flatten(0, 1)
 
     def _next_step(self, request: EngineRequest, results: EngineResults) -> Step | None:

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from decoding.common.arrays import Array
+from decoding.common.arrays import Array, is_tensor
 from decoding.engine.request import PackedTokens
+
+if TYPE_CHECKING:
+    import torch
 
 # Rows that a sub-batch has at most: enough for the matrix products to run at full speed, few enough
 # that sentences of about one length stay together and that memory is bounded.
@@ -76,7 +77,9 @@ def common_device(model: torch.device, **given: Any) -> torch.device:
 
     Raises ValueError for tensors of several devices, or of another GPU than the model's.
     """
-    devices = {name: value.device for name, value in given.items() if isinstance(value, Tensor)}
+    import torch
+
+    devices = {name: value.device for name, value in given.items() if is_tensor(value)}
     if len(set(devices.values())) > 1:
         listed = ", ".join(f"{name} is on {device}" for name, device in devices.items())
         raise ValueError(f"the inputs must be on one device, but {listed}")
@@ -161,8 +164,9 @@ def as_table(name: str, value: Any, *, fill: int, pad_left: bool) -> tuple[Array
 
 
 def as_array(value: Any) -> Array:
-    if isinstance(value, Tensor):
-        value = value.float() if value.dtype == torch.bfloat16 else value  # NumPy has no such type
+    if is_tensor(value):
+        # NumPy has no such type.
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
         value = value.detach().cpu().numpy()
     return np.asarray(value)
 

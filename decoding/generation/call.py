@@ -6,11 +6,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from decoding.common.arrays import Array
 from decoding.common.progress import Event, Progress, check_event, check_progress
@@ -18,22 +16,19 @@ from decoding.common.warn import warn
 from decoding.engine.request import EngineRequest, EngineResults
 from decoding.engine.session import Session
 from decoding.generation import outputs
-from decoding.generation.attentions import check_attentions
 from decoding.generation.batching import ROWS, TokenBatch, common_device, split
 from decoding.generation.config import GenerationConfig
-from decoding.generation.coverage import rank_by_coverage
-from decoding.generation.histories import ObservedRows
 from decoding.generation.hooks import Hooks
 from decoding.generation.inputs import (
     GenerateInputs,
     by_width,
+    check_attentions,
     check_per_row,
     check_source_tokens,
     for_sentences,
     read_inputs,
 )
 from decoding.generation.lengths import DEFAULT_NEW
-from decoding.generation.observer import CallObserver
 from decoding.generation.request import build_request, drawn_seed, with_shortlist
 from decoding.generation.resolve import resolve
 from decoding.generation.results import SubBatchResult
@@ -42,6 +37,12 @@ from decoding.generation.stop_strings import StopTable, stop_table
 from decoding.generation.strategies import Strategy, choose
 from decoding.generation.streaming import TokenListener
 from decoding.text.shortlist import Shortlist, as_shortlist
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from decoding.generation.observer import CallObserver
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,8 @@ class Call:
             request = replace(request, max_time=max(0.0, request.max_time - passed))
         results = self.session.run(request)
         if self.strategy.competing and self.config.coverage_penalty > 0:
+            from decoding.generation.coverage import rank_by_coverage
+
             assert request.source is not None
             lengths = np.diff(request.source.offsets)
             results = rank_by_coverage(results, lengths, self.config.coverage_penalty)
@@ -211,6 +214,11 @@ class Call:
     def _observer(self, prompt: TokenBatch, steps: int) -> CallObserver | None:
         if not self.hooks and self.listener is None:
             return None
+        import torch
+
+        from decoding.generation.histories import ObservedRows
+        from decoding.generation.observer import CallObserver
+
         pad, config = fill_id(self.config), self.config
         rows = ObservedRows(
             prompt=torch.from_numpy(prompt.ids),

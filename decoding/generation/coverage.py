@@ -9,7 +9,7 @@ import torch
 
 from decoding.common.arrays import Array
 from decoding.engine.request import EngineResults
-from decoding.generation.attentions import of_hypotheses
+from decoding.generation.kept_steps import of_hypotheses
 
 LEAST = torch.finfo(torch.float32).tiny  # attention whose logarithm is still finite
 

@@ -11,19 +11,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
+from decoding.common.arrays import is_tensor
 from decoding.engine.observer import Step
 from decoding.generation.batching import check_ids
 from decoding.generation.config import OPTIONS, GenerationConfig
-from decoding.generation.histories import Histories
 
-Processor = Callable[[Tensor, Tensor], Tensor]  # (ids, scores) -> scores
-Criterion = Callable[[Tensor, Any], Any]  # (ids, scores of all steps or None) -> bool [R], or one
-PrefixFunction = Callable[[int, Tensor], Sequence[int]]  # (item, row of ids) -> allowed ids
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from decoding.generation.histories import Histories
+
+    Processor = Callable[[Tensor, Tensor], Tensor]  # (ids, scores) -> scores
+    # (ids, scores of all steps or None) -> bool [R], or one
+    Criterion = Callable[[Tensor, Any], Any]
+    PrefixFunction = Callable[[int, Tensor], Sequence[int]]  # (item, row of ids) -> allowed ids
 
 PREFIX = "prefix_allowed_tokens_fn"
 
@@ -129,6 +132,8 @@ class Hooks:
         """
         if not self.criteria:
             return None
+        import torch
+
         candidates = step.candidates().clamp(min=0)
         assert step.vocab > 0
         beams = histories.rows_per_sentence if competing else 1
@@ -157,6 +162,8 @@ class PrefixConstraint:
 
     def __call__(self, ids: Tensor, scores: Tensor, rows: Tensor | None = None) -> Tensor:
         """rows: int64 [n], those to ask for; None: all."""
+        import torch
+
         mask = torch.full_like(scores, -math.inf)
         for row in range(len(ids)) if rows is None else rows.tolist():
             allowed = list(self._allowed(row // self._rows, ids[row]))
@@ -203,9 +210,9 @@ def check_callable(name: str, function: Any) -> None:
 
 def checked(processor: Processor, found: Any, scores: Tensor) -> Tensor:
     """`found`, which a processor returned, if it has the form of scores; raises TypeError."""
-    if isinstance(found, Tensor) and found.shape == scores.shape:
+    if is_tensor(found) and found.shape == scores.shape:
         return found
-    got = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    got = list(found.shape) if is_tensor(found) else type(found).__name__
     raise TypeError(
         f"{processor!r} of logits_processor must return scores of shape {list(scores.shape)}, "
         f"got {got}"

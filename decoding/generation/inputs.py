@@ -146,3 +146,19 @@ def check_source_tokens(config: GenerationConfig, source: TokenBatch, vocab: int
     for name in ("encoder_repetition_penalty", "encoder_no_repeat_ngram_size"):
         if getattr(config, name) != OPTIONS[name]["default"]:
             check_ids(f"{name} reads input_ids, which", source.ids, vocab)
+
+
+def check_attentions(config: GenerationConfig, encoder: bool) -> None:
+    """Raises where a model without an encoder is asked for attention to a source."""
+    if encoder:
+        return
+    if config.output_attentions:
+        raise NotImplementedError(
+            "output_attentions keeps attention to a source, which a decoder-only model does not "
+            "have: pass output_attentions=False"
+        )
+    if config.coverage_penalty > 0:
+        raise ValueError(
+            "coverage_penalty counts attention to a source, which a decoder-only model does not "
+            "have: pass coverage_penalty=0"
+        )

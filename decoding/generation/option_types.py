@@ -7,18 +7,23 @@ compares the three. None switches an option off.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypedDict
-
-from torch import Tensor
+from typing import Any, Literal, Protocol, TypedDict
 
 from decoding.common.progress import Event, Report
 
+
+class Numbers(Protocol):
+    """An array of NumPy's or a tensor of torch's."""
+
+    def tolist(self) -> Any: ...
+
+
 Number = float | int
-Ids = Sequence[int] | Tensor
+Ids = Sequence[int] | Numbers
 Id = int | Ids  # one, or several
 # One value, or one for each row.
-EachInt = int | Sequence[int] | Tensor
-EachNumber = Number | Sequence[float] | Tensor
+EachInt = int | Sequence[int] | Numbers
+EachNumber = Number | Sequence[float] | Numbers
 
 
 class SharedOptions(TypedDict, total=False):

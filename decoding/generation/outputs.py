@@ -4,30 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from decoding.common.shapes import described
 from decoding.generation import hypothesis_tree
 from decoding.generation.batching import TokenBatch
 from decoding.generation.config import GenerationConfig
 from decoding.generation.results import (
-    Steps,
     SubBatchResult,
-    attentions,
     beam_indices,
-    chosen_rows,
-    generated,
     lengths,
     sequences,
     sequences_scores,
-    steps,
-    transition_scores,
 )
 from decoding.generation.special_tokens import fill_id
 from decoding.generation.strategies import Strategy
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 OURS = ("lengths", "token_logprobs", "hypothesis_attentions")  # unknown to transformers
 UNKEPT = ("returned", "tokenizer")  # in copies
@@ -127,8 +122,8 @@ class GenerateDecoderOnlyOutput(Output):
 
     sequences: Tensor
     lengths: Tensor
-    scores: Steps | None = None
-    logits: Steps | None = None
+    scores: tuple[Tensor, ...] | None = None
+    logits: tuple[Tensor, ...] | None = None
     token_logprobs: Tensor | None = None
 
 
@@ -136,7 +131,7 @@ class GenerateDecoderOnlyOutput(Output):
 class GenerateEncoderDecoderOutput(GenerateDecoderOnlyOutput):
     """The same with an encoder-decoder; sequences begin with the decoder's prompt."""
 
-    cross_attentions: tuple[Steps, ...] | None = None
+    cross_attentions: tuple[tuple[Tensor, ...], ...] | None = None
     hypothesis_attentions: Tensor | None = None
 
 
@@ -156,8 +151,8 @@ class GenerateBeamDecoderOnlyOutput(Output):
     sequences: Tensor
     lengths: Tensor
     sequences_scores: Tensor | None = None
-    scores: Steps | None = None
-    logits: Steps | None = None
+    scores: tuple[Tensor, ...] | None = None
+    logits: tuple[Tensor, ...] | None = None
     beam_indices: Tensor | None = None
     token_logprobs: Tensor | None = None
 
@@ -166,7 +161,7 @@ class GenerateBeamDecoderOnlyOutput(Output):
 class GenerateBeamEncoderDecoderOutput(GenerateBeamDecoderOnlyOutput):
     """The same with an encoder-decoder; sequences begin with the decoder's prompt."""
 
-    cross_attentions: tuple[Steps, ...] | None = None
+    cross_attentions: tuple[tuple[Tensor, ...], ...] | None = None
     hypothesis_attentions: Tensor | None = None
 
 
@@ -180,39 +175,26 @@ def build_output(
     source: TokenBatch | None,
 ) -> Tensor | GenerateOutput:
     """The output of generate(), on the CPU. source: the encoder's batch, None without one."""
+    from torch import from_numpy
+
     returned, rows, encoder = strategy.returned, strategy.rows_per_sentence, source is not None
-    tokens = sequences(sub_batches, returned)
+    tokens = from_numpy(sequences(sub_batches, returned))
     if not config.return_dict_in_generate:
         return tokens
-    common: dict[str, Any] = {"lengths": lengths(sub_batches, returned)}
-    if config.output_scores:
-        common["scores"] = steps(sub_batches, rows, lambda results: results.step_scores)
-    if config.output_logits:
-        common["logits"] = steps(sub_batches, rows, lambda results: results.step_logits)
-    longest = int(common["lengths"].max())
-    known = common.get("scores", common.get("logits"))
-    if known is not None:
-        moves = beam_indices(sub_batches, returned, rows, longest)
-        chosen = generated(sub_batches, returned, longest)
-        common["token_logprobs"] = transition_scores(
-            chosen, known, moves, normalize=not (strategy.competing and config.output_scores)
-        )
-        if config.contrastive:  # its rows are candidates of which one is chosen
-            for name in {"scores", "logits"} & common.keys():
-                common[name] = chosen_rows(common[name], moves)
-    if config.output_attentions and source is not None:
-        common |= attentions(sub_batches, returned, rows, source)
+    common: dict[str, Any] = {"lengths": from_numpy(lengths(sub_batches, returned))}
+    if config.output_scores or config.output_logits or config.output_attentions:
+        from decoding.generation import kept_steps
+
+        common |= kept_steps.of_call(config, strategy, sub_batches, source)
     if not strategy.competing:
         plain = GenerateEncoderDecoderOutput if encoder else GenerateDecoderOnlyOutput
         return plain(tokens, **common)
     beam = GenerateBeamEncoderDecoderOutput if encoder else GenerateBeamDecoderOnlyOutput
     scored = config.output_scores or config.output_sequences_scores
-    return beam(
-        tokens,
-        sequences_scores=sequences_scores(sub_batches, returned) if scored else None,
-        beam_indices=beam_indices(sub_batches, returned, rows, longest),
-        **common,
-    )
+    scores = from_numpy(sequences_scores(sub_batches, returned)) if scored else None
+    longest = int(common["lengths"].max())
+    moves = from_numpy(beam_indices(sub_batches, returned, rows, longest))
+    return beam(tokens, sequences_scores=scores, beam_indices=moves, **common)
 
 
 def fill_value(config: GenerationConfig, beams: bool) -> int:
@@ -230,7 +212,7 @@ def fill_value(config: GenerationConfig, beams: bool) -> int:
 
 def moved(output: Tensor | GenerateOutput, device: torch.device) -> Tensor | GenerateOutput:
     """The same on `device`."""
-    if isinstance(output, Tensor):
+    if not isinstance(output, Output):
         return output.to(device)
 
     def there(value: Any) -> Any:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from decoding import _C
 from decoding.common.arrays import Array
@@ -144,6 +143,8 @@ def random_numbers(config: GenerationConfig, chosen: Array, rows: int) -> dict[s
 
 def drawn_seed() -> int:
     """64 bits of torch's default generator: torch.manual_seed repeats a program, calls differ."""
+    import torch
+
     return int(torch.randint(-(2**63), 2**63 - 1, (), dtype=torch.int64)) % 2**64
 
 

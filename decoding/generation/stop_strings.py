@@ -12,14 +12,16 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from decoding.common.arrays import Array
 from decoding.text.token_texts import Text, token_texts
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 MATCHED = -1  # csrc/kernels/search/stop.h
 KEPT = 8  # tables in the cache
@@ -143,4 +145,6 @@ def stop_table(
         _, table, prompt_table = _cache[key]
     if device.type == "cpu":
         return StopTable(table, prompt_table)
+    import torch
+
     return StopTable(torch.from_numpy(table).to(device), prompt_table)

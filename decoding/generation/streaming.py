@@ -11,16 +11,18 @@ import os.path
 import queue
 import threading
 from collections.abc import Callable, Generator
-from typing import Any, Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Protocol
 
 from decoding.common.progress import Cancelled
 from decoding.engine.observer import Step
 from decoding.engine.request import EngineResults
 from decoding.generation.config import GenerationConfig
-from decoding.generation.histories import ObservedRows
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from decoding.generation.histories import ObservedRows
 
 Tokens = list[list[int]]  # the new tokens of each row that is returned; empty where there are none
 
@@ -94,6 +96,8 @@ class TokenStream:
 
     def _agreed(self, step: Step, before: Tensor, after: Tensor) -> Tokens:
         """The tokens that all beams and all finished rows of a sentence begin with."""
+        import torch
+
         new: Tokens = [[] for _ in self._emitted]
         beams = self._rows.rows_per_sentence
         state, left, alive = step.state(), before.tolist(), after.tolist()
@@ -133,6 +137,8 @@ class StreamerTokenStream(TokenStream):
         self._streamer.put(rows.prompt)
 
     def emit(self, new: Tokens) -> None:
+        import torch
+
         if not self._rows.competing:
             fill = self._rows.fill
             self._streamer.put(torch.tensor([row[0] if row else fill for row in new]))
@@ -169,6 +175,8 @@ def stream(
     """
     there: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if device.type == "cuda":
+        import torch
+
         there = torch.cuda.stream(torch.cuda.current_stream(device))
 
     def work() -> None:

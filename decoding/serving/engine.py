@@ -8,8 +8,6 @@ import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from torch import Tensor
-
 from decoding.common.progress import Event
 from decoding.engine.memory import MemoryPlan, readable
 from decoding.generation.checks import flag, number, whole
@@ -23,6 +21,7 @@ from decoding.serving.submission import as_batch, check_fits, check_options, che
 from decoding.token_model import TokenModel, given_ids
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from typing_extensions import Unpack
 
     from decoding.generation.option_types import GenerateOptions, SubmitOptions

@@ -6,9 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from decoding import _C
 from decoding.common.progress import Event, raise_if_set
@@ -24,6 +22,10 @@ from decoding.serving.dispatch import Dispatcher
 from decoding.serving.planning import SHARE, UNKNOWN, allocated, call_limits, compiled, with_pages
 from decoding.serving.request import Waiter, is_end
 from decoding.serving.submission import refused
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 class ModelEngine:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from decoding import _C
 from decoding.common.arrays import Array
@@ -22,6 +21,10 @@ from decoding.engine.memory import (
 from decoding.engine.request import EngineRequest
 from decoding.generation.call import Call
 from decoding.models.spec import ModelSpec
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 READ = {"cpu": 128, "cuda": 1024}  # tokens that are read at once, at most, or one source
 ROWS = {"cpu": 64, "cuda": 256}  # that step at once, where nobody says

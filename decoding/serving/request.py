@@ -9,9 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from decoding import _C
 from decoding.common.progress import Cancelled
@@ -20,6 +18,9 @@ from decoding.generation.outputs import GenerateOutput
 from decoding.generation.streaming import Tokens
 from decoding.serving.process import OwnProcess
 from decoding.serving.results import engine_results, new_tokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Result = TypeVar("Result", bound="Tensor | GenerateOutput", covariant=True)
 

@@ -10,10 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, overload
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
 
 from decoding.common.progress import Event, Progress, check_event
 from decoding.common.warn import warn
@@ -40,6 +37,10 @@ from decoding.text.shortlist import as_shortlist, pop_old_name
 from decoding.text.text_model import TextModel
 from decoding.text.texts import as_texts
 from decoding.text.tokenizers import split_language_code
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 AHEAD = {"cpu": 1, "cuda": 4}  # batches of lines that are read and sorted before the model runs
 

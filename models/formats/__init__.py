@@ -6,10 +6,12 @@ A format is a reader here, read(...) -> Foreign, and an importer that knows the 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from decoding.models.files import Directory, ModelFileError, short
-from decoding.models.formats import fairseq, llama2c, marian, opennmt, pickles
-from decoding.models.formats.foreign import Foreign
+
+if TYPE_CHECKING:
+    from decoding.models.formats.foreign import Foreign
 
 PATTERNS = ("decoder.yml", "*.decoder.yml", "*.npz", "*.pt", "*.bin")
 
@@ -27,6 +29,8 @@ def read(source: Path, *, trust_paths: bool = False) -> Foreign | None:
         directory, path = Directory(source.parent, trust_paths), source
     if path is None or not path.exists():
         return None
+    from decoding.models.formats import llama2c, marian  # with torch, which they need
+
     if path.suffix == ".yml":
         return marian.read_decoder(path, directory)
     if path.suffix == ".npz":
@@ -37,6 +41,8 @@ def read(source: Path, *, trust_paths: bool = False) -> Foreign | None:
 
 
 def read_torch(path: Path, directory: Directory) -> Foreign:
+    from decoding.models.formats import fairseq, llama2c, opennmt, pickles
+
     content = pickles.read(path)
     if "model" in content and content.keys() & {"args", "cfg"}:
         return fairseq.read(path, content, directory)
@@ -69,5 +75,7 @@ def checkpoint_in(directory: Directory) -> Path | None:
 def is_checkpoint(path: Path) -> bool:
     """Whether a file that has the name of one is more than what a toolkit keeps beside it."""
     if path.suffix == ".bin":
+        from decoding.models.formats import llama2c
+
         return llama2c.is_model(path)
     return not path.match("*.optimizer.npz")

@@ -19,8 +19,8 @@ from torch import Tensor
 from decoding.models.files import VOCABULARY, Directory, ModelFileError, read_object, short
 from decoding.models.spec import EncoderSpec, ModelSpec
 from decoding.models.weights.lazy import EXACT, identity
-from decoding.models.weights.memory import CPU, mapped
-from decoding.models.weights.placed import ALIGNMENT, Place, places_of
+from decoding.models.weights.memory import mapped
+from decoding.models.weights.placed import ALIGNMENT, CPU, Place, places_of
 from decoding.models.weights.shapes import shapes
 from decoding.models.weights.stored_spec import spec_of, table
 

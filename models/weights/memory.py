@@ -5,22 +5,25 @@ from __future__ import annotations
 import ctypes
 import mmap
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from decoding.models.files import ModelFileError, open_file, size_of
 
-CPU = torch.device("cpu")
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
-def empty(size: int, device: torch.device = CPU) -> Tensor:
+def empty(size: int, device: torch.device) -> Tensor:
     """uint8 [size]. Raises OSError or torch.OutOfMemoryError where there is no memory left.
 
     On a GPU it is torch's allocator that gives it and takes it back; on the CPU see block().
     """
+    import torch
+
     if device.type != "cpu":
         return torch.empty(size, dtype=torch.uint8, device=device)
     return torch.from_numpy(block(size))
@@ -44,6 +47,8 @@ def mapped(path: Path) -> Tensor:
 
     Raises ModelFileError for an empty one, and as open_file().
     """
+    import torch
+
     with open_file(path) as file:
         if not size_of(file):
             raise ModelFileError(f"{path} is empty")

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from decoding.models.spec import EncoderSpec, ModelSpec
-from decoding.models.weights import memory
 from decoding.models.weights.checkpoint import check
 from decoding.models.weights.lazy import LazyTensor, Weights, in_chunks, is_finite
+from decoding.models.weights.memory import empty
 from decoding.models.weights.panels import NOISE, Packer, noise, panel_shape
 from decoding.models.weights.shapes import shapes
 
+CPU = torch.device("cpu")
 ALIGNMENT = 256  # bytes; of every tensor in a packed block
 LINEAR = ("qkv", "q", "kv", "input", "kernel", "out", "up", "down", "output")
 
@@ -35,7 +36,7 @@ class Place:
 def pack(
     state: Mapping[str, Tensor],
     spec: ModelSpec | EncoderSpec,
-    device: torch.device = memory.CPU,
+    device: torch.device = CPU,
     dtype: torch.dtype = torch.float32,
     packer: Packer = Packer(),  # noqa: B008
 ) -> dict[str, Tensor]:
@@ -145,7 +146,7 @@ def carve(places: Mapping[str, Place], device: torch.device) -> dict[str, Tensor
     """A tensor for each place, all in one block."""
     sizes = [math.prod(place.shape) * place.dtype.itemsize for place in places.values()]
     padded = [size + -size % ALIGNMENT for size in sizes]
-    parts = torch.split(memory.empty(sum(padded), device), padded)
+    parts = torch.split(empty(sum(padded), device), padded)
     return {
         name: part[:size].view(place.dtype).view(place.shape)
         for (name, place), part, size in zip(places.items(), parts, sizes, strict=True)

@@ -109,7 +109,7 @@ def test_every_instruction_set_finds_the_same(name: str, isa: str) -> None:
     loaded = models.load(reference(name))
     model, spec = decoding.Model(loaded, threads=1), spec_of(loaded)
     engine = _C.Session(spec, pack(loaded.state, spec), threads=1, isa=isa)
-    model._open_runner = session.Session(spec, engine, limits=None)
+    model._open_runner = session.Session(spec, engine, device=model.device, limits=None)
     assert model.isa == isa
     found, expected = run(model, tokens(5, 6)), run(ours(name), tokens(5, 6))
     assert torch.equal(found.sequences, expected.sequences)

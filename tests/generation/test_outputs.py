@@ -61,9 +61,9 @@ def test_parts_are_put_back_in_order() -> None:
     assert results.sequences_scores(both, 1).tolist() == [30, 40, 50]
     sequences = results.sequences(both, 1)
     assert sequences.tolist() == [[1, 2, 3, 9, 9], [1, 3, 4, 4, 4], [1, 4, 5, 6, 9]]
-    assert sequences.dtype == torch.int64
+    assert sequences.dtype == np.int64
     rows = results.beam_indices(both, 1, 2, 3)
-    assert rows.tolist() == [[0, -1, -1], [2, 2, 2], [4, 4, -1]] and rows.dtype == torch.int32
+    assert rows.tolist() == [[0, -1, -1], [2, 2, 2], [4, 4, -1]] and rows.dtype == np.int32
     assert results.beam_indices(both, 2, 2, 4)[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
     assert results.sequences(both, 2).shape == (6, 6)
     alone = SubBatchResult(np.array([0]), second.prompt, second.results)

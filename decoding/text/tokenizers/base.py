@@ -5,11 +5,11 @@ from __future__ import annotations
 import operator
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol, overload, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
 
 import numpy as np
-from torch import Tensor
 
+from decoding.common.arrays import is_tensor
 from decoding.text.texts import as_texts, checked
 from decoding.text.tokenizers.encoding import (
     BatchEncoding,
@@ -21,6 +21,9 @@ from decoding.text.tokenizers.encoding import (
     read_shape,
 )
 from decoding.text.tokenizers.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    pass
 
 # Spaces that transformers removes where the settings have `clean_up_tokenization_spaces`, in order.
 SPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
@@ -208,7 +211,7 @@ class Tokenizer(Vocabulary):
         what is no integer, ValueError for one below 0.
         """
         clean = clean_up_tokenization_spaces
-        if isinstance(token_ids, (Tensor, np.ndarray)):
+        if isinstance(token_ids, np.ndarray) or is_tensor(token_ids):
             token_ids = token_ids.tolist()
         if isinstance(token_ids, (list, tuple)) and any(map(is_row, token_ids)):
             return [self.decode(row, skip_special_tokens, clean) for row in token_ids]

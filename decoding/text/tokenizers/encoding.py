@@ -5,13 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from decoding.common.arrays import is_tensor
 from decoding.text.tokenizers.settings import UNLIMITED, TokenizerSettings
+
+if TYPE_CHECKING:
+    import torch
 
 PADDINGS = ("do_not_pad", "longest", "max_length")
 TRUNCATIONS = ("do_not_truncate", "longest_first", "only_first", "only_second")
@@ -33,7 +35,7 @@ class BatchEncoding(dict[str, Any]):
     def to(self, device: str | torch.device) -> BatchEncoding:
         """Moves the tensors to a device; returns itself."""
         for name, value in self.items():
-            if isinstance(value, Tensor):
+            if is_tensor(value):
                 self[name] = value.to(device)
         return self
 
@@ -213,4 +215,6 @@ def as_tensors(columns: Mapping[str, list[Any]], kind: str) -> dict[str, Any]:
     arrays = {name: np.array(rows, np.int64) for name, rows in columns.items()}
     if kind == "np":
         return dict(arrays)
+    import torch
+
     return {name: torch.from_numpy(array) for name, array in arrays.items()}

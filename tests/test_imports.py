@@ -1,0 +1,31 @@
+"""What may be imported without torch, which takes more than a second."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.dependencies import ROOT
+
+# All that a call of a loaded model goes through, but for what takes or gives tensors.
+WITHOUT_TORCH = (
+    "decoding.engine.session",
+    "decoding.generation.call",
+    "decoding.models.formats",
+    "decoding.models.registry",
+    "decoding.scoring",
+    "decoding.serving.dispatch",
+    "decoding.serving.planning",
+    "decoding.text.complete",
+    "decoding.text.stream_text",
+    "decoding.text.tokenizers",
+    "decoding.text.translate",
+)
+
+
+@pytest.mark.parametrize("module", WITHOUT_TORCH)
+def test_torch_is_not_needed_to_import(module: str) -> None:
+    code = f"import sys; sys.modules['torch'] = None; import {module}"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
