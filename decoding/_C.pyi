@@ -35,6 +35,9 @@ def fill_panels(
 ) -> bool:
     """models/weights/panels.py's function of this name, on some threads."""
 
+def convert(to: Numbers, weight: Numbers, *, threads: int) -> bool:
+    """models/weights/panels.py's function of this name, on some threads."""
+
 def squares(weight: Numbers, *, threads: int) -> tuple[float, float]:
     """models/weights/panels.py's function of this name, on some threads."""
 

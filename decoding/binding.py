@@ -26,16 +26,22 @@ from decoding.models.weights.placed import pack
 def weights_on(
     loaded: Loaded, device: torch.device, dtype: torch.dtype, threads: int
 ) -> dict[str, Tensor]:
-    """threads: that pack linear weights."""
+    """threads: that pack weights for the CPU."""
     try:
         with one_torch_thread():
-            packer = Packer(
-                partial(_C.fill_panels, threads=threads), partial(_C.squares, threads=threads)
-            )
+            packer = engine_packer(threads) if device.type == "cpu" else Packer()
             return pack(loaded.state, loaded.spec, device, dtype, packer)
     except torch.OutOfMemoryError as error:
         there = available_text(available_memory(device))
         raise _C.Error(f"the weights do not fit into the memory of {device}, {there}") from error
+
+
+def engine_packer(threads: int) -> Packer:
+    return Packer(
+        partial(_C.fill_panels, threads=threads),
+        partial(_C.squares, threads=threads),
+        partial(_C.convert, threads=threads),
+    )
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-// Linear weights on their way to the CPU's engine (kernels/linear/pack.h).
+// Weights on their way to the CPU's engine (kernels/linear/pack.h).
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
@@ -18,9 +18,17 @@ namespace {
 
 WeightKind stored_kind(const TensorView& weight) {
   const auto kind = kind_of(weight, "weight");
-  CHECK(kind && *kind != WeightKind::int8 && weight.shape().size() == 2,
-        "weight must be [N, K], float32, float16 or bfloat16, got ", weight.type());
+  CHECK(kind && *kind != WeightKind::int8, "weight must be float32, float16 or bfloat16, got ",
+        weight.type());
   return *kind;
+}
+
+// Of a weight [N, K].
+WeightKind linear_kind(const TensorView& weight) {
+  const WeightKind kind = stored_kind(weight);
+  CHECK(weight.shape().size() == 2, "weight must be [N, K], has ", weight.shape().size(),
+        " dimensions");
+  return kind;
 }
 
 // Runs op(stream) on as many threads as `bytes` pay for.
@@ -40,7 +48,7 @@ void run(int64_t bytes, int threads, const Op& op) {
 bool fill_panels(const py::object& panels, const py::object& weight, int64_t first,
                  const py::object& scale, const py::object& sums, int threads) {
   const auto from = TensorView::of(weight, "weight"), to = TensorView::of(panels, "panels");
-  const WeightKind stored = stored_kind(from);
+  const WeightKind stored = linear_kind(from);
   const auto kind = kind_of(to, "panels");
   CHECK(kind && *kind != WeightKind::float16, "panels cannot be ", to.type());
   const int64_t rows = from.size(0), inputs = from.size(1);
@@ -66,9 +74,23 @@ bool fill_panels(const py::object& panels, const py::object& weight, int64_t fir
   return finite;
 }
 
+bool convert_numbers(const py::object& to, const py::object& weight, int threads) {
+  const auto from = TensorView::of(weight, "weight"), view = TensorView::of(to, "to");
+  const WeightKind stored = stored_kind(from);
+  const auto kind = kind_of(view, "to");
+  CHECK(kind == WeightKind::float32 || kind == WeightKind::bfloat16,
+        "to must be float32 or bfloat16, got ", view.type());
+  CHECK(view.numel() == from.numel(), "to has ", view.numel(), " numbers, the weight ",
+        from.numel());
+  std::atomic<bool> finite{true};
+  const ConvertParams p{from.data(), stored, from.numel(), view.data(), *kind, &finite};
+  run(from.numel() * 4, threads, [&](auto& stream) { convert(stream, p); });
+  return finite;
+}
+
 std::pair<double, double> sums_of_squares(const py::object& weight, int threads) {
   const auto from = TensorView::of(weight, "weight");
-  const WeightKind stored = stored_kind(from);
+  const WeightKind stored = linear_kind(from);
   std::vector<double> steps(threads), length(threads);
   const SquaresParams p{from.data(),  stored,        from.size(0),
                         from.size(1), length.data(), steps.data()};
@@ -81,6 +103,8 @@ std::pair<double, double> sums_of_squares(const py::object& weight, int threads)
 void bind_panels(py::module_& module) {
   module.def("fill_panels", &fill_panels, py::arg("panels"), py::arg("weight"), py::arg("first"),
              py::arg("scale") = py::none(), py::arg("sums") = py::none(), py::kw_only(),
+             py::arg("threads"));
+  module.def("convert", &convert_numbers, py::arg("to"), py::arg("weight"), py::kw_only(),
              py::arg("threads"));
   module.def("squares", &sums_of_squares, py::arg("weight"), py::kw_only(), py::arg("threads"));
 }

@@ -87,8 +87,17 @@ def fill_panels(
     return is_finite(weight if numbers.dtype == torch.int8 else numbers)
 
 
+def convert(to: Tensor, weight: Tensor) -> bool:
+    """Writes a weight, float and contiguous, in the type of `to`, float32 or bfloat16 and of its
+    shape. Returns whether all numbers are finite, in both types."""
+    numbers = weight.to(to.dtype)
+    to.copy_(numbers)
+    return is_finite(numbers)
+
+
 class Packer(NamedTuple):
-    """What packs linear weights for the CPU: these functions of torch, or the engine's own."""
+    """What packs weights: these functions of torch, or on the CPU the engine's own."""
 
     fill: Callable[[Tensor, Tensor, int, Tensor | None, Tensor | None], bool] = fill_panels
     squares: Callable[[Tensor], tuple[float, float]] = squares
+    convert: Callable[[Tensor, Tensor], bool] = convert

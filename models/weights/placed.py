@@ -15,7 +15,7 @@ from torch import Tensor
 
 from decoding.models.spec import EncoderSpec, ModelSpec
 from decoding.models.weights.checkpoint import check
-from decoding.models.weights.lazy import LazyTensor, Weights, in_chunks, is_finite
+from decoding.models.weights.lazy import LazyTensor, Weights, in_chunks
 from decoding.models.weights.memory import empty
 from decoding.models.weights.panels import NOISE, Packer, noise, panel_shape
 from decoding.models.weights.shapes import shapes
@@ -50,7 +50,7 @@ def pack(
     position_bias and a convolution's kernel are float32 everywhere, but not the linear weight that
     makes a kernel. What shares storage in `state` shares it here where it has one type; a token
     table then is the panels of the output's weight.
-    packer: what writes panels; the engine's own is faster.
+    packer: what writes weights; the engine's own is faster, and for the CPU alone.
 
     Raises ValueError that names a missing, unexpected, mis-shaped or not finite tensor,
     torch.OutOfMemoryError where a GPU has no room.
@@ -78,7 +78,7 @@ def pack(
         if in_panels(name, device):
             copy_linear(blocks, name, weights.lazy(name), packer)
         else:
-            copy_rows(blocks[name], name, weights.lazy(name))
+            copy_rows(blocks[name], name, weights.lazy(name), packer)
     packed = {}
     for name, key in keys.items():
         packed[name] = blocks[holders[key]]
@@ -168,17 +168,15 @@ def copy_linear(
                 row += len(rows)
 
 
-def copy_rows(block: Tensor, name: str, weight: LazyTensor) -> None:
+def copy_rows(block: Tensor, name: str, weight: LazyTensor, packer: Packer) -> None:
     """Writes a weight to its place, some rows after the other. Raises ValueError where a number is
     not finite, or beyond what its type can hold."""
     row = 0
     for part in weight.parts or (weight,):
         with part.open() as tensor:
             for rows in in_chunks(tensor):
-                numbers = rows.to(block.dtype)
-                if not is_finite(numbers):
+                if not packer.convert(block[row : row + len(rows)], rows.contiguous()):
                     refuse(name, weight, rows, block.dtype)
-                block[row : row + len(rows)].copy_(numbers)
                 row += len(rows)
 
 

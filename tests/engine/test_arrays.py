@@ -43,7 +43,7 @@ def test_arrays_are_written_where_they_are() -> None:
         (np.ones((4, 4), np.float64), r"weight must be float32, .* got float64"),
         (np.ones((4, 4), np.bool_), r"weight must be float32, .* got \?"),
         (np.ones((4, 4), ">f4"), r"weight must be float32, .* got >f"),
-        (np.ones(4, np.float32), r"weight must be \[N, K\]"),
+        (np.ones(4, np.float32), r"weight must be \[N, K\], has 1 dimensions"),
     ],
 )
 def test_wrong_arrays_are_named(weight: Any, says: str) -> None:

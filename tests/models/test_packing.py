@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 import decoding
-from decoding import _C
+from decoding.binding import engine_packer
 from decoding.models import load
 from decoding.models.torch.module import module
 from decoding.models.weights.panels import NOISE, Packer, noise, panel_shape, quantise, squares
@@ -23,7 +22,7 @@ from tests.support.random_models import reference
 GROUPS = {torch.float32: 1, torch.bfloat16: 2, torch.int8: 4}  # inputs of an output side by side
 
 
-ENGINE = Packer(partial(_C.fill_panels, threads=2), partial(_C.squares, threads=2))
+ENGINE = engine_packer(threads=2)
 
 
 def panels(weight: Tensor) -> Tensor:
@@ -85,6 +84,30 @@ def test_what_is_not_finite_is_found(
         bad = weight.clone()
         bad[69, 32] = number
         assert not packer.fill(packed, bad, 0, *beside)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("packer", [Packer(), ENGINE], ids=["torch", "engine"])
+def test_other_weights_keep_their_layout(
+    packer: Packer, stored: torch.dtype, dtype: torch.dtype
+) -> None:
+    for shape in [(1,), (4097,), (3, 5, 7), (1100, 600)]:
+        weight = random(*shape) * 40
+        weight.view(-1)[::3] *= 1e-40  # below the normal range
+        weight.view(-1)[::7] = -0.0
+        weight = weight.to(stored)
+        found = torch.full(shape, 77).to(dtype)
+        assert packer.convert(found, weight)
+        assert torch.equal(found, weight.to(dtype))
+        assert torch.equal(found.signbit(), weight.signbit())
+        for number in (math.inf, -math.inf, math.nan, -math.nan):
+            bad = weight.clone()
+            bad.view(-1)[-1] = number
+            assert not packer.convert(found, bad)
+    most = torch.full((9,), torch.finfo(stored).max, dtype=stored)
+    fits = dtype != torch.bfloat16 or stored != torch.float32  # else it rounds to infinity
+    assert packer.convert(torch.empty(9, dtype=dtype), most) == fits
 
 
 def test_int8_numbers_are_those_of_the_formula() -> None:

@@ -1,5 +1,5 @@
-// Linear weights on their way to the CPU's engine: converted to the type that they are multiplied
-// in, and laid out in panels (linear.h). In int8
+// Weights on their way to the CPU's engine. Linear ones are converted to the type that they are
+// multiplied in, and laid out in panels (linear.h). In int8
 //
 //   scale[n] = max_k |W[n, k]| / 127, or 1 where that is 0
 //   numbers[n, k] = round(W[n, k] / scale[n]), ties to even
@@ -29,6 +29,19 @@ struct PackParams {
 // Parts of a weight come in order: the outputs of the last panel behind them are zero until then.
 template <cpu::Isa isa>
 void pack(cpu::Stream<isa>&, const PackParams&);
+
+struct ConvertParams {
+  const void* numbers;  // [count] of the type `stored`, which is no int8
+  WeightKind stored;
+  int64_t count;
+  void* to;  // [count] of the type `kind`, float32 or bfloat16
+  WeightKind kind;
+  std::atomic<bool>* finite;  // as above
+};
+
+// All other weights, which keep their layout.
+template <cpu::Isa isa>
+void convert(cpu::Stream<isa>&, const ConvertParams&);
 
 struct SquaresParams {
   const void* rows;  // [n, K]

@@ -15,6 +15,7 @@ namespace {
 using Lines = uint32_t __attribute__((vector_size(16)));
 
 constexpr int kTile = 16;      // lines of 4 bytes that are converted at a time
+constexpr int kChunk = 4096;   // numbers that are read twice, the second time from the cache
 constexpr float kSteps = 127;  // of int8 to either side of 0
 
 // How the numbers of a type are stored: their absolute values grow as these integers do.
@@ -60,6 +61,13 @@ template <typename From>
 float scale_of(typename From::Bits most) {
   const float scale = From::value(most) / kSteps;
   return scale == 0 ? 1 : scale;
+}
+
+// The least absolute value that To cannot hold: infinity, or what it rounds to that.
+template <typename From, typename To>
+constexpr typename From::Bits beyond() {
+  constexpr bool kNarrowed = sizeof(To) == 2 && sizeof(typename From::Bits) == 4;
+  return kNarrowed ? static_cast<typename From::Bits>(0x7f7f8000) : From::kInfinity;
 }
 
 inline void convert(float x, float, float& to) { to = x; }
@@ -121,9 +129,7 @@ void pack_panel(const PackParams& p, int64_t panel) {
   using Bits = typename From::Bits;
   constexpr int kGroup = 4 / sizeof(To), kInputs = kTile * kGroup;
   constexpr bool kQuantised = std::is_same_v<To, int8_t>;
-  constexpr bool kNarrowed = sizeof(To) == 2 && sizeof(Bits) == 4;
   constexpr bool kSame = sizeof(To) == sizeof(Bits) && !std::is_same_v<From, Half16>;
-  constexpr Bits kBeyond = kNarrowed ? static_cast<Bits>(0x7f7f8000) : From::kInfinity;
   const int64_t begin = std::max(p.first, panel * kPanel), output = panel * kPanel;
   const int rows = static_cast<int>(std::min(p.first + p.count, output + kPanel) - begin);
   const int column = static_cast<int>(begin - output);
@@ -133,7 +139,7 @@ void pack_panel(const PackParams& p, int64_t panel) {
   bool finite = true;
   for (int row = 0; row < rows; ++row) {  // reads in order; then the rows are in the cache
     const Bits most = largest<From>(from + row * p.inputs, p.inputs);
-    finite &= most < kBeyond;  // which bfloat16 rounds to infinity
+    finite &= most < beyond<From, To>();
     scale[row] = scale_of<From>(most);
   }
   if (!finite) *p.finite = false;
@@ -165,6 +171,15 @@ void pack_panel(const PackParams& p, int64_t panel) {
     std::memcpy(p.scale + begin, scale, rows * sizeof(float));
     std::memcpy(p.sums + begin, sums, rows * sizeof(int32_t));
   }
+}
+
+template <typename From, typename To>
+void convert_chunk(const ConvertParams& p, int64_t chunk) {
+  const int64_t begin = chunk * kChunk;
+  const int count = static_cast<int>(std::min<int64_t>(kChunk, p.count - begin));
+  const auto* from = static_cast<const typename From::Bits*>(p.numbers) + begin;
+  if (largest<From>(from, count) >= beyond<From, To>()) *p.finite = false;
+  convert<From>(from, count, 1, static_cast<To*>(p.to) + begin);
 }
 
 template <typename From>
@@ -206,6 +221,22 @@ void pack(cpu::Stream<isa>& stream, const PackParams& p) {
 }
 
 template <cpu::Isa isa>
+void convert(cpu::Stream<isa>& stream, const ConvertParams& p) {
+  const int64_t chunks = (p.count + cpu::kChunk - 1) / cpu::kChunk;
+  const cpu::Range mine = stream.share(static_cast<int>(chunks));
+  cpu::with_stored(p.stored, [&]<typename From>() {
+    for (int chunk = mine.begin; chunk < mine.end; ++chunk) {
+      if (p.kind == WeightKind::float32) {
+        cpu::convert_chunk<From, float>(p, chunk);
+      } else {
+        cpu::convert_chunk<From, uint16_t>(p, chunk);
+      }
+    }
+  });
+  stream.barrier();
+}
+
+template <cpu::Isa isa>
 void squares(cpu::Stream<isa>& stream, const SquaresParams& p) {
   const cpu::Range mine = stream.share(static_cast<int>(p.count));
   double length = 0, steps = 0;
@@ -223,6 +254,7 @@ void squares(cpu::Stream<isa>& stream, const SquaresParams& p) {
 }
 
 template void pack(cpu::Stream<cpu::Isa::DECODING_ISA>&, const PackParams&);
+template void convert(cpu::Stream<cpu::Isa::DECODING_ISA>&, const ConvertParams&);
 template void squares(cpu::Stream<cpu::Isa::DECODING_ISA>&, const SquaresParams&);
 
 }  // namespace decoding
