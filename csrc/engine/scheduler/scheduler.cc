@@ -265,6 +265,7 @@ void Scheduler::read() {
     Entry& entry = entries_.at(id);
     const int missing = entry.given.request.shared(has_encoder_) - entry.read;
     if (missing == 0) continue;
+    if (static_cast<int>(parts_.size()) == limits_.rows) break;  // a packed pass has no more texts
     const int part = part_of(missing, budget - count);
     if (part == 0) break;
     parts_.push_back({&entry.admitted, entry.read, part});

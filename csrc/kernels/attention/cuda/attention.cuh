@@ -13,7 +13,8 @@ namespace decoding::cuda {
 __device__ __forceinline__ float apply_bias(const AttentionBias& bias, int head, float score,
                                             int distance) {
   if (bias.cap > 0) score = bias.cap * tanhf(score / bias.cap);
-  if (bias.slopes != nullptr) score -= bias.slopes[head] * distance;
+  // Rounded once, wherever it is inlined: kernels that differ in how keys are found agree.
+  if (bias.slopes != nullptr) score = fmaf(-bias.slopes[head], static_cast<float>(distance), score);
   if (bias.table != nullptr) {
     const int column = min(max(distance, -bias.reach), bias.reach) + bias.reach;
     score += bias.table[head * (2 * bias.reach + 1) + column];

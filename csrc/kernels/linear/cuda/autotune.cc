@@ -123,11 +123,13 @@ const Tuned* Tuning::find(const ProductKey& key) const {
 }
 
 const Tuned* Tuning::nearest(const ProductKey& key) const {
-  const auto at = known_.lower_bound(key);  // rows are compared last
-  if (at == known_.end()) return nullptr;
-  ProductKey found = at->first;
-  found.rows = key.rows;
-  return found == key ? &at->second : nullptr;
+  for (auto at = known_.lower_bound(key); at != known_.end(); ++at) {  // rows are compared last
+    ProductKey found = at->first;
+    found.rows = key.rows;
+    if (found != key) break;
+    if (at->first == key || at->second.time > 0) return &at->second;
+  }
+  return nullptr;
 }
 
 void Tuning::remember(const ProductKey& key, const Tuned& tuned) {

@@ -58,7 +58,7 @@ class Tuning {
   bool enabled() const { return enabled_; }
   // Null for nothing.
   const Tuned* find(const ProductKey& key) const;
-  // What is known of it, else of as few more rows as possible; null for nothing.
+  // What is known of it, else what was timed for as few more rows as possible; null for nothing.
   const Tuned* nearest(const ProductKey& key) const;
   // In the file as well, where it was timed.
   void remember(const ProductKey& key, const Tuned& tuned);
