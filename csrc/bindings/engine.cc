@@ -1,7 +1,6 @@
-// decoding._C.Engine: a scheduler with its runner, and what it tells.
+// decoding._C.Engine: a scheduler with its runner.
 #include "bindings/engine.h"
 
-#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
@@ -20,26 +19,6 @@ namespace decoding {
 namespace {
 
 constexpr int kMostWaiting = 1 << 20;  // requests
-
-template <typename T>
-py::array_t<T> table(const std::vector<T>& values, int rows, int width) {
-  return py::array_t<T>({rows, width}, values.data());
-}
-
-const char* name_of(OutputKind kind) {
-  switch (kind) {
-    case OutputKind::tokens:
-      return "tokens";
-    case OutputKind::end:
-      return "end";
-    case OutputKind::cancelled:
-      return "cancelled";
-    case OutputKind::expired:
-      return "expired";
-    default:
-      return "fault";
-  }
-}
 
 // One sentence of a batch, as a batch.
 struct OneText {
@@ -209,39 +188,6 @@ class PyEngine {
   std::unique_ptr<Scheduler> scheduler_;  // where the runner is bound; the first to go
 };
 
-// Writes ends of a batch's sentences, whose ids follow `first`, into its tables: as
-// Session.fetch() does.
-void put_ends(const std::vector<const Output*>& ends, int64_t first, const py::object& tokens,
-              const py::object& lengths, const py::object& scores, const py::object& sums,
-              const py::object& parent_rows) {
-  const auto view = TensorView::of(tokens, "tokens");
-  const std::vector<int64_t> rows(view.shape().begin(), view.shape().end() - 1);
-  auto* const all_tokens = view.data<int32_t>({-1, -1, -1});
-  auto* const all_parents = TensorView::of(parent_rows, "parent_rows").data<int32_t>(view.shape());
-  auto* const all_lengths = TensorView::of(lengths, "lengths").data<int32_t>(rows);
-  auto* const all_scores = TensorView::of(scores, "scores").data<float>(rows);
-  auto* const all_sums = TensorView::of(sums, "sums").data<float>(rows);
-  for (const Output* end : ends) {
-    const int64_t sentence = end->id - first;
-    CHECK(end->kind == OutputKind::end && sentence >= 0 && sentence < view.size(0) &&
-              end->rows == view.size(1),
-          "output ", end->id, " is no end of this batch's");
-    for (int row = 0; row < end->rows; ++row) {
-      const int64_t to = sentence * end->rows + row, from = int64_t{row} * end->width;
-      const int length = end->lengths[row];
-      CHECK(length <= view.size(2), "tokens must have ", length, " columns or more");
-      all_lengths[to] = length;
-      all_scores[to] = end->scores[row];
-      all_sums[to] = end->sums[row];
-      std::copy_n(&end->tokens[from], length, all_tokens + to * view.size(2));
-      for (int i = 0; i < length; ++i) {
-        const int32_t parent = end->parent_rows[from + i];
-        all_parents[to * view.size(2) + i] = static_cast<int32_t>(sentence * end->rows) + parent;
-      }
-    }
-  }
-}
-
 RunnerLimits runner_limits(int requests, int beams, int source, int prompt, int target, int pages,
                            int tokens, int candidates, int words, int classes) {
   CHECK(requests > 0 && beams > 0 && source >= 0 && prompt > 0 && target > 0 && pages > 0 &&
@@ -266,28 +212,7 @@ void bind_engine(py::module_& module) {
       .def(py::init(&runner_limits), py::kw_only(), py::arg("requests"), py::arg("beams"),
            py::arg("source"), py::arg("prompt"), py::arg("target"), py::arg("pages"),
            py::arg("tokens"), py::arg("candidates"), py::arg("words"), py::arg("classes"));
-  py::class_<Output>(module, "Output")
-      .def_readonly("id", &Output::id)
-      .def_readonly("message", &Output::message)
-      .def_property_readonly("kind", [](const Output& o) { return name_of(o.kind); })
-      .def_property_readonly("tokens",
-                             [](const Output& o) { return table(o.tokens, o.rows, o.width); })
-      .def_property_readonly(
-          "lengths", [](const Output& o) { return py::array_t<int32_t>(o.rows, o.lengths.data()); })
-      .def_property_readonly("scores",
-                             [](const Output& o) {
-                               return py::array_t<float>(py::ssize_t(o.scores.size()),
-                                                         o.scores.data());
-                             })
-      .def_property_readonly("sums",
-                             [](const Output& o) {
-                               return py::array_t<float>(py::ssize_t(o.sums.size()), o.sums.data());
-                             })
-      .def_property_readonly("parent_rows", [](const Output& o) {
-        return table(o.parent_rows, o.parent_rows.empty() ? 0 : o.rows, o.width);
-      });
-  module.def("put_ends", &put_ends, py::arg("ends"), py::arg("first"), py::arg("tokens"),
-             py::arg("lengths"), py::arg("scores"), py::arg("sums"), py::arg("parent_rows"));
+  bind_output(module);
   const py::call_guard<py::gil_scoped_release> unlocked;  // of Python's lock
   py::class_<PyEngine>(module, "Engine")
       .def(py::init<const py::object&, py::dict, int, const std::string&, const std::string&>(),

@@ -6,5 +6,6 @@
 namespace decoding {
 
 void bind_engine(pybind11::module_& module);
+void bind_output(pybind11::module_& module);  // of its news, output.cc
 
 }  // namespace decoding

@@ -1,0 +1,200 @@
+// How requests come: from the queue to pages, from there to rows.
+#include <algorithm>
+#include <utility>
+
+#include "engine/scheduler/clock.h"
+#include "engine/scheduler/scheduler.h"
+
+namespace decoding {
+namespace {
+
+// Rows' worth of requests that have pages before they have rows.
+constexpr int kLeastAhead = 4, kAheadOfRows = 8;
+
+std::span<const int32_t> shared_tokens(const RunnerRequest& request, bool has_encoder) {
+  if (has_encoder) return request.source;
+  return std::span(request.prompt).first(request.prompt.size() - 1);
+}
+
+}  // namespace
+
+void Scheduler::enqueue(int64_t id, Submission&& submission) {
+  Entry& entry = entries_[id];
+  entry.given = std::move(submission);
+  entry.key = class_key(entry.given.request.request);
+  entry.deadline = now_seconds() + entry.given.seconds;
+  const RunnerRequest& given = entry.given.request;
+  queue_.push({.id = id,
+               .priority = entry.given.priority,
+               .deadline = entry.deadline,
+               .arrived = now_seconds(),
+               .pages = shared_pages(given) + own_pages(given),
+               .rows = entry.key.rows()});
+}
+
+void Scheduler::expire(double now) {
+  expired_.clear();
+  queue_.expire(now, expired_);
+  for (const int64_t id : expired_) {
+    made_.emplace_back(id, OutputKind::expired);
+    entries_.erase(id);
+  }
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    const int64_t id = deadlines_.begin()->second;
+    deadlines_.erase(deadlines_.begin());
+    leave(id, OutputKind::expired);
+  }
+}
+
+// Requests get their pages before there are rows for them, so that what is read is read together
+// and rows that become free are taken at once.
+void Scheduler::admit() {
+  const int ahead = std::max(kLeastAhead, limits_.rows / kAheadOfRows);
+  const auto fits = [&](const Waiting& waiting) {
+    return rows_used_ + rows_ahead_ + waiting.rows <= limits_.rows + ahead && has_pages(waiting);
+  };
+  while (const auto waiting = queue_.pop(fits)) admit(waiting->id, entries_.at(waiting->id));
+}
+
+bool Scheduler::has_pages(const Waiting& waiting) const {
+  if (!overcommit_) return waiting.pages <= pages_.available();
+  const RunnerRequest& given = entries_.at(waiting.id).given.request;
+  return overcommit_->admits(given, shared_pages(given));
+}
+
+void Scheduler::admit(int64_t id, Entry& entry) {
+  const RunnerRequest& given = entry.given.request;
+  Admitted& admitted = entry.admitted;
+  admitted.request = &given;
+  const auto tokens = shared_tokens(given, has_encoder_);
+  if (has_encoder_) {
+    const bool found = cache_.find_source(entry.given.salt, tokens, admitted.shared_pages);
+    entry.read = found ? static_cast<int>(tokens.size()) : 0;
+  } else {
+    entry.read = kPageSize * cache_.find(entry.given.salt, tokens, admitted.shared_pages);
+  }
+  const int missing = shared_pages(given) - static_cast<int>(admitted.shared_pages.size());
+  pages_.allocate(missing, admitted.shared_pages);
+  if (overcommit_) {
+    overcommit_->admit(id, admitted);
+  } else {
+    pages_.allocate(own_pages(given), admitted.own_pages);
+  }
+  if (entry.deadline < kNever) deadlines_.emplace(entry.deadline, id);
+  rows_ahead_ += entry.key.rows();
+  tokens_ahead_ += given.shared(has_encoder_) - entry.read;
+  const auto is_lower = [&](int64_t other) {
+    return entries_.at(other).given.priority < entry.given.priority;
+  };
+  ahead_.insert(std::find_if(ahead_.begin(), ahead_.end(), is_lower), id);
+}
+
+// As many tokens as the budget allows, in the order of joining; sources as a whole, one at least.
+// Where all rows are taken, it waits until there is enough to read at once.
+void Scheduler::read() {
+  const int free = limits_.rows - rows_used_;
+  const int budget = budget_.tokens(rows_used_, std::min(free, rows_ahead_));
+  if (tokens_ahead_ == 0 || (free == 0 && 2 * tokens_ahead_ < budget)) return;
+  parts_.clear();
+  int count = 0;
+  for (const int64_t id : ahead_) {
+    Entry& entry = entries_.at(id);
+    const int missing = entry.given.request.shared(has_encoder_) - entry.read;
+    if (missing == 0) continue;
+    if (static_cast<int>(parts_.size()) == limits_.rows) break;  // a packed pass has no more texts
+    const int part = part_of(missing, budget - count);
+    if (part == 0) break;
+    parts_.push_back({&entry.admitted, entry.read, part});
+    entry.read += part;
+    count += part;
+  }
+  tokens_ahead_ -= count;
+  const double begin = now_seconds();
+  runner_.read(parts_);
+  budget_.has_read(count, now_seconds() - begin);
+}
+
+// How many of the tokens that a text lacks are read next, where there is room for so many.
+int Scheduler::part_of(int missing, int room) const {
+  const bool fits = missing <= room || (has_encoder_ && parts_.empty());
+  return fits ? missing : has_encoder_ ? 0 : room;
+}
+
+void Scheduler::step() {
+  const double begin = now_seconds();
+  if (!(overcommit_ ? overcommit_->step() : runner_.step())) return;
+  ++stats_.steps;
+  budget_.has_stepped(now_seconds() - begin);
+}
+
+// The pages of a text that has been read may serve others.
+void Scheduler::remember(const Entry& entry) {
+  const auto tokens = shared_tokens(entry.given.request, has_encoder_);
+  if (has_encoder_) {
+    cache_.insert_source(entry.given.salt, tokens, entry.admitted.shared_pages);
+  } else {
+    cache_.insert(entry.given.salt, tokens, entry.admitted.shared_pages);
+  }
+}
+
+// What has been read takes part as soon as there are rows, own pages and a place in a class. What
+// finds none is passed by so many others at most.
+void Scheduler::join() {
+  passed_.clear();
+  bool blocked = false;
+  std::erase_if(ahead_, [&](int64_t id) {
+    Entry& entry = entries_.at(id);
+    if (blocked || entry.read < entry.given.request.shared(has_encoder_)) return false;
+    const bool fits = rows_used_ + entry.key.rows() <= limits_.rows &&
+                      (!overcommit_ || overcommit_->may_join(entry.admitted));
+    const int c = fits ? class_for(entry.key) : -1;
+    if (c < 0) {
+      passed_.push_back(&entry);
+      blocked = entry.bypasses >= kMostBypasses;
+      return false;
+    }
+    for (Entry* passed : passed_) blocked |= ++passed->bypasses >= kMostBypasses;
+    join(c, id, entry);
+    return true;
+  });
+}
+
+// A class that takes one more such request, or may be opened for it, rather one that never was; -1:
+// none.
+int Scheduler::class_for(const ClassKey& key) const {
+  int idle = -1;
+  for (int c = 0; c < limits_.classes; ++c) {
+    const OpenClass& in = classes_[c];
+    if (in.key == key && !in.free.empty()) return c;
+    if (in.used == 0 && (idle < 0 || !in.key)) idle = c;
+  }
+  return idle;
+}
+
+void Scheduler::join(int c, int64_t id, Entry& entry) {
+  OpenClass& in = classes_[c];
+  if (in.key != entry.key) open(c, entry);
+  const int sentence = in.free.back();
+  in.free.pop_back();
+  ++in.used;
+  rows_used_ += entry.key.rows();
+  rows_ahead_ -= entry.key.rows();
+  id_of_[c][sentence] = id;
+  entry.admitted.slot = {c, sentence};
+  entry.joined = true;
+  if (entry.given.streams) streaming_.push_back(id);
+  remember(entry);
+  if (overcommit_) overcommit_->join(id);
+  runner_.join(entry.admitted);
+}
+
+void Scheduler::open(int c, const Entry& entry) {
+  OpenClass& in = classes_[c];
+  in.key = entry.key;
+  const int sentences = runner_.open(c, entry.given.request.request);
+  in.free.resize(sentences);
+  for (int i = 0; i < sentences; ++i) in.free[i] = sentences - 1 - i;
+  id_of_[c].assign(sentences, 0);
+}
+
+}  // namespace decoding
