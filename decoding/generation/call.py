@@ -62,6 +62,9 @@ class Started(Protocol):
     def result(self) -> Tensor | outputs.GenerateOutput:
         """What generate() returns, or raises."""
 
+    def cancel(self) -> None:
+        """Ends it, where nobody asks for its result any more."""
+
 
 class Continuous(Protocol):
     """An engine that a call's sentences join and leave one by one."""
@@ -245,6 +248,9 @@ class Waiting:
 
     def result(self) -> Tensor | outputs.GenerateOutput:
         return self.call.run_batches()
+
+    def cancel(self) -> None:
+        pass  # nothing runs
 
 
 def prepare(

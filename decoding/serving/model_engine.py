@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -103,17 +104,29 @@ class StartedCall:
 
     def __init__(self, call: Call, dispatcher: Dispatcher) -> None:
         self._call = call
-        self._batches = [StartedBatch(sub, dispatcher) for sub in call.sub_batches]
+        self._batches: list[StartedBatch] = []
+        with self._cancelled_by_errors():
+            for sub in call.sub_batches:
+                self._batches.append(StartedBatch(sub, dispatcher))
 
     def result(self) -> Tensor | GenerateOutput:
         """What generate() returns, or raises; whatever is raised, nothing goes on."""
-        try:
+        with self._cancelled_by_errors():
             found = [batch.result(self._call.cancel) for batch in self._batches]
-        except BaseException:
-            for batch in self._batches:
-                batch.cancel()
-            raise
         return self._call.output(found)
+
+    def cancel(self) -> None:
+        """Ends what has not ended."""
+        for batch in self._batches:
+            batch.cancel()
+
+    @contextmanager
+    def _cancelled_by_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.cancel()
+            raise
 
 
 class StartedBatch:

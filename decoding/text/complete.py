@@ -159,6 +159,10 @@ class Answers:
     def waits(self) -> bool:
         return self._started is None or self._started.waits
 
+    def cancel(self) -> None:
+        if self._started is not None:
+            self._started.cancel()
+
     def result(self) -> list[list[Hypothesis]]:
         if self._started is None:
             return []

@@ -112,6 +112,10 @@ class Batch(NamedTuple):
     def waits(self) -> bool:
         return self.started is None or self.started.waits
 
+    def cancel(self) -> None:
+        if self.started is not None:
+            self.started.cancel()
+
 
 class Translator:
     """Translates lines with one model and one set of options.

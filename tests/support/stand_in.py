@@ -65,6 +65,9 @@ class Later:
     result: Callable[[], GenerateOutput]
     waits = True
 
+    def cancel(self) -> None:
+        pass
+
 
 class StandIn(decoding.Model):
     """Hypothesis k of a sentence repeats its last word k times more and scores -k - length / 100.
