@@ -184,7 +184,7 @@ class Translator:
         self.batch_tokens, self.alignments = batch_tokens, alignments
         self.tokens = 0  # in the best hypotheses so far
         self._calls = 0
-        self._rows = self.config.num_beams
+        self._rows = max(self.config.num_beams, self.config.num_return_sequences)
         self._shortlist = as_shortlist(shortlist, model.spec, model.device.type)
         lengths = Lengths.of(model.spec, self.options, self.config)
         self._cutter = Cutter(
