@@ -140,6 +140,7 @@ class Answers:
     ) -> None:
         self.model, self.prompts, self.n_best = model, prompts, n_best
         self._started: Started | None = None
+        self.rows = 0
         if not prompts:
             return
         options, config = resolved(model, options, n_best)
@@ -152,8 +153,6 @@ class Answers:
             **options | {"max_new_tokens": new_tokens(model.spec, config, prompts)},
         )
         self.rows = len(prompts) * max(config.num_beams, self._count)
-
-    rows = 0
 
     @property
     def waits(self) -> bool:

@@ -67,18 +67,21 @@ def test_prompts_of_several_lengths(device: str) -> None:
 
 def test_what_an_engine_does_not_take_goes_by_sub_batches(device: str) -> None:
     model = ours("gpt2", device)
+    beams: dict[str, Any] = {"num_beams": 2, "max_new_tokens": 2}
+    assert model.prepare(sentences(ROWS), **beams, pad_token_id=1, many=True).is_continuous
     for options in (
         {"output_scores": True, "return_dict_in_generate": True},
         {"logits_processor": [lambda ids, scores: scores]},
         {"max_time": 60.0},
         {"progress": lambda done, total: None},
     ):
-        call = model.prepare(sentences(ROWS), **options, max_new_tokens=2)
-        assert not call.is_continuous
-    assert not model.prepare(sentences(ROWS), max_new_tokens=2).is_continuous  # they fit
-    limits = decoding.Limits(batch=4, beams=1, source=0, prompt=16, target=8)
+        call = model.prepare(sentences(ROWS), **options, **beams, pad_token_id=1, many=True)
+        assert not call.is_continuous, options
+    few = sentences(ROWS // 2)
+    assert not model.prepare(few, **beams, pad_token_id=1).is_continuous  # they fit
+    limits = decoding.Limits(batch=4, beams=2, source=0, prompt=16, target=8)
     limited = load("gpt2", device, limits=limits)
-    assert not limited.prepare(sentences(30), max_new_tokens=2, pad_token_id=1).is_continuous
+    assert not limited.prepare(sentences(30), **beams, pad_token_id=1).is_continuous
 
 
 def test_memory_grows_with_the_calls(device: str) -> None:
@@ -94,11 +97,13 @@ def test_memory_grows_with_the_calls(device: str) -> None:
 def test_without_memory_it_goes_by_sub_batches(
     monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
-    monkeypatch.setattr(model_engine, "available_memory", lambda device: 1 << 16)
     model, rows = load("marian", device), sentences(30)
-    assert model.start(rows, max_new_tokens=5).waits
-    expected = ours("marian", device).generate(rows, **FULL, max_new_tokens=5)
-    assert_same(model.generate(rows, **FULL, max_new_tokens=5), expected, device)
+    options: dict[str, Any] = {"num_beams": 2, "max_new_tokens": 5, **FULL}
+    assert not ours("marian", device).start(rows, **options).waits
+    monkeypatch.setattr(model_engine, "available_memory", lambda device: 1 << 16)
+    assert model.start(rows, **options).waits
+    expected = by_batches(ours("marian", device).prepare(rows, **options))
+    assert_same(model.generate(rows, **options), expected, device)
 
 
 def test_a_sentence_whose_numbers_are_not_finite_is_named(device: str) -> None:
@@ -115,9 +120,10 @@ def test_cancelled_calls_leave_the_engine_to_others(device: str) -> None:
     model, rows, event = ours("marian", device), sentences(200), threading.Event()
     event.set()
     with pytest.raises(decoding.Cancelled):
-        model.start(rows, max_new_tokens=30, cancel=event).result()
-    started = model.start(rows, max_new_tokens=30)
-    assert_same(started.result(), model.generate(rows, max_new_tokens=30), device)
+        model.start(rows, num_beams=2, max_new_tokens=30, cancel=event).result()
+    started = model.start(rows, num_beams=2, max_new_tokens=30)
+    expected = by_batches(model.prepare(rows, num_beams=2, max_new_tokens=30))
+    assert_same(started.result(), expected, device)
 
 
 def test_threads_share_it(device: str) -> None:
