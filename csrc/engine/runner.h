@@ -85,8 +85,8 @@ class Runner {
 
   // Reads shared positions, all parts at once.
   virtual void read(std::span<const ReadPart> parts) = 0;
-  // A request whose shared positions have been read takes part in the next step.
-  virtual void join(const Admitted& admitted) = 0;
+  // Requests whose shared positions have been read take part in the next step.
+  virtual void join(std::span<const Admitted* const> joining) = 0;
   // It ends without results, and is told among those that have ended.
   virtual void leave(Slot slot) = 0;
 

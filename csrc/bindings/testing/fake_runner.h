@@ -32,9 +32,11 @@ class FakeRunner : public Runner {
   }
   void read(std::span<const ReadPart>) override {}
 
-  void join(const Admitted& admitted) override {
-    of(admitted.slot) = {admitted.request->request.steps(), 0};
-    ++running_;
+  void join(std::span<const Admitted* const> joining) override {
+    for (const Admitted* admitted : joining) {
+      of(admitted->slot) = {admitted->request->request.steps(), 0};
+      ++running_;
+    }
   }
   void extend(std::span<const Extension>) override {}
   bool pause(Slot) override { return true; }

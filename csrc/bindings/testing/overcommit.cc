@@ -44,7 +44,7 @@ class PyRunner : public Runner {
   bool is_synchronous() const override { return true; }
   int open(int, const Request&) override { return 0; }
   void read(std::span<const ReadPart>) override {}
-  void join(const Admitted&) override {}
+  void join(std::span<const Admitted* const>) override {}
   void leave(Slot) override {}
   void ended(std::vector<Ended>&) override {}
   void fetch(Slot, const Results&) override {}

@@ -67,20 +67,15 @@ class CpuRunner : public Runner {
     });
   }
 
-  void join(const Admitted& admitted) override {
-    auto& c = classes_[admitted.slot.request_class];
-    const RunnerRequest& given = *admitted.request;
-    const int id = admitted.slot.sentence, before = static_cast<int>(given.prompt.size()) - 1;
-    c.configs[id] = place_config(given.request, id * limits_.words, c.words.get());
-    c.add(id, make_choice({weights_.output}, given.request));
-    put_shared_pages(c, admitted);
-    put_own_pages(admitted, 0);
-    const JoiningSentence joining{id, spec_.encoder ? before : 0, before, given.prompt.back(),
-                                  given.request.stop_first[0]};
+  void join(std::span<const Admitted* const> joining) override {
+    for (const Admitted* admitted : joining) place(*admitted);
     run([&](Stream& stream) {
-      join_sentences(stream, c.join_params(&joining, 1));
-      if (joining.prefix > 0) read_prefix(stream, c, admitted);
+      for (const auto& c : classes_) {
+        if (!c.joining.empty()) join_sentences(stream, c.join_params(c.joining.data()));
+      }
+      for (const Admitted* admitted : joining) read_prefix(stream, *admitted);
     });
+    for (auto& c : classes_) c.joining.clear();
   }
 
   void leave(Slot slot) override { classes_[slot.request_class].w.inputs.done[slot.sentence] = 1; }
@@ -201,6 +196,18 @@ class CpuRunner : public Runner {
     std::copy(numbers.begin(), numbers.end(), const_cast<int32_t*>(to));
   }
 
+  // Puts what a request brings where its class's steps find it.
+  void place(const Admitted& admitted) {
+    auto& c = classes_[admitted.slot.request_class];
+    const Request& request = admitted.request->request;
+    const int id = admitted.slot.sentence;
+    c.configs[id] = place_config(request, id * limits_.words, c.words.get());
+    c.add(id, make_choice({weights_.output}, request));
+    c.add_joining(admitted, spec_.encoder.has_value());
+    put_shared_pages(c, admitted);
+    put_own_pages(admitted, 0);
+  }
+
   void put_shared_pages(const CpuClass<T>& c, const Admitted& admitted) const {
     const Inputs& in = c.w.inputs;
     const int64_t id = admitted.slot.sentence;
@@ -218,7 +225,9 @@ class CpuRunner : public Runner {
   }
 
   // The decoder's prompt but for its last token, of an encoder-decoder, by the first row.
-  void read_prefix(Stream& stream, const CpuClass<T>& c, const Admitted& admitted) const {
+  void read_prefix(Stream& stream, const Admitted& admitted) const {
+    const auto& c = classes_[admitted.slot.request_class];
+    const int prefix = admitted.request->own_before(spec_.encoder.has_value());
     const StepState state{0, 1};
     Workspace<T> w = c.w;
     w.step = memory_.w.step;
@@ -226,7 +235,7 @@ class CpuRunner : public Runner {
     const std::vector<int32_t>& prompt = admitted.request->prompt;
     const RotaryTables tables = rotary_tables(spec_.decoder);
     const int length = static_cast<int>(prompt.size());
-    for (int i = 0; i + 1 < length; ++i) {
+    for (int i = 0; i < prefix; ++i) {
       const ActiveSentence active{admitted.slot.sentence, 0, i};
       const int32_t position = tables.pack(i, length);
       const StepRows rows{.state = &state,

@@ -100,12 +100,12 @@ class CudaRunner : public Runner {
 
   void read(std::span<const ReadPart> parts) override {
     const cuda::UseDevice use(device_.id);
-    staging_.renew(handle_);
+    cuda::Stream stream = this->stream();
+    staging_.renew(stream);
     const PackedParts packed(parts, spec_, shared_pages_of(spec_, all_));
     const PackedTokens tokens =
         packed.place(memory_.w.inputs, spec_,
                      [&](const int32_t* to, const auto& numbers) { stage(to, numbers); });
-    cuda::Stream stream = this->stream();
     staging_.send(stream);
     if (warmed_up_.insert(timed_size(tokens.count)).second) {
       cuda::Stream warm_up(handle_, device_, matmul_, true);
@@ -117,30 +117,23 @@ class CudaRunner : public Runner {
     clear_scratch(memory_.w);
   }
 
-  void join(const Admitted& admitted) override {
+  void join(std::span<const Admitted* const> joining) override {
     const cuda::UseDevice use(device_.id);
-    Class& c = memory_.classes[admitted.slot.request_class];
-    const RunnerRequest& given = *admitted.request;
-    const int id = admitted.slot.sentence, before = static_cast<int>(given.prompt.size()) - 1;
-    const int prefix = spec_.encoder ? before : 0;
-    staging_.renew(handle_);
-    stage_config(c, id, given.request);
-    const Inputs& in = c.w.inputs;
-    stage(in.shared_pages + int64_t{id} * shared_pages_of(spec_, c.limits), admitted.shared_pages);
-    stage_own_pages(admitted, 0);
-    stage_one(in.shared_lengths + id, given.shared(spec_.encoder.has_value()));
-    stage_one(c.running + id, 1);
-    stage_one(c.steps + id, 0);
-    const JoiningSentence joining{id, prefix, before, given.prompt.back(),
-                                  given.request.stop_first[0]};
-    const JoiningSentence* staged = staging_.put(&joining, 1);
     cuda::Stream stream = this->stream();
+    for (const Admitted* admitted : joining) {
+      staging_.renew(stream);
+      stage_joining(*admitted);
+    }
+    staging_.renew(stream);
     staging_.send(stream);
-    join_sentences(stream, c.join_params(staged, 1));
-    if (prefix > 0) read_prefix(stream, c, admitted);
-    c.report.reports[id] = {};
-    c.sentences.push_back(id);
-    c.changed = true;
+    for (Class& c : memory_.classes) {
+      if (c.joining.empty()) continue;
+      const JoiningSentence* staged = staging_.put(c.joining.data(), c.joining.size());
+      join_sentences(stream, c.join_params(staged));
+      c.joining.clear();
+      c.changed = true;
+    }
+    for (const Admitted* admitted : joining) read_prefix(stream, *admitted);
   }
 
   void leave(Slot slot) override {
@@ -151,11 +144,12 @@ class CudaRunner : public Runner {
 
   void extend(std::span<const Extension> extensions) override {
     const cuda::UseDevice use(device_.id);
-    staging_.renew(handle_);
+    cuda::Stream stream = this->stream();
+    staging_.renew(stream);
     for (const Extension& extension : extensions) {
       stage_own_pages(*extension.admitted, extension.first);
     }
-    send_staged();
+    staging_.send(stream);
   }
 
   bool pause(Slot slot) override {
@@ -164,10 +158,11 @@ class CudaRunner : public Runner {
     auto [state, active] = fetch_active(c);
     if (c.has_ended(slot.sentence)) return false;
     std::erase_if(active, [&](const ActiveSentence& a) { return a.id == slot.sentence; });
-    staging_.renew(handle_);
+    cuda::Stream stream = this->stream();
+    staging_.renew(stream);
     stage_active(c, state, active);
     stage_one(c.running + slot.sentence, 0);
-    send_staged();
+    staging_.send(stream);
     std::erase(c.sentences, slot.sentence);
     return true;
   }
@@ -179,11 +174,12 @@ class CudaRunner : public Runner {
     const int before = admitted.request->own_before(spec_.encoder.has_value());
     auto [state, active] = fetch_active(c);
     active.push_back({id, steps + 1, before + steps});
-    staging_.renew(handle_);
+    cuda::Stream stream = this->stream();
+    staging_.renew(stream);
     stage_active(c, state, active);
     stage_own_pages(admitted, 0);
     stage_one(c.running + id, 1);
-    send_staged();
+    staging_.send(stream);
     c.sentences.push_back(id);
   }
 
@@ -300,17 +296,29 @@ class CudaRunner : public Runner {
   }
   void stage_one(int32_t* to, int32_t value) { staging_.stage(to, &value, 1); }
 
+  // What a request brings to its class.
+  void stage_joining(const Admitted& admitted) {
+    Class& c = memory_.classes[admitted.slot.request_class];
+    const int id = admitted.slot.sentence;
+    const bool has_encoder = spec_.encoder.has_value();
+    stage_config(c, id, admitted.request->request);
+    const Inputs& in = c.w.inputs;
+    stage(in.shared_pages + int64_t{id} * shared_pages_of(spec_, c.limits), admitted.shared_pages);
+    stage_own_pages(admitted, 0);
+    stage_one(in.shared_lengths + id, admitted.request->shared(has_encoder));
+    stage_one(c.running + id, 1);
+    stage_one(c.steps + id, 0);
+    c.add_joining(admitted, has_encoder);
+    c.report.reports[id] = {};
+    c.sentences.push_back(id);
+  }
+
   // Those from `first` on.
   void stage_own_pages(const Admitted& admitted, int first) {
     const Class& c = memory_.classes[admitted.slot.request_class];
     const int64_t list = int64_t{admitted.slot.sentence} * self_pages_of(spec_, c.limits);
     staging_.stage(c.w.inputs.self_pages + list + first, admitted.own_pages.data() + first,
                    admitted.own_pages.size() - first);
-  }
-
-  void send_staged() {
-    cuda::Stream stream = this->stream();
-    staging_.send(stream);
   }
 
   // The active sentences of a class after all that was launched, whose ends have been told by then.
@@ -338,11 +346,12 @@ class CudaRunner : public Runner {
   void copy_pages(std::span<const int32_t> pages, std::span<const int32_t> host_pages,
                   Copy&& copy) {
     const cuda::UseDevice use(device_.id);
+    cuda::Stream stream = this->stream();
     for (size_t i = 0; i < pages.size(); ++i) {
       host_pages_.each_stretch(memory_.cache, pages[i], host_pages[i], copy);
       if ((i + 1) % kPagesOfLaunch > 0 && i + 1 < pages.size()) continue;
-      staging_.renew(handle_);
-      send_staged();
+      staging_.renew(stream);
+      staging_.send(stream);
     }
   }
 
@@ -366,19 +375,22 @@ class CudaRunner : public Runner {
   }
 
   // The decoder's prompt but for its last token, of an encoder-decoder, by the first row.
-  void read_prefix(cuda::Stream& stream, const Class& c, const Admitted& admitted) {
+  void read_prefix(cuda::Stream& stream, const Admitted& admitted) {
+    const int prefix = admitted.request->own_before(spec_.encoder.has_value());
+    if (prefix == 0) return;
+    const Class& c = memory_.classes[admitted.slot.request_class];
     const std::vector<int32_t>& prompt = admitted.request->prompt;
     const RotaryTables tables = rotary_tables(spec_.decoder);
     const int length = static_cast<int>(prompt.size());
     const Inputs& in = memory_.w.inputs;
     std::vector<int32_t> positions;
     std::vector<ActiveSentence> active;
-    for (int i = 0; i + 1 < length; ++i) {
+    for (int i = 0; i < prefix; ++i) {
       positions.push_back(tables.pack(i, length));
       active.push_back({admitted.slot.sentence, 0, i});
     }
     const StepState state{0, 1};
-    staging_.renew(handle_);
+    staging_.renew(stream);
     stage(in.prompt_ids, prompt);
     stage(in.prompt_positions, positions);
     stage(in.prompt_active, active);
@@ -405,7 +417,7 @@ class CudaRunner : public Runner {
       cuda::Stream warm_up(handle_, device_, matmul_, true);
       decoder_layers(pass(warm_up), row(0));
     }
-    for (int i = 0; i + 1 < length; ++i) decoder_layers(pass(stream), row(i));
+    for (int i = 0; i < prefix; ++i) decoder_layers(pass(stream), row(i));
   }
 
   // A GPU that is lost would never say so by itself.

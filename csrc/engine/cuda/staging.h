@@ -52,11 +52,12 @@ class CudaStaging {
     pieces_.clear();
   }
 
-  // Between what is staged together. Where little room is left, it waits for the device to have
-  // read all that there is.
-  void renew(cudaStream_t stream) {
+  // Makes room for more. Where little is left, all that there is goes, and it waits for the device
+  // to have read it.
+  void renew(cuda::Stream& stream) {
     if (2 * used_ < memory_.bytes()) return;
-    CUDA_CHECK(cudaStreamSynchronize(stream));
+    send(stream);
+    CUDA_CHECK(cudaStreamSynchronize(stream.handle()));
     used_ = 0;
   }
 

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "engine/model/decoder.h"
+#include "engine/runner.h"
 #include "engine/search/request_class.h"
 #include "engine/search/results.h"
 #include "kernels/search/join.h"
@@ -18,6 +20,7 @@ struct RequestClass {
   Search search;
   SearchConfig config;
   StepView step{};
+  std::vector<JoiningSentence> joining;  // and have yet to be put behind the active ones
 
   RequestClass() = default;
   // index: of the class. all: sentences of one row each, as many as all classes together may have.
@@ -93,9 +96,19 @@ struct RequestClass {
     return results;
   }
 
-  JoinParams join_params(const JoiningSentence* joining, int count) const {
+  void add_joining(const Admitted& admitted, bool has_encoder) {
+    const RunnerRequest& given = *admitted.request;
+    joining.push_back({.id = admitted.slot.sentence,
+                       .prefix = given.own_before(has_encoder),
+                       .prompt_length = static_cast<int32_t>(given.prompt.size()) - 1,
+                       .first_token = given.prompt.back(),
+                       .stop_first = given.request.stop_first[0]});
+  }
+
+  // sentences: `joining`, where the device reads it.
+  JoinParams join_params(const JoiningSentence* sentences) const {
     const Inputs& in = w.inputs;
-    return {.joining = joining,
+    return {.joining = sentences,
             .state = in.state,
             .active = in.active,
             .prompt_lengths = in.prompt_lengths,
@@ -109,7 +122,7 @@ struct RequestClass {
             .length = in.length,
             .group_counts = in.group_counts,
             .cache_indirection = w.cache_indirection,
-            .count = count,
+            .count = static_cast<int>(joining.size()),
             .beams = limits.beams,
             .groups = config.groups,
             .total_rows = limits.rows(),

@@ -68,13 +68,13 @@ void Scheduler::admit(int64_t id, Entry& entry) {
   admitted.request = &given;
   const auto tokens = shared_tokens(given, has_encoder_);
   if (has_encoder_) {
-    const bool found = cache_.find_source(entry.given.salt, tokens, admitted.shared_pages);
-    entry.read = found ? static_cast<int>(tokens.size()) : 0;
+    const bool is_known = cache_.find_source(entry.given.salt, tokens, admitted.shared_pages);
+    entry.read = is_known ? static_cast<int>(tokens.size()) : 0;
   } else {
     entry.read = kPageSize * cache_.find(entry.given.salt, tokens, admitted.shared_pages);
   }
-  const int missing = shared_pages(given) - static_cast<int>(admitted.shared_pages.size());
-  pages_.allocate(missing, admitted.shared_pages);
+  const int found = static_cast<int>(admitted.shared_pages.size());
+  pages_.allocate(shared_pages(given) - found, admitted.shared_pages);
   if (overcommit_) {
     overcommit_->admit(id, admitted);
   } else {
@@ -82,7 +82,7 @@ void Scheduler::admit(int64_t id, Entry& entry) {
   }
   if (entry.deadline < kNever) deadlines_.emplace(entry.deadline, id);
   rows_ahead_ += entry.key.rows();
-  tokens_ahead_ += given.shared(has_encoder_) - entry.read;
+  tokens_ahead_ += missing(entry);
   const auto is_lower = [&](int64_t other) {
     return entries_.at(other).given.priority < entry.given.priority;
   };
@@ -90,16 +90,17 @@ void Scheduler::admit(int64_t id, Entry& entry) {
 }
 
 // As many tokens as the budget allows, in the order of joining; sources as a whole, one at least.
-// Where all rows are taken, it waits until there is enough to read at once.
+// Where there are no rows for the first of them, it waits until there is enough to read at once.
 void Scheduler::read() {
+  if (tokens_ahead_ == 0) return;
   const int free = limits_.rows - rows_used_;
   const int budget = budget_.tokens(rows_used_, std::min(free, rows_ahead_));
-  if (tokens_ahead_ == 0 || (free == 0 && 2 * tokens_ahead_ < budget)) return;
+  if (2 * tokens_ahead_ < budget && first_unread().key.rows() > free) return;
   parts_.clear();
   int count = 0;
   for (const int64_t id : ahead_) {
     Entry& entry = entries_.at(id);
-    const int missing = entry.given.request.shared(has_encoder_) - entry.read;
+    const int missing = this->missing(entry);
     if (missing == 0) continue;
     if (static_cast<int>(parts_.size()) == limits_.rows) break;  // a packed pass has no more texts
     const int part = part_of(missing, budget - count);
@@ -112,6 +113,17 @@ void Scheduler::read() {
   const double begin = now_seconds();
   runner_.read(parts_);
   budget_.has_read(count, now_seconds() - begin);
+}
+
+// Of those that are admitted, where one has tokens to be read.
+const Scheduler::Entry& Scheduler::first_unread() const {
+  const auto is_unread = [&](int64_t id) { return missing(entries_.at(id)) > 0; };
+  return entries_.at(*std::ranges::find_if(ahead_, is_unread));
+}
+
+// Tokens of its source or prompt that are to be read.
+int Scheduler::missing(const Entry& entry) const {
+  return entry.given.request.shared(has_encoder_) - entry.read;
 }
 
 // How many of the tokens that a text lacks are read next, where there is room for so many.
@@ -141,10 +153,11 @@ void Scheduler::remember(const Entry& entry) {
 // finds none is passed by so many others at most.
 void Scheduler::join() {
   passed_.clear();
+  joining_.clear();
   bool blocked = false;
   std::erase_if(ahead_, [&](int64_t id) {
     Entry& entry = entries_.at(id);
-    if (blocked || entry.read < entry.given.request.shared(has_encoder_)) return false;
+    if (blocked || missing(entry) > 0) return false;
     const bool fits = rows_used_ + entry.key.rows() <= limits_.rows &&
                       (!overcommit_ || overcommit_->may_join(entry.admitted));
     const int c = fits ? class_for(entry.key) : -1;
@@ -157,6 +170,7 @@ void Scheduler::join() {
     join(c, id, entry);
     return true;
   });
+  if (!joining_.empty()) runner_.join(joining_);
 }
 
 // A class that takes one more such request, or may be opened for it, rather one that never was; -1:
@@ -185,7 +199,7 @@ void Scheduler::join(int c, int64_t id, Entry& entry) {
   if (entry.given.streams) streaming_.push_back(id);
   remember(entry);
   if (overcommit_) overcommit_->join(id);
-  runner_.join(entry.admitted);
+  joining_.push_back(&entry.admitted);
 }
 
 void Scheduler::open(int c, const Entry& entry) {

@@ -127,6 +127,7 @@ void Scheduler::run() {
       }
       {
         const Timed timed(stats_.reading);
+        join();  // those that were read ahead
         read();
         join();
       }
@@ -223,7 +224,7 @@ void Scheduler::leave(int64_t id, OutputKind kind) {
   } else if (!queue_.cancel(id)) {
     std::erase(ahead_, id);
     rows_ahead_ -= entry.key.rows();
-    tokens_ahead_ -= entry.given.request.shared(has_encoder_) - entry.read;
+    tokens_ahead_ -= missing(entry);
     release_pages(id, entry);
   }
   entries_.erase(found);

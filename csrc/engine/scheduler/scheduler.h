@@ -96,6 +96,8 @@ class Scheduler {
   bool has_pages(const Waiting& waiting) const;
   void admit(int64_t id, Entry& entry);
   void read();
+  const Entry& first_unread() const;
+  int missing(const Entry& entry) const;
   int part_of(int missing, int room) const;
   void step();
   void join();
@@ -133,6 +135,7 @@ class Scheduler {
   std::set<std::pair<double, int64_t>> deadlines_;         // and ids, of what has been admitted
   std::vector<int64_t> streaming_;                         // that have joined
   std::vector<Entry*> passed_;
+  std::vector<const Admitted*> joining_;
   std::vector<ReadPart> parts_;
   std::vector<Ended> ended_;
   std::vector<int64_t> expired_;
