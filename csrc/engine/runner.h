@@ -109,7 +109,7 @@ class Runner {
   virtual void ended(std::vector<Ended>& to) = 0;
   virtual void fetch(Slot slot, const Results& results) = 0;
   // What each row of a request that has joined has generated so far, from results.from on, and each
-  // that has finished; returns how many these are.
+  // that has finished; returns how many these are: 0 where it has ended.
   virtual int paths(Slot slot, const Results& results) = 0;
 };
 

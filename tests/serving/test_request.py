@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import decoding
+from decoding.serving import planning
 from tests.serving.engines import assert_idle, assert_same, engine, tight_engine
 from tests.support.random_models import ours
 
@@ -80,6 +81,28 @@ def test_beams_tell_what_they_agree_on(name: str, device: str) -> None:
         assert [token for [new] in pieces for token in new] == found[0, prompt:].tolist()
         early += len(pieces) > 1
     assert early > 5, "no token was told before the end"
+
+
+@names
+def test_memory_that_held_other_things(
+    name: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streams read what their searches wrote alone, to the last step of beams that end."""
+
+    def poisoned(*given: Any) -> Any:
+        block = planning.allocated(*given)
+        block[:] = 255  # as int32: -1
+        return block
+
+    monkeypatch.setattr("decoding.serving.engine.allocated", poisoned)
+    with decoding.Engine(ours(name, device), memory=64 << 20) as engine:
+        for first, beams in itertools.product(range(10, 20), (2, 3)):
+            options: dict[str, Any] = {"max_new_tokens": 20, "num_beams": beams}
+            request = engine.submit([12, 13, 14, first], stream=True, **options)
+            told = [token for [new] in request for token in new]
+            alone = ours(name, device).generate([[12, 13, 14, first]], **options)
+            assert_same(request.result(), alone, device)
+            assert told == alone[0, alone.shape[1] - len(told) :].tolist()
 
 
 def test_without_stream_all_tokens_come_at_the_end() -> None:

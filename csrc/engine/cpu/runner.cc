@@ -43,7 +43,10 @@ class CpuRunner : public Runner {
     limits_ = limits;
     host_pages_ = HostPages<std::vector<std::byte>>(memory_.cache.page_bytes());
     const int64_t words = int64_t{limits.rows} * limits.words;
-    for (auto& c : classes_) c.words = std::make_unique_for_overwrite<int32_t[]>(words);
+    for (auto& c : classes_) {
+      c.words = std::make_unique_for_overwrite<int32_t[]>(words);
+      *c.w.inputs.state = {1, 0};  // nothing runs
+    }
     stepping_.reserve(limits.classes);
     parts_.resize(team_.size());
     for (Parts& parts : parts_) parts.reserve(limits.classes);

@@ -1,6 +1,7 @@
 // A class of requests on a GPU.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -47,9 +48,13 @@ struct CudaClass : RequestClass<T> {
   }
 
   const SentenceReport& told(int id) const { return report.reports[id]; }
-  bool has_ended(int id) const {
-    return *static_cast<volatile const int32_t*>(&told(id).ended) != 0;
+  // As SentenceReport has it; what it tells of is there when this returns.
+  int told_steps(int id) const {
+    const int steps = *static_cast<volatile const int32_t*>(&told(id).steps);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return steps;
   }
+  bool has_ended(int id) const { return told_steps(id) < 0; }
 
   // The host's copies after so many steps of a sentence.
   SearchResults host_results(int steps) const {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <set>
 #include <utility>
 
@@ -207,7 +206,6 @@ class CudaRunner : public Runner {
       Class& c = memory_.classes[i];
       std::erase_if(c.sentences, [&](int id) {
         if (!c.has_ended(id)) return false;
-        std::atomic_thread_fence(std::memory_order_acquire);
         to.push_back({{static_cast<int>(i), id}, c.told(id).fault});
         return true;
       });
@@ -217,16 +215,15 @@ class CudaRunner : public Runner {
 
   void fetch(Slot slot, const Results& results) override {
     const Class& c = memory_.classes[slot.request_class];
-    const int steps = c.told(slot.sentence).steps;
+    const int steps = -c.told_steps(slot.sentence);
     fetch_sentence(c.host_results(steps), slot.sentence, steps, 0,
                    c.from_first(slot.sentence, results));
   }
 
   int paths(Slot slot, const Results& results) override {
     const Class& c = memory_.classes[slot.request_class];
-    const int steps = *static_cast<const volatile int32_t*>(&c.told(slot.sentence).steps);
-    std::atomic_thread_fence(std::memory_order_acquire);
-    if (steps == 0) return 0;
+    const int steps = c.told_steps(slot.sentence);
+    if (steps <= 0) return 0;  // its end tells all
     const int finished = c.told(slot.sentence).finished_count[(steps - 1) % kReportedSteps];
     return fetch_paths(c.host_results(steps), slot.sentence, steps, finished,
                        c.from_first(slot.sentence, results));

@@ -16,8 +16,9 @@ constexpr int kReportedSteps = 4;
 struct SentenceReport {
   int32_t finished_count[kReportedSteps];  // of step g at (g - 1) % kReportedSteps
   int32_t fault;                           // as beam.h and update.h say
-  int32_t steps;                           // that are there, as are their tokens and parents
-  int32_t ended;                           // 1: nothing more follows; this is written last
+  // That are there, as are their tokens and parents; this is written last. Negated: it has ended,
+  // and where rows competed its last step has no parents.
+  int32_t steps;
 };
 
 struct ReportParams {

@@ -38,11 +38,7 @@ __global__ void __launch_bounds__(kThreads) report_kernel(const ReportParams p) 
   report.finished_count[step % kReportedSteps] = count;
   report.fault = fault;
   __threadfence_system();
-  *static_cast<volatile int32_t*>(&report.steps) = step + 1;
-  if (ends) {
-    __threadfence_system();
-    *static_cast<volatile int32_t*>(&report.ended) = 1;
-  }
+  *static_cast<volatile int32_t*>(&report.steps) = ends ? -(step + 1) : step + 1;
 }
 
 }  // namespace
