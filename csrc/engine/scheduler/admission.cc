@@ -9,7 +9,7 @@ namespace decoding {
 namespace {
 
 // Rows' worth of requests that have pages before they have rows.
-constexpr int kLeastAhead = 4, kAheadOfRows = 8;
+constexpr int kLeastAhead = 4, kAheadOfRows = 4;
 
 std::span<const int32_t> shared_tokens(const RunnerRequest& request, bool has_encoder) {
   if (has_encoder) return request.source;
@@ -95,7 +95,7 @@ void Scheduler::read() {
   if (tokens_ahead_ == 0) return;
   const int free = limits_.rows - rows_used_;
   const int budget = budget_.tokens(rows_used_, std::min(free, rows_ahead_));
-  if (2 * tokens_ahead_ < budget && first_unread().key.rows() > free) return;
+  if (tokens_ahead_ < budget && first_unread().key.rows() > free) return;
   parts_.clear();
   int count = 0;
   for (const int64_t id : ahead_) {
