@@ -315,6 +315,11 @@ class Request:
         prompt: int32 [B, P], as the caller gave it; prompt_first: the first column of each that is
         not masked; source: int32 [B, S]. All on the CPU; None where no processor reads them.
         """
+    def for_sentences(self, sentences: int, *, process: bool = False, **own: Any) -> Request:
+        """The request's options, which must be of one sentence, for so many; `own`, as in
+        **options, takes the place of those that it names. process: in addition to the request's
+        own."""
+    reads_texts: bool  # whether processors read `prompt` or `source`, which must then be given
     processed: bool  # whether scores are made, which limits with controls=max(1, words) plan for
     guided: bool  # whether the batch must hold twice as many prompts
     words: int  # 32-bit words of all lists

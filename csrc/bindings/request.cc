@@ -2,7 +2,7 @@
 
 #include <pybind11/stl.h>
 
-#include <set>
+#include <algorithm>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -61,8 +61,9 @@ class Options {
 
   void check_known() const {
     for (const auto& [name, value] : given_) {
-      if (taken_.count(name.cast<std::string>()) == 0) {
-        throw py::type_error("Request has no option " + name.cast<std::string>());
+      const auto given = name.cast<std::string>();
+      if (std::find(taken_.begin(), taken_.end(), given) == taken_.end()) {
+        throw py::type_error("Request has no option " + given);
       }
     }
   }
@@ -70,13 +71,14 @@ class Options {
  private:
   // Null where it is not given.
   py::object take(const char* name) {
-    taken_.insert(name);
-    return given_.contains(name) ? py::object(given_[name]) : py::object();
+    auto found = py::reinterpret_borrow<py::object>(PyDict_GetItemString(given_.ptr(), name));
+    if (found) taken_.push_back(name);
+    return found;
   }
 
   const py::kwargs& given_;
   int sentences_;
-  std::set<std::string> taken_;
+  std::vector<std::string> taken_;  // of those given
 };
 
 // Those of engine/search/options.h.
@@ -123,8 +125,7 @@ void read_others(Options& options, Request& r) {
 void read_texts(Options& options, Request& r) {
   const auto table = [&](const char* name, bool is_read, auto&& put) {
     const py::object tensor = options.tensor(name);
-    if (!is_read) return;
-    CHECK(!tensor.is_none(), name, " must be given");
+    if (!is_read || tensor.is_none()) return;
     const auto view = TensorView::of(tensor, name);
     const int32_t* rows = view.data<int32_t>({r.sentences(), -1});
     CHECK(view.size(1) > 0, name, " must have a column");
@@ -138,6 +139,15 @@ void read_texts(Options& options, Request& r) {
         [&](const int32_t* ids, int width) { r.put_source(ids, width); });
 }
 
+void read_options(const py::kwargs& given, PyRequest& request) {
+  Options options(given, request.sentences());
+  read_fields(options, request);
+  read_others(options, request);
+  read_texts(options, request);
+  request.stop_on_device = options.tensor("stop_table");
+  options.check_known();
+}
+
 PyRequest request_of(int sentences, int rows_per_sentence, Search search, bool process,
                      const py::kwargs& given) {
   CHECK(sentences > 0, "sentences must be positive, got ", sentences);
@@ -145,12 +155,21 @@ PyRequest request_of(int sentences, int rows_per_sentence, Search search, bool p
   request.rows_per_sentence = rows_per_sentence;
   request.search = std::move(search);
   request.process = process;
-  Options options(given, sentences);
-  read_fields(options, request);
-  read_others(options, request);
-  read_texts(options, request);
-  request.stop_on_device = options.tensor("stop_table");
-  options.check_known();
+  read_options(given, request);
+  return request;
+}
+
+// The options of a request's one sentence, for several, beside what is theirs alone.
+PyRequest for_sentences(const PyRequest& shared, int sentences, bool process,
+                        const py::kwargs& own) {
+  CHECK(shared.sentences() == 1, "options are shared from one sentence, not from ",
+        shared.sentences());
+  CHECK(sentences > 0, "sentences must be positive, got ", sentences);
+  PyRequest request = shared;
+  request.configs.resize(sentences, shared.configs[0]);
+  request.stop_first.resize(sentences);
+  request.process |= process;
+  read_options(own, request);
   return request;
 }
 
@@ -212,7 +231,11 @@ void bind_request(py::module_& module) {
       .def(py::init(&request_of), py::kw_only(), py::arg("sentences"),
            py::arg("rows_per_sentence") = 1, py::arg("search") = Greedy{},
            py::arg("process") = false)
+      .def("for_sentences", &for_sentences, py::arg("sentences"), py::kw_only(),
+           py::arg("process") = false)
       .def_property_readonly("processed", &PyRequest::is_processed)
+      .def_property_readonly("reads_texts",
+                             [](const PyRequest& r) { return r.reads_row() || r.reads_source(); })
       .def_property_readonly("guided", &PyRequest::is_guided)
       .def_property_readonly("steps", &PyRequest::steps)
       .def_property_readonly("max_new",

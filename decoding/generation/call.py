@@ -22,19 +22,16 @@ from decoding.generation.hooks import Hooks
 from decoding.generation.inputs import (
     GenerateInputs,
     by_width,
-    check_attentions,
     check_per_row,
     check_source_tokens,
-    for_sentences,
     read_inputs,
 )
-from decoding.generation.lengths import DEFAULT_NEW
 from decoding.generation.request import build_request, drawn_seed, with_shortlist
-from decoding.generation.resolve import resolve
+from decoding.generation.resolved import ResolvedOptions, resolved
 from decoding.generation.results import SubBatchResult
-from decoding.generation.special_tokens import check_tokens, fill_id
+from decoding.generation.special_tokens import fill_id
 from decoding.generation.stop_strings import StopTable, stop_table
-from decoding.generation.strategies import Strategy, choose
+from decoding.generation.strategies import Strategy
 from decoding.generation.streaming import TokenListener
 from decoding.text.shortlist import Shortlist, as_shortlist
 
@@ -85,8 +82,8 @@ class Call:
     """
 
     session: Session
-    config: GenerationConfig
-    strategy: Strategy
+    options: ResolvedOptions
+    seed: int  # where the options have none
     source: TokenBatch | None
     prompt: TokenBatch
     hooks: Hooks
@@ -100,6 +97,14 @@ class Call:
     engine: Continuous | None = None  # None: all goes by sub-batches
     many: bool = False  # other calls follow before its result is asked for
     started: float = field(default_factory=time.monotonic)
+
+    @property
+    def config(self) -> GenerationConfig:
+        return self.options.config
+
+    @property
+    def strategy(self) -> Strategy:
+        return self.options.strategy
 
     def run(self) -> Tensor | outputs.GenerateOutput:
         """Generates."""
@@ -201,20 +206,21 @@ class Call:
         source = self.source
         if source is not None and not is_all(chosen, self.prompt):
             source = source.select(chosen)
-        config = for_sentences(self.config, chosen)
+        options = self.options.for_sentences(chosen)
         request = build_request(
-            config,
-            self.strategy,
+            options,
             self.session.spec.decoder,
             prompt=prompt,
             source=source,
             chosen=chosen,
+            seed=self.seed,
             stop=self.stop,
             hooked=bool(self.hooks),
         )
         if self.shortlist is not None and request.source is not None:
-            request = with_shortlist(request, self.shortlist, config)
-        return replace(request, observer=self._observer(prompt, request.steps))
+            request = with_shortlist(request, self.shortlist, options.config)
+        observer = self._observer(prompt, request.steps)
+        return request if observer is None else replace(request, observer=observer)
 
     def _observer(self, prompt: TokenBatch, steps: int) -> CallObserver | None:
         if not self.hooks and self.listener is None:
@@ -238,7 +244,8 @@ class Call:
 
 def is_all(chosen: Array, of: Sized) -> bool:
     """Whether the indices are all there are, in order."""
-    return np.array_equal(chosen, np.arange(len(of)))
+    count = len(of)
+    return len(chosen) == count and (count == 1 or bool((chosen == np.arange(count)).all()))
 
 
 @dataclass(frozen=True)
@@ -272,12 +279,10 @@ def prepare(
     check_event(inputs.cancel)
     check_progress(inputs.progress)
     spec = session.spec
-    config = resolve(options, inputs.generation_config, checkpoint)
-    if config.max_new_tokens is None and config.max_length is None:
-        warn(
-            f"generate() ends at {DEFAULT_NEW} new tokens where neither the caller nor the "
-            "checkpoint sets a length, as in transformers: pass max_new_tokens"
-        )
+    given = resolved(options, inputs.generation_config, checkpoint, spec)
+    for warning in given.warnings:
+        warn(warning)
+    config = given.config
     device = common_device(
         session.device,
         input_ids=inputs.input_ids,
@@ -285,26 +290,23 @@ def prepare(
         decoder_input_ids=inputs.decoder_input_ids,
     )
     source, prompt = read_inputs(spec, config, inputs)
-    check_per_row(config, len(prompt))
-    check_tokens(config, spec.decoder.vocab)
+    check_per_row(config, given.per_row, len(prompt))
     if source is not None:
         check_source_tokens(config, source, spec.decoder.vocab)
-    check_attentions(config, source is not None)
     if listener is not None:
         listener.check(config, len(prompt))
-    if config.do_sample and config.seed is None:
-        config = replace(config, seed=drawn_seed())
     hooks = Hooks(
         config, inputs.logits_processor, inputs.prefix_allowed_tokens_fn, inputs.stopping_criteria
     )
-    config = hooks.without_replaced(config)
+    if hooks.replaced:
+        given = ResolvedOptions.of(hooks.without_replaced(config), spec)
     stop = None
     if config.stop_strings:
         stop = stop_table(inputs.tokenizer, config.stop_strings, spec.decoder.vocab, session.device)
     call = Call(
         session,
-        config,
-        choose(config),
+        given,
+        drawn_seed() if config.do_sample and config.seed is None else 0,
         source,
         prompt,
         hooks,

@@ -73,6 +73,10 @@ class Hooks:
         if self.criteria:
             check_candidates_are_seen(config)
         self.replaced: set[str] = set()  # options whose built-in processor is left out
+        self.before_mid: list[Processor] = []
+        self.before_post: list[Processor] = []
+        if prefix_allowed_tokens_fn is None and not logits_processor:
+            return
         placed: list[tuple[int, Processor]] = []
         on = switched_on(config)
         if prefix_allowed_tokens_fn is not None:

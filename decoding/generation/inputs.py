@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -120,21 +120,11 @@ def by_width(prompt: TokenBatch, encoder: bool) -> Iterator[tuple[Array, TokenBa
         yield chosen, TokenBatch(prompt.ids[chosen, prompt.width - tokens :], None)
 
 
-def for_sentences(config: GenerationConfig, chosen: Array) -> GenerationConfig:
-    """The options of the sentences `chosen`, int64 [n], where each has its own."""
-    own = [name for name in PER_ROW if isinstance(getattr(config, name), tuple)]
-    if not own:
-        return config
-    values: dict[str, Any] = {name: getattr(config, name) for name in own}
-    values = {name: tuple(each[i] for i in chosen) for name, each in values.items()}
-    return replace(config, **values)
-
-
-def check_per_row(config: GenerationConfig, batch: int) -> None:
-    """Raises ValueError where an option has values for another number of rows."""
-    for name in PER_ROW:
-        value = getattr(config, name)
-        if isinstance(value, tuple) and len(value) != batch:
+def check_per_row(config: GenerationConfig, names: Sequence[str], batch: int) -> None:
+    """Raises ValueError where an option, one of those named, has values for another number of
+    rows."""
+    for name in names:
+        if len(value := getattr(config, name)) != batch:
             raise ValueError(
                 f"{name} must be one value or one for each of {batch} rows, got {len(value)}"
             )

@@ -11,14 +11,8 @@ from decoding.generation.batching import TokenBatch
 from decoding.generation.config import GenerationConfig, Words, engine_options
 
 
-def processors(
-    config: GenerationConfig, prompt: TokenBatch, source: TokenBatch | None
-) -> dict[str, Any]:
-    """The arguments of _C.Request that process logits, and the texts that they look into.
-
-    prompt, source: of the sentences, padding included; without an encoder the prompt is the source,
-    as in Hugging Face.
-    """
+def processors(config: GenerationConfig) -> dict[str, Any]:
+    """The arguments of _C.Request that process logits."""
     start, factor = config.exponential_decay_length_penalty or (0, 1.0)
     return {
         **engine_options(config, "processor"),
@@ -26,6 +20,16 @@ def processors(
         "decay_start": start if factor != 1 else 0,
         "decay_factor": factor,
         "renormalize": config.renormalize_logits,
+    }
+
+
+def texts(prompt: TokenBatch, source: TokenBatch | None) -> dict[str, Any]:
+    """The arguments of _C.Request that processors look into.
+
+    prompt, source: of the sentences, padding included; without an encoder the prompt is the source,
+    as in Hugging Face.
+    """
+    return {
         "prompt": table(prompt),
         "prompt_first": prompt.first_columns,
         "source": table(prompt if source is None else source),

@@ -15,105 +15,91 @@ from decoding import _C
 from decoding.common.arrays import Array
 from decoding.engine.limits import Limits
 from decoding.engine.request import EngineRequest, PackedTokens
-from decoding.generation import outputs
 from decoding.generation.batching import TokenBatch
 from decoding.generation.config import GenerationConfig
 from decoding.generation.lengths import lengths
-from decoding.generation.processors import processors
-from decoding.generation.special_tokens import end_ids, shortlist_ids, special_tokens
+from decoding.generation.processors import texts
+from decoding.generation.resolved import ResolvedOptions
+from decoding.generation.special_tokens import shortlist_ids
 from decoding.generation.stop_strings import StopTable
-from decoding.generation.strategies import Strategy
-from decoding.generation.strategies.sampling import filters
+from decoding.generation.strategies.sampling import is_filter
 from decoding.models.spec import StackSpec
 from decoding.text.shortlist import Shortlist
 
 
 def build_request(
-    config: GenerationConfig,
-    strategy: Strategy,
+    options: ResolvedOptions,
     decoder: StackSpec,
     *,
     prompt: TokenBatch,
     source: TokenBatch | None,
     chosen: Array,
+    seed: int,
     stop: StopTable | None,
     hooked: bool,
 ) -> EngineRequest:
     """The request of one sub-batch, without shortlist and observer.
 
-    config: its options; per-row options have one value for each of its sentences. chosen: int64
-    [B], indices of its sentences in the call. hooked: the caller's functions see the scores.
+    options: of its sentences. chosen: int64 [B], their indices in the call. seed: where the options
+    have none. hooked: the caller's functions see the scores.
     Raises ValueError where the model has no room for the tokens.
     """
+    config, shared = options.config, options.shared
     rotary = decoder.rotary
     within = rotary.original if rotary is not None and rotary.settled else None
     length = lengths(config, prompt.width, prompt.lengths, decoder.positions, within)
-    results = config.return_dict_in_generate
-    keep_scores = results and config.output_scores
-    rows = strategy.rows_per_sentence
-    options = _C.Request(
-        sentences=len(prompt),
-        rows_per_sentence=rows,
-        search=strategy.search,
-        process=hooked or keep_scores,
+    first = config.forced_bos_token_id
+    request = shared.for_sentences(
+        len(prompt),
+        process=hooked,
         max_new=length.each,
         min_new=length.min_new,
-        **special_tokens(config, decoder.vocab, prompt.width),
-        **random_numbers(config, chosen, rows),
+        forced_first=first if prompt.width == 1 and first is not None else -1,
+        **random_numbers(config, seed, chosen, options.strategy.rows_per_sentence),
         **({} if stop is None else stop.options(prompt.ids)),
-        **processors(config, prompt, source),
-        **filters(config),
-        **strategy.options,
+        **(texts(prompt, source) if shared.reads_texts else {}),
+        **{name: getattr(config, name) for name in options.per_row if is_filter(config, name)},
     )
     packed_source, packed = None if source is None else source.pack(), prompt.pack()
     ids = chosen.astype(np.int32)
-    if options.guided:
+    if request.guided:
         packed, ids = with_unconditional(packed, source is not None), np.tile(ids, 2)
-    ranked = strategy.competing and config.coverage_penalty > 0
-    keep_attentions = ranked or (results and config.output_attentions)
+    results = config.return_dict_in_generate
     return EngineRequest(
-        options,
+        request,
         packed_source,
         packed,
         ids,
-        limits_of(
-            options,
-            strategy,
-            source=packed_source,
-            prompt=packed,
-            eos=len(end_ids(config, decoder.vocab)),
-            keep_attentions=keep_attentions,
-        ),
-        fill=outputs.fill_value(config, strategy.competing),
+        limits_of(request, options, source=packed_source, prompt=packed),
+        fill=options.fill,
         max_time=config.max_time,
-        keep_attentions=keep_attentions,
-        keep_scores=keep_scores,
+        keep_attentions=options.keep_attentions,
+        keep_scores=results and config.output_scores,
         keep_logits=results and config.output_logits,
     )
 
 
 def limits_of(
-    options: _C.Request,
-    strategy: Strategy,
+    request: _C.Request,
+    options: ResolvedOptions,
     *,
     source: PackedTokens | None,
     prompt: PackedTokens,
-    eos: int,
-    keep_attentions: bool,
 ) -> Limits:
-    """The limits that the memory is planned for. eos: how many ids end a row."""
-    search, rows, finished = strategy.search, strategy.rows_per_sentence, strategy.max_finished
+    """The limits that the memory is planned for."""
+    strategy, search = options.strategy, options.strategy.search
+    rows, finished = strategy.rows_per_sentence, strategy.max_finished
     one_token = isinstance(search, (_C.Greedy, _C.Sampling))
     return Limits(
         batch=len(prompt),
         beams=rows,
         source=0 if source is None else source.longest,
         prompt=prompt.longest,
-        target=options.steps,
-        eos=0 if one_token else max(1, eos),
+        target=request.steps,
+        eos=0 if one_token else max(1, options.ends),
         finished=finished if finished > rows else 0,
-        controls=max(1, options.words) if options.processed else 0,
-        attentions=int(keep_attentions),
+        controls=max(1, request.words) if request.processed else 0,
+        attentions=int(options.keep_attentions),
         hidden=int(isinstance(search, _C.Contrastive)),
         phrases=search.words if isinstance(search, _C.Constrained) else 0,
     )
@@ -130,15 +116,19 @@ def with_shortlist(
     return replace(request, shortlist=allowed, limits=limits)
 
 
-def random_numbers(config: GenerationConfig, chosen: Array, rows: int) -> dict[str, Any]:
-    """The arguments of _C.Request that key random numbers. rows: of each sentence.
+def random_numbers(
+    config: GenerationConfig, drawn: int, chosen: Array, rows: int
+) -> dict[str, Any]:
+    """The arguments of _C.Request that key random numbers. drawn: the seed where the options have
+    none. rows: of each sentence.
 
     One seed serves all rows, each with a row word of its own; a sequence has one for each sentence,
     whose draws then do not depend on its index in the call.
     """
     if isinstance(config.seed, tuple):
         return {"seed": config.seed}
-    return {"seed": config.seed or 0, "random_first": chosen * rows}
+    seed = drawn if config.seed is None else config.seed
+    return {"seed": seed, "random_first": chosen * rows}
 
 
 def drawn_seed() -> int:

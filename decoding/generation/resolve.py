@@ -28,6 +28,18 @@ def resolve(
     values out of range or contradictory, NotImplementedError for options that are not there yet.
     Warns about options that have no effect.
     """
+    config, warnings = settled(keywords, base, checkpoint)
+    for warning in warnings:
+        warn(warning)
+    return config
+
+
+def settled(
+    keywords: Mapping[str, Any],
+    base: GenerationConfig | Mapping[str, Any] | object | None,
+    checkpoint: Mapping[str, Any],
+) -> tuple[GenerationConfig, list[str]]:
+    """As resolve(), which gives the warnings that are returned here."""
     given = as_mapping(base)
     check_names(keywords)
     check_names(given)
@@ -41,14 +53,13 @@ def resolve(
         values |= checked(name, value)
     config = GenerationConfig(**values)
     check_combinations(config)
-    for reason in ignored(config, set_only(caller)).values():
-        warn(reason)
+    warnings = [*ignored(config, set_only(caller)).values()]
     if caller.get("do_sample") and "num_beams" not in caller and config.num_beams > 1:
-        warn(
+        warnings.append(
             f"do_sample=True samples within the model's {config.num_beams} beams, which changes "
             "little: pass num_beams=1 (--num-beams 1) for plain sampling"
         )
-    return config
+    return config, warnings
 
 
 def pinned(config: GenerationConfig) -> dict[str, Any]:

@@ -9,14 +9,12 @@ from decoding.generation.batching import check_ids
 from decoding.generation.config import GenerationConfig
 
 
-def special_tokens(config: GenerationConfig, vocab: int, width: int) -> dict[str, Any]:
-    """The arguments of _C.Request that end, fill and begin rows. vocab: ids that the decoder has.
-    width: of the prompts; a first token is forced where they are one token wide."""
-    pad, first = fill_id(config), config.forced_bos_token_id
+def special_tokens(config: GenerationConfig, vocab: int) -> dict[str, Any]:
+    """The arguments of _C.Request that end and fill rows. vocab: ids that the decoder has."""
+    pad = fill_id(config)
     return {
         "eos": end_ids(config, vocab),
         "pad": pad if pad is not None and 0 <= pad < vocab else 0,  # ended rows compute, unread
-        "forced_first": first if width == 1 and first is not None else -1,
         "forced_last": sorted(set(config.forced_eos_token_id)),
     }
 

@@ -66,16 +66,21 @@ class Engine:
         self.pool = self.pool[-self.pool.data_ptr() % 256 :][:size]
         self.engine.bind(limits, self.pool)
 
-    def run(self, search: Any, chosen: list[int], options: dict[str, list[Any]]) -> list[Any]:
-        """(tokens, scores) of the chosen sentences."""
+    def run(
+        self,
+        search: Any,
+        chosen: list[int],
+        options: dict[str, list[Any]],
+        shared: _C.Request | None = None,
+    ) -> list[Any]:
+        """(tokens, scores) of the chosen sentences. shared: what they have beside `options`."""
+        made = shared or _C.Request(sentences=1, rows_per_sentence=ROWS, search=search)
         prompts = [PROMPTS[b] for b in chosen]
         mine: dict[str, Any] = {name: [of[b] for b in chosen] for name, of in options.items()}
         offsets = torch.tensor([0, *map(len, prompts)]).cumsum(0).int()
         padded = [[0] * (4 - len(prompt)) + prompt for prompt in prompts]
-        request = _C.Request(
-            sentences=len(chosen),
-            rows_per_sentence=ROWS,
-            search=search,
+        request = made.for_sentences(
+            len(chosen),
             prompt=torch.tensor(padded, dtype=torch.int32),
             prompt_first=[4 - len(prompt) for prompt in prompts],
             **mine,
@@ -118,3 +123,41 @@ def test_an_option_has_one_value_or_one_for_each_sentence() -> None:
         _C.Request(sentences=2, max_new=[1, 2, 3])
     with pytest.raises(TypeError, match="Request has no option typical"):
         _C.Request(sentences=2, max_new=1, typical=0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "option"), [("prompt", "repetition_penalty"), ("source", "encoder_repetition_penalty")]
+)
+def test_texts_that_an_option_reads_must_be_there(text: str, option: str) -> None:
+    options: dict[str, Any] = {option: 2.0}
+    request = _C.Request(sentences=1, max_new=1, **options)
+    batch = _C.Batch(**numbers(prompt=[1, 2], prompt_offsets=[0, 2], sentence_ids=[0]))
+    with pytest.raises(_C.Error, match=f"{text} must be given: an option of sentence 0 reads it"):
+        Engine().engine.start(request, batch)
+
+
+def numbers(**lists: list[int]) -> dict[str, Any]:
+    return {name: torch.tensor(given, dtype=torch.int32) for name, given in lists.items()}
+
+
+def test_sentences_share_options_beside_their_own() -> None:
+    """As if each sentence had been given all of them."""
+    shared: dict[str, Any] = {
+        "eos": [0],
+        "bad_words": [[7], [3, 4]],
+        "seed": 3,
+        "suppress_tokens": [8],
+    }
+    options: dict[str, list[Any]] = {
+        **{name: [value] * 3 for name, value in shared.items()},
+        "max_new": [6, 9, 4],
+        "repetition_penalty": [1.0, 1.7, 0.6],
+    }
+    engine = Engine()
+    expected = engine.run(_C.Sampling(), [0, 1, 2], options)
+    known = _C.Request(sentences=1, rows_per_sentence=ROWS, search=_C.Sampling(), **shared)
+    own = {name: options[name] for name in options if name not in shared}
+    found = engine.run(_C.Sampling(), [0, 1, 2], own, known)
+    assert found == expected
+    with pytest.raises(_C.Error, match="shared from one sentence, not from 2"):
+        known.for_sentences(2).for_sentences(1)

@@ -16,8 +16,7 @@ from decoding.generation.batching import TokenBatch
 from decoding.generation.config import OPTIONS
 from decoding.generation.inputs import PER_ROW
 from decoding.generation.request import build_request
-from decoding.generation.resolve import resolve
-from decoding.generation.strategies import choose
+from decoding.generation.resolved import resolved
 from decoding.generation.unsupported import ARGUMENTS, METADATA, UNSUPPORTED
 from tests.support.random_models import ours
 
@@ -116,15 +115,14 @@ ON = {
 
 @pytest.mark.parametrize("name", ON)
 def test_what_takes_an_extra_kernel(name: str) -> None:
-    config = resolve({"do_sample": True, name: ON[name]}, None, {})
-    prompt, decoder = TokenBatch(np.array([[12, 13]]), None), ours("gpt2").spec.decoder
+    spec = ours("gpt2").spec
     request = build_request(
-        config,
-        choose(config),
-        decoder,
-        prompt=prompt,
+        resolved({"do_sample": True, name: ON[name]}, None, {}, spec),
+        spec.decoder,
+        prompt=TokenBatch(np.array([[12, 13]]), None),
         source=None,
         chosen=np.array([0]),
+        seed=0,
         stop=None,
         hooked=False,
     )

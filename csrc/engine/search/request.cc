@@ -83,6 +83,10 @@ void check_request(const Request& r, int vocab) {
     CHECK(c.max_new > 0, "max_new of sentence ", b, " must be positive, got ", c.max_new);
     CHECK(c.pad >= 0 && c.pad < vocab, "pad of sentence ", b, " must be 0 to ", vocab - 1, ", got ",
           c.pad);
+    CHECK(!c.processors.reads_row() || c.processors.prompt_width > 0,
+          "prompt must be given: an option of sentence ", b, " reads it");
+    CHECK(!c.processors.reads_source() || c.processors.source_width > 0,
+          "source must be given: an option of sentence ", b, " reads it");
     CHECK(c.forced_first < vocab, "forced_first of sentence ", b, " is not below ", vocab);
     CHECK(c.filters.temperature > 0.0f && c.filters.top_p > 0.0f && c.filters.top_k >= 0 &&
               c.filters.min_tokens > 0,

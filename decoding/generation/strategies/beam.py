@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from decoding import _C
 from decoding.generation.config import GenerationConfig
-from decoding.generation.constraints import constraint_table
 from decoding.generation.strategies.base import Search, Strategy
+from decoding.generation.strategies.constraints import constraint_table
 
 STOPPING = {False: "no", True: "yes", "never": "never"}
 

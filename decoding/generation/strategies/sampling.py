@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from decoding import _C
-from decoding.generation.config import GenerationConfig, engine_options
+from decoding.generation.config import OPTIONS, GenerationConfig, engine_options
 from decoding.generation.strategies.base import Strategy
 
 
@@ -22,3 +22,8 @@ def filters(config: GenerationConfig) -> dict[str, Any]:
     # Beams that end leave others to go on with.
     keep = max(2, len(config.eos_token_id) + 1) if config.num_beams > 1 else 1
     return {**engine_options(config, "filter"), "min_tokens_to_keep": keep}
+
+
+def is_filter(config: GenerationConfig, name: str) -> bool:
+    """Whether an option is one of filters()."""
+    return config.do_sample and OPTIONS[name]["engine"] == "filter"

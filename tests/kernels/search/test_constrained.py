@@ -13,7 +13,7 @@ from torch import Tensor
 
 from decoding import _C
 from decoding import _kernels as kernels
-from decoding.generation.constraints import constraint_table
+from decoding.generation.strategies.constraints import constraint_table
 from decoding.reference import Hypothesis, Logits, Phrases, Rules, Tokens, constrained_beam_search
 from tests.support.beams import FILLED, Search, Table, check
 

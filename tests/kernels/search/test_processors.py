@@ -121,9 +121,8 @@ class Search:
             min_new=config.min_new_tokens or 0,
             eos=sorted(set(config.eos_token_id)),
             forced_last=sorted(set(config.forced_eos_token_id)),
-            **processors.processors(
-                config, TokenBatch(self.prompt, self.mask), TokenBatch(self.source, None)
-            ),
+            **processors.processors(config),
+            **processors.texts(TokenBatch(self.prompt, self.mask), TokenBatch(self.source, None)),
         )
         stride = -(-self.vocab // 8) * 8  # on a GPU rows begin on 16 bytes
 
@@ -426,11 +425,3 @@ def test_sentences_at_steps_of_their_own(step: int, place: Place) -> None:
         put_beside(both, other)
         scores = both.process(logits, options, place, competing=True)[0]
         assert_same_bits(scores, torch.cat([first, second]))
-
-
-def test_the_prompt_and_the_source_must_be_there() -> None:
-    with pytest.raises(_C.Error, match="prompt must be given"):
-        _C.Request(sentences=1, max_new=1, repetition_penalty=1.2)
-    with pytest.raises(_C.Error, match="source must be given"):
-        _C.Request(sentences=1, max_new=1, encoder_repetition_penalty=2)
-    assert _C.Request(sentences=1, max_new=1, suppress_tokens=[1, 2, 3]).words == 3
