@@ -71,6 +71,7 @@ class Options {
  private:
   // Null where it is not given.
   py::object take(const char* name) {
+    if (taken_.size() == given_.size()) return {};  // which is soon, where few are given
     auto found = py::reinterpret_borrow<py::object>(PyDict_GetItemString(given_.ptr(), name));
     if (found) taken_.push_back(name);
     return found;

@@ -61,15 +61,15 @@ class TokenBatch:
         return TokenBatch(self.ids[chosen], None if self.mask is None else self.mask[chosen])
 
     def pack(self) -> PackedTokens:
-        ids, lengths, mask = self.ids, self.lengths, self.mask
+        ids = self.ids.astype(np.int32)
+        positions = np.arange(self.width, dtype=np.int32)[None].repeat(len(ids), 0)
+        if self.mask is None:
+            offsets = np.arange(0, ids.size + 1, self.width, dtype=np.int32)
+            return PackedTokens(ids.reshape(-1), offsets, positions.reshape(-1), self.width)
         offsets = np.zeros(len(ids) + 1, np.int32)
-        np.cumsum(lengths, out=offsets[1:])
-        positions = np.empty(ids.shape, np.int32)
-        positions[:] = np.arange(self.width)
-        if mask is not None:
-            ids, positions = ids[mask], positions[mask]
-        packed = ids.astype(np.int32).reshape(-1)
-        return PackedTokens(packed, offsets, positions.reshape(-1), int(lengths.max()))
+        np.cumsum(self.lengths, out=offsets[1:])
+        longest = int(self.lengths.max())
+        return PackedTokens(ids[self.mask], offsets, positions[self.mask], longest)
 
 
 def common_device(model: torch.device, **given: Any) -> torch.device:

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from decoding.generation.observer import CallObserver
 
 
+FIRST = np.arange(1)  # the index of the only sentence of a call
+
+
 @dataclass(frozen=True)
 class SubBatch:
     """Sentences of a call that the engine computes at once."""
@@ -180,6 +183,9 @@ class Call:
         return list(self._sub_batches())
 
     def _sub_batches(self) -> Iterator[SubBatch]:
+        if len(self.prompt) == 1:
+            yield SubBatch(FIRST, self.prompt.ids, self._request(FIRST, self.prompt))
+            return
         most = None if self.session.limits is None else self.session.limits.batch
         groups = list(by_width(self.prompt, self.source is not None))
         observed = self.hooks or self.listener is not None
@@ -244,8 +250,7 @@ class Call:
 
 def is_all(chosen: Array, of: Sized) -> bool:
     """Whether the indices are all there are, in order."""
-    count = len(of)
-    return len(chosen) == count and (count == 1 or bool((chosen == np.arange(count)).all()))
+    return chosen is FIRST or np.array_equal(chosen, np.arange(len(of)))
 
 
 @dataclass(frozen=True)

@@ -50,31 +50,32 @@ def lengths(
             )
     else:
         each[:] = min(DEFAULT_NEW, positions - config.contrastive - width)
-    own = np.full(len(tokens), positions)
+    own: Array | int = positions - config.contrastive  # which reads the last token, too
     if begun_within is not None:
-        own[tokens <= begun_within] = begun_within
-    check_room(each, width, tokens, own - config.contrastive)  # which reads the last token, too
+        own = np.where(tokens <= begun_within, begun_within - config.contrastive, own)
+    room = own + 1 - tokens  # the last token is never read, so it needs no position
+    least = int(each.min())
+    if least <= 0 or (each > room).any():
+        raise ValueError(no_room(each, room, width, tokens, np.broadcast_to(own, tokens.shape)))
     if config.min_new_tokens is not None:
         min_new = config.min_new_tokens
     else:
         min_new = max(0, config.min_length - width)
-    if min_new > each.min():
-        warn(f"no row can reach the minimum of {min_new} new tokens: they end at {each.min()}")
+    if min_new > least:
+        warn(f"no row can reach the minimum of {min_new} new tokens: they end at {least}")
     return Lengths(each, min_new)
 
 
-def check_room(each: Array, width: int, tokens: Array, positions: Array) -> None:
-    """positions: int64 [B], that each row may use."""
-    room = positions - tokens + 1  # the last token is never read, so it needs no position
+def no_room(each: Array, room: Array, width: int, tokens: Array, positions: Array) -> str:
+    """Why the rows have no room. room, positions: int64 [B], that each row may use."""
     if (np.minimum(each, room) <= 0).any():
-        raise ValueError(
+        return (
             f"a prompt of {tokens.max()} tokens, {width} wide, leaves no room for new ones in the "
             f"model's {positions.max()} positions: shorten it"
         )
-    if (each > room).any():
-        row = int((each - room).argmax())
-        raise ValueError(
-            f"{each[row]} new tokens behind a prompt of {tokens[row]} need "
-            f"{tokens[row] + each[row] - 1} positions, the model has {positions[row]} for such a "
-            f"prompt: pass max_new_tokens={room[row]} or less"
-        )
+    row = int((each - room).argmax())
+    return (
+        f"{each[row]} new tokens behind a prompt of {tokens[row]} need "
+        f"{tokens[row] + each[row] - 1} positions, the model has {positions[row]} for such a "
+        f"prompt: pass max_new_tokens={room[row]} or less"
+    )

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from decoding.generation.option_types import GenerateOptions, SubmitOptions
 
 Self = TypeVar("Self", bound="Engine")
+WHOLE, SALT, POSITIVE = whole(), whole(0, 2**63 - 1), number(above=0)  # checks of arguments
 
 
 class Engine:
@@ -149,12 +150,12 @@ class Engine:
         generate() takes, such as functions that look at scores; ValueError for several sentences
         and after close(); decoding.Error for a request that can never fit into the memory.
         """
-        deadline = None if deadline is None else number(above=0)("deadline", deadline)
+        deadline = None if deadline is None else POSITIVE("deadline", deadline)
         how = {
-            "priority": whole()("priority", priority),
+            "priority": WHOLE("priority", priority),
             "deadline": math.inf if deadline is None else deadline,
             "stream": flag("stream", stream),
-            "salt": whole(0, 2**63 - 1)("salt", salt),
+            "salt": SALT("salt", salt),
         }
         call = self._model.prepare(
             as_batch(given_ids(input_ids, inputs)),

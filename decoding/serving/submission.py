@@ -108,14 +108,13 @@ def refused(call: Call, *taken: str) -> list[tuple[str, str]]:
 
 def check_fits(request: EngineRequest, limits: EngineLimits) -> None:
     """Raises decoding.Error for a sentence that is larger than an engine plans for any."""
-    needed = {name: getattr(request.limits, name) for name in SMALLER if name != "words"}
-    needed["words"] = request.options.most_words
-    most = {**vars(limits), "finished": limits.requests}  # which take a row's memory each
-    for name, asked in needed.items():
-        if asked > most[name]:
+    for name, smaller in SMALLER.items():
+        asked = request.options.most_words if name == "words" else getattr(request.limits, name)
+        most = limits.requests if name == "finished" else getattr(limits, name)  # a row's memory
+        if asked > most:
             raise _C.Error(
-                f"this request needs {name}={asked}, and the engine has room for {most[name]}: "
-                f"{SMALLER[name]}, or give the engine more memory and max_requests"
+                f"this request needs {name}={asked}, and the engine has room for {most}: "
+                f"{smaller}, or give the engine more memory and max_requests"
             )
 
 
@@ -123,9 +122,10 @@ def as_batch(given: Any) -> Any:
     """A sentence's ids or mask, [n], as a batch of one; anything else as it is."""
     if getattr(given, "ndim", 2) == 1:
         return given[None]
-    if isinstance(given, (list, tuple)) and not any(map(is_row, given)):
-        return [given]
-    return given
+    if not isinstance(given, (list, tuple)):
+        return given
+    ids = {type(item) for item in given} == {int}  # as nearly always
+    return [given] if ids or not any(map(is_row, given)) else given
 
 
 def is_row(item: Any) -> bool:

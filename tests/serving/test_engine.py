@@ -6,12 +6,14 @@ import threading
 import warnings
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 
 import decoding
+from decoding.generation import resolved as known
 from decoding.serving.planning import engine_limits
 from decoding.serving.submission import check_fits
 from tests.serving.engines import (
@@ -380,3 +382,21 @@ def test_statistics() -> None:
     assert names <= after.keys()
     assert after["tokens"] - before["tokens"] == 9 and after["steps"] - before["steps"] >= 9
     assert after["pages_total"] == before["pages_total"] > 0
+
+
+def test_known_options_are_not_resolved_again() -> None:
+    options: dict[str, Any] = {"num_beams": 3, "max_new_tokens": 5, "length_penalty": 0.456}
+    prompts = [[12, 13, 14], torch.tensor([7, 8]), np.array([[9, 10, 11, 12]])]
+    with mock.patch.object(known, "resolved_anew", side_effect=known.resolved_anew) as anew:
+        requests = [engine("gpt2").submit(prompt, **options) for prompt in prompts]
+        assert anew.call_count == 1
+        for prompt, request in zip(prompts, requests, strict=True):
+            alone = ours("gpt2").generate(torch.as_tensor(prompt).reshape(1, -1), **options)
+            assert_same(request.result(), alone)
+        assert anew.call_count == 1
+
+
+def test_samples_without_a_seed_differ() -> None:
+    options: dict[str, Any] = {"do_sample": True, "max_new_tokens": 12, "eos_token_id": None}
+    first, second = (engine("gpt2").submit([12, 13], **options).result() for _ in range(2))
+    assert not torch.equal(first, second)
