@@ -46,7 +46,7 @@ MEASURES = {
     "mixed": Measure(
         mixed,
         {"cpu": "marian-base", "cuda": "marian-base"},
-        {"cpu": Sizes(rows=40, source=16, new=16), "cuda": Sizes(rows=160, source=32, new=64)},
+        {"cpu": Sizes(rows=40, source=16, new=16), "cuda": Sizes(rows=160, source=32, new=256)},
     ),
     "prompts": Measure(
         prompts,

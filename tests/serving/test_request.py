@@ -95,7 +95,7 @@ def test_memory_that_held_other_things(
         return block
 
     monkeypatch.setattr("decoding.serving.engine.allocated", poisoned)
-    with decoding.Engine(ours(name, device), memory=64 << 20) as engine:
+    with decoding.Engine(ours(name, device), max_requests=16, memory=64 << 20) as engine:
         for first, beams in itertools.product(range(10, 20), (2, 3)):
             options: dict[str, Any] = {"max_new_tokens": 20, "num_beams": beams}
             request = engine.submit([12, 13, 14, first], stream=True, **options)
