@@ -14,6 +14,7 @@
 #include "engine/model/weights.h"
 #include "engine/search/request.h"
 #include "engine/search/results.h"
+#include "kernels/search/join.h"
 
 namespace decoding {
 
@@ -50,6 +51,15 @@ struct Admitted {
   Slot slot;
   std::vector<int32_t> shared_pages, own_pages;
 };
+
+inline JoiningSentence joining_sentence(const Admitted& admitted, bool has_encoder) {
+  const RunnerRequest& given = *admitted.request;
+  return {.id = admitted.slot.sentence,
+          .prefix = given.own_before(has_encoder),
+          .prompt_length = static_cast<int32_t>(given.prompt.size()) - 1,
+          .first_token = given.prompt.back(),
+          .stop_first = given.request.stop_first[0]};
+}
 
 // [first, first + count) of a request's shared positions. A source is read whole; the parts of a
 // prompt are read in order, between any steps.

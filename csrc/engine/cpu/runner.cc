@@ -206,7 +206,7 @@ class CpuRunner : public Runner {
     const int id = admitted.slot.sentence;
     c.configs[id] = place_config(request, id * limits_.words, c.words.get());
     c.add(id, make_choice({weights_.output}, request));
-    c.add_joining(admitted, spec_.encoder.has_value());
+    c.joining.push_back(joining_sentence(admitted, spec_.encoder.has_value()));
     put_shared_pages(c, admitted);
     put_own_pages(admitted, 0);
   }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 #include <utility>
 
 #include "engine/cuda/inputs.h"
@@ -12,8 +11,8 @@
 #include "engine/cuda/split_scratch.h"
 #include "engine/cuda/staging.h"
 #include "engine/cuda/steps.h"
+#include "engine/cuda/text_reader.h"
 #include "engine/host_pages.h"
-#include "engine/packed_parts.h"
 #include "kernels/cuda/types.h"
 
 namespace decoding {
@@ -36,7 +35,8 @@ class CudaRunner : public Runner {
         weights_(weights),
         device_(cuda::Device::of(device)),
         matmul_(device_, nullptr, cuda::kMatmulWorkspace, deterministic),
-        steps_(spec_, weights_, device_, matmul_) {}
+        steps_(spec_, weights_, device_, matmul_),
+        reader_(spec_, weights_, memory_, all_, staging_) {}
 
   ~CudaRunner() override {
     if (handle_ == nullptr) return;
@@ -100,19 +100,7 @@ class CudaRunner : public Runner {
   void read(std::span<const ReadPart> parts) override {
     const cuda::UseDevice use(device_.id);
     cuda::Stream stream = this->stream();
-    staging_.renew(stream);
-    const PackedParts packed(parts, spec_, shared_pages_of(spec_, all_));
-    const PackedTokens tokens =
-        packed.place(memory_.w.inputs, spec_,
-                     [&](const int32_t* to, const auto& numbers) { stage(to, numbers); });
-    staging_.send(stream);
-    if (warmed_up_.insert(timed_size(tokens.count)).second) {
-      cuda::Stream warm_up(handle_, device_, matmul_, true);
-      PackedTokens more = tokens;
-      more.count = timed_size(tokens.count);
-      read_parts(pass_of_all(warm_up), more, packed.whole());
-    }
-    read_parts(pass_of_all(stream), tokens, packed.whole());
+    reader_.read(stream, parts);
     clear_scratch(memory_.w);
   }
 
@@ -132,7 +120,7 @@ class CudaRunner : public Runner {
       c.joining.clear();
       c.changed = true;
     }
-    for (const Admitted* admitted : joining) read_prefix(stream, *admitted);
+    for (const Admitted* admitted : joining) reader_.read_prefix(stream, *admitted);
   }
 
   void leave(Slot slot) override {
@@ -287,10 +275,6 @@ class CudaRunner : public Runner {
                                  sizeof(T) * padding, all_.rows(), handle_));
   }
 
-  template <typename Item>
-  void stage(const Item* to, const std::vector<Item>& items) {
-    staging_.stage(const_cast<Item*>(to), items.data(), items.size());
-  }
   void stage_one(int32_t* to, int32_t value) { staging_.stage(to, &value, 1); }
 
   // What a request brings to its class.
@@ -300,12 +284,13 @@ class CudaRunner : public Runner {
     const bool has_encoder = spec_.encoder.has_value();
     stage_config(c, id, admitted.request->request);
     const Inputs& in = c.w.inputs;
-    stage(in.shared_pages + int64_t{id} * shared_pages_of(spec_, c.limits), admitted.shared_pages);
+    staging_.stage(in.shared_pages + int64_t{id} * shared_pages_of(spec_, c.limits),
+                   admitted.shared_pages);
     stage_own_pages(admitted, 0);
     stage_one(in.shared_lengths + id, admitted.request->shared(has_encoder));
     stage_one(c.running + id, 1);
     stage_one(c.steps + id, 0);
-    c.add_joining(admitted, has_encoder);
+    c.joining.push_back(joining_sentence(admitted, has_encoder));
     c.report.reports[id] = {};
     c.sentences.push_back(id);
   }
@@ -334,7 +319,7 @@ class CudaRunner : public Runner {
   void stage_active(Class& c, StepState state, const std::vector<ActiveSentence>& active) {
     state.live_count = static_cast<int32_t>(active.size());
     staging_.stage(c.w.inputs.state, &state, 1);
-    stage(c.w.inputs.active, active);
+    staging_.stage(c.w.inputs.active, active);
     c.changed = true;
   }
 
@@ -357,64 +342,7 @@ class CudaRunner : public Runner {
     const int32_t first = id * limits_.words;
     const SentenceConfig config = place_config(request, first, words.data() - first);
     staging_.stage(c.configs + id, &config, 1);
-    stage(c.words + first, words);
-  }
-
-  Pass<cuda::Stream, T, T> pass_of_all(cuda::Stream& stream) const {
-    return {stream, spec_, weights_, memory_.w, memory_.cache, all_};
-  }
-
-  // For how many tokens the products of a reading are timed: few sizes, as readings have many.
-  int timed_size(int tokens) const {
-    int size = 16;
-    while (size < tokens) size *= 4;
-    return std::min(size, limits_.tokens);
-  }
-
-  // The decoder's prompt but for its last token, of an encoder-decoder, by the first row.
-  void read_prefix(cuda::Stream& stream, const Admitted& admitted) {
-    const int prefix = admitted.request->own_before(spec_.encoder.has_value());
-    if (prefix == 0) return;
-    const Class& c = memory_.classes[admitted.slot.request_class];
-    const std::vector<int32_t>& prompt = admitted.request->prompt;
-    const RotaryTables tables = rotary_tables(spec_.decoder);
-    const int length = static_cast<int>(prompt.size());
-    const Inputs& in = memory_.w.inputs;
-    std::vector<int32_t> positions;
-    std::vector<ActiveSentence> active;
-    for (int i = 0; i < prefix; ++i) {
-      positions.push_back(tables.pack(i, length));
-      active.push_back({admitted.slot.sentence, 0, i});
-    }
-    const StepState state{0, 1};
-    staging_.renew(stream);
-    stage(in.prompt_ids, prompt);
-    stage(in.prompt_positions, positions);
-    stage(in.prompt_active, active);
-    staging_.stage(memory_.w.all_state, &state, 1);
-    staging_.send(stream);
-    Workspace<T> w = c.w;
-    w.step = memory_.w.step;
-    w.partial = memory_.w.partial;
-    w.split_counters = memory_.w.split_counters;
-    const auto pass = [&](cuda::Stream& on) {
-      return Pass<cuda::Stream, T, T>{on, spec_, weights_, w, memory_.cache, c.limits};
-    };
-    const auto row = [&](int i) {
-      return StepRows{.state = memory_.w.all_state,
-                      .ids = in.prompt_ids + i,
-                      .positions = in.prompt_positions + i,
-                      .active = in.prompt_active + i,
-                      .sentences = 1,
-                      .beams = 1,
-                      .slots = c.limits.beams,
-                      .first_input = c.first_input()};
-    };
-    if (!std::exchange(prefix_warmed_up_, true)) {
-      cuda::Stream warm_up(handle_, device_, matmul_, true);
-      decoder_layers(pass(warm_up), row(0));
-    }
-    for (int i = 0; i < prefix; ++i) decoder_layers(pass(stream), row(i));
+    staging_.stage(c.words + first, words);
   }
 
   // A GPU that is lost would never say so by itself.
@@ -437,8 +365,7 @@ class CudaRunner : public Runner {
   HostPages<cuda::PinnedMemory> host_pages_;
   std::array<cuda::Event, kAhead> events_;  // of the steps launched last
   CudaSteps<T> steps_;
-  std::set<int> warmed_up_;        // sizes of readings whose products have been timed
-  bool prefix_warmed_up_ = false;  // likewise
+  CudaTextReader<T> reader_;
   int64_t launched_ = 0, looks_ = 0;
 };
 

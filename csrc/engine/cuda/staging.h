@@ -39,6 +39,11 @@ class CudaStaging {
     pieces_.push_back({to, staged, static_cast<int64_t>(count * sizeof(Item) / sizeof(int32_t))});
   }
 
+  template <typename Item>
+  void stage(const Item* to, const std::vector<Item>& items) {
+    stage(const_cast<Item*>(to), items.data(), items.size());
+  }
+
   // Memory that the device can reach, such as its own or this host's, is copied to other such
   // memory with the next send().
   void copy(void* to, const void* from, size_t bytes) {

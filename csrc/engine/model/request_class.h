@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "engine/model/decoder.h"
-#include "engine/runner.h"
 #include "engine/search/request_class.h"
 #include "engine/search/results.h"
 #include "kernels/search/join.h"
@@ -94,15 +93,6 @@ struct RequestClass {
   Results from_first(int sentence, Results results) const {
     results.first_slot = sentence * limits.beams;
     return results;
-  }
-
-  void add_joining(const Admitted& admitted, bool has_encoder) {
-    const RunnerRequest& given = *admitted.request;
-    joining.push_back({.id = admitted.slot.sentence,
-                       .prefix = given.own_before(has_encoder),
-                       .prompt_length = static_cast<int32_t>(given.prompt.size()) - 1,
-                       .first_token = given.prompt.back(),
-                       .stop_first = given.request.stop_first[0]});
   }
 
   // sentences: `joining`, where the device reads it.

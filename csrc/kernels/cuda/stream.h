@@ -41,6 +41,9 @@ class Stream {
   // session's products know.
   bool deterministic() const;
 
+  // The same, on which nothing is launched.
+  Stream warm_up() const { return {handle_, device_, matmul_, true}; }
+
   // The same, for kernels that must not begin before the one before has ended: they load early what
   // no kernel of an engine writes, but an optimizer does in training.
   Stream in_turn() const {
