@@ -12,6 +12,7 @@ import transformers
 from decoding.text.token_texts import token_texts
 from decoding.text.tokenizers import load_tokenizer
 from decoding.text.tokenizers.llama import BYTES, SPECIAL
+from tests.support.batches import check_batches
 from tests.support.vocabularies import ENGLISH, GERMAN, train_bpe
 
 LINES = [
@@ -67,6 +68,7 @@ def test_a_saved_tokenizer(family: str, tmp_path: Path) -> None:
             assert ours.decode(ids, skip_special_tokens=skip) == expected
         if "<" not in line:
             assert ours.decode(ids, skip_special_tokens=True).lstrip() == line.lstrip()
+    check_batches(ours, LINES)
     assert len(token_texts(ours)) == len(theirs)
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sentencepiece import SentencePieceProcessor
 
 from decoding.text.tokenizers import load_tokenizer
+from tests.support.batches import check_batches
 from tests.support.vocabularies import ENGLISH, GERMAN, train_sentencepiece
 
 LINES = [*GERMAN, *ENGLISH, "", "two  spaces", "привет, мир! 👋🏽", "naïve 中文 [MASK] so</s>"]
@@ -27,6 +28,7 @@ def check(ours: Any, theirs: Any, text: str) -> None:
     for skip in (True, False):
         expected = theirs.decode(ids, skip_special_tokens=skip)
         assert ours.decode(ids, skip_special_tokens=skip) == expected
+    check_batches(ours, [text])
 
 
 @pytest.fixture(scope="module", params=[{}, {"do_lower_case": False}, {"strip_accents": False}])

@@ -16,6 +16,7 @@ from sentencepiece import SentencePieceProcessor
 from decoding.text.token_texts import token_texts
 from decoding.text.tokenizers import MultilingualTokenizer, load_tokenizer
 from decoding.text.tokenizers.blenderbot_small import words
+from tests.support.batches import check_batches
 from tests.support.vocabularies import (
     ENGLISH,
     GERMAN,
@@ -38,6 +39,8 @@ def check(ours: Any, theirs: Any, text: str) -> None:
     for skip in (True, False):
         expected = theirs.decode(ids, skip_special_tokens=skip)
         assert ours.decode(ids, skip_special_tokens=skip) == expected
+    if not isinstance(ours, MultilingualTokenizer) or ours.target is not None:
+        check_batches(ours, [text])
 
 
 # Byte-level BPE.
@@ -139,6 +142,7 @@ def test_mbart(fairseq: tuple[Path, SentencePieceProcessor], fifty: bool, tmp_pa
             for line in [*LINES, UNKNOWN]:
                 ids = theirs(line)["input_ids"]
                 assert found.encode(line) == ids
+                check_batches(found, [line])
                 # As labels, transformers' mBART ends with the code and moves it to the front.
                 target = found.encode_target(line)
                 assert target == (ids if fifty else ids[:-1])
@@ -172,6 +176,7 @@ def test_m2m_100(m2m: tuple[MultilingualTokenizer, Any], text: str, language: st
     text = text.replace("__", "_")  # in transformers 5 the codes are no special tokens any more
     ids = theirs(text)["input_ids"]
     assert found.encode(text) == ids and found.encode_target(text) == ids
+    check_batches(found, [text])
     assert found.decode(ids, skip_special_tokens=True) == theirs.decode(
         ids[1:], skip_special_tokens=True
     )

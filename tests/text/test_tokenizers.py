@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding.text.tokenizers import MarianTokenizer, Tokenizer, load_tokenizer, split_language_code
+from tests.support.batches import check_batches, check_texts
 from tests.support.vocabularies import ENGLISH, GERMAN, numbered, train_bpe, train_sentencepiece
 
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
@@ -138,7 +139,10 @@ def test_marian_equals_transformers(
     check_encode(marian, text)
     check_encode_target(marian, text)
     last = len(marian[1].decoder) - 1
-    check_decode(marian, data.draw(st.lists(st.integers(0, last), max_size=20)))
+    ids = data.draw(st.lists(st.integers(0, last), max_size=20))
+    check_decode(marian, ids)
+    check_batches(marian[0], [text])
+    check_texts(marian[0], [ids, [*ids, last + 9]])
 
 
 def test_marian_specials(marian: tuple[Tokenizer, Any]) -> None:
@@ -147,6 +151,7 @@ def test_marian_specials(marian: tuple[Tokenizer, Any]) -> None:
     code = theirs.get_vocab()[">>fra<<"]
     assert ours.encode(">>fra<< Sonne")[0] == code
     assert ours.encode(">>zzz<< Sonne")[0] == theirs.unk_token_id
+    check_batches(ours, [">>fra<< Sonne", "Sonne >>fra<<", ">>zzz<<", "so\n>>fra<<", "so"])
     assert ours.decode([10**6, 0, theirs.pad_token_id], skip_special_tokens=True) == ""
 
 

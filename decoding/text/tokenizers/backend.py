@@ -14,6 +14,7 @@ import tokenizers
 from tokenizers import processors
 
 from decoding.models.files import Directory, ModelFileError, read_bytes, short
+from decoding.text.rows import Rows
 from decoding.text.tokenizers.base import Tokenizer, before_last
 from decoding.text.tokenizers.encoding import Row, Truncation
 from decoding.text.tokenizers.pieces import BYTE, WORD_START
@@ -66,6 +67,20 @@ class BackendTokenizer(Tokenizer):
 
     def cut(self, text: str) -> list[int]:
         return self.backend.encode(text, add_special_tokens=False).ids
+
+    def cut_batch(self, texts: list[str]) -> Rows:
+        """cut() of many texts."""
+        return self._encoded_batch(texts, special=False)
+
+    def encode_batch(self, texts: list[str]) -> Rows:
+        return self._encoded_batch(texts, special=True)
+
+    def encode_target_batch(self, texts: list[str]) -> Rows:
+        return self.encode_batch(texts)
+
+    def _encoded_batch(self, texts: list[str], special: bool) -> Rows:
+        found = self.backend.encode_batch_fast(texts, add_special_tokens=special)  # no offsets
+        return Rows.of([each.ids for each in found])
 
     def rows(
         self,
@@ -150,6 +165,9 @@ class BackendTokenizer(Tokenizer):
 
     def text_of(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def texts_of(self, rows: Rows, skip_special_tokens: bool) -> list[str]:
+        return self.backend.decode_batch(rows.lists(), skip_special_tokens=skip_special_tokens)
 
     def settled(self, ids: Sequence[int]) -> int:
         """Neighbouring tokens of bytes are decoded together, and are all U+FFFD if one is."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
 import numpy as np
 
 from decoding.common.arrays import is_tensor
+from decoding.text.rows import Rows
 from decoding.text.texts import as_texts, checked
 from decoding.text.tokenizers.encoding import (
     BatchEncoding,
@@ -68,6 +69,19 @@ class Tokenizer(Vocabulary):
     @abstractmethod
     def text_of(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         """The text of generated ids, before spaces are cleaned up."""
+
+    def encode_batch(self, texts: list[str]) -> Rows:
+        """encode() of many texts: in one call of the library that cuts them, which has threads of
+        its own, where the family's class overrides this and the two methods that follow."""
+        return Rows.of([self.rows(text, None, True, None)[0].ids for text in texts])
+
+    def encode_target_batch(self, texts: list[str]) -> Rows:
+        """encode_target() of many texts."""
+        return Rows.of([self.encode_target(text) for text in texts])
+
+    def texts_of(self, rows: Rows, skip_special_tokens: bool) -> list[str]:
+        """text_of() of many rows."""
+        return [self.text_of(ids, skip_special_tokens) for ids in rows.lists()]
 
     def settled(self, ids: Sequence[int]) -> int:
         """How many of the first ids have a text that ids behind them leave as it is."""
@@ -216,12 +230,17 @@ class Tokenizer(Vocabulary):
         if isinstance(token_ids, (list, tuple)) and any(map(is_row, token_ids)):
             return [self.decode(row, skip_special_tokens, clean) for row in token_ids]
         text = self.text_of(as_ids(token_ids), skip_special_tokens)
-        if clean is None:
-            clean = self.settings.clean_up_tokenization_spaces
-        if clean and self.can_clean_up:
-            for spaced in SPACED:
-                text = text.replace(spaced, spaced.strip())
-        return text
+        return cleaned(text) if self._cleans(clean) else text
+
+    def decode_batch(self, rows: Rows, skip_special_tokens: bool = False) -> list[str]:
+        """decode() of many rows, whose ids are those of tokens."""
+        texts = self.texts_of(rows, skip_special_tokens)
+        return list(map(cleaned, texts)) if self._cleans(None) else texts
+
+    def _cleans(self, asked: bool | None) -> bool:
+        """Whether decode() removes spaces before punctuation."""
+        wanted = self.settings.clean_up_tokenization_spaces if asked is None else asked
+        return wanted and self.can_clean_up
 
     def batch_decode(
         self,
@@ -294,6 +313,13 @@ class Tokenizer(Vocabulary):
             return_tensors=return_tensors,
         )
         return found if return_dict else found["input_ids"]
+
+
+def cleaned(text: str) -> str:
+    """Without spaces before punctuation."""
+    for spaced in SPACED:
+        text = text.replace(spaced, spaced.strip())
+    return text
 
 
 def is_row(item: Any) -> bool:

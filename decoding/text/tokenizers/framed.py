@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
+from decoding.text.rows import Rows
 from decoding.text.tokenizers.base import Tokenizer
 from decoding.text.tokenizers.encoding import Row, Truncation
 
@@ -18,6 +19,20 @@ class FramedTokenizer(Tokenizer):
     @abstractmethod
     def framed(self, first: list[int], second: list[int] | None = None) -> list[int]:
         """The ids of one text or two, with the special tokens that a source or prompt has."""
+
+    def cut_batch(self, texts: list[str]) -> Rows:
+        """cut() of many texts."""
+        return Rows.of([self.cut(text) for text in texts])
+
+    def encode_batch(self, texts: list[str]) -> Rows:
+        return self.cut_batch(texts).framed(*self._around())
+
+    def _around(self) -> tuple[list[int], list[int]]:
+        """The special tokens before and behind a text."""
+        text = -1
+        ids = self.framed([text])
+        at = ids.index(text)
+        return ids[:at], ids[at + 1 :]
 
     def rows(
         self,

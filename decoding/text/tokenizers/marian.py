@@ -18,6 +18,7 @@ from decoding.models.files import (
     read_text,
     short,
 )
+from decoding.text.rows import Rows
 from decoding.text.tokenizers.base import Tokenizer
 from decoding.text.tokenizers.files import (
     checked_ids,
@@ -45,6 +46,9 @@ def split_language_code(text: str) -> tuple[str, str]:
 class MarianPieces(Pieces):
     """Pieces of text between special tokens; a language code at its start is one token, and a space
     follows each special token."""
+
+    def is_plain(self, text: str) -> bool:
+        return super().is_plain(text) and "\n>>" not in text
 
     def cut_plain(self, text: str) -> list[str]:
         code, rest = split_language_code(text)
@@ -95,6 +99,9 @@ class MarianTokenizer(FramedTokenizer):
         """Ids in the source vocabulary. A special token written in the text is that token."""
         return self._source.numbered(self._source.cut(text))
 
+    def cut_batch(self, texts: list[str]) -> Rows:
+        return self._source.numbered_batch(texts)
+
     def framed(self, first: list[int], second: list[int] | None = None) -> list[int]:
         return [*first, *(second or []), self._source.ids[self._eos]]
 
@@ -106,6 +113,9 @@ class MarianTokenizer(FramedTokenizer):
     def encode_target(self, text: str) -> list[int]:
         """Ids of a translation, in the target vocabulary."""
         return self._target.numbered([*self._target.cut(text), self._eos])
+
+    def encode_target_batch(self, texts: list[str]) -> Rows:
+        return self._target.numbered_batch(texts).framed([], [self._target.ids[self._eos]])
 
     def source_pieces(self, text: str) -> list[str | None]:
         """The piece of each id of encode(); None for language codes and special tokens."""
@@ -122,6 +132,9 @@ class MarianTokenizer(FramedTokenizer):
     def text_of(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         """Text of ids of the target vocabulary; an id without an entry counts as unknown."""
         return self._target.text(ids, skip_special_tokens)
+
+    def texts_of(self, rows: Rows, skip_special_tokens: bool) -> list[str]:
+        return self._target.texts(rows, skip_special_tokens)
 
     def settled(self, ids: Sequence[int]) -> int:
         return self._target.settled(ids)

@@ -13,6 +13,7 @@ from typing import Any
 from tokenizers import processors
 
 from decoding.models.files import Directory, ModelFileError, short
+from decoding.text.rows import Rows
 from decoding.text.tokenizers.backend import BackendTokenizer, read_backend
 from decoding.text.tokenizers.base import Tokenizer
 from decoding.text.tokenizers.encoding import Row, Truncation
@@ -139,6 +140,9 @@ class MultilingualTokenizer(FramedTokenizer):
     def cut(self, text: str) -> list[int]:
         return self.base.cut(text)
 
+    def cut_batch(self, texts: list[str]) -> Rows:
+        return self.base.cut_batch(texts)
+
     def framed(self, first: list[int], second: list[int] | None = None) -> list[int]:
         code, ids = self.codes[self.source], [*first, *(second or [])]
         return [code, *ids, self.eos] if self.marks.source_first else [*ids, self.eos, code]
@@ -176,15 +180,23 @@ class MultilingualTokenizer(FramedTokenizer):
     def encode_target(self, text: str) -> list[int]:
         """The tokens around a text, without a code where the start token is one. Raises ValueError
         for an unknown language."""
-        ids = [*self.base.cut(text), self.eos]
+        return [*self._target_code(), *self.base.cut(text), self.eos]
+
+    def encode_target_batch(self, texts: list[str]) -> Rows:
+        return self.cut_batch(texts).framed(self._target_code(), [self.eos])
+
+    def _target_code(self) -> list[int]:
         if self.marks.starts:
-            return ids
+            return []
         if self.target is None:
             raise ValueError("the target's language is not known: see Languages.between")
-        return [self.codes[self.target], *ids]
+        return [self.codes[self.target]]
 
     def text_of(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         return self.base.text_of(ids, skip_special_tokens)
+
+    def texts_of(self, rows: Rows, skip_special_tokens: bool) -> list[str]:
+        return self.base.texts_of(rows, skip_special_tokens)
 
     def settled(self, ids: Sequence[int]) -> int:
         return self.base.settled(ids)

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
+import numpy as np
 from sentencepiece import SentencePieceProcessor
 
+from decoding.common.arrays import Array
 from decoding.models.files import short
+from decoding.text.rows import Rows
 from decoding.text.tokenizers.base import before_last
 from decoding.text.tokenizers.framed import FramedTokenizer
 
 BYTE = re.compile(r"<0x([0-9a-fA-F]{2})>")
 WORD_START = "\u2581"  # sentencepiece writes it for the space before a word
+
+
+TEXTS = 64  # that a thread is worth starting for
+THREADS = 8  # more wait for who collects what they made
+
+
+def threads_for(texts: int) -> int:
+    """Threads of the library for so many texts."""
+    return max(1, min(len(os.sched_getaffinity(0)), texts // TEXTS, THREADS))
 
 
 class Pieces:
@@ -35,7 +49,30 @@ class Pieces:
         self.tokens = {number: token for token, number in ids.items()}
         self._model = model
         longest_first = sorted(self.special, key=len, reverse=True)
-        self._split = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")").split
+        pattern = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
+        self._split, self._has_special = pattern.split, pattern.search
+
+    def is_plain(self, text: str) -> bool:
+        """Whether all of a text, or of lines of it, is cut by the model."""
+        return not self._has_special(text)
+
+    def numbered_batch(self, texts: list[str]) -> Rows:
+        """The ids of cut(text) of each text."""
+        rows = self._model.encode(texts, out_type=int, num_threads=threads_for(len(texts)))
+        found = Rows.of(rows)
+        unknown = found.ids == self._model.unk_id()  # the vocabulary may have its letters
+        odd = set(np.searchsorted(found.offsets, unknown.nonzero()[0], "right") - 1)
+        if not self.is_plain("\n".join(["", *texts])):
+            odd.update(i for i, text in enumerate(texts) if not self.is_plain("\n" + text))
+        at = sorted(int(i) for i in odd)
+        others = Rows.of([self.numbered(self.cut(texts[i])) for i in at])
+        return Rows(self._numbers[found.ids], found.offsets).replaced(at, others)
+
+    @cached_property
+    def _numbers(self) -> Array:
+        """int32, our id of each of the model's."""
+        pieces = self._model.id_to_piece(list(range(self._model.get_piece_size())))
+        return np.array(self.numbered(pieces), np.int32)
 
     def cut(self, text: str) -> list[str]:
         tokens: list[str] = []
@@ -81,6 +118,41 @@ class Pieces:
         words.append(text_of(pieces))
         return "".join(words).replace(WORD_START, " ").strip()
 
+    def texts(self, rows: Rows, skip_special_tokens: bool) -> list[str]:
+        """text() of many rows."""
+        if not skip_special_tokens:
+            return [self.text(ids, False) for ids in rows.lists()]
+        at = self._places(rows.ids)
+        kept = Rows(at, rows.offsets).kept(self._in_text[at])
+        there = kept.lengths.nonzero()[0].tolist()
+        pieces = [row for row in kept.cut(self._token_texts[kept.ids]) if row]
+        found = self._model.decode(pieces, num_threads=threads_for(len(pieces))) if pieces else []
+        texts = [""] * len(rows)
+        for i, text in zip(there, found, strict=True):
+            texts[i] = text.replace(WORD_START, " ").strip()
+        return texts
+
+    def _places(self, ids: Array) -> Array:
+        """Where the tokens of ids stand in the arrays below."""
+        at = np.searchsorted(self._known, ids)
+        known = self._known[np.minimum(at, len(self._known) - 1)] == ids
+        return np.where(known, at, len(self._known))
+
+    @cached_property
+    def _known(self) -> Array:
+        """int64 [V], all ids, ascending."""
+        return np.array(sorted(self.tokens))
+
+    @cached_property
+    def _token_texts(self) -> Array:
+        """str [V + 1], their tokens; the last is that of an id without an entry."""
+        return np.array([*self.named(self._known), self.unk], object)
+
+    @cached_property
+    def _in_text(self) -> Array:
+        """bool [V + 1], whether a token is part of the text that ids stand for."""
+        return np.array([token not in self.special for token in self._token_texts])
+
     def behind(self, pieces: list[str]) -> str:
         """The text of pieces behind a special token, with the space before a word."""
         space = " " if pieces and pieces[0].startswith(WORD_START) else ""
@@ -116,6 +188,9 @@ class PieceTokenizer(FramedTokenizer):
     def cut(self, text: str) -> list[int]:
         return self.pieces.numbered(self.pieces.cut(text))
 
+    def cut_batch(self, texts: list[str]) -> Rows:
+        return self.pieces.numbered_batch(texts)
+
     def framed(self, first: list[int], second: list[int] | None = None) -> list[int]:
         others = [] if second is None else self._between + second
         return self._begin + first + others + self._end
@@ -125,6 +200,12 @@ class PieceTokenizer(FramedTokenizer):
 
     def text_of(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         return self.pieces.text(ids, skip_special_tokens)
+
+    def encode_target_batch(self, texts: list[str]) -> Rows:
+        return self.encode_batch(texts)
+
+    def texts_of(self, rows: Rows, skip_special_tokens: bool) -> list[str]:
+        return self.pieces.texts(rows, skip_special_tokens)
 
     def settled(self, ids: Sequence[int]) -> int:
         return self.pieces.settled(ids)
