@@ -230,6 +230,11 @@ class BoundModel(TransformersFace):
         return self.unquantized
 
     @property
+    def busy_seconds(self) -> float:
+        """Seconds in which it has computed, of all calls so far."""
+        return self._runner.busy_seconds + self._engine.busy_seconds
+
+    @property
     def graph_nodes(self) -> int:
         """Nodes of the CUDA graph of the last call's decoding step; 0 on the CPU."""
         return self._runner.graph_nodes

@@ -69,7 +69,7 @@ class EncoderSession(PooledEngine):
 
     def encode(self, source: PackedTokens) -> Tensor:
         """[tokens, H], on the model's device. Errors as in Session.run."""
-        with self._turn:
+        with self._own_turn():
             stream = self._stream()
             self._reserve(
                 Limits(batch=len(source), beams=1, source=source.longest, target=1, eos=0)

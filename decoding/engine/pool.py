@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -76,6 +77,7 @@ class PooledEngine(ABC):
         self.limits = limits
         self._engine = engine
         self._turn = threading.Lock()
+        self.busy_seconds = 0.0  # in which it has computed
         self._bound: Limits | None = None
         self._reserved: Limits | None = None  # the needs of the last call
         self._pool = allocate(0, device)
@@ -99,14 +101,16 @@ class PooledEngine(ABC):
         """`needed`, rounded up, but not beyond the model's own tables."""
 
     @contextmanager
-    def _own_turn(self, cancel: Event | None) -> Iterator[None]:
+    def _own_turn(self, cancel: Event | None = None) -> Iterator[None]:
         """Waits for the engine; raises Cancelled where the call is cancelled meanwhile."""
         while not self._turn.acquire(timeout=-1 if cancel is None else WAIT):
             raise_if_set(cancel)
+        begin = time.perf_counter()
         try:
             raise_if_set(cancel)
             yield
         finally:
+            self.busy_seconds += time.perf_counter() - begin
             self._turn.release()
 
     def _stream(self) -> int:

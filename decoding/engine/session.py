@@ -84,7 +84,7 @@ class Session(PooledEngine):
 
     def score(self, request: ScoreRequest) -> ScoreResults:
         """Each label's log-probability and rank. Errors as in `run`."""
-        with self._turn:
+        with self._own_turn():
             stream = self._stream()
             self._reserve(request.limits)
             source = request.source

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from decoding.common.arrays import Array
-from decoding.common.progress import Event, Progress, check_event, check_progress
+from decoding.common.progress import Event, Progress, check_event, check_progress, raise_if_set
 from decoding.common.warn import warn
 from decoding.engine.request import EngineRequest, EngineResults
 from decoding.engine.session import Session
@@ -130,12 +131,13 @@ class Call:
         fits = max(each, self.strategy.max_finished) <= ROWS[device]
         return many and fits and self.engine.takes(self)
 
-    def run_batches(self) -> Tensor | outputs.GenerateOutput:
-        """Generates, sub-batch by sub-batch."""
+    def run_batches(self, ended: Event | None = None) -> Tensor | outputs.GenerateOutput:
+        """Generates, sub-batch by sub-batch. ended: looked at now and then, where nobody wants the
+        result any more; it costs less than `cancel`, which is looked at in every step."""
         results, before = [], 0
         with Progress(self.progress, self._steps, "steps") as progress:
             for sub in self.sub_batches:
-                request = self._watched(sub.request, progress, before)
+                request = self._watched(sub.request, progress, before, ended)
                 results.append(SubBatchResult(sub.chosen, sub.prompt, self._run(request)))
                 before += request.steps
                 progress.reach(before)
@@ -150,11 +152,16 @@ class Call:
             output.returned, output.tokenizer = self.strategy.returned, self.tokenizer
         return output
 
-    def _watched(self, request: EngineRequest, progress: Progress, before: int) -> EngineRequest:
+    def _watched(
+        self, request: EngineRequest, progress: Progress, before: int, ended: Event | None
+    ) -> EngineRequest:
         """before: steps of the sub-batches before it."""
-        if progress:
-            request = replace(request, reached=lambda done: progress.reach(before + done))
-        return replace(request, cancel=self.cancel)
+
+        def reached(done: int) -> None:
+            raise_if_set(ended)
+            progress.reach(before + done)
+
+        return replace(request, reached=reached, cancel=self.cancel)
 
     def _run(self, request: EngineRequest) -> EngineResults:
         if request.max_time is not None:
@@ -256,13 +263,14 @@ class Waiting:
     """A call that is computed where its result is asked for."""
 
     call: Call
+    ended: threading.Event = field(default_factory=threading.Event)
     waits = True
 
     def result(self) -> Tensor | outputs.GenerateOutput:
-        return self.call.run_batches()
+        return self.call.run_batches(self.ended)
 
     def cancel(self) -> None:
-        pass  # nothing runs
+        self.ended.set()
 
 
 def prepare(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -43,6 +44,7 @@ class ModelEngine:
         self._lock = threading.Lock()
         self._engine: _C.Engine | None = None
         self._dispatcher: Dispatcher | None = None
+        self._busy = 0.0  # seconds of dispatchers that are closed
         self._planned: EngineLimits | None = None  # before pages were left out for want of memory
 
     def takes(self, call: Call) -> bool:
@@ -56,6 +58,20 @@ class ModelEngine:
                 return Waiting(replace(call, engine=None))
             assert self._dispatcher is not None
             return StartedCall(call, self._dispatcher)
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds in which it has read prompts and stepped."""
+        with self._lock:
+            return self._busy + self._busy_now()
+
+    def _busy_now(self) -> float:
+        if self._dispatcher is None or not self._dispatcher.process:
+            return 0.0
+        with contextlib.suppress(_C.Error):  # it has failed
+            seconds = self._dispatcher.stats()["seconds"]
+            return float(seconds["reading"] + seconds["stepping"])
+        return 0.0
 
     def close(self) -> None:
         """Ends after the calls that run, and gives the memory back."""
@@ -93,6 +109,7 @@ class ModelEngine:
 
     def _close(self) -> None:
         if self._dispatcher is not None:
+            self._busy += self._busy_now()
             self._dispatcher.close(drain=True)
         self._dispatcher = self._planned = None
 
