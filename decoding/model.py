@@ -13,7 +13,7 @@ from decoding.generation.option_types import (
     TranslateOptions,
 )
 from decoding.text.complete import chat, complete
-from decoding.text.embed import Pooling, embed, read_pooling
+from decoding.text.embed import Embedder, Pooling, embed, read_pooling
 from decoding.text.hypotheses import Hypothesis
 from decoding.text.stream_text import stream_chat, stream_text
 from decoding.text.translate import translate
@@ -39,7 +39,12 @@ class Model(TokenModel):
         FileNotFoundError or ValueError where the directory defines no pooling, NotImplementedError
         for a model that generates.
         """
-        return embed(self._encoder, self.tokenizer, self._pooling, texts, truncate=truncate)
+        return embed(self.embedder, texts, truncate=truncate)
+
+    @property
+    def embedder(self) -> Embedder:
+        """What embed() does, in two halves."""
+        return Embedder(self._encoder, self.tokenizer, self._pooling)
 
     @cached_property
     def _pooling(self) -> Pooling:

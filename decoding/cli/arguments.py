@@ -88,7 +88,8 @@ def add_batch_arguments(parser: argparse.ArgumentParser, what: str) -> None:
         action="store_true",
         help="answer each line before the next is read, instead of all that are there",
     )
-    add("--progress", action="store_true", help="show lines per second and the time left")
+    add("--progress", action="store_true", help="show lines and tokens per second, the time left")
+    add("--profile", action="store_true", help="say at the end how long each phase took")
 
 
 def load_model(args: argparse.Namespace, **options: Any) -> decoding.Model:

@@ -8,34 +8,18 @@ from __future__ import annotations
 
 import argparse
 import re
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 
-import decoding
 from decoding.cli.arguments import add_batch_arguments, add_model_arguments, load_model
-from decoding.cli.messages import say_speed
 from decoding.cli.reading import add_reading_arguments, open_input
-from decoding.cli.records import Record, batches, kept
-from decoding.cli.results import (
-    EMPTY,
-    SIGNS,
-    WRITINGS,
-    Layout,
-    Result,
-    add_result_arguments,
-    as_result,
-    without_repeats,
-    write_results,
-)
-from decoding.cli.search import add_search_arguments, search_options
-from decoding.cli.writing import Sink, add_writing_arguments, opened
-
-if TYPE_CHECKING:
-    from decoding.text.complete import Prompt
+from decoding.cli.records import Record, kept
+from decoding.cli.report import Report
+from decoding.cli.results import SIGNS, Layout, add_result_arguments, write_results
+from decoding.cli.search import add_search_arguments
+from decoding.cli.writing import add_writing_arguments, opened
+from decoding.common.phases import Phases
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from decoding.cli.generating import answers, stream
+
     check(args)
     key = "messages" if args.chat else "prompt"
     records = open_input(args, key, (str, list) if args.chat else (str,))
@@ -70,20 +56,18 @@ def run(args: argparse.Namespace) -> None:
     given = given_prompts(args.prompt, key) if args.prompt else unescaped(records, args)
     raw = args.raw or (args.prompt is not None and len(args.prompt) == 1)
     layout = Layout.of(args, "completion", "raw" if raw else "signs")
-    pending: deque[Record] = deque()
-    prompts = prompts_of(model, kept(given, pending), args)
+    phases, ready = Phases(), (lambda: True) if args.prompt else records.ready
+    total = records.total() if args.progress and not args.prompt else None
     # Opened last: what was wrong so far must not cost an older output.
     with opened(args.output, [] if args.prompt else records.names) as sink:
-        start = time.perf_counter()
-        if args.stream:
-            lines, tokens = stream(model, prompts, sink, layout, search_options(args))
-        else:
-            ready = (lambda: True) if args.prompt else records.ready
-            found = answers(model, prompts, args, ready)
-            total = records.total() if args.progress and not args.prompt else None
-            lines, tokens = write_results(found, pending, sink, layout, total, args.progress)
-        if not args.quiet:
-            say_speed(model, lines, tokens, time.perf_counter() - start)
+        with Report(model, args, phases, total) as report:
+            if args.stream:
+                stream(model, given, args, sink, layout, report)
+            else:
+                pending: deque[Record] = deque()
+                with closing(answers(model, kept(given, pending), args, ready, phases)) as found:
+                    write_results(found, pending, sink, layout, report)
+        report.say()
 
 
 def check(args: argparse.Namespace) -> None:
@@ -114,105 +98,4 @@ def unescaped(records: Iterable[Record], args: argparse.Namespace) -> Iterator[R
             yield record
         else:
             text = re.sub(r"\\[\\tnr]", lambda sign: read[sign[0]], record.text)
-            yield replace(record, text=text, fields=dict.fromkeys(record.fields, text))
-
-
-def prompts_of(
-    model: decoding.Model, records: Iterable[Record], args: argparse.Namespace
-) -> Iterator[Prompt | None]:
-    """The ids of each record; None for an empty line, which is no prompt."""
-    from decoding.text.complete import read_chats, read_texts
-
-    template: dict[str, Any] = {"continue_final_message": False}
-    if args.chat_template is not None:
-        template["chat_template"] = read_template(args.chat_template)
-    for record in records:
-        text: Any = record.text
-        if text == "" and not record.where.startswith("--prompt"):
-            yield None
-            continue
-        if args.chat:
-            if isinstance(text, str):
-                text = [{"role": "user", "content": text}]
-                if args.system is not None:
-                    text.insert(0, {"role": "system", "content": args.system})
-            [prompt], _ = read_chats(model, text, template)
-        else:
-            [prompt] = read_texts(model, text)
-        yield replace(prompt, name=record.where)
-
-
-def read_template(path: str) -> str:
-    try:
-        return Path(path).read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no chat template: {error.reason}, as UTF-8") from None
-
-
-def answers(
-    model: decoding.Model,
-    prompts: Iterable[Prompt | None],
-    args: argparse.Namespace,
-    ready: Callable[[], bool],
-) -> Iterator[list[Result]]:
-    from decoding.text.ahead import started_ahead
-    from decoding.text.complete import DEFAULT_NEW, Answers
-
-    new = args.max_new_tokens or DEFAULT_NEW
-    n_best = args.n_best if args.scores or args.n_best > 1 else None
-    options, most = search_options(args), 1 if args.line_buffered else args.batch_tokens
-    read: deque[list[Prompt | None]] = deque()  # batches with their empty lines
-
-    def size(prompt: Prompt | None) -> int:
-        return new + len(prompt.ids) if prompt else 1
-
-    def started() -> Iterator[Answers]:
-        done = 0
-        for batch in batches(prompts, size, most, ready):
-            rows = [done + i for i, prompt in enumerate(batch) if prompt]
-            if args.seed is not None:  # one for each row makes its samples the same in any batch
-                options["seed"] = [(args.seed + row) % 2**64 for row in rows]
-            read.append(batch)
-            done += len(batch)
-            many = not args.line_buffered and sum(map(size, batch)) >= most
-            asked = [prompt for prompt in batch if prompt]
-            yield Answers(model, asked, n_best, options, many)
-
-    for batch in started_ahead(started(), model.device.type, ready):
-        found = iter(batch.result())
-        for prompt in read.popleft():
-            own = [as_result(one) for one in next(found)] if prompt else [EMPTY]
-            yield without_repeats(own) if args.unique else own
-
-
-def stream(
-    model: decoding.Model,
-    prompts: Iterable[Prompt | None],
-    sink: Sink,
-    layout: Layout,
-    options: dict[str, Any],
-) -> tuple[int, int]:
-    """Writes each answer as it comes; returns how many there were, and their tokens."""
-    from decoding.text.complete import new_tokens, resolved
-    from decoding.text.stream_text import pieces
-
-    given, config = resolved(model, options)
-    write, seed = WRITINGS[layout.writing], options.get("seed")
-    lines, tokens = 0, list[int]()
-    for lines, prompt in enumerate(prompts, 1):
-        if prompt:
-            given["max_new_tokens"] = new_tokens(model.spec, config, [prompt])
-            if seed is not None:
-                given["seed"] = [(seed + lines - 1) % 2**64]
-            steps = model.stream([prompt.ids], **given)
-            for piece in pieces(model.tokenizer, prompt.shown, counted(steps, tokens)):
-                sink.write(write(piece))
-        sink.write("\n")
-    return lines, sum(tokens)
-
-
-def counted(steps: Iterable[list[list[int]]], tokens: list[int]) -> Iterator[list[list[int]]]:
-    """The steps of one row; appends to `tokens` how many each has."""
-    for step in steps:
-        tokens.append(len(step[0]))
-        yield step
+            yield record._replace(text=text, fields=dict.fromkeys(record.fields, text))

@@ -38,16 +38,6 @@ def warnings_in_one_line(quiet: bool = False) -> Iterator[None]:
         yield
 
 
-def say_speed(model: decoding.Model, lines: int, tokens: int, seconds: float) -> None:
-    """The line of statistics after a run. tokens: that were generated or read."""
-    digits = 1 if seconds >= 1 else 3
-    print(
-        f"{counted(lines, 'line')}, {counted(tokens, 'token')} in {seconds:.{digits}f} s: "
-        f"{lines / seconds:.1f} lines/s, {tokens / seconds:.0f} tokens/s with {place(model)}",
-        file=sys.stderr,
-    )
-
-
 def place(model: decoding.Model) -> str:
     """The device or threads of a model."""
     if model.device.type == "cpu":

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+from decoding.cli.messages import counted
 
 T = TypeVar("T")
 
 FORMATS = ("lines", "tsv", "json")
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """A line of the input.
 
     where: its file and number. text: what the command reads: a str, but for JSON's messages.
@@ -55,6 +56,17 @@ def json_record(line: str, key: str, where: str, kinds: tuple[type, ...]) -> Rec
         names = "a string or a list" if list in kinds else "a string"
         raise ValueError(f"{where} must be {names}, or an object in which {key!r} is one")
     return Record(where, text, [text if isinstance(text, str) else line], fields)
+
+
+def paired(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Raises ValueError where one side has fewer lines."""
+    for count, (source, target) in enumerate(itertools.zip_longest(sources, targets)):
+        if source is None or target is None:
+            short = "source" if source is None else "target"
+            raise ValueError(
+                f"the {short} has only {counted(count, 'line')}: it must have as many as the other"
+            )
+        yield source, target
 
 
 def kept(records: Iterable[Record], pending: deque[Record]) -> Iterator[Record]:

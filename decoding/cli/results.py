@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from decoding.cli.arguments import positive
 from decoding.cli.records import Record
+from decoding.cli.report import Report
 from decoding.cli.writing import Sink, json_line
 
 if TYPE_CHECKING:
     from decoding.text.hypotheses import Hypothesis
+
+    Results = Sequence[Hypothesis]  # of one record
 
 # What would end a line or a column, as a space or as signs that can be read back.
 SPACES = str.maketrans("\t\n\r", "   ")
@@ -35,20 +37,6 @@ def add_result_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass(frozen=True)
-class Result:
-    """What a model made of a record; score: None where there is none. more: JSON's other keys and
-    the plain forms of their values."""
-
-    text: str
-    score: float | None
-    tokens: int
-    more: dict[str, tuple[Any, str]]
-
-
-EMPTY = Result("", 0.0, 0, {})  # of an empty line
-
-
-@dataclass(frozen=True)
 class Layout:
     """How results become lines. key: of a result's text in JSON. writing: of the texts in other
     formats, one of WRITINGS."""
@@ -57,76 +45,81 @@ class Layout:
     key: str
     n_best: bool
     scores: bool
+    alignments: bool = False
     writing: str = "spaces"
 
     @classmethod
     def of(cls, args: argparse.Namespace, key: str, writing: str = "spaces") -> Layout:
-        form = args.output_format or args.input_format
-        return cls(form, key, args.n_best > 1, args.scores or args.n_best > 1, writing)
+        return cls(
+            args.output_format or args.input_format,
+            key,
+            args.n_best > 1,
+            args.scores or args.n_best > 1,
+            getattr(args, "alignments", False),
+            writing,
+        )
 
-    def lines(self, number: int, record: Record, results: Sequence[Result]) -> str:
-        """number: of the record, from 0. results: of it, best first; at least one."""
+    def lines(self, first: int, records: Sequence[Record], found: Sequence[Results]) -> str:
+        """first: the number of the first record, from 0. found: of each record, best first; at
+        least one."""
         if self.format == "json":
-            return self._json(record, results)
-        return "".join(self._row(number, record, result) + "\n" for result in results)
+            return "".join(map(self._json, records, found))
+        if self.format == "lines" and not self.scores and not self.alignments:
+            return "".join([WRITINGS[self.writing](results[0].text) + "\n" for results in found])
+        return "".join(
+            self._row(number, record, result) + "\n"
+            for number, (record, results) in enumerate(zip(records, found, strict=True), first)
+            for result in results
+        )
 
-    def _row(self, number: int, record: Record, result: Result) -> str:
+    def _row(self, number: int, record: Record, result: Hypothesis) -> str:
         cells = [WRITINGS[self.writing](result.text)]
         if self.scores:
             cells.append(f"{result.score:.4f}")
-        cells += [plain for _, plain in result.more.values()]
+        if self.alignments:
+            cells.append(" ".join(f"{i}-{j}" for i, j in result.alignment))
         if self.format == "tsv":
             return "\t".join([*record.columns, *cells])
         return " ||| ".join([str(number), *cells] if self.n_best else cells)
 
-    def _json(self, record: Record, results: Sequence[Result]) -> str:
+    def _json(self, record: Record, results: Results) -> str:
         found = [self._fields(result) for result in results]
         fields = {**record.fields, **found[0]}
         if self.n_best:
             fields["n_best"] = found
         return json_line(fields)
 
-    def _fields(self, result: Result) -> dict[str, Any]:
+    def _fields(self, result: Hypothesis) -> dict[str, Any]:
         fields: dict[str, Any] = {self.key: result.text}
-        if result.score is not None:
+        if not math.isnan(result.score):
             fields["score"] = round(result.score, 6)
-        return {
-            **fields,
-            "tokens": result.tokens,
-            **{name: value for name, (value, _) in result.more.items()},
-        }
+        fields["tokens"] = result.tokens
+        if self.alignments:
+            fields["alignment"] = [list(pair) for pair in result.alignment]
+        return fields
 
 
-def without_repeats(results: Iterable[Result]) -> list[Result]:
+def without_repeats(results: Results) -> list[Hypothesis]:
     """The first with each text."""
-    first: dict[str, Result] = {}
+    first: dict[str, Hypothesis] = {}
     for result in results:
         first.setdefault(result.text, result)
     return list(first.values())
 
 
-def as_result(one: Hypothesis, more: dict[str, tuple[Any, str]] | None = None) -> Result:
-    score = None if math.isnan(one.score) else one.score
-    return Result(one.text, score, one.tokens, more or {})
-
-
 def write_results(
-    results: Iterable[Sequence[Result]],
+    groups: Iterable[Sequence[Results]],
     pending: deque[Record],
     sink: Sink,
     layout: Layout,
-    total: int | None,
-    progress: bool,
-) -> tuple[int, int]:
-    """Writes the results of each pending record as soon as they are there. Returns how many records
-    there were, and the tokens of their best results. progress: shows it on standard error, with
-    `total` as the end."""
-    from tqdm import tqdm
-
-    count = tokens = 0
-    with tqdm(total=total, unit=" lines", file=sys.stderr, disable=not progress) as bar:
-        for found in results:
-            sink.write(layout.lines(count, pending.popleft(), found))
-            bar.update()
-            count, tokens = count + 1, tokens + found[0].tokens
-    return count, tokens
+    report: Report,
+) -> None:
+    """Writes the results of pending records, group by group as they are there, and reports the
+    tokens of the best."""
+    count = 0
+    for found in groups:
+        with report.phases("writing"):
+            records = [pending.popleft() for _ in found]
+            sink.write(layout.lines(count, records, found))
+            report.add(len(found), sum(results[0].tokens for results in found))
+        count += len(found)

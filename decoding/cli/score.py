@@ -9,44 +9,27 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import math
 import sys
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
 
-import decoding
 from decoding.cli.arguments import (
     add_batch_arguments,
     add_language_arguments,
     add_model_arguments,
     load_model,
 )
-from decoding.cli.messages import counted, say_speed
 from decoding.cli.reading import Input, add_format_arguments
-from decoding.cli.records import Record, batches, kept
-from decoding.cli.writing import add_writing_arguments, json_line, opened
+from decoding.cli.records import Record
+from decoding.cli.report import Report
+from decoding.cli.writing import Sink, add_writing_arguments, json_line, opened
+from decoding.common.phases import Phases
 
 if TYPE_CHECKING:
-    from decoding.text.tokenizers import Tokenizer
-
-
-class Line(NamedTuple):
-    """A line's ids: the encoder's input, None without one, and the ids that are scored."""
-
-    source: list[int] | None
-    target: list[int]
-
-
-class Found(NamedTuple):
-    logprob: float
-    tokens: int  # EOS included, where the model has it
-
-    @property
-    def per_token(self) -> float:
-        return self.logprob / max(1, self.tokens)
+    from decoding.cli.scoring import Found
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,6 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from decoding.cli.scoring import scores
+
     with contextlib.ExitStack() as stack:
         names = [*([args.target] if args.target else []), *args.files]
         tsv = args.input_format == "tsv"
@@ -74,24 +59,38 @@ def run(args: argparse.Namespace) -> None:
             target.field, target.key = "1" if tsv else "text", "text"
         elif source is None:
             target.field = "2" if tsv else "target"
-        pending: deque[Record] = deque()
-        lines = encoded(model, source, kept(target, pending), args)
         # Opened last: what was wrong so far must not cost an older output.
         sources = [args.source] if args.source else []
         sink = stack.enter_context(opened(args.output, [*names, *sources]))
-        start = time.perf_counter()
-        total, count = Found(0.0, 0), 0
-        form = args.output_format or args.input_format
-        batch_tokens = 1 if args.line_buffered else args.batch_tokens
-        for found in score_lines(model, lines, batch_tokens, target.ready):
-            sink.write(written(pending.popleft(), found, form))
-            total = Found(total.logprob + found.logprob, total.tokens + found.tokens)
-            count += 1
+        phases, form = Phases(), args.output_format or args.input_format
+        pending: deque[Record] = deque()
+        total = target.total() if args.progress else None
+        with Report(model, args, phases, total) as report:
+            found = stack.enter_context(
+                closing(scores(model, source, target, pending, args, phases))
+            )
+            perplexity = write_scores(found, pending, sink, form, report)
         if not args.quiet:
-            perplexity = math.exp(-total.per_token)
-            said = f"perplexity {perplexity:.4f}, log-probability {total.logprob:.4f}"
-            print(said, file=sys.stderr)
-            say_speed(model, count, total.tokens, time.perf_counter() - start)
+            print(perplexity, file=sys.stderr)
+        report.say()
+
+
+def write_scores(
+    groups: Iterable[Sequence[Found]],
+    pending: deque[Record],
+    sink: Sink,
+    form: str,
+    report: Report,
+) -> str:
+    """Writes the scores of pending records; returns what they say together."""
+    logprob, tokens = 0.0, 0
+    for found in groups:
+        with report.phases("writing"):
+            sink.write("".join([written(pending.popleft(), each, form) for each in found]))
+            logprob += sum(each.logprob for each in found)
+            tokens += sum(each.tokens for each in found)
+            report.add(len(found), sum(each.tokens for each in found))
+    return f"perplexity {math.exp(-logprob / max(1, tokens)):.4f}, log-probability {logprob:.4f}"
 
 
 def written(record: Record, found: Found, form: str) -> str:
@@ -104,109 +103,3 @@ def written(record: Record, found: Found, form: str) -> str:
     if form == "tsv":
         return "\t".join([*record.columns, *cells]) + "\n"
     return " ||| ".join(cells) + "\n"
-
-
-def encoded(
-    model: decoding.Model,
-    source: Input | None,
-    target: Iterable[Record],
-    args: argparse.Namespace,
-) -> Iterator[Line]:
-    """The ids of each line. source: None where the target's records hold it too, and for a model
-    with a decoder alone. Raises ValueError where an encoder-decoder's source is nowhere."""
-    from decoding.generation.resolve import resolve
-    from decoding.text.languages import between
-
-    config = resolve({}, None, model.generation_config)
-    tokenizer, marks = between(model.tokenizer, args.src_lang, args.tgt_lang, config)
-    model.generation_config |= marks
-    if model.spec.encoder is None:
-        return plain_lines(model, tokenizer, (record.text for record in target))
-    if source is not None:
-        pairs = paired((record.text for record in source), (record.text for record in target))
-    elif args.input_format == "lines":
-        raise ValueError("this model translates: say with --source what --target translates")
-    else:
-        pairs = ((source_of(record), record.text) for record in target)
-    return parallel_lines(model, tokenizer, pairs)
-
-
-def source_of(record: Record) -> str:
-    """The source beside a target: the first column, or the key "source"."""
-    source = record.columns[0] if len(record.columns) > 1 else record.fields.get("source")
-    if not isinstance(source, str):
-        raise ValueError(f"'source' of a JSON line must be a string, got {source!r}")
-    return source
-
-
-def parallel_lines(
-    model: decoding.Model, tokenizer: Tokenizer, pairs: Iterable[tuple[str, str]]
-) -> Iterator[Line]:
-    """Raises ValueError where a line is too long."""
-    assert model.spec.encoder is not None
-    limits = model.spec.encoder.positions, model.spec.decoder.positions
-    for number, (source, target) in enumerate(pairs, 1):
-        line = Line(tokenizer.encode(source), tokenizer.encode_target(target))
-        for ids, most in zip((line.source or [], line.target), limits, strict=True):
-            check_length(number, len(ids), most)
-        yield line
-
-
-def paired(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Raises ValueError where one side has fewer lines."""
-    for count, (source, target) in enumerate(itertools.zip_longest(sources, targets)):
-        if source is None or target is None:
-            short = "source" if source is None else "target"
-            raise ValueError(
-                f"the {short} has only {counted(count, 'line')}: it must have as many as the other"
-            )
-        yield source, target
-
-
-def plain_lines(
-    model: decoding.Model, tokenizer: Tokenizer, texts: Iterable[str]
-) -> Iterator[Line]:
-    """With the model's BOS before each line, so that its first token has a probability too."""
-    bos = model.generation_config.get("bos_token_id")
-    for number, text in enumerate(texts, 1):
-        ids = tokenizer.encode_target(text)
-        if bos is not None and ids[:1] != [bos]:
-            ids.insert(0, bos)
-        check_length(number, len(ids) - 1, model.spec.decoder.positions)
-        yield Line(None, ids)
-
-
-def check_length(number: int, tokens: int, most: int) -> None:
-    if tokens > most:
-        raise ValueError(
-            f"line {number} has {tokens} tokens, the model has room for {most}: split it"
-        )
-
-
-def score_lines(
-    model: decoding.Model,
-    lines: Iterable[Line],
-    batch_tokens: int,
-    ready: Callable[[], bool] = lambda: True,
-) -> Iterator[Found]:
-    """In order; as many lines in one call of the model as have `batch_tokens` or a little more.
-
-    ready: says whether another line is there; where not, those read so far are scored at once.
-    """
-
-    def size(line: Line) -> int:
-        return len(line.target) + len(line.source or [])
-
-    for batch in batches(lines, size, batch_tokens, ready):
-        some = [line for line in batch if line.target]
-        found: Iterator[Found] = iter(())
-        if some:
-            targets = [line.target for line in some]
-            if model.spec.encoder is None:
-                scores = model.score(targets)
-            else:
-                scores = model.score([line.source for line in some], targets)
-            sums, lengths = scores.sums.tolist(), scores.lengths.tolist()
-            found = iter(map(Found, sums, lengths))
-        for line in batch:
-            yield next(found) if line.target else Found(0.0, 0)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import decoding
 from decoding.cli.arguments import add_source_arguments, load_model, positive
 from decoding.cli.reading import Input, add_format_arguments
-from decoding.cli.score import paired
+from decoding.cli.records import paired
 from decoding.cli.writing import refuse_overwriting
 
 if TYPE_CHECKING:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
-import time
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator
+from contextlib import closing
+from typing import TYPE_CHECKING
 
 import decoding
 from decoding.cli.arguments import (
@@ -22,10 +21,10 @@ from decoding.cli.arguments import (
     add_model_arguments,
     load_model,
 )
-from decoding.cli.messages import say_speed
 from decoding.cli.reading import Input, add_reading_arguments, open_input
 from decoding.cli.records import Record, kept
-from decoding.cli.results import Layout, add_result_arguments, as_result, write_results
+from decoding.cli.report import Report
+from decoding.cli.results import Layout, add_result_arguments, write_results
 from decoding.cli.search import add_search_arguments, search_options
 from decoding.cli.writing import add_writing_arguments, opened
 
@@ -68,17 +67,12 @@ def run(args: argparse.Namespace) -> None:
         translator = make_translator(model, args)
         # Opened last: what was wrong so far must not cost an older output.
         sink = stack.enter_context(opened(args.output, records.names))
-        start = time.perf_counter()
-        layout = Layout.of(args, "translation")
-        total = records.total() if args.progress else None
         pending: deque[Record] = deque()
-        found = (
-            [as_result(one, aligned(one) if args.alignments else None) for one in hypotheses]
-            for hypotheses in translations(translator, records, pending, args)
-        )
-        lines, tokens = write_results(found, pending, sink, layout, total, args.progress)
-        if not args.quiet:
-            say_speed(model, lines, tokens, time.perf_counter() - start)
+        total = records.total() if args.progress else None
+        with Report(model, args, translator.phases, total) as report:
+            found = stack.enter_context(closing(translations(translator, records, pending, args)))
+            write_results(found, pending, sink, Layout.of(args, "translation"), report)
+        report.say()
 
 
 def make_translator(model: decoding.Model, args: argparse.Namespace) -> Translator:
@@ -100,29 +94,19 @@ def make_translator(model: decoding.Model, args: argparse.Namespace) -> Translat
 
 def translations(
     translator: Translator, records: Input, pending: deque[Record], args: argparse.Namespace
-) -> Iterator[list[Hypothesis]]:
-    texts, others = itertools.tee(kept(records, pending))
+) -> Generator[list[list[Hypothesis]], None, None]:
+    pairs = ((record.text, prefix(record, args.target_prefix)) for record in kept(records, pending))
     # What is sampled depends on how the lines are batched, and must not depend on who writes them.
     fixed = translator.config.do_sample and translator.config.seed is not None
-    return translator.stream(
-        (record.text for record in texts),
-        ahead=0 if args.line_buffered else 1,
-        target_prefix=prefixes(others, args.target_prefix),
-        ready=(lambda: True) if fixed else records.ready,
-    )
+    ready = (lambda: True) if fixed else records.ready
+    if args.line_buffered:
+        return translator.groups(pairs, apart=False, ahead=0, ready=ready)
+    return translator.groups(pairs, apart=True, ready=ready)
 
 
-def prefixes(records: Iterable[Record], prefix: str) -> Iterator[str]:
-    """Of each record the target's prefix: a JSON line may have its own."""
-    for record in records:
-        own = record.fields.get("target_prefix", prefix)
-        if not isinstance(own, str):
-            raise ValueError(f"'target_prefix' of a JSON line must be a string, got {own!r}")
-        yield own
-
-
-def aligned(one: Hypothesis) -> dict[str, tuple[Any, str]]:
-    """The alignment for JSON, and as words of a line."""
-    from decoding.text.alignment import written
-
-    return {"alignment": ([list(pair) for pair in one.alignment], written(one.alignment))}
+def prefix(record: Record, usual: str) -> str:
+    """The target's prefix: a JSON line may have its own."""
+    own = record.fields.get("target_prefix", usual)
+    if not isinstance(own, str):
+        raise ValueError(f"'target_prefix' of a JSON line must be a string, got {own!r}")
+    return own

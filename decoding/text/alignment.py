@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from decoding.generation.batching import as_array
 
 WORD_START = "\u2581"  # sentencepiece writes it for the space before a word
 
@@ -22,19 +21,18 @@ class Pieces(Protocol):
 
 
 def alignment(
-    tokenizer: Pieces, text: str, ids: Sequence[int], attention: Tensor
+    tokenizer: Pieces, text: str, ids: Sequence[int], attention: Any
 ) -> list[tuple[int, int]]:
     """Pairs (i, j), ascending: word j of the translation is aligned to word i of the source.
 
     Words are separated by spaces and counted from 0. text: the source; ids: [G], the generated
-    tokens;
-    attention: [G, S] or larger, of each of them to each source token. A translated word is aligned
-    to the token to which its own tokens attend most, as a share of all attention to the token:
-    every word attends to a full stop, which means nothing.
+    tokens; attention: an array or tensor, [G, S] or larger, of each of them to each source token. A
+    translated word is aligned to the token to which its own tokens attend most, as a share of all
+    attention to the token: every word attends to a full stop, which means nothing.
     """
     source = np.array(words_of(tokenizer.source_pieces(text)), np.int64)
     target = np.array(words_of(tokenizer.target_pieces(ids)), np.int64)
-    found = attention.double().numpy()[: len(target), : len(source)]
+    found = as_array(attention).astype(np.float64)[: len(target), : len(source)]
     shares = found / np.maximum(found.sum(0), np.finfo(found.dtype).tiny)
     shares[:, source < 0] = -1  # special tokens are no words
     if (source < 0).all():

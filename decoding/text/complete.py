@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from decoding.engine.request import IGNORED
+from decoding.generation.batching import as_array
 from decoding.generation.call import Started
 from decoding.generation.config import GenerationConfig
 from decoding.generation.resolve import as_mapping, ignored, pinned, resolve
 from decoding.models.spec import ModelSpec
 from decoding.text.arguments import FUNCTIONS, WATCHES, refuse, resolve_n_best
 from decoding.text.hypotheses import Hypothesis
+from decoding.text.rows import Rows
 from decoding.text.text_model import TextModel
 from decoding.text.texts import as_texts
 from decoding.text.tokenizers import Tokenizer
@@ -26,12 +30,13 @@ class Prompt:
     """What a model goes on with. name: how an error calls it.
 
     shown: ids whose text comes before that of the answer, which depends on it: a space between two
-    words is the second's.
+    words is the second's. options: its own, of those that may differ between rows of a call.
     """
 
     name: str
     ids: list[int]
     shown: Sequence[int]
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def complete(model: TextModel, texts: Any, *, n_best: int | None = None, **options: Any) -> Any:
@@ -59,9 +64,8 @@ def read_texts(model: TextModel, texts: Any) -> list[Prompt]:
     check_decoder_only(model.spec, "complete")
     given, alone = as_texts("texts", texts)
     prompts = []
-    for i, text in enumerate(given):
+    for i, ids in enumerate(model.tokenizer.encode_batch(given).lists()):
         name = "the text" if alone else f"texts[{i}]"
-        ids = model.tokenizer.encode(text)
         if not ids:  # the model's beginning of a text is something to go on with
             bos = model.generation_config.get("bos_token_id")
             if bos is None:
@@ -124,11 +128,12 @@ def hypotheses(
 ) -> list[list[Hypothesis]]:
     """Those of each prompt: n_best of them, best first, else num_return_sequences, whose scores are
     NaN but in beam search."""
-    return Answers(model, prompts, n_best, options).result()
+    found = Answers(model, prompts, n_best, options)
+    return found.hypotheses(found.output())
 
 
 class Answers:
-    """The hypotheses of prompts, begun. many: others follow before the result is asked for."""
+    """The hypotheses of prompts, begun. many: others follow before the output is asked for."""
 
     def __init__(
         self,
@@ -150,39 +155,59 @@ class Answers:
             return_dict_in_generate=True,
             output_sequences_scores=self._competes,
             many=many,
-            **options | {"max_new_tokens": new_tokens(model.spec, config, prompts)},
+            **options | own_options(config, prompts, new_tokens(model.spec, config, prompts)),
         )
         self.rows = len(prompts) * max(config.num_beams, self._count)
 
-    @property
-    def waits(self) -> bool:
-        return self._started is None or self._started.waits
+    def output(self) -> Any:
+        """What generate() returns; None for no prompts."""
+        return None if self._started is None else self._started.result()
 
     def cancel(self) -> None:
         if self._started is not None:
             self._started.cancel()
 
-    def result(self) -> list[list[Hypothesis]]:
-        if self._started is None:
+    def hypotheses(self, output: Any) -> list[list[Hypothesis]]:
+        """Those of each prompt, of what output() gave."""
+        if output is None:
             return []
-        output: Any = self._started.result()
         width = max(len(prompt.ids) for prompt in self.prompts)
-        rows = output.sequences[:, width:].tolist()
-        new = [row[:length] for row, length in zip(rows, output.lengths.tolist(), strict=True)]
-        behind = [prompt for prompt in self.prompts for _ in range(self._count)]
+        sequences, lengths = as_array(output.sequences)[:, width:], as_array(output.lengths)
+        new = Rows.where(sequences, np.arange(sequences.shape[1]) < lengths[:, None])
+        texts = self._texts(new)
         scores = [math.nan] * len(new)
         if self._competes:
-            scores = output.sequences_scores.tolist()
+            scores = as_array(output.sequences_scores).tolist()
         elif self.n_best is not None:
-            scores = sums(self.model, behind, new)
+            behind = [prompt for prompt in self.prompts for _ in range(self._count)]
+            scores = sums(self.model, behind, new.lists())
         found = [
-            Hypothesis(text_behind(self.model.tokenizer, prompt.shown, ids), score, tokens=len(ids))
-            for prompt, ids, score in zip(behind, new, scores, strict=True)
+            Hypothesis(text, score, tokens=tokens)
+            for text, score, tokens in zip(texts, scores, lengths.tolist(), strict=True)
         ]
         groups = [found[i : i + self._count] for i in range(0, len(found), self._count)]
         if self.n_best is None:
             return groups
         return [sorted(group, key=lambda one: one.score, reverse=True) for group in groups]
+
+    def _texts(self, new: Rows) -> list[str]:
+        """`text_behind` of each row, all at once."""
+        tokenizer, count = self.model.tokenizer, self._count
+        shown = Rows.of([prompt.shown for prompt in self.prompts])
+        before = tokenizer.decode_batch(shown, skip_special_tokens=True)
+        repeated = shown.select(np.repeat(np.arange(len(shown)), count))
+        whole = tokenizer.decode_batch(repeated.followed_by(new), skip_special_tokens=True)
+        alone = tokenizer.decode_batch(new, skip_special_tokens=True)
+        return [
+            text[len(own) :] if length and text.startswith(own) else rest
+            for text, rest, own, length in zip(
+                whole,
+                alone,
+                (text for text in before for _ in range(count)),
+                repeated.lengths.tolist(),
+                strict=True,
+            )
+        ]
 
 
 def resolved(
@@ -208,6 +233,20 @@ def resolved(
         del given[name]
     # A length of the checkpoint's is off, too, as each row's own number takes its place.
     return given | pinned(config) | {"max_length": None}, config
+
+
+def own_options(
+    config: GenerationConfig, prompts: Sequence[Prompt], new: int | list[int]
+) -> dict[str, Any]:
+    """max_new_tokens, and the other options that prompts have of their own, of each row. new: where
+    a prompt has none."""
+    found: dict[str, Any] = {"max_new_tokens": new}
+    for name in {name for prompt in prompts for name in prompt.options}:
+        usual = found.get(name, getattr(config, name))
+        each = usual if isinstance(usual, (list, tuple)) else [usual] * len(prompts)
+        rows = zip(prompts, each, strict=True)
+        found[name] = [prompt.options.get(name, value) for prompt, value in rows]
+    return found
 
 
 def new_tokens(

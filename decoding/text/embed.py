@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,36 +96,52 @@ def read_mode(path: Path) -> str:
     return str(mode)
 
 
-def embed(
-    session: EncoderSession,
-    tokenizer: Tokenizer,
-    pooling: Pooling,
-    texts: str | Iterable[str],
-    *,
-    truncate: bool,
-) -> Tensor:
+class Embedder:
+    """Makes vectors of texts: ids first, so that others can be encoded while these are computed."""
+
+    def __init__(self, session: EncoderSession, tokenizer: Tokenizer, pooling: Pooling) -> None:
+        self._session, self._tokenizer, self._pooling = session, tokenizer, pooling
+        self._most = min(pooling.tokens or session.spec.longest, session.spec.longest)
+
+    @property
+    def width(self) -> int:
+        """H"""
+        return self._session.spec.encoder.hidden
+
+    def encode(
+        self, texts: Sequence[str], name: Callable[[int], str], truncate: bool
+    ) -> list[list[int]]:
+        """The ids of each text. name: of the text at an index. Raises ValueError for one that is
+        too long, where `truncate` does not allow to shorten it."""
+        given = [text.lower() if self._pooling.lower else text for text in texts]
+        rows, most = self._tokenizer.encode_batch(given).lists(), self._most
+        longest = max(range(len(rows)), key=lambda i: len(rows[i]), default=0)
+        if rows and len(rows[longest]) > most and not truncate:
+            raise ValueError(
+                f"{name(longest)} has {len(rows[longest])} tokens, the model reads {most}: shorten "
+                "it, or pass truncate=True (--truncate)"
+            )
+        # A shortened text keeps its last token, EOS.
+        return [row if len(row) <= most else [*row[: most - 1], row[-1]] for row in rows]
+
+    def vectors(self, ids: Sequence[Sequence[int]]) -> Tensor:
+        """float32 [B, H] on the CPU, of rows of ids."""
+        session = self._session
+        found = torch.empty(len(ids), self.width)
+        if not ids:
+            return found
+        rows = source_batch(ids, None, session.spec.encoder.vocab)
+        batch = None if session.limits is None else session.limits.batch
+        for chosen in split(rows.lengths, 1, batch, session.device.type):
+            source = pack(rows.select(chosen), session.spec)
+            pooled = self._pooling(session.encode(source), torch.from_numpy(source.offsets))
+            found[torch.from_numpy(chosen)] = pooled.to(found)
+        return found
+
+
+def embed(embedder: Embedder, texts: str | Iterable[str], *, truncate: bool) -> Tensor:
     """See Model.embed."""
     given, alone = as_texts("texts", texts)
-    stack = session.spec.encoder
-    found = torch.empty(len(given), stack.hidden)
-    if not given:
-        return found
-    most = min(pooling.tokens or session.spec.longest, session.spec.longest)
-    ids = [tokenizer.encode(text.lower() if pooling.lower else text) for text in given]
-    longest = max(range(len(ids)), key=lambda i: len(ids[i]))
-    if len(ids[longest]) > most and not truncate:
-        name = "the text" if alone else f"text {longest}"
-        raise ValueError(
-            f"{name} has {len(ids[longest])} tokens, the model reads {most}: shorten it, or pass "
-            "truncate=True (--truncate)"
-        )
-    # A shortened text keeps its last token, EOS.
-    rows = source_batch(
-        [row if len(row) <= most else [*row[: most - 1], row[-1]] for row in ids], None, stack.vocab
-    )
-    batch = None if session.limits is None else session.limits.batch
-    for chosen in split(rows.lengths, 1, batch, session.device.type):
-        source = pack(rows.select(chosen), session.spec)
-        pooled = pooling(session.encode(source), torch.from_numpy(source.offsets))
-        found[torch.from_numpy(chosen)] = pooled.to(found)
+    ids = embedder.encode(given, lambda i: "the text" if alone else f"text {i}", truncate)
+    found = embedder.vectors(ids)
     return found[0] if alone else found

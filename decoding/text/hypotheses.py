@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from decoding.generation.config import GenerationConfig
@@ -27,22 +26,6 @@ class Hypothesis(NamedTuple):
 BLANK = Hypothesis("", 0.0)
 
 
-@dataclass(frozen=True)
-class Output:
-    """One hypothesis of a part."""
-
-    text: str
-    score: float
-    ids: list[int]  # [G], generated, with EOS
-    source_words: int  # of the part
-    alignment: list[tuple[int, int]]
-
-    @property
-    def tokens(self) -> int:
-        """G"""
-        return len(self.ids)
-
-
 def norm(config: GenerationConfig, tokens: int) -> float:
     """The divisor of a sum of log-probabilities of so many tokens."""
     if config.num_beams == 1:
@@ -51,20 +34,18 @@ def norm(config: GenerationConfig, tokens: int) -> float:
     return float(length**config.length_penalty)
 
 
-def joined(outputs: Sequence[Output], config: GenerationConfig) -> Hypothesis:
-    """A line's hypothesis, of one of each of its parts."""
-    tokens = sum(output.tokens for output in outputs)
-    if len(outputs) == 1:
-        [one] = outputs
-        return Hypothesis(one.text, one.score, tuple(one.alignment), tokens)
-    total = sum(output.score * norm(config, output.tokens) for output in outputs)
-    score = total / norm(config, tokens)
+def joined(
+    parts: Sequence[Hypothesis], words: Sequence[int], config: GenerationConfig
+) -> Hypothesis:
+    """A line's hypothesis, of one of each of its parts. words: of each part, in the source."""
+    tokens = sum(part.tokens for part in parts)
+    total = sum(part.score * norm(config, part.tokens) for part in parts)
     pairs, i, j = list[tuple[int, int]](), 0, 0
-    for output in outputs:
-        pairs += [(i + source, j + target) for source, target in output.alignment]
-        i, j = i + output.source_words, j + len(output.text.split())
-    text = " ".join(output.text for output in outputs if output.text)
-    return Hypothesis(text, score, tuple(pairs), tokens)
+    for part, of_source in zip(parts, words, strict=True):
+        pairs += [(i + source, j + target) for source, target in part.alignment]
+        i, j = i + of_source, j + len(part.text.split())
+    text = " ".join(part.text for part in parts if part.text)
+    return Hypothesis(text, total / norm(config, tokens), tuple(pairs), tokens)
 
 
 def without_repeats(found: Sequence[Hypothesis]) -> list[Hypothesis]:

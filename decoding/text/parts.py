@@ -2,109 +2,180 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
-from decoding.common.warn import warn
+import numpy as np
+
+from decoding.common.arrays import Array
+from decoding.common.phases import Phases
 from decoding.generation.config import GenerationConfig
+from decoding.text.chunks import CHARACTERS, read
 from decoding.text.lengths import Lengths
 from decoding.text.prefixes import prompt_ids, start_ids
+from decoding.text.rows import Rows
 from decoding.text.splitting import split_text
 from decoding.text.texts import checked
 from decoding.text.tokenizers import Tokenizer, split_language_code
 
 
-@dataclass(frozen=True, eq=False)  # told apart by identity: a line may occur twice
-class Part:
-    """A part of a line: all of it, unless it is too long for the model."""
+@dataclass(frozen=True, eq=False)
+class Window:
+    """Successive lines and their parts, in order. A part is all of a line, unless that is too long
+    for the model; a blank line has none.
 
-    line: int  # counted from 1
-    text: str
-    ids: list[int]
-    prompt: list[int]  # that the decoder begins with: the start token and the target's prefix
+    first: the number of the first line, from 1. ends: of each line, how many parts there are up to
+    its end. max_new: tokens of each part's translation; 0: the caller's options say. prompts: what
+    the decoder begins with, of each part: the start token and the target's prefix. warnings: to be
+    given by the caller's thread.
+    """
+
+    first: int
+    ends: list[int]
+    texts: list[str]
+    parts: Rows
+    prompts: list[list[int]]
+    max_new: Array  # int64 [P]
+    warnings: list[str]
+
+    def batches(self, tokens: int) -> Iterator[Array]:
+        """Groups of parts of about equal lengths, int64 [n] each, of so many source tokens
+        together; longest first so that memory grows only once."""
+        lengths = self.parts.lengths
+        order = (-lengths).argsort(kind="stable")
+        sums, limits = lengths[order].cumsum(), self.max_new[order]
+        # One call has one length limit, and a line's limit must not depend on its neighbours.
+        changes = [*(np.flatnonzero(np.diff(limits)) + 1).tolist(), len(order)]
+        begin = before = 0
+        for change in changes:
+            while begin < change:
+                full = int(np.searchsorted(sums, before + tokens, "right"))
+                end = min(max(full, begin + 1), change)
+                yield order[begin:end]
+                begin, before = end, int(sums[end - 1])
 
 
-@dataclass(frozen=True)
+@dataclass
 class Cutter:
-    """Cuts lines into parts, and groups these.
+    """Cuts lines into parts.
 
-    batch_tokens: source tokens of a batch. aligned: words of the lines are asked for. truncate: a
-    line that is too long loses its end.
+    aligned: words of the lines are asked for. truncate: a line that is too long loses its end.
     """
 
     tokenizer: Tokenizer
     config: GenerationConfig
     lengths: Lengths
-    batch_tokens: int
     aligned: bool
     truncate: bool
+    phases: Phases
 
     @cached_property
-    def blank(self) -> list[int]:
-        ids: list[int] = self.tokenizer.encode("")
-        return ids
+    def start(self) -> list[int]:
+        return start_ids(self.config)
 
     def windows(
         self, lines: Iterable[tuple[str, str]], tokens: int, ready: Callable[[], bool]
-    ) -> Iterator[list[list[Part]]]:
-        """The parts of successive lines, `tokens` of them or a little more at a time."""
-        window: list[list[Part]] = []
-        size = 0
-        for number, (line, prefix) in enumerate(lines, 1):
-            window.append(self.cut(number, line, prefix))
-            size += 1 + sum(len(part.ids) for part in window[-1])
-            if size >= tokens or not ready():
-                yield window
-                window, size = [], 0
-        if window:
-            yield window
+    ) -> Iterator[Window]:
+        """Windows of successive lines and their targets' prefixes, of about `tokens` source tokens
+        each.
 
-    def cut(self, number: int, line: str, prefix: str) -> list[Part]:
+        All lines of one are cut at once, so it is as many characters as so many tokens had before.
+        ready: says whether another line is there; where not, a window ends.
+        """
+        iterator, first = iter(lines), 1
+        characters, seen = CHARACTERS, 1
+        while True:
+            with self.phases("reading"):
+                chunk = read(iterator, width, tokens * characters / seen, ready)
+            if not chunk:
+                return
+            with self.phases("encoding"):
+                window = self.cut(first, chunk)
+            yield window
+            first += len(chunk)
+            characters += len(chunk) + sum(map(width, chunk))
+            seen += len(window.parts.ids)
+
+    def cut(self, first: int, lines: Sequence[tuple[str, str]]) -> Window:
+        """first: the number of the first line."""
+        given = [line for line, _ in lines]
+        check(first, given)
+        rows = self.tokenizer.encode_batch(given)
+        owners = np.flatnonzero(self._with_text(given, rows))  # the line of each part
+        parts, texts, warnings = rows.select(owners), [given[i] for i in owners], list[str]()
+        if (parts.lengths > self.lengths.source).any():
+            owners, texts, parts, warnings = self._divided(first, owners, texts, parts)
+        prompts = self._prompts(first, lines, owners.tolist())
+        limits = map(self.lengths.max_new_tokens, parts.lengths.tolist(), map(len, prompts))
+        max_new = np.array([limit or 0 for limit in limits], np.int64)
+        ends = np.searchsorted(owners, np.arange(len(lines)), "right").tolist()
+        return Window(first, ends, texts, parts, prompts, max_new, warnings)
+
+    def _with_text(self, lines: Sequence[str], rows: Rows) -> Array:
+        """bool, of each line whether the model is given anything."""
+        blank = self.tokenizer.encode("")
+        found = np.array([bool(line.strip()) for line in lines])
+        for i in np.flatnonzero(found & (rows.lengths == len(blank))):
+            found[i] = rows.ids[rows.offsets[i] : rows.offsets[i + 1]].tolist() != blank
+        return found
+
+    def _divided(
+        self, first: int, owners: Array, texts: Sequence[str], parts: Rows
+    ) -> tuple[Array, list[str], Rows, list[str]]:
+        """Parts that fit, the texts of lines being given, with their lines and a warning for each
+        line that did not fit."""
+        found, warnings = list[tuple[int, str, list[int]]](), list[str]()
+        for owner, text, ids in zip(owners.tolist(), texts, parts.lists(), strict=True):
+            if len(ids) <= self.lengths.source:
+                found.append((owner, text, ids))
+                continue
+            some = self._truncated(text) if self.truncate else self._split(text)
+            found += [(owner, part, own) for part, own in some]
+            said = f"line {first + owner} has {len(ids)} tokens, too many for this model: it is "
+            most = self.lengths.source
+            warnings.append(
+                said + f"cut to {most}"
+                if self.truncate
+                else said + f"translated in {len(some)} parts of at most {most}"
+            )
+        lines, divided, rows = zip(*found, strict=True)
+        return np.array(lines), list(divided), Rows.of(rows), warnings
+
+    def _truncated(self, line: str) -> list[tuple[str, list[int]]]:
+        most = self.lengths.source
+        return [(line, self.tokenizer.encode(line, truncation=True, max_length=most))]
+
+    def _split(self, line: str) -> list[tuple[str, list[int]]]:
         encode = self.tokenizer.encode
-        ids = encode(checked(f"line {number}", line))
-        if not line.strip() or ids == self.blank:
-            return []
-        start = start_ids(self.config)
-        prompt = prompt_ids(self.tokenizer, self.config, prefix) if prefix else start
-        self.lengths.check_prompt(number, len(prompt))
-        if prefix and self.aligned:
-            raise ValueError("alignments and target_prefix do not go together: leave one out")
-        if len(ids) <= self.lengths.source:
-            return [Part(number, line, ids, prompt)]
-        if self.truncate:
-            return [Part(number, line, self._truncated(number, line, len(ids)), prompt)]
         code, text = split_language_code(line)  # every part needs it
         texts = split_text(text, lambda part: len(encode(code + part)) <= self.lengths.source)
-        some = [code + part for part in texts if part.strip()]
-        parts = [Part(number, part, encode(part), start) for part in some]
-        parts[0] = replace(parts[0], prompt=prompt)
-        warn(
-            f"line {number} has {len(ids)} tokens, too many for this model: it is translated in "
-            f"{len(parts)} parts of at most {self.lengths.source}"
-        )
-        return parts
+        return [(code + part, encode(code + part)) for part in texts if part.strip()]
 
-    def _truncated(self, number: int, line: str, tokens: int) -> list[int]:
-        most = self.lengths.source
-        warn(f"line {number} has {tokens} tokens, too many for this model: it is cut to {most}")
-        ids: list[int] = self.tokenizer.encode(line, truncation=True, max_length=most)
-        return ids
+    def _prompts(
+        self, first: int, lines: Sequence[tuple[str, str]], owners: Sequence[int]
+    ) -> list[list[int]]:
+        """What the decoder begins with, of each part: only the first of a line has its prefix."""
+        prompts = [self.start] * len(owners)
+        self.lengths.check_prompt(first, len(self.start))
+        for part, owner in enumerate(owners):
+            prefix = lines[owner][1]
+            if prefix and (part == 0 or owners[part - 1] != owner):
+                prompts[part] = prompt_ids(self.tokenizer, self.config, prefix)
+                self.lengths.check_prompt(first + owner, len(prompts[part]))
+        if self.aligned and any(prefix for _, prefix in lines):
+            raise ValueError("alignments and target_prefix do not go together: leave one out")
+        return prompts
 
-    def batches(self, parts: list[Part]) -> Iterator[list[Part]]:
-        """Groups of about equal lengths, longest first so that memory grows only once."""
-        batch: list[Part] = []
-        tokens = 0
-        for part in sorted(parts, key=lambda part: len(part.ids), reverse=True):
-            full = tokens + len(part.ids) > self.batch_tokens
-            # One call has one length limit, and a line's limit must not depend on its neighbours.
-            if batch and (full or self.max_new(part) != self.max_new(batch[0])):
-                yield batch
-                batch, tokens = [], 0
-            batch.append(part)
-            tokens += len(part.ids)
-        if batch:
-            yield batch
 
-    def max_new(self, part: Part) -> int | None:
-        return self.lengths.max_new_tokens(len(part.ids), len(part.prompt))
+def width(line: tuple[str, str]) -> int:
+    return len(line[0])
+
+
+def check(first: int, lines: Sequence[str]) -> None:
+    """Raises as `checked`, with the number of the line."""
+    try:
+        "".join(lines).encode()
+    except (TypeError, UnicodeEncodeError):
+        for number, line in enumerate(lines, first):
+            checked(f"line {number}", line)

@@ -78,6 +78,12 @@ class Rows:
         ids[inside] = self.ids
         return Rows(ids, offsets)
 
+    def followed_by(self, others: Rows) -> Rows:
+        """Each row, and behind it that of others, which are as many."""
+        both, order = Rows.joined([self, others]), np.arange(2 * len(self)).reshape(2, -1)
+        found = both.select(order.T.reshape(-1))
+        return Rows(found.ids, found.offsets[::2])
+
     def replaced(self, at: Sequence[int], rows: Rows) -> Rows:
         """With other rows in some places."""
         if not at:

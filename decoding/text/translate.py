@@ -7,32 +7,39 @@ lengths. It yields a line's translation as soon as that line and all lines befor
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
+import numpy as np
+
+from decoding.common.arrays import Array
+from decoding.common.phases import Phases
 from decoding.common.progress import Event, Progress, check_event
 from decoding.common.warn import warn
-from decoding.generation.batching import ROWS
+from decoding.generation.batching import ROWS, as_array
 from decoding.generation.call import Started
+from decoding.generation.config import GenerationConfig
 from decoding.generation.outputs import GenerateBeamDecoderOnlyOutput
 from decoding.generation.resolve import as_mapping, ignored, pinned
-from decoding.text.ahead import started_ahead
 from decoding.text.alignment import Pieces, alignment
 from decoding.text.arguments import refuse, resolve_n_best
 from decoding.text.hypotheses import (
     BLANK,
     Hypothesis,
-    Output,
     joined,
     most_hypotheses,
     without_repeats,
 )
 from decoding.text.languages import between
 from decoding.text.lengths import Lengths
-from decoding.text.parts import Cutter, Part
+from decoding.text.parts import Cutter, Window
+from decoding.text.pipeline import Pipeline
 from decoding.text.prefixes import paired, sums
+from decoding.text.rows import Rows
 from decoding.text.shortlist import as_shortlist, pop_old_name
 from decoding.text.text_model import TextModel
 from decoding.text.texts import as_texts
@@ -40,7 +47,6 @@ from decoding.text.tokenizers import split_language_code
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
 AHEAD = {"cpu": 1, "cuda": 4}  # batches of lines that are read and sorted before the model runs
 
@@ -90,31 +96,64 @@ def translate(
         raise TypeError("alignments come with hypotheses: pass n_best, too")
     lines, alone = as_texts("texts", texts)
     translator = Translator(model, n_best=n_best, batch_tokens=batch_tokens, **options)
-    found = []
+    found: list[list[Hypothesis]] = []
     with Progress(progress, len(lines), "texts") as done:
-        for hypotheses in translator.stream(lines, target_prefix=target_prefix):
-            found.append(hypotheses)
+        pairs = paired(lines, target_prefix)
+        for group in translator.groups(pairs, translator.is_many(len(lines))):
+            found += group
             done.reach(len(found))
     results: list[Any] = [each[0].text for each in found] if n_best is None else found
     return results[0] if alone else results
 
 
-class Batch(NamedTuple):
-    """Parts in one call of the model, which there is none of for no parts. max_new: tokens of each
-    result; None: the caller's options say."""
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Parts of a window in one call of the model, which there is none of for no parts."""
 
-    parts: list[Part]
-    max_new: int | None
+    window: Window
+    chosen: Array  # int64 [n]
     rows: int
     started: Started | None
 
-    @property
-    def waits(self) -> bool:
-        return self.started is None or self.started.waits
+    def output(self) -> Any:
+        return None if self.started is None else self.started.result()
 
     def cancel(self) -> None:
         if self.started is not None:
             self.started.cancel()
+
+
+class Lines:
+    """The hypotheses of a window's parts, as they come, and of its lines."""
+
+    def __init__(self, window: Window, config: GenerationConfig) -> None:
+        self.window, self._config = window, config
+        self._found: list[list[Hypothesis]] = [[]] * len(window.parts)  # empty: not done
+        self._next = 0  # line to give
+
+    def add(self, chosen: Array, found: Sequence[list[Hypothesis]]) -> None:
+        for part, own in zip(chosen.tolist(), found, strict=True):
+            self._found[part] = own
+
+    def finished(self) -> Iterator[list[Hypothesis]]:
+        """The lines, from the first that has not been given to the last before one that is not
+        done."""
+        ends, found = self.window.ends, self._found
+        begin = ends[self._next - 1] if self._next else 0
+        for end in ends[self._next :]:
+            own = found[begin:end]
+            if not all(own):
+                return
+            self._next += 1
+            yield own[0] if end == begin + 1 else self._joined(begin, end)
+            begin = end
+
+    def _joined(self, begin: int, end: int) -> list[Hypothesis]:
+        """The best of all parts joined, then the second best, ..."""
+        texts = self.window.texts[begin:end]
+        words = [len(split_language_code(text)[1].split()) for text in texts]
+        ranks = zip(*self._found[begin:end], strict=True)
+        return [joined(rank, words, self._config) for rank in ranks] or [BLANK]
 
 
 class Translator:
@@ -186,9 +225,10 @@ class Translator:
         self._calls = 0
         self._rows = max(self.config.num_beams, self.config.num_return_sequences)
         self._shortlist = as_shortlist(shortlist, model.spec, model.device.type)
+        self.phases = Phases()
         lengths = Lengths.of(model.spec, self.options, self.config)
         self._cutter = Cutter(
-            self.tokenizer, self.config, lengths, batch_tokens, alignments, truncate
+            self.tokenizer, self.config, lengths, alignments, truncate, self.phases
         )
 
     def stream(
@@ -201,44 +241,67 @@ class Translator:
     ) -> Iterator[list[Hypothesis]]:
         """The hypotheses of each line, in order; a blank line has one, empty, of score 0.
 
+        Lines are read and encoded in a thread of its own, and computed in another one.
+
         ahead: batches of lines to read and sort before the model runs; None: on a CPU one, since
-        more delay the first line and gained nothing there. 0: line by line. target_prefix: text
-        that each translation begins with, or one for each line. ready: says whether another line
-        is there; where not, those read so far are translated at once.
+        more delay the first line and gained nothing there. 0: line by line, all in this thread.
+        target_prefix: text that each translation begins with, or one for each line. ready: says
+        whether another line is there; where not, and nothing else is computed, those read so far
+        are translated at once.
         """
-        pairs = paired(lines, target_prefix)
         ahead = AHEAD[self.model.device.type] if ahead is None else ahead
-        waiting, done = deque[list[Part]](), dict[Part, list[Output]]()
+        pairs = paired(lines, target_prefix)
+        return chain.from_iterable(self.groups(pairs, ahead > 0, ahead=ahead, ready=ready))
 
-        def batches() -> Iterator[Batch]:
-            for window in self._cutter.windows(pairs, ahead * self.batch_tokens, ready):
-                waiting.extend(window)
-                parts = [part for own in window for part in own]
-                many = ahead > 0 and len(parts) * self._rows > ROWS[self.model.device.type]
-                for batch in self._cutter.batches(parts):
-                    yield self._start(batch, many)
-                if not parts:
-                    yield Batch([], None, 0, None)  # whose blank lines need not wait
+    def is_many(self, lines: int) -> bool:
+        """Whether so many lines are more than the model computes at once."""
+        return lines * self._rows > ROWS[self.model.device.type]
 
-        for batch in started_ahead(batches(), self.model.device.type, ready):
-            done.update(zip(batch.parts, self._results(batch), strict=True))
-            yield from self._finished(waiting, done)
+    def groups(
+        self,
+        lines: Iterable[tuple[str, str]],
+        apart: bool,
+        *,
+        ahead: int | None = None,
+        ready: Callable[[], bool] = lambda: True,
+    ) -> Generator[list[list[Hypothesis]], None, None]:
+        """As stream(), the lines that are finished together at a time. lines: with their targets'
+        prefixes. apart: in threads of their own."""
+        device = self.model.device.type
+        tokens = (AHEAD[device] if ahead is None else ahead) * self.batch_tokens
+        pipeline: Pipeline[Batch] = Pipeline(device, self.phases, apart)
+        windows = self._cutter.windows(lines, tokens, lambda: pipeline.goes_on(ready))
+        with closing(pipeline.run(self._started(windows, tokens > 0))) as computed:
+            yield from self._finished(computed)
 
-    def _start(self, parts: list[Part], many: bool) -> Batch:
+    def _started(self, windows: Iterable[Window], several: bool) -> Generator[Batch, None, None]:
+        """several: windows may follow each other before results are asked for."""
+        for window in windows:
+            many = several and self.is_many(len(window.parts))
+            for chosen in window.batches(self.batch_tokens):
+                with self.phases("encoding"):
+                    batch = self._start(window, chosen, many)
+                yield batch
+            if not len(window.parts):
+                yield Batch(window, np.zeros(0, np.int64), 0, None)  # blank lines need not wait
+
+    def _start(self, window: Window, chosen: Array, many: bool) -> Batch:
         """One call of the model. many: it is one of many."""
         options = dict(self.options)
-        max_new = self._cutter.max_new(parts[0])
-        if max_new is not None:
-            options["max_new_tokens"] = max_new
+        prompts = [window.prompts[i] for i in chosen.tolist()]
+        ids, mask = window.parts.select(chosen).table()
+        if window.max_new[chosen[0]]:
+            options["max_new_tokens"] = int(window.max_new[chosen[0]])
         if self.config.do_sample and isinstance(self.config.seed, int):
             options["seed"] = (self.config.seed + self._calls) % 2**64  # not the same draws again
         if self.alignments:
             options["output_attentions"] = True
-        if any(len(part.prompt) > 1 for part in parts):
-            options["decoder_input_ids"] = [part.prompt for part in parts]
+        if any(len(prompt) > 1 for prompt in prompts):
+            options["decoder_input_ids"] = prompts
         self._calls += 1
         started = self.model.start(
-            [part.ids for part in parts],
+            ids,
+            attention_mask=mask,
             return_dict_in_generate=True,
             output_sequences_scores=self.beams,
             shortlist=self._shortlist,
@@ -246,74 +309,78 @@ class Translator:
             many=many,
             **options,
         )
-        return Batch(parts, max_new, len(parts) * self._rows, started)
+        return Batch(window, chosen, len(chosen) * self._rows, started)
 
-    def _results(self, batch: Batch) -> list[list[Output]]:
-        """The hypotheses of each part."""
-        if batch.started is None:
-            return []
-        found: Any = batch.started.result()
-        n = self.config.num_return_sequences
-        rows = found.sequences.tolist()
-        scores = [math.nan] * len(rows)
-        if isinstance(found, GenerateBeamDecoderOnlyOutput) and found.sequences_scores is not None:
-            scores = found.sequences_scores.tolist()
-        attentions: Iterable[Tensor | None] = [None] * len(rows)
-        if found.hypothesis_attentions is not None:
-            attentions = found.hypothesis_attentions
-        outputs = [
-            self._output(batch.parts[i // n], row, score, attention)
-            for i, (row, score, attention) in enumerate(zip(rows, scores, attentions, strict=True))
-        ]
-        hypotheses = [outputs[i : i + n] for i in range(0, len(outputs), n)]
+    def _finished(self, computed: Iterable[tuple[Batch, Any]]) -> Iterator[list[list[Hypothesis]]]:
+        """The lines that are done with each batch, and all lines before them."""
+        lines: Lines | None = None
+        for batch, output in computed:
+            with self.phases("decoding"):
+                if lines is None or lines.window is not batch.window:
+                    lines = Lines(batch.window, self.config)
+                    for message in batch.window.warnings:
+                        warn(message)
+                if output is not None:
+                    lines.add(batch.chosen, self._hypotheses(batch, output))
+                group = [self._best(found) for found in lines.finished()]
+            if group:
+                yield group
+
+    def _best(self, found: list[Hypothesis]) -> list[Hypothesis]:
+        """Of one line."""
+        return (without_repeats(found) if self.unique else found)[: self.n_best or 1]
+
+    def _hypotheses(self, batch: Batch, output: Any) -> list[list[Hypothesis]]:
+        """Those of each part, best first."""
+        n, parts = self.config.num_return_sequences, batch.chosen.tolist()
+        prompts = np.repeat([len(batch.window.prompts[part]) for part in parts], n)
+        sequences, lengths = as_array(output.sequences), as_array(output.lengths)
+        columns, ends = np.arange(sequences.shape[1]), (prompts + lengths)[:, None]
+        shown = (columns >= np.minimum(prompts, 1)[:, None]) & (columns < ends)  # but the start
+        texts = self.tokenizer.decode_batch(Rows.where(sequences, shown), skip_special_tokens=True)
+        scores = np.full(len(texts), math.nan)
+        if isinstance(output, GenerateBeamDecoderOnlyOutput) and self.beams:
+            scores = as_array(output.sequences_scores)
+        pairs: list[tuple[tuple[int, int], ...]] = [()] * len(texts)
+        if not self.beams and self.n_best is not None or output.hypothesis_attentions is not None:
+            new = Rows.where(sequences, shown & (columns >= prompts[:, None])).lists()
+            if not self.beams and self.n_best is not None:
+                scores = self._sums(batch.window, np.repeat(batch.chosen, n), new)
+            if output.hypothesis_attentions is not None:
+                pairs = self._alignments(batch.window, np.repeat(batch.chosen, n), new, output)
+        found = list(map(Hypothesis, texts, scores.tolist(), pairs, lengths.tolist()))
+        grouped = [found[i : i + n] for i in range(0, len(found), n)]
         if self.n_best is not None and not self.beams:
-            hypotheses = self._scored(batch.parts, hypotheses)
-        for part, best_first in zip(batch.parts, hypotheses, strict=True):
-            self.tokens += best_first[0].tokens
-            if any(output.tokens == batch.max_new for output in best_first):
+            grouped = [sorted(own, key=lambda one: one.score, reverse=True) for own in grouped]
+        self._count(batch, grouped)
+        return grouped
+
+    def _count(self, batch: Batch, found: Sequence[Sequence[Hypothesis]]) -> None:
+        """Counts tokens, and warns of translations that may be cut."""
+        window, most = batch.window, int(batch.window.max_new[batch.chosen[0]])
+        self.tokens += sum(own[0].tokens for own in found)
+        for part, own in zip(batch.chosen.tolist(), found, strict=True):
+            if most and any(one.tokens == most for one in own):
+                line = window.first + bisect_right(window.ends, part)
                 warn(
-                    f"line {part.line}: a translation has reached the model's maximum of "
-                    f"{batch.max_new} tokens and may be cut"
+                    f"line {line}: a translation has reached the model's maximum of {most} tokens "
+                    "and may be cut"
                 )
-        return hypotheses
 
-    def _output(self, part: Part, row: list[int], score: float, attention: Tensor | None) -> Output:
-        """row: the prompt, the generated tokens, and padding after EOS. attention: float32
-        [generated, source]."""
-        generated = row[len(part.prompt) :]
-        ends = [i for i, token in enumerate(generated) if token in self.config.eos_token_id]
-        generated = generated[: ends[0] + 1] if ends else generated
-        tokenizer, pairs = self.tokenizer, list[tuple[int, int]]()
-        if attention is not None:
-            assert isinstance(tokenizer, Pieces)
-            pairs = alignment(tokenizer, part.text, generated, attention)
-        words = len(split_language_code(part.text)[1].split())
-        text = tokenizer.decode([*part.prompt[1:], *generated], skip_special_tokens=True)
-        return Output(text, score, generated, words, pairs)
+    def _sums(self, window: Window, chosen: Array, new: list[list[int]]) -> Array:
+        """The sums of the log-probabilities of new tokens, each row behind a part of `chosen`."""
+        prompts = [window.prompts[part] for part in chosen.tolist()]
+        sources = window.parts.select(chosen).lists()
+        return np.array(sums(self.model, self.config, sources, prompts, new))
 
-    def _scored(self, batch: list[Part], hypotheses: list[list[Output]]) -> list[list[Output]]:
-        """The same with the sums of their log-probabilities, best first."""
-        prompts = [part.prompt for part, own in zip(batch, hypotheses, strict=True) for _ in own]
-        found = iter(
-            sums(
-                self.model,
-                self.config,
-                [part.ids for part, own in zip(batch, hypotheses, strict=True) for _ in own],
-                prompts,
-                [output.ids for own in hypotheses for output in own],
-            )
-        )
-        scored = [[replace(output, score=next(found)) for output in own] for own in hypotheses]
-        return [sorted(own, key=lambda output: output.score, reverse=True) for own in scored]
-
-    def _finished(
-        self, waiting: deque[list[Part]], done: dict[Part, list[Output]]
-    ) -> Iterator[list[Hypothesis]]:
-        """Removes the finished lines at the front of `waiting`, and yields their hypotheses."""
-        while waiting and all(part in done for part in waiting[0]):
-            parts = [done.pop(part) for part in waiting.popleft()]
-            # The best of all parts joined, then the second best, ...
-            found = [joined(ranked, self.config) for ranked in zip(*parts, strict=True)] or [BLANK]
-            if self.unique:
-                found = without_repeats(found)
-            yield found[: self.n_best or 1]
+    def _alignments(
+        self, window: Window, chosen: Array, new: list[list[int]], output: Any
+    ) -> list[tuple[tuple[int, int], ...]]:
+        """Of each row of new tokens, with the attentions float32 [generated, source]."""
+        tokenizer = self.tokenizer
+        assert isinstance(tokenizer, Pieces)
+        attentions = as_array(output.hypothesis_attentions)
+        texts = [window.texts[part] for part in chosen.tolist()]
+        return [
+            tuple(alignment(tokenizer, *row)) for row in zip(texts, new, attentions, strict=True)
+        ]

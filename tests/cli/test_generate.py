@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,6 +104,35 @@ def test_json_lines(generate: Generate, stories: decoding.Model) -> None:
             assert found["completion"] == best[0].text and found["tokens"] == best[0].tokens
             assert found["score"] == pytest.approx(best[0].score, abs=1e-5)
     assert json.loads(generate("--prompt", "The", "--json").out)["prompt"] == "The"
+
+
+def test_options_of_a_line(generate: Generate, stories: decoding.Model) -> None:
+    """A JSON line's own, beside lines that have none."""
+    own = [{"max_new_tokens": 3}, {"seed": 5, "temperature": 0.5}, {"seed": 9, "top_k": 2}, {}]
+    records = [{"prompt": "The dog", **options} for options in own]
+    words = ["--input-format", "json", "--do-sample", "--seed", "3", "--max-new-tokens", "8"]
+    source = "".join(json.dumps(record) + "\n" for record in records)
+    found = [json.loads(line) for line in generate(*words, source=source).out.splitlines()]
+    for line, (record, options) in enumerate(zip(found, own, strict=True)):
+        given: dict[str, Any] = {"max_new_tokens": 8, "seed": 3 + line, **options}
+        assert record["completion"] == stories.complete("The dog", do_sample=True, **given)
+        assert record["tokens"] == given["max_new_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("words", "fields", "says"),
+    [
+        ("", '"max_new_tokens": 0', "line 1: max_new_tokens must be at least 1, got 0"),
+        ("--do-sample", '"top_k": "x"', "line 1: top_k must be"),
+        ("", '"seed": 4', "line 1 has 'seed', which is for samples: add --do-sample"),
+    ],
+)
+def test_options_that_a_line_cannot_have(
+    generate: Generate, words: str, fields: str, says: str
+) -> None:
+    line = '{"prompt": "a", %s}' % fields
+    status, out, err = generate("--input-format", "json", *words.split(), source=line)
+    assert (status, out) == (2, "") and one_line(err) and says in err
 
 
 def test_samples_do_not_depend_on_their_batch(generate: Generate) -> None:

@@ -134,7 +134,7 @@ def test_mistakes(
             "the target has only 2 lines: it must",
         ),
         (translator, source, "x\n" * 5, "the source has only 4 lines: it must have as many"),
-        (translator, source, "a b " * 999, "line 1 has "),
+        (translator, source, "a b " * 999 + "\nx" * 3, "line 1 has "),
         (gpt2, [], "the " * 200, "line 1 has "),
         (translator, ["--source", "nowhere"], "", "nowhere: No such file"),
     ]

@@ -42,7 +42,7 @@ def test_text_in_text_out(translate: Translate) -> None:
     code, out, err = translate(source="ein haus\n\nzwei äpfel\r\n  \nende".encode())
     assert (code, out) == (0, "EIN HAUS\n\nZWEI ÄPFEL\n\nENDE\n")
     assert one_line(err) and err.startswith("5 lines, 8 tokens in ")
-    assert "lines/s" in err and "tokens/s with 1 thread\n" in err
+    assert "lines/s" in err and "tokens/s with 1 thread, busy 0%\n" in err
 
 
 def test_nothing_in_nothing_out(translate: Translate) -> None:
@@ -51,7 +51,7 @@ def test_nothing_in_nothing_out(translate: Translate) -> None:
 
 
 def test_one_line_for_each_line_even_where_the_model_breaks_one(translate: Translate) -> None:
-    translate.monkeypatch.setattr(stand_in.Words, "decode", lambda *_, **__: "a\nb")
+    translate.monkeypatch.setattr(stand_in.Words, "text_of", lambda *_: "a\nb")
     assert translate(source=b"x\n")[1] == "a b\n"
 
 
@@ -139,6 +139,17 @@ def test_without_a_total_progress_counts_alone(translate: Translate) -> None:
 
     _, out, err = translate("--progress", source=Pipe(b"a\nb\n"))
     assert out == "A\nB\n" and "2 lines" in err and "/2" not in err
+
+
+def test_profile(translate: Translate) -> None:
+    """Of each phase the seconds by the clock, and those of the device's work."""
+    err = translate("--model", "slow", "--profile", "--quiet", source=b"a\nb b\n")[2]
+    phases = [line.split() for line in err.splitlines()]
+    assert [phase for phase, *_ in phases] == "reading encoding device decoding writing".split()
+    assert all(float(wall) >= 0 and float(busy) >= 0 for _, wall, _, _, busy, _ in phases)
+    assert float(phases[2][4]) >= 0.1
+    err = translate("--model", "slow", "--progress", source=b"a\n")[2]
+    assert " tokens/s]" in err and "busy 0%" not in err
 
 
 @pytest.mark.parametrize(
@@ -290,7 +301,7 @@ def test_scores_of_searches_without_beams(translate: Translate) -> None:
 
 def test_unique(translate: Translate) -> None:
     """The search looks among all beams; one text stays with its best score."""
-    translate.monkeypatch.setattr(stand_in.Words, "decode", lambda _, ids, **__: str(len(ids) // 2))
+    translate.monkeypatch.setattr(stand_in.Words, "text_of", lambda _, ids, __: str(len(ids) // 2))
     several = translate("--n-best", "3", source=b"a\n")[1].splitlines()
     assert several == ["0 ||| 1 ||| -0.0200", "0 ||| 1 ||| -1.0300", "0 ||| 2 ||| -2.0400"]
     unique = translate("--n-best", "2", "--unique", source=b"a\n")[1].splitlines()

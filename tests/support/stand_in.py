@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 import decoding
@@ -23,6 +24,7 @@ from decoding.generation.outputs import (
 )
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.scoring import Scores
+from decoding.text.rows import Rows
 from decoding.text.tokenizers.framed import FramedTokenizer
 
 EOS, START, FIRST = 0, 1, 2
@@ -76,6 +78,7 @@ class StandIn(decoding.Model):
     """
 
     threads, isa, device = 1, "none", torch.device("cpu")
+    busy_seconds = 0.0
     spec = sizes(512)
 
     def __init__(self, positions: int = 512, seconds: float = 0, **generation_config: Any) -> None:
@@ -95,18 +98,26 @@ class StandIn(decoding.Model):
     def generate(  # type: ignore[override]  # of one result
         self, input_ids: Any = None, *_: Any, **options: Any
     ) -> GenerateOutput:
+        mask = options.pop("attention_mask", None)
+        rows = np.asarray(input_ids)
+        there = np.ones(rows.shape, bool) if mask is None else mask
+        input_ids = Rows.where(rows, there).lists()
         self.calls.append((input_ids, options))
         time.sleep(self.seconds)
+        self.busy_seconds += self.seconds
         settings = self.generation_config | options
         most = settings.get("max_new_tokens") or settings["max_length"] - 1
-        rows, scores = [], []
-        for row in input_ids:
+        prompts = options.get("decoder_input_ids", [[START]] * len(input_ids))
+        found, counts, scores = [], [], []
+        for prompt, row in zip(prompts, input_ids, strict=True):
             for k in range(settings["num_return_sequences"]):
-                rows.append((row[:-1] + row[-2:-1] * k + [EOS])[:most])
-                scores.append(-k - len(rows[-1]) / 100)
-        longest = max(map(len, rows))
-        sequences = torch.tensor([[START, *row] + [START] * (longest - len(row)) for row in rows])
-        lengths = torch.tensor([len(row) for row in rows])
+                new = (row[:-1] + row[-2:-1] * k + [EOS])[:most]
+                found.append([*prompt, *new])
+                counts.append(len(new))
+                scores.append(-k - len(new) / 100)
+        longest = max(map(len, found))
+        sequences = torch.tensor([row + [START] * (longest - len(row)) for row in found])
+        lengths = torch.tensor(counts)
         if settings["num_beams"] == 1:
             return GenerateEncoderDecoderOutput(sequences, lengths)
         return GenerateBeamEncoderDecoderOutput(sequences, lengths, torch.tensor(scores))

@@ -21,14 +21,16 @@ def test_rows_are_lists(
     assert len(found) == len(rows) and found.lengths.tolist() == list(map(len, rows))
     assert found.framed(begin, end).lists() == [[*begin, *row, *end] for row in rows]
     assert Rows.joined([found, found]).lists() == rows + rows
+    others = Rows.of([[1] * len(row) for row in rows])
+    assert found.followed_by(others).lists() == [row + [1] * len(row) for row in rows]
     keep = found.ids % 3 != 0
     assert found.kept(keep).lists() == [[i for i in row if i % 3] for row in rows]
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=9)) if rows else []
     assert found.select(np.array(chosen, np.int64)).lists() == [rows[i] for i in chosen]
     at = sorted(set(chosen))
-    others = [[*rows[i], 7] for i in at]
-    expected = [others[at.index(i)] if i in at else row for i, row in enumerate(rows)]
-    assert found.replaced(at, Rows.of(others)).lists() == expected
+    new = [[*rows[i], 7] for i in at]
+    expected = [new[at.index(i)] if i in at else row for i, row in enumerate(rows)]
+    assert found.replaced(at, Rows.of(new)).lists() == expected
 
 
 @given(rows=ids)

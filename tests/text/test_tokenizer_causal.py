@@ -12,8 +12,8 @@ import transformers
 from decoding.text.token_texts import token_texts
 from decoding.text.tokenizers import load_tokenizer
 from decoding.text.tokenizers.llama import BYTES, SPECIAL
-from tests.support.batches import check_batches
 from tests.support.vocabularies import ENGLISH, GERMAN, train_bpe
+from tests.text.batches import check_batches
 
 LINES = [
     *GERMAN,

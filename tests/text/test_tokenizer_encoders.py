@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from sentencepiece import SentencePieceProcessor
 
 from decoding.text.tokenizers import load_tokenizer
-from tests.support.batches import check_batches
 from tests.support.vocabularies import ENGLISH, GERMAN, train_sentencepiece
+from tests.text.batches import check_batches
 
 LINES = [*GERMAN, *ENGLISH, "", "two  spaces", "привет, мир! 👋🏽", "naïve 中文 [MASK] so</s>"]
 PARTS = st.one_of(st.text(max_size=12), st.sampled_from([*GERMAN, "[MASK]", "[SEP]", "\n", " "]))

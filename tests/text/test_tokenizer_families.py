@@ -16,7 +16,6 @@ from sentencepiece import SentencePieceProcessor
 from decoding.text.token_texts import token_texts
 from decoding.text.tokenizers import MultilingualTokenizer, load_tokenizer
 from decoding.text.tokenizers.blenderbot_small import words
-from tests.support.batches import check_batches
 from tests.support.vocabularies import (
     ENGLISH,
     GERMAN,
@@ -24,6 +23,7 @@ from tests.support.vocabularies import (
     train_sentencepiece,
     train_word_bpe,
 )
+from tests.text.batches import check_batches
 
 LINES = [*GERMAN, *ENGLISH, "", "two  spaces", "привет, мир! 👋🏽", "Ende</s><pad>so<mask> ja"]
 UNKNOWN = "so\u2603ja \u2603 so"  # what follows it begins a word, or does not

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding.text.tokenizers import MarianTokenizer, Tokenizer, load_tokenizer, split_language_code
-from tests.support.batches import check_batches, check_texts
 from tests.support.vocabularies import ENGLISH, GERMAN, numbered, train_bpe, train_sentencepiece
+from tests.text.batches import check_batches, check_texts
 
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 

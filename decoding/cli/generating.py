@@ -1,0 +1,201 @@
+"""Makes prompts of records, and answers of prompts: what `decoding generate` does."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import decoding
+from decoding.cli.records import Record, batches
+from decoding.cli.report import Report
+from decoding.cli.results import WRITINGS, Layout, without_repeats
+from decoding.cli.search import search_options
+from decoding.cli.writing import Sink
+from decoding.common.phases import Phases
+from decoding.generation.config import OPTIONS
+from decoding.text.chunks import Chunks
+from decoding.text.complete import (
+    DEFAULT_NEW,
+    Answers,
+    Prompt,
+    new_tokens,
+    read_chats,
+    read_texts,
+    resolved,
+)
+from decoding.text.hypotheses import BLANK, Hypothesis
+from decoding.text.pipeline import Pipeline
+from decoding.text.stream_text import pieces
+
+# Options that a JSON line may have of its own: rows of one call may differ in them.
+OWN = ("max_new_tokens", "temperature", "top_k", "top_p", "seed")
+
+
+class Encoder:
+    """Makes prompts of records."""
+
+    def __init__(self, model: decoding.Model, args: argparse.Namespace) -> None:
+        self._model, self._args = model, args
+        self._template: dict[str, Any] = {"continue_final_message": False}
+        if args.chat_template is not None:
+            self._template["chat_template"] = read_template(args.chat_template)
+
+    def __call__(self, records: Sequence[Record]) -> list[Prompt | None]:
+        """None for an empty line, which is no prompt."""
+        given = [record for record in records if record.text != "" or record.where.startswith("--")]
+        if self._args.chat and given:
+            chats = [self._chat(record.text) for record in given]
+            prompts, _ = read_chats(self._model, chats, self._template)
+        else:
+            prompts = read_texts(self._model, [record.text for record in given])
+        made = {
+            id(record): replace(prompt, name=record.where, options=own_options(record, self._args))
+            for record, prompt in zip(given, prompts, strict=True)
+        }
+        return [made.get(id(record)) for record in records]
+
+    def _chat(self, given: Any) -> Any:
+        """Messages; of a text that of a user, and of the system before it."""
+        if not isinstance(given, str):
+            return given
+        system = self._args.system
+        before = [] if system is None else [{"role": "system", "content": system}]
+        return [*before, {"role": "user", "content": given}]
+
+
+def own_options(record: Record, args: argparse.Namespace) -> dict[str, Any]:
+    """The options of generate() that a JSON line has of its own. Raises ValueError for values that
+    are none, and for those of sampling without --do-sample."""
+    if args.input_format != "json":
+        return {}
+    found = {name: record.fields[name] for name in OWN if record.fields.get(name) is not None}
+    for name, value in found.items():
+        try:
+            OPTIONS[name]["check"](name, value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{record.where}: {error}") from None
+        if name != "max_new_tokens" and not args.do_sample:
+            raise ValueError(f"{record.where} has {name!r}, which is for samples: add --do-sample")
+    return found
+
+
+def read_template(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no chat template: {error.reason}, as UTF-8") from None
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Successive prompts with their empty lines, in one call of the model."""
+
+    prompts: list[Prompt | None]
+    answers: Answers
+
+    @property
+    def rows(self) -> int:
+        return self.answers.rows
+
+    def output(self) -> Any:
+        return self.answers.output()
+
+    def cancel(self) -> None:
+        self.answers.cancel()
+
+    def results(self, output: Any) -> list[list[Hypothesis]]:
+        """Of each line; output: what output() gave."""
+        found = iter(self.answers.hypotheses(output))
+        return [next(found) if prompt else [BLANK] for prompt in self.prompts]
+
+
+def answers(
+    model: decoding.Model,
+    records: Iterable[Record],
+    args: argparse.Namespace,
+    ready: Callable[[], bool],
+    phases: Phases,
+) -> Generator[list[list[Hypothesis]], None, None]:
+    """The results of the records, batch by batch."""
+    pipeline: Pipeline[Batch] = Pipeline(
+        model.device.type, phases, apart=not (args.line_buffered or args.prompt)
+    )
+    most = 1 if args.line_buffered else args.batch_tokens
+    chunks = Chunks(
+        records,
+        lambda record: len(record.text),
+        0 if args.line_buffered else args.batch_tokens,
+        Encoder(model, args),
+        lambda: pipeline.goes_on(ready),
+        phases,
+    )
+    with closing(pipeline.run(started(model, chunks, args, most, phases))) as computed:
+        for batch, output in computed:
+            with phases("decoding"):
+                found = batch.results(output)
+                if args.unique:
+                    found = [without_repeats(own) for own in found]
+            yield found
+
+
+def started(
+    model: decoding.Model,
+    chunks: Chunks[Record, Prompt | None],
+    args: argparse.Namespace,
+    most: int,
+    phases: Phases,
+) -> Generator[Batch, None, None]:
+    """most: tokens of a batch."""
+    new, done = args.max_new_tokens or DEFAULT_NEW, 0
+    n_best = args.n_best if args.scores or args.n_best > 1 else None
+    options = search_options(args)
+
+    def size(prompt: Prompt | None) -> int:
+        return new + len(prompt.ids) if prompt else 1
+
+    for batch in batches(chunks, size, most, chunks.ready):
+        rows = [done + i for i, prompt in enumerate(batch) if prompt]
+        if args.seed is not None:  # one for each row makes its samples the same in any batch
+            options["seed"] = [(args.seed + row) % 2**64 for row in rows]
+        done += len(batch)
+        many = not args.line_buffered and sum(map(size, batch)) >= most
+        asked = [prompt for prompt in batch if prompt]
+        with phases("encoding"):
+            found = Answers(model, asked, n_best, options, many)
+        yield Batch(batch, found)
+
+
+def stream(
+    model: decoding.Model,
+    records: Iterable[Record],
+    args: argparse.Namespace,
+    sink: Sink,
+    layout: Layout,
+    report: Report,
+) -> None:
+    """Writes each answer as it comes."""
+    encode = Encoder(model, args)
+    given, config = resolved(model, search_options(args))
+    write, seed = WRITINGS[layout.writing], given.get("seed")
+    for line, record in enumerate(records):
+        [prompt], tokens = encode([record]), list[int]()
+        if prompt:
+            own = {**given, "max_new_tokens": new_tokens(model.spec, config, [prompt])}
+            if seed is not None:
+                own["seed"] = (seed + line) % 2**64
+            steps = model.stream([prompt.ids], **own | prompt.options)
+            for piece in pieces(model.tokenizer, prompt.shown, counted(steps, tokens)):
+                sink.write(write(piece))
+        sink.write("\n")
+        report.add(1, sum(tokens))
+
+
+def counted(steps: Iterable[list[list[int]]], tokens: list[int]) -> Iterator[list[list[int]]]:
+    """The steps of one row; appends to `tokens` how many each has."""
+    for step in steps:
+        tokens.append(len(step[0]))
+        yield step
