@@ -137,6 +137,7 @@ class Call:
         results, before = [], 0
         with Progress(self.progress, self._steps, "steps") as progress:
             for sub in self.sub_batches:
+                raise_if_set(ended)
                 request = self._watched(sub.request, progress, before, ended)
                 results.append(SubBatchResult(sub.chosen, sub.prompt, self._run(request)))
                 before += request.steps

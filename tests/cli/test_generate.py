@@ -108,7 +108,12 @@ def test_json_lines(generate: Generate, stories: decoding.Model) -> None:
 
 def test_options_of_a_line(generate: Generate, stories: decoding.Model) -> None:
     """A JSON line's own, beside lines that have none."""
-    own = [{"max_new_tokens": 3}, {"seed": 5, "temperature": 0.5}, {"seed": 9, "top_k": 2}, {}]
+    own: list[dict[str, Any]] = [
+        {"max_new_tokens": 3},
+        {"seed": 5, "temperature": 0.5},
+        {"seed": 9, "top_k": 2},
+        {},
+    ]
     records = [{"prompt": "The dog", **options} for options in own]
     words = ["--input-format", "json", "--do-sample", "--seed", "3", "--max-new-tokens", "8"]
     source = "".join(json.dumps(record) + "\n" for record in records)
@@ -130,7 +135,7 @@ def test_options_of_a_line(generate: Generate, stories: decoding.Model) -> None:
 def test_options_that_a_line_cannot_have(
     generate: Generate, words: str, fields: str, says: str
 ) -> None:
-    line = '{"prompt": "a", %s}' % fields
+    line = f'{{"prompt": "a", {fields}}}'
     status, out, err = generate("--input-format", "json", *words.split(), source=line)
     assert (status, out) == (2, "") and one_line(err) and says in err
 

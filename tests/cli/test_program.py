@@ -87,6 +87,59 @@ def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
     assert (process.returncode, err) == (141, b"")
 
 
+LINES = b"".join(b"line %d\n" % i for i in range(2000))
+
+
+def check_first_lines(written: bytes) -> None:
+    """Whole lines, in order, some but not all."""
+    count = written.count(b"\n")
+    assert 0 < count < 2000 and LINES.upper().startswith(written) and written.endswith(b"\n")
+
+
+def wait_for_lines(path: Path) -> None:
+    while path.stat().st_size == 0:
+        time.sleep(0.01)
+
+
+def test_a_killed_program_leaves_finished_lines(tmp_path: Path) -> None:
+    source, sink = tmp_path / "in", tmp_path / "out"
+    source.write_bytes(LINES)
+    sink.touch()
+    arguments = ["--model", "slow", "--batch-tokens", "40", "--output", str(sink)]
+    with started(*arguments, source=source) as process:
+        wait_for_lines(sink)
+        process.kill()
+    check_first_lines(sink.read_bytes())
+
+
+def test_a_killed_reader_of_the_output_has_finished_lines(tmp_path: Path) -> None:
+    source, sink = tmp_path / "in", tmp_path / "out"
+    source.write_bytes(LINES)
+    with sink.open("wb") as file:
+        with started("--model", "slow", "--batch-tokens", "40", source=source) as process:
+            with subprocess.Popen(["cat"], stdin=process.stdout, stdout=file) as reader:
+                assert process.stdout
+                process.stdout.close()
+                wait_for_lines(sink)
+                reader.kill()
+    check_first_lines(sink.read_bytes())
+    assert process.returncode == 141
+
+
+def test_all_lines_of_a_killed_writer_of_the_input_are_answered() -> None:
+    """And what it wrote of the last one."""
+    code = f"import sys, time; sys.stdout.write({LINES.decode()!r} + 'half'); sys.stdout.flush()"
+    command = [sys.executable, "-c", code + "; time.sleep(99)"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout
+        with started("--model", "words", source=writer.stdout.fileno()) as process:
+            assert process.stdout
+            first = process.stdout.readline()
+            writer.kill()
+            written = first + process.stdout.read()
+    assert (process.returncode, written) == (0, LINES.upper() + b"HALF\n")
+
+
 @pytest.mark.parametrize("words", [["--output", "/dev/full"], []])
 def test_a_full_disk_is_named(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"a\n")

@@ -4,6 +4,7 @@ that has ended."""
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -103,6 +104,25 @@ def test_without_memory_it_goes_by_sub_batches(
     assert model.start(rows, **options).waits
     expected = by_batches(ours("marian", device).prepare(rows, **options))
     assert_same(model.generate(rows, **options), expected, device)
+
+
+def test_a_call_that_waits_is_ended(device: str) -> None:
+    """By who no longer wants its result; the model goes on with others."""
+    call = ours("marian", device).start(sentences(2), max_new_tokens=5)
+    assert call.waits
+    call.cancel()
+    with pytest.raises(decoding.Cancelled):
+        call.result()
+    assert len(ours("marian", device).generate(sentences(2), max_new_tokens=5)) == 2
+
+
+@pytest.mark.parametrize("count", [2, 40])  # by sub-batches, and by the engine
+def test_busy_seconds(count: int, device: str) -> None:
+    model = load("marian", device)
+    before, begin = model.busy_seconds, time.perf_counter()
+    model.generate(sentences(count), num_beams=2, max_new_tokens=5)
+    assert 0 < model.busy_seconds - before <= time.perf_counter() - begin
+    model.close()
 
 
 def test_a_sentence_whose_numbers_are_not_finite_is_named(device: str) -> None:
