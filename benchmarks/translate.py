@@ -9,11 +9,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import math
+import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import sacrebleu
 import sentencepiece
 
 from benchmarks.cases import texts
+from benchmarks.gpu_watch import GpuWatch
 from benchmarks.report.rows import write_rows
 from decoding.compare.engines import installed
 from decoding.compare.engines.conversion import convert
@@ -33,6 +35,8 @@ MODULES = {  # each program, and the libraries that its time depends on
     "ctranslate2": ("benchmarks.translate_ctranslate2", ("ctranslate2",)),
     "huggingface": ("benchmarks.translate_transformers", ("transformers", "torch")),
 }
+# Source tokens in a batch that a program may choose the best of; others have --batch-tokens.
+BATCH_TOKENS = {"ctranslate2": [8192, 16384, 32768]}
 DTYPES = {"cpu": ["float32", "bfloat16", "int8"], "cuda": ["float16"]}
 MAX_NEW_TOKENS = 256  # of a line, the same for all; no caption comes near
 BLEU_TOLERANCE = 1.0  # more is not the same model, whatever the type
@@ -46,7 +50,9 @@ class TranslateRow:
     threads: of the CPU; 0 with a GPU, where each library takes what it likes. ratio: p50 over that
     of ours in the same type; NaN where ours did not run in it. sentences, tokens: in a second, of
     the median; tokens are those of the translations with their ends. memory: peak of the process's
-    resident memory, MB, without what it has on a GPU. equal: lines with the very translation that
+    resident memory, MB, without what it has on a GPU. busy: share of the process's time in which
+    the device computed, of the CPU's threads or of the GPU, the median; NaN where that is not
+    known. equal: lines with the very translation that
     the first program gives, ours in the first type. bleu: against the references.
     """
 
@@ -68,6 +74,7 @@ class TranslateRow:
     sentences: float
     tokens: float
     memory: float
+    busy: float
     bleu: float
     equal: int
     device: str
@@ -82,21 +89,32 @@ class Program:
 
     provider: str
     dtype: str
+    batch_tokens: int
+    threads: int  # 0 with a GPU
     command: list[str]
     output: Path
     seconds: list[float] = field(default_factory=list)
+    busy: list[float] = field(default_factory=list)
     memory: int = 0
 
     def run(self) -> None:
-        begin = time.perf_counter()
-        process = subprocess.Popen(self.command, stderr=subprocess.PIPE, text=True)
-        while process.poll() is None:
-            self.memory = max(self.memory, resident("VmHWM", process.pid))
-            time.sleep(POLL)
+        with GpuWatch(not self.threads) as gpu:
+            begin, cores = time.perf_counter(), core_seconds()
+            process = subprocess.Popen(self.command, stderr=subprocess.PIPE, text=True)
+            while process.poll() is None:
+                self.memory = max(self.memory, resident("VmHWM", process.pid))
+                time.sleep(POLL)
+            seconds = time.perf_counter() - begin
         if process.returncode != 0:
             assert process.stderr is not None
             raise RuntimeError(f"{' '.join(self.command)} failed:\n{process.stderr.read()}")
-        self.seconds.append(time.perf_counter() - begin)
+        self.seconds.append(seconds)
+        of_cores = (core_seconds() - cores) / (seconds * self.threads) if self.threads else gpu.busy
+        self.busy.append(of_cores)
+
+    def forget(self) -> None:
+        """What its runs so far were."""
+        self.seconds, self.busy = [], []
 
     @property
     def median(self) -> float:
@@ -107,10 +125,17 @@ class Program:
         return self.output.read_text(encoding="utf-8").split("\n")[:-1]
 
 
+def core_seconds() -> float:
+    """Of all processes that have ended, on all cores."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def programs(options: argparse.Namespace, source: Path, folder: Path) -> Iterator[Program]:
-    """In the order of `--providers`, of each those types that it computes in on the device."""
+    """In the order of `--providers`, of each those types that it computes in on the device, and
+    the sizes of batches that it may have."""
     arguments = ["--input", source, "--device", options.device, "--num-beams", options.num_beams]
-    arguments += ["--max-new-tokens", MAX_NEW_TOKENS, "--batch-tokens", options.batch_tokens]
+    arguments += ["--max-new-tokens", MAX_NEW_TOKENS]
     if options.threads:
         arguments += ["--threads", options.threads]
     for engine in installed(options.providers):
@@ -123,9 +148,25 @@ def programs(options: argparse.Namespace, source: Path, folder: Path) -> Iterato
                 convert(options.model, model, dtype, numbered=False)
             output = folder / f"{engine.name}-{dtype}.txt"
             module, _ = MODULES[engine.name]
-            own = ["--model", model, "--dtype", dtype, "--output", output, *more]
-            command = [sys.executable, "-m", *module.split(), *map(str, [*own, *arguments])]
-            yield Program(engine.name, dtype, command, output)
+            for tokens in BATCH_TOKENS.get(engine.name, [options.batch_tokens]):
+                own = ["--model", model, "--dtype", dtype, "--output", output, *more]
+                own += ["--batch-tokens", tokens, *arguments]
+                command = [sys.executable, "-m", *module.split(), *map(str, own)]
+                yield Program(engine.name, dtype, tokens, options.threads, command, output)
+
+
+def fastest(found: Iterable[Program]) -> list[Program]:
+    """Of each provider and type the program with the best size of batches, by a first run, which
+    does not count."""
+    best: dict[tuple[str, str], Program] = {}
+    for program in found:
+        program.run()
+        other = best.setdefault((program.provider, program.dtype), program)
+        if program.median < other.median:
+            best[program.provider, program.dtype] = program
+    for program in best.values():
+        program.forget()
+    return list(best.values())
 
 
 def measure(options: argparse.Namespace) -> list[TranslateRow]:
@@ -137,7 +178,7 @@ def measure(options: argparse.Namespace) -> list[TranslateRow]:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "source.txt"
         source.write_text("".join(line + "\n" for line in text.sources), encoding="utf-8")
-        found = list(programs(options, source, Path(folder)))
+        found = fastest(programs(options, source, Path(folder)))
         for _ in range(options.repeats):
             for program in found:
                 program.run()
@@ -173,7 +214,7 @@ def make_row(
         version=versions(program.provider),
         dtype=program.dtype,
         beams=options.num_beams,
-        batch_tokens=options.batch_tokens,
+        batch_tokens=program.batch_tokens,
         threads=options.threads,
         repeats=len(program.seconds),
         p20=p20,
@@ -184,6 +225,7 @@ def make_row(
         sentences=len(lines) / p50,
         tokens=tokens / p50,
         memory=program.memory / 1e6,
+        busy=percentile(program.busy, 50),
         bleu=sacrebleu.corpus_bleu(lines, [text.references]).score,
         equal=sum(map(str.__eq__, lines, first)),
         **asdict(where),
@@ -202,6 +244,7 @@ def console(row: TranslateRow) -> str:
         f"{row.provider:12} {row.dtype:8} {row.p50:6.2f} s [{row.p20:.2f} {row.p80:.2f}] | "
         f"{row.ratio:5.2f} times ours | "
         f"{row.sentences:6.0f} sentences/s | {row.tokens:7.0f} tokens/s | {row.memory:5.0f} MB | "
+        f"busy {row.busy:4.0%} | batches of {row.batch_tokens} | "
         f"BLEU {row.bleu:.2f} | {row.equal} of {row.lines} as the first"
     )
 
@@ -216,7 +259,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--dtype", nargs="+", help=f"default: {DTYPES}; who has no such type is left out"
     )
     parser.add_argument("--num-beams", type=int, default=4)
-    parser.add_argument("--batch-tokens", type=int, default=4096)
+    parser.add_argument(
+        "--batch-tokens", type=int, default=4096, help=f"but for {', '.join(BATCH_TOKENS)}"
+    )
     parser.add_argument("--threads", type=int, help="of the CPU (default: 2, with a GPU any)")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", type=Path, help="a CSV file for the rows")
