@@ -274,6 +274,11 @@ class Translator:
         with closing(pipeline.run(self._started(windows, tokens > 0))) as computed:
             yield from self._finished(computed)
 
+    def cut(self, lines: Sequence[str]) -> Window:
+        """All lines as one window, for who calls the model himself: with what inputs() gives for
+        parts, whose outputs hypotheses() reads."""
+        return self._cutter.cut(1, [(line, "") for line in lines])
+
     def _started(self, windows: Iterable[Window], several: bool) -> Generator[Batch, None, None]:
         """several: windows may follow each other before results are asked for."""
         for window in windows:
@@ -287,6 +292,17 @@ class Translator:
 
     def _start(self, window: Window, chosen: Array, many: bool) -> Batch:
         """One call of the model. many: it is one of many."""
+        started = self.model.start(
+            **self.inputs(window, chosen),
+            shortlist=self._shortlist,
+            cancel=self.cancel,
+            many=many,
+        )
+        return Batch(window, chosen, len(chosen) * self._rows, started)
+
+    def inputs(self, window: Window, chosen: Array) -> dict[str, Any]:
+        """The arguments of generate() for parts of a window that share a limit of length. chosen:
+        int64 [n]."""
         options = dict(self.options)
         prompts = [window.prompts[i] for i in chosen.tolist()]
         ids, mask = window.parts.select(chosen).table()
@@ -299,17 +315,13 @@ class Translator:
         if any(len(prompt) > 1 for prompt in prompts):
             options["decoder_input_ids"] = prompts
         self._calls += 1
-        started = self.model.start(
-            ids,
-            attention_mask=mask,
-            return_dict_in_generate=True,
-            output_sequences_scores=self.beams,
-            shortlist=self._shortlist,
-            cancel=self.cancel,
-            many=many,
+        return {
+            "input_ids": ids,
+            "attention_mask": mask,
+            "return_dict_in_generate": True,
+            "output_sequences_scores": self.beams,
             **options,
-        )
-        return Batch(window, chosen, len(chosen) * self._rows, started)
+        }
 
     def _finished(self, computed: Iterable[tuple[Batch, Any]]) -> Iterator[list[list[Hypothesis]]]:
         """The lines that are done with each batch, and all lines before them."""
@@ -321,19 +333,20 @@ class Translator:
                     for message in batch.window.warnings:
                         warn(message)
                 if output is not None:
-                    lines.add(batch.chosen, self._hypotheses(batch, output))
-                group = [self._best(found) for found in lines.finished()]
+                    found = self.hypotheses(batch.window, batch.chosen, output)
+                    lines.add(batch.chosen, found)
+                group = [self.best(line) for line in lines.finished()]
             if group:
                 yield group
 
-    def _best(self, found: list[Hypothesis]) -> list[Hypothesis]:
+    def best(self, found: list[Hypothesis]) -> list[Hypothesis]:
         """Of one line."""
         return (without_repeats(found) if self.unique else found)[: self.n_best or 1]
 
-    def _hypotheses(self, batch: Batch, output: Any) -> list[list[Hypothesis]]:
-        """Those of each part, best first."""
-        n, parts = self.config.num_return_sequences, batch.chosen.tolist()
-        prompts = np.repeat([len(batch.window.prompts[part]) for part in parts], n)
+    def hypotheses(self, window: Window, chosen: Array, output: Any) -> list[list[Hypothesis]]:
+        """Those of each part, best first. output: of generate() for inputs(window, chosen)."""
+        n = self.config.num_return_sequences
+        prompts = np.repeat([len(window.prompts[part]) for part in chosen.tolist()], n)
         sequences, lengths = as_array(output.sequences), as_array(output.lengths)
         columns, ends = np.arange(sequences.shape[1]), (prompts + lengths)[:, None]
         shown = (columns >= np.minimum(prompts, 1)[:, None]) & (columns < ends)  # but the start
@@ -345,21 +358,21 @@ class Translator:
         if not self.beams and self.n_best is not None or output.hypothesis_attentions is not None:
             new = Rows.where(sequences, shown & (columns >= prompts[:, None])).lists()
             if not self.beams and self.n_best is not None:
-                scores = self._sums(batch.window, np.repeat(batch.chosen, n), new)
+                scores = self._sums(window, np.repeat(chosen, n), new)
             if output.hypothesis_attentions is not None:
-                pairs = self._alignments(batch.window, np.repeat(batch.chosen, n), new, output)
+                pairs = self._alignments(window, np.repeat(chosen, n), new, output)
         found = list(map(Hypothesis, texts, scores.tolist(), pairs, lengths.tolist()))
         grouped = [found[i : i + n] for i in range(0, len(found), n)]
         if self.n_best is not None and not self.beams:
             grouped = [sorted(own, key=lambda one: one.score, reverse=True) for own in grouped]
-        self._count(batch, grouped)
+        self._count(window, chosen, grouped)
         return grouped
 
-    def _count(self, batch: Batch, found: Sequence[Sequence[Hypothesis]]) -> None:
+    def _count(self, window: Window, chosen: Array, found: Sequence[Sequence[Hypothesis]]) -> None:
         """Counts tokens, and warns of translations that may be cut."""
-        window, most = batch.window, int(batch.window.max_new[batch.chosen[0]])
+        most = int(window.max_new[chosen[0]])
         self.tokens += sum(own[0].tokens for own in found)
-        for part, own in zip(batch.chosen.tolist(), found, strict=True):
+        for part, own in zip(chosen.tolist(), found, strict=True):
             if most and any(one.tokens == most for one in own):
                 line = window.first + bisect_right(window.ends, part)
                 warn(
