@@ -50,6 +50,8 @@ class Ahead(Generic[T]):
         self._error: BaseException | None = None
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._take, name="decoding.text", daemon=True)
+
+    def start(self) -> None:
         self._thread.start()
 
     @property
@@ -141,14 +143,17 @@ class Pipeline(Generic[B]):
             return
         self._ahead = Ahead(self._started(batches), self._room, lambda batch: batch.rows)
         found = Ahead(self._outputs(self._ahead), self._room, lambda pair: pair[0].rows)
+        threads = (self._ahead, found)
+        for thread in threads:  # once each can be asked
+            thread.start()
         try:
             yield from found
         finally:
-            for thread in (self._ahead, found):
+            for thread in threads:
                 thread.stop()
             for batch in list(self._begun):
                 batch.cancel()
-            for thread in (self._ahead, found):
+            for thread in threads:
                 thread.join()
 
     def _started(self, batches: Generator[B, None, None]) -> Generator[B, None, None]:
