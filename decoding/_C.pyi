@@ -535,9 +535,10 @@ class Engine:
     def cancel(self, id: int) -> None:
         """Ends a request with "cancelled" within a few steps, unless it ends before; no error
         where it has ended."""
-    def wait(self, timeout: float) -> list[Output]:
-        """All that was told since the last call, in order, as soon as there is anything; empty
-        after so many seconds."""
+    def wait(self, timeout: float) -> list[tuple[int, list[list[int]] | Output]]:
+        """All that was told since the last call, as soon as there is anything; empty after so many
+        seconds. Each is a request's id, with new tokens, of the best row alone where rows compete,
+        else of each row, or with its end, which follows them."""
     def stats(self) -> dict[str, Any]:
         """See decoding.Engine.stats()."""
     def close(self, drain: bool) -> None:
@@ -545,16 +546,15 @@ class Engine:
         cancelled. What it tells of them can be waited for afterwards. Twice is no error."""
 
 class Output:
-    """News of a request. K rows: of results. Every request ends with one that is not "tokens"."""
+    """How a request has ended. K rows: of results, where it has come to its "end"."""
 
     id: int
-    kind: Literal["tokens", "end", "cancelled", "expired", "fault"]
-    tokens: Array  # int32 [K, n]; tokens: the new ones, of the best row alone where rows compete;
-    # end: of each row from its first on, best first. What follows a row's length is undefined
+    kind: Literal["end", "cancelled", "expired", "fault"]
+    tokens: Array  # int32 [K, n], best first; what follows a row's length is undefined
     lengths: Array  # int32 [K], of each row's tokens
-    scores: Array  # float32 [K], of an end; zero where rows do not compete
+    scores: Array  # float32 [K]; zero where rows do not compete
     sums: Array  # the same
-    parent_rows: Array  # int32 [K, n], of an end: the row that each token extended
+    parent_rows: Array  # int32 [K, n], the row that each token extended
     message: str  # of a fault
 
 def put_ends(

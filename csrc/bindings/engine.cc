@@ -106,7 +106,7 @@ class PyEngine {
   }
 
   void cancel(int64_t id) { scheduler().cancel(id); }
-  std::vector<Output> wait(double timeout) { return scheduler().wait(timeout); }
+  py::list wait(double timeout) { return told_by(scheduler(), timeout); }
   void close(bool drain) { scheduler().close(drain); }
 
   py::dict stats() {
@@ -227,7 +227,7 @@ void bind_engine(py::module_& module) {
            py::arg("priority") = 0, py::arg("deadline") = kNever, py::arg("stream") = false,
            py::arg("salt") = 0)
       .def("cancel", &PyEngine::cancel, py::arg("id"), unlocked)
-      .def("wait", &PyEngine::wait, py::arg("timeout"), unlocked)
+      .def("wait", &PyEngine::wait, py::arg("timeout"))
       .def("stats", &PyEngine::stats)
       .def("close", &PyEngine::close, py::arg("drain"), unlocked);
 }

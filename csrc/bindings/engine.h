@@ -5,7 +5,11 @@
 
 namespace decoding {
 
+class Scheduler;
+
 void bind_engine(pybind11::module_& module);
-void bind_output(pybind11::module_& module);  // of its news, output.cc
+// In output.cc: all that a scheduler has told, as Engine.wait() returns it, and its types.
+pybind11::list told_by(Scheduler& scheduler, double timeout);
+void bind_output(pybind11::module_& module);
 
 }  // namespace decoding

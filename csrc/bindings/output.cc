@@ -1,15 +1,17 @@
-// decoding._C.Output: what an engine tells of a request, and its results as tables.
+// decoding._C.Output: how a request ended, with its results as tables; and what an engine tells.
 #include "engine/scheduler/output.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "bindings/engine.h"
 #include "bindings/tensor.h"
 #include "core/check.h"
+#include "engine/scheduler/scheduler.h"
 
 namespace decoding {
 namespace {
@@ -21,8 +23,6 @@ py::array_t<T> table(const std::vector<T>& values, int rows, int width) {
 
 const char* name_of(OutputKind kind) {
   switch (kind) {
-    case OutputKind::tokens:
-      return "tokens";
     case OutputKind::end:
       return "end";
     case OutputKind::cancelled:
@@ -32,6 +32,17 @@ const char* name_of(OutputKind kind) {
     default:
       return "fault";
   }
+}
+
+// Of each row, as `words` has them from `next` on.
+py::list token_lists(const int32_t* next, int rows) {
+  py::list lists(rows);
+  for (int row = 0; row < rows; ++row) {
+    py::list tokens(*next++);
+    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = *next++;
+    lists[row] = std::move(tokens);
+  }
+  return lists;
 }
 
 // Writes ends of a batch's sentences, whose ids follow `first`, into its tables: as
@@ -68,6 +79,23 @@ void put_ends(const std::vector<const Output*>& ends, int64_t first, const py::o
 }
 
 }  // namespace
+
+py::list told_by(Scheduler& scheduler, double timeout) {
+  static thread_local Outputs outputs;  // whose memory is used again
+  {
+    const py::gil_scoped_release release;
+    scheduler.wait(timeout, outputs);
+  }
+  py::list told;
+  for (const NewTokens& made : outputs.tokens) {
+    told.append(py::make_tuple(made.id, token_lists(&outputs.words[made.begin], made.rows)));
+  }
+  for (Output& end : outputs.ends) {
+    const int64_t id = end.id;
+    told.append(py::make_tuple(id, std::move(end)));
+  }
+  return told;
+}
 
 void bind_output(py::module_& module) {
   py::class_<Output>(module, "Output")

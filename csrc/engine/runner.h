@@ -118,9 +118,10 @@ class Runner {
   // joined again.
   virtual void ended(std::vector<Ended>& to) = 0;
   virtual void fetch(Slot slot, const Results& results) = 0;
-  // What each row of a request that has joined has generated so far, from results.from on, and each
-  // that has finished; returns how many these are: 0 where it has ended.
-  virtual int paths(Slot slot, const Results& results) = 0;
+  // The tokens of a request that has joined that are certain so far, from results.from on: those of
+  // its rows, or where rows compete, as one row, what all that may still be the best begin with.
+  // Returns how many rows these are: 0 where it has ended, and its end tells all.
+  virtual int certain(Slot slot, const Results& results) = 0;
 };
 
 // isa: one of cpu::isas(). cache: of keys and values, float32 or bfloat16.

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from decoding import _C
 from decoding.serving.process import OwnProcess
-from decoding.serving.request import Waiter, is_end
+from decoding.serving.request import Told, Waiter, is_end
 
 WAIT = 0.1  # seconds, after which the thread looks whether the engine is closed
 
@@ -21,7 +21,7 @@ class Listener(Protocol):
     id: int  # the engine's number of the first; those of the others follow
     sentences: int
 
-    def tell(self, told: list[_C.Output | BaseException]) -> Iterable[Waiter]:
+    def tell(self, told: list[Told]) -> Iterable[Waiter]:
         """Takes news; returns who waited for them in an event loop."""
 
 
@@ -105,13 +105,14 @@ class Dispatcher:
             self._failure = error
             self._fail(error)
 
-    def _hand_out(self, outputs: Sequence[_C.Output]) -> None:
-        told: dict[Listener, list[_C.Output | BaseException]] = {}
+    def _hand_out(self, outputs: Sequence[tuple[int, Told]]) -> None:
+        """outputs: the requests' ids, and what is told of each."""
+        told: dict[Listener, list[Told]] = {}
         with self._changed:
-            for output in outputs:
-                told.setdefault(self._requests[output.id], []).append(output)
+            for id, news in outputs:
+                told.setdefault(self._requests[id], []).append(news)
         wake(waiter for request, news in told.items() for waiter in request.tell(news))
-        self._forget([output.id for output in outputs if is_end(output)])
+        self._forget([id for id, news in outputs if is_end(news)])
 
     def _fail(self, error: BaseException) -> None:
         """Ends all requests."""

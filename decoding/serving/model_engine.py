@@ -22,7 +22,7 @@ from decoding.generation.outputs import GenerateOutput
 from decoding.generation.results import SubBatchResult
 from decoding.serving.dispatch import Dispatcher
 from decoding.serving.planning import SHARE, UNKNOWN, allocated, call_limits, compiled, with_pages
-from decoding.serving.request import Waiter, is_end
+from decoding.serving.request import Told, Waiter, is_end
 from decoding.serving.submission import refused
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class StartedBatch:
         self.id = -1  # of the first sentence, once they are submitted
         dispatcher.submit(self, request.options, request.batch(stream=0))
 
-    def tell(self, told: list[_C.Output | BaseException]) -> list[Waiter]:
+    def tell(self, told: list[Told]) -> list[Waiter]:
         """Takes news of the engine's. Nobody waits for them in an event loop."""
         ends = [each for each in told if isinstance(each, _C.Output) and each.kind == "end"]
         found = self._results
@@ -179,7 +179,7 @@ class StartedBatch:
             for each in told:
                 if isinstance(each, BaseException):
                     self._error = f"the engine failed: {each}"
-                elif each.kind == "fault":
+                elif isinstance(each, _C.Output) and each.kind == "fault":
                     self._error = self._error or each.message
             self._changed.notify_all()
         return []

@@ -17,12 +17,13 @@ from decoding.generation.call import Call
 from decoding.generation.outputs import GenerateOutput
 from decoding.generation.streaming import Tokens
 from decoding.serving.process import OwnProcess
-from decoding.serving.results import engine_results, new_tokens
+from decoding.serving.results import engine_results, rest
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Result = TypeVar("Result", bound="Tensor | GenerateOutput", covariant=True)
+Told = Tokens | _C.Output | BaseException  # of a request: new tokens, or its end
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Request(Generic[Result]):
         which lives as long as its requests."""
         self._call, self._process, self._cancel, self._deadline = call, process, cancel, deadline
         self.id, self.sentences = -1, 1  # the engine's number of it, once it is submitted
-        self._told: list[_C.Output | BaseException] = []  # the last one ends it
+        self._told: list[Told] = []  # the last one ends it
         self._changed = threading.Condition(threading.Lock())
         self._waiters: list[Waiter] = []
 
@@ -117,7 +118,7 @@ class Request(Generic[Result]):
     def __repr__(self) -> str:
         return f"Request({'done' if self.done else 'running'})"
 
-    def tell(self, told: list[_C.Output | BaseException]) -> list[Waiter]:
+    def tell(self, told: list[Told]) -> list[Waiter]:
         """Takes news of the engine's; returns who waited for them in an event loop."""
         due: list[Waiter] = []
         with self._changed:
@@ -163,30 +164,32 @@ class Request(Generic[Result]):
     def _tokens(self, index: int, counts: list[int]) -> Tokens:
         """The new tokens of each result. counts: those that came before, to which it adds."""
         told = self._told[index]
-        if isinstance(told, BaseException) or told.kind not in ("tokens", "end"):
-            raise self._error(told)
-        return new_tokens(told, counts)
+        if not isinstance(told, list):
+            return rest(self._ended(told), counts)
+        for row, new in enumerate(told):
+            counts[row] += len(new)
+        return [new.copy() for new in told]  # a reader may change its own
 
     @cached_property
     def _result(self) -> Any:
-        end = self._told[-1]
-        if isinstance(end, BaseException) or end.kind != "end":
-            raise self._error(end)
         [sub] = self._call.sub_batches
-        return self._call.output([engine_results(end, sub)])
+        return self._call.output([engine_results(self._ended(self._told[-1]), sub)])
 
-    def _error(self, end: _C.Output | BaseException) -> Exception:
-        """What an end that is no result raises."""
+    def _ended(self, end: Told) -> _C.Output:
+        """The end that has results; raises what another one means."""
+        assert not isinstance(end, list), "tokens end nothing"
         if isinstance(end, BaseException):
-            return _C.Error(f"the engine failed: {end}")
+            raise _C.Error(f"the engine failed: {end}")
         if end.kind == "cancelled":
-            return Cancelled("the request was cancelled")
+            raise Cancelled("the request was cancelled")
         if end.kind == "expired":
-            return TimeoutError(
+            raise TimeoutError(
                 f"the request was not done within its deadline of {self._deadline} seconds"
             )
-        return _C.Error(end.message)
+        if end.kind == "fault":
+            raise _C.Error(end.message)
+        return end
 
 
-def is_end(told: _C.Output | BaseException) -> bool:
-    return isinstance(told, BaseException) or told.kind != "tokens"
+def is_end(told: Told) -> bool:
+    return not isinstance(told, list)

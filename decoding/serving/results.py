@@ -34,12 +34,7 @@ def filled(rows: Array, lengths: Array, fill: int) -> Array:
     return np.where(there, rows, fill).astype(np.int32)[None]
 
 
-def new_tokens(told: _C.Output, counts: list[int]) -> Tokens:
-    """The tokens of each result that `told` makes known. counts: how many are known of each; it
-    adds the new ones."""
-    skipped = counts if told.kind == "end" else [0] * len(counts)
-    rows, lengths = told.tokens.tolist(), told.lengths.tolist()
-    tokens: Tokens = [rows[row][first : lengths[row]] for row, first in enumerate(skipped)]
-    for row, new in enumerate(tokens):
-        counts[row] += len(new)
-    return tokens
+def rest(end: _C.Output, counts: list[int]) -> Tokens:
+    """The tokens of each result behind those that have been told. counts: how many these are."""
+    rows, lengths = end.tokens.tolist(), end.lengths.tolist()
+    return [rows[row][told : lengths[row]] for row, told in enumerate(counts)]

@@ -114,18 +114,19 @@ engine.close(True)
 """
 
 
-# Prints, for some numbers of rows that all go on, the allocations of a scheduler alone. Where
-# requests join and leave, or are told of, those who submit and hear of them need memory.
+# Prints, for some numbers of rows that all go on, the allocations of a scheduler alone, also where
+# its tokens are told. Where requests join and leave, those who submit and hear of them need memory.
 SCHEDULER = """
 from decoding._kernels import scheduling_times
 
-def counted(rows, steps):
+def counted(rows, steps, stream):
     before = counter()
-    scheduling_times(rows, steps, churn=False, stream=False)
+    scheduling_times(rows, steps, churn=False, stream=stream)
     return counter() - before
 
 for rows in (1, 8, 16, 64):
-    print(*[min(counted(rows, steps) for _ in range(4)) for steps in (500, 3000)])
+    for stream in (False, True):
+        print(*[min(counted(rows, steps, stream) for _ in range(4)) for steps in (500, 3000)])
 """
 
 

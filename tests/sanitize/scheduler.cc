@@ -80,18 +80,21 @@ struct Heard {
 // Listens until the scheduler has ended.
 Heard listen(Scheduler& scheduler, const std::atomic<bool>& closed) {
   Heard heard;
-  const auto take = [&](const std::vector<Output>& outputs) {
-    for (const Output& output : outputs) {
-      expect(!heard.ended.contains(output.id), "a request was told of after its end");
-      if (output.kind == OutputKind::tokens) continue;
-      heard.ended.insert(output.id);
-      heard.faults += output.kind == OutputKind::fault;
+  Outputs outputs;
+  const auto take = [&](double seconds) {
+    scheduler.wait(seconds, outputs);
+    for (const NewTokens& made : outputs.tokens) {
+      expect(!heard.ended.contains(made.id), "a request was told of after its end");
+    }
+    for (const Output& end : outputs.ends) {
+      expect(heard.ended.insert(end.id).second, "a request has ended twice");
+      heard.faults += end.kind == OutputKind::fault;
     }
     return !outputs.empty();
   };
   try {
-    while (!closed) take(scheduler.wait(0.01));
-    while (take(scheduler.wait(0))) {
+    while (!closed) take(0.01);
+    while (take(0)) {
     }
   } catch (const Error&) {
     heard.faults += 1 << 20;  // the loop has failed, as whoever listens hears

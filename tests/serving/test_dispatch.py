@@ -23,7 +23,7 @@ class ToldEngine:
     """Has the methods of _C.Engine that a dispatcher calls."""
 
     def __init__(self) -> None:
-        self.news: queue.SimpleQueue[list[Any] | Exception] = queue.SimpleQueue()
+        self.news: queue.SimpleQueue[list[tuple[int, Any]] | Exception] = queue.SimpleQueue()
         self.called: list[Any] = []
         self.submitted = 0
 
@@ -32,7 +32,7 @@ class ToldEngine:
         self.submitted += 1
         return self.submitted
 
-    def wait(self, timeout: float) -> list[Any]:
+    def wait(self, timeout: float) -> list[tuple[int, Any]]:
         try:
             news = self.news.get(timeout=timeout) if timeout else self.news.get_nowait()
         except queue.Empty:
@@ -63,12 +63,12 @@ def submitted(dispatcher: Dispatcher, **options: Any) -> Request[Any]:
     return request
 
 
-def output(id: int, kind: str, *rows: list[int], message: str = "") -> Any:
+def end(id: int, kind: str, *rows: list[int], message: str = "") -> tuple[int, Any]:
     longest = max(map(len, rows), default=0)
     tokens = np.array([row + [-9] * (longest - len(row)) for row in rows], np.int32)
     lengths = np.array(list(map(len, rows)), np.int32)
     zeros = np.zeros(len(rows), np.float32)
-    return SimpleNamespace(
+    return id, SimpleNamespace(
         id=id,
         kind=kind,
         tokens=tokens.reshape(len(rows), longest),
@@ -100,9 +100,9 @@ def test_a_batch_of_news_wakes_a_loop_once() -> None:
         tasks = [asyncio.ensure_future(streamed(request)) for request in requests]
         for step in range(4):
             await asyncio.sleep(0.01)
-            news = [output(request.id, "tokens", [step]) for request in requests]
+            news: list[tuple[int, Any]] = [(request.id, [[step]]) for request in requests]
             if step == 3:
-                news += [output(request.id, "end", [0, 1, 2, 3]) for request in requests]
+                news += [end(request.id, "end", [0, 1, 2, 3]) for request in requests]
             engine.news.put(news)
         assert await asyncio.gather(*tasks) == [[0, 1, 2, 3]] * 20
 
@@ -118,9 +118,11 @@ def test_rows_of_different_lengths_and_the_rest_at_the_end() -> None:
     engine = ToldEngine()
     dispatcher = dispatcher_of(engine)
     request = submitted(dispatcher, do_sample=True, num_return_sequences=3)
-    engine.news.put([output(1, "tokens", [7], [8], [])])
-    engine.news.put([output(1, "tokens", [], [9, 9], [])])
-    engine.news.put([output(1, "end", [7, 4], [8, 9, 9], [5])])
+    engine.news.put([(1, [[7], [8], []])])
+    engine.news.put([(1, [[], [9, 9], []])])
+    engine.news.put([end(1, "end", [7, 4], [8, 9, 9], [5])])
+    first = next(iter(request))
+    first[0].append(99)  # which is this reader's
     assert list(request) == [[[7], [8], []], [[], [9, 9], []], [[4], [], [5]]]
     assert request.result().tolist() == [[5, 6, 7, 4, 1], [5, 6, 8, 9, 9], [5, 6, 5, 1, 1]]
     dispatcher.close(drain=True)
@@ -130,7 +132,7 @@ def test_all_requests_hear_of_a_failure_of_the_engine() -> None:
     engine = ToldEngine()
     dispatcher = dispatcher_of(engine)
     requests = [submitted(dispatcher, do_sample=True, seed=i) for i in range(3)]
-    engine.news.put([output(2, "end", [4])])
+    engine.news.put([end(2, "end", [4])])
     engine.news.put(_C.Error("the GPU is lost"))
     assert requests[1].result(60).shape == (1, 3)
     for request in (requests[0], requests[2]):
@@ -190,7 +192,7 @@ def test_what_is_told_after_the_close_is_heard() -> None:
 
     def close(drain: bool) -> None:
         for request in requests:
-            engine.news.put([output(request.id, "cancelled")])
+            engine.news.put([end(request.id, "cancelled")])
 
     cast(Any, engine).close = close
     dispatcher.close(drain=False)
@@ -205,7 +207,7 @@ def test_what_is_cancelled_is_asked_for_once_it_is_there() -> None:
     request = submitted(dispatcher)
     request.cancel()
     assert engine.called[-1] == ("cancel", request.id)
-    engine.news.put([output(request.id, "end", [3])])  # it was faster
+    engine.news.put([end(request.id, "end", [3])])  # it was faster
     assert request.result(60).tolist() == [[5, 6, 3]]
     asked = len(engine.called)
     request.cancel()
@@ -217,7 +219,7 @@ def test_a_fault_has_the_engines_words() -> None:
     engine = ToldEngine()
     dispatcher = dispatcher_of(engine)
     request = submitted(dispatcher)
-    engine.news.put([output(request.id, "fault", message="the logits are sick")])
+    engine.news.put([end(request.id, "fault", message="the logits are sick")])
     with pytest.raises(decoding.Error, match="^the logits are sick$"):
         request.result(60)
     dispatcher.close(drain=True)

@@ -62,8 +62,8 @@ class FakeRunner : public Runner {
   int64_t steps() const { return steps_; }
 
   // Its tokens are the numbers of its steps.
-  void fetch(Slot slot, const Results& results) override { paths(slot, results); }
-  int paths(Slot slot, const Results& results) override {
+  void fetch(Slot slot, const Results& results) override { certain(slot, results); }
+  int certain(Slot slot, const Results& results) override {
     const int steps = of(slot).steps;
     for (int i = results.from; i < steps; ++i) results.tokens[i] = i;
     results.lengths[0] = steps;

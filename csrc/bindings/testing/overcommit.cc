@@ -48,7 +48,7 @@ class PyRunner : public Runner {
   void leave(Slot) override {}
   void ended(std::vector<Ended>&) override {}
   void fetch(Slot, const Results&) override {}
-  int paths(Slot, const Results&) override { return 0; }
+  int certain(Slot, const Results&) override { return 0; }
 
  private:
   const py::object hooks_;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/engine.h"
 #include "bindings/testing/fake_runner.h"
 #include "bindings/testing/kernels.h"
 #include "engine/scheduler/scheduler.h"
@@ -89,7 +90,8 @@ std::vector<double> scheduling_times(int rows, int steps, bool churn, bool strea
   }
   submitted = true;
   submitted.notify_one();
-  while (!runner.done()) running.wait(0.01);
+  Outputs heard;
+  while (!runner.done()) running.wait(0.01, heard);
   std::vector<double> taken = runner.taken();
   running.close(false);
   return taken;
@@ -108,7 +110,7 @@ class FakeEngine {
     return scheduler_.submit({submission(kPrompt, steps, stream)});
   }
   void cancel(int64_t id) { scheduler_.cancel(id); }
-  std::vector<Output> wait(double timeout) { return scheduler_.wait(timeout); }
+  py::list wait(double timeout) { return told_by(scheduler_, timeout); }
   void close(bool drain) { scheduler_.close(drain); }
 
  private:
@@ -126,7 +128,7 @@ void bind_scheduling(py::module_& kernels) {
            py::arg("fails_in") = -1)
       .def("submit", &FakeEngine::submit, py::arg("steps"), py::arg("stream") = false, unlocked)
       .def("cancel", &FakeEngine::cancel, py::arg("id"), unlocked)
-      .def("wait", &FakeEngine::wait, py::arg("timeout"), unlocked)
+      .def("wait", &FakeEngine::wait, py::arg("timeout"))
       .def("close", &FakeEngine::close, py::arg("drain"), unlocked);
   kernels.def("scheduling_times", &scheduling_times,
               "Seconds from each of so many steps of no time to the next, all rows running. churn: "

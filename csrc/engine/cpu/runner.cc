@@ -155,7 +155,7 @@ class CpuRunner : public Runner {
                    c.from_first(slot.sentence, results));
   }
 
-  int paths(Slot slot, const Results& results) override {
+  int certain(Slot slot, const Results& results) override {
     const auto& c = classes_[slot.request_class];
     const Inputs& in = c.w.inputs;
     const auto end = in.active + c.active();
@@ -164,8 +164,8 @@ class CpuRunner : public Runner {
     });
     const int steps = found == end ? 0 : found->number - 1;
     if (steps == 0) return 0;
-    return fetch_paths(c.results(), slot.sentence, steps, in.finished_count[slot.sentence],
-                       c.from_first(slot.sentence, results));
+    return fetch_certain(c.results(), slot.sentence, steps, in.finished_count[slot.sentence],
+                         c.from_first(slot.sentence, results));
   }
 
  private:

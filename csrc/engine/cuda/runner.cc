@@ -208,13 +208,13 @@ class CudaRunner : public Runner {
                    c.from_first(slot.sentence, results));
   }
 
-  int paths(Slot slot, const Results& results) override {
+  int certain(Slot slot, const Results& results) override {
     const Class& c = memory_.classes[slot.request_class];
     const int steps = c.told_steps(slot.sentence);
     if (steps <= 0) return 0;  // its end tells all
     const int finished = c.told(slot.sentence).finished_count[(steps - 1) % kReportedSteps];
-    return fetch_paths(c.host_results(steps), slot.sentence, steps, finished,
-                       c.from_first(slot.sentence, results));
+    return fetch_certain(c.host_results(steps), slot.sentence, steps, finished,
+                         c.from_first(slot.sentence, results));
   }
 
  private:

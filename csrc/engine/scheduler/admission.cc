@@ -36,7 +36,7 @@ void Scheduler::expire(double now) {
   expired_.clear();
   queue_.expire(now, expired_);
   for (const int64_t id : expired_) {
-    made_.emplace_back(id, OutputKind::expired);
+    made_.ends.emplace_back(id, OutputKind::expired);
     entries_.erase(id);
   }
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
@@ -196,7 +196,7 @@ void Scheduler::join(int c, int64_t id, Entry& entry) {
   id_of_[c][sentence] = id;
   entry.admitted.slot = {c, sentence};
   entry.joined = true;
-  if (entry.given.streams) streaming_.push_back(id);
+  if (entry.given.streams) start_stream(id, entry);
   remember(entry);
   if (overcommit_) overcommit_->join(id);
   joining_.push_back(&entry.admitted);

@@ -1,6 +1,8 @@
 #include "engine/scheduler/output.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 namespace decoding {
 
@@ -21,33 +23,38 @@ Results Output::results() {
   return {tokens.data(), lengths.data(), scores.data(), sums.data(), parent_rows.data(), width};
 }
 
-int agreed(const Output& paths, int rows, int from) {
-  const int32_t* first = paths.tokens.data();
-  int length = paths.lengths[0];
-  for (int row = 1; row < rows; ++row) {
-    const int32_t* path = first + int64_t{row} * paths.width;
-    const int most = std::min(length, paths.lengths[row]);
-    length = static_cast<int>(std::mismatch(path + from, path + most, first + from).first - path);
-  }
-  return length;
+void Outputs::clear() {
+  tokens.clear();
+  words.clear();
+  ends.clear();
 }
 
-Output new_tokens(int64_t id, const Output& paths, int rows, std::vector<int>& told) {
-  told.resize(rows, 0);
-  int width = 0;
-  for (int row = 0; row < rows; ++row) width = std::max(width, paths.lengths[row] - told[row]);
-  Output output(id, OutputKind::tokens);
-  output.rows = rows;
-  output.width = width;
-  output.tokens.resize(int64_t{rows} * width);
-  output.lengths.resize(rows);
+void Outputs::put_tokens(int64_t id, const Results& certain, int rows, int& told) {
+  const int longest = *std::max_element(certain.lengths, certain.lengths + rows);
+  if (longest <= told) return;
+  tokens.push_back({id, rows, words.size()});
   for (int row = 0; row < rows; ++row) {
-    const auto path = paths.tokens.begin() + int64_t{row} * paths.width + told[row];
-    const int count = output.lengths[row] = std::max(0, paths.lengths[row] - told[row]);
-    std::copy(path, path + count, output.tokens.begin() + int64_t{row} * width);
-    told[row] += count;
+    const int32_t* path = certain.tokens + int64_t{row} * certain.width;
+    const int length = std::max(told, certain.lengths[row]);
+    words.push_back(length - told);
+    words.insert(words.end(), path + told, path + length);
   }
-  return output;
+  told = longest;
+}
+
+void Outputs::take(Outputs& later) {
+  if (empty()) {
+    std::swap(*this, later);
+    return;
+  }
+  const size_t before = words.size();
+  words.insert(words.end(), later.words.begin(), later.words.end());
+  for (NewTokens made : later.tokens) {
+    made.begin += before;
+    tokens.push_back(made);
+  }
+  std::move(later.ends.begin(), later.ends.end(), std::back_inserter(ends));
+  later.clear();
 }
 
 }  // namespace decoding

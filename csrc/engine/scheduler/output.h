@@ -9,17 +9,17 @@
 
 namespace decoding {
 
-enum class OutputKind { tokens, end, cancelled, expired, fault };
+enum class OutputKind { end, cancelled, expired, fault };
 
-// What callers hear of a request: tokens, and at last one of the other kinds.
+// The end of a request.
 struct Output {
   int64_t id = 0;
-  OutputKind kind = OutputKind::tokens;
-  int rows = 0, width = 0;
+  OutputKind kind = OutputKind::end;
+  int rows = 0, width = 0;           // all else is of `end` alone, but for the message
   std::vector<int32_t> tokens;       // [rows, width]
   std::vector<int32_t> lengths;      // [rows]
-  std::vector<float> scores, sums;   // [rows], of an end alone
-  std::vector<int32_t> parent_rows;  // [rows, width], of an end alone
+  std::vector<float> scores, sums;   // [rows]
+  std::vector<int32_t> parent_rows;  // [rows, width]
   std::string message;               // of a fault
 
   Output() = default;
@@ -30,11 +30,27 @@ struct Output {
   Results results();
 };
 
-// With how many tokens the first rows all begin; with `from` they do.
-int agreed(const Output& paths, int rows, int from);
+// Tokens of a request that have become certain.
+struct NewTokens {
+  int64_t id;
+  int rows;
+  size_t begin;  // among the words: of each row their number, and then themselves
+};
 
-// The tokens of the first rows, but for as many of each as `told` says, which then counts them in.
-// Its width is 0 where there are none.
-Output new_tokens(int64_t id, const Output& paths, int rows, std::vector<int>& told);
+// What has happened since callers were told last: tokens, and then ends. A request's tokens come
+// before its end. All is appended to a few arrays, whose memory is used again.
+struct Outputs {
+  std::vector<NewTokens> tokens;
+  std::vector<int32_t> words;
+  std::vector<Output> ends;
+
+  bool empty() const { return tokens.empty() && ends.empty(); }
+  void clear();
+  // Appends the tokens of so many rows behind the first `told`, if any, and counts them in: a row
+  // that has fewer has ended.
+  void put_tokens(int64_t id, const Results& certain, int rows, int& told);
+  // Appends all of `later`, which is empty then.
+  void take(Outputs& later);
+};
 
 }  // namespace decoding

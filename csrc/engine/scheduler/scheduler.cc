@@ -76,12 +76,13 @@ void Scheduler::cancel(int64_t id) {
   mail_came_.notify_one();
 }
 
-std::vector<Output> Scheduler::wait(double seconds) {
+void Scheduler::wait(double seconds, Outputs& to) {
+  to.clear();
   std::unique_lock lock(mutex_);
   output_came_.wait_for(lock, std::chrono::duration<double>(seconds),
                         [&] { return !outputs_.empty() || ended_loop_; });
   CHECK(!outputs_.empty() || lost_.empty(), lost_);
-  return std::exchange(outputs_, {});
+  std::swap(outputs_, to);
 }
 
 SchedulerStats Scheduler::stats() const {
@@ -165,10 +166,10 @@ void Scheduler::collect() {
     if (entry.leaves) {
       // It has been told.
     } else if (ended.fault != 0) {
-      made_.emplace_back(id, OutputKind::fault);
-      made_.back().message = fault_text(ended.fault, entry.given.item);
+      made_.ends.emplace_back(id, OutputKind::fault);
+      made_.ends.back().message = fault_text(ended.fault, entry.given.item);
     } else {
-      made_.push_back(results(id, entry));
+      made_.ends.push_back(results(id, entry));
     }
     release(id, entry);
     entries_.erase(id);
@@ -184,26 +185,26 @@ Output Scheduler::results(int64_t id, const Entry& entry) {
   return output;
 }
 
-// Tells those who listen which tokens have become certain: all, or where rows compete those with
-// which every row begins that may still be the best.
+void Scheduler::start_stream(int64_t id, const Entry& entry) {
+  const Request& request = entry.given.request.request;
+  const bool competes = request.max_finished() > 0;
+  if (competes && !std::holds_alternative<Beam>(request.search)) return;  // only its end is sure
+  certain_.resize(request.rows_per_sentence, request.steps());
+  streams_.push_back({id, entry.admitted.slot, request.steps()});
+}
+
+void Scheduler::end_stream(int64_t id) {
+  std::erase_if(streams_, [&](const Stream& stream) { return stream.id == id; });
+}
+
+// Tells those who listen which tokens have become certain.
 void Scheduler::stream() {
-  for (const int64_t id : streaming_) {
-    Entry& entry = entries_.at(id);
-    if (entry.leaves) continue;
-    const Request& request = entry.given.request.request;
-    const bool competes = request.max_finished() > 0;
-    if (competes && !std::holds_alternative<Beam>(request.search))
-      continue;  // only its end is sure
-    // Rows of which less has been told have ended.
-    const int from = entry.told.empty() ? 0 : *std::ranges::max_element(entry.told);
-    paths_.resize(request.rows_per_sentence + request.max_finished(), request.steps());
-    Results results = paths_.results();
-    results.from = from;
-    const int rows = runner_.paths(entry.admitted.slot, results);
-    if (rows == 0) continue;
-    if (competes) paths_.lengths[0] = agreed(paths_, rows, from);
-    Output output = new_tokens(id, paths_, competes ? 1 : rows, entry.told);
-    if (output.width > 0) made_.push_back(std::move(output));
+  Results certain = certain_.results();
+  for (Stream& stream : streams_) {
+    certain.width = stream.width;
+    certain.from = stream.told;
+    const int rows = runner_.certain(stream.slot, certain);
+    if (rows > 0) made_.put_tokens(stream.id, certain, rows, stream.told);
   }
 }
 
@@ -213,7 +214,8 @@ void Scheduler::leave(int64_t id, OutputKind kind) {
   if (found == entries_.end()) return;
   Entry& entry = found->second;
   if (entry.leaves) return;
-  made_.emplace_back(id, kind);
+  made_.ends.emplace_back(id, kind);
+  end_stream(id);
   if (entry.joined && !(overcommit_ && overcommit_->leave(id))) {
     entry.leaves = true;  // its memory is free when the runner says so
     runner_.leave(entry.admitted.slot);
@@ -236,7 +238,7 @@ void Scheduler::release(int64_t id, Entry& entry) {
   in.free.push_back(slot.sentence);
   --in.used;
   rows_used_ -= entry.key.rows();
-  if (entry.given.streams) std::erase(streaming_, id);
+  if (entry.given.streams) end_stream(id);
   release_pages(id, entry);
 }
 
@@ -255,20 +257,21 @@ void Scheduler::publish() {
   stats_.pages_total = pages_.total();
   stats_.cache = cache_.stats();
   if (overcommit_) stats_.overcommit = overcommit_->stats();
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   published_ = stats_;
   waiting_ = queue_.size() + static_cast<int>(submitted_.size());
   if (made_.empty()) return;
-  std::move(made_.begin(), made_.end(), std::back_inserter(outputs_));
-  made_.clear();
-  output_came_.notify_all();
+  const bool is_first = outputs_.empty();
+  outputs_.take(made_);
+  lock.unlock();
+  if (is_first) output_came_.notify_one();  // else somebody has been told, and has yet to come
 }
 
 // The loop's end. message: empty where it was asked for, else why nothing can go on.
 void Scheduler::end(const std::string& message) {
   const auto tell = [&](int64_t id) {
-    made_.emplace_back(id, message.empty() ? OutputKind::cancelled : OutputKind::fault);
-    made_.back().message = message;
+    made_.ends.emplace_back(id, message.empty() ? OutputKind::cancelled : OutputKind::fault);
+    made_.ends.back().message = message;
   };
   for (const auto& [id, entry] : entries_) tell(id);
   entries_.clear();

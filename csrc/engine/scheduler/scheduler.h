@@ -63,8 +63,8 @@ class Scheduler {
   int64_t submit(std::vector<Submission> submissions);
   // Nothing happens where it has ended.
   void cancel(int64_t id);
-  // What there is to hear; waits for it up to so many seconds.
-  std::vector<Output> wait(double seconds);
+  // What there is to hear, in place of what `to` holds; waits for it up to so many seconds.
+  void wait(double seconds, Outputs& to);
   SchedulerStats stats() const;
   // Takes no more requests. Returns when those that it has are done, or else cancelled.
   void close(bool drain);
@@ -79,7 +79,13 @@ class Scheduler {
     int read = 0;      // shared positions whose keys are in their pages
     int bypasses = 0;  // of its rows, by others
     bool joined = false, leaves = false;
-    std::vector<int> told;  // tokens of each row that callers have heard of
+  };
+  // A request whose tokens are told as they are certain.
+  struct Stream {
+    int64_t id;
+    Slot slot;
+    int width;     // the most tokens of a row
+    int told = 0;  // tokens of its longest row that callers have heard of
   };
   struct OpenClass {
     std::optional<ClassKey> key;
@@ -104,6 +110,8 @@ class Scheduler {
   void join(int request_class, int64_t id, Entry& entry);
   void open(int request_class, const Entry& entry);
   void remember(const Entry& entry);
+  void start_stream(int64_t id, const Entry& entry);
+  void end_stream(int64_t id);
   void stream();
   void collect();
   Output results(int64_t id, const Entry& entry);
@@ -133,20 +141,20 @@ class Scheduler {
   std::deque<int64_t> ahead_;                              // admitted, in the order of joining
   int rows_used_ = 0, rows_ahead_ = 0, tokens_ahead_ = 0;  // tokens: to be read
   std::set<std::pair<double, int64_t>> deadlines_;         // and ids, of what has been admitted
-  std::vector<int64_t> streaming_;                         // that have joined
+  std::vector<Stream> streams_;                            // that have joined
   std::vector<Entry*> passed_;
   std::vector<const Admitted*> joining_;
   std::vector<ReadPart> parts_;
   std::vector<Ended> ended_;
   std::vector<int64_t> expired_;
-  Output paths_;  // of a request that streams
+  Output certain_;  // of a stream
 
   // Shared with callers.
   mutable std::mutex mutex_;
   std::condition_variable mail_came_, output_came_;
   std::vector<std::pair<int64_t, Submission>> submitted_;
   std::vector<int64_t> cancelled_;
-  std::vector<Output> outputs_, made_;
+  Outputs outputs_, made_;  // to be heard, and since the last publish()
   SchedulerStats stats_, published_;
   int64_t next_id_ = 1;
   int waiting_ = 0;

@@ -105,26 +105,58 @@ inline void fetch_sentence(const SearchResults& search, int sentence, int steps,
   }
 }
 
-// What each row of a sentence that goes on has generated in `steps` steps, and where rows compete
-// then those that have finished; returns how many these are.
-inline int fetch_paths(const SearchResults& search, int sentence, int steps, int finished_count,
-                       const Results& out) {
-  if (search.max_finished == 0) {
-    fetch_sentence(search, sentence, steps, 0, out);
-    return search.beams;
+// With how many tokens of the results' first row, at most `agreed`, the path that ends with `end`
+// begins; with out.from it does. It is walked back to the slot that both have in common.
+inline int shared_length(const BeamHistory& history, const Hypothesis& end, int agreed,
+                         const Results& out) {
+  int32_t token = end.token, slot = end.slot;
+  agreed = std::min(agreed, end.length);
+  for (int t = end.length - 1;; --t) {
+    if (token != out.tokens[t]) agreed = std::min(agreed, t);
+    if (t <= out.from || slot == out.parent_rows[t] + out.first_slot) return agreed;
+    const int64_t at = int64_t{t - 1} * history.total_rows + slot;
+    token = history.tokens[at];
+    slot = history.parents[at];
   }
-  const int64_t newest = int64_t{steps - 1} * search.history.total_rows;
-  for (int j = 0; j < search.beams; ++j) {
-    const int64_t at = newest + sentence * search.beams + j;
-    const Hypothesis path{0, 0, steps, search.history.parents[at], search.history.tokens[at]};
-    fetch_finished(search.history, path, j, out);
+}
+
+// What all rows of a sentence that go on after `steps` steps begin with, and all that have
+// finished, as row 0 of the results.
+inline void fetch_agreed(const SearchResults& search, int sentence, int steps, int finished_count,
+                         const Results& out) {
+  const Hypothesis* finished = search.finished + int64_t{sentence} * search.max_finished;
+  const auto is_early = [&](const Hypothesis& end) {
+    return end.length > 0 && end.length <= out.from + 1;  // it has parted there for good
+  };
+  out.lengths[0] = out.from;
+  if (std::any_of(finished, finished + finished_count, is_early)) return;
+  const int64_t newest = int64_t{steps - 1} * search.history.total_rows + sentence * search.beams;
+  const auto row = [&](int j) -> Hypothesis {
+    return {0, 0, steps, search.history.parents[newest + j], search.history.tokens[newest + j]};
+  };
+  fetch_finished(search.history, row(0), 0, out);
+  int agreed = steps;
+  for (int j = 1; j < search.beams && agreed > out.from; ++j) {
+    agreed = shared_length(search.history, row(j), agreed, out);
   }
-  int rows = search.beams;
-  for (int j = 0; j < finished_count; ++j) {
-    const Hypothesis& end = search.finished[int64_t{sentence} * search.max_finished + j];
-    if (end.length > 0) fetch_finished(search.history, end, rows++, out);
+  for (int j = 0; j < finished_count && agreed > out.from; ++j) {
+    if (finished[j].length == 0) continue;
+    check_length(0, finished[j].length, out);
+    agreed = shared_length(search.history, finished[j], agreed, out);
   }
-  return rows;
+  out.lengths[0] = agreed;
+}
+
+// The tokens of a sentence that are certain after `steps` steps: those of its rows, or where rows
+// compete, as one row, what they agree on. Returns how many rows these are.
+inline int fetch_certain(const SearchResults& search, int sentence, int steps, int finished_count,
+                         const Results& out) {
+  if (search.max_finished > 0) {
+    fetch_agreed(search, sentence, steps, finished_count, out);
+    return 1;
+  }
+  fetch_sentence(search, sentence, steps, 0, out);
+  return search.beams;
 }
 
 // steps: that were taken, of the history.
