@@ -1,10 +1,12 @@
-// Captured steps of classes of requests. The rows of all classes lie one after the other; each
-// mixture of classes and their sizes has a graph.
+// Steps of classes of requests. The rows of all classes lie one after the other; each mixture of
+// classes and their sizes has a graph, once it has come a few times: most pass by while requests
+// come and go, and to capture one takes as long as twenty steps.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -63,27 +65,41 @@ class CudaSteps {
       if (c->changed) list_rows(stream, c->list_params());
       c->changed = false;
     }
-    graph(handle).launch(handle);
+    find_products(handle);
+    Step& step = known_step(handle);
+    if (!step.graph && step.launches++ < kUncaptured) return record(stream);
+    if (!step.graph) {
+      step.graph = cuda::Graph::capture([&](cudaStream_t recorder) {
+        cuda::Stream recording(recorder, device_, matmul_);
+        record(recording);
+      });
+    }
+    step.graph->launch(handle);
   }
 
   // Other memory is bound. Nothing may be running.
-  void clear() { graphs_.clear(); }
+  void clear() { steps_.clear(); }
 
   // A class is opened for other requests. Nothing may be running.
   void forget(int request_class) {
-    std::erase_if(graphs_, [&](const auto& graph) {
+    std::erase_if(steps_, [&](const auto& step) {
       return std::ranges::any_of(
-          graph.first, [&](const Place& place) { return place.request_class == request_class; });
+          step.first, [&](const Place& place) { return place.request_class == request_class; });
     });
   }
 
  private:
-  static constexpr size_t kGraphs = 128;  // that are kept
+  static constexpr size_t kSteps = 256;  // that are kept
+  static constexpr int kUncaptured = 4;  // launches of a step before it is captured
 
   // Of a class in a captured step.
   struct Place {
     int request_class, first, sentences;
     auto operator<=>(const Place&) const = default;
+  };
+  struct Step {
+    int launches = 0;  // before it was captured
+    std::optional<cuda::Graph> graph;
   };
 
   // How many sentences the next step is made for. A smaller size is taken once it halves the work;
@@ -100,25 +116,25 @@ class CudaSteps {
     return static_cast<int>(stepping_.back()->first()) + stepping_.back()->step.rows();
   }
 
-  const cuda::Graph& graph(cudaStream_t handle) {
+  // The products of as many rows are timed when they first come.
+  void find_products(cudaStream_t handle) {
+    if (!warmed_up_.insert(rows()).second) return;
+    CUDA_CHECK(cudaStreamSynchronize(handle));  // it writes where steps do
+    cuda::Stream warm_up(handle, device_, matmul_, true);
+    pass(warm_up);
+  }
+
+  Step& known_step(cudaStream_t handle) {
     key_.clear();
     for (const Class* c : stepping_) {
       key_.push_back({static_cast<int>(c - memory_->classes.data()), static_cast<int>(c->first()),
                       c->captured_for});
     }
-    if (const auto found = graphs_.find(key_); found != graphs_.end()) return found->second;
-    CUDA_CHECK(cudaStreamSynchronize(handle));  // a warm-up writes where steps do
-    if (graphs_.size() >= kGraphs) graphs_.clear();
-    if (warmed_up_.insert(rows()).second) {
-      cuda::Stream warm_up(handle, device_, matmul_, true);
-      pass(warm_up);
+    if (steps_.size() >= kSteps && !steps_.contains(key_)) {
+      CUDA_CHECK(cudaStreamSynchronize(handle));  // some of them may run
+      steps_.clear();
     }
-    return graphs_
-        .emplace(key_, cuda::Graph::capture([&](cudaStream_t recorder) {
-                   cuda::Stream recording(recorder, device_, matmul_);
-                   record(recording);
-                 }))
-        .first->second;
+    return steps_[key_];
   }
 
   void pass(cuda::Stream& stream) const {
@@ -146,9 +162,9 @@ class CudaSteps {
   const cuda::Device& device_;
   cuda::Matmul& matmul_;
   CudaRunnerMemory<T>* memory_ = nullptr;
-  std::map<std::vector<Place>, cuda::Graph> graphs_;
+  std::map<std::vector<Place>, Step> steps_;
   std::vector<Class*> stepping_;  // in the order of their rows
-  std::vector<Place> key_;        // of the present step's graph
+  std::vector<Place> key_;        // of the present step
   std::set<int> warmed_up_;       // rows of steps whose products have been timed
 };
 
