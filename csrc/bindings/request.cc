@@ -37,7 +37,8 @@ class Options {
   void read(const char* name, Make&& make, Set&& set) {
     py::object value = take(name);
     if (!value) return;
-    if (py::hasattr(value, "tolist")) value = value.attr("tolist")();  // of arrays and tensors
+    const bool is_number = PyLong_CheckExact(value.ptr()) || PyFloat_CheckExact(value.ptr());
+    if (!is_number && py::hasattr(value, "tolist")) value = value.attr("tolist")();  // of arrays
     if (py::detail::make_caster<T> shared; shared.load(value, true)) {
       const auto made = make(py::detail::cast_op<T>(std::move(shared)));
       for (int b = 0; b < sentences_; ++b) set(b, made);

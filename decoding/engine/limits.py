@@ -48,9 +48,9 @@ class Limits:
     shortlist: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in LEAST.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"Limits.{name} must be at least {least}: {getattr(self, name)}")
+        for name, size in vars(self).items():
+            if size < LEAST[name]:
+                raise ValueError(f"Limits.{name} must be at least {LEAST[name]}: {size}")
 
     def cover(self, other: Limits) -> bool:
         return all(getattr(self, name) >= getattr(other, name) for name in LEAST)

@@ -46,6 +46,11 @@ class TokenBatch:
         """int64 [B], tokens that count."""
         return np.full(len(self), self.width) if self.mask is None else self.mask.sum(1)
 
+    @property
+    def longest(self) -> int:
+        """Tokens that count, of the sentence that has most."""
+        return self.width if self.mask is None else int(self.lengths.max())
+
     @cached_property
     def first_columns(self) -> Array:
         """int64 [B], of the first token that counts in each row."""
@@ -68,8 +73,7 @@ class TokenBatch:
             return PackedTokens(ids.reshape(-1), offsets, positions.reshape(-1), self.width)
         offsets = np.zeros(len(ids) + 1, np.int32)
         np.cumsum(self.lengths, out=offsets[1:])
-        longest = int(self.lengths.max())
-        return PackedTokens(ids[self.mask], offsets, positions[self.mask], longest)
+        return PackedTokens(ids[self.mask], offsets, positions[self.mask], self.longest)
 
 
 def common_device(model: torch.device, **given: Any) -> torch.device:
@@ -77,8 +81,6 @@ def common_device(model: torch.device, **given: Any) -> torch.device:
 
     Raises ValueError for tensors of several devices, or of another GPU than the model's.
     """
-    import torch
-
     devices = {name: value.device for name, value in given.items() if is_tensor(value)}
     if len(set(devices.values())) > 1:
         listed = ", ".join(f"{name} is on {device}" for name, device in devices.items())
@@ -87,6 +89,8 @@ def common_device(model: torch.device, **given: Any) -> torch.device:
         if device.type != "cpu" and device != model:
             raise ValueError(f"{name} is on {device}, but the model on {model}: move one of them")
         return device
+    import torch
+
     return torch.device("cpu")
 
 

@@ -47,12 +47,12 @@ def build_request(
     config, shared = options.config, options.shared
     rotary = decoder.rotary
     within = rotary.original if rotary is not None and rotary.settled else None
-    length = lengths(config, prompt.width, prompt.lengths, decoder.positions, within)
+    length = lengths(config, prompt, decoder.positions, within)
     first = config.forced_bos_token_id
     request = shared.for_sentences(
         len(prompt),
         process=hooked,
-        max_new=length.each,
+        max_new=length.max_new,
         min_new=length.min_new,
         forced_first=first if prompt.width == 1 and first is not None else -1,
         **random_numbers(config, seed, chosen, options.strategy.rows_per_sentence),

@@ -23,7 +23,7 @@ from decoding.models.spec import ModelSpec
 KEPT = 256  # sets of options
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ResolvedOptions:
     """All that follows from the options of a call, whatever its texts are."""
 
@@ -45,8 +45,6 @@ class ResolvedOptions:
         check_tokens(config, vocab)
         check_attentions(config, spec.encoder is not None)
         strategy = choose(config)
-        ranked = strategy.competing and config.coverage_penalty > 0
-        results = config.return_dict_in_generate
         return cls(
             config,
             strategy,
@@ -54,7 +52,7 @@ class ResolvedOptions:
             tuple(name for name in PER_ROW if isinstance(getattr(config, name), tuple)),
             ends=len(end_ids(config, vocab)),
             fill=outputs.fill_value(config, strategy.competing),
-            keep_attentions=ranked or (results and config.output_attentions),
+            keep_attentions=keeps_attentions(config),
             warnings=warnings,
         )
 
@@ -65,6 +63,12 @@ class ResolvedOptions:
         values: dict[str, Any] = {name: getattr(self.config, name) for name in self.per_row}
         values = {name: tuple(each[i] for i in chosen) for name, each in values.items()}
         return replace(self, config=replace(self.config, **values))
+
+
+def keeps_attentions(config: GenerationConfig) -> bool:
+    """Whether the attention to the source is kept, of all steps."""
+    ranks = config.num_beams > 1 and config.coverage_penalty > 0
+    return ranks or (config.return_dict_in_generate and config.output_attentions)
 
 
 def shared_request(config: GenerationConfig, strategy: Strategy, vocab: int) -> _C.Request:

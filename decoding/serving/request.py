@@ -64,7 +64,7 @@ class Request(Generic[Result]):
         self._call, self._process, self._cancel, self._deadline = call, process, cancel, deadline
         self.id, self.sentences = -1, 1  # the engine's number of it, once it is submitted
         self._told: list[Told] = []  # the last one ends it
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = threading.Condition()
         self._waiters: list[Waiter] = []
 
     @property

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from decoding import _C
 from decoding.engine.limits import EngineLimits
 from decoding.engine.request import EngineRequest
 from decoding.generation.call import Call
+from decoding.generation.config import GenerationConfig
+from decoding.generation.resolved import KEPT, ResolvedOptions, keeps_attentions
 
-# All that generate() takes and an engine does not: the names, whether a call uses them, and why not
-# or what does the same.
-REFUSED: tuple[tuple[str, Callable[[Call], bool], str], ...] = (
+# All that generate() takes and an engine does not: the names, whether a call or its options use
+# them, and why not or what does the same.
+REFUSED_ARGUMENTS: tuple[tuple[str, Callable[[Call], bool], str], ...] = (
     (
         "logits_processor, prefix_allowed_tokens_fn and stopping_criteria",
         lambda call: bool(call.hooks),
@@ -25,40 +28,42 @@ REFUSED: tuple[tuple[str, Callable[[Call], bool], str], ...] = (
     ),
     ("cancel", lambda call: call.cancel is not None, "use the request's cancel()"),
     ("progress", lambda call: bool(call.progress), "an engine tells tokens, not steps"),
+    ("shortlist", lambda call: call.shortlist is not None, "requests have one vocabulary"),
+)
+REFUSED_OPTIONS: tuple[tuple[str, Callable[[GenerationConfig], bool], str], ...] = (
     (
         "max_time",
-        lambda call: call.config.max_time is not None,
+        lambda config: config.max_time is not None,
         "deadline= ends a request with an error",
     ),
-    ("shortlist", lambda call: call.shortlist is not None, "requests have one vocabulary"),
     (
         "guidance_scale",
-        lambda call: call.config.guidance_scale != 1,
+        lambda config: config.guidance_scale != 1,
         "its unconditional rows have no place there yet",
     ),
     (
         "penalty_alpha",
-        lambda call: call.config.contrastive,
+        lambda config: config.contrastive,
         "contrastive search has no place there yet",
     ),
     (
         "force_words_ids",
-        lambda call: bool(call.config.force_words_ids),
+        lambda config: bool(config.force_words_ids),
         "constrained search has no place there yet",
     ),
     (
         "output_scores",
-        lambda call: call.config.return_dict_in_generate and call.config.output_scores,
+        lambda config: config.return_dict_in_generate and config.output_scores,
         "the scores of the steps are not kept; output_sequences_scores is there",
     ),
     (
         "output_logits",
-        lambda call: call.config.return_dict_in_generate and call.config.output_logits,
+        lambda config: config.return_dict_in_generate and config.output_logits,
         "the logits of the steps are not kept",
     ),
     (
         "output_attentions and coverage_penalty",
-        lambda call: keeps_attentions(call),
+        keeps_attentions,
         "the attentions of the steps are not kept",
     ),
 )
@@ -73,12 +78,6 @@ SMALLER = {
     "finished": "lower patience",
     "words": "pass fewer ids in lists such as bad_words_ids",
 }
-
-
-def keeps_attentions(call: Call) -> bool:
-    config = call.config
-    ranked = call.strategy.competing and config.coverage_penalty > 0
-    return ranked or (config.return_dict_in_generate and config.output_attentions)
 
 
 def check_submitted(call: Call) -> None:
@@ -102,8 +101,18 @@ def check_options(call: Call, *taken: str) -> None:
 
 
 def refused(call: Call, *taken: str) -> list[tuple[str, str]]:
-    """The options of a call that an engine does not take, and why not."""
-    return [(names, reason) for names, used, reason in REFUSED if names not in taken and used(call)]
+    """What an engine does not take of a call, but for the arguments named, and why not."""
+    arguments = [
+        (names, reason)
+        for names, used, reason in REFUSED_ARGUMENTS
+        if names not in taken and used(call)
+    ]
+    return [*arguments, *refused_options(call.options)]
+
+
+@lru_cache(KEPT)
+def refused_options(options: ResolvedOptions) -> list[tuple[str, str]]:
+    return [(names, reason) for names, used, reason in REFUSED_OPTIONS if used(options.config)]
 
 
 def check_fits(request: EngineRequest, limits: EngineLimits) -> None:

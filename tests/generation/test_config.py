@@ -12,6 +12,7 @@ import pytest
 import torch
 import transformers
 
+from decoding.generation.batching import TokenBatch
 from decoding.generation.config import OPTIONS, GenerationConfig
 from decoding.generation.lengths import lengths
 from decoding.generation.request import drawn_seed
@@ -292,12 +293,18 @@ def test_warnings_for_what_the_caller_gave(options: dict[str, Any], warning: str
         assert len(caught) == (warning is not None), "a checkpoint's values do not warn"
 
 
+def prompts(width: int, *tokens: int) -> TokenBatch:
+    """So many tokens each, padded on the left."""
+    mask = np.arange(width) >= width - np.array(tokens)[:, None]
+    return TokenBatch(np.zeros(mask.shape, np.int64), mask)
+
+
 def test_lengths_of_each_row() -> None:
     config = resolve({"max_new_tokens": [3, 9, 40]}, None, {})
-    found = lengths(config, 5, np.array([5, 2, 1]), 40)
-    assert (found.each.tolist(), found.max_new) == ([3, 9, 40], 40)
+    found = lengths(config, prompts(5, 5, 2, 1), 40)
+    assert found.max_new == (3, 9, 40)
     with pytest.raises(ValueError, match="40 new tokens behind a prompt of 2.*=39 or less"):
-        lengths(config, 5, np.array([5, 1, 2]), 40)
+        lengths(config, prompts(5, 5, 1, 2), 40)
 
 
 @pytest.mark.parametrize(
@@ -322,16 +329,16 @@ def test_lengths(options: dict[str, Any], width: int, expected: tuple[int, int] 
         config = resolve(options, None, {})
     if expected is None:
         with pytest.raises(ValueError, match="max_length|positions"):
-            lengths(config, width, np.array([width, 1]), 40)
+            lengths(config, prompts(width, width, 1), 40)
     else:
-        found = lengths(config, width, np.array([width, 1]), 40)
+        found = lengths(config, prompts(width, width, 1), 40)
         assert (found.max_new, found.min_new) == expected
 
 
 def test_a_minimum_above_the_maximum_warns() -> None:
     config = resolve({"max_new_tokens": 3, "min_new_tokens": 5}, None, {})
     with pytest.warns(UserWarning, match="minimum of 5"):
-        assert lengths(config, 1, np.array([1]), 40).min_new == 5
+        assert lengths(config, prompts(1, 1), 40).min_new == 5
 
 
 def test_a_missing_seed_follows_torch() -> None:
