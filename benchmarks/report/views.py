@@ -160,9 +160,9 @@ INTERFERENCE = View(
 SCHEDULING = View(
     "Scheduling",
     "scheduling-*.csv",
-    "The table shows the microseconds from the end of a step to the next one, of a scheduler whose "
-    "steps take no time.",
-    down="{rows} rows, {joins} of them anew in each step, told {told}",
+    "The table shows microseconds: from the end of a step to the next one, of a scheduler whose "
+    "steps take no time, and of the thread that calls submit() and result().",
+    down="{what}",
     across="",
     cells=[Cell("p50", "p50"), Cell("p99", "p99")],
 )

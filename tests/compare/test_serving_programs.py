@@ -112,9 +112,16 @@ def test_interference_writes_its_rows(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_scheduling_writes_its_rows(tmp_path: Path) -> None:
-    given = ["--rows", "2", "5", "--steps", "20", "--repeats", "2"]
+    given = ["--rows", "2", "5", "--steps", "20", "--calls", "20", "--repeats", "2"]
     scheduling.main([*given, "--output", str(tmp_path / "scheduling-cpu.csv")])
     rows = read_lines(tmp_path / "scheduling-cpu.csv")
-    assert len(rows) == 8 and all(0 < float(row["p50"]) <= float(row["p99"]) for row in rows)
+    assert [row["what"] for row in rows[8:]] == [
+        "submit() of a tensor",
+        "submit() of a list",
+        "submit() of an array",
+        "result()",
+        "submit() with new options",
+    ]
+    assert len(rows) == 13 and all(0 < float(row["p50"]) <= float(row["p99"]) for row in rows)
     [found] = read_view(SCHEDULING, tmp_path)
     assert len(found.table.rows) == len(rows)
