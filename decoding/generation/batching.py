@@ -171,7 +171,7 @@ def as_array(value: Any) -> Array:
     if is_tensor(value):
         # NumPy has no such type.
         value = value.float() if str(value.dtype) == "torch.bfloat16" else value
-        value = value.detach().cpu().numpy()
+        value = value.numpy(force=True)
     return np.asarray(value)
 
 

@@ -75,7 +75,8 @@ class Hooks:
         self.replaced: set[str] = set()  # options whose built-in processor is left out
         self.before_mid: list[Processor] = []
         self.before_post: list[Processor] = []
-        if prefix_allowed_tokens_fn is None and not logits_processor:
+        processors = as_list("logits_processor", logits_processor)
+        if not processors and prefix_allowed_tokens_fn is None:
             return
         placed: list[tuple[int, Processor]] = []
         on = switched_on(config)
@@ -85,7 +86,7 @@ class Hooks:
             rows = config.top_k if config.contrastive else config.num_beams
             constraint = PrefixConstraint(prefix_allowed_tokens_fn, rows, config.num_beams)
             placed.append((ORDER.index(PREFIX), constraint))
-        for processor in as_list("logits_processor", logits_processor):
+        for processor in processors:
             option = built_in(processor)
             if option not in on - self.replaced:
                 placed.append((len(ORDER), processor))

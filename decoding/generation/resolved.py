@@ -21,6 +21,7 @@ from decoding.generation.strategies.sampling import filters
 from decoding.models.spec import ModelSpec
 
 KEPT = 256  # sets of options
+LONGEST = 1 << 14  # bytes of one that is kept, pickled: long lists seldom come again
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +109,8 @@ def resolved(
         found = resolved_anew(keywords, base, checkpoint, spec)
         if len(_known) >= KEPT:
             _known.clear()
-        _known[key] = found
+        if len(values) <= LONGEST:
+            _known[key] = found
     return found
 
 

@@ -230,6 +230,7 @@ def test_the_scores_are_the_engines_own_memory(device: str) -> None:
     "options, error, words",
     [
         ({"logits_processor": len}, TypeError, "list of functions"),
+        ({"logits_processor": {}}, TypeError, "list of functions"),
         ({"logits_processor": [3]}, TypeError, "callable, got 3"),
         ({**CRITERIA, "penalty_alpha": 0.5}, ValueError, "penalty_alpha do not go together"),
         (

@@ -138,6 +138,8 @@ def test_few_are_kept() -> None:
     for seed in range(2 * KEPT + 3):
         assert of({"seed": seed, "do_sample": True}).config.seed == seed
     assert len(module._known) <= KEPT
+    long = {"suppress_tokens": [3] * 50_000}
+    assert of(long) is not of(long), "it takes too much memory"
 
 
 def test_what_one_model_takes_another_may_refuse() -> None:
