@@ -152,7 +152,7 @@ def started(
     """most: tokens of a batch."""
     new, done = args.max_new_tokens or DEFAULT_NEW, 0
     n_best = args.n_best if args.scores or args.n_best > 1 else None
-    options = search_options(args)
+    options, many = search_options(args), False
 
     def size(prompt: Prompt | None) -> int:
         return new + len(prompt.ids) if prompt else 1
@@ -162,7 +162,8 @@ def started(
         if args.seed is not None:  # one for each row makes its samples the same in any batch
             options["seed"] = [(args.seed + row) % 2**64 for row in rows]
         done += len(batch)
-        many = not args.line_buffered and sum(map(size, batch)) >= most
+        # Once an engine is there, a small batch at the end goes to it, too.
+        many = many or (not args.line_buffered and sum(map(size, batch)) >= most)
         asked = [prompt for prompt in batch if prompt]
         with phases("encoding"):
             found = Answers(model, asked, n_best, options, many)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from decoding.common.arrays import Array
 from decoding.generation.config import GenerationConfig
+from decoding.text.parts import Window
+from decoding.text.tokenizers import split_language_code
 
 
 class Hypothesis(NamedTuple):
@@ -46,6 +49,39 @@ def joined(
         i, j = i + of_source, j + len(part.text.split())
     text = " ".join(part.text for part in parts if part.text)
     return Hypothesis(text, total / norm(config, tokens), tuple(pairs), tokens)
+
+
+class Lines:
+    """The hypotheses of a window's parts, as they come, and of its lines."""
+
+    def __init__(self, window: Window, config: GenerationConfig) -> None:
+        self.window, self._config = window, config
+        self._found: list[list[Hypothesis]] = [[]] * len(window.parts)  # empty: not done
+        self._next = 0  # line to give
+
+    def add(self, chosen: Array, found: Sequence[list[Hypothesis]]) -> None:
+        for part, own in zip(chosen.tolist(), found, strict=True):
+            self._found[part] = own
+
+    def finished(self) -> Iterator[list[Hypothesis]]:
+        """The lines, from the first that has not been given to the last before one that is not
+        done."""
+        ends, found = self.window.ends, self._found
+        begin = ends[self._next - 1] if self._next else 0
+        for end in ends[self._next :]:
+            own = found[begin:end]
+            if not all(own):
+                return
+            self._next += 1
+            yield own[0] if end == begin + 1 else self._joined(begin, end)
+            begin = end
+
+    def _joined(self, begin: int, end: int) -> list[Hypothesis]:
+        """The best of all parts joined, then the second best, ..."""
+        texts = self.window.texts[begin:end]
+        words = [len(split_language_code(text)[1].split()) for text in texts]
+        ranks = zip(*self._found[begin:end], strict=True)
+        return [joined(rank, words, self._config) for rank in ranks] or [BLANK]
 
 
 def without_repeats(found: Sequence[Hypothesis]) -> list[Hypothesis]:

@@ -22,15 +22,13 @@ from decoding.common.progress import Event, Progress, check_event
 from decoding.common.warn import warn
 from decoding.generation.batching import ROWS, as_array
 from decoding.generation.call import Started
-from decoding.generation.config import GenerationConfig
 from decoding.generation.outputs import GenerateBeamDecoderOnlyOutput
 from decoding.generation.resolve import as_mapping, ignored, pinned
 from decoding.text.alignment import Pieces, alignment
 from decoding.text.arguments import refuse, resolve_n_best
 from decoding.text.hypotheses import (
-    BLANK,
     Hypothesis,
-    joined,
+    Lines,
     most_hypotheses,
     without_repeats,
 )
@@ -43,7 +41,6 @@ from decoding.text.rows import Rows
 from decoding.text.shortlist import as_shortlist, pop_old_name
 from decoding.text.text_model import TextModel
 from decoding.text.texts import as_texts
-from decoding.text.tokenizers import split_language_code
 
 if TYPE_CHECKING:
     import torch
@@ -121,39 +118,6 @@ class Batch:
     def cancel(self) -> None:
         if self.started is not None:
             self.started.cancel()
-
-
-class Lines:
-    """The hypotheses of a window's parts, as they come, and of its lines."""
-
-    def __init__(self, window: Window, config: GenerationConfig) -> None:
-        self.window, self._config = window, config
-        self._found: list[list[Hypothesis]] = [[]] * len(window.parts)  # empty: not done
-        self._next = 0  # line to give
-
-    def add(self, chosen: Array, found: Sequence[list[Hypothesis]]) -> None:
-        for part, own in zip(chosen.tolist(), found, strict=True):
-            self._found[part] = own
-
-    def finished(self) -> Iterator[list[Hypothesis]]:
-        """The lines, from the first that has not been given to the last before one that is not
-        done."""
-        ends, found = self.window.ends, self._found
-        begin = ends[self._next - 1] if self._next else 0
-        for end in ends[self._next :]:
-            own = found[begin:end]
-            if not all(own):
-                return
-            self._next += 1
-            yield own[0] if end == begin + 1 else self._joined(begin, end)
-            begin = end
-
-    def _joined(self, begin: int, end: int) -> list[Hypothesis]:
-        """The best of all parts joined, then the second best, ..."""
-        texts = self.window.texts[begin:end]
-        words = [len(split_language_code(text)[1].split()) for text in texts]
-        ranks = zip(*self._found[begin:end], strict=True)
-        return [joined(rank, words, self._config) for rank in ranks] or [BLANK]
 
 
 class Translator:
@@ -241,7 +205,7 @@ class Translator:
     ) -> Iterator[list[Hypothesis]]:
         """The hypotheses of each line, in order; a blank line has one, empty, of score 0.
 
-        Lines are read and encoded in a thread of its own, and computed in another one.
+        Lines are read and encoded in a thread of their own, and computed in another one.
 
         ahead: batches of lines to read and sort before the model runs; None: on a CPU one, since
         more delay the first line and gained nothing there. 0: line by line, all in this thread.
@@ -281,8 +245,9 @@ class Translator:
 
     def _started(self, windows: Iterable[Window], several: bool) -> Generator[Batch, None, None]:
         """several: windows may follow each other before results are asked for."""
+        many = False  # once an engine is there, a small window at the end goes to it, too
         for window in windows:
-            many = several and self.is_many(len(window.parts))
+            many = many or (several and self.is_many(len(window.parts)))
             for chosen in window.batches(self.batch_tokens):
                 with self.phases("encoding"):
                     batch = self._start(window, chosen, many)

@@ -264,6 +264,20 @@ def test_stream_reads_no_further_than_it_must() -> None:
         assert read == expected
 
 
+def test_a_small_window_at_the_end_goes_where_others_went() -> None:
+    """To the engine, whose memory is there: a session would need its own."""
+
+    class Counting(StandIn):
+        def start(self, *args: Any, many: bool = False, **options: Any) -> Any:
+            asked.append(many)
+            return super().start(*args, many=many, **options)
+
+    asked = list[bool]()
+    list(Translator(Counting(max_length=100), batch_tokens=100).stream(["a b"] * 80))
+    list(Translator(Counting(max_length=100), batch_tokens=100).stream(["a b"] * 9))
+    assert len(asked) > 3 and asked == [True] * (len(asked) - 1) + [False]
+
+
 def test_finished_lines_come_before_the_window_is_done() -> None:
     model = StandIn(max_length=100)
     translator, text = Translator(model, batch_tokens=5), ["a b c d", "a", "b c d e", "b"]
