@@ -32,3 +32,22 @@ def test_the_library_works_under(options: list[str]) -> None:
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines()[:2] == ["Good morning.", "refused"] and "total" in run.stdout
     assert run.stderr == ""
+
+
+LEAVING = f"""
+import itertools, decoding
+from decoding.text.translate import Translator
+model = decoding.load({str(DEMO)!r}, device="cpu", threads=2)
+translator = Translator(model, num_beams=4, n_best=1, alignments=ALIGNMENTS)
+stream = translator.stream(itertools.repeat("Guten Morgen!"))
+print(next(stream)[0].text)
+"""
+
+
+@pytest.mark.parametrize("alignments", ["False", "True"])  # an engine computes it; a session does
+def test_a_program_ends_amid_a_stream(alignments: str) -> None:
+    program = LEAVING.replace("ALIGNMENTS", alignments)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "Good morning.\n", "")

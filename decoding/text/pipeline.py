@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from decoding.common.phases import Phases
@@ -144,17 +145,13 @@ class Pipeline(Generic[B]):
         self._ahead = Ahead(self._started(batches), self._room, lambda batch: batch.rows)
         found = Ahead(self._outputs(self._ahead), self._room, lambda pair: pair[0].rows)
         threads = (self._ahead, found)
+        end = weakref.finalize(self, stop, threads, self._begun)  # also where the program ends
         for thread in threads:  # once each can be asked
             thread.start()
         try:
             yield from found
         finally:
-            for thread in threads:
-                thread.stop()
-            for batch in list(self._begun):
-                batch.cancel()
-            for thread in threads:
-                thread.join()
+            end()
 
     def _started(self, batches: Generator[B, None, None]) -> Generator[B, None, None]:
         for batch in batches:
@@ -171,3 +168,13 @@ class Pipeline(Generic[B]):
                 output = batch.output()
             self._begun.discard(batch)
             yield batch, output
+
+
+def stop(threads: Sequence[Ahead[Any]], begun: Collection[Batch]) -> None:
+    """Ends threads and what they have begun."""
+    for thread in threads:
+        thread.stop()
+    for batch in list(begun):
+        batch.cancel()
+    for thread in threads:
+        thread.join()
