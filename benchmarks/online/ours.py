@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +27,9 @@ class Ours(Provider):
 
         self.task = engine.task
         self.requests: dict[Reply, Any] = {}
+        self.unread: deque[tuple[Reply, bool]] = deque()
+        self.readers: set[asyncio.Task[None]] = set()
+        self.called = False
         self.server = decoding.Engine(engine.model, max_requests=rows)
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
@@ -34,10 +38,20 @@ class Ours(Provider):
     def submit(self, reply: Reply, stream: bool) -> None:
         request = self.server.submit(list(reply.job.ids), stream=stream, **options(reply.job))
         self.requests[reply] = request
-        read = self.read(reply, request, stream)
-        asyncio.run_coroutine_threadsafe(read, self.loop)
+        self.unread.append((reply, stream))
+        if not self.called:  # the loop is woken once for all that have come by then
+            self.called = True
+            self.loop.call_soon_threadsafe(self.read_all)
 
-    async def read(self, reply: Reply, request: Any, stream: bool) -> None:
+    def read_all(self) -> None:
+        self.called = False
+        while self.unread:
+            task = self.loop.create_task(self.read(*self.unread.popleft()))
+            self.readers.add(task)
+            task.add_done_callback(self.readers.discard)
+
+    async def read(self, reply: Reply, stream: bool) -> None:
+        request = self.requests[reply]
         try:
             if stream:
                 async for [tokens] in request:
