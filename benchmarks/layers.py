@@ -18,8 +18,10 @@ from torch import Tensor
 from benchmarks.cases import texts
 from benchmarks.report.rows import show_and_write
 from decoding import models
+from decoding.binding import Bound, engine_packer
 from decoding.compare.environment import environment
 from decoding.model import Model
+from decoding.models.weights.dtypes import name_of
 from decoding.models.weights.placed import companions, is_linear, pack
 
 
@@ -86,16 +88,19 @@ class Variant:
 
     layer: str
     kept: str
-    weights: dict[str, Tensor]
+    weights: Bound
 
 
-def variants(loaded: models.Loaded, dtype: torch.dtype) -> Iterator[Variant]:
+def variants(loaded: models.Loaded, dtype: str) -> Iterator[Variant]:
     """Each linear layer in turn as it is in a model of `dtype`, then that model."""
-    exact, other = (pack(loaded.state, loaded.spec, dtype=each) for each in (torch.float32, dtype))
+    packer = engine_packer(torch.get_num_threads())
+    exact, other = (
+        pack(loaded.state, loaded.spec, packer, dtype=each) for each in ("float32", dtype)
+    )
     for name in filter(is_linear, loaded.state):
         own = (name, *companions(name))
         changed = {part: other[part] for part in own if part in other}
-        kept = str(other[name].dtype).removeprefix("torch.")
+        kept = name_of(other[name].dtype)
         yield Variant(name.removesuffix(".weight"), kept, exact | changed)
     yield Variant("all", "", other)
 
@@ -107,10 +112,9 @@ def measure(options: argparse.Namespace) -> Iterator[LayerRow]:
     forced = Forced(model, text)
     exact = forced.logits(model)
     for name in options.dtype:
-        dtype = getattr(torch, name)
-        for variant in variants(loaded, dtype):
+        for variant in variants(loaded, name):
             packed = dataclasses.replace(loaded, state=variant.weights, packed=True)
-            logits = forced.logits(Model(packed, dtype=dtype, threads=options.threads))
+            logits = forced.logits(Model(packed, dtype=name, threads=options.threads))
             errors = (logits - exact).abs()
             yield LayerRow(
                 model=options.model.name,

@@ -33,13 +33,13 @@ def fill_panels(
     *,
     threads: int,
 ) -> bool:
-    """models/weights/panels.py's function of this name, on some threads."""
+    """Packer.fill of models/weights/panels.py, on some threads."""
 
 def convert(to: Numbers, weight: Numbers, *, threads: int) -> bool:
-    """models/weights/panels.py's function of this name, on some threads."""
+    """Packer.convert."""
 
 def squares(weight: Numbers, *, threads: int) -> tuple[float, float]:
-    """models/weights/panels.py's function of this name, on some threads."""
+    """Packer.squares."""
 
 class training:
     """Operators of training and their gradients, a submodule. They write into tensors that the
@@ -362,7 +362,7 @@ class Session:
     def __init__(
         self,
         spec: ModelSpec,
-        weights: dict[str, Tensor],
+        weights: dict[str, Numbers],
         *,
         threads: int,
         isa: str,
@@ -373,7 +373,7 @@ class Session:
     def __init__(
         self,
         spec: ModelSpec,
-        weights: dict[str, Tensor],
+        weights: dict[str, Numbers],
         *,
         device: int,
         deterministic: bool = False,
@@ -405,7 +405,7 @@ class Session:
         row ends. True when no sentence is left."""
     def stop_now(self) -> None:
         """Ends every row with the step that comes next."""
-    def state(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Numbers]:
         """Views of the engine's memory, on its device, as they are now; it waits for the device.
 
         With B sentences, K rows of each, n active sentences, R = B * K, T steps taken and m
@@ -487,7 +487,7 @@ class Engine:
     def __init__(
         self,
         spec: ModelSpec,
-        weights: dict[str, Tensor],
+        weights: dict[str, Numbers],
         *,
         threads: int,
         isa: str,
@@ -497,7 +497,7 @@ class Engine:
     def __init__(
         self,
         spec: ModelSpec,
-        weights: dict[str, Tensor],
+        weights: dict[str, Numbers],
         *,
         device: int,
         deterministic: bool = False,
@@ -574,13 +574,13 @@ class EncoderSession:
 
     @overload
     def __init__(
-        self, spec: EncoderSpec, weights: dict[str, Tensor], *, threads: int, isa: str
+        self, spec: EncoderSpec, weights: dict[str, Numbers], *, threads: int, isa: str
     ) -> None: ...
     @overload
     def __init__(
         self,
         spec: EncoderSpec,
-        weights: dict[str, Tensor],
+        weights: dict[str, Numbers],
         *,
         device: int,
         deterministic: bool = False,

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from decoding import _C
+from decoding.common.device import Device
 from decoding.common.environment import instruction_set
-from decoding.engine.encoder import EncoderSession
 from decoding.engine.limits import Limits, check_limits
 from decoding.engine.memory import available_memory, available_text
 from decoding.engine.session import Session
 from decoding.models import Loaded
 from decoding.models.spec import EncoderSpec, ModelSpec
+from decoding.models.weights.dtypes import Numbers
 from decoding.models.weights.panels import Packer
 from decoding.models.weights.placed import pack
 
+if TYPE_CHECKING:
+    from decoding.engine.encoder import EncoderSession
 
-def weights_on(
-    loaded: Loaded, device: torch.device, dtype: torch.dtype, threads: int
-) -> dict[str, Tensor]:
-    """threads: that pack weights for the CPU."""
+Bound = dict[str, Numbers]  # an engine's weights: arrays on the CPU, tensors on a GPU
+
+
+def weights_on(loaded: Loaded, device: Device, dtype: str, threads: int) -> Bound:
+    """threads: that convert weights."""
     try:
-        with one_torch_thread():
-            packer = engine_packer(threads) if device.type == "cpu" else Packer()
-            return pack(loaded.state, loaded.spec, device, dtype, packer)
-    except torch.OutOfMemoryError as error:
+        return pack(loaded.state, loaded.spec, engine_packer(threads), str(device), dtype)
+    except MemoryError as error:
         there = available_text(available_memory(device))
         raise _C.Error(f"the weights do not fit into the memory of {device}, {there}") from error
 
@@ -44,26 +41,14 @@ def engine_packer(threads: int) -> Packer:
     )
 
 
-@contextmanager
-def one_torch_thread() -> Iterator[None]:
-    """Torch would wake its threads for hundreds of small tensors, and wait for them each time: for
-    seconds where other programs keep the cores busy."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 @dataclass(frozen=True)
 class Place:
     """Where a model runs, and how. threads: of a CPU. kv_cache_dtype and deterministic: as load()
     chose them."""
 
-    device: torch.device
+    device: Device
     threads: int
-    kv_cache_dtype: torch.dtype
+    kv_cache_dtype: str
     deterministic: bool
 
     def arguments(self, *, caches: bool = True) -> dict[str, Any]:
@@ -72,23 +57,25 @@ class Place:
             return {"device": self.device.index, "deterministic": self.deterministic}
         found = {"threads": self.threads, "isa": instruction_set(_C.isas())}
         if caches:
-            found["cache"] = str(self.kv_cache_dtype).removeprefix("torch.")
+            found["cache"] = self.kv_cache_dtype
         return found
 
 
 def runner_of(
-    spec: ModelSpec | EncoderSpec, weights: dict[str, Tensor], limits: Limits | None, place: Place
+    spec: ModelSpec | EncoderSpec, weights: Bound, limits: Limits | None, place: Place
 ) -> Session | EncoderSession:
     """Raises TypeError and ValueError for limits that the model cannot have."""
     if limits is not None:
         check_limits(limits, spec)
     if isinstance(spec, EncoderSpec):
+        from decoding.engine.encoder import EncoderSession  # with torch
+
         encoder = _C.EncoderSession(spec, weights, **place.arguments(caches=False))
         return EncoderSession(spec, encoder, weights, device=place.device, limits=limits)
     session = _C.Session(spec, weights, **place.arguments())
     return Session(spec, session, device=place.device, limits=limits)
 
 
-def engine_of(spec: ModelSpec, weights: dict[str, Tensor], place: Place) -> _C.Engine:
+def engine_of(spec: ModelSpec, weights: Bound, place: Place) -> _C.Engine:
     """A compiled engine for decoding.Engine."""
     return _C.Engine(spec, weights, **place.arguments())

@@ -9,15 +9,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
-
-import torch
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from decoding import _C
-from decoding.binding import Place, engine_of, runner_of, weights_on
+from decoding.binding import Bound, Place, engine_of, runner_of, weights_on
+from decoding.common.device import CPU, Device
 from decoding.common.settings import Settings
-from decoding.engine.devices import check_threads
-from decoding.engine.encoder import EncoderSession
+from decoding.engine.devices import check_threads, dtype_name
 from decoding.engine.limits import Limits, check_limits
 from decoding.engine.memory import MemoryPlan
 from decoding.engine.session import Session
@@ -27,14 +25,21 @@ from decoding.models import Loaded
 from decoding.models.files import Directory
 from decoding.models.spec import EncoderSpec, ModelSpec
 from decoding.models.weights.converted import ConvertedWeights
+from decoding.models.weights.dtypes import as_array, name_of
+from decoding.models.weights.lazy import identity
 from decoding.models.weights.memory import trim
-from decoding.models.weights.placed import CPU, is_linear
+from decoding.models.weights.placed import is_linear
 from decoding.saving import save
 from decoding.serving.model_engine import ModelEngine
 from decoding.shown import model_html, model_line
 from decoding.text.given_tokenizer import TokenizerFiles
 from decoding.text.tokenizers import Tokenizer, load_tokenizer
 from decoding.transformers_face import TransformersFace, count_parameters
+
+if TYPE_CHECKING:
+    import torch
+
+    from decoding.engine.encoder import EncoderSession
 
 Self = TypeVar("Self", bound="BoundModel")
 
@@ -49,19 +54,18 @@ class BoundModel(TransformersFace):
     """A model bound to its engine: what it is, where it is, and how it ends.
 
     config and generation_config: the checkpoint's two files, their entries as keys and as
-    attributes. architecture: its class in transformers. dtype, kv_cache_dtype and deterministic: as
-    load() chose them.
+    attributes. architecture: its class in transformers. deterministic: as load() was given it.
     """
 
     def __init__(
         self,
         loaded: Loaded,
         *,
-        device: torch.device = CPU,
-        dtype: torch.dtype = torch.float32,
+        device: Device = CPU,
+        dtype: str | torch.dtype = "float32",
         limits: Limits | None = None,
         threads: int | None = None,
-        kv_cache_dtype: torch.dtype = torch.float32,
+        kv_cache_dtype: str | torch.dtype = "float32",
         deterministic: bool = False,
         tokenizer: Any = None,
         load_again: Callable[[], BoundModel] | None = None,
@@ -74,18 +78,20 @@ class BoundModel(TransformersFace):
         self._files = loaded.files
         self._tokenizer_files = None if tokenizer is None else TokenizerFiles(tokenizer)
         self._load_again = load_again
-        self.dtype: torch.dtype = dtype
-        self.kv_cache_dtype = kv_cache_dtype
+        self.place = device
+        self.dtype_name, self._kv_cache_dtype = dtype_name(dtype), dtype_name(kv_cache_dtype)
         self.deterministic = deterministic
         threads = check_threads(threads)
-        self._weights = (
-            dict(loaded.state) if loaded.packed else weights_on(loaded, device, dtype, threads)
+        self._weights: Bound = (
+            dict(loaded.state)
+            if loaded.packed
+            else weights_on(loaded, device, self.dtype_name, threads)
         )
         self._open_runner: Session | EncoderSession | None = runner_of(
             loaded.spec,
             self._weights,
             limits,
-            Place(device, threads, kv_cache_dtype, deterministic),
+            Place(device, threads, self._kv_cache_dtype, deterministic),
         )
         self._engine = ModelEngine(weakref.WeakMethod(self.bind_engine), device)
 
@@ -154,7 +160,7 @@ class BoundModel(TransformersFace):
     @property
     def weight_bytes(self) -> int:
         """Memory of the weights."""
-        blocks = {weight.data_ptr(): weight.nbytes for weight in self._weights.values()}
+        blocks = {identity(weight)[0]: weight.nbytes for weight in self._weights.values()}
         return sum(blocks.values())
 
     @property
@@ -165,7 +171,7 @@ class BoundModel(TransformersFace):
     @property
     def is_encoder(self) -> bool:
         """Whether the model is an encoder without a decoder, such as BERT."""
-        return isinstance(self._runner, EncoderSession)
+        return isinstance(self._runner.spec, EncoderSpec)
 
     @property
     def encoder_spec(self) -> EncoderSpec:
@@ -182,7 +188,7 @@ class BoundModel(TransformersFace):
 
     @property
     def _encoder(self) -> EncoderSession:
-        if not isinstance(self._runner, EncoderSession):
+        if isinstance(self._runner, Session):
             raise NotImplementedError(
                 "encode() and embed() need an encoder alone, such as BERT, and this model generates"
             )
@@ -191,13 +197,25 @@ class BoundModel(TransformersFace):
     def bind_engine(self) -> _C.Engine:
         """A compiled engine of its own for decoding.Engine, on the weights of the model. Raises
         NotImplementedError for an encoder alone."""
-        place = Place(self.device, self.threads, self.kv_cache_dtype, self.deterministic)
+        place = Place(self.place, self.threads, self._kv_cache_dtype, self.deterministic)
         return engine_of(self.spec, self._weights, place)
 
     @property
     def device(self) -> torch.device:
-        """The device that it runs on."""
-        return self._runner.device
+        """The device that it runs on; `place` is the same without torch."""
+        import torch
+
+        return torch.device(str(self.place))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of its weights, as load() chose it; `dtype_name` is the same without torch."""
+        return torch_dtype(self.dtype_name)
+
+    @property
+    def kv_cache_dtype(self) -> torch.dtype:
+        """The type of keys and values, as load() chose it."""
+        return torch_dtype(self._kv_cache_dtype)
 
     @property
     def threads(self) -> int:
@@ -216,7 +234,7 @@ class BoundModel(TransformersFace):
         return [
             name
             for name, weight in self._weights.items()
-            if self.dtype == torch.int8 and is_linear(name) and weight.dtype != torch.int8
+            if self.dtype_name == "int8" and is_linear(name) and name_of(weight.dtype) != "int8"
         ]
 
     @property
@@ -271,14 +289,15 @@ class BoundModel(TransformersFace):
         NotImplementedError for a model on a GPU, ValueError for a directory that holds a
         checkpoint.
         """
-        if self.device.type != "cpu":
+        if self.place.type != "cpu":
             raise NotImplementedError(
-                f"only a model on the CPU can be saved, this one is on {self.device}: pass "
+                f"only a model on the CPU can be saved, this one is on {self.place}: pass "
                 'device="cpu" to load()'
             )
+        arrays = {name: as_array(weight) for name, weight in self._weights.items()}
         save(
             Path(directory),
-            ConvertedWeights(self.any_spec, self.dtype, self._weights),
+            ConvertedWeights(self.any_spec, self.dtype_name, arrays),
             self.config,
             self.generation_config if self._own_generation_config else self.config,
             self._files_of_tokenizer,
@@ -293,3 +312,10 @@ class BoundModel(TransformersFace):
         if limits is not None:
             check_limits(limits, self.any_spec)
         return replace(self._runner.memory_plan(limits), weights=self.weight_bytes)
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    import torch
+
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype

@@ -9,10 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-import torch
-from torch import Tensor
-
 from decoding.common import environment
+from decoding.common.device import Device
 from decoding.engine.devices import (
     choose_device,
     choose_dtype,
@@ -31,6 +29,8 @@ from decoding.models.weights.memory import trim
 from decoding.sources import find_source
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
     from typing_extensions import Unpack
 
 logger = logging.getLogger("decoding")
@@ -144,7 +144,7 @@ def load(
 
 def read(
     found: object, device: str | torch.device, dtype: str | torch.dtype, trust_paths: bool
-) -> tuple[torch.device, torch.dtype, Loaded]:
+) -> tuple[Device, str, Loaded]:
     """Where a model is to run, the type of its weights, and its checkpoint."""
     wanted = environment.given_or_set(str(device), "DECODING_DEVICE")
     kind = environment.given_or_set(str(dtype), "DECODING_DTYPE")

@@ -13,7 +13,6 @@ from decoding.generation.option_types import (
     TranslateOptions,
 )
 from decoding.text.complete import chat, complete
-from decoding.text.embed import Embedder, Pooling, embed, read_pooling
 from decoding.text.hypotheses import Hypothesis
 from decoding.text.stream_text import stream_chat, stream_text
 from decoding.text.translate import translate
@@ -22,6 +21,8 @@ from decoding.token_model import TokenModel
 if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import Unpack
+
+    from decoding.text.embed import Embedder, Pooling
 
 
 class Model(TokenModel):
@@ -39,17 +40,25 @@ class Model(TokenModel):
         FileNotFoundError or ValueError where the directory defines no pooling, NotImplementedError
         for a model that generates.
         """
-        return embed(self.embedder, texts, truncate=truncate)
+        embedder = self.embedder
+        from decoding.text.embed import embed  # with torch
+
+        return embed(embedder, texts, truncate=truncate)
 
     @property
     def embedder(self) -> Embedder:
         """What embed() does, in two halves."""
-        return Embedder(self._encoder, self.tokenizer, self._pooling)
+        encoder = self._encoder
+        from decoding.text.embed import Embedder
+
+        return Embedder(encoder, self.tokenizer, self._pooling)
 
     @cached_property
     def _pooling(self) -> Pooling:
         if self._files is None:
             raise ValueError("a model loaded from memory has no directory with a modules.json")
+        from decoding.text.embed import read_pooling
+
         return read_pooling(self._files)
 
     @overload

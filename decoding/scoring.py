@@ -26,6 +26,7 @@ from decoding.generation.inputs import decoder_batch
 from decoding.generation.resolve import resolve
 from decoding.generation.special_tokens import fill_id
 from decoding.models.spec import ModelSpec
+from decoding.models.weights.dtypes import as_tensor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,6 +52,10 @@ class Scores:
     rank: Tensor
     argmax: Tensor
 
+    def as_tensors(self, device: str) -> Scores:
+        """The same, on `device`, of scores that are arrays still."""
+        return Scores(*(as_tensor(numbers).to(device) for numbers in vars(self).values()))
+
     @property
     def lengths(self) -> Tensor:
         """int64 [B], labels that count."""
@@ -64,13 +69,13 @@ class Scores:
     @property
     def means(self) -> Tensor:
         """float32 [B], per label that counts; 0 where none does."""
-        return self.sums / self.lengths.clamp(min=1)
+        return self.sums / self.lengths.clip(1)
 
     @property
     def perplexity(self) -> float:
         """The perplexity of all rows together: exp of the negative mean over all labels that count;
         1 for none."""
-        return math.exp(-float(self.sums.double().sum()) / max(1, int(self.lengths.sum())))
+        return math.exp(-math.fsum(self.sums.tolist()) / max(1, int(self.lengths.sum())))
 
     def __repr__(self) -> str:
         sums = ", ".join(f"{each:.3f}" for each in self.sums[:SHOWN].tolist())
@@ -107,8 +112,11 @@ def score(
     input_ids: Any,
     labels: Any,
     attention_mask: Any,
-) -> Scores:
-    """See Model.score. checkpoint: the model's generation_config.json."""
+) -> tuple[Scores, str]:
+    """See Model.score. checkpoint: the model's generation_config.json.
+
+    Returns the scores as arrays, and the device that their tensors are to be on.
+    """
     given = {"input_ids": input_ids, "labels": labels, "attention_mask": attention_mask}
     device = common_device(session.device, **given)
     source, forced, shape = read(session.spec, checkpoint, input_ids, labels, attention_mask)
@@ -131,9 +139,8 @@ def score(
             mask[b, row.columns] = row.labels != IGNORED
             rank[b, row.columns] = found.ranks[own]
             argmax[b, row.columns] = found.argmax[own]
-    from torch import from_numpy
-
-    return Scores(*(from_numpy(x).to(device) for x in (logprobs, mask, rank, argmax)))
+    arrays: Any = logprobs, mask, rank, argmax
+    return Scores(*arrays), device
 
 
 def pack(source: TokenBatch | None, rows: Sequence[Forced], chosen: Array) -> ScoreRequest:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from decoding.common import html
+from decoding.common.device import Device
 from decoding.common.shapes import counted
 from decoding.engine.memory import readable
 from decoding.models.spec import EncoderSpec, ModelSpec
-
-if TYPE_CHECKING:
-    import torch
 
 
 class ShownModel(Protocol):
@@ -20,14 +18,15 @@ class ShownModel(Protocol):
 
     architecture: str
     directory: Path | None
-    dtype: torch.dtype
 
     @property
     def config(self) -> Mapping[str, Any]: ...
     @property
     def closed(self) -> bool: ...
     @property
-    def device(self) -> torch.device: ...
+    def place(self) -> Device: ...
+    @property
+    def dtype_name(self) -> str: ...
     @property
     def threads(self) -> int: ...
     @property
@@ -43,10 +42,10 @@ def model_line(model: ShownModel) -> str:
     """ "Model(marian, 7.86 M weights, float32, cpu, 2 threads)" """
     if model.closed:
         return f"{type(model).__name__}({family(model)}, closed)"
-    dtype = str(model.dtype).removeprefix("torch.")
-    place = f"cpu, {threads(model)}" if model.device.type == "cpu" else str(model.device)
+    on_cpu = model.place.type == "cpu"
+    place = f"cpu, {threads(model)}" if on_cpu else str(model.place)
     weights = f"{counted(model.num_parameters())} weights"
-    return f"{type(model).__name__}({family(model)}, {weights}, {dtype}, {place})"
+    return f"{type(model).__name__}({family(model)}, {weights}, {model.dtype_name}, {place})"
 
 
 def family(model: ShownModel) -> str:
@@ -68,11 +67,11 @@ def model_html(model: ShownModel) -> str:
         if stack is not None:
             sizes = f"{stack.layers} layers, {stack.hidden} wide, {stack.vocab} tokens"
             rows.append((name, f"{sizes}, {stack.positions} positions"))
-    place = f"{threads(model)}, {model.isa}" if model.device.type == "cpu" else ""
+    place = f"{threads(model)}, {model.isa}" if model.place.type == "cpu" else ""
     rows += [
         ("weights", f"{counted(model.num_parameters())}, {readable(model.weight_bytes)}"),
-        ("type", str(model.dtype).removeprefix("torch.")),
-        ("device", f"{model.device}, {place}" if place else model.device),
+        ("type", model.dtype_name),
+        ("device", f"{model.place}, {place}" if place else model.place),
         ("read from", model.directory or "memory"),
     ]
     return html.table(rows, title=f"{type(model).__name__} ({family(model)})")

@@ -6,7 +6,6 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from decoding.bound_model import BoundModel
-from decoding.engine.encoder import Encoded, encode
 from decoding.generation.call import Call, Started, prepare
 from decoding.generation.inputs import GenerateInputs
 from decoding.generation.option_types import CallOptions, GenerateOptions
@@ -20,6 +19,8 @@ from decoding.text.texts import as_texts, is_text
 if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import Unpack
+
+    from decoding.engine.encoder import Encoded
 
 
 class TokenModel(BoundModel):
@@ -231,7 +232,7 @@ class TokenModel(BoundModel):
         )
         tokens = QueuedTokenStream()
         call = prepare(self._session, self.generation_config, arguments, given, tokens)
-        return stream(call.run, tokens, self.device)
+        return stream(call.start().result, tokens, self.place)
 
     def compute_transition_scores(
         self,
@@ -287,6 +288,31 @@ class TokenModel(BoundModel):
         Raises ValueError for ids that the model does not have and for rows beyond its positions or
         the explicit limits, decoding.Error as generate() does.
         """
+        scores, device = self._scores(
+            input_ids,
+            labels,
+            attention_mask,
+            decoder_start_token_id=decoder_start_token_id,
+            src_lang=src_lang,
+            tgt_lang=tgt_lang,
+        )
+        return scores.as_tensors(device)
+
+    def score_arrays(self, *args: Any, **options: Any) -> Scores:
+        """score(), with NumPy's arrays for tensors."""
+        return self._scores(*args, **options)[0]
+
+    def _scores(
+        self,
+        input_ids: Any,
+        labels: Any = None,
+        attention_mask: Any = None,
+        *,
+        decoder_start_token_id: Any = None,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
+    ) -> tuple[Scores, str]:
+        """The scores as arrays, and the device that their tensors are to be on."""
         own = dict(self.generation_config)
         if decoder_start_token_id is not None:
             own["decoder_start_token_id"] = decoder_start_token_id
@@ -317,7 +343,10 @@ class TokenModel(BoundModel):
         missing: 0. Raises ValueError for ids, types and lengths that the model does not have,
         NotImplementedError for a model that generates.
         """
-        return encode(self._encoder, input_ids, attention_mask, token_type_ids)
+        encoder = self._encoder
+        from decoding.engine.encoder import encode  # with torch
+
+        return encode(encoder, input_ids, attention_mask, token_type_ids)
 
 
 def given_ids(input_ids: Any, inputs: Any) -> Any:

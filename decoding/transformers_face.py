@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
-
+from decoding.engine.devices import dtype_name
 from decoding.models.spec import EncoderSpec, ModelSpec
 from decoding.models.weights.shapes import shapes
+
+if TYPE_CHECKING:
+    import torch
 
 Self = TypeVar("Self", bound="TransformersFace")
 
@@ -20,7 +22,7 @@ class TransformersFace:
     """What stays as it is, and says so: a loaded model is on its device, in its type, and always in
     evaluation mode."""
 
-    dtype: torch.dtype
+    dtype_name: str
 
     @property
     def device(self) -> torch.device:
@@ -45,16 +47,17 @@ class TransformersFace:
         place: a device, a type or both, as for torch.nn.Module.to(). Raises ValueError for others:
         a model is loaded for its device and type.
         """
+        import torch
+
         for each in place:
             if isinstance(each, torch.dtype):
                 dtype = each
             else:
                 device = each
-        if dtype is not None and dtype != self.dtype:
-            name = str(dtype).removeprefix("torch.")
+        if dtype is not None and dtype_name(dtype) != self.dtype_name:
             raise ValueError(
-                f"the model is in {str(self.dtype).removeprefix('torch.')} and stays so: load it "
-                f'with decoding.load(..., dtype="{name}")'
+                f"the model is in {self.dtype_name} and stays so: load it with "
+                f'decoding.load(..., dtype="{dtype_name(dtype)}")'
             )
         if device is not None and not same(torch.device(device), self.device):
             raise ValueError(

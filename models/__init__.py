@@ -1,6 +1,6 @@
 """Model families: their plain-torch forward, and how checkpoints become it.
 
-A leaf of the project: it imports torch and nothing else of ours.
+A leaf of the project: it imports nothing else of ours, and torch only for tensors.
 """
 
 from __future__ import annotations

@@ -13,9 +13,6 @@ from decoding.models.files import Directory, ModelFileError, naming, read_object
 from decoding.models.spec import EncoderSpec, ModelSpec
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
     from decoding.models.weights.lazy import Weight
 
 # Hugging Face's architecture and model_type, and the file in families/.
@@ -69,8 +66,9 @@ class Loaded:
 
     architecture: str  # as in config.json: "MarianMTModel", "GPT2LMHeadModel"
     spec: ModelSpec | EncoderSpec
-    state: Mapping[str, Tensor]  # canonical names; in float32 and read when asked for unless packed
-    stored: torch.dtype  # what the checkpoint holds most of its numbers in
+    # Canonical names; tensors in float32 that are read when asked for, but arrays where `packed`.
+    state: Mapping[str, Any]
+    stored: str  # the type that the checkpoint holds most of its numbers in
     config: dict[str, Any]  # config.json, with the family's defaults where it is silent
     generation_config: dict[str, Any]  # generation_config.json; without one, `config`, as there
     files: Directory | None  # None for a model that was in memory
@@ -181,6 +179,8 @@ def convert(
     state: Mapping[str, Weight],
     directory: Directory | None,
 ) -> Loaded:
+    import numpy as np
+
     from decoding.models.weights.checkpoint import Checkpoint
     from decoding.models.weights.lazy import Weights
 
@@ -194,7 +194,8 @@ def convert(
     family = import_module(f"decoding.models.families.{families[architecture]}")
     config = {**family.DEFAULTS, **config}
     checkpoint = Checkpoint(state)
-    spec, canonical = family.convert(config, checkpoint)
+    with np.errstate(all="ignore"):  # what is not finite is found when it is read
+        spec, canonical = family.convert(config, checkpoint)
     return Loaded(
         architecture=architecture,
         spec=spec,

@@ -24,8 +24,10 @@ from benchmarks.cases.kernels import (
     packed_attention,
     self_attention,
 )
+from decoding import _C
 from decoding import _kernels as kernels
-from decoding.models.weights.panels import fill_panels, panel_shape, quantise
+from decoding.models.weights.dtypes import name_of
+from decoding.models.weights.panels import panel_shape
 
 GPT2_VOCABULARY = 50257
 ROWS = (1, 4, 32, 128, 512)
@@ -48,8 +50,10 @@ class Weight:
         scale = sums = None
         if dtype == torch.int8:
             scale, sums = torch.empty(len(weight)), torch.empty(len(weight), dtype=torch.int32)
-        panels = torch.empty(panel_shape(weight.shape[0], weight.shape[1], dtype), dtype=dtype)
-        fill_panels(panels, weight, 0, scale, sums)
+        panels = torch.empty(
+            panel_shape(weight.shape[0], weight.shape[1], name_of(dtype)), dtype=dtype
+        )
+        _C.fill_panels(panels, weight, 0, scale, sums, threads=1)
         return cls(panels, scale, sums)
 
     def clone(self) -> Weight:
@@ -98,7 +102,8 @@ def theirs(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> tuple
     if dtype != torch.int8:
         x, bias = x.to(dtype), bias.to(dtype)
         return weight.to(dtype), lambda w: functional.linear(x, w, bias)
-    numbers, scale, _ = quantise(weight)
+    scale = weight.abs().amax(1) / 127
+    numbers = (weight / scale[:, None]).round().to(torch.int8)
     zeros = torch.zeros(len(scale), dtype=torch.int64)
     quantised = torch._make_per_channel_quantized_tensor(numbers, scale.double(), zeros, 0)
     return quantised, lambda w: torch.ops.quantized.linear_dynamic(x, w)

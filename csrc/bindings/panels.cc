@@ -1,4 +1,4 @@
-// Weights on their way to the CPU's engine (kernels/linear/pack.h).
+// Weights on their way to the engine (kernels/linear/pack.h).
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
@@ -78,8 +78,8 @@ bool convert_numbers(const py::object& to, const py::object& weight, int threads
   const auto from = TensorView::of(weight, "weight"), view = TensorView::of(to, "to");
   const WeightKind stored = stored_kind(from);
   const auto kind = kind_of(view, "to");
-  CHECK(kind == WeightKind::float32 || kind == WeightKind::bfloat16,
-        "to must be float32 or bfloat16, got ", view.type());
+  CHECK(kind && *kind != WeightKind::int8, "to must be float32, float16 or bfloat16, got ",
+        view.type());
   CHECK(view.numel() == from.numel(), "to has ", view.numel(), " numbers, the weight ",
         from.numel());
   std::atomic<bool> finite{true};

@@ -70,28 +70,18 @@ class PySession : public Bound<Session> {
   }
   void stop_now() { session_->stop_now(); }
 
-  // Views of the pool, as tensors.
+  // Views of the pool: arrays, or tensors where it is one.
   py::dict state() {
     const auto views = [&] {
       const py::gil_scoped_release release;
       return session_->state();
     }();
-    const py::module_ torch = py::module_::import("torch");
+    const auto begin = reinterpret_cast<uintptr_t>(TensorView::of(pool_, "pool", device_).data());
     const bool is_array = PyObject_CheckBuffer(pool_.ptr()) != 0;
-    const py::object pool =
-        is_array ? torch.attr("frombuffer")(pool_, py::arg("dtype") = torch.attr("uint8")) : pool_;
-    const auto begin = pool.attr("data_ptr")().cast<uintptr_t>();
     py::dict state;
     for (const StateArray& view : views) {
-      int64_t reach = 1;
-      for (size_t i = 0; i < view.shape.size(); ++i) {
-        reach += (std::max<int64_t>(view.shape[i], 1) - 1) * view.strides[i];
-      }
-      const py::object dtype = torch.attr(view.type.c_str());
       const auto at = static_cast<int64_t>(reinterpret_cast<uintptr_t>(view.data) - begin);
-      const int64_t bytes = reach * dtype.attr("itemsize").cast<int64_t>();
-      const py::object part = pool[py::slice(at, at + bytes, 1)].attr("view")(dtype);
-      state[view.name.c_str()] = part.attr("as_strided")(view.shape, view.strides);
+      state[view.name.c_str()] = is_array ? array_at(view, at) : tensor_at(view, at);
     }
     return state;
   }
@@ -148,6 +138,27 @@ class PySession : public Bound<Session> {
 
   int graph_nodes() const { return session_->graph_nodes(); }
   std::string tuned() const { return session_->tuned(); }
+
+ private:
+  // at: its byte in the pool.
+  py::object array_at(const StateArray& view, int64_t at) const {
+    const py::module_ numpy = py::module_::import("numpy");
+    const auto size = numpy.attr("dtype")(view.type).attr("itemsize").cast<int64_t>();
+    std::vector<int64_t> strides = view.strides;
+    for (int64_t& stride : strides) stride *= size;
+    return numpy.attr("ndarray")(py::cast(view.shape), view.type, pool_, at, py::cast(strides));
+  }
+
+  py::object tensor_at(const StateArray& view, int64_t at) const {
+    int64_t reach = 1;
+    for (size_t i = 0; i < view.shape.size(); ++i) {
+      reach += (std::max<int64_t>(view.shape[i], 1) - 1) * view.strides[i];
+    }
+    const py::object dtype = py::module_::import("torch").attr(view.type.c_str());
+    const int64_t bytes = reach * dtype.attr("itemsize").cast<int64_t>();
+    const py::object part = pool_[py::slice(at, at + bytes, 1)].attr("view")(dtype);
+    return part.attr("as_strided")(view.shape, view.strides);
+  }
 };
 
 void bind_limits(py::module_& module) {

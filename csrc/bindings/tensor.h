@@ -40,8 +40,10 @@ inline std::string type_of(const py::handle& tensor) {
   return name.substr(name.find('.') + 1);  // "torch.float32"
 }
 
-// Of an array, whose format is a letter of Python's struct module.
+// Of an array, whose format is a letter of Python's struct module. NumPy has no bfloat16: it is a
+// record of that name there (models/weights/dtypes.py).
 inline std::string type_of(const py::buffer_info& array) {
+  if (array.format == "T{H:bfloat16:}") return number_type<BFloat16>;
   const char letter = array.format.size() == 1 ? array.format[0] : '\0';
   const std::string bits = std::to_string(8 * array.itemsize);
   if (letter != '\0' && std::strchr("efd", letter)) return "float" + bits;

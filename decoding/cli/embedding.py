@@ -49,7 +49,7 @@ def vectors(
 ) -> Generator[tuple[list[Record], Array, int], None, None]:
     """Records, their vectors float32 [batch, H], and the tokens that they have. Raises ValueError
     with the place of a text that is too long."""
-    pipeline: Pipeline[Batch] = Pipeline(model.device.type, phases, apart=not args.line_buffered)
+    pipeline: Pipeline[Batch] = Pipeline(model.place.type, phases, apart=not args.line_buffered)
     most = 1 if args.line_buffered else args.batch_tokens
 
     def encode(chunk: Sequence[Record]) -> list[Encoded]:

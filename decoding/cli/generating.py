@@ -122,7 +122,7 @@ def answers(
 ) -> Generator[list[list[Hypothesis]], None, None]:
     """The results of the records, batch by batch."""
     pipeline: Pipeline[Batch] = Pipeline(
-        model.device.type, phases, apart=not (args.line_buffered or args.prompt)
+        model.place.type, phases, apart=not (args.line_buffered or args.prompt)
     )
     most = 1 if args.line_buffered else args.batch_tokens
     chunks = Chunks(

@@ -3,8 +3,7 @@
 Exit codes: 0, 2 for mistakes of the user (one line on standard error says which), 130 after Ctrl-C
 and 141 where nobody reads the output any more, as a shell has it for SIGINT and SIGPIPE.
 
-Commands import the library, and with it torch, when they run: help, the version and mistakes in
-arguments come at once.
+Commands import the library when they run: help, the version and mistakes in arguments come at once.
 """
 
 from __future__ import annotations
@@ -81,8 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def quick_end() -> Iterator[None]:
-    """Ctrl-C ends the process at once: nothing is open yet. torch takes more than a second to
-    import, and swallows a KeyboardInterrupt in places."""
+    """Ctrl-C ends the process at once: nothing is open yet, and what is imported may swallow a
+    KeyboardInterrupt."""
     if threading.current_thread() is not threading.main_thread():
         yield  # the main thread alone may handle signals
         return

@@ -40,12 +40,12 @@ def warnings_in_one_line(quiet: bool = False) -> Iterator[None]:
 
 def place(model: decoding.Model) -> str:
     """The device or threads of a model."""
-    if model.device.type == "cpu":
+    if model.place.type == "cpu":
         return counted(model.threads, "thread")
     import torch
 
-    name = torch.cuda.get_device_name(model.device)
-    return f"{name} in {str(model.dtype).removeprefix('torch.')}"
+    name = torch.cuda.get_device_name(model.place.index)
+    return f"{name} in {model.dtype_name}"
 
 
 def counted(count: int, what: str) -> str:

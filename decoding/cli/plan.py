@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
     print(plan)
     if args.engine:
         print(said_to_fit(plan, limits))
-    elif model.device.type == "cuda" and not model.is_encoder:
+    elif model.place.type == "cuda" and not model.is_encoder:
         model.generate([[0]], num_beams=limits.beams, max_new_tokens=1, attention_mask=[[1]])
         print(f"a decoding step is a graph of {model.graph_nodes} nodes")
 
@@ -73,7 +73,7 @@ def engine_plan(model: decoding.Model, args: argparse.Namespace) -> MemoryPlan:
     from decoding.serving.planning import engine_limits, planned
 
     engine = model.bind_engine()
-    limits = engine_limits(engine, model.spec, model.device, args.memory, args.max_requests)
+    limits = engine_limits(engine, model.spec, model.place, args.memory, args.max_requests)
     return replace(planned(engine, limits), weights=model.weight_bytes)
 
 

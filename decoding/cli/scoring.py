@@ -13,7 +13,6 @@ import decoding
 from decoding.cli.reading import Input
 from decoding.cli.records import Record, batches, kept, paired
 from decoding.common.phases import Phases
-from decoding.generation.batching import as_array
 from decoding.generation.resolve import resolve
 from decoding.text.chunks import Chunks
 from decoding.text.languages import between
@@ -59,8 +58,8 @@ class Batch:
             return None
         targets = [line.target for line in some]
         if self.model.spec.encoder is None:
-            return self.model.score(targets)
-        return self.model.score([line.source for line in some], targets)
+            return self.model.score_arrays(targets)
+        return self.model.score_arrays([line.source for line in some], targets)
 
     def cancel(self) -> None:
         pass  # it is one pass, which ends soon
@@ -69,7 +68,7 @@ class Batch:
         """Of each line; output: what output() gave."""
         if output is None:
             return [NOTHING] * len(self.lines)
-        sums, lengths = as_array(output.sums).tolist(), as_array(output.lengths).tolist()
+        sums, lengths = output.sums.tolist(), output.lengths.tolist()
         found = map(Found, sums, lengths)
         return [next(found) if line.target else NOTHING for line in self.lines]
 
@@ -88,7 +87,7 @@ def scores(
     pending: gets the target's records. Raises ValueError where an encoder-decoder's source is
     nowhere.
     """
-    pipeline: Pipeline[Batch] = Pipeline(model.device.type, phases, apart=not args.line_buffered)
+    pipeline: Pipeline[Batch] = Pipeline(model.place.type, phases, apart=not args.line_buffered)
     most = 1 if args.line_buffered else args.batch_tokens
     chunks = Chunks(
         pairs_of(model, source, kept(target, pending), args),

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from decoding import _C
+from decoding.common.device import CPU, Device
 from decoding.common.warn import warn, warn_once
 
+if TYPE_CHECKING:
+    import torch
+
 # Of a model's matrices.
-DTYPES = {
-    "cpu": {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8},
-    "cuda": {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16},
-}
+DTYPES = {"cpu": ("float32", "bfloat16", "int8"), "cuda": ("float32", "float16", "bfloat16")}
 SHORT_NAMES = {
     "fp32": "float32",
     "float": "float32",
@@ -22,7 +23,9 @@ SHORT_NAMES = {
     "half": "float16",
     "bf16": "bfloat16",
 }
-CACHE_DTYPES = torch.float32, torch.bfloat16  # of keys and values on the CPU
+CACHE_DTYPES = ("float32", "bfloat16")  # of keys and values on the CPU
+CPUS = Path("/sys/devices/system/cpu")
+SIBLINGS = "cpu{}/topology/thread_siblings_list"  # the hardware threads of a core
 GPUS = Path("/proc/driver/nvidia/gpus")  # what NVIDIA's driver has found
 NO_CUDA = (
     "this build has no CUDA engine: build it again where a GPU is, with nvcc of a CUDA "
@@ -34,30 +37,40 @@ NO_CUDA_IN_TORCH = (
 )
 
 
-def choose_device(device: str | torch.device) -> torch.device:
+def choose_device(device: str | torch.device) -> Device:
     """With an index where it is a GPU. Raises ValueError, NotImplementedError or decoding.Error,
     which say what is missing."""
-    if str(device) == "auto":
-        device = choose_automatically()
-    try:
-        chosen = torch.device(device)
-    except RuntimeError:
-        chosen = torch.device("meta")  # torch does not know it either
-    if chosen.type == "cpu":
-        return torch.device("cpu")
-    if chosen.type != "cuda":
-        raise ValueError(f'device must be "auto", "cpu", "cuda" or "cuda:N", got {str(device)!r}')
+    name = choose_automatically() if str(device) == "auto" else str(device)
+    kind, _, number = name.partition(":")
+    if kind not in DTYPES or (":" in name and not number.isdecimal()):
+        raise ValueError(f'device must be "auto", "cpu", "cuda" or "cuda:N", got {name!r}')
+    return CPU if kind == "cpu" else choose_gpu(int(number) if number else None)
+
+
+def choose_gpu(index: int | None) -> Device:
+    """None: torch's current one."""
     check_cuda()
-    index = torch.cuda.current_device() if chosen.index is None else chosen.index
-    if index >= torch.cuda.device_count():
-        raise ValueError(f"there is no {chosen}: this machine has {torch.cuda.device_count()} GPUs")
-    if not supported(index):
-        raise NotImplementedError(too_old(index))
-    return torch.device("cuda", index)
+    import torch
+
+    there = torch.cuda.device_count()
+    chosen = Device("cuda", torch.cuda.current_device() if index is None else index)
+    assert chosen.index is not None
+    if chosen.index >= there:
+        raise ValueError(f"there is no {chosen}: this machine has {there} GPUs")
+    if not supported(chosen.index):
+        raise NotImplementedError(too_old(chosen.index))
+    return chosen
 
 
 def choose_automatically() -> str:
-    """ "cuda" where everything for it is there, else "cpu", with a warning where there is a GPU."""
+    """ "cuda" where everything for it is there, else "cpu", with a warning where there is a GPU.
+
+    Torch is not imported for a build without the CUDA engine where no GPU can be seen.
+    """
+    if not _C.cuda_archs and (hidden() or not GPUS.is_dir()):
+        return "cpu"
+    import torch
+
     if not torch.cuda.is_available():
         if torch.version.cuda is None and GPUS.is_dir() and not hidden():
             warn_unused("an NVIDIA GPU", NO_CUDA_IN_TORCH.format(torch.__version__))
@@ -82,6 +95,8 @@ def warn_unused(gpu: str, reason: str) -> None:
 
 
 def too_old(index: int) -> str:
+    import torch
+
     major, minor = torch.cuda.get_device_capability(index)
     return (
         f"{torch.cuda.get_device_name(index)} has compute capability {major}.{minor}, this "
@@ -93,6 +108,8 @@ def too_old(index: int) -> str:
 def check_cuda() -> None:
     if not _C.cuda_archs:
         raise NotImplementedError(NO_CUDA)
+    import torch
+
     if torch.version.cuda is None:
         raise _C.Error(NO_CUDA_IN_TORCH.format(torch.__version__))
     if not torch.cuda.is_available():
@@ -104,6 +121,8 @@ def check_cuda() -> None:
 
 def supported(index: int) -> bool:
     """Code for an older GPU runs on a newer one, as machine code or from PTX; never the reverse."""
+    import torch
+
     major, minor = torch.cuda.get_device_capability(index)
     return 10 * major + minor >= oldest()
 
@@ -119,20 +138,18 @@ def dtype_name(dtype: str | torch.dtype) -> str:
     return SHORT_NAMES.get(name, name)
 
 
-def choose_dtype(
-    dtype: str | torch.dtype, device: torch.device, stored: torch.dtype
-) -> torch.dtype:
+def choose_dtype(dtype: str | torch.dtype, device: Device, stored: str) -> str:
     """stored: the type of a checkpoint. "auto" is that one on a GPU, if the engine has it; on the
     CPU bfloat16 for a checkpoint in half precision where the machine computes with it, else
     float32."""
     name, types = dtype_name(dtype), DTYPES[device.type]
     if name == "auto":
         if device.type == "cuda":
-            return stored if stored in types.values() else torch.float32
-        half = stored in (torch.float16, torch.bfloat16)
-        return torch.bfloat16 if half and "avx512_bf16" in _C.isas() else torch.float32
+            return stored if stored in types else "float32"
+        half = stored in ("float16", "bfloat16")
+        return "bfloat16" if half and "avx512_bf16" in _C.isas() else "float32"
     if name in types:
-        return types[name]
+        return name
     if any(name in others for others in DTYPES.values()):
         raise NotImplementedError(
             f'dtype="{name}" is not supported on {device}: pass one of {", ".join(types)}'
@@ -140,44 +157,40 @@ def choose_dtype(
     raise ValueError(f'dtype must be "auto" or one of {", ".join(types)}, got {name!r}')
 
 
-def choose_kv_cache_dtype(
-    kv_cache_dtype: str | torch.dtype, device: torch.device, dtype: torch.dtype
-) -> torch.dtype:
+def choose_kv_cache_dtype(kv_cache_dtype: str | torch.dtype, device: Device, dtype: str) -> str:
     """Of the keys and values that are kept. "auto": float32 on the CPU, on a GPU that of the model,
     `dtype`, which is the only one there."""
     name = dtype_name(kv_cache_dtype)
     types = CACHE_DTYPES if device.type == "cpu" else (dtype,)
-    for chosen in types:
-        if name in ("auto", str(chosen).removeprefix("torch.")):
-            return chosen
-    names = ", ".join(str(known).removeprefix("torch.") for known in types)
+    if name in ("auto", *types):
+        return types[0] if name == "auto" else name
     where = "on the CPU" if device.type == "cpu" else "for this model on a GPU"
-    raise ValueError(f'kv_cache_dtype must be "auto" or one of {names} {where}, got {name!r}')
+    raise ValueError(
+        f'kv_cache_dtype must be "auto" or one of {", ".join(types)} {where}, got {name!r}'
+    )
 
 
-def choose_packed(
-    device: str | torch.device, dtype: str | torch.dtype, stored: torch.dtype
-) -> tuple[torch.device, torch.dtype]:
+def choose_packed(device: str, dtype: str, stored: str) -> tuple[Device, str]:
     """Device and type of a converted model: the CPU, and the one that it was converted to."""
-    if str(device) != "auto" and torch.device(device).type != "cpu":
+    if device != "auto" and not device.startswith("cpu"):
         raise ValueError(
             f"a converted model is for the CPU: load the checkpoint on {device}, or pass "
             'device="cpu"'
         )
-    wanted, kept = dtype_name(dtype), dtype_name(stored)
-    if wanted not in ("auto", kept):
+    wanted = dtype_name(dtype)
+    if wanted not in ("auto", stored):
         raise ValueError(
-            f'the model was converted to {kept}: pass dtype="auto", or convert the checkpoint '
+            f'the model was converted to {stored}: pass dtype="auto", or convert the checkpoint '
             f"to {wanted} with `decoding convert`"
         )
-    return torch.device("cpu"), stored
+    return CPU, stored
 
 
 def check_threads(threads: int | None) -> int:
     """The CPU threads of a model: as asked for, else as many as torch uses. Raises ValueError below
     1, warns of more than the cores that the process may use."""
     if threads is None:
-        return torch.get_num_threads()
+        return usual_threads()
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
     cores = len(os.sched_getaffinity(0))
@@ -187,3 +200,24 @@ def check_threads(threads: int | None) -> int:
             "wait for each other, and every step is slower"
         )
     return threads
+
+
+def usual_threads() -> int:
+    """As many as torch uses, or would if it were imported: one for each core that the process may
+    use, of whose hardware threads one is enough, or OMP_NUM_THREADS where that is less."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        count: int = torch.get_num_threads()
+        return count
+    asked = os.environ.get("MKL_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
+    first, cores = asked.partition(",")[0].strip(), physical_cores()
+    return min(int(first), cores) if first.isdecimal() and int(first) else cores
+
+
+def physical_cores() -> int:
+    """Of those that the process may use."""
+    threads = os.sched_getaffinity(0)
+    try:
+        return len({(CPUS / SIBLINGS.format(thread)).read_text() for thread in threads})
+    except OSError:  # the system does not tell
+        return len(threads)

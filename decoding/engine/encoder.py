@@ -13,6 +13,7 @@ from torch import Tensor
 
 from decoding import _C
 from decoding.common.arrays import Array
+from decoding.common.device import Device
 from decoding.common.shapes import described
 from decoding.engine.limits import Limits, next_bucket
 from decoding.engine.pool import PooledEngine
@@ -25,6 +26,7 @@ from decoding.generation.batching import (
     split,
 )
 from decoding.models.spec import EncoderSpec
+from decoding.models.weights.dtypes import Numbers, as_tensor
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,15 +57,15 @@ class EncoderSession(PooledEngine):
         self,
         spec: EncoderSpec,
         engine: _C.EncoderSession,
-        weights: Mapping[str, Tensor],
+        weights: Mapping[str, Numbers],
         *,
-        device: torch.device,
+        device: Device,
         limits: Limits | None,
     ) -> None:
         self.spec = spec
         self.dtype = torch.float32
         if device.type == "cuda":
-            self.dtype = weights["encoder.embed.tokens"].dtype
+            self.dtype = as_tensor(weights["encoder.embed.tokens"]).dtype
         self._weights = weights
         super().__init__(engine, device=device, limits=limits)
 
@@ -75,7 +77,7 @@ class EncoderSession(PooledEngine):
                 Limits(batch=len(source), beams=1, source=source.longest, target=1, eos=0)
             )
             shape = (len(source.ids), self.spec.encoder.hidden)
-            states = torch.empty(shape, dtype=self.dtype, device=self.device)
+            states = torch.empty(shape, dtype=self.dtype, device=str(self.device))
             self._engine.encode(source.ids, source.positions, source.offsets, states, stream=stream)
             return states
 
@@ -83,7 +85,9 @@ class EncoderSession(PooledEngine):
         """The pooler's [B, H] of each row's first state [B, H]."""
         if not self.spec.pooler:
             return None
-        weight, bias = (self._weights[f"pooler.{kind}"].to(first) for kind in ("weight", "bias"))
+        weight, bias = (
+            as_tensor(self._weights[f"pooler.{kind}"]).to(first) for kind in ("weight", "bias")
+        )
         return F.linear(first, weight, bias).tanh()
 
     def _bucket(self, needed: Limits) -> Limits:
@@ -101,7 +105,9 @@ def encode(
     batch = source_batch(input_ids, attention_mask, stack.vocab)
     check_positions(batch, session.spec)
     types = None if token_type_ids is None else as_types(token_type_ids, batch, stack.types)
-    states = torch.zeros((batch.ids.size, stack.hidden), dtype=session.dtype, device=session.device)
+    states = torch.zeros(
+        (batch.ids.size, stack.hidden), dtype=session.dtype, device=str(session.device)
+    )
     most = None if session.limits is None else session.limits.batch
     rows = np.arange(batch.ids.size).reshape(batch.ids.shape)  # of `states`, of each token
     for chosen in split(batch.lengths, 1, most, session.device.type):

@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from decoding import _C
 from decoding.common import html
-from decoding.common.arrays import Array
+from decoding.common.device import Device
 from decoding.engine.limits import EngineLimits, Limits
-from decoding.models.weights.memory import block, empty
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 STEP = "step"
 PARTS: dict[str, tuple[str, ...]] = {  # what their buffers' names begin with; a step has the rest
@@ -171,29 +165,13 @@ def readable(size: float) -> str:
     return f"{size:.{0 if units[0] == 'bytes' else 1}f} {units[0]}"
 
 
-def allocate(size: int, device: torch.device) -> Tensor | Array:
-    """A block for an engine's plan, uint8 [size]. Raises MemoryError where there is no memory left
-    for it."""
-    if device.type == "cpu":
-        try:
-            return block(size)
-        except OSError as error:
-            raise MemoryError(str(error)) from error
-    import torch
-
-    try:
-        return empty(size, device)
-    except torch.OutOfMemoryError as error:
-        raise MemoryError(str(error)) from error
-
-
-def available_memory(device: torch.device) -> int | None:
+def available_memory(device: Device) -> int | None:
     """Bytes that this process may still take on `device`; None if unknown."""
     if device.type == "cuda":
         import torch
 
-        free, _ = torch.cuda.mem_get_info(device)
-        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        free, _ = torch.cuda.mem_get_info(device.index)
+        held = torch.cuda.memory_reserved(device.index) - torch.cuda.memory_allocated(device.index)
         return free + held  # torch's allocator gives back what it only holds
     return available_to_process()
 

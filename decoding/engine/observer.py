@@ -6,8 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
+from decoding.common.arrays import Array
+from decoding.common.device import Device
+from decoding.models.weights.dtypes import Numbers, as_array
+
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 
@@ -20,33 +25,38 @@ class Step:
 
     number: int  # g, from 1
     vocab: int
-    active: Tensor  # int64 [active], the sentences that this step is about
-    scores: Tensor | None  # float32 [active * K, V], the engine's own; None without hooks
-    step_scores: Callable[[], tuple[Tensor, ...] | None]  # output_scores of the steps so far
-    state: Callable[[], Mapping[str, Tensor]]  # views of the engine's memory: _C.Session.state
+    active: Array  # int64 [active], the sentences that this step is about
+    scores: Numbers | None  # float32 [active * K, V], the engine's own; None without hooks
+    step_scores: Callable[[], tuple[Array, ...] | None]  # output_scores of the steps so far
+    state: Callable[[], Mapping[str, Numbers]]  # views of the engine's memory: _C.Session.state
 
-    def candidates(self) -> Tensor:
+    def candidates(self) -> Array:
         """int64 [active, M], row * V + token, best first; where rows do not compete [active * K,
         1], the token. Known once they are selected."""
-        return self.state()["candidate_ids"].long()
+        return numbers(self.state()["candidate_ids"])
 
-    def going(self) -> Tensor:
+    def going(self) -> Array:
         """int64 [n], the sentences that go on. This and what follows is known once the step is
         accepted."""
-        return self.state()["active"].long()
+        return numbers(self.state()["active"])
 
-    def tokens(self) -> Tensor:
+    def tokens(self) -> Array:
         """int64 [R], this step's."""
-        return self.state()["tokens"][self.number - 1].long()
+        return numbers(self.state()["tokens"][self.number - 1])
 
-    def parents(self) -> Tensor:
+    def parents(self) -> Array:
         """int64 [R], the row that each extended; where rows compete."""
-        return self.state()["parent_rows"][self.number - 1].long()
+        return numbers(self.state()["parent_rows"][self.number - 1])
 
-    def ended(self) -> Tensor:
+    def ended(self) -> Array:
         """int64 [R], tokens of a row that has ended, 0 while it goes on; where rows do not
         compete."""
-        return self.state()["lengths"].long()
+        return numbers(self.state()["lengths"])
+
+
+def numbers(values: Numbers) -> Array:
+    """A copy, int64."""
+    return as_array(values).astype(np.int64)
 
 
 class StepObserver(Protocol):
@@ -58,7 +68,7 @@ class StepObserver(Protocol):
 
     hooked: bool  # whether the caller's functions have a part in the steps
 
-    def begin(self, device: torch.device) -> None: ...
+    def begin(self, device: Device) -> None: ...
 
     def before_mid(self, step: Step) -> None:
         """step.scores have passed the processors before forced tokens."""

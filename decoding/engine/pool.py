@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Protocol
 
 from decoding import _C
 from decoding.common.arrays import Array
+from decoding.common.device import Device
 from decoding.common.progress import Event, raise_if_set
 from decoding.engine.limits import LEAST, Limits
 from decoding.engine.memory import (
     MemoryPlan,
-    allocate,
     available_memory,
     available_text,
     readable,
 )
+from decoding.models.weights.memory import empty
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 logger = logging.getLogger("decoding")
@@ -72,7 +72,7 @@ class PooledEngine(ABC):
 
     _engine: Engine
 
-    def __init__(self, engine: Engine, *, device: torch.device, limits: Limits | None) -> None:
+    def __init__(self, engine: Engine, *, device: Device, limits: Limits | None) -> None:
         self.device = device
         self.limits = limits
         self._engine = engine
@@ -80,7 +80,7 @@ class PooledEngine(ABC):
         self.busy_seconds = 0.0  # in which it has computed
         self._bound: Limits | None = None
         self._reserved: Limits | None = None  # the needs of the last call
-        self._pool = allocate(0, device)
+        self._pool = empty(0, str(device))
         if limits is not None:
             self._bind(limits)
 
@@ -120,7 +120,7 @@ class PooledEngine(ABC):
         import torch
 
         try:
-            return torch.cuda.current_stream(self.device).cuda_stream
+            return torch.cuda.current_stream(self.device.index).cuda_stream
         except RuntimeError as error:  # torch refuses in a forked child
             raise _C.Error(str(error)) from error
 
@@ -191,7 +191,7 @@ class PooledEngine(ABC):
         available = available_memory(self.device)
         if available is None or plan.bytes <= available:
             try:
-                return allocate(plan.bytes, self.device)
+                return empty(plan.bytes, str(self.device))
             except MemoryError:
                 pass  # there is none either: the same message
         raise _C.Error(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,9 +12,6 @@ from decoding.common.arrays import Array
 from decoding.common.progress import Event
 from decoding.engine.limits import Limits
 from decoding.engine.observer import StepObserver
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -137,9 +133,9 @@ class EngineResults:
     # after a row's length
     fill: int
     # of every step, if kept: float32 [B * K, V], 0 where done
-    step_scores: list[Tensor]
-    step_logits: list[Tensor]
-    attentions: Tensor | None = None  # float32 [steps, B * K, longest source], if kept
+    step_scores: list[Array]
+    step_logits: list[Array]
+    attentions: Array | None = None  # float32 [steps, B * K, longest source], if kept
 
     @classmethod
     def empty(cls, batch: int, rows: int, target: int, fill: int) -> EngineResults:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from decoding import _C
+from decoding.common.arrays import Array
+from decoding.common.device import Device
 from decoding.common.progress import raise_if_set
 from decoding.engine.limits import Limits, next_bucket
-from decoding.engine.observer import Step
+from decoding.engine.observer import Step, numbers
 from decoding.engine.pool import PooledEngine
 from decoding.engine.request import EngineRequest, EngineResults, ScoreRequest, ScoreResults
 from decoding.models.spec import ModelSpec
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
+from decoding.models.weights.dtypes import Numbers, as_array, as_float32
 
 PRE, MID, POST = 1, 2, 4  # stages of the processors: csrc/kernels/search/processors.h
 
@@ -33,7 +33,7 @@ class Session(PooledEngine):
         spec: ModelSpec,
         engine: _C.Session,
         *,
-        device: torch.device,
+        device: Device,
         limits: Limits | None,
     ) -> None:
         self.spec = spec
@@ -65,8 +65,8 @@ class Session(PooledEngine):
                 results.tokens, results.lengths, results.scores, results.sums, results.parent_rows
             )
             if request.keep_attentions:
-                kept = self._engine.state()["attentions"]
-                results = replace(results, attentions=kept.to("cpu", copy=True))
+                kept = as_array(self._engine.state()["attentions"]).copy()
+                results = replace(results, attentions=kept)
             return results
 
     def _steps(self, request: EngineRequest) -> None:
@@ -143,12 +143,12 @@ class Session(PooledEngine):
         self._engine.select()
         return self._engine.update(None if observer is None else observer.ended(step))
 
-    def _in_place(self, request: EngineRequest, step: Step, values: Tensor) -> Tensor:
+    def _in_place(self, request: EngineRequest, step: Step, values: Numbers) -> Array:
         """float32 [B * K, V], a copy of [active * K, V]; 0 for sentences that are done."""
-        numbers = values.float().cpu().view(-1, request.rows_per_sentence, values.shape[1])
-        every = numbers.new_zeros(request.sentences, *numbers.shape[1:])
-        every[step.active.cpu()] = numbers
-        return every.flatten(0, 1)
+        rows, vocab = request.rows_per_sentence, values.shape[1]
+        every = np.zeros((request.sentences, rows, vocab), np.float32)
+        every[step.active] = as_float32(as_array(values)).reshape(-1, rows, vocab)
+        return every.reshape(-1, vocab)
 
     def _next_step(self, request: EngineRequest, results: EngineResults) -> Step | None:
         """The step that comes next; None when no sentence is left."""
@@ -158,7 +158,7 @@ class Session(PooledEngine):
         return Step(
             number=int(state["number"][0]),
             vocab=self.spec.decoder.vocab,
-            active=state["active"].long(),
+            active=numbers(state["active"]),
             scores=state["scores"] if request.options.processed else None,
             step_scores=lambda: tuple(results.step_scores) if request.keep_scores else None,
             state=self._engine.state,

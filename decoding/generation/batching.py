@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from decoding.common.arrays import Array, is_tensor
+from decoding.common.device import Device
 from decoding.engine.request import PackedTokens
-
-if TYPE_CHECKING:
-    import torch
 
 # Rows that a sub-batch has at most: enough for the matrix products to run at full speed, few enough
 # that sentences of about one length stay together and that memory is bounded.
@@ -76,22 +74,20 @@ class TokenBatch:
         return PackedTokens(ids[self.mask], offsets, positions[self.mask], self.longest)
 
 
-def common_device(model: torch.device, **given: Any) -> torch.device:
+def common_device(model: Device, **given: Any) -> str:
     """Where results go: to the device of the tensors among `given`, the CPU where there are none.
 
     Raises ValueError for tensors of several devices, or of another GPU than the model's.
     """
-    devices = {name: value.device for name, value in given.items() if is_tensor(value)}
+    devices = {name: str(value.device) for name, value in given.items() if is_tensor(value)}
     if len(set(devices.values())) > 1:
         listed = ", ".join(f"{name} is on {device}" for name, device in devices.items())
         raise ValueError(f"the inputs must be on one device, but {listed}")
     for name, device in devices.items():
-        if device.type != "cpu" and device != model:
+        if device not in ("cpu", str(model)):
             raise ValueError(f"{name} is on {device}, but the model on {model}: move one of them")
         return device
-    import torch
-
-    return torch.device("cpu")
+    return "cpu"
 
 
 def source_batch(ids: Any, mask: Any, vocab: int) -> TokenBatch:

@@ -19,6 +19,8 @@ from decoding.engine.session import Session
 from decoding.generation import outputs
 from decoding.generation.batching import ROWS, TokenBatch, common_device, split
 from decoding.generation.config import GenerationConfig
+from decoding.generation.coverage import rank_by_coverage
+from decoding.generation.histories import ObservedRows
 from decoding.generation.hooks import Hooks
 from decoding.generation.inputs import (
     GenerateInputs,
@@ -27,6 +29,7 @@ from decoding.generation.inputs import (
     check_source_tokens,
     read_inputs,
 )
+from decoding.generation.observer import CallObserver
 from decoding.generation.request import build_request, drawn_seed, with_shortlist
 from decoding.generation.resolved import ResolvedOptions, resolved
 from decoding.generation.results import SubBatchResult
@@ -37,10 +40,7 @@ from decoding.generation.streaming import TokenListener
 from decoding.text.shortlist import Shortlist, as_shortlist
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
-
-    from decoding.generation.observer import CallObserver
 
 
 FIRST = np.arange(1)  # the index of the only sentence of a call
@@ -60,8 +60,8 @@ class Started(Protocol):
 
     waits: bool  # nothing is computed before result()
 
-    def result(self) -> Tensor | outputs.GenerateOutput:
-        """What generate() returns, or raises."""
+    def result(self) -> Array | outputs.GenerateOutput:
+        """What generate() returns, with arrays for tensors, or raises."""
 
     def cancel(self) -> None:
         """Ends it, where nobody asks for its result any more."""
@@ -94,7 +94,7 @@ class Call:
     listener: TokenListener | None
     stop: StopTable | None
     shortlist: Shortlist | None
-    device: torch.device  # of the results
+    device: str  # of the results
     tokenizer: Any  # that names tokens, or a function that finds it
     cancel: Event | None
     progress: Any  # as in Progress
@@ -112,7 +112,7 @@ class Call:
 
     def run(self) -> Tensor | outputs.GenerateOutput:
         """Generates."""
-        return self.start().result()
+        return self.as_tensors(self.start().result())
 
     def start(self) -> Started:
         """Begins to generate, where an engine does it."""
@@ -131,7 +131,7 @@ class Call:
         fits = max(each, self.strategy.max_finished) <= ROWS[device]
         return many and fits and self.engine.takes(self)
 
-    def run_batches(self, ended: Event | None = None) -> Tensor | outputs.GenerateOutput:
+    def run_batches(self, ended: Event | None = None) -> Array | outputs.GenerateOutput:
         """Generates, sub-batch by sub-batch. ended: looked at now and then, where nobody wants the
         result any more; it costs less than `cancel`, which is looked at in every step."""
         results, before = [], 0
@@ -144,11 +144,13 @@ class Call:
                 progress.reach(before)
         return self.output(results)
 
-    def output(self, results: Sequence[SubBatchResult]) -> Tensor | outputs.GenerateOutput:
-        """What generate() returns, of the results of all sub-batches."""
-        output = outputs.build_output(self.config, self.strategy, results, self.source)
-        if self.device.type != "cpu":
-            output = outputs.moved(output, self.device)
+    def output(self, results: Sequence[SubBatchResult]) -> Array | outputs.GenerateOutput:
+        """What generate() returns, with arrays for tensors, of the results of all sub-batches."""
+        return outputs.build_output(self.config, self.strategy, results, self.source)
+
+    def as_tensors(self, found: Array | outputs.GenerateOutput) -> Tensor | outputs.GenerateOutput:
+        """What generate() returns. found: the same with arrays."""
+        output = outputs.as_tensors(found, self.device)
         if isinstance(output, outputs.Output):
             output.returned, output.tokenizer = self.strategy.returned, self.tokenizer
         return output
@@ -170,8 +172,6 @@ class Call:
             request = replace(request, max_time=max(0.0, request.max_time - passed))
         results = self.session.run(request)
         if self.strategy.competing and self.config.coverage_penalty > 0:
-            from decoding.generation.coverage import rank_by_coverage
-
             assert request.source is not None
             lengths = np.diff(request.source.offsets)
             results = rank_by_coverage(results, lengths, self.config.coverage_penalty)
@@ -237,14 +237,9 @@ class Call:
     def _observer(self, prompt: TokenBatch, steps: int) -> CallObserver | None:
         if not self.hooks and self.listener is None:
             return None
-        import torch
-
-        from decoding.generation.histories import ObservedRows
-        from decoding.generation.observer import CallObserver
-
         pad, config = fill_id(self.config), self.config
         rows = ObservedRows(
-            prompt=torch.from_numpy(prompt.ids),
+            prompt=prompt.ids,
             rows_per_sentence=self.strategy.rows_per_sentence,
             max_new=steps,
             fill=0 if pad is None else pad,
@@ -267,7 +262,7 @@ class Waiting:
     ended: threading.Event = field(default_factory=threading.Event)
     waits = True
 
-    def result(self) -> Tensor | outputs.GenerateOutput:
+    def result(self) -> Array | outputs.GenerateOutput:
         return self.call.run_batches(self.ended)
 
     def cancel(self) -> None:

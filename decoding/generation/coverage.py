@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from decoding.common.arrays import Array
 from decoding.engine.request import EngineResults
 from decoding.generation.kept_steps import of_hypotheses
 
-LEAST = torch.finfo(torch.float32).tiny  # attention whose logarithm is still finite
+LEAST = np.finfo(np.float32).tiny  # attention whose logarithm is still finite
 
 
 def rank_by_coverage(results: EngineResults, lengths: Array, penalty: float) -> EngineResults:
@@ -21,12 +20,11 @@ def rank_by_coverage(results: EngineResults, lengths: Array, penalty: float) -> 
     results: with attentions. lengths: int [B], source tokens of each sentence.
     """
     assert results.attentions is not None
-    rows = torch.from_numpy(results.parent_rows)
-    received = of_hypotheses(results.attentions, rows).sum(2)  # [B, K, S]
-    counts = torch.arange(received.shape[2]) < torch.from_numpy(lengths)[:, None, None]
-    logs = received.clamp(min=LEAST, max=1).log().where(counts, 0.0)
-    scores = torch.from_numpy(results.scores) + penalty * logs.sum(2)
-    order = scores.argsort(dim=1, descending=True, stable=True).numpy()
+    received = of_hypotheses(results.attentions, results.parent_rows).sum(2)  # [B, K, S]
+    counts = np.arange(received.shape[2]) < lengths[:, None, None]
+    logs = np.where(counts, np.log(received.clip(LEAST, 1)), 0)
+    scores = results.scores + penalty * logs.sum(2)
+    order = (-scores).argsort(1, kind="stable")
 
     def ordered(values: Array) -> Array:
         found: Array = values[np.arange(len(order))[:, None], order]
@@ -36,7 +34,7 @@ def rank_by_coverage(results: EngineResults, lengths: Array, penalty: float) -> 
         results,
         tokens=ordered(results.tokens),
         lengths=ordered(results.lengths),
-        scores=ordered(scores.numpy()),
+        scores=ordered(scores),
         sums=ordered(results.sums),
         parent_rows=ordered(results.parent_rows),
     )

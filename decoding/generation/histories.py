@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from decoding.common.arrays import Array
 from decoding.engine.observer import Step
 
 
@@ -14,7 +14,7 @@ from decoding.engine.observer import Step
 class ObservedRows:
     """The rows of a call, all in one sub-batch."""
 
-    prompt: Tensor  # int64 [B, P], as given
+    prompt: Array  # int64 [B, P], as given
     rows_per_sentence: int
     max_new: int  # tokens that a row may get
     fill: int  # the token after a row's end
@@ -25,27 +25,27 @@ class ObservedRows:
 class Histories:
     """Each sentence's prompt, then what was generated. R = B * rows_per_sentence rows."""
 
-    def __init__(self, rows: ObservedRows, device: torch.device) -> None:
+    def __init__(self, rows: ObservedRows) -> None:
         self.rows_per_sentence, self._competing = rows.rows_per_sentence, rows.competing
         self._prompt = self.width = rows.prompt.shape[1]
         shape = len(rows.prompt) * rows.rows_per_sentence, self.width + rows.max_new
-        self._ids = torch.full(shape, rows.fill, dtype=torch.int64, device=device)
-        self._ids[:, : self.width] = rows.prompt.repeat_interleave(rows.rows_per_sentence, 0)
+        self._ids = np.full(shape, rows.fill, np.int64)
+        self._ids[:, : self.width] = rows.prompt.repeat(rows.rows_per_sentence, 0)
 
     @property
-    def ids(self) -> Tensor:
+    def ids(self) -> Array:
         """int64 [R, n]"""
         return self._ids[:, : self.width]
 
     @property
-    def generated(self) -> Tensor:
+    def generated(self) -> Array:
         """int64 [R, g]"""
         return self._ids[:, self._prompt : self.width]
 
-    def rows_of(self, sentences: Tensor) -> Tensor:
+    def rows_of(self, sentences: Array) -> Array:
         """int64 [n * rows_per_sentence], the rows of `sentences`, int64 [n]."""
-        own = torch.arange(self.rows_per_sentence, device=sentences.device)
-        return (sentences[:, None] * self.rows_per_sentence + own).flatten()
+        first = sentences[:, None] * self.rows_per_sentence
+        return (first + np.arange(self.rows_per_sentence)).reshape(-1)
 
     def extend(self, step: Step) -> None:
         """Appends the tokens that a step has accepted."""

@@ -13,10 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from decoding.common.arrays import is_tensor
+from decoding.common.device import Device
 from decoding.engine.observer import Step
 from decoding.generation.batching import check_ids
 from decoding.generation.config import OPTIONS, GenerationConfig
+from decoding.models.weights.dtypes import as_tensor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -113,25 +117,31 @@ class Hooks:
         """Lets `processors` edit the scores of the step's rows."""
         if not processors:
             return
-        own = step.scores
-        assert own is not None
-        rows = histories.rows_of(step.active)
+        assert step.scores is not None
+        own = as_tensor(step.scores)
+        ids, rows = (
+            as_tensor(array).to(own.device)
+            for array in (histories.ids, histories.rows_of(step.active))
+        )
         scores = own
-        if len(own) != len(histories.ids):
-            scores = own.new_zeros(len(histories.ids), own.shape[1])
+        if len(own) != len(ids):
+            scores = own.new_zeros(len(ids), own.shape[1])
             scores[rows] = own
         for processor in processors:
             if isinstance(processor, PrefixConstraint):
-                scores = processor(histories.ids, scores, rows)
+                scores = processor(ids, scores, rows)
             else:
-                scores = checked(processor, processor(histories.ids, scores), scores)
+                scores = checked(processor, processor(ids, scores), scores)
         if len(own) != len(scores):
             scores = scores[rows]
         if scores.data_ptr() != own.data_ptr():
             own.copy_(scores)
 
-    def ended(self, histories: Histories, step: Step, competing: bool) -> Tensor | None:
-        """uint8, one for each of the step's candidates: 1 where a criterion ends the row.
+    def ended(
+        self, histories: Histories, step: Step, competing: bool, device: Device
+    ) -> Tensor | None:
+        """uint8, one for each of the step's candidates: 1 where a criterion ends the row. device:
+        of the result, and of what criteria are given.
 
         Where rows compete every candidate is shown as a row of its own, as in Hugging Face.
         """
@@ -139,20 +149,21 @@ class Hooks:
             return None
         import torch
 
-        candidates = step.candidates().clamp(min=0)
-        assert step.vocab > 0
+        candidates = step.candidates().clip(0)
         beams = histories.rows_per_sentence if competing else 1
         places = step.active if competing else histories.rows_of(step.active)
-        every = candidates.new_zeros(len(histories.ids) // beams, candidates.shape[1])
+        every = np.zeros((len(histories.ids) // beams, candidates.shape[1]), np.int64)
         every[places] = candidates
-        first = torch.arange(len(every), device=every.device)[:, None] * beams
-        rows = (first + every // step.vocab).flatten()
-        ids = torch.cat([histories.ids[rows], (every % step.vocab).reshape(-1, 1)], 1)
+        rows = np.arange(len(every))[:, None] * beams + every // step.vocab
+        new = (every % step.vocab).reshape(-1, 1)
+        ids = as_tensor(np.concatenate([histories.ids[rows.reshape(-1)], new], 1)).to(str(device))
         done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+        scores = step.step_scores()
+        seen = None if scores is None else tuple(map(as_tensor, scores))
         for criterion in self.criteria:
-            ended = torch.as_tensor(criterion(ids, step.step_scores()), device=ids.device)
+            ended = torch.as_tensor(criterion(ids, seen), device=ids.device)
             done = done | ended.bool()
-        return done.view(every.shape)[places].to(torch.uint8).flatten()
+        return done.view(every.shape)[as_tensor(places)].to(torch.uint8).flatten()
 
 
 class PrefixConstraint:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
+from decoding.common.device import Device
 from decoding.engine.observer import Step
 from decoding.generation.histories import Histories, ObservedRows
 from decoding.generation.hooks import Hooks
 from decoding.generation.streaming import TokenListener
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class CallObserver:
@@ -18,8 +21,8 @@ class CallObserver:
         self.hooked = bool(hooks)
         self._hooks, self._listener, self._rows = hooks, listener, rows
 
-    def begin(self, device: torch.device) -> None:
-        self._histories = Histories(self._rows, device)
+    def begin(self, device: Device) -> None:
+        self._histories, self._device = Histories(self._rows), device
         if self._listener is not None:
             self._listener.begin(self._rows)
 
@@ -30,10 +33,10 @@ class CallObserver:
         self._hooks.process(self._hooks.before_post, self._histories, step)
 
     def ended(self, step: Step) -> Tensor | None:
-        return self._hooks.ended(self._histories, step, self._rows.competing)
+        return self._hooks.ended(self._histories, step, self._rows.competing, self._device)
 
     def accepted(self, step: Step) -> None:
-        before = self._histories.generated.clone()  # extend() moves rows
+        before = self._histories.generated.copy()  # extend() moves rows
         self._histories.extend(step)
         if self._listener is not None:
             self._listener.accepted(step, before, self._histories.generated)

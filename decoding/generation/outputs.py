@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from decoding.common.arrays import Array
 from decoding.common.shapes import described
-from decoding.generation import hypothesis_tree
+from decoding.generation import hypothesis_tree, kept_steps
 from decoding.generation.batching import TokenBatch
 from decoding.generation.config import GenerationConfig
 from decoding.generation.results import (
@@ -21,7 +22,6 @@ from decoding.generation.special_tokens import fill_id
 from decoding.generation.strategies import Strategy
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 OURS = ("lengths", "token_logprobs", "hypothesis_attentions")  # unknown to transformers
@@ -173,28 +173,25 @@ def build_output(
     strategy: Strategy,
     sub_batches: Sequence[SubBatchResult],
     source: TokenBatch | None,
-) -> Tensor | GenerateOutput:
-    """The output of generate(), on the CPU. source: the encoder's batch, None without one."""
-    from torch import from_numpy
-
+) -> Array | GenerateOutput:
+    """The output of generate(), with arrays for tensors. source: the encoder's batch, None without
+    one."""
     returned, rows, encoder = strategy.returned, strategy.rows_per_sentence, source is not None
-    tokens = from_numpy(sequences(sub_batches, returned))
+    tokens = sequences(sub_batches, returned)
     if not config.return_dict_in_generate:
         return tokens
-    common: dict[str, Any] = {"lengths": from_numpy(lengths(sub_batches, returned))}
+    common: dict[str, Any] = {"sequences": tokens, "lengths": lengths(sub_batches, returned)}
     if config.output_scores or config.output_logits or config.output_attentions:
-        from decoding.generation import kept_steps
-
         common |= kept_steps.of_call(config, strategy, sub_batches, source)
     if not strategy.competing:
         plain = GenerateEncoderDecoderOutput if encoder else GenerateDecoderOnlyOutput
-        return plain(tokens, **common)
+        return plain(**common)
     beam = GenerateBeamEncoderDecoderOutput if encoder else GenerateBeamDecoderOnlyOutput
     scored = config.output_scores or config.output_sequences_scores
-    scores = from_numpy(sequences_scores(sub_batches, returned)) if scored else None
+    scores: Any = sequences_scores(sub_batches, returned) if scored else None
     longest = int(common["lengths"].max())
-    moves = from_numpy(beam_indices(sub_batches, returned, rows, longest))
-    return beam(tokens, sequences_scores=scores, beam_indices=moves, **common)
+    moves: Any = beam_indices(sub_batches, returned, rows, longest)
+    return beam(sequences_scores=scores, beam_indices=moves, **common)
 
 
 def fill_value(config: GenerationConfig, beams: bool) -> int:
@@ -210,14 +207,16 @@ def fill_value(config: GenerationConfig, beams: bool) -> int:
     return (pad or config.eos_token_id[0]) if config.eos_token_id else -1
 
 
-def moved(output: Tensor | GenerateOutput, device: torch.device) -> Tensor | GenerateOutput:
-    """The same on `device`."""
-    if not isinstance(output, Output):
-        return output.to(device)
+def as_tensors(output: Array | GenerateOutput, device: str) -> Tensor | GenerateOutput:
+    """The same, as tensors on `device`."""
+    import torch
 
     def there(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(there(item) for item in value)
-        return value if value is None else value.to(device)
+        return torch.as_tensor(value, device=device)
 
+    if not isinstance(output, Output):
+        tensor: Tensor = there(output)
+        return tensor
     return replace(output, **{name: there(value) for name, value in output.items()})

@@ -6,6 +6,8 @@ sequence with one for each.
 
 from __future__ import annotations
 
+import secrets
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -132,9 +134,11 @@ def random_numbers(
 
 
 def drawn_seed() -> int:
-    """64 bits of torch's default generator: torch.manual_seed repeats a program, calls differ."""
-    import torch
-
+    """64 bits of torch's default generator: torch.manual_seed repeats a program, calls differ.
+    Where nobody has imported torch, and so none has set a seed, of the system's."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return secrets.randbits(64)
     return int(torch.randint(-(2**63), 2**63 - 1, (), dtype=torch.int64)) % 2**64
 
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from decoding.common.arrays import Array
+from decoding.common.device import Device
 from decoding.text.token_texts import Text, token_texts
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 MATCHED = -1  # csrc/kernels/search/stop.h
@@ -118,9 +118,7 @@ _cache: OrderedDict[Any, tuple[Any, Array, Array]] = OrderedDict()
 _turn = threading.Lock()  # of the threads that ask for tables
 
 
-def stop_table(
-    tokenizer: Any, strings: Sequence[str], vocab: int, device: torch.device
-) -> StopTable:
+def stop_table(tokenizer: Any, strings: Sequence[str], vocab: int, device: Device) -> StopTable:
     """For a tokenizer of transformers, of the `tokenizers` library, or one of ours; or for what a
     function without arguments returns. vocab: ids of the model.
 
@@ -147,4 +145,4 @@ def stop_table(
         return StopTable(table, prompt_table)
     import torch
 
-    return StopTable(torch.from_numpy(table).to(device), prompt_table)
+    return StopTable(torch.from_numpy(table).to(str(device)), prompt_table)

@@ -11,18 +11,18 @@ import os.path
 import queue
 import threading
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+import numpy as np
+
+from decoding.common.arrays import Array
+from decoding.common.device import Device
 from decoding.common.progress import Cancelled
-from decoding.engine.observer import Step
+from decoding.engine.observer import Step, numbers
 from decoding.engine.request import EngineResults
 from decoding.generation.config import GenerationConfig
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from decoding.generation.histories import ObservedRows
+from decoding.generation.histories import ObservedRows
+from decoding.models.weights.dtypes import as_tensor
 
 Tokens = list[list[int]]  # the new tokens of each row that is returned; empty where there are none
 
@@ -35,7 +35,7 @@ class TokenListener(Protocol):
 
     def begin(self, rows: ObservedRows) -> None: ...
 
-    def accepted(self, step: Step, before: Tensor, after: Tensor) -> None:
+    def accepted(self, step: Step, before: Array, after: Array) -> None:
         """before, after: int64 [R, g - 1] and [R, g], what the rows have generated."""
 
     def end(self, results: EngineResults) -> None: ...
@@ -61,7 +61,7 @@ class TokenStream:
         self._emitted: Tokens = [[] for _ in range(count)]
         self._finished: dict[tuple[int, ...], list[int]] = {}  # rows that have ended
 
-    def accepted(self, step: Step, before: Tensor, after: Tensor) -> None:
+    def accepted(self, step: Step, before: Array, after: Array) -> None:
         if not self._rows.competing:
             self.emit(self._selected(step, after))
         elif self._rows.agreeing:
@@ -84,7 +84,7 @@ class TokenStream:
         self._emitted[row] += new
         return new
 
-    def _selected(self, step: Step, after: Tensor) -> Tokens:
+    def _selected(self, step: Step, after: Array) -> Tokens:
         new: Tokens = [[] for _ in self._emitted]
         rows = self._rows.rows_per_sentence
         tokens, ended = after[:, -1].tolist(), step.ended().tolist()
@@ -94,15 +94,13 @@ class TokenStream:
                     new[row] = [tokens[row]]
         return new
 
-    def _agreed(self, step: Step, before: Tensor, after: Tensor) -> Tokens:
+    def _agreed(self, step: Step, before: Array, after: Array) -> Tokens:
         """The tokens that all beams and all finished rows of a sentence begin with."""
-        import torch
-
         new: Tokens = [[] for _ in self._emitted]
         beams = self._rows.rows_per_sentence
         state, left, alive = step.state(), before.tolist(), after.tolist()
         names = ("finished_lengths", "finished_rows", "finished_tokens")
-        finished = torch.stack([state[name] for name in names], -1).tolist()
+        finished = np.stack([numbers(state[name]) for name in names], -1).tolist()
         counts = state["finished_count"].tolist()
         for b in step.going().tolist():
             rows = alive[b * beams : (b + 1) * beams]
@@ -134,7 +132,7 @@ class StreamerTokenStream(TokenStream):
 
     def begin(self, rows: ObservedRows) -> None:
         super().begin(rows)
-        self._streamer.put(rows.prompt)
+        self._streamer.put(as_tensor(rows.prompt))
 
     def emit(self, new: Tokens) -> None:
         import torch
@@ -165,7 +163,7 @@ class QueuedTokenStream(TokenStream):
 
 
 def stream(
-    run: Callable[[], Any], tokens: QueuedTokenStream, device: torch.device
+    run: Callable[[], Any], tokens: QueuedTokenStream, device: Device
 ) -> Generator[Tokens, None, None]:
     """Runs `run` in a thread of its own and yields what it emits to `tokens`; raises its errors.
 
@@ -177,7 +175,7 @@ def stream(
     if device.type == "cuda":
         import torch
 
-        there = torch.cuda.stream(torch.cuda.current_stream(device))
+        there = torch.cuda.stream(torch.cuda.current_stream(device.index))
 
     def work() -> None:
         try:

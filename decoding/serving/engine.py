@@ -79,13 +79,13 @@ class Engine:
             )
         memory, rows = optional_size("memory", memory), optional_size("max_requests", max_requests)
         engine = model.bind_engine()
-        limits = engine_limits(engine, model.spec, model.device, memory, rows)
+        limits = engine_limits(engine, model.spec, model.place, memory, rows)
         plan = planned(engine, limits)
         options = {
             "prefix_caching": flag("prefix_caching", prefix_caching),
             "overcommit": flag("overcommit", overcommit),
         }
-        engine.bind(compiled(limits), allocated(plan.bytes, model.device), **options)
+        engine.bind(compiled(limits), allocated(plan.bytes, model.place), **options)
         self._model, self._limits, self._plan = model, limits, plan
         self._dispatcher = Dispatcher(engine)
         weakref.finalize(self, self._dispatcher.close, drain=False)
@@ -203,7 +203,7 @@ class Engine:
         check_options(call, "cancel")
         for sub in call.sub_batches:
             check_fits(sub.request, self._limits)
-        return StartedCall(call, self._dispatcher).result()
+        return call.as_tensors(StartedCall(call, self._dispatcher).result())
 
     def _cancel(self, id: int) -> None:
         self._dispatcher.cancel(id)
@@ -253,7 +253,7 @@ class Engine:
     def __repr__(self) -> str:
         rows, pages, size = self._limits.requests, self._limits.pages, readable(self._plan.bytes)
         closed = ", closed" if self.closed else ""
-        return f"Engine({rows} rows, {pages} pages, {size} on {self._model.device}{closed})"
+        return f"Engine({rows} rows, {pages} pages, {size} on {self._model.place}{closed})"
 
 
 def optional_size(name: str, value: Any) -> int | None:

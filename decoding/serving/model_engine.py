@@ -8,9 +8,10 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from decoding import _C
+from decoding.common.arrays import Array
+from decoding.common.device import Device
 from decoding.common.progress import Event, raise_if_set
 from decoding.engine.limits import EngineLimits
 from decoding.engine.memory import available_memory
@@ -25,10 +26,6 @@ from decoding.serving.planning import SHARE, UNKNOWN, allocated, call_limits, co
 from decoding.serving.request import Told, Waiter, is_end
 from decoding.serving.submission import refused
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
 
 class ModelEngine:
     """Computes calls of generate() that have more sentences than rows: whichever ends is replaced
@@ -37,9 +34,7 @@ class ModelEngine:
     make: the model's method that makes a compiled engine, not yet bound.
     """
 
-    def __init__(
-        self, make: weakref.WeakMethod[Callable[[], _C.Engine]], device: torch.device
-    ) -> None:
+    def __init__(self, make: weakref.WeakMethod[Callable[[], _C.Engine]], device: Device) -> None:
         self._make, self._device = make, device
         self._lock = threading.Lock()
         self._engine: _C.Engine | None = None
@@ -126,8 +121,8 @@ class StartedCall:
             for sub in call.sub_batches:
                 self._batches.append(StartedBatch(sub, dispatcher))
 
-    def result(self) -> Tensor | GenerateOutput:
-        """What generate() returns, or raises; whatever is raised, nothing goes on."""
+    def result(self) -> Array | GenerateOutput:
+        """As Started.result(); whatever is raised, nothing goes on."""
         with self._cancelled_by_errors():
             found = [batch.result(self._call.cancel) for batch in self._batches]
         return self._call.output(found)

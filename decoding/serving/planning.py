@@ -9,11 +9,11 @@ import numpy as np
 
 from decoding import _C
 from decoding.common.arrays import Array
+from decoding.common.device import Device
 from decoding.engine.limits import EngineLimits, next_bucket
 from decoding.engine.memory import (
     PAGE,
     MemoryPlan,
-    allocate,
     available_memory,
     available_text,
     readable,
@@ -21,9 +21,9 @@ from decoding.engine.memory import (
 from decoding.engine.request import EngineRequest
 from decoding.generation.call import Call
 from decoding.models.spec import ModelSpec
+from decoding.models.weights.memory import empty
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 READ = {"cpu": 128, "cuda": 1024}  # tokens that are read at once, at most, or one source
@@ -47,7 +47,7 @@ AHEAD, LEAST_AHEAD = 4, 4  # csrc/engine/scheduler/admission.cc
 
 
 def engine_limits(
-    engine: _C.Engine, spec: ModelSpec, device: torch.device, memory: int | None, rows: int | None
+    engine: _C.Engine, spec: ModelSpec, device: Device, memory: int | None, rows: int | None
 ) -> EngineLimits:
     """The limits of an engine that takes `memory` bytes at most.
 
@@ -144,7 +144,7 @@ def page_and_tables(engine: _C.Engine, limits: EngineLimits) -> tuple[int, int]:
     return page, one - page
 
 
-def longest_limits(spec: ModelSpec, device: torch.device, rows: int) -> EngineLimits:
+def longest_limits(spec: ModelSpec, device: Device, rows: int) -> EngineLimits:
     """For requests as long as the model allows, with one page."""
     beams = min(rows, BEAMS)
     source = 0 if spec.encoder is None else spec.encoder.positions
@@ -180,11 +180,11 @@ def pages_of(limits: EngineLimits, tokens: int, rows: int = 1) -> int:
     return sum(-(-cells // PAGE) for cells in lists)
 
 
-def allocated(size: int, device: torch.device) -> Tensor | Array:
+def allocated(size: int, device: Device) -> Tensor | Array:
     """The block of a plan, uint8 [size]. Raises decoding.Error where there is no memory for it."""
     available = available_memory(device)
     try:
-        return allocate(size, device)
+        return empty(size, str(device))
     except MemoryError as error:
         raise _C.Error(
             f"the engine needs {size} bytes ({readable(size)}) on {device}; "

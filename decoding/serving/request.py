@@ -173,7 +173,8 @@ class Request(Generic[Result]):
     @cached_property
     def _result(self) -> Any:
         [sub] = self._call.sub_batches
-        return self._call.output([engine_results(self._ended(self._told[-1]), sub)])
+        found = self._call.output([engine_results(self._ended(self._told[-1]), sub)])
+        return self._call.as_tensors(found)
 
     def _ended(self, end: Told) -> _C.Output:
         """The end that has results; raises what another one means."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from decoding.generation.batching import as_array
+from decoding.common.arrays import Array
 
 WORD_START = "\u2581"  # sentencepiece writes it for the space before a word
 
@@ -21,7 +21,7 @@ class Pieces(Protocol):
 
 
 def alignment(
-    tokenizer: Pieces, text: str, ids: Sequence[int], attention: Any
+    tokenizer: Pieces, text: str, ids: Sequence[int], attention: Array
 ) -> list[tuple[int, int]]:
     """Pairs (i, j), ascending: word j of the translation is aligned to word i of the source.
 
@@ -32,7 +32,7 @@ def alignment(
     """
     source = np.array(words_of(tokenizer.source_pieces(text)), np.int64)
     target = np.array(words_of(tokenizer.target_pieces(ids)), np.int64)
-    found = as_array(attention).astype(np.float64)[: len(target), : len(source)]
+    found = attention.astype(np.float64)[: len(target), : len(source)]
     shares = found / np.maximum(found.sum(0), np.finfo(found.dtype).tiny)
     shares[:, source < 0] = -1  # special tokens are no words
     if (source < 0).all():

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from decoding.engine.request import IGNORED
-from decoding.generation.batching import as_array
 from decoding.generation.call import Started
 from decoding.generation.config import GenerationConfig
 from decoding.generation.resolve import as_mapping, ignored, pinned, resolve
@@ -172,12 +171,12 @@ class Answers:
         if output is None:
             return []
         width = max(len(prompt.ids) for prompt in self.prompts)
-        sequences, lengths = as_array(output.sequences)[:, width:], as_array(output.lengths)
+        sequences, lengths = output.sequences[:, width:], output.lengths
         new = Rows.where(sequences, np.arange(sequences.shape[1]) < lengths[:, None])
         texts = self._texts(new)
         scores = [math.nan] * len(new)
         if self._competes:
-            scores = as_array(output.sequences_scores).tolist()
+            scores = output.sequences_scores.tolist()
         elif self.n_best is not None:
             behind = [prompt for prompt in self.prompts for _ in range(self._count)]
             scores = sums(self.model, behind, new.lists())
@@ -296,5 +295,5 @@ def sums(model: TextModel, prompts: Sequence[Prompt], new: Sequence[Sequence[int
     labels = [
         [IGNORED] * len(prompt.ids) + list(ids) for prompt, ids in zip(prompts, new, strict=True)
     ]
-    found: list[float] = model.score(rows, labels).sums.tolist()
+    found: list[float] = model.score_arrays(rows, labels).sums.tolist()
     return found

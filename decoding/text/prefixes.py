@@ -13,7 +13,7 @@ from decoding.text.tokenizers import Tokenizer
 class ScoringModel(Protocol):
     """The member of decoding.Model that scores."""
 
-    def score(
+    def score_arrays(
         self, input_ids: Any, labels: Any = None, *, decoder_start_token_id: Any = None
     ) -> Any: ...
 
@@ -57,7 +57,7 @@ def sums(
     that the configuration forces at the beginning was no choice, and does not count.
     """
     labels = [[*prompt[1:], *row] for prompt, row in zip(prompts, generated, strict=True)]
-    logprobs = model.score(
+    logprobs = model.score_arrays(
         sources, labels, decoder_start_token_id=start_ids(config)
     ).token_logprobs.tolist()
     forced = config.forced_bos_token_id is not None

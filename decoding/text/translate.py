@@ -12,15 +12,16 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import Any, Protocol, overload
 
 import numpy as np
 
 from decoding.common.arrays import Array
+from decoding.common.device import Device
 from decoding.common.phases import Phases
 from decoding.common.progress import Event, Progress, check_event
 from decoding.common.warn import warn
-from decoding.generation.batching import ROWS, as_array
+from decoding.generation.batching import ROWS
 from decoding.generation.call import Started
 from decoding.generation.outputs import GenerateBeamDecoderOnlyOutput
 from decoding.generation.resolve import as_mapping, ignored, pinned
@@ -42,9 +43,6 @@ from decoding.text.shortlist import as_shortlist, pop_old_name
 from decoding.text.text_model import TextModel
 from decoding.text.texts import as_texts
 
-if TYPE_CHECKING:
-    import torch
-
 AHEAD = {"cpu": 1, "cuda": 4}  # batches of lines that are read and sorted before the model runs
 
 
@@ -52,7 +50,7 @@ class TranslationModel(TextModel, Protocol):
     """The members of decoding.Model that translation uses."""
 
     @property
-    def device(self) -> torch.device: ...
+    def place(self) -> Device: ...
 
 
 @overload
@@ -188,7 +186,7 @@ class Translator:
         self.tokens = 0  # in the best hypotheses so far
         self._calls = 0
         self._rows = max(self.config.num_beams, self.config.num_return_sequences)
-        self._shortlist = as_shortlist(shortlist, model.spec, model.device.type)
+        self._shortlist = as_shortlist(shortlist, model.spec, model.place.type)
         self.phases = Phases()
         lengths = Lengths.of(model.spec, self.options, self.config)
         self._cutter = Cutter(
@@ -213,13 +211,13 @@ class Translator:
         whether another line is there; where not, and nothing else is computed, those read so far
         are translated at once.
         """
-        ahead = AHEAD[self.model.device.type] if ahead is None else ahead
+        ahead = AHEAD[self.model.place.type] if ahead is None else ahead
         pairs = paired(lines, target_prefix)
         return chain.from_iterable(self.groups(pairs, ahead > 0, ahead=ahead, ready=ready))
 
     def is_many(self, lines: int) -> bool:
         """Whether so many lines are more than the model computes at once."""
-        return lines * self._rows > ROWS[self.model.device.type]
+        return lines * self._rows > ROWS[self.model.place.type]
 
     def groups(
         self,
@@ -231,7 +229,7 @@ class Translator:
     ) -> Generator[list[list[Hypothesis]], None, None]:
         """As stream(), the lines that are finished together at a time. lines: with their targets'
         prefixes. apart: in threads of their own."""
-        device = self.model.device.type
+        device = self.model.place.type
         tokens = (AHEAD[device] if ahead is None else ahead) * self.batch_tokens
         pipeline: Pipeline[Batch] = Pipeline(device, self.phases, apart)
         windows = self._cutter.windows(lines, tokens, lambda: pipeline.goes_on(ready))
@@ -312,13 +310,13 @@ class Translator:
         """Those of each part, best first. output: of generate() for inputs(window, chosen)."""
         n = self.config.num_return_sequences
         prompts = np.repeat([len(window.prompts[part]) for part in chosen.tolist()], n)
-        sequences, lengths = as_array(output.sequences), as_array(output.lengths)
+        sequences, lengths = output.sequences, output.lengths
         columns, ends = np.arange(sequences.shape[1]), (prompts + lengths)[:, None]
         shown = (columns >= np.minimum(prompts, 1)[:, None]) & (columns < ends)  # but the start
         texts = self.tokenizer.decode_batch(Rows.where(sequences, shown), skip_special_tokens=True)
         scores = np.full(len(texts), math.nan)
         if isinstance(output, GenerateBeamDecoderOnlyOutput) and self.beams:
-            scores = as_array(output.sequences_scores)
+            scores = np.asarray(output.sequences_scores)
         pairs: list[tuple[tuple[int, int], ...]] = [()] * len(texts)
         if not self.beams and self.n_best is not None or output.hypothesis_attentions is not None:
             new = Rows.where(sequences, shown & (columns >= prompts[:, None])).lists()
@@ -357,7 +355,7 @@ class Translator:
         """Of each row of new tokens, with the attentions float32 [generated, source]."""
         tokenizer = self.tokenizer
         assert isinstance(tokenizer, Pieces)
-        attentions = as_array(output.hypothesis_attentions)
+        attentions = output.hypothesis_attentions
         texts = [window.texts[part] for part in chosen.tolist()]
         return [
             tuple(alignment(tokenizer, *row)) for row in zip(texts, new, attentions, strict=True)

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch.nn.functional as F
+import numpy as np
 
 from decoding.models.layouts import seq2seq
 from decoding.models.spec import ModelSpec
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.dtypes import Array
 from decoding.models.weights.lazy import Weight, computed
 
 DEFAULTS = {
@@ -33,10 +34,17 @@ def convert(
     token alone: the table that the engine is given holds norm(scale * row)."""
     spec, state = seq2seq.convert(config, checkpoint, LAYOUT)
     decoder = spec.decoder
+
+    def normed(rows: Array, gain: Array, bias: Array) -> Array:
+        centred = decoder.embed_scale * rows
+        centred -= centred.mean(1, keepdims=True)
+        deviation = np.sqrt((centred**2).mean(1, keepdims=True) + decoder.eps)
+        found: Array = centred / deviation * gain + bias
+        return found
+
     state["decoder.embed.tokens"] = computed(
-        lambda rows, gain, bias: F.layer_norm(
-            decoder.embed_scale * rows, (decoder.hidden,), gain, bias, decoder.eps
-        ),
+        (decoder.vocab, decoder.hidden),
+        normed,
         state["decoder.embed.tokens"],
         state.pop("decoder.embed.norm.weight"),
         state.pop("decoder.embed.norm.bias"),

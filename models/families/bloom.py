@@ -7,8 +7,8 @@ from typing import Any
 
 from decoding.models.layouts import causal
 from decoding.models.layouts.options import head_dim, layer_count, must_be, positive, size
+from decoding.models.layouts.positions import alibi_slopes
 from decoding.models.spec import ModelSpec, StackSpec
-from decoding.models.torch.positions import alibi_slopes
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import Weight
 

@@ -11,9 +11,9 @@ from typing import Any
 from decoding.models.families.lightconv import convolution_spec, convolution_weight
 from decoding.models.files import short
 from decoding.models.layouts.options import activation, flag, head_dim, layer_count, must_be, size
+from decoding.models.layouts.positions import fairseq_sinusoids
 from decoding.models.layouts.seq2seq import stored_names
 from decoding.models.spec import ModelSpec, StackSpec
-from decoding.models.torch.positions import fairseq_sinusoids
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import Weight, joined, moved
 from decoding.models.weights.shapes import shapes
@@ -128,4 +128,4 @@ def positions(
         return fairseq_sinusoids(spec.positions, spec.hidden, FIRST)
     stored = f"{side}.embed_positions.weight"
     table = checkpoint.take(stored, FIRST + spec.positions, spec.hidden)
-    return moved(lambda rows: rows[FIRST:], table)
+    return moved((spec.positions, spec.hidden), lambda rows: rows[FIRST:], table)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
+import numpy as np
 
 from decoding.models.layouts.options import (
     activation,
@@ -74,7 +74,7 @@ def convert(
         if name not in state:
             # Linear weights were stored as [inputs, outputs].
             tensor = checkpoint.take(prefix + stored_name(name), *reversed(shape))
-            state[name] = moved(Tensor.t, tensor) if len(shape) == 2 else tensor
+            state[name] = moved(shape, np.transpose, tensor) if len(shape) == 2 else tensor
     checkpoint.finish(lambda name: MASK.fullmatch(name) is not None)
     return spec, state
 

@@ -9,9 +9,9 @@ from typing import Any
 from decoding.models.families import gpt2
 from decoding.models.layouts import causal
 from decoding.models.layouts.options import MOST_HEAD, integer
+from decoding.models.layouts.positions import rotary_frequencies
 from decoding.models.layouts.rotary import turning
 from decoding.models.spec import ModelSpec, RotarySpec
-from decoding.models.torch.positions import rotary_frequencies
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import Weight
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
+import numpy as np
 
 from decoding.models.files import short
 from decoding.models.layouts.options import flag, layer_count, must_be, size
 from decoding.models.spec import ConvolutionSpec
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.dtypes import Array
 from decoding.models.weights.lazy import LazyTensor, computed, moved
 
 DYNAMIC = {"lightweight": False, "dynamic": True}
@@ -60,13 +61,20 @@ def convolution_weight(
         stored = f"{layer}.conv.weight"
         # What was trained with fairseq's own CUDA kernels lacks the axis in the middle.
         whole = (shape[0], 1, shape[1]) if len(checkpoint.shape(stored, 2, 3)) == 3 else shape
-        weight = moved(lambda kernel: kernel.view(shape), checkpoint.take(stored, *whole))
+        weight = moved(shape, lambda kernel: kernel.reshape(shape), checkpoint.take(stored, *whole))
         if flag(config, "weight_softmax"):
-            return computed(lambda kernel: kernel.softmax(-1), weight)
+            return computed(shape, softmax, weight)
         return weight
     part, _, kind = part.rpartition(".")
     stored = NORMS[side] if part == "norm" else PARTS[part]
     weight = checkpoint.take(f"{layer}.{stored}.{kind}", *shape)
     if part == "input" and flag(config, f"{side}_glu"):
-        return moved(lambda stored: torch.cat(stored.chunk(2)[::-1]), weight)
+        half = shape[0] // 2
+        return moved(shape, lambda rows: np.concatenate([rows[half:], rows[:half]]), weight)
     return weight
+
+
+def softmax(kernel: Array) -> Array:
+    powers = np.exp(kernel - kernel.max(-1, keepdims=True))
+    found: Array = powers / powers.sum(-1, keepdims=True)
+    return found

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
 from decoding.models.files import short
 from decoding.models.layouts import causal
 from decoding.models.layouts.options import (
@@ -25,6 +23,7 @@ from decoding.models.layouts.options import (
 from decoding.models.layouts.rotary import positions, rotary
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.dtypes import Array
 from decoding.models.weights.lazy import Weight
 
 DEFAULTS = {
@@ -66,7 +65,7 @@ def attention_biases(config: Mapping[str, Any]) -> frozenset[str]:
     return frozenset({"qkv", "out"} if flag(config, "attention_bias") else ())
 
 
-def decoder_spec(config: Mapping[str, Any]) -> tuple[StackSpec, dict[str, Tensor]]:
+def decoder_spec(config: Mapping[str, Any]) -> tuple[StackSpec, dict[str, Array]]:
     """Of Llama, and the weight of its rotary positions."""
     hidden, layers = size(config, "hidden_size"), layer_count(config, "num_hidden_layers")
     heads, kv_heads, width = heads_of(config)

@@ -11,8 +11,8 @@ from typing import Any
 
 from decoding.models.layouts import seq2seq
 from decoding.models.layouts.options import integer
+from decoding.models.layouts.positions import fairseq_sinusoids
 from decoding.models.spec import ModelSpec
-from decoding.models.torch.positions import fairseq_sinusoids
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import Weight
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from decoding.models.layouts import seq2seq
 from decoding.models.layouts.options import flag, must_be, size
+from decoding.models.layouts.positions import sinusoids
 from decoding.models.spec import ModelSpec
-from decoding.models.torch.positions import sinusoids
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import Weight
 

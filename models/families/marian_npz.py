@@ -11,15 +11,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+import numpy as np
 
 from decoding.models.files import short
 from decoding.models.layouts.options import activation, flag, head_dim, layer_count, must_be, size
+from decoding.models.layouts.positions import fairseq_sinusoids
 from decoding.models.spec import ModelSpec, StackSpec
-from decoding.models.torch.positions import fairseq_sinusoids
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.dtypes import Array
 from decoding.models.weights.lazy import LazyTensor, Weight, joined, moved
 from decoding.models.weights.shapes import shapes
 
@@ -149,10 +148,10 @@ def tables(config: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Weigh
     elif "decoder_ff_logit_out_W" in checkpoint:  # until version 1.8
         rows, hidden = target.shape
         old = checkpoint.take("decoder_ff_logit_out_W", hidden, rows - 1)
-        state["output.weight"] = moved(lambda stored: F.pad(stored.t(), (0, 0, 0, 1)), old)
+        state["output.weight"] = moved(target.shape, lambda stored: with_zeros(stored.T), old)
     else:
         state["output.weight"] = with_start(checkpoint, "decoder_ff_logit_out_Wt")
-    bias = torch.zeros(target.shape[0])
+    bias = np.zeros(target.shape[0], np.float32)
     if not flag(config, "output-omit-bias"):
         bias[:-1] = checkpoint.take("decoder_ff_logit_out_b", 1, len(bias) - 1).read()[0]
     bias[-1] = NEVER
@@ -166,7 +165,12 @@ def table(checkpoint: Checkpoint, name: str) -> LazyTensor:
 
 def with_start(checkpoint: Checkpoint, name: str) -> LazyTensor:
     """A table [V, H], and the row of the token that starts the decoder."""
-    return moved(lambda rows: F.pad(rows, (0, 0, 0, 1)), table(checkpoint, name))
+    rows = table(checkpoint, name)
+    return moved((rows.shape[0] + 1, *rows.shape[1:]), with_zeros, rows)
+
+
+def with_zeros(rows: Array) -> Array:
+    return np.concatenate([rows, np.zeros_like(rows[:1])])
 
 
 def weight(checkpoint: Checkpoint, name: str, shape: tuple[int, ...], pre_norm: bool) -> LazyTensor:
@@ -181,7 +185,7 @@ def weight(checkpoint: Checkpoint, name: str, shape: tuple[int, ...], pre_norm: 
         if kind == "weight":  # [inputs, outputs]
             stored = [f"{stack}_{block}_W{each}" for each in projections]
             parts = [checkpoint.take(each, shape[1], outputs) for each in stored]
-            return joined(*(moved(Tensor.t, part) for part in parts))
+            return joined(*(moved((outputs, shape[1]), np.transpose, part) for part in parts))
         stored = [f"{stack}_{block}_b{each}" for each in projections]
         return joined(*(row(checkpoint, each, outputs) for each in stored))
     which = {"embed.norm": "emb", "norm": "top"}.get(part) or NORM[part]
@@ -192,4 +196,4 @@ def weight(checkpoint: Checkpoint, name: str, shape: tuple[int, ...], pre_norm: 
 
 def row(checkpoint: Checkpoint, name: str, size: int) -> LazyTensor:
     """What Marian stores as [1, size]."""
-    return moved(lambda stored: stored[0], checkpoint.take(name, 1, size))
+    return moved((size,), lambda stored: stored[0], checkpoint.take(name, 1, size))

@@ -19,9 +19,9 @@ from decoding.models.layouts.options import (
     size,
     sizes,
 )
+from decoding.models.layouts.positions import rotary_frequencies
 from decoding.models.layouts.rotary import turning
 from decoding.models.spec import ModelSpec, RotarySpec, StackSpec
-from decoding.models.torch.positions import rotary_frequencies
 from decoding.models.weights.checkpoint import Checkpoint
 from decoding.models.weights.lazy import Weight
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import torch
+import numpy as np
 
 from decoding.models.layouts.options import (
     MOST_HEADS,
@@ -88,7 +88,9 @@ def convert(
             f"{embeddings}.emb_luts.0.weight", stack.vocab, stack.hidden
         )
         table = checkpoint.take(f"{embeddings}.pe.pe", stack.positions, 1, stack.hidden)
-        state[f"{side}.embed.positions"] = moved(lambda rows: rows[:, 0], table)
+        state[f"{side}.embed.positions"] = moved(
+            (stack.positions, stack.hidden), lambda rows: rows[:, 0], table
+        )
     for name in ("output.weight", "output.bias"):
         stored = name.replace("output", "generator")
         state[name] = checkpoint.take(stored, *expected[name])
@@ -135,7 +137,7 @@ def weight(
     if kind == "bias" and "norm" not in part:
         option = "add_ffnbias" if part.startswith("feed_forward") else "add_qkvbias"
         if not flag(config, option):
-            return torch.zeros(shape)
+            return np.zeros(shape, np.float32)
     stack = side if layer is None else f"{LAYERS[side]}.{layer}"
     sources = [NORM[side]] if part == "self_attention.norm" else PARTS[part]
     rows = shape[0] // len(sources)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import torch
+import numpy as np
 
 from decoding.models.layouts import seq2seq
 from decoding.models.layouts.options import activation, flag, head_dim, layer_count, must_be, size
@@ -45,13 +45,15 @@ def convert(
     positions = f"{prefix}decoder.embed_positions.weight"
     rows = FIRST_POSITION + decoder.positions
     state["decoder.embed.positions"] = moved(
-        lambda table: table[FIRST_POSITION:], checkpoint.take(positions, rows, decoder.hidden)
+        (decoder.positions, decoder.hidden),
+        lambda table: table[FIRST_POSITION:],
+        checkpoint.take(positions, rows, decoder.hidden),
     )
     for name, shape in shapes(spec).items():
         if name in state:
             continue
         if is_left_out(config, name):
-            state[name] = torch.full(shape, float(name.endswith("weight")))
+            state[name] = np.full(shape, name.endswith("weight"), np.float32)
             continue
         sources = [stored.removeprefix("model.") for stored in seq2seq.stored_names(name)]
         if name.startswith(STACK_NORM):
@@ -101,8 +103,9 @@ def tables(
     if width != spec.hidden:
         into = checkpoint.take(f"{prefix}decoder.project_in.weight", spec.hidden, width)
         out = checkpoint.take(f"{prefix}decoder.project_out.weight", width, spec.hidden)
-        tokens = computed(lambda table, matrix: table @ matrix.t(), tokens, into)
-        output = computed(torch.matmul, output, out)
+        shape = spec.vocab, spec.hidden
+        tokens = computed(shape, lambda table, matrix: table @ matrix.T, tokens, into)
+        output = computed(shape, np.matmul, output, out)
     return {"decoder.embed.tokens": tokens, "output.weight": output}
 
 

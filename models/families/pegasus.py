@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from decoding.models.layouts import seq2seq
-from decoding.models.torch.positions import sinusoids
+from decoding.models.layouts.positions import sinusoids
 
 DEFAULTS = {
     "activation_function": "gelu",

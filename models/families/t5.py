@@ -16,8 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from decoding.models.layouts import seq2seq
 from decoding.models.layouts.options import (
@@ -31,8 +30,10 @@ from decoding.models.layouts.options import (
     positive,
     size,
 )
+from decoding.models.layouts.positions import rounded
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.dtypes import Array
 from decoding.models.weights.lazy import LazyTensor, Weight, computed, joined
 from decoding.models.weights.shapes import shapes
 
@@ -102,7 +103,9 @@ def convert(
             state[name] = joined(*(smaller(checkpoint, source, part) for source in sources))
     if scales_output(config):
         state["decoder.norm.weight"] = computed(
-            lambda gain: gain * decoder.hidden**-0.5, state["decoder.norm.weight"]
+            (decoder.hidden,),
+            lambda gain: gain * decoder.hidden**-0.5,
+            state["decoder.norm.weight"],
         )
     checkpoint.finish(lambda name: name in IGNORED)
     return spec, state
@@ -137,16 +140,16 @@ def stack_spec(config: Mapping[str, Any], layers_option: str) -> StackSpec:
 
 def position_bias(
     config: Mapping[str, Any], checkpoint: Checkpoint, side: str, spec: StackSpec
-) -> Tensor:
+) -> Array:
     """The weight of that name, see StackSpec: each distance's bucket."""
     buckets, heads = size(config, "relative_attention_num_buckets"), spec.sizes(0).heads
     checkpoint.check_computed("relative_attention_max_distance", heads, 2 * spec.reach + 1)
     numbers = bucket_numbers(buckets, spec.reach, both=side == "encoder")
     tables = [
-        checkpoint.take(BIAS.format(side=side, layer=layer), buckets, heads).read()[numbers].t()
+        checkpoint.take(BIAS.format(side=side, layer=layer), buckets, heads).read()[numbers].T
         for layer in range(spec.layers if spec.bias_by_layer else 1)
     ]
-    return torch.stack(tables) if spec.bias_by_layer else tables[0].contiguous()
+    return np.stack(tables) if spec.bias_by_layer else tables[0]
 
 
 def scales_output(config: Mapping[str, Any]) -> bool:
@@ -169,17 +172,17 @@ def stored_names(name: str, *, gated: bool) -> list[str]:
 
 def smaller(checkpoint: Checkpoint, source: str, shape: tuple[int, ...]) -> LazyTensor:
     weight = checkpoint.take(source, *shape)
-    return computed(lambda w: w * FACTOR, weight) if SMALLER.fullmatch(source) else weight
+    return computed(shape, lambda w: w * FACTOR, weight) if SMALLER.fullmatch(source) else weight
 
 
-def bucket_numbers(count: int, reach: int, *, both: bool) -> Tensor:
+def bucket_numbers(count: int, reach: int, *, both: bool) -> Array:
     """The bucket of each distance from -reach to reach of a query to a key before it: int64
     [2 * reach + 1].
 
     Half of the buckets are for a distance each, the others grow until `reach` is in the last. both:
     keys behind the query have half of the buckets; else they are never seen.
     """
-    distance = torch.arange(-reach, reach + 1)
+    distance = np.arange(-reach, reach + 1)
     kinds = count // 2 if both else count
     exact = kinds // 2
     if not 0 < exact < reach:
@@ -187,8 +190,9 @@ def bucket_numbers(count: int, reach: int, *, both: bool) -> Tensor:
             f"the configuration: relative_attention_num_buckets={count} and "
             f"relative_attention_max_distance={reach} leave no buckets that grow"
         )
-    far = distance.abs() if both else distance.clamp(min=0)
+    far = np.abs(distance) if both else distance.clip(0)
     # In float32, as in transformers: which side of a border a distance is on depends on it.
-    growth = (far.clamp(min=1).float() / exact).log() / math.log(reach / exact) * (kinds - exact)
-    number = torch.where(far < exact, far, (exact + growth.long()).clamp(max=kinds - 1))
+    times = rounded(np.log, far.clip(1).astype(np.float32) / exact)
+    growth = times / math.log(reach / exact) * (kinds - exact)
+    number = np.where(far < exact, far, (exact + growth.astype(np.int64)).clip(max=kinds - 1))
     return number + kinds * (distance < 0) if both else number

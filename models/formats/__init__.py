@@ -29,7 +29,7 @@ def read(source: Path, *, trust_paths: bool = False) -> Foreign | None:
         directory, path = Directory(source.parent, trust_paths), source
     if path is None or not path.exists():
         return None
-    from decoding.models.formats import llama2c, marian  # with torch, which they need
+    from decoding.models.formats import llama2c, marian
 
     if path.suffix == ".yml":
         return marian.read_decoder(path, directory)

@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from decoding.models.files import Directory, ModelFileError
 from decoding.models.formats.foreign import Foreign, attributes, plain
 from decoding.models.weights.lazy import stored_in, tensors_in
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 BOS, PAD, EOS = 0, 1, 2  # every dictionary begins with <s> <pad> </s> <unk>
 

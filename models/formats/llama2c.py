@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from decoding.models.files import Directory, ModelFileError, open_file
 from decoding.models.formats.foreign import Foreign, plain
 from decoding.models.layouts.options import size
 from decoding.models.spec import MOST_LAYERS
+from decoding.models.weights.dtypes import Array
 from decoding.models.weights.lazy import LazyTensor, stored, stored_in, tensors_in, unread
 from decoding.models.weights.memory import mapped
 
@@ -69,9 +68,9 @@ def read(path: Path, directory: Directory) -> Foreign:
         end = begin + bytes_of(math.prod(shape), group)
         if group:
             read = partial(dequantised, path, begin, shape, group)
-            state[name] = unread(name, shape, torch.float32, read)
+            state[name] = unread(name, shape, "float32", read)
         elif part not in ANGLES:
-            numbers = data[begin:end].view(torch.float32).view(shape)
+            numbers = data[begin:end].view(np.float32).reshape(shape)
             state[name] = stored(name, numbers, mapped=True)
         begin = end
     return foreign(header.config, state, directory)
@@ -175,9 +174,10 @@ def bytes_of(count: int, group: int) -> int:
     return count + count // group * 4 if group else 4 * count
 
 
-def dequantised(path: Path, begin: int, shape: tuple[int, ...], group: int) -> Tensor:
+def dequantised(path: Path, begin: int, shape: tuple[int, ...], group: int) -> Array:
     """float32, of the int8 weight at byte `begin`."""
     count = math.prod(shape)
     numbers = np.fromfile(path, np.int8, count, offset=begin).reshape(-1, group)
     scales = np.fromfile(path, "<f4", count // group, offset=begin + count)
-    return torch.from_numpy(numbers * scales[:, None]).view(shape)
+    weight: Array = numbers * scales[:, None]
+    return weight.reshape(shape)

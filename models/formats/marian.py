@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from decoding.models.files import (
     YAML_OPTIONS,
@@ -23,6 +22,7 @@ from decoding.models.files import (
 )
 from decoding.models.formats import npz
 from decoding.models.formats.foreign import Foreign
+from decoding.models.weights.dtypes import DTYPES
 from decoding.models.weights.lazy import LazyTensor, unread
 
 OPTIONS = "special:model.yml"
@@ -63,11 +63,10 @@ def read(path: Path, directory: Directory, settings: dict[str, Any] | None = Non
 
 
 def unread_array(path: Path, name: str, header: npz.Header) -> LazyTensor:
-    try:
-        dtype = torch.from_numpy(np.empty(0, header.dtype)).dtype
-    except TypeError as error:
-        raise ModelFileError(f"{path}: {name} holds {header.dtype}, no plain numbers") from error
-    return unread(name, header.shape, dtype, lambda: torch.from_numpy(npz.read_array(path, name)))
+    dtype = header.dtype
+    if DTYPES.get(dtype.name) != dtype:
+        raise ModelFileError(f"{path}: {name} holds {dtype}, no plain numbers")
+    return unread(name, header.shape, dtype.name, lambda: npz.read_array(path, name))
 
 
 def options_of(text: str, where: str) -> dict[str, Any]:

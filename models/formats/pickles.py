@@ -18,19 +18,10 @@ import torch
 from torch import Tensor
 
 from decoding.models.files import ModelFileError, short
+from decoding.models.formats.foreign import StandIn
 from decoding.models.weights import torch_files
 
 MOST_BYTES = 64 << 20  # of a file's part that is a pickle
-
-
-class StandIn:
-    """An object of any class: its attributes are those that were stored."""
-
-    def __init__(self, *args: object, **named: object) -> None:
-        pass
-
-    def __call__(self, *args: object, **named: object) -> StandIn:
-        return StandIn()
 
 
 def rebuilt(storage: Any, offset: Any, size: Any, stride: Any, *rest: object) -> Tensor:

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 from decoding.models.layouts.options import flag
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.dtypes import Array
 from decoding.models.weights.lazy import LazyTensor, Weight, computed, joined, moved
 from decoding.models.weights.shapes import shapes
 
@@ -48,7 +47,7 @@ def convert(
     checkpoint: Checkpoint,
     spec: ModelSpec,
     layout: Layout,
-    constants: Mapping[str, Tensor],
+    constants: Mapping[str, Array],
 ) -> tuple[ModelSpec, dict[str, Weight]]:
     """constants: weights that no file holds, by their canonical names.
 
@@ -107,8 +106,8 @@ def taken(
 
 def as_we_store(name: str, weight: LazyTensor, spec: StackSpec, layout: Layout) -> LazyTensor:
     if layout.by_head and ".qkv." in name:
-        heads = (-1, 3, spec.head_dim, *weight.shape[1:])
-        return moved(lambda stored: stored.view(heads).transpose(0, 1).flatten(0, 2), weight)
+        heads, shape = (-1, 3, spec.head_dim, *weight.shape[1:]), weight.shape
+        return moved(shape, lambda rows: rows.reshape(heads).swapaxes(0, 1).reshape(shape), weight)
     if layout.gain and name.endswith("norm.weight"):
-        return computed(lambda stored: stored + layout.gain, weight)
+        return computed(weight.shape, lambda stored: stored + layout.gain, weight)
     return weight

@@ -68,11 +68,13 @@ def position_table(
     first, stored = layout.first_position, base + TABLE.format("position")
     positions = checkpoint.take(stored, first + stack.positions, stack.hidden)
     if not layout.typed:
-        return moved(lambda rows: rows[first:], positions)
+        shape = stack.positions, stack.hidden
+        return moved(shape, lambda rows: rows[first:], positions)
     checkpoint.check_computed("type_vocab_size", stack.types, stack.positions, stack.hidden)
     types = checkpoint.take(base + TABLE.format("token_type"), stack.types, stack.hidden)
+    shape = stack.types * stack.positions, stack.hidden
     return computed(
-        lambda kind, rows: (kind[:, None] + rows[first:]).flatten(0, 1), types, positions
+        shape, lambda kind, rows: (kind[:, None] + rows[first:]).reshape(shape), types, positions
     )
 
 

@@ -10,13 +10,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from decoding.models.files import short
 from decoding.models.layouts.options import integer, positive, size
+from decoding.models.layouts.positions import rotary_frequencies, rounded, wave_lengths
 from decoding.models.spec import RotarySpec
-from decoding.models.torch.positions import rotary_frequencies
+from decoding.models.weights.dtypes import Array
 
 COMMON = {"type", "rope_type", "rope_theta", "partial_rotary_factor"}
 ORIGINAL = "original_max_position_embeddings"
@@ -32,7 +32,7 @@ OTHER_NAMES = {"su": "longrope"}  # of the first files of Phi-3
 BEYOND = 1 << 14  # longer rows that have a table of their own, of dynamic positions
 
 
-def rotary(config: Mapping[str, Any], head_dim: int) -> tuple[RotarySpec, dict[str, Tensor]]:
+def rotary(config: Mapping[str, Any], head_dim: int) -> tuple[RotarySpec, dict[str, Array]]:
     """The spec, and the weight of the frequencies. Raises ValueError that names an unsupported
     option."""
     options = parameters(config)
@@ -102,7 +102,7 @@ def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def longrope(
     options: Mapping[str, Any], width: int, base: float
-) -> tuple[RotarySpec, dict[str, Tensor]]:
+) -> tuple[RotarySpec, dict[str, Array]]:
     """LongRoPE (Ding et al. 2024): each pair becomes slower by a factor of its own, one in rows of
     up to the original positions, another in longer ones; and the factor of sine and cosine."""
     original = integer(options, ORIGINAL, 2)
@@ -112,9 +112,7 @@ def longrope(
     usual = math.sqrt(1 + math.log(max(factor, 1.0)) / math.log(original))
     sharpness = given_or(options, "attention_factor", usual)
     spec = RotarySpec(width, factor=sharpness, tables=2, original=original, settled=True)
-    frequencies = 1.0 / (
-        torch.tensor(factors) * base ** (torch.arange(0, width, 2).float() / width)
-    )
+    frequencies = 1 / (np.array(factors, np.float32) * wave_lengths(width, base))
     return spec, {"decoder.rotary": frequencies}
 
 
@@ -133,34 +131,34 @@ def pair_factors(options: Mapping[str, Any], name: str, pairs: int) -> list[floa
 
 def dynamic(
     options: Mapping[str, Any], width: int, base: float
-) -> tuple[RotarySpec, dict[str, Tensor]]:
+) -> tuple[RotarySpec, dict[str, Array]]:
     """NTK-aware scaling by length: the base grows with each token after the original positions, by
     the row's length when the token is read. Earlier keys keep their rotation."""
     original, factor = size(options, "max_position_embeddings"), positive(options, "factor")
     if width < 4:
         raise ValueError(f"the configuration: rope_type='dynamic' turns 4 numbers or more, {width}")
     longest = max(original, min(int(original * factor), original + BEYOND))
-    lengths = torch.arange(original, longest + 1)
-    # In float32, as in transformers.
-    grown = (factor * lengths / original - (factor - 1)) ** (width / (width - 2))
-    frequencies = 1.0 / (base * grown)[:, None] ** (torch.arange(0, width, 2).float() / width)
+    lengths = np.arange(original, longest + 1, dtype=np.float32)  # as in transformers
+    stretch = factor * lengths / original - (factor - 1)
+    grown = rounded(np.power, stretch, np.array(width / (width - 2), np.float32))
+    frequencies = 1 / wave_lengths(width, (base * grown)[:, None])
     spec = RotarySpec(width, tables=len(lengths), original=original)
     return spec, {"decoder.rotary": frequencies}
 
 
-def llama3(frequencies: Tensor, options: Mapping[str, Any]) -> Tensor:
+def llama3(frequencies: Array, options: Mapping[str, Any]) -> Array:
     """Llama 3.1: pairs of a high frequency in the original positions stay as they are, those of a
     low frequency become slower by `factor`, and the others are interpolated."""
     seldom, often = positive(options, "low_freq_factor"), positive(options, "high_freq_factor")
     turns = size(options, ORIGINAL) * frequencies / (2 * math.pi)
-    kept = ((turns - seldom) / (often - seldom)).clamp(0, 1)
+    kept = ((turns - seldom) / (often - seldom)).clip(0, 1)
     return slowed(frequencies, kept, positive(options, "factor"))
 
 
-def yarn(frequencies: Tensor, options: Mapping[str, Any], base: float) -> tuple[Tensor, float]:
+def yarn(frequencies: Array, options: Mapping[str, Any], base: float) -> tuple[Array, float]:
     """YaRN (Peng et al. 2024): the same with a ramp over the pairs' indices; and the factor of
     sine and cosine, which keeps attention's sharpness."""
-    pairs = frequencies.shape[-1]
+    pairs: int = frequencies.shape[-1]
     if base <= 1:
         raise ValueError(
             f"the configuration: rope_theta of rope_type='yarn' is above 1, not {base}"
@@ -171,13 +169,13 @@ def yarn(frequencies: Tensor, options: Mapping[str, Any], base: float) -> tuple[
 
     first = max(math.floor(pair_that_turns(given_or(options, "beta_fast", 32))), 0)
     last = min(math.ceil(pair_that_turns(given_or(options, "beta_slow", 1))), 2 * pairs - 1)
-    ramp = (torch.arange(pairs).float() - first) / max(last - first, 0.001)
+    ramp = (np.arange(pairs, dtype=np.float32) - first) / max(last - first, 0.001)
     factor = positive(options, "factor")
     usual = 0.1 * math.log(max(factor, 1.0)) + 1
     sharpness = given_or(options, "attention_factor", usual)
-    return slowed(frequencies, 1 - ramp.clamp(0, 1), factor), sharpness
+    return slowed(frequencies, 1 - ramp.clip(0, 1), factor), sharpness
 
 
-def slowed(frequencies: Tensor, kept: Tensor, factor: float) -> Tensor:
+def slowed(frequencies: Array, kept: Array, factor: float) -> Array:
     """kept: between 0, divided by `factor`, and 1, as they are."""
     return kept * frequencies + (1 - kept) * frequencies / factor

@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 from decoding.models.layouts.options import activation, flag, head_dim, layer_count, must_be, size
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.weights.checkpoint import Checkpoint
+from decoding.models.weights.dtypes import Array
 from decoding.models.weights.lazy import Weight, joined, moved
 from decoding.models.weights.shapes import shapes
 
@@ -60,7 +59,7 @@ class Layout:
     embed_norm: bool
     final_norm: bool
     first_position: int = 0
-    sinusoids: Callable[[int, int], Tensor] | None = None
+    sinusoids: Callable[[int, int], Array] | None = None
     shared: bool = True
     target_vocab: int | None = None
 
@@ -79,7 +78,7 @@ def convert(
     expected = shapes(spec)
     tied = flag(config, "tie_word_embeddings")
     state = tables(checkpoint, expected, shared=layout.shared, tied=tied)
-    made: list[Tensor] = []  # sinusoids, which both sides share
+    made: list[Array] = []  # sinusoids, which both sides share
     for side in ("encoder", "decoder"):
         state[f"{side}.embed.positions"] = position_table(checkpoint, side, decoder, layout, made)
     for name, shape in expected.items():
@@ -129,7 +128,7 @@ def stored_names(name: str) -> list[str]:
 
 
 def position_table(
-    checkpoint: Checkpoint, side: str, spec: StackSpec, layout: Layout, made: list[Tensor]
+    checkpoint: Checkpoint, side: str, spec: StackSpec, layout: Layout, made: list[Array]
 ) -> Weight:
     """[positions, H]; a table that the file holds is used, computed or not. made: the one
     that was computed, if any was."""
@@ -140,7 +139,7 @@ def position_table(
             made.append(layout.sinusoids(spec.positions, spec.hidden))
         return made[0]
     table = checkpoint.take(stored, first + spec.positions, spec.hidden)
-    return moved(lambda rows: rows[first:], table)
+    return moved((spec.positions, spec.hidden), lambda rows: rows[first:], table)
 
 
 def tables(

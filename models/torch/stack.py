@@ -6,17 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from decoding.models.layouts.positions import rotary_frequencies
 from decoding.models.spec import StackSpec
 from decoding.models.torch.attention import CrossAttention, SelfAttention
 from decoding.models.torch.blocks import Dropout, FeedForward, norm
 from decoding.models.torch.convolution import Convolution
-from decoding.models.torch.positions import (
-    Places,
-    angles_of,
-    biases_of,
-    position_bias,
-    rotary_frequencies,
-)
+from decoding.models.torch.positions import Places, angles_of, biases_of, position_bias
 
 
 class Embedding(nn.Module):
@@ -102,7 +97,7 @@ class Stack(nn.Module):
         self.rotary = None
         if spec.rotary is not None:
             frequencies = torch.empty(spec.rotary.tables, spec.rotary.size // 2)
-            frequencies.copy_(rotary_frequencies(spec.rotary.size))
+            frequencies.copy_(torch.from_numpy(rotary_frequencies(spec.rotary.size)))
             self.rotary = nn.Parameter(frequencies, requires_grad=False)
         self.position_bias = position_bias(spec)
         self.layers = nn.ModuleList(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from decoding.models.layouts.positions import sinusoids
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.torch.blocks import (
     Dropout,
@@ -12,7 +13,6 @@ from decoding.models.torch.blocks import (
     keep_biases,
     soft_cap,
 )
-from decoding.models.torch.positions import sinusoids
 from decoding.models.torch.stack import Embedding, Stack
 from decoding.models.weights.shapes import Biases, all_but_output
 
@@ -84,6 +84,6 @@ def token_table(spec: StackSpec) -> nn.Parameter:
 def embedding(spec: StackSpec, tokens: nn.Parameter, dropout: Dropout) -> Embedding:
     positions = None
     if spec.position_table:
-        table = sinusoids(spec.positions, spec.hidden)
+        table = torch.from_numpy(sinusoids(spec.positions, spec.hidden))
         positions = nn.Parameter(table, requires_grad=False)
     return Embedding(spec, tokens, positions, dropout)

@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 
-import torch
 from safetensors import safe_open
-from torch import Tensor
 
 from decoding.models.files import (
     VOCABULARY,
@@ -22,48 +19,40 @@ from decoding.models.files import (
     read_object,
     short,
 )
-from decoding.models.weights import torch_files
-from decoding.models.weights.lazy import LazyTensor, Weight, as_lazy, stored, stored_in, unread
+from decoding.models.weights.dtypes import DTYPES, is_float
+from decoding.models.weights.lazy import LazyTensor, Weight, as_lazy, stored, stored_in
 from decoding.models.weights.memory import mapped
 
 State = dict[str, LazyTensor]
 SMALL = 1 << 20  # numbers of a table: 1024 positions of a width of 1024
 SAFETENSORS_TYPES = {
-    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "I64": torch.int64,
-    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8,
-    "BOOL": torch.bool,
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "I64": "int64", "I32": "int32",
+    "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
 }  # fmt: skip
 
 
 def load_safetensors(path: Path) -> State:
-    with safe_open(path, "pt"):  # checks that the header fits the file
+    with safe_open(path, "np"):  # checks that the header fits the file
         pass
     block = mapped(path)
-    size = int.from_bytes(block[:8].numpy().tobytes(), "little")
-    entries = parse_json(block[8 : 8 + size].numpy().tobytes(), f"{path}: its header", VOCABULARY)
+    size = int.from_bytes(block[:8].tobytes(), "little")
+    entries = parse_json(block[8 : 8 + size].tobytes(), f"{path}: its header", VOCABULARY)
     entries.pop("__metadata__", None)
     state = {}
     for name, entry in entries.items():
         if entry["dtype"] not in SAFETENSORS_TYPES:
             raise ModelFileError(f"{path}: {name} is of the type {entry['dtype']}")
-        dtype = SAFETENSORS_TYPES[entry["dtype"]]
-        shape = tuple(entry["shape"])
+        dtype, shape = SAFETENSORS_TYPES[entry["dtype"]], tuple(entry["shape"])
         begin, end = (8 + size + offset for offset in entry["data_offsets"])
-        if begin % dtype.itemsize == 0:
-            state[name] = stored(name, block[begin:end].view(dtype).view(shape), mapped=True)
-        else:  # as safetensors wrote before its version 0.3
-            read = partial(unaligned, block[begin:end], dtype, shape)
-            state[name] = unread(name, shape, dtype, read)
+        numbers = block[begin:end].view(DTYPES[dtype]).reshape(shape)
+        state[name] = stored(name, numbers, mapped=True)
     return state
 
 
-def unaligned(numbers: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """numbers: the bytes of a tensor, uint8."""
-    return numbers.clone().view(dtype).view(shape)
-
-
 def load_torch(path: Path) -> State:
+    from decoding.models.weights import torch_files
+
     return stored_in(path, torch_files.load(path, weights_only=True))
 
 
@@ -158,13 +147,13 @@ class Checkpoint:
             )
 
     @property
-    def dtype(self) -> torch.dtype:
+    def dtype(self) -> str:
         """The type that most of the numbers are stored in."""
-        numbers: Counter[torch.dtype] = Counter()
+        numbers: Counter[str] = Counter()
         for tensor in self._state.values():
-            if tensor.dtype.is_floating_point:
+            if is_float(tensor.dtype):
                 numbers[tensor.dtype] += math.prod(tensor.shape)
-        return max(numbers, key=numbers.__getitem__, default=torch.float32)
+        return max(numbers, key=numbers.__getitem__, default="float32")
 
     def take(self, name: str, *shape: int) -> LazyTensor:
         """Raises ValueError when the tensor is missing, of another shape or of no float type."""
@@ -186,5 +175,5 @@ class Checkpoint:
 def check(name: str, tensor: LazyTensor, shape: tuple[int, ...]) -> None:
     if tensor.shape != shape:
         raise ValueError(f"{name} must have the shape {list(shape)}, got {list(tensor.shape)}")
-    if not tensor.dtype.is_floating_point:
+    if not is_float(tensor.dtype):
         raise ValueError(f"{name} must hold floating-point numbers, got {tensor.dtype}")

@@ -13,14 +13,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from decoding.models.files import VOCABULARY, Directory, ModelFileError, read_object, short
 from decoding.models.spec import EncoderSpec, ModelSpec
-from decoding.models.weights.lazy import EXACT, identity
-from decoding.models.weights.memory import mapped
-from decoding.models.weights.placed import ALIGNMENT, CPU, Place, places_of
+from decoding.models.weights.dtypes import DTYPES, EXACT, Array, name_of
+from decoding.models.weights.lazy import identity
+from decoding.models.weights.memory import address, mapped
+from decoding.models.weights.placed import ALIGNMENT, Place, places_of
 from decoding.models.weights.shapes import shapes
 from decoding.models.weights.stored_spec import spec_of, table
 
@@ -33,8 +33,8 @@ class ConvertedWeights:
     """The result of `weights.pack` for the CPU in the type `dtype`."""
 
     spec: ModelSpec | EncoderSpec
-    dtype: torch.dtype
-    tensors: dict[str, Tensor]
+    dtype: str
+    tensors: Mapping[str, Array]
 
 
 def is_packed(directory: Directory) -> bool:
@@ -48,21 +48,22 @@ def save(packed: ConvertedWeights, directory: Path) -> None:
     size = total = 0
     with (directory / BLOCK).open("xb") as file:
         for name, tensor in packed.tensors.items():
-            if tensor.data_ptr() not in offsets:
-                offsets[tensor.data_ptr()] = size
-                numbers = tensor.flatten().view(torch.uint8)
-                padded = torch.nn.functional.pad(numbers, (0, -len(numbers) % ALIGNMENT))
-                file.write(padded.numpy().data)
+            place = address(tensor)
+            if place not in offsets:
+                offsets[place] = size
+                numbers = tensor.reshape(-1).view(np.uint8)
+                padded = np.pad(numbers, (0, -len(numbers) % ALIGNMENT))
+                file.write(padded.data)
                 size += len(padded)
                 total += checksum(padded)
             entries[name] = {
                 "dtype": name_of(tensor.dtype),
                 "shape": list(tensor.shape),
-                "offset": offsets[tensor.data_ptr()],
+                "offset": offsets[place],
             }
     index = {
         "layout": LAYOUT,
-        "dtype": name_of(packed.dtype),
+        "dtype": packed.dtype,
         "bytes": size,
         "checksum": total % 2**64,
         "spec": asdict(packed.spec),
@@ -103,7 +104,7 @@ def read(directory: Directory) -> ConvertedWeights:
     return ConvertedWeights(spec=spec, dtype=dtype_of(index), tensors=found)
 
 
-def check_tensors(spec: ModelSpec | EncoderSpec, tensors: Mapping[str, Tensor]) -> None:
+def check_tensors(spec: ModelSpec | EncoderSpec, tensors: Mapping[str, Array]) -> None:
     """Raises ModelFileError where the tensors are not those of the spec."""
     layers = [stack.layers for stack in (spec.encoder, getattr(spec, "decoder", None)) if stack]
     if sum(layers) > len(tensors):
@@ -118,25 +119,26 @@ def check_tensors(spec: ModelSpec | EncoderSpec, tensors: Mapping[str, Tensor]) 
         tied = name.endswith(".tokens") and is_same(tensors[name], tensors.get("output.weight"))
         if tied and shape == expected["output.weight"]:
             continue
-        places |= places_of(name, shape, tensors[name].dtype, CPU)
+        places |= places_of(name, shape, name_of(tensors[name].dtype), "cpu")
     unknown = tensors.keys() - expected.keys() - places.keys()
     if unknown:
         raise ModelFileError(f"this model has no tensors named {short(unknown)}")
     for name, place in places.items():
-        if name not in tensors or place != Place(tuple(tensors[name].shape), tensors[name].dtype):
+        tensor = tensors.get(name)
+        if tensor is None or place != Place(tensor.shape, name_of(tensor.dtype)):
             raise ModelFileError(f"{name} must be {place.dtype} {list(place.shape)}")
 
 
-def is_same(tensor: Tensor, other: Tensor | None) -> bool:
+def is_same(tensor: Array, other: Array | None) -> bool:
     return other is not None and identity(tensor) == identity(other)
 
 
-def checksum(block: Tensor) -> int:
+def checksum(block: Array) -> int:
     """The sum of its 64-bit words, modulo 2^64. block: uint8 [a multiple of 8]."""
-    return int(block.view(torch.int64).sum()) % 2**64
+    return int(block.view(np.uint64).sum())
 
 
-def tensor_of(name: str, entry: object, block: Tensor) -> Tensor:
+def tensor_of(name: str, entry: object, block: Array) -> Array:
     """A part of the block. Raises ModelFileError where it has no such part."""
     if not isinstance(entry, dict):
         raise ModelFileError(f"{name} must have a table, got {short(entry)}")
@@ -144,23 +146,18 @@ def tensor_of(name: str, entry: object, block: Tensor) -> Tensor:
     offset: Any = entry.get("offset")
     if not isinstance(shape, list) or not all(map(is_count, (*shape, offset))):
         raise ModelFileError(f"{name} has the shape {short(shape)} and the offset {short(offset)}")
-    size = math.prod(shape) * dtype.itemsize
+    size = math.prod(shape) * DTYPES[dtype].itemsize
     if offset % ALIGNMENT or offset + size > len(block):
         raise ModelFileError(f"{name} lies outside of {BLOCK}")
-    return block[offset : offset + size].view(dtype).view(shape)
+    return block[offset : offset + size].view(DTYPES[dtype]).reshape(shape)
 
 
 def is_count(number: object) -> bool:
     return type(number) is int and 0 <= number < 1 << 48
 
 
-def dtype_of(entry: Mapping[str, Any]) -> torch.dtype:
-    dtypes = {name_of(dtype): dtype for dtype in (torch.int32, torch.int8, *EXACT)}
-    name = entry.get("dtype")
+def dtype_of(entry: Mapping[str, Any]) -> str:
+    name, dtypes = entry.get("dtype"), ("int32", "int8", *EXACT)
     if not isinstance(name, str) or name not in dtypes:
         raise ModelFileError(f"dtype must be one of {', '.join(dtypes)}, not {short(name)}")
-    return dtypes[name]
-
-
-def name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return name

@@ -1,26 +1,35 @@
-"""Tensors that are read when they are needed.
+"""Arrays that are read when they are needed.
 
 A checkpoint's weights are such until the engine's copy of them is made, one after the other: memory
-then holds that copy and one tensor beside it, never the model twice.
+then holds that copy and one array beside it, never the model twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
-from functools import reduce
+from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from decoding.models.files import ModelFileError, short
-from decoding.models.weights.memory import release_pages
-from decoding.models.weights.torch_files import is_mapped
+from decoding.models.weights.dtypes import (
+    EXACT,
+    Array,
+    Numbers,
+    as_array,
+    as_float32,
+    as_tensor,
+    name_of,
+)
+from decoding.models.weights.memory import address, release_pages
 
-EXACT = (torch.float32, torch.float16, torch.bfloat16)  # float32 holds all their numbers
+if TYPE_CHECKING:
+    from torch import Tensor
+
 CHUNK = 8 << 20  # bytes of the rows that are converted at a time: they stay in the cache
 
 
@@ -28,15 +37,15 @@ CHUNK = 8 << 20  # bytes of the rows that are converted at a time: they stay in 
 class LazyTensor:
     """A stored tensor, or a function of some.
 
-    shape, dtype: as stored; of a function, of its result. open: a context in which the tensor is in
-    memory, on the CPU, in its type, or in float32 where that is float64 or an unusual one. inputs:
-    of a function. parts: what it is made of along its first dimension. name: of a stored tensor.
-    key: equal for tensors that are the same numbers.
+    shape, dtype: as stored; of a function, of its result. open: a context in which the numbers are
+    an array, in their type, or in float32 where that is float64 or an unusual one. inputs: of a
+    function. parts: what it is made of along its first dimension. name: of a stored tensor. key:
+    equal for tensors that are the same numbers.
     """
 
     shape: tuple[int, ...]
-    dtype: torch.dtype
-    open: Callable[[], AbstractContextManager[Tensor]]
+    dtype: str
+    open: Callable[[], AbstractContextManager[Array]]
     inputs: tuple[LazyTensor, ...] = ()
     parts: tuple[LazyTensor, ...] = ()
     name: str = ""
@@ -51,24 +60,24 @@ class LazyTensor:
                 if not is_finite(stored):
                     raise ValueError(f"{self.name} holds NaN or inf")
 
-    def read(self) -> Tensor:
+    def read(self) -> Array:
         """A copy in float32. Raises ValueError as check_finite() does."""
         self.check_finite()
-        with self.open() as tensor:
-            return tensor.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+        with self.open() as array:
+            return np.array(as_float32(array), order="C")
 
 
-Weight: TypeAlias = Tensor | LazyTensor
+Weight: TypeAlias = "Numbers | LazyTensor"
 
 
-class Weights(Mapping[str, Tensor]):
+class Weights(Mapping[str, "Tensor"]):
     """Weights by their canonical names: each is read, in float32, when it is asked for."""
 
     def __init__(self, weights: Mapping[str, Weight]) -> None:
         self._weights = {name: as_lazy(weight, name) for name, weight in weights.items()}
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._weights[name].read()
+        return as_tensor(self._weights[name].read())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._weights)
@@ -84,20 +93,28 @@ class Weights(Mapping[str, Tensor]):
 
 
 def as_lazy(weight: Weight, name: str = "") -> LazyTensor:
-    return stored(name, weight) if isinstance(weight, Tensor) else weight
+    return weight if isinstance(weight, LazyTensor) else stored(name, weight)
 
 
-def stored(name: str, tensor: Tensor, *, mapped: bool = False) -> LazyTensor:
-    """mapped: the tensor lies in a mapped file, whose pages leave memory when it has been read."""
+def stored(name: str, numbers: Numbers, *, mapped: bool = False) -> LazyTensor:
+    """mapped: they lie in a mapped file, whose pages leave memory when they have been read."""
 
     @contextmanager
-    def opened() -> Iterator[Tensor]:
-        kept = tensor.detach().cpu()
-        yield (kept if kept.dtype in EXACT else kept.float()).contiguous()
-        if mapped:
-            release_pages(tensor)
+    def opened() -> Iterator[Array]:
+        array = as_array(numbers)
+        yield exact(array)
+        if mapped and array.flags.c_contiguous:
+            release_pages(array)
 
-    return LazyTensor(tuple(tensor.shape), tensor.dtype, opened, name=name, key=identity(tensor))
+    shape, dtype = tuple(numbers.shape), name_of(numbers.dtype)
+    return LazyTensor(shape, dtype, opened, name=name, key=identity(numbers))
+
+
+def exact(array: Array) -> Array:
+    """The numbers as the engine reads them: without gaps, at addresses that are multiples of their
+    size, and in float32 where their type is an unusual one."""
+    kept = array if name_of(array.dtype) in EXACT else as_float32(array)
+    return np.require(kept, requirements=["C", "A"])
 
 
 def stored_in(path: Path, tensors: object) -> dict[str, LazyTensor]:
@@ -106,6 +123,8 @@ def stored_in(path: Path, tensors: object) -> dict[str, LazyTensor]:
     Raises ModelFileError as tensors_in(), and where they have more bytes than the file: strides can
     make much of little.
     """
+    from decoding.models.weights.torch_files import is_mapped
+
     given = tensors_in(path, tensors)
     sizes = {identity(tensor): tensor.nbytes for tensor in given.values()}
     if sum(sizes.values()) > path.stat().st_size:
@@ -119,87 +138,98 @@ def tensors_in(path: Path, tensors: object) -> dict[str, Tensor]:
     if not isinstance(tensors, Mapping):
         raise ModelFileError(f"{path} must hold tensors by their names, got {short(tensors)}")
     for name, tensor in tensors.items():
-        if not isinstance(name, str) or not isinstance(tensor, Tensor) or not is_dense(tensor):
+        if not isinstance(name, str) or not is_dense(tensor):
             kind = type(tensor).__name__
             raise ModelFileError(f"{path}: {short(name)} must be a dense tensor, got {kind}")
     return dict(tensors)
 
 
-def is_dense(tensor: Tensor) -> bool:
-    return tensor.layout is torch.strided and tensor.device.type == "cpu"
+def is_dense(value: object) -> bool:
+    """Whether it is a tensor that NumPy can have, too."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return False
+    return value.layout is torch.strided and value.device.type == "cpu"
 
 
-def unread(
-    name: str, shape: tuple[int, ...], dtype: torch.dtype, load: Callable[[], Tensor]
-) -> LazyTensor:
+def unread(name: str, shape: tuple[int, ...], dtype: str, load: Callable[[], Array]) -> LazyTensor:
     """A stored tensor that `load` reads from its file."""
 
     @contextmanager
-    def opened() -> Iterator[Tensor]:
-        loaded = load()
-        yield (loaded if loaded.dtype in EXACT else loaded.float()).contiguous()
+    def opened() -> Iterator[Array]:
+        yield exact(load())
 
     return LazyTensor(shape, dtype, opened, name=name)
 
 
 def joined(*parts: LazyTensor) -> LazyTensor:
-    """torch.cat(parts)."""
+    """The parts one behind the other, along their first dimension."""
     if len(parts) == 1:
         return parts[0]
-    # torch.cat of meta tensors would import torch's compiler, which takes longer than many a model.
     shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
-    dtype = reduce(torch.promote_types, (part.dtype for part in parts))
-    result = torch.empty(shape, dtype=dtype, device="meta")
-    whole = function_of(lambda *tensors: torch.cat(tensors), parts, result)
-    return LazyTensor(whole.shape, whole.dtype, whole.open, parts, parts)
+    return replace(moved(shape, concatenated, *parts), parts=parts)
 
 
-def moved(function: Callable[..., Tensor], *inputs: Weight) -> LazyTensor:
-    """function: of the inputs in their types; it changes where numbers are, not what they are."""
-    return function_of(function, inputs)
+def concatenated(*arrays: Array) -> Array:
+    same = len({array.dtype for array in arrays}) == 1
+    return np.concatenate(arrays if same else [as_float32(array) for array in arrays])
 
 
-def computed(function: Callable[..., Tensor], *inputs: Weight) -> LazyTensor:
-    """function: of the inputs in float32."""
+def moved(shape: tuple[int, ...], function: Callable[..., Array], *inputs: Weight) -> LazyTensor:
+    """function: of the inputs in their types; it changes where numbers are, not what they are.
+    shape: of its result."""
+    given = tuple(map(as_lazy, inputs))
+    dtypes = {tensor.dtype for tensor in given}
+    return function_of(shape, dtypes.pop() if len(dtypes) == 1 else "float32", function, given)
+
+
+def computed(shape: tuple[int, ...], function: Callable[..., Array], *inputs: Weight) -> LazyTensor:
+    """function: of the inputs in float32, gives float32. shape: of its result."""
     given = tuple(map(as_lazy, inputs))
 
-    def checked(*tensors: Tensor) -> Tensor:
-        for weight, tensor in zip(given, tensors, strict=True):
-            if tensor.device.type != "meta" and not is_finite(tensor):
+    def checked(*arrays: Array) -> Array:
+        for weight, array in zip(given, arrays, strict=True):
+            if not is_finite(array):
                 weight.check_finite()  # names it
-        return function(*(tensor.float() for tensor in tensors))
+        return function(*map(as_float32, arrays))
 
-    return function_of(checked, given)
+    return function_of(shape, "float32", checked, given)
 
 
 def function_of(
-    function: Callable[..., Tensor], inputs: tuple[Weight, ...], result: Tensor | None = None
+    shape: tuple[int, ...],
+    dtype: str,
+    function: Callable[..., Array],
+    inputs: tuple[LazyTensor, ...],
 ) -> LazyTensor:
-    """result: what it gives of meta tensors; None: the function is asked."""
-    given = tuple(map(as_lazy, inputs))
-
     @contextmanager
-    def opened() -> Iterator[Tensor]:
+    def opened() -> Iterator[Array]:
         with ExitStack() as context:
-            yield function(*(context.enter_context(tensor.open()) for tensor in given))
+            arrays = [context.enter_context(tensor.open()) for tensor in inputs]
+            with np.errstate(all="ignore"):  # what is not finite is found where it is packed
+                result = function(*arrays)
+            assert result.shape == shape
+            yield result
 
-    if result is None:
-        shapes = (torch.empty(each.shape, dtype=each.dtype, device="meta") for each in given)
-        result = function(*shapes)
-    return LazyTensor(tuple(result.shape), result.dtype, opened, given)
+    return LazyTensor(shape, dtype, opened, inputs)
 
 
-def in_chunks(tensor: Tensor) -> Iterator[Tensor]:
+def in_chunks(array: Array) -> Iterator[Array]:
     """Rows of the first dimension, CHUNK bytes of float32 at a time."""
-    rows = max(1, CHUNK // max(1, 4 * tensor[:1].numel())) if len(tensor) else 1
-    yield from torch.split(tensor, rows)
+    rows = max(1, CHUNK // max(1, 4 * prod(array.shape[1:])))
+    for first in range(0, len(array), rows):
+        yield array[first : first + rows]
 
 
-def is_finite(tensor: Tensor) -> bool:
-    """Whether float32 holds all its numbers. In one read: isfinite() takes 20 times as long."""
-    return tensor.numel() == 0 or bool(torch.stack(tensor.aminmax()).float().isfinite().all())
+def is_finite(array: Array) -> bool:
+    """Whether float32 holds all its numbers."""
+    chunks = map(as_float32, in_chunks(np.atleast_1d(array)))
+    return all(np.isfinite((rows.min(), rows.max())).all() for rows in chunks if rows.size)
 
 
-def identity(tensor: Tensor) -> tuple[Any, ...]:
-    """Equal for tensors that are views of the same numbers."""
-    return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+def identity(numbers: Numbers) -> tuple[Any, ...]:
+    """Equal for arrays, or tensors, that are views of the same numbers."""
+    if isinstance(numbers, np.ndarray):
+        return (address(numbers), numbers.shape, numbers.strides, name_of(numbers.dtype))
+    return (numbers.data_ptr(), numbers.shape, numbers.stride(), numbers.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,57 +13,65 @@ import numpy.typing as npt
 from decoding.models.files import ModelFileError, open_file, size_of
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 
-def empty(size: int, device: torch.device) -> Tensor:
-    """uint8 [size]. Raises OSError or torch.OutOfMemoryError where there is no memory left.
+def empty(size: int, device: str) -> npt.NDArray[np.uint8] | Tensor:
+    """uint8 [size]. Raises MemoryError where there is no memory left.
 
     On a GPU it is torch's allocator that gives it and takes it back; on the CPU see block().
     """
+    if device == "cpu":
+        return block(size)
     import torch
 
-    if device.type != "cpu":
+    try:
         return torch.empty(size, dtype=torch.uint8, device=device)
-    return torch.from_numpy(block(size))
+    except torch.OutOfMemoryError as error:
+        raise MemoryError(str(error)) from error
 
 
 def block(size: int) -> npt.NDArray[np.uint8]:
-    """uint8 [size]. Raises OSError where there is no memory left.
+    """uint8 [size]. Raises MemoryError where there is no memory left.
 
     It is page-aligned and goes back to the system with its last view, in pages of 2 MB where Linux
     has them: every step reads all weights, and one thread then reads 10 to 20 % more of them in a
     second. Pages take memory only once they are written.
     """
-    pages = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        pages = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(str(error)) from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(pages, np.uint8)[:size]
 
 
-def mapped(path: Path) -> Tensor:
+def mapped(path: Path) -> npt.NDArray[np.uint8]:
     """The bytes of a file, uint8 [size], in pages that processes share until one writes to them.
 
     Raises ModelFileError for an empty one, and as open_file().
     """
-    import torch
-
     with open_file(path) as file:
         if not size_of(file):
             raise ModelFileError(f"{path} is empty")
-        return torch.frombuffer(
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), dtype=torch.uint8
-        )
+        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        return np.frombuffer(pages, np.uint8)
 
 
-def release_pages(tensor: Tensor) -> None:
-    """Takes a tensor of a mapped file out of memory; who reads it again finds it in the file.
+def address(array: npt.NDArray[Any]) -> int:
+    """Where its first number is."""
+    found: int = array.__array_interface__["data"][0]
+    return found
 
-    tensor: contiguous, in pages of a file that nobody has written to: they would be lost.
+
+def release_pages(array: npt.NDArray[Any]) -> None:
+    """Takes an array of a mapped file out of memory; who reads it again finds it in the file.
+
+    array: contiguous, in pages of a file that nobody has written to: they would be lost.
     """
-    begin = tensor.data_ptr() // mmap.PAGESIZE * mmap.PAGESIZE
-    size = tensor.data_ptr() + tensor.nbytes - begin
+    begin = address(array) // mmap.PAGESIZE * mmap.PAGESIZE
+    size = address(array) + array.nbytes - begin
     advise = getattr(ctypes.CDLL(None), "madvise", None)
     if advise is not None and size > 0:
         advise(ctypes.c_void_p(begin), ctypes.c_size_t(size), mmap.MADV_DONTNEED)

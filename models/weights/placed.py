@@ -5,23 +5,24 @@ shapes.py has the canonical names.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from decoding.models.spec import EncoderSpec, ModelSpec
 from decoding.models.weights.checkpoint import check
-from decoding.models.weights.lazy import LazyTensor, Weights, in_chunks
+from decoding.models.weights.dtypes import DTYPES, Array, Numbers, as_float32, as_tensor, name_of
+from decoding.models.weights.lazy import LazyTensor, Weight, Weights, in_chunks
 from decoding.models.weights.memory import empty
 from decoding.models.weights.panels import NOISE, Packer, noise, panel_shape
 from decoding.models.weights.shapes import shapes
 
-CPU = torch.device("cpu")
 ALIGNMENT = 256  # bytes; of every tensor in a packed block
+MOST = {"float32": 3.4028235e38, "float16": 65504.0, "bfloat16": 3.3895314e38}
 LINEAR = ("qkv", "q", "kv", "input", "kernel", "out", "up", "down", "output")
 
 
@@ -30,18 +31,18 @@ class Place:
     """A tensor of the packed block."""
 
     shape: tuple[int, ...]
-    dtype: torch.dtype
+    dtype: str
 
 
 def pack(
-    state: Mapping[str, Tensor],
+    state: Mapping[str, Weight],
     spec: ModelSpec | EncoderSpec,
-    device: torch.device = CPU,
-    dtype: torch.dtype = torch.float32,
-    packer: Packer = Packer(),  # noqa: B008
-) -> dict[str, Tensor]:
-    """What the engine of `device` is given: the names of `state`, copied into one block there. Of
-    Weights one is read at a time.
+    packer: Packer,
+    device: str = "cpu",
+    dtype: str = "float32",
+) -> dict[str, Numbers]:
+    """What the engine of `device` is given: the names of `state`, copied into one block there, as
+    arrays on the CPU and as tensors on a GPU. Of Weights one is read at a time.
 
     On a GPU tables and linear weights [N, K] are of the type `dtype`, which is float. On the CPU
     linear weights are (float32, bfloat16 or int8), in panels (panels.py), with `.scale` and `.sums`
@@ -50,7 +51,7 @@ def pack(
     position_bias and a convolution's kernel are float32 everywhere, but not the linear weight that
     makes a kernel. What shares storage in `state` shares it here where it has one type; a token
     table then is the panels of the output's weight.
-    packer: what writes weights; the engine's own is faster, and for the CPU alone.
+    packer: what converts them.
 
     Raises ValueError that names a missing, unexpected, mis-shaped or not finite tensor,
     torch.OutOfMemoryError where a GPU has no room.
@@ -82,25 +83,23 @@ def pack(
     packed = {}
     for name, key in keys.items():
         packed[name] = blocks[holders[key]]
-        if types[name] == torch.int8:
+        if types[name] == "int8":
             for own, held in zip(companions(name), companions(holders[key]), strict=True):
                 packed[own] = blocks[held]
     return packed
 
 
-def type_of(
-    name: str, weight: LazyTensor, device: torch.device, dtype: torch.dtype, packer: Packer
-) -> torch.dtype:
+def type_of(name: str, weight: LazyTensor, device: str, dtype: str, packer: Packer) -> str:
     """What a weight of a model of the type `dtype` is stored in."""
     if (
         len(weight.shape) == 1
         or name.endswith((".position_bias", ".rotary", ".kernel"))
-        or (device.type == "cpu" and name.endswith(".positions"))
+        or (device == "cpu" and name.endswith(".positions"))
     ):
-        return torch.float32
-    if dtype == torch.int8:
+        return "float32"
+    if dtype == "int8":
         fine = is_linear(name) and lazy_noise(weight, packer) <= NOISE
-        return torch.int8 if fine else torch.bfloat16
+        return "int8" if fine else "bfloat16"
     return dtype
 
 
@@ -118,8 +117,8 @@ def is_linear(name: str) -> bool:
     return name.endswith(tuple(f"{linear}.weight" for linear in LINEAR))
 
 
-def in_panels(name: str, device: torch.device) -> bool:
-    return device.type == "cpu" and is_linear(name)
+def in_panels(name: str, device: str) -> bool:
+    return device == "cpu" and is_linear(name)
 
 
 def companions(name: str) -> tuple[str, str]:
@@ -128,73 +127,87 @@ def companions(name: str) -> tuple[str, str]:
     return f"{stem}scale", f"{stem}sums"
 
 
-def places_of(
-    name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
-) -> dict[str, Place]:
+def places_of(name: str, shape: tuple[int, ...], dtype: str, device: str) -> dict[str, Place]:
     """What is stored for a weight."""
     if not in_panels(name, device):
         return {name: Place(shape, dtype)}
     places = {name: Place(panel_shape(shape[0], shape[1], dtype), dtype)}
-    if dtype == torch.int8:
+    if dtype == "int8":
         scale, sums = companions(name)
-        places[scale] = Place(shape[:1], torch.float32)
-        places[sums] = Place(shape[:1], torch.int32)
+        places[scale] = Place(shape[:1], "float32")
+        places[sums] = Place(shape[:1], "int32")
     return places
 
 
-def carve(places: Mapping[str, Place], device: torch.device) -> dict[str, Tensor]:
-    """A tensor for each place, all in one block."""
-    sizes = [math.prod(place.shape) * place.dtype.itemsize for place in places.values()]
-    padded = [size + -size % ALIGNMENT for size in sizes]
-    parts = torch.split(empty(sum(padded), device), padded)
+def carve(places: Mapping[str, Place], device: str) -> dict[str, Numbers]:
+    """An array or a tensor for each place, all in one block."""
+    sizes = [math.prod(place.shape) * DTYPES[place.dtype].itemsize for place in places.values()]
+    ends = list(itertools.accumulate(size + -size % ALIGNMENT for size in sizes))
+    block = empty(ends[-1], device)
     return {
-        name: part[:size].view(place.dtype).view(place.shape)
-        for (name, place), part, size in zip(places.items(), parts, sizes, strict=True)
+        name: viewed(block[begin : begin + size], place)
+        for (name, place), begin, size in zip(places.items(), [0, *ends], sizes, strict=False)
     }
 
 
+def viewed(part: Numbers, place: Place) -> Numbers:
+    """part: the bytes of a place, uint8."""
+    if isinstance(part, np.ndarray):
+        return part.view(DTYPES[place.dtype]).reshape(place.shape)
+    import torch
+
+    return part.view(getattr(torch, place.dtype)).view(place.shape)
+
+
 def copy_linear(
-    blocks: Mapping[str, Tensor], name: str, weight: LazyTensor, packer: Packer
+    blocks: Mapping[str, Numbers], name: str, weight: LazyTensor, packer: Packer
 ) -> None:
     """Writes a weight to its panels. Raises ValueError as copy_rows() does."""
     block, row = blocks[name], 0
-    quantised = block.dtype == torch.int8
+    quantised = block.dtype == np.int8
     scale, sums = (blocks[each] for each in companions(name)) if quantised else (None, None)
     for part in weight.parts or (weight,):
         with part.open() as tensor:
             for rows in contiguous(tensor):
                 if not packer.fill(block, rows, row, scale, sums):
-                    refuse(name, weight, rows, block.dtype)
+                    refuse(name, weight, rows, name_of(block.dtype))
                 row += len(rows)
 
 
-def copy_rows(block: Tensor, name: str, weight: LazyTensor, packer: Packer) -> None:
+def copy_rows(block: Numbers, name: str, weight: LazyTensor, packer: Packer) -> None:
     """Writes a weight to its place, some rows after the other. Raises ValueError where a number is
     not finite, or beyond what its type can hold."""
     row = 0
     for part in weight.parts or (weight,):
         with part.open() as tensor:
             for rows in in_chunks(tensor):
-                if not packer.convert(block[row : row + len(rows)], rows.contiguous()):
-                    refuse(name, weight, rows, block.dtype)
+                if not write(block[row : row + len(rows)], np.ascontiguousarray(rows), packer):
+                    refuse(name, weight, rows, name_of(block.dtype))
                 row += len(rows)
 
 
-def contiguous(tensor: Tensor) -> Iterator[Tensor]:
-    """The tensor, or copies of some of its rows after the other where it is transposed, say."""
-    if tensor.is_contiguous():
-        yield tensor
+def write(to: Numbers, rows: Array, packer: Packer) -> bool:
+    """Converts rows to where they are to be. Returns whether all numbers are finite."""
+    if isinstance(to, np.ndarray):
+        return packer.convert(to, rows)
+    made = np.empty(rows.shape, DTYPES[name_of(to.dtype)])
+    finite = packer.convert(made, rows)
+    to.copy_(as_tensor(made))
+    return finite
+
+
+def contiguous(array: Array) -> Iterator[Array]:
+    """The array, or copies of some of its rows after the other where it is transposed, say."""
+    if array.flags.c_contiguous:
+        yield array
     else:
-        yield from (rows.contiguous() for rows in in_chunks(tensor))
+        yield from map(np.ascontiguousarray, in_chunks(array))
 
 
-def refuse(name: str, weight: LazyTensor, rows: Tensor, dtype: torch.dtype) -> NoReturn:
+def refuse(name: str, weight: LazyTensor, rows: Array, dtype: str) -> NoReturn:
     weight.check_finite()
-    raise ValueError(beyond(name, rows, dtype))
-
-
-def beyond(name: str, weight: Tensor, dtype: torch.dtype) -> str:
-    most, kind = torch.finfo(dtype).max, str(dtype).removeprefix("torch.")
-    return f"{name} holds {float(weight.abs().max()):.3g}, and {kind} ends at {most:.3g}" + (
-        ': pass dtype="bfloat16"' if dtype == torch.float16 else ""
+    largest, most = float(np.abs(as_float32(rows)).max()), MOST[dtype]
+    raise ValueError(
+        f"{name} holds {largest:.3g}, and {dtype} ends at {most:.3g}"
+        + (': pass dtype="bfloat16"' if dtype == "float16" else "")
     )

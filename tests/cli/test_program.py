@@ -17,6 +17,7 @@ from decoding.cli.reading import opened_input
 from examples import demo
 from tests.cli.program import Program, one_line
 from tests.support import stand_in
+from tests.text.trained_tokenizers import text_generation_directory
 
 ROOT = Path(decoding.__file__).parent.parent
 
@@ -47,7 +48,7 @@ def test_who_waits_for_an_answer_gets_it() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
-@pytest.mark.parametrize("library", ["libtorch_cpu", "libtorch_python"])
+@pytest.mark.parametrize("library", ["_multiarray_umath", "decoding/_C"])
 def test_ctrl_c_before_the_library_is_there(library: str) -> None:
     """While Python imports what is behind `library`."""
     command = [sys.executable, "-m", "decoding", "translate", "--model", "models/demo"]
@@ -251,6 +252,41 @@ def test_help_and_mistakes_import_nothing_heavy(words: str) -> None:
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert done.returncode == (0 if words.endswith(("--help", "--version")) else 2)
     assert "decoding.cli.main" in imported and not HEAVY & imported
+
+
+DEMO = "--model models/demo models/demo/sentences.de.txt"
+GENERATE = "--model {} --prompt some --max-new-tokens 9"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"translate {DEMO}",
+        f"translate {DEMO} --num-beams 4 --n-best 2 --alignments --coverage-penalty 0.2",
+        f"translate {DEMO} --do-sample --scores --dtype int8 --stop-strings .",
+        f"generate {GENERATE}",
+        f"generate {GENERATE} --do-sample --n-best 2 --dtype bfloat16",
+        f"generate {GENERATE} --num-beams 3 --stream",
+        f"score {DEMO} --source models/demo/sentences.de.txt",
+        "convert --model {} --dtype int8 --output {}/int8",
+        "plan --model models/demo",
+    ],
+)
+def test_commands_run_without_torch(words: str, tmp_path: Path) -> None:
+    """It takes more than a second to import, and most of the memory of a small model."""
+    folder = tmp_path
+    if "{}" in words:
+        folder = text_generation_directory("llama", tmp_path)
+    run_without_torch(words.format(folder, folder).split())
+    if words.startswith("convert"):
+        run_without_torch(["generate", *GENERATE.format(folder / "int8").split()])
+
+
+def run_without_torch(words: list[str]) -> None:
+    code = f"import sys; from decoding.cli.main import main; main({words}); "
+    command = [sys.executable, "-c", code + "assert 'torch' not in sys.modules"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and "error" not in done.stderr, done.stderr
 
 
 def test_the_package_imports_nothing_heavy() -> None:

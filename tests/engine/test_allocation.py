@@ -43,7 +43,7 @@ MODEL = """
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 from decoding import _C, models
-from decoding.models.weights.placed import pack
+from tests.support.packed import pack
 
 torch.manual_seed(0)
 config = GPT2Config(vocab_size=300, n_positions=64, n_embd=32, n_layer=2, n_head=2)

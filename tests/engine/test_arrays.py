@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from decoding import _C, Error
+from decoding.models.weights.dtypes import BFLOAT16, as_array, as_float32, as_tensor
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -19,6 +20,14 @@ def test_arrays_are_read_as_tensors_are(dtype: Any) -> None:
     assert _C.squares(weight, threads=1) == expected
     weight.flags.writeable = False
     assert _C.squares(weight, threads=1) == expected
+
+
+def test_arrays_of_bfloat16_are_records_of_that_name() -> None:
+    weight = torch.randn(70, 40).bfloat16()
+    array = as_array(weight)
+    assert array.dtype == BFLOAT16 and torch.equal(as_tensor(array), weight)
+    assert np.array_equal(as_float32(array), weight.float().numpy())
+    assert _C.squares(array, threads=1) == _C.squares(weight, threads=1)
 
 
 def filled(ids: Any) -> Any:

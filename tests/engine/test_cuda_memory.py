@@ -17,7 +17,7 @@ from decoding import _C, Limits
 from decoding.engine.pool import engine_limits
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.torch.module import module
-from decoding.models.weights.placed import pack
+from tests.support.packed import pack
 from tests.support.random_models import load
 
 pytestmark = pytest.mark.gpu
@@ -72,7 +72,7 @@ def test_the_memory_of_a_transformer_base() -> None:
     state = module(spec).state_dict()
     table = state["output.weight"]
     state |= {f"{side}.embed.tokens": table for side in ("encoder", "decoder")}
-    weights = pack(state, spec, torch.device("cuda", 0), torch.float16)
+    weights = pack(state, spec, "cuda:0", torch.float16)
     engine = _C.Session(spec, weights, device=0)
     limits = Limits(batch=32, beams=4, source=128, target=128, eos=1)
     buffers, planned = engine.plan(engine_limits(limits))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,15 +14,17 @@ import pytest
 import torch
 
 import decoding
+from decoding.common.device import Device
 from decoding.common.warn import warn_once
 from decoding.engine import devices
 from decoding.generation.batching import common_device
 from decoding.models import load
 from decoding.models.torch.module import module
-from decoding.models.weights.placed import pack
+from decoding.models.weights.dtypes import name_of
+from tests.support.packed import pack
 from tests.support.random_models import ours, reference, spec_of
 
-CUDA = torch.device("cuda", 0)
+CUDA, CPU = Device("cuda", 0), Device("cpu")
 
 
 @pytest.fixture
@@ -49,7 +54,7 @@ def test_auto_is_the_gpu_where_everything_is_there(machine: Any) -> None:
         machine(**{"archs": "80 90", "torch": "13.0", "gpus": 1} | missing)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            assert devices.choose_device("auto") == torch.device("cpu")
+            assert devices.choose_device("auto") == CPU
 
 
 @pytest.mark.parametrize(
@@ -96,8 +101,16 @@ def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
         devices.check_threads(0)
 
 
+@pytest.mark.parametrize("asked", [{}, {"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "99"}])
+def test_as_many_threads_without_torch(asked: dict[str, str]) -> None:
+    code = "from decoding.engine.devices import usual_threads as count; before = count(); "
+    code += "import torch; assert before == count() == torch.get_num_threads()"
+    kept = {name: value for name, value in os.environ.items() if "NUM_THREADS" not in name}
+    subprocess.run([sys.executable, "-c", code], env=kept | asked, check=True)
+
+
 def test_names_of_devices(machine: Any) -> None:
-    for name in ("cuda", "cuda:0", torch.device("cuda"), CUDA):
+    for name in ("cuda", "cuda:0", torch.device("cuda"), torch.device("cuda", 0)):
         assert devices.choose_device(name) == CUDA
     assert devices.choose_device("cpu") == devices.choose_device(torch.device("cpu"))
     with pytest.raises(ValueError, match="no cuda:1: this machine has 1 GPU"):
@@ -133,28 +146,27 @@ def test_types() -> None:
     with pytest.raises(NotImplementedError, match="one of float32, bfloat16, int8"):
         decoding.load(reference("gpt2"), "cpu", "float16")
     with pytest.raises(NotImplementedError, match="one of float32, float16, bfloat16"):
-        devices.choose_dtype("int8", CUDA, torch.float32)
+        devices.choose_dtype("int8", CUDA, "float32")
     with pytest.raises(ValueError, match="'float99'"):
         decoding.load(reference("gpt2"), "cpu", "float99")
-    for stored in (torch.float32, torch.float16, torch.bfloat16):
+    for stored in ("float32", "float16", "bfloat16"):
         assert devices.choose_dtype("auto", CUDA, stored) == stored
-        assert devices.choose_dtype(torch.float16, CUDA, stored) == torch.float16
-    assert devices.choose_dtype("auto", CUDA, torch.float64) == torch.float32
+        assert devices.choose_dtype(torch.float16, CUDA, stored) == "float16"
+    assert devices.choose_dtype("auto", CUDA, "float64") == "float32"
 
 
 @pytest.mark.parametrize(
     ("isas", "half"),
-    [(["avx512_bf16", "avx512", "portable"], torch.bfloat16), (["avx512"], torch.float32)],
+    [(["avx512_bf16", "avx512", "portable"], "bfloat16"), (["avx512"], "float32")],
 )
 def test_auto_on_the_cpu_is_what_the_machine_computes_half_precision_with(
-    monkeypatch: pytest.MonkeyPatch, isas: list[str], half: torch.dtype
+    monkeypatch: pytest.MonkeyPatch, isas: list[str], half: str
 ) -> None:
     monkeypatch.setattr(devices, "_C", SimpleNamespace(isas=lambda: isas))
-    cpu = torch.device("cpu")
-    for stored in (torch.float16, torch.bfloat16):
-        assert devices.choose_dtype("auto", cpu, stored) == half
-    for stored in (torch.float32, torch.float64):
-        assert devices.choose_dtype("auto", cpu, stored) == torch.float32
+    for stored in ("float16", "bfloat16"):
+        assert devices.choose_dtype("auto", CPU, stored) == half
+    for stored in ("float32", "float64"):
+        assert devices.choose_dtype("auto", CPU, stored) == "float32"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -168,13 +180,13 @@ def test_the_type_of_a_checkpoint_is_that_of_most_of_its_numbers(dtype: torch.dt
             state = model.state_dict()
             return {name: t if t.ndim == 1 else t.to(dtype) for name, t in state.items()}
 
-    assert load(GPT2LMHeadModel()).stored == dtype
+    assert load(GPT2LMHeadModel()).stored == name_of(dtype)
 
 
 @pytest.mark.parametrize("name", ["marian", "gpt2-tied"])
 def test_weights_for_a_gpu_are_plain(name: str) -> None:
     loaded = load(reference(name))
-    packed = pack(loaded.state, loaded.spec, torch.device("meta"), torch.bfloat16)
+    packed = pack(loaded.state, loaded.spec, "meta", torch.bfloat16)
     assert packed.keys() == loaded.state.keys()
     for key, tensor in packed.items():
         original = loaded.state[key]
@@ -192,7 +204,7 @@ def test_numbers_that_a_type_cannot_hold() -> None:
     state = module(spec).state_dict()
     name = "decoder.layers.1.feed_forward.up.weight"
     state[name][3, 4] = 7e4
-    meta = torch.device("meta")
+    meta = "meta"
     with pytest.raises(ValueError, match=f"{name} holds 7e\\+04, and float16 .*bfloat16"):
         pack(state, spec, meta, torch.float16)
     pack(state, spec, meta, torch.bfloat16)
@@ -210,6 +222,5 @@ def test_inputs_of_several_devices() -> None:
         ours("marian").generate(ids, attention_mask=far)
     with pytest.raises(ValueError, match="input_ids is on meta, but the model on cpu"):
         ours("marian").generate(far)
-    cpu = torch.device("cpu")
-    assert common_device(CUDA, input_ids=ids, attention_mask=None) == cpu
-    assert common_device(CUDA, input_ids=[[1]], attention_mask=None) == cpu
+    assert common_device(CUDA, input_ids=ids, attention_mask=None) == "cpu"
+    assert common_device(CUDA, input_ids=[[1]], attention_mask=None) == "cpu"

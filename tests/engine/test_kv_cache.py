@@ -9,6 +9,7 @@ import torch
 
 import decoding
 from decoding import Limits
+from decoding.common.device import Device
 from decoding.engine import devices
 from tests.support.random_models import load, ours
 
@@ -97,8 +98,8 @@ def test_float32_is_what_there_is_without_asking(given: Any) -> None:
 def test_types_that_there_are_not() -> None:
     with pytest.raises(ValueError, match="one of float32, bfloat16 on the CPU, got 'int8'"):
         load("gpt2", kv_cache_dtype="int8")
-    gpu = torch.device("cuda", 0)
+    gpu = Device("cuda", 0)
     for name in ("auto", "float16", torch.float16):
-        assert devices.choose_kv_cache_dtype(name, gpu, torch.float16) == torch.float16
+        assert devices.choose_kv_cache_dtype(name, gpu, "float16") == "float16"
     with pytest.raises(ValueError, match="one of float16 for this model on a GPU, got 'bfloat16'"):
-        devices.choose_kv_cache_dtype("bfloat16", gpu, torch.float16)
+        devices.choose_kv_cache_dtype("bfloat16", gpu, "float16")

@@ -31,8 +31,7 @@ decoding.load(sys.argv[1] + "/small", device, dtype, threads=2)  # what is impor
 memory = ResidentMemory()
 with memory:
     model = decoding.load(directory, device, dtype, threads=2)
-blocks = {weight.untyped_storage().data_ptr(): weight for weight in model._weights.values()}
-print(memory.growth, sum(weight.untyped_storage().nbytes() for weight in blocks.values()))
+print(memory.growth, model.weight_bytes)
 """
 
 # About 150 M weights; the largest is the token table.

@@ -11,7 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from decoding import _C, models
 from decoding.models.spec import ModelSpec
-from decoding.models.weights.placed import pack
+from tests.support.packed import pack
 
 PROMPTS = [[1, 2, 3], [4, 5], [6, 7, 8, 9]]
 ROWS = 3

@@ -13,8 +13,8 @@ import torch
 import decoding
 from decoding import _C, models
 from decoding.engine import session
-from decoding.models.weights.placed import pack
 from tests.support.comparison import assert_close_scores
+from tests.support.packed import pack
 from tests.support.random_models import load, ours, reference, spec_of
 from tests.support.sessions import LIMITS, run, same, tokens
 
@@ -109,7 +109,7 @@ def test_every_instruction_set_finds_the_same(name: str, isa: str) -> None:
     loaded = models.load(reference(name))
     model, spec = decoding.Model(loaded, threads=1), spec_of(loaded)
     engine = _C.Session(spec, pack(loaded.state, spec), threads=1, isa=isa)
-    model._open_runner = session.Session(spec, engine, device=model.device, limits=None)
+    model._open_runner = session.Session(spec, engine, device=model.place, limits=None)
     assert model.isa == isa
     found, expected = run(model, tokens(5, 6)), run(ours(name), tokens(5, 6))
     assert torch.equal(found.sequences, expected.sequences)

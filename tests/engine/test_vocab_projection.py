@@ -29,7 +29,7 @@ class OneByOne:
         return getattr(self.engine, name)
 
     def step(self, steps: int) -> bool:
-        logits = self.engine.state()["logits"].fill_(torch.nan)
+        logits = torch.as_tensor(self.engine.state()["logits"]).fill_(torch.nan)
         if self.parts:
             self.engine.compute()
             self.engine.select()

@@ -12,12 +12,11 @@ import torch
 import transformers
 from transformers import StopStringCriteria
 
+from decoding.common.device import CPU
 from decoding.generation.stop_strings import MATCHED, StopTable, stop_table
 from decoding.text.token_texts import token_texts
 from decoding.text.tokenizers import BackendTokenizer, load_tokenizer
 from tests.support.demo import DEMO
-
-CPU = torch.device("cpu")
 
 
 def words(texts: list[str], **decoder: Any) -> tokenizers.Tokenizer:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import decoding
+from decoding.common.device import Device
 from decoding.models import Loaded
 from decoding.models.spec import ConvolutionSpec, EncoderSpec, ModelSpec, RotarySpec, StackSpec
 from decoding.models.torch.module import module
@@ -117,10 +118,10 @@ def made_up(spec: ModelSpec | EncoderSpec, device: str, biases: Any) -> tuple[An
                 tensor.copy_(torch.randn(tensor.shape) * (0.3 if tensor.ndim == 1 else 0.5))
                 tensor.add_(float(is_gain))
     state = oracle.state_dict()
-    loaded = Loaded("MadeUp", spec, state, torch.float32, {}, {}, None)
+    loaded = Loaded("MadeUp", spec, state, "float32", {}, {}, None)
     if device == "cpu":
         return oracle, decoding.Model(loaded, threads=1)
-    return oracle, decoding.Model(loaded, device=torch.device(device, 0))
+    return oracle, decoding.Model(loaded, device=Device(device, 0))
 
 
 @pytest.mark.parametrize("biases", [all_but_output, lambda name: name.endswith("qkv")])

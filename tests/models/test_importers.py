@@ -13,7 +13,6 @@ import transformers
 
 import decoding.models
 from decoding.models import load
-from decoding.models.weights.placed import pack
 from tests.support.checkpoints import (
     DECODER,
     ENCODER,
@@ -32,6 +31,7 @@ from tests.support.checkpoints import (
     stored,
     write,
 )
+from tests.support.packed import pack
 from tests.support.random_models import spec_of
 
 # Names
@@ -262,7 +262,7 @@ def round_off(state: State, name: str) -> None:
         ("gpt2", "transformer.h.1.ln_1.bias", remove, "lacks the tensor"),
         ("gpt2", "transformer.h.1.attn.scale", add, "unexpected tensors"),
         ("gpt2", "transformer.h.1.mlp.c_fc.weight", spoil, "NaN or inf"),
-        ("gpt2", "transformer.wpe.weight", round_off, "floating-point numbers, got torch.int8"),
+        ("gpt2", "transformer.wpe.weight", round_off, "floating-point numbers, got int8"),
     ],
 )
 def test_refused_tensors(

@@ -11,11 +11,11 @@ import transformers
 from torch import Tensor, nn
 
 from decoding.models import Loaded, load
+from decoding.models.layouts.positions import sinusoids
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.torch.blocks import Dropout
 from decoding.models.torch.gpt import GPT
 from decoding.models.torch.module import module
-from decoding.models.torch.positions import sinusoids
 from decoding.models.torch.transformer import Transformer
 
 MARIAN: dict[str, Any] = {
@@ -121,7 +121,7 @@ def test_transformer_has_the_logits_of_a_pre_norm_model() -> None:
     theirs = scrambled(
         transformers.MBartForConditionalGeneration(transformers.MBartConfig(**options))
     )
-    table = sinusoids(20, 24)
+    table = torch.from_numpy(sinusoids(20, 24))
     state = theirs.state_dict()
     for side in ("encoder", "decoder"):
         state.pop(f"model.{side}.embed_positions.weight")[2:] = table
@@ -164,7 +164,8 @@ def test_sinusoids_are_marians_to_the_bit(positions: int, hidden: int) -> None:
     from transformers.models.marian import modeling_marian
 
     table = modeling_marian.MarianSinusoidalPositionalEmbedding(positions, hidden)
-    torch.testing.assert_close(sinusoids(positions, hidden), table.create_weight(), rtol=0, atol=0)
+    found = torch.from_numpy(sinusoids(positions, hidden))
+    torch.testing.assert_close(found, table.create_weight(), rtol=0, atol=0)
 
 
 def small_spec(*, encoder: bool) -> ModelSpec:

@@ -14,9 +14,11 @@ import decoding
 from decoding.binding import engine_packer
 from decoding.models import load
 from decoding.models.torch.module import module
-from decoding.models.weights.panels import NOISE, Packer, noise, panel_shape, quantise, squares
-from decoding.models.weights.placed import companions, is_linear, pack
+from decoding.models.weights.dtypes import name_of
+from decoding.models.weights.panels import NOISE, Packer, noise, panel_shape
+from decoding.models.weights.placed import companions, is_linear
 from tests.conftest import random
+from tests.support.packed import PACKER, pack, quantise, squares
 from tests.support.random_models import reference
 
 GROUPS = {torch.float32: 1, torch.bfloat16: 2, torch.int8: 4}  # inputs of an output side by side
@@ -44,7 +46,7 @@ def quantised(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tenso
 
 @pytest.mark.parametrize("dtype", GROUPS, ids=str)
 @pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("packer", [Packer(), ENGINE], ids=["torch", "engine"])
+@pytest.mark.parametrize("packer", [PACKER, ENGINE], ids=["torch", "engine"])
 def test_panels_are_filled_part_by_part(
     packer: Packer, stored: torch.dtype, dtype: torch.dtype
 ) -> None:
@@ -53,7 +55,7 @@ def test_panels_are_filled_part_by_part(
         weight[outputs // 3] *= 1e-40  # below the normal range
         weight[outputs // 2] *= 0
         expected = quantised(weight := weight.to(stored), dtype)
-        packed = torch.full(panel_shape(outputs, inputs, dtype), 77).to(dtype)
+        packed = torch.full(panel_shape(outputs, inputs, name_of(dtype)), 77).to(dtype)
         scale, sums = torch.zeros(outputs), torch.zeros(outputs, dtype=torch.int32)
         beside = (scale, sums) if dtype == torch.int8 else (None, None)
         first = 0
@@ -68,11 +70,11 @@ def test_panels_are_filled_part_by_part(
 
 @pytest.mark.parametrize("dtype", GROUPS, ids=str)
 @pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("packer", [Packer(), ENGINE], ids=["torch", "engine"])
+@pytest.mark.parametrize("packer", [PACKER, ENGINE], ids=["torch", "engine"])
 def test_what_is_not_finite_is_found(
     packer: Packer, stored: torch.dtype, dtype: torch.dtype
 ) -> None:
-    packed = torch.empty(panel_shape(70, 33, dtype), dtype=dtype)
+    packed = torch.empty(panel_shape(70, 33, name_of(dtype)), dtype=dtype)
     scale, sums = torch.empty(70), torch.empty(70, dtype=torch.int32)
     beside = (scale, sums) if dtype == torch.int8 else (None, None)
     weight = torch.full((70, 33), torch.finfo(stored).max, dtype=stored)
@@ -86,9 +88,9 @@ def test_what_is_not_finite_is_found(
         assert not packer.fill(packed, bad, 0, *beside)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("packer", [Packer(), ENGINE], ids=["torch", "engine"])
+@pytest.mark.parametrize("packer", [PACKER, ENGINE], ids=["torch", "engine"])
 def test_other_weights_keep_their_layout(
     packer: Packer, stored: torch.dtype, dtype: torch.dtype
 ) -> None:
@@ -106,8 +108,21 @@ def test_other_weights_keep_their_layout(
             bad.view(-1)[-1] = number
             assert not packer.convert(found, bad)
     most = torch.full((9,), torch.finfo(stored).max, dtype=stored)
-    fits = dtype != torch.bfloat16 or stored != torch.float32  # else it rounds to infinity
+    fits = bool(most.to(dtype).isfinite().all())  # else it rounds to infinity
     assert packer.convert(torch.empty(9, dtype=dtype), most) == fits
+
+
+@pytest.mark.parametrize("packer", [PACKER, ENGINE], ids=["torch", "engine"])
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16], ids=str)
+def test_half_precision_rounds_as_torch_does(packer: Packer, stored: torch.dtype) -> None:
+    """Also to the numbers below its normal range, and at its end."""
+    weight = torch.logspace(-9, 4.81, 5000).to(stored)
+    weight = torch.cat([weight, -weight, torch.tensor([2**-24, 2**-25, 3 * 2**-25, 2047 * 2**-25])])
+    found, weight = torch.empty(len(weight), dtype=torch.float16), weight.to(stored)
+    assert packer.convert(found, weight) and torch.equal(found, weight.half())
+    for number in (65280.0, 65504.0, 65519.996, 65520.0, 65536.0):
+        given = torch.tensor([number]).to(stored)
+        assert packer.convert(found[:1], given) == bool(given.half().isfinite())
 
 
 def test_int8_numbers_are_those_of_the_formula() -> None:

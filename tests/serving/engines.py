@@ -32,7 +32,7 @@ def tight_engine(model: decoding.Model, rows: int, pages: int, **options: bool) 
     """One with so many rows and pages, for requests as long as the model allows."""
     compiled_engine = model.bind_engine()
     with mock.patch.object(planning, "TABLES", 1.0):
-        limits = engine_limits(compiled_engine, model.spec, model.device, None, rows)
+        limits = engine_limits(compiled_engine, model.spec, model.place, None, rows)
         _, memory = compiled_engine.plan(compiled(replace(limits, pages=pages)))
         return decoding.Engine(model, memory=memory, max_requests=rows, **options)
 

@@ -140,9 +140,10 @@ def test_cancelled_calls_leave_the_engine_to_others(device: str) -> None:
     event.set()
     with pytest.raises(decoding.Cancelled):
         model.start(rows, num_beams=2, max_new_tokens=30, cancel=event).result()
-    started = model.start(rows, num_beams=2, max_new_tokens=30)
+    call = model.prepare(rows, num_beams=2, max_new_tokens=30)
+    started = call.start()
     expected = by_batches(model.prepare(rows, num_beams=2, max_new_tokens=30))
-    assert_same(started.result(), expected, device)
+    assert_same(call.as_tensors(started.result()), expected, device)
 
 
 def test_threads_share_it(device: str) -> None:

@@ -6,17 +6,15 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-import torch
 
 import decoding
 from decoding import _C
+from decoding.common.device import CPU
 from decoding.engine.limits import EngineLimits
 from decoding.models.spec import ModelSpec
 from decoding.serving import planning
 from decoding.serving.planning import engine_limits
 from tests.support.random_models import ours
-
-CPU = torch.device("cpu")
 
 
 class Costs:

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from decoding.models import Loaded
-from decoding.models.weights.placed import pack
+from tests.support.packed import pack
 
 State = dict[str, Tensor]
 Config = dict[str, Any]

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.models.torch.positions import fairseq_sinusoids
+from decoding.models.layouts.positions import fairseq_sinusoids
 
 HIDDEN, FFN, HEADS, LAYERS, VOCAB, POSITIONS = 32, 48, 4, 2, 60, 64
 EOS, FIRST = 2, 2  # FIRST: row of a learned position table that is position 0
@@ -145,7 +145,7 @@ class LightConv:
         if self.options[f"{side}_learned_pos"]:
             positions = self.state[f"{side}.embed_positions.weight"][FIRST:]
         else:
-            positions = fairseq_sinusoids(POSITIONS, HIDDEN, FIRST)
+            positions = torch.from_numpy(fairseq_sinusoids(POSITIONS, HIDDEN, FIRST))
         x = math.sqrt(HIDDEN) * self.state[f"{side}.embed_tokens.weight"][ids]
         x = x + positions[: len(ids)]
         for i in range(LAYERS):

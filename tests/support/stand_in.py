@@ -17,6 +17,7 @@ import torch
 
 import decoding
 from decoding.cli.main import main
+from decoding.common.device import CPU
 from decoding.generation.outputs import (
     GenerateBeamEncoderDecoderOutput,
     GenerateEncoderDecoderOutput,
@@ -77,7 +78,7 @@ class StandIn(decoding.Model):
     calls: for each call of generate() its ids and its options.
     """
 
-    threads, isa, device = 1, "none", torch.device("cpu")
+    threads, isa, place = 1, "none", CPU
     busy_seconds = 0.0
     spec = sizes(512)
 
@@ -125,7 +126,7 @@ class StandIn(decoding.Model):
     def start(self, *args: Any, many: bool = False, **options: Any) -> Later:
         return Later(lambda: self.generate(*args, **options))
 
-    def score(self, input_ids: Any, labels: Any = None, *_: Any, **options: Any) -> Scores:
+    def score_arrays(self, input_ids: Any, labels: Any = None, *_: Any, **options: Any) -> Scores:
         """Each token's log-probability is minus a hundredth of the row's length."""
         self.scored.append(options)
         longest = max(map(len, labels))

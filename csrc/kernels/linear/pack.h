@@ -1,5 +1,5 @@
-// Weights on their way to the CPU's engine. Linear ones are converted to the type that they are
-// multiplied in, and laid out in panels (linear.h). In int8
+// Weights on their way to the engine. On the CPU linear ones are converted to the type that they
+// are multiplied in, and laid out in panels (linear.h). In int8
 //
 //   scale[n] = max_k |W[n, k]| / 127, or 1 where that is 0
 //   numbers[n, k] = round(W[n, k] / scale[n]), ties to even
@@ -34,7 +34,7 @@ struct ConvertParams {
   const void* numbers;  // [count] of the type `stored`, which is no int8
   WeightKind stored;
   int64_t count;
-  void* to;  // [count] of the type `kind`, float32 or bfloat16
+  void* to;  // [count] of the type `kind`, which is no int8
   WeightKind kind;
   std::atomic<bool>* finite;  // as above
 };

@@ -11,10 +11,9 @@ from torch.nn import functional
 
 from decoding import _C
 from decoding import _kernels as kernels
-from decoding.models.weights.panels import quantise
 from tests.conftest import assert_same_bits, assert_within_torch, poison, random
 from tests.kernels.linear.test_linear import ACTIVATIONS
-from tests.support.packed import Packed, packed
+from tests.support.packed import Packed, packed, quantise
 
 SMALL = [torch.bfloat16, torch.int8]
 # Whole and broken groups of inputs, lines of a block, panels.

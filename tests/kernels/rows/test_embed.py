@@ -8,8 +8,10 @@ from torch import Tensor
 
 from decoding import _kernels as kernels
 from decoding._C import Error
-from decoding.models.weights.panels import fill_panels, panel_shape
+from decoding.models.weights.dtypes import name_of
+from decoding.models.weights.panels import panel_shape
 from tests.conftest import Place, assert_same_bits, assert_within_torch, poison, random
+from tests.support.packed import fill_panels
 
 VOCAB, POSITIONS = 50, 20
 
@@ -129,7 +131,7 @@ def test_tables_of_the_cpu(isa: str, hidden: int, dtype: torch.dtype) -> None:
     tokens, positions = random(70, hidden), random(POSITIONS, hidden, seed=1)
     ids[0] = 69
     tokens = tokens.to(dtype)
-    panels = torch.empty(panel_shape(70, hidden, dtype), dtype=dtype)
+    panels = torch.empty(panel_shape(70, hidden, name_of(dtype)), dtype=dtype)
     fill_panels(panels, tokens, 0)
     expected = embed(ids, at, tokens.float(), positions, None, None, 3.0, place=place)
     for table in (tokens, panels):

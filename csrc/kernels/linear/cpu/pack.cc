@@ -66,8 +66,12 @@ float scale_of(typename From::Bits most) {
 // The least absolute value that To cannot hold: infinity, or what it rounds to that.
 template <typename From, typename To>
 constexpr typename From::Bits beyond() {
-  constexpr bool kNarrowed = sizeof(To) == 2 && sizeof(typename From::Bits) == 4;
-  return kNarrowed ? static_cast<typename From::Bits>(0x7f7f8000) : From::kInfinity;
+  using Bits = typename From::Bits;
+  constexpr bool kWide = sizeof(Bits) == 4, kBrain = std::is_same_v<From, Brain16>;
+  if (std::is_same_v<To, Float16> && kWide) return static_cast<Bits>(0x477ff000);  // 65520
+  if (std::is_same_v<To, Float16> && kBrain) return static_cast<Bits>(0x4780);     // 65536
+  if (std::is_same_v<To, uint16_t> && kWide) return static_cast<Bits>(0x7f7f8000);
+  return From::kInfinity;
 }
 
 inline void convert(float x, float, float& to) { to = x; }
@@ -75,6 +79,14 @@ inline void convert(float x, float,
                     uint16_t& to) {  // bfloat16, to the nearest, the even one of two
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   to = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+inline void convert(float x, float, Float16& to) {  // likewise
+  const uint32_t bits = std::bit_cast<uint32_t>(x), sign = bits >> 16 & 0x8000;
+  const uint32_t magnitude = bits & 0x7fffffff, normal = magnitude - (112 << 23);
+  const float least = std::bit_cast<float>(magnitude) + 0.5f;  // its last bit is a half's
+  const uint32_t rounded = magnitude < 0x38800000 ? std::bit_cast<uint32_t>(least)
+                                                  : (normal + 0xfff + (normal >> 13 & 1)) >> 13;
+  to.bits = static_cast<uint16_t>(sign | (rounded & 0x7fff));
 }
 inline void convert(float x, float scale, int8_t& to) {
   const float quotient = x / scale;  // beyond 127 where the scale has few bits
@@ -228,6 +240,8 @@ void convert(cpu::Stream<isa>& stream, const ConvertParams& p) {
     for (int chunk = mine.begin; chunk < mine.end; ++chunk) {
       if (p.kind == WeightKind::float32) {
         cpu::convert_chunk<From, float>(p, chunk);
+      } else if (p.kind == WeightKind::float16) {
+        cpu::convert_chunk<From, Float16>(p, chunk);
       } else {
         cpu::convert_chunk<From, uint16_t>(p, chunk);
       }

@@ -1,0 +1,76 @@
+"""Types of weights by their names, and NumPy's arrays of them.
+
+NumPy has no bfloat16 and no float8: there an array is one of a record with that name and one field,
+whose numbers can be moved but not computed with. Torch is imported only where it has been already,
+by whoever holds a tensor, or where somebody asks for one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Array = npt.NDArray[Any]  # a docstring or a comment has its type and shape
+Numbers: TypeAlias = "Array | Tensor"
+
+BFLOAT16 = np.dtype([("bfloat16", "<u2")], align=True)
+FLOAT8 = {name: np.dtype([(name, "u1")]) for name in ("float8_e4m3fn", "float8_e5m2")}
+PLAIN = ("float64", "float32", "float16", *(f"int{bits}" for bits in (64, 32, 16, 8)), "uint8")
+DTYPES: dict[str, np.dtype[Any]] = {
+    **{name: np.dtype(name) for name in (*PLAIN, "bool")},
+    "bfloat16": BFLOAT16,
+    **FLOAT8,
+}
+EXACT = ("float32", "float16", "bfloat16")  # float32 holds all their numbers
+
+
+def name_of(dtype: Any) -> str:
+    """The name of a type, NumPy's or torch's."""
+    if isinstance(dtype, np.dtype):
+        return dtype.names[0] if dtype.names else dtype.name
+    return str(dtype).removeprefix("torch.")
+
+
+def is_float(name: str) -> bool:
+    return "float" in name
+
+
+def as_array(numbers: Numbers) -> Array:
+    """The same numbers in the same memory; those of a tensor on a GPU are copied."""
+    if isinstance(numbers, np.ndarray):
+        return numbers
+    import torch
+
+    tensor, name = numbers.detach().cpu(), name_of(numbers.dtype)
+    if name != "bfloat16" and name not in FLOAT8:
+        array: Array = tensor.numpy()
+        return array
+    bits = torch.int16 if tensor.itemsize == 2 else torch.uint8
+    return tensor.view(bits).numpy().view(DTYPES[name])
+
+
+def as_tensor(numbers: Numbers) -> Tensor:
+    """The same numbers in the same memory."""
+    if not isinstance(numbers, np.ndarray):
+        return numbers
+    import torch
+
+    if not numbers.dtype.names:
+        return torch.from_numpy(numbers)
+    bits = np.int16 if numbers.itemsize == 2 else np.uint8
+    return torch.from_numpy(numbers.view(bits)).view(getattr(torch, name_of(numbers.dtype)))
+
+
+def as_float32(array: Array) -> Array:
+    """The numbers in float32; beyond its range they are infinite."""
+    if array.dtype == BFLOAT16:
+        return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    if array.dtype.names:
+        return as_array(as_tensor(array).float())
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32, copy=False)
