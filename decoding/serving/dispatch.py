@@ -49,6 +49,10 @@ class Dispatcher:
     def closed(self) -> bool:
         return self._closing
 
+    @property
+    def failure(self) -> BaseException | None:
+        return self._failure
+
     def submit(self, request: Listener, options: _C.Request, batch: _C.Batch, **how: Any) -> None:
         """options, batch, how: as _C.Engine.submit takes them."""
         self.process.check()

@@ -238,6 +238,22 @@ class Engine:
         """Whether close() was called."""
         return self._dispatcher.closed
 
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the engine has failed, such as a GPU that is lost, and every request with it; None
+        while it works."""
+        return self._dispatcher.failure
+
+    @property
+    def model(self) -> TokenModel:
+        """The model that generates."""
+        return self._model
+
+    @property
+    def rows(self) -> int:
+        """Rows that step at once: max_requests."""
+        return self._limits.requests
+
     def __enter__(self: Self) -> Self:
         return self
 

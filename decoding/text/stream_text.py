@@ -89,21 +89,39 @@ def pieces(
 ) -> Iterator[str]:
     """The text of the steps' ids, in parts that later ids do not change; all of them together are
     `text_behind`."""
-    before, ids, text = list(shown), list[int](), ""
+    text = TextStream(tokenizer, shown)
     for [new] in steps:
+        if piece := text.add(new):
+            yield piece
+    if rest := text.rest():
+        yield rest
+
+
+class TextStream:
+    """The text of ids that come one after the other behind those that are `shown`."""
+
+    def __init__(self, tokenizer: Tokenizer, shown: Sequence[int]) -> None:
+        self._tokenizer, self._before = tokenizer, list(shown)
+        self._ids, self._text = list[int](), ""
+
+    def add(self, new: Sequence[int]) -> str:
+        """What ids behind them do not change of the text that is new; often nothing."""
+        tokenizer, before, ids, piece = self._tokenizer, self._before, self._ids, ""
         ids += new
         longer = certain(tokenizer, before, ids)
-        if len(longer) > len(text) and longer.startswith(text):
-            yield longer[len(text) :]
-            text = longer
+        if len(longer) > len(self._text) and longer.startswith(self._text):
+            piece, self._text = longer[len(self._text) :], longer
         # Each step decodes the ids again, so a long text goes on behind the end of what is there.
-        if text and len(ids) > WINDOW and text == text_behind(tokenizer, before, ids):
+        if self._text and len(ids) > WINDOW and self._text == text_behind(tokenizer, before, ids):
             end = [*before, *ids][-CONTEXT:]
             if tokenizer.settled(end) == len(end) and is_visible(tokenizer, end):
-                before, ids, text = end, [], ""
-    rest = text_behind(tokenizer, before, ids)[len(text) :]
-    if rest:
-        yield rest
+                self._before, self._ids, self._text = end, [], ""
+        return piece
+
+    def rest(self, last: Sequence[int] = ()) -> str:
+        """The text that is left where no more ids come than these."""
+        self._ids += last
+        return text_behind(self._tokenizer, self._before, self._ids)[len(self._text) :]
 
 
 def certain(tokenizer: Tokenizer, shown: Sequence[int], ids: Sequence[int]) -> str:

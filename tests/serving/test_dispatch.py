@@ -223,3 +223,50 @@ def test_a_fault_has_the_engines_words() -> None:
     with pytest.raises(decoding.Error, match="^the logits are sick$"):
         request.result(60)
     dispatcher.close(drain=True)
+
+
+def test_tokens_of_a_while_come_together() -> None:
+    """The first at once, the others at the latest after a moment or with the end."""
+    engine = ToldEngine()
+    dispatcher = dispatcher_of(engine)
+    request = submitted(dispatcher, do_sample=True, num_return_sequences=2)
+
+    async def main() -> None:
+        pieces = request.every(0.05)
+        engine.news.put([(1, [[7], []])])
+        assert await anext(pieces) == [[7], []]
+        for told in ([[8], [3]], [[9], []]):
+            engine.news.put([(1, told)])
+        assert await asyncio.wait_for(anext(pieces), 5) == [[8, 9], [3]]
+        engine.news.put([(1, [[], [4]])])
+        assert await asyncio.wait_for(anext(pieces), 5) == [[], [4]]
+        following = asyncio.ensure_future(anext(request.every(3600)))
+        assert await following == [[7, 8, 9], [3, 4]], "all that is known, for a new reader"
+        rest = [piece async for piece in hurried(pieces)]
+        assert rest == [[[5], [6]]]
+        assert not request._waiters
+
+    async def hurried(pieces: Any) -> Any:
+        engine.news.put([end(1, "end", [7, 8, 9, 5], [3, 4, 6])])
+        async for piece in pieces:
+            yield piece
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+    dispatcher.close(drain=True)
+
+
+def test_the_end_does_not_wait_for_the_moment() -> None:
+    engine = ToldEngine()
+    dispatcher = dispatcher_of(engine)
+    request = submitted(dispatcher)
+
+    async def main() -> list[Any]:
+        pieces = request.every(3600)
+        engine.news.put([(1, [[7]])])
+        found = [await anext(pieces)]
+        engine.news.put([(1, [[8]])])
+        asyncio.get_running_loop().call_later(0.01, engine.news.put, [end(1, "end", [7, 8, 9])])
+        return found + [piece async for piece in pieces]
+
+    assert asyncio.run(asyncio.wait_for(main(), 30)) == [[[7]], [[8, 9]]]
+    dispatcher.close(drain=True)

@@ -84,6 +84,7 @@ class MarianTokenizer(FramedTokenizer):
                 raise ValueError(f"added token {short(text)} is not in the vocabulary")
         special = {unk, self._eos, token(settings, "pad_token", "<pad>")}
         special &= source_vocab.keys() | target_vocab.keys()
+        self._pair = settings.get("source_lang"), settings.get("target_lang")
         self._source = MarianPieces(source, source_vocab, special, unk)
         self._target = MarianPieces(target, target_vocab, special, unk)
 
@@ -91,6 +92,17 @@ class MarianTokenizer(FramedTokenizer):
     def tokens(self) -> dict[int, str]:
         """The target vocabulary's tokens, by their ids."""
         return self._target.tokens
+
+    @property
+    def pair(self) -> tuple[Any, Any]:
+        """The languages that it translates from and to, as the model's files name them; None where
+        they do not."""
+        return self._pair
+
+    @property
+    def target_codes(self) -> list[str]:
+        """What a text may begin with to name the target's language, `>>fra<<`; mostly nothing."""
+        return [token for token in self._source.ids if LANGUAGE_CODE.fullmatch(token)]
 
     def get_vocab(self) -> Mapping[str, int]:
         return self._source.ids
