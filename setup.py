@@ -313,6 +313,7 @@ setup(
         "decoding": ["py.typed", "_C.pyi"],
         "decoding.compare": ["roofline.c"],
         "decoding.compare.report": ["page.html"],
+        "decoding.server": ["page.html"],
     },
     exclude_package_data={"decoding": ["_kernels.pyi"]},
     ext_modules=[Extension("decoding._C", []), Extension("decoding._kernels", [])],

@@ -29,6 +29,7 @@ COMMANDS = {
     "embed": "make sentence embeddings",
     "convert": "convert a checkpoint for the CPU, to a directory that loads at once",
     "shortlist": "make a shortlist from parallel text, for translate --shortlist",
+    "serve": "serve models over HTTP, to clients of OpenAI, LibreTranslate and DeepL",
     "plan": "print the memory that a model needs for given sizes",
     "compare": "compare engines on the same model and text",
 }
@@ -39,6 +40,7 @@ OTHER_COMMANDS = {
     "chat": "generate",
     "perplexity": "score",
     "encode": "embed",
+    "server": "serve",
     "quantize": "convert",
     "lexicon": "shortlist",
     "help": "--help",

@@ -1,0 +1,1 @@
+"""`decoding serve`: HTTP in front of decoding.Engine. Needs the extra `serve`."""

@@ -1,0 +1,229 @@
+"""What a model writes behind prompts, whole or as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from decoding.server.logprobs import TokenLogprobs, logprobs_of, sums_of
+from decoding.server.options import Search, streamed_at_once
+from decoding.server.served import Served
+from decoding.text.complete import Prompt, new_tokens
+from decoding.text.stream_text import TextStream
+from decoding.text.tokenizers import Tokenizer
+
+INTERVAL = 0.02  # seconds between two pieces of a stream
+
+
+@dataclass(eq=False)
+class Choice:
+    """A result that is being written. finish: why it ended, None before. ids: so far."""
+
+    index: int
+    text: TextStream
+    stops: StopStrings
+    ids: list[int] = field(default_factory=list)
+    finish: str | None = None
+    logprobs: list[TokenLogprobs] | None = None
+
+    def add(self, new: Sequence[int]) -> str:
+        """The text that is certain now."""
+        self.ids += new
+        return self.stops.add(self.text.add(new))
+
+    def end(self, last: Sequence[int], ends: Sequence[int], most: int) -> str:
+        """The rest. last: ids that come now. ends: those that end a text; most: that it may
+        have."""
+        self.ids += last
+        rest = self.stops.add(self.text.rest(last)) + self.stops.rest()
+        ended = self.stops.found or len(self.ids) < most or self.ids[-1] in ends
+        self.finish = "stop" if ended else "length"
+        return rest
+
+
+class StopStrings:
+    """Text up to the first of some strings. Whatever parts it comes in, the same is let through:
+    up to the string that ends first, and of those that end there up to the longest."""
+
+    def __init__(self, strings: Sequence[str], include: bool) -> None:
+        """include: let the string itself through, too."""
+        self._strings, self._longest = strings, max(map(len, strings), default=0)
+        self._include, self._held, self.found = include, "", False
+
+    def add(self, text: str) -> str:
+        """What of it, and of what was held back, no string can begin in."""
+        if not self._strings:
+            return text
+        if self.found:
+            return ""
+        held = self._held + text
+        ends = [(at + len(s), -len(s)) for s in self._strings if (at := held.find(s)) >= 0]
+        if ends:
+            self.found, self._held = True, ""
+            end, length = min(ends)
+            return held[: end if self._include else end + length]
+        first = max(0, len(held) - self._longest + 1)
+        at = next(i for i in range(first, len(held) + 1) if self._may_begin(held[i:]))
+        self._held = held[at:]
+        return held[:at]
+
+    def rest(self) -> str:
+        """What was held back, where no more text comes."""
+        rest, self._held = self._held, ""
+        return rest
+
+    def _may_begin(self, text: str) -> bool:
+        return any(string.startswith(text) for string in self._strings)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """New text of a choice. last: its `finish` is known."""
+
+    choice: Choice
+    text: str
+    last: bool = False
+
+
+@dataclass(eq=False)
+class Answers:
+    """All choices of a body's prompts. began: time.monotonic() of its arrival. top: most likely
+    tokens of each place, or -1 for no log-probabilities at all."""
+
+    served: Served
+    prompts: Sequence[Prompt]
+    search: Search
+    began: float
+    top: int = -1
+    generated: int = 0  # tokens, those of choices included that are not shown
+    created: float = field(default_factory=time.time)
+
+    @property
+    def given(self) -> int:
+        return sum(len(prompt.ids) for prompt in self.prompts)
+
+    async def of(self, index: int) -> list[tuple[Choice, str]]:
+        """The choices of a prompt with their texts, as many as are wanted."""
+        prompt, texts = self.prompts[index], dict[Choice, str]()
+        async for piece in self.pieces(index, stream=False):
+            texts[piece.choice] = texts.get(piece.choice, "") + piece.text
+        found = list(texts.items())
+        wanted, shown = self.search.n, len(found)
+        if wanted < shown:
+            rows = [choice.ids for choice in texts]
+            sums = await asyncio.to_thread(sums_of, self.served.model, prompt.ids, rows)
+            means = {c: sum / len(c.ids) for c, sum in zip(texts, sums, strict=True)}
+            found = sorted(found, key=lambda item: means[item[0]], reverse=True)[:wanted]
+            for place, (choice, _) in enumerate(found):
+                choice.index = index * wanted + place
+        return found
+
+    async def pieces(self, index: int, *, stream: bool) -> AsyncGenerator[Piece, None]:
+        """The choices of a prompt as they come; each ends with a piece that has its `finish`."""
+        served, search, prompt = self.served, self.search, self.prompts[index]
+        found = new_tokens(served.model.spec, search.config, [prompt])
+        most = found if isinstance(found, int) else found[0]
+        served.check_length(most)
+        choices, last = self._choices(index), list[list[int]]()
+        clock = Clock(self) if stream else None
+        async with served.submitted(
+            prompt.ids,
+            search.config,
+            stream=stream and not streamed_at_once(search),
+            left=served.settings.deadline - (time.monotonic() - self.began),
+            priority=search.priority,
+            **search.options | {"max_new_tokens": most},
+        ) as request:
+            async for tokens in request.every(INTERVAL) if stream else request:
+                if clock is None:  # all tokens come at once
+                    last = tokens
+                    continue
+                clock.hear(max(map(len, tokens)))
+                for choice, new in zip(choices, tokens, strict=True):
+                    if new and (text := choice.add(new)):
+                        yield Piece(choice, text)
+        rests = list[str]()
+        for choice, new in zip(choices, last or [[]] * len(choices), strict=True):
+            rests.append(choice.end(new, search.config.eos_token_id, most))
+            self.generated += len(choice.ids)
+        if self.top >= 0:
+            await self._find_logprobs(prompt, choices)
+        for choice, rest in zip(choices, rests, strict=True):
+            yield Piece(choice, rest, last=True)
+
+    def _choices(self, index: int) -> list[Choice]:
+        search, prompt = self.search, self.prompts[index]
+        tokenizer: Tokenizer = self.served.model.tokenizer
+        stops, count = search.config.stop_strings, search.looked_for
+        return [
+            Choice(
+                index * count + place,
+                TextStream(tokenizer, prompt.shown),
+                StopStrings(stops, search.include_stop),
+            )
+            for place in range(count)
+        ]
+
+    async def _find_logprobs(self, prompt: Prompt, choices: Sequence[Choice]) -> None:
+        rows = [choice.ids for choice in choices]
+        found = await asyncio.to_thread(
+            logprobs_of, self.served.model, prompt.ids, rows, self.top, self.served.token_text
+        )
+        for choice, own in zip(choices, found, strict=True):
+            choice.logprobs = own
+
+    def count(self, choices: Sequence[Choice]) -> None:
+        """Tells the metrics of an answer that is complete."""
+        reasons = [choice.finish or "stop" for choice in choices]
+        self.served.metrics.answered(self.began, self.given, self.generated, reasons)
+
+
+async def chunks(answers: Answers) -> AsyncGenerator[Piece, None]:
+    """Of all prompts. Raises the first error; then, and where nobody reads on, all of them end."""
+    if len(answers.prompts) == 1:
+        async with aclosing(answers.pieces(0, stream=True)) as pieces:
+            async for piece in pieces:
+                yield piece
+        return
+    queue: asyncio.Queue[Piece | None] = asyncio.Queue(maxsize=2 * len(answers.prompts))
+
+    async def read(index: int) -> None:
+        async with aclosing(answers.pieces(index, stream=True)) as pieces:
+            async for piece in pieces:
+                await queue.put(piece)
+
+    async def read_all() -> None:
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            await queue.put(None)
+
+    tasks = [asyncio.create_task(read(i)) for i in range(len(answers.prompts))]
+    reader = asyncio.create_task(read_all())
+    try:
+        while (item := await queue.get()) is not None:
+            yield item
+        await reader
+    finally:
+        for task in (reader, *tasks):
+            task.cancel()
+        await asyncio.gather(reader, *tasks, return_exceptions=True)
+
+
+class Clock:
+    """Tells the metrics when tokens of a stream come."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._metrics, self._last, self._first = answers.served.metrics, answers.began, True
+
+    def hear(self, tokens: int) -> None:
+        now = time.monotonic()
+        if self._first:
+            self._metrics.observe("time_to_first_token_seconds", now - self._last)
+        elif tokens:
+            latency = (now - self._last) / tokens
+            self._metrics.observe("inter_token_latency_seconds", latency)
+        self._last, self._first = now, False

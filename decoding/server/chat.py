@@ -1,0 +1,154 @@
+"""POST /v1/chat/completions: the answer in a chat, by the model's own chat template."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from decoding.generation.checks import flag, whole
+from decoding.server.answers import Answers, Choice, chunks
+from decoding.server.completions import (
+    GOING,
+    Asked,
+    check_best_of,
+    check_top,
+    note,
+    read_stream,
+    shown,
+    usage,
+)
+from decoding.server.endpoint import Call, Events, Reply
+from decoding.server.errors import ApiError
+from decoding.server.fields import Fields, check_known, mapping, take, text
+from decoding.server.options import KNOWN, OURS, read_search
+from decoding.server.served import Served, quickly
+from decoding.text.complete import Prompt, read_chats
+
+TEMPLATE = ("chat_template_kwargs", "continue_final_message", "documents", "tools")
+OTHERS = ("logprobs", "messages", "response_format", "tool_choice", "top_logprobs")
+NAMES = (*KNOWN, *OURS, *TEMPLATE, *OTHERS)
+REFUSED = {
+    "audio": "this server answers with text",
+    "chat_template": "the model's own is used",
+    "function_call": "pass tools; the answer's text is returned as it is",
+    "functions": "pass tools; the answer's text is returned as it is",
+    "modalities": "this server answers with text",
+    "parallel_tool_calls": "the answer's text is returned as it is",
+}
+
+
+async def chat(call: Call) -> Reply | Events:
+    asked = await read(call)
+    answers = asked.answers
+    call.said |= {"model": answers.served.name, "prompt_tokens": answers.given}
+    if asked.stream:
+        return stream(call, asked)
+    found = await answers.of(0)
+    note(call, answers, [choice for choice, _ in found])
+    choices = [
+        finished(choice, answers.top) | {"message": {"role": "assistant", "content": text}}
+        for choice, text in found
+    ]
+    written = frame(answers, "chat.completion")
+    return Reply(written | {"choices": choices, "usage": usage(answers)})
+
+
+async def read(call: Call) -> Asked:
+    fields = call.fields()
+    check_known(fields, NAMES, REFUSED)
+    served = call.site.generator(take(fields, "model", text))
+    stream, with_usage = read_stream(fields)
+    check_text(fields)
+    logprobs = take(fields, "logprobs", flag, False)
+    top = take(fields, "top_logprobs", whole(0), 0)
+    check_top("top_logprobs", top)
+    prompt = await read_prompt(fields, served, len(call.body))
+    search = read_search(fields, served)
+    check_best_of(stream, search.n, search.looked_for)
+    answers = Answers(served, [prompt], search, call.began, top if logprobs else -1)
+    return Asked(answers, stream, with_usage, [""])
+
+
+def check_text(fields: Fields) -> None:
+    """Raises ApiError where the client wants more than text."""
+    form = take(fields, "response_format", mapping, {"type": "text"})
+    if form.get("type") != "text":
+        raise ApiError(
+            400,
+            "response_format must be text: this server constrains nothing by a grammar",
+            param="response_format",
+        )
+    choice = fields.pop("tool_choice", None)
+    if choice not in (None, "none", "auto"):
+        raise ApiError(400, "tool_choice must be none or auto", param="tool_choice")
+
+
+async def read_prompt(fields: Fields, served: Served, size: int) -> Prompt:
+    """size: of the body."""
+    messages = fields.pop("messages", None)
+    if not isinstance(messages, list) or not messages:
+        raise ApiError(400, "messages must be a list of at least one message", param="messages")
+    if isinstance(messages[0], list):
+        raise ApiError(400, "messages must be those of one chat", param="messages")
+    template = {name: fields.pop(name, None) for name in ("tools", "documents")}
+    for name, value in template.items():
+        if value is not None and not isinstance(value, list):
+            raise ApiError(400, f"{name} must be a list", param=name)
+    template["continue_final_message"] = take(fields, "continue_final_message", flag, False)
+    variables = take(fields, "chat_template_kwargs", mapping, {})
+    if wrong := variables.keys() & {*template, "tokenize", "chat_template", "return_dict"}:
+        raise ApiError(400, f"chat_template_kwargs must not set {min(wrong)}")
+    prompts, _ = await quickly(size, read_chats, served.model, messages, template | variables)
+    return prompts[0]
+
+
+async def stream(call: Call, asked: Asked) -> AsyncGenerator[Any, None]:
+    """The first chunk of each choice has the role, and no text."""
+    answers, top = asked.answers, asked.answers.top
+    base = frame(answers, "chat.completion.chunk") | ({"usage": None} if asked.usage else {})
+    begun, ended = set[int](), list[Choice]()
+    async with aclosing(chunks(answers)) as pieces:
+        async for piece in pieces:
+            choice, delta = piece.choice, {"content": piece.text}
+            if choice.index not in begun:
+                begun.add(choice.index)
+                role = {"role": "assistant", "content": ""}
+                yield base | {"choices": [{"index": choice.index, "delta": role} | GOING]}
+            if piece.last:
+                ended.append(choice)
+                delta = delta if piece.text else {}
+                yield base | {"choices": [finished(choice, top) | {"delta": delta}]}
+            else:
+                yield base | {"choices": [{"index": choice.index, "delta": delta} | GOING]}
+    note(call, answers, ended)
+    if asked.usage:
+        yield base | {"choices": [], "usage": usage(answers)}
+
+
+def finished(choice: Choice, top: int) -> dict[str, Any]:
+    logprobs = None
+    if top >= 0 and choice.logprobs is not None:
+        logprobs = {
+            "content": [
+                as_token(each.text, each.logprob)
+                | {"top_logprobs": [as_token(*likely) for likely in each.top]}
+                for each in choice.logprobs
+            ]
+        }
+    return {"index": choice.index, "logprobs": logprobs, "finish_reason": choice.finish}
+
+
+def as_token(text: str | bytes, logprob: float) -> dict[str, Any]:
+    raw = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
+    return {"token": shown(text), "logprob": logprob, "bytes": list(raw)}
+
+
+def frame(answers: Answers, kind: str) -> dict[str, Any]:
+    return {
+        "id": f"chatcmpl-{uuid.uuid4().hex}",
+        "object": kind,
+        "created": int(answers.created),
+        "model": answers.served.name,
+    }

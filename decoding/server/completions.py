@@ -1,0 +1,197 @@
+"""POST /v1/completions: text behind prompts, as OpenAI's clients ask for it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from decoding.generation.checks import flag, whole
+from decoding.server.answers import Answers, Choice, Piece, chunks
+from decoding.server.endpoint import Call, Events, Reply
+from decoding.server.errors import ApiError
+from decoding.server.fields import Fields, check_known, mapping, take, text
+from decoding.server.options import KNOWN, OURS, read_search
+from decoding.server.served import Served, quickly, together
+from decoding.text.complete import Prompt, read_texts
+
+NAMES = (*KNOWN, *OURS, "echo", "logprobs", "prompt", "suffix")
+REFUSED = {
+    "guided_json": "this server does not constrain texts by a grammar",
+    "response_format": "this server does not constrain texts by a grammar",
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A body, read."""
+
+    answers: Answers
+    stream: bool
+    usage: bool  # of a stream, in a last chunk
+    echoes: list[str]  # that texts begin with, one for each prompt
+
+
+async def complete(call: Call) -> Reply | Events:
+    asked = await read(call)
+    answers = asked.answers
+    call.said |= {"model": answers.served.name, "prompt_tokens": answers.given}
+    if asked.stream:
+        return stream(call, asked)
+    found = await together([answers.of(i) for i in range(len(answers.prompts))])
+    choices = [item for own in found for item in own]
+    note(call, answers, [choice for choice, _ in choices])
+    n = answers.search.n
+    written = [
+        as_choice(choice, asked.echoes[i // n] + text, answers.top, len(asked.echoes[i // n]))
+        for i, (choice, text) in enumerate(choices)
+    ]
+    return Reply(frame(answers) | {"choices": written, "usage": usage(answers)})
+
+
+async def read(call: Call) -> Asked:
+    fields = call.fields()
+    check_known(fields, NAMES, REFUSED)
+    served = call.site.generator(take(fields, "model", text))
+    if fields.pop("suffix", None):
+        raise ApiError(400, "suffix is not supported: leave it out", param="suffix")
+    stream, with_usage = read_stream(fields)
+    echo = take(fields, "echo", flag, False)
+    top = take(fields, "logprobs", whole(0), -1)
+    check_top("logprobs", top)
+    prompts = await read_prompts(fields.pop("prompt", None), served)
+    search = read_search(fields, served)
+    check_best_of(stream, search.n, search.looked_for)
+    echoes = [""] * len(prompts)
+    if echo:
+        decode = served.model.tokenizer.decode
+        echoes = [decode(prompt.ids, skip_special_tokens=True) for prompt in prompts]
+    answers = Answers(served, prompts, search, call.began, top)
+    return Asked(answers, stream, with_usage, echoes)
+
+
+def check_best_of(stream: bool, n: int, looked_for: int) -> None:
+    if stream and n < looked_for:
+        raise ApiError(400, "best_of above n cannot be streamed", param="best_of")
+
+
+def read_stream(fields: Fields) -> tuple[bool, bool]:
+    """Whether to stream, and whether with a last chunk of usage."""
+    stream = take(fields, "stream", flag, False)
+    options = take(fields, "stream_options", mapping, {})
+    check_known(options, ("include_usage",), {})
+    if options and not stream:
+        raise ApiError(400, "stream_options needs stream=true", param="stream_options")
+    return stream, take(dict(options), "include_usage", flag, False)
+
+
+def check_top(name: str, top: int) -> None:
+    if top > 1:
+        raise ApiError(400, f"{name} must be at most 1: the most likely token", param=name)
+
+
+async def read_prompts(given: Any, served: Served) -> list[Prompt]:
+    """A text, ids, or a list of either."""
+    several = isinstance(given, list) and bool(given) and isinstance(given[0], (str, list))
+    items = given if several else [given]
+    if len(items) > served.settings.max_texts:
+        raise ApiError(
+            400, f"prompt has {len(items)} texts: this server allows {served.settings.max_texts}"
+        )
+    prompts = list[Prompt]()
+    for item in items:
+        if isinstance(item, str):
+            prompts += await quickly(len(item), read_texts, served.model, item)
+        elif isinstance(item, list) and item and all(type(id) is int for id in item):
+            prompts.append(Prompt("prompt", item, item))
+        else:
+            raise ApiError(
+                400,
+                "prompt must be a string, a list of token ids, or a list of them",
+                param="prompt",
+            )
+    return prompts
+
+
+async def stream(call: Call, asked: Asked) -> AsyncGenerator[Any, None]:
+    answers = asked.answers
+    base = frame(answers) | ({"usage": None} if asked.usage else {})
+    n = answers.search.n
+    begun, ended = set[int](), list[Choice]()
+    async with aclosing(chunks(answers)) as pieces:
+        async for piece in pieces:
+            index = piece.choice.index
+            echo = asked.echoes[index // n]
+            text = piece.text if index in begun else echo + piece.text
+            begun.add(index)
+            if piece.last:
+                ended.append(piece.choice)
+            yield base | {"choices": [as_chunk(piece, text, answers.top, len(echo))]}
+    note(call, answers, ended)
+    if asked.usage:
+        yield base | {"choices": [], "usage": usage(answers)}
+
+
+def as_chunk(piece: Piece, text: str, top: int, offset: int) -> dict[str, Any]:
+    """Log-probabilities come with a choice's last chunk."""
+    if piece.last:
+        return as_choice(piece.choice, text, top, offset)
+    return {"index": piece.choice.index, "text": text} | GOING
+
+
+GOING = {"logprobs": None, "finish_reason": None}
+
+
+def frame(answers: Answers) -> dict[str, Any]:
+    return {
+        "id": f"cmpl-{uuid.uuid4().hex}",
+        "object": "text_completion",
+        "created": int(answers.created),
+        "model": answers.served.name,
+    }
+
+
+def as_choice(choice: Choice, text: str, top: int, offset: int) -> dict[str, Any]:
+    """offset: characters of the prompt before the text of its tokens."""
+    found = {"index": choice.index, "text": text, "logprobs": None, "finish_reason": choice.finish}
+    if top >= 0 and choice.logprobs is not None:
+        found["logprobs"] = as_logprobs(choice, offset, top)
+    return found
+
+
+def as_logprobs(choice: Choice, offset: int, top: int) -> dict[str, Any]:
+    tokens, offsets = list[str](), list[int]()
+    for each in choice.logprobs or ():
+        written = shown(each.text)
+        tokens.append(written)
+        offsets.append(offset)
+        offset += len(written)
+    likely = [{shown(t): value for t, value in each.top} for each in choice.logprobs or ()]
+    return {
+        "tokens": tokens,
+        "token_logprobs": [each.logprob for each in choice.logprobs or ()],
+        "top_logprobs": likely if top else None,
+        "text_offset": offsets,
+    }
+
+
+def shown(text: str | bytes) -> str:
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+
+
+def usage(answers: Answers) -> dict[str, int]:
+    given, generated = answers.given, answers.generated
+    return {
+        "prompt_tokens": given,
+        "completion_tokens": generated,
+        "total_tokens": given + generated,
+    }
+
+
+def note(call: Call, answers: Answers, choices: list[Choice]) -> None:
+    """Tells the metrics and the log of an answer."""
+    answers.count(choices)
+    call.said |= {"completion_tokens": answers.generated}
+    call.said |= {"finish": ",".join(choice.finish or "" for choice in choices)}

@@ -1,0 +1,63 @@
+"""What comes over a connection: a request's body, and that its client has gone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.types import Receive
+
+from decoding.server.errors import ApiError
+
+MOMENT = 0.01  # seconds
+
+
+class Gone(Exception):
+    """The client has closed the connection."""
+
+
+async def read_body(receive: Receive, headers: Headers, most: int) -> bytes:
+    """Raises ApiError for more bytes than that, Gone where the rest does not come."""
+    said = headers.get("content-length", "")
+    if said.isdecimal() and int(said[:20]) > most:
+        raise ApiError(413, f"the body has {said[:20]} bytes, and this server takes {most}")
+    parts, size, more = list[bytes](), 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > most:
+            raise ApiError(413, f"the body has more than the {most} bytes that this server takes")
+        more = message.get("more_body", False)
+    return b"".join(parts)
+
+
+class Watcher:
+    """Cancels a task whose client has gone. It begins to look after a moment: most answers are
+    there before."""
+
+    def __init__(self, receive: Receive, task: asyncio.Task[Any]) -> None:
+        self._receive, self._task, self.gone = receive, task, False
+        self._timer: asyncio.TimerHandle | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Once the body is there."""
+        self._timer = asyncio.get_running_loop().call_later(MOMENT, self._begin)
+
+    def stop(self) -> None:
+        for each in (self._timer, self._watching):
+            if each is not None:
+                each.cancel()
+
+    def _begin(self) -> None:
+        self._watching = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        self._task.cancel()

@@ -1,0 +1,131 @@
+"""Metrics under the names that dashboards of vLLM know."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+import decoding
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000)
+HISTOGRAMS: dict[str, tuple[str, Sequence[float]]] = {
+    "time_to_first_token_seconds": ("of streams, from the request's arrival", SECONDS),
+    "inter_token_latency_seconds": ("of streams, the mean of each piece's tokens", SECONDS),
+    "e2e_request_latency_seconds": ("from a request's arrival to its last token", SECONDS),
+    "request_queue_time_seconds": ("of waiting in front of the engine", SECONDS),
+    "request_prompt_tokens": ("tokens that a request gave", TOKENS),
+    "request_generation_tokens": ("tokens that a request was answered with", TOKENS),
+}
+COUNTERS = {
+    "prompt_tokens": "tokens that were given",
+    "generation_tokens": "tokens that were generated for answers",
+}
+# Of Engine.stats(): the metric, and what it is.
+GAUGES = {
+    "num_requests_running": ("running", "requests in the engine's batch"),
+    "num_requests_waiting": ("waiting", "requests that wait for the engine"),
+    "num_requests_swapped": ("swapped", "requests whose pages wait in memory of the host"),
+}
+TOTALS = {
+    "num_preemptions": ("swaps", "how often a request was swapped out"),
+    "prefix_cache_hits": ("prefix_hits", "tokens of prompts that were found computed"),
+    "engine_steps": ("steps", "steps of the engine"),
+    "engine_tokens": ("tokens", "tokens that the engine has generated, for beams too"),
+}
+
+
+class Watched(Protocol):
+    """What is asked of a model that is served. waiting: requests in front of its engine."""
+
+    name: str
+    engine: decoding.Engine | None
+    metrics: ModelMetrics
+
+    @property
+    def waiting(self) -> int: ...
+
+
+class Metrics:
+    """All metrics of a server, in a registry of its own."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix, self.registry = prefix, CollectorRegistry()
+        self.histograms = {
+            name: Histogram(
+                f"{prefix}:{name}", help, ["model_name"], buckets=buckets, registry=self.registry
+            )
+            for name, (help, buckets) in HISTOGRAMS.items()
+        }
+        self.counters = {
+            name: self._counter(name, help, "model_name") for name, help in COUNTERS.items()
+        }
+        said = "results of requests that were answered"
+        self.success = self._counter("request_success", said, "model_name", "finished_reason")
+        self.responses = self._counter("http_responses", "answers", "path", "status")
+
+    def _counter(self, name: str, help: str, *labels: str) -> Counter:
+        return Counter(f"{self.prefix}:{name}", help, labels, registry=self.registry)
+
+    def watch(self, served: Iterable[Watched]) -> None:
+        """Makes the metrics of each model."""
+        for each in served:
+            each.metrics = ModelMetrics(self, each.name)
+        self.registry.register(EngineCollector(self.prefix, list(served)))
+
+
+class ModelMetrics:
+    """Those of one model."""
+
+    def __init__(self, metrics: Metrics, model: str) -> None:
+        self._success, self._model = metrics.success, model
+        self._histograms = {name: each.labels(model) for name, each in metrics.histograms.items()}
+        self._counters = {name: each.labels(model) for name, each in metrics.counters.items()}
+        self._reasons: dict[str, Any] = {}
+
+    def observe(self, name: str, value: float) -> None:
+        self._histograms[name].observe(value)
+
+    def answered(self, began: float, prompt: int, generated: int, reasons: Iterable[str]) -> None:
+        """Counts an answer. began: time.monotonic() of its arrival; reasons: of its results."""
+        self.observe("e2e_request_latency_seconds", time.monotonic() - began)
+        self.observe("request_prompt_tokens", prompt)
+        self.observe("request_generation_tokens", generated)
+        self._counters["prompt_tokens"].inc(prompt)
+        self._counters["generation_tokens"].inc(generated)
+        for reason in reasons:
+            if reason not in self._reasons:
+                self._reasons[reason] = self._success.labels(self._model, reason)
+            self._reasons[reason].inc()
+
+
+class EngineCollector:
+    """Asks the engines when somebody reads the metrics."""
+
+    def __init__(self, prefix: str, served: list[Watched]) -> None:
+        self._prefix, self._served = prefix, served
+
+    def collect(self) -> Iterator[Metric]:
+        alive = [(each, each.engine) for each in self._served if each.engine is not None]
+        found = [(each, engine.stats()) for each, engine in alive if is_alive(engine)]
+        for kind, names in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, TOTALS)):
+            for name, (key, help) in names.items():
+                metric = kind(f"{self._prefix}:{name}", help, labels=["model_name"])
+                for each, stats in found:
+                    waiting = each.waiting if key == "waiting" else 0
+                    metric.add_metric([each.name], stats[key] + waiting)
+                yield metric
+        used = GaugeMetricFamily(
+            f"{self._prefix}:kv_cache_usage_perc", "share of pages in use", labels=["model_name"]
+        )
+        for each, stats in found:
+            used.add_metric([each.name], stats["pages_used"] / max(1, stats["pages_total"]))
+        yield used
+
+
+def is_alive(engine: decoding.Engine) -> bool:
+    return engine.failure is None and not engine.closed

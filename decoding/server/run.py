@@ -1,0 +1,62 @@
+"""The process of `decoding serve`: uvicorn, until a signal ends it or an engine fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+
+import uvicorn
+from starlette.applications import Starlette
+
+import decoding
+from decoding.server.site import Site
+
+LOOK = 0.2  # seconds, after which it is looked whether an engine has failed
+LAST = 1.0  # seconds for the answers to those who waited for it
+
+
+class Server(uvicorn.Server):
+    """Ends itself where an engine fails, and says that it drains."""
+
+    def __init__(self, config: uvicorn.Config, site: Site) -> None:
+        super().__init__(config)
+        self._site = site
+
+    async def main_loop(self) -> None:
+        watcher = asyncio.create_task(self._watch())
+        try:
+            await super().main_loop()
+        finally:
+            self._site.draining = True
+            watcher.cancel()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        if self.server_state.tasks:  # cancelled after the limit; each says so in the log
+            await asyncio.wait(self.server_state.tasks, timeout=LAST)
+
+    async def _watch(self) -> None:
+        while self._site.failure is None:
+            await asyncio.sleep(LOOK)
+        logging.getLogger("decoding.server").critical("the engine failed: %s", self._site.failure)
+        await asyncio.sleep(LAST)
+        self.should_exit = True
+
+
+def run(app: Starlette, *, drain: int, **options: object) -> None:
+    """Serves until SIGINT or SIGTERM; then requests have `drain` seconds to end. options: of
+    uvicorn.Config. Raises decoding.Error where an engine has failed."""
+    site: Site = app.state.site
+    config = uvicorn.Config(
+        app,
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=drain,
+        ws="none",
+        **options,  # type: ignore[arg-type]
+    )
+    Server(config, site).run()
+    if site.failure is not None:
+        raise decoding.Error(f"the engine failed: {site.failure}")

@@ -1,0 +1,179 @@
+"""A model that is served: its engine, and the way in."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import cached_property
+from typing import Any, TypeVar
+
+import decoding
+from decoding.generation.config import GenerationConfig
+from decoding.generation.streaming import Tokens
+from decoding.server.errors import ApiError
+from decoding.server.gate import Gate
+from decoding.server.metrics import ModelMetrics
+from decoding.server.settings import Settings
+from decoding.text.token_texts import token_texts
+
+LARGE = 8192  # characters whose ids are made in a thread, so that the loop goes on
+AHEAD = 2  # times the rows that step at once are inside an engine
+T = TypeVar("T")
+
+
+class Served:
+    """name: by which clients ask for it. engine: None for an encoder alone."""
+
+    def __init__(
+        self, name: str, served: decoding.Engine | decoding.Model, settings: Settings
+    ) -> None:
+        self.name, self.settings = name, settings
+        self.engine = served if isinstance(served, decoding.Engine) else None
+        model = served.model if isinstance(served, decoding.Engine) else served
+        assert isinstance(model, decoding.Model)
+        self.model = model
+        rows = 1 if self.engine is None else self.engine.rows
+        self.gate = Gate(AHEAD * rows, settings.max_queue, settings.max_queue_seconds)
+        self.metrics: ModelMetrics
+        self.searches: dict[str, Any] = {}  # by what clients have sent
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait in front of the engine."""
+        return self.gate.waiting
+
+    @property
+    def translates(self) -> bool:
+        return self.engine is not None and self.model.spec.encoder is not None
+
+    @property
+    def completes(self) -> bool:
+        return self.engine is not None and self.model.spec.encoder is None
+
+    @property
+    def positions(self) -> int:
+        """Tokens of a text, at most."""
+        if self.engine is None:
+            return self.model.encoder_spec.longest
+        return self.model.spec.decoder.positions
+
+    def token_text(self, id: int) -> str | bytes:
+        """What a token adds behind others; bytes where it may be a part of a character."""
+        found = self._token_texts[id] if id < len(self._token_texts) else None
+        return self.model.tokenizer.decode([id]) if found is None else found
+
+    @cached_property
+    def _token_texts(self) -> Sequence[str | bytes | None]:
+        try:
+            return token_texts(self.model.tokenizer)
+        except TypeError:  # of a tokenizer that does not tell
+            return ()
+
+    def check(self, config: GenerationConfig) -> None:
+        """Raises ApiError for a search that is larger than the server's limits."""
+        most = self.settings
+        for name, limit in (
+            ("num_beams", most.max_beams),
+            ("num_return_sequences", most.max_results),
+        ):
+            if getattr(config, name) > limit:
+                raise ApiError(
+                    400, f"{name}={getattr(config, name)}: this server allows {limit}", param=name
+                )
+
+    def check_length(self, max_new_tokens: Any) -> None:
+        most = self.settings.max_new_tokens
+        if most is not None and isinstance(max_new_tokens, int) and max_new_tokens > most:
+            raise ApiError(
+                400,
+                f"max_new_tokens={max_new_tokens}: this server allows {most}",
+                param="max_new_tokens",
+            )
+
+    @asynccontextmanager
+    async def submitted(
+        self,
+        ids: Sequence[int],
+        config: GenerationConfig,
+        *,
+        left: float,
+        priority: int = 0,
+        **options: Any,
+    ) -> AsyncIterator[decoding.Request[Any]]:
+        """A request on the engine, which ends with the block. left: seconds that it may take.
+        options: of Engine.submit().
+
+        Raises ApiError where there is no room, and what Engine.submit() raises.
+        """
+        came = time.monotonic()
+        rows = await self.gate.enter(max(config.num_beams, config.num_return_sequences), priority)
+        self.metrics.observe("request_queue_time_seconds", time.monotonic() - came)
+        try:
+            request = await self._submit(ids, config, left, priority=priority, **options)
+            try:
+                yield request
+            finally:
+                request.cancel()
+        finally:
+            self.gate.leave(rows)
+
+    async def _submit(
+        self, ids: Sequence[int], config: GenerationConfig, left: float, **options: Any
+    ) -> decoding.Request[Any]:
+        assert self.engine is not None
+        submit: Callable[..., decoding.Request[Any]] = self.engine.submit
+        if left <= 0:
+            raise TimeoutError("the request was not done within its deadline")
+        try:
+            if config.stop_strings:  # whose table may take a while
+                return await uncancelled(submit, [ids], deadline=left, **options)
+            return submit([ids], deadline=left, **options)
+        except decoding.Error as error:
+            if self.engine.failure is not None:
+                raise
+            raise ApiError(400, str(error)) from None  # it can never fit
+
+
+async def uncancelled(
+    submit: Callable[..., decoding.Request[Any]], *given: Any, **options: Any
+) -> decoding.Request[Any]:
+    """Submits in a thread; where nobody waits any more when it has, the request is cancelled."""
+    submitting = asyncio.ensure_future(asyncio.to_thread(submit, *given, **options))
+    try:
+        return await asyncio.shield(submitting)
+    except asyncio.CancelledError:
+        submitting.add_done_callback(cancel_result)
+        raise
+
+
+def cancel_result(submitted: asyncio.Future[decoding.Request[Any]]) -> None:
+    if not submitted.cancelled() and submitted.exception() is None:
+        submitted.result().cancel()
+
+
+async def rows_of(request: decoding.Request[Any]) -> Tokens:
+    """All tokens of each result."""
+    async for tokens in request:
+        return tokens
+    return [[]]
+
+
+async def quickly(size: int, work: Callable[..., T], *given: Any, **options: Any) -> T:
+    """Calls a function on texts of so many characters, in a thread if they are many."""
+    if size <= LARGE:
+        return work(*given, **options)
+    return await asyncio.to_thread(work, *given, **options)
+
+
+async def together(waits: Sequence[Awaitable[T]]) -> list[T]:
+    """All results; after the first error the others are cancelled."""
+    if len(waits) == 1:
+        return [await waits[0]]
+    tasks = [asyncio.ensure_future(each) for each in waits]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,66 @@
+"""`decoding serve`: its arguments, and what they become."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from decoding.cli.serve.models import named
+from decoding.serving import Settings
+from tests.cli.program import Program
+from tests.support.demo import DEMO
+
+STORIES = DEMO.parents[1] / "tests/data/stories260K"
+
+
+def test_arguments(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    for words, says in {
+        "": "the following arguments are required: -m/--model",
+        f"--model {DEMO} --memory 5X": "must be bytes such as 500M or 4G, got '5X'",
+        f"--model {DEMO} --deadline 0": "must be seconds above 0",
+        f"--model {DEMO} --model demo={DEMO}": "two models are named demo: pass --model NAME=DIR",
+        f"--model {DEMO} --max-beam 3": "did you mean --max-beams?",
+        "--model nowhere": "nowhere",
+    }.items():
+        status, out, err = program("serve", *words.split())
+        assert (status, out) == (2, "") and says in err
+    served = list[Any]()
+    monkeypatch.setattr("decoding.server.run.run", lambda app, **given: served.append((app, given)))
+    monkeypatch.setenv("DECODING_API_KEY", "secret")
+    words = f"--model one={DEMO} --model two={STORIES} --memory 64M --max-beams 3 --threads 1"
+    more = "--max-queue-seconds 1.5 --log-level error --port 1 --cors-origin https://a.example"
+    assert program("serve", *words.split(), *more.split()).status == 0
+    [(app, given)] = served
+    site = app.state.site
+    settings = Settings(
+        max_beams=3,
+        max_queue_seconds=1.5,
+        api_keys=("secret",),
+        cors_origins=("https://a.example",),
+    )
+    assert list(site.models) == ["one", "two"] and site.settings == settings
+    assert site.models["one"].engine.memory_plan().bytes <= 64 << 20
+    assert (given["port"], given["host"], given["drain"]) == (1, "127.0.0.1", 30)
+    site.close()
+
+
+def test_names_of_models(tmp_path: Path) -> None:
+    (tmp_path / "a=b").mkdir()
+    assert named("models/demo") == ("demo", "models/demo")
+    assert named("x=models/demo") == ("x", "models/demo")
+    assert named(str(tmp_path / "a=b")) == ("a=b", str(tmp_path / "a=b"))
+    assert named("google/some-model") == ("google/some-model", "google/some-model")
+
+
+def test_the_extra_is_named(program: Program) -> None:
+    program.monkeypatch.setitem(sys.modules, "starlette", cast(Any, None))
+    for name in [
+        name for name in sys.modules if name.startswith(("decoding.server", "starlette."))
+    ]:
+        program.monkeypatch.delitem(sys.modules, name)
+    status, _, err = program("serve", "--model", str(DEMO))
+    assert status == 2 and "pip install decoding[serve]" in err and os.linesep not in err[:-1]

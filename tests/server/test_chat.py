@@ -1,0 +1,90 @@
+"""/v1/chat/completions, asked by OpenAI's own client; and the ids of chats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.server.live import Live
+from tests.server.models import TEMPLATE
+
+MESSAGES: Any = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello!"}]
+PROMPT = "system: Be kind.\nuser: Hello!\nassistant:"
+SEARCHES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "samples": {"temperature": 1, "seed": 1, "n": 3},
+    "beams": {"n": 2, "extra_body": {"num_beams": 3}},
+    "stop": {"stop": ["e", "a"]},
+}
+
+
+def deltas(events: Any) -> dict[int, str]:
+    """The text of each choice, whose first chunk has its role and no text."""
+    texts: dict[int, str] = {}
+    for event in events:
+        for choice in event.choices:
+            if choice.index not in texts:
+                assert (choice.delta.role, choice.delta.content) == ("assistant", "")
+            texts[choice.index] = texts.get(choice.index, "") + (choice.delta.content or "")
+    return texts
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_a_stream_is_the_plain_reply(search: str, client: Any, live: Live) -> None:
+    given: dict[str, Any] = {"model": "bytes", "messages": MESSAGES, "max_completion_tokens": 30}
+    given |= SEARCHES[search]
+    plain = client.chat.completions.create(**given)
+    usage = {"include_usage": True}
+    events = list(client.chat.completions.create(**given, stream=True, stream_options=usage))
+    texts = {choice.index: choice.message.content for choice in plain.choices}
+    assert deltas(events) == texts and len(texts) == given.get("n", 1)
+    assert events[-1].usage == plain.usage and plain.usage
+    assert plain.usage.prompt_tokens == len(live.model("bytes").tokenizer.encode(PROMPT))
+    if search == "greedy":
+        model = live.model("bytes")
+        assert texts[0] == model.chat(MESSAGES, max_new_tokens=30)
+
+
+def test_logprobs(client: Any) -> None:
+    found = client.chat.completions.create(
+        model="bytes", messages=MESSAGES, max_tokens=5, logprobs=True, top_logprobs=1
+    )
+    said = found.choices[0].logprobs
+    assert said and said.content and len(said.content) == 5
+    for token in said.content:
+        assert bytes(token.bytes or []).decode("utf-8", "replace") == token.token
+        assert token.top_logprobs[0].logprob == token.logprob, "greedy search takes the likeliest"
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"messages": []}, "messages must be a list of at least one"),
+        ({"messages": [[{"role": "user", "content": "a"}]]}, "those of one chat"),
+        ({"messages": ["a"]}, "messages[0] must be a mapping"),
+        ({"response_format": {"type": "json_object"}}, "response_format must be text"),
+        ({"tool_choice": "required"}, "tool_choice must be none or auto"),
+        ({"functions": []}, "functions is not supported: pass tools"),
+        ({"chat_template_kwargs": {"tokenize": False}}, "must not set tokenize"),
+        ({"model": "stories"}, "no chat template"),
+    ],
+)
+def test_errors(body: dict[str, Any], says: str, live: Live) -> None:
+    given = {"model": "bytes", "messages": MESSAGES, "max_tokens": 3, **body}
+    said = live.ask("/v1/chat/completions", given)
+    assert said.status == 400 and says in said.json["error"]["message"]
+
+
+def test_tokens(live: Live) -> None:
+    tokenizer = live.model("bytes").tokenizer
+    found = live.ask("/tokenize", {"model": "bytes", "messages": MESSAGES}).json
+    expected = tokenizer.apply_chat_template(MESSAGES, return_dict=False, chat_template=TEMPLATE)
+    assert found == {"count": len(expected), "max_model_len": 96, "tokens": expected}
+    assert live.ask("/detokenize", {"model": "bytes", "tokens": expected}).json == {
+        "prompt": PROMPT
+    }
+    ids = live.ask("/tokenize", {"prompt": "The dog", "add_special_tokens": False}).json["tokens"]
+    assert ids == live.model("stories").tokenizer.encode("The dog", add_special_tokens=False)
+    said = live.ask("/detokenize", {"model": "bytes", "tokens": [10**9]})
+    assert said.status == 400 and "tokens must be below" in said.json["error"]["message"]

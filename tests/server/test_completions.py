@@ -1,0 +1,201 @@
+"""/v1/completions, asked by OpenAI's own client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+
+from decoding.server.answers import StopStrings
+from tests.server.live import Live
+
+ONCE = "Once upon a time"
+SEARCHES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampled": {"temperature": 1.2, "seed": 3},
+    "samples": {"temperature": 1.2, "seed": 3, "n": 3},
+    "beams": {"extra_body": {"num_beams": 4, "length_penalty": 0.5}},
+    "best beams": {"extra_body": {"num_beams": 4}, "n": 3},
+    "stop": {"stop": ["play", "girl na"]},
+    "stop in beams": {"stop": "She", "extra_body": {"num_beams": 3}},
+    "stop in samples": {"stop": "e", "n": 4, "temperature": 1.5, "seed": 1},
+    "stop, kept": {"stop": "girl", "extra_body": {"include_stop_str_in_output": True}},
+    "several prompts": {"prompt": [ONCE, "The dog", [403, 407, 261]], "seed": 1, "temperature": 1},
+}
+
+
+def text_of(events: Any) -> tuple[dict[int, str], dict[int, str]]:
+    """Texts and reasons of a stream, by choice."""
+    texts: dict[int, str] = {}
+    reasons: dict[int, str] = {}
+    for event in events:
+        for choice in event.choices:
+            texts[choice.index] = texts.get(choice.index, "") + choice.text
+            assert choice.index not in reasons, "nothing comes after the end"
+            if choice.finish_reason:
+                reasons[choice.index] = choice.finish_reason
+    return texts, reasons
+
+
+@pytest.mark.parametrize("model", ["stories", "bytes"])
+@pytest.mark.parametrize("search", SEARCHES)
+def test_a_stream_is_the_plain_reply(search: str, model: str, client: Any) -> None:
+    given: dict[str, Any] = {"model": model, "prompt": ONCE, "max_tokens": 60, **SEARCHES[search]}
+    if model == "bytes" and "several" in search:
+        given["prompt"] = [ONCE, "The dog", [40, 41]]
+    plain = client.completions.create(**given)
+    usage = {"include_usage": True}
+    events = list(client.completions.create(**given, stream=True, stream_options=usage))
+    texts, reasons = text_of(events)
+    assert texts == {choice.index: choice.text for choice in plain.choices}
+    assert reasons == {choice.index: choice.finish_reason for choice in plain.choices}
+    assert events[-1].usage == plain.usage and not events[-1].choices
+    assert all(event.usage is None for event in events[:-1])
+    assert len(texts) == given.get("n", 1) * (3 if "several" in search else 1)
+
+
+def test_answers_are_the_models_own(live: Live, client: Any) -> None:
+    model = live.model("stories")
+    options: dict[str, Any] = {"num_beams": 4, "max_new_tokens": 30, "no_repeat_ngram_size": 2}
+    found = client.completions.create(
+        model="stories", prompt=ONCE, n=3, extra_body=options, max_tokens=30
+    )
+    expected = [one.text for one in model.complete(ONCE, n_best=3, **options)]
+    assert [choice.text for choice in found.choices] == expected
+    found = client.completions.create(model="stories", prompt="The dog", temperature=0.9, seed=3)
+    assert found.choices[0].text == model.complete(
+        "The dog", do_sample=True, temperature=0.9, seed=3
+    )
+    assert found.choices[0].finish_reason == "stop" and found.usage
+    ids = model.tokenizer.encode("The dog")
+    generated = model.generate([ids], do_sample=True, temperature=0.9, seed=3, max_new_tokens=256)
+    assert found.usage.prompt_tokens == len(ids)
+    assert found.usage.completion_tokens == generated.shape[1] - len(ids)
+
+
+def test_best_of_keeps_the_most_probable(live: Live, client: Any) -> None:
+    given: dict[str, Any] = {"prompt": "The", "seed": 1, "temperature": 1, "max_tokens": 12}
+    found = client.completions.create(model="stories", **given, n=2, best_of=6)
+    model = live.model("stories")
+    options: dict[str, Any] = {"do_sample": True, "seed": 1, "max_new_tokens": 12}
+    drawn = model.complete("The", num_return_sequences=6, **options)
+    scored = model.complete("The", n_best=6, **options)
+    best = sorted(scored, key=lambda one: one.score / one.tokens, reverse=True)
+    assert [choice.text for choice in found.choices] == [one.text for one in best[:2]]
+    assert [choice.index for choice in found.choices] == [0, 1]
+    assert set(drawn) == {one.text for one in scored} and found.usage
+    assert found.usage.completion_tokens == sum(one.tokens for one in scored)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_logprobs(stream: bool, live: Live, client: Any) -> None:
+    given: dict[str, Any] = {"model": "stories", "prompt": ONCE, "max_tokens": 20, "logprobs": 1}
+    given |= {"seed": 2, "temperature": 1, "echo": True}
+    if stream:
+        found = list(client.completions.create(**given, stream=True))
+        assert all(event.choices[0].logprobs is None for event in found[:-1])
+        said, text = found[-1].choices[0].logprobs, text_of(found)[0][0]
+    else:
+        [choice] = client.completions.create(**given).choices
+        said, text = choice.logprobs, choice.text
+    assert text.startswith(ONCE) and "".join(said.tokens) == text[len(ONCE) :]
+    assert said.text_offset[0] == len(ONCE)
+    model = live.model("stories")
+    ids, new = model.tokenizer.encode(ONCE), len(said.tokens)
+    row = model.generate([ids], do_sample=True, seed=2, temperature=1.0, max_new_tokens=20)
+    scores = model.score(row)
+    logprobs = scores.token_logprobs[0, len(ids) :].tolist()
+    assert said.token_logprobs == pytest.approx(logprobs, abs=1e-5)
+    ranks = scores.rank[0, len(ids) :].tolist()
+    assert 1 in ranks and max(ranks) > 1, "a test of both"
+    for i in range(new):
+        [(token, likely)] = said.top_logprobs[i].items()
+        assert (token == said.tokens[i]) == (ranks[i] == 1)
+        assert (likely > logprobs[i]) == (ranks[i] > 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        ({"max_tokns": 3}, 400, "unknown field 'max_tokns'; did you mean 'max_tokens'?"),
+        ({"beam_size": 2, "zzz": 1}, 400, "'beam_size'; did you mean 'num_beams'?, 'zzz'"),
+        ({"model": "other"}, 404, "there is no model 'other', only stories, bytes"),
+        ({"model": "demo"}, 400, "does not go on with texts: use POST /translate"),
+        ({"prompt": None}, 400, "prompt must be a string"),
+        ({"prompt": [999999]}, 400, "999999"),
+        ({"prompt": "word " * 2000}, 400, "positions"),
+        ({"temperature": -1}, 400, "temperature must be a finite number at least 0"),
+        ({"temperature": "hot"}, 400, "temperature must be a number"),
+        ({"max_tokens": 0}, 400, "max_tokens must be at least 1"),
+        ({"n": 2, "temperature": 0}, 400, "greedy search finds one sequence"),
+        ({"n": 2, "best_of": 1}, 400, "best_of=1 must be at least n=2"),
+        ({"best_of": 3, "stream": True, "temperature": 1}, 400, "cannot be streamed"),
+        ({"num_beams": 17}, 400, "num_beams=17: this server allows 16"),
+        ({"n": 10000}, 400, "num_return_sequences=10000: this server allows 16"),
+        ({"presence_penalty": 1}, 400, "use repetition_penalty"),
+        ({"stop": ["a"] * 17}, 400, "stop may have 16 strings"),
+        ({"stop": ["a" * 129]}, 400, "128 characters"),
+        ({"stop": 3}, 400, "stop must be a string or a list of strings"),
+        ({"logprobs": 2}, 400, "logprobs must be at most 1"),
+        ({"suffix": "end"}, 400, "suffix is not supported"),
+        ({"stream_options": {"include_usage": True}}, 400, "needs stream=true"),
+        ({"response_format": {"type": "json_object"}}, 400, "by a grammar"),
+        ({"guidance_scale": 2.0}, 400, "an engine does not take guidance_scale"),
+        ({"prompt": ["a"] * 513}, 400, "this server allows 512"),
+        ({"num_beams": 8, "patience": 9.0, "early_stopping": True}, 400, "lower patience"),
+        ({"prompt": "half \ud83d"}, 400, "half of a surrogate pair"),
+    ],
+)
+def test_errors(body: dict[str, Any], status: int, says: str, live: Live) -> None:
+    said = live.ask("/v1/completions", {"prompt": "The", "max_tokens": 4, **body})
+    error = said.json["error"]
+    assert (said.status, set(error)) == (status, {"message", "type", "param", "code"})
+    assert says in error["message"], error
+    assert error["type"] in ("invalid_request_error", "not_found_error")
+
+
+def test_the_client_knows_our_errors(client: Any) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(model="stories", prompt="a", extra_body={"num_beans": 2})
+    assert (caught.value.param, caught.value.code) == ("num_beans", "unknown_field")
+    with pytest.raises(openai.NotFoundError):
+        client.completions.create(model="gone", prompt="a")
+    assert [model.id for model in client.models.list()][:2] == ["stories", "bytes"]
+    assert client.models.retrieve("demo").id == "demo"
+
+
+def test_ends(live: Live) -> None:
+    """What ends a text is told by its reason, and may be changed."""
+    greedy = {"prompt": ONCE, "max_tokens": 40}
+    whole = live.ask("/v1/completions", greedy).json["choices"][0]
+    assert whole["finish_reason"] == "length"
+    model = live.model("stories")
+    end = model.tokenizer.encode(ONCE + whole["text"])[10]
+    found = live.ask("/v1/completions", greedy | {"stop_token_ids": [end]}).json["choices"][0]
+    assert found["finish_reason"] == "stop" and whole["text"].startswith(found["text"])
+    assert len(found["text"]) < len(whole["text"])
+    bias = {str(end): -100}
+    other = live.ask("/v1/completions", greedy | {"logit_bias": bias}).json["choices"][0]
+    assert end not in model.tokenizer.encode(ONCE + other["text"])
+    story = {"prompt": "The dog", "temperature": 0.9, "seed": 3, "max_tokens": 250}
+    assert live.ask("/v1/completions", story).json["choices"][0]["finish_reason"] == "stop"
+    longer = live.ask("/v1/completions", story | {"ignore_eos": True}).json
+    assert longer["choices"][0]["finish_reason"] == "length"
+    assert longer["usage"]["completion_tokens"] == 250
+
+
+def test_stop_strings_in_any_parts() -> None:
+    """Whatever pieces a text comes in, the same is let through."""
+    text = "aabababcabcd and so on"
+    for strings in (["abc"], ["abab", "bc"], ["abcd", "b"], ["x"], ["so on!"], ["on", "n"]):
+        for include in (False, True):
+            found = set()
+            for size in range(1, len(text) + 1):
+                stops = StopStrings(strings, include)
+                parts = [stops.add(text[i : i + size]) for i in range(0, len(text), size)]
+                found.add(("".join(parts) + stops.rest(), stops.found))
+            assert len(found) == 1, (strings, found)
+    stops = StopStrings(["stop"], False)
+    assert [stops.add(part) for part in ("one st", "ep, sto")] == ["one ", "step, "]
+    assert (stops.rest(), stops.found) == ("sto", False)

@@ -1,0 +1,143 @@
+"""Clients that go away, that do not read, that send half a body."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import decoding
+from tests.server.live import Live, raw
+from tests.server.models import STORIES, engine
+
+LONG: dict[str, Any] = {"model": "stories", "prompt": "Once", "max_tokens": 480}
+LONG |= {"ignore_eos": True, "n": 8, "temperature": 1.0}
+RESET = struct.pack("ii", 1, 0)  # of SO_LINGER: close() sends RST
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[Live]:
+    with Live({"stories": engine(STORIES)}, max_queue=10_000) as live:
+        yield live
+
+
+def steps(live: Live) -> int:
+    engine = live.served("stories").engine
+    assert engine is not None
+    return int(engine.stats()["tokens"])
+
+
+def reset(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    connection.close()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_who_goes_away_cancels_its_request(stream: bool, live: Live) -> None:
+    whole = LONG["n"] * LONG["max_tokens"]
+    before = steps(live)
+    connection = raw(live, "/v1/completions", {**LONG, "stream": stream})
+    if stream:
+        assert connection.recv(200)
+    else:
+        time.sleep(0.03)
+    began = time.monotonic()
+    reset(connection)
+    live.assert_idle()
+    assert time.monotonic() - began < 1
+    assert steps(live) - before < whole / 2, "most of it was not computed"
+
+
+def test_a_storm(live: Live) -> None:
+    """All reset at once and come again; then the next request is answered as ever."""
+    expected = live.ask("/v1/completions", {**LONG, "n": 1, "seed": 1}).json["choices"]
+    for round in range(3):
+        bodies = [{**LONG, "n": 2, "stream": i % 2 == 0} for i in range(60)]
+        connections = [raw(live, "/v1/completions", body) for body in bodies]
+        time.sleep(0.05 * round)
+        for connection in connections:
+            reset(connection)
+    began = time.monotonic()
+    found = live.ask("/v1/completions", {**LONG, "n": 1, "seed": 1})
+    assert found.json["choices"] == expected and time.monotonic() - began < 5
+    live.assert_idle()
+
+
+def test_who_goes_while_a_table_of_stop_strings_is_made(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request that is submitted then is cancelled, too."""
+    engine, requests, made = live.served("stories").engine, list[Any](), threading.Event()
+    assert engine is not None
+    submit = engine.submit
+
+    def slow(*given: Any, **options: Any) -> Any:
+        made.wait(10)
+        requests.append(submit(*given, **options))
+        return requests[-1]
+
+    monkeypatch.setattr(engine, "submit", slow)
+    reset(raw(live, "/v1/completions", {**LONG, "stop": "zzz"}))
+    while live.served("stories").gate._free < live.served("stories").gate._rows:
+        time.sleep(0.001)
+    made.set()
+    while not requests:
+        time.sleep(0.001)
+    with pytest.raises(decoding.Cancelled):
+        requests[0].result(10)
+
+
+def test_half_a_body(live: Live) -> None:
+    connection = socket.create_connection(("127.0.0.1", live.port))
+    connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n{")
+    time.sleep(0.02)
+    reset(connection)
+    assert live.ask("/health").status == 200
+    closed = raw(live, "/v1/completions", {**LONG, "n": 1, "max_tokens": 4})
+    closed.shutdown(socket.SHUT_WR)  # it has said all, and may still read, or not
+    closed.close()
+    live.assert_idle()
+
+
+def test_who_does_not_read_stalls_nobody(live: Live) -> None:
+    """Its request ends on the engine, others are answered, and when it goes nothing is left."""
+
+    async def main() -> None:
+        gone, told = asyncio.Event(), list[Any]()
+        body = json.dumps({**LONG, "stream": True}).encode()
+        messages: Any = iter([{"type": "http.request", "body": body}])
+
+        async def receive() -> Any:
+            for message in messages:
+                return message
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            told.append(message)
+            await asyncio.sleep(3600 if len(told) == 3 else 0)
+
+        scope: Any = {"type": "http", "method": "POST", "path": "/v1/completions"}
+        scope |= {"headers": [], "query_string": b"", "client": None, "root_path": ""}
+        stuck = asyncio.create_task(live.app(scope, receive, send))
+        while len(told) < 3:
+            await asyncio.sleep(0.001)
+        engine = live.served("stories").engine
+        assert engine is not None
+        async for _ in engine.submit([1, 403], max_new_tokens=20):
+            pass
+        while engine.stats()["running"]:
+            await asyncio.sleep(0.001)
+        assert not stuck.done()
+        gone.set()
+        await asyncio.wait_for(stuck, 5)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    live.assert_idle()
