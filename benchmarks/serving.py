@@ -27,6 +27,7 @@ from decoding.compare.environment import Environment, environment
 from decoding.compare.report.table import Table, number, times
 
 SWEEP = (0.1, 0.4, 0.6, 0.8, 0.9, 1.0, 1.1)  # shares of what is served of requests all at once
+HTTP = "--workloads demo-1 demo-4 --providers ours ours-http ctranslate2"
 LATE = 5  # milliseconds: then the clients were slow
 DEFAULTS = {  # workloads, requests, and how many of those warm a provider up
     "cpu": ("marian-base-1 marian-base-4 gpt2-short", 32, 2),
@@ -199,6 +200,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
     add = parser.add_argument
     add("--device", choices=list(DEFAULTS), default="cpu")
+    add("--http", action="store_true", help=f"shorthand for {HTTP}, which need --text")
     add("--dtype", choices=list(WIDTHS), help="default: that of the workload on the device")
     add("--workloads", nargs="+", choices=SERVING)
     add("--providers", nargs="+", choices=PROVIDERS, default=list(PROVIDERS))
@@ -220,6 +222,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--output", type=Path, help="a CSV file for the rows")
     options = parser.parse_args(arguments)
     workloads, requests, options.warm_up = DEFAULTS[options.device]
+    if options.http:
+        workloads, _, providers = HTTP.partition(" --providers ")
+        workloads = workloads.removeprefix("--workloads ")
+        options.providers = providers.split()
     options.workloads = options.workloads or workloads.split()
     options.requests = options.requests or requests
     options.sweep = options.rates is None

@@ -5,11 +5,12 @@ from __future__ import annotations
 from benchmarks.online.base import Provider
 from benchmarks.online.batcher import Batcher
 from benchmarks.online.ctranslate2 import CTranslate2
+from benchmarks.online.http import OursHttp
 from benchmarks.online.huggingface import HuggingFace
 from benchmarks.online.ours import Ours, OursStatic
 
 __all__ = ["PROVIDERS", "Batcher", "Provider"]
 
 PROVIDERS: dict[str, type[Provider]] = {
-    provider.name: provider for provider in (HuggingFace, CTranslate2, OursStatic, Ours)
+    provider.name: provider for provider in (HuggingFace, CTranslate2, OursStatic, OursHttp, Ours)
 }

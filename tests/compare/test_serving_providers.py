@@ -18,6 +18,7 @@ from benchmarks.online.client import measure, settle
 from benchmarks.online.ours import Ours
 from decoding.compare.engines import Settings
 from tests.support import checkpoints
+from tests.support.demo import DEMO
 from tests.support.step_provider import plan
 
 JOBS = [Job([3, 4, 5], 4), Job([6, 7], 2), Job([8, 9, 3, 4], 3)]
@@ -119,3 +120,24 @@ def test_ours_reads_streams_and_results(
     calls: list[dict[str, Any]] = server.calls
     assert {call["eos_token_id"] for call in calls} == {-1}
     assert any(call.get("do_sample") for call in calls)
+
+
+def test_ours_behind_http() -> None:
+    """Texts in, texts out; the tokens are those of the model's own translation."""
+    model = decoding.load(DEMO, device="cpu", dtype="float32", threads=1)
+    texts = ["Guten Morgen!", "Danke!"]
+    jobs = [Job(model.tokenizer.encode(text), 64, 2, ends=True) for text in texts]
+    process.load("ours-http", DEMO, Settings("cpu", "float32", 1), None)
+    try:
+        provider: Any = process._provider
+        assert provider.serves(jobs[0], True) and not provider.serves(jobs[0], False)
+        replies = [Reply(job) for job in jobs]
+        for reply in replies:
+            provider.submit(reply, stream=False)
+        for reply, text in zip(replies, texts, strict=True):
+            assert reply.done.wait(60) and not reply.error
+            ids = model.tokenizer.encode_target(model.translate(text, num_beams=2))
+            assert reply.tokens == len(ids)
+    finally:
+        process.close()
+    assert provider.server.returncode is not None
