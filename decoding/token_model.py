@@ -258,7 +258,7 @@ class TokenModel(BoundModel):
         if attention_mask is not None:
             raise ValueError("attention_mask belongs to ids: leave it out, or pass input_ids")
         texts, _ = as_texts("input_ids", given)
-        return [self.tokenizer.encode(text) for text in texts]
+        return self.tokenizer.encode_batch(texts).lists()
 
     def score(
         self,

@@ -17,6 +17,7 @@ from decoding.generation.resolve import resolve
 from decoding.text.chunks import Chunks
 from decoding.text.languages import between
 from decoding.text.pipeline import Pipeline
+from decoding.text.scored import begun
 from decoding.text.tokenizers import Tokenizer
 
 Pair = tuple[str | None, str]  # a source, None without one, and its target
@@ -144,20 +145,17 @@ class Encoder:
         self._done = 0
 
     def __call__(self, pairs: Sequence[Pair]) -> list[Line]:
-        targets = self._tokenizer.encode_target_batch([target for _, target in pairs]).lists()
+        targets = self._tokenizer.encode_target_batch([target for _, target in pairs])
         if self._spec.encoder is None:
-            lines = [Line(None, self._begun(ids)) for ids in targets]
+            lines = [Line(None, ids) for ids in begun(targets, self._bos)]
         else:
             texts = [source for source, _ in pairs if source is not None]
-            lines = list(map(Line, self._tokenizer.encode_batch(texts).lists(), targets))
+            sources = self._tokenizer.encode_batch(texts).lists()
+            lines = list(map(Line, sources, targets.lists()))
         for line in lines:
             self._done += 1
             self._check(line)
         return lines
-
-    def _begun(self, ids: list[int]) -> list[int]:
-        """With the model's BOS before them, so that the first has a probability too."""
-        return ids if self._bos is None or ids[:1] == [self._bos] else [self._bos, *ids]
 
     def _check(self, line: Line) -> None:
         encoder, most = self._spec.encoder, self._spec.decoder.positions

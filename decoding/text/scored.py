@@ -10,10 +10,11 @@ from decoding.engine.request import IGNORED
 from decoding.generation.resolve import resolve
 from decoding.models.spec import ModelSpec
 from decoding.text.languages import between
+from decoding.text.rows import Rows
 from decoding.text.texts import as_texts
 from decoding.text.tokenizers import Tokenizer
 
-Rows = list[list[int]]
+Lists = list[list[int]]
 
 
 def as_labels(
@@ -25,7 +26,7 @@ def as_labels(
     *,
     src_lang: str | None,
     tgt_lang: str | None,
-) -> tuple[Rows, Rows | None, dict[str, Any]]:
+) -> tuple[Lists, Lists | None, dict[str, Any]]:
     """The arguments of score() for texts: input_ids, labels, and what the checkpoint's
     generation_config.json must say for the languages. See Model.score.
 
@@ -34,13 +35,12 @@ def as_labels(
     given, alone = as_texts("texts", texts)
     if not given:
         raise ValueError("texts must hold at least one text")
-    config = resolve({}, None, checkpoint)
+    bos, config = checkpoint.get("bos_token_id"), resolve({}, None, checkpoint)
     tokenizer, marks = between(tokenizer, src_lang, tgt_lang, config)
     if targets is None:
         if spec.encoder is not None:
             raise ValueError("a model with an encoder needs targets: texts that it could write")
-        bos = checkpoint.get("bos_token_id")
-        return [begun(tokenizer.encode_target(text), bos) for text in given], None, marks
+        return begun(tokenizer.encode_target_batch(given), bos), None, marks
     wanted, other = as_texts("targets", targets)
     if (alone, len(given)) != (other, len(wanted)):
         raise ValueError(
@@ -48,19 +48,17 @@ def as_labels(
             f"{len(given)}"
         )
     if spec.encoder is not None:
-        sources = [tokenizer.encode(text) for text in given]
-        return sources, [tokenizer.encode_target(target) for target in wanted], marks
-    rows, labels = list[list[int]](), list[list[int]]()
-    for text, target in zip(given, wanted, strict=True):
-        # Cut as one text: at their border a token may begin in one and end in the other.
-        whole = begun(tokenizer.encode(text + target), checkpoint.get("bos_token_id"))
-        prompt = begun(tokenizer.encode(text), checkpoint.get("bos_token_id"))
+        sources = tokenizer.encode_batch(given).lists()
+        return sources, tokenizer.encode_target_batch(wanted).lists(), marks
+    # Cut as one text: at their border a token may begin in one and end in the other.
+    rows = begun(tokenizer.encode_batch(list(map(str.__add__, given, wanted))), bos)
+    labels = []
+    for whole, prompt in zip(rows, begun(tokenizer.encode_batch(given), bos), strict=True):
         same = len(os.path.commonprefix([whole, prompt]))
-        rows.append(whole)
         labels.append([IGNORED] * same + whole[same:])
     return rows, labels, marks
 
 
-def begun(ids: list[int], bos: int | None) -> list[int]:
-    """With the model's BOS in front, so that the first token of the text has a probability."""
-    return ids if bos is None or ids[:1] == [bos] else [bos, *ids]
+def begun(rows: Rows, bos: int | None) -> Lists:
+    """With the model's BOS in front, so that the first token of a text has a probability."""
+    return [ids if bos is None or ids[:1] == [bos] else [bos, *ids] for ids in rows.lists()]

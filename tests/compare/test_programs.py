@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import math
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks import translate
+from benchmarks.gpu_watch import mean
 from benchmarks.report import picture
 from benchmarks.translate_transformers import batches
 
@@ -45,6 +47,24 @@ def test_batches_hold_all_rows_in_similar_lengths() -> None:
     assert [*batches([], 9)] == []
 
 
+def test_the_best_size_of_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each program and type, by a run that does not count."""
+    seconds = {8: 3.0, 16: 2.0, 32: 4.0, 4: 9.0}
+
+    def run(program: translate.Program) -> None:
+        program.seconds.append(seconds[program.batch_tokens])
+
+    monkeypatch.setattr(translate.Program, "run", run)
+    sizes = [("ctranslate2", "int8", tokens) for tokens in (8, 16, 32)]
+    given = [translate.Program(*one, 2, [], ROOT) for one in [("ours", "int8", 4), *sizes]]
+    best = translate.fastest(given)
+    assert best == [given[0], given[2]] and not best[1].seconds
+
+
+def test_how_busy_a_gpu_is() -> None:
+    assert mean("10\n30\n2") == pytest.approx(0.14) and math.isnan(mean("[N/A]\n"))
+
+
 @pytest.mark.slow
 def test_programs_translate_alike(tmp_path: Path) -> None:
     sources = ["Das ist ein Haus.", "Ein Hund läuft über die Wiese.", "Guten Morgen!"]
@@ -58,3 +78,4 @@ def test_programs_translate_alike(tmp_path: Path) -> None:
     assert [row.provider for row in rows] == list(translate.MODULES)
     assert [row.equal for row in rows] == [3, 3, 3]
     assert all(row.ratio == row.p50 / rows[0].p50 for row in rows)
+    assert all(0 < row.busy <= 1.1 for row in rows)
