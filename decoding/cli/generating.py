@@ -51,7 +51,8 @@ class Encoder:
             chats = [self._chat(record.text) for record in given]
             prompts, _ = read_chats(self._model, chats, self._template)
         else:
-            prompts = read_texts(self._model, [record.text for record in given])
+            names = [record.where for record in given]
+            prompts = read_texts(self._model, [record.text for record in given], names)
         made = {
             id(record): replace(prompt, name=record.where, options=own_options(record, self._args))
             for record, prompt in zip(given, prompts, strict=True)
@@ -74,6 +75,8 @@ def own_options(record: Record, args: argparse.Namespace) -> dict[str, Any]:
         return {}
     found = {name: record.fields[name] for name in OWN if record.fields.get(name) is not None}
     for name, value in found.items():
+        if not isinstance(value, (int, float)):
+            raise ValueError(f"{record.where}: {name!r} must be a number, got {value!r}")
         try:
             OPTIONS[name]["check"](name, value)
         except (TypeError, ValueError) as error:
@@ -127,7 +130,7 @@ def answers(
     most = 1 if args.line_buffered else args.batch_tokens
     chunks = Chunks(
         records,
-        lambda record: len(record.text),
+        lambda record: sum(map(len, record.columns)),  # of messages the whole line
         0 if args.line_buffered else args.batch_tokens,
         Encoder(model, args),
         lambda: pipeline.goes_on(ready),

@@ -58,13 +58,14 @@ def chat(
     return found[0] if alone else found
 
 
-def read_texts(model: TextModel, texts: Any) -> list[Prompt]:
-    """Raises ValueError for a model that does not complete texts."""
+def read_texts(model: TextModel, texts: Any, names: Sequence[str] | None = None) -> list[Prompt]:
+    """The prompts of texts. names: how errors call them. Raises ValueError for a model that does
+    not complete texts."""
     check_decoder_only(model.spec, "complete")
     given, alone = as_texts("texts", texts)
     prompts = []
     for i, ids in enumerate(model.tokenizer.encode_batch(given).lists()):
-        name = "the text" if alone else f"texts[{i}]"
+        name = names[i] if names else "the text" if alone else f"texts[{i}]"
         if not ids:  # the model's beginning of a text is something to go on with
             bos = model.generation_config.get("bos_token_id")
             if bos is None:
