@@ -98,7 +98,9 @@ class ModelEngine:
 
     def _bind(self, engine: _C.Engine, limits: EngineLimits) -> None:
         pool = allocated(engine.plan(compiled(limits))[1], self._device)
-        engine.bind(compiled(limits), pool)
+        # On a CPU memory counts once it is written: pages that a row may come to need, but seldom
+        # does, are better left to who needs them than kept apart for it.
+        engine.bind(compiled(limits), pool, overcommit=self._device.type == "cpu")
         self._dispatcher = Dispatcher(engine)
         weakref.finalize(self, self._dispatcher.close, drain=False)
 

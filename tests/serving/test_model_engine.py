@@ -6,14 +6,17 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import decoding
+from decoding.compare.memory import ResidentMemory
 from decoding.generation import batching
 from decoding.serving import model_engine
+from decoding.serving.planning import size
 from tests.serving.engines import FULL, assert_same, outcome, sick
 from tests.serving.engines import SICK as SICK_TOKEN
 from tests.support.demo import DEMO
@@ -92,6 +95,22 @@ def test_memory_grows_with_the_calls(device: str) -> None:
         found = model.generate(rows, **options)
         assert_same(found, by_batches(model.prepare(rows, **options)), device)
     model.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_pages_that_no_row_comes_to_need_take_no_memory(
+    monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    """The results of the demo model may have 256 tokens, and have a few."""
+    if device != "cpu":
+        pytest.skip("memory of a GPU is taken as a whole")
+    monkeypatch.setitem(batching.ROWS, device, 128)
+    model, memory = decoding.load(DEMO, device, dtype="float32", threads=1), ResidentMemory()
+    with memory:
+        model.translate(["Guten Tag!"] * 150)
+    engine, limits = model._engine._engine, model._engine._planned
+    assert engine is not None and limits is not None
+    assert memory.growth < 0.5 * size(engine, limits)
 
 
 def test_without_memory_it_goes_by_sub_batches(
