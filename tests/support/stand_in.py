@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 import decoding
 from decoding.cli.main import main
@@ -117,11 +116,13 @@ class StandIn(decoding.Model):
                 counts.append(len(new))
                 scores.append(-k - len(new) / 100)
         longest = max(map(len, found))
-        sequences = torch.tensor([row + [START] * (longest - len(row)) for row in found])
-        lengths = torch.tensor(counts)
+        # Arrays, as inside of the library.
+        sequences: Any = np.array([row + [START] * (longest - len(row)) for row in found])
+        lengths: Any = np.array(counts)
+        ranked: Any = np.array(scores)
         if settings["num_beams"] == 1:
             return GenerateEncoderDecoderOutput(sequences, lengths)
-        return GenerateBeamEncoderDecoderOutput(sequences, lengths, torch.tensor(scores))
+        return GenerateBeamEncoderDecoderOutput(sequences, lengths, ranked)
 
     def start(self, *args: Any, many: bool = False, **options: Any) -> Later:
         return Later(lambda: self.generate(*args, **options))
@@ -130,9 +131,10 @@ class StandIn(decoding.Model):
         """Each token's log-probability is minus a hundredth of the row's length."""
         self.scored.append(options)
         longest = max(map(len, labels))
-        mask = torch.tensor([[i < len(row) for i in range(longest)] for row in labels])
-        each = torch.tensor([[-len(row) / 100] for row in labels])
-        return Scores(each * mask, mask, mask.long(), torch.where(mask, START, -100))
+        mask: Any = np.array([[i < len(row) for i in range(longest)] for row in labels])
+        each: Any = np.array([[-len(row) / 100] for row in labels])
+        labelled: Any = np.where(mask, START, -100)
+        return Scores(each * mask, mask, mask.astype(np.int64), labelled)
 
 
 def load(name: str, positions: int = 512, **_: Any) -> StandIn:
