@@ -7,12 +7,14 @@ import sys
 
 import pytest
 
+from decoding.models.registry import FAMILIES
 from tests.support.dependencies import ROOT
 
 # All that a call of a loaded model goes through, but for what takes or gives tensors.
 WITHOUT_TORCH = (
     "decoding.engine.session",
     "decoding.generation.call",
+    "decoding.loading",
     "decoding.models.formats",
     "decoding.models.registry",
     "decoding.scoring",
@@ -28,4 +30,10 @@ WITHOUT_TORCH = (
 @pytest.mark.parametrize("module", WITHOUT_TORCH)
 def test_torch_is_not_needed_to_import(module: str) -> None:
     code = f"import sys; sys.modules['torch'] = None; import {module}"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_no_family_needs_torch() -> None:
+    families = {f"decoding.models.families.{file}" for _, _, file in FAMILIES}
+    code = f"import sys; sys.modules['torch'] = None; import {', '.join(sorted(families))}"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -129,7 +129,7 @@ def test_who_leaves_ends_the_thread() -> None:
     model, queued = ours("gpt2"), Slow()
     options = {"max_new_tokens": 40, "eos_token_id": None}
     call = prepare(model._session, {}, GenerateInputs(IDS), options, queued)
-    tokens = stream(call.run, queued, model.device)
+    tokens = stream(call.run, queued, model.place)
     assert len(next(tokens)) == 3
     tokens.close()
     assert steps in (1, 2, 3)

@@ -340,7 +340,7 @@ def test_a_request_beyond_the_limits_of_one(options: dict[str, Any], words: str)
 def test_lengths_beyond_those_of_an_engine() -> None:
     """Which are the model's own only where there is memory for them."""
     model = ours("marian")
-    limits = engine_limits(model.bind_engine(), model.spec, model.device, None, None)
+    limits = engine_limits(model.bind_engine(), model.spec, model.place, None, None)
     limits = replace(limits, source=8, prompt=3, target=9)
     given: dict[str, dict[str, Any]] = {
         "source=9, .* shorten or split the text": {"input_ids": [[5] * 9]},
