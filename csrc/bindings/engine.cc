@@ -19,6 +19,7 @@ namespace decoding {
 namespace {
 
 constexpr int kMostWaiting = 1 << 20;  // requests
+constexpr int kFewTexts = 16;
 
 // One sentence of a batch, as a batch.
 struct OneText {
@@ -91,7 +92,9 @@ class PyEngine {
     const Batch texts = batch.view();
     CHECK(texts.sentences == options.sentences(), "there must be ", options.sentences(),
           " prompts, got ", texts.sentences);
-    const py::gil_scoped_release release;
+    // For few texts it is kept: to get it back from busy threads takes longer than all of this.
+    std::optional<py::gil_scoped_release> release;
+    if (texts.sentences > kFewTexts) release.emplace();
     std::vector<Submission> submissions;
     submissions.reserve(texts.sentences);
     for (int b = 0; b < texts.sentences; ++b) {
