@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -13,20 +11,17 @@ from matplotlib import colors, image
 
 from decoding.compare.report.sections import comparison_page
 from tests.compare.test_report import compared
+from tests.support.browser import browse, in_browser
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
 DESKTOP, PHONE = 1280, 500  # pixels; headless Chromium has no narrower window
 # Tells how wide the page wants to be; itself, it has no scripts.
 WIDTH = '<script>document.title = "wide " + document.documentElement.scrollWidth</script></body>'
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason=f"there is no {' or '.join(NAMES)}")
+pytestmark = in_browser
 
 
-def browse(page: Path, *options: str) -> str:
-    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-    command += [f"--user-data-dir={page.parent / 'profile'}", *options, page.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+def shown(page: Path, *options: str) -> str:
+    return browse(page.as_uri(), page.parent / "profile", *options)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +34,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_screenshot(page: Path) -> None:
     """Every engine's colour and the page's ground are seen, and much else."""
     shot = page.with_name("shot.png")
-    browse(page, f"--screenshot={shot}", f"--window-size={DESKTOP},2600")
+    shown(page, f"--screenshot={shot}", f"--window-size={DESKTOP},2600")
     pixels = (image.imread(shot)[..., :3] * 255).round().astype(np.uint8)
     assert pixels.shape == (2600, DESKTOP, 3)
     text = page.read_text("utf-8")
@@ -52,5 +47,5 @@ def test_screenshot(page: Path) -> None:
 
 @pytest.mark.parametrize("width", [DESKTOP, PHONE])
 def test_nothing_is_wider_than_the_window(page: Path, width: int) -> None:
-    found = browse(page, "--dump-dom", f"--window-size={width},900")
+    found = shown(page, "--dump-dom", f"--window-size={width},900")
     assert f"<title>wide {width}</title>" in found

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +13,8 @@ from matplotlib import image
 
 from decoding.server.page import text
 from tests.server.live import Live
+from tests.support.browser import browse, in_browser
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
-WANTED = os.environ.get("CI") is not None  # there a missing browser is a failure
 DESKTOP, PHONE = 1280, 500  # pixels; headless Chromium has no narrower window
 # Types into the page, and writes what it then shows into the title.
 SCRIPT = """<script>
@@ -66,16 +61,9 @@ def test_how_it_is_sent(live: Live) -> None:
     assert "connect-src 'self'" in said.headers["content-security-policy"]
 
 
-@pytest.mark.skipif(BROWSER is None and not WANTED, reason=f"there is no {' or '.join(NAMES)}")
+@in_browser
 class TestBrowser:
     """With the page's own script, and one that plays its user."""
-
-    def browse(self, live: Live, profile: Path, *options: str) -> str:
-        assert BROWSER is not None, "CI installs it"
-        command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-        command += [f"--user-data-dir={profile}", *options, f"{live.url}/"]
-        run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-        return run.stdout
 
     @pytest.mark.parametrize("width", [DESKTOP, PHONE])
     def test_what_a_user_sees(
@@ -85,7 +73,7 @@ class TestBrowser:
         monkeypatch.setattr("decoding.server.page.text", lambda: whole)
         options = [f"--window-size={width},900", "--timeout=20000", "--dump-dom"]
         options += ["--virtual-time-budget=20000"]
-        dom = self.browse(live, tmp_path, *options)
+        dom = browse(f"{live.url}/", tmp_path, *options)
         [title] = re.findall(r"<title>(.*?)</title>", dom)
         said: dict[str, Any] = json.loads(title.replace("&quot;", '"').replace("&amp;", "&"))
         model = live.model("demo")
@@ -105,7 +93,7 @@ class TestBrowser:
         options = [f"--screenshot={shot}", "--window-size=1280,900"]
         options += ["--virtual-time-budget=3000"]
         options += ["--blink-settings=preferredColorScheme=0"] if dark else []
-        self.browse(live, tmp_path / "profile", *options)
+        browse(f"{live.url}/", tmp_path / "profile", *options)
         pixels = (image.imread(shot)[..., :3] * 255).round().astype(np.uint8)
         assert pixels.shape == (900, 1280, 3)
         papers = re.findall(r"--paper: #(\w{6})", text())
