@@ -17,7 +17,7 @@ from decoding.server.served import LARGE, Served, quickly, rows_of, together
 from decoding.text.hypotheses import Hypothesis
 from decoding.text.hypotheses import Lines as LineParts
 from decoding.text.parts import Window
-from decoding.text.translate import Translator
+from decoding.text.window_translator import WindowTranslator
 
 
 @dataclass(eq=False)
@@ -72,16 +72,16 @@ class Lines:
         beams = max(own if isinstance(own, int) else 1, self.wanted)
         return {**self.options, "num_beams": beams, "n_best": beams}
 
-    def _translator(self) -> Translator:
+    def _translator(self) -> WindowTranslator:
         options = self._options()
         if self.wanted == 1:
             options["n_best"] = None
         with quietly():
-            translator = Translator(self.served.model, **options)
+            translator = WindowTranslator(self.served.model, **options)
         self.served.check(translator.config)
         return translator
 
-    async def _line(self, translator: Translator, text: str) -> list[Hypothesis]:
+    async def _line(self, translator: WindowTranslator, text: str) -> list[Hypothesis]:
         window = await quickly(len(text), translator.cut, [self.prefix + text])
         line, parts = LineParts(window, translator.config), range(len(window.parts))
         if parts:
@@ -90,7 +90,9 @@ class Lines:
         [hypotheses] = line.finished()
         return translator.best(hypotheses)
 
-    async def _part(self, translator: Translator, window: Window, part: int) -> list[Hypothesis]:
+    async def _part(
+        self, translator: WindowTranslator, window: Window, part: int
+    ) -> list[Hypothesis]:
         chosen = np.array([part])
         ids = window.parts.select(chosen).lists()[0]
         options = translator.inputs(window, chosen)
@@ -111,7 +113,7 @@ class Lines:
 
 
 def as_output(prompt: Sequence[int], rows: Sequence[Sequence[int]]) -> SimpleNamespace:
-    """What Translator.hypotheses() reads of the output of generate(), without scores."""
+    """What WindowTranslator.hypotheses() reads of the output of generate(), without scores."""
     lengths = np.array(list(map(len, rows)))
     sequences = np.zeros((len(rows), len(prompt) + lengths.max()), np.int64)
     for sequence, row in zip(sequences, rows, strict=True):

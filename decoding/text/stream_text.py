@@ -17,7 +17,8 @@ from decoding.text.complete import (
 from decoding.text.lengths import Lengths
 from decoding.text.texts import checked
 from decoding.text.tokenizers import Tokenizer
-from decoding.text.translate import TranslationModel, Translator
+from decoding.text.translate import Translator
+from decoding.text.window_translator import TranslationModel
 
 WINDOW, CONTEXT = 64, 16  # ids that are decoded in a step at most, and those before them that are
 UNSETTLED = 8  # characters whose spaces clean-up may still remove: its patterns join up to six
