@@ -24,7 +24,7 @@ from decoding.compare.text import Text, batches, read_text
 from decoding.compare.timing import percentile
 from decoding.models import ModelSpec
 from decoding.text.tokenizers.framed import FramedTokenizer
-from tests.support.compared import GPT, STACK, TRANSFORMER_BASE
+from tests.compare.specs import GPT, STACK, TRANSFORMER_BASE
 from tests.support.stub_engines import Echo
 
 

@@ -19,8 +19,8 @@ from decoding.compare.task import Task
 from decoding.compare.text import Text
 from decoding.compare.worker import ResourceLimits, died
 from decoding.generation.config import GenerationConfig
+from tests.compare.specs import TRANSFORMER_BASE
 from tests.support import stub_engines
-from tests.support.compared import TRANSFORMER_BASE
 from tests.support.demo import DEMO
 
 CEILINGS = {"float32": Ceilings(bandwidth=1e9, flops=1e9)}
