@@ -26,7 +26,8 @@ SHORT_NAMES = {
 CACHE_DTYPES = ("float32", "bfloat16")  # of keys and values on the CPU
 CPUS = Path("/sys/devices/system/cpu")
 SIBLINGS = "cpu{}/topology/thread_siblings_list"  # the hardware threads of a core
-GPUS = Path("/proc/driver/nvidia/gpus")  # what NVIDIA's driver has found
+# Where NVIDIA's driver has found a GPU, one of these is there; the last is Windows' (WSL).
+GPUS = (Path("/proc/driver/nvidia/gpus"), Path("/dev/nvidiactl"), Path("/dev/dxg"))
 NO_CUDA = (
     "this build has no CUDA engine: build it again where a GPU is, with nvcc of a CUDA "
     'toolkit or of `pip install .[cuda]`, or pass device="cpu"'
@@ -65,14 +66,14 @@ def choose_gpu(index: int | None) -> Device:
 def choose_automatically() -> str:
     """ "cuda" where everything for it is there, else "cpu", with a warning where there is a GPU.
 
-    Torch is not imported for a build without the CUDA engine where no GPU can be seen.
+    Torch is not imported where no GPU can be seen.
     """
-    if not _C.cuda_archs and (hidden() or not GPUS.is_dir()):
+    if not sees_gpu():
         return "cpu"
     import torch
 
     if not torch.cuda.is_available():
-        if torch.version.cuda is None and GPUS.is_dir() and not hidden():
+        if torch.version.cuda is None:
             warn_unused("an NVIDIA GPU", NO_CUDA_IN_TORCH.format(torch.__version__))
         return "cpu"
     index = torch.cuda.current_device()
@@ -85,9 +86,10 @@ def choose_automatically() -> str:
     return "cpu"
 
 
-def hidden() -> bool:
-    """Whether the user hides the GPUs from programs."""
-    return os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+def sees_gpu() -> bool:
+    """Whether there is a GPU, and the user does not hide it from programs."""
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    return not is_hidden and any(path.exists() for path in GPUS)
 
 
 def warn_unused(gpu: str, reason: str) -> None:

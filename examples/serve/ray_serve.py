@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ray import serve
+from ray import serve  # pyright: ignore[reportMissingImports]
 
 import decoding
 from decoding.serving import create_app

@@ -30,6 +30,7 @@ CUDA, CPU = Device("cuda", 0), Device("cpu")
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A machine with an A100, and a build for it; tests take away from it."""
+    monkeypatch.setattr(devices, "GPUS", (Path(__file__),))
     there = SimpleNamespace(archs="80 90", torch="13.0", gpus=1, capability=(8, 0))
     engine = SimpleNamespace(Error=decoding.Error)
     monkeypatch.setattr(devices, "_C", engine)
@@ -70,10 +71,8 @@ def test_a_gpu_that_auto_does_not_take_is_told_once(
     said: str,
     machine: Any,
     monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
 ) -> None:
     warn_once.cache_clear()
-    monkeypatch.setattr(devices, "GPUS", tmp_path)
     machine(**missing)
     with pytest.warns(UserWarning, match=said):
         devices.choose_device("auto")
