@@ -50,10 +50,7 @@ class OursHttp(Provider):
         task.add_done_callback(self.tasks.discard)
 
     async def ask(self, reply: Reply, body: bytes) -> None:
-        if self.idle:
-            reader, writer = self.idle.pop()
-        else:
-            reader, writer = await asyncio.open_connection("127.0.0.1", PORT)
+        reader, writer = await self.connection()
         try:
             head = f"POST /translate HTTP/1.1\r\nHost: here\r\nContent-Length: {len(body)}\r\n\r\n"
             writer.write(head.encode() + body)
@@ -68,6 +65,15 @@ class OursHttp(Provider):
         except BaseException as error:
             writer.close()
             reply.fail(f"{type(error).__name__}: {error}")
+
+    async def connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """One that is idle, unless the server has closed it meanwhile, or a new one."""
+        while self.idle:
+            reader, writer = self.idle.pop()
+            if not reader.at_eof():
+                return reader, writer
+            writer.close()
+        return await asyncio.open_connection("127.0.0.1", PORT)
 
     def cancel(self) -> None:
         for task in list(self.tasks):
