@@ -273,7 +273,9 @@ void Scheduler::end(const std::string& message) {
     made_.ends.emplace_back(id, message.empty() ? OutputKind::cancelled : OutputKind::fault);
     made_.ends.back().message = message;
   };
-  for (const auto& [id, entry] : entries_) tell(id);
+  for (const auto& [id, entry] : entries_) {
+    if (!entry.leaves) tell(id);  // else it has been told
+  }
   entries_.clear();
   {
     const std::lock_guard lock(mutex_);
