@@ -43,4 +43,8 @@ class Stream {
   const Features features_;
 };
 
+// See kernels/cuda/resources.h: all streams of a team's threads are one.
+template <Isa isa>
+void order(const Stream<isa>&, const Stream<isa>&) {}
+
 }  // namespace decoding::cpu

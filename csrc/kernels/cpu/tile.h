@@ -35,6 +35,17 @@ template <typename T>
 struct MatrixView {
   T* data;
   size_t stride;
+
+  T& at(size_t row, size_t column) const { return data[row * stride + column]; }
+};
+
+// One whose columns are.
+template <typename T>
+struct TransposedView {
+  T* data;
+  size_t stride;
+
+  T& at(size_t row, size_t column) const { return data[column * stride + row]; }
 };
 
 // Memory that is asked for while a tile works: `lines` cache lines of each row.
@@ -62,10 +73,10 @@ enum class Begin { no, yes };
 // c[r][j] += sum over k < depth of a[r][k] * b[k][j], which is added up first, in ascending order,
 // one addition at a time: the bits do not depend on the shape of the tile. The product of a word
 // of a and one of b is `Dot`'s: of two floats, or of a few smaller numbers.
-template <typename Dot, int rows, int vectors, int lines>
-inline void multiply_tile(MatrixView<const typename Dot::Left> a,
-                          MatrixView<const typename Dot::Right> b, MatrixView<typename Dot::Sum> c,
-                          int depth, Begin begin, Prefetch<lines> prefetch) {
+template <typename Dot, int rows, int vectors, int lines, typename Left>
+inline void multiply_tile(Left a, MatrixView<const typename Dot::Right> b,
+                          MatrixView<typename Dot::Sum> c, int depth, Begin begin,
+                          Prefetch<lines> prefetch) {
   using Sums = Vector<typename Dot::Sum>;
   Sums sum[rows][vectors];
 #pragma GCC unroll 8
@@ -83,7 +94,7 @@ inline void multiply_tile(MatrixView<const typename Dot::Left> a,
       for (int v = 0; v < vectors; ++v) right[v] = Dot::right(load(line + v * kLanes), part);
 #pragma GCC unroll 8
       for (int r = 0; r < rows; ++r) {
-        const auto left = broadcast(a.data[r * a.stride + k * Dot::kParts + part]);
+        const auto left = broadcast(a.at(r, k * Dot::kParts + part));
 #pragma GCC unroll 8
         for (int v = 0; v < vectors; ++v) sum[r][v] = Dot::add(left, right[v], sum[r][v]);
       }
@@ -100,11 +111,11 @@ inline void multiply_tile(MatrixView<const typename Dot::Left> a,
 }
 
 // The same for up to kTileRows rows and any whole number of vectors of columns.
-template <typename Dot = Float32Dot, int lines = 0, int rows = kTileRows>
-inline void multiply_rows(int count, MatrixView<const typename Dot::Left> a,
-                          MatrixView<const typename Dot::Right> b, MatrixView<typename Dot::Sum> c,
-                          int depth, int columns, Prefetch<lines> prefetch = {},
-                          Begin begin = Begin::no) {
+template <typename Dot = Float32Dot, int lines = 0, int rows = kTileRows,
+          typename Left = MatrixView<const typename Dot::Left>>
+inline void multiply_rows(int count, Left a, MatrixView<const typename Dot::Right> b,
+                          MatrixView<typename Dot::Sum> c, int depth, int columns,
+                          Prefetch<lines> prefetch = {}, Begin begin = Begin::no) {
   if constexpr (rows > 1) {
     if (count < rows) {
       return multiply_rows<Dot, lines, rows - 1>(count, a, b, c, depth, columns, prefetch, begin);
@@ -125,9 +136,14 @@ inline void multiply_rows(int count, MatrixView<const typename Dot::Left> a,
       multiply_tile<Dot, rows, vectors>(a, right(), sums(), depth, begin, Prefetch<0>{});
     }
   }
-  for (; j < columns; j += kLanes) {
-    multiply_tile<Dot, rows, 1>(a, right(), sums(), depth, begin, Prefetch<0>{});
+  const auto multiply_last = [&]<int last>() {
+    multiply_tile<Dot, rows, last>(a, right(), sums(), depth, begin, Prefetch<0>{});
+  };
+  if constexpr (vectors == 4) {  // two or three have sums enough to hide the latency, one has not
+    if (columns - j == 3 * kLanes) return multiply_last.template operator()<3>();
+    if (columns - j == 2 * kLanes) return multiply_last.template operator()<2>();
   }
+  for (; j < columns; j += kLanes) multiply_last.template operator()<1>();
 }
 
 }  // namespace

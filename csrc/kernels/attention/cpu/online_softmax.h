@@ -2,6 +2,8 @@
 // been added up is rescaled whenever a larger score turns up.
 #pragma once
 
+#include <cstddef>
+
 #include "kernels/cpu/simd.h"
 
 namespace decoding::cpu {
@@ -34,6 +36,37 @@ struct OnlineSoftmax {
     const float total = sum_of(sum);
     return total == 0.0f ? 0.0f : 1.0f / total;
   }
+};
+
+// The same for kLanes queries, one in each lane.
+struct OnlineSoftmaxLanes {
+  Floats maximum = broadcast(-__builtin_inff());
+  Floats sum = {};  // of the weights so far
+
+  // scores: `count` rows, `stride` elements apart
+  Floats weigh(float* scores, size_t stride, int count) {
+    const Floats before = maximum;
+    Floats other = maximum;  // two chains take half as long as one
+    for (int k = 0; k + 1 < count; k += 2) {
+      maximum = max(load(scores + k * stride), maximum);
+      other = max(load(scores + (k + 1) * stride), other);
+    }
+    if (count % 2 != 0) maximum = max(load(scores + (count - 1) * stride), maximum);
+    maximum = max(maximum, other);
+    // -inf must not meet itself in lanes that have seen nothing yet.
+    const Floats base = maximum == -__builtin_inff() ? Floats{} : maximum;
+    Floats total = {};
+    for (int k = 0; k < count; ++k) {
+      const Floats weight = exp_not_above_0(load(scores + k * stride) - base);
+      store(scores + k * stride, weight);
+      total += weight;
+    }
+    const Floats rescale = before == maximum ? broadcast(1.0f) : exp_not_above_0(before - base);
+    sum = fma(rescale, sum, total);
+    return rescale;
+  }
+
+  Floats normaliser() const { return sum == 0.0f ? Floats{} : 1.0f / sum; }
 };
 
 }  // namespace

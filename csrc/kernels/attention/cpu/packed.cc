@@ -1,13 +1,16 @@
-// A block of keys is transposed and a block of values copied onto the stack once for many queries;
-// both products then are those of kernels/cpu/tile.h. Blocks begin at the sentence's first
-// token, so a query's numbers depend neither on the sentence's place in the batch nor on the chunk
-// that the query is read in: what it does not see of a block adds zeros.
+// Queries stand in the lanes: a block of them is transposed once, scores are keys times queries,
+// and the softmax needs nothing from a neighbouring lane. Then weights times values give rows
+// again. Both products are those of kernels/cpu/tile.h. Blocks of keys begin at the sentence's
+// first token, so a query's numbers depend neither on the sentence's place in the batch nor on the
+// chunk that the query is read in: what it does not see of a block adds zeros.
 #include "kernels/attention/packed.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/attention/cpu/bias.h"
 #include "kernels/attention/cpu/online_softmax.h"
+#include "kernels/attention/cpu/transpose.h"
 #include "kernels/attention/head_dim.h"
 #include "kernels/cpu/bfloat16.h"
 #include "kernels/cpu/stream.h"
@@ -18,85 +21,81 @@ namespace cpu {
 namespace {
 
 constexpr int kBlock = 64;    // positions
-constexpr int kQueries = 96;  // that pass over a block together
-
-// Turns a square of registers around its diagonal: rows and lanes that differ in one bit of their
-// index change places, bit by bit.
-void transpose(Floats (&rows)[kLanes]) {
-#pragma GCC unroll 4
-  for (int bit = 1; bit < kLanes; bit *= 2) {
-    const Ints odd = (lane_ids() & bit) != 0;
-#pragma GCC unroll 16
-    for (int i = 0; i < kLanes; ++i) {
-      if (i & bit) continue;
-      const Floats low = rows[i], high = rows[i + bit];
-      rows[i] = odd ? __builtin_shuffle(high, lane_ids() ^ bit) : low;
-      rows[i + bit] = odd ? high : __builtin_shuffle(low, lane_ids() ^ bit);
-    }
-  }
-}
+constexpr int kQueries = 64;  // that pass over a block together
 
 constexpr int whole_vectors(int count) { return (count + kLanes - 1) / kLanes * kLanes; }
 
-// to[d][i] = rows[i][d] for i < count, zero up to a whole number of vectors, of i and of d.
-template <typename C>
-void transpose_block(const C* const* rows, int count, int dim, float* to) {
-  for (int i = 0; i < count; i += kLanes) {
-    for_vectors(dim, [&](int d, auto... tail) {
-      Floats square[kLanes];
-      for (int j = 0; j < kLanes; ++j) {
-        square[j] = i + j < count ? load(rows[i + j] + d, tail...) : Floats{};
-      }
-      transpose(square);
-      for (int j = 0; j < kLanes; ++j) store(to + (d + j) * kBlock + i, square[j]);
-    });
-  }
-}
-
 // Queries of one sentence and head, with all that is kept of them between blocks of positions.
-// Their vectors are padded to `width` elements, a whole number of registers.
 struct Queries {
-  alignas(64) float q[kQueries * kMaxHeadDim];    // scaled
-  alignas(64) float sum[kQueries * kMaxHeadDim];  // of the weighted values
-  OnlineSoftmax softmax[kQueries];
-  int count, dim, width;
+  alignas(64) float q[kMaxHeadDim * kQueries];    // [dim, kQueries], scaled
+  alignas(64) float sum[kQueries * kMaxHeadDim];  // [count, width], of the weighted values
+  OnlineSoftmaxLanes softmax[kQueries / kLanes];
+  int count, dim, width;      // width: dim, padded to a whole number of registers
   const AttentionBias* bias;  // null: none
 };
 
 struct Block {
-  alignas(64) float keys[kMaxHeadDim * kBlock];    // [dim, kBlock]
-  alignas(64) float values[kBlock * kMaxHeadDim];  // [kBlock, width]
-  alignas(64) float bias_line[kQueries + kBlock];  // of the last query's scores; those of each
-                                                   // query before it begin one number further on
+  const float* keys;  // [count, width], rows `stride` elements apart: where they lie, or a copy
+  size_t stride;
+  alignas(64) float copy[kBlock * kMaxHeadDim];
+  alignas(64) float values[kBlock * kMaxHeadDim];  // [count, width]
+  alignas(64) float bias_line[kQueries + kBlock];  // by distance, from that of the first query to
+                                                   // the last key
   int count;
 };
 
-// Lets the `rows` queries from `begin` on attend to a block, of which query r sees the first
-// `seen` + r positions, as far as its window reaches.
-void attend(Queries& queries, int begin, int rows, const Block& block, int seen) {
-  const size_t width = queries.width;
-  const int columns = whole_vectors(block.count);
-  alignas(64) float scores[kTileRows * kBlock] = {};
-  float* sums = queries.sum + begin * width;
-  multiply_rows(rows, {queries.q + begin * width, width}, {block.keys, kBlock}, {scores, kBlock},
-                queries.dim, columns);
-  for (int r = 0; r < rows; ++r) {
-    const int visible = std::min(seen + r, block.count);
-    float* row = scores + r * kBlock;
-    if (queries.bias != nullptr) {
-      const float* line = block.bias_line + queries.count - 1 - (begin + r);
-      apply_bias(queries.bias->cap, line, row, columns);
-    }
-    for (int i = 0; i < columns; i += kLanes) {
-      store(row + i, lane_ids() + i < visible ? load(row + i) : broadcast(-__builtin_inff()));
-    }
-    const float rescale = queries.softmax[begin + r].weigh(row, columns);
-    for (size_t d = r * width; d < (r + 1) * width; d += kLanes) {
-      store(sums + d, load(sums + d) * rescale);
-    }
+// Calls use(begin, end) for groups of nearly as many rows, at most kTileRows.
+template <typename Use>
+void for_tiles(int begin, int end, Use&& use) {
+  const int rows = end - begin, tiles = (rows + kTileRows - 1) / kTileRows;
+  for (int tile = 0; tile < tiles; ++tile) {
+    use(begin + tile * rows / tiles, begin + (tile + 1) * rows / tiles);
   }
-  multiply_rows(rows, {scores, kBlock}, {block.values, width}, {sums, width}, block.count,
-                queries.width);
+}
+
+// Lets queries [first, last) attend to a block, of which query i sees the positions before
+// `seen` + i, as far as its window reaches.
+void attend(Queries& queries, int first, int last, const Block& block, int seen) {
+  alignas(64) float scores[kBlock * kQueries];  // [count, kQueries]
+  alignas(64) float rescale[kQueries];
+  const size_t width = queries.width;
+  const int from = first / kLanes * kLanes, to = whole_vectors(last);
+  // The first vector of queries that see a key.
+  const auto begin_of = [&](int key) { return std::max(from, (key - seen + 1) / kLanes * kLanes); };
+  for_tiles(0, block.count, [&](int begin, int end) {
+    const int i = begin_of(begin);
+    if (i >= to) return;
+    multiply_rows(end - begin, {block.keys + begin * block.stride, block.stride},
+                  {queries.q + i, kQueries}, {scores + begin * kQueries + i, kQueries}, queries.dim,
+                  to - i, {}, Begin::yes);
+  });
+  for (int i = from; i < to; i += kLanes) {
+    float* column = scores + i;
+    const int all = std::clamp(seen + i, 0, block.count);  // keys that every lane sees
+    const int some = std::clamp(seen + i + kLanes - 1, 0, block.count);
+    if (queries.bias != nullptr) {
+      for (int k = 0; k < some; ++k) {
+        apply_bias(queries.bias->cap, block.bias_line + block.count - 1 - k + i,
+                   column + k * kQueries, kLanes);
+      }
+    }
+    for (int k = all; k < some; ++k) {
+      float* at = column + k * kQueries;
+      store(at, lane_ids() + (seen + i) > k ? load(at) : broadcast(-__builtin_inff()));
+    }
+    store(rescale + i, queries.softmax[i / kLanes].weigh(column, kQueries, some));
+    for (int k = some; k < block.count; ++k) store(column + k * kQueries, Floats{});
+  }
+  for_tiles(first, last, [&](int begin, int end) {
+    float* sums = queries.sum + begin * width;
+    for (int r = begin; r < end; ++r) {
+      float* sum = queries.sum + r * width;
+      for (size_t d = 0; d < width; d += kLanes) store(sum + d, load(sum + d) * rescale[r]);
+    }
+    multiply_rows(end - begin, TransposedView<const float>{scores + begin, kQueries},
+                  {block.values, width}, {sums, width}, std::min(block.count, seen + end - 1),
+                  queries.width);
+  });
 }
 
 // A sentence and a head: q and y begin at its first token.
@@ -109,32 +108,42 @@ struct Item {
   int head;
 
   void read(Queries& queries, int begin) const {
-    const size_t stride = p.stride, width = queries.width;
-    for (int r = 0; r < queries.count; ++r) {
-      queries.softmax[r] = {};
+    const size_t stride = p.stride;
+    for (int i = 0; i < queries.count; i += kLanes) {
       for_vectors(p.head_dim, [&](int d, auto... tail) {
-        store(queries.q + r * width + d, load(q + (begin + r) * stride + d, tail...) * p.scale);
-        store(queries.sum + r * width + d, Floats{});
+        Floats square[kLanes];
+        for (int j = 0; j < kLanes; ++j) {
+          const float* row = q + (begin + i + j) * stride + d;
+          square[j] = i + j < queries.count ? load(row, tail...) * p.scale : Floats{};
+        }
+        transpose(square);
+        for (int j = 0; j < kLanes; ++j) store(queries.q + (d + j) * kQueries + i, square[j]);
       });
+      queries.softmax[i / kLanes] = {};
     }
+    std::fill_n(queries.sum, queries.count * queries.width, 0.0f);
   }
 
   void read(Block& block, int position, size_t width) const {
     block.count = std::min(kBlock, keys.length - position);
-    decltype(keys.k) rows[kBlock];
+    bool in_place = false;
+    if constexpr (requires { keys.rows.stride; }) {
+      in_place = width == static_cast<size_t>(p.head_dim);
+      block.keys = keys.k + keys.rows.offset(position), block.stride = keys.rows.stride;
+    }
+    if (!in_place) block.keys = block.copy, block.stride = width;
     for (int i = 0; i < block.count; ++i) {
       const size_t offset = keys.rows.offset(position + i);
-      rows[i] = keys.k + offset;
       for_vectors(p.head_dim, [&](int d, auto... tail) {
         store(block.values + i * width + d, load(keys.v + offset + d, tail...));
+        if (!in_place) store(block.copy + i * width + d, load(keys.k + offset + d, tail...));
       });
     }
-    transpose_block(rows, block.count, p.head_dim, block.keys);
   }
 
   void write(const Queries& queries, int begin) const {
     for (int r = 0; r < queries.count; ++r) {
-      const float normaliser = queries.softmax[r].normaliser();
+      const float normaliser = queries.softmax[r / kLanes].normaliser()[r % kLanes];
       for_vectors(p.head_dim, [&](int d, auto... tail) {
         store(y + static_cast<size_t>(begin + r) * p.heads * p.head_dim + d,
               load(queries.sum + r * queries.width + d) * normaliser, tail...);
@@ -159,19 +168,15 @@ void attend(const Item<Params, Keys>& item, int begin, int end) {
   for (int position = start; position < reach; position += kBlock) {
     item.read(block, position, queries.width);
     if (queries.bias != nullptr) {
-      bias_by_distance(p.bias, item.head, at + count - 1 - position,
-                       count + whole_vectors(block.count), block.bias_line);
+      const int lines = whole_vectors(count) + block.count - 1;
+      bias_by_distance(p.bias, item.head, at + whole_vectors(count) - 1 - position, lines,
+                       block.bias_line);
+      std::reverse(block.bias_line, block.bias_line + lines);
     }
-    // A query that sees nothing of the block must not meet it.
+    // A query that sees nothing of the block need not meet it.
     const int first = p.causal ? std::max(0, position - at) : 0;
     const int last = window > 0 ? std::min(count, position + block.count + window - 1 - at) : count;
-    const int tiles = (last - first + kTileRows - 1) / kTileRows;
-    for (int tile = 0; tile < tiles; ++tile) {
-      const int top = first + tile * (last - first) / tiles;
-      const int bottom = first + (tile + 1) * (last - first) / tiles;
-      const int seen = p.causal ? at + top + 1 - position : block.count;
-      attend(queries, top, bottom - top, block, seen);
-    }
+    if (first < last) attend(queries, first, last, block, p.causal ? at + 1 - position : kBlock);
   }
   item.write(queries, begin);
 }
@@ -187,14 +192,16 @@ void packed_attention(cpu::Stream<isa>& stream, const PackedAttentionParams<T, K
   for (int sentence = 0; sentence < p.sentences; ++sentence) {
     const size_t row = p.offsets[sentence];
     const int queries = p.offsets[sentence + 1] - p.offsets[sentence];
-    for (int begin = 0; begin < queries; begin += cpu::kQueries) {
-      for (int head = 0; head < p.heads; ++head, ++card) {
-        if (card % stream.size() != stream.rank()) continue;
-        const cpu::Item item{.p = p,
-                             .q = p.q + row * p.stride + head * p.head_dim,
-                             .keys = p.keys.of(p, sentence, head / shared),
-                             .y = p.y + (row * p.heads + head) * p.head_dim,
-                             .head = head};
+    for (int head = 0; head < p.heads; ++head, ++card) {
+      const cpu::Item item{.p = p,
+                           .q = p.q + row * p.stride + head * p.head_dim,
+                           .keys = p.keys.of(p, sentence, head / shared),
+                           .y = p.y + (row * p.heads + head) * p.head_dim,
+                           .head = head};
+      const int tiles = (queries + cpu::kQueries - 1) / cpu::kQueries;
+      for (int tile = 0; tile < tiles; ++tile) {
+        if ((card + tile) % stream.size() != stream.rank()) continue;
+        const int begin = tile * cpu::kQueries;
         cpu::attend(item, begin, std::min(begin + cpu::kQueries, queries));
       }
     }
