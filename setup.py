@@ -204,6 +204,12 @@ def variants(source: Path) -> list[str]:
     return list(TYPES) if per_type else [""]
 
 
+def is_cuda(source: Path) -> bool:
+    """Whether a source is part of the CUDA engine alone."""
+    kind = source.stem.partition("_")[0]  # of a binding: cuda, cuda_device
+    return source.suffix == ".cu" or "cuda" in (source.parent.name, kind)
+
+
 def objects(build: Path, modules: set[str], with_cuda: bool) -> list[Object]:
     """All that the modules consist of, in the order of linking."""
     found = [Object(build / "hash.cc", build / "hash.o")]
@@ -211,9 +217,7 @@ def objects(build: Path, modules: set[str], with_cuda: bool) -> list[Object]:
     for source in sources:
         if not any(in_module(source, module) for module in modules):
             continue
-        if not with_cuda and (
-            source.suffix == ".cu" or "cuda" in (source.parent.name, source.stem)
-        ):
+        if not with_cuda and is_cuda(source):
             continue
         for variant in variants(source):
             name = object_name(source) + f".{variant}" * bool(variant)

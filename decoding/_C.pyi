@@ -1,5 +1,5 @@
-"""The compiled engine. Tensors are contiguous, and on the CPU they may be NumPy's arrays, or what
-else has Python's buffer protocol; docs/glossary.md has the shape letters.
+"""The compiled engine. Tensors are contiguous, and may be NumPy's arrays, or what else has Python's
+buffer protocol, on the CPU and DeviceArrays on a GPU; docs/glossary.md has the shape letters.
 
 A session on a GPU has its weights and its pool there, everything else on the CPU.
 """
@@ -7,14 +7,10 @@ A session on a GPU has its weights and its pool there, everything else on the CP
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
-import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from decoding.models.spec import EncoderSpec, ModelSpec
-
-Array = npt.NDArray[np.generic]
-Numbers = Tensor | Array
+from decoding.models.weights.dtypes import Array, Numbers, Stored
 
 cuda_archs: str  # what there is machine code for, "80 90"; empty without CUDA
 sources_hash: str  # of the C++ sources that the engine was built from
@@ -23,6 +19,57 @@ class Error(RuntimeError): ...
 
 def isas() -> list[str]:
     """Instruction sets of this machine that the engine has code for, best first."""
+
+class DeviceArray:
+    """Numbers in a GPU's memory, with the names that torch has for the same things. Where the
+    engine is built for CUDA.
+
+    Views share the memory, which goes with the last of them; so do torch's, which as_tensor() of
+    models/weights/dtypes.py makes.
+    """
+
+    def __init__(self, bytes: int, device: int) -> None:
+        """uint8 [bytes], uninitialised. Raises MemoryError where there is no memory left."""
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def device(self) -> str: ...  # "cuda:0"
+    @property
+    def nbytes(self) -> int: ...  # from the first number to the end of the last
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...  # bfloat16 is int16 in it
+    def stride(self) -> tuple[int, ...]: ...
+    def is_contiguous(self) -> bool: ...
+    def data_ptr(self) -> int: ...
+    def view(
+        self,
+        dtype: str,
+        shape: Sequence[int],
+        *,
+        strides: Sequence[int] | None = None,
+        offset: int = 0,
+        stream: int = 0,
+    ) -> DeviceArray:
+        """What lies from byte `offset` on. strides: in numbers; None: without gaps. stream: the
+        CUDA stream whose work writes it, for which copies wait."""
+    def __len__(self) -> int: ...
+    def __getitem__(self, key: int | slice) -> DeviceArray:
+        """A row, or some that follow each other."""
+    def copy_from(self, array: Array) -> None:
+        """Copies the CPU's array, which has as many bytes, to here; it is done on return."""
+    def copy_to(self, array: Array) -> None:
+        """Copies all `nbytes` to the CPU's array, uint8 [nbytes]."""
+
+def gpus() -> list[tuple[str, int]]:
+    """Name and compute capability, 80 for 8.0, of each GPU. Raises Error where CUDA finds none."""
+
+def free_memory(device: int) -> int:
+    """Bytes of a GPU's memory that nobody has."""
+
+def look_for_cublaslt(folders: Sequence[str]) -> None:
+    """Where it is looked for when it is used first, "" in the system's places."""
 
 def fill_panels(
     panels: Numbers,
@@ -362,7 +409,7 @@ class Session:
     def __init__(
         self,
         spec: ModelSpec,
-        weights: dict[str, Numbers],
+        weights: dict[str, Stored],
         *,
         threads: int,
         isa: str,
@@ -373,7 +420,7 @@ class Session:
     def __init__(
         self,
         spec: ModelSpec,
-        weights: dict[str, Numbers],
+        weights: dict[str, Stored],
         *,
         device: int,
         deterministic: bool = False,
@@ -487,7 +534,7 @@ class Engine:
     def __init__(
         self,
         spec: ModelSpec,
-        weights: dict[str, Numbers],
+        weights: dict[str, Stored],
         *,
         threads: int,
         isa: str,
@@ -497,7 +544,7 @@ class Engine:
     def __init__(
         self,
         spec: ModelSpec,
-        weights: dict[str, Numbers],
+        weights: dict[str, Stored],
         *,
         device: int,
         deterministic: bool = False,
@@ -514,6 +561,22 @@ class Engine:
     ) -> None:
         """Uses `pool`, uint8 [bytes], aligned to 256 bytes, and starts the thread; one that runs
         is closed before, without draining."""
+    @overload
+    def submit(
+        self,
+        request: Request,
+        source: Array | None,
+        prompt: Array,
+        *,
+        priority: int = 0,
+        deadline: float = ...,
+        max_time: float = ...,
+        stream: bool = False,
+        salt: int = 0,
+    ) -> int:
+        """The same for one sentence of which no token is masked, int64 [1, n], as plain_ids() makes
+        it; source: None without an encoder."""
+    @overload
     def submit(
         self,
         request: Request,
@@ -521,6 +584,7 @@ class Engine:
         *,
         priority: int = 0,
         deadline: float = ...,
+        max_time: float = ...,
         stream: bool = False,
         salt: int = 0,
     ) -> int:
@@ -528,7 +592,8 @@ class Engine:
         it; those of the others follow.
 
         priority: higher ones are admitted first. deadline: seconds from now, at which it ends with
-        "expired" unless it has ended before; inf: none. stream: its tokens are told as they are
+        "expired" unless it has ended before; inf: none. max_time: seconds from now, after which
+        its next token is its last. stream: its tokens are told as they are
         certain. salt: requests of different salts share no pages. Raises Error where one of them
         can never fit, and names pages and bytes; then none is added.
         """
@@ -545,6 +610,11 @@ class Engine:
         """Ends the thread: after all requests have ended, or, without `drain`, once they are
         cancelled. What it tells of them can be waited for afterwards. Twice is no error."""
 
+def plain_ids(given: Any, *, vocab: int, without: int = -1) -> Array | None:
+    """int64 [1, n]: a copy of a list, a tuple or an array of whole numbers, [n] or [1, n], each at
+    least 0 and below `vocab`, and none of them `without`. None for anything else, which may be ids,
+    too: whoever takes all forms of them says what is wrong."""
+
 class Output:
     """How a request has ended. K rows: of results, where it has come to its "end"."""
 
@@ -556,6 +626,10 @@ class Output:
     sums: Array  # the same
     parent_rows: Array  # int32 [K, n], the row that each token extended
     message: str  # of a fault
+
+    def sequences(self, prompt: Array, returned: int, fill: int) -> Array:
+        """int64 [returned, P + longest], as generate() returns them: the prompt, [1, P], then the
+        tokens of each of the first rows, with `fill` after its length."""
 
 def put_ends(
     ends: Sequence[Output],
@@ -574,13 +648,13 @@ class EncoderSession:
 
     @overload
     def __init__(
-        self, spec: EncoderSpec, weights: dict[str, Numbers], *, threads: int, isa: str
+        self, spec: EncoderSpec, weights: dict[str, Stored], *, threads: int, isa: str
     ) -> None: ...
     @overload
     def __init__(
         self,
         spec: EncoderSpec,
-        weights: dict[str, Numbers],
+        weights: dict[str, Stored],
         *,
         device: int,
         deterministic: bool = False,

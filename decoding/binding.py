@@ -7,37 +7,40 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from decoding import _C
-from decoding.common.device import Device
+from decoding.common.device import CPU, Device
 from decoding.common.environment import instruction_set
+from decoding.engine.allocation import empty
 from decoding.engine.limits import Limits, check_limits
 from decoding.engine.memory import available_memory, available_text
 from decoding.engine.session import Session
 from decoding.models import Loaded
 from decoding.models.spec import EncoderSpec, ModelSpec
-from decoding.models.weights.dtypes import Numbers
+from decoding.models.weights.dtypes import Stored
 from decoding.models.weights.panels import Packer
 from decoding.models.weights.placed import pack
 
 if TYPE_CHECKING:
     from decoding.engine.encoder import EncoderSession
 
-Bound = dict[str, Numbers]  # an engine's weights: arrays on the CPU, tensors on a GPU
+Bound = dict[str, Stored]  # an engine's weights
 
 
 def weights_on(loaded: Loaded, device: Device, dtype: str, threads: int) -> Bound:
     """threads: that convert weights."""
+    packer = engine_packer(threads, device)
     try:
-        return pack(loaded.state, loaded.spec, engine_packer(threads), str(device), dtype)
+        return pack(loaded.state, loaded.spec, packer, device.type, dtype)
     except MemoryError as error:
         there = available_text(available_memory(device))
         raise _C.Error(f"the weights do not fit into the memory of {device}, {there}") from error
 
 
-def engine_packer(threads: int) -> Packer:
+def engine_packer(threads: int, device: Device = CPU) -> Packer:
     return Packer(
         partial(_C.fill_panels, threads=threads),
         partial(_C.squares, threads=threads),
         partial(_C.convert, threads=threads),
+        partial(empty, device=device),
     )
 
 

@@ -77,7 +77,7 @@ def load(
         source: a Hugging Face directory, a converted one (Model.save), a checkpoint of fairseq,
             Marian, OpenNMT-py or llama2.c or the directory that holds it; the name of a model on
             the hub, which is looked for in its local cache; "demo"; or a transformers model.
-        device: "cpu", "cuda", "cuda:N" or a torch.device. "auto" is CUDA where torch sees a GPU and
+        device: "cpu", "cuda", "cuda:N" or a torch.device. "auto" is CUDA where there is a GPU and
             the engine was built for it.
         dtype: type of the weights: "float32", "bfloat16", on a GPU "float16", on the CPU "int8",
             which quantises activations, too. "auto" is that of a converted model; on a GPU the type

@@ -79,6 +79,8 @@ with decoding.Engine(model, memory=10**9, max_requests=8) as engine:
     assert_type(engine.submit(ids, **options).result(), Tensor | GenerateOutput)
     assert_type(list(request), list[list[list[int]]])
     anything: decoding.Request[Tensor | GenerateOutput] = request
+    engine.submit(ids, logits_processor=[], stopping_criteria=None, cancel=None, progress=True)
+    engine.generate(ids, prefix_allowed_tokens_fn=None, shortlist=None, output_logits=True)
 
 
 async def wait() -> None:
@@ -106,7 +108,7 @@ model.chat("a", stop="x")  # wrong
 model.stream_text("a", n_best=2)  # wrong
 engine.submit(ids, num_beam=4)  # wrong
 engine.submit(ids, priority="high")  # wrong
-engine.submit(ids, logits_processor=[])  # wrong
+engine.generate(ids, logits_processors=[])  # wrong
 engine.submit(ids).result().sequences  # wrong
 bad: decoding.GenerateOptions = {"n": 3}  # wrong
 model.generate(ids).sequences  # wrong
@@ -124,8 +126,8 @@ def test_the_types_have_every_option_and_no_other() -> None:
     assert set(get_type_hints(TranslateOptions)) - set(get_type_hints(SharedOptions)) == own
     by_name = {name for name in ARGUMENTS if name in get_type_hints(CallOptions)}
     assert set(get_type_hints(CallOptions)) == set(get_type_hints(SearchOptions)) | by_name
-    submit = set(inspect.signature(decoding.Engine.submit).parameters) | {"tokenizer"}
-    submit -= {"self", "input_ids", "attention_mask", "options"}
+    submit = set(inspect.signature(decoding.Engine.submit).parameters) | set(ARGUMENTS)
+    submit -= {"self", "input_ids", "attention_mask", "generation_config", "options"}
     assert set(get_type_hints(SubmitOptions)) - set(get_type_hints(SearchOptions)) == submit
     processors = set(get_type_hints(FunctionOptions)) - set(get_type_hints(CallOptions))
     assert set(ARGUMENTS) - by_name == {"input_ids", "generation_config"} | processors

@@ -16,11 +16,8 @@ std::unique_ptr<DeviceTools>& place_of(int id) {
 
 DeviceTools::DeviceTools(int id, bool deterministic)
     : device(cuda::Device::of(id)),
-      workspace(py::module_::import("torch").attr("empty")(
-          cuda::kMatmulWorkspace, py::arg("dtype") = py::module_::import("torch").attr("uint8"),
-          py::arg("device") = "cuda:" + std::to_string(id))),
-      matmul(device, reinterpret_cast<void*>(workspace.attr("data_ptr")().cast<uintptr_t>()),
-             cuda::kMatmulWorkspace, deterministic) {}
+      workspace(cuda::kMatmulWorkspace, id),
+      matmul(device, workspace.data(), workspace.bytes(), deterministic) {}
 
 DeviceTools& renewed_tools(int id, bool deterministic) {
   const cuda::UseDevice use(id);

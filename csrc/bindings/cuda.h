@@ -21,7 +21,7 @@ struct DeviceTools {
   explicit DeviceTools(int id, bool deterministic = false);
 
   cuda::Device device;
-  py::object workspace;
+  cuda::DeviceMemory workspace;
   cuda::Matmul matmul;
 };
 

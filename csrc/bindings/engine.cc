@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "bindings/bound.h"
 #include "bindings/model.h"
 #include "bindings/request.h"
+#include "bindings/token_ids.h"
 #include "engine/scheduler/scheduler.h"
 
 namespace decoding {
@@ -39,6 +41,40 @@ struct OneText {
     narrow(batch.prompt, batch.prompt_offsets, prompt_offsets);
     batch.sentence_ids += b;
     batch.sentences = 1;
+  }
+};
+
+// A sentence without masked tokens, as a batch.
+struct PlainText {
+  Ids source, source_positions, prompt;
+  int32_t source_offsets[2], prompt_offsets[2], sentence = 0;
+
+  PlainText(const std::optional<TokenIds>& source_ids, const TokenIds& prompt_ids)
+      : prompt(numbers(prompt_ids)) {
+    if (source_ids) source = numbers(*source_ids);
+    source_positions.resize(source.size());
+    std::iota(source_positions.begin(), source_positions.end(), 0);
+    put_offsets(source, source_offsets);
+    put_offsets(prompt, prompt_offsets);
+  }
+
+  Batch batch() const {
+    const bool is_read = !source.empty();
+    return {.source = is_read ? source.data() : nullptr,
+            .source_positions = is_read ? source_positions.data() : nullptr,
+            .source_offsets = is_read ? source_offsets : nullptr,
+            .prompt = prompt.data(),
+            .prompt_offsets = prompt_offsets,
+            .sentence_ids = &sentence,
+            .shortlist = nullptr,
+            .sentences = 1};
+  }
+
+ private:
+  static Ids numbers(const TokenIds& ids) { return {ids.data(), ids.data() + ids.size()}; }
+  static void put_offsets(const Ids& ids, int32_t (&to)[2]) {
+    to[0] = 0;
+    to[1] = static_cast<int32_t>(ids.size());
   }
 };
 
@@ -87,7 +123,7 @@ class PyEngine {
   }
 
   int64_t submit(const PyRequest& request, const PyBatch& batch, int32_t priority, double deadline,
-                 bool stream, uint64_t salt) {
+                 double max_time, bool stream, uint64_t salt) {
     const Request options = request.on(device_);
     const Batch texts = batch.view();
     CHECK(texts.sentences == options.sentences(), "there must be ", options.sentences(),
@@ -98,13 +134,21 @@ class PyEngine {
     std::vector<Submission> submissions;
     submissions.reserve(texts.sentences);
     for (int b = 0; b < texts.sentences; ++b) {
-      submissions.push_back({.request = read(sentence_of(options, b), OneText(texts, b).batch),
-                             .priority = priority,
-                             .seconds = deadline,
-                             .streams = stream,
-                             .salt = salt,
-                             .item = texts.sentence_ids[b]});
+      const OneText text(texts, b);
+      submissions.push_back(submission(sentence_of(options, b), text.batch, priority, deadline,
+                                       max_time, stream, salt));
     }
+    return scheduler().submit(std::move(submissions));
+  }
+
+  // One sentence without masked tokens; source: none without an encoder.
+  int64_t submit_plain(const PyRequest& request, const std::optional<TokenIds>& source,
+                       const TokenIds& prompt, int32_t priority, double deadline, double max_time,
+                       bool stream, uint64_t salt) {
+    const PlainText text(source, prompt);
+    std::vector<Submission> submissions;
+    submissions.push_back(
+        submission(request.on(device_), text.batch(), priority, deadline, max_time, stream, salt));
     return scheduler().submit(std::move(submissions));
   }
 
@@ -137,6 +181,17 @@ class PyEngine {
   Scheduler& scheduler() {
     CHECK(scheduler_ != nullptr, "an engine must be bound before it is used");
     return *scheduler_;
+  }
+
+  Submission submission(Request request, const Batch& text, int32_t priority, double deadline,
+                        double max_time, bool stream, uint64_t salt) const {
+    return {.request = read(std::move(request), text),
+            .priority = priority,
+            .seconds = deadline,
+            .max_time = max_time,
+            .streams = stream,
+            .salt = salt,
+            .item = text.sentence_ids[0]};
   }
 
   // A sentence's request and its texts, checked.
@@ -215,6 +270,8 @@ void bind_engine(py::module_& module) {
       .def(py::init(&runner_limits), py::kw_only(), py::arg("requests"), py::arg("beams"),
            py::arg("source"), py::arg("prompt"), py::arg("target"), py::arg("pages"),
            py::arg("tokens"), py::arg("candidates"), py::arg("words"), py::arg("classes"));
+  module.def("plain_ids", &plain_ids, py::arg("given"), py::kw_only(), py::arg("vocab"),
+             py::arg("without") = -1);
   bind_output(module);
   const py::call_guard<py::gil_scoped_release> unlocked;  // of Python's lock
   py::class_<PyEngine>(module, "Engine")
@@ -227,8 +284,11 @@ void bind_engine(py::module_& module) {
       .def("bind", &PyEngine::bind, py::arg("limits"), py::arg("pool"), py::kw_only(),
            py::arg("prefix_caching") = true, py::arg("overcommit") = false)
       .def("submit", &PyEngine::submit, py::arg("request"), py::arg("batch"), py::kw_only(),
-           py::arg("priority") = 0, py::arg("deadline") = kNever, py::arg("stream") = false,
-           py::arg("salt") = 0)
+           py::arg("priority") = 0, py::arg("deadline") = kNever, py::arg("max_time") = kNever,
+           py::arg("stream") = false, py::arg("salt") = 0)
+      .def("submit", &PyEngine::submit_plain, py::arg("request"), py::arg("source"),
+           py::arg("prompt"), py::kw_only(), py::arg("priority") = 0, py::arg("deadline") = kNever,
+           py::arg("max_time") = kNever, py::arg("stream") = false, py::arg("salt") = 0)
       .def("cancel", &PyEngine::cancel, py::arg("id"), unlocked)
       .def("wait", &PyEngine::wait, py::arg("timeout"))
       .def("stats", &PyEngine::stats)

@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "bindings/cuda_device.h"
 #include "bindings/engine.h"
 #include "bindings/model.h"
 #include "bindings/session.h"
@@ -21,6 +22,9 @@ PYBIND11_MODULE(_C, module) {
   module.attr("sources_hash") = decoding::kSourcesHash;
   module.attr("cuda_archs") = decoding::kCudaArchs;
   module.def("isas", &decoding::cpu::isas);
+#ifdef DECODING_CUDA
+  decoding::bind_cuda_device(module);
+#endif
   decoding::bind_panels(module);
   decoding::bind_session(module);
   decoding::bind_encoder_session(module);

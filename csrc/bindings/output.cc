@@ -1,7 +1,6 @@
 // decoding._C.Output: how a request ended, with its results as tables; and what an engine tells.
 #include "engine/scheduler/output.h"
 
-#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 
 #include "bindings/engine.h"
 #include "bindings/tensor.h"
+#include "bindings/token_ids.h"
 #include "core/check.h"
 #include "engine/scheduler/scheduler.h"
 
@@ -43,6 +43,24 @@ py::list token_lists(const int32_t* next, int rows) {
     lists[row] = std::move(tokens);
   }
   return lists;
+}
+
+// int64 [returned, P + longest], as generate() returns them: the prompt, [1, P], then the tokens of
+// each row, with `fill` after its length.
+py::array_t<int64_t> sequences(const Output& end, const TokenIds& prompt, int returned,
+                               int64_t fill) {
+  CHECK(end.kind == OutputKind::end && returned > 0 && returned <= end.rows, "output ", end.id,
+        " has ", end.rows, " rows, not ", returned);
+  const int longest = *std::max_element(end.lengths.begin(), end.lengths.begin() + returned);
+  py::array_t<int64_t> found({py::ssize_t{returned}, prompt.size() + longest});
+  int64_t* to = found.mutable_data();
+  for (int row = 0; row < returned; ++row) {
+    const int length = end.lengths[row];
+    to = std::copy_n(prompt.data(), prompt.size(), to);
+    to = std::copy_n(&end.tokens[int64_t{row} * end.width], length, to);
+    to = std::fill_n(to, longest - length, fill);
+  }
+  return found;
 }
 
 // Writes ends of a batch's sentences, whose ids follow `first`, into its tables: as
@@ -115,9 +133,12 @@ void bind_output(py::module_& module) {
                              [](const Output& o) {
                                return py::array_t<float>(py::ssize_t(o.sums.size()), o.sums.data());
                              })
-      .def_property_readonly("parent_rows", [](const Output& o) {
-        return table(o.parent_rows, o.parent_rows.empty() ? 0 : o.rows, o.width);
-      });
+      .def_property_readonly("parent_rows",
+                             [](const Output& o) {
+                               return table(o.parent_rows, o.parent_rows.empty() ? 0 : o.rows,
+                                            o.width);
+                             })
+      .def("sequences", &sequences, py::arg("prompt"), py::arg("returned"), py::arg("fill"));
   module.def("put_ends", &put_ends, py::arg("ends"), py::arg("first"), py::arg("tokens"),
              py::arg("lengths"), py::arg("scores"), py::arg("sums"), py::arg("parent_rows"));
 }

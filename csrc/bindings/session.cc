@@ -2,7 +2,6 @@
 
 #include <pybind11/stl.h>
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -49,6 +48,7 @@ class PySession : public Bound<Session> {
   void start(const PyRequest& request, const PyBatch& batch) {
     Request asked = request.on(device_);
     const Batch texts = batch.view();
+    stream_ = reinterpret_cast<uintptr_t>(texts.stream);
     const py::gil_scoped_release release;
     session_->start(texts, std::move(asked));
   }
@@ -70,18 +70,17 @@ class PySession : public Bound<Session> {
   }
   void stop_now() { session_->stop_now(); }
 
-  // Views of the pool: arrays, or tensors where it is one.
+  // Views of the pool.
   py::dict state() {
     const auto views = [&] {
       const py::gil_scoped_release release;
       return session_->state();
     }();
     const auto begin = reinterpret_cast<uintptr_t>(TensorView::of(pool_, "pool", device_).data());
-    const bool is_array = PyObject_CheckBuffer(pool_.ptr()) != 0;
     py::dict state;
     for (const StateArray& view : views) {
       const auto at = static_cast<int64_t>(reinterpret_cast<uintptr_t>(view.data) - begin);
-      state[view.name.c_str()] = is_array ? array_at(view, at) : tensor_at(view, at);
+      state[view.name.c_str()] = device_ == "cpu" ? array_at(view, at) : on_device(view, at);
     }
     return state;
   }
@@ -149,16 +148,12 @@ class PySession : public Bound<Session> {
     return numpy.attr("ndarray")(py::cast(view.shape), view.type, pool_, at, py::cast(strides));
   }
 
-  py::object tensor_at(const StateArray& view, int64_t at) const {
-    int64_t reach = 1;
-    for (size_t i = 0; i < view.shape.size(); ++i) {
-      reach += (std::max<int64_t>(view.shape[i], 1) - 1) * view.strides[i];
-    }
-    const py::object dtype = py::module_::import("torch").attr(view.type.c_str());
-    const int64_t bytes = reach * dtype.attr("itemsize").cast<int64_t>();
-    const py::object part = pool_[py::slice(at, at + bytes, 1)].attr("view")(dtype);
-    return part.attr("as_strided")(view.shape, view.strides);
+  py::object on_device(const StateArray& view, int64_t at) const {
+    return pool_.attr("view")(view.type, view.shape, py::arg("strides") = view.strides,
+                              py::arg("offset") = at, py::arg("stream") = stream_);
   }
+
+  uintptr_t stream_ = 0;  // of the call
 };
 
 void bind_limits(py::module_& module) {

@@ -97,8 +97,8 @@ class Runner {
   virtual void read(std::span<const ReadPart> parts) = 0;
   // Requests whose shared positions have been read take part in the next step.
   virtual void join(std::span<const Admitted* const> joining) = 0;
-  // It ends without results, and is told among those that have ended.
-  virtual void leave(Slot slot) = 0;
+  // Its next step is its last. Then it is told among those that have ended.
+  virtual void stop(Slot slot) = 0;
 
   // A request must have own pages for all positions that a step writes.
   virtual void extend(std::span<const Extension> extensions) = 0;

@@ -20,7 +20,7 @@ from decoding.compare.results import Comparison
 from decoding.compare.task import Task
 from decoding.compare.text import Text, read_text
 from decoding.compare.worker import ResourceLimits
-from decoding.engine.devices import choose_device
+from decoding.engine.devices import check_torch, choose_device
 from decoding.models.files.writing import replacing
 from decoding.models.weights.converted import BLOCK
 from decoding.sources import find_source
@@ -77,6 +77,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
     dtypes = args.dtype or list(dict.fromkeys(DTYPES[device] for device in devices))
     if "cuda" in devices:
         choose_device("cuda")  # or says what is missing
+        check_torch()
     directory = find_source(args.model)
     assert isinstance(directory, Path)  # the model is no object in memory
     task = Task.read(directory, args.trust_paths)

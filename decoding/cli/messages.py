@@ -42,10 +42,9 @@ def place(model: decoding.Model) -> str:
     """The device or threads of a model."""
     if model.place.type == "cpu":
         return counted(model.threads, "thread")
-    import torch
+    from decoding.engine.devices import gpu_name
 
-    name = torch.cuda.get_device_name(model.place.index)
-    return f"{name} in {model.dtype_name}"
+    return f"{gpu_name(model.place)} in {model.dtype_name}"
 
 
 def counted(count: int, what: str) -> str:

@@ -64,7 +64,8 @@ def run(args: argparse.Namespace) -> None:
     if args.engine:
         print(said_to_fit(plan, limits))
     elif model.place.type == "cuda" and not model.is_encoder:
-        model.generate([[0]], num_beams=limits.beams, max_new_tokens=1, attention_mask=[[1]])
+        beams = limits.beams
+        model.prepare([[0]], attention_mask=[[1]], num_beams=beams, max_new_tokens=1).run_batches()
         print(f"a decoding step is a graph of {model.graph_nodes} nodes")
 
 

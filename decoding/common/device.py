@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+from decoding.common.arrays import loaded_torch
 
 
 @dataclass(frozen=True)
@@ -17,3 +20,9 @@ class Device:
 
 
 CPU = Device("cpu")
+
+
+def torch_cuda() -> Any:
+    """torch.cuda where this process uses it, else None: it is not imported for a question."""
+    torch = loaded_torch()
+    return torch.cuda if torch is not None and torch.cuda.is_initialized() else None

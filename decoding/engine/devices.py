@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from decoding import _C
-from decoding.common.device import CPU, Device
+from decoding.common.arrays import loaded_torch
+from decoding.common.device import CPU, Device, torch_cuda
 from decoding.common.warn import warn, warn_once
 
 if TYPE_CHECKING:
@@ -33,57 +35,54 @@ NO_CUDA = (
     'toolkit or of `pip install .[cuda]`, or pass device="cpu"'
 )
 NO_CUDA_IN_TORCH = (
-    "torch {} was built without CUDA, and GPU memory comes from torch: "
-    'install a torch with CUDA, or pass device="cpu"'
+    "torch {} was built without CUDA, and this needs its tensors on a GPU: install a torch with "
+    'CUDA, or pass device="cpu"'
 )
+# Where cuBLASLt is: in NVIDIA's packages for CUDA 13 and 12, and in a toolkit.
+PACKAGES = ("nvidia/cu13/lib", "nvidia/cublas/lib")
+TOOLKITS = (os.environ.get("CUDA_HOME", ""), "/usr/local/cuda")
 
 
 def choose_device(device: str | torch.device) -> Device:
     """With an index where it is a GPU. Raises ValueError, NotImplementedError or decoding.Error,
     which say what is missing."""
-    name = choose_automatically() if str(device) == "auto" else str(device)
+    name = str(device)
+    if name == "auto":
+        return choose_automatically()
     kind, _, number = name.partition(":")
     if kind not in DTYPES or (":" in name and not number.isdecimal()):
         raise ValueError(f'device must be "auto", "cpu", "cuda" or "cuda:N", got {name!r}')
     return CPU if kind == "cpu" else choose_gpu(int(number) if number else None)
 
 
-def choose_gpu(index: int | None) -> Device:
-    """None: torch's current one."""
-    check_cuda()
-    import torch
-
-    there = torch.cuda.device_count()
-    chosen = Device("cuda", torch.cuda.current_device() if index is None else index)
-    assert chosen.index is not None
-    if chosen.index >= there:
-        raise ValueError(f"there is no {chosen}: this machine has {there} GPUs")
-    if not supported(chosen.index):
-        raise NotImplementedError(too_old(chosen.index))
-    return chosen
-
-
-def choose_automatically() -> str:
-    """ "cuda" where everything for it is there, else "cpu", with a warning where there is a GPU.
-
-    Torch is not imported where no GPU can be seen.
-    """
+def choose_automatically() -> Device:
+    """A GPU where everything for it is there, else the CPU, with a warning where there is a GPU."""
     if not sees_gpu():
-        return "cpu"
-    import torch
+        return CPU
+    try:
+        return choose_gpu(None)
+    except NotImplementedError as error:
+        # A build without CUDA cannot ask: a container may have none, and /dev/dxg be another one.
+        if _C.cuda_archs or shutil.which("nvidia-smi"):
+            warn_once(f"the model is on the CPU, though this machine has an NVIDIA GPU: {error}")
+    except _C.Error:
+        pass  # CUDA finds none
+    return CPU
 
-    if not torch.cuda.is_available():
-        if torch.version.cuda is None:
-            warn_unused("an NVIDIA GPU", NO_CUDA_IN_TORCH.format(torch.__version__))
-        return "cpu"
-    index = torch.cuda.current_device()
+
+def choose_gpu(index: int | None) -> Device:
+    """None: torch's current one, where the process uses torch's, else the first."""
     if not _C.cuda_archs:
-        warn_unused(torch.cuda.get_device_name(index), NO_CUDA)
-    elif not supported(index):
-        warn_unused(torch.cuda.get_device_name(index), too_old(index))
-    else:
-        return "cuda"
-    return "cpu"
+        raise NotImplementedError(NO_CUDA)
+    there, cuda = _C.gpus(), torch_cuda()
+    if index is None:
+        index = 0 if cuda is None else int(cuda.current_device())
+    if index >= len(there):
+        raise ValueError(f"there is no cuda:{index}: this machine has {len(there)} GPUs")
+    if not supported(there[index]):
+        raise NotImplementedError(too_old(there[index]))
+    _C.look_for_cublaslt(library_folders())
+    return Device("cuda", index)
 
 
 def sees_gpu() -> bool:
@@ -92,41 +91,37 @@ def sees_gpu() -> bool:
     return not is_hidden and any(path.exists() for path in GPUS)
 
 
-def warn_unused(gpu: str, reason: str) -> None:
-    warn_once(f"the model is on the CPU, though this machine has {gpu}: {reason}")
+def library_folders() -> list[str]:
+    """Those that may have cuBLASLt; "" are the system's own. Packages come first: torch, which may
+    be imported later, does not work with another one of the same name."""
+    packages = [f"{base}/{folder}/" for folder in PACKAGES for base in filter(None, sys.path)]
+    return [*packages, "", *(f"{toolkit}/lib64/" for toolkit in filter(None, TOOLKITS))]
 
 
-def too_old(index: int) -> str:
-    import torch
-
-    major, minor = torch.cuda.get_device_capability(index)
-    return (
-        f"{torch.cuda.get_device_name(index)} has compute capability {major}.{minor}, this "
-        f"build needs {oldest() // 10}.{oldest() % 10} or newer: "
-        'pass device="cpu"'
-    )
-
-
-def check_cuda() -> None:
-    if not _C.cuda_archs:
-        raise NotImplementedError(NO_CUDA)
+def check_torch() -> None:
+    """For what computes with torch's tensors on a GPU. Raises decoding.Error where torch cannot."""
     import torch
 
     if torch.version.cuda is None:
         raise _C.Error(NO_CUDA_IN_TORCH.format(torch.__version__))
-    if not torch.cuda.is_available():
-        raise _C.Error(
-            f"torch {torch.__version__} finds no NVIDIA GPU, or no driver for CUDA "
-            f'{torch.version.cuda}: see what `nvidia-smi` prints, or pass device="cpu"'
-        )
 
 
-def supported(index: int) -> bool:
+def gpu_name(device: Device) -> str:
+    assert device.index is not None
+    return _C.gpus()[device.index][0]
+
+
+def supported(gpu: tuple[str, int]) -> bool:
     """Code for an older GPU runs on a newer one, as machine code or from PTX; never the reverse."""
-    import torch
+    return gpu[1] >= oldest()
 
-    major, minor = torch.cuda.get_device_capability(index)
-    return 10 * major + minor >= oldest()
+
+def too_old(gpu: tuple[str, int]) -> str:
+    name, capability = gpu
+    return (
+        f"{name} has compute capability {capability // 10}.{capability % 10}, this build needs "
+        f'{oldest() // 10}.{oldest() % 10} or newer: pass device="cpu"'
+    )
 
 
 def oldest() -> int:
@@ -207,7 +202,7 @@ def check_threads(threads: int | None) -> int:
 def usual_threads() -> int:
     """As many as torch uses, or would if it were imported: one for each core that the process may
     use, of whose hardware threads one is enough, or OMP_NUM_THREADS where that is less."""
-    torch = sys.modules.get("torch")
+    torch = loaded_torch()
     if torch is not None:
         count: int = torch.get_num_threads()
         return count

@@ -15,6 +15,7 @@ from decoding import _C
 from decoding.common.arrays import Array
 from decoding.common.device import Device
 from decoding.common.shapes import described
+from decoding.engine.devices import check_torch
 from decoding.engine.limits import Limits, next_bucket
 from decoding.engine.pool import PooledEngine
 from decoding.engine.request import PackedTokens
@@ -26,7 +27,7 @@ from decoding.generation.batching import (
     split,
 )
 from decoding.models.spec import EncoderSpec
-from decoding.models.weights.dtypes import Numbers, as_tensor
+from decoding.models.weights.dtypes import Stored, as_tensor, name_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,7 +58,7 @@ class EncoderSession(PooledEngine):
         self,
         spec: EncoderSpec,
         engine: _C.EncoderSession,
-        weights: Mapping[str, Numbers],
+        weights: Mapping[str, Stored],
         *,
         device: Device,
         limits: Limits | None,
@@ -65,7 +66,8 @@ class EncoderSession(PooledEngine):
         self.spec = spec
         self.dtype = torch.float32
         if device.type == "cuda":
-            self.dtype = as_tensor(weights["encoder.embed.tokens"]).dtype
+            check_torch()
+            self.dtype = getattr(torch, name_of(weights["encoder.embed.tokens"].dtype))
         self._weights = weights
         super().__init__(engine, device=device, limits=limits)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from decoding import _C
 from decoding.common import html
-from decoding.common.device import Device
+from decoding.common.device import Device, torch_cuda
 from decoding.engine.limits import EngineLimits, Limits
 
 STEP = "step"
@@ -167,13 +167,12 @@ def readable(size: float) -> str:
 
 def available_memory(device: Device) -> int | None:
     """Bytes that this process may still take on `device`; None if unknown."""
-    if device.type == "cuda":
-        import torch
-
-        free, _ = torch.cuda.mem_get_info(device.index)
-        held = torch.cuda.memory_reserved(device.index) - torch.cuda.memory_allocated(device.index)
-        return free + held  # torch's allocator gives back what it only holds
-    return available_to_process()
+    if device.index is None:
+        return available_to_process()
+    free, cuda = _C.free_memory(device.index), torch_cuda()
+    if cuda is not None:  # its allocator gives back what it only holds: see allocation.py
+        free += cuda.memory_reserved(device.index) - cuda.memory_allocated(device.index)
+    return free
 
 
 def available_text(available: int | None) -> str:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from decoding import _C
-from decoding.common.arrays import Array
-from decoding.common.device import Device
+from decoding.common.device import Device, torch_cuda
 from decoding.common.progress import Event, raise_if_set
+from decoding.engine.allocation import empty
 from decoding.engine.limits import LEAST, Limits
 from decoding.engine.memory import (
     MemoryPlan,
@@ -22,10 +23,7 @@ from decoding.engine.memory import (
     available_text,
     readable,
 )
-from decoding.models.weights.memory import empty
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from decoding.models.weights.dtypes import Stored
 
 logger = logging.getLogger("decoding")
 
@@ -59,7 +57,7 @@ class Engine(Protocol):
     isa: str
 
     def plan(self, limits: _C.Limits) -> tuple[list[_C.Buffer], int]: ...
-    def bind(self, limits: _C.Limits, pool: Tensor | Array) -> None: ...
+    def bind(self, limits: _C.Limits, pool: Stored) -> None: ...
 
 
 class PooledEngine(ABC):
@@ -76,11 +74,12 @@ class PooledEngine(ABC):
         self.device = device
         self.limits = limits
         self._engine = engine
+        self._process = os.getpid()
         self._turn = threading.Lock()
         self.busy_seconds = 0.0  # in which it has computed
         self._bound: Limits | None = None
         self._reserved: Limits | None = None  # the needs of the last call
-        self._pool = empty(0, str(device))
+        self._pool = empty(0, device)
         if limits is not None:
             self._bind(limits)
 
@@ -114,15 +113,17 @@ class PooledEngine(ABC):
             self._turn.release()
 
     def _stream(self) -> int:
-        """The caller's current stream on the model's GPU."""
+        """The caller's current stream on the model's GPU: torch's where the process uses it, else
+        the default one. Raises decoding.Error in a child of fork()."""
         if self.device.type == "cpu":
             return 0
-        import torch
-
-        try:
-            return torch.cuda.current_stream(self.device.index).cuda_stream
-        except RuntimeError as error:  # torch refuses in a forked child
-            raise _C.Error(str(error)) from error
+        if os.getpid() != self._process:
+            raise _C.Error(
+                "this model was loaded before the process forked, and a child of fork() cannot use "
+                'CUDA: start the process with "spawn", and load the model there'
+            )
+        cuda = torch_cuda()
+        return 0 if cuda is None else int(cuda.current_stream(self.device.index).cuda_stream)
 
     def memory_plan(self, limits: Limits | None = None) -> MemoryPlan:
         """The plan for `limits`; None: the present one, before the first call one sentence's."""
@@ -187,11 +188,11 @@ class PooledEngine(ABC):
         self._engine.bind(engine_limits(limits), self._pool)
         self._bound = limits
 
-    def _allocate(self, limits: Limits, plan: MemoryPlan) -> Tensor | Array:
+    def _allocate(self, limits: Limits, plan: MemoryPlan) -> Stored:
         available = available_memory(self.device)
         if available is None or plan.bytes <= available:
             try:
-                return empty(plan.bytes, str(self.device))
+                return empty(plan.bytes, self.device)
             except MemoryError:
                 pass  # there is none either: the same message
         raise _C.Error(

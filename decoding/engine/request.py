@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -38,7 +39,7 @@ class EngineRequest:
     limits: Limits  # that the memory is planned for
     fill: int  # the token after a row's end
     shortlist: Array | None = None  # int32 [n], ascending, all that may follow; None: any token
-    max_time: float | None = None  # seconds
+    max_time: float = math.inf  # seconds
     keep_attentions: bool = False  # to the source, of every step
     keep_scores: bool = False  # of every step; needs options that process them
     keep_logits: bool = False  # of every step

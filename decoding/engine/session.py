@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 
@@ -57,7 +58,7 @@ class Session(PooledEngine):
             results = EngineResults.empty(
                 request.sentences, request.rows_per_sentence, request.steps, request.fill
             )
-            if request.observer is None and request.max_time is None and not request.in_parts:
+            if request.observer is None and request.max_time == math.inf and not request.in_parts:
                 self._steps(request)
             else:
                 self._step_by_step(request, results)
@@ -105,7 +106,7 @@ class Session(PooledEngine):
 
     def _step_by_step(self, request: EngineRequest, results: EngineResults) -> None:
         """Generates with returns to Python between the steps, or between their parts."""
-        end = None if request.max_time is None else time.monotonic() + request.max_time
+        end = time.monotonic() + request.max_time
         observer, done = request.observer, False
         if observer is not None:
             observer.begin(self.device)
@@ -113,7 +114,7 @@ class Session(PooledEngine):
             step = self._next_step(request, results)
             if step is None:
                 break  # the host may hear of the end later than the device
-            if end is not None and time.monotonic() >= end:
+            if time.monotonic() >= end:
                 self._engine.stop_now()
             if request.in_parts:
                 done = self._in_parts(request, results, step)
@@ -156,7 +157,7 @@ class Session(PooledEngine):
         if not len(state["number"]):
             return None
         return Step(
-            number=int(state["number"][0]),
+            number=int(numbers(state["number"])[0]),
             vocab=self.spec.decoder.vocab,
             active=numbers(state["active"]),
             scores=state["scores"] if request.options.processed else None,

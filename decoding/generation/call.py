@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence, Sized
@@ -55,6 +56,35 @@ class SubBatch:
     request: EngineRequest
 
 
+@dataclass(frozen=True)
+class ResultForm:
+    """What gives results the form that generate() returns."""
+
+    options: ResolvedOptions
+    source: TokenBatch | None  # its ids matter only where steps are kept
+    device: str  # of the results
+    tokenizer: Any  # that names tokens, or a function that finds it
+
+    @property
+    def config(self) -> GenerationConfig:
+        return self.options.config
+
+    @property
+    def strategy(self) -> Strategy:
+        return self.options.strategy
+
+    def output(self, results: Sequence[SubBatchResult]) -> Array | outputs.GenerateOutput:
+        """What generate() returns, with arrays for tensors, of the results of all sub-batches."""
+        return outputs.build_output(self.config, self.strategy, results, self.source)
+
+    def as_tensors(self, found: Array | outputs.GenerateOutput) -> Tensor | outputs.GenerateOutput:
+        """What generate() returns. found: the same with arrays."""
+        output = outputs.as_tensors(found, self.device)
+        if isinstance(output, outputs.Output):
+            output.returned, output.tokenizer = self.strategy.returned, self.tokenizer
+        return output
+
+
 class Started(Protocol):
     """A call that has begun, or begins with result()."""
 
@@ -86,16 +116,13 @@ class Call:
     """
 
     session: Session
-    options: ResolvedOptions
+    form: ResultForm
     seed: int  # where the options have none
-    source: TokenBatch | None
     prompt: TokenBatch
     hooks: Hooks
     listener: TokenListener | None
     stop: StopTable | None
     shortlist: Shortlist | None
-    device: str  # of the results
-    tokenizer: Any  # that names tokens, or a function that finds it
     cancel: Event | None
     progress: Any  # as in Progress
     engine: Continuous | None = None  # None: all goes by sub-batches
@@ -103,16 +130,24 @@ class Call:
     started: float = field(default_factory=time.monotonic)
 
     @property
+    def options(self) -> ResolvedOptions:
+        return self.form.options
+
+    @property
+    def source(self) -> TokenBatch | None:
+        return self.form.source
+
+    @property
     def config(self) -> GenerationConfig:
-        return self.options.config
+        return self.form.config
 
     @property
     def strategy(self) -> Strategy:
-        return self.options.strategy
+        return self.form.strategy
 
     def run(self) -> Tensor | outputs.GenerateOutput:
         """Generates."""
-        return self.as_tensors(self.start().result())
+        return self.form.as_tensors(self.start().result())
 
     def start(self) -> Started:
         """Begins to generate, where an engine does it."""
@@ -134,29 +169,28 @@ class Call:
     def run_batches(self, ended: Event | None = None) -> Array | outputs.GenerateOutput:
         """Generates, sub-batch by sub-batch. ended: looked at now and then, where nobody wants the
         result any more; it costs less than `cancel`, which is looked at in every step."""
+        return self.form.output(self.results(ended))
+
+    def results(self, ended: Event | None = None) -> list[SubBatchResult]:
+        """The same, as ResultForm.output() takes it."""
         results, before = [], 0
         with Progress(self.progress, self._steps, "steps") as progress:
             for sub in self.sub_batches:
                 raise_if_set(ended)
-                request = self._watched(sub.request, progress, before, ended)
+                request = self._observed(sub, progress, before, ended)
                 results.append(SubBatchResult(sub.chosen, sub.prompt, self._run(request)))
                 before += request.steps
                 progress.reach(before)
-        return self.output(results)
+        return results
 
-    def output(self, results: Sequence[SubBatchResult]) -> Array | outputs.GenerateOutput:
-        """What generate() returns, with arrays for tensors, of the results of all sub-batches."""
-        return outputs.build_output(self.config, self.strategy, results, self.source)
+    def watched(self, listener: TokenListener | None, cancel: Event) -> Call:
+        """The same call, but for who hears of its tokens and what ends it."""
+        found = replace(self, listener=listener, cancel=cancel)
+        vars(found)["sub_batches"] = self.sub_batches  # made once, and so are their warnings
+        return found
 
-    def as_tensors(self, found: Array | outputs.GenerateOutput) -> Tensor | outputs.GenerateOutput:
-        """What generate() returns. found: the same with arrays."""
-        output = outputs.as_tensors(found, self.device)
-        if isinstance(output, outputs.Output):
-            output.returned, output.tokenizer = self.strategy.returned, self.tokenizer
-        return output
-
-    def _watched(
-        self, request: EngineRequest, progress: Progress, before: int, ended: Event | None
+    def _observed(
+        self, sub: SubBatch, progress: Progress, before: int, ended: Event | None
     ) -> EngineRequest:
         """before: steps of the sub-batches before it."""
 
@@ -164,10 +198,11 @@ class Call:
             raise_if_set(ended)
             progress.reach(before + done)
 
-        return replace(request, reached=reached, cancel=self.cancel)
+        observer = self._observer(sub)
+        return replace(sub.request, observer=observer, reached=reached, cancel=self.cancel)
 
     def _run(self, request: EngineRequest) -> EngineResults:
-        if request.max_time is not None:
+        if request.max_time < math.inf:
             passed = time.monotonic() - self.started
             request = replace(request, max_time=max(0.0, request.max_time - passed))
         results = self.session.run(request)
@@ -231,17 +266,16 @@ class Call:
         )
         if self.shortlist is not None and request.source is not None:
             request = with_shortlist(request, self.shortlist, options.config)
-        observer = self._observer(prompt, request.steps)
-        return request if observer is None else replace(request, observer=observer)
+        return request
 
-    def _observer(self, prompt: TokenBatch, steps: int) -> CallObserver | None:
+    def _observer(self, sub: SubBatch) -> CallObserver | None:
         if not self.hooks and self.listener is None:
             return None
         pad, config = fill_id(self.config), self.config
         rows = ObservedRows(
-            prompt=prompt.ids,
+            prompt=sub.prompt,
             rows_per_sentence=self.strategy.rows_per_sentence,
-            max_new=steps,
+            max_new=sub.request.steps,
             fill=0 if pad is None else pad,
             competing=self.strategy.competing or config.contrastive,
             agreeing=config.num_beam_groups == 1 and not config.force_words_ids,
@@ -312,16 +346,13 @@ def prepare(
         stop = stop_table(inputs.tokenizer, config.stop_strings, spec.decoder.vocab, session.device)
     call = Call(
         session,
-        given,
+        ResultForm(given, source, device, inputs.tokenizer),
         drawn_seed() if config.do_sample and config.seed is None else 0,
-        source,
         prompt,
         hooks,
         listener,
         stop,
         as_shortlist(inputs.shortlist, spec, session.device.type),
-        device,
-        inputs.tokenizer,
         inputs.cancel,
         inputs.progress,
         engine,

@@ -115,12 +115,30 @@ class CallOptions(SearchOptions, total=False):
     progress: bool | Report | None
 
 
-class SubmitOptions(SearchOptions, total=False):
+class EngineOptions(SearchOptions, total=False):
+    """Of the methods of Engine."""
+
+    logits_processor: Any
+    stopping_criteria: Any
+    prefix_allowed_tokens_fn: Any
+    streamer: Any
+    shortlist: Any
+    progress: bool | Report | None
+
+
+class EngineGenerateOptions(EngineOptions, total=False):
+    """Of Engine.generate()."""
+
+    return_dict_in_generate: bool | None
+
+
+class SubmitOptions(EngineOptions, total=False):
     """Of Engine.submit()."""
 
     inputs: Any
     decoder_input_ids: Any
     tokenizer: Any
+    cancel: Event | None
     priority: int
     deadline: Number | None
     stream: bool

@@ -6,15 +6,15 @@ sequence with one for each.
 
 from __future__ import annotations
 
+import math
 import secrets
-import sys
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from decoding import _C
-from decoding.common.arrays import Array
+from decoding.common.arrays import Array, loaded_torch
 from decoding.engine.limits import Limits
 from decoding.engine.request import EngineRequest, PackedTokens
 from decoding.generation.batching import TokenBatch
@@ -47,16 +47,10 @@ def build_request(
     Raises ValueError where the model has no room for the tokens.
     """
     config, shared = options.config, options.shared
-    rotary = decoder.rotary
-    within = rotary.original if rotary is not None and rotary.settled else None
-    length = lengths(config, prompt, decoder.positions, within)
-    first = config.forced_bos_token_id
     request = shared.for_sentences(
         len(prompt),
         process=hooked,
-        max_new=length.max_new,
-        min_new=length.min_new,
-        forced_first=first if prompt.width == 1 and first is not None else -1,
+        **sized(options, decoder, prompt),
         **random_numbers(config, seed, chosen, options.strategy.rows_per_sentence),
         **({} if stop is None else stop.options(prompt.ids)),
         **(texts(prompt, source) if shared.reads_texts else {}),
@@ -74,11 +68,24 @@ def build_request(
         ids,
         limits_of(request, options, source=packed_source, prompt=packed),
         fill=options.fill,
-        max_time=config.max_time,
+        max_time=math.inf if config.max_time is None else config.max_time,
         keep_attentions=options.keep_attentions,
         keep_scores=results and config.output_scores,
         keep_logits=results and config.output_logits,
     )
+
+
+def sized(options: ResolvedOptions, decoder: StackSpec, prompt: TokenBatch) -> dict[str, Any]:
+    """The arguments of _C.Request that depend on how long the prompts are."""
+    rotary = decoder.rotary
+    within = rotary.original if rotary is not None and rotary.settled else None
+    length = lengths(options.config, prompt, decoder.positions, within)
+    first = options.config.forced_bos_token_id
+    return {
+        "max_new": length.max_new,
+        "min_new": length.min_new,
+        "forced_first": first if prompt.width == 1 and first is not None else -1,
+    }
 
 
 def limits_of(
@@ -136,7 +143,7 @@ def random_numbers(
 def drawn_seed() -> int:
     """64 bits of torch's default generator: torch.manual_seed repeats a program, calls differ.
     Where nobody has imported torch, and so none has set a seed, of the system's."""
-    torch = sys.modules.get("torch")
+    torch = loaded_torch()
     if torch is None:
         return secrets.randbits(64)
     return int(torch.randint(-(2**63), 2**63 - 1, (), dtype=torch.int64)) % 2**64

@@ -88,7 +88,29 @@ def shared_request(config: GenerationConfig, strategy: Strategy, vocab: int) -> 
     )
 
 
-_known: dict[tuple[Any, ...], ResolvedOptions] = {}
+Key = tuple[bytes, int, bool]
+_known: dict[Key, ResolvedOptions] = {}
+
+
+def key_of(
+    keywords: Mapping[str, Any], base: Any, checkpoint: Mapping[str, Any], spec: ModelSpec
+) -> Key | None:
+    """By what options are known again: their values, so one that is changed in place is another
+    one. None where a value cannot be pickled."""
+    try:
+        values = pickle.dumps((keywords, base, dict(checkpoint)), pickle.HIGHEST_PROTOCOL)
+    except Exception:  # of any kind: the class of a value says how it is pickled
+        return None
+    return values, spec.decoder.vocab, spec.encoder is None
+
+
+def known(
+    keywords: Mapping[str, Any], base: Any, checkpoint: Mapping[str, Any], spec: ModelSpec
+) -> ResolvedOptions | None:
+    """Those of an earlier call with the same values, as resolved() takes them; None where it is not
+    known any more."""
+    key = key_of(keywords, base, checkpoint, spec)
+    return None if key is None else _known.get(key)
 
 
 def resolved(
@@ -96,20 +118,15 @@ def resolved(
 ) -> ResolvedOptions:
     """The options of a call to a model of this spec; its warnings are yet to be given.
 
-    keywords, base, checkpoint, errors: as in resolve(). They are known again by their values, so
-    one that is changed in place is another one.
+    keywords, base, checkpoint, errors: as in resolve().
     """
-    try:
-        values = pickle.dumps((keywords, base, dict(checkpoint)), pickle.HIGHEST_PROTOCOL)
-    except Exception:  # of any kind: the class of a value says how it is pickled
-        return resolved_anew(keywords, base, checkpoint, spec)
-    key = values, spec.decoder.vocab, spec.encoder is None
-    found = _known.get(key)
+    key = key_of(keywords, base, checkpoint, spec)
+    found = None if key is None else _known.get(key)
     if found is None:
         found = resolved_anew(keywords, base, checkpoint, spec)
         if len(_known) >= KEPT:
             _known.clear()
-        if len(values) <= LONGEST:
+        if key is not None and len(key[0]) <= LONGEST:
             _known[key] = found
     return found
 

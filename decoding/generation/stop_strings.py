@@ -12,16 +12,15 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from decoding.common.arrays import Array
 from decoding.common.device import Device
+from decoding.engine.allocation import copied_to
+from decoding.models.weights.dtypes import Stored
 from decoding.text.token_texts import Text, token_texts
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 MATCHED = -1  # csrc/kernels/search/stop.h
 KEPT = 8  # tables in the cache
@@ -36,7 +35,7 @@ class StopTable:
     state from which the text goes on: a prompt may hold a stop string.
     """
 
-    table: Array | Tensor
+    table: Stored
     prompt_table: Array
 
     def options(self, prompt: Array) -> dict[str, Any]:
@@ -114,7 +113,7 @@ def build(strings: Sequence[Text], texts: Sequence[Text | None], vocab: int) -> 
 
 
 # Of the tokenizers seen last; each is kept with its table, so that its id stays its own.
-_cache: OrderedDict[Any, tuple[Any, Array, Array]] = OrderedDict()
+_cache: OrderedDict[Any, tuple[Any, StopTable]] = OrderedDict()
 _turn = threading.Lock()  # of the threads that ask for tables
 
 
@@ -130,19 +129,15 @@ def stop_table(tokenizer: Any, strings: Sequence[str], vocab: int, device: Devic
     if tokenizer is None:
         raise ValueError("stop_strings need a tokenizer: pass tokenizer=")
     size = getattr(tokenizer, "__len__", getattr(tokenizer, "get_vocab_size", int))()
-    key = (id(tokenizer), size, tuple(strings), vocab)
+    key = (id(tokenizer), size, tuple(strings), vocab, device)
     with _turn:
         if key not in _cache:
             texts = token_texts(tokenizer)
             in_bytes = any(isinstance(text, bytes) for text in texts)
             read = [string.encode() for string in strings] if in_bytes else strings
-            _cache[key] = (tokenizer, *build(read, texts, vocab))
+            table, prompt_table = build(read, texts, vocab)
+            _cache[key] = (tokenizer, StopTable(copied_to(device, table), prompt_table))
         _cache.move_to_end(key)
         while len(_cache) > KEPT:
             _cache.popitem(last=False)
-        _, table, prompt_table = _cache[key]
-    if device.type == "cpu":
-        return StopTable(table, prompt_table)
-    import torch
-
-    return StopTable(torch.from_numpy(table).to(str(device)), prompt_table)
+        return _cache[key][1]

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from decoding.common.arrays import Array
-from decoding.common.device import Device
+from decoding.common.device import Device, torch_cuda
 from decoding.common.progress import Cancelled
 from decoding.engine.observer import Step, numbers
 from decoding.engine.request import EngineResults
@@ -101,7 +101,7 @@ class TokenStream:
         state, left, alive = step.state(), before.tolist(), after.tolist()
         names = ("finished_lengths", "finished_rows", "finished_tokens")
         finished = np.stack([numbers(state[name]) for name in names], -1).tolist()
-        counts = state["finished_count"].tolist()
+        counts = numbers(state["finished_count"]).tolist()
         for b in step.going().tolist():
             rows = alive[b * beams : (b + 1) * beams]
             for length, row, token in finished[b][: counts[b]]:
@@ -172,10 +172,8 @@ def stream(
     thread's too.
     """
     there: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-    if device.type == "cuda":
-        import torch
-
-        there = torch.cuda.stream(torch.cuda.current_stream(device.index))
+    if device.type == "cuda" and (cuda := torch_cuda()) is not None:
+        there = cuda.stream(cuda.current_stream(device.index))
 
     def work() -> None:
         try:

@@ -37,7 +37,8 @@ class Dispatcher:
         self._engine: _C.Engine | None = engine
         self._requests: dict[int, Listener] = {}
         # Reentrant: the collector may close an engine where this thread holds the lock.
-        self._changed = threading.Condition(threading.RLock())
+        self.lock = threading.RLock()
+        self._changed = threading.Condition(self.lock)  # for who closes it
         self._closing = self._closed = False
         self._failure: BaseException | None = None
         self._thread = threading.Thread(
@@ -53,25 +54,30 @@ class Dispatcher:
     def failure(self) -> BaseException | None:
         return self._failure
 
-    def submit(self, request: Listener, options: _C.Request, batch: _C.Batch, **how: Any) -> None:
-        """options, batch, how: as _C.Engine.submit takes them."""
+    def submit(self, request: Listener, *given: Any, **how: Any) -> None:
+        """given, how: as _C.Engine.submit takes them."""
         self.process.check()
-        with self._changed:
-            request.id = self._going().submit(options, batch, **how)
+        with self.lock:
+            request.id = self._going().submit(*given, **how)
             for id in range(request.id, request.id + request.sentences):
                 self._requests[id] = request
+
+    def check(self) -> None:
+        """Raises what submit() raises, whatever the request."""
+        self.process.check()
+        self._going()
 
     def cancel(self, id: int) -> None:
         """Asks for a request's end; nothing where it has ended."""
         if not self.process:
             return
-        with self._changed:
+        with self.lock:
             if self._engine is not None and id in self._requests:
                 self._engine.cancel(id)
 
     def stats(self) -> dict[str, Any]:
         self.process.check()
-        with self._changed:
+        with self.lock:
             return self._going().stats()
 
     def close(self, drain: bool) -> None:
@@ -112,23 +118,25 @@ class Dispatcher:
     def _hand_out(self, outputs: Sequence[tuple[int, Told]]) -> None:
         """outputs: the requests' ids, and what is told of each."""
         told: dict[Listener, list[Told]] = {}
-        with self._changed:
+        with self.lock:
             for id, news in outputs:
                 told.setdefault(self._requests[id], []).append(news)
-        wake(waiter for request, news in told.items() for waiter in request.tell(news))
-        self._forget([id for id, news in outputs if is_end(news)])
+            due = [waiter for request, news in told.items() for waiter in request.tell(news)]
+            self._forget(id for id, news in outputs if is_end(news))
+        wake(due)
 
     def _fail(self, error: BaseException) -> None:
         """Ends all requests."""
-        with self._changed:
+        with self.lock:
             left = dict(self._requests)
-        wake(waiter for request in set(left.values()) for waiter in request.tell([error]))
-        self._forget(left)
+            due = [waiter for request in set(left.values()) for waiter in request.tell([error])]
+            self._forget(left)
+        wake(due)
 
     def _forget(self, ids: Iterable[int]) -> None:
-        with self._changed:
-            for id in ids:
-                del self._requests[id]
+        for id in ids:
+            del self._requests[id]
+        if not self._requests:
             self._changed.notify_all()
 
 

@@ -10,21 +10,24 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from decoding.common.progress import Event
 from decoding.engine.memory import MemoryPlan, readable
+from decoding.generation.call import Call
 from decoding.generation.checks import flag, number, whole
 from decoding.generation.outputs import GenerateOutput
 from decoding.generation.streaming import check_streamed
+from decoding.serving.alone import Alone
 from decoding.serving.dispatch import Dispatcher
 from decoding.serving.model_engine import StartedCall
 from decoding.serving.planning import allocated, compiled, engine_limits, planned
 from decoding.serving.request import Request
-from decoding.serving.submission import as_batch, check_fits, check_options, check_submitted
+from decoding.serving.submission import as_batch, check_fits, check_submitted, steps_alone
+from decoding.serving.templates import Prepared, Templates
 from decoding.token_model import TokenModel, given_ids
 
 if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import Unpack
 
-    from decoding.generation.option_types import GenerateOptions, SubmitOptions
+    from decoding.generation.option_types import EngineGenerateOptions, SubmitOptions
 
 Self = TypeVar("Self", bound="Engine")
 WHOLE, SALT, POSITIVE = whole(), whole(0, 2**63 - 1), number(above=0)  # checks of arguments
@@ -41,6 +44,12 @@ class Engine:
     side, and each result is what generate() returns for that sentence alone. Any number of threads
     and event loops may use one engine. It steps in a thread of its own, which does not need
     Python's lock.
+
+    Some requests *step alone*: those with functions of the caller's (logits_processor,
+    stopping_criteria, prefix_allowed_tokens_fn, streamer, progress, cancel), a shortlist, guidance,
+    contrastive or constrained search, coverage_penalty, and scores, logits or attentions of the
+    steps. They run one after the other, as generate() runs them and in the memory that it uses, in
+    a second thread beside the requests that share steps.
 
     A `with` block waits at its end for what was submitted, and cancels it after an exception; so
     does `async with`.
@@ -87,8 +96,10 @@ class Engine:
         }
         engine.bind(compiled(limits), allocated(plan.bytes, model.place), **options)
         self._model, self._limits, self._plan = model, limits, plan
-        self._dispatcher = Dispatcher(engine)
-        weakref.finalize(self, self._dispatcher.close, drain=False)
+        self._dispatcher, self._templates = Dispatcher(engine), Templates(model)
+        self._alone = Alone(self._dispatcher.check)
+        for each in (self._dispatcher, self._alone):
+            weakref.finalize(self, each.close, drain=False)
 
     @overload
     def submit(
@@ -144,11 +155,12 @@ class Engine:
             stream: tell tokens as they are certain, for who iterates over the request.
             salt: requests of different numbers share no cached keys and values, so that nobody can
                 measure what others have asked.
-            options: those of generate(), generation_config and tokenizer among them.
+            options: those of generate(), and its other arguments, such as generation_config,
+                tokenizer and functions.
 
-        Raises what generate() raises before anything runs; NotImplementedError for what only
-        generate() takes, such as functions that look at scores; ValueError for several sentences
-        and after close(); decoding.Error for a request that can never fit into the memory.
+        Raises what generate() raises before anything runs; ValueError for several sentences, for
+        stream=True beside a streamer, and after close(); decoding.Error for a request that can
+        never fit into the memory. What a function raises is raised by result().
         """
         deadline = None if deadline is None else POSITIVE("deadline", deadline)
         how = {
@@ -157,20 +169,29 @@ class Engine:
             "stream": flag("stream", stream),
             "salt": SALT("salt", salt),
         }
-        call = self._model.prepare(
-            as_batch(given_ids(input_ids, inputs)),
-            attention_mask=as_batch(attention_mask),
-            decoder_input_ids=as_batch(decoder_input_ids),
-            **options,
-        )
-        check_submitted(call)
-        if stream:
-            check_streamed(call.config)
-        [sub] = call.sub_batches
-        check_fits(sub.request, self._limits)
-        request: Request[Any] = Request(call, self._dispatcher.process, self._cancel, deadline)
-        texts = sub.request.batch(stream=0)
-        self._dispatcher.submit(request, sub.request.options, texts, **how)
+        given, prepared = given_ids(input_ids, inputs), None
+        if decoder_input_ids is None:
+            prepared = self._templates.prepared(given, attention_mask, options)
+        if prepared is None:
+            call = self._model.prepare(
+                as_batch(given),
+                attention_mask=as_batch(attention_mask),
+                decoder_input_ids=as_batch(decoder_input_ids),
+                **options,
+            )
+            check_submitted(call, stream)
+            [sub] = call.sub_batches
+            check_fits(sub.request, self._limits)
+            if steps_alone(call) or call.cancel is not None:
+                return self._step_alone(call, deadline, how["priority"], stream)
+            prepared = Prepared.of(call)
+            if decoder_input_ids is None:
+                self._templates.keep(call, options)
+        elif stream:
+            check_streamed(prepared.form.config)
+        form, prompt, max_time, texts = prepared
+        request: Request[Any] = Request(form, prompt, self._dispatcher, deadline, keeps=self)
+        self._dispatcher.submit(request, *texts, max_time=max_time, **how)
         return request
 
     def generate(
@@ -182,7 +203,7 @@ class Engine:
         decoder_input_ids: Any = None,
         tokenizer: Any = None,
         cancel: Event | None = None,
-        **options: Unpack[GenerateOptions],
+        **options: Unpack[EngineGenerateOptions],
     ) -> Tensor | GenerateOutput:
         """What the model's generate() returns for any number of sentences, each of which joins as
         soon as there is room, beside the requests of others.
@@ -200,24 +221,41 @@ class Engine:
             many=True,
             **options,
         )
-        check_options(call, "cancel")
         for sub in call.sub_batches:
             check_fits(sub.request, self._limits)
-        return call.as_tensors(StartedCall(call, self._dispatcher).result())
+        if steps_alone(call):
+            return self._all_alone(call)
+        return call.form.as_tensors(StartedCall(call, self._dispatcher).result())
 
-    def _cancel(self, id: int) -> None:
-        self._dispatcher.cancel(id)
+    def _step_alone(
+        self, call: Call, deadline: float | None = None, priority: int = 0, stream: bool = False
+    ) -> Request[Any]:
+        form, prompt = call.form, call.prompt.ids
+        request: Request[Any] = Request(form, prompt, self._alone, deadline, keeps=self)
+        until = math.inf if deadline is None else deadline
+        self._alone.submit(request, call, priority, until, stream)
+        return request
+
+    def _all_alone(self, call: Call) -> Tensor | GenerateOutput:
+        """Of any number of sentences; whatever is raised, nothing goes on."""
+        request = self._step_alone(call)
+        try:
+            found: Tensor | GenerateOutput = request.result()
+            return found
+        finally:
+            request.cancel()
 
     def stats(self) -> dict[str, Any]:
         """What the engine is doing and has done.
 
-        running, waiting: requests. pages_used, pages_total: of its memory. steps, tokens: so far.
-        prefix_hits: tokens of prompts and sources that were found computed. swapped: requests that
-        are swapped out, some of those that are running. swaps, swapped_bytes: how often one was
-        swapped out so far, and the bytes that were copied to the host (see overcommit). seconds:
-        by phase.
+        running, waiting: requests, those that step alone among them; what follows is of the others.
+        pages_used, pages_total: of its memory. steps, tokens: so far. prefix_hits: tokens of
+        prompts and sources that were found computed. swapped: requests that are swapped out, some
+        of those that are running. swaps, swapped_bytes: how often one was swapped out so far, and
+        the bytes that were copied to the host (see overcommit). seconds: by phase.
         """
-        return self._dispatcher.stats()
+        found, alone = self._dispatcher.stats(), self._alone.stats()
+        return found | {name: found[name] + count for name, count in alone.items()}
 
     def memory_plan(self) -> MemoryPlan:
         """The engine's block: its limits, its bytes, and in table() every buffer; requests() says
@@ -232,6 +270,7 @@ class Engine:
         without draining.
         """
         self._dispatcher.close(drain)
+        self._alone.close(drain)
 
     @property
     def closed(self) -> bool:

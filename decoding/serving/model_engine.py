@@ -24,7 +24,7 @@ from decoding.generation.results import SubBatchResult
 from decoding.serving.dispatch import Dispatcher
 from decoding.serving.planning import SHARE, UNKNOWN, allocated, call_limits, compiled, with_pages
 from decoding.serving.request import Told, Waiter, is_end
-from decoding.serving.submission import refused
+from decoding.serving.submission import steps_alone
 
 
 class ModelEngine:
@@ -44,7 +44,7 @@ class ModelEngine:
 
     def takes(self, call: Call) -> bool:
         """Whether an engine computes all that the call asks for. The result heeds its `cancel`."""
-        return not refused(call, "cancel")
+        return not steps_alone(call)
 
     def start(self, call: Call) -> StartedCall | Waiting:
         """Submits all sentences; where the memory does not suffice, they wait for result()."""
@@ -127,7 +127,7 @@ class StartedCall:
         """As Started.result(); whatever is raised, nothing goes on."""
         with self._cancelled_by_errors():
             found = [batch.result(self._call.cancel) for batch in self._batches]
-        return self._call.output(found)
+        return self._call.form.output(found)
 
     def cancel(self) -> None:
         """Ends what has not ended."""
@@ -156,7 +156,8 @@ class StartedBatch:
         self._error: str | None = None
         self._changed = threading.Condition()
         self.id = -1  # of the first sentence, once they are submitted
-        dispatcher.submit(self, request.options, request.batch(stream=0))
+        texts = request.batch(stream=0)
+        dispatcher.submit(self, request.options, texts, max_time=request.max_time)
 
     def tell(self, told: list[Told]) -> list[Waiter]:
         """Takes news of the engine's. Nobody waits for them in an event loop."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from decoding import _C
 from decoding.common.arrays import Array
 from decoding.common.device import Device
+from decoding.engine.allocation import empty
 from decoding.engine.limits import EngineLimits, next_bucket
 from decoding.engine.memory import (
     PAGE,
@@ -21,10 +21,7 @@ from decoding.engine.memory import (
 from decoding.engine.request import EngineRequest
 from decoding.generation.call import Call
 from decoding.models.spec import ModelSpec
-from decoding.models.weights.memory import empty
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from decoding.models.weights.dtypes import Stored
 
 READ = {"cpu": 128, "cuda": 1024}  # tokens that are read at once, at most, or one source
 ROWS = {"cpu": 64, "cuda": 256}  # that step at once, where nobody says
@@ -180,11 +177,11 @@ def pages_of(limits: EngineLimits, tokens: int, rows: int = 1) -> int:
     return sum(-(-cells // PAGE) for cells in lists)
 
 
-def allocated(size: int, device: Device) -> Tensor | Array:
+def allocated(size: int, device: Device) -> Stored:
     """The block of a plan, uint8 [size]. Raises decoding.Error where there is no memory for it."""
     available = available_memory(device)
     try:
-        return empty(size, str(device))
+        return empty(size, device)
     except MemoryError as error:
         raise _C.Error(
             f"the engine needs {size} bytes ({readable(size)}) on {device}; "

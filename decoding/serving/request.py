@@ -6,33 +6,40 @@ import asyncio
 import itertools
 import math
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import AsyncIterator, Generator, Iterator
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from decoding import _C
+from decoding.common.arrays import Array
 from decoding.common.progress import Cancelled
-from decoding.generation.call import Call
+from decoding.generation.call import ResultForm
 from decoding.generation.outputs import GenerateOutput
 from decoding.generation.streaming import Tokens
 from decoding.serving.process import OwnProcess
-from decoding.serving.results import engine_results, rest
+from decoding.serving.results import CallEnd, End, rest, result_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Result = TypeVar("Result", bound="Tensor | GenerateOutput", covariant=True)
-Told = Tokens | _C.Output | BaseException  # of a request: new tokens, or its end
+Told = Tokens | End | BaseException  # of a request: new tokens, or its end
 
 
-@dataclass(frozen=True)
-class Waiter:
+class Waiter(NamedTuple):
     """A coroutine that waits until so much has been told."""
 
-    count: float
+    least: float
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[None]
+
+
+class Owner(Protocol):
+    """What a request runs on."""
+
+    process: OwnProcess
+    lock: threading.RLock  # of all its requests
+
+    def cancel(self, id: int) -> None: ...
 
 
 class Request(Generic[Result]):
@@ -52,20 +59,38 @@ class Request(Generic[Result]):
     Cancelling a task that waits for the request cancels the request.
     """
 
+    # Thousands may live at once, and the collector visits all that they hold: so that is little.
+    __slots__ = (
+        "__weakref__",
+        "_changed",
+        "_deadline",
+        "_form",
+        "_keeps",
+        "_owner",
+        "_prompt",
+        "_result",
+        "_told",
+        "_waiters",
+        "id",
+    )
+    sentences = 1
+
     def __init__(
         self,
-        call: Call,
-        process: OwnProcess,
-        cancel: Callable[[int], None],
-        deadline: float | None,
+        form: ResultForm,
+        prompt: Array,
+        owner: Owner,
+        deadline: float | None = None,
+        keeps: object = None,
     ) -> None:
-        """cancel: asks the engine for the end of the request with that id; a method of the engine,
-        which lives as long as its requests."""
-        self._call, self._process, self._cancel, self._deadline = call, process, cancel, deadline
-        self.id, self.sentences = -1, 1  # the engine's number of it, once it is submitted
+        """prompt: int64 [1, P], as the caller gave it. keeps: lives as long."""
+        self._form, self._prompt, self._owner = form, prompt, owner
+        self._deadline, self._keeps = deadline, keeps
+        self.id = -1  # the engine's number of it, once it is submitted
         self._told: list[Told] = []  # the last one ends it
-        self._changed = threading.Condition()
-        self._waiters: list[Waiter] = []
+        self._result: Result | None = None  # once somebody has asked for it
+        self._waiters: tuple[Waiter, ...] = ()
+        self._changed: threading.Condition | None = None  # once a thread has waited
 
     @property
     def done(self) -> bool:
@@ -82,13 +107,12 @@ class Request(Generic[Result]):
             raise TimeoutError(
                 f"the request is not done after {timeout} seconds, and goes on: cancel() ends it"
             )
-        found: Result = self._result
-        return found
+        return self._found()
 
     def cancel(self) -> None:
         """Ends it within a few steps, unless it ends before. Afterwards it does nothing."""
         if not self.done:
-            self._cancel(self.id)
+            self._owner.cancel(self.id)
 
     def __iter__(self) -> Iterator[Tokens]:
         counts = [0] * self._returned
@@ -128,22 +152,20 @@ class Request(Generic[Result]):
 
     def __await__(self) -> Generator[Any, None, Result]:
         yield from self._reach(math.inf).__await__()
-        found: Result = self._result
-        return found
+        return self._found()
 
     def __repr__(self) -> str:
         return f"Request({'done' if self.done else 'running'})"
 
     def tell(self, told: list[Told]) -> list[Waiter]:
         """Takes news of the engine's; returns who waited for them in an event loop."""
-        due: list[Waiter] = []
-        with self._changed:
+        with self._owner.lock:
             self._told += told
-            self._changed.notify_all()
-            waiters, self._waiters = self._waiters, []
-            for waiter in waiters:
-                (due if self._reached(waiter.count) else self._waiters).append(waiter)
-        return due
+            if self._changed is not None:
+                self._changed.notify_all()
+            due = [waiter for waiter in self._waiters if self._reached(waiter.least)]
+            self._waiters = tuple(waiter for waiter in self._waiters if waiter not in due)
+            return due
 
     def _reached(self, count: float) -> bool:
         return self.done or len(self._told) >= count
@@ -152,21 +174,23 @@ class Request(Generic[Result]):
         """Waits until so much has been told, or it has ended; False where time is up before."""
         if self._reached(count):
             return True
-        self._process.check()
-        with self._changed:
+        self._owner.process.check()
+        with self._owner.lock:
+            if self._changed is None:
+                self._changed = threading.Condition(self._owner.lock)
             return self._changed.wait_for(lambda: self._reached(count), timeout)
 
     async def _reach(self, count: float, timeout: float | None = None) -> None:
         """The same in a coroutine."""
         if self._reached(count):
             return
-        self._process.check()
+        self._owner.process.check()
         loop = asyncio.get_running_loop()
         waiter = Waiter(count, loop, loop.create_future())
-        with self._changed:
+        with self._owner.lock:
             if self._reached(count):
                 return
-            self._waiters.append(waiter)
+            self._waiters = (*self._waiters, waiter)
         alarm = None if timeout is None else loop.call_later(timeout, self._give_up, waiter)
         try:
             await waiter.future
@@ -179,15 +203,14 @@ class Request(Generic[Result]):
 
     def _give_up(self, waiter: Waiter) -> None:
         """Lets a coroutine go on before what it waits for."""
-        with self._changed:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
+        with self._owner.lock:
+            self._waiters = tuple(each for each in self._waiters if each is not waiter)
         if not waiter.future.done():
             waiter.future.set_result(None)
 
     @property
     def _returned(self) -> int:
-        return self._call.strategy.returned
+        return self._form.strategy.returned
 
     def _tokens(self, index: int, counts: list[int]) -> Tokens:
         """The new tokens of each result. counts: those that came before, to which it adds."""
@@ -198,13 +221,13 @@ class Request(Generic[Result]):
             counts[row] += len(new)
         return [new.copy() for new in told]  # a reader may change its own
 
-    @cached_property
-    def _result(self) -> Any:
-        [sub] = self._call.sub_batches
-        found = self._call.output([engine_results(self._ended(self._told[-1]), sub)])
-        return self._call.as_tensors(found)
+    def _found(self) -> Result:
+        if self._result is None:
+            end = self._ended(self._told[-1])
+            self._result = cast(Result, result_of(end, self._form, self._prompt))
+        return self._result
 
-    def _ended(self, end: Told) -> _C.Output:
+    def _ended(self, end: Told) -> End:
         """The end that has results; raises what another one means."""
         assert not isinstance(end, list), "tokens end nothing"
         if isinstance(end, BaseException):
@@ -215,7 +238,10 @@ class Request(Generic[Result]):
             raise TimeoutError(
                 f"the request was not done within its deadline of {self._deadline} seconds"
             )
-        if end.kind == "fault":
+        if isinstance(end, CallEnd):
+            if end.error is not None:
+                raise end.error
+        elif end.kind == "fault":
             raise _C.Error(end.message)
         return end
 

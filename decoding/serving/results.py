@@ -2,20 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from decoding import _C
 from decoding.common.arrays import Array
 from decoding.engine.request import EngineResults
-from decoding.generation.call import SubBatch
+from decoding.generation.call import FIRST, ResultForm
+from decoding.generation.outputs import GenerateOutput
 from decoding.generation.results import SubBatchResult
 from decoding.generation.streaming import Tokens
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-def engine_results(end: _C.Output, sub: SubBatch) -> SubBatchResult:
-    """The results of a request's one sentence. end: the output that ends it."""
-    lengths, fill = np.asarray(end.lengths, np.int32), sub.request.fill
-    results = EngineResults(
+
+@dataclass(frozen=True)
+class CallEnd:
+    """How a call ended that stepped alone. kind: "end", with results, "cancelled", "expired", or
+    "raised", with what it has raised."""
+
+    kind: str
+    results: Sequence[SubBatchResult] = ()
+    error: BaseException | None = None
+
+    @property
+    def tokens(self) -> Array:
+        """int32 [K, n], those of its only sentence."""
+        tokens: Array = self._only.tokens[0]
+        return tokens
+
+    @property
+    def lengths(self) -> Array:
+        """int32 [K]"""
+        lengths: Array = self._only.lengths[0]
+        return lengths
+
+    @property
+    def _only(self) -> EngineResults:
+        [sub] = self.results
+        return sub.results
+
+
+End = _C.Output | CallEnd
+
+
+def result_of(end: End, form: ResultForm, prompt: Array) -> Tensor | GenerateOutput:
+    """What generate() returns for a request. prompt: int64 [1, P], its sentence's as the caller
+    gave it."""
+    fill = form.options.fill
+    if isinstance(end, CallEnd):
+        return form.as_tensors(form.output(end.results))
+    if not form.config.return_dict_in_generate:
+        return form.as_tensors(end.sequences(prompt, form.strategy.returned, fill))
+    sub = SubBatchResult(FIRST, prompt, engine_results(end, fill))
+    return form.as_tensors(form.output([sub]))
+
+
+def engine_results(end: _C.Output, fill: int) -> EngineResults:
+    """The results of one sentence. fill: the token after a row's end."""
+    lengths = np.asarray(end.lengths, np.int32)
+    return EngineResults(
         tokens=filled(end.tokens, lengths, fill),
         lengths=lengths[None],
         scores=np.asarray(end.scores, np.float32)[None],
@@ -25,7 +75,6 @@ def engine_results(end: _C.Output, sub: SubBatch) -> SubBatchResult:
         step_scores=[],
         step_logits=[],
     )
-    return SubBatchResult(sub.chosen, sub.prompt, results)
 
 
 def filled(rows: Array, lengths: Array, fill: int) -> Array:
@@ -34,7 +83,7 @@ def filled(rows: Array, lengths: Array, fill: int) -> Array:
     return np.where(there, rows, fill).astype(np.int32)[None]
 
 
-def rest(end: _C.Output, counts: list[int]) -> Tokens:
+def rest(end: End, counts: list[int]) -> Tokens:
     """The tokens of each result behind those that have been told. counts: how many these are."""
-    rows, lengths = end.tokens.tolist(), end.lengths.tolist()
-    return [rows[row][told : lengths[row]] for row, told in enumerate(counts)]
+    tokens, lengths = end.tokens.tolist(), end.lengths.tolist()
+    return [tokens[row][told : lengths[row]] for row, told in enumerate(counts)]

@@ -1,8 +1,7 @@
-"""What Engine.submit() is given: one sentence, and the options that an engine takes."""
+"""What Engine.submit() is given: one sentence, and options with which steps are shared or not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -12,65 +11,11 @@ from decoding.engine.request import EngineRequest
 from decoding.generation.call import Call
 from decoding.generation.config import GenerationConfig
 from decoding.generation.resolved import KEPT, ResolvedOptions, keeps_attentions
-
-# All that generate() takes and an engine does not: the names, whether a call or its options use
-# them, and why not or what does the same.
-REFUSED_ARGUMENTS: tuple[tuple[str, Callable[[Call], bool], str], ...] = (
-    (
-        "logits_processor, prefix_allowed_tokens_fn and stopping_criteria",
-        lambda call: bool(call.hooks),
-        "they run in Python between the parts of a step, and other requests would wait for them",
-    ),
-    (
-        "streamer",
-        lambda call: call.listener is not None,
-        "pass stream=True and read the request's tokens",
-    ),
-    ("cancel", lambda call: call.cancel is not None, "use the request's cancel()"),
-    ("progress", lambda call: bool(call.progress), "an engine tells tokens, not steps"),
-    ("shortlist", lambda call: call.shortlist is not None, "requests have one vocabulary"),
-)
-REFUSED_OPTIONS: tuple[tuple[str, Callable[[GenerationConfig], bool], str], ...] = (
-    (
-        "max_time",
-        lambda config: config.max_time is not None,
-        "deadline= ends a request with an error",
-    ),
-    (
-        "guidance_scale",
-        lambda config: config.guidance_scale != 1,
-        "its unconditional rows have no place there yet",
-    ),
-    (
-        "penalty_alpha",
-        lambda config: config.contrastive,
-        "contrastive search has no place there yet",
-    ),
-    (
-        "force_words_ids",
-        lambda config: bool(config.force_words_ids),
-        "constrained search has no place there yet",
-    ),
-    (
-        "output_scores",
-        lambda config: config.return_dict_in_generate and config.output_scores,
-        "the scores of the steps are not kept; output_sequences_scores is there",
-    ),
-    (
-        "output_logits",
-        lambda config: config.return_dict_in_generate and config.output_logits,
-        "the logits of the steps are not kept",
-    ),
-    (
-        "output_attentions and coverage_penalty",
-        keeps_attentions,
-        "the attentions of the steps are not kept",
-    ),
-)
+from decoding.generation.streaming import check_streamed
 
 # Limits of one request, and what makes it smaller.
 SMALLER = {
-    "beams": "lower num_beams or num_return_sequences",
+    "beams": "lower num_beams, num_return_sequences or, with penalty_alpha, top_k",
     "source": "shorten or split the text",
     "prompt": "shorten the prompt",
     "target": "lower max_new_tokens",
@@ -80,39 +25,38 @@ SMALLER = {
 }
 
 
-def check_submitted(call: Call) -> None:
-    """Raises ValueError for several sentences, NotImplementedError for what an engine does not
-    take."""
+def check_submitted(call: Call, stream: bool) -> None:
+    """Raises ValueError for several sentences, and for tokens that cannot be told as they come.
+    stream: to who iterates over the request."""
     if len(call.prompt) != 1:
         raise ValueError(
             f"submit() takes one sentence, and these are {len(call.prompt)}: submit each of them, "
             "or call the engine's generate()"
         )
-    check_options(call)
+    if stream:
+        check_streamed(call.config)
+        if call.listener is not None:
+            raise ValueError("streamer and stream=True both tell tokens: pass one of them")
 
 
-def check_options(call: Call, *taken: str) -> None:
-    """Raises NotImplementedError for options that an engine does not take, but for those named."""
-    for names, reason in refused(call, *taken):
-        raise NotImplementedError(
-            f"an engine does not take {names} ({reason}): leave it out, or call model.generate() "
-            "instead"
-        )
-
-
-def refused(call: Call, *taken: str) -> list[tuple[str, str]]:
-    """What an engine does not take of a call, but for the arguments named, and why not."""
-    arguments = [
-        (names, reason)
-        for names, used, reason in REFUSED_ARGUMENTS
-        if names not in taken and used(call)
-    ]
-    return [*arguments, *refused_options(call.options)]
+def steps_alone(call: Call) -> bool:
+    """Whether nobody can share its steps, so that it goes generate()'s way. Its `cancel` does not
+    count."""
+    watched = bool(call.hooks) or call.listener is not None or bool(call.progress)
+    return watched or call.shortlist is not None or options_alone(call.options)
 
 
 @lru_cache(KEPT)
-def refused_options(options: ResolvedOptions) -> list[tuple[str, str]]:
-    return [(names, reason) for names, used, reason in REFUSED_OPTIONS if used(options.config)]
+def options_alone(options: ResolvedOptions) -> bool:
+    return config_alone(options.config)
+
+
+def config_alone(config: GenerationConfig) -> bool:
+    """Whether steps with these options cannot be shared: their searches need rows, scores or
+    attentions that an engine has no memory for."""
+    searched = config.guidance_scale != 1 or config.contrastive or bool(config.force_words_ids)
+    kept = config.return_dict_in_generate and (config.output_scores or config.output_logits)
+    return searched or kept or keeps_attentions(config)
 
 
 def check_fits(request: EngineRequest, limits: EngineLimits) -> None:

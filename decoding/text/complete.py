@@ -277,10 +277,13 @@ def new_tokens(
     return [min(DEFAULT_NEW, positions - len(prompt.ids) + 1) for prompt in prompts]
 
 
-def text_behind(tokenizer: Tokenizer, shown: Sequence[int], new: Sequence[int]) -> str:
-    """The text that ids add to that of the ids before them."""
+def text_behind(
+    tokenizer: Tokenizer, shown: Sequence[int], new: Sequence[int], before: str | None = None
+) -> str:
+    """The text that ids add to that of the ids before them. before: that text, if it is known."""
     if shown:
-        before = tokenizer.decode(shown, skip_special_tokens=True)
+        if before is None:
+            before = tokenizer.decode(shown, skip_special_tokens=True)
         whole = tokenizer.decode([*shown, *new], skip_special_tokens=True)
         if whole.startswith(before):
             return whole[len(before) :]

@@ -74,6 +74,12 @@ class Cutter:
     def start(self) -> list[int]:
         return start_ids(self.config)
 
+    @cached_property
+    def blank(self) -> list[int]:
+        """The ids of no text."""
+        ids: list[int] = self.tokenizer.encode("")
+        return ids
+
     def windows(
         self, lines: Iterable[tuple[str, str]], tokens: int, ready: Callable[[], bool]
     ) -> Iterator[Window]:
@@ -114,10 +120,9 @@ class Cutter:
 
     def _with_text(self, lines: Sequence[str], rows: Rows) -> Array:
         """bool, of each line whether the model is given anything."""
-        blank = self.tokenizer.encode("")
         found = np.array([bool(line.strip()) for line in lines])
-        for i in np.flatnonzero(found & (rows.lengths == len(blank))):
-            found[i] = rows.ids[rows.offsets[i] : rows.offsets[i + 1]].tolist() != blank
+        for i in np.flatnonzero(found & (rows.lengths == len(self.blank))):
+            found[i] = rows.ids[rows.offsets[i] : rows.offsets[i + 1]].tolist() != self.blank
         return found
 
     def _divided(

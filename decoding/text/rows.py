@@ -42,7 +42,8 @@ class Rows:
     @property
     def lengths(self) -> Array:
         """int64 [B]"""
-        return np.diff(self.offsets)
+        found: Array = self.offsets[1:] - self.offsets[:-1]  # what np.diff does, and sooner
+        return found
 
     def lists(self) -> list[list[int]]:
         return self.cut(self.ids)
@@ -54,9 +55,10 @@ class Rows:
 
     def select(self, chosen: Array) -> Rows:
         """The rows `chosen`, int64 [n], in that order."""
-        offsets = offsets_of(self.lengths[chosen])
+        lengths = self.lengths[chosen]
+        offsets = offsets_of(lengths)
         shifts = self.offsets[:-1][chosen] - offsets[:-1]
-        at = np.arange(offsets[-1]) + np.repeat(shifts, np.diff(offsets))
+        at = np.arange(offsets[-1]) + shifts.repeat(lengths)
         return Rows(self.ids[at], offsets)
 
     def kept(self, keep: Array) -> Rows:
@@ -108,5 +110,5 @@ class Rows:
 def offsets_of(lengths: Array) -> Array:
     """int64 [B + 1]"""
     offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
+    lengths.cumsum(out=offsets[1:])
     return offsets

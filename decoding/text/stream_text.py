@@ -20,7 +20,7 @@ from decoding.text.tokenizers import Tokenizer
 from decoding.text.translate import Translator
 from decoding.text.window_translator import TranslationModel
 
-WINDOW, CONTEXT = 64, 16  # ids that are decoded in a step at most, and those before them that are
+WINDOW, CONTEXT = 32, 16  # ids that are decoded in a step at most, and those before them that are
 UNSETTLED = 8  # characters whose spaces clean-up may still remove: its patterns join up to six
 
 
@@ -103,36 +103,40 @@ class TextStream:
 
     def __init__(self, tokenizer: Tokenizer, shown: Sequence[int]) -> None:
         self._tokenizer, self._before = tokenizer, list(shown)
+        self._shown = tokenizer.decode(self._before, skip_special_tokens=True)
         self._ids, self._text = list[int](), ""
 
     def add(self, new: Sequence[int]) -> str:
         """What ids behind them do not change of the text that is new; often nothing."""
-        tokenizer, before, ids, piece = self._tokenizer, self._before, self._ids, ""
+        ids, piece = self._ids, ""
         ids += new
-        longer = certain(tokenizer, before, ids)
+        settled = self._tokenizer.settled(ids)
+        text = self._behind(ids[:settled])
+        longer = certain(self._tokenizer, text)
         if len(longer) > len(self._text) and longer.startswith(self._text):
             piece, self._text = longer[len(self._text) :], longer
         # Each step decodes the ids again, so a long text goes on behind the end of what is there.
-        if self._text and len(ids) > WINDOW and self._text == text_behind(tokenizer, before, ids):
-            end = [*before, *ids][-CONTEXT:]
-            if tokenizer.settled(end) == len(end) and is_visible(tokenizer, end):
-                self._before, self._ids, self._text = end, [], ""
+        if len(ids) == settled > WINDOW and text and text == self._text:
+            self._go_on_behind([*self._before, *ids][-CONTEXT:])
         return piece
 
     def rest(self, last: Sequence[int] = ()) -> str:
         """The text that is left where no more ids come than these."""
         self._ids += last
-        return text_behind(self._tokenizer, self._before, self._ids)[len(self._text) :]
+        return self._behind(self._ids)[len(self._text) :]
+
+    def _go_on_behind(self, end: list[int]) -> None:
+        """Forgets the ids before, if the last ones have a text that tells the spaces behind it."""
+        shown = self._tokenizer.decode(end, skip_special_tokens=True)
+        if shown.strip() and self._tokenizer.settled(end) == len(end):
+            self._before, self._shown, self._ids, self._text = end, shown, [], ""
+
+    def _behind(self, ids: Sequence[int]) -> str:
+        return text_behind(self._tokenizer, self._before, ids, self._shown)
 
 
-def certain(tokenizer: Tokenizer, shown: Sequence[int], ids: Sequence[int]) -> str:
-    """The part of the text of ids that ids behind them leave as it is."""
-    text = text_behind(tokenizer, shown, ids[: tokenizer.settled(ids)])
+def certain(tokenizer: Tokenizer, text: str) -> str:
+    """The part of the text of settled ids that ids behind them leave as it is."""
     text = text.rstrip("\ufffd")  # bytes of a character whose others may still come
     cleans = tokenizer.settings.clean_up_tokenization_spaces and tokenizer.can_clean_up
     return text[:-UNSETTLED] if cleans else text
-
-
-def is_visible(tokenizer: Tokenizer, ids: Sequence[int]) -> bool:
-    """Whether ids have a text that is no space, which tells the spaces of the ids behind them."""
-    return bool(tokenizer.decode(ids, skip_special_tokens=True).strip())

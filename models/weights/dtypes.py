@@ -7,16 +7,41 @@ by whoever holds a tensor, or where somebody asks for one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from typing_extensions import TypeIs
 
 Array = npt.NDArray[Any]  # a docstring or a comment has its type and shape
-Numbers: TypeAlias = "Array | Tensor"
+
+
+class DeviceArray(Protocol):
+    """Numbers in a GPU's memory: decoding._C.DeviceArray."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def nbytes(self) -> int: ...
+    def stride(self) -> tuple[int, ...]: ...
+    def data_ptr(self) -> int: ...
+    def view(self, dtype: str, shape: Sequence[int]) -> DeviceArray: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, key: int | slice) -> DeviceArray: ...
+    def copy_from(self, array: Array) -> None: ...
+    def copy_to(self, array: Array) -> None: ...
+
+
+Stored: TypeAlias = "Array | DeviceArray"  # as an engine has its weights
+Numbers: TypeAlias = "Stored | Tensor"
 
 BFLOAT16 = np.dtype([("bfloat16", "<u2")], align=True)
 FLOAT8 = {name: np.dtype([(name, "u1")]) for name in ("float8_e4m3fn", "float8_e5m2")}
@@ -30,7 +55,7 @@ EXACT = ("float32", "float16", "bfloat16")  # float32 holds all their numbers
 
 
 def name_of(dtype: Any) -> str:
-    """The name of a type, NumPy's or torch's."""
+    """The name of a type: NumPy's, torch's or a name."""
     if isinstance(dtype, np.dtype):
         return dtype.names[0] if dtype.names else dtype.name
     return str(dtype).removeprefix("torch.")
@@ -40,10 +65,16 @@ def is_float(name: str) -> bool:
     return "float" in name
 
 
+def is_device_array(numbers: Numbers) -> TypeIs[DeviceArray]:
+    return isinstance(numbers.dtype, str)
+
+
 def as_array(numbers: Numbers) -> Array:
-    """The same numbers in the same memory; those of a tensor on a GPU are copied."""
+    """The same numbers in the same memory; those on a GPU are copied."""
     if isinstance(numbers, np.ndarray):
         return numbers
+    if is_device_array(numbers):
+        return copied(numbers)
     import torch
 
     tensor, name = numbers.detach().cpu(), name_of(numbers.dtype)
@@ -54,12 +85,24 @@ def as_array(numbers: Numbers) -> Array:
     return tensor.view(bits).numpy().view(DTYPES[name])
 
 
+def copied(numbers: DeviceArray) -> Array:
+    """With its gaps, where it has some: one copy takes less time than one for each row."""
+    dtype = DTYPES[numbers.dtype]
+    memory = np.empty(numbers.nbytes, np.uint8)
+    numbers.copy_to(memory)
+    strides = [stride * dtype.itemsize for stride in numbers.stride()]
+    return np.ndarray(numbers.shape, dtype, memory, strides=strides)
+
+
 def as_tensor(numbers: Numbers) -> Tensor:
     """The same numbers in the same memory."""
-    if not isinstance(numbers, np.ndarray):
-        return numbers
     import torch
 
+    if isinstance(numbers, torch.Tensor):
+        return numbers
+    if is_device_array(numbers):
+        there = torch.as_tensor(numbers, device=numbers.device)
+        return there.view(getattr(torch, numbers.dtype))
     if not numbers.dtype.names:
         return torch.from_numpy(numbers)
     bits = np.int16 if numbers.itemsize == 2 else np.uint8

@@ -1,34 +1,16 @@
-"""Blocks of memory for weights and for a session's pool."""
+"""Blocks of the CPU's memory, and files in memory."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from decoding.models.files import ModelFileError, open_file, size_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-
-def empty(size: int, device: str) -> npt.NDArray[np.uint8] | Tensor:
-    """uint8 [size]. Raises MemoryError where there is no memory left.
-
-    On a GPU it is torch's allocator that gives it and takes it back; on the CPU see block().
-    """
-    if device == "cpu":
-        return block(size)
-    import torch
-
-    try:
-        return torch.empty(size, dtype=torch.uint8, device=device)
-    except torch.OutOfMemoryError as error:
-        raise MemoryError(str(error)) from error
 
 
 def block(size: int) -> npt.NDArray[np.uint8]:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from decoding.models.weights.dtypes import DTYPES, Numbers
+from decoding.models.weights.dtypes import DTYPES, Numbers, Stored
+from decoding.models.weights.memory import block
 
 PANEL = 64  # outputs in a panel; kPanel in csrc/kernels/linear/linear.h
 LINE = 256  # bytes; an input of 64 float32 outputs, two of bfloat16, four of int8
@@ -30,7 +31,7 @@ def panel_shape(outputs: int, inputs: int, dtype: str) -> tuple[int, int, int]:
 
 class Packer(NamedTuple):
     """The engine's functions that convert weights, which are float32, float16 or bfloat16 and
-    contiguous: csrc/kernels/linear/pack.h.
+    contiguous (csrc/kernels/linear/pack.h), and what gives the memory for them.
 
     fill: (panels, weight, first, scale, sums) writes rows of a weight, [n, K], in the panels' type
         as the outputs from `first` on, and zeros behind them to the end of their panel. Parts of a
@@ -39,8 +40,11 @@ class Packer(NamedTuple):
     convert: (to, weight) writes a weight in the type of `to`, a float one and of its shape. Returns
         the same.
     squares: (weight) returns the sums of the squares of int8's steps, scale[n], and of the weight.
+    empty: (size) returns uint8 [size] on the engine's device. Raises MemoryError where there is no
+        memory left.
     """
 
     fill: Callable[[Numbers, Numbers, int, Numbers | None, Numbers | None], bool]
     squares: Callable[[Numbers], tuple[float, float]]
     convert: Callable[[Numbers, Numbers], bool]
+    empty: Callable[[int], Stored] = block

@@ -15,9 +15,8 @@ import numpy as np
 
 from decoding.models.spec import EncoderSpec, ModelSpec
 from decoding.models.weights.checkpoint import check
-from decoding.models.weights.dtypes import DTYPES, Array, Numbers, as_float32, as_tensor, name_of
+from decoding.models.weights.dtypes import DTYPES, Array, Stored, as_float32, name_of
 from decoding.models.weights.lazy import LazyTensor, Weight, Weights, in_chunks
-from decoding.models.weights.memory import empty
 from decoding.models.weights.panels import NOISE, Packer, noise, panel_shape
 from decoding.models.weights.shapes import shapes
 
@@ -40,9 +39,9 @@ def pack(
     packer: Packer,
     device: str = "cpu",
     dtype: str = "float32",
-) -> dict[str, Numbers]:
-    """What the engine of `device` is given: the names of `state`, copied into one block there, as
-    arrays on the CPU and as tensors on a GPU. Of Weights one is read at a time.
+) -> dict[str, Stored]:
+    """What the engine of `device`, "cpu" or "cuda", is given: the names of `state`, copied into one
+    block there, as NumPy's arrays or as a GPU's. Of Weights one is read at a time.
 
     On a GPU tables and linear weights [N, K] are of the type `dtype`, which is float. On the CPU
     linear weights are (float32, bfloat16 or int8), in panels (panels.py), with `.scale` and `.sums`
@@ -51,10 +50,10 @@ def pack(
     position_bias and a convolution's kernel are float32 everywhere, but not the linear weight that
     makes a kernel. What shares storage in `state` shares it here where it has one type; a token
     table then is the panels of the output's weight.
-    packer: what converts them.
+    packer: what converts them, and gives the block.
 
-    Raises ValueError that names a missing, unexpected, mis-shaped or not finite tensor,
-    torch.OutOfMemoryError where a GPU has no room.
+    Raises ValueError that names a missing, unexpected, mis-shaped or not finite tensor, MemoryError
+    where the device has no room.
     """
     weights = state if isinstance(state, Weights) else Weights(state)
     expected = shapes(spec, lambda name: f"{name}.bias" in weights)
@@ -74,7 +73,7 @@ def pack(
     places: dict[str, Place] = {}
     for name in holders.values():
         places |= places_of(name, expected[name], types[name], device)
-    blocks = carve(places, device)
+    blocks = carve(places, packer)
     for name in holders.values():
         if in_panels(name, device):
             copy_linear(blocks, name, weights.lazy(name), packer)
@@ -139,28 +138,26 @@ def places_of(name: str, shape: tuple[int, ...], dtype: str, device: str) -> dic
     return places
 
 
-def carve(places: Mapping[str, Place], device: str) -> dict[str, Numbers]:
-    """An array or a tensor for each place, all in one block."""
+def carve(places: Mapping[str, Place], packer: Packer) -> dict[str, Stored]:
+    """An array for each place, all in one block."""
     sizes = [math.prod(place.shape) * DTYPES[place.dtype].itemsize for place in places.values()]
     ends = list(itertools.accumulate(size + -size % ALIGNMENT for size in sizes))
-    block = empty(ends[-1], device)
+    block = packer.empty(ends[-1])
     return {
         name: viewed(block[begin : begin + size], place)
         for (name, place), begin, size in zip(places.items(), [0, *ends], sizes, strict=False)
     }
 
 
-def viewed(part: Numbers, place: Place) -> Numbers:
+def viewed(part: Stored, place: Place) -> Stored:
     """part: the bytes of a place, uint8."""
     if isinstance(part, np.ndarray):
         return part.view(DTYPES[place.dtype]).reshape(place.shape)
-    import torch
-
-    return part.view(getattr(torch, place.dtype)).view(place.shape)
+    return part.view(place.dtype, place.shape)
 
 
 def copy_linear(
-    blocks: Mapping[str, Numbers], name: str, weight: LazyTensor, packer: Packer
+    blocks: Mapping[str, Stored], name: str, weight: LazyTensor, packer: Packer
 ) -> None:
     """Writes a weight to its panels. Raises ValueError as copy_rows() does."""
     block, row = blocks[name], 0
@@ -174,7 +171,7 @@ def copy_linear(
                 row += len(rows)
 
 
-def copy_rows(block: Numbers, name: str, weight: LazyTensor, packer: Packer) -> None:
+def copy_rows(block: Stored, name: str, weight: LazyTensor, packer: Packer) -> None:
     """Writes a weight to its place, some rows after the other. Raises ValueError where a number is
     not finite, or beyond what its type can hold."""
     row = 0
@@ -186,13 +183,13 @@ def copy_rows(block: Numbers, name: str, weight: LazyTensor, packer: Packer) -> 
                 row += len(rows)
 
 
-def write(to: Numbers, rows: Array, packer: Packer) -> bool:
+def write(to: Stored, rows: Array, packer: Packer) -> bool:
     """Converts rows to where they are to be. Returns whether all numbers are finite."""
     if isinstance(to, np.ndarray):
         return packer.convert(to, rows)
     made = np.empty(rows.shape, DTYPES[name_of(to.dtype)])
     finite = packer.convert(made, rows)
-    to.copy_(as_tensor(made))
+    to.copy_from(made)
     return finite
 
 

@@ -263,23 +263,24 @@ GENERATE = "--model {} --prompt some --max-new-tokens 9"
     [
         f"translate {DEMO}",
         f"translate {DEMO} --num-beams 4 --n-best 2 --alignments --coverage-penalty 0.2",
-        f"translate {DEMO} --do-sample --scores --dtype int8 --stop-strings .",
+        f"translate {DEMO} --do-sample --scores --dtype bfloat16 --stop-strings .",
         f"generate {GENERATE}",
         f"generate {GENERATE} --do-sample --n-best 2 --dtype bfloat16",
         f"generate {GENERATE} --num-beams 3 --stream",
         f"score {DEMO} --source models/demo/sentences.de.txt",
-        "convert --model {} --dtype int8 --output {}/int8",
         "plan --model models/demo",
     ],
 )
-def test_commands_run_without_torch(words: str, tmp_path: Path) -> None:
+def test_commands_run_without_torch(words: str, device: str, tmp_path: Path) -> None:
     """It takes more than a second to import, and most of the memory of a small model."""
-    folder = tmp_path
-    if "{}" in words:
-        folder = text_generation_directory("llama", tmp_path)
-    run_without_torch(words.format(folder, folder).split())
-    if words.startswith("convert"):
-        run_without_torch(["generate", *GENERATE.format(folder / "int8").split()])
+    folder = text_generation_directory("llama", tmp_path) if "{}" in words else None
+    run_without_torch([*words.format(folder).split(), "--device", device])
+
+
+def test_models_are_converted_without_torch(tmp_path: Path) -> None:
+    folder = text_generation_directory("llama", tmp_path)
+    run_without_torch(f"convert --model {folder} --dtype int8 --output {folder}/int8".split())
+    run_without_torch(["generate", *GENERATE.format(folder / "int8").split()])
 
 
 def run_without_torch(words: list[str]) -> None:

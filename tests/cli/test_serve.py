@@ -45,6 +45,7 @@ def test_arguments(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(site.models) == ["one", "two"] and site.settings == settings
     assert site.models["one"].engine.memory_plan().bytes <= 64 << 20
     assert (given["port"], given["host"], given["drain"]) == (1, "127.0.0.1", 30)
+    assert given["timeout_keep_alive"] == 75
     site.close()
 
 

@@ -122,12 +122,13 @@ def test_ours_reads_streams_and_results(
     assert any(call.get("do_sample") for call in calls)
 
 
-def test_ours_behind_http() -> None:
-    """Texts in, texts out; the tokens are those of the model's own translation."""
+@pytest.mark.parametrize("name", ["ours-http", "ctranslate2-http"])
+def test_servers(name: str) -> None:
+    """Texts in, texts out; the tokens are those of our model's own translation."""
     model = decoding.load(DEMO, device="cpu", dtype="float32", threads=1)
     texts = ["Guten Morgen!", "Danke!"]
     jobs = [Job(model.tokenizer.encode(text), 64, 2, ends=True) for text in texts]
-    process.load("ours-http", DEMO, Settings("cpu", "float32", 1), None)
+    process.load(name, DEMO, Settings("cpu", "float32", 1), None)
     try:
         provider: Any = process._provider
         assert provider.serves(jobs[0], True) and not provider.serves(jobs[0], False)

@@ -9,18 +9,26 @@ import gc
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import decoding
 from decoding import _C, Limits
+from decoding.binding import engine_packer
+from decoding.common.device import Device
+from decoding.engine.allocation import copied_to, empty
+from decoding.engine.memory import available_memory
 from decoding.engine.pool import engine_limits
 from decoding.models.spec import ModelSpec, StackSpec
 from decoding.models.torch.module import module
-from tests.support.packed import pack
+from decoding.models.weights.dtypes import as_array, as_tensor
+from decoding.models.weights.lazy import identity
+from decoding.models.weights.placed import pack
 from tests.support.random_models import load
 
 pytestmark = pytest.mark.gpu
+CUDA = Device("cuda", 0)
 
 
 def used() -> tuple[int, int, int]:
@@ -72,11 +80,12 @@ def test_the_memory_of_a_transformer_base() -> None:
     state = module(spec).state_dict()
     table = state["output.weight"]
     state |= {f"{side}.embed.tokens": table for side in ("encoder", "decoder")}
-    weights = pack(state, spec, "cuda:0", torch.float16)
+    weights = pack(state, spec, engine_packer(2, CUDA), "cuda", "float16")
     engine = _C.Session(spec, weights, device=0)
     limits = Limits(batch=32, beams=4, source=128, target=128, eos=1)
     buffers, planned = engine.plan(engine_limits(limits))
-    stored = weights["output.weight"].untyped_storage().nbytes()
+    blocks = {identity(weight)[0]: weight.nbytes for weight in weights.values()}
+    stored = sum(blocks.values())
     assert stored < 2 * 62e6, "one table for source, target and output"
     kept = 2 * 2 * layers * hidden * (rows * 128 + 32 * 128)
     logits = 2 * rows * 32000
@@ -102,8 +111,7 @@ def test_memory_that_a_gpu_does_not_have() -> None:
     with pytest.raises(decoding.Error, match=words):
         model.generate(many, **options)
     assert torch.equal(model.generate(ids, num_beams=4), before)
-    del hog
-    torch.cuda.empty_cache()
+    del hog  # which torch's allocator holds still
     assert model.generate(many, **options).shape == (25, 91)
 
 
@@ -124,3 +132,32 @@ def test_more_beams_than_a_block_can_sort() -> None:
     with pytest.raises(decoding.Error, match=r"bytes of shared memory.*lower num_beams"):
         model.generate(ids, num_beams=200, max_new_tokens=4)
     assert torch.equal(model.generate(ids, num_beams=4), before)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32", "float16", "bfloat16"])
+def test_an_array_and_what_torch_sees_of_it(dtype: str) -> None:
+    tensor = torch.arange(60).to(getattr(torch, dtype)).view(3, 4, 5)
+    array: Any = copied_to(CUDA, as_array(tensor))
+    view = as_tensor(array)
+    assert view.device == torch.device("cuda", 0) and torch.equal(view.cpu(), tensor)
+    assert torch.equal(as_tensor(array[1:]), view[1:]) and torch.equal(as_tensor(array[2]), view[2])
+    view[1] = 7
+    assert np.array_equal(as_array(array), as_array(view))
+    column = array.view(dtype, (3, 4), strides=(20, 5), offset=2 * view.itemsize)
+    assert torch.equal(as_tensor(column), view[:, :, 2])
+    assert torch.equal(as_tensor(as_array(column)), view[:, :, 2].cpu())
+
+
+def test_memory_goes_with_its_last_view() -> None:
+    gc.collect()
+    torch.cuda.synchronize()
+    before, size = available_memory(CUDA), 1 << 30
+    assert before is not None
+    tensor = as_tensor(empty(size, CUDA))[5:9]
+    assert available_memory(CUDA) == before - size
+    del tensor
+    gc.collect()
+    assert available_memory(CUDA) == before
+    with pytest.raises(MemoryError):
+        empty(before + (1 << 30), CUDA)
+    assert torch.ones(3, device="cuda").sum() == 3  # the failure has left nothing behind

@@ -14,10 +14,12 @@ import pytest
 import torch
 
 import decoding
-from decoding.common.device import Device
+from decoding.common.arrays import is_tensor
+from decoding.common.device import Device, torch_cuda
 from decoding.common.warn import warn_once
-from decoding.engine import devices
+from decoding.engine import allocation, devices, memory
 from decoding.generation.batching import common_device
+from decoding.generation.request import drawn_seed
 from decoding.models import load
 from decoding.models.torch.module import module
 from decoding.models.weights.dtypes import name_of
@@ -31,28 +33,32 @@ CUDA, CPU = Device("cuda", 0), Device("cpu")
 def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A machine with an A100, and a build for it; tests take away from it."""
     monkeypatch.setattr(devices, "GPUS", (Path(__file__),))
-    there = SimpleNamespace(archs="80 90", torch="13.0", gpus=1, capability=(8, 0))
     engine = SimpleNamespace(Error=decoding.Error)
+
+    def gpus() -> list[tuple[str, int]]:
+        if not engine.found:
+            raise decoding.Error("CUDA finds no NVIDIA GPU")
+        return engine.found
+
+    engine.gpus, engine.look_for_cublaslt = gpus, lambda folders: None
     monkeypatch.setattr(devices, "_C", engine)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(there.torch and there.gpus))
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: there.gpus)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: there.capability)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Some GPU")
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
 
     def changed(**values: Any) -> None:
-        vars(there).update(values)
-        engine.cuda_archs = there.archs
-        monkeypatch.setattr(torch.version, "cuda", there.torch)
+        vars(engine).update({"cuda_archs": "80 90", "found": [("Some GPU", 80)]} | values)
 
     changed()
     return changed
 
 
+NO_CUDA, NEWER = {"cuda_archs": ""}, {"cuda_archs": "90a"}
+NO_GPU: dict[str, Any] = {"found": []}
+
+
 def test_auto_is_the_gpu_where_everything_is_there(machine: Any) -> None:
     assert devices.choose_device("auto") == CUDA
-    for missing in ({"archs": ""}, {"gpus": 0}, {"torch": None}, {"archs": "90"}):
-        machine(**{"archs": "80 90", "torch": "13.0", "gpus": 1} | missing)
+    for missing in (NO_CUDA, NEWER, NO_GPU):
+        machine(**missing)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             assert devices.choose_device("auto") == CPU
@@ -61,9 +67,8 @@ def test_auto_is_the_gpu_where_everything_is_there(machine: Any) -> None:
 @pytest.mark.parametrize(
     ("missing", "said"),
     [
-        ({"archs": ""}, "has Some GPU: this build has no CUDA engine: build it again"),
-        ({"archs": "90"}, r"has Some GPU: .* compute capability 8.0, this build needs 9.0"),
-        ({"torch": None}, "has an NVIDIA GPU: torch .* was built without CUDA.*install a torch"),
+        (NO_CUDA, "has an NVIDIA GPU: this build has no CUDA engine: build it again"),
+        (NEWER, r"has an NVIDIA GPU: Some GPU has compute capability 8.0, this build needs 9.0"),
     ],
 )
 def test_a_gpu_that_auto_does_not_take_is_told_once(
@@ -80,12 +85,15 @@ def test_a_gpu_that_auto_does_not_take_is_told_once(
         warnings.simplefilter("error")
         devices.choose_device("auto")
         warn_once.cache_clear()
-        if "torch" in missing:
-            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        with monkeypatch.context() as patch:
+            patch.setenv("CUDA_VISIBLE_DEVICES", "")
             devices.choose_device("auto")
-        machine(gpus=0, torch="13.0", archs="80")
+        machine(**NO_GPU)
         devices.choose_device("auto")
         devices.choose_device("cpu")
+        machine(**NO_CUDA)
+        monkeypatch.setattr("shutil.which", lambda name: None)  # of a container without GPUs
+        devices.choose_device("auto")
 
 
 def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,11 +130,10 @@ def test_names_of_devices(machine: Any) -> None:
 @pytest.mark.parametrize(
     ("missing", "error", "words"),
     [
-        ({"archs": ""}, NotImplementedError, "no CUDA engine: build it again.*nvcc.*cpu"),
-        ({"torch": None}, decoding.Error, "torch .* was built without CUDA.*cpu"),
-        ({"gpus": 0}, decoding.Error, "finds no NVIDIA GPU.*CUDA 13.0.*nvidia-smi.*cpu"),
-        ({"capability": (7, 5)}, NotImplementedError, "Some GPU .* 7.5, this build needs 8.0.*cpu"),
-        ({"archs": "90a"}, NotImplementedError, "8.0, this build needs 9.0"),
+        (NO_CUDA, NotImplementedError, "no CUDA engine: build it again.*nvcc.*cpu"),
+        (NO_GPU, decoding.Error, "CUDA finds no NVIDIA GPU"),
+        ({"found": [("Some GPU", 75)]}, NotImplementedError, "Some GPU .* 7.5.* needs 8.0.*cpu"),
+        (NEWER, NotImplementedError, "8.0, this build needs 9.0"),
     ],
 )
 def test_what_is_missing_is_named(
@@ -135,6 +142,12 @@ def test_what_is_missing_is_named(
     machine(**missing)
     with pytest.raises(error, match=words):
         decoding.load(reference("gpt2"), device="cuda")
+
+
+def test_a_torch_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(decoding.Error, match="torch .* was built without CUDA.*cpu"):
+        devices.check_torch()
 
 
 def test_types() -> None:
@@ -185,16 +198,16 @@ def test_the_type_of_a_checkpoint_is_that_of_most_of_its_numbers(dtype: torch.dt
 @pytest.mark.parametrize("name", ["marian", "gpt2-tied"])
 def test_weights_for_a_gpu_are_plain(name: str) -> None:
     loaded = load(reference(name))
-    packed = pack(loaded.state, loaded.spec, "meta", torch.bfloat16)
+    packed = pack(loaded.state, loaded.spec, "cuda", torch.bfloat16)
     assert packed.keys() == loaded.state.keys()
     for key, tensor in packed.items():
         original = loaded.state[key]
         assert tensor.shape == original.shape and tensor.is_contiguous(), key
         assert tensor.dtype == (torch.float32 if original.ndim == 1 else torch.bfloat16), key
-        assert tensor.storage_offset() * tensor.itemsize % 256 == 0
-    places = {(tensor.storage_offset(), tensor.dtype) for tensor in packed.values()}
+        assert tensor.data_ptr() % 256 == 0
+    places = {(tensor.data_ptr(), tensor.dtype) for tensor in packed.values()}
     tied = [packed["output.weight"], packed["decoder.embed.tokens"]]
-    assert tied[0].storage_offset() == tied[1].storage_offset(), "one table, stored once"
+    assert tied[0].data_ptr() == tied[1].data_ptr(), "one table, stored once"
     assert len(places) < len(packed)
 
 
@@ -203,13 +216,12 @@ def test_numbers_that_a_type_cannot_hold() -> None:
     state = module(spec).state_dict()
     name = "decoder.layers.1.feed_forward.up.weight"
     state[name][3, 4] = 7e4
-    meta = "meta"
     with pytest.raises(ValueError, match=f"{name} holds 7e\\+04, and float16 .*bfloat16"):
-        pack(state, spec, meta, torch.float16)
-    pack(state, spec, meta, torch.bfloat16)
+        pack(state, spec, "cuda", torch.float16)
+    pack(state, spec, "cuda", torch.bfloat16)
     state["decoder.norm.bias"][0] = 7e4  # norms stay float32
     state[name][3, 4] = 6e4
-    pack(state, spec, meta, torch.float16)
+    pack(state, spec, "cuda", torch.float16)
 
 
 def test_inputs_of_several_devices() -> None:
@@ -223,3 +235,37 @@ def test_inputs_of_several_devices() -> None:
         ours("marian").generate(far)
     assert common_device(CUDA, input_ids=ids, attention_mask=None) == "cpu"
     assert common_device(CUDA, input_ids=[[1]], attention_mask=None) == "cpu"
+
+
+def test_a_torch_that_is_being_imported_is_not_there_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may be at it, for as long as a second."""
+    importing = SimpleNamespace(__spec__=SimpleNamespace(_initializing=True))
+    monkeypatch.setitem(sys.modules, "torch", importing)
+    assert not is_tensor([1]) and torch_cuda() is None
+    assert devices.usual_threads() >= 1 and drawn_seed() >= 0
+
+
+def test_memory_that_torch_only_holds_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    cached = [100]  # bytes that torch has
+
+    def array(size: int, device: int) -> str:
+        if cached:
+            raise MemoryError
+        return f"{size} bytes"
+
+    monkeypatch.setattr(memory, "_C", SimpleNamespace(free_memory=lambda device: 100))
+    monkeypatch.setattr(allocation, "_C", SimpleNamespace(DeviceArray=array))
+    for user in (memory, allocation):
+        monkeypatch.setattr(user, "torch_cuda", lambda: None)
+    assert memory.available_memory(CUDA) == 100
+    with pytest.raises(MemoryError):
+        allocation.empty(5, CUDA)
+    held = SimpleNamespace(
+        memory_reserved=lambda device: 70,
+        memory_allocated=lambda device: 30,
+        empty_cache=cached.clear,
+    )
+    for user in (memory, allocation):
+        monkeypatch.setattr(user, "torch_cuda", lambda: held)
+    assert memory.available_memory(CUDA) == 140
+    assert allocation.empty(5, CUDA) == "5 bytes"

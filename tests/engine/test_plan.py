@@ -7,12 +7,12 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-import torch
 
 import decoding
 from decoding import Limits
 from decoding.engine import pool
 from decoding.engine.limits import next_bucket
+from decoding.models.weights.dtypes import as_tensor
 from decoding.serving import model_engine
 from tests.support.random_models import load, ours
 from tests.support.sessions import LIMITS, run, same, tokens
@@ -97,12 +97,12 @@ def test_the_pool_grows_on_demand_and_never_shrinks(device: str) -> None:
     first = model.memory_plan()
     assert first.limits == Limits(batch=2, beams=3, source=4, target=8, eos=1)
     big = run(model, tokens(7, 9), max_new_tokens=30, num_beams=5)
-    pool = torch.as_tensor(model._session._pool)
+    pool = as_tensor(model._session._pool)
     assert len(pool) == model.memory_plan().bytes > first.bytes
     assert pool.data_ptr() % 256 == 0
     assert same(run(model, tokens()), small, device)
     assert same(run(model, tokens(7, 9), max_new_tokens=30, num_beams=5), big, device)
-    assert torch.as_tensor(model._session._pool).data_ptr() == pool.data_ptr()
+    assert as_tensor(model._session._pool).data_ptr() == pool.data_ptr()
 
 
 def test_calls_of_alternating_shapes_share_a_plan(device: str) -> None:
@@ -126,14 +126,14 @@ def test_calls_that_have_little_in_common_do_not_share_a_plan() -> None:
 
 def test_explicit_limits_are_planned_once_and_hold(device: str) -> None:
     model = load("marian", device, limits=LIMITS, threads=1)
-    plan, pool = model.memory_plan(), torch.as_tensor(model._session._pool)
+    plan, pool = model.memory_plan(), as_tensor(model._session._pool)
     assert plan.limits == LIMITS and len(pool) == plan.bytes
     free = ours("marian", device)
     assert same(run(model, tokens(2, 6)), run(free, tokens(2, 6)), device)
     # a larger batch is split
     assert same(run(model, tokens(5, 6)), run(free, tokens(5, 6)), device)
     assert model.memory_plan().bytes == plan.bytes
-    assert torch.as_tensor(model._session._pool).data_ptr() == pool.data_ptr()
+    assert as_tensor(model._session._pool).data_ptr() == pool.data_ptr()
 
 
 @pytest.mark.parametrize(

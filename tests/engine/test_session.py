@@ -13,6 +13,7 @@ import torch
 import decoding
 from decoding import _C, models
 from decoding.engine import session
+from decoding.models.weights.dtypes import as_tensor
 from tests.support.comparison import assert_close_scores
 from tests.support.packed import pack
 from tests.support.random_models import load, ours, reference, spec_of
@@ -37,7 +38,7 @@ def test_nothing_reads_memory_that_was_not_written(
     model = load(name, device, limits=replace(LIMITS, batch=5, prompt=4, controls=64), threads=2)
     mask = torch.tensor([[0, 0, 0, 1], [1, 1, 1, 1], [0, 1, 1, 1]])
     options = options | {"attention_mask": mask, "output_scores": True}
-    pool = torch.as_tensor(model._session._pool)
+    pool = as_tensor(model._session._pool)
     pool.zero_()
     before = run(model, tokens(3), **options)
     pool.fill_(255)  # as float32: NaN; as int32: -1

@@ -173,5 +173,4 @@ def test_a_forked_child_is_told_to_load_its_own_model(device: str) -> None:
         [sys.executable, "-c", FORK, str(DEMO), device], capture_output=True, text=True, timeout=60
     )
     assert run.returncode == 0, run.stderr
-    words = {"cpu": "before the process forked", "cuda": "CUDA in forked subprocess"}
-    assert words[device] in run.stdout
+    assert "before the process forked" in run.stdout

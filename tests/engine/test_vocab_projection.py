@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import decoding
+from decoding.models.weights.dtypes import as_tensor
 from tests.support.random_models import load
 
 IDS = torch.tensor([[12, 13, 14, 15], [16, 17, 18, 19], [20, 12, 22, 23]])
@@ -29,7 +30,7 @@ class OneByOne:
         return getattr(self.engine, name)
 
     def step(self, steps: int) -> bool:
-        logits = torch.as_tensor(self.engine.state()["logits"]).fill_(torch.nan)
+        logits = as_tensor(self.engine.state()["logits"]).fill_(torch.nan)
         if self.parts:
             self.engine.compute()
             self.engine.select()

@@ -14,6 +14,7 @@ from transformers import StopStringCriteria
 
 from decoding.common.device import CPU
 from decoding.generation.stop_strings import MATCHED, StopTable, stop_table
+from decoding.models.weights.dtypes import as_array
 from decoding.text.token_texts import token_texts
 from decoding.text.tokenizers import BackendTokenizer, load_tokenizer
 from tests.support.demo import DEMO
@@ -44,7 +45,7 @@ def ends(table: StopTable, ids: torch.Tensor, prompt: int) -> list[int]:
     for row, state in zip(ids[:, prompt:].tolist(), states, strict=True):
         end = -1
         for at, token in enumerate(row):
-            state = int(table.table[state, token])
+            state = int(as_array(table.table)[state, token])
             if state == MATCHED:
                 end = at
                 break

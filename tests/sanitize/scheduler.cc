@@ -53,6 +53,7 @@ Submission submission(int number) {
   made.priority = number % 5 == 0;
   made.streams = number % 2 == 0;
   if (number % 7 == 0) made.seconds = 1e-4;
+  if (number % 11 == 0) made.max_time = 1e-4;
   return made;
 }
 

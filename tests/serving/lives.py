@@ -6,11 +6,12 @@
     python -m tests.serving.lives --seed 1 --overcommit              engines that swap requests
 
 Each life is a function of the seed and its number: a sentence, options of all kinds (searches,
-beams, samples, processors, filters, several EOS, stop strings), a priority, and what happens to it:
-it is read as a stream or not, cancelled at once or later, given a deadline, or sick, so that its
-logits are not finite. It is submitted once few enough others run. Engines of several models, with
-so few rows and pages that requests wait and take over each other's pages, run side by side. With
---overcommit they are engines of other models, whose requests are longer and swapped out and back.
+beams, samples, processors, filters, several EOS, stop strings, no time, some that make it step
+alone), a priority, and what happens to it: it is read as a stream or not, cancelled at once or
+later, given a deadline, or sick, so that its logits are not finite. It is submitted once few enough
+others run. Engines of several models, with so few rows and pages that requests wait and take over
+each other's pages, run side by side. With --overcommit they are engines of other models, whose
+requests are longer and swapped out and back.
 
 What a request gives is compared with generate() of its sentence alone: tokens, scores and errors to
 the bit on a CPU, tokens on a GPU. A stream must add up to the result. At the end nothing may run,
@@ -98,6 +99,8 @@ class DrawnLife(Draw):
         crowd = rng.choice([0, 10, *[CROWD] * 8])
         if self.overcommit:  # all at once, so that pages run out
             crowd = 0 if self.number % BURST == 0 else BURST
+        if self.chance(20):
+            given["max_time"] = 0.0
         return Life(self.number, self.model, given, crowd, how, after)
 
     def given(self) -> dict[str, Any]:
@@ -108,7 +111,6 @@ class DrawnLife(Draw):
         prompt = [self.tokens(5)] if self.encoder and self.chance(4) else None
         width = len(ids) if not self.encoder else 1 if prompt is None else len(prompt[0]) + 1
         options = self.lengths(width) | self.named_tokens() | self.processors([ids]) | self.search()
-        options.pop("guidance_scale", None)
         if self.vocab < self.config.vocab_size:  # the source's ids are none of the decoder's
             options.pop("encoder_repetition_penalty", None)
             options.pop("encoder_no_repeat_ngram_size", None)
@@ -131,9 +133,11 @@ class DrawnLife(Draw):
 
     def search(self) -> dict[str, Any]:
         rng = self.rng
-        kind = rng.choice(["greedy", "greedy", "sample", "beams", "beams", "both", "groups"])
+        kind = rng.choice([*["greedy", "sample", "beams"] * 4, *["both", "groups"] * 3, "alone"])
         if kind == "greedy":
             return {}
+        if kind == "alone":
+            return {"penalty_alpha": 0.6, "top_k": rng.randint(2, 4)}
         if kind == "sample":
             options = self.warpers()
             return options | {"num_return_sequences": rng.choice([1, 1, 1, 2, 3, 5])}

@@ -130,13 +130,19 @@ def test_engines_side_by_side() -> None:
 
 
 OPEN = """
-import sys
+import sys, time
 import decoding
+
+def slow(ids, scores):
+    time.sleep(0.01)
+    return scores
 
 model = decoding.load(sys.argv[1], "cpu", threads=1)
 engine = decoding.Engine(model)
-requests = [engine.submit([5, 6, i], max_new_tokens=400, eos_token_id=None) for i in range(7, 57)]
-print(next(iter(engine.submit([5, 6, 0], stream=True, num_beams=1))))
+long = {"num_beams": 1, "max_new_tokens": 400, "eos_token_id": None}
+requests = [engine.submit([5, 6, i], **long) for i in range(7, 57)]
+alone = [engine.submit([5, 6, i], logits_processor=[slow], **long) for i in range(7, 17)]
+print(next(iter(engine.submit([5, 6, 0], stream=True, **long))))
 """
 
 FORK = """

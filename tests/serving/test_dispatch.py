@@ -7,12 +7,11 @@ import queue
 from types import SimpleNamespace
 from typing import Any, cast
 
-import numpy as np
 import pytest
 
 import decoding
 from decoding import _C
-from decoding._kernels import FakeEngine
+from decoding._kernels import FakeEngine, end_of
 from decoding.serving.dispatch import Dispatcher
 from decoding.serving.request import Request
 from tests.serving.engines import outcome
@@ -57,27 +56,16 @@ def dispatcher_of(engine: ToldEngine) -> Dispatcher:
 
 def submitted(dispatcher: Dispatcher, **options: Any) -> Request[Any]:
     call = ours("gpt2").prepare([[5, 6]], max_new_tokens=4, **options)
-    request: Request[Any] = Request(call, dispatcher.process, dispatcher.cancel, None)
     [sub] = call.sub_batches
+    request: Request[Any] = Request(call.form, sub.prompt, dispatcher)
     dispatcher.submit(request, sub.request.options, sub.request.batch(stream=0))
     return request
 
 
 def end(id: int, kind: str, *rows: list[int], message: str = "") -> tuple[int, Any]:
-    longest = max(map(len, rows), default=0)
-    tokens = np.array([row + [-9] * (longest - len(row)) for row in rows], np.int32)
-    lengths = np.array(list(map(len, rows)), np.int32)
-    zeros = np.zeros(len(rows), np.float32)
-    return id, SimpleNamespace(
-        id=id,
-        kind=kind,
-        tokens=tokens.reshape(len(rows), longest),
-        lengths=lengths,
-        scores=zeros,
-        sums=zeros,
-        parent_rows=np.zeros((len(rows), longest), np.int32),
-        message=message,
-    )
+    if kind == "end":
+        return id, end_of(id, rows)
+    return id, SimpleNamespace(id=id, kind=kind, message=message)
 
 
 def test_a_batch_of_news_wakes_a_loop_once() -> None:

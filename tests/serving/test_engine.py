@@ -222,52 +222,6 @@ def test_submit_raises_what_generate_raises(name: str, given: dict[str, Any]) ->
     assert type(found) is type(expected) and str(found) == str(expected)
 
 
-def identity(ids: Any, scores: Any) -> Any:
-    return scores
-
-
-class Streamer:
-    def put(self, value: Any) -> None: ...
-    def end(self) -> None: ...
-
-
-REFUSED: list[dict[str, Any]] = [
-    {"logits_processor": [identity]},
-    {"stopping_criteria": [identity]},
-    {"prefix_allowed_tokens_fn": lambda item, row: [5]},
-    {"streamer": Streamer()},
-    {"cancel": threading.Event()},
-    {"progress": True},
-    {"max_time": 3.0},
-    {"penalty_alpha": 0.6, "top_k": 4},
-    {"num_beams": 2, "force_words_ids": [[5]]},
-    {"output_scores": True, "return_dict_in_generate": True},
-    {"output_logits": True, "return_dict_in_generate": True},
-]
-
-
-@names
-@pytest.mark.parametrize("options", REFUSED, ids=lambda options: next(iter(options)))
-def test_what_only_generate_takes(name: str, options: dict[str, Any]) -> None:
-    [option] = [
-        key for key in options if key not in ("top_k", "num_beams", "return_dict_in_generate")
-    ]
-    with pytest.raises(NotImplementedError, match=rf"{option}.*call model\.generate\(\) instead"):
-        engine(name).submit([5, 6], max_new_tokens=5, **options)
-
-
-def test_what_only_generate_takes_of_one_kind_of_model() -> None:
-    with pytest.raises(NotImplementedError, match="guidance_scale"):
-        engine("gpt2").submit([5, 6], max_new_tokens=5, guidance_scale=1.5)
-    kept: list[dict[str, Any]] = [
-        {"output_attentions": True, "return_dict_in_generate": True},
-        {"num_beams": 2, "coverage_penalty": 0.1},
-    ]
-    for more in kept:
-        with pytest.raises(NotImplementedError, match="output_attentions and coverage_penalty"):
-            engine("marian").submit([5, 6], max_new_tokens=5, **more)
-
-
 def test_options_that_change_nothing_are_taken() -> None:
     off: dict[str, Any] = dict.fromkeys(("logits_processor", "streamer", "cancel", "max_time"))
     off |= {"output_scores": False, "guidance_scale": 1.0, "progress": False}

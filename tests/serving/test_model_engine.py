@@ -75,7 +75,6 @@ def test_what_an_engine_does_not_take_goes_by_sub_batches(device: str) -> None:
     for options in (
         {"output_scores": True, "return_dict_in_generate": True},
         {"logits_processor": [lambda ids, scores: scores]},
-        {"max_time": 60.0},
         {"progress": lambda done, total: None},
     ):
         call = model.prepare(sentences(ROWS), **options, **beams, pad_token_id=1, many=True)
@@ -162,7 +161,7 @@ def test_cancelled_calls_leave_the_engine_to_others(device: str) -> None:
     call = model.prepare(rows, num_beams=2, max_new_tokens=30)
     started = call.start()
     expected = by_batches(model.prepare(rows, num_beams=2, max_new_tokens=30))
-    assert_same(call.as_tensors(started.result()), expected, device)
+    assert_same(call.form.as_tensors(started.result()), expected, device)
 
 
 def test_threads_share_it(device: str) -> None:
@@ -201,7 +200,5 @@ def test_an_engine_generates_many_sentences(device: str) -> None:
     options: dict[str, Any] = {"num_beams": 3, "max_new_tokens": 8, **FULL}
     with decoding.Engine(model, max_requests=9) as engine:
         assert_same(engine.generate(rows, **options), model.generate(rows, **options), device)
-        with pytest.raises(NotImplementedError, match="progress"):
-            engine.generate(rows, **options | {"progress": True})
         with pytest.raises(decoding.Error, match="beams=10"):
             engine.generate(rows, **options | {"num_beams": 10})

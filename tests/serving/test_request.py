@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import decoding
+from decoding.models.weights.dtypes import as_tensor
 from decoding.serving import planning
 from tests.serving.engines import assert_idle, assert_same, engine, tight_engine
 from tests.support.random_models import ours
@@ -64,8 +65,8 @@ def test_streams_add_up_to_the_result(name: str, search: dict[str, Any], device:
             row += tokens
     assert told == expected and request.done
     assert list(map(len, told)) == [len(row) for row in expected]
-    # A GPU runs two steps ahead: it may have ended before the host looks.
-    assert pieces > 1 or "num_beams" in search or max(map(len, expected)) <= 3
+    at_once = 1 if device == "cpu" else 3  # a GPU runs two steps ahead of the host
+    assert pieces > 1 or "num_beams" in search or max(map(len, expected)) <= at_once
     alone = ours(name, device).generate([[12, 13, 14]], **options)
     assert_same(request.result(), alone, device)
 
@@ -101,7 +102,7 @@ def test_memory_that_held_other_things(
 
     def poisoned(*given: Any) -> Any:
         block = planning.allocated(*given)
-        block[:] = 255  # as int32: -1
+        as_tensor(block).fill_(255)  # as int32: -1
         return block
 
     monkeypatch.setattr("decoding.serving.engine.allocated", poisoned)

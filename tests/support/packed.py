@@ -27,7 +27,7 @@ def pack(
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> dict[str, Any]:
-    """Tensors."""
+    """Tensors in the CPU's memory, as the engine of `device` takes them."""
     packed = placed.pack(state, spec, engine_packer(threads=2), device, name_of(dtype))
     return {name: as_tensor(numbers) for name, numbers in packed.items()}
 

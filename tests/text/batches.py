@@ -12,6 +12,7 @@ def check_batches(tokenizer: Tokenizer, texts: Sequence[str]) -> None:
     given = [*texts, "", *texts]
     ids = [tokenizer.encode(text) for text in given]
     assert tokenizer.encode_batch(given).lists() == ids
+    assert [tokenizer.encode_batch([text]).lists() for text in given] == [[row] for row in ids]
     targets = [tokenizer.encode_target(text) for text in given]
     assert tokenizer.encode_target_batch(given).lists() == targets
     check_texts(tokenizer, [*ids, [], *targets])
@@ -21,3 +22,5 @@ def check_texts(tokenizer: Tokenizer, rows: Sequence[Sequence[int]]) -> None:
     for skip in (True, False):
         expected = [tokenizer.decode(row, skip_special_tokens=skip) for row in rows]
         assert tokenizer.decode_batch(Rows.of(rows), skip_special_tokens=skip) == expected
+        alone = [tokenizer.decode_batch(Rows.of([row]), skip_special_tokens=skip) for row in rows]
+        assert alone == [[text] for text in expected]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import decoding
+from decoding.models.weights.dtypes import as_tensor
 from tests.conftest import assert_same_bits
 from tests.support import random_models
 
@@ -221,7 +222,7 @@ def test_nothing_reads_memory_that_was_not_written(name: str, device: str) -> No
         del sizes["source"]
     model = random_models.load(name, device, limits=decoding.Limits(**sizes))
     before = model.score(ids, labels, mask)
-    torch.as_tensor(model._session._pool).fill_(255)  # NaN
+    as_tensor(model._session._pool).fill_(255)  # NaN
     after = model.score(ids, labels, mask)
     assert_same_bits(after.token_logprobs, before.token_logprobs)
 

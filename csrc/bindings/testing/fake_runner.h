@@ -43,7 +43,10 @@ class FakeRunner : public Runner {
   void resume(const Admitted&, int) override {}
   void save(std::span<const int32_t>, std::span<const int32_t>) override {}
   void restore(std::span<const int32_t>, std::span<const int32_t>) override {}
-  void leave(Slot slot) override { of(slot).most = of(slot).steps; }
+  void stop(Slot slot) override {
+    Sentence& sentence = of(slot);
+    sentence.most = std::min(sentence.most, sentence.steps + 1);
+  }
 
   bool step() override {
     if (running_ == 0) return false;

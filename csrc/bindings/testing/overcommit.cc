@@ -45,7 +45,7 @@ class PyRunner : public Runner {
   int open(int, const Request&) override { return 0; }
   void read(std::span<const ReadPart>) override {}
   void join(std::span<const Admitted* const>) override {}
-  void leave(Slot) override {}
+  void stop(Slot) override {}
   void ended(std::vector<Ended>&) override {}
   void fetch(Slot, const Results&) override {}
   int certain(Slot, const Results&) override { return 0; }

@@ -1,6 +1,7 @@
 // decoding._kernels: a scheduler whose runner has no model, and how long it takes between steps.
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -119,6 +120,20 @@ class FakeEngine {
   Scheduler scheduler_;
 };
 
+// The end of a request whose rows have these tokens; others follow them, which nobody may read.
+Output end_of(int64_t id, const std::vector<Ids>& rows) {
+  size_t width = 0;
+  for (const Ids& row : rows) width = std::max(width, row.size());
+  Output end(id, OutputKind::end);
+  end.resize(static_cast<int>(rows.size()), static_cast<int>(width));
+  std::fill(end.tokens.begin(), end.tokens.end(), -9);
+  for (size_t k = 0; k < rows.size(); ++k) {
+    end.lengths[k] = static_cast<int32_t>(rows[k].size());
+    std::copy(rows[k].begin(), rows[k].end(), end.tokens.begin() + k * width);
+  }
+  return end;
+}
+
 }  // namespace
 
 void bind_scheduling(py::module_& kernels) {
@@ -130,6 +145,7 @@ void bind_scheduling(py::module_& kernels) {
       .def("cancel", &FakeEngine::cancel, py::arg("id"), unlocked)
       .def("wait", &FakeEngine::wait, py::arg("timeout"))
       .def("close", &FakeEngine::close, py::arg("drain"), unlocked);
+  kernels.def("end_of", &end_of, py::arg("id"), py::arg("rows"));
   kernels.def("scheduling_times", &scheduling_times,
               "Seconds from each of so many steps of no time to the next, all rows running. churn: "
               "a request joins and another leaves in each.",

@@ -81,7 +81,9 @@ class CpuRunner : public Runner {
     for (auto& c : classes_) c.joining.clear();
   }
 
-  void leave(Slot slot) override { classes_[slot.request_class].w.inputs.done[slot.sentence] = 1; }
+  void stop(Slot slot) override {
+    classes_[slot.request_class].w.inputs.stop_now[slot.sentence] = 1;
+  }
 
   void extend(std::span<const Extension> extensions) override {
     for (const Extension& extension : extensions) {

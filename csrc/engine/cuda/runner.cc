@@ -8,7 +8,6 @@
 
 #include "engine/cuda/inputs.h"
 #include "engine/cuda/request_class.h"
-#include "engine/cuda/split_scratch.h"
 #include "engine/cuda/staging.h"
 #include "engine/cuda/steps.h"
 #include "engine/cuda/text_reader.h"
@@ -66,7 +65,7 @@ class CudaRunner : public Runner {
     host_pages_ = HostPages<cuda::PinnedMemory>(memory_.cache.page_bytes());
     matmul_.workspace(memory_.products);
     const Workspace<T>& w = memory_.w;
-    clear(memory_.scratch.arrivals, select_arrivals(all_));
+    clear(memory_.scratch.arrivals, arrivals_of(limits));
     clear_scratch(w);
     for (Class& c : memory_.classes) {
       c.take_host(limits.rows, limits.target + 1);
@@ -123,7 +122,7 @@ class CudaRunner : public Runner {
     for (const Admitted* admitted : joining) reader_.read_prefix(stream, *admitted);
   }
 
-  void leave(Slot slot) override {
+  void stop(Slot slot) override {
     const cuda::UseDevice use(device_.id);
     const Class& c = memory_.classes[slot.request_class];
     CUDA_CHECK(cudaMemsetAsync(c.w.inputs.stop_now + slot.sentence, 1, sizeof(int32_t), handle_));
@@ -240,7 +239,7 @@ class CudaRunner : public Runner {
         [&](auto& w) {
           memory.cache = Cache<T>(arena, spec_, all);
           StepScratch& scratch = memory.scratch = StepScratch(arena, all);
-          scratch.arrivals = arena.take<int32_t>("select_arrivals", {select_arrivals(all)});
+          scratch.arrivals = arena.take<int32_t>("select_arrivals", {arrivals_of(limits)});
           scratch.perturbed = arena.take<float>("perturbed", {all.rows(), w.logits_stride});
           memory.products = arena.take<uint8_t>("products", {int64_t{cuda::kMatmulWorkspace}});
           memory.classes.clear();
@@ -252,12 +251,13 @@ class CudaRunner : public Runner {
           }
         },
         [&](auto& w) {
-          take_split_scratch(arena, split_scratch_of(all), spec_.decoder.head_dim, w);
+          memory.splits.emplace(spec_, all, limits.classes, matmul_.deterministic());
+          take_split_scratch(arena, memory.splits->all(), spec_.decoder.head_dim, w);
         });
   }
 
-  SplitScratch split_scratch_of(const Limits& all) const {
-    return split_scratch(spec_, all, matmul_.deterministic());
+  static int64_t arrivals_of(const RunnerLimits& limits) {
+    return select_arrivals(limits_of(limits, kPlaces)) + limits.classes - 1;
   }
 
   cuda::Stream stream() { return {handle_, device_, matmul_}; }
@@ -268,7 +268,7 @@ class CudaRunner : public Runner {
 
   // What the steps expect to be 0, and a packed pass has had other things in.
   void clear_scratch(const Workspace<T>& w) {
-    clear(w.split_counters, split_scratch_of(all_).histories);
+    clear(w.split_counters, memory_.splits->all().histories);
     const int vocab = spec_.decoder.vocab, padding = w.logits_stride - vocab;
     if (padding == 0) return;
     CUDA_CHECK(cudaMemset2DAsync(w.logits + vocab, sizeof(T) * w.logits_stride, 0,

@@ -1,5 +1,6 @@
-// Steps of classes of requests. The rows of all classes lie one after the other; each mixture of
-// classes and their sizes has a graph, once it has come a few times: most pass by while requests
+// Steps of classes of requests. The rows of all classes lie one after the other; what each class
+// does alone, its attention and its choice of tokens, runs beside that of the others. Each mixture
+// of classes and their sizes has a graph, once it has come a few times: most pass by while requests
 // come and go, and to capture one takes as long as twenty steps.
 #pragma once
 
@@ -8,11 +9,13 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "engine/cuda/inputs.h"
 #include "engine/cuda/request_class.h"
 #include "engine/cuda/select.h"
+#include "engine/cuda/split_scratch.h"
 #include "kernels/cuda/resources.h"
 #include "kernels/linear/cuda/matmul.h"
 
@@ -24,6 +27,7 @@ struct CudaRunnerMemory {
   Workspace<T> w;
   Cache<T> cache;
   StepScratch scratch;
+  std::optional<ClassSplitScratch> splits;
   uint8_t* products = nullptr;
   std::vector<CudaClass<T>> classes;
 };
@@ -38,22 +42,25 @@ class CudaSteps {
             cuda::Matmul& matmul)
       : spec_(spec), weights_(weights), device_(device), matmul_(matmul) {}
 
-  // Places the rows of every class with sentences; false: there is none.
+  // Places the rows of every class with sentences; false: there is none. Wide searches come first,
+  // whose attention takes longest.
   bool lay_out(CudaRunnerMemory<T>& memory) {
     memory_ = &memory;
     stepping_.clear();
-    int64_t first = 0;
-    const bool several = std::count_if(memory.classes.begin(), memory.classes.end(),
-                                       [](const Class& c) { return !c.sentences.empty(); }) > 1;
     for (Class& c : memory.classes) {
-      if (c.sentences.empty()) continue;
-      const int sentences = size_for(c, several);
-      c.changed |= sentences != c.captured_for || first != c.first();
-      c.captured_for = sentences;
-      c.lay_out(memory.w, spec_, first, sentences);
-      c.step.scratch = memory.scratch;
-      first += c.step.rows();
-      stepping_.push_back(&c);
+      if (!c.sentences.empty()) stepping_.push_back(&c);
+    }
+    std::ranges::sort(stepping_, {},
+                      [](Class* c) { return std::pair(-c->limits.beams, c->index()); });
+    int64_t first = 0;
+    for (Class* c : stepping_) {
+      const int sentences = size_for(*c, stepping_.size() > 1);
+      c->changed |= sentences != c->captured_for || first != c->first();
+      c->captured_for = sentences;
+      c->lay_out(memory.w, spec_, first, sentences);
+      c->step.scratch = memory.scratch.of_class(c->index(), first, c->w.logits_stride);
+      memory.splits->move(c->w, c->index(), first, spec_.decoder.head_dim);
+      first += c->step.rows();
     }
     return !stepping_.empty();
   }
@@ -67,12 +74,10 @@ class CudaSteps {
     }
     find_products(handle);
     Step& step = known_step(handle);
-    if (!step.graph && step.launches++ < kUncaptured) return record(stream);
+    if (!step.graph && step.launches++ < kUncaptured) return record(one_after_the_other(stream));
     if (!step.graph) {
-      step.graph = cuda::Graph::capture([&](cudaStream_t recorder) {
-        cuda::Stream recording(recorder, device_, matmul_);
-        record(recording);
-      });
+      step.graph =
+          cuda::Graph::capture([&](cudaStream_t recorder) { record(side_by_side(recorder)); });
     }
     step.graph->launch(handle);
   }
@@ -120,15 +125,14 @@ class CudaSteps {
   void find_products(cudaStream_t handle) {
     if (!warmed_up_.insert(rows()).second) return;
     CUDA_CHECK(cudaStreamSynchronize(handle));  // it writes where steps do
-    cuda::Stream warm_up(handle, device_, matmul_, true);
+    Streams warm_up = one_after_the_other({handle, device_, matmul_, true});
     pass(warm_up);
   }
 
   Step& known_step(cudaStream_t handle) {
     key_.clear();
     for (const Class* c : stepping_) {
-      key_.push_back({static_cast<int>(c - memory_->classes.data()), static_cast<int>(c->first()),
-                      c->captured_for});
+      key_.push_back({c->index(), static_cast<int>(c->first()), c->captured_for});
     }
     if (steps_.size() >= kSteps && !steps_.contains(key_)) {
       CUDA_CHECK(cudaStreamSynchronize(handle));  // some of them may run
@@ -137,24 +141,45 @@ class CudaSteps {
     return steps_[key_];
   }
 
-  void pass(cuda::Stream& stream) const {
+  // A stream of each class that steps; the first one's is that of what all rows have in common.
+  using Streams = std::vector<cuda::Stream>;
+
+  Streams one_after_the_other(const cuda::Stream& stream) const {
+    return Streams(stepping_.size(), stream);
+  }
+
+  Streams side_by_side(cudaStream_t first) {
+    Streams streams{{first, device_, matmul_}};
+    while (beside_.size() + 1 < stepping_.size()) beside_.emplace_back();
+    for (size_t i = 1; i < stepping_.size(); ++i) {
+      streams.emplace_back(beside_[i - 1].handle(), device_, matmul_);
+    }
+    return streams;
+  }
+
+  void pass(Streams& streams) const {
     std::vector<StepPart<cuda::Stream, T, T>> parts;
     parts.reserve(stepping_.size());
-    for (const Class* c : stepping_) {
-      parts.push_back({{stream, spec_, weights_, c->w, memory_->cache, c->limits}, c->rows()});
+    for (size_t i = 0; i < stepping_.size(); ++i) {
+      const Class& c = *stepping_[i];
+      parts.push_back({{streams[i], spec_, weights_, c.w, memory_->cache, c.limits}, c.rows()});
     }
     const Norm norm = decoder_layers(StepParts<cuda::Stream, T, T>(parts));
     output_logits(parts.front().pass, norm, rows());
   }
 
-  void record(cuda::Stream& stream) const {
-    pass(stream);
-    for (const Class* c : stepping_) {
-      if (c->step.key.processed) process_scores(stream, c->w, c->step, kAllStages);
-      select(stream, c->w, c->step);
-      if (c->step.key.part == SelectPart::candidates) update(stream, c->w, c->step, nullptr);
-      report_sentences(stream, c->report);
-    }
+  void record(Streams streams) const {
+    pass(streams);
+    for (const cuda::Stream& stream : streams) order(streams.front(), stream);
+    for (size_t i = 0; i < stepping_.size(); ++i) choose(streams[i], *stepping_[i]);
+    for (const cuda::Stream& stream : streams) order(stream, streams.front());
+  }
+
+  void choose(cuda::Stream& stream, const Class& c) const {
+    if (c.step.key.processed) process_scores(stream, c.w, c.step, kAllStages);
+    select(stream, c.w, c.step);
+    if (c.step.key.part == SelectPart::candidates) update(stream, c.w, c.step, nullptr);
+    report_sentences(stream, c.report);
   }
 
   const ModelSpec& spec_;
@@ -163,9 +188,10 @@ class CudaSteps {
   cuda::Matmul& matmul_;
   CudaRunnerMemory<T>* memory_ = nullptr;
   std::map<std::vector<Place>, Step> steps_;
-  std::vector<Class*> stepping_;  // in the order of their rows
-  std::vector<Place> key_;        // of the present step
-  std::set<int> warmed_up_;       // rows of steps whose products have been timed
+  std::vector<Class*> stepping_;         // in the order of their rows
+  std::vector<Place> key_;               // of the present step
+  std::set<int> warmed_up_;              // rows of steps whose products have been timed
+  std::vector<cuda::OwnStream> beside_;  // for classes but the first, while a step is captured
 };
 
 }  // namespace decoding

@@ -27,7 +27,7 @@ struct StepRows {
 };
 
 // Rows of a step that one search has, and a pass with that search's memory. Those of the next part
-// follow.
+// follow. Where its stream is not that of the first part, its attention runs beside that one's.
 template <typename Stream, typename T, typename C>
 struct StepPart {
   Pass<Stream, T, C> pass;
@@ -35,6 +35,15 @@ struct StepPart {
 };
 template <typename Stream, typename T, typename C>
 using StepParts = std::span<const StepPart<Stream, T, C>>;
+
+// Work of each part alone, between that of all rows.
+template <typename Stream, typename T, typename C, typename Work>
+void side_by_side(const StepParts<Stream, T, C>& parts, Work&& work) {
+  Stream& all = parts.front().pass.stream;
+  for (const auto& part : parts) order(all, part.pass.stream);
+  for (const auto& part : parts) work(part);
+  for (const auto& part : parts) order(part.pass.stream, all);
+}
 
 template <typename Stream, typename T, typename C>
 void decode_convolution(const StepPart<Stream, T, C>& part, const StackPass<Stream, T>& stack,
@@ -110,10 +119,10 @@ void self_attention(const StepParts<Stream, T, C>& parts, StackPass<Stream, T>& 
   const auto block = enter_block(stack, stack.layer(i).self_norm);
   if (stack.spec.convolution) {
     make_convolution(stack, i, block);
-    for (const auto& part : parts) decode_convolution(part, stack, i);
+    side_by_side(parts, [&](const auto& part) { decode_convolution(part, stack, i); });
   } else {
     first_product(stack, stack.layer(i).qkv, block, stack.a.qkv);
-    for (const auto& part : parts) attend_to_history(part, i);
+    side_by_side(parts, [&](const auto& part) { attend_to_history(part, i); });
   }
   leave_self_attention(stack, i, block);
 }
@@ -156,7 +165,7 @@ void cross_attention(const StepParts<Stream, T, C>& parts, StackPass<Stream, T>&
   const LayerWeights& layer = stack.layer(i);
   const auto block = enter_block(stack, layer.cross_norm);
   first_product(stack, layer.cross_q, block, stack.a.qkv);
-  for (const auto& part : parts) attend_to_source(part, i);
+  side_by_side(parts, [&](const auto& part) { attend_to_source(part, i); });
   last_product(stack, layer.cross_out, layer.cross_post, block.residual, stack.a.attended);
 }
 

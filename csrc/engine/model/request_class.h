@@ -24,7 +24,7 @@ struct RequestClass {
   RequestClass() = default;
   // index: of the class. all: sentences of one row each, as many as all classes together may have.
   RequestClass(Arena& arena, const ModelSpec& spec, int index, Limits all)
-      : all_(all), first_input_(int64_t{index} * all.batch) {
+      : all_(all), index_(index), first_input_(int64_t{index} * all.batch) {
     all.tokens = 1;  // sources and prompts are read together with those of other classes
     ++all.target;    // a GPU may be a step ahead of the end of a sentence
     w.inputs = Inputs(arena, spec, all);
@@ -67,6 +67,7 @@ struct RequestClass {
     w.best += first * all_.candidates;
   }
 
+  int index() const { return index_; }
   int64_t first() const { return first_; }
   int64_t first_input() const { return first_input_; }
 
@@ -137,6 +138,7 @@ struct RequestClass {
 
  private:
   Limits all_{};
+  int index_ = 0;
   int64_t first_ = 0, first_input_ = 0;
 };
 

@@ -22,12 +22,14 @@ void Scheduler::enqueue(int64_t id, Submission&& submission) {
   Entry& entry = entries_[id];
   entry.given = std::move(submission);
   entry.key = class_key(entry.given.request.request);
-  entry.deadline = now_seconds() + entry.given.seconds;
+  const double now = now_seconds();
+  entry.deadline = now + entry.given.seconds;
+  entry.stops = now + entry.given.max_time;
   const RunnerRequest& given = entry.given.request;
   queue_.push({.id = id,
                .priority = entry.given.priority,
                .deadline = entry.deadline,
-               .arrived = now_seconds(),
+               .arrived = now,
                .pages = shared_pages(given) + own_pages(given),
                .rows = entry.key.rows()});
 }
@@ -134,9 +136,18 @@ int Scheduler::part_of(int missing, int room) const {
 
 void Scheduler::step() {
   const double begin = now_seconds();
+  stop(begin);
   if (!(overcommit_ ? overcommit_->step() : runner_.step())) return;
   ++stats_.steps;
   budget_.has_stepped(now_seconds() - begin);
+}
+
+// Who is out of time ends with the next step.
+void Scheduler::stop(double now) {
+  while (!stops_.empty() && stops_.begin()->first <= now) {
+    runner_.stop(entries_.at(stops_.begin()->second).admitted.slot);
+    stops_.erase(stops_.begin());
+  }
 }
 
 // The pages of a text that has been read may serve others.
@@ -196,6 +207,7 @@ void Scheduler::join(int c, int64_t id, Entry& entry) {
   id_of_[c][sentence] = id;
   entry.admitted.slot = {c, sentence};
   entry.joined = true;
+  if (entry.stops < kNever) stops_.emplace(entry.stops, id);
   if (entry.given.streams) start_stream(id, entry);
   remember(entry);
   if (overcommit_) overcommit_->join(id);

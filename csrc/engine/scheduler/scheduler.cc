@@ -218,7 +218,7 @@ void Scheduler::leave(int64_t id, OutputKind kind) {
   end_stream(id);
   if (entry.joined && !(overcommit_ && overcommit_->leave(id))) {
     entry.leaves = true;  // its memory is free when the runner says so
-    runner_.leave(entry.admitted.slot);
+    runner_.stop(entry.admitted.slot);
     return;
   }
   if (entry.joined) {
@@ -238,6 +238,7 @@ void Scheduler::release(int64_t id, Entry& entry) {
   in.free.push_back(slot.sentence);
   --in.used;
   rows_used_ -= entry.key.rows();
+  stops_.erase({entry.stops, id});
   if (entry.given.streams) end_stream(id);
   release_pages(id, entry);
 }

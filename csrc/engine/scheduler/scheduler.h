@@ -34,10 +34,11 @@ namespace decoding {
 struct Submission {
   RunnerRequest request;
   int32_t priority = 0;
-  double seconds = kNever;  // from now until it expires
-  bool streams = false;     // its tokens are told as they are certain
-  uint64_t salt = 0;        // see prefix_cache.h
-  int32_t item = 0;         // of its call, for messages
+  double seconds = kNever;   // from now until it expires
+  double max_time = kNever;  // seconds from now until its next step is its last
+  bool streams = false;      // its tokens are told as they are certain
+  uint64_t salt = 0;         // see prefix_cache.h
+  int32_t item = 0;          // of its call, for messages
 };
 
 struct SchedulerStats {
@@ -74,7 +75,7 @@ class Scheduler {
   struct Entry {
     Submission given;
     ClassKey key;
-    double deadline = kNever;
+    double deadline = kNever, stops = kNever;  // when
     Admitted admitted;
     int read = 0;      // shared positions whose keys are in their pages
     int bypasses = 0;  // of its rows, by others
@@ -106,6 +107,7 @@ class Scheduler {
   int missing(const Entry& entry) const;
   int part_of(int missing, int room) const;
   void step();
+  void stop(double now);
   void join();
   void join(int request_class, int64_t id, Entry& entry);
   void open(int request_class, const Entry& entry);
@@ -141,6 +143,7 @@ class Scheduler {
   std::deque<int64_t> ahead_;                              // admitted, in the order of joining
   int rows_used_ = 0, rows_ahead_ = 0, tokens_ahead_ = 0;  // tokens: to be read
   std::set<std::pair<double, int64_t>> deadlines_;         // and ids, of what has been admitted
+  std::set<std::pair<double, int64_t>> stops_;             // and ids, of what has joined
   std::vector<Stream> streams_;                            // that have joined
   std::vector<Entry*> passed_;
   std::vector<const Admitted*> joining_;

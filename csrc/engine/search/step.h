@@ -24,7 +24,8 @@ struct StepScratch {
   Candidate* best = nullptr;   // [threads, R, candidates]
   // CUDA
   float* perturbed = nullptr;   // [R, V], as far apart as logits; only where scores are processed
-  int32_t* arrivals = nullptr;  // [B * (K + 1) + 1], 0 before and after, see select.h
+  int32_t* arrivals = nullptr;  // [B * (K + 1) + classes], 0 before and after, see select.h
+  int candidates_of_row = 0;
 
   StepScratch() = default;
   StepScratch(Arena& a, const Limits& limits) {
@@ -32,6 +33,19 @@ struct StepScratch {
     contenders = a.take<Contender>("contenders", {limits.batch, each});
     candidates = a.take<Candidate>("candidates", {limits.batch, each});
     keys = a.take<float>("keys", {limits.rows(), limits.candidates});
+    candidates_of_row = limits.candidates;
+  }
+
+  // That of a class of requests on a GPU whose rows begin with `first`, in that of sentences of one
+  // row each. stride: of the logits.
+  StepScratch of_class(int index, int64_t first, int64_t stride) const {
+    StepScratch own = *this;
+    own.contenders += first * candidates_of_row;
+    own.candidates += first * candidates_of_row;
+    own.keys += first * candidates_of_row;
+    own.perturbed += first * stride;
+    own.arrivals += 2 * first + index;
+    return own;
   }
 };
 

@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/resources.h"
 #include "kernels/cuda/stream.h"
 
 namespace decoding {
@@ -24,11 +25,18 @@ int newest_code(int capability) {
 
 }  // namespace
 
-Device Device::of(int id) {
+int device_count() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
-  CHECK(error == cudaSuccess && count > 0,
-        "there is no usable NVIDIA GPU: ", cudaGetErrorString(error));
+  CHECK(error != cudaErrorInitializationError,
+        "a child of fork() cannot use CUDA: start the process with \"spawn\"");
+  CHECK(error == cudaSuccess && count > 0, "CUDA finds no NVIDIA GPU (", cudaGetErrorString(error),
+        "): see what `nvidia-smi` prints, or pass device=\"cpu\"");
+  return count;
+}
+
+Device Device::of(int id) {
+  const int count = device_count();
   CHECK(id >= 0 && id < count, "there is no cuda:", id, ", only 0 to ", count - 1);
   cudaDeviceProp properties;
   CUDA_CHECK(cudaGetDeviceProperties(&properties, id));

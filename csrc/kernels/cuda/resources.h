@@ -3,12 +3,18 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/stream.h"
 
 namespace decoding::cuda {
+
+// How many GPUs there are. Throws where CUDA finds none.
+int device_count();
 
 // Makes a device the current one while it lives.
 class UseDevice {
@@ -23,6 +29,31 @@ class UseDevice {
 
  private:
   int before_ = 0;
+};
+
+// Memory of a device. Throws std::bad_alloc where there is none left.
+class DeviceMemory {
+ public:
+  DeviceMemory(size_t bytes, int device) : bytes_(bytes) {
+    const UseDevice use(device);
+    void* data = nullptr;
+    const cudaError_t error = bytes > 0 ? cudaMalloc(&data, bytes) : cudaSuccess;
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // else the next launch would report it
+      throw std::bad_alloc();
+    }
+    CHECK(error == cudaSuccess, "CUDA: ", cudaGetErrorString(error), advice(error));
+    data_.reset(static_cast<std::byte*>(data));
+  }
+  std::byte* data() const { return data_.get(); }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* data) const { cudaFree(data); }  // waits for who uses it
+  };
+  std::unique_ptr<std::byte, Free> data_;
+  size_t bytes_;
 };
 
 // Memory of the host that a GPU can copy from and write to.
@@ -45,6 +76,22 @@ class PinnedMemory {
   size_t bytes_ = 0;
 };
 
+// A stream that waits for no other.
+class OwnStream {
+ public:
+  OwnStream() { CUDA_CHECK(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking)); }
+  ~OwnStream() {
+    if (handle_ != nullptr) cudaStreamDestroy(handle_);
+  }
+  OwnStream(OwnStream&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  OwnStream& operator=(OwnStream&&) = delete;
+
+  cudaStream_t handle() const { return handle_; }
+
+ private:
+  cudaStream_t handle_ = nullptr;
+};
+
 class Event {
  public:
   Event() { CUDA_CHECK(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
@@ -54,10 +101,20 @@ class Event {
 
   void record(cudaStream_t stream) { CUDA_CHECK(cudaEventRecord(event_, stream)); }
   void wait() const { CUDA_CHECK(cudaEventSynchronize(event_)); }
+  // What is launched on the stream from now on comes after what was recorded.
+  void hold(cudaStream_t stream) const { CUDA_CHECK(cudaStreamWaitEvent(stream, event_)); }
 
  private:
   cudaEvent_t event_ = nullptr;
 };
+
+// What is launched on `later` from now on comes after all that was launched on `earlier`.
+inline void order(const Stream& earlier, const Stream& later) {
+  if (earlier.handle() == later.handle()) return;
+  Event event;
+  event.record(earlier.handle());
+  event.hold(later.handle());
+}
 
 // Work that was recorded once and is launched again and again.
 class Graph {
@@ -65,24 +122,21 @@ class Graph {
   // record(stream) launches the work on a stream that only records it.
   template <typename Record>
   static Graph capture(Record&& record) {
-    cudaStream_t stream = nullptr;
-    CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    const OwnStream stream;
     cudaGraph_t recorded = nullptr;
     Graph graph;
     try {
-      CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-      record(stream);
-      CUDA_CHECK(cudaStreamEndCapture(stream, &recorded));
+      CUDA_CHECK(cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeThreadLocal));
+      record(stream.handle());
+      CUDA_CHECK(cudaStreamEndCapture(stream.handle(), &recorded));
       CUDA_CHECK(cudaGraphGetNodes(recorded, nullptr, &graph.nodes_));
       CUDA_CHECK(cudaGraphInstantiate(&graph.executable_, recorded, 0));
     } catch (...) {
-      if (recorded == nullptr) cudaStreamEndCapture(stream, &recorded);
+      if (recorded == nullptr) cudaStreamEndCapture(stream.handle(), &recorded);
       if (recorded != nullptr) cudaGraphDestroy(recorded);
-      cudaStreamDestroy(stream);
       throw;
     }
     cudaGraphDestroy(recorded);
-    cudaStreamDestroy(stream);
     return graph;
   }
 

@@ -60,6 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="to end what runs (default: 30)",
     )
+    add(
+        "--keep-alive",
+        type=positive,
+        default=75,
+        metavar="SECONDS",
+        help="that a connection may wait for its next request (default: 75)",
+    )
     add("--metrics-prefix", default="decoding", metavar="NAME", help="vllm for its dashboards")
     add("--log-level", choices=LEVELS, default="info", help="warning and above: no access log")
 
@@ -123,6 +130,7 @@ def run(args: argparse.Namespace) -> None:
         drain=args.drain,
         host=args.host,
         port=args.port,
+        timeout_keep_alive=args.keep_alive,
         ssl_certfile=args.ssl_certfile,
         ssl_keyfile=args.ssl_keyfile,
     )

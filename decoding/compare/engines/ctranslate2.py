@@ -36,7 +36,7 @@ class CTranslate2(TransformersText, Engine):
             inter_threads=1,
             intra_threads=settings.threads,
         )
-        self.task = task
+        self.task, self.settings = task, settings
         self.version = f"ctranslate2 {ctranslate2.__version__}"
 
     @classmethod

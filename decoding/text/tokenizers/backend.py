@@ -79,6 +79,8 @@ class BackendTokenizer(Tokenizer):
         return self.encode_batch(texts)
 
     def _encoded_batch(self, texts: list[str], special: bool) -> Rows:
+        if len(texts) == 1:  # without the library's threads
+            return Rows.of([self.backend.encode(texts[0], add_special_tokens=special).ids])
         found = self.backend.encode_batch_fast(texts, add_special_tokens=special)  # no offsets
         return Rows.of([each.ids for each in found])
 
@@ -167,6 +169,8 @@ class BackendTokenizer(Tokenizer):
         return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
     def texts_of(self, rows: Rows, skip_special_tokens: bool) -> list[str]:
+        if len(rows) == 1:
+            return [self.text_of(ids, skip_special_tokens) for ids in rows.lists()]
         return self.backend.decode_batch(rows.lists(), skip_special_tokens=skip_special_tokens)
 
     def settled(self, ids: Sequence[int]) -> int:

@@ -227,7 +227,7 @@ class Tokenizer(Vocabulary):
         clean = clean_up_tokenization_spaces
         if isinstance(token_ids, np.ndarray) or is_tensor(token_ids):
             token_ids = token_ids.tolist()
-        if isinstance(token_ids, (list, tuple)) and any(map(is_row, token_ids)):
+        if has_rows(token_ids):
             return [self.decode(row, skip_special_tokens, clean) for row in token_ids]
         text = self.text_of(as_ids(token_ids), skip_special_tokens)
         return cleaned(text) if self._cleans(clean) else text
@@ -327,11 +327,17 @@ def is_row(item: Any) -> bool:
     return isinstance(item, (list, tuple)) or getattr(item, "ndim", 0) > 0
 
 
+def has_rows(given: Any) -> bool:
+    if not isinstance(given, (list, tuple)) or set(map(type, given)) == {int}:  # as nearly always
+        return False
+    return any(map(is_row, given))
+
+
 def as_ids(given: Any) -> list[int]:
     """An id or a row of them, checked. See Tokenizer.decode."""
     given = given if isinstance(given, (list, tuple)) else [given]
     try:
-        ids = [operator.index(number) for number in given]
+        ids = list(map(operator.index, given))
     except TypeError:
         kinds = {type(number).__name__ for number in given if not isinstance(number, int)}
         raise TypeError(f"token_ids must be integers, got {', '.join(sorted(kinds))}") from None

@@ -58,6 +58,8 @@ class Pieces:
 
     def numbered_batch(self, texts: list[str]) -> Rows:
         """The ids of cut(text) of each text."""
+        if len(texts) == 1:  # without the library's threads
+            return Rows.of([self.numbered(self.cut(texts[0]))])
         rows = self._model.encode(texts, out_type=int, num_threads=threads_for(len(texts)))
         found = Rows.of(rows)
         unknown = found.ids == self._model.unk_id()  # the vocabulary may have its letters
@@ -120,8 +122,8 @@ class Pieces:
 
     def texts(self, rows: Rows, skip_special_tokens: bool) -> list[str]:
         """text() of many rows."""
-        if not skip_special_tokens:
-            return [self.text(ids, False) for ids in rows.lists()]
+        if not skip_special_tokens or len(rows) == 1:
+            return [self.text(ids, skip_special_tokens) for ids in rows.lists()]
         at = self._places(rows.ids)
         kept = Rows(at, rows.offsets).kept(self._in_text[at])
         there = kept.lengths.nonzero()[0].tolist()

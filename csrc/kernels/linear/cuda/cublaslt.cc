@@ -1,24 +1,35 @@
-// Finds cuBLASLt in this process.
+// Finds cuBLASLt in this process, or on this machine.
 #include "kernels/linear/cuda/cublaslt.h"
 
 #include <dlfcn.h>
 
+#include <utility>
+
 namespace decoding::cuda::cublaslt {
 namespace {
 
+std::vector<std::string>& folders() {
+  static std::vector<std::string> all = {""};
+  return all;
+}
+
+void* open_in(const std::string& folder, int mode) {
+  for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"}) {
+    const std::string path = folder + name;
+    if (void* found = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | mode)) return found;
+  }
+  return nullptr;
+}
+
 // One that is loaded already comes first: two versions in a process cost memory twice.
 void* open_library() {
-  for (int mode : {RTLD_NOLOAD, 0}) {
-    for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"}) {
-      if (void* found = dlopen(name, RTLD_NOW | RTLD_LOCAL | mode)) return found;
-    }
+  if (void* found = open_in("", RTLD_NOLOAD)) return found;
+  for (const std::string& folder : folders()) {
+    if (void* found = open_in(folder, 0)) return found;
   }
-  const char* const why = dlerror();
   CHECK(false,
-        "cuBLASLt is missing: neither libcublasLt.so.13 nor libcublasLt.so.12 is loaded or found (",
-        why,
-        "). PyTorch for CUDA brings it; without, `pip install nvidia-cublas` and add its folder to "
-        "LD_LIBRARY_PATH");
+        "cuBLASLt is missing: there is no libcublasLt.so.13 or .12 among Python's packages, on "
+        "LD_LIBRARY_PATH and in the CUDA toolkit: run `pip install nvidia-cublas`");
   return nullptr;
 }
 
@@ -48,6 +59,8 @@ Library load() {
 }
 
 }  // namespace
+
+void look_in(std::vector<std::string> all) { folders() = std::move(all); }
 
 const Library& library() {
   static const Library loaded = load();

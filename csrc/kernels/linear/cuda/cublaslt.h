@@ -2,7 +2,7 @@
 // headers. Handles and descriptors are opaque; everything else is a number, the same in versions
 // 12 and 13.
 //
-// The library itself is taken at run time: PyTorch has loaded it already.
+// The library itself is taken at run time; where PyTorch has loaded it already, that one.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,6 +10,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "core/check.h"
 
@@ -74,6 +76,9 @@ struct Library {
                    Layout, const void* beta, const void* c, Layout, void* d, Layout,
                    const Algorithm*, void* workspace, size_t bytes, cudaStream_t);
 };
+
+// Where library() looks: "/usr/lib/"; "" are the places of the system, and LD_LIBRARY_PATH.
+void look_in(std::vector<std::string> folders);
 
 // Throws where there is no cuBLASLt, and says how to get it.
 const Library& library();

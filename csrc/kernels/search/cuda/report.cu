@@ -29,15 +29,16 @@ __global__ void __launch_bounds__(kThreads) report_kernel(const ReportParams p) 
   for (int i = lane; i < (ends ? p.max_finished : count); i += 32) {
     told[list + i] = p.finished[list + i];
   }
+  SentenceReport& report = p.reports[id];
+  if (lane == 0) {
+    report.finished_count[step % kReportedSteps] = count;
+    report.fault = fault;
+  }
   __threadfence_system();
   __syncwarp();
   if (lane > 0) return;
   p.steps[id] = step + 1;
   if (ends) p.running[id] = 0;
-  SentenceReport& report = p.reports[id];
-  report.finished_count[step % kReportedSteps] = count;
-  report.fault = fault;
-  __threadfence_system();
   *static_cast<volatile int32_t*>(&report.steps) = ends ? -(step + 1) : step + 1;
 }
 

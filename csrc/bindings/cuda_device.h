@@ -1,0 +1,10 @@
+// GPUs and their memory as Python sees them, without torch: decoding._C.DeviceArray and its kin.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace decoding {
+
+void bind_cuda_device(pybind11::module_& module);
+
+}  // namespace decoding
