@@ -19,23 +19,23 @@ from starlette.types import Receive, Scope, Send
 from decoding.common.progress import Cancelled
 from decoding.server.connection import Gone, Watcher, read_body
 from decoding.server.errors import ApiError, Body, as_api_error, openai_body
-from decoding.server.fields import Fields, encode, read_form, read_json
+from decoding.server.fields import Fields, Kept, encode, read_form, read_json
 
 if TYPE_CHECKING:
     from decoding.server.site import Site
 
 logger = logging.getLogger("decoding.server")
-access = logging.getLogger("decoding.server.access")
 SCHEMES = ("Bearer ", "DeepL-Auth-Key ")
 GONE = 499  # logged where a client did not wait for its answer
 
 
 @dataclass(eq=False)
 class Call:
-    """One HTTP request. said: what its line of log says beside the usual."""
+    """One HTTP request. kept: of its endpoint. said: what its line of log says beside the usual."""
 
     site: Site
     scope: Scope
+    kept: Kept
     body: bytes = b""
     began: float = field(default_factory=time.monotonic)
     said: dict[str, Any] = field(default_factory=dict)
@@ -116,10 +116,10 @@ class Endpoint:
         the key. unauthorised: the status of an error about it."""
         self._site, self._handler, self._error_body = site, handler, body
         self._key_in_body, self._unauthorised = key_in_body, unauthorised
-        self._path, self._counts = path, dict[int, Counter]()
+        self._path, self._counts, self._kept = path, dict[int, Counter](), Kept()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = Call(self._site, scope)
+        call = Call(self._site, scope, self._kept)
         answer = Answer(send)
         task = asyncio.current_task()
         assert task is not None
@@ -161,8 +161,6 @@ class Endpoint:
         if status not in self._counts:
             self._counts[status] = self._site.metrics.responses.labels(self._path, status)
         self._counts[status].inc()
-        if not access.isEnabledFor(logging.INFO):
-            return
         client = call.scope.get("client") or ("-",)
         line = {
             "time": round(time.time(), 3),
@@ -172,7 +170,7 @@ class Endpoint:
             "status": status,
             "seconds": round(time.monotonic() - call.began, 6),
         }
-        access.info(encode(line | call.said))
+        self._site.log.add(line | call.said)
 
 
 class Answer:

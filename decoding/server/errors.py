@@ -38,15 +38,29 @@ class ApiError(Exception):
         self.retry_after = None if retry_after is None else max(1, math.ceil(retry_after))
 
 
+class Reading:
+    """Within it, what the library says about values is about the client's: elsewhere it is a
+    mistake of the server's own."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (ValueError, TypeError, NotImplementedError, OverflowError)):
+            message = str(error)
+            named = re.match(r"\w*", message)
+            param = named[0] if named and named[0] in OPTIONS else None
+            raise ApiError(400, message, param=param) from error
+
+
+reading = Reading()
+
+
 def as_api_error(error: BaseException) -> ApiError:
     """What the library's exceptions mean to a client."""
     if isinstance(error, ApiError):
         return error
     message = str(error)
-    if isinstance(error, (ValueError, TypeError, NotImplementedError, OverflowError)):
-        named = re.match(r"\w*", message)
-        param = named[0] if named and named[0] in OPTIONS else None
-        return ApiError(400, message, param=param)
     if isinstance(error, TimeoutError):
         return ApiError(504, message, code="deadline")
     if isinstance(error, Cancelled):  # by nobody else than a server that ends

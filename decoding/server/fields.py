@@ -4,21 +4,42 @@ from __future__ import annotations
 
 import json
 import urllib.parse
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from decoding.generation.checks import Check
 from decoding.generation.option_names import suggestion
-from decoding.server.errors import ApiError
+from decoding.server.errors import ApiError, reading
 
 Fields = dict[str, Any]
+KEPT, LONGEST = 256, 4096  # bodies of an endpoint, and the characters of one
 encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+class Kept:
+    """What bodies have asked for, since most clients ask in the same way again and again."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Any] = {}
+
+    def once(self, fields: Fields, make: Callable[[Fields], Any]) -> Any:
+        """What `make` makes of fields, which it may empty."""
+        key = encode(fields)
+        if key in self._found:
+            return self._found[key]
+        with reading:
+            made = make(fields)
+        if len(key) <= LONGEST:
+            if len(self._found) >= KEPT:
+                self._found.clear()
+            self._found[key] = made
+        return made
 
 
 def read_json(body: bytes) -> Fields:
     """Raises ApiError for what is no JSON object."""
     try:
-        read = json.loads(body, parse_constant=refuse_constant)
+        read = decode(body.decode(json.detect_encoding(body)))
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the body is no JSON: {error}") from None
     if not isinstance(read, dict):
@@ -28,6 +49,9 @@ def read_json(body: bytes) -> Fields:
 
 def refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no number of JSON")
+
+
+decode = json.JSONDecoder(parse_constant=refuse_constant).decode
 
 
 def read_form(body: bytes, lists: Collection[str]) -> Fields:

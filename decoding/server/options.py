@@ -16,11 +16,10 @@ from typing import Any
 from decoding.generation.checks import flag, number, whole
 from decoding.generation.config import OPTIONS, GenerationConfig
 from decoding.server.errors import ApiError
-from decoding.server.fields import Fields, encode, mapping, take, text
+from decoding.server.fields import Fields, mapping, take, text
 from decoding.server.served import Served
 from decoding.text.complete import resolved
 
-KEPT = 256  # searches of a model
 STOPS, STOP_CHARACTERS = 16, 128  # each character is a row of a table as wide as the vocabulary
 # Fields that every endpoint that generates knows, beside the names of generate().
 NAMES = (
@@ -57,7 +56,6 @@ KNOWN = (*NAMES, *WITHOUT_EFFECT)
 # Options of generate() that say what its caller gets, or are for one process.
 NOT_OVER_HTTP = (
     "max_length",
-    "max_time",
     "output_attentions",
     "output_logits",
     "output_scores",
@@ -91,17 +89,6 @@ class Search:
 
 def read_search(fields: Fields, served: Served) -> Search:
     """Of the fields that are left. Raises ApiError, and what generate() raises."""
-    key = encode(fields)  # most clients ask in the same way again and again
-    found = served.searches.get(key)
-    if found is None:
-        found = new_search(fields, served)
-        if len(served.searches) >= KEPT:
-            served.searches.clear()
-        served.searches[key] = found
-    return found
-
-
-def new_search(fields: Fields, served: Served) -> Search:
     for name in WITHOUT_EFFECT:
         fields.pop(name, None)
     include_stop = take(fields, "include_stop_str_in_output", flag, False)

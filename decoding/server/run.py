@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import uvicorn
 from starlette.applications import Starlette
@@ -35,6 +38,7 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
         if self.server_state.tasks:  # cancelled after the limit; each says so in the log
             await asyncio.wait(self.server_state.tasks, timeout=LAST)
+            self._site.log.flush()
 
     async def _watch(self) -> None:
         while self._site.failure is None:
@@ -42,6 +46,18 @@ class Server(uvicorn.Server):
         logging.getLogger("decoding.server").critical("the engine failed: %s", self._site.failure)
         await asyncio.sleep(LAST)
         self.should_exit = True
+
+
+@contextmanager
+def models_left_alone() -> Iterator[None]:
+    """Python's collector does not look through what is loaded again and again, while requests
+    wait."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def run(app: Starlette, *, drain: int, **options: object) -> None:
@@ -57,6 +73,7 @@ def run(app: Starlette, *, drain: int, **options: object) -> None:
         ws="none",
         **options,  # type: ignore[arg-type]
     )
-    Server(config, site).run()
+    with models_left_alone():
+        Server(config, site).run()
     if site.failure is not None:
         raise decoding.Error(f"the engine failed: {site.failure}")

@@ -12,14 +12,17 @@ from typing import Any, TypeVar
 import decoding
 from decoding.generation.config import GenerationConfig
 from decoding.generation.streaming import Tokens
-from decoding.server.errors import ApiError
+from decoding.server.errors import ApiError, reading
 from decoding.server.gate import Gate
 from decoding.server.metrics import ModelMetrics
 from decoding.server.settings import Settings
+from decoding.server.translating.languages import ServedLanguages
+from decoding.serving.submission import config_alone
 from decoding.text.token_texts import token_texts
 
 LARGE = 8192  # characters whose ids are made in a thread, so that the loop goes on
 AHEAD = 2  # times the rows that step at once are inside an engine
+ALONE = 2  # requests that step alone are inside: one that runs, and the next
 T = TypeVar("T")
 
 
@@ -35,14 +38,15 @@ class Served:
         assert isinstance(model, decoding.Model)
         self.model = model
         rows = 1 if self.engine is None else self.engine.rows
-        self.gate = Gate(AHEAD * rows, settings.max_queue, settings.max_queue_seconds)
+        waits = settings.max_queue, settings.max_queue_seconds
+        self.gate = Gate(AHEAD * rows, *waits)
+        self.alone = Gate(ALONE, *waits)  # of those that step alone, so that they stop no others
         self.metrics: ModelMetrics
-        self.searches: dict[str, Any] = {}  # by what clients have sent
 
     @property
     def waiting(self) -> int:
         """Requests that wait in front of the engine."""
-        return self.gate.waiting
+        return self.gate.waiting + self.alone.waiting
 
     @property
     def translates(self) -> bool:
@@ -51,6 +55,11 @@ class Served:
     @property
     def completes(self) -> bool:
         return self.engine is not None and self.model.spec.encoder is None
+
+    @cached_property
+    def languages(self) -> ServedLanguages:
+        """That it translates from and to."""
+        return ServedLanguages.of(self.model.tokenizer)
 
     @property
     def positions(self) -> int:
@@ -74,14 +83,18 @@ class Served:
     def check(self, config: GenerationConfig) -> None:
         """Raises ApiError for a search that is larger than the server's limits."""
         most = self.settings
-        for name, limit in (
-            ("num_beams", most.max_beams),
-            ("num_return_sequences", most.max_results),
-        ):
+        limits = {"num_beams": most.max_beams, "num_return_sequences": most.max_results}
+        if config.contrastive:  # whose candidates are rows
+            limits["top_k"] = most.max_beams
+        for name, limit in limits.items():
             if getattr(config, name) > limit:
                 raise ApiError(
                     400, f"{name}={getattr(config, name)}: this server allows {limit}", param=name
                 )
+
+    def check_room(self, config: GenerationConfig) -> None:
+        """Raises ApiError where too many wait already in front of where it steps."""
+        (self.alone if config_alone(config) else self.gate).check()
 
     def check_length(self, max_new_tokens: Any) -> None:
         most = self.settings.max_new_tokens
@@ -108,7 +121,10 @@ class Served:
         Raises ApiError where there is no room, and what Engine.submit() raises.
         """
         came = time.monotonic()
-        rows = await self.gate.enter(max(config.num_beams, config.num_return_sequences), priority)
+        alone = config_alone(config)
+        gate = self.alone if alone else self.gate
+        needed = 1 if alone else max(config.num_beams, config.num_return_sequences)
+        rows = await gate.enter(needed, priority)
         self.metrics.observe("request_queue_time_seconds", time.monotonic() - came)
         try:
             request = await self._submit(ids, config, left, priority=priority, **options)
@@ -117,7 +133,7 @@ class Served:
             finally:
                 request.cancel()
         finally:
-            self.gate.leave(rows)
+            gate.leave(rows)
 
     async def _submit(
         self, ids: Sequence[int], config: GenerationConfig, left: float, **options: Any
@@ -127,9 +143,10 @@ class Served:
         if left <= 0:
             raise TimeoutError("the request was not done within its deadline")
         try:
-            if config.stop_strings:  # whose table may take a while
-                return await uncancelled(submit, [ids], deadline=left, **options)
-            return submit([ids], deadline=left, **options)
+            with reading:
+                if config.stop_strings:  # whose table may take a while
+                    return await uncancelled(submit, [ids], deadline=left, **options)
+                return submit([ids], deadline=left, **options)
         except decoding.Error as error:
             if self.engine.failure is not None:
                 raise
@@ -153,11 +170,11 @@ def cancel_result(submitted: asyncio.Future[decoding.Request[Any]]) -> None:
         submitted.result().cancel()
 
 
-async def rows_of(request: decoding.Request[Any]) -> Tokens:
-    """All tokens of each result."""
+async def rows_of(request: decoding.Request[Any], results: int) -> Tokens:
+    """All tokens of each result. request: not a stream."""
     async for tokens in request:
         return tokens
-    return [[]]
+    return [[] for _ in range(results)]  # none has any
 
 
 async def quickly(size: int, work: Callable[..., T], *given: Any, **options: Any) -> T:

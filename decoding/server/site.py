@@ -1,4 +1,4 @@
-"""All that a server serves: its models by name, its metrics, how it is."""
+"""All that a server serves: its models by name, its metrics and its log, how it is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 import decoding
+from decoding.server.access_log import AccessLog
 from decoding.server.errors import ApiError
 from decoding.server.metrics import Metrics
 from decoding.server.served import Served
@@ -15,7 +16,8 @@ DEFAULT = "default"  # the name of a model that has none
 
 
 class Site:
-    """models: by name. began: when it started, in seconds since 1970."""
+    """models: by name. began: when it started, in seconds since 1970. characters: of all texts that
+    were translated since."""
 
     def __init__(
         self, models: Mapping[str, decoding.Engine | decoding.Model], settings: Settings
@@ -26,6 +28,7 @@ class Site:
         self.models = {name: Served(name, model, settings) for name, model in models.items()}
         self.metrics = Metrics(settings.metrics_prefix)
         self.metrics.watch(self.models.values())
+        self.log, self.characters = AccessLog(), 0
         self.began, self.draining = int(time.time()), False
 
     @property
@@ -35,17 +38,15 @@ class Site:
         return next((engine.failure for engine in engines if engine.failure is not None), None)
 
     def generator(self, name: str | None) -> Served:
-        """The model of that name, which goes on with texts, and has room."""
-        return self._with_room(
-            self.named(
-                name,
-                lambda each: each.completes,
-                "does not go on with texts: use POST /translate, or /v1/embeddings for an encoder",
-            )
+        """The model of that name, which goes on with texts."""
+        return self.named(
+            name,
+            lambda each: each.completes,
+            "does not go on with texts: use POST /translate, or /v1/embeddings for an encoder",
         )
 
     def translator(self, name: str | None) -> Served:
-        return self._with_room(self.named(name, lambda each: each.translates, "does not translate"))
+        return self.named(name, lambda each: each.translates, "does not translate")
 
     def embedder(self, name: str | None) -> Served:
         return self.named(name, lambda each: each.engine is None, "makes no embeddings")
@@ -70,13 +71,10 @@ class Site:
             raise ApiError(400, f"the model {name!r} {lacks}", param="model")
         return self.models[name]
 
-    def _with_room(self, served: Served) -> Served:
-        served.gate.check()
-        return served
-
     def close(self) -> None:
         """Ends the engines, and with them what runs."""
         self.draining = True
         for each in self.models.values():
             if each.engine is not None:
                 each.engine.close(drain=False)
+        self.log.flush()

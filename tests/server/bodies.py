@@ -42,7 +42,7 @@ SOUND: dict[str, dict[str, Any]] = {
         "messages": [{"role": "user", "content": "Hello"}],
         "max_completion_tokens": 4,
         "logprobs": True,
-        "top_logprobs": 1,
+        "top_logprobs": 2,
         "stream": True,
         "stream_options": {"include_usage": True},
         "tools": [],

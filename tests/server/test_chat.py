@@ -48,12 +48,13 @@ def test_a_stream_is_the_plain_reply(search: str, client: Any, live: Live) -> No
 
 def test_logprobs(client: Any) -> None:
     found = client.chat.completions.create(
-        model="bytes", messages=MESSAGES, max_tokens=5, logprobs=True, top_logprobs=1
+        model="bytes", messages=MESSAGES, max_tokens=5, logprobs=True, top_logprobs=3
     )
     said = found.choices[0].logprobs
     assert said and said.content and len(said.content) == 5
     for token in said.content:
         assert bytes(token.bytes or []).decode("utf-8", "replace") == token.token
+        assert len(token.top_logprobs) == 3
         assert token.top_logprobs[0].logprob == token.logprob, "greedy search takes the likeliest"
 
 

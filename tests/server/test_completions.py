@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
 import pytest
 
-from decoding.server.answers import StopStrings
+from decoding.server.openai.answers import StopStrings
+from decoding.server.openai.completions import shown
 from tests.server.live import Live
 
 ONCE = "Once upon a time"
@@ -22,6 +24,10 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "stop in samples": {"stop": "e", "n": 4, "temperature": 1.5, "seed": 1},
     "stop, kept": {"stop": "girl", "extra_body": {"include_stop_str_in_output": True}},
     "several prompts": {"prompt": [ONCE, "The dog", [403, 407, 261]], "seed": 1, "temperature": 1},
+    "guided": {"extra_body": {"guidance_scale": 1.5}, "stop": "She"},
+    "guided samples": {"extra_body": {"guidance_scale": 1.5}, "n": 2, "temperature": 1, "seed": 4},
+    "contrastive": {"extra_body": {"penalty_alpha": 0.6, "top_k": 4}},
+    "constrained": {"extra_body": {"num_beams": 3, "force_words_ids": [[40], [41, 42]]}},
 }
 
 
@@ -53,6 +59,39 @@ def test_a_stream_is_the_plain_reply(search: str, model: str, client: Any) -> No
     assert events[-1].usage == plain.usage and not events[-1].choices
     assert all(event.usage is None for event in events[:-1])
     assert len(texts) == given.get("n", 1) * (3 if "several" in search else 1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"guidance_scale": 5.0},
+        {"guidance_scale": 3.0, "num_beams": 3},
+        {"penalty_alpha": 0.6, "top_k": 4},
+        {"num_beams": 4, "force_words_ids": [[403], [407, 261]]},
+    ],
+    ids=str,
+)
+def test_options_that_step_alone(options: dict[str, Any], live: Live) -> None:
+    """As many at once as wait, beside others that share steps."""
+    body, model = {"prompt": ONCE, "max_tokens": 40}, live.model("stories")
+    alone = model.complete(ONCE, max_new_tokens=40, **options)
+    others = model.complete(ONCE, max_new_tokens=40)
+    asked = [body | options, body] * 4
+    with ThreadPoolExecutor(len(asked)) as threads:
+        found = list(threads.map(lambda each: live.ask("/v1/completions", each), asked))
+    texts = [said.json["choices"][0]["text"] for said in found]
+    assert texts == [alone, others] * 4 and alone != others
+    live.assert_idle()
+
+
+def test_no_time_is_a_length(live: Live) -> None:
+    """max_time ends a text as its length does."""
+    body: dict[str, Any] = {"prompt": ONCE, "max_tokens": 40, "max_time": 0}
+    said = live.ask("/v1/completions", body).json
+    assert said["choices"][0]["finish_reason"] == "length"
+    assert said["usage"]["completion_tokens"] == 1
+    body |= {"max_time": 60, "stop": "girl"}
+    assert live.ask("/v1/completions", body).json["choices"][0]["finish_reason"] == "stop"
 
 
 def test_answers_are_the_models_own(live: Live, client: Any) -> None:
@@ -115,6 +154,55 @@ def test_logprobs(stream: bool, live: Live, client: Any) -> None:
         assert (likely > logprobs[i]) == (ranks[i] > 1)
 
 
+def test_several_likely_tokens(live: Live, client: Any) -> None:
+    model, text_of = live.model("stories"), live.served("stories").token_text
+    given: dict[str, Any] = {"model": "stories", "prompt": ONCE, "max_tokens": 12, "logprobs": 5}
+    said = client.completions.create(**given).choices[0].logprobs
+    output: Any = model.generate(
+        [model.tokenizer.encode(ONCE)],
+        max_new_tokens=12,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    for own, likely, [logits] in zip(
+        said.token_logprobs, said.top_logprobs, output.logits, strict=True
+    ):
+        high, ids = logits.log_softmax(-1).topk(5)
+        assert own == pytest.approx(float(high[0]), abs=1e-4)
+        both = ids.tolist(), high.tolist()
+        expected = {shown(text_of(id)): value for id, value in zip(*both, strict=True)}
+        assert likely == pytest.approx(expected, abs=1e-4)
+
+
+def test_several_likely_tokens_of_choices(client: Any) -> None:
+    """Of different lengths: what is asked for besides changes no log-probability."""
+    given: dict[str, Any] = {"model": "stories", "prompt": ONCE, "max_tokens": 30, "n": 4}
+    given |= {"seed": 2, "temperature": 1, "stop": "w"}
+    alone, several = (
+        {
+            choice.index: choice.logprobs
+            for choice in client.completions.create(**given, **asked).choices
+        }
+        for asked in ({"logprobs": 1}, {"logprobs": 3})
+    )
+    assert len({len(said.tokens) for said in several.values()}) > 1
+    events = client.completions.create(**given, logprobs=3, stream=True)
+    last = {
+        each.index: each.logprobs for event in events for each in event.choices if each.logprobs
+    }
+    for index, said in several.items():
+        assert said.tokens == alone[index].tokens and last[index] == said
+        assert said.token_logprobs == pytest.approx(alone[index].token_logprobs, abs=1e-4)
+        for [*three], [best] in zip(
+            map(dict.values, said.top_logprobs),
+            map(dict.values, alone[index].top_logprobs),
+            strict=True,
+        ):
+            assert three == sorted(three, reverse=True) and three[0] == pytest.approx(
+                best, abs=1e-4
+            )
+
+
 @pytest.mark.parametrize(
     ("body", "status", "says"),
     [
@@ -123,7 +211,9 @@ def test_logprobs(stream: bool, live: Live, client: Any) -> None:
         ({"model": "other"}, 404, "there is no model 'other', only stories, bytes"),
         ({"model": "demo"}, 400, "does not go on with texts: use POST /translate"),
         ({"prompt": None}, 400, "prompt must be a string"),
-        ({"prompt": [999999]}, 400, "999999"),
+        ({"prompt": [999999]}, 400, "must be from 0 to 511, got 999999"),
+        ({"prompt": [5, 10**20], "echo": True}, 400, "ids of a prompt"),
+        ({"prompt": [-1]}, 400, "ids of a prompt"),
         ({"prompt": "word " * 2000}, 400, "positions"),
         ({"temperature": -1}, 400, "temperature must be a finite number at least 0"),
         ({"temperature": "hot"}, 400, "temperature must be a number"),
@@ -137,11 +227,13 @@ def test_logprobs(stream: bool, live: Live, client: Any) -> None:
         ({"stop": ["a"] * 17}, 400, "stop may have 16 strings"),
         ({"stop": ["a" * 129]}, 400, "128 characters"),
         ({"stop": 3}, 400, "stop must be a string or a list of strings"),
-        ({"logprobs": 2}, 400, "logprobs must be at most 1"),
+        ({"logprobs": 21}, 400, "logprobs must be at most 20"),
         ({"suffix": "end"}, 400, "suffix is not supported"),
         ({"stream_options": {"include_usage": True}}, 400, "needs stream=true"),
         ({"response_format": {"type": "json_object"}}, 400, "by a grammar"),
-        ({"guidance_scale": 2.0}, 400, "an engine does not take guidance_scale"),
+        ({"penalty_alpha": 0.6}, 400, "top_k=50: this server allows 16"),
+        ({"num_beams": 2, "penalty_alpha": 0.6, "force_words_ids": [[2]]}, 400, "the end token"),
+        ({"logits_processor": []}, 400, "unknown field 'logits_processor'"),
         ({"prompt": ["a"] * 513}, 400, "this server allows 512"),
         ({"num_beams": 8, "patience": 9.0, "early_stopping": True}, 400, "lower patience"),
         ({"prompt": "half \ud83d"}, 400, "half of a surrogate pair"),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import http.client
 import json
+import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -16,6 +20,7 @@ import pytest
 import transformers
 
 import decoding
+from decoding.server.openai import completions
 from decoding.server.run import run
 from decoding.serving import Settings, create_app
 from tests.server.live import Live
@@ -42,6 +47,18 @@ def test_a_fault_is_its_requests_own(tmp_path: Path) -> None:
         again = live.ask("/v1/completions", {"prompt": [[5, 6]], "max_tokens": 4})
         assert again.json["choices"] == well.json["choices"]
         live.assert_idle()
+
+
+@pytest.mark.parametrize("error", [TypeError, ValueError])
+def test_a_mistake_of_the_servers_is_none_of_the_clients(
+    error: type[Exception], live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise error("a secret")
+
+    monkeypatch.setattr(completions, "usage", broken)
+    said = live.ask("/v1/completions", {"model": "stories", "prompt": "a", "max_tokens": 1})
+    assert said.status == 500 and "the server's log has more" in said.json["error"]["message"]
 
 
 class LostEngine(ToldEngine):
@@ -92,10 +109,12 @@ def test_a_lost_engine_ends_the_process() -> None:
     thread = threading.Thread(target=work)
     thread.start()
     asked = connected(port)
+    assert gc.get_freeze_count(), "the collector leaves models alone"
     asked.sendall(request({"prompt": "a", "max_tokens": 8}))
     assert b"503" in asked.recv(100)
     thread.join(30)
     assert isinstance(raised[0], decoding.Error) and "the engine failed" in str(raised[0])
+    assert not gc.get_freeze_count()
 
 
 def connected(port: int) -> socket.socket:
@@ -111,6 +130,38 @@ def request(body: dict[str, Any]) -> bytes:
     data = json.dumps(body).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {len(data)}\r\n\r\n"
     return head.encode() + data
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A file with a certificate of this machine for itself, and one with its key."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl, which makes the certificate, is not installed")
+    files = folder / "certificate.pem", folder / "key.pem"
+    command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(files[0])]
+    subprocess.run([*command, "-keyout", str(files[1])], check=True, capture_output=True)
+    return files
+
+
+def test_https_and_how_long_connections_are_kept(tmp_path: Path) -> None:
+    trusted, key = certificate(tmp_path)
+    port = free_port()
+    command = [sys.executable, "-m", "decoding", "serve", "--port", str(port), "--threads", "1"]
+    command += ["--model", str(STORIES), "--keep-alive", "1", "--log-level", "error"]
+    command += ["--ssl-certfile", str(trusted), "--ssl-keyfile", str(key)]
+    with subprocess.Popen(command, cwd=ROOT) as process:
+        connected(port).close()
+        context = ssl.create_default_context(cafile=str(trusted))
+        client = http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=context)
+        client.request("POST", "/v1/completions", json.dumps({"prompt": "a", "max_tokens": 2}))
+        assert json.loads(client.getresponse().read())["usage"]["completion_tokens"] == 2
+        began = time.monotonic()
+        assert client.sock.recv(1) == b"", "the server ends it"
+        assert 0.5 < time.monotonic() - began < 30
+        client.close()
+        process.terminate()
+        assert process.wait(20) == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("drain", [30, 1])

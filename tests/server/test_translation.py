@@ -10,7 +10,7 @@ import openai
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
-from decoding.server.languages import ServedLanguages, client_code
+from decoding.server.translating.languages import ServedLanguages, client_code
 from decoding.text.tokenizers import MarianTokenizer
 from tests.server.live import Live
 from tests.support.demo import DEMO
@@ -51,25 +51,39 @@ def test_alternatives_and_alignments(live: Live) -> None:
     [
         {"num_beams": 4, "length_penalty": 0.2},
         {"num_beams": 1, "do_sample": True, "temperature": 3.0, "seed": 4},
+        {"num_beams": 4, "force_words_ids": [[500], [7000, 7001]], "max_new_tokens": 40},
+        {"num_beams": 4, "coverage_penalty": 9.0},
     ],
 )
 def test_options_and_long_texts(options: dict[str, Any], live: Live) -> None:
     """A text that the model cannot read at once is translated in parts, as by translate()."""
-    text = LINES[0] if "seed" in options else " ".join(LINES * 8)
+    text = " ".join(LINES * 8) if "length_penalty" in options else " ".join(LINES[:2])
     body = {"q": text, "source": "de", "target": "en", **options}
     expected = live.model("demo").translate(text, **options)
     assert live.ask("/translate", body).json["translatedText"] == expected
     assert expected != live.model("demo").translate(text)
 
 
+def test_translations_without_tokens(live: Live) -> None:
+    """The end token is forced before the word that must come."""
+    options = {"num_beams": 2, "forced_bos_token_id": 0, "force_words_ids": [[5]]}
+    body = {"q": LINES[0], "source": "de", "target": "en", "alternatives": 1, **options}
+    said = live.ask("/translate", body).json
+    assert said == {"translatedText": "", "alternatives": []}
+
+
 def test_deepl(live: Live) -> None:
     client = deepl.Translator("a key", server_url=live.url)
+    before = client.get_usage().character.count or 0
     expected = live.model("demo").translate(LINES)
     found: Any = client.translate_text(LINES, source_lang="DE", target_lang="EN-US")
     assert [each.text for each in found] == expected
     assert found[0].detected_source_lang == "DE"
     one: Any = client.translate_text(LINES[0], target_lang="EN-GB")
     assert one.text == expected[0]
+    used = client.get_usage()
+    assert used.character.count == before + sum(map(len, [*LINES, LINES[0]]))
+    assert not used.any_limit_reached
     assert [str(each) for each in client.get_source_languages()] == ["DE"]
     assert [str(each) for each in client.get_target_languages()] == ["EN"]
     with pytest.raises(deepl.DeepLException, match="'FR' is no target language"):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from decoding.server.logprobs import TokenLogprobs, logprobs_of, sums_of
+from decoding.server.errors import reading
+from decoding.server.openai.logprobs import TokenLogprobs, logprobs_of, sums_of
 from decoding.server.options import Search, streamed_at_once
 from decoding.server.served import Served
 from decoding.text.complete import Prompt, new_tokens
@@ -124,7 +126,8 @@ class Answers:
     async def pieces(self, index: int, *, stream: bool) -> AsyncGenerator[Piece, None]:
         """The choices of a prompt as they come; each ends with a piece that has its `finish`."""
         served, search, prompt = self.served, self.search, self.prompts[index]
-        found = new_tokens(served.model.spec, search.config, [prompt])
+        with reading:
+            found = new_tokens(served.model.spec, search.config, [prompt])
         most = found if isinstance(found, int) else found[0]
         served.check_length(most)
         choices, last = self._choices(index), list[list[int]]()
@@ -146,6 +149,8 @@ class Answers:
                     if new and (text := choice.add(new)):
                         yield Piece(choice, text)
         rests = list[str]()
+        if search.config.max_time is not None:
+            most = 0  # a text that ends before its length may have had no time
         for choice, new in zip(choices, last or [[]] * len(choices), strict=True):
             rests.append(choice.end(new, search.config.eos_token_id, most))
             self.generated += len(choice.ids)
@@ -168,10 +173,12 @@ class Answers:
         ]
 
     async def _find_logprobs(self, prompt: Prompt, choices: Sequence[Choice]) -> None:
-        rows = [choice.ids for choice in choices]
-        found = await asyncio.to_thread(
-            logprobs_of, self.served.model, prompt.ids, rows, self.top, self.served.token_text
-        )
+        rows, cancel = [choice.ids for choice in choices], threading.Event()
+        given = self.served.model, prompt.ids, rows, self.top, self.served.token_text, cancel
+        try:
+            found = await asyncio.to_thread(logprobs_of, *given)
+        finally:
+            cancel.set()
         for choice, own in zip(choices, found, strict=True):
             choice.logprobs = own
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from decoding.server.endpoint import Call, Reply
-from decoding.server.errors import ApiError
+from decoding.server.errors import ApiError, reading
 from decoding.server.fields import check_known, take, text
-from decoding.server.translation import read_texts
+from decoding.server.translating.libretranslate import read_texts
 
 NAMES = ("dimensions", "encoding_format", "input", "model", "user")
 FORMATS = ("float", "base64")
@@ -20,8 +20,9 @@ FORMATS = ("float", "base64")
 async def embed(call: Call) -> Reply:
     fields = call.fields()
     check_known(fields, NAMES, {})
-    served = call.site.embedder(take(fields, "model", text))
-    form = take(fields, "encoding_format", text, "float")
+    with reading:
+        served = call.site.embedder(take(fields, "model", text))
+        form = take(fields, "encoding_format", text, "float")
     if form not in FORMATS:
         raise ApiError(400, "encoding_format must be float or base64", param="encoding_format")
     texts, _ = read_texts("input", fields.get("input"), served)
@@ -30,7 +31,8 @@ async def embed(call: Call) -> Reply:
     width = served.model.encoder_spec.encoder.hidden
     if fields.get("dimensions") not in (None, width):
         raise ApiError(400, f"dimensions must be {width}, the model's own", param="dimensions")
-    found = (await asyncio.to_thread(served.model.embed, texts)).numpy()
+    with reading:
+        found = (await asyncio.to_thread(served.model.embed, texts)).numpy()
     encode = served.model.tokenizer.encode
     tokens = sum([len(encode(each)) for each in texts])
     call.said |= {"model": served.name, "texts": len(texts), "prompt_tokens": tokens}

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
+from random import getrandbits
 from typing import Any
 
 from decoding.generation.checks import flag, whole
-from decoding.server.answers import Answers, Choice, Piece, chunks
 from decoding.server.endpoint import Call, Events, Reply
-from decoding.server.errors import ApiError
+from decoding.server.errors import ApiError, reading
 from decoding.server.fields import Fields, check_known, mapping, take, text
-from decoding.server.options import KNOWN, OURS, read_search
+from decoding.server.openai.answers import Answers, Choice, Piece, chunks
+from decoding.server.openai.logprobs import MOST
+from decoding.server.options import KNOWN, OURS, Search, read_search
 from decoding.server.served import Served, quickly, together
+from decoding.server.site import Site
 from decoding.text.complete import Prompt, read_texts
 
-NAMES = (*KNOWN, *OURS, "echo", "logprobs", "prompt", "suffix")
+NAMES = {*KNOWN, *OURS, "echo", "logprobs", "prompt", "suffix"}
 REFUSED = {
     "guided_json": "this server does not constrain texts by a grammar",
     "response_format": "this server does not constrain texts by a grammar",
@@ -26,50 +29,57 @@ REFUSED = {
 
 @dataclass(frozen=True)
 class Asked:
-    """A body, read."""
+    """A body but for its prompts. top: as Answers has it."""
 
-    answers: Answers
+    served: Served
+    search: Search
+    top: int
     stream: bool
     usage: bool  # of a stream, in a last chunk
-    echoes: list[str]  # that texts begin with, one for each prompt
+    echo: bool = False
+
+    def answers(self, call: Call, prompts: Sequence[Prompt]) -> Answers:
+        found = Answers(self.served, prompts, self.search, call.began, self.top)
+        call.said |= {"model": self.served.name, "prompt_tokens": found.given}
+        return found
 
 
 async def complete(call: Call) -> Reply | Events:
-    asked = await read(call)
-    answers = asked.answers
-    call.said |= {"model": answers.served.name, "prompt_tokens": answers.given}
+    fields = call.fields()
+    given = fields.pop("prompt", None)
+    asked: Asked = call.kept.once(fields, partial(read, call.site))
+    asked.served.check_room(asked.search.config)
+    prompts = await read_prompts(given, asked.served)
+    answers = asked.answers(call, prompts)
+    echoes = [""] * len(prompts)
+    if asked.echo:
+        decode = asked.served.model.tokenizer.decode
+        echoes = [decode(prompt.ids, skip_special_tokens=True) for prompt in prompts]
     if asked.stream:
-        return stream(call, asked)
+        return stream(call, answers, asked.usage, echoes)
     found = await together([answers.of(i) for i in range(len(answers.prompts))])
     choices = [item for own in found for item in own]
     note(call, answers, [choice for choice, _ in choices])
     n = answers.search.n
     written = [
-        as_choice(choice, asked.echoes[i // n] + text, answers.top, len(asked.echoes[i // n]))
+        as_choice(choice, echoes[i // n] + text, answers.top, len(echoes[i // n]))
         for i, (choice, text) in enumerate(choices)
     ]
     return Reply(frame(answers) | {"choices": written, "usage": usage(answers)})
 
 
-async def read(call: Call) -> Asked:
-    fields = call.fields()
+def read(site: Site, fields: Fields) -> Asked:
     check_known(fields, NAMES, REFUSED)
-    served = call.site.generator(take(fields, "model", text))
+    served = site.generator(take(fields, "model", text))
     if fields.pop("suffix", None):
         raise ApiError(400, "suffix is not supported: leave it out", param="suffix")
     stream, with_usage = read_stream(fields)
     echo = take(fields, "echo", flag, False)
     top = take(fields, "logprobs", whole(0), -1)
     check_top("logprobs", top)
-    prompts = await read_prompts(fields.pop("prompt", None), served)
     search = read_search(fields, served)
     check_best_of(stream, search.n, search.looked_for)
-    echoes = [""] * len(prompts)
-    if echo:
-        decode = served.model.tokenizer.decode
-        echoes = [decode(prompt.ids, skip_special_tokens=True) for prompt in prompts]
-    answers = Answers(served, prompts, search, call.began, top)
-    return Asked(answers, stream, with_usage, echoes)
+    return Asked(served, search, top, stream, with_usage, echo)
 
 
 def check_best_of(stream: bool, n: int, looked_for: int) -> None:
@@ -88,8 +98,8 @@ def read_stream(fields: Fields) -> tuple[bool, bool]:
 
 
 def check_top(name: str, top: int) -> None:
-    if top > 1:
-        raise ApiError(400, f"{name} must be at most 1: the most likely token", param=name)
+    if top > MOST:
+        raise ApiError(400, f"{name} must be at most {MOST}, got {top}", param=name)
 
 
 async def read_prompts(given: Any, served: Served) -> list[Prompt]:
@@ -103,8 +113,13 @@ async def read_prompts(given: Any, served: Served) -> list[Prompt]:
     prompts = list[Prompt]()
     for item in items:
         if isinstance(item, str):
-            prompts += await quickly(len(item), read_texts, served.model, item)
+            with reading:
+                prompts += await quickly(len(item), read_texts, served.model, item)
         elif isinstance(item, list) and item and all(type(id) is int for id in item):
+            vocab = served.model.spec.decoder.vocab
+            if not 0 <= min(item) <= max(item) < vocab:
+                said = f"ids of a prompt must be from 0 to {vocab - 1}, got"
+                raise ApiError(400, f"{said} {min(item)} to {max(item)}", param="prompt")
             prompts.append(Prompt("prompt", item, item))
         else:
             raise ApiError(
@@ -115,22 +130,23 @@ async def read_prompts(given: Any, served: Served) -> list[Prompt]:
     return prompts
 
 
-async def stream(call: Call, asked: Asked) -> AsyncGenerator[Any, None]:
-    answers = asked.answers
-    base = frame(answers) | ({"usage": None} if asked.usage else {})
+async def stream(
+    call: Call, answers: Answers, with_usage: bool, echoes: Sequence[str]
+) -> AsyncGenerator[Any, None]:
+    base = frame(answers) | ({"usage": None} if with_usage else {})
     n = answers.search.n
     begun, ended = set[int](), list[Choice]()
     async with aclosing(chunks(answers)) as pieces:
         async for piece in pieces:
             index = piece.choice.index
-            echo = asked.echoes[index // n]
+            echo = echoes[index // n]
             text = piece.text if index in begun else echo + piece.text
             begun.add(index)
             if piece.last:
                 ended.append(piece.choice)
             yield base | {"choices": [as_chunk(piece, text, answers.top, len(echo))]}
     note(call, answers, ended)
-    if asked.usage:
+    if with_usage:
         yield base | {"choices": [], "usage": usage(answers)}
 
 
@@ -146,7 +162,7 @@ GOING = {"logprobs": None, "finish_reason": None}
 
 def frame(answers: Answers) -> dict[str, Any]:
     return {
-        "id": f"cmpl-{uuid.uuid4().hex}",
+        "id": f"cmpl-{getrandbits(128):032x}",
         "object": "text_completion",
         "created": int(answers.created),
         "model": answers.served.name,

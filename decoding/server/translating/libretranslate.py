@@ -2,48 +2,67 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from decoding.generation.checks import flag, whole
 from decoding.server.endpoint import Call, Reply
 from decoding.server.errors import ApiError
 from decoding.server.fields import Fields, check_known, take, text
-from decoding.server.languages import ServedLanguages, name_of
 from decoding.server.options import OURS
 from decoding.server.served import Served
-from decoding.server.translating import Lines
+from decoding.server.site import Site
+from decoding.server.translating.languages import name_of
+from decoding.server.translating.lines import Lines, Translation
 from decoding.text.hypotheses import Hypothesis
 
 OWN = ("alignments", "alternatives", "api_key", "format", "model", "q", "source", "target")
 OPTIONS = tuple(name for name in OURS if name != "num_return_sequences")
-NAMES = (*OWN, *OPTIONS)
+NAMES = {*OWN, *OPTIONS}
 REFUSED = {"glossary": "this server has no glossaries"}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A body but for its texts. detected: the source, where the client leaves it to the server."""
+
+    how: Translation
+    aligned: bool
+    detected: str | None
 
 
 async def translate(call: Call) -> Reply:
     fields = call.form("q")
     call.check_key(fields.pop("api_key", None))
+    given = fields.pop("q", None)
+    asked: Asked = call.kept.once(fields, partial(read, call.site))
+    asked.how.served.check_room(asked.how.translator.config)
+    texts, several = read_texts("q", given, asked.how.served)
+    lines = Lines(asked.how, texts, call.began)
+    found = await (lines.aligned() if asked.aligned else lines.translated())
+    note(call, lines)
+    reply = written(found, several, asked)
+    if asked.detected is not None:
+        detected = {"confidence": 100, "language": asked.detected}
+        reply["detectedLanguage"] = [detected] * len(texts) if several else detected
+    return Reply(reply)
+
+
+def read(site: Site, fields: Fields) -> Asked:
     check_known(fields, NAMES, REFUSED)
-    served = call.site.translator(take(fields, "model", text))
+    served = site.translator(take(fields, "model", text))
     if take(fields, "format", text, "text") != "text":
         raise ApiError(400, "format must be text: tags of HTML would not be kept", param="format")
-    texts, several = read_texts("q", fields.pop("q", None), served)
     wanted = 1 + take(fields, "alternatives", number, 0)
     if wanted > served.settings.max_results:
         most = served.settings.max_results - 1
         raise ApiError(400, f"alternatives must be at most {most}", param="alternatives")
     source, target = take(fields, "source", text), take(fields, "target", text)
-    direction = ServedLanguages.of(served.model.tokenizer).direction(source, target)
+    direction = served.languages.direction(source, target)
     aligned = take(fields, "alignments", flag, False)
-    options = {**fields, **direction.options}
-    lines = Lines(served, texts, wanted, options, direction.prefix, call.began)
-    found = await (lines.aligned() if aligned else lines.translated())
-    note(call, lines)
-    reply = written(found, several, wanted, aligned)
-    if source == "auto":
-        detected = {"confidence": 100, "language": direction.source}
-        reply["detectedLanguage"] = [detected] * len(texts) if several else detected
-    return Reply(reply)
+    how = Translation.of(served, wanted, direction, fields)
+    return Asked(how, aligned, direction.source if source == "auto" else None)
 
 
 def number(name: str, value: Any) -> int:
@@ -64,18 +83,17 @@ def read_texts(name: str, given: Any, served: Served) -> tuple[list[str], bool]:
     return texts, isinstance(given, list)
 
 
-def written(
-    found: list[list[Hypothesis]], several: bool, wanted: int, aligned: bool
-) -> dict[str, Any]:
+def written(found: list[list[Hypothesis]], several: bool, asked: Asked) -> dict[str, Any]:
     columns: dict[str, list[Any]] = {"translatedText": [own[0].text for own in found]}
-    if wanted > 1:
+    if asked.how.wanted > 1:
         columns["alternatives"] = [[one.text for one in own[1:]] for own in found]
-    if aligned:
+    if asked.aligned:
         columns["alignments"] = [[one.alignment for one in own] for own in found]
     return {name: column if several else column[0] for name, column in columns.items()}
 
 
 def note(call: Call, lines: Lines) -> None:
+    call.site.characters += sum(map(len, lines.texts))
     call.said |= {"model": lines.served.name, "texts": len(lines.texts)}
     call.said |= {"prompt_tokens": lines.given, "completion_tokens": lines.generated}
 
@@ -85,9 +103,8 @@ def languages_of(call: Call) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for served in call.site.models.values():
         if served.translates:
-            own = ServedLanguages.of(served.model.tokenizer)
-            for source in own.sources:
-                found.setdefault(source, set()).update(own.targets)
+            for source in served.languages.sources:
+                found.setdefault(source, set()).update(served.languages.targets)
     return found
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
+from random import getrandbits
 from typing import Any
 
 from decoding.generation.checks import flag, whole
-from decoding.server.answers import Answers, Choice, chunks
-from decoding.server.completions import (
+from decoding.server.endpoint import Call, Events, Reply
+from decoding.server.errors import ApiError, reading
+from decoding.server.fields import Fields, check_known, mapping, take, text
+from decoding.server.openai.answers import Answers, Choice, chunks
+from decoding.server.openai.completions import (
     GOING,
     Asked,
     check_best_of,
@@ -19,16 +23,15 @@ from decoding.server.completions import (
     shown,
     usage,
 )
-from decoding.server.endpoint import Call, Events, Reply
-from decoding.server.errors import ApiError
-from decoding.server.fields import Fields, check_known, mapping, take, text
 from decoding.server.options import KNOWN, OURS, read_search
 from decoding.server.served import Served, quickly
+from decoding.server.site import Site
 from decoding.text.complete import Prompt, read_chats
 
 TEMPLATE = ("chat_template_kwargs", "continue_final_message", "documents", "tools")
+PROMPT = ("messages", *TEMPLATE)
 OTHERS = ("logprobs", "messages", "response_format", "tool_choice", "top_logprobs")
-NAMES = (*KNOWN, *OURS, *TEMPLATE, *OTHERS)
+NAMES = {*KNOWN, *OURS, *TEMPLATE, *OTHERS}
 REFUSED = {
     "audio": "this server answers with text",
     "chat_template": "the model's own is used",
@@ -40,11 +43,15 @@ REFUSED = {
 
 
 async def chat(call: Call) -> Reply | Events:
-    asked = await read(call)
-    answers = asked.answers
-    call.said |= {"model": answers.served.name, "prompt_tokens": answers.given}
+    fields = call.fields()
+    own = {name: fields.pop(name) for name in PROMPT if name in fields}
+    asked: Asked = call.kept.once(fields, partial(read, call.site))
+    asked.served.check_room(asked.search.config)
+    with reading:
+        prompt = await read_prompt(own, asked.served, len(call.body))
+    answers = asked.answers(call, [prompt])
     if asked.stream:
-        return stream(call, asked)
+        return stream(call, answers, asked.usage)
     found = await answers.of(0)
     note(call, answers, [choice for choice, _ in found])
     choices = [
@@ -55,20 +62,17 @@ async def chat(call: Call) -> Reply | Events:
     return Reply(written | {"choices": choices, "usage": usage(answers)})
 
 
-async def read(call: Call) -> Asked:
-    fields = call.fields()
+def read(site: Site, fields: Fields) -> Asked:
     check_known(fields, NAMES, REFUSED)
-    served = call.site.generator(take(fields, "model", text))
+    served = site.generator(take(fields, "model", text))
     stream, with_usage = read_stream(fields)
     check_text(fields)
     logprobs = take(fields, "logprobs", flag, False)
     top = take(fields, "top_logprobs", whole(0), 0)
     check_top("top_logprobs", top)
-    prompt = await read_prompt(fields, served, len(call.body))
     search = read_search(fields, served)
     check_best_of(stream, search.n, search.looked_for)
-    answers = Answers(served, [prompt], search, call.began, top if logprobs else -1)
-    return Asked(answers, stream, with_usage, [""])
+    return Asked(served, search, top if logprobs else -1, stream, with_usage)
 
 
 def check_text(fields: Fields) -> None:
@@ -104,10 +108,10 @@ async def read_prompt(fields: Fields, served: Served, size: int) -> Prompt:
     return prompts[0]
 
 
-async def stream(call: Call, asked: Asked) -> AsyncGenerator[Any, None]:
+async def stream(call: Call, answers: Answers, with_usage: bool) -> AsyncGenerator[Any, None]:
     """The first chunk of each choice has the role, and no text."""
-    answers, top = asked.answers, asked.answers.top
-    base = frame(answers, "chat.completion.chunk") | ({"usage": None} if asked.usage else {})
+    top, base = answers.top, frame(answers, "chat.completion.chunk")
+    base |= {"usage": None} if with_usage else {}
     begun, ended = set[int](), list[Choice]()
     async with aclosing(chunks(answers)) as pieces:
         async for piece in pieces:
@@ -123,7 +127,7 @@ async def stream(call: Call, asked: Asked) -> AsyncGenerator[Any, None]:
             else:
                 yield base | {"choices": [{"index": choice.index, "delta": delta} | GOING]}
     note(call, answers, ended)
-    if asked.usage:
+    if with_usage:
         yield base | {"choices": [], "usage": usage(answers)}
 
 
@@ -147,7 +151,7 @@ def as_token(text: str | bytes, logprob: float) -> dict[str, Any]:
 
 def frame(answers: Answers, kind: str) -> dict[str, Any]:
     return {
-        "id": f"chatcmpl-{uuid.uuid4().hex}",
+        "id": f"chatcmpl-{getrandbits(128):032x}",
         "object": kind,
         "created": int(answers.created),
         "model": answers.served.name,

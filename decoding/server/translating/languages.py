@@ -130,7 +130,7 @@ def client_code(code: str) -> str:
     short = code.split("_")[0]
     if "_" in code and len(short) == 3:  # another script or dialect than the table's
         return code
-    by_three = {nllb[:3]: iso for iso, (nllb, _) in reversed(table().items())}
+    by_three = {nllb[:3]: iso for nllb, iso in reversed(by_nllb.items())}
     return by_three.get(short, short)
 
 

@@ -1,0 +1,1 @@
+"""What clients of OpenAI ask for: texts, chats, embeddings; and ids, as vLLM has them."""

@@ -1,0 +1,1 @@
+"""Translation, as clients of LibreTranslate and of DeepL ask for it."""
