@@ -94,6 +94,16 @@ def sources(count: int, prefixes: Sequence[Path]) -> list[list[int]]:
     return [tokenizer.encode(line) for line in found]
 
 
+def texts_of_words(count: int, prefixes: Sequence[Path]) -> list[Job]:
+    """For GPT-2 with WORDS, whose random weights hardly ever end a text by themselves."""
+    dice = random.Random(workloads.SEED)
+    vocabulary = workloads.WORKLOADS["gpt2-124M"].vocabulary
+    return [
+        Job(ids(dice, dice.randint(16, 128), vocabulary), dice.randint(8, 64), ends=True)
+        for _ in range(count)
+    ]
+
+
 def prompts(given: tuple[int, int], new: tuple[int, int]) -> Draw:
     """For GPT-2: prompts and answers of random lengths between these."""
 
@@ -121,6 +131,7 @@ def ids(dice: random.Random, length: int, vocabulary: int) -> list[int]:
     return [dice.randrange(2, vocabulary - 1) for _ in range(length)]
 
 
+WORDS = "gpt2-124M with words"  # token 17 is the text "w17", so that servers can be asked
 BFLOAT16 = {"cpu": "bfloat16", "cuda": "bfloat16"}
 SERVING = {
     "marian-base-1": Workload("marian-base", lines(1), TRANSLATION, stream=False),
@@ -128,6 +139,7 @@ SERVING = {
     "demo-1": Workload("demo", demo(1), TRANSLATION, stream=False),
     "demo-4": Workload("demo", demo(4), TRANSLATION, stream=False),
     "gpt2-short": Workload("gpt2-124M", prompts((16, 128), (8, 64)), GENERATION, stream=True),
+    "gpt2-words": Workload(WORDS, texts_of_words, TRANSLATION, stream=False),
     "gpt2-124M": Workload("gpt2-124M", prompts((32, 512), (32, 256)), GENERATION, stream=True),
     "llama-1B": Workload("llama-1B", nano_vllm, GENERATION, stream=True, dtypes=BFLOAT16),
     "qwen3-0.6B": Workload("qwen3-0.6B", nano_vllm, GENERATION, stream=True, dtypes=BFLOAT16),
@@ -138,11 +150,25 @@ def save(model: str, directory: Path) -> Path:
     """Writes a model of random weights; returns where it is, which for the demo is elsewhere."""
     if model == "demo":
         return DEMO
-    if model in CAUSAL:
+    if model == WORDS:
+        workloads.save(workloads.WORKLOADS["gpt2-124M"], directory)
+        save_words(workloads.WORKLOADS["gpt2-124M"].vocabulary, directory)
+    elif model in CAUSAL:
         save_causal(CAUSAL[model], directory)
     else:
         workloads.save(workloads.WORKLOADS[model], directory)
     return directory
+
+
+def save_words(vocabulary: int, directory: Path) -> None:
+    """A tokenizer of numbered words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = {f"w{id}": id for id in range(vocabulary)}
+    made = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(directory)
 
 
 def save_causal(config: dict[str, Any], directory: Path) -> None:

@@ -1,63 +1,72 @@
-"""This library behind HTTP: `decoding serve` in a process of its own, asked by POST /translate."""
+"""Clients of a server: a process of its own, asked over connections that are kept."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
+from abc import abstractmethod
 from typing import Any
 from urllib.error import URLError
 
 from benchmarks.online.base import Job, Provider, Reply
-from decoding.compare import engines
 
 PORT = 8731
 READY = 120  # seconds that the server may take to come up
 
 
-class OursHttp(Provider):
-    """Clients in one event loop, each request on a connection that is kept. For jobs that are
-    texts, which end by themselves."""
-
-    name = "ours-http"
-    engine = engines.Ours
+class HttpProvider(Provider):
+    """Clients in one event loop. For jobs that are texts, which end by themselves."""
 
     def __init__(self, engine: Any, device: str, rows: int | None) -> None:
-        self.tokenizer = engine.tokenizer
-        self.server = start(engine, device, rows)
+        self.task = engine.task
+        self.tokenizer = engine.task.load_tokenizer()
+        self.server = started(self.command(engine, device, rows))
         self.idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         self.tasks: set[asyncio.Task[None]] = set()
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
 
-    @classmethod
-    def serves(cls, job: Job, has_encoder: bool) -> bool:
-        return has_encoder and job.ends
+    @abstractmethod
+    def command(self, engine: Any, device: str, rows: int | None) -> list[str]:
+        """That serves the engine's model on PORT."""
 
     def submit(self, reply: Reply, stream: bool) -> None:
         text = self.tokenizer.decode(reply.job.ids, skip_special_tokens=True)
-        body = {"q": text, "num_beams": reply.job.beams, "max_new_tokens": reply.job.new}
-        self.loop.call_soon_threadsafe(self.begin, reply, json.dumps(body).encode())
+        path, body = self.body(text, reply.job)
+        self.loop.call_soon_threadsafe(self.begin, reply, path, json.dumps(body).encode())
 
-    def begin(self, reply: Reply, body: bytes) -> None:
-        task = self.loop.create_task(self.ask(reply, body))
+    def body(self, text: str, job: Job) -> tuple[str, dict[str, Any]]:
+        """LibreTranslate's, or OpenAI's, with the path."""
+        if self.task.has_encoder:
+            return "/translate", {"q": text, "num_beams": job.beams, "max_new_tokens": job.new}
+        asked = {"prompt": text, "max_tokens": job.new, "temperature": 0.0}
+        return "/v1/completions", asked | {"model": str(self.task.directory)}
+
+    def count(self, said: dict[str, Any]) -> int:
+        """Tokens of an answer."""
+        if self.task.has_encoder:
+            return len(self.tokenizer.encode_target(said["translatedText"]))
+        tokens: int = said["usage"]["completion_tokens"]
+        return tokens
+
+    def begin(self, reply: Reply, path: str, body: bytes) -> None:
+        task = self.loop.create_task(self.ask(reply, path, body))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def ask(self, reply: Reply, body: bytes) -> None:
+    async def ask(self, reply: Reply, path: str, body: bytes) -> None:
         reader, writer = await self.connection()
         try:
-            head = f"POST /translate HTTP/1.1\r\nHost: here\r\nContent-Length: {len(body)}\r\n\r\n"
-            writer.write(head.encode() + body)
+            head = f"POST {path} HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n"
+            writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             status, said = await answer(reader)
             if status == 200:
-                text = json.loads(said)["translatedText"]
-                reply.take(len(self.tokenizer.encode_target(text)))
+                reply.take(self.count(json.loads(said)))
                 reply.finish()
             else:
                 reply.fail(said.decode())
@@ -94,21 +103,13 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     return int(head.split()[1]), await reader.readexactly(length)
 
 
-def start(engine: Any, device: str, rows: int | None) -> subprocess.Popen[bytes]:
-    """The server, once it answers; with the weights' type and threads of the loaded engine."""
-    command = [sys.executable, "-m", "decoding", "serve", "--model", f"it={engine.task.directory}"]
-    command += ["--device", device, "--dtype", str(engine.model.dtype).removeprefix("torch.")]
-    command += ["--max-queue", "1000000", "--max-queue-seconds", "1000", "--log-level", "error"]
-    command += ["--port", str(PORT)]
-    if device == "cpu":
-        command += ["--threads", str(engine.model.threads)]
-    if rows is not None:
-        command += ["--max-requests", str(rows)]
+def started(command: list[str]) -> subprocess.Popen[bytes]:
+    """A server, once it listens. Raises RuntimeError where it does not."""
     server = subprocess.Popen(command)
     until = time.monotonic() + READY
     while time.monotonic() < until and server.poll() is None:
         try:
-            urllib.request.urlopen(f"http://127.0.0.1:{PORT}/ready", timeout=5).close()
+            urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health", timeout=5).close()
             return server
         except (URLError, OSError):
             time.sleep(0.1)

@@ -151,6 +151,14 @@ class Decoders:
             self.watched.append(reply)
         return reply
 
+    def wait_for_tokens(self) -> None:
+        """Until each that is watched has told some. Raises RuntimeError where that takes long."""
+        until = time.perf_counter() + PATIENCE
+        while not all(reply.deliveries for reply in self.watched):
+            if time.perf_counter() > until:
+                raise RuntimeError(f"no token within {PATIENCE} s")
+            time.sleep(POLL)
+
     def refill(self) -> None:
         for place, reply in enumerate(self.running):
             if reply.done.is_set():
@@ -159,11 +167,12 @@ class Decoders:
 
 def decode(provider: Provider, draw: Draw, long: bool) -> tuple[list[float], list[float]]:
     """Milliseconds between tokens of the watched decoders, and to the first token of each long
-    prompt, if they are asked for; after a lead of half the time."""
-    sizes, due = draw.sizes, time.perf_counter()
+    prompt, if they are asked for; after the decoders' first tokens and a lead of half the time."""
+    sizes, decoders, sent = draw.sizes, Decoders(provider, draw), list[Reply]()
+    decoders.wait_for_tokens()
+    due = time.perf_counter()
     begin = due + sizes.seconds / 2
     end = begin + sizes.seconds
-    decoders, sent = Decoders(provider, draw), list[Reply]()
     while (now := time.perf_counter()) < end:
         decoders.refill()
         if long and now >= due:
