@@ -1,8 +1,8 @@
 """Dependencies point downward, along the tree of folders; no rule here names a file.
 
 csrc: core < kernels' contracts < kernels' backends < engine < bindings < bindings/testing.
-Python: models, common < engine, generation, text, nn, reference < decoding's own files < compare <
-cli.
+Python: models, common < engine, generation, text, nn, reference < decoding's own files < corpus <
+compare < cli.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ LAYERS = (  # packages of a layer may import each other
     ("decoding.models",),
     ("decoding.engine", "decoding.generation", "decoding.text"),
     ("decoding",),
+    ("decoding.corpus",),
     ("decoding.compare",),
     ("decoding.cli", "decoding.__main__"),
     ("tests", "benchmarks", "examples", "models", "decoding._kernels"),

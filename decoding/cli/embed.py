@@ -14,6 +14,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from decoding.cli.arguments import add_batch_arguments, add_model_arguments, load_model
+from decoding.cli.corpus.arguments import add_job_arguments
 from decoding.cli.npy import write_rows
 from decoding.cli.reading import add_reading_arguments, open_input
 from decoding.cli.records import Record
@@ -33,6 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--truncate", action="store_true", help="cut the end of a text that is too long"
     )
     add_batch_arguments(parser, "input")
+    add_job_arguments(parser)
+
+
+def run_job(args: argparse.Namespace) -> int:
+    from decoding.cli.corpus.running import run_job
+
+    return run_job(args, "embed", {"truncate": args.truncate})
 
 
 def run(args: argparse.Namespace) -> None:

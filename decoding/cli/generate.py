@@ -13,13 +13,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 
 from decoding.cli.arguments import add_batch_arguments, add_model_arguments, load_model
-from decoding.cli.reading import add_reading_arguments, open_input
+from decoding.cli.corpus.arguments import add_job_arguments
+from decoding.cli.reading import add_reading_arguments, open_input, read_template
 from decoding.cli.records import Record, kept
 from decoding.cli.report import Report
 from decoding.cli.results import SIGNS, Layout, add_result_arguments, write_results
-from decoding.cli.search import add_search_arguments
+from decoding.cli.search import add_search_arguments, search_options
 from decoding.cli.writing import add_writing_arguments, opened
 from decoding.common.phases import Phases
+
+JOB_OPTIONS = ("unique", "batch_tokens", "chat", "system", "raw")  # of the same name in a task
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +44,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     chat("--system", metavar="TEXT", help="the system's message before a user's")
     chat("--chat-template", metavar="FILE", help="a template in place of the model's own")
     add_batch_arguments(parser, "prompts' and new")
+    add_job_arguments(parser)
     add_search_arguments(parser)
+
+
+def run_job(args: argparse.Namespace) -> int:
+    from decoding.cli.corpus.running import run_job
+
+    check(args)
+    options = {
+        **search_options(args),
+        "n_best": args.n_best if args.scores or args.n_best > 1 else None,
+        "chat_template": args.chat_template and read_template(args.chat_template),
+        **{name: getattr(args, name) for name in JOB_OPTIONS},
+    }
+    return run_job(args, "generate", options)
 
 
 def run(args: argparse.Namespace) -> None:

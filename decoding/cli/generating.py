@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import decoding
+from decoding.cli.reading import read_template
 from decoding.cli.records import Record, batches
 from decoding.cli.report import Report
 from decoding.cli.results import WRITINGS, Layout, without_repeats
@@ -84,13 +84,6 @@ def own_options(record: Record, args: argparse.Namespace) -> dict[str, Any]:
         if name != "max_new_tokens" and not args.do_sample:
             raise ValueError(f"{record.where} has {name!r}, which is for samples: add --do-sample")
     return found
-
-
-def read_template(path: str) -> str:
-    try:
-        return Path(path).read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no chat template: {error.reason}, as UTF-8") from None
 
 
 @dataclass(frozen=True, eq=False)

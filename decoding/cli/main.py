@@ -1,7 +1,8 @@
 """The program: finds the command, runs it, reports errors.
 
-Exit codes: 0, 2 for mistakes of the user (one line on standard error says which), 130 after Ctrl-C
-and 141 where nobody reads the output any more, as a shell has it for SIGINT and SIGPIPE.
+Exit codes: 0, 2 for mistakes of the user (one line on standard error says which), 3 for a job some
+of whose rows have failed, 130 after Ctrl-C and 141 where nobody reads the output any more, as a
+shell has it for SIGINT and SIGPIPE.
 
 Commands import the library when they run: help, the version and mistakes in arguments come at once.
 """
@@ -18,6 +19,7 @@ from importlib import import_module
 from typing import NoReturn
 
 import decoding
+from decoding.cli.corpus.arguments import is_job
 from decoding.cli.messages import described, warnings_in_one_line
 from decoding.cli.parser import Parser, did_you_mean
 
@@ -62,9 +64,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.usage = f"decoding {name} [OPTIONS] [FILE ...]"
             command.add_arguments(parser)
             args = parser.parse(words)
-            import_module("decoding.loading")
+            job = is_job(args)
+            if not job:  # whose processes import the library, and not this one
+                args.input_format = getattr(args, "input_format", None) or "lines"
+                import_module("decoding.loading")
         with warnings_in_one_line(quiet=getattr(args, "quiet", False)):
-            command.run(args)
+            status = command.run_job(args) if job else command.run(args)
         flush()
     except SystemExit:  # of help and of mistakes; the last clause here would import the engine
         raise
@@ -77,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"decoding: error: {described(error)}", file=sys.stderr)
         discard_output()
         return 2
-    return 0
+    return status or 0
 
 
 @contextlib.contextmanager

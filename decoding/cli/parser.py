@@ -39,7 +39,7 @@ OTHER_ARGUMENTS = {
     "target_lang": "--tgt-lang",
     "truncation": "--truncate",
 }
-# Options of other programs that a process has no place for, which uses one device.
+# Options of other programs that a process has no place for, which uses one device: a job has.
 SEVERAL_DEVICES = (
     "data_parallel_size",
     "device_index",
@@ -53,6 +53,12 @@ SEVERAL_DEVICES = (
 ONE_DEVICE = (
     ": a process uses one GPU, or the CPU's cores; start one for each GPU with a part of the input "
     "and --device cuda:0, cuda:1, ..., see docs/how-to/several-gpus.md"
+)
+
+
+JOBS = (
+    ": a job over files has a process for each of --devices, or --workers on the CPU, see "
+    "docs/how-to/corpus.md"
 )
 
 
@@ -85,7 +91,7 @@ class Parser(argparse.ArgumentParser):
     def _near(self, name: str) -> str:
         known = [option for option in self._option_string_actions if option.startswith("--")]
         if plain(name) in SEVERAL_DEVICES:
-            return ONE_DEVICE
+            return JOBS if "--devices" in known else ONE_DEVICE
         ours = OTHER_NAMES.get(plain(name), plain(name))
         meant = OTHER_ARGUMENTS.get(ours)
         return did_you_mean(name, known) if meant not in known else f"; did you mean {meant}?"

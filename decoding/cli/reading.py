@@ -7,8 +7,10 @@ import codecs
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import BinaryIO
 
+from decoding.cli.corpus.arguments import FORMATS as JOB_FORMATS
 from decoding.cli.line_reader import CHUNK, LineReader
 from decoding.cli.messages import counted
 from decoding.cli.records import FORMATS, Record, json_record, tsv_record
@@ -24,8 +26,9 @@ def add_reading_arguments(parser: argparse.ArgumentParser, what: str, field: str
     add_format_arguments(parser)
     parser.add_argument(
         "--field",
+        "--column",
         metavar="NAME",
-        help=f"key of a JSON line's text, or column of a TSV line's (default: {field}, 1)",
+        help=f"key of a JSON line's text, or column of a table's (default: {field}; TSV: 1)",
     )
 
 
@@ -44,9 +47,10 @@ def add_input_argument(parser: argparse.ArgumentParser) -> None:
 def add_format_arguments(parser: argparse.ArgumentParser, formats: bool = True) -> None:
     """formats: whether the input may be other than plain lines."""
     add = parser.add_argument_group("reading").add_argument
-    parser.set_defaults(input_format="lines")
+    parser.set_defaults(input_format=None)
     if formats:
-        add("--input-format", choices=FORMATS, default="lines", help="default: lines")
+        usual = "default: lines; of a job, by the file's name"
+        add("--input-format", choices=(*FORMATS, *JOB_FORMATS), help=usual)
     add("--encoding", type=encoding, default="utf-8", help="of the input (default: utf-8)")
     add(
         "--errors",
@@ -86,6 +90,14 @@ def opened_input(name: str) -> BinaryIO:
     if sys.stdin is None:
         raise ValueError("standard input is closed: name a file to read")
     return sys.stdin.buffer
+
+
+def read_template(path: str) -> str:
+    """A chat template."""
+    try:
+        return Path(path).read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no chat template: {error.reason}, as UTF-8") from None
 
 
 class Input:

@@ -22,7 +22,8 @@ from decoding.cli.arguments import (
     add_model_arguments,
     load_model,
 )
-from decoding.cli.reading import Input, add_format_arguments
+from decoding.cli.corpus.arguments import add_job_arguments
+from decoding.cli.reading import Input, add_format_arguments, add_input_argument
 from decoding.cli.records import Record
 from decoding.cli.report import Report
 from decoding.cli.writing import Sink, add_writing_arguments, json_line, opened
@@ -39,16 +40,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("files", nargs="*", metavar="FILE", help="the same as --target")
     add("--source", metavar="FILE", help="the sources of --target, for encoder-decoders")
     add("--target", metavar="FILE", help="a sentence in each line (default: standard input)")
+    add_input_argument(parser)
     add_format_arguments(parser)
     add_writing_arguments(parser)
+    add("--column", dest="field", metavar="NAME", help="of a job's targets, in tables and JSON")
+    add("--source-column", metavar="NAME", help="of a job's sources (default: source; TSV: 1)")
     add_batch_arguments(parser, "source and target")
+    add_job_arguments(parser)
+
+
+def run_job(args: argparse.Namespace) -> int:
+    from decoding.cli.corpus.running import run_job
+
+    names = ("source_column", "src_lang", "tgt_lang")
+    return run_job(args, "score", {name: getattr(args, name) for name in names})
 
 
 def run(args: argparse.Namespace) -> None:
     from decoding.cli.scoring import scores
 
     with contextlib.ExitStack() as stack:
-        names = [*([args.target] if args.target else []), *args.files]
+        names = [*([args.target] if args.target else []), *args.files, *args.input]
         tsv = args.input_format == "tsv"
         source = Input(args, [args.source], "1" if tsv else "source") if args.source else None
         target = Input(args, names, "1" if tsv else "target", "target")

@@ -12,7 +12,7 @@ import contextlib
 from collections import deque
 from collections.abc import Generator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import decoding
 from decoding.cli.arguments import (
@@ -21,6 +21,7 @@ from decoding.cli.arguments import (
     add_model_arguments,
     load_model,
 )
+from decoding.cli.corpus.arguments import add_job_arguments
 from decoding.cli.reading import Input, add_reading_arguments, open_input
 from decoding.cli.records import Record, kept
 from decoding.cli.report import Report
@@ -57,7 +58,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="restricts the vocabulary, see `decoding shortlist`; CPU",
     )
     add_batch_arguments(parser, "source")
+    add_job_arguments(parser)
     add_search_arguments(parser)
+
+
+def run_job(args: argparse.Namespace) -> int:
+    from decoding.cli.corpus.running import run_job
+
+    options = {**translator_options(args), "target_prefix": args.target_prefix}
+    return run_job(args, "translate", options)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -78,18 +87,21 @@ def run(args: argparse.Namespace) -> None:
 def make_translator(model: decoding.Model, args: argparse.Namespace) -> Translator:
     from decoding.text.translate import Translator
 
-    return Translator(
-        model,
-        n_best=args.n_best if args.scores or args.n_best > 1 else None,
-        batch_tokens=args.batch_tokens,
-        alignments=args.alignments,
-        src_lang=args.src_lang,
-        tgt_lang=args.tgt_lang,
-        shortlist=args.shortlist,
-        unique=args.unique,
-        truncate=args.truncate,
+    return Translator(model, **translator_options(args))
+
+
+def translator_options(args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "n_best": args.n_best if args.scores or args.n_best > 1 else None,
+        "batch_tokens": args.batch_tokens,
+        "alignments": args.alignments,
+        "src_lang": args.src_lang,
+        "tgt_lang": args.tgt_lang,
+        "shortlist": args.shortlist,
+        "unique": args.unique,
+        "truncate": args.truncate,
         **search_options(args),
-    )
+    }
 
 
 def translations(

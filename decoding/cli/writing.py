@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
+from decoding.cli.corpus.arguments import FORMATS as JOB_FORMATS
 from decoding.cli.records import FORMATS
 
 
@@ -21,9 +22,9 @@ def add_writing_arguments(
     """formats: of the output; the input's is the default where it is one of them, else the
     first."""
     add = parser.add_argument_group("writing").add_argument
-    add("-o", "--output", metavar="FILE", help="default: standard output")
+    add("-o", "--output", metavar="FILE", help="default: standard output; of a job, FILE or DIR")
     usual = "as the input" if "lines" in formats else formats[0]
-    add("--output-format", choices=formats, help=f"default: {usual}")
+    add("--output-format", choices=(*formats, *JOB_FORMATS), help=f"default: {usual}")
     add(
         "--json",
         dest="output_format",

@@ -61,7 +61,7 @@ CASES = [
     Case("Marian's flag", "translate -m MODEL --max-length-crop", 2, (), ("mean --truncate?",)),
     Case("CTranslate2's name", "translate -m MODEL --compute-type int8", 2, (), ("mean --dtype?",)),
     Case("fairseq's flag", "translate -m MODEL --fp16", 2, (), ("mean --dtype?",)),
-    Case("GPUs", "translate -m MODEL --num-gpus 2", 2, (), ("uses one GPU", "--device cuda:0")),
+    Case("GPUs", "translate -m MODEL --num-gpus 2", 2, (), ("each of --devices", "--workers")),
     Case("underscores", "translate -m MODEL --num_beams 2 de.txt", 0, (MORNING,)),
     Case("beams", "translate -m MODEL --beams 2 de.txt", 0, (MORNING,)),
     Case("beam-size", "translate -m MODEL --beam-size=2 de.txt", 0, (MORNING,)),

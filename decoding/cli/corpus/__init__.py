@@ -1,0 +1,1 @@
+"""Commands over files as jobs: `--shard-lines`, `--resume`, `--devices`, `--workers`."""

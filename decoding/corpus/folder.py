@@ -1,0 +1,157 @@
+"""A job's folder: what the job is, which shards are finished, and that one process works on it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from decoding.corpus.shards import Shard
+
+
+class Finished(NamedTuple):
+    """A finished shard: a line of shards.jsonl.
+
+    digest: of what it read. size, checksum: of its file. errors: rows that failed. set_aside: why
+    all have; None where a worker has answered them.
+    """
+
+    number: int
+    source: int
+    first: int
+    rows: int
+    digest: str
+    size: int
+    checksum: str
+    errors: int
+    tokens: int
+    set_aside: str | None = None
+
+
+class Folder:
+    """Raises ValueError where another process works on the job."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise ValueError(f"another process works on {path}: wait for its end") from None
+        self.finished: dict[int, Finished] = {}
+
+    def manifest(self) -> dict[str, Any] | None:
+        """What the folder's job is; None where it has none. Raises ValueError for a damaged one."""
+        try:
+            found: dict[str, Any] = json.loads((self.path / "manifest.json").read_text("utf-8"))
+            return found
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise ValueError(f"{self.path}/manifest.json is damaged: {error}") from None
+
+    def write_manifest(self, manifest: Mapping[str, Any]) -> None:
+        replace(self.path / "manifest.json", json.dumps(manifest, indent=1, ensure_ascii=False))
+
+    def begin(self) -> None:
+        """Reads which shards are finished, and removes what others have left behind."""
+        for path in self.path.glob("*.tmp"):
+            path.unlink()
+        journal = self.path / "shards.jsonl"
+        text = journal.read_bytes() if journal.exists() else b""
+        whole = text[: text.rfind(b"\n") + 1]  # the end of a line may be missing: it was not synced
+        for line in whole.splitlines():
+            shard = Finished(**json.loads(line))
+            self.finished[shard.number] = shard
+        for number, shard in list(self.finished.items()):
+            path = self.shard(number)
+            if shard.set_aside or not path.exists() or path.stat().st_size != shard.size:
+                del self.finished[number]
+        self._journal = os.open(journal, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        os.ftruncate(self._journal, len(whole))
+
+    def shard(self, number: int) -> Path:
+        return self.path / f"shard-{number:06d}"
+
+    def errors(self, number: int) -> Path:
+        return self.path / f"shard-{number:06d}.errors.jsonl"
+
+    def temporary(self, number: int, process: int) -> Path:
+        """Where a process writes a shard, so that two never write the same file."""
+        return self.path / f"shard-{number:06d}.{process}.tmp"
+
+    def commit(self, shard: Finished, written: Path, failed: Path | None) -> None:
+        """Makes a shard finished; its files are on the disk, under names of its writer. Only the
+        process that has the lock calls it, so one that has lost its job changes nothing."""
+        self.errors(shard.number).unlink(missing_ok=True)
+        if failed is not None:
+            os.replace(failed, self.errors(shard.number))
+        os.replace(written, self.shard(shard.number))
+        sync(self.path)
+        write_all(self._journal, json.dumps(shard._asdict()).encode() + b"\n")
+        os.fsync(self._journal)
+        self.finished[shard.number] = shard
+
+    def check(self, shard: Shard) -> bool:
+        """Whether a shard is finished. Raises ValueError where it was one of another input."""
+        found = self.finished.get(shard.number)
+        if found is None:
+            return False
+        now = (shard.source, shard.first, shard.rows, shard.digest)
+        if (found.source, found.first, found.rows, found.digest) != now:
+            raise ValueError(
+                f"rows {shard.first + 1} to {shard.first + shard.rows} have changed since the job "
+                f"read them: remove {self.path} to begin again"
+            )
+        return True
+
+    def clean(self) -> None:
+        """Removes the shards, which have been merged."""
+        for path in self.path.glob("shard-*"):
+            path.unlink()
+
+    def close(self) -> None:
+        if hasattr(self, "_journal"):
+            os.close(self._journal)
+        os.close(self._lock)
+
+
+def replace(path: Path, text: str, durable: bool = True) -> None:
+    """Writes a file whole or not at all. durable: it is on the disk at the end."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text + "\n")
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+    os.replace(temporary, path)
+    if durable:
+        sync(path.parent)
+
+
+def sync(folder: Path) -> None:
+    """Makes the names in a folder durable."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def write_all(file: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(file, data) :]
+
+
+def differences(now: Any, was: Any, name: str = "") -> list[str]:
+    """Where two manifests differ, as sentences."""
+    if isinstance(now, dict) and isinstance(was, dict):
+        keys = [*now, *(key for key in was if key not in now)]
+        each = (differences(now.get(k), was.get(k), f"{name}.{k}" if name else k) for k in keys)
+        return [line for lines in each for line in lines]
+    return [] if now == was else [f"{name} is {json.dumps(now)} and was {json.dumps(was)}"]

@@ -1,0 +1,268 @@
+"""Runs a job: hands shards to workers, keeps what is finished, and joins it at the end."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from decoding.corpus.devices import places
+from decoding.corpus.folder import Folder, differences
+from decoding.corpus.merge import merge
+from decoding.corpus.plan import plan
+from decoding.corpus.pool import Pool, Worker
+from decoding.corpus.row_task import RowTask
+from decoding.corpus.shards import Shard, cut
+from decoding.corpus.status import Status
+from decoding.corpus.worker import Ended, Ready, Setup, Written, set_aside
+
+DEATHS = 3  # of workers, after which a shard is set aside
+LISTEN = 0.5  # seconds to wait for workers before the status is written
+WARNINGS = 20  # that are passed on
+
+
+class JobError(RuntimeError):
+    """A job cannot go on; what is finished is kept."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a job has come to, in all its runs. computed, seconds: of this one. set_aside: shards
+    that killed their workers, in words. errors: rows that failed, those of such shards too."""
+
+    outputs: tuple[Path, ...]
+    folder: Path
+    rows: int
+    errors: int
+    tokens: int
+    computed: int
+    seconds: float
+    set_aside: tuple[str, ...]
+
+
+class Job:
+    """A task over files, in processes, that can be interrupted at any moment and resumed.
+
+    inputs: files and patterns. output: a file, or a directory: one that is there or ends with "/".
+    input_format, output_format: lines, json, tsv, csv or parquet; None: by the files' names.
+    encoding, errors: of text. shard_lines: rows that a worker takes at a time. resume: go on with
+    the job that the output's folder holds, if there is one. devices: such as ["cuda:0", "cuda:1"],
+    one worker each, or "all" for all GPUs; workers: so many on one device, where devices has one.
+    progress: a bar on standard error.
+
+    Raises ValueError and OSError for files, formats and options that do not go together, for a job
+    that is there already or, with resume, is another one.
+    """
+
+    def __init__(
+        self,
+        task: RowTask,
+        inputs: Sequence[str | os.PathLike[str]],
+        output: str | os.PathLike[str],
+        *,
+        input_format: str | None = None,
+        output_format: str | None = None,
+        encoding: str = "utf-8",
+        errors: str = "strict",
+        shard_lines: int = 10_000,
+        resume: bool = False,
+        devices: Sequence[str] | str = ("auto",),
+        workers: int = 1,
+        progress: bool = False,
+    ) -> None:
+        self.task = task
+        self.devices = places(devices, workers)
+        self.plan = plan(
+            task,
+            inputs,
+            output,
+            input_format=input_format,
+            output_format=output_format,
+            encoding=encoding,
+            errors=errors,
+            rows=shard_lines,
+        )
+        self._resume, self._progress = resume, progress
+        self._warned: set[str] = set()
+
+    def run(self) -> Done:
+        """Works until all shards are finished and joined. Raises JobError where no worker is left,
+        OSError where the disk is full: what is finished is kept for a job that resumes."""
+        folder = Folder(self.plan.folder)
+        status = None
+        try:
+            manifest = self._manifest(folder)
+            if "done" in manifest:
+                return self._done(manifest["done"], 0, 0.0)
+            folder.begin()
+            status = Status(folder.path, self._progress)
+            return self._work(folder, status, manifest)
+        finally:
+            if status is not None:
+                status.close()
+            folder.close()
+
+    def _manifest(self, folder: Folder) -> dict[str, Any]:
+        """Of this job, written where the folder is new."""
+        now, was = {"job": self.plan.manifest(self.task)}, folder.manifest()
+        if was is None:
+            folder.write_manifest(now)
+            return now
+        if not self._resume:
+            raise ValueError(
+                f"{folder.path} holds a job: pass --resume (resume=True) to go on with it, or "
+                "remove the folder"
+            )
+        differing = differences(now["job"], was.get("job"))
+        if differing:
+            raise ValueError(
+                f"{folder.path} holds another job: {differing[0]}; remove the folder to begin again"
+            )
+        missing = [path for path in self.plan.outputs if "done" in was and not path.exists()]
+        if missing:
+            raise ValueError(
+                f"{missing[0]} was finished and is not there: remove {folder.path} to begin again"
+            )
+        if "done" in was and was["done"]["set_aside"]:
+            del was["done"]
+        return was
+
+    def _work(self, folder: Folder, status: Status, manifest: dict[str, Any]) -> Done:
+        setup = Setup(
+            self.task,
+            self.plan.layout,
+            self.plan.output,
+            tuple(source.path for source in self.plan.sources),
+            folder.path,
+            len(self.devices),
+        )
+        rows = [0] * len(self.plan.sources)
+        state = "failed"
+        with Pool(setup, self.devices) as pool:
+            try:
+                shards = self._unfinished(folder, status, rows)
+                self._compute(pool, shards, setup, folder, status)
+                state = "done"
+            except KeyboardInterrupt:
+                state = "interrupted"
+                raise
+            finally:
+                if state != "done":
+                    status.tell(pool.workers, state)
+        done = self._finish(folder, status, manifest, rows)
+        status.tell([], state)
+        return done
+
+    def _unfinished(self, folder: Folder, status: Status, rows: list[int]) -> Iterator[Shard]:
+        """The shards to compute. rows: gets those of each source."""
+        for shard in cut(self.plan.sources, self.plan.layout, self.plan.rows, [*folder.finished]):
+            rows[shard.source] += shard.rows
+            if folder.check(shard):
+                status.add(shard, folder.finished[shard.number], is_new=False)
+            else:
+                yield shard
+
+    def _compute(
+        self, pool: Pool, shards: Iterator[Shard], setup: Setup, folder: Folder, status: Status
+    ) -> None:
+        waiting: list[Shard] = []
+        while True:
+            while len(waiting) < len(pool.idle()) and (shard := next(shards, None)):
+                waiting.append(shard)
+            pool.assign(waiting)
+            if not waiting and not pool.is_working:
+                return
+            if pool.is_given_up:
+                raise JobError(f"no worker is left: {pool.deaths[-1]} (--resume goes on)")
+            for worker, said in pool.heard(LISTEN):
+                if isinstance(said, Ready):
+                    self._warn(said.warnings)
+                elif isinstance(said, Written):
+                    assert worker.shard is not None
+                    self._keep(folder, status, worker.shard, said)
+                else:
+                    self._bury(pool, worker, said, waiting, setup, folder, status)
+            status.tell(pool.workers)
+
+    def _keep(self, folder: Folder, status: Status, shard: Shard, written: Written) -> None:
+        folder.commit(written.shard, written.path, written.failed)
+        status.add(shard, written.shard, is_new=True)
+        name = Path(self.plan.sources[shard.source].path).name
+        self._warn([f"{name}, behind row {shard.first}: {each}" for each in written.warnings])
+
+    def _warn(self, messages: Sequence[str]) -> None:
+        """Passes on what workers warn of, each once, and so many that they can be read."""
+        for message in messages:
+            if message not in self._warned and len(self._warned) <= WARNINGS:
+                more = "; more warnings are left out" if len(self._warned) == WARNINGS else ""
+                self._warned.add(message)
+                warnings.warn(message + more, stacklevel=2)
+
+    def _bury(
+        self,
+        pool: Pool,
+        worker: Worker,
+        ended: Ended,
+        waiting: list[Shard],
+        setup: Setup,
+        folder: Folder,
+        status: Status,
+    ) -> None:
+        """What follows when a worker has ended: another one takes its shard."""
+        pool.deaths.append(f"{worker.device}: {ended.reason}")
+        if ended.is_users:
+            raise JobError(ended.reason)
+        shard = worker.shard
+        if shard is None:
+            return
+        shard.deaths.append(ended.reason)
+        if len(shard.deaths) < DEATHS:
+            waiting.insert(0, shard)
+            return
+        name = Path(self.plan.sources[shard.source].path).name
+        reason = f"its shard has ended {DEATHS} workers, the last one with: {ended.reason}"
+        place = f"{name}, rows {shard.first + 1} to {shard.first + shard.rows}"
+        status.set_aside.append(f"{place} (shard {shard.number}): {ended.reason}")
+        self._keep(folder, status, shard, set_aside(setup, shard, reason))
+
+    def _finish(
+        self, folder: Folder, status: Status, manifest: dict[str, Any], rows: list[int]
+    ) -> Done:
+        outputs = merge(self.plan, folder, rows)
+        found = list(folder.finished.values())
+        manifest["done"] = {
+            "outputs": outputs,
+            "rows": sum(rows),
+            "errors": sum(shard.errors for shard in found),
+            "tokens": sum(shard.tokens for shard in found),
+            "set_aside": status.set_aside,
+        }
+        folder.write_manifest(manifest)
+        if not status.set_aside:
+            folder.clean()
+        return self._done(manifest["done"], status.computed, status.seconds)
+
+    def _done(self, done: dict[str, Any], computed: int, seconds: float) -> Done:
+        return Done(
+            self.plan.outputs,
+            self.plan.folder,
+            done["rows"],
+            done["errors"],
+            done["tokens"],
+            computed,
+            seconds,
+            tuple(done["set_aside"]),
+        )
+
+
+def run(
+    task: RowTask,
+    inputs: Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str],
+    **options: Any,
+) -> Done:
+    """Runs a job; the arguments and errors are those of Job and Job.run()."""
+    return Job(task, inputs, output, **options).run()

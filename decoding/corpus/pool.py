@@ -1,0 +1,142 @@
+"""The worker processes of a job: started as there is work, replaced when they die."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import wait
+from typing import Any
+
+from decoding.corpus.shards import Shard
+from decoding.corpus.worker import Ended, Progressed, Ready, Setup, Written, serve
+
+START = "spawn"  # a fork would inherit what the caller's process has loaded
+STARTS = 3  # that may fail one after the other before a worker is given up
+GRACE = 10.0  # seconds in which a worker that is not needed any more may end
+
+
+class Worker:
+    """A place for a process, and the one that is there. shard: that it has been given; rows: of it
+    that are answered. failures: starts that have failed since one was good."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.shard: Shard | None = None
+        self.rows = self.failures = 0
+        self.is_ready = False
+        self.process: Any = None
+        self.connection: Any = None
+
+    def start(self, setup: Setup) -> None:
+        spawn: Any = multiprocessing.get_context(START)
+        self.connection, theirs = spawn.Pipe()
+        self.process = spawn.Process(
+            target=serve, args=(theirs, setup, self.device), daemon=True, name="decoding.corpus"
+        )
+        self.process.start()
+        theirs.close()
+        self.is_ready = False
+
+    @property
+    def is_given_up(self) -> bool:
+        return self.failures >= STARTS
+
+    def give(self, shard: Shard) -> None:
+        """Hands over a shard. A process that has died says so when it is heard."""
+        self.shard, self.rows = shard, 0
+        try:
+            self.connection.send(shard)
+        except OSError:
+            pass
+
+    def hear(self) -> Ready | Progressed | Written | Ended:
+        """What the process says next; of one that has died why it has ended."""
+        try:
+            said: Ready | Progressed | Written | Ended = self.connection.recv()
+            return said
+        except (EOFError, OSError):
+            self.process.join()
+            return Ended(died(self.process.exitcode), False)
+
+    def stop(self, kill: bool) -> None:
+        """Ends the process. kill: at once."""
+        if self.process is None:
+            return
+        self.connection.close()
+        if kill:
+            self.process.kill()
+        self.process.join(GRACE)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        self.process = None
+
+
+class Pool:
+    """Workers in a context, at whose end no process is left."""
+
+    def __init__(self, setup: Setup, devices: Sequence[str]) -> None:
+        self._setup = setup
+        self.workers = [Worker(device) for device in devices]
+        self.deaths: list[str] = []
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for worker in self.workers:
+            worker.stop(kill=kind is not None or worker.shard is not None)
+
+    def idle(self) -> list[Worker]:
+        """Those that could take a shard, ready ones first."""
+        some = [each for each in self.workers if each.shard is None and not each.is_given_up]
+        return sorted(some, key=lambda worker: (not worker.is_ready, worker.process is None))
+
+    def assign(self, shards: list[Shard]) -> None:
+        """Gives shards to workers that are ready, and starts those that the rest needs."""
+        for worker in self.idle():
+            if worker.is_ready and shards:
+                worker.give(shards.pop(0))
+        coming = sum(worker.process is not None for worker in self.idle())
+        for worker in self.idle():
+            if worker.process is None and coming < len(shards):
+                worker.start(self._setup)
+                coming += 1
+
+    @property
+    def is_working(self) -> bool:
+        return any(worker.shard is not None for worker in self.workers)
+
+    @property
+    def is_given_up(self) -> bool:
+        return all(worker.is_given_up for worker in self.workers)
+
+    def heard(self, seconds: float) -> Iterator[tuple[Worker, Ready | Written | Ended]]:
+        """What workers say within so many seconds. One that has ended has no process any more."""
+        by_connection = {
+            worker.connection: worker for worker in self.workers if worker.process is not None
+        }
+        for connection in wait(list(by_connection), seconds):
+            worker = by_connection[connection]
+            said = worker.hear()
+            if isinstance(said, Ready):
+                worker.is_ready, worker.failures = True, 0
+                yield worker, said
+            elif isinstance(said, Progressed):
+                worker.rows = said.rows
+            else:
+                if isinstance(said, Ended):
+                    worker.failures += not worker.is_ready
+                    worker.is_ready = False
+                    worker.stop(kill=True)
+                yield worker, said
+                worker.shard, worker.rows = None, 0
+
+
+def died(code: int) -> str:
+    """Describes the exit code of a process that ended by itself."""
+    if code >= 0:
+        return f"the worker ended with code {code}"
+    hint = " (was there too little memory?)" if code == -signal.SIGKILL else ""
+    return f"the worker died of {signal.Signals(-code).name}{hint}"

@@ -1,0 +1,123 @@
+"""The tasks of this library: plain data, which a worker makes a model of."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from decoding.corpus.row_task import Answerer, Fields
+
+# Of each command the column that its texts are in, and the kinds of the columns of its answers.
+KEYS = {"translate": "text", "generate": "prompt", "score": "target", "embed": "text"}
+ANSWERS = {
+    "translate": {"translation": "text", "score": "number", "tokens": "count"},
+    "generate": {"completion": "text", "score": "number", "tokens": "count"},
+    "score": {"logprob": "number", "per_token": "number", "tokens": "count"},
+    "embed": {"embedding": "vector"},
+}
+MODEL_FILES = (
+    *(".json", ".safetensors", ".bin", ".pt", ".pth", ".npz", ".model", ".spm", ".vocab"),
+    *(".jinja", ".yml", ".yaml"),
+)
+ENDS = 1 << 16  # bytes of a file's beginning and end that are compared
+
+
+@dataclass(frozen=True)
+class Task:
+    """A command of this library on each row: translate, generate, score or embed.
+
+        Task("translate", "models/demo", options={"num_beams": 2})
+
+    column: that a text is in; None: the command's own. load: arguments of decoding.load(). options:
+    of translate those of Translator and target_prefix; of generate those of Model.complete(), and
+    unique, batch_tokens, chat, system, chat_template, raw; of score source_column, src_lang,
+    tgt_lang, batch_tokens; of embed truncate and batch_tokens.
+
+    Raises ValueError for an unknown command.
+    """
+
+    command: str
+    model: str
+    column: str | None = None
+    load: Fields = field(default_factory=dict)
+    options: Fields = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.command not in ANSWERS:
+            raise ValueError(f"a task is one of {', '.join(ANSWERS)}, not {self.command!r}")
+
+    @property
+    def key(self) -> str:
+        return self.column or ("messages" if self.options.get("chat") else KEYS[self.command])
+
+    @property
+    def answers(self) -> dict[str, str]:
+        more = {}
+        if self.options.get("alignments"):
+            more["alignment"] = "pairs"
+        if (self.options.get("n_best") or 1) > 1:
+            more["n_best"] = "any"
+        return {**ANSWERS[self.command], **more}
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        if self.command in ("score", "embed"):
+            return tuple(self.answers)
+        first = next(iter(self.answers))
+        scored = ("score",) if self.options.get("n_best") else ()
+        aligned = ("alignment",) if self.options.get("alignments") else ()
+        return (first, *scored, *aligned)
+
+    @property
+    def signs(self) -> bool:
+        return self.command == "generate" and not self.options.get("raw")
+
+    def identity(self) -> dict[str, Any]:
+        return {
+            "command": self.command,
+            "column": self.column,
+            "model": checksums(model_path(self.model, self.load)),
+            "load": {k: v for k, v in self.load.items() if k not in ("threads", "download")},
+            "options": dict(self.options),
+        }
+
+    def open(self, device: str, workers: int) -> Answerer:
+        from decoding.corpus.answering import KINDS, Asked, open_model
+
+        model = open_model(self.model, {**self.load, "device": device}, workers)
+        asked = Asked(self.column, self.key, self.answers, self.options)
+        return KINDS[self.command](asked, model)
+
+
+def model_path(name: str, load: Fields) -> Path:
+    """Where a model is. Raises the errors of decoding.load() where it is nowhere."""
+    from decoding.sources import find_source
+
+    found = find_source(name, download=bool(load.get("download")))
+    assert isinstance(found, Path)
+    return found
+
+
+def is_of_model(path: Path) -> bool:
+    """Whether a file in a model's directory is read with it, and not, say, an output beside it."""
+    is_read = path.suffix in MODEL_FILES or path.name in ("vocab.txt", "merges.txt")
+    return is_read and path.is_file() and not path.parent.name.endswith(".job")
+
+
+def checksums(path: Path) -> dict[str, str]:
+    """Of each file of a model: its size and a checksum of its beginning and end, since reading all
+    of the weights would take as long as loading them."""
+    files = [path] if path.is_file() else sorted(filter(is_of_model, path.rglob("*")))
+    found = {}
+    for each in files:
+        size = each.stat().st_size
+        with each.open("rb") as file:
+            digest = hashlib.sha256(file.read(ENDS))
+            file.seek(max(0, size - ENDS), os.SEEK_SET)
+            digest.update(file.read(ENDS))
+        name = each.relative_to(path).as_posix() if each != path else each.name
+        found[name] = f"{size} bytes, {digest.hexdigest()[:16]}"
+    return found

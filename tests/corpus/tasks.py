@@ -1,0 +1,76 @@
+"""A task for tests of what surrounds a model: it writes texts in capitals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from decoding.corpus.row_task import Answer, Failed, Fields
+
+
+class DeviceError(RuntimeError):
+    """What decoding.Error is where a GPU has gone."""
+
+
+@dataclass(frozen=True)
+class Capitals:
+    """Texts ask for more than capitals: "bad ..." makes the call fail, "sick ..." as if the device
+    did, "kill ..." kills the worker, "die once FILE" where FILE is not there yet.
+
+    seconds: of each row. gone: a device that cannot be opened; vanishes: a file whose presence
+    makes every call fail. group: rows that are answered together.
+    """
+
+    key: str = "text"
+    column: str | None = None
+    seconds: float = 0.0
+    gone: str = ""
+    vanishes: str = ""
+    group: int = 4
+    version: int = 1
+
+    answers = {"capitals": "text", "length": "count"}
+    cells = ("capitals",)
+    signs = False
+
+    def identity(self) -> dict[str, Any]:
+        return {"capitals": self.version}
+
+    def open(self, device: str, workers: int) -> Capitals:
+        if device == self.gone:
+            raise DeviceError(f"{device} has fallen off the bus")
+        return self
+
+    def read(self, row: Fields) -> str:
+        text = row.get(self.key)
+        if not isinstance(text, str):
+            raise ValueError(f"{self.key!r} must be a string, got {type(text).__name__}")
+        return text
+
+    def __call__(
+        self, given: Sequence[str], numbers: Sequence[int]
+    ) -> Iterator[list[Answer | Failed]]:
+        for i in range(0, len(given), self.group):
+            some = given[i : i + self.group]
+            time.sleep(self.seconds * len(some))
+            yield [self._answer(text) for text in some]
+
+    def _answer(self, text: str) -> Answer:
+        word, _, rest = text.partition(" ")
+        if self.vanishes and Path(self.vanishes).exists():
+            raise DeviceError("the device has vanished")
+        if word == "bad":
+            raise ValueError(f"{text!r} is too long")
+        if word == "sick":
+            raise DeviceError("the model's numbers are not finite")
+        if word == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if text.startswith("die once ") and not Path(rest.removeprefix("once ")).exists():
+            Path(rest.removeprefix("once ")).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"capitals": text.upper(), "length": len(text)}

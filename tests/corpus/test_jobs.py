@@ -1,0 +1,205 @@
+"""Jobs whose rows, workers, devices and disks fail."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from decoding.corpus import Done, Job, JobError, Task, run
+from tests.corpus.tasks import Capitals
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def lines(path: Path, *texts: str) -> Path:
+    path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    return path
+
+
+def job(folder: Path, texts: list[str], task: Capitals | None = None, **options: Any) -> Done:
+    lines(folder / "in.txt", *texts)
+    options = {"shard_lines": 3} | options
+    return run(task or Capitals(), [folder / "in.txt"], folder / "out.txt", **options)
+
+
+def errors(folder: Path) -> list[tuple[int, str, str]]:
+    text = (folder / "out.txt.job/errors.jsonl").read_text("utf-8")
+    found = [json.loads(line) for line in text.splitlines()]
+    return [(each["row"], each["reason"], each["text"]) for each in found]
+
+
+def test_rows_stay_in_their_places(tmp_path: Path) -> None:
+    """Those that fail too, alone, though they are asked for together with others."""
+    texts = ["a", "bad b", "", "d", "e", "bad f", "bad g", "h"]
+    done = job(tmp_path, texts, Capitals(group=8), shard_lines=8)
+    assert (done.rows, done.errors, done.set_aside) == (8, 3, ())
+    assert (tmp_path / "out.txt").read_text() == "A\n\n\nD\nE\n\n\nH\n"
+    assert errors(tmp_path)[0] == (2, "'bad b' is too long", "bad b")
+    assert [row for row, *_ in errors(tmp_path)] == [2, 6, 7]
+    assert not list(done.folder.glob("shard-*"))
+    status = json.loads((done.folder / "status.json").read_text())
+    assert (status["state"], status["rows"], status["share"]) == ("done", 8, 1.0)
+
+
+def test_a_fault_of_the_device_is_a_rows_where_others_are_answered(tmp_path: Path) -> None:
+    done = job(tmp_path, ["a", "sick b", "c"], Capitals(group=1))
+    assert (done.errors, done.set_aside) == (1, ())
+    assert errors(tmp_path) == [(2, "the model's numbers are not finite", "sick b")]
+
+
+def test_a_dead_workers_shard_goes_to_another(tmp_path: Path) -> None:
+    texts = ["a", "b", "c", "d", f"die once {tmp_path}/mark", "f", "g"]
+    done = job(tmp_path, texts, workers=2)
+    assert (done.rows, done.errors, done.set_aside) == (7, 0, ())
+    assert (tmp_path / "mark").exists()
+    assert (tmp_path / "out.txt").read_text() == "".join(f"{text.upper()}\n" for text in texts)
+
+
+def test_a_shard_that_kills_three_workers_is_set_aside(tmp_path: Path) -> None:
+    """Its rows have failed, all others have answers, and a resume tries it again."""
+    texts = ["a", "b", "c", "d", "kill me", "f", "g"]
+    done = job(tmp_path, texts)
+    assert (done.rows, done.errors) == (7, 3)
+    [said] = done.set_aside
+    assert said.startswith("in.txt, rows 4 to 6 (shard 1): the worker died of SIGKILL")
+    assert (tmp_path / "out.txt").read_text() == "A\nB\nC\n\n\n\nG\n"
+    assert [row for row, *_ in errors(tmp_path)] == [4, 5, 6]
+    assert "ended 3 workers" in errors(tmp_path)[0][1]
+    again = job(tmp_path, texts, resume=True)
+    assert (again.computed, again.set_aside) == (3, done.set_aside)
+
+
+def test_a_device_that_is_gone_is_given_up(tmp_path: Path) -> None:
+    """The others do its part; without others the job ends, and can be resumed."""
+    texts = [str(i) for i in range(9)]
+    task = Capitals(gone="cuda:1", seconds=0.02)
+    done = job(tmp_path, texts, task, devices=["cuda:0", "cuda:1"])
+    assert (done.rows, done.errors) == (9, 0)
+    (tmp_path / "alone").mkdir()
+    with pytest.raises(JobError, match="no worker is left: cuda:1: DeviceError: cuda:1 has fallen"):
+        job(tmp_path / "alone", texts, task, devices=["cuda:1"])
+    done = job(tmp_path / "alone", texts, task, devices=["cuda:0"], resume=True)
+    assert done.computed == 9
+
+
+def test_a_device_that_vanishes_at_work_blames_no_row(tmp_path: Path) -> None:
+    """All rows would fail, so the workers do: the shard is set aside."""
+    lines(tmp_path / "gone", "")
+    done = job(tmp_path, ["a", "b"], Capitals(vanishes=str(tmp_path / "gone")))
+    assert done.set_aside[0].endswith("DeviceError: the device has vanished")
+    (tmp_path / "gone").unlink()
+    again = job(tmp_path, ["a", "b"], Capitals(vanishes=str(tmp_path / "gone")), resume=True)
+    assert (again.errors, (tmp_path / "out.txt").read_text()) == (0, "A\nB\n")
+
+
+def test_who_resumes_a_finished_job_has_it(tmp_path: Path) -> None:
+    job(tmp_path, ["a", "b"], resume=True)
+    again = job(tmp_path, ["a", "b"], resume=True)
+    assert (again.rows, again.computed) == (2, 0)
+    with pytest.raises(ValueError, match="holds a job: pass --resume"):
+        job(tmp_path, ["a", "b"])
+    (tmp_path / "out.txt").unlink()
+    with pytest.raises(ValueError, match="was finished and is not there"):
+        job(tmp_path, ["a", "b"], resume=True)
+
+
+def interrupted(folder: Path) -> list[str]:
+    """A job of five shards, of which the disk had room for some."""
+    texts = [f"line {i}" for i in range(15)]
+    lines(folder / "in.txt", *texts)
+    code = (
+        "import resource; from decoding.corpus import run; from tests.corpus.tasks import Capitals;"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, (700, {resource.RLIM_INFINITY}));"
+        f"run(Capitals(), [{str(folder / 'in.txt')!r}], {str(folder / 'out.txt')!r}, shard_lines=3)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert "File too large" in done.stderr, done.stderr
+    return texts
+
+
+def test_a_full_disk_costs_nothing_that_is_finished(tmp_path: Path) -> None:
+    """The limit on a file's size is met by the manifest's, the journal's or a shard's writer."""
+    texts = interrupted(tmp_path)
+    assert not (tmp_path / "out.txt").exists()
+    done = job(tmp_path, texts, resume=True)
+    assert (done.rows, done.errors) == (15, 0)
+    assert (tmp_path / "out.txt").read_text() == "".join(f"{text.upper()}\n" for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task": Capitals(version=2)}, "task.capitals is 2 and was 1"),
+        ({"shard_lines": 4}, "shard_lines is 4 and was 3"),
+        ({"texts": ["a", "b", "x", "kill"]}, "rows 1 to 3 have changed since"),
+        ({"texts": ["a"]}, 'inputs is \\["in.txt, 2 bytes"\\]'),
+    ],
+)
+def test_a_foreign_resume_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    texts = ["a", "b", "c", "kill"]
+    assert job(tmp_path, texts).set_aside
+    with pytest.raises(ValueError, match=message):
+        options: dict[str, Any] = {"texts": texts, "resume": True} | change
+        job(tmp_path, **options)
+
+
+def test_two_processes_do_not_work_on_one_job(tmp_path: Path) -> None:
+    (tmp_path / "out.txt.job").mkdir()
+    with (tmp_path / "out.txt.job/lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match="another process works on"):
+            job(tmp_path, ["a"])
+
+
+def test_a_shard_that_was_changed_is_not_merged(tmp_path: Path) -> None:
+    done = job(tmp_path, ["a", "b", "c", "kill"])  # the last shard is set aside, so all are kept
+    shard = done.folder / "shard-000000"
+    shard.write_bytes(shard.read_bytes().lower())
+    with pytest.raises(ValueError, match="shard-000000 has changed since it was written"):
+        job(tmp_path, ["a", "b", "c", "kill"], resume=True)
+    shard.unlink()
+    assert job(tmp_path, ["a", "b", "c", "kill"], resume=True).computed == 4
+    assert (tmp_path / "out.txt").read_text() == "A\nB\nC\n\n"
+
+
+def test_mistakes_are_named_before_anything_is_written(tmp_path: Path) -> None:
+    text = lines(tmp_path / "in.txt", "a")
+    (tmp_path / "in.jsonl").write_text("{}\n")
+    cases: list[tuple[Any, ...]] = [
+        ([], "out.txt", {}, "needs files"),
+        ([tmp_path / "no*.txt"], "out.txt", {}, "no file has such a name"),
+        ([text, text], "out.txt", {}, "named twice"),
+        ([text, tmp_path / "in.jsonl"], "out.txt", {}, "one format, not json and lines"),
+        ([text], "in.txt", {}, "is an input too"),
+        ([text], ".", {}, "is an input too"),
+        ([text], "out.txt", {"shard_lines": 0}, "at least 1"),
+        ([text], "out.txt", {"devices": ["cpu", "cpu"], "workers": 2}, "one worker"),
+        ([text], "out.csv", {"output_format": "json"}, "would hold json"),
+        ([tmp_path / "in.jsonl"], "out.csv", {}, "no fixed columns"),
+        ([text], "out.txt", {"input_format": "yaml"}, "must be one of"),
+    ]
+    for inputs, output, options, message in cases:
+        with pytest.raises((ValueError, OSError), match=message):
+            Job(Capitals(), inputs, tmp_path / output, **options)
+    assert sorted(os.listdir(tmp_path)) == ["in.jsonl", "in.txt"]
+    with pytest.raises(ValueError, match="a task is one of translate"):
+        Task("summarise", "demo")
+
+
+def test_the_parent_imports_no_engine(tmp_path: Path) -> None:
+    lines(tmp_path / "in.txt", "a")
+    code = (
+        "import sys; from decoding.corpus import run; from tests.corpus.tasks import Capitals;"
+        f"run(Capitals(), [{str(tmp_path / 'in.txt')!r}], {str(tmp_path / 'out.txt')!r});"
+        "print(*{'torch', 'numpy', 'decoding._C'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
+    assert done.stdout == b"\n"
