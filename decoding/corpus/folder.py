@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from decoding.corpus.formats.compressed import sync
 from decoding.corpus.shards import Shard
 
 
@@ -132,15 +133,6 @@ def replace(path: Path, text: str, durable: bool = True) -> None:
     os.replace(temporary, path)
     if durable:
         sync(path.parent)
-
-
-def sync(folder: Path) -> None:
-    """Makes the names in a folder durable."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 def write_all(file: int, data: bytes) -> None:

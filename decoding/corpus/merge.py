@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from decoding.corpus.folder import Finished, Folder, sync
+from decoding.corpus.folder import Finished, Folder
 from decoding.corpus.formats import parquet
+from decoding.corpus.formats.compressed import sync
 from decoding.corpus.plan import Plan
 
 
@@ -74,8 +75,7 @@ def join(parts: Sequence[Path], path: Path) -> None:
         for part in parts:
             with part.open("rb") as source:
                 shutil.copyfileobj(source, file, 1 << 20)
-        file.flush()
-        os.fsync(file.fileno())
+    sync(path)
 
 
 def move(temporary: Path, path: Path) -> None:

@@ -22,8 +22,9 @@ class Capitals:
     """Texts ask for more than capitals: "bad ..." makes the call fail, "sick ..." as if the device
     did, "kill ..." kills the worker, "die once FILE" where FILE is not there yet.
 
-    seconds: of each row. gone: a device that cannot be opened; vanishes: a file whose presence
-    makes every call fail. group: rows that are answered together.
+    seconds: of each row. log: a file that says which shards were begun. gone: a device that cannot
+    be opened; vanishes: a file whose presence makes every call fail. group: rows that are answered
+    together.
     """
 
     key: str = "text"
@@ -32,6 +33,7 @@ class Capitals:
     gone: str = ""
     vanishes: str = ""
     group: int = 4
+    log: str = ""
     version: int = 1
 
     answers = {"capitals": "text", "length": "count"}
@@ -55,6 +57,9 @@ class Capitals:
     def __call__(
         self, given: Sequence[str], numbers: Sequence[int]
     ) -> Iterator[list[Answer | Failed]]:
+        if self.log:
+            with open(self.log, "a") as file:
+                file.write(f"{numbers[0]}\n")
         for i in range(0, len(given), self.group):
             some = given[i : i + self.group]
             time.sleep(self.seconds * len(some))

@@ -39,14 +39,23 @@ def reading(path: str, compression: str) -> Iterator[tuple[Any, BinaryIO]]:
 def writing(path: str, compression: str) -> Iterator[Any]:
     """A new file, which is on the disk at the end. Equal texts become equal bytes; two compressed
     files, one behind the other, are the compressed file of both texts."""
-    with open(path, "wb") as file:
-        if compression == ".gz":
-            with gzip.GzipFile("", "wb", 6, file, mtime=0) as text:
-                yield text
-        elif compression == ".zst":
-            with arrow().CompressedOutputStream(file, "zstd") as text:
-                yield text
-        else:
-            yield file
-        file.flush()
-        os.fsync(file.fileno())
+    if compression == ".zst":
+        with arrow().CompressedOutputStream(path, "zstd") as text:
+            yield text
+    else:
+        with open(path, "wb") as file:
+            if compression == ".gz":
+                with gzip.GzipFile("", "wb", 6, file, mtime=0) as text:
+                    yield text
+            else:
+                yield file
+    sync(path)
+
+
+def sync(path: str | os.PathLike[str]) -> None:
+    """Waits until a file, or the names in a folder, are on the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

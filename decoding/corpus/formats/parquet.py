@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from decoding.corpus.formats.compressed import sync
 from decoding.corpus.formats.layout import arrow
 
 FOOTER = 8  # bytes at the end: the length of the metadata, and a mark
@@ -104,8 +105,7 @@ def write(
         values = [None if answer is None else answer.get(name) for answer in answers]
         columns = columns.append_column(name, pa.array(values, type_of(kind)))
     arrow(".parquet").write_table(columns, path, row_group_size=max(1, len(answers)))
-    with open(path, "rb+") as file:
-        os.fsync(file.fileno())
+    sync(path)
 
 
 def type_of(kind: str) -> Any:
@@ -124,12 +124,12 @@ def type_of(kind: str) -> Any:
 def joined(paths: Sequence[str], path: str) -> int:
     """Writes one file of the row groups of several, and returns its rows."""
     count = 0
-    with open(path, "wb") as file:
-        with arrow(".parquet").ParquetWriter(file, opened(paths[0]).schema_arrow) as writer:
-            for each in paths:
-                with opened(each) as part:
-                    writer.write_table(part.read())
-                    count += part.metadata.num_rows
-        file.flush()
-        os.fsync(file.fileno())
+    with opened(paths[0]) as first:
+        names = first.schema_arrow
+    with arrow(".parquet").ParquetWriter(path, names) as writer:
+        for each in paths:
+            with opened(each) as part:
+                writer.write_table(part.read())
+                count += part.metadata.num_rows
+    sync(path)
     return count
