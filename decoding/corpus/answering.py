@@ -30,10 +30,10 @@ class Asked(NamedTuple):
     answers: dict[str, str]
     options: Fields
 
-    def columns(self, usual: str, number: str = "1") -> tuple[str, ...]:
-        """Where a text may be: in the column that is named, else in the usual one; in TSV without a
-        header in that of a number."""
-        return (usual, number) if self.column is None else (self.column,)
+    def columns(self, *usual: str) -> tuple[str, ...]:
+        """Where a text may be: in the column that is named, else in the first of the usual ones.
+        Those of TSV without a header are numbers."""
+        return usual if self.column is None else (self.column,)
 
 
 def open_model(name: str, given: Fields, workers: int) -> decoding.Model:
@@ -79,7 +79,7 @@ class Translate:
     has no column of this name."""
 
     def __init__(self, task: Asked, model: decoding.Model) -> None:
-        self._task, self._model, self._columns = task, model, task.columns(task.key)
+        self._task, self._model, self._columns = task, model, task.columns(task.key, "1")
         self._options = dict(task.options)
         self._prefix = self._options.pop("target_prefix", None) or ""
         if self._options.get("shortlist") is not None:  # read once
@@ -144,7 +144,7 @@ class Generate:
         self._options = {name: value for name, value in options.items() if name != "seed"}
 
     def read(self, row: Fields) -> Prompt | None:
-        columns = self._task.columns(self._task.key)
+        columns = self._task.columns(self._task.key, "1")
         if not self._is_chat:
             text = text_of(row, *columns)
             prompts = read_texts(self._model, [text], ["the prompt"]) if text else []
@@ -208,7 +208,9 @@ class Score:
         options.pop("batch_tokens", None)
         self._languages = options
         self._pairs = model.spec.encoder is not None
-        self._columns = task.columns("target", "2") if self._pairs else task.columns("text")
+        self._columns = (
+            task.columns("target", "2") if self._pairs else task.columns("text", "target", "1")
+        )
 
     def read(self, row: Fields) -> tuple[str, str | None]:
         """A text and its target, or a text."""
@@ -240,7 +242,7 @@ class Embed:
     def __init__(self, task: Asked, model: decoding.Model) -> None:
         if not model.is_encoder:
             raise ValueError("this model generates: embed needs an encoder, such as BERT")
-        self._columns, self._embedder = task.columns(task.key), model.embedder
+        self._columns, self._embedder = task.columns(task.key, "1"), model.embedder
         self._truncate = bool(task.options.get("truncate"))
 
     def read(self, row: Fields) -> list[int]:

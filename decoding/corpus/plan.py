@@ -11,7 +11,6 @@ from typing import Any
 import decoding
 from decoding.corpus.formats.blocks import columns_of
 from decoding.corpus.formats.layout import (
-    ENDINGS,
     KINDS,
     FileType,
     Layout,
@@ -181,8 +180,7 @@ def output_paths(
     target: str, apart: bool, sources: Sequence[Source], kind: str
 ) -> tuple[Path, ...]:
     if not apart:
-        ending = Path(target).suffix.lower()
-        if ENDINGS.get(ending, kind) != kind:
+        if file_type(target, None, kind).kind != kind:
             raise ValueError(f"{target} would hold {kind}: name it otherwise")
         return (Path(target),)
     paths = []

@@ -136,7 +136,7 @@ def test_finished_row_groups_are_passed_over(done: int, tmp_path: Path) -> None:
 def test_parquet_becomes_text_and_text_parquet(ending: str, rows: int, tmp_path: Path) -> None:
     given = table().slice(0, rows)
     pq.write_table(given, tmp_path / "in.parquet")
-    output = {"output_format": "lines"} if ending == ".txt" else {}
+    output: dict[str, Any] = {"output_format": "lines"} if ending == ".txt" else {}
     run([tmp_path / "in.parquet"], str(tmp_path / f"out{ending}"), **output)
     text = (tmp_path / f"out{ending}").read_text()
     if ending == ".jsonl":

@@ -1,0 +1,172 @@
+"""Commands as jobs: what they write is what the same command makes of a stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import decoding
+from decoding.corpus import RowTask, Task
+from decoding.corpus import job as jobs
+from decoding.corpus.isolation import Isolated
+from decoding.corpus.worker import Ready, Setup, Written, answered
+from tests.cli.program import Program
+
+ROOT = Path(decoding.__file__).parent.parent
+DEMO, STORIES = str(ROOT / "models/demo"), str(ROOT / "tests/data/stories260K")
+
+
+class HerePool:
+    """In place of processes: one worker, in this process."""
+
+    is_given_up = False
+
+    def __init__(self, setup: Setup, devices: list[str]) -> None:
+        self.workers = [Here(setup, devices[0])]
+
+    def __enter__(self) -> HerePool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def idle(self) -> list[Here]:
+        return self.workers
+
+    def assign(self, shards: list[Any]) -> None:
+        [worker] = self.workers
+        worker.shard = shards.pop(0) if shards else None
+
+    @property
+    def is_working(self) -> bool:
+        return self.workers[0].shard is not None
+
+    def heard(self, _: float) -> Iterator[tuple[Here, Ready | Written]]:
+        [worker] = self.workers
+        yield worker, answered(worker.setup, worker.answerer, worker.shard, lambda _: None)
+        worker.shard = None
+
+
+class Here:
+    device, rows, process = "cpu", 0, None
+
+    def __init__(self, setup: Setup, device: str) -> None:
+        self.setup, self.shard = setup, None
+        self.answerer = Isolated(setup.task.open(device, 1))
+
+
+@pytest.fixture
+def program(
+    monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path
+) -> Program:
+    monkeypatch.setattr(jobs, "Pool", HerePool)
+    monkeypatch.chdir(tmp_path)
+    return Program(monkeypatch, capsysbinary)
+
+
+def same(program: Program, command: str, *words: str, name: str = "in.txt") -> str:
+    """What a job writes, which is what the stream is answered with."""
+    streamed = program(command, "--threads", "1", *words, name)
+    assert streamed.status == 0, streamed.err
+    done = program(
+        *(command, "--threads", "1", *words, "-i", name, "-o", f"out.{name}", "--shard-lines", "3")
+    )
+    assert (done.status, done.out) == (0, ""), done.err
+    written = Path(f"out.{name}").read_text("utf-8")
+    assert written == streamed.out
+    return written
+
+
+GERMAN = "Guten Morgen, hast du gut geschlafen?\n\nIch habe keine Zeit.\nJa.\nDas ist ein Haus.\n"
+
+
+def test_translate(program: Program) -> None:
+    Path("in.txt").write_text(GERMAN)
+    assert same(program, "translate", "-m", DEMO).startswith("Good morning, did you sleep well?")
+
+
+def test_translate_with_all_that_json_has(program: Program) -> None:
+    prefixed = {"id": 7, "text": "Ja.", "target_prefix": "Well,"}
+    given = [{"text": line, "n": i} for i, line in enumerate(GERMAN.splitlines())]
+    Path("in.jsonl").write_text("".join(json.dumps(each) + "\n" for each in given))
+    options = ("--n-best", "2", "--alignments", "--num-beams", "2", "--input-format", "json")
+    same(program, "translate", "-m", DEMO, *options, name="in.jsonl")
+    Path("one.jsonl").write_text(json.dumps(prefixed) + "\n")
+    found = same(program, "translate", "-m", DEMO, "--input-format", "json", name="one.jsonl")
+    assert json.loads(found)["translation"].startswith("Well,")
+
+
+def test_scores_of_translations(program: Program) -> None:
+    Path("in.txt").write_text(GERMAN.replace("\n\n", "\n"))
+    assert " ||| -0." in same(program, "translate", "-m", DEMO, "--scores", "--num-beams", "2")
+
+
+def test_generate(program: Program) -> None:
+    """Each row has its own seed, and signs for newlines."""
+    Path("in.txt").write_text("Once upon a time\n\nThe dog\\nA cat\nOne day,\n")
+    options = ("--do-sample", "--seed", "3", "--max-new-tokens", "20", "--n-best", "2", "--json")
+    same(program, "generate", "-m", STORIES, *options[:-3])
+    Path("out.in.txt").unlink()
+    Path("out.in.txt.job").rename("before")
+    Path("in.jsonl").write_text('{"prompt": "Once"}\n{"prompt": "The\\ndog"}\n')
+    same(program, "generate", "-m", STORIES, *options, "--input-format", "json", name="in.jsonl")
+
+
+def test_prompts_that_are_too_long_fail_alone(program: Program) -> None:
+    Path("in.txt").write_text("Once\n" + "upon a time " * 600 + "\nThe dog\n")
+    done = program(
+        *("generate", "-m", STORIES, "-i", "in.txt", "-o", "out.txt", "--shard-lines", "9"),
+        *("--max-new-tokens", "5"),
+    )
+    assert done.status == 3
+    assert "1 row failed: out.txt.job/errors.jsonl says why" in done.err
+    lines = Path("out.txt").read_text().splitlines()
+    assert len(lines) == 3 and lines[0] and not lines[1] and lines[2]
+    assert "tokens, and the model has 512 positions" in Path("out.txt.job/errors.jsonl").read_text()
+
+
+def test_score(program: Program) -> None:
+    Path("in.tsv").write_text("Guten Morgen.\tGood morning.\nJa\t\n\t\nJa\tYes\n")
+    same(program, "score", "-m", DEMO, "--input-format", "tsv", name="in.tsv")
+    Path("in.txt").write_text("Once upon a time\nThe dog\n")
+    same(program, "score", "-m", STORIES)
+
+
+def test_a_command_is_a_job_where_it_is_asked_for_one(program: Program) -> None:
+    Path("in.txt").write_text("Ja.\n")
+    Path("folder").mkdir()
+    words = ("translate", "-m", DEMO, "-i", "in.txt", "--quiet")
+    for output in ("folder", "other/", "out.txt.gz"):
+        assert program(*words, "-o", output) == (0, "", "")
+    assert Path("folder/in.txt").read_text() == Path("other/in.txt").read_text() == "Yes.\n"
+    assert program(*words, "-o", "out.txt") == (0, "", "") and not Path("out.txt.job").exists()
+    for wrong, message in {
+        ("--workers", "2"): "a job writes files: say --output",
+        ("--workers", "2", "-o", "x", "--line-buffered"): "answers a stream line by line",
+        ("--devices", "a", "-o", "x"): "--devices must be all or numbers such as 0,1,3",
+        ("--devices", "0", "--workers", "2", "-o", "x"): "leave --workers out",
+        ("--devices", "all", "-o", "x"): "this machine has no GPU",
+        ("-o", "out.csv.gz", "--output-format", "json"): "would hold json",
+    }.items():
+        said = program(*words, *wrong)
+        assert said.status == 2 and message in said.err, said.err
+
+
+def test_a_fault_of_the_device_is_no_rows() -> None:
+    """Before any row has been answered nobody knows, so the worker ends."""
+
+    class Broken:
+        def read(self, row: Any) -> Any:
+            return row
+
+        def __call__(self, given: Any, numbers: Any) -> Any:
+            raise decoding.Error("no GPU")
+
+    with pytest.raises(decoding.Error, match="no GPU"):
+        list(Isolated(Broken())([1, 2], [0, 1]))
+    task: RowTask = Task("embed", "demo")  # which mypy holds against the protocol
+    assert task.answers == {"embedding": "vector"}
