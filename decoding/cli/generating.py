@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import decoding
@@ -27,8 +27,9 @@ from decoding.text.complete import (
     read_texts,
     resolved,
 )
-from decoding.text.hypotheses import BLANK, Hypothesis
+from decoding.text.hypotheses import Hypothesis
 from decoding.text.pipeline import Pipeline
+from decoding.text.prompt_batch import PromptBatch
 from decoding.text.stream_text import pieces
 
 # Options that a JSON line may have of its own: rows of one call may differ in them.
@@ -86,29 +87,6 @@ def own_options(record: Record, args: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Successive prompts with their empty lines, in one call of the model."""
-
-    prompts: list[Prompt | None]
-    answers: Answers
-
-    @property
-    def rows(self) -> int:
-        return self.answers.rows
-
-    def output(self) -> Any:
-        return self.answers.output()
-
-    def cancel(self) -> None:
-        self.answers.cancel()
-
-    def results(self, output: Any) -> list[list[Hypothesis]]:
-        """Of each line; output: what output() gave."""
-        found = iter(self.answers.hypotheses(output))
-        return [next(found) if prompt else [BLANK] for prompt in self.prompts]
-
-
 def answers(
     model: decoding.Model,
     records: Iterable[Record],
@@ -117,7 +95,7 @@ def answers(
     phases: Phases,
 ) -> Generator[list[list[Hypothesis]], None, None]:
     """The results of the records, batch by batch."""
-    pipeline: Pipeline[Batch] = Pipeline(
+    pipeline: Pipeline[PromptBatch] = Pipeline(
         model.place.type, phases, apart=not (args.line_buffered or args.prompt)
     )
     most = 1 if args.line_buffered else args.batch_tokens
@@ -144,7 +122,7 @@ def started(
     args: argparse.Namespace,
     most: int,
     phases: Phases,
-) -> Generator[Batch, None, None]:
+) -> Generator[PromptBatch, None, None]:
     """most: tokens of a batch."""
     new, done = args.max_new_tokens or DEFAULT_NEW, 0
     n_best = args.n_best if args.scores or args.n_best > 1 else None
@@ -163,7 +141,7 @@ def started(
         asked = [prompt for prompt in batch if prompt]
         with phases("encoding"):
             found = Answers(model, asked, n_best, options, many)
-        yield Batch(batch, found)
+        yield PromptBatch(batch, found)
 
 
 def stream(

@@ -5,17 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import decoding
 from decoding.common.phases import Phases
 from decoding.corpus.row_task import Answer, Answerer, Failed, Fields
 from decoding.engine.devices import usual_threads
 from decoding.generation.batching import as_array
-from decoding.text.complete import Answers, Prompt, new_tokens, read_chats, read_texts, resolved
-from decoding.text.hypotheses import BLANK, Hypothesis, without_repeats
+from decoding.text.complete import (
+    DEFAULT_NEW,
+    Answers,
+    Prompt,
+    new_tokens,
+    read_chats,
+    read_texts,
+    resolved,
+)
+from decoding.text.hypotheses import Hypothesis, without_repeats
 from decoding.text.pipeline import Pipeline
+from decoding.text.prompt_batch import PromptBatch
 from decoding.text.texts import checked
 from decoding.text.translate import Translator
 
@@ -107,24 +115,6 @@ class Translate:
                 yield [written(self._task.answers, found) for found in group]
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Prompts with the blank ones among them, in one call of the model."""
-
-    prompts: list[Prompt | None]
-    answers: Answers
-
-    @property
-    def rows(self) -> int:
-        return self.answers.rows
-
-    def output(self) -> Any:
-        return self.answers.output()
-
-    def cancel(self) -> None:
-        self.answers.cancel()
-
-
 class Generate:
     """Completions of texts or answers in chats. Each row has a seed of its own."""
 
@@ -163,18 +153,17 @@ class Generate:
     def __call__(
         self, given: Sequence[Prompt | None], numbers: Sequence[int]
     ) -> Iterator[list[Answer]]:
-        pipeline: Pipeline[Batch] = Pipeline(self._model.place.type, Phases(), apart=True)
+        pipeline: Pipeline[PromptBatch] = Pipeline(self._model.place.type, Phases(), apart=True)
         with closing(pipeline.run(self._batches(given, numbers))) as computed:
             for batch, output in computed:
-                found = iter(batch.answers.hypotheses(output))
-                yield [self._answer(next(found) if each else [BLANK]) for each in batch.prompts]
+                yield [self._answer(found) for found in batch.results(output)]
 
     def _answer(self, found: list[Hypothesis]) -> Answer:
         return written(self._task.answers, without_repeats(found) if self._unique else found)
 
     def _batches(
         self, given: Sequence[Prompt | None], numbers: Sequence[int]
-    ) -> Generator[Batch, None, None]:
+    ) -> Generator[PromptBatch, None, None]:
         begin = 0
         while begin < len(given):
             end, tokens = begin, 0
@@ -189,13 +178,13 @@ class Generate:
                 seeds = [(self._seed + number) % 2**64 for number, prompt in rows if prompt]
                 options["seed"] = seeds
             many = len(given) > len(prompts)
-            yield Batch(prompts, Answers(self._model, asked, self._n_best, options, many))
+            yield PromptBatch(prompts, Answers(self._model, asked, self._n_best, options, many))
             begin = end
 
     @property
     def _new(self) -> int:
         found = self._config.max_new_tokens
-        return found if isinstance(found, int) else 256
+        return found if isinstance(found, int) else DEFAULT_NEW
 
 
 class Score:

@@ -10,14 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-import transformers
 
 import decoding
 from decoding.cli.npy import write_rows
 from decoding.cli.writing import Sink, opened
 from tests.cli.program import Program, one_line
-from tests.support.sentences import write_letters, write_pooling
+from tests.support.sentences import write_bert
 from tests.support.vocabularies import ENGLISH, GERMAN
 
 SHORT = [line[:20] for line in ENGLISH + GERMAN]
@@ -26,17 +24,7 @@ SHORT = [line[:20] for line in ENGLISH + GERMAN]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sentences")
-    tokens = write_letters(folder, ENGLISH + GERMAN)
-    write_pooling(folder, mode="mean", normalise=True)
-    config = transformers.BertConfig(
-        vocab_size=len(tokens),
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=64,
-    )
-    torch.manual_seed(0)
-    transformers.BertModel(config).save_pretrained(folder)
+    write_bert(folder)
     return folder
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import decoding
@@ -15,6 +16,7 @@ from decoding.corpus import job as jobs
 from decoding.corpus.isolation import Isolated
 from decoding.corpus.worker import Ready, Setup, Written, answered
 from tests.cli.program import Program
+from tests.support.sentences import write_bert
 
 ROOT = Path(decoding.__file__).parent.parent
 DEMO, STORIES = str(ROOT / "models/demo"), str(ROOT / "tests/data/stories260K")
@@ -170,3 +172,20 @@ def test_a_fault_of_the_device_is_no_rows() -> None:
         list(Isolated(Broken())([1, 2], [0, 1]))
     task: RowTask = Task("embed", "demo")  # which mypy holds against the protocol
     assert task.answers == {"embedding": "vector"}
+
+
+def test_embed(program: Program) -> None:
+    """Vectors as JSON lines, and as a column of lists in Parquet."""
+    pq = pytest.importorskip("pyarrow.parquet")
+    Path("model").mkdir()
+    write_bert(Path("model"))
+    Path("in.txt").write_text("A text.\n\nTwo texts\n")
+    same(program, "embed", "-m", "model", "--json")
+    words = ("embed", "-m", "model", "-i", "in.txt")
+    assert program(*words, "-o", "out.parquet").status == 0
+    found = pq.read_table("out.parquet")
+    written = [json.loads(line) for line in Path("out.in.txt").read_text().splitlines()]
+    vectors = [each["embedding"] for each in written]
+    assert np.array_equal(np.float32(found["embedding"].to_pylist()), np.float32(vectors))
+    refused = program(*words, "-o", "out.npy", "--workers", "1", "--output-format", "npy")
+    assert refused.status == 2 and "vectors as json or parquet" in refused.err

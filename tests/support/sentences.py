@@ -7,6 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
+import transformers
+
+from tests.support.vocabularies import ENGLISH, GERMAN
+
 
 def write_letters(folder: Path, lines: Iterable[str]) -> list[str]:
     """The files of a BERT tokenizer whose pieces are letters, and those pieces."""
@@ -36,3 +41,18 @@ def write_pooling(folder: Path, *, mode: str, normalise: bool, **settings: Any) 
         config = {f"pooling_mode_{name}": name == mode for name in flags}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(config))
     (folder / "sentence_bert_config.json").write_text(json.dumps(settings))
+
+
+def write_bert(folder: Path) -> None:
+    """A directory of sentence-transformers with a random BERT of width 32."""
+    tokens = write_letters(folder, ENGLISH + GERMAN)
+    write_pooling(folder, mode="mean", normalise=True)
+    config = transformers.BertConfig(
+        vocab_size=len(tokens),
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+    )
+    torch.manual_seed(0)
+    transformers.BertModel(config).save_pretrained(folder)
