@@ -8,7 +8,19 @@ The process that calls imports neither the engine nor torch; workers do, in proc
 """
 
 from decoding.corpus.job import Done, Job, JobError, run
+from decoding.corpus.ray_worker import RayWorker
 from decoding.corpus.row_task import Answer, Answerer, Failed, RowTask
 from decoding.corpus.task import Task
 
-__all__ = ["Answer", "Answerer", "Done", "Failed", "Job", "JobError", "RowTask", "Task", "run"]
+__all__ = [
+    "Answer",
+    "Answerer",
+    "Done",
+    "Failed",
+    "Job",
+    "JobError",
+    "RayWorker",
+    "RowTask",
+    "Task",
+    "run",
+]
