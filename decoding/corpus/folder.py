@@ -76,6 +76,10 @@ class Folder:
         self._journal = os.open(journal, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         os.ftruncate(self._journal, len(whole))
 
+    def forget(self) -> None:
+        """Removes what is said of shards: none is finished."""
+        os.ftruncate(self._journal, 0)
+
     def shard(self, number: int) -> Path:
         return self.path / f"shard-{number:06d}"
 

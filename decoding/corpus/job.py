@@ -94,10 +94,10 @@ class Job:
         folder = Folder(self.plan.folder)
         status = None
         try:
+            folder.begin()
             manifest = self._manifest(folder)
             if "done" in manifest:
                 return self._done(manifest["done"], 0, 0.0)
-            folder.begin()
             status = Status(folder.path, self._progress)
             return self._work(folder, status, manifest)
         finally:
@@ -106,9 +106,10 @@ class Job:
             folder.close()
 
     def _manifest(self, folder: Folder) -> dict[str, Any]:
-        """Of this job, written where the folder is new."""
+        """Of this job, written where the folder has nothing that another run could want."""
         now, was = {"job": self.plan.manifest(self.task)}, folder.manifest()
-        if was is None:
+        if was is None or not (folder.finished or "done" in was):
+            folder.forget()
             folder.write_manifest(now)
             return now
         if not self._resume:

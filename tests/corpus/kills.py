@@ -15,6 +15,7 @@ one shard of each worker, and that of a worker one.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -120,7 +121,8 @@ def kill(
         process.kill()
         done["parents"] += 1
     elif parent_of(chosen) == process.pid:  # and not a process of an earlier run
-        os.kill(chosen, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(chosen, signal.SIGKILL)
         done["workers"] += 1
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from decoding.corpus import Done, Job, JobError, Task, run
+from decoding.corpus.status import Status
 from tests.corpus.tasks import Capitals
 
 ROOT = Path(__file__).parent.parent.parent
@@ -203,3 +204,34 @@ def test_the_parent_imports_no_engine(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
     assert done.stdout == b"\n"
+
+
+def test_a_job_without_a_finished_shard_may_be_another(tmp_path: Path) -> None:
+    """After a mistake in an option, say."""
+    with pytest.raises(JobError, match="no worker is left"):
+        job(tmp_path, ["a"], Capitals(gone="auto"))
+    assert job(tmp_path, ["b"], Capitals(version=2)).rows == 1
+
+
+def test_an_interrupted_job_says_so_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its status has rows, the time left, and workers."""
+    tell, told = Status.tell, list[dict[str, Any]]()
+
+    def listen(self: Status, workers: Any, state: str = "running") -> None:
+        self._next = 0.0  # each time
+        tell(self, workers, state)
+        told.append(json.loads((tmp_path / "out.txt.job/status.json").read_text()))
+        if state == "running" and told[-1]["shards"] == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Status, "tell", listen)
+    with pytest.raises(KeyboardInterrupt):
+        job(tmp_path, [str(i) for i in range(15)], progress=True)
+    assert told[-1]["state"] == "interrupted" and 6 <= told[-1]["rows"] < 15
+    assert told[-2]["share"] > 0.3 and told[-2]["seconds_left"] > 0
+    assert told[-2]["workers"][0]["process"] not in (None, os.getpid())
+    assert "rows/s" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert job(tmp_path, [str(i) for i in range(15)], resume=True).rows == 15

@@ -6,5 +6,8 @@ from tests.corpus import kills
 
 
 def test_what_is_killed_ends_as_if_nobody_had() -> None:
-    done = kills.run(seed=1, lines=1500, kills=4, shard=50)
-    assert done["parents"] + done["workers"] > 0
+    for seed in range(3):  # a busy machine may run one to its end before the first kill
+        done = kills.run(seed, lines=1500, kills=4, shard=50)
+        if done["parents"] + done["workers"]:
+            return
+    raise AssertionError("nothing was killed")
