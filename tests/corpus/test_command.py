@@ -57,7 +57,8 @@ class Here:
     device, rows, process = "cpu", 0, None
 
     def __init__(self, setup: Setup, device: str) -> None:
-        self.setup, self.shard = setup, None
+        self.setup = setup
+        self.shard: Any = None
         self.answerer = Isolated(setup.task.open(device, 1))
 
 
@@ -186,6 +187,7 @@ def test_embed(program: Program) -> None:
     found = pq.read_table("out.parquet")
     written = [json.loads(line) for line in Path("out.in.txt").read_text().splitlines()]
     vectors = [each["embedding"] for each in written]
-    assert np.array_equal(np.float32(found["embedding"].to_pylist()), np.float32(vectors))
+    given: list[Any] = [np.array(each, np.float32) for each in found["embedding"].to_pylist()]
+    assert np.array_equal(given, np.array(vectors, np.float32))
     refused = program(*words, "-o", "out.npy", "--workers", "1", "--output-format", "npy")
     assert refused.status == 2 and "vectors as json or parquet" in refused.err
