@@ -11,7 +11,8 @@ is machine code for Ampere and Hopper, which also runs on their kin, and PTX of 
 newer GPUs compile when they load it; "90a" is for Hopper alone; empty, it leaves CUDA out.
 
 Other settings: CXX, the C++ compiler; NVCC_APPEND_FLAGS, which nvcc reads itself;
-DECODING_KERNELS=0 leaves decoding/_kernels out. ccache is used where it is found.
+DECODING_KERNELS=0 leaves decoding/_kernels out; DECODING_LOCAL_VERSION=cu128 names a wheel's
+version after the CUDA that it was compiled with, 0.1.0+cu128. ccache is used where it is found.
 
 DECODING_SANITIZE=address,undefined builds the CPU engine with these sanitizers of the compiler, for
 `make sanitize`: into build/sanitize-address,undefined, the modules too, so that the normal build
@@ -36,6 +37,7 @@ import ninja
 import pybind11
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.egg_info import egg_info
 
 ROOT = Path(__file__).parent.resolve()
 # psabi: vectors wider than the registers are passed inside one file only.
@@ -45,6 +47,7 @@ OPTIMIZE = "-O3"
 if SANITIZERS:  # their reports name functions and lines
     OPTIMIZE = f"-O1 -g1 -fno-omit-frame-pointer -fsanitize={SANITIZERS}"
 ONLY_ISA = os.environ.get("DECODING_ONLY_ISA", "")
+LOCAL_VERSION = os.environ.get("DECODING_LOCAL_VERSION", "")
 # Each kernel file is compiled once per instruction set; which one runs is chosen at run time.
 ISAS = {
     "portable": "",
@@ -311,6 +314,15 @@ class NinjaBuild(build_ext):
             super().copy_extensions_to_source()
 
 
+class NamedFlavour(egg_info):
+    """egg_info whose version says which CUDA a wheel was compiled with."""
+
+    def finalize_options(self) -> None:
+        if LOCAL_VERSION:
+            self.tag_build = f"+{LOCAL_VERSION}"
+        super().finalize_options()
+
+
 setup(
     packages=find_packages(include=["decoding", "decoding.*"]),
     package_data={
@@ -321,5 +333,5 @@ setup(
     },
     exclude_package_data={"decoding": ["_kernels.pyi"]},
     ext_modules=[Extension("decoding._C", []), Extension("decoding._kernels", [])],
-    cmdclass={"build_ext": NinjaBuild},
+    cmdclass={"build_ext": NinjaBuild, "egg_info": NamedFlavour},
 )
