@@ -1,6 +1,8 @@
 # make demo: translate a few sentences.   make test: run the tests.   make lint: what CI checks first.
 # make docs: the documentation as HTML in build/docs.
 # make sanitize: the CPU engine's tests under the compiler's sanitizers; SANITIZE=--quick, some of them.
+# make wheel: the sdist and, from it, a wheel of this machine's Python, in dist.
+# make audit: known vulnerabilities of the packages that the library and its tests use.
 # Each makes a virtual environment in .venv if there is none, says what it does, and which command
 # failed. Choose another torch with `make demo TORCH=torch` (the newest, with CUDA libraries of
 # several gigabytes on Linux); PYTEST="-n 2" runs the tests in two processes.
@@ -23,7 +25,7 @@ then echo "   $$(( $$(date +%s) - began )) s"; \
 else echo "== $(1): failed. To see it again, run:" >&2; echo '   $(subst ','\'',$(2))' >&2; exit 1; fi
 endef
 
-.PHONY: demo test lint format docs sanitize
+.PHONY: demo test lint format docs sanitize wheel audit
 demo: $(VENV)/installed
 	$(call phase,Translate with models/demo,$(RUN) -m examples.demo)
 
@@ -46,9 +48,21 @@ format: $(VENV)/installed-dev
 docs: $(VENV)/installed-docs
 	$(call phase,Make the documentation,$(SPHINX))
 
-$(VENV)/torch:
+wheel: $(VENV)/tools
+	$(call phase,Build the sdist and the wheel in dist,$(RUN) -m build --quiet --no-isolation)
+
+# --strict: a package of which nothing is known fails, too.
+audit: $(VENV)/installed-dev
+	$(call phase,Install pip-audit,$(PIP) pip-audit)
+	$(call phase,List what is installed,$(RUN) -m pip freeze --exclude-editable > build/installed.txt)
+	$(call phase,Ask for its vulnerabilities,$(RUN) -m pip_audit --strict --no-deps --disable-pip -r build/installed.txt)
+
+$(VENV)/tools:
 	$(call phase,Make a virtual environment in $(VENV),$(PYTHON) -m venv $(VENV))
-	$(call phase,Install build tools,$(PIP) --upgrade pip "setuptools>=77" "pybind11>=2.13" ninja)
+	$(call phase,Install build tools,$(PIP) --upgrade pip "setuptools>=77" "pybind11>=2.13" ninja build)
+	@touch $@
+
+$(VENV)/torch: $(VENV)/tools
 	$(call phase,Install $(TORCH),$(PIP) "$(TORCH)")
 	@touch $@
 
