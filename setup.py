@@ -56,6 +56,7 @@ ISAS = {
 }
 
 # The CUDA files that take longest are compiled once per type.
+ONCE = ("collective", "team")  # of the CPU's tools, which do not compute
 TYPES = {
     "float32": "float",
     "float16": "::decoding::cuda::half",
@@ -198,7 +199,7 @@ class Object:
 def variants(source: Path) -> list[str]:
     """What a source is compiled for, one after the other."""
     folders = source.relative_to(ROOT / "csrc").parts[:-1]
-    if folders[0] == "kernels" and folders[-1] == "cpu" and source.stem != "team":
+    if folders[0] == "kernels" and folders[-1] == "cpu" and source.stem not in ONCE:
         if ONLY_ISA:
             return [ONLY_ISA]
         return list(ISAS) if platform.machine() in ("x86_64", "AMD64") else ["portable"]

@@ -368,6 +368,7 @@ class Request:
         own."""
     reads_texts: bool  # whether processors read `prompt` or `source`, which must then be given
     processed: bool  # whether scores are made, which limits with controls=max(1, words) plan for
+    content: bytes  # equal where two requests are
     guided: bool  # whether the batch must hold twice as many prompts
     words: int  # 32-bit words of all lists
     most_words: int  # of the lists of one sentence
@@ -399,6 +400,25 @@ class Batch:
         be others. stream: the CUDA stream on which all work of the call is done.
         """
 
+def collective_bytes(size: int, part_bytes: int) -> int:
+    """Of the file that a Collective maps."""
+
+class Collective:
+    """The ranks of a model that is split over processes: csrc/kernels/cpu/collective.h."""
+
+    def __init__(self, path: str, *, rank: int, size: int, part_bytes: int) -> None:
+        """path: a file of collective_bytes() zeros, which all ranks map before one calls begin().
+        part_bytes: of what a rank gives to an exchange, a multiple of 4096."""
+    rank: int
+    size: int
+    def begin(self, digest: int) -> None:
+        """Begins a call, which all ranks must with the same 64-bit digest. It waits for them, and
+        raises Error where one has ended, has failed, or has another digest."""
+    def fail(self, why: str) -> None:
+        """Ends the call on all other ranks."""
+    def max_of(self, value: int) -> int:
+        """The largest value of any rank, inside a call."""
+
 class Session:
     """A model bound to a team of threads, or to a GPU, and to one block of memory.
 
@@ -414,8 +434,10 @@ class Session:
         threads: int,
         isa: str,
         cache: str = "float32",
+        collective: Collective | None = None,
     ) -> None:
-        """cache: the type of keys and values, float32 or bfloat16."""
+        """cache: the type of keys and values, float32 or bfloat16. collective: of the ranks that
+        the model is split over, of which spec and weights are this one's shard."""
     @overload
     def __init__(
         self,

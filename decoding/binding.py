@@ -12,6 +12,7 @@ from decoding.common.environment import instruction_set
 from decoding.engine.allocation import empty
 from decoding.engine.limits import Limits, check_limits
 from decoding.engine.memory import available_memory, available_text
+from decoding.engine.ranks import Ranks
 from decoding.engine.session import Session
 from decoding.models import Loaded
 from decoding.models.spec import EncoderSpec, ModelSpec
@@ -65,9 +66,14 @@ class Place:
 
 
 def runner_of(
-    spec: ModelSpec | EncoderSpec, weights: Bound, limits: Limits | None, place: Place
+    spec: ModelSpec | EncoderSpec,
+    weights: Bound,
+    limits: Limits | None,
+    place: Place,
+    ranks: Ranks | None = None,
 ) -> Session | EncoderSession:
-    """Raises TypeError and ValueError for limits that the model cannot have."""
+    """ranks: those that the model is split over. Raises TypeError and ValueError for limits that
+    the model cannot have."""
     if limits is not None:
         check_limits(limits, spec)
     if isinstance(spec, EncoderSpec):
@@ -75,8 +81,11 @@ def runner_of(
 
         encoder = _C.EncoderSession(spec, weights, **place.arguments(caches=False))
         return EncoderSession(spec, encoder, weights, device=place.device, limits=limits)
-    session = _C.Session(spec, weights, **place.arguments())
-    return Session(spec, session, device=place.device, limits=limits)
+    arguments = place.arguments()
+    if ranks is not None:
+        arguments["collective"] = ranks.collective
+    session = _C.Session(spec, weights, **arguments)
+    return Session(spec, session, device=place.device, limits=limits, ranks=ranks)
 
 
 def engine_of(spec: ModelSpec, weights: Bound, place: Place) -> _C.Engine:

@@ -18,6 +18,7 @@ from decoding.common.settings import Settings
 from decoding.engine.devices import check_threads, dtype_name
 from decoding.engine.limits import Limits, check_limits
 from decoding.engine.memory import MemoryPlan
+from decoding.engine.ranks import Ranks
 from decoding.engine.session import Session
 from decoding.generation.config import OPTIONS
 from decoding.generation.resolve import as_mapping
@@ -69,7 +70,9 @@ class BoundModel(TransformersFace):
         deterministic: bool = False,
         tokenizer: Any = None,
         load_again: Callable[[], BoundModel] | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
+        """ranks: those that a model is split over, of which `loaded` is this one's shard."""
         self.architecture = loaded.architecture
         self.config = Settings(loaded.config)
         self._generation_config = GenerationSettings(loaded.generation_config)
@@ -92,7 +95,9 @@ class BoundModel(TransformersFace):
             self._weights,
             limits,
             Place(device, threads, self._kv_cache_dtype, deterministic),
+            ranks,
         )
+        self._whole_spec, self._ranks = loaded.whole_spec or loaded.spec, ranks
         self._engine = ModelEngine(weakref.WeakMethod(self.bind_engine), device)
 
     @property
@@ -150,11 +155,17 @@ class BoundModel(TransformersFace):
 
     def num_parameters(self) -> int:
         """Numbers in the weights; tables that are one count once."""
-        return count_parameters(self.any_spec, self._weights, self.config)
+        return count_parameters(self._whole_spec, self._weights, self.config)
+
+    @property
+    def rank(self) -> int:
+        """Which of the processes this is that share out the model (tensor_parallel of load()); 0
+        where it is whole."""
+        return 0 if self._ranks is None else self._ranks.rank
 
     @property
     def any_spec(self) -> ModelSpec | EncoderSpec:
-        """The sizes of a model of either kind."""
+        """The sizes of a model of either kind; of a model that is split those of this rank."""
         return self._runner.spec
 
     @property
@@ -196,7 +207,12 @@ class BoundModel(TransformersFace):
 
     def bind_engine(self) -> _C.Engine:
         """A compiled engine of its own for decoding.Engine, on the weights of the model. Raises
-        NotImplementedError for an encoder alone."""
+        NotImplementedError for an encoder alone, and for a model that is split over ranks."""
+        if self._ranks is not None:
+            raise NotImplementedError(
+                "an Engine decides by its clock which request runs when, so the ranks of a model "
+                "with tensor_parallel would part: call its generate() or translate() instead"
+            )
         place = Place(self.place, self.threads, self._kv_cache_dtype, self.deterministic)
         return engine_of(self.spec, self._weights, place)
 
@@ -289,6 +305,11 @@ class BoundModel(TransformersFace):
         NotImplementedError for a model on a GPU, ValueError for a directory that holds a
         checkpoint.
         """
+        if self._ranks is not None:
+            raise NotImplementedError(
+                "a model with tensor_parallel has a part of the weights on each rank: load it "
+                "whole, and save that"
+            )
         if self.place.type != "cpu":
             raise NotImplementedError(
                 f"only a model on the CPU can be saved, this one is on {self.place}: pass "

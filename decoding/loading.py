@@ -27,6 +27,7 @@ from decoding.models import Loaded
 from decoding.models import load as load_checkpoint
 from decoding.models.weights.memory import trim
 from decoding.sources import find_source
+from decoding.tensor_parallel import group_of, shard_of, together
 
 if TYPE_CHECKING:
     import torch
@@ -49,6 +50,7 @@ LOAD_NAMES = {
     "num_threads": "threads",
     "pretrained_model_name_or_path": "source",
     "quantization": "dtype",
+    "tensor_parallel_size": "tensor_parallel",
     "torch_dtype": "dtype",
 }
 
@@ -63,6 +65,7 @@ def load(
     kv_cache_dtype: str | torch.dtype = "auto",
     *,
     deterministic: bool = False,
+    tensor_parallel: int = 1,
     tokenizer: Any = None,
     download: bool = False,
     trust_paths: bool = False,
@@ -92,6 +95,10 @@ def load(
             same bits alone and among any others, in generate() and in an Engine, in half precision
             too; it costs speed (see "Reproducible results" in the documentation). On a CPU it holds
             always, and nothing changes.
+        tensor_parallel: processes of one machine that share out the model, each with a part of its
+            weights: start the program with `torchrun --nproc-per-node N`. All make the same calls,
+            and get the same results. For decoders on CPUs, with and without an encoder; see "Split
+            one model over processes" in the documentation.
         tokenizer: a tokenizer of transformers or a directory with one, for a model that brings
             none, or another one. None: that of the model's directory.
         download: fetch a model of the hub that is not in its local cache. False: in a terminal the
@@ -111,7 +118,11 @@ def load(
     environment.set_log_level()
     started = time.monotonic()
     deterministic = flag("deterministic", deterministic)
-    found = find_source(source, download=download)
+    group = group_of(tensor_parallel)
+    with together(group):
+        found = find_source(source, download=download)
+        place, chosen, loaded = read(found, device, dtype, trust_paths)
+        caches = choose_kv_cache_dtype(kv_cache_dtype, place, chosen)
     again = partial(
         load,
         device=device,
@@ -120,21 +131,27 @@ def load(
         threads=threads,
         kv_cache_dtype=kv_cache_dtype,
         deterministic=deterministic,
+        tensor_parallel=tensor_parallel,
         tokenizer=tokenizer,
         trust_paths=trust_paths,
     )
-    place, chosen, loaded = read(found, device, dtype, trust_paths)
-    model = Model(
-        loaded,
-        device=place,
-        dtype=chosen,
-        limits=limits,
-        threads=environment.threads() if threads is None else threads,
-        kv_cache_dtype=choose_kv_cache_dtype(kv_cache_dtype, place, chosen),
-        deterministic=deterministic,
-        tokenizer=tokenizer,
-        load_again=partial(again, found.absolute()) if isinstance(found, Path) else None,
-    )
+    ranks = None
+    if group is not None:
+        options = {"dtype": chosen, "kv_cache_dtype": caches, "limits": limits}
+        loaded, ranks = shard_of(loaded, place, group, options)
+    with together(group):
+        model = Model(
+            loaded,
+            device=place,
+            dtype=chosen,
+            limits=limits,
+            threads=environment.threads() if threads is None else threads,
+            kv_cache_dtype=caches,
+            deterministic=deterministic,
+            tokenizer=tokenizer,
+            load_again=partial(again, found.absolute()) if isinstance(found, Path) else None,
+            ranks=ranks,
+        )
     del loaded  # the checkpoint's tensors, which trim() is to give back
     trim()
     name = found if isinstance(found, Path) else "memory"

@@ -73,6 +73,7 @@ class Loaded:
     generation_config: dict[str, Any]  # generation_config.json; without one, `config`, as there
     files: Directory | None  # None for a model that was in memory
     packed: bool = False
+    whole_spec: ModelSpec | None = None  # of a shard (weights/shards.py): that of all of them
 
     @property
     def directory(self) -> Path | None:

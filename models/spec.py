@@ -92,6 +92,12 @@ class StackSpec:
         heads = of(self.heads)
         return LayerSizes(heads, of(self.kv_heads) or heads, of(self.ffn))
 
+    @property
+    def tokens(self) -> range:
+        """Those whose rows the token table and the output projection have: all. Of a model that is
+        split those of a rank (weights/shards.py)."""
+        return range(self.vocab)
+
 
 @dataclass(frozen=True)
 class ModelSpec:

@@ -118,6 +118,11 @@ StackSpec stack_spec(const py::handle& from) {
                         .dynamic = convolution.attr("dynamic").cast<bool>(),
                         .gated = convolution.attr("gated").cast<bool>()};
   }
+  const py::object tokens = from.attr("tokens");  // a range
+  spec.first_token = tokens.attr("start").cast<int>();
+  spec.tokens = tokens.attr("stop").cast<int>() - spec.first_token;
+  CHECK(0 <= spec.first_token && 0 < spec.tokens && spec.first_token <= spec.vocab - spec.tokens,
+        "tokens must be a part of the ", spec.vocab, " of the vocabulary");
   for (int i = 0; i < layers; ++i) {
     if (spec.kv_heads[i] == 0) spec.kv_heads[i] = spec.heads[i];
   }

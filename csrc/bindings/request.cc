@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -194,6 +195,40 @@ void bind_searches(py::module_& module) {
       .def_property_readonly("words", [](const Constrained& c) { return c.phrases.words(); });
 }
 
+// Appends the bytes of numbers, which have no padding between them.
+template <typename T>
+void append(std::string& to, const std::vector<T>& numbers) {
+  to.append(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(T));
+}
+
+// Bytes that are equal where two requests are.
+py::bytes content_of(const PyRequest& r) {
+  static_assert(sizeof(SentenceConfig) == 224, "append() takes it to have no padding");
+  std::string all;
+  const auto number = [&](auto value) { append(all, std::vector<int32_t>{int32_t(value)}); };
+  number(r.rows_per_sentence);
+  number(r.process);
+  number(r.search.index());
+  number(r.groups());
+  if (const Beam* beam = beam_of(r.search)) {
+    number(beam->max_finished);
+    number(beam->samples);
+  }
+  if (const auto* constrained = std::get_if<Constrained>(&r.search)) {
+    append(all, constrained->phrases.depths);
+    append(all, constrained->phrases.first_edge);
+    append(all, constrained->phrases.tokens);
+  }
+  append(all, r.stop_first);
+  append(all, r.configs);
+  append(all, r.words);
+  if (!r.stop_on_device.is_none()) {
+    const auto table = TensorView::of(r.stop_on_device, "stop_table");
+    all.append(static_cast<const char*>(table.data()), table.numel() * sizeof(int32_t));
+  }
+  return all;
+}
+
 }  // namespace
 
 Request PyRequest::on(const std::string& device) const {
@@ -239,6 +274,7 @@ void bind_request(py::module_& module) {
       .def_property_readonly("reads_texts",
                              [](const PyRequest& r) { return r.reads_row() || r.reads_source(); })
       .def_property_readonly("guided", &PyRequest::is_guided)
+      .def_property_readonly("content", &content_of)
       .def_property_readonly("steps", &PyRequest::steps)
       .def_property_readonly("max_new",
                              [](const PyRequest& r) {

@@ -14,6 +14,7 @@
 #include "bindings/request.h"
 #include "bindings/tensor.h"
 #include "engine/session.h"
+#include "kernels/cpu/collective.h"
 
 namespace decoding {
 namespace {
@@ -21,14 +22,15 @@ namespace {
 class PySession : public Bound<Session> {
  public:
   PySession(const py::object& spec, py::dict weights, int threads, std::string isa,
-            const std::string& cache)
+            const std::string& cache, std::shared_ptr<cpu::Collective> collective)
       : Bound(std::move(weights), threads, std::move(isa)) {
     const ModelSpec model = model_spec(spec);
     CHECK(cache == "float32" || cache == "bfloat16", "cache must be float32 or bfloat16, got ",
           cache);
     session_ = make_cpu_session(
         model, load_weights(weight_table(weights_, device_, std::nullopt), model), threads,
-        this->isa, cache == "float32" ? WeightKind::float32 : WeightKind::bfloat16);
+        this->isa, cache == "float32" ? WeightKind::float32 : WeightKind::bfloat16,
+        std::move(collective));
   }
 
   // On a GPU, in the type of the decoder's token table.
@@ -195,16 +197,49 @@ void bind_limits(py::module_& module) {
           }));
 }
 
+constexpr double kLook = 0.1;  // seconds between two looks whether Ctrl-C was pressed
+
+// Begins a call, which Ctrl-C ends while other ranks have not come to it.
+void begin(cpu::Collective& ranks, uint64_t digest) {
+  ranks.begin(digest);
+  const auto wait = [&] {
+    const py::gil_scoped_release release;
+    return ranks.wait(kLook);
+  };
+  while (!wait()) {
+    if (PyErr_CheckSignals() == 0) continue;
+    ranks.fail("it was interrupted");
+    throw py::error_already_set();
+  }
+  ranks.check();
+  ranks.check_digests();
+}
+
+void bind_collective(py::module_& module) {
+  const py::call_guard<py::gil_scoped_release> unlocked;  // of Python's lock
+  module.def("collective_bytes", &cpu::collective_bytes, py::arg("size"), py::arg("part_bytes"));
+  py::class_<cpu::Collective, std::shared_ptr<cpu::Collective>>(module, "Collective")
+      .def(py::init<const std::string&, int, int, int64_t>(), py::arg("path"), py::kw_only(),
+           py::arg("rank"), py::arg("size"), py::arg("part_bytes"))
+      .def_property_readonly("rank", &cpu::Collective::rank)
+      .def_property_readonly("size", &cpu::Collective::size)
+      .def("begin", &begin, py::arg("digest"))
+      .def("fail", &cpu::Collective::fail, py::arg("why"))
+      .def("max_of", &cpu::Collective::max_of, py::arg("value"), unlocked);
+}
+
 }  // namespace
 
 void bind_session(py::module_& module) {
+  bind_collective(module);
   bind_limits(module);
   bind_request(module);
   const py::call_guard<py::gil_scoped_release> unlocked;  // of Python's lock
   bind_bound<PySession>(module, "Session")
-      .def(py::init<const py::object&, py::dict, int, std::string, const std::string&>(),
+      .def(py::init<const py::object&, py::dict, int, std::string, const std::string&,
+                    std::shared_ptr<cpu::Collective>>(),
            py::arg("spec"), py::arg("weights"), py::kw_only(), py::arg("threads"), py::arg("isa"),
-           py::arg("cache") = "float32")
+           py::arg("cache") = "float32", py::arg("collective") = py::none())
       .def(py::init<const py::object&, py::dict, int, bool>(), py::arg("spec"), py::arg("weights"),
            py::kw_only(), py::arg("device"), py::arg("deterministic") = false)
       .def_property_readonly("graph_nodes", &PySession::graph_nodes)

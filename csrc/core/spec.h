@@ -61,6 +61,9 @@ struct StackSpec {
   float attention_cap;      // 0: none; else scores are cap * tanh(score / cap)
   std::vector<int> window;  // [layers], keys that a query sees; 0: all. Empty: all, in every layer
   std::optional<ConvolutionSpec> convolution;  // none: self-attention
+  // Of a model that is split over ranks: heads and ffn are those of this one, and so are the tokens
+  // whose rows the token table and the output projection have. Of a whole one: all of the vocab.
+  int first_token = 0, tokens = vocab;
 
   // Numbers of a token in layer i: its queries, its keys, and both with its values.
   int inner(int i) const { return heads[i] * head_dim; }

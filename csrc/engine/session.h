@@ -13,6 +13,7 @@
 #include "engine/search/batch.h"
 #include "engine/search/request.h"
 #include "engine/search/results.h"
+#include "kernels/collective/split_stream.h"
 #include "kernels/rows/logprobs.h"
 
 namespace decoding {
@@ -54,9 +55,11 @@ class Session {
   virtual std::string tuned() const { return ""; }
 };
 
-// isa: one of cpu::isas(). cache: of keys and values, float32 or bfloat16.
+// isa: one of cpu::isas(). cache: of keys and values, float32 or bfloat16. collective: of the ranks
+// that the model is split over; null: it is whole.
 std::unique_ptr<Session> make_cpu_session(const ModelSpec& spec, const ModelWeights& weights,
-                                          int threads, const std::string& isa, WeightKind cache);
+                                          int threads, const std::string& isa, WeightKind cache,
+                                          std::shared_ptr<cpu::Collective> collective);
 // kind: of the weights, and of the session's own numbers. device: CUDA's index of the GPU.
 // deterministic: a row's bits do not depend on its neighbours, as they never do on a CPU.
 std::unique_ptr<Session> make_cuda_session(const ModelSpec& spec, const ModelWeights& weights,

@@ -67,6 +67,13 @@ class EngineRequest:
         hooked = self.observer is not None and self.observer.hooked
         return hooked or self.keep_scores or self.keep_logits
 
+    def content(self) -> list[bytes]:
+        """Equal where two requests ask for the same, but for max_time and who looks on."""
+        kept = (self.keep_scores, self.keep_logits, self.observer is not None, self.in_parts)
+        how = (self.limits, self.fill, self.max_time < math.inf, *kept)
+        texts = [part for each in (self.source, self.prompt) for part in packed_content(each)]
+        return [repr(how).encode(), self.options.content, self.sentence_ids.tobytes(), *texts]
+
     def batch(self, stream: int) -> _C.Batch:
         """stream: the CUDA stream of the call."""
         source = self.source
@@ -82,6 +89,12 @@ class EngineRequest:
         )
 
 
+def packed_content(tokens: PackedTokens | None) -> list[bytes]:
+    if tokens is None:
+        return []
+    return [array.tobytes() for array in (tokens.ids, tokens.offsets, tokens.positions)]
+
+
 IGNORED = -100  # a label that does not count, as in torch
 
 
@@ -94,6 +107,11 @@ class ScoreRequest:
     labels: Array  # int32 [tokens], what it should say after each
     offsets: Array  # int32 [B + 1]
     longest: int  # at least 1
+
+    def content(self) -> list[bytes]:
+        """Equal where two requests ask for the same."""
+        own = [array.tobytes() for array in (self.ids, self.labels, self.offsets)]
+        return [b"score", *own, *packed_content(self.source)]
 
     @property
     def limits(self) -> Limits:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from decoding.common.progress import raise_if_set
 from decoding.engine.limits import Limits, next_bucket
 from decoding.engine.observer import Step, numbers
 from decoding.engine.pool import PooledEngine
+from decoding.engine.ranks import Ranks
 from decoding.engine.request import EngineRequest, EngineResults, ScoreRequest, ScoreResults
 from decoding.models.spec import ModelSpec
 from decoding.models.weights.dtypes import Numbers, as_array, as_float32
@@ -22,6 +24,19 @@ from decoding.models.weights.dtypes import Numbers, as_array, as_float32
 PRE, MID, POST = 1, 2, 4  # stages of the processors: csrc/kernels/search/processors.h
 
 STEPS = 16  # between two returns to Python: Ctrl-C gets through within so many tokens
+
+
+def check_split(request: EngineRequest) -> None:
+    """Raises NotImplementedError for what a model that is split over ranks cannot do."""
+    if request.keep_attentions:
+        raise NotImplementedError(
+            "a model with tensor_parallel keeps no attention, of which each rank has its own "
+            "heads': leave out output_attentions, alignments and coverage_penalty"
+        )
+    if request.shortlist is not None:
+        raise NotImplementedError(
+            "a model with tensor_parallel takes no shortlist: leave it out, or load the model whole"
+        )
 
 
 class Session(PooledEngine):
@@ -36,8 +51,10 @@ class Session(PooledEngine):
         *,
         device: Device,
         limits: Limits | None,
+        ranks: Ranks | None = None,
     ) -> None:
-        self.spec = spec
+        """ranks: those that the model is split over; None: it is whole."""
+        self.spec, self.ranks = spec, ranks
         super().__init__(engine, device=device, limits=limits)
 
     @property
@@ -50,7 +67,9 @@ class Session(PooledEngine):
         On a GPU it is work of the caller's current stream. Ctrl-C and Cancelled are raised between
         steps. Whatever is raised, the next call starts afresh.
         """
-        with self._own_turn(request.cancel):
+        if self.ranks is not None:
+            check_split(request)
+        with self._own_turn(request.cancel), self._call(request):
             stream = self._stream()
             self._reserve(request.limits)
             self._engine.start(request.options, request.batch(stream))
@@ -70,6 +89,10 @@ class Session(PooledEngine):
                 results = replace(results, attentions=kept)
             return results
 
+    def _call(self, request: EngineRequest | ScoreRequest) -> AbstractContextManager[None]:
+        """Of all ranks at once, where the model is split."""
+        return nullcontext() if self.ranks is None else self.ranks.call(request.content())
+
     def _steps(self, request: EngineRequest) -> None:
         """Generates with few returns to Python. Ctrl-C gets through at each of them."""
         at_once = STEPS if request.cancel is None else 1
@@ -85,7 +108,7 @@ class Session(PooledEngine):
 
     def score(self, request: ScoreRequest) -> ScoreResults:
         """Each label's log-probability and rank. Errors as in `run`."""
-        with self._own_turn():
+        with self._own_turn(), self._call(request):
             stream = self._stream()
             self._reserve(request.limits)
             source = request.source
@@ -114,7 +137,7 @@ class Session(PooledEngine):
             step = self._next_step(request, results)
             if step is None:
                 break  # the host may hear of the end later than the device
-            if time.monotonic() >= end:
+            if request.max_time < math.inf and self._is_over(end):
                 self._engine.stop_now()
             if request.in_parts:
                 done = self._in_parts(request, results, step)
@@ -123,6 +146,11 @@ class Session(PooledEngine):
             if observer is not None:
                 observer.accepted(step)
             self._between_steps(request, step.number)
+
+    def _is_over(self, end: float) -> bool:
+        """Whether a moment has passed; of ranks, each of which has its clock, on any."""
+        over = time.monotonic() >= end
+        return over if self.ranks is None else self.ranks.any(over)
 
     def _in_parts(self, request: EngineRequest, results: EngineResults, step: Step) -> bool:
         observer = request.observer

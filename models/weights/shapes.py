@@ -41,7 +41,7 @@ class Names:
             return
         memory = None if spec.encoder is None else spec.encoder.hidden
         yield from self._stack("decoder", spec.decoder, memory)
-        yield from self._linear("output", spec.decoder.vocab, spec.decoder.hidden)
+        yield from self._linear("output", len(spec.decoder.tokens), spec.decoder.hidden)
 
     def _stack(self, name: str, spec: StackSpec, memory: int | None = None) -> Shapes:
         """memory: the width of what cross-attention reads."""
@@ -49,7 +49,7 @@ class Names:
             yield f"{name}.rotary", (spec.rotary.tables, spec.rotary.size // 2)
         if spec.position_bias != "none":
             yield f"{name}.position_bias", position_bias(spec)
-        yield f"{name}.embed.tokens", (spec.vocab, spec.hidden)
+        yield f"{name}.embed.tokens", (len(spec.tokens), spec.hidden)
         if spec.position_table:
             yield f"{name}.embed.positions", (spec.types * spec.positions, spec.hidden)
         if spec.embed_norm:

@@ -52,18 +52,17 @@ def run_reference(case: Case, **more: Any) -> Any:
         )
 
 
-def run_ours(case: Case, device: str) -> Any:
+def run_ours(case: Case, model: Any) -> Any:
     options = {name: list(v) if isinstance(v, Each) else v for name, v in case.options.items()}
     shown = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
     given: dict[str, Any] = {**case.inputs, **options, **case.functions, **shown}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return ours(case.model, device).generate(decoder_input_ids=case.prompt, **given)
+        return model.generate(decoder_input_ids=case.prompt, **given)
 
 
-def compare(case: Case, device: str) -> str:
+def compare(case: Case, mine: Any) -> str:
     """ "same" or "tie"; AssertionError for anything else."""
-    mine = run_ours(case, device)
     if not case.row_by_row:
         return compare_rows(case, run_reference(case), mine, 0)
     found = {
@@ -181,7 +180,7 @@ def run(seed: int, numbers: Iterator[int] | range, device: str = "cpu") -> dict[
     for number in numbers:
         case = Draw(seed, number).case()
         try:
-            found = compare(case, device)
+            found = compare(case, run_ours(case, ours(case.model, device)))
         except Exception as error:
             again = f"python -m tests.fuzz.generate --seed {seed} --only {number}"
             raise AssertionError(f"{error!r}\n{again}\n{case}") from error

@@ -10,19 +10,41 @@
 #include "engine/search/faults.h"
 #include "engine/search/results.h"
 #include "engine/search/state.h"
+#include "kernels/collective/all_gather.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/cpu/stream.h"
+#include "kernels/cpu/split_stream.h"
 
 namespace decoding {
 namespace {
+
+// Throws where a row of any exchange does not fit into a part, or a block has no split form.
+void check_split(const ModelSpec& spec, const cpu::Collective* ranks) {
+  if (ranks == nullptr) return;
+  const StackSpec& d = spec.decoder;
+  const int widest = std::max({spec.encoder ? spec.encoder->hidden : 0, d.hidden,
+                               (d.vocab + ranks->size() - 1) / ranks->size()});
+  CHECK(ranks->part_bytes() >= int64_t{sizeof(float)} * widest, "part_bytes must hold ", widest,
+        " numbers");
+  CHECK(d.first_token == first_of(d.vocab, ranks->rank(), ranks->size()) &&
+            d.first_token + d.tokens == first_of(d.vocab, ranks->rank() + 1, ranks->size()),
+        "tokens are not those of rank ", ranks->rank());
+  CHECK(!d.convolution && !(spec.encoder && spec.encoder->convolution),
+        "convolutions cannot be split");
+}
 
 // T: of activations; C: of the keys and values that are kept.
 template <typename T, typename C, cpu::Isa isa>
 class CpuSession : public Session {
  public:
   CpuSession(const ModelSpec& spec, const ModelWeights& weights, int threads,
-             cpu::Features features)
-      : spec_(spec), weights_(weights), team_(threads), features_(features) {}
+             cpu::Features features, std::shared_ptr<cpu::Collective> collective)
+      : spec_(spec),
+        weights_(weights),
+        team_(threads),
+        features_(features),
+        collective_(std::move(collective)) {
+    check_split(spec, collective_.get());
+  }
 
   Arena plan(const Limits& limits) const override {
     Arena arena;
@@ -44,6 +66,8 @@ class CpuSession : public Session {
     search_config_ = request_.search_config();
     CHECK(w_.logits != nullptr, "start() needs a bind() before it");
     check_fits(batch, request_, spec_, limits_);
+    CHECK(!collective_ || (batch.shortlist == nullptr && limits_.attentions == 0),
+          "a model that is split has no shortlists, and keeps no attention");
     fill_inputs(w_.inputs, batch, request_, spec_, limits_);
     choice_ = make_choice(shortlisted(weights_.output, batch, shortlist_), request_);
     if (const auto* constrained = std::get_if<Constrained>(&request_.search)) {
@@ -63,9 +87,9 @@ class CpuSession : public Session {
     const int first = w_.inputs.state->number;
     const int last = std::min(first + steps - 1, request_.steps());
     run([&](auto& stream) {
-      for (int number = first; number <= last && w_.inputs.state->live_count > 0; ++number) {
+      for (int number = first; number <= last && goes_on(); ++number) {
         const StepView step = this->step();
-        if (takes_best(spec_, choice_, w_, step)) {
+        if (!collective_ && takes_best(spec_, choice_, w_, step)) {
           const Norm norm = decoder_layers(pass(stream), step_rows(stream, step));
           select_best(stream, choice_, norm, w_, step);
         } else {
@@ -133,9 +157,14 @@ class CpuSession : public Session {
   template <typename Work>
   void run(Work&& work) {
     team_.run([&](int rank) {
-      cpu::Stream<isa> stream(team_, rank, features_);
+      cpu::SplitStream<isa> stream(team_, rank, features_, collective_.get());
       work(stream);
     });
+    if (collective_) collective_->check();
+  }
+
+  bool goes_on() const {
+    return w_.inputs.state->live_count > 0 && !(collective_ && collective_->is_broken());
   }
 
   StepView step() const {
@@ -149,15 +178,15 @@ class CpuSession : public Session {
     return view;
   }
 
-  StepRows step_rows(cpu::Stream<isa>& stream, const StepView& step) {
+  StepRows step_rows(cpu::SplitStream<isa>& stream, const StepView& step) {
     return decoding::step_rows(pass(stream), step.key.sentences, step.key.beams, step.key.guided);
   }
 
-  Pass<cpu::Stream<isa>, T, C> pass(cpu::Stream<isa>& stream) const {
+  Pass<cpu::SplitStream<isa>, T, C> pass(cpu::SplitStream<isa>& stream) const {
     return {stream, spec_, weights_, w_, memory_.cache, limits_};
   }
 
-  void compute(cpu::Stream<isa>& stream, const StepView& step) {
+  void compute(cpu::SplitStream<isa>& stream, const StepView& step) {
     const StepRows rows = step_rows(stream, step);
     const Norm norm = decoder_layers(pass(stream), rows);
     project_logits(stream, spec_, choice_, shortlist_, norm, w_, rows.total());
@@ -176,6 +205,7 @@ class CpuSession : public Session {
   const ModelWeights weights_;
   cpu::Team team_;
   const cpu::Features features_;
+  const std::shared_ptr<cpu::Collective> collective_;
   Limits limits_{};
   CpuMemory<T, C> memory_{};
   const Workspace<T>& w_ = memory_.w;
@@ -191,12 +221,14 @@ class CpuSession : public Session {
 }  // namespace
 
 std::unique_ptr<Session> make_cpu_session(const ModelSpec& spec, const ModelWeights& weights,
-                                          int threads, const std::string& isa, WeightKind cache) {
+                                          int threads, const std::string& isa, WeightKind cache,
+                                          std::shared_ptr<cpu::Collective> collective) {
   const auto make = [&]<typename C>() {
-    return cpu::with_isa(
-        isa, [&]<cpu::Isa chosen>(cpu::Features features) -> std::unique_ptr<Session> {
-          return std::make_unique<CpuSession<float, C, chosen>>(spec, weights, threads, features);
-        });
+    return cpu::with_isa(isa,
+                         [&]<cpu::Isa chosen>(cpu::Features features) -> std::unique_ptr<Session> {
+                           return std::make_unique<CpuSession<float, C, chosen>>(
+                               spec, weights, threads, features, collective);
+                         });
   };
   if (cache == WeightKind::float32) return make.template operator()<float>();
   CHECK(cache == WeightKind::bfloat16, "keys and values must be float32 or bfloat16 on the CPU");

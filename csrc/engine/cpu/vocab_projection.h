@@ -92,15 +92,18 @@ void project_logits(Stream& stream, const ModelSpec& spec, const Choice& choice,
   const Outputs& outputs = choice.outputs;
   T* logits = outputs.tokens != nullptr ? memory.logits : w.logits;
   const Activations<T>& a = w.step;
-  linear<T>(stream, {.x = a.x,
-                     .norm = norm,
-                     .normed = a.normed,
-                     .weight = outputs.linear.weight,
-                     .bias = outputs.linear.bias,
-                     .y = logits,
-                     .scratch = a.scratch,
-                     .rows = rows});
-  cap_logits(stream, spec, logits, rows, outputs.count(), outputs.count());
+  const LinearParams<T> product{.x = a.x,
+                                .norm = norm,
+                                .normed = a.normed,
+                                .weight = outputs.linear.weight,
+                                .bias = outputs.linear.bias,
+                                .y = logits,
+                                .scratch = a.scratch,
+                                .rows = rows};
+  const bool split = is_split(stream);
+  const int count = split ? spec.decoder.vocab : outputs.count();
+  split ? gathered_linear(stream, product, count) : linear<T>(stream, product);
+  cap_logits(stream, spec, logits, rows, count, count);
   if (outputs.tokens == nullptr) return;
   spread_logits(stream, {.x = memory.logits,
                          .tokens = outputs.tokens,

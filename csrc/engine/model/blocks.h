@@ -10,6 +10,7 @@
 #pragma once
 
 #include "core/spec.h"
+#include "engine/model/parallel.h"
 #include "engine/model/weights.h"
 #include "engine/model/workspace.h"
 #include "kernels/attention/bias.h"
@@ -71,13 +72,14 @@ template <typename Stream, typename T>
 void last_product(const StackPass<Stream, T>& p, const Linear& out, const Norm& post,
                   const T* residual, const T* y) {
   const bool plain = post.gamma == nullptr;
-  linear<T>(p.stream, {.x = y,
-                       .weight = out.weight,
-                       .bias = out.bias,
-                       .residual = plain ? residual : nullptr,
-                       .y = plain ? p.a.x : p.a.normed,
-                       .scratch = p.a.scratch,
-                       .rows = p.rows});
+  const LinearParams<T> product{.x = y,
+                                .weight = out.weight,
+                                .bias = out.bias,
+                                .residual = plain ? residual : nullptr,
+                                .y = plain ? p.a.x : p.a.normed,
+                                .scratch = p.a.scratch,
+                                .rows = p.rows};
+  is_split(p.stream) ? summed_linear(p.stream, product) : linear<T>(p.stream, product);
   if (plain) return;
   layer_norm<T>(p.stream, {.x = p.a.normed,
                            .norm = post,
@@ -90,15 +92,16 @@ void last_product(const StackPass<Stream, T>& p, const Linear& out, const Norm& 
 // x = scale * tokens[ids] + positions, through the embedding's norm.
 template <typename Stream, typename T>
 void embed_tokens(const StackPass<Stream, T>& p, const int32_t* ids, const int32_t* positions) {
-  embed<T>(p.stream, {.ids = ids,
-                      .positions = positions,
-                      .tokens = p.weights.tokens,
-                      .position_table = static_cast<const T*>(p.weights.positions),
-                      .norm = p.weights.embed_norm,
-                      .y = p.a.x,
-                      .rows = p.rows,
-                      .hidden = p.spec.hidden,
-                      .scale = p.spec.embed_scale});
+  const EmbedParams<T> params{.ids = ids,
+                              .positions = positions,
+                              .tokens = p.weights.tokens,
+                              .position_table = static_cast<const T*>(p.weights.positions),
+                              .norm = p.weights.embed_norm,
+                              .y = p.a.x,
+                              .rows = p.rows,
+                              .hidden = p.spec.hidden,
+                              .scale = p.spec.embed_scale};
+  is_split(p.stream) ? summed_embed(p.stream, params) : embed<T>(p.stream, params);
 }
 
 // Layer i's transformation of queries and keys. positions: [rows].

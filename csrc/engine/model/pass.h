@@ -34,15 +34,17 @@ template <typename Stream, typename T, typename C>
 void project_output(const Pass<Stream, T, C>& p, const Activations<T>& a, const T* x,
                     const Norm& norm, T* logits, int rows) {
   const int stride = p.workspace.logits_stride;
-  linear<T>(p.stream, {.x = x,
-                       .norm = norm,
-                       .normed = a.normed,
-                       .weight = p.weights.output.weight,
-                       .bias = p.weights.output.bias,
-                       .y = logits,
-                       .scratch = a.scratch,
-                       .rows = rows,
-                       .stride = stride});
+  const LinearParams<T> product{.x = x,
+                                .norm = norm,
+                                .normed = a.normed,
+                                .weight = p.weights.output.weight,
+                                .bias = p.weights.output.bias,
+                                .y = logits,
+                                .scratch = a.scratch,
+                                .rows = rows,
+                                .stride = stride};
+  is_split(p.stream) ? gathered_linear(p.stream, product, p.spec.decoder.vocab)
+                     : linear<T>(p.stream, product);
   cap_logits(p.stream, p.spec, logits, rows, p.spec.decoder.vocab, stride);
 }
 

@@ -44,7 +44,7 @@ TokenTable WeightTable::tokens(const std::string& name, int rows, int columns) c
   const bool panels = table.shape.size() == 3;
   CHECK(kind != WeightKind::int8, name, " must not be int8");
   check_shape(name, table.shape, panels ? panel_shape(rows, columns, kind) : Shape{rows, columns});
-  return {table.data, kind, panels};
+  return {.data = table.data, .kind = kind, .panels = panels};
 }
 
 LinearWeight WeightTable::linear(const std::string& name, int outputs, int inputs) const {
@@ -150,7 +150,9 @@ void load_feed_forward(const WeightTable& table, const std::string& layer, const
 StackWeights load_stack(const WeightTable& table, const std::string& name, const StackSpec& spec,
                         const StackSpec* encoder) {
   StackWeights stack;
-  stack.tokens = table.tokens(name + ".embed.tokens", spec.vocab, spec.hidden);
+  stack.tokens = table.tokens(name + ".embed.tokens", spec.tokens, spec.hidden);
+  stack.tokens.first = spec.first_token;
+  stack.tokens.count = spec.tokens;
   stack.positions =
       table.positions(name + ".embed.positions", spec.types * spec.positions, spec.hidden);
   if (spec.rotary) {
@@ -181,7 +183,7 @@ ModelWeights load_weights(const WeightTable& table, const ModelSpec& spec) {
   const StackSpec* encoder = spec.encoder ? &*spec.encoder : nullptr;
   if (encoder != nullptr) weights.encoder = load_stack(table, "encoder", *encoder, nullptr);
   weights.decoder = load_stack(table, "decoder", spec.decoder, encoder);
-  weights.output = load_linear(table, "output", spec.decoder.vocab, spec.decoder.hidden);
+  weights.output = load_linear(table, "output", spec.decoder.tokens, spec.decoder.hidden);
   return weights;
 }
 

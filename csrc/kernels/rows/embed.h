@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "core/types.h"
 #include "kernels/rows/dropout.h"
@@ -12,10 +13,16 @@ namespace decoding {
 
 // The rows of a vocabulary. Where they are an output projection's weight too, and of its kind, they
 // may be read from its panels (kernels/linear/linear.h).
+//
+// Where the vocabulary is split over several ranks, the table is that of `count` tokens from
+// `first` on, and y[r] of others is 0.
 struct TokenTable {
   const void* data = nullptr;  // [V, H], or panels of V outputs and H inputs
   WeightKind kind = WeightKind::float32;
   bool panels = false;
+  int first = 0, count = std::numeric_limits<int>::max();  // on the CPU
+
+  bool holds(int token) const { return token >= first && token - first < count; }
 };
 
 template <typename T>

@@ -37,7 +37,7 @@ struct TokenRow {
 template <typename Number, bool panels>
 void embed_row(const EmbedParams<float>& p, int r) {
   const size_t hidden = p.hidden;
-  const TokenRow<Number, panels> token(p.tokens.data, p.ids[r], hidden);
+  const TokenRow<Number, panels> token(p.tokens.data, p.ids[r] - p.tokens.first, hidden);
   const float* position =
       p.position_table == nullptr ? nullptr : p.position_table + p.positions[r] * hidden;
   float* y = p.y + r * hidden;
@@ -51,6 +51,10 @@ void embed_row(const EmbedParams<float>& p, int r) {
 template <typename Number>
 void embed_rows(const EmbedParams<float>& p, Range rows) {
   for (int r = rows.begin; r < rows.end; ++r) {
+    if (!p.tokens.holds(p.ids[r])) {
+      std::fill_n(p.y + static_cast<size_t>(r) * p.hidden, p.hidden, 0.0f);
+      continue;
+    }
     p.tokens.panels ? embed_row<Number, true>(p, r) : embed_row<Number, false>(p, r);
   }
 }

@@ -1,0 +1,72 @@
+"""The same answers from a model that two or more processes share out, over the grammar of options.
+
+    torchrun --nproc-per-node 2 -m tests.fuzz.tensor_parallel --cases 500 --seed 1
+
+The cases are those of generate.py. All ranks must have the same bits, and the tokens of the whole
+model; where these differ, the answer is held against transformers', as there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import hashlib
+import os
+import sys
+import warnings
+from functools import cache
+from typing import Any
+
+import torch.distributed as dist
+
+from tests.fuzz.generate import compare, run_ours
+from tests.support.grammar import Case, Draw
+from tests.support.random_models import load, ours
+
+RANKS = int(os.environ["WORLD_SIZE"])
+
+
+@cache
+def split(name: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # these models are too small
+        return load(name, threads=1, tensor_parallel=RANKS)
+
+
+def bits(found: Any) -> str:
+    parts = [found.sequences, *found.scores, *found.logits]
+    return hashlib.sha256(b"".join(part.numpy().tobytes() for part in parts)).hexdigest()
+
+
+def verdict(case: Case) -> str:
+    """ "same" or "tie"; raises AssertionError for anything else."""
+    mine, whole = run_ours(case, split(case.model)), run_ours(case, ours(case.model))
+    found: list[Any] = [None] * RANKS
+    dist.all_gather_object(found, bits(mine))
+    assert len(set(found)) == 1, "the ranks have other bits"
+    if mine.sequences.tolist() == whole.sequences.tolist():
+        return "same"
+    return compare(case, mine)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    dist.init_process_group("gloo")
+    counts: collections.Counter[str] = collections.Counter()
+    for number in range(args.cases):
+        case = Draw(args.seed, number).case()
+        try:
+            counts[verdict(case)] += 1
+        except AssertionError as error:
+            counts["different"] += 1
+            print(f"case {number}: {error}\n{case}", flush=True)
+    if dist.get_rank() == 0:
+        print(dict(counts), f"seed {args.seed}, {RANKS} ranks")
+    sys.exit(counts["different"] > 0)
+
+
+if __name__ == "__main__":
+    main()

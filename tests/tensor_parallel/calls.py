@@ -1,0 +1,54 @@
+"""Calls whose answers must not depend on how many processes share out a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+ROWS = [[5, 6, 7, 8, 9, 10, 3], [11, 12, 3], [4, 3], [20, 21, 22, 23, 3]]
+MANY = [[5 + i % 40, 6 + i % 7, 3] for i in range(90)]  # more rows than one sub-batch has
+SHOWN: dict[str, Any] = {
+    "return_dict_in_generate": True,
+    "output_scores": True,
+    "output_logits": True,
+}
+
+
+def doubled(ids: Any, scores: Any) -> Any:
+    return scores * 2
+
+
+def call(rows: list[list[int]], **options: Any) -> Callable[[Any], Any]:
+    def run(model: Any) -> Any:
+        found = model.generate(rows, pad_token_id=0, max_new_tokens=12, **options)
+        if not options.get("return_dict_in_generate"):
+            return {"sequences": found.numpy()}
+        kept = {name: found[name] for name in ("sequences", "sequences_scores") if name in found}
+        kept |= {name: np.stack([np.asarray(x) for x in found[name]]) for name in ("logits",)}
+        return {name: np.asarray(value) for name, value in kept.items()}
+
+    return run
+
+
+CALLS = {
+    "greedy": call(ROWS, **SHOWN),
+    "beams": call(ROWS, num_beams=4, num_return_sequences=2, **SHOWN),
+    "groups": call(ROWS, num_beams=4, num_beam_groups=2, diversity_penalty=0.5, **SHOWN),
+    "samples": call(ROWS, do_sample=True, seed=7, top_k=20, top_p=0.9, num_return_sequences=3),
+    "sampled beams": call(ROWS, do_sample=True, seed=3, num_beams=3),
+    "contrastive": call(ROWS, penalty_alpha=0.6, top_k=4),
+    "processors": call(
+        ROWS, repetition_penalty=1.3, no_repeat_ngram_size=2, min_new_tokens=4, **SHOWN
+    ),
+    "functions": call(ROWS, logits_processor=[doubled]),
+    "many": call(MANY, num_beams=2),
+}
+
+
+def scored(model: Any) -> Any:
+    """The log-probabilities of given tokens."""
+    given = np.array([[5, 6, 7, 8], [9, 10, 11, 3]])
+    labels = {} if model.spec.encoder is None else {"labels": given[:, ::-1].copy()}
+    return np.asarray(model.score(given, **labels).token_logprobs)

@@ -1,0 +1,158 @@
+"""What two ranks do for test_tensor_parallel.py: see ranks.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import warnings
+from functools import cache
+from typing import Any
+
+import decoding
+from tests.tensor_parallel.calls import CALLS, scored
+
+RANK = int(os.environ.get("RANK", 0))
+Given = dict[str, str]  # models' paths by their names
+ENDLESS: dict[str, Any] = {"eos_token_id": None, "max_new_tokens": 45}
+
+
+@cache
+def load(path: str, **options: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # these models are too small
+        return decoding.load(path, device="cpu", threads=1, tensor_parallel=2, **options)
+
+
+def compared(given: Given) -> dict[str, Any]:
+    return {name: load(path) for name, path in given.items() if name != "gpt2-other"}
+
+
+def answers(given: Given) -> Any:
+    """Of every call of every model."""
+    return {
+        (name, call): run(model)
+        for name, model in compared(given).items()
+        for call, run in CALLS.items()
+    }
+
+
+def scores(given: Given) -> Any:
+    return {name: scored(model) for name, model in compared(given).items()}
+
+
+def sizes(given: Given) -> Any:
+    """The bytes of the weights on each rank, and the numbers of the whole model."""
+    return {
+        name: (model.weight_bytes, model.num_parameters())
+        for name, model in compared(given).items()
+    }
+
+
+def warned(given: Given) -> Any:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        decoding.load(given["gpt2"], device="cpu", threads=1, tensor_parallel=2).close()
+    return [str(each.message) for each in found]
+
+
+def other_types(given: Given) -> Any:
+    dtype = ("float32", "bfloat16")[RANK]
+    return str(decoding.load(given["gpt2"], device="cpu", tensor_parallel=2, dtype=dtype))
+
+
+def other_models(given: Given) -> Any:
+    """The same architecture and sizes, other numbers."""
+    path = given[("gpt2", "gpt2-other")[RANK]]
+    return str(decoding.load(path, device="cpu", tensor_parallel=2))
+
+
+def missing(given: Given) -> Any:
+    path = given["gpt2"] + "-none" * RANK
+    return str(decoding.load(path, device="cpu", tensor_parallel=2))
+
+
+def engine(given: Given) -> Any:
+    return str(decoding.Engine(load(given["gpt2"])))
+
+
+def attentions(given: Given) -> Any:
+    model = load(given["marian"])
+    shown = {"return_dict_in_generate": True, "output_attentions": True}
+    return model.generate([[5, 6, 3]], max_new_tokens=3, **shown)
+
+
+def other_texts(given: Given) -> Any:
+    return load(given["gpt2"]).generate([[5, 6 + RANK]], max_new_tokens=3)
+
+
+def other_seeds(given: Given) -> Any:
+    return load(given["gpt2"]).generate([[5, 6]], do_sample=True, seed=RANK, max_new_tokens=3)
+
+
+def failing(given: Given) -> Any:
+    """A function that raises on one rank."""
+
+    def process(ids: Any, scores: Any) -> Any:
+        if RANK == 1 and ids.shape[1] == 5:
+            raise KeyError("of rank 1")
+        return scores
+
+    return load(given["gpt2"]).generate([[5, 6]], logits_processor=[process], **ENDLESS)
+
+
+def again(given: Given) -> Any:
+    """Calls after those that have failed."""
+    return CALLS["greedy"](load(given["gpt2"]))
+
+
+def out_of_time(given: Given) -> Any:
+    """max_time ends a call at the same step on both, though rank 1 never finds it over."""
+
+    def slowly(ids: Any, scores: Any) -> Any:
+        time.sleep(0.02)
+        return scores
+
+    most = (0.1, 1e6)[RANK]
+    options = {"logits_processor": [slowly], "max_time": most, **ENDLESS}
+    return load(given["gpt2"]).generate([[5, 6]], **options).tolist()
+
+
+def killed(given: Given) -> Any:
+    """Rank 1 dies in the middle of a call. What the other says, and after how many seconds."""
+    died = []
+
+    def process(ids: Any, scores: Any) -> Any:
+        if ids.shape[1] == 5:
+            died.append(time.monotonic())
+            if RANK == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return scores
+
+    try:
+        load(given["gpt2"]).generate([[5, 6]], logits_processor=[process], **ENDLESS)
+    except decoding.Error as error:
+        return str(error), time.monotonic() - died[0]
+    return None
+
+
+JOBS = {
+    job.__name__: job
+    for job in (
+        answers,
+        scores,
+        sizes,
+        warned,
+        other_types,
+        other_models,
+        missing,
+        engine,
+        attentions,
+        other_texts,
+        other_seeds,
+        failing,
+        again,
+        out_of_time,
+        killed,  # the last
+    )
+}
