@@ -38,13 +38,13 @@ def tight_engine(model: decoding.Model, rows: int, pages: int, **options: bool) 
 
 
 @cache
-def sick(name: str = "gpt2", device: str = "cpu") -> decoding.Model:
-    """The same model, but for the token SICK."""
+def sick(name: str = "gpt2", device: str = "cpu", **options: Any) -> decoding.Model:
+    """The same model, but for the token SICK. options: of load()."""
     broken = reference(name)
     state = {name: tensor.clone() for name, tensor in broken.state_dict().items()}
     try:
         broken.get_input_embeddings().weight.data[SICK] = 3e38  # its norm overflows
-        return load(name, device, threads=1)
+        return load(name, device, threads=1, **options)
     finally:
         broken.load_state_dict(state)
 

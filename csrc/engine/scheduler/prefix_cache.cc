@@ -99,6 +99,10 @@ void PrefixCache::clear() {
   for (int32_t page = 0; page < static_cast<int32_t>(pages_.size()); ++page) forget(page);
 }
 
+void PrefixCache::forget(std::span<const int32_t> pages) {
+  for (const int32_t page : pages) forget(page);
+}
+
 size_t PrefixCache::bucket_of(const Key& key) const {
   uint64_t hash = mix(mix(0, key.parent), key.salt);
   for (const int32_t token : key.tokens) hash = mix(hash, static_cast<uint32_t>(token));

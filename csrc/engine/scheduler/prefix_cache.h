@@ -49,8 +49,10 @@ class PrefixCache {
   void insert_source(uint64_t salt, std::span<const int32_t> tokens,
                      std::span<const int32_t> pages);
 
-  // Forgets all entries. Their pages become free, or will, when their owners release them.
+  // Forgets all entries, or those of some pages. Their pages become free, or will, when their
+  // owners release them.
   void clear();
+  void forget(std::span<const int32_t> pages);
   const PrefixCacheStats& stats() const { return stats_; }
 
  private:

@@ -166,6 +166,8 @@ void Scheduler::collect() {
     if (entry.leaves) {
       // It has been told.
     } else if (ended.fault != 0) {
+      // What its text left may be what was not finite: the next one computes it anew.
+      cache_.forget(entry.admitted.shared_pages);
       made_.ends.emplace_back(id, OutputKind::fault);
       made_.ends.back().message = fault_text(ended.fault, entry.given.item);
     } else {

@@ -53,6 +53,15 @@ void for_tiles(int begin, int end, Use&& use) {
   }
 }
 
+// Whether the values of positions from `first` on are finite.
+bool has_finite_values(const Block& block, int first, size_t width) {
+  Floats probe = {};
+  for (size_t i = std::max(0, first) * width; i < block.count * width; i += kLanes) {
+    probe = fma(load(block.values + i), Floats{}, probe);  // 0 times infinity or NaN is NaN
+  }
+  return !any(probe != probe);
+}
+
 // Lets queries [first, last) attend to a block, of which query i sees the positions before
 // `seen` + i, as far as its window reaches.
 void attend(Queries& queries, int first, int last, const Block& block, int seen) {
@@ -86,7 +95,7 @@ void attend(Queries& queries, int first, int last, const Block& block, int seen)
     store(rescale + i, queries.softmax[i / kLanes].weigh(column, kQueries, some));
     for (int k = some; k < block.count; ++k) store(column + k * kQueries, Floats{});
   }
-  for_tiles(first, last, [&](int begin, int end) {
+  const auto add_values = [&](int begin, int end) {
     float* sums = queries.sum + begin * width;
     for (int r = begin; r < end; ++r) {
       float* sum = queries.sum + r * width;
@@ -95,7 +104,11 @@ void attend(Queries& queries, int first, int last, const Block& block, int seen)
     multiply_rows(end - begin, TransposedView<const float>{scores + begin, kQueries},
                   {block.values, width}, {sums, width}, std::min(block.count, seen + end - 1),
                   queries.width);
-  });
+  };
+  // Queries of a tile share their reach, and what is not finite must not come to a query by a
+  // weight of 0: its keys and values may be others' too, who begin with the same tokens.
+  if (has_finite_values(block, seen + first, width)) return for_tiles(first, last, add_values);
+  for (int r = first; r < last; ++r) add_values(r, r + 1);
 }
 
 // A sentence and a head: q and y begin at its first token.
