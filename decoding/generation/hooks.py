@@ -3,7 +3,8 @@
 They see the whole call: ids int64 [R, n], every row as the caller knows it, and float32 scores
 [R, V]. While all sentences go on, the scores are the engine's own memory; afterwards
 those of sentences that are done are 0, and the others are copied to and fro. Whatever such a
-function raises passes through unchanged.
+function raises passes through unchanged. Scores may be -inf, which bans a token; NaN is refused,
+and so is +inf, but in greedy search, where it is the largest score.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ class Hooks:
         if self.criteria:
             check_candidates_are_seen(config)
         self.replaced: set[str] = set()  # options whose built-in processor is left out
+        self._greedy = not (config.do_sample or config.num_beams > 1 or config.contrastive)
+        self._repairs = config.remove_invalid_values
         self.before_mid: list[Processor] = []
         self.before_post: list[Processor] = []
         processors = as_list("logits_processor", logits_processor)
@@ -127,15 +130,25 @@ class Hooks:
         if len(own) != len(ids):
             scores = own.new_zeros(len(ids), own.shape[1])
             scores[rows] = own
+        sound = self._sound(scores)  # others are the model's own, which the engine reports
         for processor in processors:
             if isinstance(processor, PrefixConstraint):
                 scores = processor(ids, scores, rows)
             else:
                 scores = checked(processor, processor(ids, scores), scores)
+        if not (self._repairs and processors is self.before_mid):
+            broken = (sound & ~self._sound(scores)).nonzero()
+            if len(broken):
+                raise_invalid(scores, int(broken[0]), histories, step)
         if len(own) != len(scores):
             scores = scores[rows]
         if scores.data_ptr() != own.data_ptr():
             own.copy_(scores)
+
+    def _sound(self, scores: Tensor) -> Tensor:
+        """bool [R]: whether a search can go on with the scores of each row."""
+        largest = scores.amax(1)  # NaN where there is one
+        return largest <= math.inf if self._greedy else largest < math.inf
 
     def ended(
         self, histories: Histories, step: Step, competing: bool, device: Device
@@ -232,6 +245,14 @@ def checked(processor: Processor, found: Any, scores: Tensor) -> Tensor:
     raise TypeError(
         f"{processor!r} of logits_processor must return scores of shape {list(scores.shape)}, "
         f"got {got}"
+    )
+
+
+def raise_invalid(scores: Tensor, row: int, histories: Histories, step: Step) -> None:
+    what = "NaN" if scores[row].isnan().any() else "+inf"
+    raise ValueError(
+        f"logits_processor made {what} of a score for item {row // histories.rows_per_sentence} at "
+        f"step {step.number}: scores must be numbers, or -inf where a token is banned"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -9,7 +10,11 @@ import pytest
 import torch
 import transformers
 from torch import Tensor
-from transformers import LogitsProcessorList, StoppingCriteriaList
+from transformers import (
+    LogitsProcessorList,
+    RepetitionPenaltyLogitsProcessor,
+    StoppingCriteriaList,
+)
 
 import decoding
 from tests.support.comparison import assert_close_scores
@@ -169,6 +174,94 @@ def test_criteria_see_no_scores_that_were_not_asked_for(
     options = {"max_new_tokens": 3, "stopping_criteria": [criterion], **search}
     ours("gpt2", device).generate(IDS, **options)
     assert {scores for _, scores in criterion.seen} == {None}
+
+
+class Writing:
+    """Writes a value into the scores of a row in one step: of one token, or of all."""
+
+    def __init__(self, value: float, token: int | None, step: int, row: int) -> None:
+        self.value, self.token, self.step, self.row, self.calls = value, token, step, row, 0
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls == self.step:
+            scores = scores.clone()
+            scores[self.row, slice(None) if self.token is None else self.token] = self.value
+        return scores
+
+
+KINDS: list[dict[str, Any]] = [
+    {"num_beams": 1},
+    {"num_beams": 3},
+    {"num_beams": 1, "do_sample": True, "seed": 1},
+]
+
+
+@pytest.mark.parametrize("search", KINDS)
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_scores_that_a_function_breaks(value: str, search: dict[str, Any], device: str) -> None:
+    """Sentence and step are named. transformers raises where it samples, takes NaN for the largest
+    score, and beams of infinite sums for equal ones; +inf is the largest score for both."""
+    model, beams = ours("gpt2", device), search["num_beams"]
+    before = model.generate(IDS, max_new_tokens=4, **search)
+    for token in (17, None):
+        broken = Writing(float(value), token, 2, 1 * beams)
+        options = search | {"logits_processor": [broken], "max_new_tokens": 4, "eos_token_id": None}
+        if value == "inf" and search == KINDS[0]:
+            expected = Writing(float(value), token, 2, 1)
+            theirs = reference("gpt2").generate(
+                IDS, **options | {"logits_processor": LogitsProcessorList([expected])}
+            )
+            assert torch.equal(model.generate(IDS, **options), theirs)
+            continue
+        said = f"made {'NaN' if value == 'nan' else r'.inf'} of a score for item 1 at step 2"
+        with pytest.raises(ValueError, match=said):
+            model.generate(IDS, **options)
+    assert torch.equal(model.generate(IDS, max_new_tokens=4, **search), before)
+
+
+def test_banned_tokens_are_no_mistake(device: str) -> None:
+    """-inf, as transformers takes it; where nothing is left to sample, the sentence is named."""
+    model = ours("gpt2", device)
+    options: dict[str, Any] = {"max_new_tokens": 4, "eos_token_id": None, "pad_token_id": 5}
+    for search in KINDS[:2]:
+        for token in (17, None):
+            found, expected = (
+                each.generate(
+                    IDS,
+                    attention_mask=torch.ones_like(IDS),
+                    logits_processor=LogitsProcessorList([Writing(-math.inf, token, 2, 1)]),
+                    **options,
+                    **search,
+                )
+                for each in (model, reference("gpt2"))
+            )
+            assert torch.equal(found, expected)
+    with pytest.raises(decoding.Error, match="every token is banned for item 1 at step 2"):
+        model.generate(
+            IDS, logits_processor=[Writing(-math.inf, None, 2, 1)], **options, **KINDS[2]
+        )
+
+
+def test_what_is_not_finite_may_be_repaired(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the processor that transformers has for it, behind a function in a built-in's place."""
+
+    def breaking(self: Any, input_ids: Tensor, scores: Tensor) -> Tensor:
+        scores = scores.clone()
+        scores[1, 17] = math.nan
+        return scores
+
+    monkeypatch.setattr(RepetitionPenaltyLogitsProcessor, "__call__", breaking)
+    options: dict[str, Any] = {"repetition_penalty": 1.2, "max_new_tokens": 4}
+    options["logits_processor"] = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(1.2)])
+    with pytest.raises(ValueError, match="made NaN of a score for item 1 at step 1"):
+        ours("gpt2", device).generate(IDS, **options)
+    options["remove_invalid_values"] = True
+    found, expected = (
+        model.generate(IDS, attention_mask=torch.ones_like(IDS), **options)
+        for model in (ours("gpt2", device), reference("gpt2"))
+    )
+    assert torch.equal(found, expected)
 
 
 @searches
