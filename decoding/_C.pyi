@@ -435,9 +435,11 @@ class Session:
         isa: str,
         cache: str = "float32",
         collective: Collective | None = None,
+        detect_overflow: bool = False,
     ) -> None:
         """cache: the type of keys and values, float32 or bfloat16. collective: of the ranks that
-        the model is split over, of which spec and weights are this one's shard."""
+        the model is split over, of which spec and weights are this one's shard. detect_overflow: as
+        in decoding.load()."""
     @overload
     def __init__(
         self,
@@ -446,6 +448,7 @@ class Session:
         *,
         device: int,
         deterministic: bool = False,
+        detect_overflow: bool = False,
     ) -> None:
         """device: CUDA's index of the GPU; the type of the weights is the session's.
         deterministic: as in decoding.load()."""
@@ -458,6 +461,12 @@ class Session:
         """The buffers that `limits` need, and the bytes of all of them together."""
     def bind(self, limits: Limits, pool: Numbers) -> None:
         """Uses `pool`, uint8 [bytes], aligned to 256 bytes, from here on."""
+    def overflow(self) -> list[tuple[str, float, int]]:
+        """With detect_overflow, of each tensor so far: its name, the largest of its finite
+        numbers, and its rows that were not finite. It waits for a GPU."""
+    def first_overflow(self, sentence: int) -> str:
+        """With detect_overflow, after score(): the first tensor that was not finite for a sentence
+        whose logits were not; without it ""."""
     def start(self, request: Request, batch: Batch) -> None:
         """Runs the encoder and all but the last token of each prompt."""
     def step(self, steps: int) -> bool:
@@ -561,6 +570,7 @@ class Engine:
         threads: int,
         isa: str,
         cache: str = "float32",
+        detect_overflow: bool = False,
     ) -> None: ...
     @overload
     def __init__(
@@ -570,6 +580,7 @@ class Engine:
         *,
         device: int,
         deterministic: bool = False,
+        detect_overflow: bool = False,
     ) -> None: ...
     def plan(self, limits: EngineLimits) -> tuple[list[Buffer], int]:
         """As Session.plan()."""
@@ -628,6 +639,8 @@ class Engine:
         else of each row, or with its end, which follows them."""
     def stats(self) -> dict[str, Any]:
         """See decoding.Engine.stats()."""
+    def overflow(self) -> list[tuple[str, float, int]]:
+        """As Session.overflow(), but it waits for nobody."""
     def close(self, drain: bool) -> None:
         """Ends the thread: after all requests have ended, or, without `drain`, once they are
         cancelled. What it tells of them can be waited for afterwards. Twice is no error."""
@@ -670,7 +683,13 @@ class EncoderSession:
 
     @overload
     def __init__(
-        self, spec: EncoderSpec, weights: dict[str, Stored], *, threads: int, isa: str
+        self,
+        spec: EncoderSpec,
+        weights: dict[str, Stored],
+        *,
+        threads: int,
+        isa: str,
+        detect_overflow: bool = False,
     ) -> None: ...
     @overload
     def __init__(
@@ -680,11 +699,13 @@ class EncoderSession:
         *,
         device: int,
         deterministic: bool = False,
+        detect_overflow: bool = False,
     ) -> None: ...
     threads: int
     isa: str
     def plan(self, limits: Limits) -> tuple[list[Buffer], int]: ...
     def bind(self, limits: Limits, pool: Numbers) -> None: ...
+    def overflow(self) -> list[tuple[str, float, int]]: ...
     def encode(
         self,
         source: Numbers,

@@ -47,19 +47,21 @@ def engine_packer(threads: int, device: Device = CPU) -> Packer:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a model runs, and how. threads: of a CPU. kv_cache_dtype and deterministic: as load()
-    chose them."""
+    """Where a model runs, and how. threads: of a CPU. kv_cache_dtype, deterministic and
+    detect_overflow: as load() chose them."""
 
     device: Device
     threads: int
     kv_cache_dtype: str
     deterministic: bool
+    detect_overflow: bool
 
     def arguments(self, *, caches: bool = True) -> dict[str, Any]:
         """Those of a compiled session. caches: whether it keeps keys and values."""
+        found: dict[str, Any] = {"detect_overflow": self.detect_overflow}
         if self.device.type == "cuda":
-            return {"device": self.device.index, "deterministic": self.deterministic}
-        found = {"threads": self.threads, "isa": instruction_set(_C.isas())}
+            return found | {"device": self.device.index, "deterministic": self.deterministic}
+        found |= {"threads": self.threads, "isa": instruction_set(_C.isas())}
         if caches:
             found["cache"] = self.kv_cache_dtype
         return found

@@ -18,6 +18,7 @@ from decoding.common.settings import Settings
 from decoding.engine.devices import check_threads, dtype_name
 from decoding.engine.limits import Limits, check_limits
 from decoding.engine.memory import MemoryPlan
+from decoding.engine.overflow import TensorOverflow, merged
 from decoding.engine.ranks import Ranks
 from decoding.engine.session import Session
 from decoding.generation.config import OPTIONS
@@ -55,7 +56,8 @@ class BoundModel(TransformersFace):
     """A model bound to its engine: what it is, where it is, and how it ends.
 
     config and generation_config: the checkpoint's two files, their entries as keys and as
-    attributes. architecture: its class in transformers. deterministic: as load() was given it.
+    attributes. architecture: its class in transformers. deterministic, detect_overflow: as load()
+    was given them.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class BoundModel(TransformersFace):
         threads: int | None = None,
         kv_cache_dtype: str | torch.dtype = "float32",
         deterministic: bool = False,
+        detect_overflow: bool = False,
         tokenizer: Any = None,
         load_again: Callable[[], BoundModel] | None = None,
         ranks: Ranks | None = None,
@@ -83,7 +86,7 @@ class BoundModel(TransformersFace):
         self._load_again = load_again
         self.place = device
         self.dtype_name, self._kv_cache_dtype = dtype_name(dtype), dtype_name(kv_cache_dtype)
-        self.deterministic = deterministic
+        self.deterministic, self.detect_overflow = deterministic, detect_overflow
         threads = check_threads(threads)
         self._weights: Bound = (
             dict(loaded.state)
@@ -94,10 +97,11 @@ class BoundModel(TransformersFace):
             loaded.spec,
             self._weights,
             limits,
-            Place(device, threads, self._kv_cache_dtype, deterministic),
+            self._place(threads),
             ranks,
         )
         self._whole_spec, self._ranks = loaded.whole_spec or loaded.spec, ranks
+        self._engines: weakref.WeakSet[_C.Engine] = weakref.WeakSet()
         self._engine = ModelEngine(weakref.WeakMethod(self.bind_engine), device)
 
     @property
@@ -213,8 +217,14 @@ class BoundModel(TransformersFace):
                 "an Engine decides by its clock which request runs when, so the ranks of a model "
                 "with tensor_parallel would part: call its generate() or translate() instead"
             )
-        place = Place(self.place, self.threads, self._kv_cache_dtype, self.deterministic)
-        return engine_of(self.spec, self._weights, place)
+        engine = engine_of(self.spec, self._weights, self._place(self.threads))
+        self._engines.add(engine)
+        return engine
+
+    def _place(self, threads: int) -> Place:
+        return Place(
+            self.place, threads, self._kv_cache_dtype, self.deterministic, self.detect_overflow
+        )
 
     @property
     def device(self) -> torch.device:
@@ -272,6 +282,16 @@ class BoundModel(TransformersFace):
     def graph_nodes(self) -> int:
         """Nodes of the CUDA graph of the last call's decoding step; 0 on the CPU."""
         return self._runner.graph_nodes
+
+    def overflow_statistics(self) -> list[TensorOverflow]:
+        """How large the numbers of each tensor have become, in all calls and in its engines that
+        are open; in the order of the model. Raises ValueError for a model that was loaded without
+        detect_overflow=True."""
+        if not self.detect_overflow:
+            raise ValueError(
+                "nobody has looked at this model's numbers: load it with detect_overflow=True"
+            )
+        return merged([self._runner.overflow(), *(each.overflow() for each in self._engines)])
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -65,6 +65,7 @@ def load(
     kv_cache_dtype: str | torch.dtype = "auto",
     *,
     deterministic: bool = False,
+    detect_overflow: bool = False,
     tensor_parallel: int = 1,
     tokenizer: Any = None,
     download: bool = False,
@@ -95,6 +96,9 @@ def load(
             same bits alone and among any others, in generate() and in an Engine, in half precision
             too; it costs speed (see "Reproducible results" in the documentation). On a CPU it holds
             always, and nothing changes.
+        detect_overflow: look at the numbers that each block leaves, which costs speed and changes
+            no result. Where logits are not finite, the error then names the first tensor that was
+            not, and Model.overflow_statistics() tells how large the numbers of each tensor were.
         tensor_parallel: processes of one machine that share out the model, each with a part of its
             weights: start the program with `torchrun --nproc-per-node N`. All make the same calls,
             and get the same results. For decoders on CPUs, with and without an encoder; see "Split
@@ -111,13 +115,14 @@ def load(
 
     Returns the model. Raises FileNotFoundError where a file is missing, ModelFileError, which is a
     ValueError, where the checkpoint is damaged or not what we can read; the message names the file.
-    TypeError where `deterministic` is not a bool; ValueError and NotImplementedError for devices
-    and types that this build has no engine for, decoding.Error when there is no GPU, or when
-    weights or `limits` need more memory than there is.
+    TypeError where `deterministic` or `detect_overflow` is not a bool; ValueError and
+    NotImplementedError for devices and types that this build has no engine for, decoding.Error when
+    there is no GPU, or when weights or `limits` need more memory than there is.
     """
     environment.set_log_level()
     started = time.monotonic()
     deterministic = flag("deterministic", deterministic)
+    detect_overflow = flag("detect_overflow", detect_overflow)
     group = group_of(tensor_parallel)
     with together(group):
         found = find_source(source, download=download)
@@ -131,6 +136,7 @@ def load(
         threads=threads,
         kv_cache_dtype=kv_cache_dtype,
         deterministic=deterministic,
+        detect_overflow=detect_overflow,
         tensor_parallel=tensor_parallel,
         tokenizer=tokenizer,
         trust_paths=trust_paths,
@@ -148,6 +154,7 @@ def load(
             threads=environment.threads() if threads is None else threads,
             kv_cache_dtype=caches,
             deterministic=deterministic,
+            detect_overflow=detect_overflow,
             tokenizer=tokenizer,
             load_again=partial(again, found.absolute()) if isinstance(found, Path) else None,
             ranks=ranks,

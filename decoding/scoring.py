@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from decoding import _C
 from decoding.common import html
 from decoding.common.arrays import Array
 from decoding.engine.request import IGNORED, ScoreRequest
@@ -134,8 +133,6 @@ def score(
         for b, row in zip(chosen, rows, strict=True):
             own = slice(begin, begin := begin + len(row.ids))
             logprobs[b, row.columns] = found.logprobs[own]
-            if np.isnan(logprobs[b]).any():
-                raise _C.Error(f"the model's logits are not finite (NaN or infinite) for item {b}")
             mask[b, row.columns] = row.labels != IGNORED
             rank[b, row.columns] = found.ranks[own]
             argmax[b, row.columns] = found.argmax[own]
@@ -151,7 +148,12 @@ def pack(source: TokenBatch | None, rows: Sequence[Forced], chosen: Array) -> Sc
     )
     offsets = np.cumsum([0, *lengths]).astype(np.int32)
     return ScoreRequest(
-        None if source is None else source.select(chosen).pack(), ids, labels, offsets, max(lengths)
+        None if source is None else source.select(chosen).pack(),
+        ids,
+        labels,
+        offsets,
+        max(lengths),
+        chosen,
     )
 
 

@@ -7,16 +7,29 @@
 
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bindings/tensor.h"
 #include "core/arena.h"
 #include "core/spec.h"
+#include "engine/model/overflow.h"
 
 namespace decoding {
 
 namespace py = pybind11;
+
+// With detect_overflow: a tensor's name, its largest finite number, its rows that were not finite.
+using Overflow = std::vector<std::tuple<std::string, float, int32_t>>;
+
+inline Overflow as_tuples(const std::vector<TensorOverflow>& found) {
+  Overflow tuples;
+  for (const TensorOverflow& each : found) {
+    tuples.emplace_back(each.name, each.largest, each.not_finite);
+  }
+  return tuples;
+}
 
 // Session: of the engine.
 template <typename Session>
@@ -32,6 +45,8 @@ class Bound {
     session_->bind(limits, view.template data<uint8_t>({-1}), view.numel());
     pool_ = pool;
   }
+
+  Overflow overflow() const { return as_tuples(session_->overflow()); }
 
   const int threads = 0;  // 0 and none on a GPU
   const std::string isa;
@@ -55,7 +70,8 @@ py::class_<Own> bind_bound(py::module_& module, const char* name) {
       .def_readonly("threads", &Own::threads)
       .def_readonly("isa", &Own::isa)
       .def("plan", &Own::plan, py::arg("limits"))
-      .def("bind", &Own::bind, py::arg("limits"), py::arg("pool"));
+      .def("bind", &Own::bind, py::arg("limits"), py::arg("pool"))
+      .def("overflow", &Own::overflow);
 }
 
 }  // namespace decoding

@@ -17,21 +17,23 @@ namespace {
 class PyEncoderSession : public Bound<EncoderSession> {
  public:
   // spec: models/spec.py's EncoderSpec.
-  PyEncoderSession(const py::object& spec, py::dict weights, int threads, std::string isa)
+  PyEncoderSession(const py::object& spec, py::dict weights, int threads, std::string isa,
+                   bool detect_overflow)
       : Bound(std::move(weights), threads, std::move(isa)) {
     const StackSpec encoder = checked(spec);
     kind_ = WeightKind::float32;
-    session_ = make_cpu_encoder_session(encoder, load(encoder, std::nullopt), threads, this->isa);
+    session_ = make_cpu_encoder_session(encoder, load(encoder, std::nullopt), threads, this->isa,
+                                        detect_overflow);
   }
 
   PyEncoderSession([[maybe_unused]] const py::object& spec, py::dict weights, int device,
-                   [[maybe_unused]] bool deterministic)
+                   [[maybe_unused]] bool deterministic, [[maybe_unused]] bool detect_overflow)
       : Bound(std::move(weights), device) {
 #ifdef DECODING_CUDA
     const StackSpec encoder = checked(spec);
     kind_ = kind_on_gpu(weights_, device_, "encoder.embed.tokens");
-    session_ =
-        make_cuda_encoder_session(encoder, load(encoder, kind_), kind_, device, deterministic);
+    session_ = make_cuda_encoder_session(encoder, load(encoder, kind_), kind_, device,
+                                         deterministic, detect_overflow);
 #else
     throw Error("this engine was built without CUDA");
 #endif
@@ -78,10 +80,12 @@ class PyEncoderSession : public Bound<EncoderSession> {
 
 void bind_encoder_session(py::module_& module) {
   bind_bound<PyEncoderSession>(module, "EncoderSession")
-      .def(py::init<const py::object&, py::dict, int, std::string>(), py::arg("spec"),
-           py::arg("weights"), py::kw_only(), py::arg("threads"), py::arg("isa"))
-      .def(py::init<const py::object&, py::dict, int, bool>(), py::arg("spec"), py::arg("weights"),
-           py::kw_only(), py::arg("device"), py::arg("deterministic") = false)
+      .def(py::init<const py::object&, py::dict, int, std::string, bool>(), py::arg("spec"),
+           py::arg("weights"), py::kw_only(), py::arg("threads"), py::arg("isa"),
+           py::arg("detect_overflow") = false)
+      .def(py::init<const py::object&, py::dict, int, bool, bool>(), py::arg("spec"),
+           py::arg("weights"), py::kw_only(), py::arg("device"), py::arg("deterministic") = false,
+           py::arg("detect_overflow") = false)
       .def("encode", &PyEncoderSession::encode, py::arg("source"), py::arg("source_positions"),
            py::arg("source_offsets"), py::arg("states"), py::arg("stream") = 0);
 }

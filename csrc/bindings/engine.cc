@@ -81,25 +81,26 @@ struct PlainText {
 class PyEngine {
  public:
   PyEngine(const py::object& spec, py::dict weights, int threads, const std::string& isa,
-           const std::string& cache)
+           const std::string& cache, bool detect_overflow)
       : device_("cpu"), spec_(model_spec(spec)), weights_(std::move(weights)) {
     CHECK(cache == "float32" || cache == "bfloat16", "cache must be float32 or bfloat16, got ",
           cache);
     model_ = load_weights(weight_table(weights_, device_, std::nullopt), spec_);
     runner_ = make_cpu_runner(spec_, model_, threads, isa,
-                              cache == "float32" ? WeightKind::float32 : WeightKind::bfloat16);
+                              cache == "float32" ? WeightKind::float32 : WeightKind::bfloat16,
+                              detect_overflow);
   }
 
   // On a GPU, in the type of the decoder's token table.
   PyEngine([[maybe_unused]] const py::object& spec, py::dict weights, int device,
-           [[maybe_unused]] bool deterministic)
+           [[maybe_unused]] bool deterministic, [[maybe_unused]] bool detect_overflow)
       : device_("cuda:" + std::to_string(device)),
         spec_(model_spec(spec)),
         weights_(std::move(weights)) {
 #ifdef DECODING_CUDA
     const WeightKind kind = kind_on_gpu(weights_, device_, "decoder.embed.tokens");
     model_ = load_weights(weight_table(weights_, device_, kind), spec_);
-    runner_ = make_cuda_runner(spec_, model_, kind, device, deterministic);
+    runner_ = make_cuda_runner(spec_, model_, kind, device, deterministic, detect_overflow);
 #else
     throw Error("this engine was built without CUDA");
 #endif
@@ -155,6 +156,8 @@ class PyEngine {
   void cancel(int64_t id) { scheduler().cancel(id); }
   py::list wait(double timeout) { return told_by(scheduler(), timeout); }
   void close(bool drain) { scheduler().close(drain); }
+
+  Overflow overflow() const { return as_tuples(runner_->overflow()); }
 
   py::dict stats() {
     const SchedulerStats stats = scheduler().stats();
@@ -275,11 +278,13 @@ void bind_engine(py::module_& module) {
   bind_output(module);
   const py::call_guard<py::gil_scoped_release> unlocked;  // of Python's lock
   py::class_<PyEngine>(module, "Engine")
-      .def(py::init<const py::object&, py::dict, int, const std::string&, const std::string&>(),
+      .def(py::init<const py::object&, py::dict, int, const std::string&, const std::string&,
+                    bool>(),
            py::arg("spec"), py::arg("weights"), py::kw_only(), py::arg("threads"), py::arg("isa"),
-           py::arg("cache") = "float32")
-      .def(py::init<const py::object&, py::dict, int, bool>(), py::arg("spec"), py::arg("weights"),
-           py::kw_only(), py::arg("device"), py::arg("deterministic") = false)
+           py::arg("cache") = "float32", py::arg("detect_overflow") = false)
+      .def(py::init<const py::object&, py::dict, int, bool, bool>(), py::arg("spec"),
+           py::arg("weights"), py::kw_only(), py::arg("device"), py::arg("deterministic") = false,
+           py::arg("detect_overflow") = false)
       .def("plan", &PyEngine::plan, py::arg("limits"))
       .def("bind", &PyEngine::bind, py::arg("limits"), py::arg("pool"), py::kw_only(),
            py::arg("prefix_caching") = true, py::arg("overcommit") = false)
@@ -292,6 +297,7 @@ void bind_engine(py::module_& module) {
       .def("cancel", &PyEngine::cancel, py::arg("id"), unlocked)
       .def("wait", &PyEngine::wait, py::arg("timeout"))
       .def("stats", &PyEngine::stats)
+      .def("overflow", &PyEngine::overflow)
       .def("close", &PyEngine::close, py::arg("drain"), unlocked);
 }
 

@@ -22,7 +22,8 @@ namespace {
 class PySession : public Bound<Session> {
  public:
   PySession(const py::object& spec, py::dict weights, int threads, std::string isa,
-            const std::string& cache, std::shared_ptr<cpu::Collective> collective)
+            const std::string& cache, std::shared_ptr<cpu::Collective> collective,
+            bool detect_overflow)
       : Bound(std::move(weights), threads, std::move(isa)) {
     const ModelSpec model = model_spec(spec);
     CHECK(cache == "float32" || cache == "bfloat16", "cache must be float32 or bfloat16, got ",
@@ -30,18 +31,18 @@ class PySession : public Bound<Session> {
     session_ = make_cpu_session(
         model, load_weights(weight_table(weights_, device_, std::nullopt), model), threads,
         this->isa, cache == "float32" ? WeightKind::float32 : WeightKind::bfloat16,
-        std::move(collective));
+        std::move(collective), detect_overflow);
   }
 
   // On a GPU, in the type of the decoder's token table.
   PySession([[maybe_unused]] const py::object& spec, py::dict weights, int device,
-            [[maybe_unused]] bool deterministic)
+            [[maybe_unused]] bool deterministic, [[maybe_unused]] bool detect_overflow)
       : Bound(std::move(weights), device) {
 #ifdef DECODING_CUDA
     const ModelSpec model = model_spec(spec);
     const WeightKind kind = kind_on_gpu(weights_, device_, "decoder.embed.tokens");
     session_ = make_cuda_session(model, load_weights(weight_table(weights_, device_, kind), model),
-                                 kind, device, deterministic);
+                                 kind, device, deterministic, detect_overflow);
 #else
     throw Error("this engine was built without CUDA");
 #endif
@@ -137,6 +138,7 @@ class PySession : public Bound<Session> {
     }
   }
 
+  std::string first_overflow(int sentence) const { return session_->first_overflow(sentence); }
   int graph_nodes() const { return session_->graph_nodes(); }
   std::string tuned() const { return session_->tuned(); }
 
@@ -237,11 +239,14 @@ void bind_session(py::module_& module) {
   const py::call_guard<py::gil_scoped_release> unlocked;  // of Python's lock
   bind_bound<PySession>(module, "Session")
       .def(py::init<const py::object&, py::dict, int, std::string, const std::string&,
-                    std::shared_ptr<cpu::Collective>>(),
+                    std::shared_ptr<cpu::Collective>, bool>(),
            py::arg("spec"), py::arg("weights"), py::kw_only(), py::arg("threads"), py::arg("isa"),
-           py::arg("cache") = "float32", py::arg("collective") = py::none())
-      .def(py::init<const py::object&, py::dict, int, bool>(), py::arg("spec"), py::arg("weights"),
-           py::kw_only(), py::arg("device"), py::arg("deterministic") = false)
+           py::arg("cache") = "float32", py::arg("collective") = py::none(),
+           py::arg("detect_overflow") = false)
+      .def(py::init<const py::object&, py::dict, int, bool, bool>(), py::arg("spec"),
+           py::arg("weights"), py::kw_only(), py::arg("device"), py::arg("deterministic") = false,
+           py::arg("detect_overflow") = false)
+      .def("first_overflow", &PySession::first_overflow, py::arg("sentence"))
       .def_property_readonly("graph_nodes", &PySession::graph_nodes)
       .def("tuned", &PySession::tuned)
       .def("start", &PySession::start, py::arg("request"), py::arg("batch"))

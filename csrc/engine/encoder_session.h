@@ -3,9 +3,11 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/arena.h"
 #include "core/spec.h"
+#include "engine/model/overflow.h"
 #include "engine/model/weights.h"
 #include "engine/search/batch.h"
 
@@ -22,15 +24,19 @@ class EncoderSession {
   // The hidden states of all tokens. batch: source, sentences and stream count, nothing else.
   // states: [tokens, H], of the session's numbers, where the session is.
   virtual void encode(const Batch& batch, void* states) = 0;
+
+  // With detect_overflow, of all calls so far.
+  virtual std::vector<TensorOverflow> overflow() const = 0;
 };
 
 // As for make_cpu_session and make_cuda_session. spec: ends with a norm.
 std::unique_ptr<EncoderSession> make_cpu_encoder_session(const StackSpec& spec,
                                                          const StackWeights& weights, int threads,
-                                                         const std::string& isa);
+                                                         const std::string& isa,
+                                                         bool detect_overflow);
 std::unique_ptr<EncoderSession> make_cuda_encoder_session(const StackSpec& spec,
                                                           const StackWeights& weights,
                                                           WeightKind kind, int device,
-                                                          bool deterministic);
+                                                          bool deterministic, bool detect_overflow);
 
 }  // namespace decoding

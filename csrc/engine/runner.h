@@ -11,6 +11,7 @@
 
 #include "core/arena.h"
 #include "core/spec.h"
+#include "engine/model/overflow.h"
 #include "engine/model/weights.h"
 #include "engine/search/request.h"
 #include "engine/search/results.h"
@@ -122,14 +123,22 @@ class Runner {
   // its rows, or where rows compete, as one row, what all that may still be the best begin with.
   // Returns how many rows these are: 0 where it has ended, and its end tells all.
   virtual int certain(Slot slot, const Results& results) = 0;
+
+  // With detect_overflow, of all steps and readings so far; any thread may ask.
+  virtual std::vector<TensorOverflow> overflow() const { return {}; }
+  // The first tensor of a request that was not finite; "" without detect_overflow.
+  virtual std::string first_overflow(const Admitted&) const { return ""; }
 };
 
-// isa: one of cpu::isas(). cache: of keys and values, float32 or bfloat16.
+// isa: one of cpu::isas(). cache: of keys and values, float32 or bfloat16. detect_overflow: see
+// model/overflow.h.
 std::unique_ptr<Runner> make_cpu_runner(const ModelSpec& spec, const ModelWeights& weights,
-                                        int threads, const std::string& isa, WeightKind cache);
+                                        int threads, const std::string& isa, WeightKind cache,
+                                        bool detect_overflow);
 // kind: of the weights, and of the runner's own numbers. device: CUDA's index of the GPU.
 // deterministic: as in session.h.
 std::unique_ptr<Runner> make_cuda_runner(const ModelSpec& spec, const ModelWeights& weights,
-                                         WeightKind kind, int device, bool deterministic);
+                                         WeightKind kind, int device, bool deterministic,
+                                         bool detect_overflow);
 
 }  // namespace decoding

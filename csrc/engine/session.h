@@ -9,6 +9,7 @@
 #include "core/arena.h"
 #include "core/spec.h"
 #include "engine/model/labelled.h"
+#include "engine/model/overflow.h"
 #include "engine/model/weights.h"
 #include "engine/search/batch.h"
 #include "engine/search/request.h"
@@ -49,6 +50,11 @@ class Session {
   // found: [labelled.tokens()]. It ends what was started.
   virtual void score(const Labelled& labelled, LabelScore* found) = 0;
 
+  // With detect_overflow, of all calls so far; and the first tensor that was not finite where the
+  // labels of a sentence were scored last.
+  virtual std::vector<TensorOverflow> overflow() const = 0;
+  virtual std::string first_overflow(int sentence) const = 0;
+
   // Kernels of the step that was captured last; 0 where none are.
   virtual int graph_nodes() const { return 0; }
   // The matrix products, and what was found to compute each fastest.
@@ -56,13 +62,15 @@ class Session {
 };
 
 // isa: one of cpu::isas(). cache: of keys and values, float32 or bfloat16. collective: of the ranks
-// that the model is split over; null: it is whole.
+// that the model is split over; null: it is whole. detect_overflow: see model/overflow.h.
 std::unique_ptr<Session> make_cpu_session(const ModelSpec& spec, const ModelWeights& weights,
                                           int threads, const std::string& isa, WeightKind cache,
-                                          std::shared_ptr<cpu::Collective> collective);
+                                          std::shared_ptr<cpu::Collective> collective,
+                                          bool detect_overflow);
 // kind: of the weights, and of the session's own numbers. device: CUDA's index of the GPU.
 // deterministic: a row's bits do not depend on its neighbours, as they never do on a CPU.
 std::unique_ptr<Session> make_cuda_session(const ModelSpec& spec, const ModelWeights& weights,
-                                           WeightKind kind, int device, bool deterministic);
+                                           WeightKind kind, int device, bool deterministic,
+                                           bool detect_overflow);
 
 }  // namespace decoding

@@ -58,6 +58,7 @@ class Engine(Protocol):
 
     def plan(self, limits: _C.Limits) -> tuple[list[_C.Buffer], int]: ...
     def bind(self, limits: _C.Limits, pool: Stored) -> None: ...
+    def overflow(self) -> list[tuple[str, float, int]]: ...
 
 
 class PooledEngine(ABC):
@@ -94,6 +95,11 @@ class PooledEngine(ABC):
     @property
     def graph_nodes(self) -> int:
         return 0
+
+    def overflow(self) -> list[tuple[str, float, int]]:
+        """See _C.Session."""
+        with self._turn:
+            return self._engine.overflow()
 
     @abstractmethod
     def _bucket(self, needed: Limits) -> Limits:

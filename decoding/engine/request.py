@@ -107,6 +107,7 @@ class ScoreRequest:
     labels: Array  # int32 [tokens], what it should say after each
     offsets: Array  # int32 [B + 1]
     longest: int  # at least 1
+    items: Array  # [B], of each sentence in the caller's batch, which errors name
 
     def content(self) -> list[bytes]:
         """Equal where two requests ask for the same."""

@@ -107,7 +107,8 @@ class Session(PooledEngine):
             request.reached(done)
 
     def score(self, request: ScoreRequest) -> ScoreResults:
-        """Each label's log-probability and rank. Errors as in `run`."""
+        """Each label's log-probability and rank. Errors as in `run`; decoding.Error for logits
+        that are not finite."""
         with self._own_turn(), self._call(request):
             stream = self._stream()
             self._reserve(request.limits)
@@ -125,7 +126,19 @@ class Session(PooledEngine):
                 found.argmax,
                 stream=stream,
             )
+            self._check_finite(request, found.logprobs)
             return found
+
+    def _check_finite(self, request: ScoreRequest, logprobs: Array) -> None:
+        broken = np.isnan(logprobs).nonzero()[0]
+        if not len(broken):
+            return
+        sentence = int(np.searchsorted(request.offsets, broken[0], "right")) - 1
+        tensor = self._engine.first_overflow(sentence)
+        raise _C.Error(
+            "the model's logits are not finite (NaN or infinite) for item "
+            f"{request.items[sentence]}" + (f", first in the {tensor}" if tensor else "")
+        )
 
     def _step_by_step(self, request: EngineRequest, results: EngineResults) -> None:
         """Generates with returns to Python between the steps, or between their parts."""

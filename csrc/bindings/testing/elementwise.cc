@@ -1,8 +1,9 @@
-// kernels.*: operators between products: apply_rotary, gate and soft_cap.
+// kernels.*: operators between products: apply_rotary, gate, soft_cap and detect_overflow.
 #include "bindings/testing/rotary.h"
 #include "kernels/attention/decode.h"
 #include "kernels/attention/head_dim.h"
 #include "kernels/linear/glu.h"
+#include "kernels/rows/overflow.h"
 #include "kernels/rows/soft_cap.h"
 
 namespace decoding {
@@ -88,12 +89,48 @@ void bind_soft_cap(py::module_& kernels) {
       py::arg("cap"), py::kw_only(), py::arg("isa"), py::arg("threads"));
 }
 
+void bind_detect_overflow(py::module_& kernels) {
+  kernels.def(
+      "detect_overflow",
+      [](object x, object count, object first, int tensor, object places, object active,
+         object state, int beams, bool renews, const string& isa, int threads) {
+        run_kernel(
+            x, isa, threads,
+            [&]<typename T>(const Tensors& in) {
+              const auto shape = in.sizes(x, "x", 2);
+              CHECK(active.is_none() == state.is_none(), "active rows need the step's state");
+              OverflowParams<T> params{
+                  .x = in.data<T>(x, "x", shape),
+                  .count = reinterpret_cast<OverflowCount*>(in.data<int32_t>(count, "count", {2})),
+                  .first = in.data<int32_t>(first, "first", {-1}),
+                  .places = in.data_or_null<int32_t>(places, "places", {shape[0]}),
+                  .rows = static_cast<int>(shape[0]),
+                  .cols = static_cast<int>(shape[1]),
+                  .beams = beams,
+                  .tensor = tensor,
+                  .renews = renews};
+              if (!active.is_none()) {
+                params.active = active_sentences(in, active, shape[0] / beams);
+                params.state = step_state(in, state);
+              }
+              return params;
+            },
+            [](auto& stream, const auto& params) { detect_overflow(stream, params); });
+      },
+      "x: [rows, cols]; count: int32 [2], the bits of a float32 and a number; both, and `first`, "
+      "are changed",
+      py::arg("x"), py::arg("count"), py::arg("first"), py::kw_only(), py::arg("tensor"),
+      py::arg("places") = py::none(), py::arg("active") = py::none(), py::arg("state") = py::none(),
+      py::arg("beams") = 1, py::arg("renews") = false, py::arg("isa"), py::arg("threads"));
+}
+
 }  // namespace
 
 void bind_elementwise(py::module_& kernels) {
   bind_apply_rotary(kernels);
   bind_gate(kernels);
   bind_soft_cap(kernels);
+  bind_detect_overflow(kernels);
 }
 
 }  // namespace decoding

@@ -27,8 +27,11 @@ class CpuRunner : public Runner {
   using Parts = std::vector<StepPart<Stream, T, C>>;
 
  public:
-  CpuRunner(const ModelSpec& spec, const ModelWeights& weights, int threads, cpu::Features features)
-      : spec_(spec), weights_(weights), team_(threads), features_(features) {}
+  CpuRunner(const ModelSpec& spec, const ModelWeights& weights, int threads, cpu::Features features,
+            bool detect_overflow)
+      : spec_(spec), weights_(weights), team_(threads), features_(features) {
+    if (detect_overflow) overflow_ = OverflowMemory<std::vector<std::byte>>(spec);
+  }
 
   Arena plan(const RunnerLimits& limits) const override {
     Arena arena;
@@ -47,6 +50,7 @@ class CpuRunner : public Runner {
       c.words = std::make_unique_for_overwrite<int32_t[]>(words);
       *c.w.inputs.state = {1, 0};  // nothing runs
     }
+    bind_overflow(overflow_, memory_.w, classes_, spec_, limits_of(limits));
     stepping_.reserve(limits.classes);
     parts_.resize(team_.size());
     for (Parts& parts : parts_) parts.reserve(limits.classes);
@@ -170,6 +174,13 @@ class CpuRunner : public Runner {
                          c.from_first(slot.sentence, results));
   }
 
+  std::vector<TensorOverflow> overflow() const override { return overflow_.found(); }
+  std::string first_overflow(const Admitted& admitted) const override {
+    return overflow_.first(admitted.shared_pages,
+                           admitted.request->shared(spec_.encoder.has_value()),
+                           classes_[admitted.slot.request_class].place_of(admitted.slot.sentence));
+  }
+
  private:
   // All rows, as sentences of one row.
   static Limits limits_of(const RunnerLimits& limits) {
@@ -206,6 +217,7 @@ class CpuRunner : public Runner {
     auto& c = classes_[admitted.slot.request_class];
     const Request& request = admitted.request->request;
     const int id = admitted.slot.sentence;
+    overflow_.forget(c.place_of(id), 1);
     c.configs[id] = place_config(request, id * limits_.words, c.words.get());
     c.add(id, make_choice({weights_.output}, request));
     c.joining.push_back(joining_sentence(admitted, spec_.encoder.has_value()));
@@ -304,6 +316,7 @@ class CpuRunner : public Runner {
   CpuMemory<T, C> memory_{};
   std::vector<CpuClass<T>> classes_;
   HostPages<std::vector<std::byte>> host_pages_;
+  OverflowMemory<std::vector<std::byte>> overflow_;
   std::vector<const CpuClass<T>*> stepping_;
   std::vector<Parts> parts_;  // of the present step, for each thread
   int rows_ = 0;              // of the present step
@@ -312,12 +325,14 @@ class CpuRunner : public Runner {
 }  // namespace
 
 std::unique_ptr<Runner> make_cpu_runner(const ModelSpec& spec, const ModelWeights& weights,
-                                        int threads, const std::string& isa, WeightKind cache) {
+                                        int threads, const std::string& isa, WeightKind cache,
+                                        bool detect_overflow) {
   const auto make = [&]<typename C>() {
-    return cpu::with_isa(
-        isa, [&]<cpu::Isa chosen>(cpu::Features features) -> std::unique_ptr<Runner> {
-          return std::make_unique<CpuRunner<float, C, chosen>>(spec, weights, threads, features);
-        });
+    return cpu::with_isa(isa,
+                         [&]<cpu::Isa chosen>(cpu::Features features) -> std::unique_ptr<Runner> {
+                           return std::make_unique<CpuRunner<float, C, chosen>>(
+                               spec, weights, threads, features, detect_overflow);
+                         });
   };
   return cache == WeightKind::float32 ? make.template operator()<float>()
                                       : make.template operator()<BFloat16>();

@@ -2,7 +2,9 @@
 #include "engine/session.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
+#include <vector>
 
 #include "engine/cpu/inputs.h"
 #include "engine/cpu/select.h"
@@ -37,13 +39,15 @@ template <typename T, typename C, cpu::Isa isa>
 class CpuSession : public Session {
  public:
   CpuSession(const ModelSpec& spec, const ModelWeights& weights, int threads,
-             cpu::Features features, std::shared_ptr<cpu::Collective> collective)
+             cpu::Features features, std::shared_ptr<cpu::Collective> collective,
+             bool detect_overflow)
       : spec_(spec),
         weights_(weights),
         team_(threads),
         features_(features),
         collective_(std::move(collective)) {
     check_split(spec, collective_.get());
+    if (detect_overflow) overflow_ = OverflowMemory<std::vector<std::byte>>(spec);
   }
 
   Arena plan(const Limits& limits) const override {
@@ -58,6 +62,8 @@ class CpuSession : public Session {
     Arena arena(pool, bytes);
     memory_ = take(arena, limits, shortlist_);
     limits_ = limits;
+    overflow_.bind(pages_of(spec_, limits) * kPageSize, overflow_sentences(limits));
+    memory_.w.overflow = overflow_.view();
   }
 
   void start(const Batch& batch, Request request) override {
@@ -69,6 +75,7 @@ class CpuSession : public Session {
     CHECK(!collective_ || (batch.shortlist == nullptr && limits_.attentions == 0),
           "a model that is split has no shortlists, and keeps no attention");
     fill_inputs(w_.inputs, batch, request_, spec_, limits_);
+    overflow_.forget(0, limits_.batch);
     choice_ = make_choice(shortlisted(weights_.output, batch, shortlist_), request_);
     if (const auto* constrained = std::get_if<Constrained>(&request_.search)) {
       begin_phrases(w_.phrases, constrained->phrases, batch, request_.rows_per_sentence, limits_);
@@ -147,6 +154,11 @@ class CpuSession : public Session {
     std::copy_n(w_.label_scores, labelled.tokens(), found);
   }
 
+  std::vector<TensorOverflow> overflow() const override { return overflow_.found(); }
+  std::string first_overflow(int sentence) const override {
+    return first_overflow_of_labels(overflow_, w_.inputs, sentence, spec_, limits_);
+  }
+
  private:
   CpuMemory<T, C> take(Arena& arena, const Limits& limits, ShortlistMemory& shortlist) const {
     return CpuMemory<T, C>(arena, spec_, limits, team_.size(), [&] {
@@ -197,7 +209,9 @@ class CpuSession : public Session {
   bool check_done() {
     const int32_t* fault = w_.inputs.fault;
     started_ = std::all_of(fault, fault + request_.sentences(), [](int32_t f) { return f == 0; });
-    check_faults(fault, w_.inputs.sentence_ids, request_.sentences());
+    check_faults(fault, w_.inputs.sentence_ids, request_.sentences(), [&](int b) {
+      return decoding::first_overflow(overflow_, w_.inputs, b, key_.guided, spec_, limits_);
+    });
     return w_.inputs.state->live_count == 0;
   }
 
@@ -210,6 +224,7 @@ class CpuSession : public Session {
   CpuMemory<T, C> memory_{};
   const Workspace<T>& w_ = memory_.w;
   ShortlistMemory shortlist_{};
+  OverflowMemory<std::vector<std::byte>> overflow_;
   Request request_;
   SearchConfig search_config_;
   StepKey key_{};
@@ -222,12 +237,13 @@ class CpuSession : public Session {
 
 std::unique_ptr<Session> make_cpu_session(const ModelSpec& spec, const ModelWeights& weights,
                                           int threads, const std::string& isa, WeightKind cache,
-                                          std::shared_ptr<cpu::Collective> collective) {
+                                          std::shared_ptr<cpu::Collective> collective,
+                                          bool detect_overflow) {
   const auto make = [&]<typename C>() {
     return cpu::with_isa(isa,
                          [&]<cpu::Isa chosen>(cpu::Features features) -> std::unique_ptr<Session> {
                            return std::make_unique<CpuSession<float, C, chosen>>(
-                               spec, weights, threads, features, collective);
+                               spec, weights, threads, features, collective, detect_overflow);
                          });
   };
   if (cache == WeightKind::float32) return make.template operator()<float>();

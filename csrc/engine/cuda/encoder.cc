@@ -17,11 +17,13 @@ class CudaEncoderSession : public EncoderSession {
  public:
   // The device must be the current one.
   CudaEncoderSession(const StackSpec& spec, const StackWeights& weights, int device,
-                     bool deterministic)
+                     bool deterministic, bool detect_overflow)
       : spec_(spec),
         weights_(weights),
         device_(cuda::Device::of(device)),
-        matmul_(device_, nullptr, cuda::kMatmulWorkspace, deterministic) {}
+        matmul_(device_, nullptr, cuda::kMatmulWorkspace, deterministic) {
+    if (detect_overflow) overflow_ = OverflowMemory<cuda::PinnedMemory>(spec.layers, 0);
+  }
 
   ~CudaEncoderSession() override {
     try {
@@ -50,6 +52,7 @@ class CudaEncoderSession : public EncoderSession {
     Arena staged(staging_.data(), staging_.bytes());
     staged_ = SourceInputs(staged, limits.batch, tokens);
     limits_ = limits;
+    overflow_.bind(0, tokens);
   }
 
   void encode(const Batch& batch, void* states) override {
@@ -64,11 +67,16 @@ class CudaEncoderSession : public EncoderSession {
     const PackedTokens tokens = source_tokens(w_.source, batch);
     if (warmed_up_.insert(bucket_of(tokens.count)).second) {
       cuda::Stream warm_up(handle, device_, matmul_, true);
-      encode_states(pass(warm_up, tokens), tokens, static_cast<T*>(states));
+      encode_states(pass(warm_up, tokens), tokens, overflow_.view(), static_cast<T*>(states));
     }
     cuda::Stream stream(handle, device_, matmul_);
-    encode_states(pass(stream, tokens), tokens, static_cast<T*>(states));
+    encode_states(pass(stream, tokens), tokens, overflow_.view(), static_cast<T*>(states));
     ended_.record(handle);
+  }
+
+  std::vector<TensorOverflow> overflow() const override {
+    ended_.wait();
+    return overflow_.found();
   }
 
  private:
@@ -89,6 +97,7 @@ class CudaEncoderSession : public EncoderSession {
   SourceInputs staged_{};  // in staging_
   Limits limits_{};
   EncoderWorkspace<T> w_{};
+  OverflowMemory<cuda::PinnedMemory> overflow_;
   std::set<int> warmed_up_;  // buckets of sizes whose products have been timed
 };
 
@@ -97,17 +106,20 @@ class CudaEncoderSession : public EncoderSession {
 std::unique_ptr<EncoderSession> make_cuda_encoder_session(const StackSpec& spec,
                                                           const StackWeights& weights,
                                                           WeightKind kind, int device,
-                                                          bool deterministic) {
+                                                          bool deterministic,
+                                                          bool detect_overflow) {
   cuda::Device::of(device);
   const cuda::UseDevice use(device);
   switch (kind) {
     case WeightKind::float32:
-      return std::make_unique<CudaEncoderSession<float>>(spec, weights, device, deterministic);
+      return std::make_unique<CudaEncoderSession<float>>(spec, weights, device, deterministic,
+                                                         detect_overflow);
     case WeightKind::float16:
-      return std::make_unique<CudaEncoderSession<cuda::half>>(spec, weights, device, deterministic);
+      return std::make_unique<CudaEncoderSession<cuda::half>>(spec, weights, device, deterministic,
+                                                              detect_overflow);
     case WeightKind::bfloat16:
       return std::make_unique<CudaEncoderSession<cuda::bfloat16>>(spec, weights, device,
-                                                                  deterministic);
+                                                                  deterministic, detect_overflow);
     default:
       throw Error("these weights have no CUDA engine");
   }

@@ -29,13 +29,16 @@ class CudaRunner : public Runner {
 
  public:
   // The device must be the current one.
-  CudaRunner(const ModelSpec& spec, const ModelWeights& weights, int device, bool deterministic)
+  CudaRunner(const ModelSpec& spec, const ModelWeights& weights, int device, bool deterministic,
+             bool detect_overflow)
       : spec_(spec),
         weights_(weights),
         device_(cuda::Device::of(device)),
         matmul_(device_, nullptr, cuda::kMatmulWorkspace, deterministic),
         steps_(spec_, weights_, device_, matmul_),
-        reader_(spec_, weights_, memory_, all_, staging_) {}
+        reader_(spec_, weights_, memory_, all_, staging_) {
+    if (detect_overflow) overflow_ = OverflowMemory<cuda::PinnedMemory>(spec);
+  }
 
   ~CudaRunner() override {
     if (handle_ == nullptr) return;
@@ -60,6 +63,7 @@ class CudaRunner : public Runner {
     steps_.clear();
     Arena arena(pool, bytes);
     take(arena, limits, memory_);
+    bind_overflow(overflow_, memory_.w, memory_.classes, spec_, limits_of(limits));
     limits_ = limits;
     all_ = limits_of(limits, kPlaces);
     host_pages_ = HostPages<cuda::PinnedMemory>(memory_.cache.page_bytes());
@@ -216,6 +220,14 @@ class CudaRunner : public Runner {
                          c.from_first(slot.sentence, results));
   }
 
+  std::vector<TensorOverflow> overflow() const override { return overflow_.found(); }
+  std::string first_overflow(const Admitted& admitted) const override {
+    const Class& c = memory_.classes[admitted.slot.request_class];
+    return overflow_.first(admitted.shared_pages,
+                           admitted.request->shared(spec_.encoder.has_value()),
+                           c.place_of(admitted.slot.sentence));
+  }
+
  private:
   // All rows, as sentences of one row. A pass has more: each class may have nearly as many places
   // again for sentences that have ended, or are yet to come.
@@ -282,6 +294,7 @@ class CudaRunner : public Runner {
     Class& c = memory_.classes[admitted.slot.request_class];
     const int id = admitted.slot.sentence;
     const bool has_encoder = spec_.encoder.has_value();
+    overflow_.forget(c.place_of(id), 1);
     stage_config(c, id, admitted.request->request);
     const Inputs& in = c.w.inputs;
     staging_.stage(in.shared_pages + int64_t{id} * shared_pages_of(spec_, c.limits),
@@ -362,6 +375,7 @@ class CudaRunner : public Runner {
   Limits all_{};
   CudaRunnerMemory<T> memory_;
   CudaStaging staging_;
+  OverflowMemory<cuda::PinnedMemory> overflow_;
   HostPages<cuda::PinnedMemory> host_pages_;
   std::array<cuda::Event, kAhead> events_;  // of the steps launched last
   CudaSteps<T> steps_;
@@ -372,16 +386,20 @@ class CudaRunner : public Runner {
 }  // namespace
 
 std::unique_ptr<Runner> make_cuda_runner(const ModelSpec& spec, const ModelWeights& weights,
-                                         WeightKind kind, int device, bool deterministic) {
+                                         WeightKind kind, int device, bool deterministic,
+                                         bool detect_overflow) {
   cuda::Device::of(device);
   const cuda::UseDevice use(device);
   switch (kind) {
     case WeightKind::float32:
-      return std::make_unique<CudaRunner<float>>(spec, weights, device, deterministic);
+      return std::make_unique<CudaRunner<float>>(spec, weights, device, deterministic,
+                                                 detect_overflow);
     case WeightKind::float16:
-      return std::make_unique<CudaRunner<cuda::half>>(spec, weights, device, deterministic);
+      return std::make_unique<CudaRunner<cuda::half>>(spec, weights, device, deterministic,
+                                                      detect_overflow);
     case WeightKind::bfloat16:
-      return std::make_unique<CudaRunner<cuda::bfloat16>>(spec, weights, device, deterministic);
+      return std::make_unique<CudaRunner<cuda::bfloat16>>(spec, weights, device, deterministic,
+                                                          detect_overflow);
     default:
       throw Error("these weights have no CUDA engine");
   }

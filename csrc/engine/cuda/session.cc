@@ -30,14 +30,17 @@ template <typename T>
 class CudaSession : public Session {
  public:
   // The device must be the current one.
-  CudaSession(const ModelSpec& spec, const ModelWeights& weights, int device, bool deterministic)
+  CudaSession(const ModelSpec& spec, const ModelWeights& weights, int device, bool deterministic,
+              bool detect_overflow)
       : spec_(spec),
         weights_(weights),
         device_(cuda::Device::of(device)),
         matmul_(device_, nullptr, cuda::kMatmulWorkspace, deterministic),
         host_state_memory_(sizeof(StepState)),
         host_state_(static_cast<volatile StepState*>(host_state_memory_.data())),
-        reader_(spec_, weights_, device_, matmul_) {}
+        reader_(spec_, weights_, device_, matmul_) {
+    if (detect_overflow) overflow_ = OverflowMemory<cuda::PinnedMemory>(spec);
+  }
 
   ~CudaSession() override {
     try {
@@ -62,6 +65,8 @@ class CudaSession : public Session {
     check_reach(limits);
     Arena arena(pool, bytes);
     w_ = workspace(arena, limits, buffers_);
+    overflow_.bind(pages_of(spec_, limits) * kPageSize, overflow_sentences(limits));
+    w_.overflow = overflow_.view();
     transfers_ = CudaTransfers(spec_, limits);
     config_memory_ = buffers_.config.staging();
     matmul_.workspace(buffers_.products);
@@ -78,6 +83,7 @@ class CudaSession : public Session {
     CHECK(w_.logits != nullptr, "start() needs a bind() before it");
     check_fits(batch, request_, spec_, limits_);
     CHECK(batch.shortlist == nullptr, "a shortlist works on the CPU alone");
+    overflow_.forget(0, limits_.batch);
     transfers_.send(w_.inputs, batch, request_, spec_, limits_, stream_);
     buffers_.config.send(request_, config_memory_, stream_);
     host_state_->number = 1;
@@ -169,7 +175,10 @@ class CudaSession : public Session {
   void fetch(const Results& results) const override {
     const cuda::UseDevice use(device_.id);
     CHECK(started_, "fetch() needs a start() before it");
-    transfers_.fetch(w_, launched_, request_, stream_);
+    transfers_.fetch(w_, launched_, request_, stream_, [&](int b) {
+      return decoding::first_overflow(overflow_, transfers_.inputs(), b, key_.guided, spec_,
+                                      limits_);
+    });
     transfers_.write(request_, results);
   }
 
@@ -185,6 +194,15 @@ class CudaSession : public Session {
     CUDA_CHECK(cudaMemcpyAsync(found, w_.label_scores, sizeof(LabelScore) * labelled.tokens(),
                                cudaMemcpyDeviceToHost, stream_));
     CUDA_CHECK(cudaStreamSynchronize(stream_));
+  }
+
+  std::vector<TensorOverflow> overflow() const override {
+    const cuda::UseDevice use(device_.id);
+    ended_.wait();
+    return overflow_.found();
+  }
+  std::string first_overflow(int sentence) const override {
+    return first_overflow_of_labels(overflow_, transfers_.inputs(), sentence, spec_, limits_);
   }
 
   int graph_nodes() const override { return nodes_; }
@@ -327,6 +345,7 @@ class CudaSession : public Session {
   Limits limits_{};
   Workspace<T> w_{};
   Buffers buffers_{};
+  OverflowMemory<cuda::PinnedMemory> overflow_;
   CudaReader<T> reader_;
   CudaTransfers transfers_;
   cuda::PinnedMemory config_memory_;
@@ -341,16 +360,20 @@ class CudaSession : public Session {
 }  // namespace
 
 std::unique_ptr<Session> make_cuda_session(const ModelSpec& spec, const ModelWeights& weights,
-                                           WeightKind kind, int device, bool deterministic) {
+                                           WeightKind kind, int device, bool deterministic,
+                                           bool detect_overflow) {
   cuda::Device::of(device);
   const cuda::UseDevice use(device);
   switch (kind) {
     case WeightKind::float32:
-      return std::make_unique<CudaSession<float>>(spec, weights, device, deterministic);
+      return std::make_unique<CudaSession<float>>(spec, weights, device, deterministic,
+                                                  detect_overflow);
     case WeightKind::float16:
-      return std::make_unique<CudaSession<cuda::half>>(spec, weights, device, deterministic);
+      return std::make_unique<CudaSession<cuda::half>>(spec, weights, device, deterministic,
+                                                       detect_overflow);
     case WeightKind::bfloat16:
-      return std::make_unique<CudaSession<cuda::bfloat16>>(spec, weights, device, deterministic);
+      return std::make_unique<CudaSession<cuda::bfloat16>>(spec, weights, device, deterministic,
+                                                           detect_overflow);
     default:
       throw Error("these weights have no CUDA engine");
   }

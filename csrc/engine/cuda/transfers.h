@@ -90,9 +90,11 @@ class CudaTransfers {
     send(to, stream);
   }
 
-  // Waits for what was launched. steps: of the history, at least those that were needed.
-  template <typename T>
-  void fetch(const Workspace<T>& w, int steps, const Request& request, cudaStream_t stream) const {
+  // Waits for what was launched. steps: of the history, at least those that were needed. tensor_of:
+  // see check_faults.
+  template <typename T, typename TensorOf>
+  void fetch(const Workspace<T>& w, int steps, const Request& request, cudaStream_t stream,
+             TensorOf&& tensor_of) const {
     const size_t sentences = request.sentences(), rows = sentences * request.rows_per_sentence;
     const size_t history = sizeof(int32_t) * steps * total_rows_;
     copy(tokens_.data(), w.tokens, history, stream);
@@ -103,8 +105,11 @@ class CudaTransfers {
     copy(inputs_.fault, w.inputs.fault, sizeof(int32_t) * sentences, stream);
     copy(inputs_.state, w.inputs.state, sizeof(StepState), stream);
     CUDA_CHECK(cudaStreamSynchronize(stream));
-    check_faults(inputs_.fault, inputs_.sentence_ids, request.sentences());
+    check_faults(inputs_.fault, inputs_.sentence_ids, request.sentences(), tensor_of);
   }
+
+  // What was sent last, on the host.
+  const Inputs& inputs() const { return inputs_; }
 
   // After fetch().
   void write(const Request& request, const Results& results) const {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "core/spec.h"
+#include "engine/model/overflow.h"
 #include "engine/model/parallel.h"
 #include "engine/model/weights.h"
 #include "engine/model/workspace.h"
@@ -185,6 +186,23 @@ void feed_forward(StackPass<Stream, T>& p, int i) {
     residual = block.residual;
   }
   last_product(p, layer.down, layer.feed_forward_post, residual, p.a.ffn);
+}
+
+// What a block has left: look(layer, site, x, cols) is called for each of its tensors.
+template <typename Stream, typename T, typename Look>
+void look_at_self_attention(const StackPass<Stream, T>& p, int i, Look&& look) {
+  look(i, Site::self_projections, p.a.qkv, p.spec.convolution ? p.spec.inner(i) : p.spec.qkv(i));
+  look(i, Site::self_output, p.a.x, p.spec.hidden);
+}
+template <typename Stream, typename T, typename Look>
+void look_at_cross_attention(const StackPass<Stream, T>& p, int i, Look&& look) {
+  look(i, Site::cross_queries, p.a.qkv, p.spec.inner(i));
+  look(i, Site::cross_output, p.a.x, p.spec.hidden);
+}
+template <typename Stream, typename T, typename Look>
+void look_at_feed_forward(const StackPass<Stream, T>& p, int i, Look&& look) {
+  look(i, Site::feed_forward_inner, p.a.ffn, p.spec.ffn[i]);
+  look(i, Site::feed_forward_output, p.a.x, p.spec.hidden);
 }
 
 // x = norm(x)

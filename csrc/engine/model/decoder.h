@@ -169,6 +169,22 @@ void cross_attention(const StepParts<Stream, T, C>& parts, StackPass<Stream, T>&
   last_product(stack, layer.cross_out, layer.cross_post, block.residual, stack.a.attended);
 }
 
+// Looks at a tensor of all rows, which x begins.
+template <typename Stream, typename T, typename C>
+void look(const StepParts<Stream, T, C>& parts, int layer, Site site, const T* x, int cols) {
+  for (const auto& [p, rows] : parts) {
+    const OverflowView& view = p.workspace.overflow;
+    look<T>(parts.front().pass.stream, view, view.number(false, layer, site),
+            {.x = x + rows.first * cols,
+             .first = view.sentences,
+             .active = rows.active,
+             .state = rows.state,
+             .rows = rows.total(),
+             .cols = cols,
+             .beams = rows.beams});
+  }
+}
+
 // Leaves the last layer's output in w.step.x of the first part, up to the norm that is returned.
 template <typename Stream, typename T, typename C>
 Norm decoder_layers(const StepParts<Stream, T, C>& parts) {
@@ -176,11 +192,18 @@ Norm decoder_layers(const StepParts<Stream, T, C>& parts) {
   int rows = 0;
   for (const auto& part : parts) rows += part.rows.total();
   auto stack = p.decoder(p.workspace.step, rows);
+  const auto look_at = [&](auto... tensor) { look(parts, tensor...); };
   embed_tokens(stack, first.ids, first.positions);
+  look_at(0, Site::embeddings, stack.a.x, stack.spec.hidden);
   for (int i = 0; i < p.spec.decoder.layers; ++i) {
     self_attention(parts, stack, i);
-    if (p.spec.encoder) cross_attention(parts, stack, i);
+    look_at_self_attention(stack, i, look_at);
+    if (p.spec.encoder) {
+      cross_attention(parts, stack, i);
+      look_at_cross_attention(stack, i, look_at);
+    }
     feed_forward(stack, i);
+    look_at_feed_forward(stack, i, look_at);
   }
   return last_norm(stack);
 }

@@ -100,14 +100,38 @@ void packed_self_attention(StackPass<Stream, T>& p, const PackedTokens& tokens, 
   leave_self_attention(p, i, block);
 }
 
-// Fills a.x with the stack's output, up to the norm that is returned. keys_of: as above.
-template <typename Stream, typename T, typename KeysOf>
-Norm packed_pass(StackPass<Stream, T> p, const PackedTokens& tokens, bool causal,
-                 KeysOf&& keys_of) {
+// Looks at the tensors of a packed pass. places: of the tokens, see overflow.h.
+template <typename Stream, typename T>
+struct PackedLook {
+  Stream& stream;
+  OverflowView view;
+  bool is_encoder;
+  const int32_t* places;  // [tokens]; null: each token has its own in view.sentences
+  int tokens;
+
+  void operator()(int layer, Site site, const T* x, int cols) const {
+    look<T>(stream, view, view.number(is_encoder, layer, site),
+            {.x = x,
+             .first = places != nullptr ? view.cells : view.sentences,
+             .places = places,
+             .rows = tokens,
+             .cols = cols,
+             .renews = site == Site::embeddings});
+  }
+};
+
+// Fills a.x with the stack's output, up to the norm that is returned. keys_of: as above; look_at:
+// as of blocks.h.
+template <typename Stream, typename T, typename KeysOf, typename Look>
+Norm packed_pass(StackPass<Stream, T> p, const PackedTokens& tokens, bool causal, KeysOf&& keys_of,
+                 Look&& look_at) {
   embed_tokens(p, tokens.ids, tokens.positions);
+  look_at(0, Site::embeddings, p.a.x, p.spec.hidden);
   for (int i = 0; i < p.spec.layers; ++i) {
     packed_self_attention(p, tokens, causal, i, keys_of);
+    look_at_self_attention(p, i, look_at);
     feed_forward(p, i);
+    look_at_feed_forward(p, i, look_at);
   }
   return last_norm(p);
 }
@@ -116,9 +140,9 @@ Norm packed_pass(StackPass<Stream, T> p, const PackedTokens& tokens, bool causal
 inline constexpr auto own_keys = [](int, const auto& keys) { return keys; };
 
 // Runs an encoder.
-template <typename Stream, typename T>
-Norm encoder_pass(const StackPass<Stream, T>& p, const PackedTokens& tokens) {
-  return packed_pass(p, tokens, false, own_keys);
+template <typename Stream, typename T, typename Look>
+Norm encoder_pass(const StackPass<Stream, T>& p, const PackedTokens& tokens, Look&& look_at) {
+  return packed_pass(p, tokens, false, own_keys, look_at);
 }
 
 // Layer i's keys and values of `tokens` rows, `stride` elements apart, which their sentences share.
@@ -141,8 +165,13 @@ void encode(const Pass<Stream, T, C>& p, const PackedTokens& tokens) {
   const Workspace<T>& w = p.workspace;
   const StackPass<Stream, T> encoder{p.stream, *p.spec.encoder, *p.weights.encoder, w.packed,
                                      tokens.count};
-  const Norm norm = encoder_pass(encoder, tokens);
+  const PackedLook<Stream, T> look_at{p.stream, w.overflow, true, w.inputs.shared_cells,
+                                      tokens.count};
+  const Norm norm = encoder_pass(encoder, tokens, look_at);
   if (norm.gamma != nullptr) normalize(encoder, norm);
+  look_at(p.spec.encoder->layers - 1, Site::output, w.packed.x, p.spec.encoder->hidden);
+  PackedLook<Stream, T> look_at_keys = look_at;
+  look_at_keys.is_encoder = false;
   for (int i = 0; i < p.spec.decoder.layers; ++i) {
     const Linear& kv = p.weights.decoder.layers[i].cross_kv;
     linear<T>(p.stream, {.x = w.packed.x,
@@ -151,6 +180,7 @@ void encode(const Pass<Stream, T, C>& p, const PackedTokens& tokens) {
                          .y = w.packed_kv,
                          .scratch = w.packed.scratch,
                          .rows = tokens.count});
+    look_at_keys(i, Site::cross_keys, w.packed_kv, kv.weight.outputs);
     store_keys(p, w.packed_kv, tokens.count, 2 * p.spec.decoder.kv_inner(i), i);
   }
 }
@@ -164,18 +194,21 @@ Norm prompt_pass(const Pass<Stream, T, C>& p, const PackedTokens& tokens,
   const Workspace<T>& w = p.workspace;
   const StackSpec& d = p.spec.decoder;
   const auto pass = p.decoder(w.packed, tokens.count);
+  const PackedLook<Stream, T> look_at{p.stream, w.overflow, false, w.inputs.shared_cells,
+                                      tokens.count};
   const auto store = [&](int i, const PackedKeys<T>& keys) {
     store_keys(p, keys.k, tokens.count, d.qkv(i), i);
     return keys;
   };
   // What is rounded in the pages is read as it is there, so that parts do not matter.
   if (std::is_same_v<T, C> && first_queries == nullptr)
-    return packed_pass(pass, tokens, true, store);
-  return packed_pass(pass, tokens, true, [&](int i, const PackedKeys<T>& keys) {
+    return packed_pass(pass, tokens, true, store, look_at);
+  const auto paged = [&](int i, const PackedKeys<T>& keys) {
     store(i, keys);
     return PagedKeys<C>{p.cache.pool(d, i), p.shared_pages(), w.inputs.shared_lengths,
                         first_queries};
-  });
+  };
+  return packed_pass(pass, tokens, true, paged, look_at);
 }
 
 // Runs a decoder-only model over all but the last token of each prompt, for its keys and values.

@@ -29,11 +29,14 @@ inline void check_encodable(const Batch& batch, const StackSpec& spec, const Lim
 
 // states: [tokens, H]
 template <typename Stream, typename T>
-void encode_states(const StackPass<Stream, T>& p, const PackedTokens& tokens, T* states) {
-  const Norm norm = encoder_pass(p, tokens);
+void encode_states(const StackPass<Stream, T>& p, const PackedTokens& tokens,
+                   const OverflowView& overflow, T* states) {
+  const PackedLook<Stream, T> look_at{p.stream, overflow, true, nullptr, tokens.count};
+  const Norm norm = encoder_pass(p, tokens, look_at);
   layer_norm<T>(
       p.stream,
       {.x = p.a.x, .norm = norm, .y = states, .rows = tokens.count, .cols = p.spec.hidden});
+  look_at(p.spec.layers - 1, Site::output, states, p.spec.hidden);
 }
 
 }  // namespace decoding

@@ -51,8 +51,10 @@ struct RequestClass {
     step.key.sentences = sentences;
     const Inputs inputs = w.inputs;
     const SearchMemory<T> memory = w;
+    const OverflowView overflow = w.overflow;
     w = pass;
     static_cast<SearchMemory<T>&>(w) = memory;
+    w.overflow = overflow;
     w.inputs = inputs;
     w.inputs.ids = pass.inputs.ids + first;
     w.inputs.positions = pass.inputs.positions + first;
@@ -70,6 +72,8 @@ struct RequestClass {
   int index() const { return index_; }
   int64_t first() const { return first_; }
   int64_t first_input() const { return first_input_; }
+  // Of a sentence, among those of all classes.
+  int64_t place_of(int sentence) const { return first_input_ + sentence; }
 
   StepRows rows() const {
     return {.state = w.inputs.state,
@@ -141,5 +145,14 @@ struct RequestClass {
   int index_ = 0;
   int64_t first_ = 0, first_input_ = 0;
 };
+
+// pass, classes: of a runner. all: as a class is made with.
+template <typename Memory, typename T, typename Classes>
+void bind_overflow(OverflowMemory<Memory>& memory, Workspace<T>& pass, Classes& classes,
+                   const ModelSpec& spec, const Limits& all) {
+  memory.bind(pages_of(spec, all) * kPageSize, int64_t{all.batch} * classes.size());
+  pass.overflow = memory.view();
+  for (auto& c : classes) c.w.overflow = memory.view(c.place_of(0));
+}
 
 }  // namespace decoding

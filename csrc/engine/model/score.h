@@ -45,11 +45,18 @@ void packed_cross_attention(const Pass<Stream, T, C>& p, StackPass<Stream, T>& s
 template <typename Stream, typename T, typename C>
 Norm forced_pass(const Pass<Stream, T, C>& p, const PackedTokens& tokens) {
   auto stack = p.decoder(p.workspace.forced, tokens.count);
+  const PackedLook<Stream, T> look_at{p.stream, p.workspace.overflow, false, nullptr, tokens.count};
   embed_tokens(stack, tokens.ids, tokens.positions);
+  look_at(0, Site::embeddings, stack.a.x, stack.spec.hidden);
   for (int i = 0; i < p.spec.decoder.layers; ++i) {
     packed_self_attention(stack, tokens, true, i, own_keys);
-    if (p.spec.encoder) packed_cross_attention(p, stack, tokens, i);
+    look_at_self_attention(stack, i, look_at);
+    if (p.spec.encoder) {
+      packed_cross_attention(p, stack, tokens, i);
+      look_at_cross_attention(stack, i, look_at);
+    }
     feed_forward(stack, i);
+    look_at_feed_forward(stack, i, look_at);
   }
   return last_norm(stack);
 }

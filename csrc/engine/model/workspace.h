@@ -8,6 +8,7 @@
 #include "core/arena.h"
 #include "core/spec.h"
 #include "engine/model/inputs.h"
+#include "engine/model/overflow.h"
 #include "engine/search/constraints.h"
 #include "kernels/rows/logprobs.h"
 #include "kernels/search/beam.h"
@@ -155,6 +156,7 @@ struct Workspace : SearchMemory<T> {
   uint8_t* products = nullptr;   // the CPU's linear: the scratch of linear.h
   float* partial = nullptr;      // CUDA's decode attention: attention/decode.h
   int32_t* split_counters = nullptr;
+  OverflowView overflow;  // beside the pool
 
   // scratch: the packed pass of the decoder over labelled sentences
   LabelScore* label_scores;  // [B * labels]

@@ -169,7 +169,8 @@ void Scheduler::collect() {
       // What its text left may be what was not finite: the next one computes it anew.
       cache_.forget(entry.admitted.shared_pages);
       made_.ends.emplace_back(id, OutputKind::fault);
-      made_.ends.back().message = fault_text(ended.fault, entry.given.item);
+      made_.ends.back().message =
+          fault_text(ended.fault, entry.given.item, runner_.first_overflow(entry.admitted));
     } else {
       made_.ends.push_back(results(id, entry));
     }
