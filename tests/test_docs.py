@@ -122,6 +122,19 @@ def test_pages_name_what_exists(page: Path) -> None:
             assert any(page.parent.glob(path.rstrip("/"))), path
 
 
+def test_each_promise_has_its_test() -> None:
+    """Each row of a table of docs/determinism.md ends with a test that exists."""
+    page = (ROOT / "docs/determinism.md").read_text("utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+    promises = [row for row in rows if not row.startswith("|---") and not row.endswith("| test |")]
+    assert len(promises) > 30
+    for row in promises:
+        found = re.search(r"\| `(tests/[\w/]+\.py)::(\w+)` \|$", row)
+        assert found, row
+        tree = ast.parse((ROOT / found[1]).read_text("utf-8"))
+        assert found[2] in {getattr(each, "name", "") for each in tree.body}, found[0]
+
+
 @pytest.mark.parametrize("page", PROSE, ids=named)
 def test_pages_keep_their_form(page: Path) -> None:
     """Lines of at most 100 columns but for tables; each block of code says what it is."""

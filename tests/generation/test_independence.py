@@ -9,7 +9,7 @@ import torch
 
 from decoding.generation import batching
 from tests.support.calls import FILL, item_of, ragged, run, same, same_items
-from tests.support.random_models import ours
+from tests.support.random_models import load, ours
 
 SEARCHES: list[dict[str, Any]] = [
     {},
@@ -39,6 +39,33 @@ def test_neighbours_change_nothing(name: str, search: dict[str, Any], device: st
     if "seed" not in search:
         assert same_items([items([item])[0] for item in range(6)], together, device)
         assert same_items(items([5, 4, 3, 2, 1, 0])[::-1], together, device)
+
+
+@pytest.mark.parametrize(
+    "types",
+    [
+        {"dtype": "float32"},
+        {"dtype": "bfloat16"},
+        {"dtype": "int8"},
+        {"dtype": "int8", "kv_cache_dtype": "bfloat16"},
+    ],
+    ids=lambda types: "-".join(types.values()),
+)
+@pytest.mark.parametrize("name", ["marian-relu-wide", "gpt2-wide"])
+def test_types_threads_and_neighbours(name: str, types: dict[str, str]) -> None:
+    """In every type of a CPU: one thread and a sentence alone, two threads and a batch."""
+    one, two = (load(name, threads=threads, **types) for threads in (1, 2))
+    inputs = ragged(name, 5)
+    for search in SEARCHES:
+        copies = search.get("num_return_sequences", 1)
+        options = search | {"max_new_tokens": 12, "pad_token_id": FILL}
+        options |= {"return_dict_in_generate": True, "output_sequences_scores": True}
+        seeds = {"seed": list(range(5))} if "seed" in search else {}
+        together = two.generate(**inputs, **(options | seeds))
+        for i in range(5):
+            own = {key: value[i : i + 1] for key, value in (inputs | seeds).items()}
+            alone = one.generate(**(options | own))
+            assert same_items([item_of(alone, 0, copies)], [item_of(together, i, copies)], "cpu")
 
 
 @pytest.mark.parametrize("search", SEARCHES)

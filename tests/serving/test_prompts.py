@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
 import decoding
 from decoding.serving import planning
-from tests.serving.engines import tight_engine
+from tests.serving.engines import FULL, assert_same, tight_engine
 from tests.support.random_models import ours
 
 LONG = [(7 * i) % 50 + 3 for i in range(40)]
@@ -28,9 +27,9 @@ def test_parts_do_not_matter(
     with tight_engine(model, rows=8, pages=40) as engine:
         for search in SEARCHES:
             for prompt in PROMPTS:
-                options: dict[str, Any] = {"max_new_tokens": 6, **search}
+                options: dict[str, Any] = {"max_new_tokens": 6, **search, **FULL}
                 expected = model.generate([prompt], **options)
-                assert torch.equal(engine.submit(prompt, **options).result(60), expected)
+                assert_same(engine.submit(prompt, **options).result(60), expected, device)
         stats = engine.stats()
     assert stats["prefix_hits"] > 0 and stats["pages_used"] == 0
 
