@@ -12,6 +12,17 @@ std::unique_ptr<DeviceTools>& place_of(int id) {
   return all[id];
 }
 
+void* torch_stream(const py::handle& like, int device) {
+  if (const dlpack::ExchangeApi* api = dlpack::exchange_api(like)) {
+    void* stream = nullptr;
+    if (api->current_stream(dlpack::kCuda, device, &stream) != 0) throw py::error_already_set();
+    return stream;
+  }
+  const py::object cuda = py::module_::import("torch").attr("cuda");
+  const py::object stream = cuda.attr("current_stream")(device).attr("cuda_stream");
+  return reinterpret_cast<void*>(stream.cast<uintptr_t>());
+}
+
 }  // namespace
 
 DeviceTools::DeviceTools(int id, bool deterministic)
@@ -29,13 +40,11 @@ DeviceTools& tools_of(int id) {
   return place_of(id) == nullptr ? renewed_tools(id) : *place_of(id);
 }
 
-cuda::Stream current_stream(int device) {
+cuda::Stream current_stream(const py::handle& like) {
+  const int device = TensorView(like, "tensor").gpu();
   DeviceTools& tools = tools_of(device);
   CUDA_CHECK(cudaSetDevice(device));
-  const py::object torch = py::module_::import("torch").attr("cuda");
-  const py::object stream = torch.attr("current_stream")(device);
-  const auto handle = stream.attr("cuda_stream").cast<uintptr_t>();
-  return {reinterpret_cast<cudaStream_t>(handle), tools.device, tools.matmul};
+  return {static_cast<cudaStream_t>(torch_stream(like, device)), tools.device, tools.matmul};
 }
 
 }  // namespace decoding

@@ -31,16 +31,16 @@ DeviceTools& tools_of(int id);
 // New ones know nothing of biases, whose addresses tensors may share one after the other.
 DeviceTools& renewed_tools(int id, bool deterministic = false);
 
-// The current stream of a device, with products that are tuned on first use.
-cuda::Stream current_stream(int device);
+// Torch's current stream where `like` lies, with products that are tuned on first use.
+cuda::Stream current_stream(const py::handle& like);
 
 // Calls op<T>(stream) for the device and the type of `like`.
 template <typename Op>
 void on_cuda(const py::object& like, Op&& op) {
-  const int device = like.attr("device").attr("index").cast<int>();
-  const cuda::UseDevice use(device);
-  cuda::Stream stream = current_stream(device);
-  const std::string type = type_of(like);
+  const TensorView first(like, "tensor");
+  const cuda::UseDevice use(first.gpu());
+  cuda::Stream stream = current_stream(like);
+  const std::string& type = first.type();
   if (type == number_type<float>) return op.template operator()<float>(stream);
   if (type == number_type<cuda::half>) return op.template operator()<cuda::half>(stream);
   CHECK(type == number_type<cuda::bfloat16>, "float32, float16 or bfloat16 is expected, got ",

@@ -8,8 +8,10 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "bindings/dlpack.h"
 #include "core/check.h"
 #include "core/types.h"
 
@@ -34,12 +36,6 @@ inline constexpr const char* number_type<BFloat16> = "bfloat16";
 template <>
 inline constexpr const char* number_type<Float16> = "float16";
 
-// Of a torch tensor: "float32".
-inline std::string type_of(const py::handle& tensor) {
-  const std::string name = py::str(tensor.attr("dtype"));
-  return name.substr(name.find('.') + 1);  // "torch.float32"
-}
-
 // Of an array, whose format is a letter of Python's struct module. NumPy has no bfloat16: it is a
 // record of that name there (models/weights/dtypes.py).
 inline std::string type_of(const py::buffer_info& array) {
@@ -52,25 +48,34 @@ inline std::string type_of(const py::buffer_info& array) {
   return array.format;
 }
 
+// Of "cuda:0".
+inline int gpu_of(const std::string& device) { return std::stoi(device.substr(5)); }
+
 class TensorView {
  public:
-  // Of a torch tensor, or on the CPU of what has Python's buffer protocol, such as NumPy's arrays.
-  // Checks that it is contiguous and on the device; `name` is for messages. The view does not keep
-  // the tensor alive.
+  // Of a torch tensor, or of what has Python's buffer protocol, such as NumPy's arrays, wherever it
+  // is. `name` is for messages. The view does not keep the tensor alive.
+  TensorView(const py::handle& tensor, const std::string& name) : name_(name) {
+    if (const dlpack::ExchangeApi* api = dlpack::exchange_api(tensor)) {
+      read(tensor, *api);
+    } else if (PyObject_CheckBuffer(tensor.ptr())) {
+      read_array(tensor);
+    } else {
+      read_attributes(tensor);
+    }
+  }
+
+  // Checks that it is contiguous and on the device.
   static TensorView of(const py::handle& tensor, const std::string& name,
                        const std::string& device = "cpu") {
-    TensorView view;
-    view.name_ = name;
-    const bool is_array = PyObject_CheckBuffer(tensor.ptr()) != 0;
-    CHECK(is_array || py::hasattr(tensor, "data_ptr"), name,
-          " must be a torch tensor or an array, got ",
-          py::str(py::type::of(tensor)).cast<std::string>());
-    const std::string place = is_array ? "cpu" : py::str(tensor.attr("device"));
-    CHECK(place == device, name, " must be on ", device, ", it is on ", place);
-    is_array ? view.read_array(tensor) : view.read_tensor(tensor);
+    TensorView view(tensor, name);
+    CHECK(view.device_ == device, name, " must be on ", device, ", it is on ", view.device_);
+    CHECK(view.contiguous_, name, " must be contiguous");
     return view;
   }
 
+  const std::string& device() const { return device_; }  // "cuda:0"
+  int gpu() const { return gpu_of(device_); }
   const std::vector<int64_t>& shape() const { return shape_; }
   const std::string& type() const { return type_; }  // "float32"
   void* data() const { return data_; }               // whatever the type
@@ -99,19 +104,35 @@ class TensorView {
   }
 
  private:
-  void read_tensor(const py::handle& tensor) {
-    CHECK(tensor.attr("is_contiguous")().cast<bool>(), name_, " must be contiguous");
-    type_ = type_of(tensor);
+  void read(const py::handle& tensor, const dlpack::ExchangeApi& api) {
+    dlpack::Tensor found;
+    if (api.read(tensor.ptr(), &found) != 0) throw py::error_already_set();
+    device_ = dlpack::device_name(found);
+    type_ = dlpack::type_name(found);
+    data_ = static_cast<uint8_t*>(found.data) + found.byte_offset;
+    shape_.assign(found.shape, found.shape + found.dimensions);
+    contiguous_ = dlpack::is_contiguous(found);
+  }
+
+  // Of a torch that is older than the exchange API.
+  void read_attributes(const py::handle& tensor) {
+    CHECK(py::hasattr(tensor, "data_ptr"), name_, " must be a torch tensor or an array, got ",
+          py::str(py::type::of(tensor)).cast<std::string>());
+    const std::string type = py::str(tensor.attr("dtype"));
+    device_ = py::str(tensor.attr("device"));
+    type_ = type.substr(type.find('.') + 1);  // "torch.float32"
     data_ = reinterpret_cast<void*>(tensor.attr("data_ptr")().cast<uintptr_t>());
     for (py::handle size : tensor.attr("shape")) shape_.push_back(size.cast<int64_t>());
+    contiguous_ = tensor.attr("is_contiguous")().cast<bool>();
   }
 
   void read_array(const py::handle& array) {
     const py::buffer_info info = py::reinterpret_borrow<py::buffer>(array).request();
-    CHECK(PyBuffer_IsContiguous(info.view(), 'C'), name_, " must be contiguous");
+    device_ = "cpu";
     type_ = type_of(info);
     data_ = info.ptr;
     shape_.assign(info.shape.begin(), info.shape.end());
+    contiguous_ = PyBuffer_IsContiguous(info.view(), 'C') != 0;
   }
 
   static std::string text(const std::vector<int64_t>& shape) {
@@ -123,8 +144,15 @@ class TensorView {
   }
 
   void* data_ = nullptr;
-  std::string name_, type_;
+  std::string name_, type_, device_;
   std::vector<int64_t> shape_;
+  bool contiguous_ = false;
+};
+
+// A tensor's rows: each is as long as its last dimension, and all others count them.
+struct Rows {
+  std::vector<int64_t> shape;
+  int64_t rows = 1, cols = 0;
 };
 
 // The tensors of one call, all on one device.
@@ -146,12 +174,27 @@ class Tensors {
                   const std::vector<int64_t>& shape) const {
     return tensor.is_none() ? nullptr : data<T>(tensor, name, shape);
   }
+  // Of so many numbers, whatever the shape.
+  template <typename T>
+  T* data(const py::object& tensor, const std::string& name, int64_t count) const {
+    const TensorView found = view(tensor, name);
+    CHECK(found.numel() == count, name, " must have ", count, " numbers, has ", found.numel());
+    return found.data<T>();
+  }
+  Rows rows(const py::object& tensor, const std::string& name) const {
+    Rows found{view(tensor, name).shape()};
+    CHECK(!found.shape.empty(), name, " must have a dimension");
+    found.cols = found.shape.back();
+    for (size_t i = 0; i + 1 < found.shape.size(); ++i) found.rows *= found.shape[i];
+    return found;
+  }
   // The sizes of a tensor of `axes` dimensions.
   std::vector<int64_t> sizes(const py::object& tensor, const std::string& name, size_t axes) const {
     const auto shape = view(tensor, name).shape();
     CHECK(shape.size() == axes, name, " must have ", axes, " dimensions, has ", shape.size());
     return shape;
   }
+  const std::string& device() const { return device_; }
   bool on_cuda() const { return device_ != "cpu"; }
 
  private:

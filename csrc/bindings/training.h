@@ -38,9 +38,10 @@ struct OnCpu {
         });
       });
     };
-    const int size = threads > 0 ? threads : torch_threads();
+    const bool little = threads == 0 && elements < kLittle;
+    const int size = little ? 1 : threads > 0 ? threads : torch_threads();
     const py::gil_scoped_release release;
-    if (threads == 0 && elements < kLittle) {
+    if (little) {
       cpu::Team alone(1);
       return on_team(alone);
     }
@@ -52,11 +53,12 @@ struct OnCpu {
 // op(stream, parameters) calls the overload.
 template <typename Make, typename Op>
 void run_training(const py::object& like, const OnCpu& place, Make&& make, Op&& op) {
-  const Tensors tensors(py::str(like.attr("device")));
+  const TensorView first(like, "tensor");
+  const Tensors tensors(first.device());
   if (!tensors.on_cuda()) {
-    const std::string type = type_of(like);
+    const std::string& type = first.type();
     const auto run = [&](const auto& params) {
-      place.run(like.attr("numel")().cast<int64_t>(), [&](auto& stream) { op(stream, params); });
+      place.run(first.numel(), [&](auto& stream) { op(stream, params); });
     };
     if (type == number_type<float>) return run(make.template operator()<float>(tensors));
     if (type == number_type<double>) return run(make.template operator()<double>(tensors));
@@ -80,11 +82,11 @@ void run_training(const py::object& like, const OnCpu& place, Make&& make, Op&& 
 // memory; null on the CPU. Waiting for them would cost more than they do, so it is a later call
 // that reports it.
 template <typename Fault>
-Fault* fault_memory([[maybe_unused]] const Tensors& in, [[maybe_unused]] const py::object& like) {
+Fault* fault_memory([[maybe_unused]] const Tensors& in) {
 #ifdef DECODING_CUDA
   if (in.on_cuda()) {
     static auto& faults = *new std::map<int, cuda::PinnedMemory>;  // outlives Python
-    cuda::PinnedMemory& memory = faults[like.attr("device").attr("index").cast<int>()];
+    cuda::PinnedMemory& memory = faults[gpu_of(in.device())];
     if (memory.data() == nullptr) {
       memory = cuda::PinnedMemory(sizeof(Fault));
       *static_cast<Fault*>(memory.data()) = {};

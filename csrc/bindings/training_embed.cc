@@ -32,14 +32,13 @@ void check_ids(const TrainingEmbedParams<T>& p) {
 }
 
 // Reports the id of a call before that a table did not have.
-IdFault* id_fault(const Tensors& in, const object& like) {
-  auto* fault = fault_memory<IdFault>(in, like);
+IdFault* id_fault(const Tensors& in) {
+  auto* fault = fault_memory<IdFault>(in);
   if (fault == nullptr) return nullptr;
   if (volatile int& found = fault->found; found != 0) {
     found = 0;
-    refuse_id(
-        fault->id, fault->rows, fault->position != 0,
-        " in an earlier call on " + string(py::str(like.attr("device"))) + ", whose row is NaN");
+    refuse_id(fault->id, fault->rows, fault->position != 0,
+              " in an earlier call on " + in.device() + ", whose row is NaN");
   }
   return fault;
 }
@@ -58,18 +57,17 @@ void bind_embed(py::module_& training) {
         run_training(
             y, {isa, threads},
             [&]<typename T>(const Tensors& in) {
-              const auto shape = in.sizes(y, "y", 2);
-              const int64_t rows = shape[0], hidden = shape[1];
+              const auto [shape, rows, hidden] = in.rows(y, "y");
               const auto rows_of = [&](const object& tensor, const string& name) {
                 return tensor.is_none() ? 0 : static_cast<int>(in.sizes(tensor, name, 2)[0]);
               };
               const TrainingEmbedParams<T> params{
-                  .ids = in.data<int64_t>(ids, "ids", {rows}),
-                  .positions = in.data_or_null<int64_t>(at, "at", {rows}),
+                  .ids = in.data<int64_t>(ids, "ids", rows),
+                  .positions = at.is_none() ? nullptr : in.data<int64_t>(at, "at", rows),
                   .token_table = in.data<T>(table, "table", {-1, hidden}),
                   .position_table = in.data_or_null<T>(positions, "positions", {-1, hidden}),
                   .y = in.data<T>(y, "y", shape),
-                  .fault = id_fault(in, y),
+                  .fault = id_fault(in),
                   .dropout = dropout_of(in, dropout, seed),
                   .rows = static_cast<int>(rows),
                   .hidden = static_cast<int>(hidden),
@@ -102,8 +100,7 @@ void bind_embed_backward(py::module_& training) {
         run_training(
             dy, {isa, threads},
             [&]<typename T>(const Tensors& in) {
-              const auto shape = in.sizes(dy, "dy", 2);
-              const int64_t rows = shape[0], hidden = shape[1];
+              const auto [shape, rows, hidden] = in.rows(dy, "dy");
               CHECK(!order.is_none() || (in.on_cuda() && std::is_same_v<T, float>),
                     "order may be None on a GPU in float32 alone");
               if (in.on_cuda() && !order.is_none()) {
@@ -111,7 +108,7 @@ void bind_embed_backward(py::module_& training) {
               }
               return EmbedBackwardParams<T>{
                   .dy = in.data<T>(dy, "dy", shape),
-                  .ids = in.data<int64_t>(ids, "ids", {rows}),
+                  .ids = in.data<int64_t>(ids, "ids", rows),
                   .order = in.data_or_null<int64_t>(order, "order", {rows}),
                   .dtable = in.data<T>(dtable, "dtable", {-1, hidden}),
                   .partial = in.data_or_null<float>(partial, "partial", {-1, -1, -1}),

@@ -23,14 +23,14 @@ void check_labels(const int64_t* labels, int rows, int classes, int64_t ignored)
 }
 
 // Reports the wrong label of a call before.
-LabelFault* label_fault(const Tensors& in, const object& like) {
-  auto* fault = fault_memory<LabelFault>(in, like);
+LabelFault* label_fault(const Tensors& in) {
+  auto* fault = fault_memory<LabelFault>(in);
   if (fault == nullptr) return nullptr;
   if (volatile int& found = fault->found; found != 0) {
     found = 0;
-    refuse_label(fault->label, fault->classes, fault->ignored,
-                 " in an earlier call on " + string(py::str(like.attr("device"))) +
-                     ", whose row has loss NaN and gradient 0");
+    refuse_label(
+        fault->label, fault->classes, fault->ignored,
+        " in an earlier call on " + in.device() + ", whose row has loss NaN and gradient 0");
   }
   return fault;
 }
@@ -74,7 +74,7 @@ void bind_cross_entropy(py::module_& training) {
                   .targets = targets.read<Real<T>>(in, shape[0], shape[1]),
                   .losses = in.data<Real<T>>(losses, "losses", {shape[0]}),
                   .softmax = in.data<Real<T>>(softmax, "softmax", {shape[0], 2}),
-                  .fault = label_fault(in, x)};
+                  .fault = label_fault(in)};
             },
             [](auto& stream, const auto& params) { cross_entropy(stream, params); });
       },
@@ -121,7 +121,7 @@ void bind_cross_entropy_backward(py::module_& training) {
               using R = Real<T>;
               const auto shape = in.sizes(x, "x", 2);
               const TargetArguments targets{labels, weight, ignored, smoothing, weight_sum};
-              label_fault(in, x);  // throws what earlier calls have left
+              label_fault(in);  // throws what earlier calls have left
               const bool each = in.sizes(upstream, "upstream", 1)[0] == shape[0];
               return CrossEntropyBackwardParams<T>{
                   .x = in.data<T>(x, "x", shape),

@@ -31,8 +31,7 @@ void bind_norm(py::module_& training) {
         run_training(
             x, {isa, threads},
             [&]<typename T>(const Tensors& in) {
-              const auto shape = in.sizes(x, "x", 2);
-              const int64_t rows = shape[0], cols = shape[1];
+              const auto [shape, rows, cols] = in.rows(x, "x");
               CHECK(sum.is_none() == (bias.is_none() && residual.is_none()),
                     "there is a sum where something is added, and only there");
               return TrainingNormParams<T>{
@@ -43,8 +42,8 @@ void bind_norm(py::module_& training) {
                   .beta = weight_of<const T>(in, beta, "beta", cols),
                   .sum = in.data_or_null<T>(sum, "sum", shape),
                   .y = in.data<T>(y, "y", shape),
-                  .mean = in.data_or_null<Real<T>>(mean, "mean", {rows}),
-                  .rstd = in.data_or_null<Real<T>>(rstd, "rstd", {rows}),
+                  .mean = mean.is_none() ? nullptr : in.data<Real<T>>(mean, "mean", rows),
+                  .rstd = rstd.is_none() ? nullptr : in.data<Real<T>>(rstd, "rstd", rows),
                   .rows = static_cast<int>(rows),
                   .cols = static_cast<int>(cols),
                   .eps = eps,
@@ -67,18 +66,16 @@ void bind_norm_backward(py::module_& training) {
         run_training(
             s, {isa, threads},
             [&]<typename T>(const Tensors& in) {
-              const auto shape = in.sizes(s, "s", 2);
-              const int64_t rows = shape[0], cols = shape[1];
+              const auto [shape, rows, cols] = in.rows(s, "s");
               const bool totals = !(dgamma.is_none() && dbeta.is_none() && dbias.is_none());
-              const char* type = sizeof(Real<T>) == 8 ? "float64" : "float32";
-              if (totals) partial = empty_like(rstd, type, {3, kNormLines, cols});
+              if (totals) partial = rstd.attr("new_empty")(py::make_tuple(3, kNormLines, cols));
               return NormBackwardParams<T>{
                   .s = in.data<T>(s, "s", shape),
                   .dy = in.data<T>(dy, "dy", shape),
                   .dsum = in.data_or_null<T>(dsum, "dsum", shape),
                   .gamma = weight_of<const T>(in, gamma, "gamma", cols),
-                  .mean = in.data_or_null<Real<T>>(mean, "mean", {rows}),
-                  .rstd = in.data<Real<T>>(rstd, "rstd", {rows}),
+                  .mean = mean.is_none() ? nullptr : in.data<Real<T>>(mean, "mean", rows),
+                  .rstd = in.data<Real<T>>(rstd, "rstd", rows),
                   .dx = in.data<T>(dx, "dx", shape),
                   .dgamma = weight_of<T>(in, dgamma, "dgamma", cols),
                   .dbeta = weight_of<T>(in, dbeta, "dbeta", cols),
@@ -102,11 +99,11 @@ void bind_softmax(py::module_& training) {
         run_training(
             x, {isa, threads},
             [&]<typename T>(const Tensors& in) {
-              const auto shape = in.sizes(x, "x", 2);
+              const auto [shape, rows, cols] = in.rows(x, "x");
               return SoftmaxParams<T>{.x = in.data<T>(x, "x", shape),
                                       .y = in.data<T>(y, "y", shape),
-                                      .rows = static_cast<int>(shape[0]),
-                                      .cols = static_cast<int>(shape[1])};
+                                      .rows = static_cast<int>(rows),
+                                      .cols = static_cast<int>(cols)};
             },
             [](auto& stream, const auto& params) { softmax(stream, params); });
       },
@@ -117,12 +114,12 @@ void bind_softmax(py::module_& training) {
         run_training(
             y, {isa, threads},
             [&]<typename T>(const Tensors& in) {
-              const auto shape = in.sizes(y, "y", 2);
+              const auto [shape, rows, cols] = in.rows(y, "y");
               return SoftmaxBackwardParams<T>{.y = in.data<T>(y, "y", shape),
                                               .dy = in.data<T>(dy, "dy", shape),
                                               .dx = in.data<T>(dx, "dx", shape),
-                                              .rows = static_cast<int>(shape[0]),
-                                              .cols = static_cast<int>(shape[1])};
+                                              .rows = static_cast<int>(rows),
+                                              .cols = static_cast<int>(cols)};
             },
             [](auto& stream, const auto& params) { softmax_backward(stream, params); });
       },

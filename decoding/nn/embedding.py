@@ -49,7 +49,7 @@ def embedding(
         check_ids(position, "position")
         if positions is None:
             raise ValueError("position says which of positions to add: give these too")
-        position = position.expand(input.shape).reshape(-1).contiguous()
+        position = position.expand(input.shape).contiguous()
     if positions is not None:
         if positions.ndim != 2 or positions.shape[1] != weight.shape[1]:
             raise ValueError(
@@ -57,17 +57,17 @@ def embedding(
             )
         positions = positions.to(weight.dtype).contiguous()
     y: Tensor = embed(
-        input.reshape(-1).contiguous(),
+        input.contiguous(),
         weight.contiguous(),
         positions,
         position,
         input.shape[-1] if input.ndim else 1,
-        padding_row(padding_idx, len(weight)),
+        padding_row(padding_idx, weight.shape[0]),
         scale,
         dropout,
         new_seed(weight.device) if dropout else None,
     )
-    return y.view(*input.shape, weight.shape[1])
+    return y
 
 
 class Embedding(nn.Embedding):
@@ -148,9 +148,9 @@ def embed(
     dropout: float,
     seed: Tensor | None,
 ) -> Tensor:
-    """[rows, H]. ids, at: int64 [rows]; table: [V, H]; positions: [P, H], without `at` those of row
-    % length; padding: the row of the table that gets no gradient; seed: int64 [1]."""
-    y = table.new_empty(len(ids), table.shape[1])
+    """[..., H]. ids, at: int64 [...]; table: [V, H]; positions: [P, H], without `at` those of the
+    id's number % length; padding: the row of the table that gets no gradient; seed: int64 [1]."""
+    y = table.new_empty(*ids.shape, table.shape[1])
     training.embed(
         ids,
         table,
@@ -167,7 +167,7 @@ def embed(
 
 @embed.register_fake
 def _(ids: Tensor, table: Tensor, *_: Any) -> Tensor:
-    return table.new_empty(len(ids), table.shape[1])
+    return table.new_empty(*ids.shape, table.shape[1])
 
 
 @operator("decoding::embed_gradient")
@@ -180,13 +180,13 @@ def embed_gradient(
     dropout: float,
     seed: Tensor | None,
 ) -> Tensor:
-    """The gradient of a table of so many rows. dy: [len(ids), H]."""
+    """The gradient of a table of so many rows. ids: [...]; dy: [..., H]."""
     order = None
-    dtable = dy.new_zeros(rows, dy.shape[1])
+    dtable = dy.new_zeros(rows, dy.shape[-1])
     # Atomic additions need float32, which for a table of half precision were more memory than that.
     atomic = dy.is_cuda and dy.dtype == torch.float32
     if not atomic or torch.are_deterministic_algorithms_enabled():
-        ids, order = ids.sort(stable=True)
+        ids, order = ids.flatten().sort(stable=True)
     training.embed_backward(
         dy, ids, order, dtable, ignored=padding, scale=scale, dropout=dropout, seed=seed
     )
@@ -195,12 +195,12 @@ def embed_gradient(
 
 @embed_gradient.register_fake
 def _(dy: Tensor, ids: Tensor, rows: int, *_: Any) -> Tensor:
-    return dy.new_empty(rows, dy.shape[1])
+    return dy.new_empty(rows, dy.shape[-1])
 
 
 def keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ids, table, positions, at, ctx.length, ctx.padding, ctx.scale, ctx.dropout, seed = inputs
-    ctx.rows = len(table), 0 if positions is None else len(positions)
+    ctx.rows = table.shape[0], 0 if positions is None else positions.shape[0]
     ctx.save_for_backward(ids, at, seed)
 
 
@@ -211,7 +211,7 @@ def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         dtable = embed_gradient(dy, ids, ctx.rows[0], ctx.padding, ctx.scale, ctx.dropout, seed)
     if ctx.needs_input_grad[2]:
         if at is None:
-            at = torch.arange(len(ids), device=ids.device) % ctx.length
+            at = torch.arange(ids.numel(), device=ids.device) % ctx.length
         dpositions = embed_gradient(dy, at, ctx.rows[1], -1, 1.0, ctx.dropout, seed)
     return None, dtable, dpositions, *[None] * 6
 

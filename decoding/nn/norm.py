@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -118,21 +117,25 @@ def norm(
     shape = tuple(normalized_shape)
     if not shape or tuple(input.shape[-len(shape) :]) != shape:
         raise ValueError(f"the input must end in {list(shape)}, it is {list(input.shape)}")
-    cols = math.prod(shape)
     if residual is not None:
         if residual.shape != input.shape:
             raise ValueError(
                 f"residual must be {list(input.shape)} as the input, got {list(residual.shape)}"
             )
         dtype = torch.promote_types(input.dtype, residual.dtype)
-        input, residual = input.to(dtype), residual.to(dtype).reshape(-1, cols).contiguous()
+        input, residual = input.to(dtype), rows(residual.to(dtype), shape)
     if eps is None:
         eps = torch.finfo(sum_dtype(input)).eps
     weights = weights_beside(input, shape, input_bias=input_bias, weight=weight, bias=bias)
-    x = input.reshape(-1, cols).contiguous()
-    y, total, *_ = norm_rows(x, residual, *weights, eps, rms)
-    plain = residual is None and input_bias is None
-    return y.view(input.shape), input if plain else total.view(input.shape)
+    y, total, *_ = norm_rows(rows(input, shape), residual, *weights, eps, rms)
+    if residual is None and input_bias is None:
+        total = input
+    return (y, total) if len(shape) == 1 else (y.view(input.shape), total.view(input.shape))
+
+
+def rows(x: Tensor, shape: Shape) -> Tensor:
+    """x with what is normed in its last dimension. shape: of that."""
+    return (x if len(shape) == 1 else x.flatten(-len(shape))).contiguous()
 
 
 @operator("decoding::norm")
@@ -145,10 +148,10 @@ def norm_rows(
     eps: float,
     rms: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x, residual: [rows, cols]; the others: [cols].
+    """x, residual: [..., cols]; the others: [cols].
 
-    Returns the norm and the sum that it is of, [rows, cols]; of that sum, in the type of sums, the
-    mean and the factor of the norm, [rows]. What there is no need for is empty: a sum that is x,
+    Returns the norm and the sum that it is of, [..., cols]; of that sum, in the type of sums, the
+    mean and the factor of the norm, [...]. What there is no need for is empty: a sum that is x,
     the mean of an RMS norm.
     """
     y, total, mean, rstd = unwritten(x, residual, input_bias, weight, bias, eps, rms)
@@ -181,8 +184,8 @@ def unwritten(
     """The results of norm_rows."""
     plain = residual is None and input_bias is None
     total = x.new_empty(0) if plain else torch.empty_like(x)
-    rstd = x.new_empty(len(x), dtype=sum_dtype(x))
-    return torch.empty_like(x), total, rstd.new_empty(0 if rms else len(x)), rstd
+    rstd = x.new_empty(x.shape[:-1], dtype=sum_dtype(x))
+    return torch.empty_like(x), total, x.new_empty(0) if rms else torch.empty_like(rstd), rstd
 
 
 @operator("decoding::norm_gradient")
@@ -196,7 +199,7 @@ def norm_gradient(
     dtype: torch.dtype,
     wanted: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of the sum that was normed, [rows, cols], and of the wanted ones of input_bias, weight and
+    """Of the sum that was normed, [..., cols], and of the wanted ones of input_bias, weight and
     bias, [cols] of `dtype`; empty where not wanted. dtotal: the gradient of the sum itself."""
     dx, *dweights = gradients_unwritten(total, dy, dtotal, weight, mean, rstd, dtype, wanted)
     dbias, dgamma, dbeta = (
@@ -208,7 +211,7 @@ def norm_gradient(
         dx,
         dsum=dtotal,
         gamma=weight,
-        mean=mean if len(mean) == len(rstd) else None,
+        mean=mean if mean.shape == rstd.shape else None,
         rstd=rstd,
         dgamma=dgamma,
         dbeta=dbeta,
@@ -229,7 +232,7 @@ def gradients_unwritten(
     wanted: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The results of norm_gradient."""
-    cols = total.shape[1]
+    cols = total.shape[-1]
     dbias, dgamma, dbeta = (
         total.new_empty(cols if needed else 0, dtype=dtype) for needed in wanted
     )
@@ -251,7 +254,7 @@ def backward(
     total, weight, mean, rstd = ctx.saved_tensors
     dy = torch.zeros_like(total) if dy is None else dy.contiguous()
     dtotal = None if dtotal is None or not dtotal.numel() else dtotal.contiguous()
-    wanted = [bool(needed) for needed in ctx.needs_input_grad[2:5]]
+    wanted = list(ctx.needs_input_grad[2:5])
     dx, *dweights = norm_gradient(total, dy, dtotal, weight, mean, rstd, ctx.dtype, wanted)
     of_weights = (given if needed else None for given, needed in zip(dweights, wanted, strict=True))
     return dx, dx if ctx.needs_input_grad[1] else None, *of_weights, None, None

@@ -46,7 +46,7 @@ class Operator:
     def __call__(self, *inputs: Any) -> Any:
         if is_watched(inputs):
             return self.registered(*inputs)
-        if self.direct is not None:
+        if self.direct is not None and needs_gradient(inputs):
             return self.direct.apply(*inputs)
         output = self.function(*inputs)
         if self.mutated is not None:
@@ -59,14 +59,26 @@ def operator(name: str, mutates: str = "") -> Callable[[Callable[..., Any]], Ope
     return lambda function: Operator(name, function, mutates)
 
 
+PLAIN = {Tensor, nn.Parameter, type(None), bool, int, float, str, list, torch.dtype, torch.Size}
+
+
 def is_watched(inputs: tuple[Any, ...]) -> bool:
     """Whether a compiler, a mode, a transform or a subclass of tensors must see the operator."""
     return (
         torch.compiler.is_compiling()
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._are_functorch_transforms_active()
-        or any(isinstance(x, Tensor) and type(x) not in (Tensor, nn.Parameter) for x in inputs)
+        or not PLAIN.issuperset(map(type, inputs))
     )
+
+
+def needs_gradient(inputs: tuple[Any, ...]) -> bool:
+    if not torch.is_grad_enabled():
+        return False
+    for x in inputs:
+        if isinstance(x, Tensor) and x.requires_grad:
+            return True
+    return False
 
 
 def sum_dtype(x: Tensor) -> torch.dtype:
@@ -88,13 +100,15 @@ def weights_beside(
 ) -> list[Tensor | None]:
     """Weights of that shape in one dimension, and in one type: x's, or float32 where x has half
     precision and one of them is float32."""
-    dtype, given = x.dtype, [weight for weight in weights.values() if weight is not None]
-    if dtype.itemsize == 2 and any(weight.dtype == torch.float32 for weight in given):
-        dtype = torch.float32
+    dtype, found = x.dtype, []
     for name, weight in weights.items():
-        if weight is not None and tuple(weight.shape) != shape:
+        if weight is not None and weight.shape != shape:
             raise ValueError(f"{name} must be {list(shape)}, got {list(weight.shape)}")
-    return [
-        None if weight is None else weight.to(dtype).reshape(-1).contiguous()
-        for weight in weights.values()
-    ]
+        if weight is not None and dtype.itemsize == 2 and weight.dtype == torch.float32:
+            dtype = torch.float32
+    for weight in weights.values():
+        if weight is not None:
+            weight = weight.to(dtype).contiguous()
+            weight = weight if len(shape) == 1 else weight.reshape(-1)
+        found.append(weight)
+    return found

@@ -14,9 +14,10 @@ from decoding.nn.operators import operator
 def softmax(input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
     """torch.nn.functional.softmax, fastest over the last axis. dtype: of the result, to which the
     input is cast first. Sums are float32 (float64 for float64)."""
-    x = (input if dtype is None else input.to(dtype)).movedim(dim, -1)
-    y: Tensor = softmax_rows(x.reshape(-1, x.shape[-1]).contiguous())
-    return y.view(x.shape).movedim(-1, dim)
+    x = input if dtype is None else input.to(dtype)
+    last = dim in (-1, x.ndim - 1)
+    y: Tensor = softmax_rows((x if last else x.movedim(dim, -1)).contiguous())
+    return y if last else y.movedim(-1, dim)
 
 
 class Softmax(nn.Softmax):
@@ -32,7 +33,7 @@ class Softmax(nn.Softmax):
 
 @operator("decoding::softmax")
 def softmax_rows(x: Tensor) -> Tensor:
-    """x: [rows, cols]."""
+    """x: [..., cols]."""
     y = torch.empty_like(x)
     training.softmax(x, y)
     return y

@@ -22,6 +22,36 @@ def test_arrays_are_read_as_tensors_are(dtype: Any) -> None:
     assert _C.squares(weight, threads=1) == expected
 
 
+class OldTensor:
+    """A tensor of a torch that has no exchange API: all that is known are its attributes."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.dtype, self.device, self.shape = tensor.dtype, tensor.device, tensor.shape
+        self.data_ptr, self.is_contiguous = tensor.data_ptr, tensor.is_contiguous
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_tensors_of_older_torchs(dtype: torch.dtype) -> None:
+    weight = torch.randn(70, 40).to(dtype)
+    assert _C.squares(OldTensor(weight), threads=1) == _C.squares(weight, threads=1)
+    for tensor in (weight.T, OldTensor(weight.T)):
+        with pytest.raises(Error, match="weight must be contiguous"):
+            _C.squares(tensor, threads=1)
+    for tensor in (weight.bool(), OldTensor(weight.bool())):
+        with pytest.raises(Error, match=r"weight must be float32, .* got bool"):
+            _C.squares(tensor, threads=1)
+
+
+def test_what_counts_as_contiguous() -> None:
+    weight = torch.randn(70, 40, requires_grad=True)
+    expected = _C.squares(weight.detach().clone(), threads=1)
+    assert _C.squares(weight, threads=1) == expected
+    assert _C.squares(torch.nn.Parameter(weight), threads=1) == expected
+    assert _C.squares(weight[:, :1].T.T[:1], threads=1) == _C.squares(weight[:1, :1], threads=1)
+    with pytest.raises(Error, match="weight must be contiguous"):
+        _C.squares(weight[:, 1:], threads=1)
+
+
 def test_arrays_of_bfloat16_are_records_of_that_name() -> None:
     weight = torch.randn(70, 40).bfloat16()
     array = as_array(weight)

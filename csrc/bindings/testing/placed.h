@@ -35,7 +35,7 @@ void run_on(const py::object& like, const std::string& isa, int threads, Op&& op
   const std::string device = py::str(like.attr("device"));
   if (device == "cpu") return on_cpu(isa, threads, op);
 #ifdef DECODING_CUDA
-  cuda::Stream stream = current_stream(like.attr("device").attr("index").cast<int>());
+  cuda::Stream stream = current_stream(like);
   op(stream);
 #else
   throw Error("this engine was built without CUDA");

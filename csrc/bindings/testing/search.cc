@@ -241,7 +241,7 @@ void run_reset_cache_indirection(const py::object& slots, int beams, int prefix,
       .prefix = prefix};
 #ifdef DECODING_CUDA
   if (in.on_cuda()) {
-    cuda::Stream stream = current_stream(slots.attr("device").attr("index").cast<int>());
+    cuda::Stream stream = current_stream(slots);
     return reset_cache_indirection(stream, params);
   }
 #endif
