@@ -507,6 +507,7 @@ class Session:
         source: Numbers | None,
         source_positions: Numbers | None,
         source_offsets: Numbers | None,
+        sources: Numbers | None,
         ids: Numbers,
         labels: Numbers,
         offsets: Numbers,
@@ -519,10 +520,28 @@ class Session:
 
         A label of -100 has the log-probability 0, the rank 0 and the token -100.
 
-        source, source_positions, source_offsets, stream: as in Batch. ids: int32 [tokens], what
-        the decoder reads; labels: int32 [tokens], what it should say behind each; offsets: int32
-        [B + 1]; logprobs: float32 [tokens]; ranks, argmax: int32 [tokens]. It ends what was
-        started.
+        source, source_positions, source_offsets, stream: as in Batch, of the sources. sources:
+        int32 [B], the number of each sentence's source, at most its own: several may have one. ids:
+        int32 [tokens], what the decoder reads; labels: int32 [tokens], what it should say behind
+        each; offsets: int32 [B + 1]; logprobs: float32 [tokens]; ranks, argmax: int32 [tokens]. It
+        ends what was started.
+        """
+    def attend(
+        self,
+        source: Numbers,
+        source_positions: Numbers,
+        source_offsets: Numbers,
+        sources: Numbers,
+        ids: Numbers,
+        offsets: Numbers,
+        attentions: Numbers,
+        stream: int = 0,
+    ) -> None:
+        """Writes how much each token that the decoder reads attends to each position of its source:
+        the mean over the heads of the last layer, 0 after the source's end.
+
+        Needs limits with attentions=1. attentions: float32 [tokens, longest source]; the others are
+        those of score(). It ends what was started.
         """
     def fetch(
         self,

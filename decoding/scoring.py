@@ -1,10 +1,10 @@
-"""Log-probabilities of given tokens by teacher forcing, without a search."""
+"""Log-probabilities and attentions of given tokens by teacher forcing, without a search."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -119,25 +119,49 @@ def score(
     given = {"input_ids": input_ids, "labels": labels, "attention_mask": attention_mask}
     device = common_device(session.device, **given)
     source, forced, shape = read(session.spec, checkpoint, input_ids, labels, attention_mask)
-    tokens = np.array([max(1, len(row.ids)) for row in forced])
-    order_by = tokens if source is None else np.maximum(tokens, source.lengths)
-    most = None if session.limits is None else session.limits.batch
     logprobs, mask = np.zeros(shape, np.float32), np.zeros(shape, np.bool_)
     rank, argmax = np.zeros(shape, np.int64), np.full(shape, IGNORED, np.int64)
-    for chosen in split(order_by, 1, most, session.device.type):
-        rows = [forced[b] for b in chosen]
-        if not any(len(row.ids) for row in rows):
-            continue
-        found = session.score(pack(None if source is None else source, rows, chosen))
-        begin = 0
-        for b, row in zip(chosen, rows, strict=True):
-            own = slice(begin, begin := begin + len(row.ids))
+    for request, places in requests(session, source, forced):
+        found = session.score(request)
+        for b, own in places:
+            row = forced[b]
             logprobs[b, row.columns] = found.logprobs[own]
             mask[b, row.columns] = row.labels != IGNORED
             rank[b, row.columns] = found.ranks[own]
             argmax[b, row.columns] = found.argmax[own]
     arrays: Any = logprobs, mask, rank, argmax
     return Scores(*arrays), device
+
+
+def attentions(
+    session: Session, checkpoint: Mapping[str, Any], input_ids: Any, labels: Any
+) -> list[Array]:
+    """Of an encoder-decoder: of each row float32 [labels, source], how much the decoder attends to
+    each token of the source before it says a label, the mean over the heads of the last layer.
+    Arguments and errors are those of `score`."""
+    source, forced, _ = read(session.spec, checkpoint, input_ids, labels, None)
+    assert source is not None, "a decoder alone has no source"
+    kept = [np.empty((0, length), np.float32) for length in source.lengths.tolist()]
+    for request, places in requests(session, source, forced):
+        found = session.attend(replace(request, keep_attentions=True))
+        for b, own in places:
+            kept[b] = found[own, : kept[b].shape[1]]
+    return kept
+
+
+def requests(
+    session: Session, source: TokenBatch | None, forced: Sequence[Forced]
+) -> Iterator[tuple[ScoreRequest, list[tuple[int, slice]]]]:
+    """All rows in sub-batches, each with the numbers of its rows and where their tokens are."""
+    tokens = np.array([max(1, len(row.ids)) for row in forced])
+    order_by = tokens if source is None else np.maximum(tokens, source.lengths)
+    most = None if session.limits is None else session.limits.batch
+    for chosen in split(order_by, 1, most, session.device.type):
+        rows = [forced[b] for b in chosen]
+        ends = np.cumsum([len(row.ids) for row in rows]).tolist()
+        if ends[-1]:
+            places = map(slice, [0, *ends], ends)
+            yield pack(source, rows, chosen), list(zip(chosen.tolist(), places, strict=True))
 
 
 def pack(source: TokenBatch | None, rows: Sequence[Forced], chosen: Array) -> ScoreRequest:
@@ -147,14 +171,22 @@ def pack(source: TokenBatch | None, rows: Sequence[Forced], chosen: Array) -> Sc
         for name in ("ids", "labels")
     )
     offsets = np.cumsum([0, *lengths]).astype(np.int32)
-    return ScoreRequest(
-        None if source is None else source.select(chosen).pack(),
-        ids,
-        labels,
-        offsets,
-        max(lengths),
-        chosen,
-    )
+    if source is None:
+        return ScoreRequest(None, None, ids, labels, offsets, max(lengths), chosen)
+    first, sources = distinct(source.select(chosen))
+    packed = source.select(chosen[first]).pack()
+    return ScoreRequest(packed, sources, ids, labels, offsets, max(lengths), chosen)
+
+
+def distinct(rows: TokenBatch) -> tuple[Array, Array]:
+    """The first of equal rows, int64, ascending, and int32 [B], which of them each row equals: the
+    hypotheses of a sentence share its source, which is encoded once."""
+    masks = rows.ids[:, :0] if rows.mask is None else rows.mask
+    keys = [ids.tobytes() + mask.tobytes() for ids, mask in zip(rows.ids, masks, strict=True)]
+    first = {key: b for b, key in reversed(list(enumerate(keys)))}
+    order = sorted(first.values())
+    numbers = {keys[b]: number for number, b in enumerate(order)}
+    return np.array(order), np.array([numbers[key] for key in keys], np.int32)
 
 
 def read(

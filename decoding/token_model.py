@@ -6,12 +6,13 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from decoding.bound_model import BoundModel
+from decoding.common.arrays import Array
 from decoding.generation.call import Call, Started, prepare
 from decoding.generation.inputs import GenerateInputs
 from decoding.generation.option_types import CallOptions, GenerateOptions
 from decoding.generation.outputs import GenerateOutput
 from decoding.generation.streaming import QueuedTokenStream, StreamerTokenStream, stream
-from decoding.scoring import Scores, score
+from decoding.scoring import Scores, attentions, score
 from decoding.text.scored import as_labels
 from decoding.text.shortlist import pop_old_name
 from decoding.text.texts import as_texts, is_text
@@ -301,6 +302,15 @@ class TokenModel(BoundModel):
     def score_arrays(self, *args: Any, **options: Any) -> Scores:
         """score(), with NumPy's arrays for tensors."""
         return self._scores(*args, **options)[0]
+
+    def attention_arrays(
+        self, input_ids: Any, labels: Any, *, decoder_start_token_id: Any
+    ) -> list[Array]:
+        """Of an encoder-decoder, of each row float32 [labels, source]: how much the decoder attends
+        to each token of the source before each label, the mean over the heads of the last layer, as
+        hypothesis_attentions of generate(). The arguments are those of score()."""
+        own = {**self.generation_config, "decoder_start_token_id": decoder_start_token_id}
+        return attentions(self._session, own, input_ids, labels)
 
     def _scores(
         self,

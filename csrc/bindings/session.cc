@@ -104,9 +104,46 @@ class PySession : public Bound<Session> {
   }
 
   void score(const py::object& source, const py::object& source_positions,
-             const py::object& source_offsets, const py::object& ids, const py::object& labels,
-             const py::object& offsets, const py::object& logprobs, const py::object& ranks,
-             const py::object& argmax, uintptr_t stream) {
+             const py::object& source_offsets, const py::object& sources, const py::object& ids,
+             const py::object& labels, const py::object& offsets, const py::object& logprobs,
+             const py::object& ranks, const py::object& argmax, uintptr_t stream) {
+    const Labelled labelled = labelled_of(source, source_positions, source_offsets, sources, ids,
+                                          labels, offsets, stream);
+    const int tokens = labelled.tokens();
+    float* to_logprobs = TensorView::of(logprobs, "logprobs").data<float>({tokens});
+    int32_t* to_ranks = TensorView::of(ranks, "ranks").data<int32_t>({tokens});
+    int32_t* to_argmax = TensorView::of(argmax, "argmax").data<int32_t>({tokens});
+    const py::gil_scoped_release release;
+    std::vector<LabelScore> found(tokens);
+    session_->score(labelled, found.data(), nullptr);
+    for (int i = 0; i < tokens; ++i) {
+      to_logprobs[i] = found[i].logprob;
+      to_ranks[i] = found[i].rank;
+      to_argmax[i] = found[i].argmax;
+    }
+  }
+
+  void attend(const py::object& source, const py::object& source_positions,
+              const py::object& source_offsets, const py::object& sources, const py::object& ids,
+              const py::object& offsets, const py::object& attentions, uintptr_t stream) {
+    const Labelled labelled = labelled_of(source, source_positions, source_offsets, sources, ids,
+                                          py::none(), offsets, stream);
+    float* to = TensorView::of(attentions, "attentions")
+                    .data<float>({labelled.tokens(), longest_source(labelled.source)});
+    const py::gil_scoped_release release;
+    session_->score(labelled, nullptr, to);
+  }
+
+  std::string first_overflow(int sentence) const { return session_->first_overflow(sentence); }
+  int graph_nodes() const { return session_->graph_nodes(); }
+  std::string tuned() const { return session_->tuned(); }
+
+ private:
+  // Of arrays on the host.
+  static Labelled labelled_of(const py::object& source, const py::object& source_positions,
+                              const py::object& source_offsets, const py::object& sources,
+                              const py::object& ids, const py::object& labels,
+                              const py::object& offsets, uintptr_t stream) {
     const auto bounds = TensorView::of(offsets, "offsets");
     const int64_t sentences = bounds.numel() - 1, tokens = TensorView::of(ids, "ids").numel();
     const Tensors in("cpu");
@@ -116,33 +153,23 @@ class PySession : public Bound<Session> {
     Batch batch{};
     batch.source = packed(source, "source", -1);
     batch.source_positions = packed(source_positions, "source_positions", -1);
-    batch.source_offsets = packed(source_offsets, "source_offsets", sentences + 1);
-    batch.sentences = static_cast<int>(sentences);
+    batch.source_offsets = packed(source_offsets, "source_offsets", -1);
+    if (batch.source_offsets != nullptr) {
+      batch.sentences =
+          static_cast<int>(TensorView::of(source_offsets, "source_offsets").numel()) - 1;
+    }
     batch.stream = reinterpret_cast<void*>(stream);
     const Labelled labelled{.source = batch,
+                            .sources = packed(sources, "sources", sentences),
                             .ids = packed(ids, "ids", tokens),
                             .labels = packed(labels, "labels", tokens),
-                            .offsets = bounds.data<int32_t>({-1})};
+                            .offsets = bounds.data<int32_t>({-1}),
+                            .sentences = static_cast<int>(sentences)};
     CHECK(labelled.tokens() == tokens, "offsets end with ", labelled.tokens(), ", there are ",
           tokens, " tokens");
-    float* to_logprobs = TensorView::of(logprobs, "logprobs").data<float>({tokens});
-    int32_t* to_ranks = TensorView::of(ranks, "ranks").data<int32_t>({tokens});
-    int32_t* to_argmax = TensorView::of(argmax, "argmax").data<int32_t>({tokens});
-    const py::gil_scoped_release release;
-    std::vector<LabelScore> found(tokens);
-    session_->score(labelled, found.data());
-    for (int64_t i = 0; i < tokens; ++i) {
-      to_logprobs[i] = found[i].logprob;
-      to_ranks[i] = found[i].rank;
-      to_argmax[i] = found[i].argmax;
-    }
+    return labelled;
   }
 
-  std::string first_overflow(int sentence) const { return session_->first_overflow(sentence); }
-  int graph_nodes() const { return session_->graph_nodes(); }
-  std::string tuned() const { return session_->tuned(); }
-
- private:
   // at: its byte in the pool.
   py::object array_at(const StateArray& view, int64_t at) const {
     const py::module_ numpy = py::module_::import("numpy");
@@ -260,8 +287,12 @@ void bind_session(py::module_& module) {
       .def("fetch", &PySession::fetch, py::arg("tokens"), py::arg("lengths"), py::arg("scores"),
            py::arg("sums"), py::arg("parent_rows"))
       .def("score", &PySession::score, py::arg("source"), py::arg("source_positions"),
-           py::arg("source_offsets"), py::arg("ids"), py::arg("labels"), py::arg("offsets"),
-           py::arg("logprobs"), py::arg("ranks"), py::arg("argmax"), py::arg("stream") = 0);
+           py::arg("source_offsets"), py::arg("sources"), py::arg("ids"), py::arg("labels"),
+           py::arg("offsets"), py::arg("logprobs"), py::arg("ranks"), py::arg("argmax"),
+           py::arg("stream") = 0)
+      .def("attend", &PySession::attend, py::arg("source"), py::arg("source_positions"),
+           py::arg("source_offsets"), py::arg("sources"), py::arg("ids"), py::arg("offsets"),
+           py::arg("attentions"), py::arg("stream") = 0);
 }
 
 }  // namespace decoding

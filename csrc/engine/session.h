@@ -47,8 +47,9 @@ class Session {
   virtual EngineState state() = 0;
   virtual void fetch(const Results& results) const = 0;
 
-  // found: [labelled.tokens()]. It ends what was started.
-  virtual void score(const Labelled& labelled, LabelScore* found) = 0;
+  // found: [labelled.tokens()], null without labels. attentions: [labelled.tokens(), longest
+  // source], of the last layer to the source, null: not asked for. It ends what was started.
+  virtual void score(const Labelled& labelled, LabelScore* found, float* attentions) = 0;
 
   // With detect_overflow, of all calls so far; and the first tensor that was not finite where the
   // labels of a sentence were scored last.

@@ -100,19 +100,23 @@ IGNORED = -100  # a label that does not count, as in torch
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """Sentences whose labels are to be scored: see _C.Session.score."""
+    """Sentences whose labels are to be scored, or whose attentions are asked for: see
+    _C.Session.score and attend."""
 
-    source: PackedTokens | None  # None without an encoder
+    source: PackedTokens | None  # each source once; None without an encoder
+    sources: Array | None  # int32 [B], the number of each sentence's source, at most its own
     ids: Array  # int32 [tokens], what the decoder reads
     labels: Array  # int32 [tokens], what it should say after each
     offsets: Array  # int32 [B + 1]
     longest: int  # at least 1
     items: Array  # [B], of each sentence in the caller's batch, which errors name
+    keep_attentions: bool = False
 
     def content(self) -> list[bytes]:
         """Equal where two requests ask for the same."""
+        sources = b"" if self.sources is None else self.sources.tobytes()
         own = [array.tobytes() for array in (self.ids, self.labels, self.offsets)]
-        return [b"score", *own, *packed_content(self.source)]
+        return [b"score", sources, *own, *packed_content(self.source)]
 
     @property
     def limits(self) -> Limits:
@@ -123,6 +127,7 @@ class ScoreRequest:
             source=0 if self.source is None else self.source.longest,
             target=1,
             eos=0,
+            attentions=int(self.keep_attentions),
             labels=self.longest,
         )
 

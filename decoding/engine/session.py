@@ -118,6 +118,7 @@ class Session(PooledEngine):
                 None if source is None else source.ids,
                 None if source is None else source.positions,
                 None if source is None else source.offsets,
+                request.sources,
                 request.ids,
                 request.labels,
                 request.offsets,
@@ -139,6 +140,27 @@ class Session(PooledEngine):
             "the model's logits are not finite (NaN or infinite) for item "
             f"{request.items[sentence]}" + (f", first in the {tensor}" if tensor else "")
         )
+
+    def attend(self, request: ScoreRequest) -> Array:
+        """float32 [tokens, longest source]: how much each token that the decoder reads attends to
+        its source. request: keeps attentions. Errors as in `run`."""
+        source, sources = request.source, request.sources
+        assert source is not None and sources is not None
+        with self._own_turn(), self._call(request):
+            stream = self._stream()
+            self._reserve(request.limits)
+            found = np.empty((len(request.ids), source.longest), np.float32)
+            self._engine.attend(
+                source.ids,
+                source.positions,
+                source.offsets,
+                sources,
+                request.ids,
+                request.offsets,
+                found,
+                stream=stream,
+            )
+            return found
 
     def _step_by_step(self, request: EngineRequest, results: EngineResults) -> None:
         """Generates with returns to Python between the steps, or between their parts."""

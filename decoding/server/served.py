@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import decoding
 from decoding.generation.config import GenerationConfig
-from decoding.generation.streaming import Tokens
 from decoding.server.errors import ApiError, reading
 from decoding.server.gate import Gate
 from decoding.server.metrics import ModelMetrics
@@ -168,13 +167,6 @@ async def uncancelled(
 def cancel_result(submitted: asyncio.Future[decoding.Request[Any]]) -> None:
     if not submitted.cancelled() and submitted.exception() is None:
         submitted.result().cancel()
-
-
-async def rows_of(request: decoding.Request[Any], results: int) -> Tokens:
-    """All tokens of each result. request: not a stream."""
-    async for tokens in request:
-        return tokens
-    return [[] for _ in range(results)]  # none has any
 
 
 async def quickly(size: int, work: Callable[..., T], *given: Any, **options: Any) -> T:

@@ -109,6 +109,11 @@ class Request(Generic[Result]):
             )
         return self._found()
 
+    async def tokens(self) -> Tokens:
+        """All tokens of each result, once it has ended. Raises as result()."""
+        await self._reach(math.inf)
+        return rest(self._ended(self._told[-1]), [0] * self._returned)
+
     def cancel(self) -> None:
         """Ends it within a few steps, unless it ends before. Afterwards it does nothing."""
         if not self.done:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from decoding.common.arrays import Array
 from decoding.generation.call import Started
 from decoding.models.spec import ModelSpec
 from decoding.text.tokenizers import Tokenizer
@@ -26,3 +27,6 @@ class TextModel(Protocol):
     def score_arrays(
         self, input_ids: Any, labels: Any = None, *, decoder_start_token_id: Any = None
     ) -> Any: ...
+    def attention_arrays(
+        self, input_ids: Any, labels: Any, *, decoder_start_token_id: Any
+    ) -> list[Array]: ...

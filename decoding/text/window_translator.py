@@ -22,7 +22,7 @@ from decoding.text.hypotheses import Hypothesis, most_hypotheses, without_repeat
 from decoding.text.languages import between
 from decoding.text.lengths import Lengths
 from decoding.text.parts import Cutter, Window
-from decoding.text.prefixes import sums
+from decoding.text.prefixes import attentions_of, sums
 from decoding.text.rows import Rows
 from decoding.text.shortlist import as_shortlist, pop_old_name
 from decoding.text.text_model import TextModel
@@ -119,25 +119,31 @@ class WindowTranslator:
     def inputs(self, window: Window, chosen: Array) -> dict[str, Any]:
         """The arguments of generate() for parts of a window that share a limit of length. chosen:
         int64 [n]."""
+        ids, mask = window.parts.select(chosen).table()
+        own = {"input_ids": ids, "attention_mask": mask, "output_attentions": self.alignments}
+        return own | self.options_of(window, chosen)
+
+    def options_of(self, window: Window, chosen: Array) -> dict[str, Any]:
+        """The same for an engine, which is given ids apart, and keeps no attentions."""
         options = dict(self.options)
         prompts = [window.prompts[i] for i in chosen.tolist()]
-        ids, mask = window.parts.select(chosen).table()
         if window.max_new[chosen[0]]:
             options["max_new_tokens"] = int(window.max_new[chosen[0]])
         if self.config.do_sample and isinstance(self.config.seed, int):
             options["seed"] = (self.config.seed + self._calls) % 2**64  # not the same draws again
-        if self.alignments:
-            options["output_attentions"] = True
         if any(len(prompt) > 1 for prompt in prompts):
             options["decoder_input_ids"] = prompts
         self._calls += 1
         return {
-            "input_ids": ids,
-            "attention_mask": mask,
             "return_dict_in_generate": True,
             "output_sequences_scores": self.beams,
             **options,
         }
+
+    @property
+    def reads_again(self) -> bool:
+        """Whether written(), without attentions, has the model read what it has generated."""
+        return self.alignments or (self.n_best is not None and not self.beams)
 
     def best(self, found: list[Hypothesis]) -> list[Hypothesis]:
         """Of one line."""
@@ -150,18 +156,35 @@ class WindowTranslator:
         sequences, lengths = output.sequences, output.lengths
         columns, ends = np.arange(sequences.shape[1]), (prompts + lengths)[:, None]
         shown = (columns >= np.minimum(prompts, 1)[:, None]) & (columns < ends)  # but the start
-        texts = self.tokenizer.decode_batch(Rows.where(sequences, shown), skip_special_tokens=True)
-        scores = np.full(len(texts), math.nan)
+        scores = [math.nan] * len(sequences)
         if isinstance(output, GenerateBeamDecoderOnlyOutput) and self.beams:
-            scores = np.asarray(output.sequences_scores)
+            scores = np.asarray(output.sequences_scores).tolist()
+        rows, attentions = Rows.where(sequences, shown), output.hypothesis_attentions
+        return self.written(window, chosen, rows, lengths.tolist(), scores, attentions)
+
+    def written(
+        self,
+        window: Window,
+        chosen: Array,
+        rows: Rows,
+        tokens: Sequence[int],
+        scores: Sequence[float],
+        attentions: Any = None,
+    ) -> list[list[Hypothesis]]:
+        """The same of the rows of each part, one part after the other. rows: their ids but for the
+        start token, of which so many `tokens` are new. scores: of beam search; of others any.
+        attentions: of the new tokens, float32 [generated, source] of each row; None: where they are
+        asked for, the model reads the tokens again."""
+        n = self.config.num_return_sequences
+        texts = self.tokenizer.decode_batch(rows, skip_special_tokens=True)
         pairs: list[tuple[tuple[int, int], ...]] = [()] * len(texts)
-        if not self.beams and self.n_best is not None or output.hypothesis_attentions is not None:
-            new = Rows.where(sequences, shown & (columns >= prompts[:, None])).lists()
+        if self.reads_again:
+            new = [row[len(row) - own :] for row, own in zip(rows.lists(), tokens, strict=True)]
             if not self.beams and self.n_best is not None:
                 scores = self._sums(window, np.repeat(chosen, n), new)
-            if output.hypothesis_attentions is not None:
-                pairs = self._alignments(window, np.repeat(chosen, n), new, output)
-        found = list(map(Hypothesis, texts, scores.tolist(), pairs, lengths.tolist()))
+            if self.alignments:
+                pairs = self._alignments(window, np.repeat(chosen, n), new, attentions)
+        found = list(map(Hypothesis, texts, scores, pairs, tokens))
         grouped = [found[i : i + n] for i in range(0, len(found), n)]
         if self.n_best is not None and not self.beams:
             grouped = [sorted(own, key=lambda one: one.score, reverse=True) for own in grouped]
@@ -180,20 +203,23 @@ class WindowTranslator:
                     "and may be cut"
                 )
 
-    def _sums(self, window: Window, chosen: Array, new: list[list[int]]) -> Array:
+    def _sums(self, window: Window, chosen: Array, new: list[list[int]]) -> list[float]:
         """The sums of the log-probabilities of new tokens, each row behind a part of `chosen`."""
-        prompts = [window.prompts[part] for part in chosen.tolist()]
-        sources = window.parts.select(chosen).lists()
-        return np.array(sums(self.model, self.config, sources, prompts, new))
+        return sums(self.model, self.config, *self._read(window, chosen), new)
 
     def _alignments(
-        self, window: Window, chosen: Array, new: list[list[int]], output: Any
+        self, window: Window, chosen: Array, new: list[list[int]], attentions: Any
     ) -> list[tuple[tuple[int, int], ...]]:
-        """Of each row of new tokens, with the attentions float32 [generated, source]."""
+        """Of each row of new tokens, each behind a part of `chosen`."""
         tokenizer = self.tokenizer
         assert isinstance(tokenizer, Pieces)
-        attentions = output.hypothesis_attentions
+        if attentions is None:
+            attentions = attentions_of(self.model, self.config, *self._read(window, chosen), new)
         texts = [window.texts[part] for part in chosen.tolist()]
-        return [
-            tuple(alignment(tokenizer, *row)) for row in zip(texts, new, attentions, strict=True)
-        ]
+        rows = zip(texts, new, attentions, strict=True)
+        return [tuple(alignment(tokenizer, *row)) for row in rows]
+
+    def _read(self, window: Window, chosen: Array) -> tuple[list[list[int]], list[list[int]]]:
+        """What the encoder and the decoder are given of parts."""
+        prompts = [window.prompts[part] for part in chosen.tolist()]
+        return window.parts.select(chosen).lists(), prompts

@@ -89,6 +89,39 @@ def test_splits_do_not_show() -> None:
     torch.testing.assert_close(split.hypothesis_attentions, whole.hypothesis_attentions)
 
 
+@pytest.mark.parametrize("name", ["marian", "marian-gelu-deep"])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_of_given_tokens(name: str, beams: int, device: str) -> None:
+    """Read at once, they attend as they did step by step; hypotheses share a source."""
+    ids, mask = case([5, 9, 2, 7])
+    options: dict[str, Any] = {"num_beams": beams, "num_return_sequences": beams, **FIELDS}
+    model = random_models.ours(name, device)
+    kept = model.generate(ids, attention_mask=mask, max_new_tokens=12, **options)
+    rows = zip(kept.sequences, kept.lengths, strict=True)
+    new = [row[1 : 1 + length].tolist() for row, length in rows]
+    sources = [row[there == 1].tolist() for row, there in zip(ids, mask, strict=True)]
+    sources = [source for source in sources for _ in range(beams)]
+    start = model.generation_config["decoder_start_token_id"]
+    order = [3, 0, 2, 1] if beams == 1 else [7, 0, 11, 5, 6, 2, 9, 1, 3, 10, 8, 4]
+    found = model.attention_arrays(
+        [sources[i] for i in order], [new[i] for i in order], decoder_start_token_id=start
+    )
+    for i, own in zip(order, found, strict=True):
+        assert own.shape == (len(new[i]), len(sources[i]))
+        expected = kept.hypothesis_attentions[i, : len(new[i]), : len(sources[i])]
+        torch.testing.assert_close(torch.tensor(own), expected.cpu(), rtol=0, atol=1e-5)
+
+
+def test_of_given_tokens_within_limits() -> None:
+    limits = decoding.Limits(batch=2, beams=1, source=9, target=1, labels=6, attentions=1)
+    model = random_models.load("marian", limits=limits)
+    sources, labels = [[4, 5, 6], [7, 8], [4, 5, 6]], [[9, 3], [4, 5, 6, 7, 8, 9], [-100]]
+    found = model.attention_arrays(sources, labels, decoder_start_token_id=59)
+    assert [own.shape for own in found] == [(2, 3), (6, 2), (0, 3)]
+    for own in found:
+        np.testing.assert_allclose(own.sum(1), 1, atol=1e-5)
+
+
 @pytest.mark.parametrize("left", [False, True])
 def test_coverage_penalty(left: bool, device: str) -> None:
     ids, mask = case([5, 9, 2, 7], left)

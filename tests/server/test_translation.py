@@ -41,6 +41,11 @@ def test_alternatives_and_alignments(live: Live) -> None:
     aligned = live.ask("/translate", body | {"alignments": True}).json
     assert aligned["alignments"] == [[list(pair) for pair in one.alignment] for one in found]
     assert {name: aligned[name] for name in said} == said
+    engine = live.served("demo").engine
+    assert engine is not None
+    before = engine.stats()["tokens"]
+    live.ask("/translate", body | {"alignments": True})
+    assert engine.stats()["tokens"] > before, "its steps are the engine's"
     several = live.ask("/translate", body | {"q": LINES[:2]}).json
     assert several["alternatives"][0] == said["alternatives"] and len(several["alternatives"]) == 2
 
@@ -70,6 +75,8 @@ def test_translations_without_tokens(live: Live) -> None:
     body = {"q": LINES[0], "source": "de", "target": "en", "alternatives": 1, **options}
     said = live.ask("/translate", body).json
     assert said == {"translatedText": "", "alternatives": []}
+    said = live.ask("/translate", body | {"alignments": True}).json
+    assert said == {"translatedText": "", "alternatives": [], "alignments": [[]]}
 
 
 def test_deepl(live: Live) -> None:

@@ -37,6 +37,7 @@ def test_many_requests_in_two_loops(device: str) -> None:
         request = engine("gpt2", device).submit(rows[i], **options, seed=i, stream=stream)
         if stream:
             assert await streamed(request) == expected[i][0, 2:].tolist()
+        assert await request.tokens() == [expected[i][0, 2:].tolist()]
         assert_same(await request, expected[i], device)
 
     async def main() -> None:

@@ -27,12 +27,12 @@ void read(const Pass<Stream, T, C>& p, const Batch& batch, int beams) {
   }
 }
 
-// What score() reads, and the labels' scores. The inputs are in place.
+// What score() reads, and what it asks for. The inputs are in place.
 template <typename Stream, typename T, typename C>
 void score(const Pass<Stream, T, C>& p, const Labelled& labelled) {
   const Inputs& inputs = p.workspace.inputs;
   if (p.spec.encoder) encode(p, source_tokens(inputs.source, labelled.source));
-  score_labels(p, forced_tokens(inputs, labelled));
+  read_labelled(p, labelled);
 }
 
 }  // namespace decoding

@@ -145,13 +145,22 @@ class CpuSession : public Session {
                   request_, results);
   }
 
-  void score(const Labelled& labelled, LabelScore* found) override {
+  void score(const Labelled& labelled, LabelScore* found, float* attentions) override {
     started_ = false;
     CHECK(w_.logits != nullptr, "score() needs a bind() before it");
     check_labelled(labelled, spec_, limits_);
+    check_kept(w_.inputs, attentions);
+    CHECK(!collective_ || attentions == nullptr, "a model that is split keeps no attention");
     fill_labelled(w_.inputs, labelled, spec_, limits_);
     run([&](auto& stream) { decoding::score(pass(stream), labelled); });
-    std::copy_n(w_.label_scores, labelled.tokens(), found);
+    if (found != nullptr) std::copy_n(w_.label_scores, labelled.tokens(), found);
+    if (attentions == nullptr) return;
+    const int width = longest_source(labelled.source);
+    for (int token = 0; token < labelled.tokens(); ++token) {
+      const ActiveSentence& of = w_.inputs.forced_active[token];
+      const int64_t row = int64_t{of.number - 1} * limits_.rows() + of.id;
+      std::copy_n(w_.attentions + row * limits_.source, width, attentions + int64_t{token} * width);
+    }
   }
 
   std::vector<TensorOverflow> overflow() const override { return overflow_.found(); }

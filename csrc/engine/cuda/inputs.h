@@ -64,7 +64,7 @@ class CudaReader {
     graph->launch(stream);
   }
 
-  // What score() reads, and the labels' scores. The inputs have been sent.
+  // What score() reads, and what it asks for. The inputs have been sent.
   void score(const Labelled& labelled, cudaStream_t handle) {
     if (warmed_up_labels_.insert(bucket_of(labelled.tokens())).second) {
       cuda::Stream warm_up(handle, device_, matmul_, true);
@@ -107,7 +107,7 @@ class CudaReader {
 
   void score(const Labelled& labelled, cuda::Stream& stream) {
     if (spec_.encoder) packed(stream, source_tokens(w_.inputs.source, labelled.source));
-    score_labels(pass(stream), forced_tokens(w_.inputs, labelled));
+    read_labelled(pass(stream), labelled);
   }
 
   Pass<cuda::Stream, T, T> pass(cuda::Stream& stream) const {

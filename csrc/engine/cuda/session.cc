@@ -182,17 +182,21 @@ class CudaSession : public Session {
     transfers_.write(request_, results);
   }
 
-  void score(const Labelled& labelled, LabelScore* found) override {
+  void score(const Labelled& labelled, LabelScore* found, float* attentions) override {
     const cuda::UseDevice use(device_.id);
     started_ = false;
     ended_.wait();  // steps of a call that was given up still write
     stream_ = static_cast<cudaStream_t>(labelled.source.stream);
     CHECK(w_.logits != nullptr, "score() needs a bind() before it");
     check_labelled(labelled, spec_, limits_);
+    check_kept(w_.inputs, attentions);
     transfers_.send(w_.inputs, labelled, spec_, limits_, stream_);
     reader_.score(labelled, stream_);
-    CUDA_CHECK(cudaMemcpyAsync(found, w_.label_scores, sizeof(LabelScore) * labelled.tokens(),
-                               cudaMemcpyDeviceToHost, stream_));
+    if (found != nullptr) {
+      CUDA_CHECK(cudaMemcpyAsync(found, w_.label_scores, sizeof(LabelScore) * labelled.tokens(),
+                                 cudaMemcpyDeviceToHost, stream_));
+    }
+    if (attentions != nullptr) fetch_attentions(labelled, attentions);
     CUDA_CHECK(cudaStreamSynchronize(stream_));
   }
 
@@ -209,6 +213,19 @@ class CudaSession : public Session {
   std::string tuned() const override { return matmul_.report(); }
 
  private:
+  // Launches the copy to [labelled.tokens(), longest source].
+  void fetch_attentions(const Labelled& labelled, float* to) const {
+    const size_t width = longest_source(labelled.source), line = width * sizeof(float);
+    const size_t step = sizeof(float) * limits_.rows() * limits_.source;  // from token to token
+    for (int b = 0; b < labelled.sentences; ++b) {
+      const int begin = labelled.offsets[b], count = labelled.offsets[b + 1] - begin;
+      if (count == 0) continue;
+      CUDA_CHECK(cudaMemcpy2DAsync(to + begin * width, line,
+                                   w_.attentions + int64_t{b} * limits_.source, step, line, count,
+                                   cudaMemcpyDeviceToHost, stream_));
+    }
+  }
+
   // What lies beside the workspace.
   struct Buffers {
     Cache<T> cache;

@@ -78,9 +78,10 @@ struct Inputs {
   int32_t* self_pages;      // [B, self_pages_of()]
   int32_t* first_queries;   // [B], where parts of prompts are read, see PagedKeys
   // what is scored
-  int32_t *forced_ids, *forced_positions;  // [B * labels], what the decoder reads, and positions
-  int32_t* labels;                         // [B * labels], what it should say
-  int32_t* forced_offsets;                 // [B + 1]
+  int32_t *forced_ids, *forced_positions;   // [B * labels], what the decoder reads, and positions
+  int32_t* labels;                          // [B * labels], what it should say
+  int32_t* forced_offsets;                  // [B + 1]
+  ActiveSentence* forced_active = nullptr;  // [B * labels], where their attentions are kept
   // the search
   StepState* state;
   int32_t* stop_now;                       // [B], 1: a sentence's rows end with this step
@@ -117,6 +118,9 @@ struct Inputs {
     forced_positions = a.take<int32_t>("forced_positions", {batch * limits.labels});
     labels = a.take<int32_t>("labels", {batch * limits.labels});
     forced_offsets = a.take<int32_t>("forced_offsets", {batch + 1});
+    if (limits.attentions > 0 && limits.labels > 0) {
+      forced_active = take_active(a, "forced_active", batch * limits.labels);
+    }
     state = take_state(a, "state");
     stop_now = a.take<int32_t>("stop_now", {batch});
     active = take_active(a, "active", batch);

@@ -1,19 +1,44 @@
 // Teacher forcing: the decoder reads given tokens, all at once on packed rows, and its prediction
-// after each is compared with a label.
+// after each is compared with a label, or its attention to the source is kept.
 #pragma once
 
 #include <algorithm>
 
 #include "engine/model/encoder.h"
 #include "engine/model/labelled.h"
+#include "kernels/attention/decode.h"
 #include "kernels/rows/logprobs.h"
 
 namespace decoding {
 
 inline PackedTokens forced_tokens(const Inputs& in, const Labelled& given) {
-  return {in.forced_ids,     in.forced_positions,
-          in.forced_offsets, given.source.sentences,
-          given.tokens(),    longest_of(given.offsets, given.source.sentences)};
+  return {in.forced_ids,   in.forced_positions, in.forced_offsets,
+          given.sentences, given.tokens(),      longest_of(given.offsets, given.sentences)};
+}
+
+// Keeps how much each token, whose query is in a.qkv, attends to the positions of its source.
+template <typename Stream, typename T, typename C>
+void keep_attention(const Pass<Stream, T, C>& p, const StackPass<Stream, T>& stack,
+                    const PackedTokens& tokens, int i) {
+  const StackSpec& d = stack.spec;
+  const Workspace<T>& w = p.workspace;
+  attention_weights(p.stream,
+                    AttentionWeightsParams<T, C>{.state = w.inputs.state,
+                                                 .q = stack.a.qkv,
+                                                 .pool = p.cache.pool(d, i),
+                                                 .shared_pages = p.shared_pages(),
+                                                 .shared_lengths = w.inputs.shared_lengths,
+                                                 .active = w.inputs.forced_active,
+                                                 .y = w.attentions,
+                                                 .sentences = tokens.count,
+                                                 .beams = 1,
+                                                 .heads = d.heads[i],
+                                                 .kv_heads = d.kv_heads[i],
+                                                 .head_dim = d.head_dim,
+                                                 .stride = d.inner(i),
+                                                 .total_rows = p.limits.rows(),
+                                                 .longest = p.limits.source,
+                                                 .scale = d.attention_scale[i]});
 }
 
 // Every token attends to its sentence's source.
@@ -26,6 +51,9 @@ void packed_cross_attention(const Pass<Stream, T, C>& p, StackPass<Stream, T>& s
                             p.workspace.inputs.shared_lengths};
   const auto block = enter_block(stack, layer.cross_norm);
   first_product(stack, layer.cross_q, block, stack.a.qkv);
+  if (p.workspace.inputs.forced_active != nullptr && i == d.layers - 1) {
+    keep_attention(p, stack, tokens, i);
+  }
   packed_attention(p.stream, PackedAttentionParams<T, PagedKeys<C>>{.q = stack.a.qkv,
                                                                     .keys = source,
                                                                     .offsets = tokens.offsets,
@@ -61,12 +89,12 @@ Norm forced_pass(const Pass<Stream, T, C>& p, const PackedTokens& tokens) {
   return last_norm(stack);
 }
 
-// Fills w.label_scores. The logits of all tokens would be large: they are made in chunks.
+// Fills w.label_scores. norm: as forced_pass returns it. The logits of all tokens would be large:
+// they are made in chunks.
 template <typename Stream, typename T, typename C>
-void score_labels(const Pass<Stream, T, C>& p, const PackedTokens& tokens) {
+void score_labels(const Pass<Stream, T, C>& p, const PackedTokens& tokens, const Norm& norm) {
   const StackSpec& d = p.spec.decoder;
   const Workspace<T>& w = p.workspace;
-  const Norm norm = forced_pass(p, tokens);
   for (int begin = 0; begin < tokens.count; begin += kForcedRows) {
     const int rows = std::min(kForcedRows, tokens.count - begin);
     const T* x = w.forced.x + int64_t{begin} * d.hidden;
@@ -78,6 +106,14 @@ void score_labels(const Pass<Stream, T, C>& p, const PackedTokens& tokens) {
                                  .vocab = d.vocab,
                                  .stride = w.logits_stride});
   }
+}
+
+// The sources have been encoded.
+template <typename Stream, typename T, typename C>
+void read_labelled(const Pass<Stream, T, C>& p, const Labelled& labelled) {
+  const PackedTokens tokens = forced_tokens(p.workspace.inputs, labelled);
+  const Norm norm = forced_pass(p, tokens);
+  if (labelled.labels != nullptr) score_labels(p, tokens, norm);
 }
 
 }  // namespace decoding

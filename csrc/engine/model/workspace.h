@@ -110,7 +110,9 @@ struct SearchMemory {
   T *hidden = nullptr, *prompt_hidden = nullptr;  // [R, history, H], [B * (prompt - 1), H]
   float* similarity = nullptr;                    // [R]
   PhraseMemory phrases;                           // constrained beam search
-  float* attentions = nullptr;  // [target, R, S], of the last layer to the source, where it is kept
+  // Of the last layer to the source, where they are kept: [steps, R, S], and of the tokens that
+  // score() reads [labels, R, S].
+  float* attentions = nullptr;
 
   SearchMemory() = default;
   SearchMemory(Arena& a, const ModelSpec& spec, const Limits& limits)
@@ -127,7 +129,8 @@ struct SearchMemory {
     all_ids = a.take<int32_t>("all_ids", {rows});
     all_positions = a.take<int32_t>("all_positions", {rows});
     if (limits.attentions > 0) {
-      attentions = a.take<float>("attentions", {limits.target, rows, limits.source});
+      const int64_t steps = std::max(limits.target, limits.labels);
+      attentions = a.take<float>("attentions", {steps, rows, limits.source});
     }
     if (limits.hidden > 0) {
       const int64_t shared_prompt = spec.encoder ? 0 : shared_tokens(spec, limits);

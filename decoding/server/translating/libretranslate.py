@@ -40,7 +40,7 @@ async def translate(call: Call) -> Reply:
     asked.how.served.check_room(asked.how.translator.config)
     texts, several = read_texts("q", given, asked.how.served)
     lines = Lines(asked.how, texts, call.began)
-    found = await (lines.aligned() if asked.aligned else lines.translated())
+    found = await lines.translated()
     note(call, lines)
     reply = written(found, several, asked)
     if asked.detected is not None:
@@ -61,7 +61,7 @@ def read(site: Site, fields: Fields) -> Asked:
     source, target = take(fields, "source", text), take(fields, "target", text)
     direction = served.languages.direction(source, target)
     aligned = take(fields, "alignments", flag, False)
-    how = Translation.of(served, wanted, direction, fields)
+    how = Translation.of(served, wanted, direction, fields | {"alignments": aligned})
     return Asked(how, aligned, direction.source if source == "auto" else None)
 
 

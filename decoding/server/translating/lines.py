@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from decoding.server.errors import reading
 from decoding.server.options import quietly
-from decoding.server.served import LARGE, Served, quickly, rows_of, together
+from decoding.server.served import LARGE, Served, quickly, together
 from decoding.server.translating.languages import Direction
 from decoding.text.hypotheses import Hypothesis
 from decoding.text.hypotheses import Lines as LineParts
 from decoding.text.parts import Window
+from decoding.text.rows import Rows
 from decoding.text.window_translator import WindowTranslator
 
 
 @dataclass(frozen=True, eq=False)
 class Translation:
-    """How texts are translated. wanted: translations of each, no two the same. options: of
-    Translator. prefix: what each text begins with for the model. translator: each request takes a
-    copy, as it counts."""
+    """How texts are translated. wanted: translations of each, no two the same. prefix: what each
+    text begins with for the model. translator: each request takes a copy, as it counts."""
 
     served: Served
     wanted: int
-    options: Mapping[str, Any]
     prefix: str
     translator: WindowTranslator
 
@@ -53,7 +50,7 @@ class Translation:
         with quietly():
             translator = WindowTranslator(served.model, **given | best)
         served.check(translator.config)
-        return cls(served, wanted, given, direction.prefix, translator)
+        return cls(served, wanted, direction.prefix, translator)
 
 
 @dataclass(eq=False)
@@ -77,21 +74,6 @@ class Lines:
         self.served.metrics.answered(self.began, self.given, self.generated, ["stop"] * len(found))
         return [distinct(own)[: self.how.wanted] for own in found]
 
-    async def aligned(self) -> list[list[Hypothesis]]:
-        """The same with alignments, from the model itself: an engine keeps no attentions."""
-        cancel, lines = threading.Event(), [self.how.prefix + text for text in self.texts]
-        work: Callable[..., Any] = self.served.model.translate
-        try:
-            given = {**self.how.options, "alignments": True, "cancel": cancel}
-            started = asyncio.to_thread(work, lines, **given)
-            with reading:
-                found = await asyncio.wait_for(started, self._left)
-        except asyncio.TimeoutError:
-            raise TimeoutError("the translation was not done within its deadline") from None
-        finally:
-            cancel.set()
-        return [distinct(own)[: self.how.wanted] for own in found]
-
     @property
     def _left(self) -> float:
         """Seconds until the deadline."""
@@ -112,30 +94,20 @@ class Lines:
     ) -> list[Hypothesis]:
         chosen = np.array([part])
         ids = window.parts.select(chosen).lists()[0]
-        options = translator.inputs(window, chosen)
-        for name in ("input_ids", "attention_mask"):
-            del options[name]
+        options = translator.options_of(window, chosen)
         self.served.check_length(options.get("max_new_tokens"))
         async with self.served.submitted(
             ids, translator.config, stream=False, left=self._left, **options
         ) as request:
-            rows = await rows_of(request, translator.config.num_return_sequences)
+            rows = await request.tokens()
         self.given += len(ids)
-        self.generated += sum(map(len, rows))
-        output = as_output(window.prompts[part], rows)
-        scored = translator.n_best is not None and not translator.beams
-        size = LARGE + 1 if scored else 0  # scores are computed, in a thread
-        [found] = await quickly(size, translator.hypotheses, window, chosen, output)
+        tokens = list(map(len, rows))
+        self.generated += sum(tokens)
+        shown = Rows.of([[*window.prompts[part][1:], *row] for row in rows])
+        size = LARGE + 1 if translator.reads_again else 0  # the model computes, in a thread
+        scores = [math.nan] * len(rows)  # nobody asks for them
+        [found] = await quickly(size, translator.written, window, chosen, shown, tokens, scores)
         return found
-
-
-def as_output(prompt: Sequence[int], rows: Sequence[Sequence[int]]) -> SimpleNamespace:
-    """What WindowTranslator.hypotheses() reads of the output of generate(), without scores."""
-    lengths = np.array(list(map(len, rows)))
-    sequences = np.zeros((len(rows), len(prompt) + lengths.max()), np.int64)
-    for sequence, row in zip(sequences, rows, strict=True):
-        sequence[: len(prompt) + len(row)] = [*prompt, *row]
-    return SimpleNamespace(sequences=sequences, lengths=lengths, hypothesis_attentions=None)
 
 
 def distinct(found: Sequence[Hypothesis]) -> list[Hypothesis]:
