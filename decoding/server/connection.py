@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from starlette.datastructures import Headers
 from starlette.types import Receive
 
 from decoding.server.errors import ApiError
@@ -17,9 +16,9 @@ class Gone(Exception):
     """The client has closed the connection."""
 
 
-async def read_body(receive: Receive, headers: Headers, most: int) -> bytes:
-    """Raises ApiError for more bytes than that, Gone where the rest does not come."""
-    said = headers.get("content-length", "")
+async def read_body(receive: Receive, said: str, most: int) -> bytes:
+    """said: its length, by the header. Raises ApiError for more bytes than `most`, Gone where the
+    rest does not come."""
     if said.isdecimal() and int(said[:20]) > most:
         raise ApiError(413, f"the body has {said[:20]} bytes, and this server takes {most}")
     parts, size, more = list[bytes](), 0, True

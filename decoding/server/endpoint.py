@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import Counter
-from starlette.datastructures import Headers, QueryParams
+from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope, Send
 
 from decoding.common.progress import Cancelled
@@ -40,9 +40,11 @@ class Call:
     began: float = field(default_factory=time.monotonic)
     said: dict[str, Any] = field(default_factory=dict)
 
-    @cached_property
-    def headers(self) -> Headers:
-        return Headers(scope=self.scope)
+    def header(self, name: bytes) -> str:
+        """The first of that name, in lower case; empty where there is none."""
+        return next((value for own, value in self.scope["headers"] if own == name), b"").decode(
+            "latin-1"
+        )
 
     @cached_property
     def query(self) -> QueryParams:
@@ -54,7 +56,7 @@ class Call:
 
     def form(self, *lists: str) -> Fields:
         """The same of a body that may be an HTML form, too. lists: fields that may come again."""
-        kind = self.headers.get("content-type", "")
+        kind = self.header(b"content-type")
         is_form = kind.startswith("application/x-www-form-urlencoded")
         return read_form(self.body, lists) if is_form and self.body[:1] != b"{" else self.fields()
 
@@ -63,7 +65,7 @@ class Call:
         keys = self.site.settings.api_keys
         if not keys:
             return
-        header = self.headers.get("authorization", "")
+        header = self.header(b"authorization")
         scheme = next(filter(header.startswith, SCHEMES), "")
         shown = header[len(scheme) :] or given or self.query.get("api_key") or ""
         if not any(same(shown, key) for key in keys):
@@ -127,7 +129,8 @@ class Endpoint:
         try:
             if not self._key_in_body:
                 call.check_key()
-            call.body = await read_body(receive, call.headers, self._site.settings.body_bytes)
+            most = self._site.settings.body_bytes
+            call.body = await read_body(receive, call.header(b"content-length"), most)
             watcher.start()
             found = await self._handler(call)
             if isinstance(found, Reply):

@@ -63,8 +63,9 @@ def read_texts(model: TextModel, texts: Any, names: Sequence[str] | None = None)
     not complete texts."""
     check_decoder_only(model.spec, "complete")
     given, alone = as_texts("texts", texts)
-    prompts = []
-    for i, ids in enumerate(model.tokenizer.encode_batch(given).lists()):
+    tokenizer, prompts = model.tokenizer, []
+    found = [tokenizer.encode(texts)] if alone else tokenizer.encode_batch(given).lists()
+    for i, ids in enumerate(found):
         name = names[i] if names else "the text" if alone else f"texts[{i}]"
         if not ids:  # the model's beginning of a text is something to go on with
             bos = model.generation_config.get("bos_token_id")

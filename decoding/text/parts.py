@@ -107,7 +107,9 @@ class Cutter:
         """first: the number of the first line."""
         given = [line for line, _ in lines]
         check(first, given)
-        rows = self.tokenizer.encode_batch(given)
+        tokenizer = self.tokenizer
+        one = len(given) == 1  # as servers have them: in less time than a batch of it
+        rows = Rows.of([tokenizer.encode(given[0])]) if one else tokenizer.encode_batch(given)
         owners = np.flatnonzero(self._with_text(given, rows))  # the line of each part
         parts, texts, warnings = rows.select(owners), [given[i] for i in owners], list[str]()
         if (parts.lengths > self.lengths.source).any():

@@ -102,9 +102,11 @@ class TextStream:
     """The text of ids that come one after the other behind those that are `shown`."""
 
     def __init__(self, tokenizer: Tokenizer, shown: Sequence[int]) -> None:
-        self._tokenizer, self._before = tokenizer, list(shown)
-        self._shown = tokenizer.decode(self._before, skip_special_tokens=True)
-        self._ids, self._text = list[int](), ""
+        self._tokenizer, self._before = tokenizer, list[int]()
+        self._shown, self._ids, self._text = "", list[int](), ""
+        if not self._go_on_behind(list(shown[-CONTEXT:])):
+            self._before = list(shown)
+            self._shown = tokenizer.decode(self._before, skip_special_tokens=True)
 
     def add(self, new: Sequence[int]) -> str:
         """What ids behind them do not change of the text that is new; often nothing."""
@@ -125,11 +127,13 @@ class TextStream:
         self._ids += last
         return self._behind(self._ids)[len(self._text) :]
 
-    def _go_on_behind(self, end: list[int]) -> None:
+    def _go_on_behind(self, end: list[int]) -> bool:
         """Forgets the ids before, if the last ones have a text that tells the spaces behind it."""
         shown = self._tokenizer.decode(end, skip_special_tokens=True)
         if shown.strip() and self._tokenizer.settled(end) == len(end):
             self._before, self._shown, self._ids, self._text = end, shown, [], ""
+            return True
+        return False
 
     def _behind(self, ids: Sequence[int]) -> str:
         return text_behind(self._tokenizer, self._before, ids, self._shown)

@@ -6,9 +6,12 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
+from typing import Any
 
+import decoding
+from decoding.generation.streaming import Tokens
 from decoding.server.errors import reading
 from decoding.server.openai.logprobs import TokenLogprobs, logprobs_of, sums_of
 from decoding.server.options import Search, streamed_at_once
@@ -109,55 +112,69 @@ class Answers:
 
     async def of(self, index: int) -> list[tuple[Choice, str]]:
         """The choices of a prompt with their texts, as many as are wanted."""
-        prompt, texts = self.prompts[index], dict[Choice, str]()
-        async for piece in self.pieces(index, stream=False):
-            texts[piece.choice] = texts.get(piece.choice, "") + piece.text
-        found = list(texts.items())
-        wanted, shown = self.search.n, len(found)
-        if wanted < shown:
-            rows = [choice.ids for choice in texts]
-            sums = await asyncio.to_thread(sums_of, self.served.model, prompt.ids, rows)
-            means = {c: sum / len(c.ids) for c, sum in zip(texts, sums, strict=True)}
+        most = self._most(index)
+        async with self._submitted(index, most, stream=False) as request:
+            rows = await request.tokens()
+        choices, wanted = self._choices(index), self.search.n
+        found = list(zip(choices, await self._ended(index, most, choices, rows), strict=True))
+        if wanted < len(found):
+            given = self.served.model, self.prompts[index].ids, rows
+            sums = await asyncio.to_thread(sums_of, *given)
+            means = {c: sum / len(c.ids) for c, sum in zip(choices, sums, strict=True)}
             found = sorted(found, key=lambda item: means[item[0]], reverse=True)[:wanted]
             for place, (choice, _) in enumerate(found):
                 choice.index = index * wanted + place
         return found
 
-    async def pieces(self, index: int, *, stream: bool) -> AsyncGenerator[Piece, None]:
+    async def pieces(self, index: int) -> AsyncGenerator[Piece, None]:
         """The choices of a prompt as they come; each ends with a piece that has its `finish`."""
-        served, search, prompt = self.served, self.search, self.prompts[index]
-        with reading:
-            found = new_tokens(served.model.spec, search.config, [prompt])
-        most = found if isinstance(found, int) else found[0]
-        served.check_length(most)
-        choices, last = self._choices(index), list[list[int]]()
-        clock = Clock(self) if stream else None
-        async with served.submitted(
-            prompt.ids,
-            search.config,
-            stream=stream and not streamed_at_once(search),
-            left=served.settings.deadline - (time.monotonic() - self.began),
-            priority=search.priority,
-            **search.options | {"max_new_tokens": most},
-        ) as request:
-            async for tokens in request.every(INTERVAL) if stream else request:
-                if clock is None:  # all tokens come at once
-                    last = tokens
-                    continue
+        most, choices, clock = self._most(index), self._choices(index), Clock(self)
+        stream = not streamed_at_once(self.search)
+        async with self._submitted(index, most, stream=stream) as request:
+            async for tokens in request.every(INTERVAL):
                 clock.hear(max(map(len, tokens)))
                 for choice, new in zip(choices, tokens, strict=True):
                     if new and (text := choice.add(new)):
                         yield Piece(choice, text)
-        rests = list[str]()
-        if search.config.max_time is not None:
-            most = 0  # a text that ends before its length may have had no time
-        for choice, new in zip(choices, last or [[]] * len(choices), strict=True):
-            rests.append(choice.end(new, search.config.eos_token_id, most))
-            self.generated += len(choice.ids)
-        if self.top >= 0:
-            await self._find_logprobs(prompt, choices)
+        rests = await self._ended(index, most, choices, [[] for _ in choices])
         for choice, rest in zip(choices, rests, strict=True):
             yield Piece(choice, rest, last=True)
+
+    def _most(self, index: int) -> int:
+        """Tokens that each choice of a prompt may have."""
+        with reading:
+            found = new_tokens(self.served.model.spec, self.search.config, [self.prompts[index]])
+        most = found if isinstance(found, int) else found[0]
+        self.served.check_length(most)
+        return most
+
+    def _submitted(
+        self, index: int, most: int, *, stream: bool
+    ) -> AbstractAsyncContextManager[decoding.Request[Any]]:
+        search = self.search
+        return self.served.submitted(
+            self.prompts[index].ids,
+            search.config,
+            stream=stream,
+            left=self.served.settings.deadline - (time.monotonic() - self.began),
+            priority=search.priority,
+            **search.options | {"max_new_tokens": most},
+        )
+
+    async def _ended(
+        self, index: int, most: int, choices: Sequence[Choice], last: Tokens
+    ) -> list[str]:
+        """The rest of each choice's text. last: ids that have not been added."""
+        config = self.search.config
+        if config.max_time is not None:
+            most = 0  # a text that ends before its length may have had no time
+        rests = list[str]()
+        for choice, new in zip(choices, last, strict=True):
+            rests.append(choice.end(new, config.eos_token_id, most))
+            self.generated += len(choice.ids)
+        if self.top >= 0:
+            await self._find_logprobs(self.prompts[index], choices)
+        return rests
 
     def _choices(self, index: int) -> list[Choice]:
         search, prompt = self.search, self.prompts[index]
@@ -191,14 +208,14 @@ class Answers:
 async def chunks(answers: Answers) -> AsyncGenerator[Piece, None]:
     """Of all prompts. Raises the first error; then, and where nobody reads on, all of them end."""
     if len(answers.prompts) == 1:
-        async with aclosing(answers.pieces(0, stream=True)) as pieces:
+        async with aclosing(answers.pieces(0)) as pieces:
             async for piece in pieces:
                 yield piece
         return
     queue: asyncio.Queue[Piece | None] = asyncio.Queue(maxsize=2 * len(answers.prompts))
 
     async def read(index: int) -> None:
-        async with aclosing(answers.pieces(index, stream=True)) as pieces:
+        async with aclosing(answers.pieces(index)) as pieces:
             async for piece in pieces:
                 await queue.put(piece)
 
