@@ -11,7 +11,7 @@ from decoding.common.device import CPU, Device
 from decoding.common.environment import instruction_set
 from decoding.engine.allocation import empty
 from decoding.engine.limits import Limits, check_limits
-from decoding.engine.memory import available_memory, available_text
+from decoding.engine.memory import OutOfMemoryError, available_memory, available_text
 from decoding.engine.ranks import Ranks
 from decoding.engine.session import Session
 from decoding.models import Loaded
@@ -33,7 +33,8 @@ def weights_on(loaded: Loaded, device: Device, dtype: str, threads: int) -> Boun
         return pack(loaded.state, loaded.spec, packer, device.type, dtype)
     except MemoryError as error:
         there = available_text(available_memory(device))
-        raise _C.Error(f"the weights do not fit into the memory of {device}, {there}") from error
+        message = f"the weights do not fit into the memory of {device}, {there}"
+        raise OutOfMemoryError(message) from error
 
 
 def engine_packer(threads: int, device: Device = CPU) -> Packer:

@@ -2,6 +2,9 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <exception>
+#include <new>
+
 #include "bindings/cuda_device.h"
 #include "bindings/engine.h"
 #include "bindings/model.h"
@@ -19,6 +22,13 @@ extern const char* const kCudaArchs;
 PYBIND11_MODULE(_C, module) {
   namespace py = pybind11;
   py::register_exception<decoding::Error>(module, "Error", PyExc_RuntimeError);
+  py::register_exception_translator([](std::exception_ptr thrown) {
+    try {
+      if (thrown) std::rethrow_exception(thrown);
+    } catch (const std::bad_alloc&) {
+      PyErr_SetString(PyExc_MemoryError, "there is no memory left");
+    }
+  });
   module.attr("sources_hash") = decoding::kSourcesHash;
   module.attr("cuda_archs") = decoding::kCudaArchs;
   module.def("isas", &decoding::cpu::isas);

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -38,15 +39,36 @@ inline constexpr const char* number_type<Float16> = "float16";
 
 // Of an array, whose format is a letter of Python's struct module. NumPy has no bfloat16: it is a
 // record of that name there (models/weights/dtypes.py).
-inline std::string type_of(const py::buffer_info& array) {
-  if (array.format == "T{H:bfloat16:}") return number_type<BFloat16>;
-  const char letter = array.format.size() == 1 ? array.format[0] : '\0';
+inline std::string type_of(const Py_buffer& array) {
+  const std::string_view format = array.format == nullptr ? "B" : array.format;
+  if (format == "T{H:bfloat16:}") return number_type<BFloat16>;
+  const char letter = format.size() == 1 ? format[0] : '\0';
   const std::string bits = std::to_string(8 * array.itemsize);
   if (letter != '\0' && std::strchr("efd", letter)) return "float" + bits;
   if (letter != '\0' && std::strchr("bhilq", letter)) return "int" + bits;
   if (letter != '\0' && std::strchr("BHILQ", letter)) return "uint" + bits;
-  return array.format;
+  return std::string(format);
 }
+
+// Python's view of an array's memory, as long as this lives. (pybind11's own stays for good where
+// there is no memory for the rest of it.)
+class BufferView {
+ public:
+  explicit BufferView(const py::handle& array) {
+    if (PyObject_GetBuffer(array.ptr(), &view_, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
+      throw py::error_already_set();
+    }
+  }
+  ~BufferView() { PyBuffer_Release(&view_); }
+  BufferView(const BufferView&) = delete;
+  BufferView& operator=(const BufferView&) = delete;
+
+  const Py_buffer& operator*() const { return view_; }
+  const Py_buffer* operator->() const { return &view_; }
+
+ private:
+  Py_buffer view_;
+};
 
 // Of "cuda:0".
 inline int gpu_of(const std::string& device) { return std::stoi(device.substr(5)); }
@@ -127,12 +149,12 @@ class TensorView {
   }
 
   void read_array(const py::handle& array) {
-    const py::buffer_info info = py::reinterpret_borrow<py::buffer>(array).request();
+    const BufferView buffer(array);
     device_ = "cpu";
-    type_ = type_of(info);
-    data_ = info.ptr;
-    shape_.assign(info.shape.begin(), info.shape.end());
-    contiguous_ = PyBuffer_IsContiguous(info.view(), 'C') != 0;
+    type_ = type_of(*buffer);
+    data_ = buffer->buf;
+    shape_.assign(buffer->shape, buffer->shape + buffer->ndim);
+    contiguous_ = PyBuffer_IsContiguous(&*buffer, 'C') != 0;
   }
 
   static std::string text(const std::vector<int64_t>& shape) {

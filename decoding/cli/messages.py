@@ -56,4 +56,4 @@ def described(error: Exception) -> str:
     """An error's message in one line; that of a system call with its file, without its number."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return " ".join(str(error).split())
+    return " ".join(str(error).split()) or "there is no memory left"  # as a MemoryError says it

@@ -5,6 +5,7 @@ from __future__ import annotations
 from decoding import _C
 from decoding.common.arrays import Array
 from decoding.common.device import Device, torch_cuda
+from decoding.engine.memory import OutOfMemoryError
 from decoding.models.weights.dtypes import Stored, name_of
 from decoding.models.weights.memory import block
 
@@ -31,7 +32,8 @@ def copied_to(device: Device, array: Array) -> Stored:
     try:
         memory = _C.DeviceArray(array.nbytes, device.index)
     except MemoryError as error:
-        raise _C.Error(f"{array.nbytes} bytes do not fit into the memory of {device}") from error
+        message = f"{array.nbytes} bytes do not fit into the memory of {device}"
+        raise OutOfMemoryError(message) from error
     copy = memory.view(name_of(array.dtype), array.shape)
     copy.copy_from(array)
     return copy

@@ -21,6 +21,11 @@ LABEL = 38  # columns of a part's name
 PAGE = 16  # cells: csrc/engine/model/cache.h
 
 
+class OutOfMemoryError(_C.Error, MemoryError):
+    """There is no memory for what was asked for. Like every lack of memory, a MemoryError; where it
+    is known what would help, the message says it."""
+
+
 @dataclass(frozen=True, repr=False)
 class MemoryPlan:
     """The memory that a model needs; str() is a line for each of its parts, table() a line for each

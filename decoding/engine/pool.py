@@ -19,6 +19,7 @@ from decoding.engine.allocation import empty
 from decoding.engine.limits import LEAST, Limits
 from decoding.engine.memory import (
     MemoryPlan,
+    OutOfMemoryError,
     available_memory,
     available_text,
     readable,
@@ -201,7 +202,7 @@ class PooledEngine(ABC):
                 return empty(plan.bytes, self.device)
             except MemoryError:
                 pass  # there is none either: the same message
-        raise _C.Error(
+        raise OutOfMemoryError(
             f"the plan needs {plan.bytes} bytes ({readable(plan.bytes)}) on {self.device} for "
             f"{plan.sizes}; {available_text(available)}; lower {self._costliest(limits)}, here or "
             "as limits= of load()"

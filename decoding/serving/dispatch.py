@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from decoding import _C
 from decoding.serving.process import OwnProcess
-from decoding.serving.request import Told, Waiter, is_end
+from decoding.serving.request import Told, Waiter, engine_failed, is_end
 
 WAIT = 0.1  # seconds, after which the thread looks whether the engine is closed
 
@@ -97,9 +97,9 @@ class Dispatcher:
             self._thread.join()
 
     def _going(self) -> _C.Engine:
-        """Raises ValueError for a closed engine, decoding.Error for one that has failed."""
+        """Raises ValueError for a closed engine, engine_failed() for one that has failed."""
         if self._failure is not None:
-            raise _C.Error(f"the engine failed: {self._failure}") from self._failure
+            raise engine_failed(self._failure) from self._failure
         if self._closing or self._engine is None:
             raise ValueError("the engine is closed: make another one with decoding.Engine(model)")
         return self._engine

@@ -23,7 +23,7 @@ from decoding.generation.outputs import GenerateOutput
 from decoding.generation.results import SubBatchResult
 from decoding.serving.dispatch import Dispatcher
 from decoding.serving.planning import SHARE, UNKNOWN, allocated, call_limits, compiled, with_pages
-from decoding.serving.request import Told, Waiter, is_end
+from decoding.serving.request import Told, Waiter, engine_failed, is_end
 from decoding.serving.submission import steps_alone
 
 
@@ -78,7 +78,8 @@ class ModelEngine:
         """Makes sure that the engine is bound to memory for `needed`; False where there is none."""
         if self._dispatcher is not None and not self._dispatcher.process:
             self._engine = self._dispatcher = self._planned = None  # those of the parent
-        if self._planned is not None and self._planned.cover(needed):
+        failed = self._dispatcher is not None and self._dispatcher.failure is not None
+        if self._planned is not None and self._planned.cover(needed) and not failed:
             return True
         wanted = needed if self._planned is None else needed.joined(self._planned)
         self._close()
@@ -153,7 +154,7 @@ class StartedBatch:
         self._results = EngineResults.empty(
             self.sentences, request.rows_per_sentence, request.steps, request.fill
         )
-        self._error: str | None = None
+        self._error: _C.Error | None = None
         self._changed = threading.Condition()
         self.id = -1  # of the first sentence, once they are submitted
         texts = request.batch(stream=0)
@@ -176,9 +177,9 @@ class StartedBatch:
             self._left -= sum(map(is_end, told))
             for each in told:
                 if isinstance(each, BaseException):
-                    self._error = f"the engine failed: {each}"
+                    self._error = engine_failed(each)
                 elif isinstance(each, _C.Output) and each.kind == "fault":
-                    self._error = self._error or each.message
+                    self._error = self._error or _C.Error(each.message)
             self._changed.notify_all()
         return []
 
@@ -191,7 +192,7 @@ class StartedBatch:
             while not self._changed.wait_for(self._is_over, timeout):
                 raise_if_set(cancel)
         if self._error is not None:
-            raise _C.Error(self._error)
+            raise self._error
         return SubBatchResult(self._sub.chosen, self._sub.prompt, self._results)
 
     def cancel(self) -> None:

@@ -14,6 +14,7 @@ from decoding.engine.limits import EngineLimits, next_bucket
 from decoding.engine.memory import (
     PAGE,
     MemoryPlan,
+    OutOfMemoryError,
     available_memory,
     available_text,
     readable,
@@ -65,7 +66,7 @@ def engine_limits(
     room, least = (most - tables) // page, pages_of(limits, SENTENCE)
     if room < least:
         needed = tables + least * page
-        raise _C.Error(
+        raise OutOfMemoryError(
             f"an engine of {rows} rows needs {needed} bytes ({readable(needed)}) on {device} to "
             f"write {SENTENCE} tokens for one sentence of {SENTENCE}, and may take {most} "
             f"({readable(most)}); {available_text(available)}: raise memory, or lower max_requests"
@@ -183,7 +184,7 @@ def allocated(size: int, device: Device) -> Stored:
     try:
         return empty(size, device)
     except MemoryError as error:
-        raise _C.Error(
+        raise OutOfMemoryError(
             f"the engine needs {size} bytes ({readable(size)}) on {device}; "
             f"{available_text(available)}: lower memory"
         ) from error

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, c
 from decoding import _C
 from decoding.common.arrays import Array
 from decoding.common.progress import Cancelled
+from decoding.engine.memory import OutOfMemoryError
 from decoding.generation.call import ResultForm
 from decoding.generation.outputs import GenerateOutput
 from decoding.generation.streaming import Tokens
@@ -236,7 +237,7 @@ class Request(Generic[Result]):
         """The end that has results; raises what another one means."""
         assert not isinstance(end, list), "tokens end nothing"
         if isinstance(end, BaseException):
-            raise _C.Error(f"the engine failed: {end}")
+            raise engine_failed(end)
         if end.kind == "cancelled":
             raise Cancelled("the request was cancelled")
         if end.kind == "expired":
@@ -249,6 +250,12 @@ class Request(Generic[Result]):
         elif end.kind == "fault":
             raise _C.Error(end.message)
         return end
+
+
+def engine_failed(error: BaseException) -> _C.Error:
+    """What those hear whose engine could not go on."""
+    kind = OutOfMemoryError if isinstance(error, MemoryError) else _C.Error
+    return kind(f"the engine failed: {error}")
 
 
 def is_end(told: Told) -> bool:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +23,8 @@ def block(size: int) -> npt.NDArray[np.uint8]:
     has them: every step reads all weights, and one thread then reads 10 to 20 % more of them in a
     second. Pages take memory only once they are written.
     """
-    try:
+    with memory_errors():
         pages = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as error:
-        raise MemoryError(str(error)) from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(pages, np.uint8)[:size]
@@ -32,13 +33,26 @@ def block(size: int) -> npt.NDArray[np.uint8]:
 def mapped(path: Path) -> npt.NDArray[np.uint8]:
     """The bytes of a file, uint8 [size], in pages that processes share until one writes to them.
 
-    Raises ModelFileError for an empty one, and as open_file().
+    Raises ModelFileError for an empty one, MemoryError where there is no room for it, and as
+    open_file().
     """
     with open_file(path) as file:
         if not size_of(file):
             raise ModelFileError(f"{path} is empty")
-        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        with memory_errors():
+            pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         return np.frombuffer(pages, np.uint8)
+
+
+@contextmanager
+def memory_errors() -> Iterator[None]:
+    """A lack of memory is a MemoryError, and none of the file's."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        raise MemoryError(str(error)) from error
 
 
 def address(array: npt.NDArray[Any]) -> int:

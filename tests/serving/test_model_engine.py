@@ -202,3 +202,14 @@ def test_an_engine_generates_many_sentences(device: str) -> None:
         assert_same(engine.generate(rows, **options), model.generate(rows, **options), device)
         with pytest.raises(decoding.Error, match="beams=10"):
             engine.generate(rows, **options | {"num_beams": 10})
+
+
+def test_an_engine_that_has_failed_is_replaced(device: str) -> None:
+    model, rows = load("gpt2", device, threads=1), sentences(20)
+    expected = model.generate(rows, max_new_tokens=4)
+    failed = model._engine._dispatcher
+    failed._failure = MemoryError("there is no memory left")  # as its thread says it
+    with pytest.raises(MemoryError, match="the engine failed: there is no memory left"):
+        failed.check()
+    assert_same(model.generate(rows, max_new_tokens=4), expected, device)
+    assert model._engine._dispatcher is not failed

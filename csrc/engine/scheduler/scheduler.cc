@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/thread.h"
 #include "engine/scheduler/clock.h"
 #include "engine/search/faults.h"
 #include "kernels/attention/pages.h"
@@ -31,7 +32,7 @@ Scheduler::Scheduler(Runner& runner, const RunnerLimits& limits, const ModelSpec
     overcommit_ = std::make_unique<Overcommit>(runner_, pages_, has_encoder_, page_bytes);
   }
   publish();
-  thread_ = std::thread([this] { run(); });
+  thread_ = start_thread([this] { run(); });
 }
 
 Scheduler::~Scheduler() {
@@ -47,10 +48,12 @@ int64_t Scheduler::submit(std::vector<Submission> submissions) {
   for (const Submission& submission : submissions) check_fits(submission.request);
   const int count = static_cast<int>(submissions.size());
   const std::lock_guard lock(mutex_);
-  CHECK(lost_.empty(), lost_);
+  if (lost_) std::rethrow_exception(lost_);
   CHECK(!closing_, "the engine is closed");
   CHECK(waiting_ + count <= most_waiting_, waiting_, " requests wait already, and ", most_waiting_,
         " may: try later");
+  const size_t needed = submitted_.size() + count, room = submitted_.capacity();
+  if (room < needed) submitted_.reserve(std::max(needed, 2 * room));  // for all of them, or none
   waiting_ += count;
   const int64_t first = next_id_;
   for (Submission& submission : submissions) {
@@ -81,7 +84,7 @@ void Scheduler::wait(double seconds, Outputs& to) {
   std::unique_lock lock(mutex_);
   output_came_.wait_for(lock, std::chrono::duration<double>(seconds),
                         [&] { return !outputs_.empty() || ended_loop_; });
-  CHECK(!outputs_.empty() || lost_.empty(), lost_);
+  if (outputs_.empty() && lost_) std::rethrow_exception(lost_);
   std::swap(outputs_, to);
 }
 
@@ -112,6 +115,7 @@ int Scheduler::own_pages(const RunnerRequest& request) const {
 }
 
 void Scheduler::run() {
+  std::exception_ptr lost;
   try {
     while (true) {
       std::unique_lock lock(mutex_);
@@ -141,10 +145,16 @@ void Scheduler::run() {
       collect();
       publish();
     }
-    end("");
-  } catch (const std::exception& error) {
-    end(error.what());
+    cancel_all();
+  } catch (...) {  // from here on nothing is allocated: that may be what has failed
+    lost = std::current_exception();
+    entries_.clear();
   }
+  const std::lock_guard lock(mutex_);
+  lost_ = lost;
+  closing_ = ended_loop_ = true;
+  published_.running = published_.waiting = 0;
+  output_came_.notify_all();
 }
 
 // Leaves the lock.
@@ -271,12 +281,9 @@ void Scheduler::publish() {
   if (is_first) output_came_.notify_one();  // else somebody has been told, and has yet to come
 }
 
-// The loop's end. message: empty where it was asked for, else why nothing can go on.
-void Scheduler::end(const std::string& message) {
-  const auto tell = [&](int64_t id) {
-    made_.ends.emplace_back(id, message.empty() ? OutputKind::cancelled : OutputKind::fault);
-    made_.ends.back().message = message;
-  };
+// What the loop has when it is asked to end.
+void Scheduler::cancel_all() {
+  const auto tell = [&](int64_t id) { made_.ends.emplace_back(id, OutputKind::cancelled); };
   for (const auto& [id, entry] : entries_) {
     if (!entry.leaves) tell(id);  // else it has been told
   }
@@ -285,11 +292,9 @@ void Scheduler::end(const std::string& message) {
     const std::lock_guard lock(mutex_);
     for (const auto& [id, submission] : submitted_) tell(id);
     submitted_.clear();
-    lost_ = message;
-    closing_ = ended_loop_ = true;
+    closing_ = true;
   }
   publish();
-  output_came_.notify_all();
 }
 
 }  // namespace decoding

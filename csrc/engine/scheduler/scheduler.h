@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -64,7 +65,8 @@ class Scheduler {
   int64_t submit(std::vector<Submission> submissions);
   // Nothing happens where it has ended.
   void cancel(int64_t id);
-  // What there is to hear, in place of what `to` holds; waits for it up to so many seconds.
+  // What there is to hear, in place of what `to` holds; waits for it up to so many seconds. Where
+  // the loop could not go on, throws what ended it: the requests that are left have failed.
   void wait(double seconds, Outputs& to);
   SchedulerStats stats() const;
   // Takes no more requests. Returns when those that it has are done, or else cancelled.
@@ -121,7 +123,7 @@ class Scheduler {
   void release(int64_t id, Entry& entry);
   void release_pages(int64_t id, Entry& entry);
   void publish();
-  void end(const std::string& message);
+  void cancel_all();
   void check_fits(const RunnerRequest& request) const;
   int shared_pages(const RunnerRequest& request) const;
   int own_pages(const RunnerRequest& request) const;
@@ -163,7 +165,7 @@ class Scheduler {
   int waiting_ = 0;
   const int most_waiting_;
   bool closing_ = false, drains_ = true, ended_loop_ = false;
-  std::string lost_;  // why the loop has ended, where it did so by itself
+  std::exception_ptr lost_;  // why the loop has ended, where it did so by itself
   const pid_t process_ = getpid();
   std::mutex ending_;  // who ends the thread
   std::thread thread_;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "core/check.h"
+#include "core/thread.h"
 
 namespace decoding::cpu {
 namespace {
@@ -73,6 +74,14 @@ class Queue {
   std::atomic<int> busy_{0};  // threads that run
 };
 
+// Ends a team's threads, which wait for a job.
+void end(std::vector<std::thread>& threads, std::atomic<bool>& stop, std::atomic<unsigned>& job) {
+  stop = true;
+  job.fetch_add(1, std::memory_order_release);
+  job.notify_all();
+  for (std::thread& thread : threads) thread.join();
+}
+
 Queue& queue() {
   static Queue shared;
   static const int registered = pthread_atfork(nullptr, nullptr, [] { shared.forget(); });
@@ -95,7 +104,15 @@ void Barrier::arrive_and_wait() {
 
 Team::Team(int size) : size_(size), process_(getpid()), barrier_(size) {
   CHECK(size > 0, "a team needs at least one thread, got ", size);
-  for (int rank = 1; rank < size; ++rank) threads_.emplace_back([this, rank] { serve(rank); });
+  threads_.reserve(size - 1);
+  try {
+    for (int rank = 1; rank < size; ++rank) {
+      threads_.push_back(start_thread([this, rank] { serve(rank); }));
+    }
+  } catch (...) {
+    end(threads_, stop_, job_);
+    throw;
+  }
 }
 
 Team::~Team() {
@@ -103,10 +120,7 @@ Team::~Team() {
     for (std::thread& thread : threads_) thread.detach();
     return;
   }
-  stop_ = true;
-  job_.fetch_add(1, std::memory_order_release);
-  job_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  end(threads_, stop_, job_);
 }
 
 void Team::run(const std::function<void(int)>& work) {

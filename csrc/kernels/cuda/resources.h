@@ -37,7 +37,8 @@ class DeviceMemory {
   DeviceMemory(size_t bytes, int device) : bytes_(bytes) {
     const UseDevice use(device);
     void* data = nullptr;
-    const cudaError_t error = bytes > 0 ? cudaMalloc(&data, bytes) : cudaSuccess;
+    cudaError_t error = has_fault() ? cudaErrorMemoryAllocation : cudaSuccess;
+    if (error == cudaSuccess && bytes > 0) error = cudaMalloc(&data, bytes);
     if (error == cudaErrorMemoryAllocation) {
       cudaGetLastError();  // else the next launch would report it
       throw std::bad_alloc();

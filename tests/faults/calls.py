@@ -1,0 +1,138 @@
+"""What allocations fail in: loads, a plan, and calls of all kinds. Each always gives the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import decoding
+from tests.server.models import sentence_model
+from tests.support.demo import DEMO
+from tests.support.random_models import ours, reference
+
+TEXTS = ["Guten Morgen!", "Danke, mir geht es gut."]
+IDS = [[5, 6, 7], [8, 9, 10, 11, 12]]
+MANY = 140  # sentences, more than rows that run at once: the model's own engine computes them
+SHORT = {"max_new_tokens": 6}
+
+Call = Callable[[], Any]
+
+
+def load(source: Any, device: str) -> Call:
+    """source: as load() takes it. Two threads and a first call, with all that it makes."""
+
+    def call() -> Any:
+        with decoding.load(source, device=device, dtype="float32", threads=2) as model:
+            return model.generate(IDS[:1], max_new_tokens=2).tolist()
+
+    return call
+
+
+def load_packed(folder: Path, device: str) -> Call:
+    reference("gpt2").save_pretrained(folder)
+    return load(folder, device)
+
+
+def load_converted(folder: Path, device: str) -> Call:
+    ours("gpt2").save(folder / "converted")
+    return load(folder / "converted", "cpu")
+
+
+def load_encoder(folder: Path, device: str) -> Call:
+    sentence_model(folder)
+
+    def call() -> Any:
+        with decoding.load(folder, device=device, threads=2) as model:
+            return model.embed(["ab"]).tolist()
+
+    return call
+
+
+def plan(folder: Path, device: str) -> Call:
+    model = ours("marian", device)
+    limits = decoding.Limits(batch=3, beams=2, source=20, target=20)
+    return lambda: model.memory_plan(limits).table()
+
+
+def generate(**options: Any) -> Callable[[Path, str], Call]:
+    def prepare(folder: Path, device: str) -> Call:
+        model = ours("gpt2", device)
+        return lambda: model.generate(IDS, **SHORT, **options).tolist()
+
+    return prepare
+
+
+def generate_many(folder: Path, device: str) -> Call:
+    """By the model's own engine."""
+    ids = [[5 + i % 40, 6] for i in range(MANY)]
+    model = decoding.load(reference("gpt2"), device=device, threads=1)
+    return lambda: model.generate(ids, max_new_tokens=2).tolist()
+
+
+def translate(folder: Path, device: str) -> Call:
+    model = decoding.load(DEMO, device=device, dtype="float32", threads=2)
+    return lambda: model.translate(TEXTS, num_beams=2, max_new_tokens=8)
+
+
+def score(folder: Path, device: str) -> Call:
+    model = ours("marian", device)
+    return lambda: model.score(IDS, labels=IDS).logprobs.tolist()
+
+
+def encode(folder: Path, device: str) -> Call:
+    model = sentence_model(folder)
+    return lambda: model.encode(IDS).last_hidden_state.tolist()
+
+
+def submit(**how: Any) -> Callable[[Path, str], Call]:
+    """how: of the engine."""
+
+    def prepare(folder: Path, device: str) -> Call:
+        model = ours("gpt2", device)
+
+        def call() -> Any:
+            with decoding.Engine(model, **how) as engine:
+                searches: list[dict[str, Any]] = [
+                    {"num_beams": 2},
+                    {"do_sample": True, "seed": 1, "top_k": 5},
+                    {"repetition_penalty": 1.2},
+                ]
+                requests = [engine.submit([5, 6, 7], **SHORT, **own) for own in searches]
+                streamed = engine.submit([5, 6, 7, 8], stream=True, **SHORT)
+                cancelled = engine.submit([5, 6], max_new_tokens=40, eos_token_id=None)
+                cancelled.cancel()
+                tokens = [token for [new] in streamed for token in new]
+                return tokens, [request.result(60).tolist() for request in requests]
+
+        return call
+
+    return prepare
+
+
+def several(folder: Path, device: str) -> Call:
+    """One of each kind, for a short run."""
+    kinds = ("load-converted", "beams", "score", "engine")
+    calls = [CALLS[name](folder, device) for name in kinds]
+    return lambda: [call() for call in calls]
+
+
+# Of a name, what prepares the call on a device; it may write to the folder.
+CALLS: dict[str, Callable[[Path, str], Call]] = {
+    "load": load_packed,
+    "load-converted": load_converted,
+    "load-encoder": load_encoder,
+    "plan": plan,
+    "greedy": generate(),
+    "beams": generate(num_beams=3, no_repeat_ngram_size=2, bad_words_ids=[[7, 8]]),
+    "sampling": generate(do_sample=True, seed=1, top_k=20, top_p=0.9),
+    "contrastive": generate(penalty_alpha=0.5, top_k=4),
+    "kept-scores": generate(repetition_penalty=1.3, num_beams=2, num_return_sequences=2),
+    "many": generate_many,
+    "translate": translate,
+    "score": score,
+    "encode": encode,
+    "engine": submit(),
+    "several": several,
+    "engine-overcommit": submit(overcommit=True, max_requests=4),
+}
