@@ -1,5 +1,6 @@
 # make demo: translate a few sentences.   make test: run the tests.   make lint: what CI checks first.
 # make docs: the documentation as HTML in build/docs.
+# make aarch64: the CPU kernels for aarch64, cross-compiled and run under QEMU.
 # make sanitize: the CPU engine's tests under the compiler's sanitizers; SANITIZE=--quick, some of them.
 # make wheel: the sdist and, from it, a wheel of this machine's Python, in dist.
 # make audit: known vulnerabilities of the packages that the library and its tests use.
@@ -25,7 +26,7 @@ then echo "   $$(( $$(date +%s) - began )) s"; \
 else echo "== $(1): failed. To see it again, run:" >&2; echo '   $(subst ','\'',$(2))' >&2; exit 1; fi
 endef
 
-.PHONY: demo test lint format docs sanitize wheel audit
+.PHONY: demo test lint format docs sanitize aarch64 wheel audit
 demo: $(VENV)/installed
 	$(call phase,Translate with models/demo,$(RUN) -m examples.demo)
 
@@ -34,6 +35,9 @@ test: $(VENV)/installed-test
 
 sanitize: $(VENV)/installed-test
 	$(call phase,Run tests of the CPU engine under sanitizers,$(RUN) -m tests.sanitize $(SANITIZE))
+
+aarch64: $(VENV)/torch
+	$(call phase,Run the kernels for aarch64 under QEMU,$(RUN) -m tests.aarch64)
 
 lint: $(VENV)/installed-dev
 	$(call phase,Check Python's style,$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .)

@@ -40,19 +40,26 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.egg_info import egg_info
 
 ROOT = Path(__file__).parent.resolve()
-# psabi: vectors wider than the registers are passed inside one file only.
-FLAGS = "-std=c++20 -fPIC -fvisibility=hidden -ffp-contract=fast -Wall -Wextra -Wno-psabi -pthread"
+# psabi: vectors wider than the registers are passed inside one file only. contract: a * b + c is
+# rounded once where fma() asks for it, so that portable answers are the same on every machine.
+FLAGS = "-std=c++20 -fPIC -fvisibility=hidden -ffp-contract=off -Wall -Wextra -Wno-psabi -pthread"
 SANITIZERS = os.environ.get("DECODING_SANITIZE", "")  # "address,undefined"
 OPTIMIZE = "-O3"
 if SANITIZERS:  # their reports name functions and lines
     OPTIMIZE = f"-O1 -g1 -fno-omit-frame-pointer -fsanitize={SANITIZERS}"
 ONLY_ISA = os.environ.get("DECODING_ONLY_ISA", "")
 LOCAL_VERSION = os.environ.get("DECODING_LOCAL_VERSION", "")
-# Each kernel file is compiled once per instruction set; which one runs is chosen at run time.
+# Each kernel file is compiled once per instruction set of the machine; which one runs is chosen at
+# run time. NEON needs a name of its own, because all of aarch64 has it, portable code too.
+CONTRACT = "-ffp-contract=fast"
 ISAS = {
-    "portable": "",
-    "avx2": "-mavx2 -mfma -mf16c",
-    "avx512": "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mprefer-vector-width=512",
+    "x86_64": {
+        "portable": "",
+        "avx2": f"-mavx2 -mfma -mf16c {CONTRACT}",
+        "avx512": "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mprefer-vector-width=512 "
+        + CONTRACT,
+    },
+    "aarch64": {"portable": "", "neon": "-DDECODING_NEON"},
 }
 
 # The CUDA files that take longest are compiled once per type.
@@ -70,6 +77,12 @@ extern const char* const kSourcesHash = "{}";
 extern const char* const kCudaArchs = "{}";
 }}
 """
+
+
+def isas() -> dict[str, str]:
+    """The flags of each instruction set of this machine."""
+    machine = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
+    return ISAS.get(machine, {"portable": ""})
 
 
 def quoted(path: Path) -> str:
@@ -180,8 +193,8 @@ class Object:
                 return f"{options} -fno-sanitize=all"
             # Bindings that only tests call are compiled in two thirds of the time.
             return options if in_module(self.source, "_C") else f"{options} -O1"
-        if self.variant in ISAS:
-            return f"-DDECODING_ISA={self.variant} {ISAS[self.variant]}"
+        if self.variant in isas():
+            return f"-DDECODING_ISA={self.variant} {isas()[self.variant]}"
         return f"-DDECODING_TYPE={TYPES[self.variant]}" if self.variant else ""
 
     @property
@@ -189,7 +202,7 @@ class Object:
         """Portable objects first: where two objects hold the same inline function, the linker keeps
         the first, which every machine can run; and those of bindings/testing, which are not
         optimised, after the kernels' own. With sanitizers bindings come last, which they skip."""
-        kinds = ["portable", "testing", *list(ISAS)[1:], "bindings"]
+        kinds = ["portable", "testing", *list(isas())[1:], "bindings"]
         kind = self.variant if in_module(self.source, "_C") else "testing"
         if SANITIZERS and ROOT / "csrc/bindings" in self.source.parents:
             kind = "bindings"
@@ -200,9 +213,7 @@ def variants(source: Path) -> list[str]:
     """What a source is compiled for, one after the other."""
     folders = source.relative_to(ROOT / "csrc").parts[:-1]
     if folders[0] == "kernels" and folders[-1] == "cpu" and source.stem not in ONCE:
-        if ONLY_ISA:
-            return [ONLY_ISA]
-        return list(ISAS) if platform.machine() in ("x86_64", "AMD64") else ["portable"]
+        return [ONLY_ISA] if ONLY_ISA else list(isas())
     # Attention of a step has the most kernels by far.
     per_type = folders == ("kernels", "attention", "cuda") and source.stem.startswith("decode")
     return list(TYPES) if per_type else [""]
@@ -324,15 +335,16 @@ class NamedFlavour(egg_info):
         super().finalize_options()
 
 
-setup(
-    packages=find_packages(include=["decoding", "decoding.*"]),
-    package_data={
-        "decoding": ["py.typed", "_C.pyi"],
-        "decoding.compare": ["roofline.c"],
-        "decoding.compare.report": ["page.html"],
-        "decoding.server": ["page.html"],
-    },
-    exclude_package_data={"decoding": ["_kernels.pyi"]},
-    ext_modules=[Extension("decoding._C", []), Extension("decoding._kernels", [])],
-    cmdclass={"build_ext": NinjaBuild, "egg_info": NamedFlavour},
-)
+if __name__ == "__main__":
+    setup(
+        packages=find_packages(include=["decoding", "decoding.*"]),
+        package_data={
+            "decoding": ["py.typed", "_C.pyi"],
+            "decoding.compare": ["roofline.c"],
+            "decoding.compare.report": ["page.html"],
+            "decoding.server": ["page.html"],
+        },
+        exclude_package_data={"decoding": ["_kernels.pyi"]},
+        ext_modules=[Extension("decoding._C", []), Extension("decoding._kernels", [])],
+        cmdclass={"build_ext": NinjaBuild, "egg_info": NamedFlavour},
+    )

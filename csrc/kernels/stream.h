@@ -4,7 +4,7 @@
 
 namespace decoding::cpu {
 
-enum class Isa { portable, avx2, avx512 };
+enum class Isa { portable, avx2, avx512, neon };
 
 template <Isa isa>
 class Stream;  // kernels/cpu/stream.h

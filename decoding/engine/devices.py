@@ -144,7 +144,8 @@ def choose_dtype(dtype: str | torch.dtype, device: Device, stored: str) -> str:
         if device.type == "cuda":
             return stored if stored in types else "float32"
         half = stored in ("float16", "bfloat16")
-        return "bfloat16" if half and "avx512_bf16" in _C.isas() else "float32"
+        multiplies = any(isa.endswith("_bf16") for isa in _C.isas())
+        return "bfloat16" if half and multiplies else "float32"
     if name in types:
         return name
     if any(name in others for others in DTYPES.values()):

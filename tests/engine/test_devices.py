@@ -169,7 +169,12 @@ def test_types() -> None:
 
 @pytest.mark.parametrize(
     ("isas", "half"),
-    [(["avx512_bf16", "avx512", "portable"], "bfloat16"), (["avx512"], "float32")],
+    [
+        (["avx512_bf16", "avx512", "portable"], "bfloat16"),
+        (["avx512"], "float32"),
+        (["neon_bf16", "neon", "portable"], "bfloat16"),
+        (["neon_i8mm", "neon"], "float32"),
+    ],
 )
 def test_auto_on_the_cpu_is_what_the_machine_computes_half_precision_with(
     monkeypatch: pytest.MonkeyPatch, isas: list[str], half: str

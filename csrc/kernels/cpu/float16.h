@@ -13,6 +13,8 @@ inline Floats widen<Float16>(Halves x) {
   return _mm512_maskz_cvtph_ps(0xffff, (__m256i)x);
 #elif defined(__AVX2__)
   return _mm256_cvtph_ps((__m128i)x);
+#elif defined(DECODING_NEON)
+  return vcvt_f32_f16((float16x4_t)x);
 #else
   // Exponent and mantissa moved up to float's, 2^112 too small, which also makes numbers below
   // halves' normal range right. Above 65504 there are infinity and NaN.
@@ -30,6 +32,8 @@ inline Halves narrow<Float16>(Floats x) {
   return (Halves)_mm512_maskz_cvtps_ph(0xffff, x, _MM_FROUND_TO_NEAREST_INT);
 #elif defined(__AVX2__)
   return (Halves)_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+#elif defined(DECODING_NEON)
+  return (Halves)vcvt_f16_f32(x);
 #else
   const Floats magnitude = abs(x);
   const Ints whole = bits(magnitude);

@@ -4,6 +4,10 @@
 #include <string>
 #include <vector>
 
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
+
 #include "core/check.h"
 #include "kernels/cpu/stream.h"
 
@@ -22,7 +26,9 @@ constexpr bool built([[maybe_unused]] Isa isa) {
 #if defined(DECODING_ONLY_ISA)
   return isa == Isa::DECODING_ONLY_ISA;
 #elif defined(__x86_64__)
-  return true;
+  return isa != Isa::neon;
+#elif defined(__aarch64__)
+  return isa == Isa::portable || isa == Isa::neon;
 #else
   return isa == Isa::portable;
 #endif
@@ -36,15 +42,25 @@ inline std::vector<InstructionSet> instruction_sets() {
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
     const bool vnni = __builtin_cpu_supports("avx512vnni");
     if (vnni && __builtin_cpu_supports("avx512bf16")) {
-      sets.push_back({"avx512_bf16", Isa::avx512, {.vnni = true, .bf16 = true}});
+      sets.push_back({"avx512_bf16", Isa::avx512, {.int8 = true, .bf16 = true}});
     }
-    if (vnni) sets.push_back({"avx512_vnni", Isa::avx512, {.vnni = true}});
+    if (vnni) sets.push_back({"avx512_vnni", Isa::avx512, {.int8 = true}});
     sets.push_back({"avx512", Isa::avx512, {}});
   }
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
       __builtin_cpu_supports("f16c")) {
     sets.push_back({"avx2", Isa::avx2, {}});
   }
+#elif defined(__aarch64__)
+  // Bits of Linux, by number because older headers do not name them all.
+  const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
+  const bool dotprod = first >> 20 & 1, i8mm = dotprod && second >> 13 & 1;
+  if (i8mm && second >> 14 & 1) {
+    sets.push_back({"neon_bf16", Isa::neon, {.int8 = true, .int8_mma = true, .bf16 = true}});
+  }
+  if (i8mm) sets.push_back({"neon_i8mm", Isa::neon, {.int8 = true, .int8_mma = true}});
+  if (dotprod) sets.push_back({"neon_dotprod", Isa::neon, {.int8 = true}});
+  sets.push_back({"neon", Isa::neon, {}});
 #endif
   sets.push_back({"portable", Isa::portable, {}});
   std::erase_if(sets, [](const InstructionSet& set) { return !built(set.isa); });
@@ -74,6 +90,9 @@ decltype(auto) with_isa(const std::string& name, Use&& use) {
   }
   if constexpr (built(Isa::avx2)) {
     if (chosen->isa == Isa::avx2) return use.template operator()<Isa::avx2>(chosen->features);
+  }
+  if constexpr (built(Isa::neon)) {
+    if (chosen->isa == Isa::neon) return use.template operator()<Isa::neon>(chosen->features);
   }
   if constexpr (built(Isa::portable)) {
     return use.template operator()<Isa::portable>(chosen->features);

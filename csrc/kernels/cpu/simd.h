@@ -10,7 +10,7 @@
 
 #if defined(__SSE2__)
 #include <immintrin.h>
-#elif defined(__ARM_NEON)
+#elif defined(DECODING_NEON)  // not __ARM_NEON, which portable code on aarch64 has, too
 #include <arm_neon.h>
 #endif
 
@@ -23,6 +23,12 @@ constexpr int kLanes = 16;
 constexpr int kLanes = 8;
 #else
 constexpr int kLanes = 4;
+#endif
+
+#if defined(__AVX512F__) || defined(DECODING_NEON)
+constexpr int kRegisters = 32;
+#else
+constexpr int kRegisters = 16;
 #endif
 
 using Floats [[gnu::vector_size(4 * kLanes)]] = float;
@@ -95,8 +101,10 @@ inline Floats fma(Floats a, Floats b, Floats c) {
   return _mm512_fmadd_ps(a, b, c);
 #elif defined(__AVX2__)
   return _mm256_fmadd_ps(a, b, c);
-#elif defined(__ARM_NEON)
+#elif defined(DECODING_NEON)
   return vfmaq_f32(c, a, b);
+#elif defined(__FMA__)  // NEON's reference on x86-64 (tests/aarch64)
+  return _mm_fmadd_ps(a, b, c);
 #else
   return a * b + c;
 #endif
@@ -122,6 +130,8 @@ inline Ints nearest(Floats x) {
   return (Ints)_mm256_cvtps_epi32(x);
 #elif defined(__SSE2__)
   return (Ints)_mm_cvtps_epi32(x);
+#elif defined(DECODING_NEON)
+  return vcvtnq_s32_f32(x);
 #else
   Ints rounded;
   for (int lane = 0; lane < kLanes; ++lane) rounded[lane] = __builtin_lrintf(x[lane]);
@@ -137,6 +147,9 @@ inline Ints dot_pairs(Ints a, Ints b) {
   return (Ints)_mm256_madd_epi16((__m256i)a, (__m256i)b);
 #elif defined(__SSE2__)
   return (Ints)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#elif defined(DECODING_NEON)
+  const int16x8_t x = (int16x8_t)a, y = (int16x8_t)b;
+  return vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(y)), vmull_high_s16(x, y));
 #else
   return (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
 #endif
@@ -153,6 +166,8 @@ inline bool any(Ints holds) {
   return _mm512_test_epi32_mask((__m512i)holds, (__m512i)holds) != 0;
 #elif defined(__AVX2__)
   return !_mm256_testz_si256((__m256i)holds, (__m256i)holds);
+#elif defined(DECODING_NEON)
+  return vmaxvq_u32((uint32x4_t)holds) != 0;
 #else
   int32_t lanes = 0;
   for (int lane = 0; lane < kLanes; ++lane) lanes |= holds[lane];

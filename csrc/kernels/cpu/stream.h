@@ -14,10 +14,11 @@ struct Range {
   bool holds(int i) const { return begin <= i && i < end; }
 };
 
-// Instructions of products that not every machine of an Isa has; only with avx512.
+// Instructions of products that not every machine of an Isa has; only with avx512 and neon.
 struct Features {
-  bool vnni = false;  // 8-bit dot products
-  bool bf16 = false;  // bfloat16 dot products
+  bool int8 = false;      // 8-bit dot products: AVX-512's VNNI, Arm's DotProd
+  bool int8_mma = false;  // 8-bit matrix products: Arm's I8MM
+  bool bf16 = false;      // bfloat16 dot products; on Arm matrix products, too
 };
 
 template <Isa isa>

@@ -22,11 +22,15 @@ struct Float32Dot {
   static Floats add(Floats left, Floats right, Floats sum) { return fma(left, right, sum); }
 };
 
-constexpr int kTileRows = 6;  // with 64 columns, 24 of the 32 registers of AVX-512 hold sums
+// Whether a Dot takes rows in pairs: then multiply_tile is that of linear/cpu/mma.h.
+template <typename Dot>
+concept AddsPairs = requires { &Dot::add_pairs; };
+
+constexpr int kTileRows = 6;  // with 4 vectors of columns, 24 of 32 registers hold sums
 
 // Vectors of columns in a tile of `rows` rows: as many as the registers hold.
 constexpr int tile_vectors(int rows) {
-  if (kLanes == 16) return 4;
+  if (kRegisters == 32) return kLanes == 4 && rows == 1 ? 8 : 4;
   return rows == 1 ? 8 : rows <= 3 ? 4 : 2;
 }
 
@@ -74,6 +78,7 @@ enum class Begin { no, yes };
 // one addition at a time: the bits do not depend on the shape of the tile. The product of a word
 // of a and one of b is `Dot`'s: of two floats, or of a few smaller numbers.
 template <typename Dot, int rows, int vectors, int lines, typename Left>
+  requires(!AddsPairs<Dot>)
 inline void multiply_tile(Left a, MatrixView<const typename Dot::Right> b,
                           MatrixView<typename Dot::Sum> c, int depth, Begin begin,
                           Prefetch<lines> prefetch) {

@@ -19,7 +19,7 @@
 // its neighbours.
 //
 // On the CPU x and y are float32 whatever the kind of W. In bfloat16 x is rounded to bfloat16 where
-// the machine multiplies that (avx512_bf16). In int8
+// the machine multiplies that (avx512_bf16, neon_bf16). In int8
 //
 //   y[r, n] ~ a / 127 * scale[n] * sum over k of q[r, k] W_q[n, k]
 //   a = max |x[r]|, q = round(127 x / a), ties to even

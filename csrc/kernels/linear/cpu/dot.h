@@ -38,9 +38,10 @@ struct Int8WideDot {
   static Ints add(Ints left, Ints right, Ints sum) { return sum + dot_pairs(left, right); }
 };
 
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(DECODING_NEON)
 // These two are written as assembly, because the intrinsics would ask for the code around them to
-// be compiled for machines that have the instruction; as it is, it serves all of AVX-512.
+// be compiled for machines that have the instruction; as it is, it serves all of AVX-512, or NEON.
+// (.arch speaks to the assembler alone.)
 struct Bfloat16Dot {
   using Left = int32_t;
   using Right = int32_t;
@@ -48,10 +49,27 @@ struct Bfloat16Dot {
   static constexpr int kInputs = 2, kParts = 1;
   static Ints right(Ints line, int) { return line; }
   static Floats add(Ints left, Ints right, Floats sum) {
+#if defined(__AVX512F__)
     asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(left), "v"(right));
+#else
+    asm(".arch armv8.6-a\n\tbfdot %0.4s, %1.8h, %2.8h" : "+w"(sum) : "w"(left), "w"(right));
+#endif
     return sum;
   }
 };
+
+using Bfloat16s [[gnu::vector_size(2 * kLanes)]] = uint16_t;
+
+// To the nearest, of two to the even one.
+inline Bfloat16s round_to_bfloat16(Floats x) {
+  Bfloat16s rounded;
+#if defined(__AVX512F__)
+  asm("vcvtneps2bf16 %1, %0" : "=v"(rounded) : "v"(x));
+#else
+  asm(".arch armv8.6-a\n\tbfcvtn %0.4h, %1.4s" : "=w"(rounded) : "w"(x));
+#endif
+  return rounded;
+}
 
 struct Int8Dot {
   using Left = int32_t;
@@ -60,7 +78,11 @@ struct Int8Dot {
   static constexpr int kInputs = 4, kParts = 1;
   static Ints right(Ints line, int) { return line; }
   static Ints add(Ints left, Ints right, Ints sum) {
+#if defined(__AVX512F__)
     asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(left), "v"(right));
+#else
+    asm(".arch armv8.6-a\n\tsdot %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(left), "w"(right));
+#endif
     return sum;
   }
 };

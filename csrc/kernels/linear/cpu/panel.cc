@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "kernels/linear/cpu/dot.h"
+#include "kernels/linear/cpu/mma.h"
 #include "kernels/linear/linear.h"
 
 namespace decoding::cpu {
@@ -57,9 +58,17 @@ void multiply(const LinearWeight& weight, int panel, const Operand& x, int rows,
 
 using Bytes [[gnu::vector_size(kLanes)]] = uint8_t;
 
+// What is added to a row's integers, because instructions, or masks, ask for unsigned ones.
+constexpr int offset_of([[maybe_unused]] DotKind kind) {
+#if defined(DECODING_NEON)
+  if (kind != DotKind::int8_wide) return 0;
+#endif
+  return 128;
+}
+
 // Calls use(i, codes) for all vectors of x.
 template <typename Use>
-float quantise(const float* x, int inputs, Use&& use) {
+float quantise(const float* x, int inputs, int offset, Use&& use) {
   Ints largest = {};  // as integers, because NaN is more than infinity there
   for_vectors(inputs, [&](int i, auto... count) {
     largest = max(largest, bits(abs(load(x + i, count...))));
@@ -69,7 +78,7 @@ float quantise(const float* x, int inputs, Use&& use) {
   const float a = __builtin_bit_cast(float, most);
   const float steps = a > 1e-36f ? 127.0f / a : 0.0f;  // which must not be infinite
   for_vectors(inputs, [&](int i, auto... count) {
-    use(i, __builtin_convertvector(nearest(load(x + i, count...) * steps) + 128, Bytes));
+    use(i, __builtin_convertvector(nearest(load(x + i, count...) * steps) + offset, Bytes));
   });
   return std::isfinite(a) ? a / 127.0f : NAN;
 }
@@ -88,19 +97,20 @@ void prepare_row(DotKind kind, const float* x, int inputs, uint8_t* to) {
       __builtin_memset(to + sizeof(float) * inputs, 0, sizeof(float));
       return;
     case DotKind::bfloat16:
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(DECODING_NEON)
       for_vectors(inputs, [&](int i, auto... count) {
-        __m256i rounded;
-        asm("vcvtneps2bf16 %1, %0" : "=v"(rounded) : "v"(load(x + i, count...)));
+        const Bfloat16s rounded = round_to_bfloat16(load(x + i, count...));
         __builtin_memcpy(to + sizeof(int16_t) * i, &rounded, sizeof rounded);
       });
 #endif
       return;
     case DotKind::int8:
-      return set_scale(quantise(
-          x, inputs, [&](int i, Bytes codes) { __builtin_memcpy(to + i, &codes, sizeof codes); }));
+    case DotKind::int8_mma:
+      return set_scale(quantise(x, inputs, offset_of(kind), [&](int i, Bytes codes) {
+        __builtin_memcpy(to + i, &codes, sizeof codes);
+      }));
     case DotKind::int8_wide:
-      return set_scale(quantise(x, inputs, [&](int i, Bytes codes) {
+      return set_scale(quantise(x, inputs, offset_of(kind), [&](int i, Bytes codes) {
         uint32_t words[kLanes / 4];
         __builtin_memcpy(words, &codes, sizeof codes);
         for (int w = 0; w < kLanes / 4; ++w) {
@@ -129,19 +139,27 @@ PanelSums multiply_panel(DotKind kind, const LinearWeight& weight, int panel, co
     case DotKind::bfloat16:
       multiply<Bfloat16Dot>(weight, panel, x, rows, sums);
       break;
+#elif defined(DECODING_NEON)
+    case DotKind::bfloat16:
+      multiply<Bfloat16Mma>(weight, panel, x, rows, sums);
+      break;
+    case DotKind::int8_mma:
+      multiply<Int8Mma>(weight, panel, x, rows, integers);
+      break;
+#endif
+#if defined(__AVX512F__) || defined(DECODING_NEON)
     case DotKind::int8:
       multiply<Int8Dot>(weight, panel, x, rows, integers);
       break;
-#else
+#endif
     default:
       break;
-#endif
   }
   const int column = panel * kPanel;
-  const bool scaled = weight.kind == WeightKind::int8;
+  const bool scaled = weight.kind == WeightKind::int8, shifted = scaled && offset_of(kind) != 0;
   return {.sums = sums,
           .scale = scaled ? weight.scale + column : nullptr,
-          .weight_sums = scaled ? weight.sums + column : nullptr,
+          .weight_sums = shifted ? weight.sums + column : nullptr,
           .x = x,
           .rows = rows,
           .columns = std::min(kPanel, weight.outputs - column)};

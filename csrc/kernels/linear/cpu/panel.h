@@ -12,10 +12,13 @@ namespace decoding::cpu {
 constexpr int kRowBlock = 96;  // most rows that pass over a panel at a time
 
 // A dot product: of a kind of weight, with or without an instruction of its own.
-enum class DotKind { float32, bfloat16_wide, bfloat16, int8_wide, int8 };
+enum class DotKind { float32, bfloat16_wide, bfloat16, int8_wide, int8, int8_mma };
 
 inline DotKind dot_kind(WeightKind kind, Features features) {
-  if (kind == WeightKind::int8) return features.vnni ? DotKind::int8 : DotKind::int8_wide;
+  if (kind == WeightKind::int8) {
+    if (features.int8_mma) return DotKind::int8_mma;
+    return features.int8 ? DotKind::int8 : DotKind::int8_wide;
+  }
   if (kind == WeightKind::float32) return DotKind::float32;
   return features.bf16 ? DotKind::bfloat16 : DotKind::bfloat16_wide;
 }
@@ -23,10 +26,10 @@ inline DotKind dot_kind(WeightKind kind, Features features) {
 // Rows as a product reads them, `stride` bytes apart.
 //   float32, bfloat16_wide: x
 //   bfloat16: x, rounded
-//   int8, int8_wide: round(127 x / a) + 128 with a = max |x|; in the row's last 64 bytes is a /
-//   127,
-//     or NaN where x is not finite
-// An odd number of inputs is followed by a zero, of weights that come in twos.
+//   int8, int8_mma, int8_wide: round(127 x / a) + offset with a = max |x|; in the row's last 64
+//     bytes is a / 127, or NaN where x is not finite. VNNI multiplies unsigned numbers: the offset
+//     is 128, but 0 for Arm's instructions.
+// Inputs are followed by zeros up to a whole vector, of weights that come in twos.
 struct Operand {
   const uint8_t* rows;
   size_t stride;
@@ -38,7 +41,7 @@ inline constexpr size_t kScalePlace = 64;  // from the end of a row
 
 // Bytes between rows; at most what linear_scratch gives each.
 inline size_t operand_stride(DotKind kind, int inputs) {
-  const size_t bytes = kind == DotKind::int8                                     ? 1
+  const size_t bytes = kind == DotKind::int8 || kind == DotKind::int8_mma        ? 1
                        : kind == DotKind::bfloat16 || kind == DotKind::int8_wide ? 2
                                                                                  : 4;
   return (inputs * bytes + 63) / 64 * 64 + 64;
@@ -51,7 +54,7 @@ void prepare_row(DotKind kind, const float* x, int inputs, uint8_t* to);
 struct PanelSums {
   const float* sums;           // [rows, kPanel]; int32 where there are scales
   const float* scale;          // [columns], of int8 weights, else null
-  const int32_t* weight_sums;  // [columns], of int8 weights
+  const int32_t* weight_sums;  // [columns], of int8 weights where x has the offset 128, else null
   Operand x;
   int rows, columns;
 };

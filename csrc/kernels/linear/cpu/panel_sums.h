@@ -24,7 +24,8 @@ inline void for_each_sum(const PanelSums& panel, Use&& use) {
                      sizeof row_scale);
     for_vectors(panel.columns, [&](int c, auto... count) {
       // The offset of x, 128, adds 128 times the sum of the weights.
-      const Ints excess = load(panel.weight_sums + c, count...) << 7;
+      const bool offset = panel.weight_sums != nullptr;
+      const Ints excess = offset ? load(panel.weight_sums + c, count...) << 7 : Ints{};
       const Floats y = floats(bits(load(from + c)) - excess) * row_scale;
       use(r, c, y * load(panel.scale + c, count...), count...);
     });
