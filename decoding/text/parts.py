@@ -111,7 +111,8 @@ class Cutter:
         one = len(given) == 1  # as servers have them: in less time than a batch of it
         rows = Rows.of([tokenizer.encode(given[0])]) if one else tokenizer.encode_batch(given)
         owners = np.flatnonzero(self._with_text(given, rows))  # the line of each part
-        parts, texts, warnings = rows.select(owners), [given[i] for i in owners], list[str]()
+        parts = rows if len(owners) == len(given) else rows.select(owners)
+        texts, warnings = [given[i] for i in owners], list[str]()
         if (parts.lengths > self.lengths.source).any():
             owners, texts, parts, warnings = self._divided(first, owners, texts, parts)
         prompts = self._prompts(first, lines, owners.tolist())

@@ -82,18 +82,17 @@ class Lines:
     async def _line(self, translator: WindowTranslator, text: str) -> list[Hypothesis]:
         with reading:
             window = await quickly(len(text), translator.cut, [self.how.prefix + text])
-        line, parts = LineParts(window, translator.config), range(len(window.parts))
+        line, parts = LineParts(window, translator.config), list(enumerate(window.parts.lists()))
         if parts:
-            found = await together([self._part(translator, window, part) for part in parts])
-            line.add(np.array(parts), found)
+            found = await together([self._part(translator, window, *part) for part in parts])
+            line.add(np.arange(len(parts)), found)
         [hypotheses] = line.finished()
         return translator.best(hypotheses)
 
     async def _part(
-        self, translator: WindowTranslator, window: Window, part: int
+        self, translator: WindowTranslator, window: Window, part: int, ids: Sequence[int]
     ) -> list[Hypothesis]:
         chosen = np.array([part])
-        ids = window.parts.select(chosen).lists()[0]
         options = translator.options_of(window, chosen)
         self.served.check_length(options.get("max_new_tokens"))
         async with self.served.submitted(
