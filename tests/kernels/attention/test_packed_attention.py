@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from decoding import _kernels as kernels
-from tests.conftest import Place, assert_within_torch, poison, random
+from tests.conftest import Place, assert_same_bits, assert_within_torch, poison, random
 from tests.support.attention import (
     BIASES,
     DIMS,
@@ -191,3 +191,21 @@ def test_a_deterministic_sentence_does_not_depend_on_its_batch(
 def test_nothing_packed(place: Place, threads: int) -> None:
     case = packed(place, [], 1, 8, False)
     assert case._replace(qkv=poison(2, 3, 8).to(case.qkv)).run(place, threads).isnan().all()
+
+
+@pytest.mark.parametrize("what", [float("nan"), float("inf")])
+@pytest.mark.parametrize("broken", [5, 63, 64, 100])
+@pytest.mark.parametrize("dim", [16, 24])
+def test_a_token_breaks_none_before_it(isa: str, dim: int, broken: int, what: float) -> None:
+    """Keys and values that are not finite come to no query by a weight of 0."""
+    place = Place(isa)
+    case = packed(place, [3, 130, 3], 2, dim, True)
+    expected, at = case.run(place), 3 + broken
+    for part in (slice(2, 4), slice(4, 6), slice(2, 6)):  # keys, values, both
+        qkv = case.qkv.clone()
+        qkv[at, part] = what
+        found = case._replace(qkv=qkv).run(place)
+        assert_same_bits(found[:at], expected[:at])
+        assert_same_bits(found[-3:], expected[-3:])
+        if part.stop == 6:  # while a score of -inf is a weight of 0
+            assert not found[at:-3].isfinite().all(-1).any()
