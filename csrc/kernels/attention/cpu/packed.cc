@@ -20,8 +20,9 @@ namespace decoding {
 namespace cpu {
 namespace {
 
-constexpr int kBlock = 64;    // positions
-constexpr int kQueries = 64;  // that pass over a block together
+constexpr int kBlock = 64;     // positions
+constexpr int kQueries = 64;   // that pass over a block together
+constexpr int kProducts = 64;  // of a score that are added up one after the other: long sums err
 
 constexpr int whole_vectors(int count) { return (count + kLanes - 1) / kLanes * kLanes; }
 
@@ -74,9 +75,12 @@ void attend(Queries& queries, int first, int last, const Block& block, int seen)
   for_tiles(0, block.count, [&](int begin, int end) {
     const int i = begin_of(begin);
     if (i >= to) return;
-    multiply_rows(end - begin, {block.keys + begin * block.stride, block.stride},
-                  {queries.q + i, kQueries}, {scores + begin * kQueries + i, kQueries}, queries.dim,
-                  to - i, {}, Begin::yes);
+    for (int d = 0; d < queries.dim; d += kProducts) {
+      multiply_rows(end - begin, {block.keys + begin * block.stride + d, block.stride},
+                    {queries.q + d * kQueries + i, kQueries},
+                    {scores + begin * kQueries + i, kQueries}, std::min(kProducts, queries.dim - d),
+                    to - i, {}, d == 0 ? Begin::yes : Begin::no);
+    }
   });
   for (int i = from; i < to; i += kLanes) {
     float* column = scores + i;
