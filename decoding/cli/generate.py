@@ -49,11 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_job(args: argparse.Namespace) -> int:
-    from decoding.cli.corpus.running import run_job
+    from decoding.cli.corpus.running import kind_of, run_job
 
     check(args)
     options = {
         **search_options(args),
+        "own_options": kind_of(args) == "json",
         "n_best": args.n_best if args.scores or args.n_best > 1 else None,
         "chat_template": args.chat_template and read_template(args.chat_template),
         **{name: getattr(args, name) for name in JOB_OPTIONS},

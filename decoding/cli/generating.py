@@ -16,7 +16,6 @@ from decoding.cli.results import WRITINGS, Layout, without_repeats
 from decoding.cli.search import search_options
 from decoding.cli.writing import Sink
 from decoding.common.phases import Phases
-from decoding.generation.config import OPTIONS
 from decoding.text.chunks import Chunks
 from decoding.text.complete import (
     DEFAULT_NEW,
@@ -29,11 +28,8 @@ from decoding.text.complete import (
 )
 from decoding.text.hypotheses import Hypothesis
 from decoding.text.pipeline import Pipeline
-from decoding.text.prompt_batch import PromptBatch
+from decoding.text.prompt_batch import PromptBatch, own_options
 from decoding.text.stream_text import pieces
-
-# Options that a JSON line may have of its own: rows of one call may differ in them.
-OWN = ("max_new_tokens", "temperature", "top_k", "top_p", "seed")
 
 
 class Encoder:
@@ -55,10 +51,18 @@ class Encoder:
             names = [record.where for record in given]
             prompts = read_texts(self._model, [record.text for record in given], names)
         made = {
-            id(record): replace(prompt, name=record.where, options=own_options(record, self._args))
+            id(record): replace(prompt, name=record.where, options=self._own(record))
             for record, prompt in zip(given, prompts, strict=True)
         }
         return [made.get(id(record)) for record in records]
+
+    def _own(self, record: Record) -> dict[str, Any]:
+        if self._args.input_format != "json":
+            return {}
+        try:
+            return own_options(record.fields, bool(self._args.do_sample))
+        except ValueError as error:
+            raise ValueError(f"{record.where}: {error}") from None
 
     def _chat(self, given: Any) -> Any:
         """Messages; of a text that of a user, and of the system before it."""
@@ -67,24 +71,6 @@ class Encoder:
         system = self._args.system
         before = [] if system is None else [{"role": "system", "content": system}]
         return [*before, {"role": "user", "content": given}]
-
-
-def own_options(record: Record, args: argparse.Namespace) -> dict[str, Any]:
-    """The options of generate() that a JSON line has of its own. Raises ValueError for values that
-    are none, and for those of sampling without --do-sample."""
-    if args.input_format != "json":
-        return {}
-    found = {name: record.fields[name] for name in OWN if record.fields.get(name) is not None}
-    for name, value in found.items():
-        if not isinstance(value, (int, float)):
-            raise ValueError(f"{record.where}: {name!r} must be a number, got {value!r}")
-        try:
-            OPTIONS[name]["check"](name, value)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{record.where}: {error}") from None
-        if name != "max_new_tokens" and not args.do_sample:
-            raise ValueError(f"{record.where} has {name!r}, which is for samples: add --do-sample")
-    return found
 
 
 def answers(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import NamedTuple
 
 import decoding
@@ -23,7 +24,7 @@ from decoding.text.complete import (
 )
 from decoding.text.hypotheses import Hypothesis, without_repeats
 from decoding.text.pipeline import Pipeline
-from decoding.text.prompt_batch import PromptBatch
+from decoding.text.prompt_batch import PromptBatch, own_options
 from decoding.text.texts import checked
 from decoding.text.translate import Translator
 
@@ -125,6 +126,7 @@ class Generate:
         template = {"chat_template": options.pop("chat_template", None)}
         self._template = {k: v for k, v in template.items() if v is not None}
         self._n_best, self._unique = options.pop("n_best", None), options.pop("unique", False)
+        self._has_own = options.pop("own_options", False)
         self._batch_tokens = options.pop("batch_tokens", 4096)
         options.pop("raw", None)
         if model.spec.encoder is not None:
@@ -144,7 +146,10 @@ class Generate:
             template = {"continue_final_message": False, **self._template}
             prompts = read_chats(self._model, [messages], template)[0]
         new_tokens(self._model.spec, self._config, prompts)  # raises for one that is too long
-        return prompts[0] if prompts else None
+        if not prompts:
+            return None
+        own = own_options(row, bool(self._config.do_sample)) if self._has_own else {}
+        return replace(prompts[0], options=own)
 
     def _messages(self, text: str) -> list[dict[str, str]]:
         system = [] if self._system is None else [{"role": "system", "content": self._system}]
@@ -194,7 +199,6 @@ class Score:
         self._model, options = model, dict(task.options)
         named = options.pop("source_column", None)
         self._sources = ("source", "1") if named is None else (named,)
-        options.pop("batch_tokens", None)
         self._languages = options
         self._pairs = model.spec.encoder is not None
         self._columns = (

@@ -33,8 +33,9 @@ class Task:
 
     column: that a text is in; None: the command's own. load: arguments of decoding.load(). options:
     of translate those of Translator and target_prefix; of generate those of Model.complete(), and
-    unique, batch_tokens, chat, system, chat_template, raw; of score source_column, src_lang,
-    tgt_lang, batch_tokens; of embed truncate and batch_tokens.
+    unique, batch_tokens, chat, system, chat_template, raw, own_options (a row may have columns with
+    its own max_new_tokens, temperature, top_k, top_p and seed); of score source_column, src_lang
+    and tgt_lang; of embed truncate.
 
     Raises ValueError for an unknown command.
     """

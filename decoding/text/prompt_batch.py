@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from decoding.generation.config import OPTIONS
 from decoding.text.complete import Answers, Prompt
 from decoding.text.hypotheses import BLANK, Hypothesis
+
+# Options that a line may have of its own: rows of one call may differ in them.
+OWN = ("max_new_tokens", "temperature", "top_k", "top_p", "seed")
+
+
+def own_options(fields: Mapping[str, Any], samples: bool) -> dict[str, Any]:
+    """The options of generate() that a JSON line has of its own. Raises ValueError for values that
+    are none, and for those of sampling where not `samples`."""
+    found = {name: fields[name] for name in OWN if fields.get(name) is not None}
+    for name, value in found.items():
+        if not isinstance(value, (int, float)):
+            raise ValueError(f"{name!r} must be a number, got {value!r}")
+        try:
+            OPTIONS[name]["check"](name, value)
+        except TypeError as error:
+            raise ValueError(str(error)) from None
+        if name != "max_new_tokens" and not samples:
+            raise ValueError(f"{name!r} is for samples: add --do-sample")
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -130,7 +130,7 @@ def test_options_of_a_line(generate: Generate, stories: decoding.Model) -> None:
         ("", '"max_new_tokens": 0', "line 1: max_new_tokens must be at least 1, got 0"),
         ("--do-sample", '"top_k": "x"', "line 1: 'top_k' must be a number, got 'x'"),
         ("--do-sample", '"top_p": 7', "line 1: top_p must be"),
-        ("", '"seed": 4', "line 1 has 'seed', which is for samples: add --do-sample"),
+        ("", '"seed": 4', "line 1: 'seed' is for samples: add --do-sample"),
     ],
 )
 def test_options_that_a_line_cannot_have(

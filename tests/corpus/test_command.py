@@ -115,7 +115,8 @@ def test_generate(program: Program) -> None:
     same(program, "generate", "-m", STORIES, *options[:-3])
     Path("out.in.txt").unlink()
     Path("out.in.txt.job").rename("before")
-    Path("in.jsonl").write_text('{"prompt": "Once"}\n{"prompt": "The\\ndog"}\n')
+    own = '{"prompt": "Once", "max_new_tokens": 3, "temperature": 2.0, "seed": 9}\n'
+    Path("in.jsonl").write_text(own + '{"prompt": "The\\ndog"}\n')
     same(program, "generate", "-m", STORIES, *options, "--input-format", "json", name="in.jsonl")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from decoding.cli.corpus.arguments import inputs_of
 from decoding.cli.messages import counted
 from decoding.corpus import Done, JobError, Task, run
+from decoding.corpus.formats.layout import file_type
 
 FAILED_ROWS = 3  # the exit code
 LOADING = ("dtype", "threads", "tokenizer", "download", "trust_paths")
@@ -66,6 +67,12 @@ def check(args: argparse.Namespace) -> None:
         raise ValueError("a job reads files, and not standard input: name them with --input")
     if args.output_format == "npy":
         raise ValueError("a job writes vectors as json or parquet: leave --output-format npy out")
+
+
+def kind_of(args: argparse.Namespace) -> str | None:
+    """The format of the inputs, where there are any."""
+    kinds = [file_type(name, args.input_format).kind for name in inputs_of(args)]
+    return kinds[0] if kinds else None
 
 
 def devices(args: argparse.Namespace) -> list[str] | str:
