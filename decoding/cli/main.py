@@ -10,10 +10,11 @@ Commands import the library when they run: help, the version and mistakes in arg
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import sys
-import threading
+import time
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import NoReturn
@@ -23,6 +24,7 @@ from decoding.cli.corpus.arguments import is_job
 from decoding.cli.messages import described, warnings_in_one_line
 from decoding.cli.parser import Parser, did_you_mean
 
+SAME = 1.0  # seconds from a Ctrl-C to one that is another
 # Each is a module of decoding.cli with add_arguments() and run().
 COMMANDS = {
     "translate": "translate text line by line",
@@ -58,17 +60,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         refuse(name)
     try:
-        with quick_end():
-            command = import_module(f"decoding.cli.{name}")
-            parser = Parser(f"decoding {name}", (command.__doc__ or "").partition("\n\n")[0])
-            parser.usage = f"decoding {name} [OPTIONS] [FILE ...]"
-            command.add_arguments(parser)
-            args = parser.parse(words)
-            job = is_job(args)
-            if not job:  # whose processes import the library, and not this one
-                args.input_format = getattr(args, "input_format", None) or "lines"
-                import_module("decoding.loading")
-        with warnings_in_one_line(quiet=getattr(args, "quiet", False)):
+        command = import_module(f"decoding.cli.{name}")
+        parser = Parser(f"decoding {name}", (command.__doc__ or "").partition("\n\n")[0])
+        parser.usage = f"decoding {name} [OPTIONS] [FILE ...]"
+        command.add_arguments(parser)
+        args = parser.parse(words)
+        job = is_job(args)
+        if not job:  # whose processes import the library, and not this one
+            args.input_format = getattr(args, "input_format", None) or "lines"
+            import_module("decoding.loading")
+        with warnings_in_one_line(quiet=getattr(args, "quiet", False)), interruptible():
             status = command.run_job(args) if job else command.run(args)
         flush()
     except SystemExit:  # of help and of mistakes; the last clause here would import the engine
@@ -78,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         discard_output()
         return 141
-    except (ValueError, OSError, NotImplementedError, decoding.Error) as error:
+    except (ValueError, OSError, MemoryError, NotImplementedError, decoding.Error) as error:
         print(f"decoding: error: {described(error)}", file=sys.stderr)
         discard_output()
         return 2
@@ -86,17 +87,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextlib.contextmanager
-def quick_end() -> Iterator[None]:
-    """Ctrl-C ends the process at once: nothing is open yet, and what is imported may swallow a
-    KeyboardInterrupt."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # the main thread alone may handle signals
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt where it would end the process, so that what is open is ended
+    in order. More of them within a second are the same one: timeout(1) sends two."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:
+        yield  # whoever has called main() has said what to do, or it is to be ignored
         return
-    before = signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    heard = -math.inf
+
+    def interrupt(*_: object) -> None:
+        nonlocal heard
+        before, heard = heard, time.monotonic()
+        if heard - before > SAME:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def flush() -> None:

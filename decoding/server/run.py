@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 import uvicorn
@@ -20,11 +21,19 @@ LAST = 1.0  # seconds for the answers to those who waited for it
 
 
 class Server(uvicorn.Server):
-    """Ends itself where an engine fails, and says that it drains."""
+    """Ends itself where an engine fails, and says that it drains. signals: those that ended it."""
 
     def __init__(self, config: uvicorn.Config, site: Site) -> None:
         super().__init__(config)
         self._site = site
+        self.signals: list[int] = []
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """uvicorn raises them again in its event loop, which would log an exception."""
+        with super().capture_signals():
+            yield
+            self.signals, self._captured_signals = self._captured_signals, []
 
     async def main_loop(self) -> None:
         watcher = asyncio.create_task(self._watch())
@@ -36,6 +45,8 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await super().shutdown(sockets)
+        if self.force_exit:  # uvicorn leaves the application open then
+            await self.lifespan.shutdown()
         if self.server_state.tasks:  # cancelled after the limit; each says so in the log
             await asyncio.wait(self.server_state.tasks, timeout=LAST)
             self._site.log.flush()
@@ -73,7 +84,10 @@ def run(app: Starlette, *, drain: int, **options: object) -> None:
         ws="none",
         **options,  # type: ignore[arg-type]
     )
+    server = Server(config, site)
     with models_left_alone():
-        Server(config, site).run()
+        server.run()
+    for number in reversed(server.signals):  # what they mean to a program that does not serve
+        signal.raise_signal(number)
     if site.failure is not None:
         raise decoding.Error(f"the engine failed: {site.failure}")
