@@ -103,12 +103,13 @@ class ModelEngine:
         # does, are better left to who needs them than kept apart for it.
         engine.bind(compiled(limits), pool, overcommit=self._device.type == "cpu")
         self._dispatcher = Dispatcher(engine)
-        weakref.finalize(self, self._dispatcher.close, drain=False)
+        self._end = weakref.finalize(self, self._dispatcher.close, drain=False)
 
     def _close(self) -> None:
         if self._dispatcher is not None:
             self._busy += self._busy_now()
             self._dispatcher.close(drain=True)
+            self._end.detach()  # it keeps the dispatcher, and what that has failed with
         self._dispatcher = self._planned = None
 
 

@@ -77,7 +77,7 @@ def translate(folder: Path, device: str) -> Call:
 
 def score(folder: Path, device: str) -> Call:
     model = ours("marian", device)
-    return lambda: model.score(IDS, labels=IDS).logprobs.tolist()
+    return lambda: model.score(IDS, labels=IDS).token_logprobs.tolist()
 
 
 def encode(folder: Path, device: str) -> Call:
