@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "core/check.h"
+#include "kernels/cpu/pause.h"
 
 namespace decoding::cpu {
 namespace {
@@ -37,14 +38,6 @@ struct flock lock_of(int rank) {
   lock.l_start = rank;
   lock.l_len = 1;
   return lock;
-}
-
-void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
 }
 
 }  // namespace

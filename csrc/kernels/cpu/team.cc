@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "core/thread.h"
+#include "kernels/cpu/pause.h"
 
 namespace decoding::cpu {
 namespace {
@@ -16,14 +17,6 @@ constexpr int kSpins = 2000;
 // Now and then a waiting thread offers its core to others: on a busy machine that may be the very
 // thread that it waits for (a barrier then took 10 us instead of 200).
 constexpr int kSpinsPerYield = 64;
-
-void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 // Returns once `word` is no longer `old`.
 template <typename T>
