@@ -135,21 +135,19 @@ def test_a_full_disk_costs_nothing_that_is_finished(tmp_path: Path) -> None:
     assert (tmp_path / "out.txt").read_text() == "".join(f"{text.upper()}\n" for text in texts)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_a_foreign_resume_is_refused(tmp_path: Path) -> None:
+    texts = ["a", "b", "c", "kill"]
+    assert job(tmp_path, texts).set_aside
+    changes: list[tuple[dict[str, Any], str]] = [
         ({"task": Capitals(version=2)}, "task.capitals is 2 and was 1"),
         ({"shard_lines": 4}, "shard_lines is 4 and was 3"),
         ({"texts": ["a", "b", "x", "kill"]}, "rows 1 to 3 have changed since"),
         ({"texts": ["a"]}, 'inputs is \\["in.txt, 2 bytes"\\]'),
-    ],
-)
-def test_a_foreign_resume_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    texts = ["a", "b", "c", "kill"]
-    assert job(tmp_path, texts).set_aside
-    with pytest.raises(ValueError, match=message):
+    ]
+    for change, message in changes:
         options: dict[str, Any] = {"texts": texts, "resume": True} | change
-        job(tmp_path, **options)
+        with pytest.raises(ValueError, match=message):
+            job(tmp_path, **options)
 
 
 def test_two_processes_do_not_work_on_one_job(tmp_path: Path) -> None:
