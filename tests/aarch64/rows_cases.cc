@@ -1,7 +1,10 @@
 // Operators on rows, as inference has them.
+#include <limits>
+
 #include "kernels/rows/embed.h"
 #include "kernels/rows/logprobs.h"
 #include "kernels/rows/norm.h"
+#include "kernels/rows/overflow.h"
 #include "kernels/rows/soft_cap.h"
 #include "tests/aarch64/cases.h"
 
@@ -62,6 +65,24 @@ void of_logits(Machine<isa>& machine) {
   machine.answer("soft_cap", x);
 }
 
+template <cpu::Isa isa>
+void overflows(Machine<isa>& machine) {
+  auto x = machine.numbers(kRows * kCols, 4.0f);
+  x[kCols + 3] = std::numeric_limits<float>::infinity();
+  std::vector<int32_t> first(kRows);
+  OverflowCount count{};
+  const OverflowParams<float> p{.x = x.data(),
+                                .count = &count,
+                                .first = first.data(),
+                                .rows = kRows,
+                                .cols = kCols,
+                                .tensor = 7};
+  machine.run([&](auto& stream) { detect_overflow(stream, p); });
+  machine.answer("detect_overflow", first);
+  const auto rows = static_cast<float>(count.not_finite);
+  machine.answer("detect_overflow/count", std::vector<float>{count.largest, rows});
+}
+
 }  // namespace
 
 template <cpu::Isa isa>
@@ -70,6 +91,7 @@ void rows_cases(Machine<isa>& machine) {
   embeddings<float>(machine, WeightKind::float32, "float32");
   embeddings<BFloat16>(machine, WeightKind::bfloat16, "bfloat16");
   of_logits(machine);
+  overflows(machine);
 }
 
 DECODING_FOR_ISAS(rows_cases)

@@ -45,7 +45,9 @@ def sizes(given: Given) -> Any:
     """The bytes of the weights on each rank, and the numbers of the whole model."""
     return {
         name: (model.weight_bytes, model.num_parameters())
-        for name, model in compared(given).items()
+        for name, model in (
+            compared(given) | {"demo": load("models/demo", dtype="float32")}
+        ).items()
     }
 
 
