@@ -1,6 +1,7 @@
 # make demo: translate a few sentences.   make test: run the tests.   make lint: what CI checks first.
 # make docs: the documentation as HTML in build/docs.
 # make aarch64: the CPU kernels for aarch64, cross-compiled and run under QEMU.
+# make soak: everything at once for 30 minutes; SOAK="--minutes 5 --device cuda" for less, or a GPU.
 # make sanitize: the CPU engine's tests under the compiler's sanitizers; SANITIZE=--quick, some of them.
 # make wheel: the sdist and, from it, a wheel of this machine's Python, in dist.
 # make audit: known vulnerabilities of the packages that the library and its tests use.
@@ -11,6 +12,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 PYTEST ?=
 SANITIZE ?=
+SOAK ?=
 VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
@@ -26,7 +28,7 @@ then echo "   $$(( $$(date +%s) - began )) s"; \
 else echo "== $(1): failed. To see it again, run:" >&2; echo '   $(subst ','\'',$(2))' >&2; exit 1; fi
 endef
 
-.PHONY: demo test lint format docs sanitize aarch64 wheel audit
+.PHONY: demo test lint format docs sanitize aarch64 soak wheel audit
 demo: $(VENV)/installed
 	$(call phase,Translate with models/demo,$(RUN) -m examples.demo)
 
@@ -38,6 +40,9 @@ sanitize: $(VENV)/installed-test
 
 aarch64: $(VENV)/torch
 	$(call phase,Run the kernels for aarch64 under QEMU,$(RUN) -m tests.aarch64)
+
+soak: $(VENV)/installed-test
+	$(call phase,Run everything at once and look at memory,$(RUN) -m tests.faults.soak $(SOAK))
 
 lint: $(VENV)/installed-dev
 	$(call phase,Check Python's style,$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .)

@@ -37,11 +37,11 @@ ROOT = Path(__file__).parent.parent.parent
 DEMO = ROOT / "models/demo"
 STORIES = ROOT / "tests/data/stories260K"
 LINES = 60  # of input
-SECONDS = 120  # until a run hangs
+SECONDS = 400  # until a run hangs
 SERVES = 3.0  # seconds that a server runs, at most
 STOPPED = (130, -signal.SIGINT)
 UNREAD = (141, -signal.SIGPIPE)  # the reader of the output has gone
-ENDED = 10.0  # seconds that the processes of a command may live longer than it
+ENDED = 60.0  # seconds that the processes of a command may live longer than it
 PYTHON = re.compile(r"KeyboardInterrupt|Traceback|Exception ignored|Fatal Python error")
 
 

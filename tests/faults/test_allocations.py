@@ -11,6 +11,7 @@ from tests.faults.allocations import try_all
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs LD_PRELOAD")
 
 
+@pytest.mark.timeout(900)
 def test_a_call_that_lacks_memory_raises_and_the_next_one_does_not() -> None:
     assert try_all(["several"], stride=499, lasting=True) == 0
 

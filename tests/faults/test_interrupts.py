@@ -11,6 +11,7 @@ from tests.faults.interrupts import interrupt, write_inputs
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.timeout(900)
 def test_ctrl_c_at_any_moment(tmp_path: Path) -> None:
     write_inputs(tmp_path)
     assert interrupt("translate", tmp_path, range(4), seed=0) == 0
