@@ -41,6 +41,7 @@ from tests.support.random_models import ours, reference
 
 GROWTH = 1 << 20  # bytes that noise may be
 ACTORS = 3  # threads
+WARM = 300  # acts before the first minute, in which a busy machine may do few
 VOCAB, LONGEST, ROWS = 50, 12, 5
 # New tokens. What is made of options is kept for 256 sets of them, 1 MB for each model and engine:
 # there are fewer here, so that all of it is there after a minute.
@@ -307,6 +308,8 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         run = Soak(Path(name), args.device)
+        for number in range(WARM):
+            run.act(random.Random(number))
         first, *_, last = soak(run, args.minutes, 60, args.seed, args.device)
     growth = last.memory - first.memory
     print(f"{dict(run.counts)}; memory grew by {growth / 1e6:+.2f} MB since the first minute")
