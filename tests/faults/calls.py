@@ -14,7 +14,7 @@ from tests.support.random_models import ours, reference
 TEXTS = ["Guten Morgen!", "Danke, mir geht es gut."]
 IDS = [[5, 6, 7], [8, 9, 10, 11, 12]]
 MANY = 140  # sentences, more than rows that run at once: the model's own engine computes them
-SHORT = {"max_new_tokens": 6}
+SHORT: dict[str, Any] = {"max_new_tokens": 6}
 
 Call = Callable[[], Any]
 

@@ -46,6 +46,7 @@ VOCAB, LONGEST, ROWS = 50, 12, 5
 # New tokens. What is made of options is kept for 256 sets of them, 1 MB for each model and engine:
 # there are fewer here, so that all of it is there after a minute.
 LENGTHS = (1, 5, LONGEST)
+MISTAKES: list[dict[str, Any]] = [{"num_beams": 0}, {"top_p": 2.0, "do_sample": True}]
 TEXTS = ["Guten Morgen!", "Danke, mir geht es gut.", "Wo ist der Bahnhof, bitte?"]
 SEARCHES: list[dict[str, Any]] = [
     {},
@@ -229,7 +230,7 @@ class Soak:
         """A model from its load to its end."""
         dtype = dice.choice(["float32", "float16" if self._device == "cuda" else "bfloat16"])
         source = dice.choice(self._sources)
-        options = {} if source is self._sources[0] else {"dtype": dtype}
+        options: dict[str, Any] = {} if source is self._sources[0] else {"dtype": dtype}
         model = decoding.load(source, device="cpu" if not options else self._device, **options)
         if model.is_encoder:
             model.encode([[5, 6]])
@@ -246,7 +247,7 @@ class Soak:
         requests = []
         for _ in range(dice.randint(1, 6)):
             search = dice.choice(SEARCHES[:3])
-            options = {"max_new_tokens": dice.choice(LENGTHS), **search}
+            options: dict[str, Any] = {"max_new_tokens": dice.choice(LENGTHS), **search}
             deadline = dice.choice([None, None, 0.001])
             ids, stream = self._ids(dice, 1), "num_beams" not in search and dice.random() < 0.5
             requests.append(engine.submit(ids, stream=stream, deadline=deadline, **options))
@@ -259,9 +260,7 @@ class Soak:
     def mistake(self, dice: random.Random) -> None:
         model, ids, _ = self._call(dice)
         with suppress(ValueError, TypeError):
-            model.generate(
-                ids, **dice.choice([{"num_beams": 0}, {"top_p": 2.0, "do_sample": True}])
-            )
+            model.generate(ids, **dice.choice(MISTAKES))
 
     def assert_idle(self) -> None:
         assert_idle(self._engine)
@@ -285,7 +284,7 @@ def soak(run: Soak, rounds: int, interval: float, seed: int, device: str) -> lis
     threads = [threading.Thread(target=work, args=[number]) for number in range(ACTORS)]
     for thread in threads:
         thread.start()
-    found = []
+    found = list[Measured]()
     while len(found) < rounds and not over.wait(interval):
         with gate.pause():
             run.assert_idle()
