@@ -138,7 +138,10 @@ void decode_depthwise_of(Machine<isa>& machine, const std::string& type) {
   const auto x = machine.numbers(kRows * kHeads * kDim);
   const auto weights = machine.numbers(kHeads * kKernel);
   std::vector<C> inputs = machine.template numbers<C>(kRows * kHeads * kRing * kDim);
-  const auto table = machine.ids(2 * kRows * kHistory, kRows);
+  auto table = machine.ids(2 * kRows * kHistory, kRows);
+  for (int i = 0; i < 2 * kRows; ++i) {  // the new inputs, which only their own row may read yet
+    for (const int position : {7, 8}) table[i * kHistory + position] = i % kRows;
+  }
   const std::vector<ActiveSentence> active{{0, 3, 7}, {1, 4, 8}};
   const StepState state{1, 2};
   std::vector<float> y(x.size());
