@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,22 +23,20 @@ def test_arrays_are_read_as_tensors_are(dtype: Any) -> None:
     assert _C.squares(weight, threads=1) == expected
 
 
-class OldTensor:
+def of_older_torch(tensor: torch.Tensor) -> Any:
     """A tensor of a torch that has no exchange API: all that is known are its attributes."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.dtype, self.device, self.shape = tensor.dtype, tensor.device, tensor.shape
-        self.data_ptr, self.is_contiguous = tensor.data_ptr, tensor.is_contiguous
+    names = ("dtype", "device", "shape", "data_ptr", "is_contiguous")
+    return SimpleNamespace(**{name: getattr(tensor, name) for name in names})
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_tensors_of_older_torchs(dtype: torch.dtype) -> None:
     weight = torch.randn(70, 40).to(dtype)
-    assert _C.squares(OldTensor(weight), threads=1) == _C.squares(weight, threads=1)
-    for tensor in (weight.T, OldTensor(weight.T)):
+    assert _C.squares(of_older_torch(weight), threads=1) == _C.squares(weight, threads=1)
+    for tensor in (weight.T, of_older_torch(weight.T)):
         with pytest.raises(Error, match="weight must be contiguous"):
             _C.squares(tensor, threads=1)
-    for tensor in (weight.bool(), OldTensor(weight.bool())):
+    for tensor in (weight.bool(), of_older_torch(weight.bool())):
         with pytest.raises(Error, match=r"weight must be float32, .* got bool"):
             _C.squares(tensor, threads=1)
 
