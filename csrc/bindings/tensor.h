@@ -198,7 +198,7 @@ class Tensors {
   }
   // Of so many numbers, whatever the shape.
   template <typename T>
-  T* data(const py::object& tensor, const std::string& name, int64_t count) const {
+  T* numbers(const py::object& tensor, const std::string& name, int64_t count) const {
     const TensorView found = view(tensor, name);
     CHECK(found.numel() == count, name, " must have ", count, " numbers, has ", found.numel());
     return found.data<T>();

@@ -62,8 +62,8 @@ void bind_embed(py::module_& training) {
                 return tensor.is_none() ? 0 : static_cast<int>(in.sizes(tensor, name, 2)[0]);
               };
               const TrainingEmbedParams<T> params{
-                  .ids = in.data<int64_t>(ids, "ids", rows),
-                  .positions = at.is_none() ? nullptr : in.data<int64_t>(at, "at", rows),
+                  .ids = in.numbers<int64_t>(ids, "ids", rows),
+                  .positions = at.is_none() ? nullptr : in.numbers<int64_t>(at, "at", rows),
                   .token_table = in.data<T>(table, "table", {-1, hidden}),
                   .position_table = in.data_or_null<T>(positions, "positions", {-1, hidden}),
                   .y = in.data<T>(y, "y", shape),
@@ -108,7 +108,7 @@ void bind_embed_backward(py::module_& training) {
               }
               return EmbedBackwardParams<T>{
                   .dy = in.data<T>(dy, "dy", shape),
-                  .ids = in.data<int64_t>(ids, "ids", rows),
+                  .ids = in.numbers<int64_t>(ids, "ids", rows),
                   .order = in.data_or_null<int64_t>(order, "order", {rows}),
                   .dtable = in.data<T>(dtable, "dtable", {-1, hidden}),
                   .partial = in.data_or_null<float>(partial, "partial", {-1, -1, -1}),
