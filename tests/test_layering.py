@@ -66,9 +66,9 @@ def visible(folder: str) -> list[str]:
             return [*base, "kernels/cpu/", r"engine/((model|search|cpu)/)?\w+\.h"]
         case ["engine", "cuda"]:
             return [*base, "kernels/(.*/)?cuda/", r"engine/((model|search|cuda)/)?\w+\.h"]
-        case ["bindings"]:
+        case ["bindings"] | ["bindings", "training"]:
             engine = r"engine/((model|search|scheduler)/)?\w+\.h"
-            return [*base, "kernels/(cpu|(linear/)?cuda)/", engine, r"bindings/\w+\.h"]
+            return [*base, "kernels/(cpu|(linear/)?cuda)/", engine, r"bindings/(training/)?\w+\.h"]
         case ["bindings", "testing"]:
             return [*visible("bindings"), "kernels/", "bindings/"]
         case _:

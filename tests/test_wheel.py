@@ -37,7 +37,8 @@ NOTICES = {
     r"pybind11/.*": "pybind11",
     r"(cuda\w*|library_types)\.h": "NVIDIA CUDA Toolkit",
     r"[a-z_]+": "The GNU C++ library",
-    r"(arm_neon|dlfcn|immintrin|pthread|sched|unistd)\.h": None,  # calls and instructions alone
+    # Calls and instructions alone.
+    r"(arm_neon|dlfcn|fcntl|immintrin|pthread|sched|sys/mman|unistd)\.h": None,
 }
 
 

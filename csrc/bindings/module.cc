@@ -9,7 +9,7 @@
 #include "bindings/engine.h"
 #include "bindings/model.h"
 #include "bindings/session.h"
-#include "bindings/training.h"
+#include "bindings/training/training.h"
 #include "core/check.h"
 #include "kernels/cpu/isa.h"
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs LD_PRELOA
 
 @pytest.mark.timeout(900)
 def test_a_call_that_lacks_memory_raises_and_the_next_one_does_not() -> None:
-    assert try_all(["several"], stride=1499, lasting=True) == 0
+    assert try_all(["several"], stride=2999, lasting=True) == 0
 
 
 @pytest.mark.gpu

@@ -41,7 +41,7 @@ def searches(draw: st.DrawFn) -> Search:
     return draw_search(draw, Search, table, rules, options)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(searches())
 def test_whole_searches_equal_the_reference(search: Search) -> None:
     check(search)

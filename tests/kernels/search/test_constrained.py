@@ -122,7 +122,7 @@ def searches(draw: st.DrawFn) -> Constrained:
     )  # fmt: skip
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(searches())
 def test_whole_searches_equal_the_reference(search: Constrained) -> None:
     check(search)

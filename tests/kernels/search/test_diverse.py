@@ -88,7 +88,7 @@ def searches(draw: st.DrawFn) -> Groups:
     return draw_search(draw, Groups, table, rules, options)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(searches())
 def test_whole_searches_equal_the_reference(search: Groups) -> None:
     check(search)

@@ -1,9 +1,10 @@
 // training.*: embeddings and dropout, and their gradients.
+#include "kernels/rows/embed.h"
+
 #include <pybind11/stl.h>
 
-#include "bindings/training.h"
+#include "bindings/training/training.h"
 #include "kernels/rows/dropout.h"
-#include "kernels/rows/embed.h"
 
 namespace decoding {
 namespace {

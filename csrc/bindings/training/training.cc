@@ -1,4 +1,4 @@
-#include "bindings/training.h"
+#include "bindings/training/training.h"
 
 #include <pthread.h>
 

@@ -1,8 +1,9 @@
 // training.*: norms and softmax, and their gradients.
+#include "kernels/rows/norm.h"
+
 #include <pybind11/stl.h>
 
-#include "bindings/training.h"
-#include "kernels/rows/norm.h"
+#include "bindings/training/training.h"
 #include "kernels/rows/softmax.h"
 
 namespace decoding {

@@ -1,5 +1,5 @@
 // training.*: cross-entropy and its gradient.
-#include "bindings/training.h"
+#include "bindings/training/training.h"
 #include "kernels/rows/cross_entropy.h"
 
 namespace decoding {

@@ -97,8 +97,8 @@ Fault* fault_memory([[maybe_unused]] const Tensors& in) {
   return nullptr;
 }
 
-void bind_training_loss(py::module_& training);   // training_loss.cc
-void bind_training_norm(py::module_& training);   // training_norm.cc
-void bind_training_embed(py::module_& training);  // training_embed.cc
+void bind_training_loss(py::module_& training);   // loss.cc
+void bind_training_norm(py::module_& training);   // norm.cc
+void bind_training_embed(py::module_& training);  // embed.cc
 
 }  // namespace decoding
