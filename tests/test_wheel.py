@@ -38,7 +38,7 @@ NOTICES = {
     r"(cuda\w*|library_types)\.h": "NVIDIA CUDA Toolkit",
     r"[a-z_]+": "The GNU C++ library",
     # Calls and instructions alone.
-    r"(arm_neon|dlfcn|fcntl|immintrin|pthread|sched|sys/mman|unistd)\.h": None,
+    r"(arm_neon|dlfcn|fcntl|immintrin|pthread|sched|sys/auxv|sys/mman|unistd)\.h": None,
 }
 
 

@@ -21,8 +21,12 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 SANITIZERS = "address,undefined"
 TESTS = ("tests/kernels", "tests/engine", "tests/generation", "tests/search", "tests/serving")
-# Kernels, whose tests surround what must not be touched, and searches of whole models.
-QUICK = ("tests/kernels", "tests/generation/test_generate.py")
+# Kernels, whose tests surround what must not be touched, and searches of whole models, which run
+# the kernels of searches too.
+QUICK = (
+    *(f"tests/kernels/{subject}" for subject in ("attention", "conv", "linear", "rows")),
+    "tests/generation/test_generate.py",
+)
 # What takes longest of those: searches against plain Python, statistics of draws.
 SLOW = ("whole_searches", "any_search", "samples", "draws", "best_of_all")
 # Measure malloc, in whose place AddressSanitizer has its own; or are run by other commands.
