@@ -21,10 +21,10 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 SANITIZERS = "address,undefined"
 TESTS = ("tests/kernels", "tests/engine", "tests/generation", "tests/search", "tests/serving")
-# Kernels, whose tests surround what must not be touched, and searches of whole models, which run
-# the kernels of searches too.
+# Kernels, whose tests surround what must not be touched, and searches of whole models. These attend
+# as well: the tests of attention take as long as all of these.
 QUICK = (
-    *(f"tests/kernels/{subject}" for subject in ("attention", "conv", "linear", "rows")),
+    *(f"tests/kernels/{subject}" for subject in ("conv", "linear", "rows", "search")),
     "tests/generation/test_generate.py",
 )
 # What takes longest of those: searches against plain Python, statistics of draws.
