@@ -37,6 +37,7 @@ COMMANDS = {
     "plan": "print the memory that a model needs for given sizes",
     "compare": "compare engines on the same model and text",
 }
+ON_GPUS = ("translate", "generate", "score", "embed", "serve")  # load a model in this process
 # What other programs call them.
 OTHER_COMMANDS = {
     "translator": "translate",
@@ -68,6 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         job = is_job(args)
         if not job:  # whose processes import the library, and not this one
             args.input_format = getattr(args, "input_format", None) or "lines"
+            if name in ON_GPUS:
+                import_module("decoding.engine.opening").open_gpu(args.device)
             import_module("decoding.loading")
         with warnings_in_one_line(quiet=getattr(args, "quiet", False)), interruptible():
             status = command.run_job(args) if job else command.run(args)

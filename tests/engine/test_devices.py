@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ import decoding
 from decoding.common.arrays import is_tensor
 from decoding.common.device import Device, torch_cuda
 from decoding.common.warn import warn_once
-from decoding.engine import allocation, devices, memory
+from decoding.engine import allocation, devices, memory, opening
 from decoding.generation.batching import common_device
 from decoding.generation.request import drawn_seed
 from decoding.models import load
@@ -274,3 +275,32 @@ def test_memory_that_torch_only_holds_is_available(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(user, "torch_cuda", lambda: held)
     assert memory.available_memory(CUDA) == 140
     assert allocation.empty(5, CUDA) == "5 bytes"
+
+
+@pytest.mark.parametrize(
+    ("device", "variable", "opened"),
+    [
+        ("cuda:3", "", [3]),
+        ("cuda", "", [0]),
+        ("auto", "", [0]),
+        ("auto", "cpu", []),
+        ("cpu", "cuda", []),
+        ("gpu", "", []),  # load() refuses it
+    ],
+)
+def test_a_gpu_is_opened_before_it_is_needed(
+    monkeypatch: pytest.MonkeyPatch, device: str, variable: str, opened: list[int]
+) -> None:
+    found: list[int] = []
+
+    def free_memory(device: int) -> int:
+        found.append(device)
+        raise RuntimeError("there is none")
+
+    monkeypatch.setattr(opening, "_C", SimpleNamespace(cuda_archs="90", free_memory=free_memory))
+    monkeypatch.setenv("DECODING_DEVICE", variable)
+    before = set(threading.enumerate())
+    opening.open_gpu(device)
+    for thread in set(threading.enumerate()) - before:
+        thread.join()
+    assert found == opened

@@ -159,7 +159,7 @@ class Run:
             if process.wait() == 0:
                 return None
             errors.seek(0)
-            why = errors.read()
+            why = f"exit code {process.returncode}\n{errors.read()}"
         if number is None:
             raise RuntimeError(f"{self._name} fails without a fault:\n{why}")
         self._add(Verdict(number, "crash", why.strip()))
