@@ -27,7 +27,7 @@ from decoding.compare.worker import ResourceLimits
 
 DEFAULTS = {  # models, shapes, types
     "cpu": (["marian-base", "gpt2-124M"], "1x1 1x4 8x4", list(KINDS)),
-    "cuda": (list(WORKLOADS), "1x1 1x4 8x4 32x4 128x4", ["float16"]),
+    "cuda": (["marian-base", "marian-big", "gpt2-124M"], "1x1 1x4 8x4 32x4 128x4", ["float16"]),
 }
 
 

@@ -57,10 +57,11 @@ class Workload:
 
     @property
     def has_encoder(self) -> bool:
-        return self.model in ("marian-base", "demo")
+        sizes = workloads.WORKLOADS.get(self.model)
+        return self.model == "demo" or (sizes is not None and sizes.has_encoder)
 
 
-def lines(beams: int) -> Draw:
+def lines(model: str, beams: int) -> Draw:
     """Random sources, as long as the lines of the texts; NEW tokens each, since no engine but ours
     can end the rows of one batch of beams where it is told to."""
 
@@ -68,7 +69,7 @@ def lines(beams: int) -> Draw:
         dice = random.Random(workloads.SEED)
         lengths = [len(line) for line in sources(count, prefixes)] if prefixes else None
         lengths = lengths or [dice.randint(*SOURCES) for _ in range(count)]
-        vocabulary = workloads.WORKLOADS["marian-base"].vocabulary
+        vocabulary = workloads.WORKLOADS[model].vocabulary
         return [Job(ids(dice, length, vocabulary), NEW, beams) for length in lengths]
 
     return draw
@@ -134,8 +135,15 @@ def ids(dice: random.Random, length: int, vocabulary: int) -> list[int]:
 WORDS = "gpt2-124M with words"  # token 17 is the text "w17", so that servers can be asked
 BFLOAT16 = {"cpu": "bfloat16", "cuda": "bfloat16"}
 SERVING = {
-    "marian-base-1": Workload("marian-base", lines(1), TRANSLATION, stream=False),
-    "marian-base-4": Workload("marian-base", lines(4), TRANSLATION, stream=False),
+    **{
+        f"{model}-{beams}": Workload(model, lines(model, beams), TRANSLATION, stream=False)
+        for model, beams in (
+            ("marian-base", 1),
+            ("marian-base", 4),
+            ("marian-big", 4),
+            ("nllb-600M", 4),
+        )
+    },
     "demo-1": Workload("demo", demo(1), TRANSLATION, stream=False),
     "demo-4": Workload("demo", demo(4), TRANSLATION, stream=False),
     "gpt2-short": Workload("gpt2-124M", prompts((16, 128), (8, 64)), GENERATION, stream=True),

@@ -68,6 +68,9 @@ WORKLOADS = {
     "marian-big": Workload(
         layers=6, hidden=1024, heads=16, feed_forward=4096, vocabulary=32000, encoder_layers=6
     ),
+    "nllb-600M": Workload(
+        layers=12, hidden=1024, heads=16, feed_forward=4096, vocabulary=256206, encoder_layers=12
+    ),
     "gpt2-124M": Workload(layers=12, hidden=768, heads=12, feed_forward=3072, vocabulary=50257),
 }
 
