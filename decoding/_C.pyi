@@ -419,6 +419,21 @@ class Collective:
     def max_of(self, value: int) -> int:
         """The largest value of any rank, inside a call."""
 
+class CudaCollective:
+    """The GPUs of ranks: csrc/kernels/cuda/collective.h. Only where the build has CUDA."""
+
+    def __init__(self, ranks: Collective, *, device: int, part_bytes: int) -> None:
+        """device: CUDA's index of this rank's. part_bytes: as above, at least 512 KiB. Raises
+        MemoryError where the GPU has none left."""
+    def handle(self) -> bytes:
+        """With which other processes open this one's memory. Raises Error where it has none."""
+    def open(self, handles: list[bytes]) -> None:
+        """handles: of all ranks. Raises Error where one cannot be opened."""
+    def enter(self) -> None:
+        """Begins a call, inside that of the ranks."""
+    def leave(self) -> None:
+        """It has not failed."""
+
 class Session:
     """A model bound to a team of threads, or to a GPU, and to one block of memory.
 
@@ -447,11 +462,12 @@ class Session:
         weights: dict[str, Stored],
         *,
         device: int,
+        collective: CudaCollective | None = None,
         deterministic: bool = False,
         detect_overflow: bool = False,
     ) -> None:
-        """device: CUDA's index of the GPU; the type of the weights is the session's.
-        deterministic: as in decoding.load()."""
+        """device: CUDA's index of the GPU; the type of the weights is the session's. collective:
+        as above, on that GPU. deterministic: as in decoding.load()."""
     threads: int
     isa: str
     graph_nodes: int  # kernels of the step that was captured last; 0 on the CPU

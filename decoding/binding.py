@@ -86,7 +86,7 @@ def runner_of(
         return EncoderSession(spec, encoder, weights, device=place.device, limits=limits)
     arguments = place.arguments()
     if ranks is not None:
-        arguments["collective"] = ranks.collective
+        arguments["collective"] = ranks.collective if ranks.gpus is None else ranks.gpus
     session = _C.Session(spec, weights, **arguments)
     return Session(spec, session, device=place.device, limits=limits, ranks=ranks)
 

@@ -27,12 +27,14 @@ from decoding.models import Loaded
 from decoding.models import load as load_checkpoint
 from decoding.models.weights.memory import trim
 from decoding.sources import find_source
-from decoding.tensor_parallel import group_of, shard_of, together
+from decoding.tensor_parallel import group_of, own_gpu, shard_of, together
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
     from typing_extensions import Unpack
+
+    from decoding.engine.ranks import Group
 
 logger = logging.getLogger("decoding")
 Source = str | os.PathLike[str] | object
@@ -101,8 +103,8 @@ def load(
             not, and Model.overflow_statistics() tells how large the numbers of each tensor were.
         tensor_parallel: processes of one machine that share out the model, each with a part of its
             weights: start the program with `torchrun --nproc-per-node N`. All make the same calls,
-            and get the same results. For decoders on CPUs, with and without an encoder; see "Split
-            one model over processes" in the documentation.
+            and get the same results. On GPUs each has its own. For decoders, with and without an
+            encoder; see "Split one model over processes" in the documentation.
         tokenizer: a tokenizer of transformers or a directory with one, for a model that brings
             none, or another one. None: that of the model's directory.
         download: fetch a model of the hub that is not in its local cache. False: in a terminal the
@@ -126,7 +128,7 @@ def load(
     group = group_of(tensor_parallel)
     with together(group):
         found = find_source(source, download=download)
-        place, chosen, loaded = read(found, device, dtype, trust_paths)
+        place, chosen, loaded = read(found, device, dtype, trust_paths, group)
         caches = choose_kv_cache_dtype(kv_cache_dtype, place, chosen)
     again = partial(
         load,
@@ -167,9 +169,14 @@ def load(
 
 
 def read(
-    found: object, device: str | torch.device, dtype: str | torch.dtype, trust_paths: bool
+    found: object,
+    device: str | torch.device,
+    dtype: str | torch.dtype,
+    trust_paths: bool,
+    group: Group | None,
 ) -> tuple[Device, str, Loaded]:
-    """Where a model is to run, the type of its weights, and its checkpoint."""
+    """Where a model is to run, the type of its weights, and its checkpoint. group: of ranks, each
+    of which has a GPU of its own where none is named."""
     wanted = environment.given_or_set(str(device), "DECODING_DEVICE")
     kind = environment.given_or_set(str(dtype), "DECODING_DTYPE")
     if wanted != "auto":
@@ -178,6 +185,8 @@ def read(
     if loaded.packed:
         return *choose_packed(wanted, kind, loaded.stored), loaded
     place = choose_device(wanted)
+    if group is not None and place.index is not None and ":" not in wanted:
+        place = own_gpu(group)
     return place, choose_dtype(kind, place, loaded.stored), loaded
 
 

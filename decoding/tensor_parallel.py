@@ -12,6 +12,7 @@ from decoding.common.device import Device
 from decoding.common.environment import instruction_set
 from decoding.common.shapes import counted
 from decoding.common.warn import warn
+from decoding.engine.devices import choose_gpu, gpu_name
 from decoding.engine.ranks import Group, Ranks, join
 from decoding.generation.checks import whole
 from decoding.models import Loaded
@@ -35,6 +36,17 @@ def together(group: Group | None) -> AbstractContextManager[None]:
     return nullcontext() if group is None else group.together()
 
 
+def own_gpu(group: Group) -> Device:
+    """The one with the rank's number. Raises ValueError where there are fewer."""
+    there = len(_C.gpus())
+    if group.local_rank >= there:
+        raise ValueError(
+            f"rank {group.rank} has no GPU of its own: it sees {there}. Start fewer ranks, let all "
+            'see all GPUs, or, for a test, have them share one: device="cuda:0"'
+        )
+    return choose_gpu(group.local_rank)
+
+
 def shard_of(
     loaded: Loaded, place: Device, group: Group, options: Mapping[str, object]
 ) -> tuple[Loaded, Ranks]:
@@ -43,7 +55,7 @@ def shard_of(
     Raises NotImplementedError and ValueError for a model that cannot be split so, ValueError where
     ranks differ, decoding.Error where there is no memory that they can share.
     """
-    check_splittable(loaded, place)
+    check_splittable(loaded)
     spec = loaded.spec
     assert not isinstance(spec, EncoderSpec)
     weights = loaded.state if isinstance(loaded.state, Weights) else Weights(loaded.state)
@@ -52,6 +64,7 @@ def shard_of(
     facts = {
         "the build": _C.sources_hash,
         "the instruction set": instruction_set(_C.isas()),
+        "the device": place.type if place.index is None else gpu_name(place),
         **options,
         "the configuration": dict(loaded.config),
         "the checkpoint": fingerprint(weights),
@@ -59,7 +72,7 @@ def shard_of(
     group.check_equal(facts)
     stacks = [spec.decoder] if spec.encoder is None else [spec.encoder, spec.decoder]
     tokens = -(-spec.decoder.vocab // group.size)
-    ranks = join(group, max(tokens, *(stack.hidden for stack in stacks)))
+    ranks = join(group, max(tokens, *(stack.hidden for stack in stacks)), place)
     count = sum(math.prod(weights.lazy(name).shape) for name in shapes(spec) if name in weights)
     if count < PAYS and group.rank == 0:
         warn(
@@ -71,16 +84,11 @@ def shard_of(
     return replace(loaded, spec=own, state=state, whole_spec=spec), ranks
 
 
-def check_splittable(loaded: Loaded, place: Device) -> None:
+def check_splittable(loaded: Loaded) -> None:
     if isinstance(loaded.spec, EncoderSpec):
         raise NotImplementedError("tensor_parallel is for models that generate, not for encoders")
     if loaded.packed:
         raise NotImplementedError(
             "a converted model is packed as a whole: pass tensor_parallel with the checkpoint that "
             "it was made from"
-        )
-    if place.type != "cpu":
-        raise NotImplementedError(
-            f"tensor_parallel is for CPUs so far, and this model is to run on {place}: pass "
-            'device="cpu", or run one whole model on each GPU (docs/how-to/several-gpus.md)'
         )

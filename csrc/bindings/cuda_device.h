@@ -6,5 +6,6 @@
 namespace decoding {
 
 void bind_cuda_device(pybind11::module_& module);
+void bind_cuda_collective(pybind11::module_& module);  // of ranks
 
 }  // namespace decoding

@@ -37,6 +37,9 @@ PYBIND11_MODULE(_C, module) {
 #endif
   decoding::bind_panels(module);
   decoding::bind_session(module);
+#ifdef DECODING_CUDA
+  decoding::bind_cuda_collective(module);
+#endif
   decoding::bind_encoder_session(module);
   decoding::bind_engine(module);
   py::module_ training = module.def_submodule("training");

@@ -69,9 +69,11 @@ std::unique_ptr<Session> make_cpu_session(const ModelSpec& spec, const ModelWeig
                                           std::shared_ptr<cpu::Collective> collective,
                                           bool detect_overflow);
 // kind: of the weights, and of the session's own numbers. device: CUDA's index of the GPU.
-// deterministic: a row's bits do not depend on its neighbours, as they never do on a CPU.
+// collective: as above, on the same GPU. deterministic: a row's bits do not depend on its
+// neighbours, as they never do on a CPU.
 std::unique_ptr<Session> make_cuda_session(const ModelSpec& spec, const ModelWeights& weights,
-                                           WeightKind kind, int device, bool deterministic,
-                                           bool detect_overflow);
+                                           WeightKind kind, int device,
+                                           std::shared_ptr<cuda::Collective> collective,
+                                           bool deterministic, bool detect_overflow);
 
 }  // namespace decoding

@@ -1,7 +1,8 @@
 """How the processes that share out one model find each other (tensor parallelism).
 
 torch.distributed carries what they tell each other once, as a model is loaded. In a step they meet
-in memory that they share (csrc/kernels/cpu/collective.h), so they are on one machine.
+in memory that they share (csrc/kernels/cpu/collective.h, and cuda/ beside it for that of GPUs), so
+they are on one machine.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from decoding import _C
+from decoding.common.device import Device
+from decoding.common.warn import warn
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 SHARED = 32 << 20  # bytes of shared memory: what an exchange may hold, but for very wide models
+SHARED_ON_GPU = 64 << 20  # of each GPU
+LEAST_ON_GPU = 1 << 20  # of a part
 PAGE = 4096
 NUMBER = 4  # bytes of a float32
 BOOT = Path("/proc/sys/kernel/random/boot_id")  # tells machines of one name apart
@@ -28,11 +33,12 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")  # tells machines of one name apa
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes of a model, and this one's place among them."""
+    """The processes of a model, and this one's place among them. gpus: on GPUs."""
 
     rank: int
     size: int
     collective: _C.Collective
+    gpus: _C.CudaCollective | None = None
 
     @contextmanager
     def call(self, asked: Iterable[bytes]) -> Iterator[None]:
@@ -43,10 +49,14 @@ class Ranks:
             digest.update(len(part).to_bytes(8, "little") + part)
         self.collective.begin(int.from_bytes(digest.digest(), "little"))
         try:
+            if self.gpus is not None:
+                self.gpus.enter()
             yield
         except BaseException as error:
             self.collective.fail(said(error))
             raise
+        if self.gpus is not None:
+            self.gpus.leave()
 
     def any(self, flag: bool) -> bool:
         """Whether the flag of some rank is set, inside a call."""
@@ -64,6 +74,7 @@ class Group:
             dist.init_process_group("gloo")
         self._check_started(size, str(dist.get_world_size()))
         self._dist, self.size, self.rank = dist, size, dist.get_rank()
+        self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
         self._group: ProcessGroup | None = None
         if dist.get_backend() != "gloo":
             self._group = dist.new_group(backend="gloo")
@@ -117,27 +128,54 @@ def machine() -> str:
     return f"{os.uname().nodename} {boot}"
 
 
-def join(group: Group, widest: int) -> Ranks:
+def join(group: Group, widest: int, device: Device) -> Ranks:
     """Memory that all ranks share. widest: numbers of the widest row that they exchange.
 
     Raises decoding.Error where there is none, ValueError where they are on several machines.
     """
     group.check_equal({"the machine": machine()})
-    size = group.size
-    part = max(SHARED // (2 * size), NUMBER * widest)
-    part = -(-part // PAGE) * PAGE
+    rank, size = group.rank, group.size
+    if device.index is None:
+        return Ranks(rank, size, join_hosts(group, part_bytes(SHARED // (2 * size), widest)))
+    hosts = join_hosts(group, PAGE)  # which only agree on what they do
+    part = part_bytes(max(SHARED_ON_GPU // (2 * size), LEAST_ON_GPU), widest)
+    return Ranks(rank, size, hosts, join_gpus(group, hosts, device.index, part))
+
+
+def part_bytes(usual: int, widest: int) -> int:
+    """Of what a rank gives to an exchange."""
+    return -(-max(usual, NUMBER * (widest + PAGE)) // PAGE) * PAGE
+
+
+def join_hosts(group: Group, part: int) -> _C.Collective:
     path = ""
     with group.together():
         if group.rank == 0:
-            path = shared_file(_C.collective_bytes(size, part))
+            path = shared_file(_C.collective_bytes(group.size, part))
     path = group.gather(path)[0]
     try:
         with group.together():
-            collective = _C.Collective(path, rank=group.rank, size=size, part_bytes=part)
+            return _C.Collective(path, rank=group.rank, size=group.size, part_bytes=part)
     finally:
         if group.rank == 0:
             Path(path).unlink()  # who has it mapped keeps it
-    return Ranks(group.rank, size, collective)
+
+
+def join_gpus(group: Group, hosts: _C.Collective, index: int, part: int) -> _C.CudaCollective:
+    used = group.gather(index)
+    if group.rank == 0 and len(set(used)) < len(used):
+        warn(
+            "several ranks share a GPU, and each step waits until it has gone from one to the "
+            'other: that is for tests; leave device="cuda" without a number, and each rank has its '
+            "own"
+        )
+    with group.together():
+        own = _C.CudaCollective(hosts, device=index, part_bytes=part)
+        handle = own.handle()
+    handles = group.gather(handle)
+    with group.together():
+        own.open(handles)
+    return own
 
 
 def shared_file(size: int) -> str:

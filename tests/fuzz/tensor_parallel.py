@@ -3,7 +3,8 @@
     torchrun --nproc-per-node 2 -m tests.fuzz.tensor_parallel --cases 500 --seed 1
 
 The cases are those of generate.py. All ranks must have the same bits, and the tokens of the whole
-model; where these differ, the answer is held against transformers', as there.
+model; where these differ, the answer is held against transformers', as there. With `--device cuda`
+each rank has a GPU of its own, with `--device cuda:0` they share one.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ RANKS = int(os.environ["WORLD_SIZE"])
 
 
 @cache
-def split(name: str) -> Any:
+def split(name: str, device: str) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # these models are too small
-        return load(name, threads=1, tensor_parallel=RANKS)
+        return load(name, device, threads=1, tensor_parallel=RANKS)
 
 
 def bits(found: Any) -> str:
@@ -38,9 +39,10 @@ def bits(found: Any) -> str:
     return hashlib.sha256(b"".join(part.numpy().tobytes() for part in parts)).hexdigest()
 
 
-def verdict(case: Case) -> str:
+def verdict(case: Case, device: str) -> str:
     """ "same" or "tie"; raises AssertionError for anything else."""
-    mine, whole = run_ours(case, split(case.model)), run_ours(case, ours(case.model))
+    mine = run_ours(case, split(case.model, device))
+    whole = run_ours(case, ours(case.model, device))
     found: list[Any] = [None] * RANKS
     dist.all_gather_object(found, bits(mine))
     assert len(set(found)) == 1, "the ranks have other bits"
@@ -53,13 +55,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     dist.init_process_group("gloo")
     counts: collections.Counter[str] = collections.Counter()
     for number in range(args.cases):
         case = Draw(args.seed, number).case()
         try:
-            counts[verdict(case)] += 1
+            counts[verdict(case, args.device)] += 1
         except AssertionError as error:
             counts["different"] += 1
             print(f"case {number}: {error}\n{case}", flush=True)

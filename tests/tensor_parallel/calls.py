@@ -52,3 +52,10 @@ def scored(model: Any) -> Any:
     given = np.array([[5, 6, 7, 8], [9, 10, 11, 3]])
     labels = {} if model.spec.encoder is None else {"labels": given[:, ::-1].copy()}
     return np.asarray(model.score(given, **labels).token_logprobs)
+
+
+def long_texts(model: Any) -> Any:
+    """Tokens after long prompts, and the log-probabilities of their tokens."""
+    ids = np.random.default_rng(0).integers(5, 900, (40, 60))
+    found = model.generate(ids, pad_token_id=0, max_new_tokens=6, num_beams=2)
+    return {"sequences": found.numpy(), "scores": np.asarray(model.score(ids).token_logprobs)}

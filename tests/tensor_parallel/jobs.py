@@ -10,9 +10,10 @@ from functools import cache
 from typing import Any
 
 import decoding
-from tests.tensor_parallel.calls import CALLS, scored
+from tests.tensor_parallel.calls import CALLS, long_texts, scored
 
 RANK = int(os.environ.get("RANK", 0))
+DEVICE = os.environ.get("DECODING_DEVICE", "cpu")
 Given = dict[str, str]  # models' paths by their names
 ENDLESS: dict[str, Any] = {"eos_token_id": None, "max_new_tokens": 45}
 
@@ -21,11 +22,12 @@ ENDLESS: dict[str, Any] = {"eos_token_id": None, "max_new_tokens": 45}
 def load(path: str, **options: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # these models are too small
-        return decoding.load(path, device="cpu", threads=1, tensor_parallel=2, **options)
+        return decoding.load(path, device=DEVICE, threads=1, tensor_parallel=2, **options)
 
 
 def compared(given: Given) -> dict[str, Any]:
-    return {name: load(path) for name, path in given.items() if name != "gpt2-other"}
+    apart = ("gpt2-other", "wide")
+    return {name: load(path) for name, path in given.items() if name not in apart}
 
 
 def answers(given: Given) -> Any:
@@ -41,6 +43,16 @@ def scores(given: Given) -> Any:
     return {name: scored(model) for name, model in compared(given).items()}
 
 
+def many_tokens(given: Given) -> Any:
+    """More of them in an exchange than a GPU sends as words."""
+    return long_texts(load(given["wide"]))
+
+
+def in_half(given: Given) -> Any:
+    name = ("float16", "bfloat16")[DEVICE == "cpu"]
+    return {model: scored(load(given[model], dtype=name)) for model in ("gpt2", "marian")}
+
+
 def sizes(given: Given) -> Any:
     """The bytes of the weights on each rank, and the numbers of the whole model."""
     return {
@@ -54,24 +66,24 @@ def sizes(given: Given) -> Any:
 def warned(given: Given) -> Any:
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        decoding.load(given["gpt2"], device="cpu", threads=1, tensor_parallel=2).close()
-    return [str(each.message) for each in found]
+        decoding.load(given["gpt2"], device=DEVICE, threads=1, tensor_parallel=2).close()
+    return [str(each.message) for each in found if "share a GPU" not in str(each.message)]
 
 
 def other_types(given: Given) -> Any:
     dtype = ("float32", "bfloat16")[RANK]
-    return str(decoding.load(given["gpt2"], device="cpu", tensor_parallel=2, dtype=dtype))
+    return str(decoding.load(given["gpt2"], device=DEVICE, tensor_parallel=2, dtype=dtype))
 
 
 def other_models(given: Given) -> Any:
     """The same architecture and sizes, other numbers."""
     path = given[("gpt2", "gpt2-other")[RANK]]
-    return str(decoding.load(path, device="cpu", tensor_parallel=2))
+    return str(decoding.load(path, device=DEVICE, tensor_parallel=2))
 
 
 def missing(given: Given) -> Any:
     path = given["gpt2"] + "-none" * RANK
-    return str(decoding.load(path, device="cpu", tensor_parallel=2))
+    return str(decoding.load(path, device=DEVICE, tensor_parallel=2))
 
 
 def engine(given: Given) -> Any:
@@ -143,6 +155,8 @@ JOBS = {
     for job in (
         answers,
         scores,
+        many_tokens,
+        in_half,
         sizes,
         warned,
         other_types,

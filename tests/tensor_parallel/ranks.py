@@ -22,14 +22,21 @@ ROOT = Path(__file__).parents[2]
 
 
 class Ranks:
-    """`size` processes that work on the jobs of a module."""
+    """`size` processes that work on the jobs of a module. device: of each, which DECODING_DEVICE
+    tells it."""
 
-    def __init__(self, jobs: str, given: Any, folder: Path, size: int = 2) -> None:
+    def __init__(
+        self, jobs: str, given: Any, folder: Path, size: int = 2, device: str = "cpu"
+    ) -> None:
         place = folder / "given.pickle"
         place.write_bytes(pickle.dumps(given))
         self._found = [folder / f"found.{rank}.pickle" for rank in range(size)]
         command = [sys.executable, "-m", "tests.tensor_parallel.ranks", jobs, str(place)]
-        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        shared = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "DECODING_DEVICE": device,
+        }
         self.processes = [
             subprocess.Popen(
                 [*command, str(found)],

@@ -1,5 +1,9 @@
 """Models that two processes share out: the answers of one, the same bits on both, and ends that
-neither waits for."""
+neither waits for.
+
+On a machine with one GPU both ranks are on it, where each exchange takes as long as the GPU lets
+one of them wait for the other: the same kernels, slowly.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,14 @@ import numpy as np
 import pytest
 
 import decoding
+from decoding import _C
 from decoding.models.spec import ModelSpec
 from decoding.models.weights.lazy import Weights
 from decoding.models.weights.shapes import shapes
 from decoding.models.weights.shards import Shard, part_of
 from tests.support.families import DECODER, FAMILIES, Family
 from tests.support.random_models import reference
-from tests.tensor_parallel.calls import CALLS, scored
+from tests.tensor_parallel.calls import CALLS, long_texts, scored
 from tests.tensor_parallel.ranks import Ranks
 
 # Fused and shared tables; grouped heads; position tables, biases of scores; parallel blocks; norms
@@ -36,24 +41,36 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("models")
     models = {name: reference(name) for name in ("gpt2", "marian")}
     models |= {name: (FAMILIES | OWN)[name].model() for name in (*FAMILY_NAMES, *OWN)}
-    models["gpt2-other"] = Family("GPT2LMHeadModel", models["gpt2"].config.to_dict()).model(1)
+    small = models["gpt2"].config.to_dict()
+    models["gpt2-other"] = Family("GPT2LMHeadModel", small).model(1)
+    wide = {"n_positions": 128, "n_embd": 256, "vocab_size": 2051}
+    models["wide"] = Family("GPT2LMHeadModel", small | wide).model(1)
     for name, model in models.items():
         model.save_pretrained(folder / name)
     return {name: str(folder / name) for name in models}
 
 
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Of each rank; one GPU for both where there is no other."""
+    return "cuda:0" if request.param == "cuda" and len(_C.gpus()) == 1 else str(request.param)
+
+
 @pytest.fixture(scope="module")
-def found(paths: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def found(
+    device: str, paths: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
     """What both ranks find for every job of jobs.py."""
-    ranks = Ranks("tests.tensor_parallel.jobs", paths, tmp_path_factory.mktemp("ranks"))
-    results = ranks.results(timeout=300)
+    folder = tmp_path_factory.mktemp("ranks")
+    ranks = Ranks("tests.tensor_parallel.jobs", paths, folder, device=device)
+    results = ranks.results(timeout=500)
     assert ranks.processes[0].returncode == 0, ranks.errors[0]
     yield results
 
 
 @pytest.fixture(scope="module")
-def whole(paths: dict[str, str]) -> dict[str, Any]:
-    return {name: decoding.load(paths[name], device="cpu", threads=1) for name in COMPARED}
+def whole(device: str, paths: dict[str, str]) -> dict[str, Any]:
+    return {name: decoding.load(paths[name], device=device, threads=1) for name in COMPARED}
 
 
 @pytest.mark.parametrize("name", COMPARED)
@@ -77,9 +94,25 @@ def test_scores_are_those_of_one_process(name: str, found: Any, whole: dict[str,
     np.testing.assert_allclose(ours, scored(whole[name]), rtol=1e-4, atol=1e-4)
 
 
-def test_no_rank_has_the_whole_model(found: Any, whole: dict[str, Any]) -> None:
+def test_many_tokens_at_once(found: Any, device: str, paths: dict[str, str]) -> None:
+    expected = long_texts(decoding.load(paths["wide"], device=device, threads=1))
+    ours, others = (rank["many_tokens"] for rank in found)
+    np.testing.assert_array_equal(ours["sequences"], expected["sequences"])
+    for part in expected:
+        np.testing.assert_array_equal(ours[part], others[part], part)
+    np.testing.assert_allclose(ours["scores"], expected["scores"], rtol=1e-4, atol=1e-4)
+
+
+def test_half_precision(found: Any, whole: dict[str, Any]) -> None:
+    ours, others = (rank["in_half"] for rank in found)
+    for name in ours:
+        np.testing.assert_array_equal(ours[name], others[name], name)
+        np.testing.assert_allclose(ours[name], scored(whole[name]), rtol=0.02, atol=0.02)
+
+
+def test_no_rank_has_the_whole_model(found: Any, device: str, whole: dict[str, Any]) -> None:
     """But for norms and positions nothing is there twice: 2 % of the demo model."""
-    models = whole | {"demo": decoding.load("models/demo", "cpu", "float32", threads=1)}
+    models = whole | {"demo": decoding.load("models/demo", device, "float32", threads=1)}
     for name, model in models.items():
         parts, counts = zip(*(rank["sizes"][name] for rank in found), strict=True)
         assert max(parts) < model.weight_bytes, name

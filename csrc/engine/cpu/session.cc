@@ -12,27 +12,11 @@
 #include "engine/search/faults.h"
 #include "engine/search/results.h"
 #include "engine/search/state.h"
-#include "kernels/collective/all_gather.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/split_stream.h"
 
 namespace decoding {
 namespace {
-
-// Throws where a row of any exchange does not fit into a part, or a block has no split form.
-void check_split(const ModelSpec& spec, const cpu::Collective* ranks) {
-  if (ranks == nullptr) return;
-  const StackSpec& d = spec.decoder;
-  const int widest = std::max({spec.encoder ? spec.encoder->hidden : 0, d.hidden,
-                               (d.vocab + ranks->size() - 1) / ranks->size()});
-  CHECK(ranks->part_bytes() >= int64_t{sizeof(float)} * widest, "part_bytes must hold ", widest,
-        " numbers");
-  CHECK(d.first_token == first_of(d.vocab, ranks->rank(), ranks->size()) &&
-            d.first_token + d.tokens == first_of(d.vocab, ranks->rank() + 1, ranks->size()),
-        "tokens are not those of rank ", ranks->rank());
-  CHECK(!d.convolution && !(spec.encoder && spec.encoder->convolution),
-        "convolutions cannot be split");
-}
 
 // T: of activations; C: of the keys and values that are kept.
 template <typename T, typename C, cpu::Isa isa>
@@ -46,7 +30,7 @@ class CpuSession : public Session {
         team_(threads),
         features_(features),
         collective_(std::move(collective)) {
-    check_split(spec, collective_.get());
+    check_split<T>(spec, collective_.get());
     if (detect_overflow) overflow_ = OverflowMemory<std::vector<std::byte>>(spec);
   }
 

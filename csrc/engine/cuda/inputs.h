@@ -15,6 +15,7 @@
 #include "engine/model/encoder.h"
 #include "engine/model/score.h"
 #include "kernels/cuda/resources.h"
+#include "kernels/cuda/split_stream.h"
 #include "kernels/linear/cuda/matmul.h"
 #include "kernels/search/update.h"
 
@@ -36,9 +37,10 @@ inline int64_t select_arrivals(const Limits& limits) {
 template <typename T>
 class CudaReader {
  public:
+  // collective: null where the model is whole.
   CudaReader(const ModelSpec& spec, const ModelWeights& weights, const cuda::Device& device,
-             cuda::Matmul& matmul)
-      : spec_(spec), weights_(weights), device_(device), matmul_(matmul) {}
+             cuda::Matmul& matmul, cuda::Collective* collective)
+      : spec_(spec), weights_(weights), device_(device), matmul_(matmul), collective_(collective) {}
 
   void bind(const Workspace<T>& w, const Cache<T>& cache, int32_t* arrivals, const Limits& limits) {
     graphs_.clear();
@@ -67,10 +69,10 @@ class CudaReader {
   // What score() reads, and what it asks for. The inputs have been sent.
   void score(const Labelled& labelled, cudaStream_t handle) {
     if (warmed_up_labels_.insert(bucket_of(labelled.tokens())).second) {
-      cuda::Stream warm_up(handle, device_, matmul_, true);
+      cuda::SplitStream warm_up(handle, device_, matmul_, collective_, true);
       score(labelled, warm_up);
     }
-    cuda::Stream stream(handle, device_, matmul_);
+    cuda::SplitStream stream(handle, device_, matmul_, collective_);
     score(labelled, stream);
   }
 
@@ -87,7 +89,7 @@ class CudaReader {
   using Size = decltype(std::declval<Sentences>().size());
 
   void read(const Sentences& sentences, cudaStream_t handle) {
-    cuda::Stream stream(handle, device_, matmul_);
+    cuda::SplitStream stream(handle, device_, matmul_, collective_);
     reset_cache_indirection(stream, {.cache_indirection = w_.cache_indirection,
                                      .rows = limits_.rows(),
                                      .beams = sentences.beams,
@@ -105,16 +107,16 @@ class CudaReader {
     read_prefix(pass(stream), sentences.count, sentences.beams, sentences.prefix);
   }
 
-  void score(const Labelled& labelled, cuda::Stream& stream) {
+  void score(const Labelled& labelled, cuda::SplitStream& stream) {
     if (spec_.encoder) packed(stream, source_tokens(w_.inputs.source, labelled.source));
     read_labelled(pass(stream), labelled);
   }
 
-  Pass<cuda::Stream, T, T> pass(cuda::Stream& stream) const {
+  Pass<cuda::SplitStream, T, T> pass(cuda::SplitStream& stream) const {
     return {stream, spec_, weights_, w_, cache_, limits_};
   }
 
-  void packed(cuda::Stream& stream, const PackedTokens& tokens) {
+  void packed(cuda::SplitStream& stream, const PackedTokens& tokens) {
     if (spec_.encoder) {
       encode(pass(stream), tokens);
     } else {
@@ -127,7 +129,7 @@ class CudaReader {
     const PackedTokens& tokens = sentences.tokens;
     const std::pair about(bucket_of(tokens.count), sentences.prefix > 0);
     if (tokens.count == 0 || !warmed_up_.insert(about).second) return;
-    cuda::Stream stream(handle, device_, matmul_, true);
+    cuda::SplitStream stream(handle, device_, matmul_, collective_, true);
     packed(stream, tokens);
     read_prefix(pass(stream), sentences.count, sentences.beams, std::min(sentences.prefix, 1));
   }
@@ -148,6 +150,7 @@ class CudaReader {
   const ModelWeights& weights_;
   const cuda::Device& device_;
   cuda::Matmul& matmul_;
+  cuda::Collective* const collective_;
   Workspace<T> w_{};
   Cache<T> cache_{};
   int32_t* arrivals_ = nullptr;

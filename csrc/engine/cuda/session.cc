@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
+#include <utility>
 
 #include "engine/cuda/inputs.h"
 #include "engine/cuda/select.h"
@@ -13,7 +15,7 @@
 #include "engine/model/decoder.h"
 #include "engine/search/state.h"
 #include "kernels/cuda/resources.h"
-#include "kernels/cuda/stream.h"
+#include "kernels/cuda/split_stream.h"
 #include "kernels/cuda/types.h"
 #include "kernels/linear/cuda/matmul.h"
 
@@ -30,15 +32,18 @@ template <typename T>
 class CudaSession : public Session {
  public:
   // The device must be the current one.
-  CudaSession(const ModelSpec& spec, const ModelWeights& weights, int device, bool deterministic,
+  CudaSession(const ModelSpec& spec, const ModelWeights& weights, int device,
+              std::shared_ptr<cuda::Collective> collective, bool deterministic,
               bool detect_overflow)
       : spec_(spec),
         weights_(weights),
         device_(cuda::Device::of(device)),
         matmul_(device_, nullptr, cuda::kMatmulWorkspace, deterministic),
+        collective_(std::move(collective)),
         host_state_memory_(sizeof(StepState)),
         host_state_(static_cast<volatile StepState*>(host_state_memory_.data())),
-        reader_(spec_, weights_, device_, matmul_) {
+        reader_(spec_, weights_, device_, matmul_, collective_.get()) {
+    check_split<T>(spec, collective_.get());
     if (detect_overflow) overflow_ = OverflowMemory<cuda::PinnedMemory>(spec);
   }
 
@@ -83,6 +88,7 @@ class CudaSession : public Session {
     CHECK(w_.logits != nullptr, "start() needs a bind() before it");
     check_fits(batch, request_, spec_, limits_);
     CHECK(batch.shortlist == nullptr, "a shortlist works on the CPU alone");
+    CHECK(!collective_ || limits_.attentions == 0, "a model that is split keeps no attention");
     overflow_.forget(0, limits_.batch);
     transfers_.send(w_.inputs, batch, request_, spec_, limits_, stream_);
     buffers_.config.send(request_, config_memory_, stream_);
@@ -107,12 +113,13 @@ class CudaSession : public Session {
     const Step* passed = nullptr;  // whose pass has been launched, but no choice
     for (; launched_ < last; ++launched_) {
       if (passed == nullptr) {
-        const int live_count = wait_for(launched_ - kAhead);
+        const int live_count = agreed(wait_for(launched_ - kAhead));
         if (live_count == 0) break;
         passed = &captured_step(size_for(live_count));
         passed->pass.launch(stream_);
       }
-      const int live_count = wait_for(launched_ + 1 - kAhead);  // a pass is most of a step
+      // A pass is most of a step.
+      const int live_count = agreed(wait_for(launched_ + 1 - kAhead));
       if (live_count == 0) break;
       if (launched_ + 1 < last && size_for(live_count) == captured_for_) {
         passed->choice_and_pass.launch(stream_);
@@ -122,14 +129,14 @@ class CudaSession : public Session {
       }
     }
     ended_.record(stream_);
-    return launched_ == request_.steps() || host_state_->live_count == 0;
+    return launched_ == request_.steps() || agreed(host_state_->live_count) == 0;
   }
 
   // In parts nothing is captured: what comes between them takes longer than the launches.
   void compute() override {
     const cuda::UseDevice use(device_.id);
     CHECK(started_, "compute() needs a start() before it");
-    captured_for_ = wait_for(launched_);
+    captured_for_ = agreed(wait_for(launched_));
     auto stream = this->stream();
     pass(stream, captured_for_);
   }
@@ -153,7 +160,7 @@ class CudaSession : public Session {
     decoding::update(stream, w_, step_in_parts(), ended);
     ++launched_;
     ended_.record(stream_);
-    return wait_for(launched_) == 0;
+    return agreed(wait_for(launched_)) == 0;
   }
 
   void stop_now() override {
@@ -167,7 +174,7 @@ class CudaSession : public Session {
     StepState state;
     CUDA_CHECK(
         cudaMemcpyAsync(&state, w_.inputs.state, sizeof(state), cudaMemcpyDeviceToHost, stream_));
-    CUDA_CHECK(cudaStreamSynchronize(stream_));
+    finish();
     return engine_state(w_, state, key_, request_, buffers_.scratch, spec_, limits_,
                         longest_source_);
   }
@@ -175,6 +182,7 @@ class CudaSession : public Session {
   void fetch(const Results& results) const override {
     const cuda::UseDevice use(device_.id);
     CHECK(started_, "fetch() needs a start() before it");
+    if (collective_) finish();  // before what was found without a rank is looked at
     transfers_.fetch(w_, launched_, request_, stream_, [&](int b) {
       return decoding::first_overflow(overflow_, transfers_.inputs(), b, key_.guided, spec_,
                                       limits_);
@@ -190,6 +198,7 @@ class CudaSession : public Session {
     CHECK(w_.logits != nullptr, "score() needs a bind() before it");
     check_labelled(labelled, spec_, limits_);
     check_kept(w_.inputs, attentions);
+    CHECK(!collective_ || attentions == nullptr, "a model that is split keeps no attention");
     transfers_.send(w_.inputs, labelled, spec_, limits_, stream_);
     reader_.score(labelled, stream_);
     if (found != nullptr) {
@@ -197,7 +206,7 @@ class CudaSession : public Session {
                                  cudaMemcpyDeviceToHost, stream_));
     }
     if (attentions != nullptr) fetch_attentions(labelled, attentions);
-    CUDA_CHECK(cudaStreamSynchronize(stream_));
+    finish();
   }
 
   std::vector<TensorOverflow> overflow() const override {
@@ -287,6 +296,18 @@ class CudaSession : public Session {
     return host_state_->live_count;
   }
 
+  // Ranks must launch the same work, so they act on what the first to look has seen, or one of
+  // the others: the GPU of each may have come further meanwhile.
+  int agreed(int live_count) const {
+    return collective_ ? static_cast<int>(collective_->max_of(live_count)) : live_count;
+  }
+
+  // Waits for all that was launched.
+  void finish() const {
+    CUDA_CHECK(cudaStreamSynchronize(stream_));
+    if (collective_) collective_->check();
+  }
+
   // How many sentences the next step is made for. A smaller size is taken once it halves the work.
   int size_for(int live_count) const {
     const bool stays = launched_ > 0 && 2 * live_count > captured_for_;
@@ -301,11 +322,11 @@ class CudaSession : public Session {
     auto found = steps_.find(key);
     if (found == steps_.end()) {
       CUDA_CHECK(cudaStreamSynchronize(stream_));  // a warm-up writes where steps do
-      cuda::Stream warm_up(stream_, device_, matmul_, true);
+      cuda::SplitStream warm_up(stream_, device_, matmul_, collective_.get(), true);
       pass(warm_up, sentences);
       const auto capture = [&](bool chooses, bool passes) {
         return cuda::Graph::capture([&](cudaStream_t recorder) {
-          cuda::Stream recording(recorder, device_, matmul_);
+          cuda::SplitStream recording(recorder, device_, matmul_, collective_.get());
           if (chooses) choose(recording, step);
           if (passes) pass(recording, sentences);
         });
@@ -336,10 +357,10 @@ class CudaSession : public Session {
     return step;
   }
 
-  cuda::Stream stream() { return {stream_, device_, matmul_}; }
+  cuda::SplitStream stream() { return {stream_, device_, matmul_, collective_.get()}; }
 
-  void pass(cuda::Stream& stream, int sentences) {
-    const Pass<cuda::Stream, T, T> pass{stream, spec_, weights_, w_, buffers_.cache, limits_};
+  void pass(cuda::SplitStream& stream, int sentences) {
+    const Pass<cuda::SplitStream, T, T> pass{stream, spec_, weights_, w_, buffers_.cache, limits_};
     const StepRows rows = step_rows(pass, sentences, key_.beams, key_.guided);
     output_logits(pass, decoder_layers(pass, rows), rows.total());
     if (is_contrastive(request_.search)) keep_hidden(pass, rows);
@@ -356,6 +377,7 @@ class CudaSession : public Session {
   const ModelWeights weights_;
   const cuda::Device device_;
   cuda::Matmul matmul_;
+  const std::shared_ptr<cuda::Collective> collective_;
   cuda::Event ended_;  // of the work launched last
   cuda::PinnedMemory host_state_memory_;
   volatile StepState* const host_state_;  // how far the GPU has come
@@ -377,20 +399,22 @@ class CudaSession : public Session {
 }  // namespace
 
 std::unique_ptr<Session> make_cuda_session(const ModelSpec& spec, const ModelWeights& weights,
-                                           WeightKind kind, int device, bool deterministic,
-                                           bool detect_overflow) {
+                                           WeightKind kind, int device,
+                                           std::shared_ptr<cuda::Collective> collective,
+                                           bool deterministic, bool detect_overflow) {
   cuda::Device::of(device);
   const cuda::UseDevice use(device);
+  const auto make = [&]<typename T>() {
+    return std::make_unique<CudaSession<T>>(spec, weights, device, std::move(collective),
+                                            deterministic, detect_overflow);
+  };
   switch (kind) {
     case WeightKind::float32:
-      return std::make_unique<CudaSession<float>>(spec, weights, device, deterministic,
-                                                  detect_overflow);
+      return make.template operator()<float>();
     case WeightKind::float16:
-      return std::make_unique<CudaSession<cuda::half>>(spec, weights, device, deterministic,
-                                                       detect_overflow);
+      return make.template operator()<cuda::half>();
     case WeightKind::bfloat16:
-      return std::make_unique<CudaSession<cuda::bfloat16>>(spec, weights, device, deterministic,
-                                                           detect_overflow);
+      return make.template operator()<cuda::bfloat16>();
     default:
       throw Error("these weights have no CUDA engine");
   }

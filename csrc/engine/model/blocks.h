@@ -56,16 +56,18 @@ BlockInput<T> enter_block(StackPass<Stream, T>& p, const Norm& norm) {
 template <typename Stream, typename T>
 void first_product(const StackPass<Stream, T>& p, const Linear& in, const BlockInput<T>& block,
                    T* y, Activation activation = Activation::none, T* gated = nullptr) {
-  linear<T>(p.stream, {.x = block.x,
-                       .norm = block.norm,
-                       .normed = p.a.normed,
-                       .weight = in.weight,
-                       .bias = in.bias,
-                       .y = y,
-                       .gated = gated,
-                       .scratch = p.a.scratch,
-                       .rows = p.rows,
-                       .activation = activation});
+  const LinearParams<T> product{.x = block.x,
+                                .norm = block.norm,
+                                .normed = p.a.normed,
+                                .weight = in.weight,
+                                .bias = in.bias,
+                                .y = y,
+                                .gated = gated,
+                                .scratch = p.a.scratch,
+                                .rows = p.rows,
+                                .activation = activation};
+  const bool is_residual = !p.spec.pre_norm;  // norm(x), which all ranks have
+  linear<T>(p.stream, is_residual && is_split(p.stream) ? after_norm(p.stream, product) : product);
 }
 
 // x = post(linear(y)) + residual. post: the norm after the block; few models have one.

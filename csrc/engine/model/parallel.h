@@ -6,15 +6,22 @@
 //
 // A rank's part of that lies in the memory of the stream's collective: as many rows as there is
 // room for, and then the next ones.
+//
+// What all ranks have must have the same bits on all. So a norm of theirs that is read later, too,
+// is a kernel of its own: a GPU's product that takes it along is chosen by time, on each rank.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
+#include "core/check.h"
+#include "core/spec.h"
 #include "kernels/collective/all_gather.h"
 #include "kernels/collective/all_reduce.h"
 #include "kernels/linear/linear.h"
 #include "kernels/rows/embed.h"
+#include "kernels/rows/norm.h"
 
 namespace decoding {
 
@@ -26,6 +33,23 @@ template <typename Stream>
 bool is_split(const Stream& stream) {
   if constexpr (HasCollective<const Stream>) return stream.collective() != nullptr;
   return false;
+}
+
+// Throws where a row of any exchange does not fit into a part of T, or a block has no split form.
+// ranks: null where the model is whole.
+template <typename T, typename Collective>
+void check_split(const ModelSpec& spec, const Collective* ranks) {
+  if (ranks == nullptr) return;
+  const StackSpec& d = spec.decoder;
+  const int tokens = (d.vocab + ranks->size() - 1) / ranks->size() + Collective::kRowAlignment;
+  const int widest = std::max({spec.encoder ? spec.encoder->hidden : 0, d.hidden, tokens});
+  CHECK(ranks->part_bytes() >= int64_t{sizeof(T)} * widest, "part_bytes must hold ", widest,
+        " numbers");
+  CHECK(d.first_token == first_of(d.vocab, ranks->rank(), ranks->size()) &&
+            d.first_token + d.tokens == first_of(d.vocab, ranks->rank() + 1, ranks->size()),
+        "tokens are not those of rank ", ranks->rank());
+  CHECK(!d.convolution && !(spec.encoder && spec.encoder->convolution),
+        "convolutions cannot be split");
 }
 
 // The `count` rows from `first` on of a product.
@@ -75,6 +99,7 @@ void summed_embed(Stream& stream, const EmbedParams<T>& p) {
   if constexpr (HasCollective<Stream>) {
     by_parts<T>(stream, p.rows, p.hidden, [&](T* part, int first, int count) {
       EmbedParams<T> own = p;
+      own.norm = {};
       own.ids += first;
       own.positions += first;
       own.y = part;
@@ -83,19 +108,43 @@ void summed_embed(Stream& stream, const EmbedParams<T>& p) {
       all_reduce<T>(stream,
                     {.y = p.y + int64_t{first} * p.hidden, .rows = count, .cols = p.hidden});
     });
+    if (p.norm.gamma == nullptr) return;
+    layer_norm<T>(stream, {.x = p.y, .norm = p.norm, .y = p.y, .rows = p.rows, .cols = p.hidden});
   }
+}
+
+// A product whose norm has been applied, and is in p.normed.
+template <typename T, typename Stream>
+LinearParams<T> after_norm(Stream& stream, LinearParams<T> p) {
+  if (p.norm.gamma == nullptr) return p;
+  layer_norm<T>(stream,
+                {.x = p.x, .norm = p.norm, .y = p.normed, .rows = p.rows, .cols = p.weight.inputs});
+  p.x = p.normed;
+  p.norm = {};
+  p.normed = nullptr;
+  return p;
 }
 
 // As linear(), of ranks that share out `cols` outputs, all of which are in y [rows, cols].
 template <typename T, typename Stream>
 void gathered_linear(Stream& stream, const LinearParams<T>& p, int cols) {
   if constexpr (HasCollective<Stream>) {
-    by_parts<T>(stream, p.rows, p.weight.outputs, [&](T* part, int first, int count) {
-      LinearParams<T> own = rows_of(p, first, count);
-      own.y = part;
-      linear<T>(stream, own);
-      all_gather<T>(stream, {.y = p.y + int64_t{first} * cols, .rows = count, .cols = cols});
-    });
+    constexpr int kAlignment = std::decay_t<decltype(*stream.collective())>::kRowAlignment;
+    const auto aligned = [](int columns) {
+      return (columns + kAlignment - 1) / kAlignment * kAlignment;
+    };
+    const int ranks = stream.collective()->size(), stride = p.stride > 0 ? p.stride : cols;
+    LinearParams<T> product = after_norm(stream, p);
+    product.stride = aligned(p.weight.outputs);
+    by_parts<T>(
+        stream, p.rows, aligned((cols + ranks - 1) / ranks), [&](T* part, int first, int count) {
+          LinearParams<T> own = rows_of(product, first, count);
+          own.y = part;
+          linear<T>(stream, own);
+          all_gather<T>(
+              stream,
+              {.y = p.y + int64_t{first} * stride, .rows = count, .cols = cols, .stride = stride});
+        });
   }
 }
 

@@ -1,9 +1,11 @@
 // y = x_0 + x_1 + ... + x_{n-1} + bias + residual, where x_r is the part of rank r (tensor
 // parallelism, Shoeybi et al. 2019).
 //
-// One shot: every rank reads the parts of all and adds them up in the order of ranks, so all find
-// the same bits, and nothing is sent twice. A rank writes its part to the memory that its stream's
-// collective shares: `part<T>()`.
+// The parts are added up in the order of ranks, in float32, and rounded once, so all ranks find the
+// same bits. A rank writes its part to the memory of its stream's collective: `part<T>()`.
+//
+// One shot: every rank gets the parts of all, and adds them up itself; nothing is sent twice. On
+// GPUs many rows take two: rank q adds up piece q of n, and all get what it has found.
 #pragma once
 
 #include "kernels/collective/split_stream.h"
@@ -20,5 +22,7 @@ struct AllReduceParams {
 
 template <typename T, cpu::Isa isa>
 void all_reduce(cpu::SplitStream<isa>&, const AllReduceParams<T>&);
+template <typename T>
+void all_reduce(cuda::SplitStream&, const AllReduceParams<T>&);
 
 }  // namespace decoding

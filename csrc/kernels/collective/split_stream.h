@@ -11,3 +11,10 @@ class SplitStream;  // kernels/cpu/split_stream.h
 class Collective;   // kernels/cpu/collective.h
 
 }  // namespace decoding::cpu
+
+namespace decoding::cuda {
+
+class SplitStream;  // kernels/cuda/split_stream.h
+class Collective;   // kernels/cuda/collective.h
+
+}  // namespace decoding::cuda

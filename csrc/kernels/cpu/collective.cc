@@ -163,4 +163,13 @@ int64_t Collective::max_of(int64_t value) {
   return value;
 }
 
+bool Collective::is_torn() const {
+  const uint64_t call = slot(rank_).clock.load(std::memory_order_acquire) >> 32;
+  if (call == 0) return false;  // there has been none
+  for (int rank = 0; rank < size_; ++rank) {
+    if (slot(rank).failed.load(std::memory_order_acquire) == call || !is_alive(rank)) return true;
+  }
+  return false;
+}
+
 }  // namespace decoding::cpu

@@ -17,19 +17,23 @@
 #include <cstdint>
 #include <string>
 
+#include "kernels/collective/ranks.h"
+
 namespace decoding::cpu {
 
-class Collective {
+class Collective : public Ranks {
  public:
+  static constexpr int kRowAlignment = 1;  // numbers: of each row of a part
+
   // path: a file of collective_bytes() zeros, which all ranks map before one of them calls begin().
   // Throws Error where it cannot be mapped.
   Collective(const std::string& path, int rank, int size, int64_t part_bytes);
-  ~Collective();
+  ~Collective() override;
   Collective(const Collective&) = delete;
   Collective& operator=(const Collective&) = delete;
 
-  int rank() const { return rank_; }
-  int size() const { return size_; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
   int64_t part_bytes() const { return part_bytes_; }
 
   // Begins a call. digest: of what is asked, which must be the same on all ranks.
@@ -41,8 +45,8 @@ class Collective {
   void check_digests() const;
   // Ends the call of all other ranks.
   void fail(const std::string& why);
-  // The largest value of any rank.
-  int64_t max_of(int64_t value);
+  int64_t max_of(int64_t value) override;
+  bool is_torn() const override;
 
   // This rank's part in the exchange that comes next.
   template <typename T>

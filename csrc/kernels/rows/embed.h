@@ -15,12 +15,12 @@ namespace decoding {
 // may be read from its panels (kernels/linear/linear.h).
 //
 // Where the vocabulary is split over several ranks, the table is that of `count` tokens from
-// `first` on, and y[r] of others is 0.
+// `first` on, and y[r] of others is 0; there is no norm then.
 struct TokenTable {
   const void* data = nullptr;  // [V, H], or panels of V outputs and H inputs
   WeightKind kind = WeightKind::float32;
   bool panels = false;
-  int first = 0, count = std::numeric_limits<int>::max();  // on the CPU
+  int first = 0, count = std::numeric_limits<int>::max();
 
   bool holds(int token) const { return token >= first && token - first < count; }
 };

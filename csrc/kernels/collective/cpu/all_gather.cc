@@ -15,7 +15,7 @@ void all_gather(cpu::SplitStream<isa>& stream, const AllGatherParams<T>& p) {
     const int64_t row = i / ranks.size();
     const int rank = i % ranks.size(), first = first_of(p.cols, rank, ranks.size());
     const int columns = first_of(p.cols, rank + 1, ranks.size()) - first;
-    std::copy_n(ranks.part<T>(rank) + row * columns, columns, p.y + row * p.cols + first);
+    std::copy_n(ranks.part<T>(rank) + row * columns, columns, p.y + row * p.stride + first);
   }
   stream.barrier();
 }

@@ -12,19 +12,22 @@ struct LoadEmbedding {
   static constexpr int kPack = pack;
   using Columns = Nothing;
   struct Raw {
-    Packed<T, pack> token, position;
+    Packed<T, pack> token, position;  // 0 where another rank has the token
   };
   const int32_t* ids;        // [rows]
   const int32_t* positions;  // [rows]
   const T* token_table;      // [V, hidden]
   const T* position_table;   // [positions, hidden], may be null
+  int first_token, tokens;   // of the table
   int hidden;
   float scale;
 
   __device__ __forceinline__ Columns columns(int) const { return {}; }
   __device__ __forceinline__ Raw fetch(int row, int col) const {
     Raw raw{};
-    raw.token = raw.token.load(token_table + int64_t{ids[row]} * hidden + col);
+    const int token = ids[row] - first_token;
+    if (token < 0 || token >= tokens) return raw;
+    raw.token = raw.token.load(token_table + int64_t{token} * hidden + col);
     if (position_table != nullptr) {
       raw.position = raw.position.load(position_table + int64_t{positions[row]} * hidden + col);
     }
@@ -56,6 +59,8 @@ void embed_rows(Stream& stream, const EmbedParams<T>& p) {
                                     .positions = p.positions,
                                     .token_table = static_cast<const T*>(p.tokens.data),
                                     .position_table = p.position_table,
+                                    .first_token = p.tokens.first,
+                                    .tokens = p.tokens.count,
                                     .hidden = p.hidden,
                                     .scale = p.scale};
   if (p.norm.gamma == nullptr) {

@@ -1,0 +1,30 @@
+// The GPUs of a model that is split over processes: decoding._C.CudaCollective.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bindings/cuda_device.h"
+#include "kernels/cpu/collective.h"
+#include "kernels/cuda/collective.h"
+
+namespace py = pybind11;
+
+namespace decoding {
+
+void bind_cuda_collective(py::module_& module) {
+  const py::call_guard<py::gil_scoped_release> unlocked;  // of Python's lock
+  py::class_<cuda::Collective, std::shared_ptr<cuda::Collective>>(module, "CudaCollective")
+      .def(py::init([](std::shared_ptr<cpu::Collective> ranks, int device, int64_t part_bytes) {
+             return std::make_shared<cuda::Collective>(std::move(ranks), device, part_bytes);
+           }),
+           py::arg("ranks"), py::kw_only(), py::arg("device"), py::arg("part_bytes"))
+      .def("handle", [](const cuda::Collective& c) { return py::bytes(c.handle()); })
+      .def("open", &cuda::Collective::open, py::arg("handles"))
+      .def("enter", &cuda::Collective::enter, unlocked)
+      .def("leave", &cuda::Collective::leave);
+}
+
+}  // namespace decoding

@@ -1,0 +1,160 @@
+#include "kernels/cuda/collective.h"
+
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "core/thread.h"
+
+namespace decoding::cuda {
+namespace {
+
+constexpr std::chrono::milliseconds kLook{20};  // between two looks whether a rank is lost
+constexpr size_t kBlock = size_t{2} << 20;      // smaller memory may share an IPC handle with other
+
+size_t rounded(int64_t bytes) {
+  return (static_cast<size_t>(bytes) + kBlock - 1) / kBlock * kBlock;
+}
+
+}  // namespace
+
+Collective::Collective(std::shared_ptr<Ranks> ranks, int device, int64_t part_bytes)
+    : ranks_(std::move(ranks)),
+      device_(device),
+      own_(kCounters + part_bytes, device),
+      shared_(rounded(shared_bytes(ranks_->size(), part_bytes)), device),
+      host_memory_(2 * sizeof(uint32_t)),
+      host_(static_cast<std::atomic<uint32_t>*>(host_memory_.data())) {
+  static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
+  CHECK(ranks_->size() <= kMostRanks, "GPUs of one machine can be at most ", kMostRanks, " ranks");
+  CHECK(part_bytes >= 2 * kSmallPart && part_bytes % 16 == 0, "part_bytes must be at least ",
+        2 * kSmallPart);
+  const UseDevice use(device);
+  std::memset(host_memory_.data(), 0, host_memory_.bytes());
+  CUDA_CHECK(cudaMemset(own_.data(), 0, kCounters));
+  CUDA_CHECK(cudaMemset(shared_.data(), 0, shared_.bytes()));
+  CUDA_CHECK(cudaDeviceSynchronize());
+  auto* words = static_cast<uint32_t*>(host_memory_.data());
+  peers_ = {.memory = {},
+            .number = reinterpret_cast<uint32_t*>(own_.data()),
+            .arrivals = reinterpret_cast<int32_t*>(own_.data()) + 1,
+            .stop = words,
+            .given_up = words + 1,
+            .part_bytes = part_bytes,
+            .rank = rank(),
+            .size = size()};
+  peers_.memory[rank()] = shared_.data();
+}
+
+Collective::~Collective() {
+  if (watch_.joinable()) {
+    set_stop(true);  // no kernel waits for ever
+    {
+      const std::lock_guard lock(mutex_);
+      closed_ = true;
+    }
+    wakes_.notify_all();
+    watch_.join();
+  }
+  int before = 0;
+  cudaGetDevice(&before);
+  cudaSetDevice(device_);
+  cudaDeviceSynchronize();
+  for (int other = 0; other < size(); ++other) {
+    if (other != rank() && peers_.memory[other] != nullptr) {
+      cudaIpcCloseMemHandle(peers_.memory[other]);
+    }
+  }
+  cudaSetDevice(before);
+}
+
+std::string Collective::handle() const {
+  const UseDevice use(device_);
+  cudaIpcMemHandle_t handle;
+  const cudaError_t error = cudaIpcGetMemHandle(&handle, shared_.data());
+  CHECK(error == cudaSuccess, "the memory of cuda:", device_,
+        " cannot be shared with the processes of other ranks (cudaIpcGetMemHandle: ",
+        cudaGetErrorString(error), "): tensor parallelism on GPUs needs CUDA IPC, which some ",
+        "containers and virtual machines forbid");
+  return {reinterpret_cast<const char*>(&handle), sizeof handle};
+}
+
+void Collective::open(const std::vector<std::string>& handles) {
+  CHECK(static_cast<int>(handles.size()) == size() && !watch_.joinable(),
+        "open() needs the handles of all ranks, once");
+  const UseDevice use(device_);
+  for (int other = 0; other < size(); ++other) {
+    if (other == rank()) continue;
+    cudaIpcMemHandle_t handle;
+    CHECK(handles[other].size() == sizeof handle, "the handle of rank ", other, " is no handle");
+    std::memcpy(&handle, handles[other].data(), sizeof handle);
+    void* memory = nullptr;
+    const cudaError_t error = cudaIpcOpenMemHandle(&memory, handle, cudaIpcMemLazyEnablePeerAccess);
+    if (error != cudaSuccess) cudaGetLastError();  // else the next launch would report it
+    CHECK(error == cudaSuccess, "rank ", rank(), " on cuda:", device_,
+          " cannot open the GPU memory of rank ", other,
+          " (cudaIpcOpenMemHandle: ", cudaGetErrorString(error),
+          "): tensor parallelism on GPUs needs CUDA IPC and peer access ",
+          "between them (`nvidia-smi topo -p2p r`), and every rank must see all GPUs");
+    peers_.memory[other] = static_cast<std::byte*>(memory);
+  }
+  watch_ = start_thread([this] { watch(); });
+}
+
+void Collective::enter() {
+  bool torn;
+  {
+    const std::lock_guard lock(mutex_);
+    torn = std::exchange(in_call_, true) || given_up();
+  }
+  wakes_.notify_all();
+  if (ranks_->max_of(torn) > 0) align_numbers();
+}
+
+void Collective::leave() {
+  const std::lock_guard lock(mutex_);
+  in_call_ = false;
+}
+
+void Collective::align_numbers() {
+  const UseDevice use(device_);
+  set_stop(true);
+  CUDA_CHECK(cudaDeviceSynchronize());
+  uint32_t number = 0;
+  CUDA_CHECK(cudaMemcpy(&number, peers_.number, sizeof number, cudaMemcpyDeviceToHost));
+  number = static_cast<uint32_t>(ranks_->max_of(number));  // and now no rank exchanges anything
+  const uint32_t counters[2] = {number, 0};
+  CUDA_CHECK(cudaMemcpy(peers_.number, counters, sizeof counters, cudaMemcpyHostToDevice));
+  CUDA_CHECK(cudaDeviceSynchronize());
+  host_[1].store(0, std::memory_order_release);
+  set_stop(false);
+}
+
+void Collective::check() {
+  if (!given_up()) return;
+  ranks_->max_of(0);  // says who is lost
+  throw Error("the exchange between ranks was given up: make the call again");
+}
+
+void Collective::set_stop(bool stop) {
+  const std::lock_guard lock(mutex_);
+  stopped_ = stop;
+  host_[0].store(stop, std::memory_order_release);
+}
+
+// What is stopped stays so until the next call begins.
+void Collective::watch() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wakes_.wait(lock, [&] { return closed_ || (in_call_ && !stopped_); });
+    if (closed_) return;
+    if (ranks_->is_torn()) {
+      stopped_ = true;
+      host_[0].store(1, std::memory_order_release);
+    } else {
+      wakes_.wait_for(lock, kLook);
+    }
+  }
+}
+
+}  // namespace decoding::cuda
