@@ -425,10 +425,15 @@ class CudaCollective:
     def __init__(self, ranks: Collective, *, device: int, part_bytes: int) -> None:
         """device: CUDA's index of this rank's. part_bytes: as above, at least 512 KiB. Raises
         MemoryError where the GPU has none left."""
-    def handle(self) -> bytes:
-        """With which other processes open this one's memory. Raises Error where it has none."""
+    def share(self) -> bytes:
+        """Makes memory that other ranks write to, and returns with what they open it. Raises Error
+        where processes cannot share a GPU's memory."""
     def open(self, handles: list[bytes]) -> None:
         """handles: of all ranks. Raises Error where one cannot be opened."""
+    host_bytes: int
+    def open_on_host(self, path: str) -> None:
+        """In place of both: path is a file of host_bytes zeros. Raises Error where GPUs cannot use
+        it."""
     def enter(self) -> None:
         """Begins a call, inside that of the ranks."""
     def leave(self) -> None:

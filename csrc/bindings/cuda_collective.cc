@@ -21,8 +21,10 @@ void bind_cuda_collective(py::module_& module) {
              return std::make_shared<cuda::Collective>(std::move(ranks), device, part_bytes);
            }),
            py::arg("ranks"), py::kw_only(), py::arg("device"), py::arg("part_bytes"))
-      .def("handle", [](const cuda::Collective& c) { return py::bytes(c.handle()); })
+      .def("share", [](cuda::Collective& c) { return py::bytes(c.share()); })
       .def("open", &cuda::Collective::open, py::arg("handles"))
+      .def_property_readonly("host_bytes", &cuda::Collective::host_bytes)
+      .def("open_on_host", &cuda::Collective::open_on_host, py::arg("path"))
       .def("enter", &cuda::Collective::enter, unlocked)
       .def("leave", &cuda::Collective::leave);
 }

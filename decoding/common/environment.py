@@ -13,6 +13,7 @@ VARIABLES = (
     "DECODING_DTYPE",
     "DECODING_ISA",
     "DECODING_LOG_LEVEL",
+    "DECODING_PEER_ACCESS",
     "DECODING_THREADS",
 )
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -31,6 +32,15 @@ def threads() -> int | None:
     if not value.isdecimal() or int(value) < 1:
         raise ValueError(f"DECODING_THREADS must be a whole number of at least 1, got {value!r}")
     return int(value)
+
+
+def peer_access() -> bool:
+    """DECODING_PEER_ACCESS: whether GPUs of ranks may use the memory of each other. Raises
+    ValueError where it is neither 0 nor 1."""
+    value = os.environ.get("DECODING_PEER_ACCESS") or "1"
+    if value not in ("0", "1"):
+        raise ValueError(f"DECODING_PEER_ACCESS must be 0 or 1, got {value!r}")
+    return value == "1"
 
 
 def instruction_set(available: list[str]) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from decoding import _C
+from decoding.common import environment
 from decoding.common.device import Device
 from decoding.common.warn import warn
 
@@ -138,8 +139,7 @@ def join(group: Group, widest: int, device: Device) -> Ranks:
     if device.index is None:
         return Ranks(rank, size, join_hosts(group, part_bytes(SHARED // (2 * size), widest)))
     hosts = join_hosts(group, PAGE)  # which only agree on what they do
-    part = part_bytes(max(SHARED_ON_GPU // (2 * size), LEAST_ON_GPU), widest)
-    return Ranks(rank, size, hosts, join_gpus(group, hosts, device.index, part))
+    return Ranks(rank, size, hosts, join_gpus(group, hosts, device.index, widest))
 
 
 def part_bytes(usual: int, widest: int) -> int:
@@ -148,20 +148,18 @@ def part_bytes(usual: int, widest: int) -> int:
 
 
 def join_hosts(group: Group, part: int) -> _C.Collective:
-    path = ""
-    with group.together():
-        if group.rank == 0:
-            path = shared_file(_C.collective_bytes(group.size, part))
-    path = group.gather(path)[0]
-    try:
+    with new_file(group, _C.collective_bytes(group.size, part)) as path:
+        return _C.Collective(path, rank=group.rank, size=group.size, part_bytes=part)
+
+
+def join_gpus(group: Group, hosts: _C.Collective, index: int, widest: int) -> _C.CudaCollective:
+    """Memory of each GPU, or where not all can write to each other's, of the host."""
+
+    def collective(shared: int) -> _C.CudaCollective:
+        part = part_bytes(max(shared, LEAST_ON_GPU), widest)
         with group.together():
-            return _C.Collective(path, rank=group.rank, size=group.size, part_bytes=part)
-    finally:
-        if group.rank == 0:
-            Path(path).unlink()  # who has it mapped keeps it
+            return _C.CudaCollective(hosts, device=index, part_bytes=part)
 
-
-def join_gpus(group: Group, hosts: _C.Collective, index: int, part: int) -> _C.CudaCollective:
     used = group.gather(index)
     if group.rank == 0 and len(set(used)) < len(used):
         warn(
@@ -169,13 +167,51 @@ def join_gpus(group: Group, hosts: _C.Collective, index: int, part: int) -> _C.C
             'other: that is for tests; leave device="cuda" without a number, and each rank has its '
             "own"
         )
-    with group.together():
-        own = _C.CudaCollective(hosts, device=index, part_bytes=part)
-        handle = own.handle()
-    handles = group.gather(handle)
-    with group.together():
-        own.open(handles)
+    own = collective(SHARED_ON_GPU // (2 * group.size))
+    reason = open_peers(group, own)
+    if reason is None:
+        return own
+    if group.rank == 0:
+        warn(f"the GPUs of the ranks exchange through the host's memory, which is slower: {reason}")
+    own = collective(SHARED // (2 * group.size**2))
+    with new_file(group, own.host_bytes) as path:
+        own.open_on_host(path)
     return own
+
+
+def open_peers(group: Group, own: _C.CudaCollective) -> str | None:
+    """Has all ranks open the memory of each other. Returns why one cannot."""
+    handle, reason = b"", None
+    try:
+        if not environment.peer_access():
+            raise _C.Error("DECODING_PEER_ACCESS is 0")
+        handle = own.share()
+    except (_C.Error, MemoryError) as error:
+        reason = str(error)
+    handles, reasons = zip(*group.gather((handle, reason)), strict=True)
+    if not any(reasons):
+        try:
+            own.open(list(handles))
+        except _C.Error as error:
+            reason = str(error)
+        reasons = tuple(group.gather(reason))
+    return next(filter(None, reasons), None)
+
+
+@contextmanager
+def new_file(group: Group, size: int) -> Iterator[str]:
+    """A file of so many zeros for all ranks to map, whose name is gone afterwards."""
+    path = ""
+    with group.together():
+        if group.rank == 0:
+            path = shared_file(size)
+    path = group.gather(path)[0]
+    try:
+        with group.together():
+            yield path
+    finally:
+        if group.rank == 0:
+            Path(path).unlink()  # who has it mapped keeps it
 
 
 def shared_file(size: int) -> str:

@@ -14,6 +14,7 @@ import pickle
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,15 @@ ROOT = Path(__file__).parents[2]
 
 
 class Ranks:
-    """`size` processes that work on the jobs of a module. device: of each, which DECODING_DEVICE
-    tells it."""
+    """`size` processes that work on the jobs of a module. environment: of each, beside ours."""
 
     def __init__(
-        self, jobs: str, given: Any, folder: Path, size: int = 2, device: str = "cpu"
+        self,
+        jobs: str,
+        given: Any,
+        folder: Path,
+        size: int = 2,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         place = folder / "given.pickle"
         place.write_bytes(pickle.dumps(given))
@@ -35,7 +40,7 @@ class Ranks:
         shared = {
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(free_port()),
-            "DECODING_DEVICE": device,
+            **(environment or {}),
         }
         self.processes = [
             subprocess.Popen(
@@ -52,6 +57,9 @@ class Ranks:
         """What each rank has found, by the names of the jobs, once all have ended."""
         try:
             self.errors = [each.communicate(timeout=timeout)[1] for each in self.processes]
+        except subprocess.TimeoutExpired as error:
+            done = [[name for name, _ in read(path)] for path in self._found if path.exists()]
+            raise TimeoutError(f"after {timeout} s the ranks have done {done}") from error
         finally:
             for each in self.processes:
                 each.kill()

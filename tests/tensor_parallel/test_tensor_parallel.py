@@ -50,19 +50,31 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {name: str(folder / name) for name in models}
 
 
-@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest) -> str:
+WAYS = ("cpu", *(pytest.param(way, marks=pytest.mark.gpu) for way in ("cuda", "cuda-on-host")))
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    """How the ranks exchange: GPUs do through their own memory, where they can, or the host's."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def device(way: str) -> str:
     """Of each rank; one GPU for both where there is no other."""
-    return "cuda:0" if request.param == "cuda" and len(_C.gpus()) == 1 else str(request.param)
+    kind = way.partition("-")[0]
+    return "cuda:0" if kind == "cuda" and len(_C.gpus()) == 1 else kind
 
 
 @pytest.fixture(scope="module")
 def found(
-    device: str, paths: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+    way: str, device: str, paths: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
     """What both ranks find for every job of jobs.py."""
+    peers = {"DECODING_PEER_ACCESS": "0"} if way == "cuda-on-host" else {}
     folder = tmp_path_factory.mktemp("ranks")
-    ranks = Ranks("tests.tensor_parallel.jobs", paths, folder, device=device)
+    environment = {"DECODING_DEVICE": device, **peers}
+    ranks = Ranks("tests.tensor_parallel.jobs", paths, folder, environment=environment)
     results = ranks.results(timeout=500)
     assert ranks.processes[0].returncode == 0, ranks.errors[0]
     yield results

@@ -10,11 +10,7 @@ namespace decoding::cuda {
 namespace {
 
 constexpr std::chrono::milliseconds kLook{20};  // between two looks whether a rank is lost
-constexpr size_t kBlock = size_t{2} << 20;      // smaller memory may share an IPC handle with other
-
-size_t rounded(int64_t bytes) {
-  return (static_cast<size_t>(bytes) + kBlock - 1) / kBlock * kBlock;
-}
+constexpr int64_t kBlock = int64_t{2} << 20;    // smaller memory may share an IPC handle
 
 }  // namespace
 
@@ -22,7 +18,6 @@ Collective::Collective(std::shared_ptr<Ranks> ranks, int device, int64_t part_by
     : ranks_(std::move(ranks)),
       device_(device),
       own_(kCounters + part_bytes, device),
-      shared_(rounded(shared_bytes(ranks_->size(), part_bytes)), device),
       host_memory_(2 * sizeof(uint32_t)),
       host_(static_cast<std::atomic<uint32_t>*>(host_memory_.data())) {
   static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
@@ -32,8 +27,6 @@ Collective::Collective(std::shared_ptr<Ranks> ranks, int device, int64_t part_by
   const UseDevice use(device);
   std::memset(host_memory_.data(), 0, host_memory_.bytes());
   CUDA_CHECK(cudaMemset(own_.data(), 0, kCounters));
-  CUDA_CHECK(cudaMemset(shared_.data(), 0, shared_.bytes()));
-  CUDA_CHECK(cudaDeviceSynchronize());
   auto* words = static_cast<uint32_t*>(host_memory_.data());
   peers_ = {.memory = {},
             .number = reinterpret_cast<uint32_t*>(own_.data()),
@@ -43,7 +36,6 @@ Collective::Collective(std::shared_ptr<Ranks> ranks, int device, int64_t part_by
             .part_bytes = part_bytes,
             .rank = rank(),
             .size = size()};
-  peers_.memory[rank()] = shared_.data();
 }
 
 Collective::~Collective() {
@@ -60,29 +52,34 @@ Collective::~Collective() {
   cudaGetDevice(&before);
   cudaSetDevice(device_);
   cudaDeviceSynchronize();
-  for (int other = 0; other < size(); ++other) {
-    if (other != rank() && peers_.memory[other] != nullptr) {
-      cudaIpcCloseMemHandle(peers_.memory[other]);
-    }
-  }
+  for (void* memory : opened_) cudaIpcCloseMemHandle(memory);
+  on_host_.reset();
   cudaSetDevice(before);
 }
 
-std::string Collective::handle() const {
+int64_t Collective::rank_bytes() const {
+  return (shared_bytes(size(), part_bytes()) + kBlock - 1) / kBlock * kBlock;
+}
+
+std::string Collective::share() {
   const UseDevice use(device_);
+  shared_ = std::make_unique<DeviceMemory>(rank_bytes(), device_);
+  CUDA_CHECK(cudaMemset(shared_->data(), 0, shared_->bytes()));
+  CUDA_CHECK(cudaDeviceSynchronize());
   cudaIpcMemHandle_t handle;
-  const cudaError_t error = cudaIpcGetMemHandle(&handle, shared_.data());
-  CHECK(error == cudaSuccess, "the memory of cuda:", device_,
-        " cannot be shared with the processes of other ranks (cudaIpcGetMemHandle: ",
-        cudaGetErrorString(error), "): tensor parallelism on GPUs needs CUDA IPC, which some ",
-        "containers and virtual machines forbid");
+  const cudaError_t error = cudaIpcGetMemHandle(&handle, shared_->data());
+  if (error != cudaSuccess) cudaGetLastError();  // else the next launch would report it
+  CHECK(error == cudaSuccess, "no CUDA IPC on cuda:", device_,
+        " (cudaIpcGetMemHandle: ", cudaGetErrorString(error),
+        "), which some containers and virtual machines forbid");
   return {reinterpret_cast<const char*>(&handle), sizeof handle};
 }
 
 void Collective::open(const std::vector<std::string>& handles) {
-  CHECK(static_cast<int>(handles.size()) == size() && !watch_.joinable(),
-        "open() needs the handles of all ranks, once");
+  CHECK(static_cast<int>(handles.size()) == size() && shared_ && !watch_.joinable(),
+        "open() needs share(), and the handles of all ranks, once");
   const UseDevice use(device_);
+  peers_.memory[rank()] = shared_->data();
   for (int other = 0; other < size(); ++other) {
     if (other == rank()) continue;
     cudaIpcMemHandle_t handle;
@@ -90,14 +87,29 @@ void Collective::open(const std::vector<std::string>& handles) {
     std::memcpy(&handle, handles[other].data(), sizeof handle);
     void* memory = nullptr;
     const cudaError_t error = cudaIpcOpenMemHandle(&memory, handle, cudaIpcMemLazyEnablePeerAccess);
-    if (error != cudaSuccess) cudaGetLastError();  // else the next launch would report it
+    if (error != cudaSuccess) cudaGetLastError();
     CHECK(error == cudaSuccess, "rank ", rank(), " on cuda:", device_,
           " cannot open the GPU memory of rank ", other,
           " (cudaIpcOpenMemHandle: ", cudaGetErrorString(error),
-          "): tensor parallelism on GPUs needs CUDA IPC and peer access ",
-          "between them (`nvidia-smi topo -p2p r`), and every rank must see all GPUs");
+          "): that needs peer access between their GPUs (`nvidia-smi ",
+          "topo -p2p r`), which every rank must see, and a sandbox that allows CUDA IPC");
+    opened_.push_back(memory);
     peers_.memory[other] = static_cast<std::byte*>(memory);
   }
+  begin_watch();
+}
+
+void Collective::open_on_host(const std::string& path) {
+  CHECK(!shared_ && !watch_.joinable(), "open_on_host() is in place of share() and open()");
+  const UseDevice use(device_);
+  on_host_ = std::make_unique<MappedFile>(path, static_cast<size_t>(host_bytes()));
+  for (int rank = 0; rank < size(); ++rank) {
+    peers_.memory[rank] = on_host_->on_device() + rank * rank_bytes();
+  }
+  begin_watch();
+}
+
+void Collective::begin_watch() {
   watch_ = start_thread([this] { watch(); });
 }
 

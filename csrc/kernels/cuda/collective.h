@@ -1,5 +1,5 @@
 // The GPUs of a model that is split over processes of one machine: memory of each that all of them
-// write to, over NVLink or PCIe.
+// write to, over NVLink or PCIe; where they cannot reach each other's, it is the host's.
 //
 // An exchange is one kernel on every rank (kernels/collective/cuda). Its number is counted on the
 // device, so that a captured kernel finds its own each time that it is launched. Two buffers take
@@ -29,6 +29,7 @@
 
 #include "core/types.h"
 #include "kernels/collective/ranks.h"
+#include "kernels/cuda/mapped_file.h"
 #include "kernels/cuda/resources.h"
 
 namespace decoding::cuda {
@@ -77,10 +78,13 @@ class Collective {
   Collective(const Collective&) = delete;
   Collective& operator=(const Collective&) = delete;
 
-  // With which other processes open this one's memory (CUDA IPC).
-  std::string handle() const;
-  // handles: of all ranks. Throws Error, which says what is missing, where one cannot be opened.
+  // Makes memory that other ranks write to; returns with what they open it (CUDA IPC), for
+  // open(handles of all ranks). Both throw Error, which says what is missing, where that cannot be.
+  std::string share();
   void open(const std::vector<std::string>& handles);
+  // In place of both: path is a file of host_bytes() zeros.
+  void open_on_host(const std::string& path);
+  int64_t host_bytes() const { return size() * rank_bytes(); }
 
   int rank() const { return ranks_->rank(); }
   int size() const { return ranks_->size(); }
@@ -104,6 +108,9 @@ class Collective {
  private:
   static constexpr size_t kCounters = 256;  // bytes before a part
 
+  // Of one rank's memory: larger than what others may be given with the same handle.
+  int64_t rank_bytes() const;
+  void begin_watch();
   void align_numbers();
   void set_stop(bool stop);
   void watch();
@@ -111,8 +118,11 @@ class Collective {
 
   const std::shared_ptr<Ranks> ranks_;
   const int device_;
-  DeviceMemory own_;     // counters, and this rank's part
-  DeviceMemory shared_;  // what others write to
+  DeviceMemory own_;  // counters, and this rank's part
+  // what others write to
+  std::unique_ptr<DeviceMemory> shared_;
+  std::unique_ptr<MappedFile> on_host_;
+  std::vector<void*> opened_;  // of other ranks
   PinnedMemory host_memory_;
   std::atomic<uint32_t>* const host_;  // stop, given_up
   Peers peers_{};

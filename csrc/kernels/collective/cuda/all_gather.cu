@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kExchangeThreads)
       exchange.send(unit, numbers);
     } else {
       for (int i = 1; i < peers.size; ++i) {
-        store_unit(exchange.at_other((peers.rank + i) % peers.size), unit, numbers);
+        store_shared(exchange.at_other((peers.rank + i) % peers.size), unit, numbers);
       }
     }
     place(p, own, unit, numbers);
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kExchangeThreads)
     const Part other = part_of(p, rank, peers.size);
     for_units(other.units, [&](int64_t unit) {
       place(p, other, unit,
-            small ? exchange.receive(rank, unit) : load_unit(exchange.from_other(rank), unit));
+            small ? exchange.receive(rank, unit) : load_shared(exchange.from_other(rank), unit));
     });
   }
   exchange.leave();

@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kExchangeThreads)
   others([&](int rank) {
     const int64_t first = pieces.first(rank);
     for_units(pieces.count(rank), [&](int64_t unit) {
-      store_unit(exchange.at_other(rank), unit, load_unit(part, first + unit));
+      store_shared(exchange.at_other(rank), unit, load_unit(part, first + unit));
     });
   });
   exchange.meet(0);
@@ -120,17 +120,17 @@ __global__ void __launch_bounds__(kExchangeThreads)
     float sum[kUnitSize<T>];
     add_parts<T>(peers.size, sum, [&](int rank) {
       return rank == peers.rank ? load_unit(part, own + unit)
-                                : load_unit(exchange.from_other(rank), unit);
+                                : load_shared(exchange.from_other(rank), unit);
     });
     const uint4 y = finished(p, own + unit, sum);
     store(p, own + unit, y);
-    others([&](int rank) { store_unit(exchange.at_other(rank), results + unit, y); });
+    others([&](int rank) { store_shared(exchange.at_other(rank), results + unit, y); });
   });
   exchange.meet(1);
   others([&](int rank) {
     const int64_t first = pieces.first(rank);
     for_units(pieces.count(rank), [&](int64_t unit) {
-      store(p, first + unit, load_unit(exchange.from_other(rank), results + unit));
+      store(p, first + unit, load_shared(exchange.from_other(rank), results + unit));
     });
   });
   exchange.leave();

@@ -17,12 +17,10 @@ template <typename T>
 constexpr int kUnitSize = kUnit / sizeof(T);
 
 __device__ __forceinline__ uint4 load_unit(const void* from, int64_t unit) {
-  return __ldcg(static_cast<const uint4*>(from) + unit);
-}
-__device__ __forceinline__ void store_unit(void* to, int64_t unit, uint4 numbers) {
-  __stcg(static_cast<uint4*>(to) + unit, numbers);
+  return static_cast<const uint4*>(from)[unit];
 }
 
+// What other ranks read and write.
 __device__ __forceinline__ void store_words(uint64_t* to, uint64_t a, uint64_t b) {
   asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(a), "l"(b) : "memory");
 }
@@ -31,6 +29,17 @@ __device__ __forceinline__ void load_words(const uint64_t* from, uint64_t& a, ui
                : "=l"(a), "=l"(b)
                : "l"(from)
                : "memory");
+}
+
+__device__ __forceinline__ uint4 load_shared(const void* from, int64_t unit) {
+  uint64_t a, b;
+  load_words(static_cast<const uint64_t*>(from) + 2 * unit, a, b);
+  return {static_cast<uint32_t>(a), static_cast<uint32_t>(a >> 32), static_cast<uint32_t>(b),
+          static_cast<uint32_t>(b >> 32)};
+}
+__device__ __forceinline__ void store_shared(void* to, int64_t unit, uint4 numbers) {
+  store_words(static_cast<uint64_t*>(to) + 2 * unit, uint64_t{numbers.y} << 32 | numbers.x,
+              uint64_t{numbers.w} << 32 | numbers.z);
 }
 
 class Exchange {
