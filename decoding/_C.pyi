@@ -85,6 +85,9 @@ def fill_panels(
 def convert(to: Numbers, weight: Numbers, *, threads: int) -> bool:
     """Packer.convert."""
 
+def interleave(rows: Array, panels: Array, inputs: int, *, threads: int) -> None:
+    """Packer.interleave."""
+
 def squares(weight: Numbers, *, threads: int) -> tuple[float, float]:
     """Packer.squares."""
 

@@ -18,7 +18,7 @@ from decoding.models import Loaded
 from decoding.models.spec import EncoderSpec, ModelSpec
 from decoding.models.weights.dtypes import Stored
 from decoding.models.weights.panels import Packer
-from decoding.models.weights.placed import pack
+from decoding.models.weights.placed import pack, repack
 
 if TYPE_CHECKING:
     from decoding.engine.encoder import EncoderSession
@@ -26,11 +26,15 @@ if TYPE_CHECKING:
 Bound = dict[str, Stored]  # an engine's weights
 
 
-def weights_on(loaded: Loaded, device: Device, dtype: str, threads: int) -> Bound:
-    """threads: that convert weights."""
+def weights_on(loaded: Loaded, device: Device, dtype: str, threads: int, half: str) -> Bound:
+    """threads: that convert weights. half: the type of what is no int8 in an int8 model."""
+    if loaded.packed and device == CPU:
+        return dict(loaded.state)
     packer = engine_packer(threads, device)
     try:
-        return pack(loaded.state, loaded.spec, packer, device.type, dtype)
+        if loaded.packed:
+            return repack(loaded.state, loaded.spec, packer, half)
+        return pack(loaded.state, loaded.spec, packer, device.type, dtype, half)
     except MemoryError as error:
         there = available_text(available_memory(device))
         message = f"the weights do not fit into the memory of {device}, {there}"
@@ -42,6 +46,7 @@ def engine_packer(threads: int, device: Device = CPU) -> Packer:
         partial(_C.fill_panels, threads=threads),
         partial(_C.squares, threads=threads),
         partial(_C.convert, threads=threads),
+        partial(_C.interleave, threads=threads),
         partial(empty, device=device),
     )
 

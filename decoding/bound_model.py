@@ -88,11 +88,8 @@ class BoundModel(TransformersFace):
         self.dtype_name, self._kv_cache_dtype = dtype_name(dtype), dtype_name(kv_cache_dtype)
         self.deterministic, self.detect_overflow = deterministic, detect_overflow
         threads = check_threads(threads)
-        self._weights: Bound = (
-            dict(loaded.state)
-            if loaded.packed
-            else weights_on(loaded, device, self.dtype_name, threads)
-        )
+        half = "bfloat16" if device == CPU else self._kv_cache_dtype
+        self._weights: Bound = weights_on(loaded, device, self.dtype_name, threads, half)
         self._open_runner: Session | EncoderSession | None = runner_of(
             loaded.spec,
             self._weights,
@@ -255,8 +252,8 @@ class BoundModel(TransformersFace):
 
     @property
     def unquantized(self) -> list[str]:
-        """Names of an int8 model's linear weights that stay bfloat16, as int8 is too coarse for
-        them; empty for a model of another type."""
+        """Names of an int8 model's linear weights that stay in 16 bits, as int8 is too coarse for
+        them: in bfloat16, on a GPU in kv_cache_dtype. Empty for a model of another type."""
         return [
             name
             for name, weight in self._weights.items()

@@ -85,15 +85,18 @@ def load(
             the hub, which is looked for in its local cache; "demo"; or a transformers model.
         device: "cpu", "cuda", "cuda:N" or a torch.device. "auto" is CUDA where there is a GPU and
             the engine was built for it.
-        dtype: type of the weights: "float32", "bfloat16", on a GPU "float16", on the CPU "int8",
-            which quantises activations, too. "auto" is that of a converted model; on a GPU the type
-            in which the checkpoint is stored; on the CPU bfloat16 for a checkpoint in half
-            precision if the machine has AVX512_BF16, else float32.
+        dtype: type of the weights: "float32", "bfloat16", "int8", on a GPU "float16". On the CPU
+            int8 quantises activations, too; on a GPU they stay in 16 bits (see kv_cache_dtype).
+            "auto" is that of a converted model; on a GPU the type in which the checkpoint is
+            stored; on the CPU bfloat16 for a checkpoint in half precision if the machine has
+            AVX512_BF16, else float32.
         limits: the sizes for which the memory is planned, once. None: it grows with the calls.
         threads: CPU threads that compute each step. None: as many as torch uses.
         kv_cache_dtype: of keys and values. "auto" is float32 on the CPU, where "bfloat16" halves
             their memory with a small loss of precision; on a GPU it is the model's type, and the
-            only one.
+            only one. Beside int8 on a GPU it is the type of all numbers but the int8 weights:
+            "float16" or "bfloat16", by default that of the checkpoint where that is bfloat16, else
+            float16.
         deterministic: on a GPU, fix the kernels and the order of every sum, so that a row has the
             same bits alone and among any others, in generate() and in an Engine, in half precision
             too; it costs speed (see "Reproducible results" in the documentation). On a CPU it holds
@@ -129,7 +132,7 @@ def load(
     with together(group):
         found = find_source(source, download=download)
         place, chosen, loaded = read(found, device, dtype, trust_paths, group)
-        caches = choose_kv_cache_dtype(kv_cache_dtype, place, chosen)
+        caches = choose_kv_cache_dtype(kv_cache_dtype, place, chosen, loaded.stored)
     again = partial(
         load,
         device=device,

@@ -201,6 +201,40 @@ def linear(place: Place, rows: int, inputs: int, outputs: int) -> Case:
     )
 
 
+def int8_linear(place: Place, rows: int, inputs: int, outputs: int) -> Case:
+    """As `linear`, with an int8 weight beside torch's in the place's type.
+
+    Of every 16 inputs the first eight and the last lie in turns: csrc/kernels/linear/linear.h.
+    """
+
+    def make() -> Set:
+        numbers = torch.randint(-127, 128, (outputs, inputs), device=place.device).to(torch.int8)
+        rows_of_pairs = numbers.view(outputs, -1, 2, 4, 2).transpose(2, 3)
+        packed = rows_of_pairs.reshape(outputs, inputs).contiguous()
+        scale = torch.rand(outputs, device=place.device) / 127 / inputs**0.5
+        weight = (numbers * scale[:, None]).to(place.dtype)
+        x, y = place.random(rows, inputs), place.random(rows, outputs)
+        return x, packed, scale, weight, y
+
+    def call(function: Callable[..., object], s: Set, **how: Any) -> Any:
+        x, packed, scale, _, y = s
+        function(x, packed, None, None, y, "none", scale=scale, **how)
+        return y
+
+    return Case(
+        "int8_linear",
+        f"M{rows} K{inputs} N{outputs}",
+        inputs * outputs + place.dtype.itemsize * rows * (inputs + outputs) + 4 * outputs,
+        make,
+        {
+            "ours": lambda s: call(kernels.linear, s, **place.how),
+            "torch": lambda s: functional.linear(s[0], s[3]),
+        },
+        operations=2 * rows * inputs * outputs,
+        prepare=lambda s: call(kernels.tune_linear, s),
+    )
+
+
 def packed_attention(
     place: Place, sentences: int, longest: int, heads: int, causal: bool = False
 ) -> Case:
@@ -447,6 +481,10 @@ def cases(place: Place) -> Iterator[Case]:
     for inputs, outputs in ((512, 512), (512, 2048), (2048, 512), (1024, 4096), (512, 32000)):
         for rows in (1, 32, 128, 512):
             yield linear(place, rows, inputs, outputs)
+    if place.dtype != torch.float32:
+        for inputs, outputs in ((512, 2048), (2048, 16384), (8192, 2048), (2048, 128256)):
+            for rows in (1, 8, 32, 128, 512):
+                yield int8_linear(place, rows, inputs, outputs)
     for sentences, longest, heads in ((32, 128, 8), (32, 256, 16), (32, 512, 16), (32, 1024, 8)):
         for causal in (False, True):
             yield packed_attention(place, sentences, longest, heads, causal)

@@ -18,7 +18,8 @@ TOP_K, TOP_P = 50, 0.9
 
 @dataclass(frozen=True)
 class Workload:
-    """The sizes of a model; without encoder layers it is decoder-only (GPT-2)."""
+    """The sizes of a model; without encoder layers it is decoder-only: GPT-2, or with kv_heads a
+    Llama."""
 
     layers: int
     hidden: int
@@ -26,6 +27,7 @@ class Workload:
     feed_forward: int
     vocabulary: int
     encoder_layers: int = 0
+    kv_heads: int = 0
 
     @property
     def has_encoder(self) -> bool:
@@ -72,6 +74,12 @@ WORKLOADS = {
         layers=12, hidden=1024, heads=16, feed_forward=4096, vocabulary=256206, encoder_layers=12
     ),
     "gpt2-124M": Workload(layers=12, hidden=768, heads=12, feed_forward=3072, vocabulary=50257),
+    "llama-1.2G": Workload(
+        layers=16, hidden=2048, heads=32, feed_forward=8192, vocabulary=128256, kv_heads=8
+    ),
+    "llama-8G": Workload(
+        layers=32, hidden=4096, heads=32, feed_forward=14336, vocabulary=128256, kv_heads=8
+    ),
 }
 
 
@@ -81,7 +89,10 @@ def random_model(workload: Workload) -> Any:
     from transformers import GenerationConfig
 
     torch.manual_seed(SEED)
-    model = marian(workload) if workload.has_encoder else gpt2(workload)
+    if workload.kv_heads:
+        model = llama(workload)
+    else:
+        model = marian(workload) if workload.has_encoder else gpt2(workload)
     model.generation_config = GenerationConfig(
         eos_token_id=model.config.eos_token_id,
         pad_token_id=model.config.pad_token_id,
@@ -130,6 +141,27 @@ def gpt2(workload: Workload) -> Any:
             pad_token_id=end,
         )
     )
+
+
+def llama(workload: Workload) -> Any:
+    """In float16, as most are published in 16 bits."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    end = workload.vocabulary - 1
+    config = LlamaConfig(
+        vocab_size=workload.vocabulary,
+        hidden_size=workload.hidden,
+        num_hidden_layers=workload.layers,
+        num_attention_heads=workload.heads,
+        num_key_value_heads=workload.kv_heads,
+        intermediate_size=workload.feed_forward,
+        tie_word_embeddings=workload.hidden < 4096,
+        bos_token_id=end,
+        eos_token_id=end,
+        pad_token_id=end,
+    )
+    return LlamaForCausalLM(config).to(torch.float16)
 
 
 def save(workload: Workload, directory: Path) -> None:

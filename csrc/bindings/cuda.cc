@@ -27,7 +27,7 @@ void* torch_stream(const py::handle& like, int device) {
 
 DeviceTools::DeviceTools(int id, bool deterministic)
     : device(cuda::Device::of(id)),
-      workspace(cuda::kMatmulWorkspace, id),
+      workspace(cuda::kMatmulWorkspace + cuda::kMostDequantized, id),
       matmul(device, workspace.data(), workspace.bytes(), deterministic) {}
 
 DeviceTools& renewed_tools(int id, bool deterministic) {

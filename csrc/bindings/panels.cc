@@ -74,6 +74,23 @@ bool fill_panels(const py::object& panels, const py::object& weight, int64_t fir
   return finite;
 }
 
+void interleave_panels(const py::object& rows, const py::object& panels, int64_t inputs,
+                       int threads) {
+  const auto from = TensorView::of(panels, "panels"), to = TensorView::of(rows, "rows");
+  const auto is_int8 = [](const TensorView& view, const char* name) {
+    return kind_of(view, name) == WeightKind::int8;
+  };
+  CHECK(is_int8(from, "panels") && is_int8(to, "rows"), "panels and rows must be int8, got ",
+        from.type(), " and ", to.type());
+  CHECK(to.shape().size() == 2 && to.size(1) == int8_stride(static_cast<int>(inputs)),
+        "rows must have ", int8_stride(static_cast<int>(inputs)), " bytes");
+  CHECK(from.shape() == panel_shape(to.size(0), inputs, WeightKind::int8),
+        "panels must be those of ", to.size(0), " outputs and ", inputs, " inputs");
+  const InterleaveParams p{static_cast<const uint32_t*>(from.data()), to.size(0), inputs,
+                           static_cast<int8_t*>(to.data())};
+  run(from.numel(), threads, [&](auto& stream) { interleave(stream, p); });
+}
+
 bool convert_numbers(const py::object& to, const py::object& weight, int threads) {
   const auto from = TensorView::of(weight, "weight"), view = TensorView::of(to, "to");
   const WeightKind stored = stored_kind(from);
@@ -104,6 +121,8 @@ void bind_panels(py::module_& module) {
   module.def("fill_panels", &fill_panels, py::arg("panels"), py::arg("weight"), py::arg("first"),
              py::arg("scale") = py::none(), py::arg("sums") = py::none(), py::kw_only(),
              py::arg("threads"));
+  module.def("interleave", &interleave_panels, py::arg("rows"), py::arg("panels"),
+             py::arg("inputs"), py::kw_only(), py::arg("threads"));
   module.def("convert", &convert_numbers, py::arg("to"), py::arg("weight"), py::kw_only(),
              py::arg("threads"));
   module.def("squares", &sums_of_squares, py::arg("weight"), py::kw_only(), py::arg("threads"));

@@ -32,7 +32,7 @@ using Real = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 enum class Activation { none, relu, gelu, gelu_tanh, silu, sigmoid };
 
-// The element type of a weight. int8 is for linear weights on the CPU alone.
+// The element type of a weight. int8 is for linear weights alone.
 enum class WeightKind { float32, float16, bfloat16, int8 };
 
 // The norm before an operator; none where gamma is null.
@@ -50,7 +50,7 @@ struct Norm {
 struct LinearWeight {
   const void* data = nullptr;     // in the type that `kind` names
   const float* scale = nullptr;   // [outputs] for int8, else null
-  const int32_t* sums = nullptr;  // [outputs] for int8, else null
+  const int32_t* sums = nullptr;  // [outputs] for int8 on the CPU, else null
   WeightKind kind = WeightKind::float32;
   int outputs = 0, inputs = 0;
 };

@@ -165,9 +165,12 @@ def machine_of(device: str, dtypes: Sequence[str], threads: int) -> Machine:
 
 
 def gpu_ceilings(dtypes: Sequence[str], device: str) -> dict[str, Ceilings]:
-    """Measures the ceilings of the types that a GPU computes with."""
+    """Measures the ceilings of the types that a GPU computes with: beside int8 weights float16."""
     import torch
 
-    return {
-        dtype: measure_gpu(getattr(torch, dtype), device) for dtype in dtypes if "float" in dtype
-    }
+    found = {}
+    for dtype in dtypes:
+        if "float" in dtype or dtype == "int8":
+            computes_in = "float16" if dtype == "int8" else dtype
+            found[dtype] = measure_gpu(getattr(torch, computes_in), device)
+    return found

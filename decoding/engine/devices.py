@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     import torch
 
 # Of a model's matrices.
-DTYPES = {"cpu": ("float32", "bfloat16", "int8"), "cuda": ("float32", "float16", "bfloat16")}
+DTYPES = {
+    "cpu": ("float32", "bfloat16", "int8"),
+    "cuda": ("float32", "float16", "bfloat16", "int8"),
+}
 SHORT_NAMES = {
     "fp32": "float32",
     "float": "float32",
@@ -142,7 +145,7 @@ def choose_dtype(dtype: str | torch.dtype, device: Device, stored: str) -> str:
     name, types = dtype_name(dtype), DTYPES[device.type]
     if name == "auto":
         if device.type == "cuda":
-            return stored if stored in types else "float32"
+            return stored if stored in types and stored != "int8" else "float32"
         half = stored in ("float16", "bfloat16")
         multiplies = any(isa.endswith("_bf16") for isa in _C.isas())
         return "bfloat16" if half and multiplies else "float32"
@@ -155,11 +158,18 @@ def choose_dtype(dtype: str | torch.dtype, device: Device, stored: str) -> str:
     raise ValueError(f'dtype must be "auto" or one of {", ".join(types)}, got {name!r}')
 
 
-def choose_kv_cache_dtype(kv_cache_dtype: str | torch.dtype, device: Device, dtype: str) -> str:
+def choose_kv_cache_dtype(
+    kv_cache_dtype: str | torch.dtype, device: Device, dtype: str, stored: str
+) -> str:
     """Of the keys and values that are kept. "auto": float32 on the CPU, on a GPU that of the model,
-    `dtype`, which is the only one there."""
+    `dtype`, which is the only one there. Beside int8 it is that of all numbers but the int8
+    weights: bfloat16 where the checkpoint, or a converted model's tables, are, else float16."""
     name = dtype_name(kv_cache_dtype)
     types = CACHE_DTYPES if device.type == "cpu" else (dtype,)
+    if device.type != "cpu" and dtype == "int8":
+        types = (
+            ("bfloat16", "float16") if stored in ("bfloat16", "int8") else ("float16", "bfloat16")
+        )
     if name in ("auto", *types):
         return types[0] if name == "auto" else name
     where = "on the CPU" if device.type == "cpu" else "for this model on a GPU"
@@ -169,11 +179,13 @@ def choose_kv_cache_dtype(kv_cache_dtype: str | torch.dtype, device: Device, dty
 
 
 def choose_packed(device: str, dtype: str, stored: str) -> tuple[Device, str]:
-    """Device and type of a converted model: the CPU, and the one that it was converted to."""
-    if device != "auto" and not device.startswith("cpu"):
+    """Device and type of a converted model: the CPU where nobody asks for a GPU, which takes models
+    in int8 alone, and the type that it was converted to."""
+    on_gpu = device != "auto" and not device.startswith("cpu")
+    if on_gpu and stored != "int8":
         raise ValueError(
-            f"a converted model is for the CPU: load the checkpoint on {device}, or pass "
-            'device="cpu"'
+            f"a model that was converted to {stored} is for the CPU: load the checkpoint on "
+            f'{device}, or pass device="cpu"'
         )
     wanted = dtype_name(dtype)
     if wanted not in ("auto", stored):
@@ -181,7 +193,7 @@ def choose_packed(device: str, dtype: str, stored: str) -> tuple[Device, str]:
             f'the model was converted to {stored}: pass dtype="auto", or convert the checkpoint '
             f"to {wanted} with `decoding convert`"
         )
-    return CPU, stored
+    return choose_device(device) if on_gpu else CPU, stored
 
 
 def check_threads(threads: int | None) -> int:

@@ -1,4 +1,5 @@
-"""How a linear weight lies on the CPU: the layout of csrc/kernels/linear, and int8 numbers."""
+"""How a linear weight lies on the CPU, and an int8 one on a GPU: the layouts of
+csrc/kernels/linear, and int8 numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +7,9 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from decoding.models.weights.dtypes import DTYPES, Numbers, Stored
+import numpy as np
+
+from decoding.models.weights.dtypes import DTYPES, Array, Numbers, Stored
 from decoding.models.weights.memory import block
 
 PANEL = 64  # outputs in a panel; kPanel in csrc/kernels/linear/linear.h
@@ -29,6 +32,18 @@ def panel_shape(outputs: int, inputs: int, dtype: str) -> tuple[int, int, int]:
     return (-(-outputs // PANEL), -(-inputs // group), PANEL * group)
 
 
+def rows_of_panels(panels: Array, outputs: int, inputs: int) -> Array:
+    """[N, K], a copy, of panels of another type than int8."""
+    lines = panels.view(np.uint32).reshape(len(panels), -1, PANEL)
+    rows = np.ascontiguousarray(lines.swapaxes(1, 2)).reshape(-1, lines.shape[1])
+    return rows.view(panels.dtype)[:outputs, :inputs]
+
+
+def int8_stride(inputs: int) -> int:
+    """Bytes of an output's row on a GPU, whose inputs lie in groups of 16."""
+    return -(-inputs // 16) * 16
+
+
 class Packer(NamedTuple):
     """The engine's functions that convert weights, which are float32, float16 or bfloat16 and
     contiguous (csrc/kernels/linear/pack.h), and what gives the memory for them.
@@ -40,6 +55,8 @@ class Packer(NamedTuple):
     convert: (to, weight) writes a weight in the type of `to`, a float one and of its shape. Returns
         the same.
     squares: (weight) returns the sums of the squares of int8's steps, scale[n], and of the weight.
+    interleave: (rows, panels, inputs) writes int8 panels of N outputs as the rows of a GPU, int8
+        [N, int8_stride(inputs)].
     empty: (size) returns uint8 [size] on the engine's device. Raises MemoryError where there is no
         memory left.
     """
@@ -47,4 +64,5 @@ class Packer(NamedTuple):
     fill: Callable[[Numbers, Numbers, int, Numbers | None, Numbers | None], bool]
     squares: Callable[[Numbers], tuple[float, float]]
     convert: Callable[[Numbers, Numbers], bool]
+    interleave: Callable[[Array, Array, int], None]
     empty: Callable[[int], Stored] = block

@@ -16,8 +16,15 @@ import numpy as np
 from decoding.models.spec import EncoderSpec, ModelSpec
 from decoding.models.weights.checkpoint import check
 from decoding.models.weights.dtypes import DTYPES, Array, Stored, as_float32, name_of
-from decoding.models.weights.lazy import LazyTensor, Weight, Weights, in_chunks
-from decoding.models.weights.panels import NOISE, Packer, noise, panel_shape
+from decoding.models.weights.lazy import LazyTensor, Weight, Weights, identity, in_chunks
+from decoding.models.weights.panels import (
+    NOISE,
+    Packer,
+    int8_stride,
+    noise,
+    panel_shape,
+    rows_of_panels,
+)
 from decoding.models.weights.shapes import shapes
 
 ALIGNMENT = 256  # bytes; of every tensor in a packed block
@@ -39,17 +46,19 @@ def pack(
     packer: Packer,
     device: str = "cpu",
     dtype: str = "float32",
+    half: str = "bfloat16",
 ) -> dict[str, Stored]:
     """What the engine of `device`, "cpu" or "cuda", is given: the names of `state`, copied into one
     block there, as NumPy's arrays or as a GPU's. Of Weights one is read at a time.
 
-    On a GPU tables and linear weights [N, K] are of the type `dtype`, which is float. On the CPU
-    linear weights are (float32, bfloat16 or int8), in panels (panels.py), with `.scale` and `.sums`
-    beside an int8 `.weight`; those that int8 is too coarse for are bfloat16 instead. Token tables
-    are bfloat16 there unless `dtype` is float32, position tables float32. Norms, biases, rotary,
-    position_bias and a convolution's kernel are float32 everywhere, but not the linear weight that
-    makes a kernel. What shares storage in `state` shares it here where it has one type; a token
-    table then is the panels of the output's weight.
+    On a GPU tables and linear weights [N, K] are of the type `dtype`. On the CPU linear weights are
+    (float32, bfloat16 or int8), in panels (panels.py). An int8 `.weight` has its `.scale` beside
+    it, and on the CPU its `.sums`; on a GPU it lies in rows of int8_stride(K) bytes. Linear weights
+    that int8 is too coarse for are of the type `half` instead, and so are an int8 model's tables:
+    on the CPU bfloat16. Token tables are bfloat16 there unless `dtype` is float32, position tables
+    float32. Norms, biases, rotary, position_bias and a convolution's kernel are float32 everywhere,
+    but not the linear weight that makes a kernel. What shares storage in `state` shares it here
+    where it has one type; a token table then is the panels of the output's weight.
     packer: what converts them, and gives the block.
 
     Raises ValueError that names a missing, unexpected, mis-shaped or not finite tensor, MemoryError
@@ -64,42 +73,106 @@ def pack(
         if name not in weights:
             raise ValueError(f"the weight {name} is missing")
         check(name, weights.lazy(name), shape)
-    types = {name: type_of(name, weights.lazy(name), device, dtype, packer) for name in expected}
+    types = {
+        name: "float32" if in_float32(name, shape, device) else dtype
+        for name, shape in expected.items()
+    }
+    if dtype == "int8":
+        coarse = [name for name in expected if types[name] == "int8" and not is_linear(name)]
+        types |= dict.fromkeys(coarse, half)
+        for name in expected:
+            if types[name] == "int8" and lazy_noise(weights.lazy(name), packer) > NOISE:
+                types[name] = half
     keys = {name: (weights.lazy(name).key, types[name]) for name in expected}
-    holders: dict[object, str] = {}  # of equal keys one weight is stored, a linear one if any is
-    for name, key in keys.items():
-        if key not in holders or is_linear(name):
-            holders[key] = name
-    places: dict[str, Place] = {}
-    for name in holders.values():
-        places |= places_of(name, expected[name], types[name], device)
-    blocks = carve(places, packer)
-    for name in holders.values():
+    blocks = Blocks(expected, types, keys, device, packer)
+    for name in blocks.held():
         if in_panels(name, device):
-            copy_linear(blocks, name, weights.lazy(name), packer)
+            copy_linear(blocks.tensors, name, weights.lazy(name), packer)
+        elif types[name] == "int8":
+            copy_int8_rows(blocks.tensors, name, weights.lazy(name), packer)
         else:
-            copy_rows(blocks[name], name, weights.lazy(name), packer)
-    packed = {}
-    for name, key in keys.items():
-        packed[name] = blocks[holders[key]]
+            copy_rows(blocks.tensors[name], name, weights.lazy(name), packer)
+    return blocks.by_name()
+
+
+def repack(
+    packed: Mapping[str, Array], spec: ModelSpec | EncoderSpec, packer: Packer, half: str
+) -> dict[str, Stored]:
+    """What the engine of a GPU is given, of what pack() has made for the CPU in int8.
+
+    half: the type of all matrices there that are not int8. Raises ValueError where one holds a
+    number that this type cannot hold, MemoryError where the device has no room.
+    """
+    expected = shapes(spec, lambda name: f"{name}.bias" in packed)
+    types = {
+        name: "int8"
+        if packed[name].dtype == np.int8
+        else ("float32" if in_float32(name, shape, "cuda") else half)
+        for name, shape in expected.items()
+    }
+    keys = {name: (identity(packed[name]), types[name]) for name in expected}
+    blocks = Blocks(expected, types, keys, "cuda", packer)
+    for name in blocks.held():
+        block, given, shape = blocks.tensors[name], packed[name], expected[name]
         if types[name] == "int8":
-            for own, held in zip(companions(name), companions(holders[key]), strict=True):
-                packed[own] = blocks[held]
-    return packed
+            interleave(block, given, shape[1], packer)
+            scale = companions(name)[0]
+            write(blocks.tensors[scale], packed[scale], packer)
+            continue
+        rows = rows_of_panels(given, *shape) if given.ndim > len(shape) else given
+        if not write(block, np.ascontiguousarray(rows), packer):
+            refuse(name, Weights({name: rows}).lazy(name), rows, half)
+    return blocks.by_name()
 
 
-def type_of(name: str, weight: LazyTensor, device: str, dtype: str, packer: Packer) -> str:
-    """What a weight of a model of the type `dtype` is stored in."""
-    if (
-        len(weight.shape) == 1
+class Blocks:
+    """The places of all weights in one block, where equal ones share a place.
+
+    tensors: by the names of the weights that places are named after, and of their companions.
+    """
+
+    def __init__(
+        self,
+        expected: Mapping[str, tuple[int, ...]],
+        types: Mapping[str, str],
+        keys: Mapping[str, object],
+        device: str,
+        packer: Packer,
+    ) -> None:
+        """keys: equal for the same weights in the same type."""
+        self._keys = keys
+        self._holders: dict[object, str] = {}  # a linear weight where any of them is one
+        for name, key in keys.items():
+            if key not in self._holders or is_linear(name):
+                self._holders[key] = name
+        places: dict[str, Place] = {}
+        for name in self.held():
+            places |= places_of(name, expected[name], types[name], device)
+        self.tensors = carve(places, packer)
+
+    def held(self) -> list[str]:
+        """The weights to write."""
+        return list(self._holders.values())
+
+    def by_name(self) -> dict[str, Stored]:
+        """The tensors of all weights, with what stands beside them."""
+        found = {}
+        for name, key in self._keys.items():
+            held = self._holders[key]
+            found[name] = self.tensors[held]
+            for own, beside in zip(companions(name), companions(held), strict=True):
+                if beside in self.tensors:
+                    found[own] = self.tensors[beside]
+        return found
+
+
+def in_float32(name: str, shape: tuple[int, ...], device: str) -> bool:
+    """Whether a weight is float32 whatever the type of the model."""
+    return (
+        len(shape) == 1
         or name.endswith((".position_bias", ".rotary", ".kernel"))
         or (device == "cpu" and name.endswith(".positions"))
-    ):
-        return "float32"
-    if dtype == "int8":
-        fine = is_linear(name) and lazy_noise(weight, packer) <= NOISE
-        return "int8" if fine else "bfloat16"
-    return dtype
+    )
 
 
 def lazy_noise(weight: LazyTensor, packer: Packer) -> float:
@@ -121,20 +194,23 @@ def in_panels(name: str, device: str) -> bool:
 
 
 def companions(name: str) -> tuple[str, str]:
-    """What stands beside an int8 weight: its scale and its sums."""
+    """What stands beside an int8 weight: its scale and, on the CPU, its sums."""
     stem = name.removesuffix("weight")
     return f"{stem}scale", f"{stem}sums"
 
 
 def places_of(name: str, shape: tuple[int, ...], dtype: str, device: str) -> dict[str, Place]:
     """What is stored for a weight."""
-    if not in_panels(name, device):
-        return {name: Place(shape, dtype)}
-    places = {name: Place(panel_shape(shape[0], shape[1], dtype), dtype)}
+    places = {name: Place(shape, dtype)}
+    if in_panels(name, device):
+        places[name] = Place(panel_shape(shape[0], shape[1], dtype), dtype)
     if dtype == "int8":
         scale, sums = companions(name)
         places[scale] = Place(shape[:1], "float32")
-        places[sums] = Place(shape[:1], "int32")
+        if device == "cpu":
+            places[sums] = Place(shape[:1], "int32")
+        else:
+            places[name] = Place((shape[0], int8_stride(shape[1])), dtype)
     return places
 
 
@@ -169,6 +245,32 @@ def copy_linear(
                 if not packer.fill(block, rows, row, scale, sums):
                     refuse(name, weight, rows, name_of(block.dtype))
                 row += len(rows)
+
+
+def copy_int8_rows(
+    blocks: Mapping[str, Stored], name: str, weight: LazyTensor, packer: Packer
+) -> None:
+    """Quantises a weight into the rows of a GPU. Raises ValueError as copy_rows() does."""
+    row, scales = 0, np.empty(weight.shape[0], np.float32)
+    for part in weight.parts or (weight,):
+        with part.open() as tensor:
+            for rows in map(np.ascontiguousarray, in_chunks(tensor)):
+                count, inputs = rows.shape
+                panels = np.empty(panel_shape(count, inputs, "int8"), np.int8)
+                sums = np.empty(count, np.int32)
+                if not packer.fill(panels, rows, 0, scales[row : row + count], sums):
+                    refuse(name, weight, rows, "float32")
+                interleave(blocks[name][row : row + count], panels, inputs, packer)
+                row += count
+    write(blocks[companions(name)[0]], scales, packer)
+
+
+def interleave(to: Stored, panels: Array, inputs: int, packer: Packer) -> None:
+    """Writes the outputs of int8 panels as a GPU's rows."""
+    rows = to if isinstance(to, np.ndarray) else np.empty(to.shape, np.int8)
+    packer.interleave(rows, panels, inputs)
+    if not isinstance(to, np.ndarray):
+        to.copy_from(rows)
 
 
 def copy_rows(block: Stored, name: str, weight: LazyTensor, packer: Packer) -> None:
@@ -206,5 +308,6 @@ def refuse(name: str, weight: LazyTensor, rows: Array, dtype: str) -> NoReturn:
     largest, most = float(np.abs(as_float32(rows)).max()), MOST[dtype]
     raise ValueError(
         f"{name} holds {largest:.3g}, and {dtype} ends at {most:.3g}"
-        + (': pass dtype="bfloat16"' if dtype == "float16" else "")
+        + (': pass dtype="bfloat16", or kv_cache_dtype="bfloat16" where dtype is "int8"')
+        * (dtype == "float16")
     )

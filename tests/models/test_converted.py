@@ -145,7 +145,7 @@ def test_what_a_converted_model_is_not_for(converted: Path) -> None:
     ):
         decoding.load(converted, dtype="float32")
     with pytest.raises(ValueError, match='for the CPU: load the checkpoint on cuda:0, .*"cpu"'):
-        devices.choose_packed("cuda:0", "auto", "int8")
+        devices.choose_packed("cuda:0", "auto", "bfloat16")
 
 
 def test_a_checkpoint_is_not_hidden(tmp_path: Path) -> None:

@@ -91,6 +91,14 @@ def squares(weight: Tensor) -> tuple[float, float]:
     return float(steps @ steps), float(weight.double().norm() ** 2)
 
 
+def int8_rows(numbers: Tensor) -> Tensor:
+    """int8 [N, K] as a GPU has them: [N, 16 ceil(K / 16)], of every 16 inputs the first eight and
+    the last in turns, two at a time."""
+    padded = torch.nn.functional.pad(numbers, (0, -numbers.shape[1] % 16))
+    halves = padded.view(len(padded), -1, 2, 4, 2)
+    return halves.transpose(2, 3).reshape(padded.shape).contiguous()
+
+
 def fill_panels(
     panels: Tensor,
     weight: Tensor,
@@ -128,4 +136,11 @@ def convert(to: Tensor, weight: Tensor) -> bool:
     return is_finite(numbers)
 
 
-PACKER: Packer = Packer(fill_panels, squares, convert)  # type: ignore[arg-type]  # of tensors
+def interleave(rows: Any, panels: Any, inputs: int) -> None:
+    """Writes int8 panels as the rows of a GPU."""
+    rows, panels = torch.as_tensor(rows), torch.as_tensor(panels)
+    lines = panels.view(len(panels), -1, PANEL, 4).transpose(1, 2)
+    rows.copy_(int8_rows(lines.flatten(0, 1).flatten(1)[: len(rows), :inputs]))
+
+
+PACKER: Packer = Packer(fill_panels, squares, convert, interleave)  # type: ignore[arg-type]  # of tensors

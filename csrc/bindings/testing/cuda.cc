@@ -20,7 +20,7 @@ int index_of(const object& tensor) { return tensor.attr("device").attr("index").
 // As a session does it, with knowledge of its own that goes at the end.
 string run_tuned_linear(object x, object weight, object bias, object residual, object y,
                         const string& activation, object gamma, object beta, object normed,
-                        float eps, bool rms, object gated) {
+                        float eps, bool rms, object gated, object scale) {
   string report;
   on_cuda(y, [&]<typename T>(cuda::Stream& current) {
     const Tensors in(py::str(y.attr("device")));
@@ -28,7 +28,7 @@ string run_tuned_linear(object x, object weight, object bias, object residual, o
     const object scratch = y.attr("clone")();  // a warm-up writes it
     const auto params = [&](const object& to) {
       return linear_params<T>(in, x, weight, bias, residual, to, activation, gamma, beta, normed,
-                              eps, rms, py::none(), py::none(), gated);
+                              eps, rms, scale, py::none(), gated);
     };
     CUDA_CHECK(cudaStreamSynchronize(current.handle()));
     cuda::Stream warm_up(current.handle(), tools.device, tools.matmul, true);
@@ -45,13 +45,13 @@ void bind_fused_linear(py::module_& kernels) {
   const auto call = [](auto use) {
     return [use](object x, object weight, object bias, object residual, object y,
                  const string& activation, object gamma, object beta, object normed, float eps,
-                 bool rms, object gated, int variant) {
+                 bool rms, object gated, int variant, object scale) {
       int found = 0;
       on_cuda(y, [&]<typename T>(cuda::Stream& stream) {
         const Tensors in(py::str(y.attr("device")));
         found = use(stream,
                     linear_params<T>(in, x, weight, bias, residual, y, activation, gamma, beta,
-                                     normed, eps, rms, py::none(), py::none(), gated),
+                                     normed, eps, rms, scale, py::none(), gated),
                     variant);
       });
       return found;
@@ -62,7 +62,8 @@ void bind_fused_linear(py::module_& kernels) {
                 py::arg("residual"), py::arg("y"), py::arg("activation"),
                 py::arg("gamma") = py::none(), py::arg("beta") = py::none(),
                 py::arg("normed") = py::none(), py::arg("eps") = 1e-5f, py::arg("rms") = false,
-                py::arg("gated") = py::none(), py::arg("variant") = 0);
+                py::arg("gated") = py::none(), py::arg("variant") = 0,
+                py::arg("scale") = py::none());
   };
   def("fused_linear_variants",
       call([]<typename T>(cuda::Stream& stream, const LinearParams<T>& p, int) {
@@ -95,7 +96,7 @@ void bind_fused_linear(py::module_& kernels) {
               py::arg("weight"), py::arg("bias"), py::arg("residual"), py::arg("y"),
               py::arg("activation"), py::kw_only(), py::arg("gamma") = py::none(),
               py::arg("beta") = py::none(), py::arg("normed") = py::none(), py::arg("eps") = 1e-5f,
-              py::arg("rms") = false, py::arg("gated") = py::none());
+              py::arg("rms") = false, py::arg("gated") = py::none(), py::arg("scale") = py::none());
   kernels.def(
       "tuning_report", [](int device) { return tools_of(device).matmul.report(); },
       "What tune_linear found.", py::arg("device") = 0);

@@ -17,17 +17,27 @@ inline Norm norm_of(const Tensors& in, const py::object& gamma, const py::object
           in.data_or_null<float>(beta, "beta", {size}), eps, rms};
 }
 
-// weight: panels on the CPU, with scale and sums where they are int8; [N, K] of T on CUDA.
+// weight: panels on the CPU, with scale and sums where they are int8; on CUDA [N, K] of T, or int8
+// as linear.h has it there, with scale.
 template <typename T>
 LinearWeight linear_weight(const Tensors& in, const py::object& weight, const py::object& scale,
                            const py::object& sums, int64_t outputs, int64_t inputs) {
   LinearWeight linear{.outputs = static_cast<int>(outputs), .inputs = static_cast<int>(inputs)};
+  const TensorView view = in.view(weight, "weight");
+  const auto kind = kind_of(view, "weight");
+  if (in.on_cuda() && kind == WeightKind::int8) {
+    const std::vector<int64_t> shape = {outputs, int8_stride(linear.inputs)};
+    CHECK(sizeof(T) == 2 && view.shape() == shape, "an int8 weight on CUDA must be of [N, ",
+          shape[1], "] bytes, and x of 16 bits");
+    linear.data = view.data();
+    linear.kind = *kind;
+    linear.scale = in.data<float>(scale, "scale", {outputs});
+    return linear;
+  }
   if (in.on_cuda()) {
     linear.data = in.data<T>(weight, "weight", {outputs, inputs});
     return linear;
   }
-  const TensorView view = in.view(weight, "weight");
-  const auto kind = kind_of(view, "weight");
   CHECK(kind && kind != WeightKind::float16, "weight must be float32, bfloat16 or int8");
   CHECK(view.shape() == panel_shape(outputs, inputs, *kind), "weight must be panels of ", outputs,
         " outputs and ", inputs, " inputs");

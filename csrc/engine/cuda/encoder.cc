@@ -2,6 +2,7 @@
 #include <set>
 
 #include "engine/cuda/inputs.h"
+#include "engine/cuda/product_memory.h"
 #include "engine/encoder_session.h"
 #include "engine/model/encoder_workspace.h"
 #include "kernels/cuda/resources.h"
@@ -21,7 +22,7 @@ class CudaEncoderSession : public EncoderSession {
       : spec_(spec),
         weights_(weights),
         device_(cuda::Device::of(device)),
-        matmul_(device_, nullptr, cuda::kMatmulWorkspace, deterministic) {
+        matmul_(device_, nullptr, product_memory(weights), deterministic) {
     if (detect_overflow) overflow_ = OverflowMemory<cuda::PinnedMemory>(spec.layers, 0);
   }
 
@@ -85,7 +86,7 @@ class CudaEncoderSession : public EncoderSession {
   }
 
   EncoderWorkspace<T> workspace(Arena& arena, const Limits& limits) const {
-    return {arena, spec_, limits, int64_t{cuda::kMatmulWorkspace}};
+    return {arena, spec_, limits, static_cast<int64_t>(matmul_.bytes())};
   }
 
   const StackSpec spec_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/cuda/inputs.h"
+#include "engine/cuda/product_memory.h"
 #include "engine/cuda/request_class.h"
 #include "engine/cuda/staging.h"
 #include "engine/cuda/steps.h"
@@ -34,7 +35,7 @@ class CudaRunner : public Runner {
       : spec_(spec),
         weights_(weights),
         device_(cuda::Device::of(device)),
-        matmul_(device_, nullptr, cuda::kMatmulWorkspace, deterministic),
+        matmul_(device_, nullptr, product_memory(weights), deterministic),
         steps_(spec_, weights_, device_, matmul_),
         reader_(spec_, weights_, memory_, all_, staging_) {
     if (detect_overflow) overflow_ = OverflowMemory<cuda::PinnedMemory>(spec);
@@ -253,7 +254,7 @@ class CudaRunner : public Runner {
           StepScratch& scratch = memory.scratch = StepScratch(arena, all);
           scratch.arrivals = arena.take<int32_t>("select_arrivals", {arrivals_of(limits)});
           scratch.perturbed = arena.take<float>("perturbed", {all.rows(), w.logits_stride});
-          memory.products = arena.take<uint8_t>("products", {int64_t{cuda::kMatmulWorkspace}});
+          memory.products = arena.take<uint8_t>("products", {static_cast<int64_t>(matmul_.bytes())});
           memory.classes.clear();
           memory.classes.reserve(limits.classes);
           for (int i = 0; i < limits.classes; ++i) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/cuda/inputs.h"
+#include "engine/cuda/product_memory.h"
 #include "engine/cuda/select.h"
 #include "engine/cuda/split_scratch.h"
 #include "engine/cuda/transfers.h"
@@ -38,7 +39,7 @@ class CudaSession : public Session {
       : spec_(spec),
         weights_(weights),
         device_(cuda::Device::of(device)),
-        matmul_(device_, nullptr, cuda::kMatmulWorkspace, deterministic),
+        matmul_(device_, nullptr, product_memory(weights), deterministic),
         collective_(std::move(collective)),
         host_state_memory_(sizeof(StepState)),
         host_state_(static_cast<volatile StepState*>(host_state_memory_.data())),
@@ -261,7 +262,7 @@ class CudaSession : public Session {
           scratch.arrivals = arena.take<int32_t>("select_arrivals", {select_arrivals(limits)});
           scratch.perturbed = arena.take<float>(
               "perturbed", {limits.controls > 0 ? limits.rows() : 0, w.logits_stride});
-          buffers.products = arena.take<uint8_t>("products", {int64_t{cuda::kMatmulWorkspace}});
+          buffers.products = arena.take<uint8_t>("products", {static_cast<int64_t>(matmul_.bytes())});
         },
         [&](auto& w) {
           const auto scratch = split_scratch(spec_, limits, matmul_.deterministic());

@@ -50,11 +50,13 @@ TokenTable WeightTable::tokens(const std::string& name, int rows, int columns) c
 LinearWeight WeightTable::linear(const std::string& name, int outputs, int inputs) const {
   const Tensor& weight = get(name + ".weight");
   const WeightKind kind = matrix_kind(name, weight);
+  const bool is_int8 = kind == WeightKind::int8;
   check_shape(name, weight.shape,
-              only_ ? Shape{outputs, inputs} : panel_shape(outputs, inputs, kind));
+              only_ ? Shape{outputs, is_int8 ? int8_stride(inputs) : inputs}
+                    : panel_shape(outputs, inputs, kind));
   LinearWeight linear{.data = weight.data, .kind = kind, .outputs = outputs, .inputs = inputs};
-  if (kind == WeightKind::int8) {
-    linear.scale = vector(name + ".scale", outputs);
+  if (is_int8) linear.scale = vector(name + ".scale", outputs);
+  if (is_int8 && !only_) {
     linear.sums = static_cast<const int32_t*>(get(name + ".sums", std::nullopt, {outputs}).data);
   }
   return linear;
@@ -76,8 +78,10 @@ const WeightTable::Tensor& WeightTable::get(const std::string& name, std::option
 
 WeightKind WeightTable::matrix_kind(const std::string& name, const Tensor& tensor) const {
   CHECK(tensor.kind, name, " must not be int32");
-  CHECK(only_ ? tensor.kind == only_ : tensor.kind != WeightKind::float16, name,
-        " has another type than this device's weights");
+  const bool is_int8 = tensor.kind == WeightKind::int8;
+  CHECK(only_ ? tensor.kind == only_ || (is_int8 && only_ != WeightKind::float32)
+              : tensor.kind != WeightKind::float16,
+        name, " has another type than this device's weights");
   return *tensor.kind;
 }
 

@@ -30,6 +30,16 @@ struct PackParams {
 template <cpu::Isa isa>
 void pack(cpu::Stream<isa>&, const PackParams&);
 
+// An int8 weight on its way to a GPU: from the CPU's panels to rows, both as in linear.h.
+struct InterleaveParams {
+  const uint32_t* panels;  // of N outputs and K inputs
+  int64_t outputs, inputs;
+  int8_t* rows;  // [N, int8_stride(K)]
+};
+
+template <cpu::Isa isa>
+void interleave(cpu::Stream<isa>&, const InterleaveParams&);
+
 struct ConvertParams {
   const void* numbers;  // [count] of the type `stored`, which is no int8
   WeightKind stored;

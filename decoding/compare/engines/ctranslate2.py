@@ -13,7 +13,8 @@ from decoding.generation.config import GenerationConfig
 
 
 class CTranslate2(TransformersText, Engine):
-    """CTranslate2, on the CPU with the backend that it chooses; its bfloat16 is float32 there.
+    """CTranslate2, on the CPU with the backend that it chooses; its bfloat16 is float32 there. int8
+    on a GPU is its int8_float16, which has activations in 16 bits as ours has.
 
     On an EPYC with AVX-512 that is oneDNN; its documented switches did no better there: MKL
     (CT2_USE_MKL) took twice as long, AVX-512 (CT2_FORCE_CPU_ISA) as long.
@@ -22,7 +23,7 @@ class CTranslate2(TransformersText, Engine):
 
     name = "ctranslate2"
     libraries = ("ctranslate2",)
-    dtypes = {"cpu": ("float32", "int8"), "cuda": ("float32", "float16", "bfloat16")}
+    dtypes = {"cpu": ("float32", "int8"), "cuda": ("float32", "float16", "bfloat16", "int8")}
     converts = True
 
     def __init__(self, task: Task, settings: Settings) -> None:
@@ -32,7 +33,7 @@ class CTranslate2(TransformersText, Engine):
         self.engine = family(
             str(settings.converted),
             device=settings.device,
-            compute_type=settings.dtype,
+            compute_type=compute_type(settings.device, settings.dtype),
             inter_threads=1,
             intra_threads=settings.threads,
         )
@@ -73,6 +74,10 @@ class CTranslate2(TransformersText, Engine):
             found = self.engine.generate_batch(self.tokens, **self.call)
             rows = [result.sequences_ids[0] for result in found]
         return Answer(rows, [result.scores[0] for result in found if result.scores])
+
+
+def compute_type(device: str, dtype: str) -> str:
+    return "int8_float16" if device != "cpu" and dtype == "int8" else dtype
 
 
 def options_of(config: GenerationConfig) -> dict[str, Any]:

@@ -20,7 +20,7 @@ class Ours(TensorEngine):
     libraries = ("torch", "decoding")
     dtypes = {
         "cpu": ("float32", "bfloat16", "int8"),
-        "cuda": ("float32", "float16", "bfloat16"),
+        "cuda": ("float32", "float16", "bfloat16", "int8"),
     }
 
     def __init__(self, task: Task, settings: Settings) -> None:

@@ -35,6 +35,8 @@ class Case:
     beta: Tensor | None = None
     rms: bool = False
     gated: bool = False
+    int8: Tensor | None = None  # as the kernel takes `weight`, whose numbers are whole then
+    scale: Tensor | None = None  # of int8
 
     @property
     def columns(self) -> int:
@@ -50,14 +52,16 @@ class Case:
 
     def arguments(self, y: Tensor, normed: Tensor | None) -> tuple[object, ...]:
         rows = len(self.x)
-        tensors = (self.x, self.weight, self.bias, self.residual, y[:rows], self.activation)
+        weight = self.weight if self.int8 is None else self.int8
+        tensors = (self.x, weight, self.bias, self.residual, y[:rows], self.activation)
         norm = (self.gamma, self.beta, None if normed is None else normed[:rows], 1e-5, self.rms)
         scratch = self.x.new_empty(rows, len(self.weight)) if self.gated else None
         return *tensors, *norm, scratch
 
     def variants(self) -> int:
         y = self.x.new_empty(len(self.x), self.columns)
-        return kernels.fused_linear_variants(*self.arguments(y, self.new_normed()))
+        arguments = self.arguments(y, self.new_normed())
+        return kernels.fused_linear_variants(*arguments, scale=self.scale)
 
     def new_normed(self) -> Tensor | None:
         return None if self.gamma is None else self.x.new_full(self.padded(), float("nan"))
@@ -69,7 +73,7 @@ class Case:
         """y and norm(x)"""
         y = self.x.new_full((len(self.x) + BEHIND, self.columns), float("nan"))
         normed = self.new_normed()
-        kernels.fused_linear(*self.arguments(y, normed), variant)
+        kernels.fused_linear(*self.arguments(y, normed), variant, scale=self.scale)
         return y, normed
 
 
@@ -106,7 +110,10 @@ def reference(
     beta: Tensor | None,
     rms: bool,
     gated: bool,
+    scale: Tensor | None = None,
 ) -> Tensor:
+    if scale is not None:
+        weight = (weight * scale[:, None]).to(x.dtype)
     bias = None if bias is None else bias.to(x.dtype)
     y = functional.linear(norm(x, gamma, beta, rms), weight, bias)
     if gated:
@@ -124,7 +131,7 @@ def check(case: Case, row_counts: list[int]) -> None:
     if case.residual is not None:
         residual = torch.cat([case.residual[: len(part.x)] for part in parts])
     scales = (case.gamma, case.beta, case.rms)
-    inputs = (x, case.weight, case.bias, residual, case.activation, *scales, case.gated)
+    inputs = (x, case.weight, case.bias, residual, case.activation, *scales, case.gated, case.scale)
     variants = case.variants()
     assert variants > 0
     for variant in range(variants):

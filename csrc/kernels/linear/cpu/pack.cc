@@ -185,6 +185,26 @@ void pack_panel(const PackParams& p, int64_t panel) {
   }
 }
 
+// The inputs of kTile lines, of all outputs of a panel: lines of 4 inputs, 16 inputs a group.
+void interleave_tile(const InterleaveParams& p, int64_t panel, int64_t line) {
+  constexpr int kGroup = 4;  // lines
+  const int64_t all = (p.inputs + kGroup - 1) / kGroup, output = panel * kPanel;
+  const int64_t stride = int8_stride(static_cast<int>(p.inputs));
+  const auto count = std::min<int64_t>(kPanel, p.outputs - output);
+  const uint32_t* panel_lines = p.panels + panel * all * kPanel;
+  for (int64_t n = 0; n < count; ++n) {
+    for (int64_t at = line; at < std::min(line + kTile, all); at += kGroup) {
+      uint32_t in[kGroup] = {};
+      for (int i = 0; i < kGroup && at + i < all; ++i) in[i] = panel_lines[(at + i) * kPanel + n];
+      const auto low = [](uint32_t a, uint32_t b) { return (a & 0xFFFF) | b << 16; };
+      const auto high = [](uint32_t a, uint32_t b) { return a >> 16 | (b & 0xFFFF0000); };
+      const uint32_t out[] = {low(in[0], in[2]), high(in[0], in[2]), low(in[1], in[3]),
+                              high(in[1], in[3])};
+      std::memcpy(p.rows + (output + n) * stride + 4 * at, out, sizeof(out));
+    }
+  }
+}
+
 template <typename From, typename To>
 void convert_chunk(const ConvertParams& p, int64_t chunk) {
   const int64_t begin = chunk * kChunk;
@@ -233,6 +253,17 @@ void pack(cpu::Stream<isa>& stream, const PackParams& p) {
 }
 
 template <cpu::Isa isa>
+void interleave(cpu::Stream<isa>& stream, const InterleaveParams& p) {
+  const cpu::Range mine = stream.share(static_cast<int>((p.outputs + kPanel - 1) / kPanel));
+  for (int panel = mine.begin; panel < mine.end; ++panel) {
+    for (int64_t line = 0; 4 * line < p.inputs; line += cpu::kTile) {
+      cpu::interleave_tile(p, panel, line);
+    }
+  }
+  stream.barrier();
+}
+
+template <cpu::Isa isa>
 void convert(cpu::Stream<isa>& stream, const ConvertParams& p) {
   const int64_t chunks = (p.count + cpu::kChunk - 1) / cpu::kChunk;
   const cpu::Range mine = stream.share(static_cast<int>(chunks));
@@ -268,6 +299,7 @@ void squares(cpu::Stream<isa>& stream, const SquaresParams& p) {
 }
 
 template void pack(cpu::Stream<cpu::Isa::DECODING_ISA>&, const PackParams&);
+template void interleave(cpu::Stream<cpu::Isa::DECODING_ISA>&, const InterleaveParams&);
 template void convert(cpu::Stream<cpu::Isa::DECODING_ISA>&, const ConvertParams&);
 template void squares(cpu::Stream<cpu::Isa::DECODING_ISA>&, const SquaresParams&);
 

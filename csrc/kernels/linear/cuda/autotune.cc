@@ -60,7 +60,7 @@ std::string checksum(const std::string& text) {
 std::string line_of(const ProductKey& key, const Tuned& tuned) {
   std::ostringstream out;
   out.imbue(std::locale::classic());
-  out << key.type << ' ' << key.inputs << ' ' << key.outputs << ' '
+  out << key.type << ' ' << key.int8 << ' ' << key.inputs << ' ' << key.outputs << ' '
       << static_cast<int>(key.activation) << ' ' << key.norm << ' ' << key.bias << ' '
       << key.residual << ' ' << key.gated << ' ' << key.whole << ' ' << key.deterministic << ' '
       << key.stride << ' ' << key.rows << ' ' << tuned.time << ' ' << tuned.cublaslt_default << ' '
@@ -78,10 +78,10 @@ std::optional<std::pair<ProductKey, Tuned>> parse(const std::string& line) {
   ProductKey key{};
   Tuned tuned;
   int type = 0, activation = 0;
-  in >> type >> key.inputs >> key.outputs >> activation >> key.norm >> key.bias >> key.residual >>
-      key.gated >> key.whole >> key.deterministic >> key.stride >> key.rows >> tuned.time >>
-      tuned.cublaslt_default >> tuned.cublaslt_best >> tuned.own_best >> tuned.algorithm.variant >>
-      tuned.algorithm.separate_norm >> tuned.algorithm.separate_gate;
+  in >> type >> key.int8 >> key.inputs >> key.outputs >> activation >> key.norm >> key.bias >>
+      key.residual >> key.gated >> key.whole >> key.deterministic >> key.stride >> key.rows >>
+      tuned.time >> tuned.cublaslt_default >> tuned.cublaslt_best >> tuned.own_best >>
+      tuned.algorithm.variant >> tuned.algorithm.separate_norm >> tuned.algorithm.separate_gate;
   for (uint64_t& word : tuned.algorithm.cublaslt.words) in >> word;
   if (!in) return {};
   key.type = static_cast<cudaDataType_t>(type);
@@ -89,8 +89,10 @@ std::optional<std::pair<ProductKey, Tuned>> parse(const std::string& line) {
   return {{key, tuned}};
 }
 
-const char* name_of(cudaDataType_t type) {
-  return type == CUDA_R_32F ? "float32" : type == CUDA_R_16F ? "float16" : "bfloat16";
+// Of x, and of an int8 weight too.
+std::string name_of(const ProductKey& key) {
+  if (key.int8) return key.type == CUDA_R_16F ? "int8 f16" : "int8 bf16";
+  return key.type == CUDA_R_32F ? "float32" : key.type == CUDA_R_16F ? "float16" : "bfloat16";
 }
 
 const char* name_of(Activation activation) {
@@ -100,8 +102,9 @@ const char* name_of(Activation activation) {
 
 double bytes_of(const ProductKey& key) {
   const double columns = (1.0 + key.residual) * key.outputs / (key.gated ? 2 : 1);
-  const double numbers = double(key.inputs) * key.outputs + key.rows * (key.inputs + columns);
-  return numbers * (key.type == CUDA_R_32F ? 4 : 2);
+  const double width = key.type == CUDA_R_32F ? 4 : 2;
+  return double(key.inputs) * key.outputs * (key.int8 ? 1 : width) +
+         key.rows * (key.inputs + columns) * width;
 }
 
 }  // namespace
@@ -180,7 +183,7 @@ std::string Tuning::report() const {
     const std::string own = (tuned.algorithm.separate_norm ? "norm, own " : "own ") +
                             std::to_string(variant) +
                             (tuned.algorithm.separate_gate ? ", gate" : "");
-    out << std::left << std::setw(9) << name_of(key.type) << std::right << std::setw(5) << key.rows
+    out << std::left << std::setw(9) << name_of(key) << std::right << std::setw(5) << key.rows
         << std::setw(7) << key.inputs << std::setw(8) << key.outputs << "  " << std::left
         << std::setw(12) << name_of(key.activation) << std::setw(19) << with << std::right
         << std::setw(18) << (variant < 0 ? "cuBLASLt" : own) << std::setprecision(2) << std::setw(9)

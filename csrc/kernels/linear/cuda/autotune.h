@@ -23,6 +23,7 @@ int rows_bucket(int rows);
 // All that the time of a product depends on.
 struct ProductKey {
   cudaDataType_t type;
+  bool int8;  // of the weight
   int inputs, outputs;
   Activation activation;
   bool norm, bias, residual, gated;
@@ -36,7 +37,7 @@ struct ProductKey {
 
 // One way to compute a product.
 struct Algorithm {
-  int variant = -1;            // of gemm.h; -1: cuBLASLt with `cublaslt`
+  int variant = -1;            // of gemm.h; -1: cuBLASLt with `cublaslt`, in 16 bits
   bool separate_norm = false;  // a kernel before the product; with cuBLASLt always
   bool separate_gate = false;  // a kernel after the product, likewise
   cublaslt::Algorithm cublaslt = {};

@@ -1,14 +1,21 @@
 #include <algorithm>
 #include <bit>
+#include <type_traits>
+#include <utility>
 
 #include "kernels/cuda/activate.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/linear/cuda/cublaslt_linear.h"
+#include "kernels/linear/cuda/dequantize.h"
 #include "kernels/linear/cuda/gemm.h"
 
 namespace decoding::cuda {
 namespace {
+
+template <typename T>
+constexpr WeightKind kWeightKind =
+    std::is_same_v<T, half> ? WeightKind::float16 : WeightKind::bfloat16;
 
 template <typename T>
 __global__ void narrow_kernel(const float* wide, T* narrow, int count) {
@@ -114,13 +121,14 @@ void multiply(Stream& stream, const LinearParams<T>& p, const cublaslt::Algorith
                      .activation = p.activation});
 }
 
-// Some of the outputs of p.
+// Some of the outputs of p, whose weight lies as published.
 template <typename T>
 LinearParams<T> outputs_of(const LinearParams<T>& p, int first, int count) {
   LinearParams<T> part = p;
   part.weight.data = static_cast<const T*>(p.weight.data) + int64_t(first) * p.weight.inputs;
   part.weight.outputs = count;
   if (p.bias != nullptr) part.bias = p.bias + first;
+  if (p.residual != nullptr) part.residual = p.residual + first;
   part.y = p.y + first;
   part.stride = stride_of(p);
   return part;
@@ -136,10 +144,51 @@ int outputs_in_cublaslt(const Device& device, const LinearParams<T>& p) {
                                                                                           : outputs;
 }
 
-}  // namespace
+// As many outputs of an int8 weight as there is room for in 16 bits, in nearly equal parts.
+int dequantized_at_once(const Matmul& matmul, const LinearWeight& weight) {
+  constexpr int64_t kUnit = 64;
+  const int64_t room = matmul.dequantized_bytes() / (sizeof(half) * weight.inputs);
+  CHECK(room >= std::min<int64_t>(kUnit, weight.outputs), "an int8 weight of ", weight.inputs,
+        " inputs has no room in 16 bits");
+  const int64_t most = std::max(room / kUnit * kUnit, kUnit);
+  const int64_t parts = (weight.outputs + most - 1) / most;
+  const int64_t equal = (weight.outputs + parts - 1) / parts;
+  return static_cast<int>((equal + kUnit - 1) / kUnit * kUnit);
+}
+
+// use(part, weight) for all parts of p in turn, each of which finds its weight in 16 bits; weight:
+// what it is made of in int8, null where p has it in 16 bits already.
+template <typename T, typename Use>
+void for_parts(const Matmul& matmul, const LinearParams<T>& p, const Use& use) {
+  if (p.weight.kind != WeightKind::int8) return use(p, nullptr);
+  const int outputs = p.weight.outputs, most = dequantized_at_once(matmul, p.weight);
+  for (int first = 0; first < outputs; first += most) {
+    LinearWeight weight = p.weight;
+    weight.data =
+        static_cast<const int8_t*>(weight.data) + int64_t{first} * int8_stride(weight.inputs);
+    weight.scale += first;
+    weight.outputs = std::min(most, outputs - first);
+    LinearParams<T> part = outputs_of(p, first, weight.outputs);
+    part.weight.data = matmul.dequantized();
+    part.weight.scale = nullptr;
+    part.weight.kind = kWeightKind<T>;
+    use(part, &weight);
+  }
+}
+
+// The first of them, which stands for all.
+template <typename T>
+LinearParams<T> first_part(const Matmul& matmul, const LinearParams<T>& p) {
+  LinearParams<T> first = p;
+  bool found = false;
+  for_parts(matmul, p, [&](const LinearParams<T>& part, const LinearWeight*) {
+    if (!std::exchange(found, true)) first = part;
+  });
+  return first;
+}
 
 template <typename T>
-void prepare_bias(Stream& stream, const LinearParams<T>& p) {
+void prepare_part(Stream& stream, const LinearParams<T>& p) {
   const bool narrow = sizeof(T) < sizeof(float) && p.bias != nullptr && has_epilogue(p);
   if (!narrow || stream.matmul().narrow_bias(p.bias) != nullptr) return;
   const int outputs = p.weight.outputs;
@@ -150,6 +199,21 @@ void prepare_bias(Stream& stream, const LinearParams<T>& p) {
 }
 
 template <typename T>
+void multiply_part(Stream& stream, const LinearParams<T>& p, const cublaslt::Algorithm& algorithm) {
+  const int outputs = p.weight.outputs, most = outputs_in_cublaslt(stream.device(), p);
+  multiply(stream, outputs_of(p, 0, most), algorithm);
+  if (most < outputs) fused_linear(stream, outputs_of(p, most, outputs - most), 0);
+}
+
+}  // namespace
+
+template <typename T>
+void prepare_bias(Stream& stream, const LinearParams<T>& p) {
+  for_parts(stream.matmul(), p,
+            [&](const LinearParams<T>& part, const LinearWeight*) { prepare_part(stream, part); });
+}
+
+template <typename T>
 bool is_whole(const Matmul& matmul, const LinearParams<T>& p) {
   return has_epilogue(p) && (p.bias == nullptr || bias_in_type<T>(matmul, p.bias) != nullptr);
 }
@@ -157,16 +221,24 @@ bool is_whole(const Matmul& matmul, const LinearParams<T>& p) {
 template <typename T>
 std::vector<cublaslt::Algorithm> cublaslt_proposals(Stream& stream, const LinearParams<T>& p,
                                                     int most) {
-  const auto part = outputs_of(p, 0, outputs_in_cublaslt(stream.device(), p));
+  const LinearParams<T> first = first_part(stream.matmul(), p);
+  const auto part = outputs_of(first, 0, outputs_in_cublaslt(stream.device(), first));
   return stream.matmul().algorithms(product_of(stream.matmul(), part), most);
 }
 
 template <typename T>
 void cublaslt_linear(Stream& stream, const LinearParams<T>& p,
                      const cublaslt::Algorithm& algorithm) {
-  const int outputs = p.weight.outputs, most = outputs_in_cublaslt(stream.device(), p);
-  multiply(stream, outputs_of(p, 0, most), algorithm);
-  if (most < outputs) fused_linear(stream, outputs_of(p, most, outputs - most), 0);
+  Stream in_turn = stream.in_turn();  // our own kernels load a weight before they wait for others
+  for_parts(stream.matmul(), p, [&](const LinearParams<T>& part, const LinearWeight* weight) {
+    if constexpr (sizeof(T) < sizeof(float)) {
+      if (weight != nullptr) {
+        dequantize(stream, *weight, static_cast<T*>(stream.matmul().dequantized()));
+        return multiply_part(in_turn, part, algorithm);
+      }
+    }
+    multiply_part(stream, part, algorithm);
+  });
 }
 
 #define INSTANTIATE(T)                                                                          \

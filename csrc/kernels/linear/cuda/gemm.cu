@@ -11,6 +11,7 @@ namespace decoding::cuda {
 template <typename T>
 int fused_linear_variants(const Device& device, const LinearParams<T>& p) {
   const int inputs = p.weight.inputs;
+  if (sizeof(T) == sizeof(float) && p.weight.kind == WeightKind::int8) return 0;
   if (!aligned16<T>(p.x, inputs) || !aligned16<T>(p.weight.data, inputs) ||
       !aligned16<T>(p.normed, inputs) || !aligned16<float>(p.norm.gamma, 0) ||
       !aligned16<float>(p.norm.beta, 0)) {
@@ -19,7 +20,8 @@ int fused_linear_variants(const Device& device, const LinearParams<T>& p) {
   if constexpr (std::is_same_v<T, float>) {
     return fp32_variants(device, p);
   } else {
-    return small_m_variants(device, p) + tiled_variants(device, p) + wgmma_variants(device, p);
+    return streamed_variants(device, p) + small_m_variants(device, p) + tiled_variants(device, p) +
+           wgmma_variants(device, p);
   }
 }
 
@@ -29,8 +31,14 @@ void fused_linear(Stream& stream, const LinearParams<T>& p, int variant) {
   if constexpr (std::is_same_v<T, float>) {
     fp32_linear(stream, p, variant);
   } else {
-    const int small_m = small_m_variants(stream.device(), p);
-    const int tiled = tiled_variants(stream.device(), p);
+    const Device& device = stream.device();
+    if (const int streamed = streamed_variants(device, p); variant < streamed) {
+      return streamed_linear(stream, p, variant);
+    } else {
+      variant -= streamed;
+    }
+    const int small_m = small_m_variants(device, p);
+    const int tiled = tiled_variants(device, p);
     if (variant < small_m) {
       small_m_linear(stream, p, variant);
     } else if (variant < small_m + tiled) {
@@ -46,7 +54,7 @@ bool adds_in_one_order(const Device& device, const LinearParams<T>& p, int varia
   if constexpr (std::is_same_v<T, float>) {
     return true;
   } else {
-    const int tiled = variant - small_m_variants(device, p);
+    const int tiled = variant - streamed_variants(device, p) - small_m_variants(device, p);
     return tiled >= 0 && tiled < tiled_variants(device, p) && tiled_in_one_order(device, p, tiled);
   }
 }

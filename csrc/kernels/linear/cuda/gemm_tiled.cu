@@ -18,6 +18,9 @@
 // alike for all rows and columns of it; then come the bias and the groups' sums, in order. So the
 // variants with `one_order` are one to a caller that wants a row's bits to be the same among any
 // number of others.
+//
+// int8 weights pass through shared memory as they are, and are widened on their way to the
+// registers; sums are multiplied by the outputs' scales as they leave them.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/linear/cuda/gemm_families.h"
 #include "kernels/linear/cuda/gemm_tiled.cuh"
@@ -28,11 +31,11 @@ namespace {
 using namespace gemm_tiled;
 
 // vectorized: y and the residual can be accessed in 16 bytes.
-template <typename T, typename S>
+template <typename T, typename W, typename S>
 __global__ void __launch_bounds__(S::kThreads)
     tiled_kernel(const LinearParams<T> p, bool vectorized) {
   extern __shared__ __align__(128) char bytes[];
-  Shared<T, S>& shared = *reinterpret_cast<Shared<T, S>*>(bytes);
+  Shared<T, W, S>& shared = *reinterpret_cast<Shared<T, W, S>*>(bytes);
   const int inputs = p.weight.inputs, outputs = p.weight.outputs;
   const int all_steps = (inputs + kSlice - 1) / kSlice;
   const int part_steps = (all_steps + S::kParts - 1) / S::kParts,
@@ -40,22 +43,26 @@ __global__ void __launch_bounds__(S::kThreads)
   const int steps = min(part_steps, all_steps - first_step);  // of this block; may be negative
   const int first_row = blockIdx.x * S::kRows, first_column = blockIdx.y * S::kColumns;
 
-  Source<T, S::kColumns, S::kThreads> w(static_cast<const T*>(p.weight.data), first_column, outputs,
-                                        inputs, first_step * kSlice);
+  Source<W, S::kColumns, S::kThreads> w(static_cast<const W*>(p.weight.data), first_column, outputs,
+                                        weight_stride<W>(p.weight), first_step * kSlice);
 #pragma unroll
   for (int stage = 0; stage < S::kStages - 1; ++stage) {
     if (stage < steps) w.request_next(shared.w[stage]);
   }
-  prefetch_steps<T, S>(p.weight, first_column, first_step + S::kStages - 1, first_step + steps);
+  prefetch_steps<W, S>(p.weight, first_column, first_step + S::kStages - 1, first_step + steps);
   const int own_column = first_column + threadIdx.x;
   const bool has_bias = threadIdx.x < S::kColumns && own_column < outputs && p.bias != nullptr;
   const float own_bias = has_bias ? p.bias[own_column] : 0.0f;
+  float own_scale = 0.0f;
+  if (sizeof(W) == 1 && threadIdx.x < S::kColumns && own_column < outputs) {
+    own_scale = p.weight.scale[own_column];
+  }
   Source<T, S::kRows, S::kThreads> x(p.x, first_row, p.rows, inputs, first_step * kSlice);
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int split = warp / (S::kDown * S::kAcross);
   const int down = warp / S::kAcross % S::kDown, across = warp % S::kAcross;
   const int x_row = down * S::kTileRows * 16 + lane % 16;
-  const int w_row = across * S::kTileColumns * 16 + lane % 8 + lane / 16 * 8;
+  const int w_row = across * S::kTileColumns * 16 + weight_row<W>(lane);
   wait_for_previous();
   let_next_start();
 
@@ -67,15 +74,18 @@ __global__ void __launch_bounds__(S::kThreads)
     }
     close_copies();
   }
-  if (threadIdx.x < S::kColumns) shared.bias[threadIdx.x] = own_bias;
+  if (threadIdx.x < S::kColumns) {
+    shared.bias[threadIdx.x] = own_bias;
+    if (sizeof(W) == 1) shared.scale[threadIdx.x] = own_scale;
+  }
 
   float sums[S::kTileRows][2 * S::kTileColumns][4] = {};
   int stage = 0;
   for (int step = 0; step < steps; ++step) {
     wait_for_copies<S::kStages - 2>();
     __syncthreads();  // this step has arrived, and all have read the one before
-    multiply<T, S>(sums, shared_address(shared.x[stage]) + x_row * kLineBytes,
-                   shared_address(shared.w[stage]) + w_row * kLineBytes, split);
+    multiply<T, W, S>(sums, shared_address(shared.x[stage]) + x_row * kLineBytes,
+                      shared_address(shared.w[stage]) + w_row * kLineBytesOf<W>, split);
     const int free = stage == 0 ? S::kStages - 1 : stage - 1;
     if (step + S::kStages - 1 < steps) {
       w.request_next(shared.w[free]);
@@ -86,7 +96,7 @@ __global__ void __launch_bounds__(S::kThreads)
   }
   wait_for_copies<0>();
   __syncthreads();  // the tiles are read, their place takes the sums
-  store_sums(sums, down, across, split, shared);
+  store_sums<T, W, S>(sums, down, across, split, shared);
   __syncthreads();
   if constexpr (S::kParts > 1) combine_splits(shared);
   if (vectorized) {
@@ -107,44 +117,47 @@ struct Variant {
   void (*kernel)(LinearParams<T>, bool vectorized);
 };
 
-template <typename T, typename S>
+template <typename T, typename W, typename S>
 constexpr Variant<T> make_variant() {
   return {.rows = S::kRows,
           .columns = S::kColumns,
           .parts = S::kParts,
           .threads = S::kThreads,
           .one_order = S::kParts == 1 && S::kSplits == kOneOrderSplits,
-          .shared = Shared<T, S>::bytes,
-          .kernel = tiled_kernel<T, S>};
+          .shared = Shared<T, W, S>::bytes,
+          .kernel = tiled_kernel<T, W, S>};
 }
 
-template <typename T>
+template <typename T, typename W>
 constexpr Variant<T> kVariants[] = {
-    make_variant<T, GemmTiledConfig<32, 32, 2, 1, 4, 6>>(),
-    make_variant<T, GemmTiledConfig<64, 32, 2, 1, 4, 6>>(),
-    make_variant<T, GemmTiledConfig<32, 32, 2, 1, 2, 6>>(),
-    make_variant<T, GemmTiledConfig<64, 64, 2, 2, 2, 5>>(),
-    make_variant<T, GemmTiledConfig<128, 64, 2, 2, 2, 4>>(),
-    make_variant<T, GemmTiledConfig<128, 128, 2, 4, 1, 3>>(),
-    make_variant<T, GemmTiledConfig<128, 64, 2, 1, 2, 4>>(),
-    make_variant<T, GemmTiledConfig<128, 128, 2, 2, 1, 3>>(),
-    make_variant<T, GemmTiledConfig<32, 32, 2, 1, 4, 6, 4>>(),
-    make_variant<T, GemmTiledConfig<64, 32, 2, 1, 4, 6, 4>>(),
-    make_variant<T, GemmTiledConfig<64, 64, 2, 2, 2, 5, 4>>(),
-    make_variant<T, GemmTiledConfig<128, 64, 2, 2, 2, 4, 4>>(),
+    make_variant<T, W, GemmTiledConfig<32, 32, 2, 1, 4, 6>>(),
+    make_variant<T, W, GemmTiledConfig<64, 32, 2, 1, 4, 6>>(),
+    make_variant<T, W, GemmTiledConfig<32, 32, 2, 1, 2, 6>>(),
+    make_variant<T, W, GemmTiledConfig<64, 64, 2, 2, 2, 5>>(),
+    make_variant<T, W, GemmTiledConfig<128, 64, 2, 2, 2, 4>>(),
+    make_variant<T, W, GemmTiledConfig<128, 128, 2, 4, 1, 3>>(),
+    make_variant<T, W, GemmTiledConfig<128, 64, 2, 1, 2, 4>>(),
+    make_variant<T, W, GemmTiledConfig<128, 128, 2, 2, 1, 3>>(),
+    make_variant<T, W, GemmTiledConfig<32, 32, 2, 1, 4, 6, 4>>(),
+    make_variant<T, W, GemmTiledConfig<64, 32, 2, 1, 4, 6, 4>>(),
+    make_variant<T, W, GemmTiledConfig<64, 64, 2, 2, 2, 5, 4>>(),
+    make_variant<T, W, GemmTiledConfig<128, 64, 2, 2, 2, 4, 4>>(),
 };
 
 // The nth variant that supports p; null after the last. A part of K should have a few steps.
 template <typename T>
 const Variant<T>* find_variant(const Device& device, const LinearParams<T>& p, int n) {
   if (p.norm.gamma != nullptr || p.gated != nullptr) return nullptr;
-  for (const Variant<T>& variant : kVariants<T>) {
-    const bool supported =
-        variant.shared(true) <= static_cast<size_t>(device.shared_memory) &&
-        (variant.parts == 1 || (device.hopper() && p.weight.inputs >= 2 * kSlice * variant.parts));
-    if (supported && n-- == 0) return &variant;
-  }
-  return nullptr;
+  const auto find = [&](const auto& variants) -> const Variant<T>* {
+    for (const Variant<T>& variant : variants) {
+      const bool in_parts = device.hopper() && p.weight.inputs >= 2 * kSlice * variant.parts;
+      const bool supported = variant.shared(true) <= static_cast<size_t>(device.shared_memory) &&
+                             (variant.parts == 1 || in_parts);
+      if (supported && n-- == 0) return &variant;
+    }
+    return nullptr;
+  };
+  return p.weight.kind == WeightKind::int8 ? find(kVariants<T, int8_t>) : find(kVariants<T, T>);
 }
 
 }  // namespace

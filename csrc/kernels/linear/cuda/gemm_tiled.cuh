@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/activate.cuh"
 #include "kernels/cuda/cluster.cuh"
+#include "kernels/linear/cuda/int8.cuh"
 #include "kernels/linear/cuda/tile.cuh"
 
 namespace decoding::cuda::gemm_tiled {
@@ -24,12 +25,13 @@ struct GemmTiledConfig {
   static_assert(kThreads >= kColumns && kTileRows > 0 && kTileColumns > 0);
 };
 
-template <typename T, typename S>
+// W: the type of the weight, T or int8.
+template <typename T, typename W, typename S>
 struct Shared {
-  float bias[S::kColumns];
+  float bias[S::kColumns], scale[S::kColumns];  // scale: of an int8 weight
   union {
     struct {
-      char w[S::kStages][S::kColumns * kLineBytes];
+      char w[S::kStages][S::kColumns * kLineBytesOf<W>];
       char x[S::kStages][S::kRows * kLineBytes];
     };
     float sums[S::kSplits][S::kRows][S::kSumStride];
@@ -41,8 +43,28 @@ struct Shared {
   }
 };
 
+// The row of a tile of W whose part of a line a lane reads.
+template <typename W>
+__device__ __forceinline__ int weight_row(int lane) {
+  return sizeof(W) == 1 ? lane / 4 : lane % 8 + lane / 16 * 8;
+}
+
+// 16 inputs, the `product`-th of a line, of 16 outputs, from their lines on.
+template <typename T, typename W>
+__device__ __forceinline__ void load_weights(uint32_t (&to)[4], uint32_t lines, int product,
+                                             int lane) {
+  if constexpr (sizeof(W) == 1) {
+    const uint32_t at = lines + chunk_place<W>(product, lane / 4) * 16 + lane % 4 * 4;
+    const uint2 first = widen<T>(load_shared(at));
+    const uint2 second = widen<T>(load_shared(at + 8 * kLineBytesOf<W>));
+    to[0] = first.x, to[1] = first.y, to[2] = second.x, to[3] = second.y;
+  } else {
+    load_matrices(to, lines + chunk_place<W>(2 * product + lane / 8 % 2, lane) * 16);
+  }
+}
+
 // sums += one step of x W^T: the products of this warp's tiles and its group's part of the inputs.
-template <typename T, typename S>
+template <typename T, typename W, typename S>
 __device__ __forceinline__ void multiply(float (&sums)[S::kTileRows][2 * S::kTileColumns][4],
                                          uint32_t x, uint32_t w, int split) {
   const int lane = threadIdx.x % kWarp;
@@ -57,7 +79,7 @@ __device__ __forceinline__ void multiply(float (&sums)[S::kTileRows][2 * S::kTil
     }
 #pragma unroll
     for (int j = 0; j < S::kTileColumns; ++j) {
-      load_matrices(b[j], w + j * 16 * kLineBytes + ((chunk + lane / 8 % 2) ^ lane % 8) * 16);
+      load_weights<T, W>(b[j], w + j * 16 * kLineBytesOf<W>, chunk / 2, lane);
     }
 #pragma unroll
     for (int i = 0; i < S::kTileRows; ++i) {
@@ -70,11 +92,11 @@ __device__ __forceinline__ void multiply(float (&sums)[S::kTileRows][2 * S::kTil
   }
 }
 
-// The block's sums, from the registers of its warps.
-template <typename T, typename S>
+// The block's sums, from the registers of its warps, times the scales of an int8 weight.
+template <typename T, typename W, typename S>
 __device__ __forceinline__ void store_sums(
     const float (&sums)[S::kTileRows][2 * S::kTileColumns][4], int down, int across, int split,
-    Shared<T, S>& shared) {
+    Shared<T, W, S>& shared) {
   const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
 #pragma unroll
   for (int i = 0; i < S::kTileRows; ++i) {
@@ -83,15 +105,18 @@ __device__ __forceinline__ void store_sums(
     for (int j = 0; j < 2 * S::kTileColumns; ++j) {
       const int column = (across * 2 * S::kTileColumns + j) * 8 + 2 * t;
       float (*to)[S::kSumStride] = shared.sums[split];
-      *reinterpret_cast<float2*>(&to[row][column]) = {sums[i][j][0], sums[i][j][1]};
-      *reinterpret_cast<float2*>(&to[row + 8][column]) = {sums[i][j][2], sums[i][j][3]};
+      float2 scale{1.0f, 1.0f};
+      if (sizeof(W) == 1) scale = *reinterpret_cast<const float2*>(&shared.scale[column]);
+      const auto scaled = [&](float a, float b) -> float2 { return {a * scale.x, b * scale.y}; };
+      *reinterpret_cast<float2*>(&to[row][column]) = scaled(sums[i][j][0], sums[i][j][1]);
+      *reinterpret_cast<float2*>(&to[row + 8][column]) = scaled(sums[i][j][2], sums[i][j][3]);
     }
   }
 }
 
 // The blocks of a cluster add up their own sums, and then see each other's.
-template <typename T, typename S>
-__device__ __forceinline__ void combine_splits(Shared<T, S>& shared) {
+template <typename T, typename W, typename S>
+__device__ __forceinline__ void combine_splits(Shared<T, W, S>& shared) {
   for (int i = threadIdx.x; i < S::kRows * S::kColumns; i += S::kThreads) {
     const int row = i / S::kColumns, column = i % S::kColumns;
     float sum = shared.sums[0][row][column];
@@ -103,8 +128,8 @@ __device__ __forceinline__ void combine_splits(Shared<T, S>& shared) {
 }
 
 // add(sums) for all that adds up to the outputs at a place; Floats: float or float4.
-template <typename Floats, typename T, typename S, typename Add>
-__device__ __forceinline__ void for_sums(const Shared<T, S>& shared, int row, int column,
+template <typename Floats, typename T, typename W, typename S, typename Add>
+__device__ __forceinline__ void for_sums(const Shared<T, W, S>& shared, int row, int column,
                                          const Add& add) {
   if constexpr (S::kParts == 1) {
 #pragma unroll
@@ -121,9 +146,9 @@ __device__ __forceinline__ void for_sums(const Shared<T, S>& shared, int row, in
 
 // Where y and the residual can be accessed in 16 bytes: eight outputs at a time, the last of which
 // may lie after the end of a row, where its stride has room for them.
-template <typename T, typename S>
+template <typename T, typename W, typename S>
 __device__ __forceinline__ void finish_vectors(const LinearParams<T>& p, int first_row,
-                                               int first_column, const Shared<T, S>& shared) {
+                                               int first_column, const Shared<T, W, S>& shared) {
 #pragma unroll 1
   for (int i = threadIdx.x; i < S::kPartRows * S::kWidth; i += S::kThreads) {
     const int row = blockIdx.z * S::kPartRows + i / S::kWidth, column = i % S::kWidth * kChunk;
@@ -155,9 +180,9 @@ __device__ __forceinline__ void finish_vectors(const LinearParams<T>& p, int fir
 }
 
 // Else one at a time, neighbouring lanes next to each other.
-template <typename T, typename S>
+template <typename T, typename W, typename S>
 __device__ __forceinline__ void finish_elements(const LinearParams<T>& p, int first_row,
-                                                int first_column, const Shared<T, S>& shared) {
+                                                int first_column, const Shared<T, W, S>& shared) {
   for (int i = threadIdx.x; i < S::kPartRows * S::kColumns; i += S::kThreads) {
     const int row = blockIdx.z * S::kPartRows + i / S::kColumns, column = i % S::kColumns;
     if (first_row + row >= p.rows || first_column + column >= p.weight.outputs) continue;
@@ -171,9 +196,9 @@ __device__ __forceinline__ void finish_elements(const LinearParams<T>& p, int fi
 }
 
 // The residual of the part of the tile that this block finishes.
-template <typename T, typename S>
+template <typename T, typename W, typename S>
 __device__ __forceinline__ void request_residual(const LinearParams<T>& p, int first_row,
-                                                 int first_column, Shared<T, S>& shared) {
+                                                 int first_column, Shared<T, W, S>& shared) {
   for (int i = threadIdx.x; i < S::kPartRows * S::kWidth; i += S::kThreads) {
     const int row = blockIdx.z * S::kPartRows + i / S::kWidth, column = i % S::kWidth * kChunk;
     const bool valid = first_row + row < p.rows && first_column + column < p.weight.outputs;
@@ -182,14 +207,21 @@ __device__ __forceinline__ void request_residual(const LinearParams<T>& p, int f
   }
 }
 
+// Elements from row to row of W.
+template <typename W>
+__device__ __forceinline__ int weight_stride(const LinearWeight& weight) {
+  return sizeof(W) == 1 ? int8_stride(weight.inputs) : weight.inputs;
+}
+
 // Steps [step, end) of the block's part of W, as far as the L2 cache.
-template <typename T, typename S>
+template <typename W, typename S>
 __device__ __forceinline__ void prefetch_steps(const LinearWeight& weight, int first_column,
                                                int step, int end) {
   for (int i = threadIdx.x; i < S::kColumns * (end - step); i += S::kThreads) {
     const int column = first_column + i % S::kColumns, k = (step + i / S::kColumns) * kSlice;
     if (column >= weight.outputs) continue;
-    prefetch(static_cast<const T*>(weight.data) + static_cast<int64_t>(column) * weight.inputs + k);
+    prefetch(static_cast<const W*>(weight.data) +
+             static_cast<int64_t>(column) * weight_stride<W>(weight) + k);
   }
 }
 

@@ -22,8 +22,9 @@ namespace decoding {
 namespace cuda {
 namespace {
 
-constexpr int kFewRows = 16;       // up to here our own kernels win as a rule
-constexpr int kMostOwnRows = 512;  // above they are not even timed
+constexpr int kFewRows = 16;        // up to here our own kernels win as a rule
+constexpr int kMostOwnRows = 512;   // above they are not even timed
+constexpr int kFewestWidened = 64;  // rows from which on it can pay to widen an int8 weight before
 // By how much an algorithm with a separate norm or gate must win: one dependent launch more costs
 // more in a step than where it is timed.
 constexpr float kSeparate = 1.1f;
@@ -112,6 +113,7 @@ std::vector<Algorithm> deterministic_algorithms(const Device& device, const Line
 template <typename T>
 ProductKey key_of(const Matmul& matmul, const LinearParams<T>& p) {
   return {.type = kType<T>,
+          .int8 = p.weight.kind == WeightKind::int8,
           .inputs = p.weight.inputs,
           .outputs = p.weight.outputs,
           .activation = p.activation,
@@ -159,17 +161,17 @@ Algorithm choose(Stream& stream, const LinearParams<T>& p) {
 template <typename T>
 std::vector<Algorithm> all_algorithms(Stream& stream, const LinearParams<T>& p) {
   if (stream.deterministic()) return deterministic_algorithms(stream.device(), p);
-  std::vector<Algorithm> algorithms;
+  std::vector<Algorithm> algorithms, own;
+  if (p.rows <= kMostOwnRows) own = fused_algorithms(stream.device(), p);
+  const bool narrow = p.weight.kind == WeightKind::int8 && p.rows < kFewestWidened;
+  if (narrow && !own.empty()) return own;
   Algorithm algorithm = separate_all(p);
   for (const auto& proposal :
        cublaslt_proposals(stream, product_of(p, algorithm), kAlgorithms<T>)) {
     algorithm.cublaslt = proposal;
     algorithms.push_back(algorithm);
   }
-  if (p.rows <= kMostOwnRows) {
-    const auto own = fused_algorithms(stream.device(), p);
-    algorithms.insert(algorithms.end(), own.begin(), own.end());
-  }
+  algorithms.insert(algorithms.end(), own.begin(), own.end());
   return algorithms;
 }
 
@@ -192,7 +194,9 @@ void tune(Stream& stream, const LinearParams<T>& p) {
     launch(timed, rewrite_kernel, dim3(count / 256 + 1), dim3(256), 0,
            reinterpret_cast<uint32_t*>(const_cast<T*>(p.x)), count);
   };
-  const size_t bytes = sizeof(T) * p.weight.outputs * p.weight.inputs;
+  const bool int8 = p.weight.kind == WeightKind::int8;
+  const size_t row = int8 ? int8_stride(p.weight.inputs) : sizeof(T) * p.weight.inputs;
+  const size_t bytes = row * p.weight.outputs;
   const auto times = time_cold(stream.device(), p.weight.data, bytes, write_x, launches);
   Tuned tuned;
   float least = 0;

@@ -1,5 +1,6 @@
 #include "kernels/linear/cuda/matmul.h"
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <type_traits>
@@ -69,7 +70,8 @@ bool Stream::deterministic() const { return matmul_.deterministic(); }
 
 Matmul::Matmul(const Device& device, void* workspace, size_t bytes, bool deterministic)
     : workspace_(workspace),
-      workspace_bytes_(bytes),
+      bytes_(bytes),
+      workspace_bytes_(std::min(bytes, kMatmulWorkspace)),
       deterministic_(deterministic),
       tuning_(device, library().get_version()) {
   CUBLASLT_CHECK(library().create(&handle_));

@@ -15,6 +15,8 @@ namespace decoding::cuda {
 
 // Holds the partial sums of a product that is split over K: 512 rows of 1024 outputs, 8 parts.
 constexpr size_t kMatmulWorkspace = 16 << 20;
+// Holds as much of an int8 weight in 16 bits as stays in the L2 cache until it is multiplied.
+constexpr size_t kMostDequantized = 32 << 20;
 
 // y = activation(x W^T + bias) + residual as one call of cuBLASLt, all numbers in `type`.
 struct Product {
@@ -32,7 +34,8 @@ struct Product {
 // Belongs to one session, which is used by one thread at a time.
 class Matmul {
  public:
-  // The device must be the current one. workspace: `bytes` of its memory, on kAlignment.
+  // The device must be the current one. workspace: `bytes` of its memory, on kAlignment; what goes
+  // beyond kMatmulWorkspace is for int8 weights in 16 bits.
   // deterministic: a row has the same bits whatever other rows there are, see linear.cu.
   Matmul(const Device& device, void* workspace, size_t bytes, bool deterministic = false);
   ~Matmul();
@@ -40,6 +43,11 @@ class Matmul {
   Matmul& operator=(const Matmul&) = delete;
 
   void workspace(void* workspace) { workspace_ = workspace; }
+  size_t bytes() const { return bytes_; }  // that it needs
+
+  // Room for a part of an int8 weight in 16 bits.
+  void* dequantized() const { return static_cast<char*>(workspace_) + kMatmulWorkspace; }
+  size_t dequantized_bytes() const { return bytes_ - workspace_bytes_; }
 
   // The library's own proposals, best first by its estimate.
   std::vector<cublaslt::Algorithm> algorithms(const Product& p, int most) const;
@@ -61,7 +69,7 @@ class Matmul {
  private:
   cublaslt::Handle handle_ = nullptr;
   void* workspace_;
-  const size_t workspace_bytes_;
+  const size_t bytes_, workspace_bytes_;  // all of it, cuBLASLt's
   const bool deterministic_;
   Tuning tuning_;
   std::map<const float*, void*> narrow_biases_;

@@ -1,0 +1,41 @@
+// The memory that the products of a model need beside their operands: kernels/linear/cuda/matmul.h.
+#pragma once
+
+#include <algorithm>
+
+#include "engine/model/weights.h"
+#include "kernels/linear/cuda/matmul.h"
+
+namespace decoding {
+
+// Bytes of an int8 weight in 16 bits, or of the part of it that is widened at a time; else 0.
+inline size_t dequantized_bytes(const Linear& linear) {
+  const LinearWeight& weight = linear.weight;
+  if (weight.kind != WeightKind::int8) return 0;
+  const size_t bytes = sizeof(uint16_t) * weight.outputs * weight.inputs;
+  return std::min(bytes, cuda::kMostDequantized);
+}
+
+inline size_t dequantized_bytes(const StackWeights& stack) {
+  size_t most = 0;
+  for (const LayerWeights& layer : stack.layers) {
+    for (const Linear* linear :
+         {&layer.qkv, &layer.self_out, &layer.input, &layer.conv_scores, &layer.cross_q,
+          &layer.cross_kv, &layer.cross_out, &layer.up, &layer.down}) {
+      most = std::max(most, dequantized_bytes(*linear));
+    }
+  }
+  return most;
+}
+
+inline size_t product_memory(const StackWeights& stack) {
+  return cuda::kMatmulWorkspace + dequantized_bytes(stack);
+}
+
+inline size_t product_memory(const ModelWeights& weights) {
+  size_t most = std::max(dequantized_bytes(weights.decoder), dequantized_bytes(weights.output));
+  if (weights.encoder) most = std::max(most, dequantized_bytes(*weights.encoder));
+  return cuda::kMatmulWorkspace + most;
+}
+
+}  // namespace decoding

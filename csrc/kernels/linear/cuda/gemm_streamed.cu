@@ -1,0 +1,178 @@
+// y = activation(norm(x) W^T + bias) + residual, or gated, for few rows and an int8 weight, which
+// streams from memory through shared memory to the registers of the tensor cores.
+//
+// A block computes 16 kTiles outputs of kRows rows at a time; its warps share out K and add up in
+// shared memory. Weights are the first factor of mma.m16n8k16, so that eight rows of x are enough
+// for it. The order of a sum over K is free, as long as both factors agree: lane (g, t) takes the
+// 16 bytes of outputs g and g + 8 at k = 64c + 16t, whole, which in the order of linear.h are four
+// products of 16 inputs, and the same 16 inputs of x from shared memory.
+//
+// Each thread copies the bytes that it will read itself, by cp.async into a ring of kStages steps:
+// no barrier, and many bytes under way with few registers. So there is room on a multiprocessor for
+// the blocks of the next kernel too: they fill their rings while this one computes, and memory
+// never rests. Blocks are as many as run at a time, and go on from tile to tile; their rings run
+// ahead into the next one.
+//
+// The sum is multiplied by the output's scale once, in float32.
+#include <algorithm>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/linear/cuda/gemm_families.h"
+#include "kernels/linear/cuda/gemm_streamed.cuh"
+
+namespace decoding::cuda {
+namespace {
+
+using namespace gemm_streamed;
+
+constexpr int kBlocks = 2;  // on a multiprocessor, where its shared memory is enough
+
+template <typename T, typename S>
+__global__ void __launch_bounds__(kThreads, kBlocks) streamed_kernel(const LinearParams<T> p) {
+  extern __shared__ __align__(16) char bytes[];
+  Shared<S>& shared = *reinterpret_cast<Shared<S>*>(bytes);
+  const int inputs = p.weight.inputs, depth = depth_of(inputs), stride = row_stride(inputs);
+  T* const x = reinterpret_cast<T*>(bytes + sizeof(Shared<S>));
+  float* const gamma = reinterpret_cast<float*>(x + min(S::kRows, p.rows) * stride);
+  const int rows = min(S::kRows, p.rows - static_cast<int>(blockIdx.x) * S::kRows);
+  const Lane lane(inputs);
+  Weights<S> weights(p.weight, lane);
+  if constexpr (S::kNorm) request_scales<kThreads>(gamma, p.norm, depth, inputs);
+#pragma unroll
+  for (int stage = 0; stage < S::kStages; ++stage) {
+    weights.request_next(shared.ring[stage]);
+    close_copies();
+  }
+  const Rows<T, S> given(p, rows, x);
+  int column = blockIdx.y * S::kColumns;
+  Outputs<T, S> outputs(p, rows);
+  outputs.load(p.weight, p.bias, column);
+  wait_for_previous();
+  let_next_start();
+
+  if constexpr (!S::kDirect) given.load(p.norm, shared);
+  if constexpr (S::kNorm) {
+    wait_for_copies<S::kStages>();  // gamma and beta
+    __syncthreads();
+    given.normalize(p.norm, shared, gamma, gamma + depth, p.normed);
+  }
+  if constexpr (!S::kDirect) __syncthreads();
+  const int begin = lane.k + 16 * lane.t;
+  const T* own[S::kRowTiles];  // where there is no such row, another one's numbers are as good
+#pragma unroll
+  for (int r = 0; r < S::kRowTiles; ++r) {
+    const int row = min(kTileRows * r + lane.g, rows - 1);
+    own[r] = begin + (S::kDirect ? p.x + (int64_t{blockIdx.x} * S::kRows + row) * inputs
+                                 : x + row * stride);
+  }
+  int stage = 0;
+  for (int parity = 0;; parity ^= 1) {
+    outputs.load_residual(p, column);
+    float sums[2][S::kTiles][S::kRowTiles][4] = {};
+    for (int step = 0; step < lane.steps; ++step) {
+      const int k = step * kDepth;
+      const InputFragment<T, S> fragment(own, k, inputs - begin - k);
+      wait_for_copies<S::kStages - 1>();
+      multiply<T, S>(sums, shared.ring[stage], fragment);
+      weights.request_next(shared.ring[stage]);
+      close_copies();
+      stage = stage == S::kStages - 1 ? 0 : stage + 1;
+    }
+    store_sums<S>(sums, lane, shared.partial[parity][lane.warp]);
+    __syncthreads();
+    outputs.store(p, shared.partial[parity], column);
+    column += gridDim.y * S::kColumns;
+    if (column >= columns_of<S>(p.weight)) break;
+    outputs.load(p.weight, p.bias, column);
+  }
+  wait_for_copies<0>();
+}
+
+template <typename T>
+struct Variant {
+  int columns, rows;
+  size_t (*shared)(int inputs, int rows);
+  void (*kernel)(LinearParams<T>);
+};
+
+template <typename T, bool kNorm, bool kGated, int kRows, int kTiles, int kStages,
+          bool kDirect = false>
+constexpr Variant<T> make_variant() {
+  using S = GemmStreamedConfig<kNorm, kGated, kRows, kTiles, kStages, kDirect>;
+  return {.columns = S::kColumns,
+          .rows = S::kRows,
+          .shared = shared_bytes<T, S>,
+          .kernel = streamed_kernel<T, S>};
+}
+
+template <typename T, bool gated>
+constexpr Variant<T> kDirect[] = {
+    make_variant<T, false, gated, 8, 1, 2, true>(),
+    make_variant<T, false, gated, 8, 2, 2, true>(),
+    make_variant<T, false, gated, 16, 1, 2, true>(),
+};
+constexpr int kMostDirect = 1024;  // inputs
+
+template <typename T, bool norm, bool gated>
+constexpr Variant<T> kVariants[] = {
+    make_variant<T, norm, gated, 8, 1, 4>(),  make_variant<T, norm, gated, 8, 1, 8>(),
+    make_variant<T, norm, gated, 8, 2, 4>(),  make_variant<T, norm, gated, 4, 1, 4>(),
+    make_variant<T, norm, gated, 4, 1, 8>(),  make_variant<T, norm, gated, 4, 2, 4>(),
+    make_variant<T, norm, gated, 16, 1, 6>(), make_variant<T, norm, gated, 16, 2, 3>(),
+};
+
+// The nth variant that supports p; null after the last.
+template <typename T>
+const Variant<T>* find_variant(const Device& device, const LinearParams<T>& p, int n) {
+  if (p.weight.kind != WeightKind::int8) return nullptr;
+  const auto find = [&](const auto& variants) -> const Variant<T>* {
+    for (const Variant<T>& variant : variants) {
+      const bool fits = variant.shared(p.weight.inputs, variant.rows) <=
+                        static_cast<size_t>(device.shared_memory);
+      if (fits && n-- == 0) return &variant;
+    }
+    return nullptr;
+  };
+  const bool gated = p.gated != nullptr;
+  if (p.norm.gamma != nullptr) {
+    return gated ? find(kVariants<T, true, true>) : find(kVariants<T, true, false>);
+  }
+  if (p.weight.inputs <= kMostDirect) {
+    const Variant<T>* direct = gated ? find(kDirect<T, true>) : find(kDirect<T, false>);
+    if (direct != nullptr) return direct;
+  }
+  return gated ? find(kVariants<T, false, true>) : find(kVariants<T, false, false>);
+}
+
+}  // namespace
+
+template <typename T>
+int streamed_variants(const Device& device, const LinearParams<T>& p) {
+  int count = 0;
+  while (find_variant(device, p, count) != nullptr) ++count;
+  return count;
+}
+
+template <typename T>
+void streamed_linear(Stream& stream, const LinearParams<T>& p, int n) {
+  const Device& device = stream.device();
+  const Variant<T>& variant = *find_variant(device, p, n);
+  const int columns = p.gated != nullptr ? p.weight.outputs / 2 : p.weight.outputs;
+  const int tiles = (columns + variant.columns - 1) / variant.columns;
+  const int row_blocks = (p.rows + variant.rows - 1) / variant.rows;
+  const size_t shared = variant.shared(p.weight.inputs, std::min(p.rows, variant.rows));
+  const int fitting = static_cast<int>(device.shared_memory / shared);
+  const int resident = device.multiprocessors * std::min(fitting, kBlocks) / row_blocks;
+  const int rounds = (tiles + std::max(resident, 1) - 1) / std::max(resident, 1);
+  // Blocks with the same weights are neighbours, so that memory is asked only once.
+  launch(stream, variant.kernel, dim3(row_blocks, (tiles + rounds - 1) / rounds), dim3(kThreads),
+         shared, p);
+}
+
+#define INSTANTIATE(T)                                                   \
+  template int streamed_variants(const Device&, const LinearParams<T>&); \
+  template void streamed_linear(Stream&, const LinearParams<T>&, int);
+INSTANTIATE(half)
+INSTANTIATE(bfloat16)
+
+}  // namespace decoding::cuda

@@ -1,0 +1,365 @@
+// The parts of a block of gemm_streamed.cu: the ring that weights pass through, its rows of x, and
+// what it makes of the sums.
+#pragma once
+
+#include "kernels/cuda/activate.cuh"
+#include "kernels/cuda/cluster.cuh"
+#include "kernels/linear/cuda/int8.cuh"
+#include "kernels/linear/linear.h"
+
+namespace decoding::cuda::gemm_streamed {
+
+constexpr int kWarps = 8, kThreads = kWarps * kWarp;
+constexpr int kDepth = 64;    // inputs that a warp multiplies at a time, 16 in a lane
+constexpr int kPiece = 8;     // elements of x in 16 bytes
+constexpr int kTileRows = 8;  // of x, in a product of the tensor cores
+
+// A variant: kRows rows of x by kTiles * 16 outputs at a time, kStages of them under way. kDirect:
+// x does not pass through shared memory, which takes longer where there is little to multiply.
+template <bool kNorm_, bool kGated_, int kRows_, int kTiles_, int kStages_, bool kDirect_>
+struct GemmStreamedConfig {
+  static constexpr bool kNorm = kNorm_, kGated = kGated_, kDirect = kDirect_;
+  static_assert(!kNorm || !kDirect);
+  static constexpr int kRows = kRows_, kTiles = kTiles_, kStages = kStages_;
+  static constexpr int kRowTiles = (kRows + kTileRows - 1) / kTileRows;
+  static constexpr int kOutputs = 16 * kTiles;
+  // Of y, that a block makes of them: with a gate the lower half of each tile are gates.
+  static constexpr int kColumns = kGated ? kOutputs / 2 : kOutputs;
+  static constexpr int kTileColumns = kGated ? 8 : 16;
+  static constexpr int kRowStep = kThreads / kColumns;  // rows that the threads finish at a time
+  static constexpr int kOwn = (kRows + kRowStep - 1) / kRowStep;  // outputs that a thread finishes
+};
+
+// Shared memory of a block; after it come its rows of x, as many as there are, and gamma and beta.
+template <typename S>
+struct Shared {
+  // A row of partial sums; four rows, two apart, fall on different banks.
+  static constexpr int kStride = S::kOutputs + 4;
+
+  uint4 ring[S::kStages][S::kTiles][2][kThreads];  // a thread reads what it has copied itself
+  float partial[2][kWarps][S::kRows][kStride];     // of this tile, and of the one before
+  float2 moments[S::kRows][kWarps];                // of a row, from the warps that share it
+};
+
+// Elements in a row of x: the inputs in whole steps, and a piece more, so that two rows fall on
+// different banks.
+DECODING_EVERYWHERE constexpr int depth_of(int inputs) {
+  return (inputs + kDepth - 1) / kDepth * kDepth;
+}
+DECODING_EVERYWHERE constexpr int row_stride(int inputs) { return depth_of(inputs) + kPiece; }
+
+template <typename T, typename S>
+size_t shared_bytes(int inputs, int rows) {
+  const size_t norm = S::kNorm ? 2 * sizeof(float) * depth_of(inputs) : 0;
+  const size_t x = S::kDirect ? 0 : sizeof(T) * rows * row_stride(inputs);
+  return sizeof(Shared<S>) + x + norm;
+}
+
+// A lane's place in the products, and the steps of K that its warp takes: `steps` from k on.
+struct Lane {
+  int warp = threadIdx.x / kWarp, g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
+  int k, steps;
+
+  __device__ explicit Lane(int inputs) {
+    const int all = depth_of(inputs) / kDepth, most = (all + kWarps - 1) / kWarps;
+    k = warp * most * kDepth;
+    steps = max(0, min(most, all - warp * most));
+  }
+};
+
+// Columns of y.
+template <typename S>
+__device__ __forceinline__ int columns_of(const LinearWeight& weight) {
+  return S::kGated ? weight.outputs / 2 : weight.outputs;
+}
+
+// The weights of a warp's lane, step by step, through all tiles of its block: of each tile rows g
+// and g + 8, with a gate the gate's and what passes through it.
+template <typename S>
+class Weights {
+ public:
+  __device__ __forceinline__ Weights(const LinearWeight& weight, const Lane& lane)
+      : stride_(int8_stride(weight.inputs)),
+        half_((S::kGated ? int64_t{weight.outputs} / 2 : 8) * stride_),
+        columns_(columns_of<S>(weight)),
+        steps_(lane.steps),
+        left_(lane.steps),
+        k_(lane.k + 16 * lane.t),
+        column_(blockIdx.y * S::kColumns + lane.g),
+        from_(static_cast<const int8_t*>(weight.data) + int64_t{column_} * stride_ + k_) {}
+
+  __device__ __forceinline__ void request_next(uint4 (&to)[S::kTiles][2][kThreads]) {
+    if (steps_ == 0) return;
+    const bool inside = k_ + (steps_ - left_) * kDepth < stride_;
+#pragma unroll
+    for (int i = 0; i < S::kTiles; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int column = column_ + i * S::kTileColumns + (S::kGated ? 0 : 8 * half);
+        copy_async(shared_address(&to[i][half][threadIdx.x]),
+                   from_ + i * S::kTileColumns * int64_t{stride_} + half * half_,
+                   inside && column < columns_);
+      }
+    }
+    from_ += kDepth;
+    if (--left_ > 0) return;
+    left_ = steps_;
+    const int further = gridDim.y * S::kColumns;
+    column_ += further;
+    from_ += int64_t{further} * stride_ - int64_t{steps_} * kDepth;
+  }
+
+ private:
+  const int stride_;
+  const int64_t half_;
+  const int columns_, steps_;
+  int left_;
+  const int k_;
+  int column_;  // of the first tile, row g
+  const int8_t* from_;
+};
+
+// A lane's inputs of a step: 16 of row g of each tile of rows.
+template <typename T, typename S>
+struct InputFragment {
+  uint4 low[S::kRowTiles], high[S::kRowTiles];
+
+  // count: the inputs that there are from k on, where x is not in shared memory, zero after them.
+  __device__ __forceinline__ InputFragment(const T* const (&x)[S::kRowTiles], int k, int count) {
+#pragma unroll
+    for (int r = 0; r < S::kRowTiles; ++r) {
+      low[r] = piece(x[r] + k, count > 0);
+      high[r] = piece(x[r] + k + kPiece, count > kPiece);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static uint4 piece(const T* from, bool valid) {
+    return !S::kDirect || valid ? *reinterpret_cast<const uint4*>(from) : uint4{};
+  }
+};
+
+// sums += one step: the weights are the first factor, 16 outputs, and x the second, 8 rows.
+template <typename T, typename S>
+__device__ __forceinline__ void multiply(float (&sums)[2][S::kTiles][S::kRowTiles][4],
+                                         const uint4 (&weights)[S::kTiles][2][kThreads],
+                                         const InputFragment<T, S>& x) {
+#pragma unroll
+  for (int i = 0; i < S::kTiles; ++i) {
+    const uint4 upper = weights[i][0][threadIdx.x], lower = weights[i][1][threadIdx.x];
+    const auto add = [&](int chain, uint32_t a, uint32_t b, uint32_t uint4::* word) {
+      const uint2 first = widen<T>(a), second = widen<T>(b);
+#pragma unroll
+      for (int r = 0; r < S::kRowTiles; ++r) {
+        multiply_add<T>(sums[chain][i][r], first.x, second.x, first.y, second.y, x.low[r].*word,
+                        x.high[r].*word);
+      }
+    };
+    add(0, upper.x, lower.x, &uint4::x);
+    add(1, upper.y, lower.y, &uint4::y);
+    add(0, upper.z, lower.z, &uint4::z);
+    add(1, upper.w, lower.w, &uint4::w);
+  }
+}
+
+// The warp's sums, to shared memory, row by row.
+template <typename S>
+__device__ __forceinline__ void store_sums(const float (&sums)[2][S::kTiles][S::kRowTiles][4],
+                                           const Lane& lane,
+                                           float (&to)[S::kRows][Shared<S>::kStride]) {
+#pragma unroll
+  for (int r = 0; r < S::kRowTiles; ++r) {
+    const int row = kTileRows * r + 2 * lane.t;
+    if (row >= S::kRows) continue;
+#pragma unroll
+    for (int i = 0; i < S::kTiles; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        to[row + j % 2][16 * i + lane.g + j / 2 * 8] = sums[0][i][r][j] + sums[1][i][r][j];
+      }
+    }
+  }
+}
+
+// The outputs that a thread finishes: one column, every kRowStep-th row.
+template <typename T, typename S>
+struct Outputs {
+  const int row = threadIdx.x / S::kColumns, column = threadIdx.x % S::kColumns;
+  const int rows;        // of the block
+  const int64_t stride;  // of y and the residual
+  const int64_t at;      // of the first, for the block's first columns
+  float scale[S::kGated ? 2 : 1], bias[S::kGated ? 2 : 1];
+  float residual[S::kOwn];
+
+  __device__ __forceinline__ Outputs(const LinearParams<T>& p, int rows)
+      : rows(rows),
+        stride(p.stride > 0 ? p.stride : columns_of<S>(p.weight)),
+        at((int64_t{blockIdx.x} * S::kRows + row) * stride + column) {}
+
+  __device__ bool has(const LinearParams<T>& p, int i, int first) const {
+    return row + i * S::kRowStep < rows && first + column < columns_of<S>(p.weight);
+  }
+
+  // What belongs to the weight.
+  __device__ __forceinline__ void load(const LinearWeight& weight, const float* all_bias,
+                                       int first) {
+    const int columns = columns_of<S>(weight), own = first + column;
+#pragma unroll
+    for (int half = 0; half <= S::kGated; ++half) {
+      const bool valid = own < columns;
+      scale[half] = valid ? weight.scale[own + half * columns] : 0.0f;
+      bias[half] = valid && all_bias != nullptr ? all_bias[own + half * columns] : 0.0f;
+    }
+  }
+
+  __device__ __forceinline__ void load_residual(const LinearParams<T>& p, int first) {
+    if constexpr (S::kGated) return;
+#pragma unroll
+    for (int i = 0; i < S::kOwn; ++i) {
+      const T* from = p.residual + at + first + i * S::kRowStep * stride;
+      residual[i] = p.residual != nullptr && has(p, i, first) ? to_float(*from) : 0.0f;
+    }
+  }
+
+  __device__ __forceinline__ void store(
+      const LinearParams<T>& p, const float (&partial)[kWarps][S::kRows][Shared<S>::kStride],
+      int first) const {
+#pragma unroll
+    for (int i = 0; i < S::kOwn; ++i) {
+      if (!has(p, i, first)) break;
+      float y = activate(sum(partial, i, 0), p.activation);
+      if constexpr (S::kGated) {
+        y *= sum(partial, i, 1);
+      } else {
+        y += residual[i];
+      }
+      p.y[at + first + i * S::kRowStep * stride] = from_float<T>(y);
+    }
+  }
+
+ private:
+  // What the warps have; half: 1 for what passes through a gate.
+  __device__ __forceinline__ float sum(const float (&partial)[kWarps][S::kRows][Shared<S>::kStride],
+                                       int i, int half) const {
+    const int place = S::kGated ? column / 8 * 16 + column % 8 + 8 * half : column;
+    float sum = 0.0f;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) sum += partial[w][row + i * S::kRowStep][place];
+    return fmaf(scale[half], sum, bias[half]);
+  }
+};
+
+// The block's rows of x, as they are or normed, to shared memory. Warps share a row where there are
+// fewer rows than warps; a thread takes every kThreads-th piece of 16 bytes, or a part of that.
+template <typename T, typename S>
+class Rows {
+ public:
+  __device__ __forceinline__ Rows(const LinearParams<T>& p, int rows, T* to)
+      : rows_(rows),
+        share_(rows > 4   ? 1
+               : rows > 2 ? 2
+               : rows > 1 ? 4
+                          : 8),
+        rank_(threadIdx.x / kWarp % share_),
+        begin_(static_cast<int>(rank_ * kWarp + threadIdx.x % kWarp) * kPiece),
+        step_(static_cast<int>(share_ * kWarp) * kPiece),
+        inputs_(p.weight.inputs),
+        stride_(row_stride(inputs_)),
+        first_(blockIdx.x * S::kRows),
+        from_(p.x + int64_t{first_} * inputs_),
+        to_(to) {
+    for_rows([&](int row) { prefetch(from_ + int64_t{row} * inputs_ + min(begin_, inputs_ - 1)); });
+  }
+
+  // After it and a barrier all rows lie there.
+  __device__ __forceinline__ void load(const Norm& norm, Shared<S>& shared) const {
+    for_rows([&](int row) {
+      const T* const from = from_ + int64_t{row} * inputs_;
+      const float first = S::kNorm && !norm.rms ? to_float(from[0]) : 0.0f;
+      float2 sums{};
+      for (int k = begin_; k < depth_of(inputs_); k += kBatch * step_) {
+        uint4 pieces[kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) pieces[i] = piece(from, k + i * step_);
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          const int own = k + i * step_;
+          if (own >= depth_of(inputs_)) break;
+          *reinterpret_cast<uint4*>(to_ + row * stride_ + own) = pieces[i];
+          if (S::kNorm && own < inputs_) add(pieces[i], first, sums);
+        }
+      }
+      if constexpr (S::kNorm) {
+        sums = {warp_sum(sums.x), warp_sum(sums.y)};
+        if (threadIdx.x % kWarp == 0) shared.moments[row][rank_] = sums;
+      }
+    });
+  }
+
+  // Once the sums of all warps are there. gamma, beta: [depth], zeros after the inputs. Sums are
+  // relative to the row's first element, or 0 for an RMS norm: see gemm_small.cuh.
+  __device__ __forceinline__ void normalize(const Norm& norm, const Shared<S>& shared,
+                                            const float* gamma, const float* beta,
+                                            T* normed) const {
+    const float part = 1.0f / inputs_;
+    for_rows([&](int row) {
+      float2 sums{};
+      for (int i = 0; i < share_; ++i) {
+        const float2 own = shared.moments[row][i];
+        sums = {sums.x + own.x, sums.y + own.y};
+      }
+      const float first = norm.rms ? 0.0f : to_float(from_[int64_t{row} * inputs_]);
+      const float distance = norm.rms ? 0.0f : sums.x * part;
+      const float mean = first + distance, variance = sums.y * part - distance * distance;
+      const float factor = rsqrtf((variance < 0.0f ? 0.0f : variance) + norm.eps);
+      for (int k = begin_; k < inputs_; k += step_) {
+        uint4& bits = *reinterpret_cast<uint4*>(to_ + row * stride_ + k);
+        uint4 piece = bits;
+        apply(piece, mean, factor, gamma + k, beta + k);
+        bits = piece;
+        if (k / kPiece % gridDim.y != blockIdx.y) continue;  // blocks of the same rows share them
+        *reinterpret_cast<uint4*>(normed + int64_t{first_ + row} * inputs_ + k) = piece;
+      }
+    });
+  }
+
+ private:
+  static constexpr int kBatch = 4;  // pieces that are loaded at a time
+
+  template <typename F>
+  __device__ __forceinline__ void for_rows(const F& f) const {
+#pragma unroll 1
+    for (int row = threadIdx.x / kWarp / share_; row < rows_; row += kWarps / share_) f(row);
+  }
+
+  __device__ __forceinline__ uint4 piece(const T* from, int k) const {
+    return k < inputs_ ? *reinterpret_cast<const uint4*>(from + k) : uint4{};
+  }
+
+  __device__ __forceinline__ static void add(const uint4& piece, float first, float2& sums) {
+    for (const uint32_t pair : {piece.x, piece.y, piece.z, piece.w}) {
+      const float2 values = unpack<T>(pair);
+      const float a = values.x - first, b = values.y - first;
+      sums = {sums.x + a + b, fmaf(a, a, fmaf(b, b, sums.y))};
+    }
+  }
+
+  __device__ __forceinline__ static void apply(uint4& piece, float mean, float factor,
+                                               const float* gamma, const float* beta) {
+    uint32_t* const pairs[] = {&piece.x, &piece.y, &piece.z, &piece.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 scale = *reinterpret_cast<const float2*>(gamma + 2 * i);
+      const float2 shift = *reinterpret_cast<const float2*>(beta + 2 * i);
+      const float2 values = unpack<T>(*pairs[i]);
+      *pairs[i] = pack<T>({fmaf(values.x - mean, factor * scale.x, shift.x),
+                           fmaf(values.y - mean, factor * scale.y, shift.y)});
+    }
+  }
+
+  const int rows_, share_, rank_, begin_, step_, inputs_, stride_, first_;
+  const T* from_;
+  T* to_;
+};
+
+}  // namespace decoding::cuda::gemm_streamed

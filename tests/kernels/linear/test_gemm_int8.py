@@ -1,0 +1,205 @@
+"""Every variant of our own CUDA kernels for int8 weights, and the way through 16 bits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from decoding import _kernels as kernels
+from tests.conftest import assert_within_torch
+from tests.kernels.linear.test_gemm import BEHIND, Case, check, full_precision, make, reference
+from tests.kernels.linear.test_linear import ACTIVATIONS
+from tests.support.attention import assert_equal
+from tests.support.packed import int8_rows, quantise
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures(full_precision.__name__)]
+
+DTYPES = [torch.float16, torch.bfloat16]  # of x
+ROWS = [1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 33, 64, 100, 129]
+# Whole and broken tiles of outputs, groups and steps of inputs; warps without work.
+SIZES = [(n, k) for n in (8, 40, 512, 513) for k in (8, 64, 72, 520, 1024, 4096)]
+SIZES += [(32000, 512), (8201, 1024), (64, 14336), (130, 9216)]
+
+
+def made(dtype: torch.dtype, outputs: int, inputs: int, rows: int = max(ROWS)) -> Case:
+    """A case whose weight is int8."""
+    case = make(dtype, outputs, inputs, rows)
+    numbers, scale, _ = quantise(case.weight.cpu())
+    places = {"int8": int8_rows(numbers).cuda(), "scale": scale.cuda()}
+    return replace(case, weight=numbers.to(dtype).cuda(), **places)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_number_arrives(dtype: torch.dtype) -> None:
+    """All of int8 in each place of a step, one at a time: the sums are exact."""
+    numbers = torch.arange(-128, 128).to(torch.int8)[:, None].repeat(1, 128)
+    scale = torch.full((256,), 0.5, device="cuda")
+    case = Case(
+        x=torch.eye(128, dtype=dtype, device="cuda"),
+        weight=numbers.to(dtype).cuda(),
+        int8=int8_rows(numbers).cuda(),
+        scale=scale,
+    )
+    for variant in range(case.variants()):
+        y, _ = case.run(variant)
+        assert torch.equal(y[:-BEHIND], (case.weight * 0.5).T)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_inputs_keep_their_places(dtype: torch.dtype) -> None:
+    numbers = torch.arange(72).to(torch.int8)[None].repeat(24, 1)
+    case = Case(
+        x=torch.eye(72, dtype=dtype, device="cuda"),
+        weight=numbers.to(dtype).cuda(),
+        int8=int8_rows(numbers).cuda(),
+        scale=torch.ones(24, device="cuda"),
+    )
+    for variant in range(case.variants()):
+        y, _ = case.run(variant)
+        assert torch.equal(y[:-BEHIND], case.weight.T)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "normed"),
+    [
+        (*size, normed)
+        for size in SIZES
+        for normed in (False, True)
+        if not normed or size[1] <= 4096
+    ],
+)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_equals_torch(dtype: torch.dtype, outputs: int, inputs: int, normed: bool) -> None:
+    case = made(dtype, outputs, inputs)
+    if not normed:
+        case = replace(case, gamma=None, beta=None)
+    check(case, [1, 5, 17] if outputs > 1000 else ROWS)
+    if normed:
+        check(replace(case, beta=None, rms=True), [1, 17])
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_activations(dtype: torch.dtype, activation: str) -> None:
+    case = replace(made(dtype, 136, 64, rows=33), activation=activation)
+    check(case, [33])
+    check(replace(case, residual=None, gamma=None, beta=None), [33])
+
+
+@pytest.mark.parametrize(
+    ("outputs", "inputs"), [(n, k) for n in (16, 40, 510, 4096) for k in (64, 72, 1024, 4096)]
+)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_gated(dtype: torch.dtype, outputs: int, inputs: int) -> None:
+    case = made(dtype, outputs, inputs)
+    case = replace(case, activation="silu", gated=True, residual=None, beta=None, rms=True)
+    rows = [1, 4, 8, 16, 33]
+    check(case, rows)
+    check(replace(case, gamma=None, bias=None, activation="gelu_tanh"), rows)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_infinity_and_nan_arrive(dtype: torch.dtype) -> None:
+    x = torch.zeros(40, 72, dtype=dtype, device="cuda")
+    x[3, 5], x[7, 71], x[20, 0] = float("inf"), float("nan"), float("nan")
+    numbers = torch.ones(72, 72, dtype=torch.int8)
+    case = Case(x, numbers.to(dtype).cuda(), int8=int8_rows(numbers).cuda())
+    case = replace(case, scale=torch.ones(72, device="cuda"))
+    for variant in range(case.variants()):
+        y = case.run(variant)[0][:-BEHIND]
+        assert (y[3] == float("inf")).all() and y[[7, 20]].isnan().all()
+        y[[3, 7, 20]] = 0
+        assert (y == 0).all(), "another row sees them"
+
+
+@pytest.mark.parametrize("outputs", [512, 513])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_residual_may_be_the_output(dtype: torch.dtype, outputs: int) -> None:
+    case = made(dtype, outputs, 512, rows=70)
+    assert case.residual is not None
+    for variant in range(case.variants()):
+        expected = case.run(variant)[0][:-BEHIND]
+        y, normed = case.residual.clone(), case.new_normed()
+        arguments = replace(case, residual=y).arguments(y, normed)
+        kernels.fused_linear(*arguments, variant, scale=case.scale)
+        assert torch.equal(y, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rows_of_y_may_lie_apart(dtype: torch.dtype) -> None:
+    case = replace(made(dtype, 513, 512), residual=None)
+    for variant in range(case.variants()):
+        expected = case.run(variant)[0][:-BEHIND]
+        y = case.x.new_full((len(case.x) + BEHIND, 528), float("nan"))
+        kernels.fused_linear(*case.arguments(y, case.new_normed()), variant, scale=case.scale)
+        assert torch.equal(y[:-BEHIND, :513], expected)
+        assert y[-BEHIND:].isnan().all() and y[:, 520:].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rows_do_not_depend_on_each_other(dtype: torch.dtype) -> None:
+    case = made(dtype, 200, 512)
+    for variant in range(case.variants()):
+        together = case.run(variant)[0]
+        for rows in (1, 2, 5, 16, 40):
+            assert torch.equal(case.first(rows).run(variant)[0][:rows], together[:rows])
+
+
+def linear(case: Case, y: Tensor, *, tune: bool) -> None:
+    arguments = case.arguments(y, case.new_normed())
+    names = ("gamma", "beta", "normed", "eps", "rms", "gated")
+    more = dict(zip(names, arguments[6:], strict=True), scale=case.scale)
+    if tune:
+        kernels.tune_linear(*arguments[:6], **more)
+    kernels.linear(*arguments[:6], **more, isa="cuda", threads=1)
+
+
+# Inputs that our own kernels do not take, parts of a large weight, odd numbers of outputs.
+@pytest.mark.parametrize("tune", [False, True])
+@pytest.mark.parametrize(("outputs", "inputs"), [(513, 512), (70, 65), (20001, 2048), (24, 1024)])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_many_rows(
+    dtype: torch.dtype,
+    outputs: int,
+    inputs: int,
+    tune: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DECODING_TUNE", str(int(tune)))
+    monkeypatch.setenv("DECODING_CACHE", str(tmp_path))
+    kernels.set_deterministic(False)  # reads the environment
+    whole = replace(made(dtype, outputs, inputs, 700), gamma=None, beta=None)
+    for rows in (3, 40, 700):
+        case = whole.first(rows)
+        for each in (
+            case,
+            replace(case, bias=None),
+            replace(case, residual=None, activation="silu"),
+        ):
+            y = each.x.new_full((rows, outputs), float("nan"))
+            linear(each, y, tune=tune)
+            given = (each.x, each.weight, each.bias, each.residual, each.activation)
+            assert_within_torch(reference, y, *given, None, None, False, False, each.scale)
+
+
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("outputs", "inputs"), [(40, 72), (513, 512), (512, 2048)])
+def test_a_row_does_not_depend_on_its_batch(
+    dtype: torch.dtype, outputs: int, inputs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DECODING_TUNE", "0")
+    kernels.set_deterministic(True)  # reads the environment
+    whole = replace(made(dtype, outputs, inputs, 300), residual=None)
+    y = whole.x.new_empty(300, outputs)
+    linear(whole, y, tune=False)
+    for rows in (1, 7, 17, 129):
+        part = whole.rows(5, rows)
+        found = part.x.new_empty(rows, outputs)
+        linear(part, found, tune=False)
+        assert_equal(found, y[5 : 5 + rows])
