@@ -71,7 +71,8 @@ class Engine:
                 None: on a GPU four fifths of what is free; on a CPU enough for usual lengths, at
                 most a quarter of what is free.
             max_requests: rows that step at once: a request of greedy search is one row, one with
-                beams or samples has as many. None: 64 on a CPU, 256 on a GPU. Others wait.
+                beams or samples has as many. None: 64 on a CPU, 1024 on a GPU, or half of it or a
+                quarter where memory is short. Others wait.
             prefix_caching: keep the keys and values of prompts' full pages and of whole sources
                 while their memory is not needed, for requests that begin with the same tokens.
             overcommit: admit a request before there are pages for the longest result that it may

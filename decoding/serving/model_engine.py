@@ -26,6 +26,9 @@ from decoding.serving.planning import SHARE, UNKNOWN, allocated, call_limits, co
 from decoding.serving.request import Told, Waiter, engine_failed, is_end
 from decoding.serving.submission import steps_alone
 
+# Times the rows of a sub-batch that step at once; fewer where there is no memory for so many.
+TIMES = {"cpu": (1,), "cuda": (2, 1)}
+
 
 class ModelEngine:
     """Computes calls of generate() that have more sentences than rows: whichever ends is replaced
@@ -49,7 +52,7 @@ class ModelEngine:
     def start(self, call: Call) -> StartedCall | Waiting:
         """Submits all sentences; where the memory does not suffice, they wait for result()."""
         with self._lock:
-            if not self._reserve(call_limits(call, ROWS[self._device.type])):
+            if not self._reserve(call):
                 return Waiting(replace(call, engine=None))
             assert self._dispatcher is not None
             return StartedCall(call, self._dispatcher)
@@ -74,22 +77,25 @@ class ModelEngine:
             self._close()
             self._engine = None
 
-    def _reserve(self, needed: EngineLimits) -> bool:
-        """Makes sure that the engine is bound to memory for `needed`; False where there is none."""
+    def _reserve(self, call: Call) -> bool:
+        """Makes sure that the engine is bound to memory for the call; False where there is none."""
+        kind = self._device.type
+        needed = [call_limits(call, times * ROWS[kind]) for times in TIMES[kind]]
         if self._dispatcher is not None and not self._dispatcher.process:
             self._engine = self._dispatcher = self._planned = None  # those of the parent
         failed = self._dispatcher is not None and self._dispatcher.failure is not None
-        if self._planned is not None and self._planned.cover(needed) and not failed:
+        if self._planned is not None and self._planned.cover(needed[-1]) and not failed:
             return True
-        wanted = needed if self._planned is None else needed.joined(self._planned)
+        if self._planned is not None:
+            needed.insert(0, needed[0].joined(self._planned))
         self._close()
         if self._engine is None:
             make = self._make()
             assert make is not None, "a model that is gone calls nothing"
             self._engine = make()
         engine = self._engine
-        most = int((available_memory(self._device) or UNKNOWN) * SHARE[self._device.type])
-        for planned in (wanted, needed):
+        most = int((available_memory(self._device) or UNKNOWN) * SHARE[kind])
+        for planned in needed:
             limits = with_pages(engine, planned, most)
             if limits is not None:
                 self._bind(engine, limits)

@@ -25,10 +25,11 @@ from decoding.models.spec import ModelSpec
 from decoding.models.weights.dtypes import Stored
 
 READ = {"cpu": 128, "cuda": 1024}  # tokens that are read at once, at most, or one source
-ROWS = {"cpu": 64, "cuda": 256}  # that step at once, where nobody says
+ROWS = {"cpu": 64, "cuda": 1024}  # that step at once, where nobody says and memory is not short
+FEWEST = {"cpu": 64, "cuda": 256}  # before requests become shorter instead
 SHARE = {"cpu": 0.25, "cuda": 0.8}  # of the memory that is available, at most, where nobody says
 UNKNOWN = 4 << 30  # bytes that are available, where the system does not say
-USUAL = {"cpu": 256, "cuda": 4096}  # tokens for which each row has pages then, if they fit
+USUAL = {"cpu": 256, "cuda": 1024}  # tokens for which each row has pages then, if they fit
 SENTENCE = 64  # tokens for which an engine must have pages
 TABLES = 0.25  # of the memory, at most, is for what is not pages
 MANY = 1024  # pages, whose bytes are measured together: a plan rounds
@@ -50,16 +51,20 @@ def engine_limits(
     """The limits of an engine that takes `memory` bytes at most.
 
     memory: None: on a GPU most of what is free, on a CPU enough for texts of a usual length. rows:
-    that step at once; None: ROWS. Requests may be as long as the model allows, or half as long, a
-    quarter and so on, until what is not pages leaves room for them.
+    that step at once; None: ROWS, or half of them and so on down to FEWEST, until what is not pages
+    leaves room for these. Requests may be as long as the model allows, or half as long, a quarter
+    and so on, until it does.
 
     Raises decoding.Error where not even one sentence fits.
     """
-    rows = rows or ROWS[device.type]
     available = available_memory(device)
     most = memory or int((available or UNKNOWN) * SHARE[device.type])
 
-    limits = longest_limits(spec, device, rows)
+    limits = longest_limits(spec, device, rows or ROWS[device.type])
+    fewest = rows or FEWEST[device.type]
+    while size(engine, limits) > most * TABLES and limits.requests > fewest:
+        limits = longest_limits(spec, device, limits.requests // 2)
+    rows = limits.requests
     while size(engine, limits) > most * TABLES and halved(limits).target >= SENTENCE:
         limits = halved(limits)
     page, tables = page_and_tables(engine, limits)

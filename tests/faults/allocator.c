@@ -31,7 +31,8 @@ static Range spared[kSpared];  // functions of ours whose allocations never fail
 static int spared_count;
 static atomic_long next, fails_at = -1;
 static atomic_bool lasting;
-static __thread bool inside;
+// In static memory of the thread: else the loader allocates it, from within malloc.
+static __thread bool inside __attribute__((tls_model("initial-exec")));
 static void* failed_at[kFrames];
 static int failed_frames;
 
