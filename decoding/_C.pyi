@@ -104,7 +104,6 @@ class training:
         labels: Tensor,
         losses: Tensor,
         softmax: Tensor,
-        *,
         weight: Tensor | None = None,
         weight_sum: Tensor | None = None,
         ignored: int = -100,
@@ -125,7 +124,6 @@ class training:
         labels: Tensor,
         total: Tensor,
         count: Tensor,
-        *,
         mean: bool,
         weight: Tensor | None = None,
         ignored: int = -100,
@@ -133,7 +131,7 @@ class training:
         threads: int = 0,
     ) -> None:
         """Writes the sum of losses, R [rows], and the sum of the weights of all labels that count;
-        with `mean` the first is divided by the second. total, count: R [1]."""
+        with `mean` the first is divided by the second. total, count: R, one number."""
     @staticmethod
     def cross_entropy_backward(
         x: Tensor,
@@ -141,7 +139,6 @@ class training:
         softmax: Tensor,
         upstream: Tensor,
         dx: Tensor,
-        *,
         count: Tensor | None = None,
         weight: Tensor | None = None,
         weight_sum: Tensor | None = None,
@@ -159,38 +156,34 @@ class training:
     def norm(
         x: Tensor,
         y: Tensor,
-        *,
-        residual: Tensor | None = None,
-        bias: Tensor | None = None,
-        gamma: Tensor | None = None,
-        beta: Tensor | None = None,
-        sum: Tensor | None = None,
-        mean: Tensor | None = None,
-        rstd: Tensor | None = None,
+        stats: Tensor,
+        gamma: Tensor | None,
+        beta: Tensor | None,
+        residual: Tensor | None,
+        bias: Tensor | None,
+        sum: Tensor | None,
         eps: float,
-        rms: bool = False,
+        rms: bool,
         isa: str = "",
         threads: int = 0,
     ) -> None:
         """Writes norm(x + bias + residual) to y, and what is normed, rounded to T, to sum.
 
         x, residual, y, sum: T [rows, cols]; sum is None where there is neither bias nor residual.
-        gamma, beta, bias: T [cols], or float32 beside two-byte T. mean, rstd: R [rows], for
-        norm_backward; None where there is none. rms has no mean and no beta.
+        gamma, beta, bias: T [cols], or float32 beside two-byte T. stats: R [2, rows], the mean and
+        the factor of each row for norm_backward; rms has no mean and no beta: [1, rows].
         """
     @staticmethod
     def norm_backward(
         s: Tensor,
         dy: Tensor,
         dx: Tensor,
-        *,
-        dsum: Tensor | None = None,
-        gamma: Tensor | None = None,
-        mean: Tensor | None = None,
-        rstd: Tensor,
-        dgamma: Tensor | None = None,
-        dbeta: Tensor | None = None,
-        dbias: Tensor | None = None,
+        stats: Tensor,
+        gamma: Tensor | None,
+        dgamma: Tensor | None,
+        dbeta: Tensor | None,
+        dbias: Tensor | None,
+        dsum: Tensor | None,
         isa: str = "",
         threads: int = 0,
     ) -> None:
@@ -198,14 +191,13 @@ class training:
 
         s: T [rows, cols], what was normed (`sum`, or x); dsum: what comes to it from elsewhere.
         dx: T [rows, cols], the gradient of x and residual; dgamma, dbeta, dbias as gamma there,
-        None where nobody asks. Without a mean it was an RMS norm.
+        None where nobody asks. stats: as `norm` left them.
         """
     @staticmethod
     def embed(
         ids: Tensor,
         table: Tensor,
         y: Tensor,
-        *,
         positions: Tensor | None = None,
         at: Tensor | None = None,
         length: int = 0,
@@ -227,7 +219,6 @@ class training:
         ids: Tensor,
         order: Tensor | None,
         dtable: Tensor,
-        *,
         ignored: int = -1,
         scale: float = 1.0,
         dropout: float = 0.0,
@@ -243,16 +234,16 @@ class training:
         `ignored` do not count. For positions: the same, with ids of positions and scale 1.
         """
     @staticmethod
-    def softmax(x: Tensor, y: Tensor, *, isa: str = "", threads: int = 0) -> None:
+    def softmax(x: Tensor, y: Tensor, isa: str = "", threads: int = 0) -> None:
         """Writes softmax(x) over the last axis to y. x, y: T [rows, cols]."""
     @staticmethod
     def softmax_backward(
-        y: Tensor, dy: Tensor, dx: Tensor, *, isa: str = "", threads: int = 0
+        y: Tensor, dy: Tensor, dx: Tensor, isa: str = "", threads: int = 0
     ) -> None:
         """Writes y * (dy - sum(y * dy)) to dx, which may be dy. All: T [rows, cols]."""
     @staticmethod
     def dropout(
-        x: Tensor, y: Tensor, *, p: float, seed: Tensor, isa: str = "", threads: int = 0
+        x: Tensor, y: Tensor, p: float, seed: Tensor, isa: str = "", threads: int = 0
     ) -> None:
         """Writes 0 to y with probability p, else x / (1 - p); the gradient is the same of dy.
 

@@ -37,7 +37,7 @@ void run(int64_t bytes, int threads, const Op& op) {
   constexpr int64_t kBytesOfAThread = 1 << 20;
   const py::gil_scoped_release release;
   cpu::Team team(static_cast<int>(std::clamp<int64_t>(bytes / kBytesOfAThread, 1, threads)));
-  cpu::with_isa(cpu::instruction_sets().front().name, [&]<cpu::Isa isa>(cpu::Features features) {
+  cpu::with_isa(cpu::instruction_sets().front(), [&]<cpu::Isa isa>(cpu::Features features) {
     team.run([&](int rank) {
       cpu::Stream<isa> stream(team, rank, features);
       op(stream);

@@ -171,9 +171,9 @@ class TensorView {
   bool contiguous_ = false;
 };
 
-// A tensor's rows: each is as long as its last dimension, and all others count them.
+// A tensor as rows: each is as long as its last dimension, and all others count them.
 struct Rows {
-  std::vector<int64_t> shape;
+  TensorView tensor;
   int64_t rows = 1, cols = 0;
 };
 
@@ -204,10 +204,11 @@ class Tensors {
     return found.data<T>();
   }
   Rows rows(const py::object& tensor, const std::string& name) const {
-    Rows found{view(tensor, name).shape()};
-    CHECK(!found.shape.empty(), name, " must have a dimension");
-    found.cols = found.shape.back();
-    for (size_t i = 0; i + 1 < found.shape.size(); ++i) found.rows *= found.shape[i];
+    Rows found{view(tensor, name)};
+    const auto& shape = found.tensor.shape();
+    CHECK(!shape.empty(), name, " must have a dimension");
+    found.cols = shape.back();
+    for (size_t i = 0; i + 1 < shape.size(); ++i) found.rows *= shape[i];
     return found;
   }
   // The sizes of a tensor of `axes` dimensions.

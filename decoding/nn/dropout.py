@@ -50,7 +50,7 @@ def new_seed(device: torch.device) -> Tensor:
 def drop(x: Tensor, p: float, seed: Tensor) -> Tensor:
     """seed: int64 [1]; equal seeds drop the same elements."""
     y = torch.empty_like(x)
-    engine.dropout(x, y, p=p, seed=seed)
+    engine.dropout(x, y, p, seed)
     return y
 
 

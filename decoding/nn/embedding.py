@@ -151,17 +151,7 @@ def embed(
     """[..., H]. ids, at: int64 [...]; table: [V, H]; positions: [P, H], without `at` those of the
     id's number % length; padding: the row of the table that gets no gradient; seed: int64 [1]."""
     y = table.new_empty(*ids.shape, table.shape[1])
-    training.embed(
-        ids,
-        table,
-        y,
-        positions=positions,
-        at=at,
-        length=length,
-        scale=scale,
-        dropout=dropout,
-        seed=seed,
-    )
+    training.embed(ids, table, y, positions, at, length, scale, dropout, seed)
     return y
 
 
@@ -187,9 +177,7 @@ def embed_gradient(
     atomic = dy.is_cuda and dy.dtype == torch.float32
     if not atomic or torch.are_deterministic_algorithms_enabled():
         ids, order = ids.flatten().sort(stable=True)
-    training.embed_backward(
-        dy, ids, order, dtable, ignored=padding, scale=scale, dropout=dropout, seed=seed
-    )
+    training.embed_backward(dy, ids, order, dtable, padding, scale, dropout, seed)
     return dtable
 
 

@@ -168,7 +168,7 @@ class Gradients:
         return self.dx, self.dmatrix, self.dbias
 
 
-@operator("decoding::linear_cross_entropy")
+@operator("decoding::linear_cross_entropy", results=1)
 def linear_cross_entropy_rows(
     x: Tensor,
     matrix: Tensor,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from decoding._C import training
-from decoding.nn.operators import operator, sum_dtype
+from decoding.nn.operators import new_numbers, operator, sum_dtype
 
 REDUCTIONS = ("none", "mean", "sum")
 
@@ -40,16 +40,19 @@ def cross_entropy(
     if size_average is not None or reduce is not None:
         reduction = nn._reduction.legacy_get_string(size_average, reduce)
     check_options(reduction, label_smoothing)
-    axis = min(1, input.ndim - 1)  # of the classes
-    check_target(target, input.shape[axis], input.shape[:axis] + input.shape[axis + 1 :])
-    logits = input
-    if input.ndim != 2:
+    logits, labels = input, target
+    if input.ndim == 2:
+        check_target(target, input.shape[1], input.shape[:1])
+    else:
+        axis = min(1, input.ndim - 1)  # of the classes
+        check_target(target, input.shape[axis], input.shape[:axis] + input.shape[axis + 1 :])
         logits = input.movedim(axis, -1).reshape(-1, input.shape[axis])
+        labels = target.reshape(-1)
     logits = logits.contiguous()
     loss: Tensor
     loss, *_ = cross_entropy_rows(
         logits,
-        target.reshape(-1).contiguous(),
+        labels.contiguous(),
         class_weights(weight, logits.shape[1], sum_dtype(logits)),
         ignore_index,
         label_smoothing,
@@ -119,7 +122,7 @@ def may_overwrite(logits: Tensor) -> bool:
     return not (base.is_leaf or torch.compiler.is_compiling())
 
 
-@operator("decoding::cross_entropy")
+@operator("decoding::cross_entropy", results=1)
 def cross_entropy_rows(
     logits: Tensor,
     labels: Tensor,
@@ -137,7 +140,7 @@ def cross_entropy_rows(
     """
     losses, softmax = softmax_losses(logits, labels, weight, ignore_index, label_smoothing)
     loss, count = reduced(losses, labels, weight, ignore_index, reduction)
-    return loss.to(dtype), softmax, count
+    return loss if loss.dtype == dtype else loss.to(dtype), softmax, count
 
 
 @cross_entropy_rows.register_fake
@@ -160,17 +163,10 @@ def softmax_losses(
     logits: Tensor, labels: Tensor, weight: Tensor | None, ignored: int, smoothing: float
 ) -> tuple[Tensor, Tensor]:
     """The loss, [N], and softmax, [N, 2], of each row in the type of sums."""
-    losses = logits.new_empty(len(logits), dtype=sum_dtype(logits))
+    losses = new_numbers(logits, len(logits), sum_dtype(logits))
     softmax = losses.new_empty(len(logits), 2)
     training.cross_entropy(
-        logits,
-        labels,
-        losses,
-        softmax,
-        weight=weight,
-        weight_sum=sum_of(weight),
-        ignored=ignored,
-        smoothing=smoothing,
+        logits, labels, losses, softmax, weight, sum_of(weight), ignored, smoothing
     )
     return losses, softmax
 
@@ -181,10 +177,10 @@ def reduced(
     """The loss, [] or [N], and its divisor, [1]."""
     if reduction == "none":
         return losses, losses.new_ones(1)
-    total, count = losses.new_empty(1), losses.new_empty(1)
+    total, count = losses.new_empty(()), losses.new_empty(1)
     mean = reduction == "mean"
-    training.total_loss(losses, labels, total, count, mean=mean, weight=weight, ignored=ignored)
-    return total[0], count if mean else torch.ones_like(count)
+    training.total_loss(losses, labels, total, count, mean, weight, ignored)
+    return total, count if mean else torch.ones_like(count)
 
 
 def sum_of(weight: Tensor | None) -> Tensor | None:
@@ -204,18 +200,9 @@ def write_gradient(
     dlogits: Tensor,
 ) -> None:
     """dlogits: [N, C], may be the logits. dloss: [] or [N], divided by count, [1]."""
-    training.cross_entropy_backward(
-        logits,
-        labels,
-        softmax,
-        dloss.to(softmax.dtype).reshape(-1).contiguous(),
-        dlogits,
-        count=count,
-        weight=weight,
-        weight_sum=sum_of(weight),
-        ignored=ignored,
-        smoothing=smoothing,
-    )
+    upstream = dloss.to(softmax.dtype).contiguous()
+    weights = (weight, sum_of(weight), ignored, smoothing)
+    training.cross_entropy_backward(logits, labels, softmax, upstream, dlogits, count, *weights)
 
 
 @operator("decoding::cross_entropy_gradient")

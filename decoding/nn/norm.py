@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from decoding._C import training
-from decoding.nn.operators import operator, sum_dtype, weights_beside
+from decoding.nn.operators import new_numbers, operator, sum_dtype, weights_beside
 
 Shape = Sequence[int]
 
@@ -115,7 +115,7 @@ def norm(
 ) -> tuple[Tensor, Tensor]:
     """The norm of the sum of the given terms, and that sum."""
     shape = tuple(normalized_shape)
-    if not shape or tuple(input.shape[-len(shape) :]) != shape:
+    if not shape or input.shape[-len(shape) :] != shape:
         raise ValueError(f"the input must end in {list(shape)}, it is {list(input.shape)}")
     if residual is not None:
         if residual.shape != input.shape:
@@ -126,10 +126,12 @@ def norm(
         input, residual = input.to(dtype), rows(residual.to(dtype), shape)
     if eps is None:
         eps = torch.finfo(sum_dtype(input)).eps
-    weights = weights_beside(input, shape, input_bias=input_bias, weight=weight, bias=bias)
-    y, total, *_ = norm_rows(rows(input, shape), residual, *weights, eps, rms)
-    if residual is None and input_bias is None:
-        total = input
+    added, *weights = weights_beside(input, shape, input_bias=input_bias, weight=weight, bias=bias)
+    x = rows(input, shape)
+    if residual is None and added is None:
+        y, *_ = norm_rows(x, *weights, eps, rms)
+        return (y if len(shape) == 1 else y.view(input.shape)), input
+    y, total, *_ = add_norm_rows(x, residual, added, *weights, eps, rms)
     return (y, total) if len(shape) == 1 else (y.view(input.shape), total.view(input.shape))
 
 
@@ -138,41 +140,29 @@ def rows(x: Tensor, shape: Shape) -> Tensor:
     return (x if len(shape) == 1 else x.flatten(-len(shape))).contiguous()
 
 
-@operator("decoding::norm")
+@operator("decoding::norm", results=1)
 def norm_rows(
-    x: Tensor,
-    residual: Tensor | None,
-    input_bias: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    rms: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x, residual: [..., cols]; the others: [cols].
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, rms: bool
+) -> tuple[Tensor, Tensor]:
+    """x: [..., cols]; the others: [cols].
 
-    Returns the norm and the sum that it is of, [..., cols]; of that sum, in the type of sums, the
-    mean and the factor of the norm, [...]. What there is no need for is empty: a sum that is x,
-    the mean of an RMS norm.
+    Returns the norm, [..., cols], and for the gradient, in the type of sums, the rows' means, which
+    an RMS norm is without, and then the factors of the norm, [rows or 2 rows].
     """
-    y, total, mean, rstd = unwritten(x, residual, input_bias, weight, bias, eps, rms)
-    training.norm(
-        x,
-        y,
-        residual=residual,
-        bias=input_bias,
-        gamma=weight,
-        beta=bias,
-        sum=None if residual is None and input_bias is None else total,
-        mean=None if rms else mean,
-        rstd=rstd,
-        eps=eps,
-        rms=rms,
-    )
-    return y, total, mean, rstd
+    y, stats = torch.empty_like(x), stats_of(x, rms)
+    training.norm(x, y, stats, weight, bias, None, None, None, eps, rms)
+    return y, stats
 
 
 @norm_rows.register_fake
-def unwritten(
+def _(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, rms: bool
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), stats_of(x, rms)
+
+
+@operator("decoding::add_norm", results=2)
+def add_norm_rows(
     x: Tensor,
     residual: Tensor | None,
     input_bias: Tensor | None,
@@ -180,12 +170,30 @@ def unwritten(
     bias: Tensor | None,
     eps: float,
     rms: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The results of norm_rows."""
-    plain = residual is None and input_bias is None
-    total = x.new_empty(0) if plain else torch.empty_like(x)
-    rstd = x.new_empty(x.shape[:-1], dtype=sum_dtype(x))
-    return torch.empty_like(x), total, x.new_empty(0) if rms else torch.empty_like(rstd), rstd
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The norm of the sum of x, residual, [..., cols], and input_bias, [cols]; one of the two is
+    given. Returns the sum after the norm, else as norm_rows."""
+    y, total, stats = torch.empty_like(x), torch.empty_like(x), stats_of(x, rms)
+    training.norm(x, y, stats, weight, bias, residual, input_bias, total, eps, rms)
+    return y, total, stats
+
+
+@add_norm_rows.register_fake
+def _(
+    x: Tensor,
+    residual: Tensor | None,
+    input_bias: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    rms: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(x), stats_of(x, rms)
+
+
+def stats_of(x: Tensor, rms: bool) -> Tensor:
+    """Memory for what is kept of the rows."""
+    return new_numbers(x, (1 if rms else 2) * x.shape[:-1].numel(), sum_dtype(x))
 
 
 @operator("decoding::norm_gradient")
@@ -194,70 +202,80 @@ def norm_gradient(
     dy: Tensor,
     dtotal: Tensor | None,
     weight: Tensor | None,
-    mean: Tensor,
-    rstd: Tensor,
+    stats: Tensor,
     dtype: torch.dtype,
     wanted: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of the sum that was normed, [..., cols], and of the wanted ones of input_bias, weight and
-    bias, [cols] of `dtype`; empty where not wanted. dtotal: the gradient of the sum itself."""
-    dx, *dweights = gradients_unwritten(total, dy, dtotal, weight, mean, rstd, dtype, wanted)
-    dbias, dgamma, dbeta = (
-        given if needed else None for given, needed in zip(dweights, wanted, strict=True)
-    )
-    training.norm_backward(
-        total,
-        dy,
-        dx,
-        dsum=dtotal,
-        gamma=weight,
-        mean=mean if mean.shape == rstd.shape else None,
-        rstd=rstd,
-        dgamma=dgamma,
-        dbeta=dbeta,
-        dbias=dbias,
-    )
-    return dx, *dweights
+) -> list[Tensor]:
+    """Of the sum that was normed, [..., cols], and of those that are wanted of weight, bias and
+    input_bias, [cols] of `dtype`. dtotal: the gradient of the sum itself."""
+    found = gradients_of(total, dtype, wanted)
+    rest = iter(found[1:])
+    dgamma, dbeta, dbias = (next(rest) if needed else None for needed in wanted)
+    training.norm_backward(total, dy, found[0], stats, weight, dgamma, dbeta, dbias, dtotal)
+    return found
 
 
 @norm_gradient.register_fake
-def gradients_unwritten(
+def _(
     total: Tensor,
     dy: Tensor,
     dtotal: Tensor | None,
     weight: Tensor | None,
-    mean: Tensor,
-    rstd: Tensor,
+    stats: Tensor,
     dtype: torch.dtype,
     wanted: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The results of norm_gradient."""
-    cols = total.shape[-1]
-    dbias, dgamma, dbeta = (
-        total.new_empty(cols if needed else 0, dtype=dtype) for needed in wanted
-    )
-    return torch.empty_like(total), dbias, dgamma, dbeta
+) -> list[Tensor]:
+    return gradients_of(total, dtype, wanted)
+
+
+def gradients_of(total: Tensor, dtype: torch.dtype, wanted: Sequence[bool]) -> list[Tensor]:
+    """Memory for the results of norm_gradient."""
+    found, cols = [torch.empty_like(total)], total.shape[-1]
+    for needed in wanted:
+        if needed:
+            found.append(new_numbers(total, cols, dtype))
+    return found
 
 
 def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, residual, *weights, _, _ = inputs
-    _, total, mean, rstd = output
-    plain = residual is None and weights[0] is None
-    ctx.dtype = next((given.dtype for given in weights if given is not None), x.dtype)
-    ctx.save_for_backward(x if plain else total, weights[1], mean, rstd)
+    x, weight, bias, *_ = inputs
+    keep_sum(ctx, x, (weight, bias), output[1])
+
+
+def keep_of_sum(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    _, _, input_bias, weight, bias, *_ = inputs
+    _, total, stats = output
+    keep_sum(ctx, total, (weight, bias, input_bias), stats)
     ctx.set_materialize_grads(False)
 
 
-def backward(
+def keep_sum(ctx: Any, total: Tensor, weights: tuple[Tensor | None, ...], stats: Tensor) -> None:
+    """What the gradients need."""
+    ctx.dtype = next((weight.dtype for weight in weights if weight is not None), total.dtype)
+    ctx.save_for_backward(total, weights[0], stats)
+
+
+def backward(ctx: Any, dy: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, stats = ctx.saved_tensors
+    _, wants_weight, wants_bias, *_ = ctx.needs_input_grad
+    wanted = [wants_weight, wants_bias, False]
+    found = norm_gradient(x, dy.contiguous(), None, weight, stats, ctx.dtype, wanted)
+    dweight, dbias = found[1] if wants_weight else None, found[-1] if wants_bias else None
+    return found[0], dweight, dbias, None, None
+
+
+def backward_of_sum(
     ctx: Any, dy: Tensor | None, dtotal: Tensor | None, *_: Tensor
 ) -> tuple[Tensor | None, ...]:
-    total, weight, mean, rstd = ctx.saved_tensors
+    total, weight, stats = ctx.saved_tensors
+    _, wants_residual, wants_input_bias, *rest = ctx.needs_input_grad[:5]
+    wanted = [*rest, wants_input_bias]
     dy = torch.zeros_like(total) if dy is None else dy.contiguous()
-    dtotal = None if dtotal is None or not dtotal.numel() else dtotal.contiguous()
-    wanted = list(ctx.needs_input_grad[2:5])
-    dx, *dweights = norm_gradient(total, dy, dtotal, weight, mean, rstd, ctx.dtype, wanted)
-    of_weights = (given if needed else None for given, needed in zip(dweights, wanted, strict=True))
-    return dx, dx if ctx.needs_input_grad[1] else None, *of_weights, None, None
+    dtotal = None if dtotal is None else dtotal.contiguous()
+    dx, *found = norm_gradient(total, dy, dtotal, weight, stats, ctx.dtype, wanted)
+    dweight, dbias, dinput_bias = (found.pop(0) if needed else None for needed in wanted)
+    return dx, dx if wants_residual else None, dinput_bias, dweight, dbias, None, None
 
 
 norm_rows.register_autograd(backward, setup_context=keep)
+add_norm_rows.register_autograd(backward_of_sum, setup_context=keep_of_sum)

@@ -13,14 +13,19 @@ from torch.autograd.function import once_differentiable
 
 class Operator:
     """A torch custom operator. In plain eager mode the call bypasses torch's dispatcher, which
-    for such an operator takes longer on the host than many a kernel on a GPU."""
+    for such an operator takes longer on the host than many a kernel on a GPU.
 
-    def __init__(self, name: str, function: Callable[..., Any], mutates: str) -> None:
+    Of several outputs the first `results` are what callers want. Only gradients need the others:
+    autograd does not follow them there, and they may be missing from what a call returns.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any], mutates: str, results: int) -> None:
         self.function = function
         self.registered = torch.library.custom_op(
             name, function, mutates_args={mutates} if mutates else ()
         )
         self.mutated = [*inspect.signature(function).parameters].index(mutates) if mutates else None
+        self.results = results
         self.direct: Any = None  # the function with its gradient
 
     def register_fake(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -31,35 +36,46 @@ class Operator:
         self, backward: Callable[..., Any], *, setup_context: Callable[..., None]
     ) -> None:
         self.registered.register_autograd(backward, setup_context=setup_context)
-        function = self.function
+        function, results = self.function, self.results
+        backward_once = once_differentiable(backward)
 
         class Direct(torch.autograd.Function):
             @staticmethod
             def forward(ctx: Any, *inputs: Any) -> Any:
                 output = function(*inputs)
                 setup_context(ctx, inputs, output)
-                return output
+                return output[:results] if results else output
 
-        Direct.backward = staticmethod(once_differentiable(backward))  # type: ignore[assignment]
-        self.direct = Direct
+            @staticmethod
+            def backward(ctx: Any, *gradients: Any) -> Any:
+                if torch.is_grad_enabled():  # somebody may ask for a second derivative
+                    return backward_once(ctx, *gradients)
+                return backward(ctx, *gradients)
+
+        # Function.apply without what it does for torch.func, which is_watched() keeps away.
+        self.direct = super(torch.autograd.Function, Direct).apply
 
     def __call__(self, *inputs: Any) -> Any:
         if is_watched(inputs):
             return self.registered(*inputs)
         if self.direct is not None and needs_gradient(inputs):
-            return self.direct.apply(*inputs)
+            return self.direct(*inputs)
         output = self.function(*inputs)
         if self.mutated is not None:
             torch.autograd.graph.increment_version(inputs[self.mutated])
         return output
 
 
-def operator(name: str, mutates: str = "") -> Callable[[Callable[..., Any]], Operator]:
-    """Makes a function of tensors a torch operator. mutates: the one tensor that it writes to."""
-    return lambda function: Operator(name, function, mutates)
+def operator(
+    name: str, *, mutates: str = "", results: int = 0
+) -> Callable[[Callable[..., Any]], Operator]:
+    """Makes a function of tensors a torch operator. mutates: the one tensor that it writes to;
+    results: of the outputs, where they are a tuple."""
+    return lambda function: Operator(name, function, mutates, results)
 
 
-PLAIN = {Tensor, nn.Parameter, type(None), bool, int, float, str, list, torch.dtype, torch.Size}
+TENSORS = {Tensor, nn.Parameter}
+PLAIN = TENSORS | {type(None), bool, int, float, str, list, torch.dtype, torch.Size}
 
 
 def is_watched(inputs: tuple[Any, ...]) -> bool:
@@ -73,10 +89,11 @@ def is_watched(inputs: tuple[Any, ...]) -> bool:
 
 
 def needs_gradient(inputs: tuple[Any, ...]) -> bool:
+    """Of inputs that are not watched."""
     if not torch.is_grad_enabled():
         return False
     for x in inputs:
-        if isinstance(x, Tensor) and x.requires_grad:
+        if type(x) in TENSORS and x.requires_grad:
             return True
     return False
 
@@ -84,6 +101,11 @@ def needs_gradient(inputs: tuple[Any, ...]) -> bool:
 def sum_dtype(x: Tensor) -> torch.dtype:
     """The type of sums over x."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def new_numbers(like: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """[count], not initialised. To say no type takes the host half as long."""
+    return like.new_empty(count) if like.dtype == dtype else like.new_empty(count, dtype=dtype)
 
 
 def autocast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -100,15 +122,20 @@ def weights_beside(
 ) -> list[Tensor | None]:
     """Weights of that shape in one dimension, and in one type: x's, or float32 where x has half
     precision and one of them is float32."""
-    dtype, found = x.dtype, []
+    dtype, ready = x.dtype, len(shape) == 1
+    for weight in weights.values():
+        if weight is not None and (
+            weight.dtype != dtype or weight.shape != shape or not weight.is_contiguous()
+        ):
+            ready = False
+    if ready:  # as they mostly are; the rest takes longer
+        return [*weights.values()]
     for name, weight in weights.items():
         if weight is not None and weight.shape != shape:
             raise ValueError(f"{name} must be {list(shape)}, got {list(weight.shape)}")
         if weight is not None and dtype.itemsize == 2 and weight.dtype == torch.float32:
             dtype = torch.float32
-    for weight in weights.values():
-        if weight is not None:
-            weight = weight.to(dtype).contiguous()
-            weight = weight if len(shape) == 1 else weight.reshape(-1)
-        found.append(weight)
-    return found
+    return [
+        None if weight is None else weight.to(dtype).reshape(-1).contiguous()
+        for weight in weights.values()
+    ]

@@ -58,7 +58,7 @@ void bind_embed(py::module_& training) {
         run_training(
             y, {isa, threads},
             [&]<typename T>(const Tensors& in) {
-              const auto [shape, rows, hidden] = in.rows(y, "y");
+              const auto [to, rows, hidden] = in.rows(y, "y");
               const auto rows_of = [&](const object& tensor, const string& name) {
                 return tensor.is_none() ? 0 : static_cast<int>(in.sizes(tensor, name, 2)[0]);
               };
@@ -67,7 +67,7 @@ void bind_embed(py::module_& training) {
                   .positions = at.is_none() ? nullptr : in.numbers<int64_t>(at, "at", rows),
                   .token_table = in.data<T>(table, "table", {-1, hidden}),
                   .position_table = in.data_or_null<T>(positions, "positions", {-1, hidden}),
-                  .y = in.data<T>(y, "y", shape),
+                  .y = to.data<T>(),
                   .fault = id_fault(in),
                   .dropout = dropout_of(in, dropout, seed),
                   .rows = static_cast<int>(rows),
@@ -86,10 +86,10 @@ void bind_embed(py::module_& training) {
             },
             [](auto& stream, const auto& params) { training_embed(stream, params); });
       },
-      py::arg("ids"), py::arg("table"), py::arg("y"), py::kw_only(),
-      py::arg("positions") = py::none(), py::arg("at") = py::none(), py::arg("length") = 0,
-      py::arg("scale") = 1.0, py::arg("dropout") = 0.0, py::arg("seed") = py::none(),
-      py::arg("isa") = "", py::arg("threads") = 0);
+      py::arg("ids"), py::arg("table"), py::arg("y"), py::arg("positions") = py::none(),
+      py::arg("at") = py::none(), py::arg("length") = 0, py::arg("scale") = 1.0,
+      py::arg("dropout") = 0.0, py::arg("seed") = py::none(), py::arg("isa") = "",
+      py::arg("threads") = 0);
 }
 
 void bind_embed_backward(py::module_& training) {
@@ -101,14 +101,14 @@ void bind_embed_backward(py::module_& training) {
         run_training(
             dy, {isa, threads},
             [&]<typename T>(const Tensors& in) {
-              const auto [shape, rows, hidden] = in.rows(dy, "dy");
+              const auto [from, rows, hidden] = in.rows(dy, "dy");
               CHECK(!order.is_none() || (in.on_cuda() && std::is_same_v<T, float>),
                     "order may be None on a GPU in float32 alone");
               if (in.on_cuda() && !order.is_none()) {
                 partial = empty_like(dy, "float32", {2, embed_parts(rows), hidden});
               }
               return EmbedBackwardParams<T>{
-                  .dy = in.data<T>(dy, "dy", shape),
+                  .dy = from.data<T>(),
                   .ids = in.numbers<int64_t>(ids, "ids", rows),
                   .order = in.data_or_null<int64_t>(order, "order", {rows}),
                   .dtable = in.data<T>(dtable, "dtable", {-1, hidden}),
@@ -122,9 +122,9 @@ void bind_embed_backward(py::module_& training) {
             },
             [](auto& stream, const auto& params) { embed_backward(stream, params); });
       },
-      py::arg("dy"), py::arg("ids"), py::arg("order"), py::arg("dtable"), py::kw_only(),
-      py::arg("ignored") = -1, py::arg("scale") = 1.0, py::arg("dropout") = 0.0,
-      py::arg("seed") = py::none(), py::arg("isa") = "", py::arg("threads") = 0);
+      py::arg("dy"), py::arg("ids"), py::arg("order"), py::arg("dtable"), py::arg("ignored") = -1,
+      py::arg("scale") = 1.0, py::arg("dropout") = 0.0, py::arg("seed") = py::none(),
+      py::arg("isa") = "", py::arg("threads") = 0);
 }
 
 void bind_dropout(py::module_& training) {
@@ -142,7 +142,7 @@ void bind_dropout(py::module_& training) {
             },
             [](auto& stream, const auto& params) { dropout(stream, params); });
       },
-      py::arg("x"), py::arg("y"), py::kw_only(), py::arg("p"), py::arg("seed"), py::arg("isa") = "",
+      py::arg("x"), py::arg("y"), py::arg("p"), py::arg("seed"), py::arg("isa") = "",
       py::arg("threads") = 0);
 }
 

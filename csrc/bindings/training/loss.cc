@@ -67,18 +67,18 @@ void bind_cross_entropy(py::module_& training) {
         run_training(
             x, {isa, threads},
             [&]<typename T>(const Tensors& in) {
-              const auto shape = in.sizes(x, "x", 2);
+              const auto [from, rows, classes] = in.rows(x, "x");
               const TargetArguments targets{labels, weight, ignored, smoothing, weight_sum};
               return CrossEntropyParams<T>{
-                  .x = in.data<T>(x, "x", shape),
-                  .targets = targets.read<Real<T>>(in, shape[0], shape[1]),
-                  .losses = in.data<Real<T>>(losses, "losses", {shape[0]}),
-                  .softmax = in.data<Real<T>>(softmax, "softmax", {shape[0], 2}),
+                  .x = from.data<T>(),
+                  .targets = targets.read<Real<T>>(in, rows, classes),
+                  .losses = in.data<Real<T>>(losses, "losses", {rows}),
+                  .softmax = in.data<Real<T>>(softmax, "softmax", {rows, 2}),
                   .fault = label_fault(in)};
             },
             [](auto& stream, const auto& params) { cross_entropy(stream, params); });
       },
-      py::arg("x"), py::arg("labels"), py::arg("losses"), py::arg("softmax"), py::kw_only(),
+      py::arg("x"), py::arg("labels"), py::arg("losses"), py::arg("softmax"),
       py::arg("weight") = py::none(), py::arg("weight_sum") = py::none(), py::arg("ignored") = -100,
       py::arg("smoothing") = 0.0, py::arg("isa") = "", py::arg("threads") = 0);
 }
@@ -98,15 +98,15 @@ void bind_total_loss(py::module_& training) {
               const TargetArguments targets{labels, weight, ignored};
               return TotalLossParams<R>{.losses = in.data<R>(losses, "losses", {rows}),
                                         .targets = targets.read<R>(in, rows, classes),
-                                        .total = in.data<R>(total, "total", {1}),
-                                        .count = in.data<R>(count, "count", {1}),
+                                        .total = in.numbers<R>(total, "total", 1),
+                                        .count = in.numbers<R>(count, "count", 1),
                                         .mean = mean};
             },
             [](auto& stream, const auto& params) { total_loss(stream, params); });
       },
-      py::arg("losses"), py::arg("labels"), py::arg("total"), py::arg("count"), py::kw_only(),
-      py::arg("mean"), py::arg("weight") = py::none(), py::arg("ignored") = -100,
-      py::arg("isa") = "", py::arg("threads") = 0);
+      py::arg("losses"), py::arg("labels"), py::arg("total"), py::arg("count"), py::arg("mean"),
+      py::arg("weight") = py::none(), py::arg("ignored") = -100, py::arg("isa") = "",
+      py::arg("threads") = 0);
 }
 
 void bind_cross_entropy_backward(py::module_& training) {
@@ -119,23 +119,26 @@ void bind_cross_entropy_backward(py::module_& training) {
             x, {isa, threads},
             [&]<typename T>(const Tensors& in) {
               using R = Real<T>;
-              const auto shape = in.sizes(x, "x", 2);
+              const auto [from, rows, classes] = in.rows(x, "x");
               const TargetArguments targets{labels, weight, ignored, smoothing, weight_sum};
               label_fault(in);  // throws what earlier calls have left
-              const bool each = in.sizes(upstream, "upstream", 1)[0] == shape[0];
+              const TensorView given = in.view(upstream, "upstream");
+              const bool each = given.numel() == rows;
+              CHECK(each || given.numel() == 1, "upstream must have ", rows, " numbers, or 1, has ",
+                    given.numel());
               return CrossEntropyBackwardParams<T>{
-                  .x = in.data<T>(x, "x", shape),
-                  .targets = targets.read<R>(in, shape[0], shape[1]),
-                  .softmax = in.data<R>(softmax, "softmax", {shape[0], 2}),
-                  .upstream = in.data<R>(upstream, "upstream", {each ? shape[0] : 1}),
-                  .count = in.data_or_null<R>(count, "count", {1}),
-                  .dx = in.data<T>(dx, "dx", shape),
+                  .x = from.data<T>(),
+                  .targets = targets.read<R>(in, rows, classes),
+                  .softmax = in.data<R>(softmax, "softmax", {rows, 2}),
+                  .upstream = given.data<R>(),
+                  .count = count.is_none() ? nullptr : in.numbers<R>(count, "count", 1),
+                  .dx = in.data<T>(dx, "dx", from.shape()),
                   .each = each};
             },
             [](auto& stream, const auto& params) { cross_entropy_backward(stream, params); });
       },
       py::arg("x"), py::arg("labels"), py::arg("softmax"), py::arg("upstream"), py::arg("dx"),
-      py::kw_only(), py::arg("count") = py::none(), py::arg("weight") = py::none(),
+      py::arg("count") = py::none(), py::arg("weight") = py::none(),
       py::arg("weight_sum") = py::none(), py::arg("ignored") = -100, py::arg("smoothing") = 0.0,
       py::arg("isa") = "", py::arg("threads") = 0);
 }

@@ -35,6 +35,10 @@ void on_training_team(int threads, const std::function<void(cpu::Team&)>& use) {
   use(*shared.team);
 }
 
-int torch_threads() { return py::module_::import("torch").attr("get_num_threads")().cast<int>(); }
+int torch_threads() {
+  static const py::handle function =  // outlives Python
+      py::module_::import("torch").attr("get_num_threads").cast<py::object>().release();
+  return function().cast<int>();
+}
 
 }  // namespace decoding

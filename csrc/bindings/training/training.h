@@ -2,8 +2,10 @@
 // are; work is done on the current stream of a GPU, or by one team of threads that stays.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 
 #include "bindings/tensor.h"
@@ -29,8 +31,9 @@ struct OnCpu {
   template <typename Op>
   void run(int64_t elements, Op&& op) const {
     constexpr int64_t kLittle = 1 << 15;  // elements that take no longer than to wake a thread
+    const cpu::InstructionSet& chosen =
+        isa.empty() ? cpu::instruction_sets().front() : cpu::instruction_set(isa);
     const auto on_team = [&](cpu::Team& team) {
-      const auto chosen = isa.empty() ? cpu::instruction_sets().front().name : isa;
       cpu::with_isa(chosen, [&]<cpu::Isa found>(cpu::Features features) {
         team.run([&](int rank) {
           cpu::Stream<found> stream(team, rank, features);
@@ -77,6 +80,25 @@ void run_training(const py::object& like, const OnCpu& place, Make&& make, Op&& 
   throw Error("this engine was built without CUDA");
 #endif
 }
+
+// Numbers that kernels need while they run, not initialised: torch's on a GPU, where they may run
+// for longer than the call.
+class Scratch {
+ public:
+  template <typename R>
+  R* take(const Tensors& in, const py::object& like, int64_t count) {
+    if (in.on_cuda()) {
+      on_gpu_ = empty_like(like, number_type<R>, {count});
+      return TensorView(on_gpu_, "scratch").data<R>();
+    }
+    on_cpu_ = std::make_unique_for_overwrite<std::byte[]>(count * sizeof(R));
+    return reinterpret_cast<R*>(on_cpu_.get());
+  }
+
+ private:
+  py::object on_gpu_;
+  std::unique_ptr<std::byte[]> on_cpu_;
+};
 
 // Where kernels on a GPU leave what they find wrong, one for each device and Fault, in the host's
 // memory; null on the CPU. Waiting for them would cost more than they do, so it is a later call

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #if defined(__aarch64__)
@@ -34,8 +35,7 @@ constexpr bool built([[maybe_unused]] Isa isa) {
 #endif
 }
 
-// Those that this machine runs, best first.
-inline std::vector<InstructionSet> instruction_sets() {
+inline std::vector<InstructionSet> find_instruction_sets() {
   std::vector<InstructionSet> sets;
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -67,6 +67,12 @@ inline std::vector<InstructionSet> instruction_sets() {
   return sets;
 }
 
+// Those that this machine runs, best first.
+inline const std::vector<InstructionSet>& instruction_sets() {
+  static const std::vector<InstructionSet> sets = find_instruction_sets();
+  return sets;
+}
+
 // Their names.
 inline std::vector<std::string> isas() {
   std::vector<std::string> names;
@@ -74,30 +80,38 @@ inline std::vector<std::string> isas() {
   return names;
 }
 
-// Calls use.template operator()<isa>(features) for the instruction set of that name.
-template <typename Use>
-decltype(auto) with_isa(const std::string& name, Use&& use) {
-  const InstructionSet* chosen = nullptr;
+// The instruction set of that name.
+inline const InstructionSet& instruction_set(const std::string& name) {
   std::string known;
-  const auto sets = instruction_sets();
-  for (const InstructionSet& set : sets) {
+  for (const InstructionSet& set : instruction_sets()) {
+    if (set.name == name) return set;
     known += std::string(known.empty() ? "" : ", ") + set.name;
-    if (set.name == name) chosen = &set;
   }
-  CHECK(chosen != nullptr, "isa must be one of ", known, " on this machine, got ", name);
+  CHECK(false, "isa must be one of ", known, " on this machine, got ", name);
+  __builtin_unreachable();
+}
+
+// Calls use.template operator()<isa>(features) for an instruction set of this machine.
+template <typename Use>
+decltype(auto) with_isa(const InstructionSet& set, Use&& use) {
   if constexpr (built(Isa::avx512)) {
-    if (chosen->isa == Isa::avx512) return use.template operator()<Isa::avx512>(chosen->features);
+    if (set.isa == Isa::avx512) return use.template operator()<Isa::avx512>(set.features);
   }
   if constexpr (built(Isa::avx2)) {
-    if (chosen->isa == Isa::avx2) return use.template operator()<Isa::avx2>(chosen->features);
+    if (set.isa == Isa::avx2) return use.template operator()<Isa::avx2>(set.features);
   }
   if constexpr (built(Isa::neon)) {
-    if (chosen->isa == Isa::neon) return use.template operator()<Isa::neon>(chosen->features);
+    if (set.isa == Isa::neon) return use.template operator()<Isa::neon>(set.features);
   }
   if constexpr (built(Isa::portable)) {
-    return use.template operator()<Isa::portable>(chosen->features);
+    return use.template operator()<Isa::portable>(set.features);
   }
-  __builtin_unreachable();  // `chosen` is built
+  __builtin_unreachable();  // `set` is built
+}
+
+template <typename Use>
+decltype(auto) with_isa(const std::string& name, Use&& use) {
+  return with_isa(instruction_set(name), std::forward<Use>(use));
 }
 
 }  // namespace decoding::cpu

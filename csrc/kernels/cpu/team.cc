@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <unistd.h>
 
 #include "core/check.h"
 #include "core/thread.h"
@@ -60,11 +59,19 @@ class Queue {
     busy_.notify_all();
   }
 
-  void forget() { tickets_ = serving_ = 0, busy_ = 0; }
+  // In a child of fork().
+  void forget() {
+    tickets_ = serving_ = 0, busy_ = 0;
+    ++process_;
+  }
+
+  // Differs between a process and its children by fork(); getpid() were a system call.
+  unsigned process() const { return process_; }
 
  private:
   std::atomic<unsigned> tickets_{0}, serving_{0};
   std::atomic<int> busy_{0};  // threads that run
+  std::atomic<unsigned> process_{0};
 };
 
 // Ends a team's threads, which wait for a job.
@@ -95,7 +102,7 @@ void Barrier::arrive_and_wait() {
   }
 }
 
-Team::Team(int size) : size_(size), process_(getpid()), barrier_(size) {
+Team::Team(int size) : size_(size), process_(queue().process()), barrier_(size) {
   CHECK(size > 0, "a team needs at least one thread, got ", size);
   threads_.reserve(size - 1);
   try {
@@ -109,7 +116,7 @@ Team::Team(int size) : size_(size), process_(getpid()), barrier_(size) {
 }
 
 Team::~Team() {
-  if (getpid() != process_) {  // a forked child has no threads to join
+  if (queue().process() != process_) {  // a forked child has no threads to join
     for (std::thread& thread : threads_) thread.detach();
     return;
   }
@@ -117,7 +124,7 @@ Team::~Team() {
 }
 
 void Team::run(const std::function<void(int)>& work) {
-  CHECK(getpid() == process_,
+  CHECK(queue().process() == process_,
         "this model was loaded before the process forked, so its threads are not here: load it in "
         "the child, or start processes with the 'spawn' method");
   queue().enter(size_);

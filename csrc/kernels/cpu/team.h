@@ -44,7 +44,7 @@ class Team {
   void serve(int rank);
 
   const int size_;
-  const int process_;  // that started the threads: a fork does not inherit them
+  const unsigned process_;  // that started the threads: a fork does not inherit them
   Barrier barrier_;
   const std::function<void(int)>* work_ = nullptr;
   alignas(64) std::atomic<unsigned> job_{0};

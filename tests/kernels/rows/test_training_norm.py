@@ -38,49 +38,50 @@ class Case:
         """What sums are kept in."""
         return torch.promote_types(self.x.dtype, torch.float32)
 
-    def forward(self, place: Place, threads: int = 1) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def forward(self, place: Place, threads: int = 1) -> tuple[Tensor, Tensor, Tensor]:
         y, total = (poison(*self.x.shape).to(self.x) for _ in range(2))
-        mean, rstd = (poison(len(self.x)).to(self.x.device, self.sums) for _ in range(2))
+        stats = poison(1 if self.rms else 2, len(self.x)).to(self.x.device, self.sums)
         plain = self.residual is None and self.bias is None
         training.norm(
             self.x,
             y,
-            residual=self.residual,
-            bias=self.bias,
-            gamma=self.gamma,
-            beta=self.beta,
-            sum=None if plain else total,
-            mean=None if self.rms else mean,
-            rstd=rstd,
-            eps=EPS,
-            rms=self.rms,
+            stats,
+            self.gamma,
+            self.beta,
+            self.residual,
+            self.bias,
+            None if plain else total,
+            EPS,
+            self.rms,
             **place.options(threads),
         )
-        return y, self.x if plain else total, mean, rstd
+        return y, self.x if plain else total, stats
 
     def backward(self, s: Tensor, place: Place, threads: int = 1) -> list[Tensor]:
         """dx, dgamma, dbeta, dbias of a sum s."""
-        # rstd and mean as they are, not as our forward pass finds them
-        wide = s.to(self.sums)
-        mean = None if self.rms else wide.mean(1)
-        variance = wide.square().mean(1) if self.rms else wide.var(1, correction=0)
         dx = poison(*s.shape).to(s)
         weights = s if self.gamma is None else self.gamma
-        grads = [poison(s.shape[1]).to(s.device, weights.dtype) for _ in range(3)]
+        [dgamma, dbeta, dbias] = (poison(s.shape[1]).to(s.device, weights.dtype) for _ in range(3))
         training.norm_backward(
             s,
             self.dy,
             dx,
-            dsum=self.dsum,
-            gamma=self.gamma,
-            mean=mean,
-            rstd=(variance + EPS).rsqrt(),
-            dgamma=grads[0],
-            dbeta=grads[1],
-            dbias=grads[2],
+            stats_of(s.to(self.sums), self.rms),
+            self.gamma,
+            dgamma,
+            dbeta,
+            dbias,
+            self.dsum,
             **place.options(threads),
         )
-        return [dx, *grads]
+        return [dx, dgamma, dbeta, dbias]
+
+
+def stats_of(wide: Tensor, rms: bool) -> Tensor:
+    """Means and factors as they are, not as our forward pass finds them."""
+    if rms:
+        return (wide.square().mean(1) + EPS).rsqrt()[None]
+    return torch.stack([wide.mean(1), (wide.var(1, correction=0) + EPS).rsqrt()])
 
 
 def case(place: Place, rows: int, cols: int, rms: bool = False, added: bool = False) -> Case:
@@ -133,7 +134,7 @@ def gradient(which: int) -> Callable[..., Tensor]:
 
 
 def assert_equals_torch(case: Case, place: Place) -> None:
-    y, s, _, _ = case.forward(place)
+    y, s, _ = case.forward(place)
     if case.residual is not None:
         assert_within_torch(add, s, case.x, case.bias, case.residual)
     assert_within_torch(norm, y, s, case.gamma, case.beta, case.rms)
@@ -155,7 +156,7 @@ def test_equals_torch(training_place: Place, cols: int, rms: bool, added: bool) 
 def test_one_column(training_place: Place) -> None:
     """Nothing is left of it but beta, and what comes to the sum; all else cancels."""
     given = case(training_place, 7, 1, added=True)
-    y, s, _, _ = given.forward(training_place)
+    y, s, _ = given.forward(training_place)
     dx = given.backward(s, training_place)[0]
     assert given.beta is not None and given.dsum is not None
     assert torch.equal(y, given.beta.expand(7, 1))
@@ -188,7 +189,7 @@ def test_rows_in_parts(training_place: Place, rows: int) -> None:
 @pytest.mark.parametrize("cols", [9, 64, 1024])
 def test_what_is_kept_of_rows(training_place: Place, cols: int) -> None:
     given = case(training_place, 5, cols, added=True)
-    _, s, mean, rstd = given.forward(training_place)
+    _, s, [mean, rstd] = given.forward(training_place)
     wide = s.to(given.sums)
     assert_within_torch(lambda x: x.mean(1), mean, wide)
     assert_within_torch(lambda x: (x.var(1, correction=0) + EPS).rsqrt(), rstd, wide)
@@ -239,18 +240,19 @@ def test_a_broken_row_breaks_no_other(training_place: Place, cols: int) -> None:
 def test_only_what_is_wanted(training_place: Place) -> None:
     given = case(training_place, 9, 24)
     dx, dgamma, *_ = given.backward(given.x, training_place)
-    mean = given.x.to(given.sums).mean(1)
-    rstd = (given.x.to(given.sums).var(1, correction=0) + EPS).rsqrt()
+    stats = stats_of(given.x.to(given.sums), rms=False)
     for wanted in (None, poison(24).to(dgamma)):
         alone = poison(9, 24).to(dx)
         training.norm_backward(
             given.x,
             given.dy,
             alone,
-            gamma=given.gamma,
-            mean=mean,
-            rstd=rstd,
-            dgamma=wanted,
+            stats,
+            given.gamma,
+            wanted,
+            None,
+            None,
+            None,
             **training_place.options(),
         )
         assert torch.equal(alone, dx) and (wanted is None or torch.equal(wanted, dgamma))
@@ -264,8 +266,8 @@ def test_no_rows(training_place: Place) -> None:
 
 
 def test_a_sum_without_an_addend_is_refused(training_place: Place) -> None:
-    x = case(training_place, 2, 8).x
-    with pytest.raises(Error, match="sum where something is added"):
-        training.norm(x, x.clone(), sum=x.clone(), eps=EPS)
-    with pytest.raises(Error, match="sum where something is added"):
-        training.norm(x, x.clone(), residual=x, eps=EPS)
+    given = case(training_place, 2, 8)
+    y, x, stats = given.forward(training_place)
+    for residual, total in [(None, x.clone()), (x, None)]:
+        with pytest.raises(Error, match="sum where something is added"):
+            training.norm(x, y, stats, None, None, residual, None, total, EPS, False)
