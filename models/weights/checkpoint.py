@@ -93,6 +93,8 @@ def read_file(path: Path, loader: Callable[[Path], State]) -> State:
     except ModelFileError:
         raise
     except Exception as error:  # a damaged file makes safetensors, pickle and torch raise any
+        if isinstance(error, MemoryError) and isinstance(error.__cause__, OSError):
+            raise  # the system has no room to map it
         raise ModelFileError(f"{path} cannot be read as weights: {short(error)}") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -101,6 +102,19 @@ def test_damaged_files(tmp_path: Path) -> None:
         (tmp_path / "pytorch_model.bin").write_bytes(content)
         with pytest.raises(ValueError, match="pytorch_model.bin cannot be read as weights"):
             load(tmp_path)
+
+
+def test_a_lack_of_memory_is_none_of_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpt2().save_pretrained(tmp_path)
+
+    def no_room(*given: object, **how: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("mmap.mmap", no_room)
+    with pytest.raises(MemoryError, match="Cannot allocate memory"):
+        load(tmp_path)
 
 
 def test_a_torch_file_with_code_in_it_is_not_run(tmp_path: Path) -> None:
