@@ -209,3 +209,33 @@ def test_a_token_breaks_none_before_it(isa: str, dim: int, broken: int, what: fl
         assert_same_bits(found[-3:], expected[-3:])
         if part.stop == 6:  # while a score of -inf is a weight of 0
             assert not found[at:-3].isfinite().all(-1).any()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("window", [0, 37])
+@pytest.mark.parametrize("what", [float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    ("heads", "dim"), [(2, 20), (2, 24), (2, 64), (2, 96), (2, 128), (2, 200), (128, 32), (128, 64)]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_token_breaks_none_before_it_on_a_gpu(
+    dtype: torch.dtype, heads: int, dim: int, what: float, window: int
+) -> None:
+    """Nor any that it is out of the window of. Which bits the others have is not promised."""
+    place, lengths = Place("cuda", dtype), [3, 130, 3]
+    case = packed(place, lengths, heads, dim, True, bias=Bias(window=window))
+    for broken in (5, 63, 64, 100):
+        at = 3 + broken
+        kept = [*range(at), *range(at + window if window else 133, 136)]
+        lost = [i for i in range(136) if i not in kept]
+        for part in (slice(2 * heads, None), slice(heads, None)):  # values, keys and values
+            qkv = case.qkv.clone()
+            qkv[at, part] = what
+            found = case._replace(qkv=qkv).run(place, longest=max(lengths))
+            assert_within_torch(
+                lambda qkv, case: packed_reference(qkv, case)[kept],  # noqa: B023
+                found[kept],
+                case.qkv,
+                case,
+            )
+            assert not found[lost].isfinite().all(-1).any()

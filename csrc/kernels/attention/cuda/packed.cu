@@ -140,6 +140,18 @@ __global__ void __launch_bounds__(Tile::threads)
       }
     }
   }
+  float broken = 0.0f;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int c = 0; c < kParts; ++c) {
+      probe(broken, sums[i][c].x), probe(broken, sums[i][c].y);
+      probe(broken, sums[i][c].z), probe(broken, sums[i][c].w);
+    }
+  }
+  if (__syncthreads_or(broken != 0.0f) && view.differs()) {
+    return attend_one_by_one<with_bias, Tile::queries>(p);
+  }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float normaliser = inverse(warp_sum<kAcross>(totals[i]));

@@ -5,6 +5,7 @@
 #include "kernels/attention/packed.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/cuda/types.h"
+#include "kernels/cuda/vector.cuh"
 
 namespace decoding::cuda {
 
@@ -58,6 +59,8 @@ struct View {
     if (key >= keys || (causal && key > query)) return false;
     return !with_bias || window == 0 || query - key < window;
   }
+  // Whether queries of one sentence may see different keys.
+  __device__ __forceinline__ bool differs() const { return causal || (with_bias && window > 0); }
   // Whether all of `queries` from `query` on see all of `count` keys from `key` on.
   __device__ __forceinline__ bool sees_all(int query, int queries, int key, int count) const {
     if (key + count > keys || (causal && key + count - 1 > query)) return false;
@@ -68,6 +71,54 @@ struct View {
 // The factor of sums; 0 where nothing was added up.
 __device__ __forceinline__ float inverse(float total) {
   return total == 0.0f ? 0.0f : 1.0f / total;
+}
+
+// Keeps `found` 0 as long as sums are finite: 0 times infinity or NaN is NaN.
+__device__ __forceinline__ void probe(float& found, float sum) { found = fmaf(sum, 0.0f, found); }
+
+// What a block does again where a sum of its queries was not finite. In a tile, keys that a query
+// does not see have a weight of 0, which makes NaN of values that are not finite: a broken token
+// would break earlier ones, whose keys and values may be others' too. To look for such values would
+// cost every tile something. Here each query has a warp and meets no key that it does not see. The
+// call takes no registers of the kernel's.
+template <bool with_bias, int queries, typename T, typename Keys>
+__device__ __noinline__ void attend_one_by_one(const PackedAttentionParams<T, Keys> p) {
+  constexpr int kParts = kMaxHeadDim / kWarp;  // of a row, in a lane
+  const Sentence sentence(p, queries);
+  const auto keys = sentence.keys_of(p);
+  const View<with_bias> view(p, keys.first_query + sentence.begin, queries, keys.length);
+  const int end = min(sentence.begin + queries, sentence.length), lane = threadIdx.x % kWarp;
+  for (int i = sentence.begin + threadIdx.x / kWarp; i < end; i += blockDim.x / kWarp) {
+    const T* q = sentence.queries_of(p) + StridedRows{p.stride}.offset(i);
+    const int query = keys.first_query + i;  // position
+    float sums[kParts] = {}, top = kNoScore, total = 0.0f;
+    for (int key = view.first; key < view.end; ++key) {
+      if (!view.sees(query, key)) continue;
+      const auto row = keys.rows.offset(key);
+      float score = 0.0f;
+      for (int d = lane; d < p.head_dim; d += kWarp) {
+        score = fmaf(to_float(q[d]), to_float(keys.k[row + d]), score);
+      }
+      score = warp_sum(score) * p.scale;
+      if constexpr (with_bias) score = apply_bias(p.bias, sentence.head, score, query - key);
+      const float before = top;
+      top = fmaxf(top, score);
+      const float factor = exponential<float>(before - reference(top));
+      const float weight = exponential<float>(score - reference(top));
+      total = fmaf(total, factor, weight);
+#pragma unroll
+      for (int e = 0; e < kParts; ++e) {
+        const int d = lane + e * kWarp;
+        if (d < p.head_dim) sums[e] = fmaf(weight, to_float(keys.v[row + d]), sums[e] * factor);
+      }
+    }
+    T* to = p.y + ((sentence.row + i) * p.heads + sentence.head) * p.head_dim;
+#pragma unroll
+    for (int e = 0; e < kParts; ++e) {
+      const int d = lane + e * kWarp;
+      if (d < p.head_dim) to[d] = from_float<T>(sums[e] * inverse(total));
+    }
+  }
 }
 
 // On tensor cores: whole pieces of 16 bytes in a head, and q, k, v and y aligned to them.

@@ -111,6 +111,16 @@ struct Queries {
     }
   }
 
+  __device__ __forceinline__ bool finite() const {
+    float broken = 0.0f;
+#pragma unroll
+    for (int d = 0; d < dim / 8; ++d) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) probe(broken, sums[d][c]);
+    }
+    return broken == 0.0f;
+  }
+
   // Puts the results where the queries came from, as T.
   __device__ __forceinline__ void store(SharedRows<T, dim> rows) {
     const int lane = threadIdx.x % kWarp;
@@ -255,7 +265,12 @@ __global__ void __launch_bounds__(kThreads)
     if (!idle) attend(queries, keys(i), values(i), p, sentence.head, view, position, i * kKeys);
   }
   wait_for_copies<0>();  // of a sentence without keys
-  __syncthreads();
+  bool finite = true;
+#pragma unroll
+  for (int s = 0; s < squares; ++s) finite &= queries[s].finite();
+  if (__syncthreads_or(!finite) && view.differs()) {
+    return attend_one_by_one<with_bias, kQueries>(p);
+  }
   const SharedRows<T, dim> results = rows.from(own);
 #pragma unroll
   for (int s = 0; s < squares; ++s) queries[s].store(results.from(s * 16));
