@@ -61,7 +61,8 @@ FAMILIES = (
 class Loaded:
     """A checkpoint, read, checked and renamed; not yet packed for the engine (`weights.pack`).
 
-    Or a converted model, which is: `state` is what the CPU's engine is given, in the type `stored`.
+    Or a converted model, which is: `state` is what the CPU's engine is given, in the type `stored`
+    (`weights.repack` makes of that in int8 what a GPU's is given).
     """
 
     architecture: str  # as in config.json: "MarianMTModel", "GPT2LMHeadModel"

@@ -53,7 +53,7 @@ def visible(folder: str) -> list[str]:
             return base
         case ["kernels", subject, "shared"]:
             return [*base, f"kernels/{subject}/shared/"]
-        case ["kernels", subject, ("cpu" | "cuda") as backend]:
+        case ["kernels", subject, ("cpu" | "cuda") as backend, *_]:
             own = f"kernels/{subject}/(shared|{backend})/"
             return [*base, f"kernels/{backend}/", own]
         case ["engine", "model" | "search"]:

@@ -60,7 +60,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype",
         default="auto",
-        help="float32 (fp32), bfloat16 (bf16), on a GPU float16 (fp16, half), on a CPU int8 "
+        help="float32 (fp32), bfloat16 (bf16), int8, on a GPU float16 (fp16, half) "
         "(default: by the stored type)",
     )
     parser.add_argument(

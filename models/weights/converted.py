@@ -1,4 +1,5 @@
 """Converted models: the packed weights of the CPU in a file that processes map into their memory.
+Those in int8 are read for a GPU too, which takes them in another layout.
 
 Instead of a checkpoint's weights a converted directory holds `decoding.bin`, the block that
 the engine reads, and `decoding.json`, its index.

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <numeric>
 
+#include "kernels/linear/linear.h"
 #include "kernels/linear/pack.h"
 #include "kernels/linear/shortlist.h"
 #include "tests/aarch64/cases.h"
@@ -36,6 +37,12 @@ void pack_stored(Machine<isa>& machine, WeightKind stored, const std::string& na
     machine.answer("pack/panels/" + suffix, panels);
     machine.answer("pack/scale/" + suffix, scale);
     machine.answer("pack/sums/" + suffix, sums);
+    if (kind != WeightKind::int8) continue;
+    std::vector<uint8_t> numbers(kOutputs * int8_stride(kInputs));
+    const InterleaveParams in_rows{panels.data(), kOutputs, kInputs,
+                                   reinterpret_cast<int8_t*>(numbers.data())};
+    machine.run([&](auto& stream) { interleave(stream, in_rows); });
+    machine.answer("interleave/" + name, numbers);
   }
   for (const WeightKind kind : {WeightKind::float32, WeightKind::float16, WeightKind::bfloat16}) {
     std::vector<uint16_t> to(2 * rows.size());

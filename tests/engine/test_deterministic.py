@@ -13,7 +13,7 @@ import decoding
 from tests.support.families import encoder
 from tests.support.random_models import load, ours, reference
 
-DTYPES = ["float32", "float16", "bfloat16"]
+DTYPES = ["float32", "float16", "bfloat16", "int8"]
 SHORT = ["marian-large", "gpt2-large"]
 MOST = 90  # sentences
 PARTS = [(0, 1), (1, 2), (33, 34), (89, 90), (0, 7), (30, 66)]

@@ -254,7 +254,8 @@ class CudaRunner : public Runner {
           StepScratch& scratch = memory.scratch = StepScratch(arena, all);
           scratch.arrivals = arena.take<int32_t>("select_arrivals", {arrivals_of(limits)});
           scratch.perturbed = arena.take<float>("perturbed", {all.rows(), w.logits_stride});
-          memory.products = arena.take<uint8_t>("products", {static_cast<int64_t>(matmul_.bytes())});
+          memory.products =
+              arena.take<uint8_t>("products", {static_cast<int64_t>(matmul_.bytes())});
           memory.classes.clear();
           memory.classes.reserve(limits.classes);
           for (int i = 0; i < limits.classes; ++i) {

@@ -262,7 +262,8 @@ class CudaSession : public Session {
           scratch.arrivals = arena.take<int32_t>("select_arrivals", {select_arrivals(limits)});
           scratch.perturbed = arena.take<float>(
               "perturbed", {limits.controls > 0 ? limits.rows() : 0, w.logits_stride});
-          buffers.products = arena.take<uint8_t>("products", {static_cast<int64_t>(matmul_.bytes())});
+          buffers.products =
+              arena.take<uint8_t>("products", {static_cast<int64_t>(matmul_.bytes())});
         },
         [&](auto& w) {
           const auto scratch = split_scratch(spec_, limits, matmul_.deterministic());

@@ -7,8 +7,8 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/linear/cuda/cublaslt_linear.h"
-#include "kernels/linear/cuda/dequantize.h"
 #include "kernels/linear/cuda/gemm.h"
+#include "kernels/linear/cuda/int8/dequantize.h"
 
 namespace decoding::cuda {
 namespace {

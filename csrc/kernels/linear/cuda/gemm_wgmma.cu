@@ -136,7 +136,8 @@ template <typename T>
 const Variant<T>* find_variant(const Device& device, const LinearParams<T>& p, int n) {
   const int64_t stride = p.stride > 0 ? p.stride : p.weight.outputs;
   if (p.weight.kind == WeightKind::int8 || p.norm.gamma != nullptr || p.gated != nullptr ||
-      device.capability != 90 || device.code != 90 || !aligned16<T>(p.y, stride) || !aligned16<T>(p.residual, stride)) {
+      device.capability != 90 || device.code != 90 || !aligned16<T>(p.y, stride) ||
+      !aligned16<T>(p.residual, stride)) {
     return nullptr;
   }
   for (const Variant<T>& variant : kVariants<T>) {

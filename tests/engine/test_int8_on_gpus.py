@@ -243,14 +243,3 @@ def test_what_int8_is_too_coarse_for_stays_in_half() -> None:
     assert model.unquantized == [name]
     assert "products" in str(model.memory_plan().table())
     assert model.weight_bytes < on_gpu(loaded, "float16", "float16").weight_bytes
-
-
-@pytest.mark.gpu
-def test_rows_of_a_deterministic_model_are_the_same_in_any_batch() -> None:
-    model = decoding.load(reference("gpt2-large"), "cuda", "int8", deterministic=True)
-    generator = torch.Generator().manual_seed(0)
-    rows = [torch.randint(12, 2999, (n,), generator=generator).tolist() for n in range(5, 45)]
-    together = model.generate(rows, max_new_tokens=12)
-    for i in (0, 7, 39):
-        alone = model.generate([rows[i]], max_new_tokens=12)[0]
-        assert together[i, -12:].tolist() == alone[-12:].tolist()

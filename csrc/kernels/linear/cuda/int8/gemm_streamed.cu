@@ -18,7 +18,7 @@
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/linear/cuda/gemm_families.h"
-#include "kernels/linear/cuda/gemm_streamed.cuh"
+#include "kernels/linear/cuda/int8/gemm_streamed.cuh"
 
 namespace decoding::cuda {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/activate.cuh"
 #include "kernels/cuda/cluster.cuh"
-#include "kernels/linear/cuda/int8.cuh"
+#include "kernels/linear/cuda/int8/widen.cuh"
 #include "kernels/linear/linear.h"
 
 namespace decoding::cuda::gemm_streamed {

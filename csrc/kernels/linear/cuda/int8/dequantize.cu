@@ -1,7 +1,7 @@
 // A thread widens 16 inputs of an output.
 #include "kernels/cuda/launch.cuh"
-#include "kernels/linear/cuda/dequantize.h"
-#include "kernels/linear/cuda/int8.cuh"
+#include "kernels/linear/cuda/int8/dequantize.h"
+#include "kernels/linear/cuda/int8/widen.cuh"
 
 namespace decoding::cuda {
 namespace {
