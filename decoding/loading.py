@@ -27,7 +27,7 @@ from decoding.models import Loaded
 from decoding.models import load as load_checkpoint
 from decoding.models.weights.memory import trim
 from decoding.sources import find_source
-from decoding.tensor_parallel import group_of, own_gpu, shard_of, together
+from decoding.tensor_parallel import group_of, own_gpu, own_threads, shard_of, together
 
 if TYPE_CHECKING:
     import torch
@@ -91,7 +91,8 @@ def load(
             stored; on the CPU bfloat16 for a checkpoint in half precision if the machine has
             AVX512_BF16, else float32.
         limits: the sizes for which the memory is planned, once. None: it grows with the calls.
-        threads: CPU threads that compute each step. None: as many as torch uses.
+        threads: CPU threads that compute each step. None: as many as torch uses; with
+            tensor_parallel each rank has its part of them.
         kv_cache_dtype: of keys and values. "auto" is float32 on the CPU, where "bfloat16" halves
             their memory with a small loss of precision; on a GPU it is the model's type, and the
             only one. Beside int8 on a GPU it is the type of all numbers but the int8 weights:
@@ -156,7 +157,7 @@ def load(
             device=place,
             dtype=chosen,
             limits=limits,
-            threads=environment.threads() if threads is None else threads,
+            threads=own_threads(threads, group),
             kv_cache_dtype=caches,
             deterministic=deterministic,
             detect_overflow=detect_overflow,

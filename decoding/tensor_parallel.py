@@ -8,11 +8,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from decoding import _C
+from decoding.common import environment
 from decoding.common.device import Device
 from decoding.common.environment import instruction_set
 from decoding.common.shapes import counted
 from decoding.common.warn import warn
-from decoding.engine.devices import choose_gpu, gpu_name
+from decoding.engine.devices import choose_gpu, gpu_name, usual_threads
 from decoding.engine.ranks import Group, Ranks, join
 from decoding.generation.checks import whole
 from decoding.models import Loaded
@@ -45,6 +46,12 @@ def own_gpu(group: Group) -> Device:
             'see all GPUs, or, for a test, have them share one: device="cuda:0"'
         )
     return choose_gpu(group.local_rank)
+
+
+def own_threads(threads: int | None, group: Group | None) -> int | None:
+    """Those that were asked for, else a rank's part of the usual ones; None: all of these."""
+    asked = environment.threads() if threads is None else threads
+    return asked if group is None or asked is not None else max(1, usual_threads() // group.size)
 
 
 def shard_of(

@@ -94,6 +94,14 @@ def add_batch_arguments(parser: argparse.ArgumentParser, what: str) -> None:
 
 def load_model(args: argparse.Namespace, **options: Any) -> decoding.Model:
     """The model of add_source_arguments; options: of load(), where args has none."""
-    names = ("device", "dtype", "threads", "tokenizer", "download", "trust_paths")
+    names = (
+        "device",
+        "dtype",
+        "threads",
+        "tensor_parallel",
+        "tokenizer",
+        "download",
+        "trust_paths",
+    )
     given = {name: getattr(args, name) for name in names if hasattr(args, name)}
     return decoding.load(args.model, **given | options)

@@ -14,6 +14,7 @@ from contextlib import closing
 
 from decoding.cli.arguments import add_batch_arguments, add_model_arguments, load_model
 from decoding.cli.corpus.arguments import add_job_arguments
+from decoding.cli.ranks.arguments import add_tensor_parallel_argument
 from decoding.cli.reading import add_reading_arguments, open_input, read_template
 from decoding.cli.records import Record, kept
 from decoding.cli.report import Report
@@ -27,6 +28,7 @@ JOB_OPTIONS = ("unique", "batch_tokens", "chat", "system", "raw")  # of the same
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
+    add_tensor_parallel_argument(parser)
     add = parser.add_argument
     add("-p", "--prompt", action="append", metavar="TEXT", help="a prompt; may be given again")
     add_reading_arguments(parser, "a prompt", "prompt, with --chat messages")

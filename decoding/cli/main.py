@@ -23,6 +23,7 @@ import decoding
 from decoding.cli.corpus.arguments import is_job
 from decoding.cli.messages import described, warnings_in_one_line
 from decoding.cli.parser import Parser, did_you_mean
+from decoding.cli.ranks.arguments import become_rank, check_split, is_rank, is_split
 
 SAME = 1.0  # seconds from a Ctrl-C to one that is another
 # Each is a module of decoding.cli with add_arguments() and run().
@@ -67,6 +68,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         command.add_arguments(parser)
         args = parser.parse(words)
         job = is_job(args)
+        if is_split(args):
+            check_split(args, job)
+            if not is_rank():
+                from decoding.cli.ranks.launch import launch
+
+                with interruptible():
+                    return launch([name, *words], args)
+            become_rank(args)
         if not job:  # whose processes import the library, and not this one
             args.input_format = getattr(args, "input_format", None) or "lines"
             if name in ON_GPUS:

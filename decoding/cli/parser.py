@@ -37,6 +37,7 @@ OTHER_ARGUMENTS = {
     "source_lang": "--src-lang",
     "src": "--input",
     "target_lang": "--tgt-lang",
+    "tensor_parallel_size": "--tensor-parallel",
     "truncation": "--truncate",
 }
 # Options of other programs that a process has no place for, which uses one device: a job has.
@@ -48,11 +49,14 @@ SEVERAL_DEVICES = (
     "num_devices",
     "num_gpus",
     "num_workers",
-    "tensor_parallel_size",
 )
 ONE_DEVICE = (
     ": a process uses one GPU, or the CPU's cores; start one for each GPU with a part of the input "
     "and --device cuda:0, cuda:1, ..., see docs/how-to/several-gpus.md"
+)
+NOT_SPLIT = (
+    ": `decoding translate`, `generate` and `score` split a model over processes; a server decides "
+    "by its clock which request runs when, and processes that share a model would part"
 )
 
 
@@ -92,6 +96,9 @@ class Parser(argparse.ArgumentParser):
         known = [option for option in self._option_string_actions if option.startswith("--")]
         if plain(name) in SEVERAL_DEVICES:
             return JOBS if "--devices" in known else ONE_DEVICE
+        if plain(name) in ("tensor_parallel", "tensor_parallel_size"):
+            if "--tensor-parallel" not in known:
+                return NOT_SPLIT
         ours = OTHER_NAMES.get(plain(name), plain(name))
         meant = OTHER_ARGUMENTS.get(ours)
         return did_you_mean(name, known) if meant not in known else f"; did you mean {meant}?"

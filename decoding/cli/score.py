@@ -23,6 +23,7 @@ from decoding.cli.arguments import (
     load_model,
 )
 from decoding.cli.corpus.arguments import add_job_arguments
+from decoding.cli.ranks.arguments import add_tensor_parallel_argument
 from decoding.cli.reading import Input, add_format_arguments, add_input_argument
 from decoding.cli.records import Record
 from decoding.cli.report import Report
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
+    add_tensor_parallel_argument(parser)
     add_language_arguments(parser)
     add = parser.add_argument
     add("files", nargs="*", metavar="FILE", help="the same as --target")

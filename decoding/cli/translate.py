@@ -22,6 +22,7 @@ from decoding.cli.arguments import (
     load_model,
 )
 from decoding.cli.corpus.arguments import add_job_arguments
+from decoding.cli.ranks.arguments import add_tensor_parallel_argument
 from decoding.cli.reading import Input, add_reading_arguments, open_input
 from decoding.cli.records import Record, kept
 from decoding.cli.report import Report
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
+    add_tensor_parallel_argument(parser)
     add_language_arguments(parser)
     add_reading_arguments(parser, "a sentence", "text")
     add_writing_arguments(parser)

@@ -91,9 +91,12 @@ class Group:
         )
 
     def gather(self, value: Any) -> list[Any]:
-        """What each rank has given."""
+        """What each rank has given. Raises decoding.Error where one has ended."""
         found: list[Any] = [None] * self.size
-        self._dist.all_gather_object(found, value, group=self._group)
+        try:
+            self._dist.all_gather_object(found, value, group=self._group)
+        except RuntimeError as error:  # of gloo
+            raise _C.Error(f"a rank has ended while the model was loaded: {error}") from error
         return found
 
     def check_equal(self, facts: Mapping[str, object]) -> None:

@@ -1,0 +1,1 @@
+"""`--tensor-parallel N`: the ranks that share out a command's model."""

@@ -1,0 +1,141 @@
+"""Starts a command once for each rank of its model, and ends all of them together."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from typing import IO
+
+from decoding.cli.ranks.arguments import reads_stdin
+from decoding.cli.reading import opened_input
+
+LOOK = 0.02  # seconds between two looks at the ranks
+GRACE = 10.0  # seconds that ranks have to end, once one has
+HOST = "127.0.0.1"
+
+
+def launch(words: Sequence[str], args: argparse.Namespace) -> int:
+    """words: the command with its arguments, which each rank is started with. Returns the exit code
+    of the rank that failed first, 0 where none has; raises KeyboardInterrupt where rank 0 ends with
+    that."""
+    size = args.tensor_parallel
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(ended_by_sigterm())
+        spool = stack.enter_context(spooled()) if reads_stdin(args) else os.devnull
+        said = [None, *(stack.enter_context(tempfile.TemporaryFile()) for _ in range(1, size))]
+        stdin = [stack.enter_context(open(spool, "rb")) for _ in range(size)]
+        ranks = stack.enter_context(Ranks(words, stdin, said))
+        code = ranks.wait()
+        if code and ranks.codes[0] in (0, None, -signal.SIGKILL):  # rank 0 has not said why
+            show(said, ranks.codes)
+    if code == 128 + signal.SIGINT:
+        raise KeyboardInterrupt
+    return code
+
+
+class Ranks:
+    """The processes. Leaving the block ends them."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        stdin: Sequence[IO[bytes]],
+        said: Sequence[IO[bytes] | None],
+    ) -> None:
+        """said: where what a rank says on standard error goes; None: to ours."""
+        size = len(stdin)
+        shared = {"MASTER_ADDR": HOST, "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size)}
+        self.codes: list[int | None] = [None] * size
+        self._processes: list[subprocess.Popen[bytes]] = []
+        for rank in range(size):
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            self._processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "decoding", *words],
+                    env={**os.environ, **shared, **own},
+                    stdin=stdin[rank],
+                    stdout=None if rank == 0 else subprocess.DEVNULL,
+                    stderr=said[rank],
+                    start_new_session=True,  # Ctrl-C comes to us, and from us to rank 0
+                )
+            )
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+    def wait(self) -> int:
+        """The exit code of the first that fails; the others then have GRACE seconds to end."""
+        first, interrupted = 0, False
+        end = float("inf")
+        while None in self.codes and time.monotonic() < end:
+            try:
+                time.sleep(LOOK)
+                failed = self._look()
+            except KeyboardInterrupt:
+                interrupted, failed = True, 0
+                self._processes[0].send_signal(signal.SIGINT)
+                end = min(end, time.monotonic() + GRACE)
+            first = first or failed
+            if first or self.codes[0] is not None:
+                end = min(end, time.monotonic() + GRACE)
+        return 128 + signal.SIGINT if interrupted else first
+
+    def _look(self) -> int:
+        """The exit code of a rank that has failed since the last look; 0: none has."""
+        failed = 0
+        for rank, process in enumerate(self._processes):
+            if self.codes[rank] is None and (code := process.poll()) is not None:
+                self.codes[rank] = code
+                if code < 0:
+                    name = signal.Signals(-code).name
+                    print(f"decoding: error: {name} has ended rank {rank}", file=sys.stderr)
+                failed = failed or (code if code >= 0 else 128 - code)
+        return failed
+
+
+@contextlib.contextmanager
+def spooled() -> Iterator[str]:
+    """A file with what standard input has, for each rank to read."""
+    with tempfile.NamedTemporaryFile(prefix="decoding-input-") as file:
+        shutil.copyfileobj(opened_input("-"), file)
+        file.flush()
+        yield file.name
+
+
+@contextlib.contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the program in order, and so the ranks, too."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def show(said: Sequence[IO[bytes] | None], codes: Sequence[int | None]) -> None:
+    """What the first rank that failed has said, on standard error."""
+    for file, code in zip(said, codes, strict=True):
+        if file is not None and code:
+            file.seek(0)
+            print(file.read().decode(errors="replace"), end="", file=sys.stderr)
+            return
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
