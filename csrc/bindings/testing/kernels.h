@@ -109,7 +109,8 @@ void bind_scheduling(py::module_& kernels);   // scheduling.cc
 void bind_overcommit(py::module_& kernels);   // overcommit.cc
 void bind_joining(py::module_& kernels);      // joining.cc
 #ifdef DECODING_CUDA
-void bind_cuda(py::module_& kernels);  // cuda.cc
+void bind_cuda(py::module_& kernels);       // cuda.cc
+void bind_exchanges(py::module_& kernels);  // cuda_collective.cc
 #endif
 
 }  // namespace decoding

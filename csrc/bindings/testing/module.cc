@@ -33,5 +33,6 @@ PYBIND11_MODULE(_kernels, kernels) {
   decoding::bind_joining(kernels);
 #ifdef DECODING_CUDA
   decoding::bind_cuda(kernels);
+  decoding::bind_exchanges(kernels);
 #endif
 }
