@@ -201,6 +201,19 @@ void append(std::string& to, const std::vector<T>& numbers) {
   to.append(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(T));
 }
 
+// table: int32, on the host or a GPU.
+void append_table(std::string& to, const py::object& table) {
+  const auto view = TensorView::of(table, "stop_table");
+  const size_t bytes = view.numel() * sizeof(int32_t);
+  if (view.device() == "cpu") {
+    to.append(static_cast<const char*>(view.data()), bytes);
+    return;
+  }
+  const py::bytearray copy(std::string(bytes, '\0'));
+  table.attr("copy_to")(copy);
+  to += std::string(copy);
+}
+
 // Bytes that are equal where two requests are.
 py::bytes content_of(const PyRequest& r) {
   static_assert(sizeof(SentenceConfig) == 224, "append() takes it to have no padding");
@@ -222,10 +235,7 @@ py::bytes content_of(const PyRequest& r) {
   append(all, r.stop_first);
   append(all, r.configs);
   append(all, r.words);
-  if (!r.stop_on_device.is_none()) {
-    const auto table = TensorView::of(r.stop_on_device, "stop_table");
-    all.append(static_cast<const char*>(table.data()), table.numel() * sizeof(int32_t));
-  }
+  if (!r.stop_on_device.is_none()) append_table(all, r.stop_on_device);
   return all;
 }
 

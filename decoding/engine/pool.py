@@ -167,9 +167,14 @@ class PooledEngine(ABC):
         alone = self._bucket(needed)
         if self._bound is not None:
             both = self._bound.joined(alone)
-            if self._fits(both) and self._plan(both).bytes <= SPARE * self._plan(alone).bytes:
+            spares = self._plan(both).bytes <= SPARE * self._plan(alone).bytes
+            if self._all_say(self._fits(both) and spares):
                 return both
-        return alone if self._fits(alone) else needed
+        return alone if self._all_say(self._fits(alone)) else needed
+
+    def _all_say(self, flag: bool) -> bool:
+        """Whether a flag is set on all ranks of a model that is split."""
+        return flag
 
     def _fits(self, limits: Limits) -> bool:
         available = available_memory(self.device)

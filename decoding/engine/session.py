@@ -93,6 +93,9 @@ class Session(PooledEngine):
         """Of all ranks at once, where the model is split."""
         return nullcontext() if self.ranks is None else self.ranks.call(request.content())
 
+    def _all_say(self, flag: bool) -> bool:
+        return flag if self.ranks is None else not self.ranks.any(not flag)
+
     def _steps(self, request: EngineRequest) -> None:
         """Generates with few returns to Python. Ctrl-C gets through at each of them."""
         at_once = STEPS if request.cancel is None else 1

@@ -14,17 +14,20 @@ import collections
 import hashlib
 import os
 import sys
+import traceback
 import warnings
 from functools import cache
 from typing import Any
 
 import torch.distributed as dist
 
+import decoding
 from tests.fuzz.generate import compare, run_ours
 from tests.support.grammar import Case, Draw
 from tests.support.random_models import load, ours
 
 RANKS = int(os.environ["WORLD_SIZE"])
+MOST = 600  # characters of what is said about a case
 
 
 @cache
@@ -36,7 +39,7 @@ def split(name: str, device: str) -> Any:
 
 def bits(found: Any) -> str:
     parts = [found.sequences, *found.scores, *found.logits]
-    return hashlib.sha256(b"".join(part.numpy().tobytes() for part in parts)).hexdigest()
+    return hashlib.sha256(b"".join(part.cpu().numpy().tobytes() for part in parts)).hexdigest()
 
 
 def verdict(case: Case, device: str) -> str:
@@ -45,7 +48,7 @@ def verdict(case: Case, device: str) -> str:
     whole = run_ours(case, ours(case.model, device))
     found: list[Any] = [None] * RANKS
     dist.all_gather_object(found, bits(mine))
-    assert len(set(found)) == 1, "the ranks have other bits"
+    assert len(set(found)) == 1, f"the ranks have other bits: {mine.sequences.tolist()}"
     if mine.sequences.tolist() == whole.sequences.tolist():
         return "same"
     return compare(case, mine)
@@ -63,11 +66,16 @@ def main() -> None:
         case = Draw(args.seed, number).case()
         try:
             counts[verdict(case, args.device)] += 1
-        except AssertionError as error:
+        except (AssertionError, decoding.Error) as error:
             counts["different"] += 1
-            print(f"case {number}: {error}\n{case}", flush=True)
+            said = f"{type(error).__name__}: {str(error)[:MOST]}"
+            print(f"rank {dist.get_rank()}, case {number}: {said}\n{str(case)[:MOST]}", flush=True)
+        except Exception:  # before torchrun ends the others, and says no more than that
+            traceback.print_exc()
+            sys.stderr.flush()
+            raise
     if dist.get_rank() == 0:
-        print(dict(counts), f"seed {args.seed}, {RANKS} ranks")
+        print(dict(counts), f"seed {args.seed}, {RANKS} ranks", flush=True)
     sys.exit(counts["different"] > 0)
 
 

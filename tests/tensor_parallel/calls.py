@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 ROWS = [[5, 6, 7, 8, 9, 10, 3], [11, 12, 3], [4, 3], [20, 21, 22, 23, 3]]
 MANY = [[5 + i % 40, 6 + i % 7, 3] for i in range(90)]  # more rows than one sub-batch has
@@ -16,6 +17,10 @@ SHOWN: dict[str, Any] = {
 }
 
 
+def on_host(numbers: Any) -> Any:
+    return numbers.cpu().numpy() if isinstance(numbers, Tensor) else np.asarray(numbers)
+
+
 def doubled(ids: Any, scores: Any) -> Any:
     return scores * 2
 
@@ -24,10 +29,10 @@ def call(rows: list[list[int]], **options: Any) -> Callable[[Any], Any]:
     def run(model: Any) -> Any:
         found = model.generate(rows, pad_token_id=0, max_new_tokens=12, **options)
         if not options.get("return_dict_in_generate"):
-            return {"sequences": found.numpy()}
+            return {"sequences": on_host(found)}
         kept = {name: found[name] for name in ("sequences", "sequences_scores") if name in found}
-        kept |= {name: np.stack([np.asarray(x) for x in found[name]]) for name in ("logits",)}
-        return {name: np.asarray(value) for name, value in kept.items()}
+        kept |= {name: np.stack([on_host(x) for x in found[name]]) for name in ("logits",)}
+        return {name: on_host(value) for name, value in kept.items()}
 
     return run
 
@@ -51,11 +56,11 @@ def scored(model: Any) -> Any:
     """The log-probabilities of given tokens."""
     given = np.array([[5, 6, 7, 8], [9, 10, 11, 3]])
     labels = {} if model.spec.encoder is None else {"labels": given[:, ::-1].copy()}
-    return np.asarray(model.score(given, **labels).token_logprobs)
+    return on_host(model.score(given, **labels).token_logprobs)
 
 
 def long_texts(model: Any) -> Any:
     """Tokens after long prompts, and the log-probabilities of their tokens."""
     ids = np.random.default_rng(0).integers(5, 900, (40, 60))
     found = model.generate(ids, pad_token_id=0, max_new_tokens=6, num_beams=2)
-    return {"sequences": found.numpy(), "scores": np.asarray(model.score(ids).token_logprobs)}
+    return {"sequences": on_host(found), "scores": on_host(model.score(ids).token_logprobs)}
