@@ -25,10 +25,8 @@ namespace {
 
 using namespace gemm_streamed;
 
-constexpr int kBlocks = 2;  // on a multiprocessor, where its shared memory is enough
-
 template <typename T, typename S>
-__global__ void __launch_bounds__(kThreads, kBlocks) streamed_kernel(const LinearParams<T> p) {
+__global__ void __launch_bounds__(kThreads, S::kBlocks) streamed_kernel(const LinearParams<T> p) {
   extern __shared__ __align__(16) char bytes[];
   Shared<S>& shared = *reinterpret_cast<Shared<S>*>(bytes);
   const int inputs = p.weight.inputs, depth = depth_of(inputs), stride = row_stride(inputs);
@@ -91,34 +89,38 @@ __global__ void __launch_bounds__(kThreads, kBlocks) streamed_kernel(const Linea
 template <typename T>
 struct Variant {
   int columns, rows;
+  int blocks;  // on a multiprocessor, where its shared memory is enough
   size_t (*shared)(int inputs, int rows);
   void (*kernel)(LinearParams<T>);
 };
 
 template <typename T, bool kNorm, bool kGated, int kRows, int kTiles, int kStages,
           bool kDirect = false>
-constexpr Variant<T> make_variant() {
+constexpr Variant<T> make_variant(int blocks) {
   using S = GemmStreamedConfig<kNorm, kGated, kRows, kTiles, kStages, kDirect>;
   return {.columns = S::kColumns,
           .rows = S::kRows,
+          .blocks = blocks,
           .shared = shared_bytes<T, S>,
           .kernel = streamed_kernel<T, S>};
 }
 
 template <typename T, bool gated>
 constexpr Variant<T> kDirect[] = {
-    make_variant<T, false, gated, 8, 1, 2, true>(),
-    make_variant<T, false, gated, 8, 2, 2, true>(),
-    make_variant<T, false, gated, 16, 1, 2, true>(),
+    make_variant<T, false, gated, 8, 1, 2, true>(2),
+    make_variant<T, false, gated, 8, 2, 2, true>(2),
+    make_variant<T, false, gated, 16, 1, 2, true>(2),
 };
 constexpr int kMostDirect = 1024;  // inputs
 
+// With one block, or two that are small, there is room for one of the next kernel beside them.
 template <typename T, bool norm, bool gated>
 constexpr Variant<T> kVariants[] = {
-    make_variant<T, norm, gated, 8, 1, 4>(),  make_variant<T, norm, gated, 8, 1, 8>(),
-    make_variant<T, norm, gated, 8, 2, 4>(),  make_variant<T, norm, gated, 4, 1, 4>(),
-    make_variant<T, norm, gated, 4, 1, 8>(),  make_variant<T, norm, gated, 4, 2, 4>(),
-    make_variant<T, norm, gated, 16, 1, 6>(), make_variant<T, norm, gated, 16, 2, 3>(),
+    make_variant<T, norm, gated, 8, 1, 4>(2),  make_variant<T, norm, gated, 8, 1, 8>(1),
+    make_variant<T, norm, gated, 8, 1, 8>(2),  make_variant<T, norm, gated, 8, 2, 4>(1),
+    make_variant<T, norm, gated, 8, 2, 4>(2),  make_variant<T, norm, gated, 4, 1, 4>(2),
+    make_variant<T, norm, gated, 4, 1, 8>(1),  make_variant<T, norm, gated, 4, 2, 4>(2),
+    make_variant<T, norm, gated, 16, 1, 6>(2), make_variant<T, norm, gated, 16, 2, 3>(1),
 };
 
 // The nth variant that supports p; null after the last.
@@ -162,7 +164,7 @@ void streamed_linear(Stream& stream, const LinearParams<T>& p, int n) {
   const int row_blocks = (p.rows + variant.rows - 1) / variant.rows;
   const size_t shared = variant.shared(p.weight.inputs, std::min(p.rows, variant.rows));
   const int fitting = static_cast<int>(device.shared_memory / shared);
-  const int resident = device.multiprocessors * std::min(fitting, kBlocks) / row_blocks;
+  const int resident = device.multiprocessors * std::min(fitting, variant.blocks) / row_blocks;
   const int rounds = (tiles + std::max(resident, 1) - 1) / std::max(resident, 1);
   // Blocks with the same weights are neighbours, so that memory is asked only once.
   launch(stream, variant.kernel, dim3(row_blocks, (tiles + rounds - 1) / rounds), dim3(kThreads),

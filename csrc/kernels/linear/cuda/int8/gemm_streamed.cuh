@@ -21,6 +21,8 @@ struct GemmStreamedConfig {
   static constexpr bool kNorm = kNorm_, kGated = kGated_, kDirect = kDirect_;
   static_assert(!kNorm || !kDirect);
   static constexpr int kRows = kRows_, kTiles = kTiles_, kStages = kStages_;
+  // That the registers of a multiprocessor are enough for.
+  static constexpr int kBlocks = kRows > 8 ? 2 : 3;
   static constexpr int kRowTiles = (kRows + kTileRows - 1) / kTileRows;
   static constexpr int kOutputs = 16 * kTiles;
   // Of y, that a block makes of them: with a gate the lower half of each tile are gates.
@@ -84,13 +86,14 @@ class Weights {
         columns_(columns_of<S>(weight)),
         steps_(lane.steps),
         left_(lane.steps),
-        k_(lane.k + 16 * lane.t),
+        ends_early_(lane.k + (lane.steps - 1) * kDepth + 16 * lane.t >= stride_),
         column_(blockIdx.y * S::kColumns + lane.g),
-        from_(static_cast<const int8_t*>(weight.data) + int64_t{column_} * stride_ + k_) {}
+        from_(static_cast<const int8_t*>(weight.data) + int64_t{column_} * stride_ + lane.k +
+              16 * lane.t) {}
 
   __device__ __forceinline__ void request_next(uint4 (&to)[S::kTiles][2][kThreads]) {
     if (steps_ == 0) return;
-    const bool inside = k_ + (steps_ - left_) * kDepth < stride_;
+    const bool inside = left_ > 1 || !ends_early_;
 #pragma unroll
     for (int i = 0; i < S::kTiles; ++i) {
 #pragma unroll
@@ -114,8 +117,8 @@ class Weights {
   const int64_t half_;
   const int columns_, steps_;
   int left_;
-  const int k_;
-  int column_;  // of the first tile, row g
+  const bool ends_early_;  // the lane has no inputs in the last step
+  int column_;             // of the first tile, row g
   const int8_t* from_;
 };
 
@@ -185,16 +188,19 @@ __device__ __forceinline__ void store_sums(const float (&sums)[2][S::kTiles][S::
 template <typename T, typename S>
 struct Outputs {
   const int row = threadIdx.x / S::kColumns, column = threadIdx.x % S::kColumns;
-  const int rows;        // of the block
-  const int64_t stride;  // of y and the residual
-  const int64_t at;      // of the first, for the block's first columns
+  const int rows;    // of the block
+  const int stride;  // of y and the residual
   float scale[S::kGated ? 2 : 1], bias[S::kGated ? 2 : 1];
   float residual[S::kOwn];
 
   __device__ __forceinline__ Outputs(const LinearParams<T>& p, int rows)
-      : rows(rows),
-        stride(p.stride > 0 ? p.stride : columns_of<S>(p.weight)),
-        at((int64_t{blockIdx.x} * S::kRows + row) * stride + column) {}
+      : rows(rows), stride(p.stride > 0 ? p.stride : columns_of<S>(p.weight)) {}
+
+  // In y and in the residual.
+  __device__ int64_t place(int i, int first) const {
+    const int y_row = static_cast<int>(blockIdx.x) * S::kRows + row + i * S::kRowStep;
+    return int64_t{y_row} * stride + first + column;
+  }
 
   __device__ bool has(const LinearParams<T>& p, int i, int first) const {
     return row + i * S::kRowStep < rows && first + column < columns_of<S>(p.weight);
@@ -216,8 +222,8 @@ struct Outputs {
     if constexpr (S::kGated) return;
 #pragma unroll
     for (int i = 0; i < S::kOwn; ++i) {
-      const T* from = p.residual + at + first + i * S::kRowStep * stride;
-      residual[i] = p.residual != nullptr && has(p, i, first) ? to_float(*from) : 0.0f;
+      const bool valid = p.residual != nullptr && has(p, i, first);
+      residual[i] = valid ? to_float(p.residual[place(i, first)]) : 0.0f;
     }
   }
 
@@ -233,7 +239,7 @@ struct Outputs {
       } else {
         y += residual[i];
       }
-      p.y[at + first + i * S::kRowStep * stride] = from_float<T>(y);
+      p.y[place(i, first)] = from_float<T>(y);
     }
   }
 
