@@ -203,7 +203,7 @@ void append(std::string& to, const std::vector<T>& numbers) {
 
 // table: int32, on the host or a GPU.
 void append_table(std::string& to, const py::object& table) {
-  const auto view = TensorView::of(table, "stop_table");
+  const TensorView view(table, "stop_table");
   const size_t bytes = view.numel() * sizeof(int32_t);
   if (view.device() == "cpu") {
     to.append(static_cast<const char*>(view.data()), bytes);
