@@ -51,3 +51,22 @@ def test_a_program_ends_amid_a_stream(alignments: str) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "Good morning.\n", "")
+
+
+CALLING = f"""
+import threading, time, decoding, torch  # with torch Python takes longer to end
+model = decoding.load({str(DEMO)!r}, device="cpu", threads=1)
+def call():
+    while True:
+        model.generate([[5, 6, 0]] * 16, num_beams=4, min_new_tokens=100, max_new_tokens=100)
+threading.Thread(target=call, daemon=True).start()
+time.sleep(0.3)
+"""
+
+
+def test_the_program_ends_while_other_threads_call() -> None:
+    """Python ends threads that want its lock back, and must not end the process instead."""
+    run = subprocess.run(
+        [sys.executable, "-c", CALLING], capture_output=True, text=True, timeout=120
+    )
+    assert (run.returncode, run.stderr) == (0, "")

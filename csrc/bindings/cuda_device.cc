@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bindings/tensor.h"
+#include "bindings/unlocked.h"
 #include "kernels/cuda/resources.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/linear/cuda/cublaslt.h"
@@ -120,7 +121,7 @@ class DeviceArray {
  private:
   // Waits until it is done.
   void copy(void* to, const void* from, cudaMemcpyKind kind) const {
-    const py::gil_scoped_release release;
+    const Unlocked release;
     const cuda::UseDevice use(device_);
     CUDA_CHECK(cudaMemcpyAsync(to, from, span(), kind, stream_));
     CUDA_CHECK(cudaStreamSynchronize(stream_));

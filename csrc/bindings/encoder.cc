@@ -9,6 +9,7 @@
 #include "bindings/model.h"
 #include "bindings/session.h"
 #include "bindings/tensor.h"
+#include "bindings/unlocked.h"
 #include "engine/encoder_session.h"
 
 namespace decoding {
@@ -56,7 +57,7 @@ class PyEncoderSession : public Bound<EncoderSession> {
     CHECK(kind_of(to, "states") == kind_ &&
               to.shape() == std::vector<int64_t>({ids.numel(), hidden_}),
           "states must be [", ids.numel(), ", ", hidden_, "], of the session's type");
-    const py::gil_scoped_release release;
+    const Unlocked release;
     session_->encode(batch, to.data());
   }
 

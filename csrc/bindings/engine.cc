@@ -15,6 +15,7 @@
 #include "bindings/model.h"
 #include "bindings/request.h"
 #include "bindings/token_ids.h"
+#include "bindings/unlocked.h"
 #include "engine/scheduler/scheduler.h"
 
 namespace decoding {
@@ -130,7 +131,7 @@ class PyEngine {
     CHECK(texts.sentences == options.sentences(), "there must be ", options.sentences(),
           " prompts, got ", texts.sentences);
     // For few texts it is kept: to get it back from busy threads takes longer than all of this.
-    std::optional<py::gil_scoped_release> release;
+    std::optional<Unlocked> release;
     if (texts.sentences > kFewTexts) release.emplace();
     std::vector<Submission> submissions;
     submissions.reserve(texts.sentences);
@@ -276,7 +277,7 @@ void bind_engine(py::module_& module) {
   module.def("plain_ids", &plain_ids, py::arg("given"), py::kw_only(), py::arg("vocab"),
              py::arg("without") = -1);
   bind_output(module);
-  const py::call_guard<py::gil_scoped_release> unlocked;  // of Python's lock
+  const py::call_guard<Unlocked> unlocked;  // of Python's lock
   py::class_<PyEngine>(module, "Engine")
       .def(py::init<const py::object&, py::dict, int, const std::string&, const std::string&,
                     bool>(),

@@ -10,6 +10,7 @@
 #include "bindings/engine.h"
 #include "bindings/tensor.h"
 #include "bindings/token_ids.h"
+#include "bindings/unlocked.h"
 #include "core/check.h"
 #include "engine/scheduler/scheduler.h"
 
@@ -101,7 +102,7 @@ void put_ends(const std::vector<const Output*>& ends, int64_t first, const py::o
 py::list told_by(Scheduler& scheduler, double timeout) {
   static thread_local Outputs outputs;  // whose memory is used again
   {
-    const py::gil_scoped_release release;
+    const Unlocked release;
     scheduler.wait(timeout, outputs);
   }
   py::list told;

@@ -9,6 +9,7 @@
 
 #include "bindings/model.h"
 #include "bindings/tensor.h"
+#include "bindings/unlocked.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/pack.h"
@@ -35,7 +36,7 @@ WeightKind linear_kind(const TensorView& weight) {
 template <typename Op>
 void run(int64_t bytes, int threads, const Op& op) {
   constexpr int64_t kBytesOfAThread = 1 << 20;
-  const py::gil_scoped_release release;
+  const Unlocked release;
   cpu::Team team(static_cast<int>(std::clamp<int64_t>(bytes / kBytesOfAThread, 1, threads)));
   cpu::with_isa(cpu::instruction_sets().front(), [&]<cpu::Isa isa>(cpu::Features features) {
     team.run([&](int rank) {

@@ -13,6 +13,7 @@
 #include "bindings/model.h"
 #include "bindings/request.h"
 #include "bindings/tensor.h"
+#include "bindings/unlocked.h"
 #include "engine/session.h"
 #include "kernels/cpu/collective.h"
 #ifdef DECODING_CUDA
@@ -63,7 +64,7 @@ class PySession : public Bound<Session> {
     Request asked = request.on(device_);
     const Batch texts = batch.view();
     stream_ = reinterpret_cast<uintptr_t>(texts.stream);
-    const py::gil_scoped_release release;
+    const Unlocked release;
     session_->start(texts, std::move(asked));
   }
 
@@ -79,7 +80,7 @@ class PySession : public Bound<Session> {
   bool update(const py::object& ended) {
     const uint8_t* flags =
         ended.is_none() ? nullptr : TensorView::of(ended, "ended", device_).data<uint8_t>({-1});
-    const py::gil_scoped_release release;
+    const Unlocked release;
     return session_->update(flags);
   }
   void stop_now() { session_->stop_now(); }
@@ -87,7 +88,7 @@ class PySession : public Bound<Session> {
   // Views of the pool.
   py::dict state() {
     const auto views = [&] {
-      const py::gil_scoped_release release;
+      const Unlocked release;
       return session_->state();
     }();
     const auto begin = reinterpret_cast<uintptr_t>(TensorView::of(pool_, "pool", device_).data());
@@ -110,7 +111,7 @@ class PySession : public Bound<Session> {
         .sums = TensorView::of(sums, "sums").data<float>(rows),
         .parent_rows = TensorView::of(parent_rows, "parent_rows").data<int32_t>(view.shape()),
         .width = static_cast<int>(view.size(2))};
-    const py::gil_scoped_release release;
+    const Unlocked release;
     session_->fetch(results);
   }
 
@@ -124,7 +125,7 @@ class PySession : public Bound<Session> {
     float* to_logprobs = TensorView::of(logprobs, "logprobs").data<float>({tokens});
     int32_t* to_ranks = TensorView::of(ranks, "ranks").data<int32_t>({tokens});
     int32_t* to_argmax = TensorView::of(argmax, "argmax").data<int32_t>({tokens});
-    const py::gil_scoped_release release;
+    const Unlocked release;
     std::vector<LabelScore> found(tokens);
     session_->score(labelled, found.data(), nullptr);
     for (int i = 0; i < tokens; ++i) {
@@ -141,7 +142,7 @@ class PySession : public Bound<Session> {
                                           py::none(), offsets, stream);
     float* to = TensorView::of(attentions, "attentions")
                     .data<float>({labelled.tokens(), longest_source(labelled.source)});
-    const py::gil_scoped_release release;
+    const Unlocked release;
     session_->score(labelled, nullptr, to);
   }
 
@@ -243,7 +244,7 @@ constexpr double kLook = 0.1;  // seconds between two looks whether Ctrl-C was p
 void begin(cpu::Collective& ranks, uint64_t digest) {
   ranks.begin(digest);
   const auto wait = [&] {
-    const py::gil_scoped_release release;
+    const Unlocked release;
     return ranks.wait(kLook);
   };
   while (!wait()) {
@@ -256,7 +257,7 @@ void begin(cpu::Collective& ranks, uint64_t digest) {
 }
 
 void bind_collective(py::module_& module) {
-  const py::call_guard<py::gil_scoped_release> unlocked;  // of Python's lock
+  const py::call_guard<Unlocked> unlocked;  // of Python's lock
   module.def("collective_bytes", &cpu::collective_bytes, py::arg("size"), py::arg("part_bytes"));
   py::class_<cpu::Collective, std::shared_ptr<cpu::Collective>>(module, "Collective")
       .def(py::init<const std::string&, int, int, int64_t>(), py::arg("path"), py::kw_only(),
@@ -274,7 +275,7 @@ void bind_session(py::module_& module) {
   bind_collective(module);
   bind_limits(module);
   bind_request(module);
-  const py::call_guard<py::gil_scoped_release> unlocked;  // of Python's lock
+  const py::call_guard<Unlocked> unlocked;  // of Python's lock
   bind_bound<PySession>(module, "Session")
       .def(py::init<const py::object&, py::dict, int, std::string, const std::string&,
                     std::shared_ptr<cpu::Collective>, bool>(),

@@ -12,6 +12,7 @@
 #include "bindings/engine.h"
 #include "bindings/testing/fake_runner.h"
 #include "bindings/testing/kernels.h"
+#include "bindings/unlocked.h"
 #include "engine/scheduler/scheduler.h"
 
 namespace decoding {
@@ -137,7 +138,7 @@ Output end_of(int64_t id, const std::vector<Ids>& rows) {
 }  // namespace
 
 void bind_scheduling(py::module_& kernels) {
-  const py::call_guard<py::gil_scoped_release> unlocked;  // of Python's lock
+  const py::call_guard<Unlocked> unlocked;  // of Python's lock
   py::class_<FakeEngine>(kernels, "FakeEngine", "An engine without a model, as in fake_runner.h.")
       .def(py::init<int, int, int64_t>(), py::kw_only(), py::arg("rows"), py::arg("pages"),
            py::arg("fails_in") = -1)

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "bindings/tensor.h"
+#include "bindings/unlocked.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/team.h"
 #ifdef DECODING_CUDA
@@ -43,7 +44,7 @@ struct OnCpu {
     };
     const bool little = threads == 0 && elements < kLittle;
     const int size = little ? 1 : threads > 0 ? threads : torch_threads();
-    const py::gil_scoped_release release;
+    const Unlocked release;
     if (little) {
       cpu::Team alone(1);
       return on_team(alone);
@@ -73,7 +74,7 @@ void run_training(const py::object& like, const OnCpu& place, Make&& make, Op&& 
 #ifdef DECODING_CUDA
   on_cuda(like, [&]<typename T>(cuda::Stream& stream) {
     const auto params = make.template operator()<T>(tensors);
-    const py::gil_scoped_release release;
+    const Unlocked release;
     op(stream, params);
   });
 #else
