@@ -15,8 +15,10 @@ import os
 import signal
 import sys
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from types import FrameType
 from typing import NoReturn
 
 import decoding
@@ -26,6 +28,8 @@ from decoding.cli.parser import Parser, did_you_mean
 from decoding.cli.ranks.arguments import become_rank, check_split, is_rank, is_split
 
 SAME = 1.0  # seconds from a Ctrl-C to one that is another
+LATER = 0.02  # seconds to the next look whether an exception would get through
+IMPORTS = "<frozen importlib._bootstrap>"  # the file of importing frames
 # Each is a module of decoding.cli with add_arguments() and run().
 COMMANDS = {
     "translate": "translate text line by line",
@@ -105,19 +109,42 @@ def interruptible() -> Iterator[None]:
     if signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:
         yield  # whoever has called main() has said what to do, or it is to be ignored
         return
-    heard = -math.inf
+    heard, due = -math.inf, False
 
-    def interrupt(*_: object) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal heard
         before, heard = heard, time.monotonic()
         if heard - before > SAME:
+            end(number, frame)
+
+    def end(number: int, frame: FrameType | None) -> None:
+        nonlocal due
+        due = is_deaf(frame)
+        if not due:
             raise KeyboardInterrupt
+        signal.setitimer(signal.ITIMER_REAL, LATER)
 
     signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGALRM, end)
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if due:
+        raise KeyboardInterrupt
+
+
+def is_deaf(frame: FrameType | None) -> bool:
+    """Whether an exception would be lost, or worse: finalizers print it and go on, and a module
+    that is being imported may swallow it, or end the process (torch's, where C++ imports them)."""
+    while frame is not None and frame.f_code is not main.__code__:
+        code = frame.f_code
+        if code.co_filename in (IMPORTS, weakref.__file__) or code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def flush() -> None:

@@ -186,12 +186,13 @@ def stream(
             tokens.queue.put(error)
 
     thread = threading.Thread(target=work, name="decoding.stream", daemon=True)
-    thread.start()
     try:
+        thread.start()
         while (item := tokens.queue.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
             yield item
     finally:
         tokens.cancelled = True
-        thread.join()
+        if thread.ident is not None:  # it has started
+            thread.join()

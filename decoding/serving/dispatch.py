@@ -90,11 +90,13 @@ class Dispatcher:
             if drain:  # here, where Ctrl-C gets through, and not in the engine
                 self._changed.wait_for(lambda: not self._requests)
             engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.close(drain)
+        try:
+            if engine is not None:
+                engine.close(drain)
+        finally:  # also behind Ctrl-C
             self._closed = True
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+            if self._thread is not threading.current_thread():
+                self._thread.join()
 
     def _going(self) -> _C.Engine:
         """Raises ValueError for a closed engine, engine_failed() for one that has failed."""

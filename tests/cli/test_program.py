@@ -6,13 +6,15 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import decoding
-from decoding.cli.main import COMMANDS
+from decoding.cli.main import COMMANDS, interruptible
 from decoding.cli.reading import opened_input
 from examples import demo
 from tests.cli.program import Program, one_line
@@ -76,6 +78,41 @@ def test_ctrl_c_leaves_finished_lines(tmp_path: Path) -> None:
     lines = (first + out).splitlines()
     assert len(lines) < 10000 and (first + out).endswith(b"\n")
     assert lines == [b"LINE %d" % i for i in range(len(lines))]
+
+
+def test_ctrl_c_waits_where_it_would_be_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a finalizer, and in a module that is imported, which may swallow it."""
+    (tmp_path / "importing.py").write_text(
+        "import signal\n"
+        "try:\n"
+        "    signal.raise_signal(signal.SIGINT)\n"
+        "    whole = True\n"
+        "except KeyboardInterrupt: pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    finalized = []
+
+    def interrupt() -> None:
+        signal.raise_signal(signal.SIGINT)
+        finalized.append(True)
+
+    def finalize() -> None:
+        weakref.finalize({1}, interrupt)  # a set that goes at once
+
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        for lose in (finalize, lambda: import_module("importing")):
+            with pytest.raises(KeyboardInterrupt), interruptible():
+                lose()
+                time.sleep(60)
+            with pytest.raises(KeyboardInterrupt), interruptible():  # at its very end
+                sys.modules.pop("importing", None)
+                lose()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert finalized == [True] * 2 and import_module("importing").whole
 
 
 def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
