@@ -38,7 +38,7 @@ class Model(TokenModel):
 
         truncate: cut the end of a text that is too long, instead of raising ValueError. Raises
         FileNotFoundError or ValueError where the directory defines no pooling, NotImplementedError
-        for a model that generates.
+        for a model that generates, decoding.Error for a text whose numbers are not finite.
         """
         embedder = self.embedder
         from decoding.text.embed import embed  # with torch

@@ -351,7 +351,8 @@ class TokenModel(BoundModel):
         input_ids: integers [B, W], as a tensor or array, or a list of lists of any lengths.
         attention_mask: [B, W], 1 where a token counts; missing: everywhere. token_type_ids: [B, W],
         missing: 0. Raises ValueError for ids, types and lengths that the model does not have,
-        NotImplementedError for a model that generates.
+        NotImplementedError for a model that generates, decoding.Error for a row whose numbers are
+        not finite.
         """
         encoder = self._encoder
         from decoding.engine.encoder import encode  # with torch

@@ -69,6 +69,7 @@ class EncoderSession(PooledEngine):
             check_torch()
             self.dtype = getattr(torch, name_of(weights["encoder.embed.tokens"].dtype))
         self._weights = weights
+        self._broken: dict[str, int] = {}  # rows of each tensor that errors have told of
         super().__init__(engine, device=device, limits=limits)
 
     def encode(self, source: PackedTokens) -> Tensor:
@@ -82,6 +83,23 @@ class EncoderSession(PooledEngine):
             states = torch.empty(shape, dtype=self.dtype, device=str(self.device))
             self._engine.encode(source.ids, source.positions, source.offsets, states, stream=stream)
             return states
+
+    def check_finite(self, found: Tensor) -> None:
+        """found: [B, ...], what was made of the states of each item. Raises decoding.Error for the
+        first one with NaN or infinities, as generate() does, and names the tensor where
+        detect_overflow has looked."""
+        if bool(found.sum(dtype=torch.float32).isfinite()):  # most often: one pass
+            return
+        broken = found.isfinite().flatten(1).all(1).logical_not().nonzero()
+        if not len(broken):
+            return
+        counts = {name: rows for name, _, rows in self.overflow()}
+        names = [name for name, rows in counts.items() if rows > self._broken.get(name, 0)]
+        self._broken = counts
+        raise _C.Error(
+            f"the model's hidden states are not finite (NaN or infinite) for item {int(broken[0])}"
+            + (f", first in the {names[0]}" if names else "")
+        )
 
     def pool(self, first: Tensor) -> Tensor | None:
         """The pooler's [B, H] of each row's first state [B, H]."""
@@ -117,6 +135,7 @@ def encode(
         source = pack(batch.select(chosen), session.spec, own)
         where = rows[chosen] if batch.mask is None else rows[chosen][batch.mask[chosen]]
         states[torch.from_numpy(where.reshape(-1)).to(states.device)] = session.encode(source)
+    session.check_finite(states.view(len(batch), -1))
     first = rows[:, 0] if batch.mask is None else rows[:, 0] + batch.mask.argmax(1)
     pooled = session.pool(states[torch.from_numpy(first).to(states.device)])
     return Encoded(

@@ -125,7 +125,8 @@ class Embedder:
         return [row if len(row) <= most else [*row[: most - 1], row[-1]] for row in rows]
 
     def vectors(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        """float32 [B, H] on the CPU, of rows of ids."""
+        """float32 [B, H] on the CPU, of rows of ids. Raises decoding.Error for the first row whose
+        vector is not finite."""
         session = self._session
         found = torch.empty(len(ids), self.width)
         if not ids:
@@ -136,6 +137,7 @@ class Embedder:
             source = pack(rows.select(chosen), session.spec)
             pooled = self._pooling(session.encode(source), torch.from_numpy(source.offsets))
             found[torch.from_numpy(chosen)] = pooled.to(found)
+        session.check_finite(found)
         return found
 
 

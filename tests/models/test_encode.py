@@ -18,6 +18,7 @@ from decoding.models import load
 from decoding.models.files import ModelFileError
 from decoding.models.torch.module import module
 from decoding.models.weights.converted import INDEX
+from tests.server.models import sentence_model
 from tests.support.comparison import assert_as_exact
 from tests.support.families import ENCODERS, encoder
 from tests.support.random_models import load as load_random
@@ -324,3 +325,24 @@ def test_what_is_wrong_with_a_pooling(
         model.embed(["so"])
     with pytest.raises(ValueError, match="loaded from memory"):
         decoding.load(bert, "cpu").embed(["so"])
+
+
+@pytest.mark.parametrize("detect", [False, True])
+def test_what_is_not_finite_is_named(device: str, detect: bool, tmp_path: Path) -> None:
+    """The item, and with detect_overflow the tensor; other calls are as before."""
+    sentence_model(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["embeddings.word_embeddings.weight"][9] = 3e38  # whose norm overflows
+    save_file(weights, tmp_path / "model.safetensors")
+    model = decoding.load(tmp_path, device=device, detect_overflow=detect)
+    known = sorted(set("".join(ENGLISH)))
+    letter = next(each for each in known if 9 in model.tokenizer([each])["input_ids"][0])
+    sound = model.encode([[5, 6], [7]]).last_hidden_state
+    named = r"hidden states are not finite .* for item 1"
+    named += ", first in the encoder embeddings" if detect else "$"
+    for _ in range(2):
+        with pytest.raises(decoding.Error, match=named):
+            model.encode([[5, 6], [7, 9, 8], [9]])
+        with pytest.raises(decoding.Error, match=named):
+            model.embed(["", letter])
+    assert torch.equal(model.encode([[5, 6], [7]]).last_hidden_state, sound)
