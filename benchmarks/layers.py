@@ -22,7 +22,8 @@ from decoding.binding import Bound, engine_packer
 from decoding.compare.environment import environment
 from decoding.model import Model
 from decoding.models.weights.dtypes import name_of
-from decoding.models.weights.placed import companions, is_linear, pack
+from decoding.models.weights.placed import pack
+from decoding.models.weights.places import companions, is_linear
 
 
 @dataclass(frozen=True)

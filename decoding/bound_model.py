@@ -30,7 +30,7 @@ from decoding.models.weights.converted import ConvertedWeights
 from decoding.models.weights.dtypes import as_array, name_of
 from decoding.models.weights.lazy import identity
 from decoding.models.weights.memory import trim
-from decoding.models.weights.placed import is_linear
+from decoding.models.weights.places import is_linear
 from decoding.saving import save
 from decoding.serving.model_engine import ModelEngine
 from decoding.shown import model_html, model_line

@@ -21,7 +21,7 @@ from decoding.models.spec import EncoderSpec, ModelSpec
 from decoding.models.weights.dtypes import DTYPES, EXACT, Array, name_of
 from decoding.models.weights.lazy import identity
 from decoding.models.weights.memory import address, mapped
-from decoding.models.weights.placed import ALIGNMENT, Place, places_of
+from decoding.models.weights.places import ALIGNMENT, Place, places_of
 from decoding.models.weights.shapes import shapes
 from decoding.models.weights.stored_spec import spec_of, table
 

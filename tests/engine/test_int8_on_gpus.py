@@ -31,7 +31,7 @@ from decoding.models.weights.panels import (
     panel_shape,
     rows_of_panels,
 )
-from decoding.models.weights.placed import companions, is_linear
+from decoding.models.weights.places import companions, is_linear
 from tests.conftest import random
 from tests.models.test_demo_model import SENTENCES
 from tests.support.comparison import assert_as_exact

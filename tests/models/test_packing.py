@@ -16,7 +16,7 @@ from decoding.models import load
 from decoding.models.torch.module import module
 from decoding.models.weights.dtypes import name_of
 from decoding.models.weights.panels import NOISE, Packer, noise, panel_shape
-from decoding.models.weights.placed import companions, is_linear
+from decoding.models.weights.places import companions, is_linear
 from tests.conftest import random
 from tests.support.packed import PACKER, pack, quantise, squares
 from tests.support.random_models import reference

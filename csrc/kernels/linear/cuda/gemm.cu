@@ -32,11 +32,9 @@ void fused_linear(Stream& stream, const LinearParams<T>& p, int variant) {
     fp32_linear(stream, p, variant);
   } else {
     const Device& device = stream.device();
-    if (const int streamed = streamed_variants(device, p); variant < streamed) {
-      return streamed_linear(stream, p, variant);
-    } else {
-      variant -= streamed;
-    }
+    const int streamed = streamed_variants(device, p);
+    if (variant < streamed) return streamed_linear(stream, p, variant);
+    variant -= streamed;
     const int small_m = small_m_variants(device, p);
     const int tiled = tiled_variants(device, p);
     if (variant < small_m) {

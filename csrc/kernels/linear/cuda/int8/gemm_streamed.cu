@@ -19,6 +19,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/linear/cuda/gemm_families.h"
 #include "kernels/linear/cuda/int8/gemm_streamed.cuh"
+#include "kernels/linear/cuda/int8/gemm_streamed_rows.cuh"
 
 namespace decoding::cuda {
 namespace {
