@@ -174,7 +174,7 @@ def on_gpu(loaded: Loaded, dtype: str, half: str) -> decoding.Model:
     return decoding.Model(loaded, device=GPU, dtype=dtype, kv_cache_dtype=half)
 
 
-def logprobs(model: decoding.Model, given: dict[str, Tensor], labels: Tensor | None) -> Tensor:
+def logprobs(model: decoding.Model, given: dict[str, Any], labels: Tensor | None) -> Tensor:
     if labels is None:
         return model.score(given["input_ids"]).token_logprobs[:, 1:]
     return model.score(**given, labels=labels).token_logprobs

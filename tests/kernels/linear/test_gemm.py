@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -12,10 +13,24 @@ from torch.nn import functional
 from decoding import _kernels as kernels
 from tests.conftest import assert_within_torch, random
 from tests.kernels.linear.test_linear import ACTIVATIONS
+from tests.support.packed import int8_rows, quantise
 
 pytestmark = pytest.mark.gpu
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+class Kind(NamedTuple):
+    """Of a product: the type of x, and whether the weight is int8."""
+
+    dtype: torch.dtype
+    int8: bool = False
+
+    def __str__(self) -> str:
+        return f"{'int8-' * self.int8}{self.dtype}".replace("torch.", "")
+
+
+KINDS = [*map(Kind, DTYPES), Kind(torch.float16, True), Kind(torch.bfloat16, True)]
 ROWS = [1, 3, 8, 15, 16, 17, 31, 33, 64, 100, 129, 512]
 SIZES = [(n, k) for n in (8, 40, 512, 513) for k in (64, 72, 512, 768, 1024, 2048, 4096)]
 SIZES += [(1000, 512), (1000, 520), (32000, 512), (8201, 1024)]
@@ -90,6 +105,22 @@ def make(dtype: torch.dtype, outputs: int, inputs: int, rows: int = max(ROWS)) -
         gamma=fitting(inputs, seed=4).float(),
         beta=fitting(inputs, seed=5).float(),
     )
+
+
+def in_int8(case: Case) -> Case:
+    """With a weight that is int8."""
+    numbers, scale, _ = quantise(case.weight.cpu())
+    return replace(
+        case,
+        weight=numbers.to(case.weight),
+        int8=int8_rows(numbers).cuda(),
+        scale=scale.cuda(),
+    )
+
+
+def make_kind(kind: Kind, outputs: int, inputs: int, rows: int) -> Case:
+    case = make(kind.dtype, outputs, inputs, rows)
+    return in_int8(case) if kind.int8 else case
 
 
 def norm(x: Tensor, gamma: Tensor | None, beta: Tensor | None, rms: bool) -> Tensor:
@@ -221,32 +252,33 @@ def test_infinity_and_nan_arrive(dtype: torch.dtype, activation: str) -> None:
 
 
 @pytest.mark.parametrize("outputs", [512, 513])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_residual_may_be_the_output(dtype: torch.dtype, outputs: int) -> None:
-    case = make(dtype, outputs, 512, rows=70)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_residual_may_be_the_output(kind: Kind, outputs: int) -> None:
+    case = make_kind(kind, outputs, 512, rows=70)
     assert case.residual is not None
     for variant in range(case.variants()):
         expected = case.run(variant)[0][:-BEHIND]
         y, normed = case.residual.clone(), case.new_normed()
-        kernels.fused_linear(*replace(case, residual=y).arguments(y, normed), variant)
+        arguments = replace(case, residual=y).arguments(y, normed)
+        kernels.fused_linear(*arguments, variant, scale=case.scale)
         assert torch.equal(y, expected)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_rows_of_y_may_lie_apart(dtype: torch.dtype) -> None:
-    case = replace(make(dtype, 513, 512, rows=150), residual=None)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_rows_of_y_may_lie_apart(kind: Kind) -> None:
+    case = replace(make_kind(kind, 513, 512, rows=150), residual=None)
     for variant in range(case.variants()):
         expected = case.run(variant)[0][:-BEHIND]
         y = case.x.new_full((150 + BEHIND, 528), float("nan"))
         normed = case.new_normed()
-        kernels.fused_linear(*case.arguments(y, normed), variant)
+        kernels.fused_linear(*case.arguments(y, normed), variant, scale=case.scale)
         assert torch.equal(y[:-BEHIND, :513], expected)
         assert y[-BEHIND:].isnan().all() and y[:, 520:].isnan().all()
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_rows_do_not_depend_on_each_other(dtype: torch.dtype) -> None:
-    case = make(dtype, 200, 512, rows=130)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_rows_do_not_depend_on_each_other(kind: Kind) -> None:
+    case = make_kind(kind, 200, 512, rows=130)
     for variant in range(case.variants()):
         together = case.run(variant)[0]
         for rows in (1, 5, 16, 40):

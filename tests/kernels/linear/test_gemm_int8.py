@@ -11,10 +11,18 @@ from torch import Tensor
 
 from decoding import _kernels as kernels
 from tests.conftest import assert_within_torch
-from tests.kernels.linear.test_gemm import BEHIND, Case, check, full_precision, make, reference
+from tests.kernels.linear.test_gemm import (
+    BEHIND,
+    Case,
+    check,
+    full_precision,
+    in_int8,
+    make,
+    reference,
+)
 from tests.kernels.linear.test_linear import ACTIVATIONS
 from tests.support.attention import assert_equal
-from tests.support.packed import int8_rows, quantise
+from tests.support.packed import int8_rows
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures(full_precision.__name__)]
 
@@ -26,11 +34,7 @@ SIZES += [(32000, 512), (8201, 1024), (64, 14336), (130, 9216)]
 
 
 def made(dtype: torch.dtype, outputs: int, inputs: int, rows: int = max(ROWS)) -> Case:
-    """A case whose weight is int8."""
-    case = make(dtype, outputs, inputs, rows)
-    numbers, scale, _ = quantise(case.weight.cpu())
-    places = {"int8": int8_rows(numbers).cuda(), "scale": scale.cuda()}
-    return replace(case, weight=numbers.to(dtype).cuda(), **places)
+    return in_int8(make(dtype, outputs, inputs, rows))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -114,39 +118,6 @@ def test_infinity_and_nan_arrive(dtype: torch.dtype) -> None:
         assert (y[3] == float("inf")).all() and y[[7, 20]].isnan().all()
         y[[3, 7, 20]] = 0
         assert (y == 0).all(), "another row sees them"
-
-
-@pytest.mark.parametrize("outputs", [512, 513])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_residual_may_be_the_output(dtype: torch.dtype, outputs: int) -> None:
-    case = made(dtype, outputs, 512, rows=70)
-    assert case.residual is not None
-    for variant in range(case.variants()):
-        expected = case.run(variant)[0][:-BEHIND]
-        y, normed = case.residual.clone(), case.new_normed()
-        arguments = replace(case, residual=y).arguments(y, normed)
-        kernels.fused_linear(*arguments, variant, scale=case.scale)
-        assert torch.equal(y, expected)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_rows_of_y_may_lie_apart(dtype: torch.dtype) -> None:
-    case = replace(made(dtype, 513, 512), residual=None)
-    for variant in range(case.variants()):
-        expected = case.run(variant)[0][:-BEHIND]
-        y = case.x.new_full((len(case.x) + BEHIND, 528), float("nan"))
-        kernels.fused_linear(*case.arguments(y, case.new_normed()), variant, scale=case.scale)
-        assert torch.equal(y[:-BEHIND, :513], expected)
-        assert y[-BEHIND:].isnan().all() and y[:, 520:].isnan().all()
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_rows_do_not_depend_on_each_other(dtype: torch.dtype) -> None:
-    case = made(dtype, 200, 512)
-    for variant in range(case.variants()):
-        together = case.run(variant)[0]
-        for rows in (1, 2, 5, 16, 40):
-            assert torch.equal(case.first(rows).run(variant)[0][:rows], together[:rows])
 
 
 def linear(case: Case, y: Tensor, *, tune: bool) -> None:
