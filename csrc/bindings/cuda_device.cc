@@ -186,9 +186,8 @@ size_t free_memory(int device) {
 void bind_cuda_device(py::module_& module) {
   bind_device_array(module);
   // Both open the driver, which takes long, and other threads go on meanwhile.
-  module.def("gpus", &gpus, py::call_guard<py::gil_scoped_release>());
-  module.def("free_memory", &free_memory, py::arg("device"),
-             py::call_guard<py::gil_scoped_release>());
+  module.def("gpus", &gpus, py::call_guard<Unlocked>());
+  module.def("free_memory", &free_memory, py::arg("device"), py::call_guard<Unlocked>());
   module.def("look_for_cublaslt", &cuda::cublaslt::look_in, py::arg("folders"));
 }
 
