@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bindings/cuda_device.h"
+#include "bindings/unlocked.h"
 #include "kernels/cpu/collective.h"
 #include "kernels/cuda/collective.h"
 
@@ -15,7 +16,7 @@ namespace py = pybind11;
 namespace decoding {
 
 void bind_cuda_collective(py::module_& module) {
-  const py::call_guard<py::gil_scoped_release> unlocked;  // of Python's lock
+  const py::call_guard<Unlocked> unlocked;  // of Python's lock
   py::class_<cuda::Collective, std::shared_ptr<cuda::Collective>>(module, "CudaCollective")
       .def(py::init([](std::shared_ptr<cpu::Collective> ranks, int device, int64_t part_bytes) {
              return std::make_shared<cuda::Collective>(std::move(ranks), device, part_bytes);
