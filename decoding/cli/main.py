@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             become_rank(args)
         if not job:  # whose processes import the library, and not this one
             args.input_format = getattr(args, "input_format", None) or "lines"
-            if name in ON_GPUS:
+            if name in ON_GPUS and not is_split(args):  # a rank has a GPU of its own
                 import_module("decoding.engine.opening").open_gpu(args.device)
             import_module("decoding.loading")
         with warnings_in_one_line(quiet=getattr(args, "quiet", False)), interruptible():
