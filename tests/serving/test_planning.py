@@ -9,7 +9,7 @@ import pytest
 
 import decoding
 from decoding import _C
-from decoding.common.device import CPU
+from decoding.common.device import CPU, Device
 from decoding.engine.limits import EngineLimits
 from decoding.models.spec import ModelSpec
 from decoding.serving import planning
@@ -32,12 +32,15 @@ class Costs:
 def plain_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiled limits cannot be looked into."""
     monkeypatch.setattr(planning, "compiled", lambda limits: limits)
+    monkeypatch.setattr(planning, "available_memory", lambda device: 8 << 30)
 
 
-def planned(costs: Costs, memory: int | None, rows: int | None = None) -> EngineLimits:
+def planned(
+    costs: Costs, memory: int | None, rows: int | None = None, device: Device = CPU
+) -> EngineLimits:
     stack = replace(ours("marian").spec.decoder, positions=512)
     spec = ModelSpec(encoder=stack, decoder=stack)
-    return engine_limits(cast(_C.Engine, costs), spec, CPU, memory, rows)
+    return engine_limits(cast(_C.Engine, costs), spec, device, memory, rows)
 
 
 def test_the_memory_that_is_given_is_used_and_not_exceeded() -> None:
@@ -62,6 +65,22 @@ def test_as_many_rows_as_are_wanted() -> None:
     assert limits.requests == limits.beams == 2
     assert limits.candidates == 18
     assert planned(Costs(), None, rows=500).beams == 64
+
+
+@pytest.mark.parametrize(
+    ("memory", "rows", "expected"),
+    [
+        (80_000_000, None, (1024, 512)),
+        (40_000_000, None, (512, 512)),
+        (10_000_000, None, (256, 256)),
+        (40_000_000, 1024, (1024, 256)),
+    ],
+)
+def test_fewer_rows_before_shorter_requests(
+    memory: int, rows: int | None, expected: tuple[int, int]
+) -> None:
+    limits = planned(Costs(table=10), memory, rows, Device("cuda", 0))
+    assert (limits.requests, limits.target) == expected
 
 
 def test_without_a_number_a_cpu_has_pages_for_usual_lengths() -> None:
