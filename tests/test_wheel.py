@@ -36,7 +36,7 @@ model.generated("misspelt")
 NOTICES = {
     r"pybind11/.*": "pybind11",
     r"(cuda\w*|library_types)\.h": "NVIDIA CUDA Toolkit",
-    r"[a-z_]+": "The GNU C++ library",
+    r"[a-z_]+|cxxabi\.h": "The GNU C++ library",
     # Calls and instructions alone.
     r"(arm_neon|dlfcn|fcntl|immintrin|pthread|sched|sys/auxv|sys/mman|unistd)\.h": None,
 }

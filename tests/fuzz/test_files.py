@@ -1,4 +1,4 @@
-"""300 damaged models, and that the fuzzer of files sees what it looks for."""
+"""150 damaged models, and that the fuzzer of files sees what it looks for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fuzz.files import fuzz
 from tests.fuzz.sandbox import Tree, run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
-CASES = 300
+CASES = 150
 NAMES = {"config.json", "hidden_size"}
 
 
