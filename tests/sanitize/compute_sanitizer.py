@@ -91,9 +91,9 @@ def batches(names: Sequence[str], most: int) -> list[Sequence[str]]:
     return [names[first : first + most] for first in range(0, len(names), most)]
 
 
-def kernel_tests() -> list[str]:
+def kernel_tests(folder: str = "tests/kernels") -> list[str]:
     """The names of the kernels' tests that need a GPU."""
-    command = ["-m", "pytest", "--collect-only", "-m", "gpu", "tests/kernels"]
+    command = ["-m", "pytest", "--collect-only", "-m", "gpu", folder]
     said = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
     return [line for line in said.stdout.splitlines() if "::" in line]
 

