@@ -8,7 +8,7 @@
 // is one more library, and promises no order of sums.
 //
 // Small parts travel as words: 4 bytes of numbers and the number of the exchange, which arrive
-// together, so nobody waits for anything but the words (NCCL's protocol LL). Large ones are written
+// together, so no fence and no flag is needed (NCCL's protocol LL). Large ones are written
 // as they are; a flag of each block follows them, released and acquired by the whole system.
 //
 // A rank that waits in an exchange for one that has ended, or has left the call with an error, is
