@@ -12,7 +12,10 @@ from typing import Any, Generic, Protocol, TypeVar
 from decoding.common.phases import Phases
 from decoding.generation.batching import ROWS
 
-RUNNING = 4  # times the rows that an engine steps at once: so many are given to it ahead
+# Times the rows of a sub-batch: so many are given to an engine ahead. One on a GPU steps twice as
+# many at once, and one long result holds back the batches behind its own for as long as thousands
+# of others take.
+RUNNING = {"cpu": 4, "cuda": 32}
 LOOK = 0.005  # seconds between two looks whether another line is there
 JOIN = 1.0  # seconds to wait for a thread, which may itself wait for who writes the input
 
@@ -122,7 +125,7 @@ class Pipeline(Generic[B]):
     """
 
     def __init__(self, device: str, phases: Phases, apart: bool) -> None:
-        self._room, self._phases, self._apart = RUNNING * ROWS[device], phases, apart
+        self._room, self._phases, self._apart = RUNNING[device] * ROWS[device], phases, apart
         self._ahead: Ahead[B] | None = None
         self._begun: set[B] = set()
 

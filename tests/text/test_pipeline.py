@@ -68,7 +68,7 @@ def test_so_many_are_started_ahead() -> None:
     threading.Timer(0.2, may_end.set).start()
     next(found)
     # What waits to be computed and to be used, and one of each that waits for room.
-    assert settled(begun) == 1 + (RUNNING + 1) * 2
+    assert settled(begun) == 1 + (RUNNING["cpu"] + 1) * 2
     found.close()
 
 

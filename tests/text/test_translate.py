@@ -257,7 +257,8 @@ def test_stream_reads_no_further_than_it_must() -> None:
     while read > before:  # in its own thread
         before = read
         time.sleep(0.1)
-    assert read * 4 * 2 / 3 < 2 * RUNNING * ROWS["cpu"] + 200  # four beams of two lines in three
+    rows = read * 4 * 2 / 3  # four beams of two lines in three
+    assert rows < 2 * RUNNING["cpu"] * ROWS["cpu"] + 200
     stream = Translator(StandIn(), batch_tokens=12).stream(endless(), ahead=0)
     for expected in range(1, 10):
         next(stream)
