@@ -37,3 +37,9 @@ def test_no_family_needs_torch() -> None:
     families = {f"decoding.models.families.{file}" for _, _, file in FAMILIES}
     code = f"import sys; sys.modules['torch'] = None; import {', '.join(sorted(families))}"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_what_few_programs_need_does_not_delay_the_others() -> None:
+    code = "import sys; sys.modules |= {'asyncio': None, 'yaml': None}; import "
+    modules = "decoding.loading, decoding.text.translate, decoding.text.complete"
+    subprocess.run([sys.executable, "-c", code + modules], cwd=ROOT, check=True)

@@ -5,7 +5,6 @@ Used by setup.py too, so it imports nothing of the package.
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
@@ -13,6 +12,8 @@ SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 
 def sources_hash(folder: Path) -> str:
     """A digest of the names and texts of all C++ sources below `folder`."""
+    import hashlib  # a wheel has no sources, and is imported sooner without
+
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.suffix in SUFFIXES:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from decoding import _C
 from decoding.serving.process import OwnProcess
 from decoding.serving.request import Told, Waiter, engine_failed, is_end
+
+if TYPE_CHECKING:
+    import asyncio
 
 WAIT = 0.1  # seconds, after which the thread looks whether the engine is closed
 

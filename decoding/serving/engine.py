@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import weakref
 from dataclasses import replace
@@ -304,6 +303,8 @@ class Engine:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        import asyncio
+
         await asyncio.to_thread(self.close, drain=kind is None)
 
     def __repr__(self) -> str:

@@ -187,7 +187,8 @@ class StartedBatch:
                     self._error = engine_failed(each)
                 elif isinstance(each, _C.Output) and each.kind == "fault":
                     self._error = self._error or _C.Error(each.message)
-            self._changed.notify_all()
+            if self._is_over():  # a waiter that is woken after each step costs a switch of threads
+                self._changed.notify_all()
         return []
 
     def result(self, cancel: Event | None) -> SubBatchResult:

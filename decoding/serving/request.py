@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import math
 import threading
@@ -20,6 +19,8 @@ from decoding.serving.process import OwnProcess
 from decoding.serving.results import CallEnd, End, rest, result_of
 
 if TYPE_CHECKING:
+    import asyncio
+
     from torch import Tensor
 
 Result = TypeVar("Result", bound="Tensor | GenerateOutput", covariant=True)
@@ -188,6 +189,8 @@ class Request(Generic[Result]):
 
     async def _reach(self, count: float, timeout: float | None = None) -> None:
         """The same in a coroutine."""
+        import asyncio  # no other caller waits for it to be imported
+
         if self._reached(count):
             return
         self._owner.process.check()

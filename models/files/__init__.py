@@ -18,7 +18,6 @@ from decoding.models.files.content import (
 )
 from decoding.models.files.directory import Directory
 from decoding.models.files.errors import ModelFileError, naming, naming_option, short
-from decoding.models.files.yaml import parse_yaml
 
 __all__ = [
     "CONFIGURATION",
@@ -33,7 +32,6 @@ __all__ = [
     "naming_option",
     "open_file",
     "parse_json",
-    "parse_yaml",
     "read_bytes",
     "read_json",
     "read_object",

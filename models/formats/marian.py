@@ -16,7 +16,6 @@ from decoding.models.files import (
     Directory,
     ModelFileError,
     decoded,
-    parse_yaml,
     read_text,
     short,
 )
@@ -70,6 +69,8 @@ def unread_array(path: Path, name: str, header: npz.Header) -> LazyTensor:
 
 
 def options_of(text: str, where: str) -> dict[str, Any]:
+    from decoding.models.files.yaml import parse_yaml  # few models have YAML
+
     content = parse_yaml(text, where)
     if not isinstance(content, dict):
         raise ModelFileError(f"{where} must hold options, got {type(content).__name__}")

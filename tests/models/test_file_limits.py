@@ -19,10 +19,10 @@ from decoding.models.files import (
     Bounds,
     ModelFileError,
     parse_json,
-    parse_yaml,
     read_bytes,
     short,
 )
+from decoding.models.files.yaml import parse_yaml
 from decoding.text.tokenizers import load_tokenizer
 from tests.models.bounded import bounded
 from tests.support import toolkits

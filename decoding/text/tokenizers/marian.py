@@ -14,7 +14,6 @@ from decoding.models.files import (
     VOCABULARY,
     Directory,
     ModelFileError,
-    parse_yaml,
     read_text,
     short,
 )
@@ -182,6 +181,8 @@ def read_vocabulary(path: Path) -> dict[str, int]:
     """Ids by token, of YAML, JSON, or a text with a token in each line."""
     if path.suffix not in (".yml", ".yaml", ".json"):
         return {token: number for number, token in enumerate(read_lines(path))}
+    from decoding.models.files.yaml import parse_yaml  # few models have YAML
+
     # No scalar becomes more than a string at first: tokens look like numbers and dates.
     content = parse_yaml(read_text(path), str(path), VOCABULARY, plain=True)
     if not isinstance(content, dict):
