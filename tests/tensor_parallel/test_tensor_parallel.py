@@ -167,10 +167,12 @@ def test_an_error_of_one_rank_is_told_by_the_other(found: Any) -> None:
     assert isinstance(ours, decoding.Error) and "failed: KeyError: 'of rank 1'" in str(ours)
 
 
-def test_calls_go_on_after_one_that_has_failed(found: Any) -> None:
+def test_calls_go_on_after_one_that_has_failed(found: Any, device: str) -> None:
+    rounding = 0.0 if device == "cpu" else 1e-5  # a GPU's products may be others by then
     for rank in found:
         again, before = rank["again"], rank["answers"]["gpt2", "greedy"]
-        np.testing.assert_array_equal(again["logits"], before["logits"])
+        np.testing.assert_array_equal(again["sequences"], before["sequences"])
+        np.testing.assert_allclose(again["logits"], before["logits"], rounding, rounding)
 
 
 def test_max_time_ends_a_call_at_one_step_on_all_ranks(found: Any) -> None:
