@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import asyncio
 
 WAIT = 0.1  # seconds, after which the thread looks whether the engine is closed
+PAUSE = 0.001  # seconds between two looks while it is being closed
 
 
 class Listener(Protocol):
@@ -111,7 +113,10 @@ class Dispatcher:
     def _listen(self, engine: _C.Engine) -> None:
         try:
             while not self._closed:
-                self._hand_out(engine.wait(WAIT))
+                outputs = engine.wait(WAIT)
+                self._hand_out(outputs)
+                if not outputs and self._closing:  # it may have ended, and waits for nothing then
+                    time.sleep(PAUSE)
             while outputs := engine.wait(0):
                 self._hand_out(outputs)
             self._fail(RuntimeError("it ended without an answer"))
