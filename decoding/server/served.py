@@ -155,7 +155,7 @@ class Served:
 async def uncancelled(
     submit: Callable[..., decoding.Request[Any]], *given: Any, **options: Any
 ) -> decoding.Request[Any]:
-    """Submits in a thread; where nobody waits any more when it has, the request is cancelled."""
+    """Submits in a thread; where its reader has gone when it has, the request is cancelled."""
     submitting = asyncio.ensure_future(asyncio.to_thread(submit, *given, **options))
     try:
         return await asyncio.shield(submitting)

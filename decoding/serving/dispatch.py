@@ -155,7 +155,7 @@ def wake(waiters: Iterable[Waiter]) -> None:
     for waiter in waiters:
         futures.setdefault(waiter.loop, []).append(waiter.future)
     for loop, ready in futures.items():
-        with contextlib.suppress(RuntimeError):  # it is closed, and nobody waits there
+        with contextlib.suppress(RuntimeError):  # it is closed, with all that waited in it
             loop.call_soon_threadsafe(settle, ready)
 
 

@@ -40,7 +40,7 @@ WORDS = 1 << 14  # of a request's lists
 CLASSES = 8  # of rows for which tokens are chosen in one launch
 
 # Of the engine that a model keeps for its own calls.
-READ_AT_ONCE = {"cpu": 1024, "cuda": 4096}  # tokens: nobody waits for a single one
+READ_AT_ONCE = {"cpu": 1024, "cuda": 4096}  # tokens: calls end as a whole
 CALLS = 2  # classes: of calls that several threads make
 AHEAD, LEAST_AHEAD = 4, 4  # csrc/engine/scheduler/admission.cc
 
