@@ -81,4 +81,4 @@ def engine_plan(model: decoding.Model, args: argparse.Namespace) -> MemoryPlan:
 def said_to_fit(plan: MemoryPlan, limits: decoding.Limits) -> str:
     sizes = {name: getattr(limits, name) for name in ("source", "prompt", "target", "beams")}
     said = ", ".join(f"{name} {size}" for name, size in sizes.items() if size)
-    return f"requests of {said} that have pages at once: {plan.requests(**sizes)}"
+    return f"requests of {said} that fit at once: {plan.requests(**sizes)}"

@@ -77,11 +77,17 @@ class MemoryPlan:
         return [buffer for buffer in self.buffers if buffer.name in PARTS["keys and values"]]
 
     def requests(self, *, source: int = 0, prompt: int = 1, target: int, beams: int = 1) -> int:
-        """How many requests of this length have pages at once. source: 0 without an encoder;
-        target: new tokens of each of the beams or samples."""
+        """How many requests of this length fit at once, in pages and in an engine's rows or a
+        call's sentences; 0 where one is beyond the limits. source: 0 without an encoder; target:
+        new tokens of each of the beams or samples."""
+        limits = self.limits
+        asked = {"source": source, "prompt": prompt, "target": target, "beams": beams}
+        if any(size > getattr(limits, name) for name, size in asked.items()):
+            return 0
+        most = limits.requests // beams if isinstance(limits, EngineLimits) else limits.batch
         shared, own = (source, target + prompt - 1) if source else (prompt - 1, target)
         needed = -(-shared // PAGE) + -(-beams * own // PAGE)
-        return self.pages // needed
+        return min(self.pages // needed, most)
 
     def sharing(self, buffer: _C.Buffer) -> list[str]:
         """Names of the buffers that use some of the same bytes at another time."""
