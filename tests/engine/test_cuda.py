@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import re
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -41,6 +43,32 @@ def run(model: Any, given: dict[str, Tensor], **options: Any) -> Any:
     scores = "output_sequences_scores" if isinstance(model, decoding.Model) else "output_scores"
     options = {"max_new_tokens": 20, "return_dict_in_generate": True, scores: True} | options
     return model.generate(**given, **options)
+
+
+def test_another_thread_may_wait_for_the_device() -> None:
+    """It may break a capture, which then begins anew; CUDA refuses to wait while there is one."""
+    ended, waits = threading.Event(), 0
+
+    def wait() -> None:
+        nonlocal waits
+        while not ended.wait(0.002):
+            with contextlib.suppress(RuntimeError):
+                torch.cuda.synchronize()
+            waits += 1
+
+    shapes = [(batch, width) for batch in (1, 2, 3, 5) for width in (4, 9)]
+    alone, beside = (load("marian", "cuda") for _ in range(2))
+    expected = [run(alone, inputs("marian", *shape), num_beams=3) for shape in shapes]
+    thread = threading.Thread(target=wait)
+    thread.start()
+    try:
+        found = [run(beside, inputs("marian", *shape), num_beams=3) for shape in shapes]
+    finally:
+        ended.set()
+        thread.join()
+    assert waits > 0
+    for mine, wanted in zip(found, expected, strict=True):
+        assert torch.equal(mine.sequences, wanted.sequences)
 
 
 @pytest.mark.parametrize("name", LARGE)

@@ -4,8 +4,10 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <new>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/cuda/check.h"
@@ -120,25 +122,31 @@ inline void order(const Stream& earlier, const Stream& later) {
 // Work that was recorded once and is launched again and again.
 class Graph {
  public:
-  // record(stream) launches the work on a stream that only records it.
+  // record(stream) launches the work on a stream that only records it. It does so again where
+  // another thread has waited for the whole device meanwhile (torch.cuda.synchronize()): CUDA then
+  // drops what has been recorded.
   template <typename Record>
   static Graph capture(Record&& record) {
     const OwnStream stream;
-    cudaGraph_t recorded = nullptr;
-    Graph graph;
-    try {
+    for (int again = kAgain;; --again) {
       CUDA_CHECK(cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeThreadLocal));
-      record(stream.handle());
-      CUDA_CHECK(cudaStreamEndCapture(stream.handle(), &recorded));
-      CUDA_CHECK(cudaGraphGetNodes(recorded, nullptr, &graph.nodes_));
-      CUDA_CHECK(cudaGraphInstantiate(&graph.executable_, recorded, 0));
-    } catch (...) {
-      if (recorded == nullptr) cudaStreamEndCapture(stream.handle(), &recorded);
-      if (recorded != nullptr) cudaGraphDestroy(recorded);
-      throw;
+      std::exception_ptr failed;
+      try {
+        record(stream.handle());
+      } catch (...) {
+        failed = std::current_exception();
+      }
+      cudaGraph_t ended = nullptr;
+      const cudaError_t error = cudaStreamEndCapture(stream.handle(), &ended);
+      const Recorded recorded(ended);
+      if (error == cudaErrorStreamCaptureInvalidated && again > 0) {
+        cudaGetLastError();  // else the next launch would report it
+        continue;
+      }
+      if (failed) std::rethrow_exception(failed);
+      CUDA_CHECK(error);
+      return Graph(recorded.get());
     }
-    cudaGraphDestroy(recorded);
-    return graph;
   }
 
   Graph(Graph&& other) noexcept { *this = std::move(other); }
@@ -155,7 +163,17 @@ class Graph {
   int nodes() const { return static_cast<int>(nodes_); }
 
  private:
-  Graph() = default;
+  static constexpr int kAgain = 20;  // times that a capture begins anew
+
+  struct Destroy {
+    void operator()(cudaGraph_t graph) const { cudaGraphDestroy(graph); }
+  };
+  using Recorded = std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, Destroy>;
+
+  explicit Graph(cudaGraph_t recorded) {
+    CUDA_CHECK(cudaGraphGetNodes(recorded, nullptr, &nodes_));
+    CUDA_CHECK(cudaGraphInstantiate(&executable_, recorded, 0));
+  }
 
   cudaGraphExec_t executable_ = nullptr;
   size_t nodes_ = 0;
