@@ -11,6 +11,13 @@
 
 namespace decoding {
 
+// longest: most tokens of a text.
+struct PackedSize {
+  int texts, tokens, longest;
+
+  auto operator<=>(const PackedSize&) const = default;
+};
+
 class PackedParts {
  public:
   // longest_list: of pages.
@@ -24,9 +31,24 @@ class PackedParts {
       const auto& list = part.admitted->shared_pages;
       pages_.insert(pages_.end(), list.begin(), list.end());
       pages_.resize(first_.size() * longest_list);
-      longest_ = std::max(longest_, part.count);
+      size_.longest = std::max(size_.longest, part.count);
       whole_ = whole_ && part.first == 0;
     }
+    size_.texts = static_cast<int>(first_.size());
+    size_.tokens = static_cast<int>(ids_.size());
+  }
+
+  PackedSize size() const { return size_; }
+
+  // Adds texts without tokens, and behind them tokens of no text, whose keys are not stored.
+  void pad(const PackedSize& size) {
+    offsets_.resize(size.texts + 1, offsets_.back());
+    first_.resize(size.texts);
+    ends_.resize(size.texts);
+    ids_.resize(size.tokens);
+    positions_.resize(size.tokens);
+    cells_.resize(size.tokens, -1);
+    size_ = size;
   }
 
   // Whether every text is read from its beginning.
@@ -48,11 +70,11 @@ class PackedParts {
 
  private:
   PackedTokens placed(const Inputs& in, const ModelSpec& spec) const {
-    const int sentences = static_cast<int>(first_.size()), count = static_cast<int>(ids_.size());
+    const auto [texts, tokens, longest] = size_;
     if (spec.encoder) {
-      return {in.source.ids, in.source.positions, in.source.offsets, sentences, count, longest_};
+      return {in.source.ids, in.source.positions, in.source.offsets, texts, tokens, longest};
     }
-    return {in.prompt_ids, in.prompt_positions, in.prompt_offsets, sentences, count, longest_};
+    return {in.prompt_ids, in.prompt_positions, in.prompt_offsets, texts, tokens, longest};
   }
 
   void append_tokens(const ReadPart& part, const ModelSpec& spec) {
@@ -70,7 +92,7 @@ class PackedParts {
   std::vector<int32_t> offsets_;                  // [parts + 1]
   std::vector<int32_t> first_, ends_;             // [parts], positions
   std::vector<int32_t> pages_;                    // [parts, longest_list], of their texts so far
-  int longest_ = 0;
+  PackedSize size_{};
   bool whole_ = true;
 };
 

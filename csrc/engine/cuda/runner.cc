@@ -62,6 +62,7 @@ class CudaRunner : public Runner {
     }
     CUDA_CHECK(cudaStreamSynchronize(handle_));  // steps of what was bound before
     steps_.clear();
+    reader_.clear();
     Arena arena(pool, bytes);
     take(arena, limits, memory_);
     bind_overflow(overflow_, memory_.w, memory_.classes, spec_, limits_of(limits));

@@ -1,8 +1,13 @@
 // How a GPU reads the texts of requests that come and go: parts of sources and prompts between two
-// steps, packed, and an encoder-decoder's own prompts.
+// steps, packed, and an encoder-decoder's own prompts. Packed parts are padded to one of a few
+// sizes, each with a graph once it has come again: to launch kernels one by one takes the host
+// longer than a GPU needs for some hundred tokens.
 #pragma once
 
 #include <algorithm>
+#include <bit>
+#include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <utility>
@@ -12,6 +17,7 @@
 #include "engine/cuda/steps.h"
 #include "engine/model/encoder.h"
 #include "engine/packed_parts.h"
+#include "kernels/cuda/resources.h"
 
 namespace decoding {
 
@@ -24,9 +30,13 @@ class CudaTextReader {
                  const CudaRunnerMemory<T>& memory, const Limits& all, CudaStaging& staging)
       : spec_(spec), weights_(weights), memory_(memory), all_(all), staging_(staging) {}
 
+  // Other memory is bound.
+  void clear() { graphs_.clear(); }
+
   void read(cuda::Stream& stream, std::span<const ReadPart> parts) {
     staging_.renew(stream);
-    const PackedParts packed(parts, spec_, shared_pages_of(spec_, all_));
+    PackedParts packed(parts, spec_, shared_pages_of(spec_, all_));
+    packed.pad(padded(packed.size()));
     const PackedTokens tokens =
         packed.place(memory_.w.inputs, spec_,
                      [&](const int32_t* to, const auto& numbers) { staging_.stage(to, numbers); });
@@ -37,7 +47,17 @@ class CudaTextReader {
       more.count = timed_size(tokens.count);
       read_parts(pass(warm_up), more, packed.whole());
     }
-    read_parts(pass(stream), tokens, packed.whole());
+    if (graphs_.size() > kSizes) graphs_.clear();
+    const auto [found, is_new] = graphs_.try_emplace({packed.size(), packed.whole()});
+    if (is_new) return read_parts(pass(stream), tokens, packed.whole());
+    std::optional<cuda::Graph>& graph = found->second;
+    if (!graph) {
+      graph = cuda::Graph::capture([&](cudaStream_t handle) {
+        cuda::Stream recorder(handle, stream.device(), stream.matmul());
+        read_parts(pass(recorder), tokens, packed.whole());
+      });
+    }
+    graph->launch(stream.handle());
   }
 
   // The decoder's prompt but for its last token, of an encoder-decoder, by the first row.
@@ -87,8 +107,21 @@ class CudaTextReader {
   }
 
  private:
+  static constexpr size_t kSizes = 128;  // that are remembered
+
   Pass<cuda::Stream, T, T> pass(cuda::Stream& stream) const {
     return {stream, spec_, weights_, memory_.w, memory_.cache, all_};
+  }
+
+  // At most an eighth more tokens. Blocks of texts that there are not end at once: as many as twice
+  // the texts, of twice the length, cost next to nothing.
+  PackedSize padded(const PackedSize& size) const {
+    int step = 16;
+    while (16 * step < size.tokens) step *= 2;
+    const auto power = [](int of) { return static_cast<int>(std::bit_ceil(unsigned(of))); };
+    return {.texts = std::min(power(size.texts), all_.batch),
+            .tokens = std::min((size.tokens + step - 1) / step * step, all_.tokens),
+            .longest = std::max(power(size.longest), 64)};
   }
 
   // For how many tokens the products of a reading are timed: few sizes, as readings have many.
@@ -103,6 +136,8 @@ class CudaTextReader {
   const CudaRunnerMemory<T>& memory_;
   const Limits& all_;
   CudaStaging& staging_;
+  // By their sizes and whether all texts are whole; none: the size came once.
+  std::map<std::pair<PackedSize, bool>, std::optional<cuda::Graph>> graphs_;
   std::set<int> timed_;        // sizes of readings whose products have been timed
   bool prefix_timed_ = false;  // likewise
 };

@@ -44,7 +44,7 @@ struct StoreSharedParams {
   const T* k;  // [tokens, Nkv, D], rows `stride` elements apart
   const T* v;  // as k
   PagePool<C> pool;
-  const int32_t* cells;                 // [tokens], of the pool: page * kPageSize + place in it
+  const int32_t* cells;  // [tokens], of the pool: page * kPageSize + place in it; -1: not stored
   int tokens, heads, head_dim, stride;  // heads: Nkv
 };
 

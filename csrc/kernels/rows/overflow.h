@@ -21,7 +21,8 @@ struct OverflowParams {
   const T* x;                      // [rows, cols]
   OverflowCount* count = nullptr;  // of the tensor
   int32_t* first;                  // by place: the first tensor that was not finite there; 0: none
-  // The place of row r: places[r]; else that of a step's sentence, active[r / beams].id; else r.
+  // The place of row r: places[r], -1 for rows that are not looked at; else that of a step's
+  // sentence, active[r / beams].id; else r.
   const int32_t* places = nullptr;         // [rows], may be null
   const ActiveSentence* active = nullptr;  // [rows / beams], may be null
   const StepState* state = nullptr;        // with active: of so many sentences rows are looked at
@@ -43,7 +44,7 @@ DECODING_EVERYWHERE int place_of(const OverflowParams<T>& p, int row) {
   return p.active != nullptr ? p.active[row / p.beams].id : row;
 }
 
-// Rows that are looked at.
+// Rows that may be looked at.
 template <typename T>
 DECODING_EVERYWHERE int rows_of(const OverflowParams<T>& p) {
   return p.active != nullptr ? p.state->live_count * p.beams : p.rows;

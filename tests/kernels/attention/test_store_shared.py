@@ -30,6 +30,17 @@ def test_store_shared(place: Place, threads: int, tokens: int, dim: int) -> None
         assert_equal(ours, wanted)
 
 
+def test_rows_without_a_cell_are_not_stored(place: Place, threads: int) -> None:
+    pool = Pool.poisoned(3, PAGES, 32)
+    kv, cells, *pages = put(place, random(6, 2, 3, 32), cells_anywhere(6), *pool)
+    cells[torch.tensor([1, 4, 5])] = -1
+    kernels.store_shared(kv, cells, *pages, isa=place.isa, threads=threads)
+    expected = Pool(*put(place, *pool))
+    expected.write(cells[cells >= 0], *kv[cells >= 0].unbind(1))
+    for ours, wanted in zip(pages, expected, strict=True):
+        assert_equal(ours, wanted)
+
+
 @pytest.mark.parametrize("dim", [1, 7, 17, 32, 40])
 def test_bfloat16_is_rounded_as_by_torch(isa: str, threads: int, dim: int) -> None:
     kv, cells = random(5, 2, 3, dim), cells_anywhere(5)

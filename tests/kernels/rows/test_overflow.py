@@ -60,6 +60,16 @@ def test_each_row_has_its_place(place: Place, threads: int, cols: int) -> None:
     assert found.not_finite == 4 and not found.first.any()
 
 
+def test_rows_without_a_place_are_not_looked_at(place: Place, threads: int) -> None:
+    x = rows(place, 5, 40)
+    found = Found(place, 5)
+    places = torch.tensor([0, 2, 1, 3, -1], dtype=torch.int32, device=place.device)
+    x[4] = INF
+    detect(place, threads, x, found, places=places)
+    assert found.largest == float(x[:4][x[:4].isfinite()].abs().max())
+    assert found.not_finite == 1 and found.first.tolist() == [0, 0, NUMBER, 0, 0]
+
+
 def test_rows_are_their_own_places(place: Place, threads: int) -> None:
     found = Found(place, 5)
     detect(place, threads, rows(place, 5, 40), found)

@@ -10,6 +10,7 @@ void store_shared(cpu::Stream<isa>& stream, const StoreSharedParams<T, C>& p) {
   const size_t dim = p.head_dim, cells = size_t{kPageSize} * p.pool.pages;
   const cpu::Range tokens = stream.share(p.tokens);
   for (int token = tokens.begin; token < tokens.end; ++token) {
+    if (p.cells[token] < 0) continue;
     for (int head = 0; head < p.heads; ++head) {
       const size_t from = static_cast<size_t>(token) * p.stride + head * dim;
       const size_t to = (head * cells + p.cells[token]) * dim;

@@ -18,6 +18,7 @@ __global__ void store_shared_kernel(const StoreSharedParams<T> p) {
   wait_for_previous();
   let_next_start();
   const int64_t token = blockIdx.x;
+  if (p.cells[token] < 0) return;
   const T* from = (blockIdx.y == 0 ? p.k : p.v) + token * p.stride;
   T* to = (blockIdx.y == 0 ? p.pool.k : p.pool.v) + int64_t{p.cells[token]} * p.head_dim;
   const int64_t head_stride = int64_t{kPageSize} * p.pool.pages * p.head_dim;

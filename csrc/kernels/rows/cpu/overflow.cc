@@ -44,6 +44,7 @@ void detect_overflow(cpu::Stream<isa>& stream, const OverflowParams<T>& p) {
   const cpu::Range rows = stream.share(rows_of(p));
   int32_t largest = 0, not_finite = 0;
   for (int r = rows.begin; r < rows.end; ++r) {
+    if (place_of(p, r) < 0) continue;
     const auto found = cpu::extremes_of(p.x + static_cast<size_t>(r) * p.cols, p.cols);
     const bool is_finite = found.any < cpu::kInfinity;
     largest = std::max(largest, found.finite);

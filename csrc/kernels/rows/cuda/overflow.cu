@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kThreads) detect_overflow_kernel(const Overflo
   wait_for_previous();
   let_next_start();
   const int row = blockIdx.x;
-  if (row >= rows_of(p)) return;
+  if (row >= rows_of(p) || place_of(p, row) < 0) return;
   const T* x = p.x + int64_t{row} * p.cols;
   float largest = 0.0f;
   bool is_finite = true;
