@@ -1,7 +1,8 @@
 // How a GPU reads the texts of requests that come and go: parts of sources and prompts between two
-// steps, packed, and an encoder-decoder's own prompts. Packed parts are padded to one of a few
-// sizes, each with a graph once it has come again: to launch kernels one by one takes the host
-// longer than a GPU needs for some hundred tokens.
+// steps, packed, and an encoder-decoder's own prompts. Parts of decoder-only models' prompts are
+// padded to one of a few sizes, each with a graph once it has come again: to launch kernels one by
+// one takes the host longer than a GPU needs for some hundred tokens. Sources, which are read
+// whole, come in too many sizes: with graphs 2,048 of them at once took longer.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +37,7 @@ class CudaTextReader {
   void read(cuda::Stream& stream, std::span<const ReadPart> parts) {
     staging_.renew(stream);
     PackedParts packed(parts, spec_, shared_pages_of(spec_, all_));
-    packed.pad(padded(packed.size()));
+    if (!spec_.encoder) packed.pad(padded(packed.size()));
     const PackedTokens tokens =
         packed.place(memory_.w.inputs, spec_,
                      [&](const int32_t* to, const auto& numbers) { staging_.stage(to, numbers); });
@@ -47,17 +48,9 @@ class CudaTextReader {
       more.count = timed_size(tokens.count);
       read_parts(pass(warm_up), more, packed.whole());
     }
-    if (graphs_.size() > kSizes) graphs_.clear();
-    const auto [found, is_new] = graphs_.try_emplace({packed.size(), packed.whole()});
-    if (is_new) return read_parts(pass(stream), tokens, packed.whole());
-    std::optional<cuda::Graph>& graph = found->second;
-    if (!graph) {
-      graph = cuda::Graph::capture([&](cudaStream_t handle) {
-        cuda::Stream recorder(handle, stream.device(), stream.matmul());
-        read_parts(pass(recorder), tokens, packed.whole());
-      });
-    }
-    graph->launch(stream.handle());
+    const auto work = [&](cuda::Stream& on) { read_parts(pass(on), tokens, packed.whole()); };
+    if (spec_.encoder) return work(stream);
+    replay(stream, {packed.size(), packed.whole()}, work);
   }
 
   // The decoder's prompt but for its last token, of an encoder-decoder, by the first row.
@@ -107,10 +100,26 @@ class CudaTextReader {
   }
 
  private:
-  static constexpr size_t kSizes = 128;  // that are remembered
+  static constexpr size_t kSizes = 128;     // that are remembered
+  using Key = std::pair<PackedSize, bool>;  // the flag: whether all texts are whole
 
   Pass<cuda::Stream, T, T> pass(cuda::Stream& stream) const {
     return {stream, spec_, weights_, memory_.w, memory_.cache, all_};
+  }
+
+  template <typename Work>
+  void replay(cuda::Stream& stream, const Key& key, Work&& work) {
+    if (graphs_.size() > kSizes) graphs_.clear();
+    const auto [found, is_new] = graphs_.try_emplace(key);
+    if (is_new) return work(stream);
+    std::optional<cuda::Graph>& graph = found->second;
+    if (!graph) {
+      graph = cuda::Graph::capture([&](cudaStream_t handle) {
+        cuda::Stream recorder(handle, stream.device(), stream.matmul());
+        work(recorder);
+      });
+    }
+    graph->launch(stream.handle());
   }
 
   // At most an eighth more tokens. Blocks of texts that there are not end at once: as many as twice
@@ -136,8 +145,7 @@ class CudaTextReader {
   const CudaRunnerMemory<T>& memory_;
   const Limits& all_;
   CudaStaging& staging_;
-  // By their sizes and whether all texts are whole; none: the size came once.
-  std::map<std::pair<PackedSize, bool>, std::optional<cuda::Graph>> graphs_;
+  std::map<Key, std::optional<cuda::Graph>> graphs_;  // none: the size came once
   std::set<int> timed_;        // sizes of readings whose products have been timed
   bool prefix_timed_ = false;  // likewise
 };
