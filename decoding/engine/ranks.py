@@ -7,6 +7,7 @@ they are on one machine.
 
 from __future__ import annotations
 
+import atexit
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -73,12 +74,20 @@ class Group:
         if not dist.is_initialized():
             self._check_started(size, os.environ.get("WORLD_SIZE"))
             dist.init_process_group("gloo")
+            atexit.register(self._leave)  # its threads, left to the end of Python, may abort it
         self._check_started(size, str(dist.get_world_size()))
         self._dist, self.size, self.rank = dist, size, dist.get_rank()
         self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
         self._group: ProcessGroup | None = None
         if dist.get_backend() != "gloo":
             self._group = dist.new_group(backend="gloo")
+
+    @staticmethod
+    def _leave() -> None:
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
     @staticmethod
     def _check_started(size: int, world: str | None) -> None:
