@@ -173,7 +173,7 @@ class PyEngine {
     found["steps"] = stats.steps;
     found["tokens"] = stats.tokens;
     found["prefix_queries"] = stats.cache.queries;
-    found["prefix_hits"] = stats.cache.tokens_found;
+    found["prefix_hits"] = stats.cache.hits;
     found["swapped"] = stats.overcommit.swapped;
     found["swaps"] = stats.overcommit.swaps;
     found["swapped_bytes"] = stats.overcommit.bytes;

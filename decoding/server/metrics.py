@@ -33,7 +33,8 @@ GAUGES = {
 }
 TOTALS = {
     "num_preemptions": ("swaps", "how often a request was swapped out"),
-    "prefix_cache_hits": ("prefix_hits", "tokens of prompts that were found computed"),
+    "prefix_cache_queries": ("prefix_queries", "tokens that the prefix cache was asked for"),
+    "prefix_cache_hits": ("prefix_hits", "tokens of these that were found computed"),
     "engine_steps": ("steps", "steps of the engine"),
     "engine_tokens": ("tokens", "tokens that the engine has generated, for beams too"),
 }

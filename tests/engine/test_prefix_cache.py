@@ -37,7 +37,7 @@ class CacheModel:
         self.entries: dict[Key, tuple[int, list[int]]] = {}  # a number, and the pages
         self.keys: dict[int, Key] = {}  # by page
         self.newest = 0
-        self.stats = [0, 0, 0]
+        self.stats = [0, 0]  # tokens that were looked for, and found
 
     def forget(self, page: int) -> None:
         if page in self.keys:
@@ -57,10 +57,10 @@ class CacheModel:
                 self.pool.set_cached(page, True)
         return self.entries[key][0]
 
-    def take(self, pages: list[int], tokens: int) -> list[int]:
+    def take(self, pages: list[int], queries: int, hits: int) -> list[int]:
         for page in pages:
             self.pool.share(page)
-        self.stats = [a + b for a, b in zip(self.stats, (1, tokens > 0, tokens), strict=True)]
+        self.stats = [self.stats[0] + queries, self.stats[1] + hits]
         return pages
 
     def find(self, salt: int, tokens: Tokens) -> list[int]:
@@ -70,7 +70,7 @@ class CacheModel:
                 break
             parent, pages = self.entries[key]
             found += pages
-        return self.take(found, PAGE * len(found))
+        return self.take(found, len(tokens), PAGE * len(found))
 
     def insert(self, salt: int, tokens: Tokens, pages: list[int]) -> None:
         parent = 0
@@ -80,7 +80,7 @@ class CacheModel:
 
     def find_source(self, salt: int, tokens: Tokens) -> list[int]:
         _, pages = self.entries.get(Key(SOURCE, salt, tokens), (0, []))
-        return self.take(pages, len(tokens) if pages else 0)
+        return self.take(pages, len(tokens), len(tokens) if pages else 0)
 
 
 class Request(NamedTuple):
@@ -216,7 +216,7 @@ def test_full_pages_of_a_prompt_are_found(buckets: int) -> None:
     assert found(cache, pool, texts(1, 2), salt=1) == found(cache, pool, texts(1), salt=2**63) == []
     other = remembered(cache, pool, texts(1, 2, 7))
     assert found(cache, pool, texts(1, 2, 7)) == [*first[:2], other[2]]
-    assert cache.stats == (7, 3, (3 + 2 + 3) * PAGE)
+    assert cache.stats == (64 + 47 + 32 + 15 + 32 + 16 + 48, (3 + 2 + 3) * PAGE)
 
 
 def test_a_prompt_is_reclaimed_from_its_end() -> None:
@@ -264,7 +264,7 @@ def test_a_source_is_found_whole(length: int, buckets: int) -> None:
         assert cache.find_source(3, other) is None
     assert cache.find_source(4, source) is None
     assert cache.find(3, source) == []
-    assert cache.stats == (7, 1, length)
+    assert cache.stats == (7 * length, length)
 
 
 def test_a_source_without_one_of_its_pages_is_forgotten() -> None:
@@ -285,7 +285,7 @@ def test_off_by_one_switch() -> None:
     pages = pool.allocate(2)
     cache.insert_source(0, texts(1, 2), pages)
     assert cache.find_source(0, texts(1, 2)) is None
-    assert cache.stats == (0, 0, 0)
+    assert cache.stats == (0, 0)
 
 
 def test_pages_outlive_the_cache() -> None:

@@ -245,6 +245,8 @@ def test_what_a_server_says_of_itself(live: Live, caplog: pytest.LogCaptureFixtu
     label = '{model_name="stories"}'
     assert grown[f"decoding:generation_tokens_total{label}"] == 14
     assert grown[f"decoding:prompt_tokens_total{label}"] == 8
+    assert grown[f"decoding:prefix_cache_queries_total{label}"] == 6, "the last one is always read"
+    assert grown[f"decoding:prefix_cache_hits_total{label}"] == 0, "no page is full"
     assert grown[f"decoding:time_to_first_token_seconds_count{label}"] == 1
     assert grown[f"decoding:request_queue_time_seconds_count{label}"] == 2
     assert grown[f"decoding:e2e_request_latency_seconds_count{label}"] == 2

@@ -48,10 +48,13 @@ def test_what_is_found_again(name: str, device: str) -> None:
 
         tokens = 40 if name == "marian" else 32  # a prompt's last token is always read
         assert [found(salt) for salt in (0, 0, 1, 0, 1)] == [0, tokens, 0, tokens, tokens]
+        looked_for = 40 if name == "marian" else 39
+        assert engine.stats()["prefix_queries"] == 5 * looked_for
 
 
 def test_nothing_is_found_where_caching_is_off(device: str) -> None:
     with decoding.Engine(ours("gpt2", device), prefix_caching=False) as engine:
         for _ in range(2):
             engine.submit(LONG, max_new_tokens=3).result(60)
-        assert engine.stats()["prefix_hits"] == 0
+        stats = engine.stats()
+        assert stats["prefix_queries"] == stats["prefix_hits"] == 0

@@ -79,9 +79,9 @@ void bind_prefix_cache(py::module_& kernels) {
           "stats",
           [](const PrefixCache& cache) {
             const PrefixCacheStats& stats = cache.stats();
-            return py::make_tuple(stats.queries, stats.hits, stats.tokens_found);
+            return py::make_tuple(stats.queries, stats.hits);
           },
-          "(queries, hits, tokens_found)");
+          "(queries, hits), in tokens.");
 }
 
 void bind_waiting(py::module_& kernels) {

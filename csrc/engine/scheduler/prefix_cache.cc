@@ -50,7 +50,7 @@ int PrefixCache::find(uint64_t salt, std::span<const int32_t> tokens, std::vecto
     pool_.share(page);
     parent = pages_[page].entry;
   }
-  count(static_cast<int64_t>(found) * kPageSize);
+  count(tokens.size(), found * kPageSize);
   return static_cast<int>(found);
 }
 
@@ -80,7 +80,7 @@ bool PrefixCache::find_source(uint64_t salt, std::span<const int32_t> tokens,
     pool_.share(page);
   }
   const bool found = first != kNone;
-  count(found ? static_cast<int64_t>(tokens.size()) : 0);
+  count(tokens.size(), found ? tokens.size() : 0);
   return found;
 }
 
@@ -161,10 +161,9 @@ void PrefixCache::forget(int32_t page) {
   }
 }
 
-void PrefixCache::count(int64_t tokens) {
-  ++stats_.queries;
-  stats_.hits += tokens > 0;
-  stats_.tokens_found += tokens;
+void PrefixCache::count(size_t queries, size_t hits) {
+  stats_.queries += static_cast<int64_t>(queries);
+  stats_.hits += static_cast<int64_t>(hits);
 }
 
 }  // namespace decoding

@@ -22,10 +22,10 @@
 
 namespace decoding {
 
+// In tokens, so that hits / queries is the share that is found.
 struct PrefixCacheStats {
-  int64_t queries = 0;
-  int64_t hits = 0;          // queries that found a page or more
-  int64_t tokens_found = 0;  // whose keys and values need not be computed
+  int64_t queries = 0;  // that were looked for
+  int64_t hits = 0;     // of them, whose keys and values need not be computed
 };
 
 class PrefixCache {
@@ -78,7 +78,7 @@ class PrefixCache {
   int32_t lookup(const Key& key) const;
   void remember(const Key& key, std::span<const int32_t> pages);
   void forget(int32_t page);
-  void count(int64_t tokens);
+  void count(size_t queries, size_t hits);
 
   PageAllocator& pool_;
   const bool enabled_;
