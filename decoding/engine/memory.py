@@ -76,6 +76,11 @@ class MemoryPlan:
     def _pools(self) -> list[_C.Buffer]:
         return [buffer for buffer in self.buffers if buffer.name in PARTS["keys and values"]]
 
+    @property
+    def _keeps_inputs(self) -> bool:
+        """Whether rows keep inputs of convolutions beside the pages: csrc/engine/model/cache.h."""
+        return any(buffer.name == "inputs" for buffer in self.buffers)
+
     def requests(self, *, source: int = 0, prompt: int = 1, target: int, beams: int = 1) -> int:
         """How many requests of this length fit at once, in pages and in an engine's rows or a
         call's sentences; 0 where one is beyond the limits. source: 0 without an encoder; target:
@@ -86,8 +91,9 @@ class MemoryPlan:
             return 0
         most = limits.requests // beams if isinstance(limits, EngineLimits) else limits.batch
         shared, own = (source, target + prompt - 1) if source else (prompt - 1, target)
-        needed = -(-shared // PAGE) + -(-beams * own // PAGE)
-        return min(self.pages // needed, most)
+        own_rows = 0 if self._keeps_inputs else beams
+        needed = -(-shared // PAGE) + -(-own_rows * own // PAGE)
+        return min(self.pages // max(1, needed), most)
 
     def sharing(self, buffer: _C.Buffer) -> list[str]:
         """Names of the buffers that use some of the same bytes at another time."""

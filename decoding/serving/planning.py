@@ -68,7 +68,8 @@ def engine_limits(
     while size(engine, limits) > most * TABLES and halved(limits).target >= SENTENCE:
         limits = halved(limits)
     page, tables = page_and_tables(engine, limits)
-    room, least = (most - tables) // page, pages_of(limits, SENTENCE)
+    one = rows_with_pages(spec, 1)
+    room, least = (most - tables) // page, pages_of(limits, SENTENCE, one)
     if room < least:
         needed = tables + least * page
         raise OutOfMemoryError(
@@ -77,8 +78,8 @@ def engine_limits(
             f"({readable(most)}); {available_text(available)}: raise memory, or lower max_requests"
         )
     if memory is None:
-        longest = pages_of(limits, limits.target, limits.beams)
-        room = min(room, max(longest, rows * pages_of(limits, USUAL[device.type])))
+        longest = pages_of(limits, limits.target, rows_with_pages(spec, limits.beams))
+        room = min(room, max(longest, rows * pages_of(limits, USUAL[device.type], one)))
     return replace(limits, pages=room)
 
 
@@ -102,7 +103,8 @@ def call_limits(call: Call, rows: int) -> EngineLimits:
     if spec.encoder is not None:
         source = most("source", SENTENCE, spec.encoder.positions)
     together = (rows + max(LEAST_AHEAD, rows // AHEAD)) // max(beams, most("finished"))
-    pages = -np.sort(-np.concatenate([pages_of_each(request) for request in requests]))[:together]
+    each = np.concatenate([pages_of_each(spec, request) for request in requests])
+    pages = -np.sort(-each)[:together]
     return EngineLimits(
         requests=rows,
         beams=beams,
@@ -117,14 +119,21 @@ def call_limits(call: Call, rows: int) -> EngineLimits:
     )
 
 
-def pages_of_each(request: EngineRequest) -> Array:
+def pages_of_each(spec: ModelSpec, request: EngineRequest) -> Array:
     """int64 [B], pages of each sentence."""
     prompts, target = np.diff(request.prompt.offsets), np.array(request.options.max_new)
     shared = prompts - 1
     if request.source is not None:
         shared, target = np.diff(request.source.offsets), target + prompts - 1
-    found: Array = -(-shared // PAGE) + -(-request.rows_per_sentence * target // PAGE)
+    rows = rows_with_pages(spec, request.rows_per_sentence)
+    found: Array = -(-shared // PAGE) + -(-rows * target // PAGE)
     return found.astype(np.int64)
+
+
+def rows_with_pages(spec: ModelSpec, rows: int) -> int:
+    """How many of a request's rows have pages of their own: none whose decoder is made of
+    convolutions, which keep their inputs outside the pages."""
+    return rows if spec.decoder.convolution is None else 0
 
 
 def with_pages(engine: _C.Engine, limits: EngineLimits, most: int) -> EngineLimits | None:
@@ -175,9 +184,9 @@ def halved(limits: EngineLimits) -> EngineLimits:
     return replace(limits, **lengths)
 
 
-def pages_of(limits: EngineLimits, tokens: int, rows: int = 1) -> int:
+def pages_of(limits: EngineLimits, tokens: int, rows: int) -> int:
     """Pages of a request with so many tokens in its source, or else in its prompt, and in each of
-    its rows, if it may have so many."""
+    its rows with pages, if it may have so many."""
     prompt = min(limits.prompt, 1 if limits.source else tokens)
     lists = (min(limits.source, tokens), prompt, rows * min(limits.target, tokens))
     return sum(-(-cells // PAGE) for cells in lists)

@@ -15,7 +15,7 @@ from decoding.models import load
 from decoding.reference import Rules, Tokens
 from tests.conftest import assert_same_bits
 from tests.models.test_models import oracle as torch_text
-from tests.serving.engines import assert_idle, assert_same
+from tests.serving.engines import assert_idle, assert_same, tight_engine
 from tests.support.comparison import assert_as_exact
 from tests.support.lightconv import DYNAMIC, EOS, LIGHT, VOCAB, LightConv
 
@@ -189,6 +189,21 @@ def test_searches_side_by_side(theirs: LightConv, device: str, tmp_path: Path) -
         for (source, options), request in zip(calls, requests, strict=True):
             assert_same(request.result(60), model.generate([source], **options), device)
         assert_idle(engine)
+
+
+def test_rows_need_no_pages_of_their_own(theirs: LightConv, tmp_path: Path) -> None:
+    """Those of the source are all that a request waits for, and that a plan counts."""
+    model = ours(theirs, tmp_path)
+    source = [*range(3, 22), EOS]
+    options: dict[str, Any] = {"max_new_tokens": 40, "num_beams": 4}
+    with tight_engine(model, rows=8, pages=5) as engine:
+        plan = engine.memory_plan()
+        assert (plan.pages, plan.requests(source=20, target=40, beams=4)) == (5, 2)
+        assert_same(
+            engine.submit(source, **options).result(60), model.generate([source], **options)
+        )
+    plan = model.memory_plan(decoding.Limits(batch=3, beams=4, source=20, target=40))
+    assert (plan.pages, plan.requests(source=20, target=40, beams=4)) == (3 * 2, 3)
 
 
 def test_weights_of_fairseqs_cuda_kernels_lack_an_axis(tmp_path: Path) -> None:
