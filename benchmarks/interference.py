@@ -1,7 +1,8 @@
 """What requests that an engine runs side by side cost each other.
 
 churn: requests that join and leave at each step. mixed: greedy search, sampling and beams of
-several widths. prompts: long prompts that come among decoders.
+several widths. prompts: long prompts that come among decoders. caching: random prompts, without a
+prefix cache and with one, which finds nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from statistics import median
 from benchmarks.cases.serving import CAUSAL, save
 from benchmarks.cases.workloads import WORKLOADS
 from benchmarks.online import PROVIDERS, Provider
-from benchmarks.online.interference import Pair, Sizes, churn, mixed, prompts
+from benchmarks.online.interference import Pair, Sizes, caching, churn, mixed, prompts
 from benchmarks.online.process import Host
 from benchmarks.report.rows import show_and_write
 from decoding.compare.bounds import WIDTHS
@@ -56,7 +57,13 @@ MEASURES = {
             "cuda": Sizes(rows=64, source=32, new=1024, prompt=4096, every=0.1, seconds=10),
         },
     ),
+    "caching": Measure(
+        caching,
+        {"cpu": "gpt2-124M", "cuda": "gpt2-124M"},
+        {"cpu": Sizes(rows=16, source=65, new=16), "cuda": Sizes(rows=128, source=513, new=64)},
+    ),
 }
+BOUNDED = ("churn", "caching")  # measures whose engine steps with no more rows than theirs
 GIVEN = ("rows", "source", "new", "prompt", "every", "seconds")  # sizes on the command line
 DTYPES = {"cpu": "float32", "cuda": "bfloat16"}
 
@@ -96,7 +103,7 @@ def measured(options: argparse.Namespace, name: str) -> Iterator[InterferenceRow
     given = {key: value for key in GIVEN if (value := getattr(options, key)) is not None}
     sizes = replace(measure.sizes[device], vocabulary=VOCABULARIES[model], **given)
     settings = Settings(device, options.dtype or DTYPES[device], options.threads)
-    most = sizes.rows if name == "churn" else None
+    most = sizes.rows if name in BOUNDED else None
     with tempfile.TemporaryDirectory() as folder:
         directory = save(model, Path(folder))
         with Host(options.provider, directory, settings, most) as host:

@@ -1,7 +1,9 @@
-"""What requests cost each other: those that join and leave, other searches, long prompts."""
+"""What requests cost each other: those that join and leave, other searches, long prompts, and a
+prefix cache that finds nothing."""
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Sequence
@@ -13,6 +15,7 @@ from benchmarks.cases.serving import ids
 from benchmarks.cases.workloads import SEED
 from benchmarks.online.base import Job, Provider, Reply
 from benchmarks.online.client import check, settle, wait
+from benchmarks.online.ours import Ours
 from decoding.compare.timing import percentile
 
 SEARCHES: dict[str, dict[str, Any]] = {  # options of jobs
@@ -23,6 +26,7 @@ SEARCHES: dict[str, dict[str, Any]] = {  # options of jobs
     "beams 8": {"beams": 8},
 }
 GENERATIONS = 4  # of requests that join and leave, each as many as there are rows
+TURNS = 6  # of engines with and without a prefix cache
 WATCHED = 4  # decoders whose tokens are read one by one: clients must not slow the others down
 POLL = 0.001  # seconds between two looks at the decoders
 PATIENCE = 300  # seconds
@@ -101,6 +105,33 @@ def prompts(provider: Provider, sizes: Sizes) -> list[Pair]:
         Pair(f"{said}: p50, p99", "ms", percentile(gaps, 50), percentile(gaps, 99)),
         Pair(f"{said}: prompt's first token", "ms", 1e3 * idle, percentile(waited, 50)),
     ]
+
+
+def caching(provider: Provider, sizes: Sizes) -> list[Pair]:
+    """Tokens a second without a prefix cache, and with one that is asked for what nobody has sent
+    before: the fastest of TURNS, in which both get the same requests.
+
+    Raises ValueError for other engines than ours, RuntimeError where something was found.
+    """
+    if not isinstance(provider, Ours):
+        raise ValueError(f"caching measures our engine, not {provider.name}: leave --provider out")
+    found, draw = provider.server.stats()["prefix_hits"], Draw(sizes)
+    plain = provider.without_prefix_cache()
+    turn = [provider, plain]
+    seconds = {plain: math.inf, provider: math.inf}
+    try:
+        for _ in range(TURNS):
+            jobs = draw.jobs(2 * sizes.rows)
+            turn.reverse()
+            for each in turn:
+                seconds[each] = min(seconds[each], max(finish(each, jobs, at_once=True)))
+    finally:
+        plain.close()
+    if provider.server.stats()["prefix_hits"] > found:
+        raise RuntimeError("a prompt began like another one: give --source more tokens")
+    tokens = 2 * sizes.rows * sizes.new
+    said = f"{2 * sizes.rows} prompts of {sizes.source}, none found again"
+    return [Pair(said, "tokens/s", tokens / seconds[plain], tokens / seconds[provider])]
 
 
 class Draw:

@@ -22,18 +22,27 @@ class Ours(Provider):
     name = "ours"
     engine = engines.Ours
 
-    def __init__(self, engine: Any, device: str, rows: int | None) -> None:
+    def __init__(
+        self, engine: Any, device: str, rows: int | None, prefix_caching: bool = True
+    ) -> None:
         import decoding
 
+        self.given = (engine, device, rows)
         self.task = engine.task
         self.requests: dict[Reply, Any] = {}
         self.unread: deque[tuple[Reply, bool]] = deque()
         self.readers: set[asyncio.Task[None]] = set()
         self.called = False
-        self.server = decoding.Engine(engine.model, max_requests=rows)
+        self.server = decoding.Engine(
+            engine.model, max_requests=rows, prefix_caching=prefix_caching
+        )
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
+
+    def without_prefix_cache(self) -> Ours:
+        """Another one, on the same model."""
+        return Ours(*self.given, prefix_caching=False)
 
     def submit(self, reply: Reply, stream: bool) -> None:
         request = self.server.submit(list(reply.job.ids), stream=stream, **options(reply.job))

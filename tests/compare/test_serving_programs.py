@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks import interference, scheduling, serving
-from benchmarks.online.interference import Sizes, churn, mixed, prompts
+from benchmarks.online.interference import TURNS, Sizes, caching, churn, mixed, prompts
+from benchmarks.online.ours import Ours
 from benchmarks.report.rows import read_lines
 from benchmarks.report.views import INTERFERENCE, SCHEDULING, SERVING, read_view
 from decoding.compare.engines import Settings
+from tests.support.random_models import ours
 from tests.support.step_provider import StepProvider
 
 SMALL = Sizes(rows=40, source=3, new=8, vocabulary=30, prompt=20, every=0.05, seconds=0.2)
@@ -32,6 +36,20 @@ def test_an_ideal_engine_loses_nothing() -> None:
 def test_each_search_needs_a_row() -> None:
     with pytest.raises(ValueError, match="need 40 rows together, got 39"):
         mixed(StepProvider(), Sizes(rows=39, source=3, new=8, vocabulary=30))
+
+
+def test_a_prefix_cache_that_finds_nothing() -> None:
+    sizes = Sizes(rows=4, source=17, new=6, vocabulary=55)
+    provider = Ours(SimpleNamespace(model=ours("gpt2"), task=None), "cpu", sizes.rows)
+    [pair] = caching(provider, sizes)
+    assert min(pair.alone, pair.beside) > 0
+    stats = provider.server.stats()
+    assert (stats["prefix_queries"], stats["prefix_hits"]) == (TURNS * 8 * 16, 0)
+    with pytest.raises(RuntimeError, match="began like another one"):
+        caching(provider, replace(sizes, vocabulary=4))  # of one token
+    provider.close()
+    with pytest.raises(ValueError, match="caching measures our engine, not steps"):
+        caching(StepProvider(), sizes)
 
 
 class Here:
@@ -100,6 +118,7 @@ def test_interference_writes_its_rows(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(interference, "Host", Here)
     monkeypatch.setattr(interference, "save", saved)
     given = "--rows 40 --new 40 --seconds 0.2 --every 0.05 --prompt 9 --source 2 --repeats 1"
+    given += " --measure churn mixed prompts"  # caching measures our engine alone
     interference.main([*given.split(), "--output", str(tmp_path / "interference-cpu.csv")])
     rows = read_lines(tmp_path / "interference-cpu.csv")
     assert [row["measure"] for row in rows] == ["churn"] + ["mixed"] * 5 + ["prompts"] * 3
