@@ -101,6 +101,20 @@ def test_cancelling_a_task_cancels_its_request(stream: bool, demo: decoding.Mode
     asyncio.run(main())
 
 
+def test_without_stream_all_tokens_come_at_the_end(demo: decoding.Model) -> None:
+    async def main() -> None:
+        request = engine("gpt2").submit([5], max_new_tokens=9, eos_token_id=None)
+        pieces = [piece async for piece in request]
+        assert pieces == [(await request)[:, 1:].tolist()] and len(pieces[0][0]) == 9
+        async with decoding.Engine(demo) as long:
+            request = long.submit([5, 6, 0], **LONG)
+            request.cancel()
+            with pytest.raises(decoding.Cancelled, match="the request was cancelled"):
+                await streamed(request)
+
+    asyncio.run(main())
+
+
 def test_several_tasks_wait_for_one_request() -> None:
     async def main() -> None:
         request = engine("gpt2").submit([5], max_new_tokens=9, eos_token_id=None, stream=True)
