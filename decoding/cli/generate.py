@@ -7,7 +7,6 @@ same way. --raw and a single --prompt know no such signs, and JSON lines need no
 from __future__ import annotations
 
 import argparse
-import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -18,10 +17,11 @@ from decoding.cli.ranks.arguments import add_tensor_parallel_argument
 from decoding.cli.reading import add_reading_arguments, open_input, read_template
 from decoding.cli.records import Record, kept
 from decoding.cli.report import Report
-from decoding.cli.results import SIGNS, Layout, add_result_arguments, write_results
+from decoding.cli.results import Layout, add_result_arguments, write_results
 from decoding.cli.search import add_search_arguments, search_options
 from decoding.cli.writing import add_writing_arguments, opened
 from decoding.common.phases import Phases
+from decoding.common.signs import read_back
 
 JOB_OPTIONS = ("unique", "batch_tokens", "chat", "system", "raw")  # of the same name in a task
 
@@ -112,10 +112,9 @@ def given_prompts(prompts: Iterable[str], key: str) -> Iterator[Record]:
 
 def unescaped(records: Iterable[Record], args: argparse.Namespace) -> Iterator[Record]:
     """The records, with what the signs of plain lines and columns stand for."""
-    read = {str(sign): text for text, sign in SIGNS.items()}
     for record in records:
         if args.raw or args.input_format == "json":
             yield record
         else:
-            text = re.sub(r"\\[\\tnr]", lambda sign: read[sign[0]], record.text)
+            text = read_back(record.text)
             yield record._replace(text=text, fields=dict.fromkeys(record.fields, text))

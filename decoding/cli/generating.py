@@ -16,6 +16,7 @@ from decoding.cli.results import WRITINGS, Layout, without_repeats
 from decoding.cli.search import search_options
 from decoding.cli.writing import Sink
 from decoding.common.phases import Phases
+from decoding.common.signs import replaced
 from decoding.text.chunks import Chunks
 from decoding.text.complete import (
     DEFAULT_NEW,
@@ -141,7 +142,7 @@ def stream(
     """Writes each answer as it comes."""
     encode = Encoder(model, args)
     given, config = resolved(model, search_options(args))
-    write, seed = WRITINGS[layout.writing], given.get("seed")
+    signs, seed = WRITINGS[layout.writing], given.get("seed")
     for line, record in enumerate(records):
         [prompt], tokens = encode([record]), list[int]()
         if prompt:
@@ -150,7 +151,7 @@ def stream(
                 own["seed"] = (seed + line) % 2**64
             steps = model.stream([prompt.ids], **{**own, **prompt.options})
             for piece in pieces(model.tokenizer, prompt.shown, counted(steps, tokens)):
-                sink.write(write(piece))
+                sink.write(replaced(piece, signs))
         sink.write("\n")
         report.add(1, sum(tokens))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,20 +13,14 @@ from decoding.cli.arguments import positive
 from decoding.cli.records import Record
 from decoding.cli.report import Report
 from decoding.cli.writing import Sink, json_line
+from decoding.common.signs import SIGNS, SPACES, replaced
 
 if TYPE_CHECKING:
     from decoding.text.hypotheses import Hypothesis
 
     Results = Sequence[Hypothesis]  # of one record
 
-# What would end a line or a column, as a space or as signs that can be read back.
-SPACES = str.maketrans("\t\n\r", "   ")
-SIGNS: dict[str, str | int | None] = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
-WRITINGS: dict[str, Callable[[str], str]] = {
-    "spaces": lambda text: text.translate(SPACES),
-    "signs": lambda text: text.translate(str.maketrans(SIGNS)),
-    "raw": lambda text: text,
-}
+WRITINGS: dict[str, Mapping[str, str]] = {"spaces": SPACES, "signs": SIGNS, "raw": {}}
 
 
 def add_result_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +59,7 @@ class Layout:
         if self.format == "json":
             return "".join(map(self._json, records, found))
         if self.format == "lines" and not self.scores and not self.alignments:
-            return "".join([WRITINGS[self.writing](results[0].text) + "\n" for results in found])
+            return "".join([self._shown(results[0]) + "\n" for results in found])
         return "".join(
             self._row(number, record, result) + "\n"
             for number, (record, results) in enumerate(zip(records, found, strict=True), first)
@@ -73,7 +67,7 @@ class Layout:
         )
 
     def _row(self, number: int, record: Record, result: Hypothesis) -> str:
-        cells = [WRITINGS[self.writing](result.text)]
+        cells = [self._shown(result)]
         if self.scores:
             cells.append(f"{result.score:.4f}")
         if self.alignments:
@@ -81,6 +75,9 @@ class Layout:
         if self.format == "tsv":
             return "\t".join([*record.columns, *cells])
         return " ||| ".join([str(number), *cells] if self.n_best else cells)
+
+    def _shown(self, result: Hypothesis) -> str:
+        return replaced(result.text, WRITINGS[self.writing])
 
     def _json(self, record: Record, results: Results) -> str:
         found = [self._fields(result) for result in results]

@@ -16,10 +16,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from decoding.common.signs import read_back
 from decoding.corpus.folder import Finished
 from decoding.corpus.formats.compressed import writing
 from decoding.corpus.formats.layout import Layout
-from decoding.corpus.formats.rows import Row, rows_of, unescaped
+from decoding.corpus.formats.rows import Row, rows_of
 from decoding.corpus.formats.writing import Output, write
 from decoding.corpus.isolation import Isolated
 from decoding.corpus.row_task import Answer, Answerer, Failed, RowTask
@@ -138,7 +139,7 @@ def answered(
 def readable(row: Row, layout: Layout) -> dict[str, Any]:
     """The fields of a row, with what the signs in cells of TSV stand for."""
     if layout.kind == "tsv" and layout.signs:
-        return {name: unescaped(cell) for name, cell in row.fields.items()}
+        return {name: read_back(cell) for name, cell in row.fields.items()}
     return row.fields
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from decoding.common.signs import read_back
 from decoding.corpus.formats import parquet
 from decoding.corpus.formats.blocks import cells_of
 from decoding.corpus.formats.layout import Layout
-
-SIGNS = {"\\\\": "\\", "\\t": "\t", "\\n": "\n", "\\r": "\r"}
 
 
 @dataclass(frozen=True)
@@ -52,15 +50,10 @@ def decoded(record: bytes, layout: Layout) -> str:
 
 def fields_of(text: str, layout: Layout) -> dict[str, Any]:
     if layout.kind == "lines":
-        return {layout.key: unescaped(text) if layout.signs else text}
+        return {layout.key: read_back(text) if layout.signs else text}
     if layout.kind == "json":
         return json_fields(text, layout.key)
     return table_fields(text, layout.kind, layout.columns or ())
-
-
-def unescaped(text: str) -> str:
-    """With what signs stand for."""
-    return re.sub(r"\\[\\tnr]", lambda sign: SIGNS[sign[0]], text)
 
 
 def json_fields(text: str, key: str) -> dict[str, Any]:

@@ -9,14 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from decoding.common.signs import SIGNS, SPACES, replaced
 from decoding.corpus.formats import parquet
 from decoding.corpus.formats.compressed import writing
 from decoding.corpus.formats.layout import FileType, arrow
 from decoding.corpus.formats.rows import Row
 
-# What would end a line or a column, as a space or as signs that can be read back.
-SPACES: dict[int, Any] = str.maketrans("\t\n\r", "   ")
-SIGNS: dict[int, Any] = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 Answer = dict[str, Any]
 
 
@@ -76,7 +74,7 @@ def line(output: Output, row: Row, answer: Answer | None) -> str:
         # What JSON has no type for, such as the dates of Parquet, is written as text.
         return json.dumps({**row.fields, **given}, ensure_ascii=False, default=str) + "\n"
     signs = {} if kind == "csv" else SIGNS if output.signs else SPACES
-    cells = [shown((answer or {}).get(name)).translate(signs) for name in output.cells]
+    cells = [replaced(shown((answer or {}).get(name)), signs) for name in output.cells]
     if kind == "lines":
         return " ||| ".join(cells if answer else [""]) + "\n"
     carried = [row.fields.get(name) for name in output.columns or ()]
@@ -87,7 +85,7 @@ def line(output: Output, row: Row, answer: Answer | None) -> str:
 def joined(kind: str, cells: Sequence[str]) -> str:
     """A row of TSV or CSV."""
     if kind == "tsv":
-        return "\t".join(cell.translate(SPACES) for cell in cells) + "\n"
+        return "\t".join(replaced(cell, SPACES) for cell in cells) + "\n"
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerow(cells)
     return text.getvalue()
