@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from decoding.common.arrays import Array
@@ -56,25 +57,25 @@ class Lines:
 
     def __init__(self, window: Window, config: GenerationConfig) -> None:
         self.window, self._config = window, config
-        self._found: list[list[Hypothesis]] = [[]] * len(window.parts)  # empty: not done
-        self._next = 0  # line to give
+        # Empty: not done, as what would be behind the last never is.
+        self._found: list[list[Hypothesis]] = [[]] * (len(window.parts) + 1)
+        self._parts = self._lines = 0  # given
 
     def add(self, chosen: Array, found: Sequence[list[Hypothesis]]) -> None:
         for part, own in zip(chosen.tolist(), found, strict=True):
             self._found[part] = own
 
-    def finished(self) -> Iterator[list[Hypothesis]]:
+    def finished(self) -> list[list[Hypothesis]]:
         """The lines, from the first that has not been given to the last before one that is not
         done."""
-        ends, found = self.window.ends, self._found
-        begin = ends[self._next - 1] if self._next else 0
-        for end in ends[self._next :]:
-            own = found[begin:end]
-            if not all(own):
-                return
-            self._next += 1
-            yield own[0] if end == begin + 1 else self._joined(begin, end)
-            begin = end
+        done = self._found.index([], self._parts)
+        ends = self.window.ends[self._lines : bisect_right(self.window.ends, done)]
+        given = []
+        for end in ends:
+            begin, self._parts = self._parts, end
+            given.append(self._found[begin] if end == begin + 1 else self._joined(begin, end))
+        self._lines += len(ends)
+        return given
 
     def _joined(self, begin: int, end: int) -> list[Hypothesis]:
         """The best of all parts joined, then the second best, ..."""

@@ -174,6 +174,6 @@ class Translator(WindowTranslator):
                 if output is not None:
                     found = self.hypotheses(batch.window, batch.chosen, output)
                     lines.add(batch.chosen, found)
-                group = [self.best(line) for line in lines.finished()]
+                group = list(map(self.best, lines.finished()))
             if group:
                 yield group

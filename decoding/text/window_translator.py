@@ -147,7 +147,7 @@ class WindowTranslator:
 
     def best(self, found: list[Hypothesis]) -> list[Hypothesis]:
         """Of one line."""
-        return (without_repeats(found) if self.unique else found)[: self.n_best or 1]
+        return without_repeats(found)[: self.n_best or 1] if self.unique else found
 
     def hypotheses(self, window: Window, chosen: Array, output: Any) -> list[list[Hypothesis]]:
         """Those of each part, best first. output: of generate() for inputs(window, chosen)."""
@@ -188,20 +188,22 @@ class WindowTranslator:
         grouped = [found[i : i + n] for i in range(0, len(found), n)]
         if self.n_best is not None and not self.beams:
             grouped = [sorted(own, key=lambda one: one.score, reverse=True) for own in grouped]
-        self._count(window, chosen, grouped)
+        self.tokens += sum(own[0].tokens for own in grouped)
+        self._warn_of_cuts(window, chosen, tokens)
         return grouped
 
-    def _count(self, window: Window, chosen: Array, found: Sequence[Sequence[Hypothesis]]) -> None:
-        """Counts tokens, and warns of translations that may be cut."""
+    def _warn_of_cuts(self, window: Window, chosen: Array, tokens: Sequence[int]) -> None:
+        """tokens: of the rows of each part, one part after the other."""
         most = int(window.max_new[chosen[0]])
-        self.tokens += sum(own[0].tokens for own in found)
-        for part, own in zip(chosen.tolist(), found, strict=True):
-            if most and any(one.tokens == most for one in own):
-                line = window.first + bisect_right(window.ends, part)
-                warn(
-                    f"line {line}: a translation has reached the model's maximum of {most} tokens "
-                    "and may be cut"
-                )
+        if not most or most not in tokens:
+            return
+        rows = np.flatnonzero(np.equal(tokens, most))
+        for part in dict.fromkeys(chosen[rows // self.config.num_return_sequences].tolist()):
+            line = window.first + bisect_right(window.ends, part)
+            warn(
+                f"line {line}: a translation has reached the model's maximum of {most} tokens "
+                "and may be cut"
+            )
 
     def _sums(self, window: Window, chosen: Array, new: list[list[int]]) -> list[float]:
         """The sums of the log-probabilities of new tokens, each row behind a part of `chosen`."""
