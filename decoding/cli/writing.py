@@ -35,8 +35,12 @@ def add_writing_arguments(
     add("--quiet", action="store_true", help="neither statistics nor warnings")
 
 
+# json.dumps() makes one of its own for each line.
+JSON = json.JSONEncoder(ensure_ascii=False)
+
+
 def json_line(fields: dict[str, Any]) -> str:
-    return json.dumps(fields, ensure_ascii=False) + "\n"
+    return JSON.encode(fields) + "\n"
 
 
 class Sink:
