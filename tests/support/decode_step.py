@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -138,7 +140,8 @@ class Step:
             pool.write(cells, keys[sources, :, past], values[sources, :, past])
         return history._replace(pages=self.put(pages), table=self.put(tables))
 
-    def run(self, threads: int = 1) -> Tensor:
+    def run(self, threads: int = 1, parts: Sequence[int] = ()) -> Tensor:
+        """parts: the sentences of each part of the step; the first ones are active."""
         y = self.put(poison(len(self.qkv), self.heads, self.dim))
         shared, history = self.shared, self.history
         nowhere = [NOWHERE] * self.finished
@@ -148,7 +151,12 @@ class Step:
             [self.numbers[i] for i in self.active] + nowhere,
             [positions[i] for i in self.active] + nowhere,
         )
-        state = torch.tensor([NOWHERE, len(self.active)], dtype=torch.int32)
+        ends = list(accumulate(parts)) or [len(self.active)]
+        lives = [
+            min(max(len(self.active) - end + size, 0), size)
+            for end, size in zip(ends, parts or ends, strict=True)
+        ]
+        state = torch.tensor([n for live in lives for n in (NOWHERE, live)], dtype=torch.int32)
         active, state = self.put(active), self.put(state)
         if self.place.device == "cuda":
             torch.cuda.synchronize()  # a kernel may read such things before the last one has ended
@@ -173,6 +181,7 @@ class Step:
             state=state,
             **self.bias._asdict(),
             **rotary,
+            sentences=list(parts),
             isa=self.place.isa,
             threads=threads,
         )

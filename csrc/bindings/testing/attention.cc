@@ -1,7 +1,10 @@
 // kernels.*: the attentions.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <algorithm>
+#include <span>
+#include <vector>
 
 #include "bindings/testing/rotary.h"
 #include "kernels/attention/decode.h"
@@ -173,6 +176,29 @@ SplitScratch scratch_for(int64_t rows, int64_t heads, int64_t kv_heads) {
   return {std::max(all.histories, few.histories), std::max(all.queries, few.queries)};
 }
 
+// A step whose sentences are divided over parts, each with a state of its own.
+template <typename T, typename C>
+std::vector<DecodeAttentionParams<T, C>> parts_of(const DecodeAttentionParams<T, C>& whole,
+                                                  const std::vector<int>& sentences) {
+  if (sentences.empty()) return {whole};
+  std::vector<DecodeAttentionParams<T, C>> parts;
+  int first = 0;
+  for (const int count : sentences) {
+    auto part = whole;
+    const int64_t row = int64_t{first} * whole.beams, elements = row * whole.stride;
+    part.state += parts.size();
+    part.q += elements;
+    if (part.k != nullptr) part.k += elements, part.v += elements;
+    part.active += first;
+    part.y += row * whole.heads * whole.head_dim;
+    part.sentences = count;
+    if (part.rotary.positions != nullptr) part.rotary.positions += row;
+    parts.push_back(part);
+    first += count;
+  }
+  return parts;
+}
+
 void bind_decode_attention(py::module_& kernels) {
   kernels.def(
       "decode_attention",
@@ -181,7 +207,7 @@ void bind_decode_attention(py::module_& kernels) {
          object cache_indirection, object state, float cap, int window, object slopes, object table,
          object partial, object split_counters, object positions, object frequencies,
          bool interleaved, float factor, object q_gamma, object k_gamma, float eps,
-         const string& isa, int threads) {
+         const std::vector<int>& sentences, const string& isa, int threads) {
         run_with_cache(
             y, k_pages, isa, threads,
             [&]<typename T, typename C>(const Tensors& in) {
@@ -199,7 +225,7 @@ void bind_decode_attention(py::module_& kernels) {
               }
               T* q = in.data<T>(qkv, "qkv", {rows, parts, dim});
               return DecodeAttentionParams<T, C>{
-                  .state = step_state(in, state),
+                  .state = step_state(in, state, std::max<int64_t>(1, sentences.size())),
                   .q = q,
                   .k = history ? q + heads * dim : nullptr,
                   .v = history ? q + (heads + kv_heads) * dim : nullptr,
@@ -230,7 +256,10 @@ void bind_decode_attention(py::module_& kernels) {
                   .rotary = rotary_of(in, positions, frequencies, 0, 0, interleaved, factor,
                                       q_gamma, k_gamma, eps, rows, dim)};
             },
-            [](auto& stream, const auto& params) { decode_attention(stream, params); });
+            [sentences](auto& stream, const auto& params) {
+              const auto parts = parts_of(params, sentences);
+              decode_attention(stream, std::span(parts));
+            });
       },
       "qkv: [rows, N + 2 Nkv, D], or [rows, N, D], only q, where there is no history; "
       "active: [rows / beams, 3], id, number and position of each sentence; state: number, "
@@ -238,7 +267,8 @@ void bind_decode_attention(py::module_& kernels) {
       "split_counters: CUDA's scratch, made where they are not given, as deterministic kernels "
       "need it; from `positions` on: as in "
       "apply_rotary, which "
-      "the CPU does in place",
+      "the CPU does in place; sentences: of each part, where the step has several: then state is "
+      "[parts * 2]",
       py::arg("qkv"), py::arg("active"), py::arg("y"), py::arg("scale"), py::arg("beams"),
       py::kw_only(), py::arg("k_pages"), py::arg("v_pages"), py::arg("shared_pages") = py::none(),
       py::arg("shared_lengths") = py::none(), py::arg("self_pages") = py::none(),
@@ -247,7 +277,8 @@ void bind_decode_attention(py::module_& kernels) {
       py::arg("partial") = py::none(), py::arg("split_counters") = py::none(),
       py::arg("positions") = py::none(), py::arg("frequencies") = py::none(),
       py::arg("interleaved") = false, py::arg("factor") = 1.0f, py::arg("q_gamma") = py::none(),
-      py::arg("k_gamma") = py::none(), py::arg("eps") = 1e-6f, py::arg("isa"), py::arg("threads"));
+      py::arg("k_gamma") = py::none(), py::arg("eps") = 1e-6f,
+      py::arg("sentences") = std::vector<int>(), py::arg("isa"), py::arg("threads"));
 }
 
 void bind_attention_weights(py::module_& kernels) {

@@ -83,9 +83,9 @@ void run_with_cache(const py::object& like, const py::object& cache, const std::
       [&]<typename T>(const Tensors& in) { return make.template operator()<T, T>(in); }, op);
 }
 
-// int32 [2]: the step's number and the sentences that go on.
-inline StepState* step_state(const Tensors& in, const py::object& state) {
-  return reinterpret_cast<StepState*>(in.data<int32_t>(state, "state", {2}));
+// int32 [parts * 2]: a step's number and the sentences that go on.
+inline StepState* step_state(const Tensors& in, const py::object& state, int64_t parts = 1) {
+  return reinterpret_cast<StepState*>(in.data<int32_t>(state, "state", {2 * parts}));
 }
 
 // int32 [sentences, 3]: id, number and position of each; -1: of any number of sentences.

@@ -266,8 +266,8 @@ class CudaRunner : public Runner {
           }
         },
         [&](auto& w) {
-          memory.splits.emplace(spec_, all, limits.classes, matmul_.deterministic());
-          take_split_scratch(arena, memory.splits->all(), spec_.decoder.head_dim, w);
+          const auto scratch = split_scratch(spec_, all, matmul_.deterministic());
+          take_split_scratch(arena, scratch, spec_.decoder.head_dim, w);
         });
   }
 
@@ -283,7 +283,7 @@ class CudaRunner : public Runner {
 
   // What the steps expect to be 0, and a packed pass has had other things in.
   void clear_scratch(const Workspace<T>& w) {
-    clear(w.split_counters, memory_.splits->all().histories);
+    clear(w.split_counters, split_scratch(spec_, all_, matmul_.deterministic()).histories);
     const int vocab = spec_.decoder.vocab, padding = w.logits_stride - vocab;
     if (padding == 0) return;
     CUDA_CHECK(cudaMemset2DAsync(w.logits + vocab, sizeof(T) * w.logits_stride, 0,

@@ -26,31 +26,6 @@ inline SplitScratch split_scratch(const ModelSpec& spec, const Limits& limits, b
   return most;
 }
 
-// That of classes which attend side by side: a part for each row of a deterministic session's, else
-// for each class.
-struct ClassSplitScratch {
-  bool by_row;
-  int64_t parts;
-  SplitScratch part;
-
-  // all: the rows of all classes, as sentences of one row.
-  ClassSplitScratch(const ModelSpec& spec, Limits all, int classes, bool deterministic)
-      : by_row(deterministic), parts(deterministic ? all.batch : classes) {
-    all.batch = 1;
-    part = split_scratch(spec, all, deterministic);
-  }
-
-  SplitScratch all() const { return {parts * part.histories, parts * part.queries}; }
-
-  // Moves a workspace of all to that of a class whose rows begin with `first`.
-  template <typename T>
-  void move(Workspace<T>& w, int index, int64_t first, int head_dim) const {
-    const int64_t place = by_row ? first : index;
-    w.split_counters += place * part.histories;
-    w.partial += place * part.queries * (head_dim + 2);
-  }
-};
-
 template <typename T>
 void take_split_scratch(Arena& arena, const SplitScratch& size, int head_dim, Workspace<T>& w) {
   w.split_counters = arena.take<int32_t>("attention_split_counters", {size.histories});

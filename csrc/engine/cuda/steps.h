@@ -1,5 +1,5 @@
-// Steps of classes of requests. The rows of all classes lie one after the other; what each class
-// does alone, its attention and its choice of tokens, runs beside that of the others. Each mixture
+// Steps of classes of requests. The rows of all classes lie one after the other; the choice of
+// tokens, which each class makes alone, runs beside that of the others. Each mixture
 // of classes and their sizes has a graph, once it has come a few times: most pass by while requests
 // come and go, and to capture one takes as long as twenty steps.
 #pragma once
@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -15,7 +14,6 @@
 #include "engine/cuda/inputs.h"
 #include "engine/cuda/request_class.h"
 #include "engine/cuda/select.h"
-#include "engine/cuda/split_scratch.h"
 #include "kernels/cuda/resources.h"
 #include "kernels/linear/cuda/matmul.h"
 
@@ -27,7 +25,6 @@ struct CudaRunnerMemory {
   Workspace<T> w;
   Cache<T> cache;
   StepScratch scratch;
-  std::optional<ClassSplitScratch> splits;
   uint8_t* products = nullptr;
   std::vector<CudaClass<T>> classes;
 };
@@ -59,7 +56,6 @@ class CudaSteps {
       c->captured_for = sentences;
       c->lay_out(memory.w, spec_, first, sentences);
       c->step.scratch = memory.scratch.of_class(c->index(), first, c->w.logits_stride);
-      memory.splits->move(c->w, c->index(), first, spec_.decoder.head_dim);
       first += c->step.rows();
     }
     return !stepping_.empty();
@@ -96,6 +92,7 @@ class CudaSteps {
  private:
   static constexpr size_t kSteps = 256;  // that are kept
   static constexpr int kUncaptured = 4;  // launches of a step before it is captured
+  static constexpr int kFewRows = 64;    // products take as long for less
 
   // Of a class in a captured step.
   struct Place {
@@ -107,11 +104,16 @@ class CudaSteps {
     std::optional<cuda::Graph> graph;
   };
 
-  // How many sentences the next step is made for. A smaller size is taken once it halves the work;
-  // where several classes step, there are fewer sizes, since each mixture has a graph of its own.
+  // How many sentences the next step is made for. A smaller size is taken once it halves the rows,
+  // or earlier where there are many, since products take less time then; where several classes
+  // step, there are fewer sizes, since each mixture has a graph of its own.
   static int size_for(const Class& c, bool several) {
     const int running = static_cast<int>(c.sentences.size());
-    if (running <= c.captured_for && 2 * running > c.captured_for) return c.captured_for;
+    const bool many = c.captured_for * c.limits.beams > kFewRows;
+    const int spare = many ? running / 8 : running;
+    if (running <= c.captured_for && bucket_of(running + spare) >= c.captured_for) {
+      return c.captured_for;
+    }
     int size = bucket_of(running);
     while (several && (size & (size - 1)) != 0) size = bucket_of(size + 1);
     return std::min(size, c.limits.batch);
@@ -125,8 +127,7 @@ class CudaSteps {
   void find_products(cudaStream_t handle) {
     if (!warmed_up_.insert(rows()).second) return;
     CUDA_CHECK(cudaStreamSynchronize(handle));  // it writes where steps do
-    Streams warm_up = one_after_the_other({handle, device_, matmul_, true});
-    pass(warm_up);
+    pass({handle, device_, matmul_, true});
   }
 
   Step& known_step(cudaStream_t handle) {
@@ -157,19 +158,18 @@ class CudaSteps {
     return streams;
   }
 
-  void pass(Streams& streams) const {
+  void pass(cuda::Stream stream) const {
     std::vector<StepPart<cuda::Stream, T, T>> parts;
     parts.reserve(stepping_.size());
-    for (size_t i = 0; i < stepping_.size(); ++i) {
-      const Class& c = *stepping_[i];
-      parts.push_back({{streams[i], spec_, weights_, c.w, memory_->cache, c.limits}, c.rows()});
+    for (const Class* c : stepping_) {
+      parts.push_back({{stream, spec_, weights_, c->w, memory_->cache, c->limits}, c->rows()});
     }
     const Norm norm = decoder_layers(StepParts<cuda::Stream, T, T>(parts));
     output_logits(parts.front().pass, norm, rows());
   }
 
   void record(Streams streams) const {
-    pass(streams);
+    pass(streams.front());
     for (const cuda::Stream& stream : streams) order(streams.front(), stream);
     for (size_t i = 0; i < stepping_.size(); ++i) choose(streams[i], *stepping_[i]);
     for (const cuda::Stream& stream : streams) order(stream, streams.front());

@@ -1,8 +1,11 @@
 // One decode step of the active rows: from the token that each reads to its logits.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <span>
 
+#include "core/check.h"
 #include "engine/model/pass.h"
 #include "kernels/attention/decode.h"
 #include "kernels/rows/embed.h"
@@ -27,7 +30,7 @@ struct StepRows {
 };
 
 // Rows of a step that one search has, and a pass with that search's memory. Those of the next part
-// follow. Where its stream is not that of the first part, its attention runs beside that one's.
+// follow, at most kMostParts in all.
 template <typename Stream, typename T, typename C>
 struct StepPart {
   Pass<Stream, T, C> pass;
@@ -35,15 +38,6 @@ struct StepPart {
 };
 template <typename Stream, typename T, typename C>
 using StepParts = std::span<const StepPart<Stream, T, C>>;
-
-// Work of each part alone, between that of all rows.
-template <typename Stream, typename T, typename C, typename Work>
-void side_by_side(const StepParts<Stream, T, C>& parts, Work&& work) {
-  Stream& all = parts.front().pass.stream;
-  for (const auto& part : parts) order(all, part.pass.stream);
-  for (const auto& part : parts) work(part);
-  for (const auto& part : parts) order(part.pass.stream, all);
-}
 
 template <typename Stream, typename T, typename C>
 void decode_convolution(const StepPart<Stream, T, C>& part, const StackPass<Stream, T>& stack,
@@ -92,8 +86,18 @@ DecodeAttentionParams<T, C> attention_params(const Pass<Stream, T, C>& p, const 
           .scale = d.attention_scale[i]};
 }
 
+// make(part): its attention.
+template <typename Stream, typename T, typename C, typename Make>
+void attend(const StepParts<Stream, T, C>& parts, Make&& make) {
+  CHECK(parts.size() <= kMostParts, "a step has ", parts.size(), " parts, at most ", kMostParts);
+  std::array<DecodeAttentionParams<T, C>, kMostParts> attention;
+  std::ranges::transform(parts, attention.begin(), make);
+  decode_attention<T>(parts.front().pass.stream,
+                      std::span<const DecodeAttentionParams<T, C>>(attention).first(parts.size()));
+}
+
 template <typename Stream, typename T, typename C>
-void attend_to_history(const StepPart<Stream, T, C>& part, int i) {
+DecodeAttentionParams<T, C> history_params(const StepPart<Stream, T, C>& part, int i) {
   const auto& [p, rows] = part;
   const StackSpec& d = p.spec.decoder;
   const Workspace<T>& w = p.workspace;
@@ -110,7 +114,7 @@ void attend_to_history(const StepPart<Stream, T, C>& part, int i) {
   attention.total_rows = p.limits.rows();
   attention.bias = attention_bias(d, p.weights.decoder, i);
   attention.rotary = rotary_of(p.decoder(w.step, rows.total()), i, rows.positions);
-  decode_attention(p.stream, attention);
+  return attention;
 }
 
 // Or a convolution in its place.
@@ -119,17 +123,30 @@ void self_attention(const StepParts<Stream, T, C>& parts, StackPass<Stream, T>& 
   const auto block = enter_block(stack, stack.layer(i).self_norm);
   if (stack.spec.convolution) {
     make_convolution(stack, i, block);
-    side_by_side(parts, [&](const auto& part) { decode_convolution(part, stack, i); });
+    for (const auto& part : parts) decode_convolution(part, stack, i);
   } else {
     first_product(stack, stack.layer(i).qkv, block, stack.a.qkv);
-    side_by_side(parts, [&](const auto& part) { attend_to_history(part, i); });
+    attend(parts, [&](const auto& part) { return history_params(part, i); });
   }
   leave_self_attention(stack, i, block);
 }
 
-// Keeps how much the rows attend to each position of their sources, as the last layer does.
 template <typename Stream, typename T, typename C>
-void keep_attention(const Pass<Stream, T, C>& p, const DecodeAttentionParams<T, C>& attention) {
+DecodeAttentionParams<T, C> source_params(const StepPart<Stream, T, C>& part, int i) {
+  const auto& [p, rows] = part;
+  const StackSpec& d = p.spec.decoder;
+  auto attention = attention_params(p, rows, i, d.inner(i));
+  attention.shared_pages = p.shared_pages();
+  attention.shared_lengths = p.workspace.inputs.shared_lengths;
+  return attention;
+}
+
+// Keeps how much the rows attend to each position of their sources, as layer i does.
+template <typename Stream, typename T, typename C>
+void keep_attention(const StepPart<Stream, T, C>& part, int i) {
+  const auto& p = part.pass;
+  if (p.workspace.attentions == nullptr) return;
+  const auto attention = source_params(part, i);
   attention_weights(p.stream,
                     AttentionWeightsParams<T, C>{.state = attention.state,
                                                  .q = attention.q,
@@ -150,22 +167,14 @@ void keep_attention(const Pass<Stream, T, C>& p, const DecodeAttentionParams<T, 
 }
 
 template <typename Stream, typename T, typename C>
-void attend_to_source(const StepPart<Stream, T, C>& part, int i) {
-  const auto& [p, rows] = part;
-  const StackSpec& d = p.spec.decoder;
-  auto attention = attention_params(p, rows, i, d.inner(i));
-  attention.shared_pages = p.shared_pages();
-  attention.shared_lengths = p.workspace.inputs.shared_lengths;
-  if (p.workspace.attentions != nullptr && i == d.layers - 1) keep_attention(p, attention);
-  decode_attention(p.stream, attention);
-}
-
-template <typename Stream, typename T, typename C>
 void cross_attention(const StepParts<Stream, T, C>& parts, StackPass<Stream, T>& stack, int i) {
   const LayerWeights& layer = stack.layer(i);
   const auto block = enter_block(stack, layer.cross_norm);
   first_product(stack, layer.cross_q, block, stack.a.qkv);
-  side_by_side(parts, [&](const auto& part) { attend_to_source(part, i); });
+  attend(parts, [&](const auto& part) { return source_params(part, i); });
+  if (i == stack.spec.layers - 1) {
+    for (const auto& part : parts) keep_attention(part, i);
+  }
   last_product(stack, layer.cross_out, layer.cross_post, block.residual, stack.a.attended);
 }
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
 #include "core/types.h"
 #include "kernels/attention/bias.h"
@@ -17,6 +18,10 @@
 #include "kernels/stream.h"
 
 namespace decoding {
+
+// A step has a part for each search, all with the same heads, of which each has
+// DecodeAttentionParams of its own; they may have the same scratch.
+constexpr int kMostParts = 8;
 
 // Row i * beams + j is beam j of sentence active[i], and its cache row is active[i].id * slots + j.
 // Where k is given, each row's new key and value are first written to its own cell (pages.h) of the
@@ -57,13 +62,13 @@ struct DecodeAttentionParams {
 constexpr int kSplitRows = 256;      // rows of keys that are worth a block of their own
 constexpr int kSplits = 8;           // most blocks that split a history
 constexpr int kSplitCounters = 256;  // histories that may be split
-constexpr int kParts = 512;          // blocks that may leave partial results
+constexpr int kPartials = 512;       // blocks that may leave partial results
 constexpr int kPartQueries = 8;      // most queries of a block
 
 // The size of the scratch.
 struct SplitScratch {
-  int64_t histories = kSplitCounters;                // that may be split
-  int64_t queries = int64_t{kParts} * kPartQueries;  // whose partial results have room
+  int64_t histories = kSplitCounters;                   // that may be split
+  int64_t queries = int64_t{kPartials} * kPartQueries;  // whose partial results have room
 
   // Of a deterministic stream: all histories of `rows` rows, of `longest` positions at most. Blocks
   // have places for up to kPartQueries heads of a key, or for less than two queries a head.
@@ -76,9 +81,9 @@ struct SplitScratch {
 };
 
 template <typename T, typename C, cpu::Isa isa>
-void decode_attention(cpu::Stream<isa>&, const DecodeAttentionParams<T, C>&);
+void decode_attention(cpu::Stream<isa>&, std::span<const DecodeAttentionParams<T, C>> parts);
 template <typename T>
-void decode_attention(cuda::Stream&, const DecodeAttentionParams<T>&);
+void decode_attention(cuda::Stream&, std::span<const DecodeAttentionParams<T>> parts);
 
 // y = mean over the heads of softmax(scale * q k^T): how much a row attends to each position of its
 // source, which decode attention weighs the values with. It is kept step by step; a step without a

@@ -236,6 +236,30 @@ POSITIONS = [3, 64, 700, 0, 131]  # of each sentence
 NUMBERS = [4, 65, 1, 8, 30]
 
 
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize(("dim", "heads"), [(17, (3, 3)), (64, (3, 3)), (64, (8, 2)), (96, (4, 1))])
+@pytest.mark.parametrize("shared", [None, SHARED, [5, 0, 64, 33, 1]])
+@pytest.mark.parametrize("how", ["plain", "rotary", "bias"])
+def test_a_step_of_several_parts(
+    place: Place, how: str, shared: list[int] | None, dim: int, heads: tuple[int, int], beams: int
+) -> None:
+    """Those of few rows have one launch on a GPU; one part is empty, the last one not full."""
+    bias = Bias.of("all", heads[0], place) if how == "bias" else NO_BIAS
+    step = Step([2, 4, 0, 3], beams, dim, shared, POSITIONS, place, 2, NUMBERS, heads, bias)
+    if how == "rotary":
+        step.rotate(16)
+    step.check(step.run(threads=2, parts=[1, 0, 2, 3]))
+
+
+@pytest.mark.parametrize("beams", [1, 3, 8])
+@pytest.mark.parametrize(("dim", "heads"), [(17, (3, 3)), (64, (3, 3)), (64, (8, 2))])
+def test_sources_of_several_parts(
+    place: Place, dim: int, heads: tuple[int, int], beams: int
+) -> None:
+    step = Step([2, 4, 0, 3], beams, dim, SHARED, None, place, 2, heads=heads)
+    step.check(step.run(threads=2, parts=[1, 0, 2, 3]))
+
+
 @pytest.mark.parametrize("shared", [[0, 700, 40, 33, 1], None])
 @pytest.mark.parametrize("beams", [1, 3, 8])
 @pytest.mark.parametrize(("dim", "heads"), [(32, (3, 3)), (64, (8, 2)), (80, (4, 1))])

@@ -228,11 +228,8 @@ void put_all_new(Stream<isa>& stream, const DecodeAttentionParams<float, C>& p) 
   stream.barrier();
 }
 
-}  // namespace
-}  // namespace cpu
-
-template <typename T, typename C, cpu::Isa isa>
-void decode_attention(cpu::Stream<isa>& stream, const DecodeAttentionParams<T, C>& p) {
+template <typename T, typename C, Isa isa>
+void attend(Stream<isa>& stream, const DecodeAttentionParams<T, C>& p) {
   const int sentences = p.state->live_count;
   if (p.rotary.any()) {
     apply_rotary(stream, RotaryParams<T>{.x = p.q,
@@ -244,7 +241,7 @@ void decode_attention(cpu::Stream<isa>& stream, const DecodeAttentionParams<T, C
                                          .stride = p.stride});
   }
   const int group = p.heads / p.kv_heads, queries = p.beams * group;
-  int tile = std::min(queries, cpu::kQueries);
+  int tile = std::min(queries, kQueries);
   if (tile > group) tile -= tile % group;  // whole beams
   // Queries part only where sentences and key heads alone would leave threads without work.
   const int enough = stream.size() == 1 ? 1 : 4 * stream.size();
@@ -253,11 +250,11 @@ void decode_attention(cpu::Stream<isa>& stream, const DecodeAttentionParams<T, C
   }
   // Where several items read a beam's history, none of them can be the one that writes it.
   const bool parted = p.k != nullptr && tile % group != 0;
-  if (parted) cpu::put_all_new(stream, p);
+  if (parted) put_all_new(stream, p);
   const int tiles = (queries + tile - 1) / tile;
   // Heads are the outer loop: threads then have equal shares of every sentence, however long.
-  const cpu::Range items = stream.share(p.kv_heads * sentences * tiles);
-  cpu::WorkTile<C> work(p, !parted);
+  const Range items = stream.share(p.kv_heads * sentences * tiles);
+  WorkTile<C> work(p, !parted);
   for (int i = items.begin; i < items.end; ++i) {
     const int begin = i % tiles * tile;
     work.add(
@@ -267,9 +264,18 @@ void decode_attention(cpu::Stream<isa>& stream, const DecodeAttentionParams<T, C
   stream.barrier();
 }
 
+}  // namespace
+}  // namespace cpu
+
+template <typename T, typename C, cpu::Isa isa>
+void decode_attention(cpu::Stream<isa>& stream,
+                      std::span<const DecodeAttentionParams<T, C>> parts) {
+  for (const auto& p : parts) cpu::attend(stream, p);
+}
+
 template void decode_attention(cpu::Stream<cpu::Isa::DECODING_ISA>&,
-                               const DecodeAttentionParams<float, float>&);
+                               std::span<const DecodeAttentionParams<float, float>>);
 template void decode_attention(cpu::Stream<cpu::Isa::DECODING_ISA>&,
-                               const DecodeAttentionParams<float, BFloat16>&);
+                               std::span<const DecodeAttentionParams<float, BFloat16>>);
 
 }  // namespace decoding

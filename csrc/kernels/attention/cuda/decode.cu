@@ -5,31 +5,34 @@
 namespace decoding {
 namespace cuda {
 
-#define INSTANTIATE(T)                                                                           \
-  template void attend_to_history<false, false>(Stream&, const DecodeAttentionParams<T>&);       \
-  extern template void attend_to_history<false, true>(Stream&, const DecodeAttentionParams<T>&); \
-  extern template void attend_to_history<true, true>(Stream&, const DecodeAttentionParams<T>&);
+#define INSTANTIATE(T)                                                                            \
+  template void attend_to_history<false, false>(Stream&,                                          \
+                                                std::span<const DecodeAttentionParams<T>>);       \
+  extern template void attend_to_history<false, true>(Stream&,                                    \
+                                                      std::span<const DecodeAttentionParams<T>>); \
+  extern template void attend_to_history<true, true>(Stream&,                                     \
+                                                     std::span<const DecodeAttentionParams<T>>);
 DECODING_FOR_TYPES(INSTANTIATE)
 #undef INSTANTIATE
 
 }  // namespace cuda
 
 template <typename T>
-void decode_attention(cuda::Stream& stream, const DecodeAttentionParams<T>& p) {
-  if (p.sentences == 0) return;
+void decode_attention(cuda::Stream& stream, std::span<const DecodeAttentionParams<T>> parts) {
+  const DecodeAttentionParams<T>& p = parts.front();
   // A bias without rotary positions is T5's and BLOOM's: that their queries pass through shared
   // memory all the same costs less than a fourth set of kernels, which takes minutes to compile.
   if (p.bias.any()) {
-    cuda::attend_to_history<true, true>(stream, p);
+    cuda::attend_to_history<true, true, T>(stream, parts);
   } else if (p.rotary.any()) {
-    cuda::attend_to_history<false, true>(stream, p);
+    cuda::attend_to_history<false, true, T>(stream, parts);
   } else {
-    cuda::attend_to_history<false, false>(stream, p);
+    cuda::attend_to_history<false, false, T>(stream, parts);
   }
 }
 
 #define INSTANTIATE(T) \
-  template void decode_attention(cuda::Stream&, const DecodeAttentionParams<T>&);
+  template void decode_attention(cuda::Stream&, std::span<const DecodeAttentionParams<T>>);
 DECODING_FOR_TYPES(INSTANTIATE)
 #undef INSTANTIATE
 

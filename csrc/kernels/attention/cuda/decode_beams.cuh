@@ -20,6 +20,7 @@
 #include "kernels/attention/cuda/decode_inputs.cuh"
 #include "kernels/attention/cuda/decode_mma.cuh"
 #include "kernels/attention/cuda/decode_newest.cuh"
+#include "kernels/attention/cuda/decode_parts.cuh"
 #include "kernels/attention/cuda/decode_ring.cuh"
 #include "kernels/attention/cuda/decode_softmax.cuh"
 #include "kernels/attention/cuda/decode_tile.cuh"
@@ -31,17 +32,22 @@ namespace decoding::cuda {
 template <int most>
 struct BeamWorkTile : WorkTile {
   static constexpr int kQueries = most, kBeams = most;
-  int head, key_head, beam, beams;
+  int head, key_head, beams;
   bool writes;  // the newest keys and values: the first of the heads that share them writes
 
+  // Of a (sentence, head), or of a row of it.
+  template <typename T>
+  __host__ __device__ static int chunks_of(const DecodeAttentionParams<T>& p) {
+    return most == 1 ? 1 : (p.beams + most - 1) / most;
+  }
+
   template <bool with_bias, typename T>
-  __device__ static BeamWorkTile of(const DecodeAttentionParams<T>& p) {
-    BeamWorkTile tile{WorkTile::of<with_bias>(p, (p.beams + most - 1) / most, most)};
+  __device__ static BeamWorkTile of(const DecodeAttentionParams<T>& p, int y) {
+    BeamWorkTile tile{WorkTile::of<with_bias, most>(p, y, chunks_of(p))};
     const int group = heads_of_a_key(p.heads, p.kv_heads);
     tile.head = blockIdx.x;
     tile.key_head = group == 1 ? tile.head : tile.head / group;
     tile.writes = tile.key_head * group == tile.head;
-    tile.beam = tile.chunk * most;
     tile.beams = min(most, p.beams - tile.beam);
     return tile;
   }
@@ -49,12 +55,6 @@ struct BeamWorkTile : WorkTile {
   __device__ int count() const { return beams; }  // of queries
   __device__ int beam_of(int query) const { return query; }
   __device__ int head_of(int) const { return head; }
-
-  // Of q, k, v and y; `b` counts from the block's first beam.
-  template <typename T>
-  __device__ int64_t row(const DecodeAttentionParams<T>& p, int b) const {
-    return static_cast<int64_t>(blockIdx.y) * p.beams + beam + b;
-  }
 };
 
 // Opens the softmax of each beam in one group of lanes: with the newest position, whose key and
@@ -149,13 +149,15 @@ __device__ __forceinline__ void attend(const Ring<T, S>& ring,
   }
 }
 
-template <bool with_bias, bool with_rope, typename T, typename S, int beams>
+template <bool with_bias, bool with_rope, typename T, typename S, int beams, typename Params>
 __global__ void __launch_bounds__(kMaxWarps* kWarp, S::width > 1 && S::lanes < 32 ? 2 : 1)
-    decode_beams_kernel(const DecodeAttentionParams<T> p) {
+    decode_beams_kernel(const __grid_constant__ Params params) {
   static_assert(kTileRows % beams == 0);
   constexpr bool kTogether = beams > 1 && S::lanes == 8;  // shared tiles go to the tensor cores
   extern __shared__ uint4 memory[];
-  const auto tile = BeamWorkTile<beams>::template of<with_bias>(p);
+  const BlockPart<T> part = part_of_block<T>(params);
+  const DecodeAttentionParams<T>& p = part.params;
+  const auto tile = BeamWorkTile<beams>::template of<with_bias>(p, part.y);
   if (!tile.exists) {
     wait_for_previous();  // else this kernel might be over, and its successor start, before that
     return;
@@ -176,7 +178,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, S::width > 1 && S::lanes < 3
   if (!works) return;
   float* parts = reinterpret_cast<float*>(memory) + blockDim.x * (Ring<T, S>::kBytes / 4) +
                  inputs.bytes(dim) / 4;
-  float* part = parts + warp * beams * size;        // [beams, size], the warp's
+  float* own_part = parts + warp * beams * size;    // [beams, size], the warp's
   const bool alone = !kTogether || p.k != nullptr;  // whether there are tiles for each beam alone
   const int group = threadIdx.x / S::lanes;  // its beam's newest position opens the softmax there
   const Newest<T, S> newest(inputs, group, p.k != nullptr && tile.split == 0 && group < tile.beams);
@@ -196,11 +198,11 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, S::width > 1 && S::lanes < 3
       __syncwarp();
       ring.close(range.request(ring, i + kAhead));
     }
-    together.store(part, tile.beams, dim);
+    together.store(own_part, tile.beams, dim);
     __syncwarp();
   }
   if (alone) {
-    open<with_bias>(p, tile, inputs, newest, kTogether ? part : nullptr, states);
+    open<with_bias>(p, tile, inputs, newest, kTogether ? own_part : nullptr, states);
     for (; i < range.tiles; ++i) {
       ring.wait();
       if (kTogether || beams == 1 || i >= range.shared_tiles) {
@@ -212,11 +214,11 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, S::width > 1 && S::lanes < 3
                            : range.request(ring, i + kAhead));
     }
     merged.merge(states);
-    __syncwarp();  // all lanes have read what open() found in `part`
+    __syncwarp();  // all lanes have read what open() found in `own_part`
     if (warp > 0 && merged.speaks) {
 #pragma unroll
       for (int j = 0; j < merged.kHeld; ++j) {
-        states[j].store(part + (merged.first + j) * size, dim);
+        states[j].store(own_part + (merged.first + j) * size, dim);
       }
     }
   }
@@ -232,33 +234,31 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, S::width > 1 && S::lanes < 3
   close(p, tile, merged, states);
 }
 
-template <bool with_bias, bool with_rope, typename T, typename S, int beams>
-void start(Stream& stream, const DecodeAttentionParams<T>& p) {
-  const int chunks = (p.beams + beams - 1) / beams;
+template <bool with_bias, bool with_rope, typename T, typename S, int beams, typename Params>
+void start(Stream& stream, const Params& params) {
+  using Tile = BeamWorkTile<beams>;
+  const DecodeAttentionParams<T>& p = first_part(params);
+  const int y = beams == 1 ? rows_of(params) : p.sentences, chunks = Tile::chunks_of(p);
   // Each beam's newest position needs a group of lanes.
   constexpr int kLeast = std::max(1, beams * S::lanes / static_cast<int>(kWarp));
   const auto shared = [&](int warps) {  // bytes: the ring, rotated heads, and the parts
     return warps * (kWarp * Ring<T, S>::kBytes + beams * (p.head_dim + 2) * sizeof(float)) +
-           Inputs<with_rope, T, S, BeamWorkTile<beams>>::bytes(p.head_dim);
+           Inputs<with_rope, T, S, Tile>::bytes(p.head_dim);
   };
-  const Plan plan(stream, p, static_cast<int64_t>(p.sentences) * p.heads * chunks, beams, kLeast,
-                  shared);
-  launch(stream, decode_beams_kernel<with_bias, with_rope, T, S, beams>,
-         dim3(p.heads, p.sentences, chunks * plan.splits), plan.warps * kWarp, shared(plan.warps),
-         p);
+  const Plan plan(stream, int64_t{y} * p.heads * chunks, longest_of(params, beams), kLeast, shared);
+  launch(stream, decode_beams_kernel<with_bias, with_rope, T, S, beams, Params>,
+         dim3(p.heads, y, chunks * plan.splits), plan.warps * kWarp, shared(plan.warps), params);
 }
 
-template <bool with_bias, bool with_rope, typename T, typename S>
-void attend_for_beams(Stream& stream, const DecodeAttentionParams<T>& p) {
-  const int64_t blocks = static_cast<int64_t>(p.sentences) * p.heads * p.beams;  // a beam each
-  const bool few = !stream.deterministic() && p.k != nullptr && most_shared(p) <= kLittleShared &&
-                   blocks <= kWarpsPerMultiprocessor * stream.device().multiprocessors;
-  if (S::vectors > 1 || p.beams == 1 || few) {  // more would not fit into the registers
-    start<with_bias, with_rope, T, S, 1>(stream, p);
-  } else if constexpr (S::vectors == 1) {
-    p.beams == 2 ? start<with_bias, with_rope, T, S, 2>(stream, p)
-                 : start<with_bias, with_rope, T, S, 4>(stream, p);
+template <bool with_bias, bool with_rope, typename T, typename S, typename Params>
+void attend_for_beams(Stream& stream, const Params& params) {
+  // More beams would not fit into the registers of wide rows.
+  if constexpr (S::vectors == 1 && !kSeveralParts<Params>) {
+    const bool by_row = shares_little(params) && is_few(stream, rows_of(params) * params.heads);
+    if (params.beams == 2 && !by_row) return start<with_bias, with_rope, T, S, 2>(stream, params);
+    if (params.beams > 2 && !by_row) return start<with_bias, with_rope, T, S, 4>(stream, params);
   }
+  start<with_bias, with_rope, T, S, 1>(stream, params);
 }
 
 }  // namespace decoding::cuda

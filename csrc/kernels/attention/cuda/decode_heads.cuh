@@ -12,6 +12,7 @@
 #include "kernels/attention/cuda/decode_inputs.cuh"
 #include "kernels/attention/cuda/decode_mma.cuh"
 #include "kernels/attention/cuda/decode_newest.cuh"
+#include "kernels/attention/cuda/decode_parts.cuh"
 #include "kernels/attention/cuda/decode_softmax.cuh"
 #include "kernels/attention/cuda/decode_tile.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -23,26 +24,25 @@ namespace decoding::cuda {
 template <int most_beams>
 struct HeadWorkTile : WorkTile {
   static constexpr int kQueries = kPartQueries, kBeams = most_beams;
-  int key_head, head, heads, beam, beams;
+  int key_head, head, heads, beams;
   int first_head;  // of those that share the key head
 
-  // Of a sentence and key head. With several beams a block has all heads.
+  // Of a key head of a sentence, or of a row of it. With several beams a block has all heads.
   template <typename T>
   __host__ __device__ static int chunks_of(const DecodeAttentionParams<T>& p) {
     if (most_beams > 1) return (p.beams + most_beams - 1) / most_beams;
-    return p.beams * ((p.heads / p.kv_heads + kQueries - 1) / kQueries);
+    return (p.heads / p.kv_heads + kQueries - 1) / kQueries;
   }
 
   template <bool with_bias, typename T>
-  __device__ static HeadWorkTile of(const DecodeAttentionParams<T>& p) {
-    HeadWorkTile tile{WorkTile::of<with_bias>(p, chunks_of(p), most_beams)};
-    const int group = p.heads / p.kv_heads, parts = (group + kQueries - 1) / kQueries;
-    const int first = tile.chunk % parts * kQueries;
+  __device__ static HeadWorkTile of(const DecodeAttentionParams<T>& p, int y) {
+    HeadWorkTile tile{WorkTile::of<with_bias, most_beams>(p, y, chunks_of(p))};
+    const int group = p.heads / p.kv_heads;
+    const int first = most_beams == 1 ? tile.chunk * kQueries : 0;
     tile.key_head = blockIdx.x;
     tile.first_head = tile.key_head * group;
     tile.head = tile.first_head + first;
     tile.heads = min(kQueries, group - first);
-    tile.beam = tile.chunk / parts * most_beams;
     tile.beams = min(most_beams, p.beams - tile.beam);
     return tile;
   }
@@ -50,12 +50,6 @@ struct HeadWorkTile : WorkTile {
   __device__ int count() const { return heads * beams; }  // of queries
   __device__ int beam_of(int query) const { return most_beams == 1 ? 0 : query / heads; }
   __device__ int head_of(int query) const { return head + query - beam_of(query) * heads; }
-
-  // Of q, k, v and y; `b` counts from the block's first beam.
-  template <typename T>
-  __device__ int64_t row(const DecodeAttentionParams<T>& p, int b) const {
-    return static_cast<int64_t>(blockIdx.y) * p.beams + beam + b;
-  }
 };
 
 // The queries of a block, held by the groups of lanes of its first warp.
@@ -122,11 +116,13 @@ class Finish {
   Newest<T, S> newest_[kHeld];
 };
 
-template <bool with_bias, bool with_rope, typename T, typename S, int beams>
+template <bool with_bias, bool with_rope, typename T, typename S, int beams, typename Params>
 __global__ void __launch_bounds__(kMaxWarps* kWarp, S::vectors == 1 ? 2 : 1)
-    decode_heads_kernel(const DecodeAttentionParams<T> p) {
+    decode_heads_kernel(const __grid_constant__ Params params) {
   extern __shared__ uint4 memory[];
-  const auto tile = HeadWorkTile<beams>::template of<with_bias>(p);
+  const BlockPart<T> part = part_of_block<T>(params);
+  const DecodeAttentionParams<T>& p = part.params;
+  const auto tile = HeadWorkTile<beams>::template of<with_bias>(p, part.y);
   if (!tile.exists) {
     wait_for_previous();  // else this kernel might be over, and its successor start, before that
     return;
@@ -168,43 +164,45 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, S::vectors == 1 ? 2 : 1)
   finish(parts, range.active_warps);
 }
 
-template <bool with_bias, bool with_rope, typename T, typename S, int beams>
-void launch_heads(Stream& stream, const DecodeAttentionParams<T>& p) {
-  const int chunks = HeadWorkTile<beams>::chunks_of(p);
+template <bool with_bias, bool with_rope, typename T, typename S, int beams, typename Params>
+void launch_heads(Stream& stream, const Params& params) {
+  using Tile = HeadWorkTile<beams>;
+  const DecodeAttentionParams<T>& p = first_part(params);
+  const int y = beams == 1 ? rows_of(params) : p.sentences, chunks = Tile::chunks_of(p);
   const auto shared = [&](int warps) {  // bytes: the ring, rotated heads, and the parts
     return warps * (kWarp * SharedSoftmax<T, S>::Tiles::kBytes +
                     kPartQueries * (p.head_dim + 2) * sizeof(float)) +
-           Inputs<with_rope, T, S, HeadWorkTile<beams>>::bytes(p.head_dim);
+           Inputs<with_rope, T, S, Tile>::bytes(p.head_dim);
   };
-  const Plan plan(stream, p, static_cast<int64_t>(p.sentences) * p.kv_heads * chunks, beams, 1,
-                  shared);
-  launch(stream, decode_heads_kernel<with_bias, with_rope, T, S, beams>,
-         dim3(p.kv_heads, p.sentences, chunks * plan.splits), plan.warps * kWarp,
-         shared(plan.warps), p);
+  const Plan plan(stream, int64_t{y} * p.kv_heads * chunks, longest_of(params, beams), 1, shared);
+  launch(stream, decode_heads_kernel<with_bias, with_rope, T, S, beams, Params>,
+         dim3(p.kv_heads, y, chunks * plan.splits), plan.warps * kWarp, shared(plan.warps), params);
 }
 
-template <bool with_bias, bool with_rope, typename S, typename T>
-void start_heads(Stream& stream, const DecodeAttentionParams<T>& p) {
-  const int group = p.heads / p.kv_heads;
-  const bool little = !stream.deterministic() && p.k != nullptr && most_shared(p) <= kLittleShared;
-  if (p.beams == 1 || group > kPartQueries / 2 || little) {
-    launch_heads<with_bias, with_rope, T, S, 1>(stream, p);
-  } else if (p.beams == 2 || group > kPartQueries / 4) {
-    launch_heads<with_bias, with_rope, T, S, 2>(stream, p);
-  } else {
-    launch_heads<with_bias, with_rope, T, S, 4>(stream, p);
+template <bool with_bias, bool with_rope, typename T, typename S, typename Params>
+void start_heads(Stream& stream, const Params& params) {
+  if constexpr (!kSeveralParts<Params>) {
+    const int group = params.heads / params.kv_heads;
+    const bool by_row = !stream.deterministic() && shares_little(params);
+    if (params.beams > 1 && group <= kPartQueries / 2 && !by_row) {
+      return params.beams == 2 || group > kPartQueries / 4
+                 ? launch_heads<with_bias, with_rope, T, S, 2>(stream, params)
+                 : launch_heads<with_bias, with_rope, T, S, 4>(stream, params);
+    }
   }
+  launch_heads<with_bias, with_rope, T, S, 1>(stream, params);
 }
 
 // For 2-byte types and rows of whole pieces of 16 bytes, where heads tile keys.
-template <bool with_bias, bool with_rope, typename T>
-void attend_for_heads(Stream& stream, const DecodeAttentionParams<T>& p) {
-  if (p.head_dim <= 64) {
-    start_heads<with_bias, with_rope, DecodeConfig<8, 8, 1>>(stream, p);
-  } else if (p.head_dim <= 128) {
-    start_heads<with_bias, with_rope, DecodeConfig<8, 16, 1>>(stream, p);
+template <bool with_bias, bool with_rope, typename T, typename Params>
+void attend_for_heads(Stream& stream, const Params& params) {
+  const int dim = first_part(params).head_dim;
+  if (dim <= 64) {
+    start_heads<with_bias, with_rope, T, DecodeConfig<8, 8, 1>>(stream, params);
+  } else if (dim <= 128) {
+    start_heads<with_bias, with_rope, T, DecodeConfig<8, 16, 1>>(stream, params);
   } else {
-    start_heads<with_bias, with_rope, DecodeConfig<8, 16, kMaxHeadDim / 128>>(stream, p);
+    start_heads<with_bias, with_rope, T, DecodeConfig<8, 16, kMaxHeadDim / 128>>(stream, params);
   }
 }
 

@@ -4,7 +4,7 @@
 namespace decoding::cuda {
 
 #define INSTANTIATE(T) \
-  template void attend_to_history<false, true>(Stream&, const DecodeAttentionParams<T>&);
+  template void attend_to_history<false, true>(Stream&, std::span<const DecodeAttentionParams<T>>);
 DECODING_FOR_TYPES(INSTANTIATE)
 
 }  // namespace decoding::cuda

@@ -5,39 +5,44 @@
 #include <cstdint>
 
 #include "kernels/attention/cuda/decode.cuh"
+#include "kernels/attention/cuda/decode_parts.cuh"
 #include "kernels/attention/cuda/decode_ring.cuh"
 #include "kernels/attention/decode.h"
 #include "kernels/cuda/stream.h"
 
 namespace decoding::cuda {
 
-constexpr int kWarpsPerMultiprocessor = 16;  // that a launch should come to
+constexpr int kResidentWarps = 16;           // that run at once on a multiprocessor
+constexpr int kWarpsPerMultiprocessor = 32;  // of a launch: twice, as histories differ in length
 constexpr int kDeterministicWarps = 4;       // of a block, a compromise between few and many
-constexpr int kLittleShared = 64;            // positions that each beam may well read for itself
 
-// Grid: heads, sentences, splits times the chunks of a sentence's queries. All this is read before
-// the previous kernel has ended.
+// Grid: heads, sentences, splits times the chunks of a sentence's queries; where a block has one
+// beam, rows take the place of sentences. All this is read before the previous kernel has ended.
 struct WorkTile {
   bool exists;
+  int index;     // of the sentence among the active ones
   int sentence;  // its id
+  int beam;      // the first one
   int chunk, chunks, split, splits;
   int shared_length;                   // of the sentence
   int self_length;                     // positions of the history, without the newest
   int shared_from = 0, self_from = 0;  // the first ones that the newest sees
   int table;                           // of cache_indirection
 
-  // beams: whose histories the block reads.
-  template <bool with_bias, typename T>
-  __device__ static WorkTile of(const DecodeAttentionParams<T>& p, int chunks, int beams) {
+  // beams: whose histories the block reads. y: its row or sentence of p.
+  template <bool with_bias, int beams, typename T>
+  __device__ static WorkTile of(const DecodeAttentionParams<T>& p, int y, int chunks) {
     WorkTile tile;
-    const StepState state = *p.state;
-    const ActiveSentence listed = p.active[blockIdx.y];
-    const bool is_active = static_cast<int>(blockIdx.y) < state.live_count;
-    const int sentence = is_active ? listed.id : 0;
-    tile.sentence = sentence;
     tile.chunks = chunks;
     tile.chunk = blockIdx.z % chunks;
     tile.split = blockIdx.z / chunks;
+    tile.index = beams == 1 ? y / p.beams : y;
+    tile.beam = beams == 1 ? y - tile.index * p.beams : tile.chunk * beams;
+    const StepState state = *p.state;
+    const ActiveSentence listed = p.active[tile.index];
+    const bool is_active = tile.index < state.live_count;
+    const int sentence = is_active ? listed.id : 0;
+    tile.sentence = sentence;
     tile.shared_length = p.shared_lengths == nullptr ? 0 : p.shared_lengths[sentence];
     tile.self_length = p.k == nullptr ? 0 : listed.position;
     if constexpr (with_bias) tile.apply_window(p.bias.window);
@@ -48,6 +53,12 @@ struct WorkTile {
     tile.splits = max(1, min(static_cast<int>(gridDim.z) / chunks, wanted));
     tile.exists = is_active && tile.split < tile.splits;
     return tile;
+  }
+
+  // Of q, k, v and y; `b` counts from the block's first beam.
+  template <typename T>
+  __device__ int64_t row(const DecodeAttentionParams<T>& p, int b) const {
+    return static_cast<int64_t>(index) * p.beams + beam + b;
   }
 
   // Of the blocks that split this tile.
@@ -71,10 +82,15 @@ struct WorkTile {
   }
 };
 
-// Positions that a sentence may share.
+// Whether a block to each row makes no more blocks than run at once.
+inline bool is_few(const Stream& stream, int64_t blocks) {
+  return !stream.deterministic() && blocks <= kResidentWarps * stream.device().multiprocessors;
+}
+
+// Whether each beam may well read for itself what it shares with others.
 template <typename T>
-int64_t most_shared(const DecodeAttentionParams<T>& p) {
-  return int64_t{kPageSize} * p.shared_pages.longest;
+bool shares_little(const DecodeAttentionParams<T>& p) {
+  return p.k != nullptr && most_shared(p) <= 64;
 }
 
 // The shape of a launch. A deterministic one has always as many warps, and splits a history where
@@ -84,10 +100,10 @@ struct Plan {
   int warps = kMaxWarps;  // of a block
   int splits = 1;         // blocks for a tile
 
-  // beams: of a tile; least: warps; shared(warps): bytes of shared memory.
-  template <typename T, typename Shared>
-  Plan(const Stream& stream, const DecodeAttentionParams<T>& p, int64_t blocks, int beams,
-       int least, Shared&& shared) {
+  // longest: positions that a block reads, at most; least: warps; shared(warps): bytes of shared
+  // memory.
+  template <typename Shared>
+  Plan(const Stream& stream, int64_t blocks, int64_t longest, int least, Shared&& shared) {
     const Device& device = stream.device();
     const bool fixed = stream.deterministic();
     // Few blocks must be quick ones; of many, small ones have less to merge.
@@ -97,9 +113,8 @@ struct Plan {
            (warps > wanted || shared(warps) > static_cast<size_t>(device.shared_memory))) {
       warps /= 2;
     }
-    if (p.partial == nullptr || (!fixed && blocks > kSplitCounters)) return;
-    const int64_t longest = most_shared(p) + static_cast<int64_t>(p.target) * beams;
-    const int64_t room = fixed ? kSplits : std::min(2 * device.multiprocessors, kParts) / blocks;
+    if (!fixed && blocks > kSplitCounters) return;
+    const int64_t room = fixed ? kSplits : std::min(2 * device.multiprocessors, kPartials) / blocks;
     splits = std::clamp<int64_t>(std::min(longest / kSplitRows, room), 1, kSplits);
   }
 };

@@ -1,0 +1,87 @@
+// Parts of a step (decode.h) that one launch takes: a block finds the part that its row belongs to.
+// Each launch is a dependent one, which costs more than the work of a few rows.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/attention/decode.h"
+
+namespace decoding::cuda {
+
+template <typename T>
+struct AttentionParts {
+  DecodeAttentionParams<T> parts[kMostParts];
+  int ends[kMostParts];  // of their rows, all counted
+  int count = 0;
+
+  void add(const DecodeAttentionParams<T>& p) {
+    ends[count] = (count == 0 ? 0 : ends[count - 1]) + p.sentences * p.beams;
+    parts[count++] = p;
+  }
+};
+static_assert(sizeof(AttentionParts<float>) <= 4096);  // what a kernel may be given everywhere
+
+template <typename Params>
+constexpr bool kSeveralParts = false;
+template <typename T>
+constexpr bool kSeveralParts<AttentionParts<T>> = true;
+
+template <typename T>
+const DecodeAttentionParams<T>& first_part(const DecodeAttentionParams<T>& p) {
+  return p;
+}
+template <typename T>
+const DecodeAttentionParams<T>& first_part(const AttentionParts<T>& parts) {
+  return parts.parts[0];
+}
+
+template <typename T>
+int rows_of(const DecodeAttentionParams<T>& p) {
+  return p.sentences * p.beams;
+}
+template <typename T>
+int rows_of(const AttentionParts<T>& parts) {
+  return parts.ends[parts.count - 1];
+}
+
+// Positions that a sentence may share.
+template <typename T>
+int64_t most_shared(const DecodeAttentionParams<T>& p) {
+  return int64_t{kPageSize} * p.shared_pages.longest;
+}
+
+// Positions that a block of so many beams reads, at most.
+template <typename T>
+int64_t longest_of(const DecodeAttentionParams<T>& p, int beams) {
+  return most_shared(p) + int64_t{p.target} * beams;
+}
+template <typename T>
+int64_t longest_of(const AttentionParts<T>& parts, int beams) {
+  int64_t longest = 0;
+  for (int i = 0; i < parts.count; ++i) {
+    longest = std::max(longest, longest_of(parts.parts[i], beams));
+  }
+  return longest;
+}
+
+// The part of a block, and which of its rows (or sentences) the block is for.
+template <typename T>
+struct BlockPart {
+  const DecodeAttentionParams<T>& params;
+  int y;
+};
+
+template <typename T>
+__device__ __forceinline__ BlockPart<T> part_of_block(const DecodeAttentionParams<T>& p) {
+  return {p, static_cast<int>(blockIdx.y)};
+}
+template <typename T>
+__device__ __forceinline__ BlockPart<T> part_of_block(const AttentionParts<T>& parts) {
+  const int row = blockIdx.y;
+  int i = 0, first = 0;
+  while (row >= parts.ends[i]) first = parts.ends[i++];
+  return {parts.parts[i], row - first};
+}
+
+}  // namespace decoding::cuda
