@@ -86,7 +86,7 @@ class FakeRequest:
 
 
 class FakeEngine:
-    def __init__(self, model: Any, max_requests: int | None = None) -> None:
+    def __init__(self, model: Any, max_requests: int | None, prefix_caching: bool) -> None:
         self.calls: list[dict[str, Any]] = []
 
     def submit(self, ids: list[int], **options: Any) -> FakeRequest:
