@@ -3,6 +3,7 @@ interpreter is another's."""
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import tempfile
 import warnings
@@ -56,6 +57,8 @@ def load(name: str, model: Path, settings: Settings, rows: int | None) -> str:
             kind.engine.convert(task, settings.dtype, Path(folder) / "converted")
         engine: Any = kind.engine(task, settings)
     _provider = kind(engine, settings.device, rows)
+    gc.collect()
+    gc.freeze()  # else a collection, which looks through all of torch, stops every client for 0.2 s
     version: str = engine.version
     return version
 
