@@ -133,7 +133,7 @@ def test_sizes_of_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: " + "[" * 50_000, "nests more than 64"),
+        ("a: " + "[" * 50_000, "(nests more than 64|not valid YAML: .*nesting depth)"),
         ("a: " + "{b: " * 50_000, "nests more than 64"),
         ("- " * 50_000, "nests more than 64"),
         ("? " * 50_000, "(nests more than 64|a key that is no text|not valid YAML)"),
@@ -150,7 +150,7 @@ def test_sizes_of_files(tmp_path: Path) -> None:
     ],
 )
 def test_yaml_within_bounds(text: str, message: str) -> None:
-    with bounded(), pytest.raises(ModelFileError, match=f"^x .*{message}"):
+    with bounded(), pytest.raises(ModelFileError, match=f"(?s)^x .*{message}"):
         parse_yaml(text, "x")
 
 
