@@ -25,17 +25,17 @@ def test_a_quarter_where_times_are_not_known(timed: bool) -> None:
     assert budget.tokens(1, 999) == MOST
 
 
-def test_a_reading_takes_three_quarters_of_a_step() -> None:
+def test_a_reading_takes_six_tenths_of_a_step() -> None:
     budget = ReadingBudget(MOST, timed=True)
     budget.has_read(100, 1.0)
     budget.has_stepped(2.0)
-    assert budget.tokens(8, 0) == 150
+    assert budget.tokens(8, 0) == 120
     for _ in range(100):
         budget.has_stepped(3.0)
-    assert 218 <= budget.tokens(8, 0) <= 225
+    assert 174 <= budget.tokens(8, 0) <= 180
     for _ in range(100):
         budget.has_read(300, 6.0)
-    assert 108 <= budget.tokens(8, 0) <= 116
+    assert 86 <= budget.tokens(8, 0) <= 93
     assert budget.tokens(8, 4) == pytest.approx(1.5 * budget.tokens(8, 0), abs=1)
 
 
@@ -43,7 +43,7 @@ def test_bounds() -> None:
     slow = ReadingBudget(MOST, timed=True)
     slow.has_read(1, 1.0)
     slow.has_stepped(1e-6)
-    assert slow.tokens(8, 0) == 16
+    assert slow.tokens(8, 0) == 4
     fast = ReadingBudget(MOST, timed=True)
     fast.has_read(1, 1e-6)
     fast.has_stepped(1.0)

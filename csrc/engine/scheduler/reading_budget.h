@@ -26,8 +26,8 @@ class ReadingBudget {
   }
 
  private:
-  static constexpr int kLeast = 16;       // which take hardly longer than one
-  static constexpr double kShare = 0.75;  // of a step's time
+  static constexpr int kLeast = 4;       // which take hardly longer than one
+  static constexpr double kShare = 0.6;  // of a step's time
   static constexpr double kUntimed = 0.25;
   static constexpr double kWeight = 0.125;  // of the newest time in an average
 
