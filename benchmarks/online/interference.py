@@ -199,15 +199,18 @@ class Decoders:
 def decode(provider: Provider, draw: Draw, long: bool) -> tuple[list[float], list[float]]:
     """Milliseconds between tokens of the watched decoders, and to the first token of each long
     prompt, if they are asked for; after the decoders' first tokens and a lead of half the time."""
-    sizes, decoders, sent = draw.sizes, Decoders(provider, draw), list[Reply]()
+    sizes, sent = draw.sizes, list[Reply]()
+    count = math.ceil(1.5 * sizes.seconds / sizes.every) + 1
+    prompts = [draw.job(source=sizes.prompt, new=1) for _ in range(count)] if long else []
+    decoders = Decoders(provider, draw)
     decoders.wait_for_tokens()
     due = time.perf_counter()
     begin = due + sizes.seconds / 2
     end = begin + sizes.seconds
     while (now := time.perf_counter()) < end:
         decoders.refill()
-        if long and now >= due:
-            sent.append(Reply(draw.job(source=sizes.prompt, new=1), due))
+        if prompts and now >= due:
+            sent.append(Reply(prompts.pop(), due))
             provider.submit(sent[-1], stream=True)
             due += sizes.every
         time.sleep(POLL)
