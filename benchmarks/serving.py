@@ -184,6 +184,17 @@ def compared(rows: Sequence[ServingRow]) -> Iterator[str]:
             ratios = {name: ours[name] / (theirs[name] or math.nan) for name in ours}
             said = ", ".join(f"{times(ratio) or '-'} times the {n}" for n, ratio in ratios.items())
             yield f"{workload}: ours has {said} of {provider}"
+            yield at_equal_p99([row for row in rows if row.workload == workload], provider)
+
+
+def at_equal_p99(rows: Sequence[ServingRow], provider: str) -> str:
+    """What both serve at their rates whose p99 is at most that of ours at the best of its rates."""
+    best = max((row for row in rows if row.provider == "ours"), key=lambda row: row.served)
+    theirs = [row for row in rows if row.provider == provider and row.e2e_p99 <= best.e2e_p99]
+    served = max((row.served for row in theirs), default=0.0)
+    found = f"{best.workload}: within p99 {number(best.e2e_p99)} ms ours serves"
+    ratio = times(best.served / (served or math.nan)) or "-"
+    return f"{found} {number(best.served)}/s, {ratio} times {provider}'s {number(served)}/s"
 
 
 def rate(text: str) -> float:
