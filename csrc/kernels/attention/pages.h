@@ -39,7 +39,8 @@ struct HeadCells {
   int dim;
 
   DECODING_EVERYWHERE size_t offset(uint32_t cell) const {
-    return first + (size_t{kPageSize} * pages[cell / kPageSize] + cell % kPageSize) * dim;
+    const uint32_t in_pool = kPageSize * pages[cell / kPageSize] + cell % kPageSize;
+    return first + uint64_t{in_pool} * static_cast<uint32_t>(dim);  // one instruction of a GPU
   }
 };
 

@@ -139,6 +139,19 @@ def test_windows_reach_into_earlier_chunks(place: Place, window: int, chunk: int
     case.check(case.read_in_chunks(place, chunk))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("chunk", [60, 250])
+@pytest.mark.parametrize("name", [None, "all", "window"])
+@pytest.mark.parametrize("dim", [40, 64, 128, 256])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_chunks_of_long_prompts(dtype: torch.dtype, dim: int, name: str | None, chunk: int) -> None:
+    """A GPU splits the keys before a chunk over the blocks of clusters."""
+    place = Place("cuda", dtype)
+    bias = NO_BIAS if name is None else Bias.of(name, 4, place)
+    case = prompts(place, 4, 2, dim, bias, [2300, 3])
+    case.check(case.read_in_chunks(place, chunk))
+
+
 @pytest.mark.parametrize("chunk", CHUNKS)
 @pytest.mark.parametrize("name", [None, *BIASES])
 @pytest.mark.parametrize("dim", [40, 64])

@@ -130,6 +130,21 @@ def test_packed_of_many_heads(name: str | None, dtype: torch.dtype, dim: int, ca
     check_packed(place, lengths, packed(place, lengths, 64, dim, causal, bias=bias))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lengths", [[2100], [700, 5, 0]])
+@pytest.mark.parametrize("dim", [24, 32, 64, 96, 128, 200])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", [None, "all", "window"])
+def test_packed_of_few_heads(
+    name: str | None, dtype: torch.dtype, dim: int, lengths: list[int], causal: bool
+) -> None:
+    """A GPU splits the keys of long sentences over the blocks of clusters."""
+    place = Place("cuda", dtype)
+    bias = NO_BIAS if name is None else Bias.of(name, 1, place)
+    check_packed(place, lengths, packed(place, lengths, 1, dim, causal, bias=bias))
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_packed_with_large_scores(place: Place, causal: bool) -> None:
     # The maximum changes from block to block, and some weights underflow.
@@ -239,3 +254,22 @@ def test_a_token_breaks_none_before_it_on_a_gpu(
                 case,
             )
             assert not found[lost].isfinite().all(-1).any()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("what", [float("nan"), float("inf")])
+@pytest.mark.parametrize("broken", [5, 300, 1000])
+@pytest.mark.parametrize("dim", [32, 64, 128])
+def test_a_token_breaks_none_before_it_where_keys_are_split(
+    dim: int, broken: int, what: float
+) -> None:
+    place, lengths = Place("cuda", torch.float16), [3, 1100, 3]
+    case = packed(place, lengths, 1, dim, True)
+    qkv, at = case.qkv.clone(), 3 + broken
+    qkv[at, 2:] = what  # its value
+    found = case._replace(qkv=qkv).run(place, longest=max(lengths))
+    kept = [*range(at), *range(1103, 1106)]
+    assert_within_torch(
+        lambda qkv, case: packed_reference(qkv, case)[kept], found[kept], case.qkv, case
+    )
+    assert not found[at:1103].isfinite().all(-1).any()

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(Tile::threads)
   constexpr int kKeys = Tile::keys / kAcross, kParts = Tile::dim / 64;
   extern __shared__ __align__(16) char memory[];
   Tile& tile = *reinterpret_cast<Tile*>(memory);
-  const Sentence sentence(p, Tile::queries);
+  const Sentence sentence(p, Tile::queries, 1);
   const auto keys = sentence.keys_of(p);
   const int length = sentence.length, begin = sentence.begin;
   wait_for_previous();
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(Tile::threads)
     }
   }
   if (__syncthreads_or(broken != 0.0f) && view.differs()) {
-    return attend_one_by_one<with_bias, Tile::queries>(p);
+    return attend_one_by_one<with_bias, Tile::queries>(p, 1, 1);
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {

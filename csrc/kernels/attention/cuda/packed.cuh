@@ -9,19 +9,20 @@
 
 namespace decoding::cuda {
 
-// The sentence of a block, in a grid of heads, sentences and tiles of queries. The last tiles come
-// first: where attention is causal, they take longest.
+// The sentence of a block, in a grid of heads, sentences and tiles of queries, with `parts` blocks
+// for each tile. The last tiles come first: where attention is causal, they take longest.
 struct Sentence {
-  int64_t row;      // its first query
-  int length;       // its queries
-  int head, begin;  // of the block: its head and its first query
+  int64_t row;            // its first query
+  int length;             // its queries
+  int head, begin, part;  // of the block: its head, its first query, and which of `parts` it is
 
   template <typename Params>
-  __device__ Sentence(const Params& p, int queries)
+  __device__ Sentence(const Params& p, int queries, int parts)
       : row(p.offsets[blockIdx.y]),
         length(p.offsets[blockIdx.y + 1] - p.offsets[blockIdx.y]),
         head(blockIdx.x),
-        begin((gridDim.z - 1 - blockIdx.z) * queries) {}
+        begin((gridDim.z - 1 - blockIdx.z) / parts * queries),
+        part(blockIdx.z % parts) {}
 
   // The head's part of the sentence's first query, and of its keys and values.
   template <typename Params>
@@ -80,18 +81,21 @@ __device__ __forceinline__ void probe(float& found, float sum) { found = fmaf(su
 // does not see have a weight of 0, which makes NaN of values that are not finite: a broken token
 // would break earlier ones, whose keys and values may be others' too. To look for such values would
 // cost every tile something. Here each query has a warp and meets no key that it does not see. The
-// call takes no registers of the kernel's.
+// call takes no registers of the kernel's. working: the first so many of a tile's `parts` blocks,
+// which call this.
 template <bool with_bias, int queries, typename T, typename Keys>
-__device__ __noinline__ void attend_one_by_one(const PackedAttentionParams<T, Keys> p) {
-  constexpr int kParts = kMaxHeadDim / kWarp;  // of a row, in a lane
-  const Sentence sentence(p, queries);
+__device__ __noinline__ void attend_one_by_one(const PackedAttentionParams<T, Keys> p, int parts,
+                                               int working) {
+  constexpr int kNumbers = kMaxHeadDim / kWarp;  // of a row, in a lane
+  const Sentence sentence(p, queries, parts);
   const auto keys = sentence.keys_of(p);
   const View<with_bias> view(p, keys.first_query + sentence.begin, queries, keys.length);
   const int end = min(sentence.begin + queries, sentence.length), lane = threadIdx.x % kWarp;
-  for (int i = sentence.begin + threadIdx.x / kWarp; i < end; i += blockDim.x / kWarp) {
+  const int warps = blockDim.x / kWarp, warp = sentence.part * warps + threadIdx.x / kWarp;
+  for (int i = sentence.begin + warp; i < end; i += working * warps) {
     const T* q = sentence.queries_of(p) + StridedRows{p.stride}.offset(i);
     const int query = keys.first_query + i;  // position
-    float sums[kParts] = {}, top = kNoScore, total = 0.0f;
+    float sums[kNumbers] = {}, top = kNoScore, total = 0.0f;
     for (int key = view.first; key < view.end; ++key) {
       if (!view.sees(query, key)) continue;
       const auto row = keys.rows.offset(key);
@@ -107,14 +111,14 @@ __device__ __noinline__ void attend_one_by_one(const PackedAttentionParams<T, Ke
       const float weight = exponential<float>(score - reference(top));
       total = fmaf(total, factor, weight);
 #pragma unroll
-      for (int e = 0; e < kParts; ++e) {
+      for (int e = 0; e < kNumbers; ++e) {
         const int d = lane + e * kWarp;
         if (d < p.head_dim) sums[e] = fmaf(weight, to_float(keys.v[row + d]), sums[e] * factor);
       }
     }
     T* to = p.y + ((sentence.row + i) * p.heads + sentence.head) * p.head_dim;
 #pragma unroll
-    for (int e = 0; e < kParts; ++e) {
+    for (int e = 0; e < kNumbers; ++e) {
       const int d = lane + e * kWarp;
       if (d < p.head_dim) to[d] = from_float<T>(sums[e] * inverse(total));
     }

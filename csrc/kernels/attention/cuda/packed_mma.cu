@@ -2,7 +2,8 @@
 // sentence and head that these hold in registers, 16 or 32 each; tiles of keys and values pass by
 // in shared memory, the next one on its way while the present one is worked on. Scores stay in the
 // registers where the product leaves them: rounded to T, they are the first operand of the product
-// with the values.
+// with the values. Where that makes too few blocks, as for a part of a long prompt, those of a
+// cluster share the tiles of keys (packed_split.cuh).
 //
 // A quad of lanes holds a row: lane t of it the columns 2t and 2t + 1 of every 8. Half h of a
 // product's registers is row g + 8h of its 16 (tensor_core.cuh).
@@ -11,6 +12,8 @@
 
 #include "kernels/attention/cuda/attention.cuh"
 #include "kernels/attention/cuda/packed.cuh"
+#include "kernels/attention/cuda/packed_split.cuh"
+#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/tensor_core.cuh"
 #include "kernels/cuda/vector.cuh"
@@ -70,6 +73,10 @@ struct SharedRows {
   }
 };
 
+// Bytes: twice a tile of keys and a tile of values.
+template <typename T, int dim>
+constexpr size_t kShared = 4 * kTileKeys<dim> * SharedRows<T, dim>::stride * sizeof(T);
+
 // The 16 queries of one product, and their softmax so far.
 template <typename T, int dim>
 struct Queries {
@@ -119,6 +126,23 @@ struct Queries {
       for (int c = 0; c < 4; ++c) probe(broken, sums[d][c]);
     }
     return broken == 0.0f;
+  }
+
+  // Puts what has been found so far into the rows from `row` on.
+  template <int queries>
+  __device__ __forceinline__ void store_partial(Partial<queries, dim>& to, int row) const {
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int at = row + lane / 4 + 8 * h;
+      const float total = warp_sum<4>(totals[h]);
+      if (lane % 4 == 0) to.maxima[at] = maxima[h], to.totals[at] = total;
+#pragma unroll
+      for (int d = 0; d < dim / 8; ++d) {
+        *reinterpret_cast<float2*>(&to.sums[at][d * 8 + lane % 4 * 2]) =
+            make_float2(sums[d][2 * h], sums[d][2 * h + 1]);
+      }
+    }
   }
 
   // Puts the results where the queries came from, as T.
@@ -216,15 +240,16 @@ __device__ __forceinline__ void attend(Queries<T, dim> (&queries)[squares], Shar
   }
 }
 
+// parts: blocks of a cluster, which share the keys of a tile of queries, if these are many.
 template <bool with_bias, int dim, int squares, typename T, typename Keys>
 __global__ void __launch_bounds__(kThreads)
-    packed_attention_kernel(const PackedAttentionParams<T, Keys> p) {
+    packed_attention_kernel(const PackedAttentionParams<T, Keys> p, int parts) {
   constexpr int kKeys = kTileKeys<dim>;
   constexpr int kPerWarp = 16 * squares, kQueries = kPerWarp * kWarps;
   static_assert(kQueries <= 2 * kKeys);
-  extern __shared__ __align__(16) char memory[];  // twice a tile of keys and a tile of values
+  extern __shared__ __align__(16) char memory[];
   const SharedRows<T, dim> rows{static_cast<uint32_t>(__cvta_generic_to_shared(memory))};
-  const Sentence sentence(p, kQueries);
+  const Sentence sentence(p, kQueries, parts);
   const auto source = sentence.keys_of(p);
   const int length = sentence.length, begin = sentence.begin;
   wait_for_previous();
@@ -232,7 +257,9 @@ __global__ void __launch_bounds__(kThreads)
   if (begin >= length) return;
 
   const View<with_bias> view(p, source.first_query + begin, kQueries, source.length);
-  const int first = view.first / kKeys;  // tile
+  const Share share(view.first / kKeys, (view.end + kKeys - 1) / kKeys, sentence.part, parts);
+  if (sentence.part >= share.parts) return;
+  const int first = share.first, end = share.end;  // tiles
   const auto keys = [&](int i) { return rows.from(i % 2 * 2 * kKeys); };
   const auto values = [&](int i) { return rows.from(i % 2 * 2 * kKeys + kKeys); };
   const auto request = [&](int i) {
@@ -248,7 +275,7 @@ __global__ void __launch_bounds__(kThreads)
   own_rows.template request<kQueries>(sentence.queries_of(p), StridedRows{p.stride}, begin, length,
                                       p.head_dim);
   close_copies();
-  request(first);
+  first < end ? request(first) : close_copies();
   wait_for_copies<1>();
   __syncthreads();
   const int own = threadIdx.x / kWarp * kPerWarp;  // the warp's first query in the block
@@ -257,10 +284,10 @@ __global__ void __launch_bounds__(kThreads)
   for (int s = 0; s < squares; ++s) queries[s].load(own_rows.from(own + s * 16));
 
   const int query = begin + own, position = source.first_query + query;  // of the warp's first
-  for (int i = first; i * kKeys < view.end; ++i) {
+  for (int i = first; i < end; ++i) {
     wait_for_copies<0>();
     __syncthreads();  // the tile has arrived, and all are done with the one before
-    if ((i + 1) * kKeys < view.end) request(i + 1);
+    if (i + 1 < end) request(i + 1);
     const bool idle = query >= length || (p.causal && i * kKeys >= position + kPerWarp);
     if (!idle) attend(queries, keys(i), values(i), p, sentence.head, view, position, i * kKeys);
   }
@@ -268,9 +295,23 @@ __global__ void __launch_bounds__(kThreads)
   bool finite = true;
 #pragma unroll
   for (int s = 0; s < squares; ++s) finite &= queries[s].finite();
-  if (__syncthreads_or(!finite) && view.differs()) {
-    return attend_one_by_one<with_bias, kQueries>(p);
+  const bool broken = __syncthreads_or(!finite) && view.differs();
+  if (share.parts > 1) {
+    using Found = Partial<kQueries, dim>;
+    static_assert(sizeof(Found) <= kShared<T, dim>);
+    Found& found = *reinterpret_cast<Found*>(memory);
+#pragma unroll
+    for (int s = 0; s < squares; ++s) queries[s].store_partial(found, own + s * 16);
+    if (threadIdx.x == 0) found.broken = broken;
+    sync_cluster();
+    if (any_broken(found, share.parts)) {
+      attend_one_by_one<with_bias, kQueries>(p, parts, share.parts);
+    } else {
+      store_sum(p, found, sentence, share.parts, with_bias ? kLog2e : p.scale * kLog2e);
+    }
+    return sync_cluster();  // the others have read what this block has found
   }
+  if (broken) return attend_one_by_one<with_bias, kQueries>(p, parts, 1);
   const SharedRows<T, dim> results = rows.from(own);
 #pragma unroll
   for (int s = 0; s < squares; ++s) queries[s].store(results.from(s * 16));
@@ -289,18 +330,24 @@ __global__ void __launch_bounds__(kThreads)
 template <bool with_bias, int dim, int squares, typename T, typename Keys>
 void start(Stream& stream, const PackedAttentionParams<T, Keys>& p) {
   constexpr int kQueries = 16 * squares * kWarps;
-  const dim3 grid(p.heads, p.sentences, (p.longest + kQueries - 1) / kQueries);
-  launch(stream, packed_attention_kernel<with_bias, dim, squares, T, Keys>, grid, kThreads,
-         4 * kTileKeys<dim> * SharedRows<T, dim>::stride * sizeof(T), p);
+  const int tiles = (p.longest + kQueries - 1) / kQueries;
+  const int64_t blocks = static_cast<int64_t>(p.heads) * p.sentences * tiles;
+  const int parts = parts_of(stream, p, blocks, kBlocks<dim * squares>, kTileKeys<dim>);
+  const dim3 grid(p.heads, p.sentences, tiles * parts), cluster(1, 1, parts);
+  launch_clusters(stream, packed_attention_kernel<with_bias, dim, squares, T, Keys>, cluster, grid,
+                  kThreads, kShared<T, dim>, p, parts);
 }
 
 }  // namespace
 
 template <bool with_bias, typename T, typename Keys>
 void attend_with_tensor_cores(Stream& stream, const PackedAttentionParams<T, Keys>& p) {
-  // Twice the queries read keys and values half as often, where there are blocks enough.
+  // Twice the queries read keys and values half as often, where there are blocks enough, or keys to
+  // split over them.
   const int64_t blocks = static_cast<int64_t>(p.heads) * p.sentences * ((p.longest + 127) / 128);
-  const bool many = !stream.deterministic() && blocks > 4 * stream.device().multiprocessors;
+  const bool splits = stream.device().hopper() && p.longest > 64 && most_keys(p) >= kManyKeys;
+  const bool many =
+      !stream.deterministic() && (splits || blocks > 4 * stream.device().multiprocessors);
   if (p.head_dim <= 32) {
     many ? start<with_bias, 32, 2>(stream, p) : start<with_bias, 32, 1>(stream, p);
   } else if (p.head_dim <= 64) {
