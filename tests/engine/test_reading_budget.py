@@ -15,13 +15,14 @@ def test_all_of_it_where_no_row_steps() -> None:
 
 
 @pytest.mark.parametrize("timed", [True, False])
-def test_a_quarter_where_times_are_not_known(timed: bool) -> None:
+def test_an_eighth_where_times_are_not_known(timed: bool) -> None:
     budget = ReadingBudget(MOST, timed)
     if not timed:
         budget.has_read(10, 1.0)
         budget.has_stepped(100.0)
-    assert budget.tokens(8, 0) == MOST // 4
-    assert budget.tokens(8, 8) == MOST // 2, "as many rows could step, had they been read"
+    assert budget.tokens(8, 0) == MOST // 8
+    assert budget.tokens(8, 8) == MOST // 4, "as many rows could step, had they been read"
+    assert budget.tokens(8, 0, others=True) == MOST // 4, "others wait, too"
     assert budget.tokens(1, 999) == MOST
 
 

@@ -128,7 +128,8 @@ void bind_reading_budget(py::module_& kernels) {
       .def(py::init<int, bool>(), py::arg("most"), py::arg("timed"))
       .def("has_read", &ReadingBudget::has_read, py::arg("tokens"), py::arg("seconds"))
       .def("has_stepped", &ReadingBudget::has_stepped, py::arg("seconds"))
-      .def("tokens", &ReadingBudget::tokens, py::arg("stepping"), py::arg("joining"));
+      .def("tokens", &ReadingBudget::tokens, py::arg("stepping"), py::arg("joining"),
+           py::arg("others") = false);
 }
 
 }  // namespace

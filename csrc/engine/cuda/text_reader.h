@@ -6,7 +6,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <map>
 #include <optional>
 #include <set>
@@ -123,14 +122,15 @@ class CudaTextReader {
   }
 
   // At most an eighth more tokens. Blocks of texts that there are not end at once: as many as twice
-  // the texts, of twice the length, cost next to nothing.
+  // the texts, and a quarter more of their length, cost next to nothing.
   PackedSize padded(const PackedSize& size) const {
-    int step = 16;
-    while (16 * step < size.tokens) step *= 2;
-    const auto power = [](int of) { return static_cast<int>(std::bit_ceil(unsigned(of))); };
-    return {.texts = std::min(power(size.texts), all_.batch),
-            .tokens = std::min((size.tokens + step - 1) / step * step, all_.tokens),
-            .longest = std::max(power(size.longest), 64)};
+    const auto round = [](int of, int step, int most) {  // to few sizes, up to `most` of a step
+      while (most * step < of) step *= 2;
+      return (of + step - 1) / step * step;
+    };
+    return {.texts = std::min(round(size.texts, 1, 1), all_.batch),
+            .tokens = std::min(round(size.tokens, 16, 16), all_.tokens),
+            .longest = round(size.longest, 64, 8)};
   }
 
   // For how many tokens the products of a reading are timed: few sizes, as readings have many.

@@ -96,8 +96,10 @@ void Scheduler::admit(int64_t id, Entry& entry) {
 void Scheduler::read() {
   if (tokens_ahead_ == 0) return;
   const int free = limits_.rows - rows_used_;
-  const int budget = budget_.tokens(rows_used_, std::min(free, rows_ahead_));
-  if (tokens_ahead_ < budget && first_unread().key.rows() > free) return;
+  const int needed = first_unread().key.rows();
+  const bool others = rows_ahead_ > needed || queue_.size() > 0;
+  const int budget = budget_.tokens(rows_used_, std::min(free, rows_ahead_), others);
+  if (tokens_ahead_ < budget && needed > free) return;
   parts_.clear();
   int count = 0;
   for (const int64_t id : ahead_) {
