@@ -12,25 +12,28 @@ namespace {
 constexpr std::chrono::milliseconds kLook{20};  // between two looks whether a rank is lost
 constexpr int64_t kBlock = int64_t{2} << 20;    // smaller memory may share an IPC handle
 
+int made_current(int device) {
+  CUDA_CHECK(cudaSetDevice(device));
+  return device;
+}
+
 }  // namespace
 
 Collective::Collective(std::shared_ptr<Ranks> ranks, int device, int64_t part_bytes)
     : ranks_(std::move(ranks)),
-      device_(device),
-      own_(kCounters + part_bytes, device),
+      device_(made_current(device)),
+      own_(kCounts + part_bytes, device),
       host_memory_(2 * sizeof(uint32_t)),
       host_(static_cast<std::atomic<uint32_t>*>(host_memory_.data())) {
   static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
   CHECK(ranks_->size() <= kMostRanks, "GPUs of one machine can be at most ", kMostRanks, " ranks");
   CHECK(part_bytes >= 2 * kSmallPart && part_bytes % 16 == 0, "part_bytes must be at least ",
         2 * kSmallPart);
-  const UseDevice use(device);
   std::memset(host_memory_.data(), 0, host_memory_.bytes());
-  CUDA_CHECK(cudaMemset(own_.data(), 0, kCounters));
+  CUDA_CHECK(cudaMemset(own_.data(), 0, kCounts));
   auto* words = static_cast<uint32_t*>(host_memory_.data());
   peers_ = {.memory = {},
-            .number = reinterpret_cast<uint32_t*>(own_.data()),
-            .arrivals = reinterpret_cast<int32_t*>(own_.data()) + 1,
+            .counts = reinterpret_cast<uint32_t*>(own_.data()),
             .stop = words,
             .given_up = words + 1,
             .part_bytes = part_bytes,
@@ -133,10 +136,10 @@ void Collective::align_numbers() {
   set_stop(true);
   CUDA_CHECK(cudaDeviceSynchronize());
   uint32_t number = 0;
-  CUDA_CHECK(cudaMemcpy(&number, peers_.number, sizeof number, cudaMemcpyDeviceToHost));
+  CUDA_CHECK(cudaMemcpy(&number, peers_.counts, sizeof number, cudaMemcpyDeviceToHost));
   number = static_cast<uint32_t>(ranks_->max_of(number));  // and now no rank exchanges anything
-  const uint32_t counters[2] = {number, 0};
-  CUDA_CHECK(cudaMemcpy(peers_.number, counters, sizeof counters, cudaMemcpyHostToDevice));
+  const std::vector<uint32_t> counts(kMostBlocks, number);
+  CUDA_CHECK(cudaMemcpy(peers_.counts, counts.data(), kCounts, cudaMemcpyHostToDevice));
   CUDA_CHECK(cudaDeviceSynchronize());
   host_[1].store(0, std::memory_order_release);
   set_stop(false);

@@ -2,10 +2,11 @@
 // write to, over NVLink or PCIe; where they cannot reach each other's, it is the host's.
 //
 // An exchange is one kernel on every rank (kernels/collective/cuda). Its number is counted on the
-// device, so that a captured kernel finds its own each time that it is launched. Two buffers take
-// turns: who writes to the buffer of an exchange has been through the one before, to which nobody
-// comes who still reads what was there. NCCL would do the same in more time (benchmarks/scale.py),
-// is one more library, and promises no order of sums.
+// device, so that a captured kernel finds its own each time that it is launched; each block has a
+// count of its own, so none waits for others at the end. Two buffers take turns: who writes to the
+// buffer of an exchange has been through the one before, to which nobody comes who still reads what
+// was there. NCCL would do the same in more time (benchmarks/scale.py), is one more library, and
+// promises no order of sums.
 //
 // Small parts travel as words: 4 bytes of numbers and the number of the exchange, which arrive
 // together, so no fence and no flag is needed (NCCL's protocol LL). Large ones are written
@@ -41,8 +42,7 @@ constexpr int64_t kSmallPart = 1 << 18;  // bytes of a part, up to which it trav
 // The memory of all ranks, as kernels of one of them see it.
 struct Peers {
   std::byte* memory[kMostRanks];
-  uint32_t* number;      // of the last exchange
-  int32_t* arrivals;     // of the blocks that have ended, in the present one
+  uint32_t* counts;      // [kMostBlocks], the number of the last exchange, for each block
   const uint32_t* stop;  // in the host's memory: not 0 where exchanges must end
   uint32_t* given_up;    // in the host's memory: 1 where one has ended without a rank
   int64_t part_bytes;
@@ -72,6 +72,8 @@ class Collective {
   static constexpr int kRowAlignment = 8;  // numbers: of each row of a part, for accesses of 16
                                            // bytes
 
+  // Makes the device the thread's current one, as torch.cuda.set_device() does: a rank works on no
+  // other, and what changes devices and comes back would open one that it does not need.
   // part_bytes: a multiple of 16, at least 2 * kSmallPart.
   Collective(std::shared_ptr<Ranks> ranks, int device, int64_t part_bytes);
   ~Collective();
@@ -92,7 +94,7 @@ class Collective {
   // This rank's part in the exchange that comes next.
   template <typename T>
   T* part() const {
-    return reinterpret_cast<T*>(own_.data() + kCounters);
+    return reinterpret_cast<T*>(own_.data() + kCounts);
   }
   const Peers& peers() const { return peers_; }
 
@@ -106,7 +108,7 @@ class Collective {
   void check();
 
  private:
-  static constexpr size_t kCounters = 256;  // bytes before a part
+  static constexpr size_t kCounts = kMostBlocks * sizeof(uint32_t);  // bytes before a part
 
   // Of one rank's memory: larger than what others may be given with the same handle.
   int64_t rank_bytes() const;
@@ -118,7 +120,7 @@ class Collective {
 
   const std::shared_ptr<Ranks> ranks_;
   const int device_;
-  DeviceMemory own_;  // counters, and this rank's part
+  DeviceMemory own_;  // counts, and this rank's part
   // what others write to
   std::unique_ptr<DeviceMemory> shared_;
   std::unique_ptr<MappedFile> on_host_;

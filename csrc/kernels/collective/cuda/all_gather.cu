@@ -5,6 +5,7 @@
 #include "kernels/collective/all_gather.h"
 #include "kernels/collective/cuda/exchange.cuh"
 #include "kernels/cuda/split_stream.h"
+#include "kernels/cuda/types.h"
 
 namespace decoding {
 namespace cuda {

@@ -6,6 +6,7 @@
 #include "kernels/collective/all_reduce.h"
 #include "kernels/collective/cuda/exchange.cuh"
 #include "kernels/cuda/split_stream.h"
+#include "kernels/cuda/vector.cuh"
 
 namespace decoding {
 namespace cuda {
@@ -33,23 +34,58 @@ __device__ __forceinline__ void add_parts(int ranks, float (&sum)[kUnitSize<T>],
   }
 }
 
-// A unit of y from the sums of its parts. Rows need not lie on units, so each number is for itself;
-// the last unit may reach beyond them.
+// Whether a unit of `count` numbers can be read and written at once. Rows need not lie on units,
+// and the last unit may reach beyond them.
 template <typename T>
-__device__ uint4 finished(const AllReduceParams<T>& p, int64_t unit,
-                          const float (&sum)[kUnitSize<T>]) {
+__device__ __forceinline__ bool is_whole(const T* numbers, int64_t unit, int64_t count) {
+  return (unit + 1) * kUnitSize<T> <= count && reinterpret_cast<uintptr_t>(numbers) % kUnit == 0;
+}
+
+// What is added to the sums of a unit.
+template <typename T>
+struct Addends {
+  float bias[kUnitSize<T>];
+  uint4 residual;
+};
+
+template <typename T>
+__device__ __forceinline__ Addends<T> addends_of(const AllReduceParams<T>& p, int64_t unit) {
   const int64_t first = unit * kUnitSize<T>, count = int64_t{p.rows} * p.cols;
-  uint4 numbers{};
-  auto& y = reinterpret_cast<Unit<T>&>(numbers);
-  int col = static_cast<int>(first % p.cols);
+  Addends<T> found{};
+  if (p.bias != nullptr) {
+    int col = static_cast<int>(first % p.cols);
+#pragma unroll
+    for (int i = 0; i < kUnitSize<T>; ++i) {
+      found.bias[i] = p.bias[col];
+      col = col + 1 == p.cols ? 0 : col + 1;
+    }
+  }
+  if (p.residual == nullptr) return found;
+  if (is_whole(p.residual, unit, count)) {
+    found.residual = load_unit(p.residual, unit);
+    return found;
+  }
+  auto& residual = reinterpret_cast<Unit<T>&>(found.residual);
 #pragma unroll
   for (int i = 0; i < kUnitSize<T>; ++i) {
-    if (first + i >= count) break;
+    if (first + i < count) residual.numbers[i] = p.residual[first + i];
+  }
+  return found;
+}
+
+template <typename T>
+__device__ __forceinline__ uint4 finished(const AllReduceParams<T>& p,
+                                          const float (&sum)[kUnitSize<T>],
+                                          const Addends<T>& addends) {
+  const Unit<T> residual = numbers_in<T>(addends.residual);
+  uint4 numbers{};
+  auto& y = reinterpret_cast<Unit<T>&>(numbers);
+#pragma unroll
+  for (int i = 0; i < kUnitSize<T>; ++i) {
     float x = sum[i];
-    if (p.bias != nullptr) x += p.bias[col];
-    if (p.residual != nullptr) x += to_float(p.residual[first + i]);
+    if (p.bias != nullptr) x += addends.bias[i];
+    if (p.residual != nullptr) x += to_float(residual.numbers[i]);
     y.numbers[i] = from_float<T>(x);
-    col = col + 1 == p.cols ? 0 : col + 1;
   }
   return numbers;
 }
@@ -57,8 +93,7 @@ __device__ uint4 finished(const AllReduceParams<T>& p, int64_t unit,
 template <typename T>
 __device__ void store(const AllReduceParams<T>& p, int64_t unit, uint4 numbers) {
   const int64_t first = unit * kUnitSize<T>, count = int64_t{p.rows} * p.cols;
-  const bool whole = first + kUnitSize<T> <= count;
-  if (whole && reinterpret_cast<uintptr_t>(p.y) % kUnit == 0) {
+  if (is_whole(p.y, unit, count)) {
     reinterpret_cast<uint4*>(p.y)[unit] = numbers;
     return;
   }
@@ -78,11 +113,12 @@ __global__ void __launch_bounds__(kExchangeThreads)
   const Exchange exchange(peers);
   for_units(units, [&](int64_t unit) { exchange.send(unit, load_unit(part, unit)); });
   for_units(units, [&](int64_t unit) {
+    const Addends<T> addends = addends_of(p, unit);  // on their way while others are waited for
     float sum[kUnitSize<T>];
     add_parts<T>(peers.size, sum, [&](int rank) {
       return rank == peers.rank ? load_unit(part, unit) : exchange.receive(rank, unit);
     });
-    store(p, unit, finished(p, unit, sum));
+    store(p, unit, finished(p, sum, addends));
   });
   exchange.leave();
 }
@@ -122,7 +158,7 @@ __global__ void __launch_bounds__(kExchangeThreads)
       return rank == peers.rank ? load_unit(part, own + unit)
                                 : load_shared(exchange.from_other(rank), unit);
     });
-    const uint4 y = finished(p, own + unit, sum);
+    const uint4 y = finished(p, sum, addends_of(p, own + unit));
     store(p, own + unit, y);
     others([&](int rank) { store_shared(exchange.at_other(rank), results + unit, y); });
   });

@@ -2,7 +2,6 @@
 // numbers to their memory and raise flags behind them.
 #pragma once
 
-#include "kernels/cuda/block.cuh"
 #include "kernels/cuda/collective.h"
 #include "kernels/cuda/launch.cuh"
 
@@ -46,7 +45,7 @@ class Exchange {
  public:
   // After wait_for_previous().
   __device__ explicit Exchange(const Peers& peers) : peers_(peers) {
-    number_ = *static_cast<volatile uint32_t*>(peers.number) + 1;
+    number_ = static_cast<volatile uint32_t*>(peers.counts)[blockIdx.x] + 1;
     if (number_ == 0) number_ = 2;  // of memory that nobody has written; even, as this would be
   }
 
@@ -99,11 +98,12 @@ class Exchange {
     __syncthreads();
   }
 
-  // All threads of all blocks, at the end.
+  // All threads of all blocks, at the end. Each block counts for itself, and for some of those that
+  // this exchange does not have.
   __device__ void leave() const {
-    if (selection::last_to_arrive(peers_.arrivals, gridDim.x) && threadIdx.x == 0) {
-      *peers_.number = number_;
-    }
+    __syncthreads();  // all threads know the number
+    const int block = blockIdx.x + threadIdx.x * gridDim.x;
+    if (block < kMostBlocks) peers_.counts[block] = number_;
   }
 
  private:
