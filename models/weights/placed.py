@@ -12,7 +12,14 @@ import numpy as np
 
 from decoding.models.spec import EncoderSpec, ModelSpec
 from decoding.models.weights.checkpoint import check
-from decoding.models.weights.dtypes import DTYPES, Array, Stored, as_float32, name_of
+from decoding.models.weights.dtypes import (
+    DTYPES,
+    Array,
+    Stored,
+    as_float32,
+    name_of,
+    without_gaps,
+)
 from decoding.models.weights.lazy import LazyTensor, Weight, Weights, identity, in_chunks
 from decoding.models.weights.panels import (
     NOISE,
@@ -107,7 +114,7 @@ def repack(
             write(blocks.tensors[scale], packed[scale], packer)
             continue
         rows = rows_of_panels(given, *shape) if given.ndim > len(shape) else given
-        if not write(block, np.ascontiguousarray(rows), packer):
+        if not write(block, without_gaps(rows), packer):
             refuse(name, Weights({name: rows}).lazy(name), rows, half)
     return blocks.by_name()
 
@@ -144,7 +151,7 @@ def copy_int8_rows(
     row, scales = 0, np.empty(weight.shape[0], np.float32)
     for part in weight.parts or (weight,):
         with part.open() as tensor:
-            for rows in map(np.ascontiguousarray, in_chunks(tensor)):
+            for rows in map(without_gaps, in_chunks(tensor)):
                 count, inputs = rows.shape
                 panels = np.empty(panel_shape(count, inputs, "int8"), np.int8)
                 sums = np.empty(count, np.int32)
@@ -170,7 +177,7 @@ def copy_rows(block: Stored, name: str, weight: LazyTensor, packer: Packer) -> N
     for part in weight.parts or (weight,):
         with part.open() as tensor:
             for rows in in_chunks(tensor):
-                if not write(block[row : row + len(rows)], np.ascontiguousarray(rows), packer):
+                if not write(block[row : row + len(rows)], without_gaps(rows), packer):
                     refuse(name, weight, rows, name_of(block.dtype))
                 row += len(rows)
 
@@ -190,7 +197,7 @@ def contiguous(array: Array) -> Iterator[Array]:
     if array.flags.c_contiguous:
         yield array
     else:
-        yield from map(np.ascontiguousarray, in_chunks(array))
+        yield from map(without_gaps, in_chunks(array))
 
 
 def refuse(name: str, weight: LazyTensor, rows: Array, dtype: str) -> NoReturn:

@@ -14,7 +14,7 @@ import decoding
 from decoding.binding import engine_packer
 from decoding.models import load
 from decoding.models.torch.module import module
-from decoding.models.weights.dtypes import name_of
+from decoding.models.weights.dtypes import as_array, as_tensor, name_of, without_gaps
 from decoding.models.weights.panels import NOISE, Packer, noise, panel_shape
 from decoding.models.weights.places import companions, is_linear
 from tests.conftest import random
@@ -66,6 +66,16 @@ def test_panels_are_filled_part_by_part(
             first += len(part)
         for found, wanted in zip((packed, scale, sums), expected, strict=True):
             assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float8_e5m2], ids=str)
+def test_a_copy_without_gaps_has_the_same_numbers(stored: torch.dtype) -> None:
+    tensor = random(6, 9).to(stored)
+    array = as_array(tensor)
+    assert without_gaps(array) is array
+    copy = without_gaps(array[:, 2:7])
+    assert copy.flags.c_contiguous and copy.dtype == array.dtype
+    assert torch.equal(as_tensor(copy).float(), tensor[:, 2:7].float())
 
 
 @pytest.mark.parametrize("dtype", GROUPS, ids=str)
