@@ -78,19 +78,21 @@ def on_ranks(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for count in options.counts:
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count)]
         command += ["-m", "benchmarks.scale_ranks", json.dumps(given)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        for line in done.stdout.splitlines():
-            yield {"count": count, **json.loads(line)}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as ranks:
+            for line in ranks.stdout or ():
+                if line.startswith("{"):  # libraries print there, too
+                    yield {"count": count, **json.loads(line)}
+        if ranks.returncode:
+            raise SystemExit(f"{count} ranks have ended with {ranks.returncode}")
 
 
 UNITS = {"corpus": "s", "steps": "ms/step", "exchange": "us"}
 
 
-def rows(options: argparse.Namespace) -> list[ScaleRow]:
-    found = list(corpus(options) if options.part == "corpus" else on_ranks(options))
+def rows(options: argparse.Namespace) -> Iterator[ScaleRow]:
+    """As they come."""
     first: dict[tuple[str, str], float] = {}
-    made = []
-    for each in found:
+    for each in corpus(options) if options.part == "corpus" else on_ranks(options):
         provider = each.pop("provider", "ours")
         alone = first.setdefault((provider, each["what"]), each["p50"])
         row = ScaleRow(
@@ -105,13 +107,12 @@ def rows(options: argparse.Namespace) -> list[ScaleRow]:
             **each,
             **asdict(environment(options.device)),
         )
-        made.append(row)
         print(
             f"{row.what:>12} {row.provider:10} on {row.count}: {row.p50:10.3f} {row.unit:8} "
             f"{row.rate:10.1f}/s  {row.ratio:5.2f} x",
             flush=True,
         )
-    return made
+        yield row
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -139,9 +140,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(arguments)
-    found = rows(options)
-    if options.output:
-        write_rows(found, options.output)
+    found = []
+    for row in rows(options):
+        found.append(row)
+        if options.output:
+            write_rows(found, options.output)  # what is there stays, whatever comes
 
 
 if __name__ == "__main__":

@@ -11,22 +11,25 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import torch
+from torch import nn
 
 import decoding
 from benchmarks.cases.workloads import SEED
 
 RANK, SIZE = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 STEPS, PROMPT = 64, 32
-EXCHANGES = 50  # in a graph
+EXCHANGES = 200  # in a graph: ranks that begin 20 us apart wait 0.1 us in each
 SIZES = tuple(1 << bits for bits in range(12, 23))  # bytes of a part, 4 KiB to 4 MiB
 PROVIDERS = ("ours", "nccl", "torch-symmetric-memory")
 
 
 def llama(hidden: int, ffn: int, layers: int, heads: int, kv_heads: int, vocab: int) -> Any:
     return {
+        "architecture": "Llama",
         "hidden_size": hidden,
         "intermediate_size": ffn,
         "num_hidden_layers": layers,
@@ -38,24 +41,61 @@ def llama(hidden: int, ffn: int, layers: int, heads: int, kv_heads: int, vocab: 
     }
 
 
-# The sizes of Llama, with random weights.
+def nllb(hidden: int, ffn: int, layers: int, heads: int, vocab: int) -> Any:
+    """layers: of the encoder, and of the decoder."""
+    return {
+        "architecture": "M2M100",
+        "d_model": hidden,
+        "vocab_size": vocab,
+        "max_position_embeddings": 512,
+        **{f"{side}_layers": layers for side in ("encoder", "decoder")},
+        **{f"{side}_ffn_dim": ffn for side in ("encoder", "decoder")},
+        **{f"{side}_attention_heads": heads for side in ("encoder", "decoder")},
+    }
+
+
+# The sizes of Llama and of NLLB-200, with random weights.
 MODELS = {
     "llama-100M": llama(768, 2048, 12, 12, 4, 16000),
     "llama-1B": llama(2048, 8192, 16, 32, 8, 128256),
     "llama-8B": llama(4096, 14336, 32, 32, 8, 128256),
+    "llama-70B": llama(8192, 28672, 80, 64, 8, 128256),
+    "nllb-3.3B": nllb(2048, 8192, 24, 16, 256206),
 }
+DRAWN = 1 << 22  # random numbers, of which all weights are made
+APART = 64  # numbers between the beginnings of two weights
 
 
 def random_model(name: str, dtype: str) -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
+    """Each of its matrices begins in another place of the same numbers, since 70 G of them would
+    take minutes to draw, and more memory than there is. An engine has copies of its own."""
+    import transformers
 
-    torch.manual_seed(SEED)
-    usual = torch.get_default_dtype()
-    torch.set_default_dtype(getattr(torch, dtype))
-    try:
-        return LlamaForCausalLM(LlamaConfig(**MODELS[name]))
-    finally:
-        torch.set_default_dtype(usual)
+    sizes = dict(MODELS[name])
+    family = sizes.pop("architecture")
+    kind = "CausalLM" if family == "Llama" else "ConditionalGeneration"
+    with torch.device("meta"):
+        config = getattr(transformers, f"{family}Config")(**sizes)
+        model = getattr(transformers, f"{family}For{kind}")(config)
+    drawn = torch.randn(DRAWN, generator=torch.Generator().manual_seed(SEED)) * config_std(config)
+    most = max(each.numel() for each in model.parameters())
+    numbers = drawn.to(getattr(torch, dtype)).repeat(-(-most // DRAWN) + 1)
+    made: dict[int, nn.Parameter] = {}  # tables that are shared stay so
+    places = count(0, APART)
+    for module in model.modules():
+        for each, given in module.named_parameters(recurse=False):
+            if id(given) not in made:
+                first = next(places) % DRAWN
+                matrix = numbers[first : first + given.numel()].view(given.shape)
+                weight = matrix if given.dim() > 1 else torch.ones(given.shape, dtype=matrix.dtype)
+                made[id(given)] = nn.Parameter(weight, requires_grad=False)
+            setattr(module, each, made[id(given)])
+    return model
+
+
+def config_std(config: Any) -> float:
+    """Of its weights."""
+    return float(getattr(config, "initializer_range", None) or config.init_std)
 
 
 def steps(options: dict[str, str]) -> Iterator[dict[str, Any]]:
@@ -116,7 +156,8 @@ def replayed(exchange: Callable[[], object]) -> Callable[[], None]:
     exchange()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # NCCL has a thread that asks after events meanwhile.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         for _ in range(EXCHANGES):
             exchange()
 
