@@ -87,7 +87,8 @@ def public(thing: object) -> set[str]:
     return {name for name in dir(thing) if not name.startswith("_")}
 
 
-OF_CUDA = {"DeviceArray", "free_memory", "gpus", "look_for_cublaslt"}  # not in a CPU's build
+# Not in a CPU's build.
+OF_CUDA = {"CudaCollective", "DeviceArray", "free_memory", "gpus", "look_for_cublaslt"}
 
 
 def test_the_stub_names_what_the_module_has() -> None:
