@@ -32,7 +32,7 @@ def test_a_batch_comes_back_with_answers() -> None:
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
-    """A local Ray. Its start takes 10 to 25 s, so CI does not install it."""
+    """A local Ray. Its start takes 5 to 25 s."""
     ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'ray[data]'")
     pytest.importorskip("ray.data", reason="pip install 'ray[data]'")
     path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
