@@ -86,6 +86,9 @@ class Task:
         }
 
     def open(self, device: str, workers: int) -> Answerer:
+        from decoding.engine.opening import open_gpu
+
+        open_gpu(device)  # while the library is imported
         from decoding.corpus.answering import KINDS, Asked, open_model
 
         model = open_model(self.model, {**self.load, "device": device}, workers)
