@@ -15,9 +15,9 @@
 
 namespace decoding::cuda {
 
-constexpr int kMostParts = 8;     // blocks of a cluster, everywhere
-constexpr int kTilesOfAPart = 8;  // of keys, at least: to add up parts takes as long as some tiles
-constexpr int kManyKeys = 2048;   // of a sentence, so many that they are worth splitting
+constexpr int kMostParts = 8;      // blocks of a cluster, everywhere
+constexpr int kTilesOfAPart = 16;  // of keys, at least: to add up parts takes as long as some tiles
+constexpr int kManyKeys = 2048;    // of a sentence, so many that they are worth splitting
 // That a multiprocessor runs at once. width: head_dim times the squares of a warp.
 template <int width>
 constexpr int kBlocks = width <= 64 ? 3 : 2;
@@ -50,8 +50,8 @@ struct Share {
 
   __device__ Share(int first_tile, int end_tile, int part, int most) {
     const int tiles = end_tile - first_tile;
-    const int each = max((tiles + most - 1) / most, kTilesOfAPart);
-    parts = max((tiles + each - 1) / each, 1);
+    parts = max(min(tiles / kTilesOfAPart, most), 1);
+    const int each = (tiles + parts - 1) / parts;
     first = first_tile + part * each;
     end = min(first + each, end_tile);
   }
