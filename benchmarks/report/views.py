@@ -166,11 +166,22 @@ SCHEDULING = View(
     across="",
     cells=[Cell("p50", "p50"), Cell("p99", "p99")],
 )
+SCALE = View(
+    "Several GPUs",
+    "scale-*.csv",
+    "The table shows a corpus shared out over GPUs (seconds), steps of a model that is split over "
+    "them (milliseconds), and sums of parts of so many bytes, as the steps need them "
+    "(microseconds).",
+    down="{part} {model} {what} {dtype}, {unit}",
+    across="{provider} on {count}",
+    cells=[Cell("p50", "p50")],
+)
 SPEED = (
     ENCODERS,
     PROGRAMS,
     SERVING,
     INTERFERENCE,
+    SCALE,
     replace(TRAINING, given={"passes": "both"}),
     UPDATES,
 )
@@ -180,6 +191,7 @@ VIEWS = (
     SERVING,
     INTERFERENCE,
     SCHEDULING,
+    SCALE,
     TRAINING,
     UPDATES,
     QUALITY,
