@@ -654,9 +654,11 @@ class Engine:
         max_time: float = ...,
         stream: bool = False,
         salt: int = 0,
+        together: bool = False,
     ) -> int:
         """Adds a request for each sentence and returns the first one's id, by which outputs name
-        it; those of the others follow.
+        it; those of the others follow. together: they are told as one BatchOutput, of the first
+        one's id, once all have ended; where one has a fault, the others are cancelled.
 
         priority: higher ones are admitted first. deadline: seconds from now, at which it ends with
         "expired" unless it has ended before; inf: none. max_time: seconds from now, after which
@@ -665,9 +667,9 @@ class Engine:
         can never fit, and names pages and bytes; then none is added.
         """
     def cancel(self, id: int) -> None:
-        """Ends a request with "cancelled" within a few steps, unless it ends before; no error
-        where it has ended."""
-    def wait(self, timeout: float) -> list[tuple[int, list[list[int]] | Output]]:
+        """Ends a request, or all that were submitted together, with "cancelled" within a few steps,
+        unless it ends before; no error where it has ended."""
+    def wait(self, timeout: float) -> list[tuple[int, list[list[int]] | Output | BatchOutput]]:
         """All that was told since the last call, as soon as there is anything; empty after so many
         seconds. Each is a request's id, with new tokens, of the best row alone where rows compete,
         else of each row, or with its end, which follows them."""
@@ -700,17 +702,17 @@ class Output:
         """int64 [returned, P + longest], as generate() returns them: the prompt, [1, P], then the
         tokens of each of the first rows, with `fill` after its length."""
 
-def put_ends(
-    ends: Sequence[Output],
-    first: int,
-    tokens: Numbers,
-    lengths: Numbers,
-    scores: Numbers,
-    sums: Numbers,
-    parent_rows: Numbers,
-) -> None:
-    """Writes "end"s of sentences of one Engine.submit() into its results, as Session.fetch() does.
-    first: the id of its first sentence."""
+class BatchOutput:
+    """How sentences ended that were submitted together. Shapes: B sentences, K rows of each."""
+
+    id: int  # of the first
+    kind: Literal["end", "cancelled", "expired", "fault"]  # "end": of all of them
+    message: str  # of a fault
+
+    def tables(self, fill: int) -> tuple[Array, Array, Array, Array, Array]:
+        """tokens, lengths, scores, sums and parent rows, as Session.fetch() has them, where all
+        have come to their "end". n is the longest row's length; `fill` and -1 follow those of the
+        others."""
 
 class EncoderSession:
     """As Session, of an encoder alone."""

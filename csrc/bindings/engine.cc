@@ -125,7 +125,7 @@ class PyEngine {
   }
 
   int64_t submit(const PyRequest& request, const PyBatch& batch, int32_t priority, double deadline,
-                 double max_time, bool stream, uint64_t salt) {
+                 double max_time, bool stream, uint64_t salt, bool together) {
     const Request options = request.on(device_);
     const Batch texts = batch.view();
     CHECK(texts.sentences == options.sentences(), "there must be ", options.sentences(),
@@ -140,7 +140,7 @@ class PyEngine {
       submissions.push_back(submission(sentence_of(options, b), text.batch, priority, deadline,
                                        max_time, stream, salt));
     }
-    return scheduler().submit(std::move(submissions));
+    return scheduler().submit(std::move(submissions), together);
   }
 
   // One sentence without masked tokens; source: none without an encoder.
@@ -291,7 +291,7 @@ void bind_engine(py::module_& module) {
            py::arg("prefix_caching") = true, py::arg("overcommit") = false)
       .def("submit", &PyEngine::submit, py::arg("request"), py::arg("batch"), py::kw_only(),
            py::arg("priority") = 0, py::arg("deadline") = kNever, py::arg("max_time") = kNever,
-           py::arg("stream") = false, py::arg("salt") = 0)
+           py::arg("stream") = false, py::arg("salt") = 0, py::arg("together") = false)
       .def("submit", &PyEngine::submit_plain, py::arg("request"), py::arg("source"),
            py::arg("prompt"), py::kw_only(), py::arg("priority") = 0, py::arg("deadline") = kNever,
            py::arg("max_time") = kNever, py::arg("stream") = false, py::arg("salt") = 0)

@@ -64,37 +64,37 @@ py::array_t<int64_t> sequences(const Output& end, const TokenIds& prompt, int re
   return found;
 }
 
-// Writes ends of a batch's sentences, whose ids follow `first`, into its tables: as
-// Session.fetch() does.
-void put_ends(const std::vector<const Output*>& ends, int64_t first, const py::object& tokens,
-              const py::object& lengths, const py::object& scores, const py::object& sums,
-              const py::object& parent_rows) {
-  const auto view = TensorView::of(tokens, "tokens");
-  const std::vector<int64_t> rows(view.shape().begin(), view.shape().end() - 1);
-  auto* const all_tokens = view.data<int32_t>({-1, -1, -1});
-  auto* const all_parents = TensorView::of(parent_rows, "parent_rows").data<int32_t>(view.shape());
-  auto* const all_lengths = TensorView::of(lengths, "lengths").data<int32_t>(rows);
-  auto* const all_scores = TensorView::of(scores, "scores").data<float>(rows);
-  auto* const all_sums = TensorView::of(sums, "sums").data<float>(rows);
-  for (const Output* end : ends) {
-    const int64_t sentence = end->id - first;
-    CHECK(end->kind == OutputKind::end && sentence >= 0 && sentence < view.size(0) &&
-              end->rows == view.size(1),
-          "output ", end->id, " is no end of this batch's");
-    for (int row = 0; row < end->rows; ++row) {
-      const int64_t to = sentence * end->rows + row, from = int64_t{row} * end->width;
-      const int length = end->lengths[row];
-      CHECK(length <= view.size(2), "tokens must have ", length, " columns or more");
-      all_lengths[to] = length;
-      all_scores[to] = end->scores[row];
-      all_sums[to] = end->sums[row];
-      std::copy_n(&end->tokens[from], length, all_tokens + to * view.size(2));
-      for (int i = 0; i < length; ++i) {
-        const int32_t parent = end->parent_rows[from + i];
-        all_parents[to * view.size(2) + i] = static_cast<int32_t>(sentence * end->rows) + parent;
-      }
+// Of a batch whose every request has come to its end: tokens, lengths, scores, sums and parent rows,
+// as Session.fetch() has them, as wide as the longest row.
+py::tuple tables(const BatchOutput& batch, int32_t fill) {
+  CHECK(batch.failed() == nullptr, "batch ", batch.id, " has not come to its end");
+  const int sentences = static_cast<int>(batch.ends.size()), rows = batch.ends[0].rows;
+  int width = 0;
+  for (const Output& end : batch.ends) width = std::max(width, end.width);
+  py::array_t<int32_t> tokens({sentences, rows, width}), lengths({sentences, rows});
+  py::array_t<int32_t> parent_rows({sentences, rows, width});
+  py::array_t<float> scores({sentences, rows}), sums({sentences, rows});
+  int32_t* to_tokens = tokens.mutable_data();
+  int32_t* to_parents = parent_rows.mutable_data();
+  int first_row = 0;
+  for (const Output& end : batch.ends) {
+    CHECK(end.rows == rows, "a batch's requests have ", rows, " rows each, not ", end.rows);
+    std::copy_n(end.lengths.data(), rows, lengths.mutable_data() + first_row);
+    std::copy_n(end.scores.data(), rows, scores.mutable_data() + first_row);
+    std::copy_n(end.sums.data(), rows, sums.mutable_data() + first_row);
+    for (int row = 0; row < rows; ++row) {
+      const int length = end.lengths[row];
+      const int64_t from = int64_t{row} * end.width;
+      to_tokens = std::copy_n(&end.tokens[from], length, to_tokens);
+      to_tokens = std::fill_n(to_tokens, width - length, fill);
+      const int32_t* parents = &end.parent_rows[from];
+      to_parents = std::transform(parents, parents + length, to_parents,
+                                  [=](int32_t parent) { return first_row + parent; });
+      to_parents = std::fill_n(to_parents, width - length, -1);
     }
+    first_row += rows;
   }
+  return py::make_tuple(tokens, lengths, scores, sums, parent_rows);
 }
 
 }  // namespace
@@ -112,6 +112,10 @@ py::list told_by(Scheduler& scheduler, double timeout) {
   for (Output& end : outputs.ends) {
     const int64_t id = end.id;
     told.append(py::make_tuple(id, std::move(end)));
+  }
+  for (BatchOutput& batch : outputs.batches) {
+    const int64_t id = batch.id;
+    told.append(py::make_tuple(id, std::move(batch)));
   }
   return told;
 }
@@ -140,8 +144,19 @@ void bind_output(py::module_& module) {
                                             o.width);
                              })
       .def("sequences", &sequences, py::arg("prompt"), py::arg("returned"), py::arg("fill"));
-  module.def("put_ends", &put_ends, py::arg("ends"), py::arg("first"), py::arg("tokens"),
-             py::arg("lengths"), py::arg("scores"), py::arg("sums"), py::arg("parent_rows"));
+  const auto kind = [](const BatchOutput& batch) {
+    const Output* failed = batch.failed();
+    return name_of(failed == nullptr ? OutputKind::end : failed->kind);
+  };
+  const auto message = [](const BatchOutput& batch) {
+    const Output* failed = batch.failed();
+    return failed == nullptr ? "" : failed->message;
+  };
+  py::class_<BatchOutput>(module, "BatchOutput")
+      .def_readonly("id", &BatchOutput::id)
+      .def_property_readonly("kind", kind)
+      .def_property_readonly("message", message)
+      .def("tables", &tables, py::arg("fill"));
 }
 
 }  // namespace decoding

@@ -20,10 +20,9 @@ PAUSE = 0.001  # seconds between two looks while it is being closed
 
 
 class Listener(Protocol):
-    """Who hears of sentences that were submitted together."""
+    """Who hears of a sentence, or of those that were submitted together."""
 
-    id: int  # the engine's number of the first; those of the others follow
-    sentences: int
+    id: int  # the engine's number
 
     def tell(self, told: list[Told]) -> Iterable[Waiter]:
         """Takes news; returns who waited for them in an event loop."""
@@ -63,8 +62,7 @@ class Dispatcher:
         self.process.check()
         with self.lock:
             request.id = self._going().submit(*given, **how)
-            for id in range(request.id, request.id + request.sentences):
-                self._requests[id] = request
+            self._requests[request.id] = request
 
     def check(self) -> None:
         """Raises what submit() raises, whatever the request."""
@@ -138,7 +136,7 @@ class Dispatcher:
         """Ends all requests."""
         with self.lock:
             left = dict(self._requests)
-            due = [waiter for request in set(left.values()) for waiter in request.tell([error])]
+            due = [waiter for request in left.values() for waiter in request.tell([error])]
             self._forget(left)
         wake(due)
 

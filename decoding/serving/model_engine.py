@@ -12,7 +12,7 @@ from dataclasses import replace
 from decoding import _C
 from decoding.common.arrays import Array
 from decoding.common.device import Device
-from decoding.common.progress import Event, raise_if_set
+from decoding.common.progress import Cancelled, Event, raise_if_set
 from decoding.engine.limits import EngineLimits
 from decoding.engine.memory import available_memory
 from decoding.engine.pool import WAIT
@@ -23,7 +23,7 @@ from decoding.generation.outputs import GenerateOutput
 from decoding.generation.results import SubBatchResult
 from decoding.serving.dispatch import Dispatcher
 from decoding.serving.planning import SHARE, UNKNOWN, allocated, call_limits, compiled, with_pages
-from decoding.serving.request import Told, Waiter, engine_failed, is_end
+from decoding.serving.request import Told, Waiter, engine_failed
 from decoding.serving.submission import steps_alone
 
 # Times the rows of a sub-batch that step at once; fewer where there is no memory for so many.
@@ -152,61 +152,40 @@ class StartedCall:
 
 
 class StartedBatch:
-    """The sentences of a sub-batch, as a dispatcher knows a request."""
+    """The sentences of a sub-batch, of which an engine tells once all have ended."""
 
     def __init__(self, sub: SubBatch, dispatcher: Dispatcher) -> None:
         self._sub, self._dispatcher = sub, dispatcher
+        self._told: Told | None = None
+        self._over = threading.Event()
+        self.id = -1  # once they are submitted
         request = sub.request
-        self.sentences = self._left = request.sentences
-        self._results = EngineResults.empty(
-            self.sentences, request.rows_per_sentence, request.steps, request.fill
-        )
-        self._error: _C.Error | None = None
-        self._changed = threading.Condition()
-        self.id = -1  # of the first sentence, once they are submitted
         texts = request.batch(stream=0)
-        dispatcher.submit(self, request.options, texts, max_time=request.max_time)
+        dispatcher.submit(self, request.options, texts, max_time=request.max_time, together=True)
 
     def tell(self, told: list[Told]) -> list[Waiter]:
-        """Takes news of the engine's. Nobody waits for them in an event loop."""
-        ends = [each for each in told if isinstance(each, _C.Output) and each.kind == "end"]
-        found = self._results
-        _C.put_ends(
-            ends,
-            self.id,
-            found.tokens,
-            found.lengths,
-            found.scores,
-            found.sums,
-            found.parent_rows,
-        )
-        with self._changed:
-            self._left -= sum(map(is_end, told))
-            for each in told:
-                if isinstance(each, BaseException):
-                    self._error = engine_failed(each)
-                elif isinstance(each, _C.Output) and each.kind == "fault":
-                    self._error = self._error or _C.Error(each.message)
-            if self._is_over():  # a waiter that is woken after each step costs a switch of threads
-                self._changed.notify_all()
+        """Takes the end. Nobody waits for it in an event loop."""
+        [self._told] = told
+        self._over.set()
         return []
 
     def result(self, cancel: Event | None) -> SubBatchResult:
         """Waits for all sentences. Raises decoding.Error for one that cannot go on, Cancelled where
-        the event is set."""
-        timeout = None if cancel is None else WAIT
+        the event is set or the engine was closed."""
         raise_if_set(cancel)
-        with self._changed:
-            while not self._changed.wait_for(self._is_over, timeout):
-                raise_if_set(cancel)
-        if self._error is not None:
-            raise self._error
-        return SubBatchResult(self._sub.chosen, self._sub.prompt, self._results)
+        while not self._over.wait(None if cancel is None else WAIT):
+            raise_if_set(cancel)
+        told, fill = self._told, self._sub.request.fill
+        if isinstance(told, BaseException):
+            raise engine_failed(told)
+        assert isinstance(told, _C.BatchOutput)
+        if told.kind == "fault":
+            raise _C.Error(told.message)
+        if told.kind != "end":
+            raise Cancelled("the call was cancelled")
+        results = EngineResults(*told.tables(fill), fill, step_scores=[], step_logits=[])
+        return SubBatchResult(self._sub.chosen, self._sub.prompt, results)
 
     def cancel(self) -> None:
         """Ends what has not ended."""
-        for id in range(self.id, self.id + self.sentences):
-            self._dispatcher.cancel(id)
-
-    def _is_over(self) -> bool:
-        return self._left == 0 or self._error is not None
+        self._dispatcher.cancel(self.id)

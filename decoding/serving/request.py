@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Result = TypeVar("Result", bound="Tensor | GenerateOutput", covariant=True)
-Told = Tokens | End | BaseException  # of a request: new tokens, or its end
+# Of a request: new tokens, or its end; of several that were submitted together how they ended.
+Told = Tokens | End | _C.BatchOutput | BaseException
 
 
 class Waiter(NamedTuple):
@@ -75,7 +76,6 @@ class Request(Generic[Result]):
         "_waiters",
         "id",
     )
-    sentences = 1
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ class Request(Generic[Result]):
 
     def _ended(self, end: Told) -> End:
         """The end that has results; raises what another one means."""
-        assert not isinstance(end, list), "tokens end nothing"
+        assert not isinstance(end, list | _C.BatchOutput), "it ends no request"
         if isinstance(end, BaseException):
             raise engine_failed(end)
         if end.kind == "cancelled":

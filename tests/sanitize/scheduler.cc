@@ -57,11 +57,14 @@ Submission submission(int number) {
   return made;
 }
 
-// Submits requests and cancels some of them; returns how many it could submit.
+// Submits requests, some of them in pairs, and cancels some; returns how many it could submit.
 int call(Scheduler& scheduler, int caller) {
-  for (int i = 0; i < kEach; ++i) {
+  for (int i = 0, step = 1; i < kEach; i += step) {
+    step = i % 3 == 0 ? 2 : 1;
     try {
-      const int64_t id = scheduler.submit({submission(caller + i)});
+      std::vector<Submission> made;
+      for (int j = i; j < i + step; ++j) made.push_back(submission(caller + j));
+      const int64_t id = scheduler.submit(std::move(made), step == 2);
       if (i % 4 == 0) scheduler.cancel(id);
       if (i % 8 == 0) scheduler.cancel(id);
       expect(scheduler.stats().pages_used <= kLimits.pages, "more pages are used than there are");
@@ -87,9 +90,13 @@ Heard listen(Scheduler& scheduler, const std::atomic<bool>& closed) {
     for (const NewTokens& made : outputs.tokens) {
       expect(!heard.ended.contains(made.id), "a request was told of after its end");
     }
-    for (const Output& end : outputs.ends) {
+    const auto hear = [&](const Output& end) {
       expect(heard.ended.insert(end.id).second, "a request has ended twice");
       heard.faults += end.kind == OutputKind::fault;
+    };
+    for (const Output& end : outputs.ends) hear(end);
+    for (const BatchOutput& batch : outputs.batches) {
+      for (const Output& end : batch.ends) hear(end);
     }
     return !outputs.empty();
   };

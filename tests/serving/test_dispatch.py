@@ -258,3 +258,41 @@ def test_the_end_does_not_wait_for_the_moment() -> None:
 
     assert asyncio.run(asyncio.wait_for(main(), 30)) == [[[7]], [[8, 9]]]
     dispatcher.close(drain=True)
+
+
+def told(engine: FakeEngine, count: int) -> list[tuple[int, Any]]:
+    """The next so many news."""
+    news: list[tuple[int, Any]] = []
+    while len(news) < count:
+        news += engine.wait(60)
+    return news
+
+
+def test_requests_that_were_submitted_together_are_told_together() -> None:
+    engine = FakeEngine(rows=2, pages=40)
+    alone, together = engine.submit(steps=30), engine.submit_together([3, 1, 2])
+    news = dict(told(engine, 2))
+    batch = news[together]
+    assert batch.id == together and batch.kind == "end" and batch.message == ""
+    tokens, lengths, scores, sums, parents = batch.tables(fill=-7)
+    assert tokens.tolist() == [[[0, 1, 2]], [[0, -7, -7]], [[0, 1, -7]]]
+    assert lengths.tolist() == [[3], [1], [2]] and scores.shape == sums.shape == (3, 1)
+    assert (parents == -1).tolist() == (tokens == -7).tolist()
+    assert news[alone].tokens.shape == (1, 30)
+    engine.close(drain=True)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_one_call_cancels_all_that_were_submitted_together(closed: bool) -> None:
+    engine = FakeEngine(rows=2, pages=4000)
+    batch = engine.submit_together([9000] * 5)
+    if closed:
+        engine.close(drain=False)
+    else:
+        engine.cancel(batch)
+    [(id, end)] = told(engine, 1)
+    assert (id, end.kind) == (batch, "cancelled")
+    with pytest.raises(decoding.Error, match="has not come to its end"):
+        end.tables(fill=0)
+    engine.close(drain=True)
+    assert engine.wait(0) == []

@@ -153,6 +153,27 @@ def test_a_sentence_whose_numbers_are_not_finite_is_named(device: str) -> None:
     assert model.generate(healthy, max_new_tokens=4, pad_token_id=1).shape[0] == 17
 
 
+def test_a_sentence_whose_numbers_are_not_finite_ends_the_others(device: str) -> None:
+    rows = [[5, SICK_TOKEN] * 8, *sentences(39)]  # the longest is the first to be read
+    model = sick("gpt2", device)
+    started = model.start(rows, max_new_tokens=20, eos_token_id=None, pad_token_id=1)
+    dispatcher = model._engine._dispatcher
+    assert dispatcher is not None
+    steps = dispatcher.stats()["steps"]
+    with pytest.raises(decoding.Error, match="item 0"):
+        started.result()
+    assert dispatcher.stats()["steps"] - steps < 20, "not even those that ran have come to an end"
+
+
+def test_a_call_whose_engine_is_closed_is_cancelled(device: str) -> None:
+    engine = decoding.Engine(ours("gpt2", device), max_requests=2)
+    call = ours("gpt2", device).prepare(sentences(40), max_new_tokens=20, pad_token_id=1)
+    started = model_engine.StartedCall(call, engine._dispatcher)
+    engine.close(drain=False)
+    with pytest.raises(decoding.Cancelled):
+        started.result()
+
+
 def test_cancelled_calls_leave_the_engine_to_others(device: str) -> None:
     model, rows, event = ours("marian", device), sentences(200), threading.Event()
     event.set()

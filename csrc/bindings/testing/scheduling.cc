@@ -111,6 +111,12 @@ class FakeEngine {
   int64_t submit(int steps, bool stream) {
     return scheduler_.submit({submission(kPrompt, steps, stream)});
   }
+  // Of so many steps each.
+  int64_t submit_together(const Ids& steps) {
+    std::vector<Submission> submissions;
+    for (const int each : steps) submissions.push_back(submission(kPrompt, each, false));
+    return scheduler_.submit(std::move(submissions), true);
+  }
   void cancel(int64_t id) { scheduler_.cancel(id); }
   py::list wait(double timeout) { return told_by(scheduler_, timeout); }
   void close(bool drain) { scheduler_.close(drain); }
@@ -143,6 +149,7 @@ void bind_scheduling(py::module_& kernels) {
       .def(py::init<int, int, int64_t>(), py::kw_only(), py::arg("rows"), py::arg("pages"),
            py::arg("fails_in") = -1)
       .def("submit", &FakeEngine::submit, py::arg("steps"), py::arg("stream") = false, unlocked)
+      .def("submit_together", &FakeEngine::submit_together, py::arg("steps"))
       .def("cancel", &FakeEngine::cancel, py::arg("id"), unlocked)
       .def("wait", &FakeEngine::wait, py::arg("timeout"))
       .def("close", &FakeEngine::close, py::arg("drain"), unlocked);

@@ -23,10 +23,39 @@ Results Output::results() {
   return {tokens.data(), lengths.data(), scores.data(), sums.data(), parent_rows.data(), width};
 }
 
+Output Output::trimmed(int64_t of) const {
+  Output found(of, kind);
+  found.rows = rows;
+  found.lengths.assign(lengths.begin(), lengths.begin() + rows);
+  found.scores.assign(scores.begin(), scores.begin() + rows);
+  found.sums.assign(sums.begin(), sums.begin() + rows);
+  found.width = *std::max_element(found.lengths.begin(), found.lengths.end());
+  const auto cut = [&](const std::vector<int32_t>& from, std::vector<int32_t>& to) {
+    to.reserve(int64_t{rows} * found.width);
+    for (int row = 0; row < rows; ++row) {
+      const auto begin = from.begin() + int64_t{row} * width;
+      to.insert(to.end(), begin, begin + found.width);
+    }
+  };
+  cut(tokens, found.tokens);
+  cut(parent_rows, found.parent_rows);
+  return found;
+}
+
+const Output* BatchOutput::failed() const {
+  const Output* first = nullptr;
+  for (const Output& end : ends) {
+    if (end.kind == OutputKind::fault) return &end;
+    if (end.kind != OutputKind::end && first == nullptr) first = &end;
+  }
+  return first;
+}
+
 void Outputs::clear() {
   tokens.clear();
   words.clear();
   ends.clear();
+  batches.clear();
 }
 
 void Outputs::put_tokens(int64_t id, const Results& certain, int rows, int& told) {
@@ -54,7 +83,36 @@ void Outputs::take(Outputs& later) {
     tokens.push_back(made);
   }
   std::move(later.ends.begin(), later.ends.end(), std::back_inserter(ends));
+  std::move(later.batches.begin(), later.batches.end(), std::back_inserter(batches));
   later.clear();
+}
+
+void Batches::add(int64_t first, int count) {
+  open_.emplace(first, Open{{first, std::vector<Output>(count)}, count});
+}
+
+void Batches::append_ids(int64_t id, std::vector<int64_t>& to) const {
+  const auto found = open_.find(id);
+  const size_t count = found == open_.end() ? 1 : found->second.output.ends.size();
+  for (size_t i = 0; i < count; ++i) to.push_back(id + static_cast<int64_t>(i));
+}
+
+void Batches::collect(Outputs& made, std::vector<int64_t>& cancelled) {
+  if (open_.empty()) return;
+  std::erase_if(made.ends, [&](Output& end) {
+    auto found = open_.upper_bound(end.id);
+    if (found == open_.begin()) return false;
+    auto& [output, left] = (--found)->second;
+    const size_t place = end.id - output.id;
+    if (place >= output.ends.size()) return false;
+    if (end.kind == OutputKind::fault) append_ids(output.id, cancelled);
+    output.ends[place] = std::move(end);
+    if (--left == 0) {
+      made.batches.push_back(std::move(output));
+      open_.erase(found);
+    }
+    return true;
+  });
 }
 
 }  // namespace decoding

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,17 @@ struct Output {
   void resize(int most_rows, int most_tokens);
   // To be written to.
   Results results();
+  // The same of another request, in no more memory than its longest row needs.
+  Output trimmed(int64_t id) const;
+};
+
+// How requests ended that were submitted together: each of them, by its place.
+struct BatchOutput {
+  int64_t id;  // of the first
+  std::vector<Output> ends;
+
+  // The first that has not come to its end, a fault before all others; null: they all have.
+  const Output* failed() const;
 };
 
 // Tokens of a request that have become certain.
@@ -37,20 +49,39 @@ struct NewTokens {
   size_t begin;  // among the words: of each row their number, and then themselves
 };
 
-// What has happened since callers were told last: tokens, and then ends. A request's tokens come
-// before its end. All is appended to a few arrays, whose memory is used again.
+// What has happened since callers were told last: tokens, and then ends, of single requests and of
+// those that were submitted together. A request's tokens come before its end. All is appended to a few arrays, whose memory is used again.
 struct Outputs {
   std::vector<NewTokens> tokens;
   std::vector<int32_t> words;
   std::vector<Output> ends;
+  std::vector<BatchOutput> batches;
 
-  bool empty() const { return tokens.empty() && ends.empty(); }
+  bool empty() const { return tokens.empty() && ends.empty() && batches.empty(); }
   void clear();
   // Appends the tokens of so many rows behind the first `told`, if any, and counts them in: a row
   // that has fewer has ended.
   void put_tokens(int64_t id, const Results& certain, int rows, int& told);
   // Appends all of `later`, which is empty then.
   void take(Outputs& later);
+};
+
+// Requests that were submitted together, until the last of them has ended.
+class Batches {
+ public:
+  void add(int64_t first, int count);
+  // Appends the ids of the batch whose first request has this one; else the id itself.
+  void append_ids(int64_t id, std::vector<int64_t>& to) const;
+  // Takes the ends of such requests out of `made`, which is given the batches that they complete.
+  // Appends to `cancelled` the ids of a batch that has a fault: nobody wants the others any more.
+  void collect(Outputs& made, std::vector<int64_t>& cancelled);
+
+ private:
+  struct Open {
+    BatchOutput output;
+    int left;
+  };
+  std::map<int64_t, Open> open_;  // by the first id
 };
 
 }  // namespace decoding

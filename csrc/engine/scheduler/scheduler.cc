@@ -44,7 +44,7 @@ Scheduler::~Scheduler() {
   }
 }
 
-int64_t Scheduler::submit(std::vector<Submission> submissions) {
+int64_t Scheduler::submit(std::vector<Submission> submissions, bool together) {
   for (const Submission& submission : submissions) check_fits(submission.request);
   const int count = static_cast<int>(submissions.size());
   const std::lock_guard lock(mutex_);
@@ -54,8 +54,9 @@ int64_t Scheduler::submit(std::vector<Submission> submissions) {
         " may: try later");
   const size_t needed = submitted_.size() + count, room = submitted_.capacity();
   if (room < needed) submitted_.reserve(std::max(needed, 2 * room));  // for all of them, or none
-  waiting_ += count;
   const int64_t first = next_id_;
+  if (together) batches_.add(first, count);
+  waiting_ += count;
   for (Submission& submission : submissions) {
     submitted_.emplace_back(next_id_++, std::move(submission));
   }
@@ -75,7 +76,7 @@ void Scheduler::check_fits(const RunnerRequest& request) const {
 
 void Scheduler::cancel(int64_t id) {
   const std::lock_guard lock(mutex_);
-  cancelled_.push_back(id);
+  batches_.append_ids(id, cancelled_);
   mail_came_.notify_one();
 }
 
@@ -191,9 +192,9 @@ void Scheduler::collect() {
 
 Output Scheduler::results(int64_t id, const Entry& entry) {
   const Request& request = entry.given.request.request;
-  Output output(id, OutputKind::end);
-  output.resize(request.rows_per_sentence, request.steps());
-  runner_.fetch(entry.admitted.slot, output.results());
+  fetched_.resize(request.rows_per_sentence, request.steps());
+  runner_.fetch(entry.admitted.slot, fetched_.results());
+  Output output = fetched_.trimmed(id);
   for (const int32_t length : output.lengths) stats_.tokens += length;
   return output;
 }
@@ -274,6 +275,7 @@ void Scheduler::publish() {
   std::unique_lock lock(mutex_);
   published_ = stats_;
   waiting_ = queue_.size() + static_cast<int>(submitted_.size());
+  batches_.collect(made_, cancelled_);
   if (made_.empty()) return;
   const bool is_first = outputs_.empty();
   outputs_.take(made_);

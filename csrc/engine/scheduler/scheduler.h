@@ -60,10 +60,10 @@ class Scheduler {
             int most_waiting, bool caches, bool overcommits);
   ~Scheduler();
 
-  // Returns the id of the first; those of the others follow. Throws Error for a request that never
-  // fits, and when too many wait: then none is taken.
-  int64_t submit(std::vector<Submission> submissions);
-  // Nothing happens where it has ended.
+  // Returns the id of the first; those of the others follow. together: they are told as one batch.
+  // Throws Error for a request that never fits, and when too many wait: then none is taken.
+  int64_t submit(std::vector<Submission> submissions, bool together = false);
+  // Nothing happens where it has ended. id: of a batch's first request: all of them.
   void cancel(int64_t id);
   // What there is to hear, in place of what `to` holds; waits for it up to so many seconds. Where
   // the loop could not go on, throws what ended it: the requests that are left have failed.
@@ -152,13 +152,14 @@ class Scheduler {
   std::vector<ReadPart> parts_;
   std::vector<Ended> ended_;
   std::vector<int64_t> expired_;
-  Output certain_;  // of a stream
+  Output certain_, fetched_;  // of a stream, and of a request that has ended
 
   // Shared with callers.
   mutable std::mutex mutex_;
   std::condition_variable mail_came_, output_came_;
   std::vector<std::pair<int64_t, Submission>> submitted_;
   std::vector<int64_t> cancelled_;
+  Batches batches_;
   Outputs outputs_, made_;  // to be heard, and since the last publish()
   SchedulerStats stats_, published_;
   int64_t next_id_ = 1;
