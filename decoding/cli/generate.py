@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> None:
     model = load_model(args)
     if model.spec.encoder is not None:
         raise ValueError("this model has an encoder and rewrites texts: use `decoding translate`")
-    given = given_prompts(args.prompt, key) if args.prompt else unescaped(records, args)
+    given = [given_prompts(args.prompt, key)] if args.prompt else unescaped(records, args)
     raw = args.raw or (args.prompt is not None and len(args.prompt) == 1)
     layout = Layout.of(args, "completion", "raw" if raw else "signs")
     phases, ready = Phases(), (lambda: True) if args.prompt else records.ready
@@ -105,16 +105,20 @@ def check(args: argparse.Namespace) -> None:
         )
 
 
-def given_prompts(prompts: Iterable[str], key: str) -> Iterator[Record]:
-    for number, text in enumerate(prompts, 1):
-        yield Record(f"--prompt {number}", text, [text], {key: text})
+def given_prompts(prompts: Iterable[str], key: str) -> list[Record]:
+    return [
+        Record(f"--prompt {number}", text, [text], {key: text})
+        for number, text in enumerate(prompts, 1)
+    ]
 
 
-def unescaped(records: Iterable[Record], args: argparse.Namespace) -> Iterator[Record]:
+def unescaped(lists: Iterable[list[Record]], args: argparse.Namespace) -> Iterator[list[Record]]:
     """The records, with what the signs of plain lines and columns stand for."""
-    for record in records:
-        if args.raw or args.input_format == "json":
-            yield record
-        else:
-            text = read_back(record.text)
-            yield record._replace(text=text, fields=dict.fromkeys(record.fields, text))
+    as_given = args.raw or args.input_format == "json"
+    for records in lists:
+        yield records if as_given else list(map(without_signs, records))
+
+
+def without_signs(record: Record) -> Record:
+    text = read_back(record.text)
+    return record._replace(text=text, fields=dict.fromkeys(record.fields, text))

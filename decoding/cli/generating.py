@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import decoding
@@ -76,7 +77,7 @@ class Encoder:
 
 def answers(
     model: decoding.Model,
-    records: Iterable[Record],
+    records: Iterable[list[Record]],
     args: argparse.Namespace,
     ready: Callable[[], bool],
     phases: Phases,
@@ -133,7 +134,7 @@ def started(
 
 def stream(
     model: decoding.Model,
-    records: Iterable[Record],
+    records: Iterable[list[Record]],
     args: argparse.Namespace,
     sink: Sink,
     layout: Layout,
@@ -143,7 +144,7 @@ def stream(
     encode = Encoder(model, args)
     given, config = resolved(model, search_options(args))
     signs, seed = WRITINGS[layout.writing], given.get("seed")
-    for line, record in enumerate(records):
+    for line, record in enumerate(chain.from_iterable(records)):
         [prompt], tokens = encode([record]), list[int]()
         if prompt:
             own = {**given, "max_new_tokens": new_tokens(model.spec, config, [prompt])}

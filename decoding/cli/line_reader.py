@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-from collections import deque
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -12,12 +11,13 @@ CHUNK = 1 << 16  # bytes; a pipe holds as many
 
 
 class LineReader:
-    """The lines of one file without their ends, which may be "\\n" or "\\r\\n". It knows whether
-    the next one can be had without waiting for who writes it."""
+    """The lines of one file without their ends, which may be "\\n" or "\\r\\n": in lists of those
+    that are there at once. It knows whether another can be had without waiting for who writes it.
+    """
 
     def __init__(self, stream: BinaryIO, name: str) -> None:
         self._stream, self._name = stream, name
-        self._lines: deque[bytes] = deque()
+        self._lines: list[bytes] = []
         self._rest: list[bytes] = []  # of a line whose end is not there yet
         self._end = False
         try:
@@ -25,19 +25,16 @@ class LineReader:
         except OSError:  # a file in memory
             self._file = None
 
-    def __iter__(self) -> Iterator[bytes]:
-        while not self.empty():
+    def __iter__(self) -> Iterator[list[bytes]]:
+        while not self._end or self._lines:
             while not self._lines and not self._end:
                 self._fill()
-            if self._lines:
-                yield self._lines.popleft().removesuffix(b"\r")
-
-    def empty(self) -> bool:
-        """Whether the last line has been read."""
-        return self._end and not self._lines
+            lines, self._lines = self._lines, []
+            if lines:
+                yield [line.removesuffix(b"\r") for line in lines]
 
     def ready(self) -> bool:
-        """Whether the next line, or the end, is there."""
+        """Whether another line, or the end, is there."""
         while not self._lines and not self._end and self._readable():
             self._fill()
         return bool(self._lines) or self._end

@@ -127,14 +127,16 @@ class Input:
             if name != "-":
                 stream.close()
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[list[Record]]:
+        """Lists of records that are there at once."""
         for name in self.names:
             said = "standard input" if name == "-" else name
             stream = opened_input(name)
-            self._reader = LineReader(stream, said)
+            self._reader, done = LineReader(stream, said), 0
             try:
-                for at, line in enumerate(self._reader, 1):
-                    yield self._record(line, f"{said}, line {at}", at == 1)
+                for lines in self._reader:
+                    yield from self._records(lines, said, done)
+                    done += len(lines)
             finally:
                 if name != "-":
                     stream.close()
@@ -142,7 +144,7 @@ class Input:
             warnings.warn(skipped(self._skipped, self._encoding), stacklevel=2)
 
     def ready(self) -> bool:
-        """Whether the next record can be had without waiting."""
+        """Whether another record can be had without waiting."""
         return self._reader is None or self._reader.ready()
 
     def total(self) -> int | None:
@@ -160,6 +162,18 @@ class Input:
             if name != "-":
                 stream.close()
         return count
+
+    def _records(self, lines: Sequence[bytes], name: str, done: int) -> Iterator[list[Record]]:
+        """done: lines of the file before these. An error comes behind the records before it."""
+        records = list[Record]()
+        try:
+            for number, line in enumerate(lines, done + 1):
+                records.append(self._record(line, f"{name}, line {number}", number == 1))
+        except ValueError:
+            if records:
+                yield records
+            raise
+        yield records
 
     def _record(self, line: bytes, where: str, first: bool) -> Record:
         text = self._decoded(line, where)

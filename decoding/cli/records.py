@@ -58,6 +58,10 @@ def json_record(line: str, key: str, where: str, kinds: tuple[type, ...]) -> Rec
     return Record(where, text, [text if isinstance(text, str) else line], fields)
 
 
+def texts_of(lists: Iterable[list[Record]]) -> Iterator[str]:
+    return (record.text for records in lists for record in records)
+
+
 def paired(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Raises ValueError where one side has fewer lines."""
     for count, (source, target) in enumerate(itertools.zip_longest(sources, targets)):
@@ -69,11 +73,11 @@ def paired(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[str
         yield source, target
 
 
-def kept(records: Iterable[Record], pending: deque[Record]) -> Iterator[Record]:
-    """The records, each of which is put into `pending` when it is read, until it is answered."""
-    for record in records:
-        pending.append(record)
-        yield record
+def kept(lists: Iterable[list[Record]], pending: deque[Record]) -> Iterator[list[Record]]:
+    """The records, which are put into `pending` when they are read, until they are answered."""
+    for records in lists:
+        pending.extend(records)
+        yield records
 
 
 def batches(

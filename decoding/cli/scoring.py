@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import decoding
 from decoding.cli.reading import Input
-from decoding.cli.records import Record, batches, kept, paired
+from decoding.cli.records import Record, batches, kept, paired, texts_of
 from decoding.common.phases import Phases
 from decoding.generation.resolve import resolve
 from decoding.text.chunks import Chunks
@@ -113,16 +113,16 @@ def tokens_of(line: Line) -> int:
 def pairs_of(
     model: decoding.Model,
     source: Input | None,
-    target: Iterable[Record],
+    target: Iterable[list[Record]],
     args: argparse.Namespace,
-) -> Iterator[Pair]:
+) -> Iterator[list[Pair]]:
     if model.spec.encoder is None:
-        return ((None, record.text) for record in target)
+        return ([(None, record.text) for record in records] for records in target)
     if source is not None:
-        return paired((record.text for record in source), (record.text for record in target))
+        return ([pair] for pair in paired(texts_of(source), texts_of(target)))
     if args.input_format == "lines":
         raise ValueError("this model translates: say with --source what --target translates")
-    return ((source_of(record), record.text) for record in target)
+    return ([(source_of(record), record.text) for record in records] for records in target)
 
 
 def source_of(record: Record) -> str:

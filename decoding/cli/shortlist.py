@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import decoding
 from decoding.cli.arguments import add_source_arguments, load_model, positive
 from decoding.cli.reading import Input, add_format_arguments
-from decoding.cli.records import paired
+from decoding.cli.records import paired, texts_of
 from decoding.cli.writing import refuse_overwriting
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ def run(args: argparse.Namespace) -> None:
     source, target = (Input(args, [name], "text") for name in (args.source, args.target))
     model = load_model(args, device="cpu")
     start = time.perf_counter()
-    texts = paired((record.text for record in source), (record.text for record in target))
-    pairs = list(token_pairs(model, texts))
+    pairs = list(token_pairs(model, paired(texts_of(source), texts_of(target))))
     encoder, decoder = model.spec.encoder, model.spec.decoder
     assert encoder is not None  # token_pairs
     table = learn(pairs, decoder.vocab)

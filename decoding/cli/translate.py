@@ -109,7 +109,10 @@ def translator_options(args: argparse.Namespace) -> dict[str, Any]:
 def translations(
     translator: Translator, records: Input, pending: deque[Record], args: argparse.Namespace
 ) -> Generator[list[list[Hypothesis]], None, None]:
-    pairs = ((record.text, prefix(record, args.target_prefix)) for record in kept(records, pending))
+    usual = args.target_prefix
+    pairs = (
+        [(record.text, prefix(record, usual)) for record in read] for read in kept(records, pending)
+    )
     # What is sampled depends on how the lines are batched, and must not depend on who writes them.
     fixed = translator.config.do_sample and translator.config.seed is not None
     ready = (lambda: True) if fixed else records.ready

@@ -111,7 +111,7 @@ class Translate:
         self, given: Sequence[tuple[str, str]], numbers: Sequence[int]
     ) -> Iterator[list[Answer]]:
         translator = self._translator(numbers[0])
-        with closing(translator.groups(given, translator.is_many(len(given)))) as groups:
+        with closing(translator.groups([list(given)], translator.is_many(len(given)))) as groups:
             for group in groups:
                 yield [written(self._task.answers, found) for found in group]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Generic, TypeVar
 
 from decoding.common.phases import Phases
@@ -13,47 +14,70 @@ U = TypeVar("U")
 CHARACTERS = 3  # of a token, about
 
 
-def read(
-    items: Iterator[T], width: Callable[[T], int], characters: float, ready: Callable[[], bool]
-) -> list[T]:
-    """The next items, of so many characters together or a little more; fewer where no other item
-    is there, none at the end. width: the characters of one."""
-    found, total = list[T](), 0
-    for item in items:
-        found.append(item)
-        total += 1 + width(item)
-        if total >= characters or not ready():
-            break
-    return found
+class Incoming(Generic[T]):
+    """Items that come in lists, none of them empty, of those that are there at once; they are taken
+    in chunks of so many characters.
+
+    width: characters of an item. ready: says whether another list can be had without waiting.
+    """
+
+    def __init__(
+        self, lists: Iterable[list[T]], width: Callable[[T], int], ready: Callable[[], bool]
+    ) -> None:
+        self._lists, self._width, self._ready = iter(lists), width, ready
+        self._items: list[T] = []
+        self._taken = 0  # of them
+
+    def ready(self) -> bool:
+        """Whether another item can be had without waiting."""
+        return self._taken < len(self._items) or self._ready()
+
+    def take(self, characters: float) -> list[T]:
+        """The next items, of so many characters together or a little more; fewer where no other
+        is there, none at the end."""
+        found, total = list[T](), 0
+        while not found or (total < characters and self.ready()):
+            if self._taken == len(self._items):
+                self._items, self._taken = next(self._lists, []), 0
+            if not self._items:
+                break
+            begin = self._taken
+            for item in islice(self._items, begin, None):
+                total += 1 + self._width(item)
+                self._taken += 1
+                if total >= characters:
+                    break
+            found += self._items[begin : self._taken]
+        return found
 
 
 class Chunks(Generic[T, U]):
     """What `encode` makes of items, in their order; it is given about so many tokens at a time.
 
-    width: characters of an item. ready: says whether another item can be had without waiting.
+    lists, width, ready: as of Incoming.
     """
 
     def __init__(
         self,
-        items: Iterable[T],
+        lists: Iterable[list[T]],
         width: Callable[[T], int],
         tokens: int,
         encode: Callable[[list[T]], list[U]],
         ready: Callable[[], bool],
         phases: Phases,
     ) -> None:
-        self._items, self._width, self._encode = iter(items), width, encode
-        self._characters, self._ready, self._phases = tokens * CHARACTERS, ready, phases
+        self._items, self._encode = Incoming(lists, width, ready), encode
+        self._characters, self._phases = tokens * CHARACTERS, phases
         self._left = 0  # of what is encoded
 
     def ready(self) -> bool:
         """Whether the next one can be had without waiting."""
-        return self._left > 0 or self._ready()
+        return self._left > 0 or self._items.ready()
 
     def __iter__(self) -> Iterator[U]:
         while True:
             with self._phases("reading"):
-                chunk = read(self._items, self._width, self._characters, self._ready)
+                chunk = self._items.take(self._characters)
             if not chunk:
                 return
             with self._phases("encoding"):

@@ -11,7 +11,7 @@ import numpy as np
 from decoding.common.arrays import Array
 from decoding.common.phases import Phases
 from decoding.generation.config import GenerationConfig
-from decoding.text.chunks import CHARACTERS, read
+from decoding.text.chunks import CHARACTERS, Incoming
 from decoding.text.lengths import Lengths
 from decoding.text.prefixes import prompt_ids, start_ids
 from decoding.text.rows import Rows
@@ -81,19 +81,19 @@ class Cutter:
         return ids
 
     def windows(
-        self, lines: Iterable[tuple[str, str]], tokens: int, ready: Callable[[], bool]
+        self, lists: Iterable[list[tuple[str, str]]], tokens: int, ready: Callable[[], bool]
     ) -> Iterator[Window]:
         """Windows of successive lines and their targets' prefixes, of about `tokens` source tokens
         each.
 
         All lines of one are cut at once, so it is as many characters as so many tokens had before.
-        ready: says whether another line is there; where not, a window ends.
+        lists, ready: as of Incoming.
         """
-        iterator, first = iter(lines), 1
+        lines, first = Incoming(lists, width, ready), 1
         characters, seen = CHARACTERS, 1
         while True:
             with self.phases("reading"):
-                chunk = read(iterator, width, tokens * characters / seen, ready)
+                chunk = lines.take(tokens * characters / seen)
             if not chunk:
                 return
             with self.phases("encoding"):

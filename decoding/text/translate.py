@@ -70,7 +70,7 @@ def translate(
     found: list[list[Hypothesis]] = []
     with Progress(progress, len(lines), "texts") as done:
         pairs = paired(lines, target_prefix)
-        for group in translator.groups(pairs, translator.is_many(len(lines))):
+        for group in translator.groups([list(pairs)], translator.is_many(len(lines))):
             found += group
             done.reach(len(found))
     results: list[Any] = [each[0].text for each in found] if n_best is None else found
@@ -116,7 +116,7 @@ class Translator(WindowTranslator):
         are translated at once.
         """
         ahead = AHEAD[self.model.place.type] if ahead is None else ahead
-        pairs = paired(lines, target_prefix)
+        pairs = ([pair] for pair in paired(lines, target_prefix))
         return chain.from_iterable(self.groups(pairs, ahead > 0, ahead=ahead, ready=ready))
 
     def is_many(self, lines: int) -> bool:
@@ -125,14 +125,14 @@ class Translator(WindowTranslator):
 
     def groups(
         self,
-        lines: Iterable[tuple[str, str]],
+        lines: Iterable[list[tuple[str, str]]],
         apart: bool,
         *,
         ahead: int | None = None,
         ready: Callable[[], bool] = lambda: True,
     ) -> Generator[list[list[Hypothesis]], None, None]:
         """As stream(), the lines that are finished together at a time. lines: with their targets'
-        prefixes. apart: in threads of their own."""
+        prefixes, in lists of those that are there at once. apart: in threads of their own."""
         device = self.model.place.type
         tokens = (AHEAD[device] if ahead is None else ahead) * self.batch_tokens
         pipeline: Pipeline[Batch] = Pipeline(device, self.phases, apart)

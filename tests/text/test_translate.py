@@ -282,7 +282,7 @@ def test_a_small_window_at_the_end_goes_where_others_went() -> None:
 def test_finished_lines_come_before_the_window_is_done() -> None:
     model = StandIn(max_length=100)
     translator, text = Translator(model, batch_tokens=5), ["a b c d", "a", "b c d e", "b"]
-    groups = translator.groups(((line, "") for line in text), apart=False)
+    groups = translator.groups([[(line, "") for line in text]], apart=False)
     assert [best.text for [best] in next(groups)] == ["A B C D"]
     assert len(model.calls) == 1
     assert [best.text for [best] in next(groups)] == ["A", "B C D E"]
