@@ -80,12 +80,14 @@ class ModelEngine:
     def _reserve(self, call: Call) -> bool:
         """Makes sure that the engine is bound to memory for the call; False where there is none."""
         kind = self._device.type
-        needed = [call_limits(call, times * ROWS[kind]) for times in TIMES[kind]]
+        *more, least = TIMES[kind]
+        needed = [call_limits(call, least * ROWS[kind])]
         if self._dispatcher is not None and not self._dispatcher.process:
             self._engine = self._dispatcher = self._planned = None  # those of the parent
         failed = self._dispatcher is not None and self._dispatcher.failure is not None
-        if self._planned is not None and self._planned.cover(needed[-1]) and not failed:
+        if self._planned is not None and self._planned.cover(needed[0]) and not failed:
             return True
+        needed[:0] = [call_limits(call, times * ROWS[kind]) for times in more]
         if self._planned is not None:
             needed.insert(0, needed[0].joined(self._planned))
         self._close()

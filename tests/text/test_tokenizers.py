@@ -145,6 +145,18 @@ def test_marian_equals_transformers(
     check_texts(marian[0], [ids, [*ids, last + 9]])
 
 
+def test_marian_ids_with_gaps(marian_files: Path, tmp_path: Path) -> None:
+    for name in ("source.spm", "target.spm"):
+        (tmp_path / name).write_bytes((marian_files / name).read_bytes())
+    dense = json.loads((marian_files / "joint.json").read_text())
+    vocab = {token: 3 * number for token, number in dense.items()}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
+    tokenizer = load_tokenizer(tmp_path, {"model_type": "marian"})
+    ids = list(vocab.values())
+    check_texts(tokenizer, [ids[20:40], [number + 1 for number in ids[20:40]], [ids[-1] + 1]])
+    check_batches(tokenizer, GERMAN[:4])
+
+
 def test_marian_specials(marian: tuple[Tokenizer, Any]) -> None:
     ours, theirs = marian
     assert ours.encode("")[-1] == theirs.eos_token_id == 0

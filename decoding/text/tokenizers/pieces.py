@@ -135,10 +135,12 @@ class Pieces:
         return texts
 
     def _places(self, ids: Array) -> Array:
-        """Where the tokens of ids stand in the arrays below."""
-        at = np.searchsorted(self._known, ids)
-        known = self._known[np.minimum(at, len(self._known) - 1)] == ids
-        return np.where(known, at, len(self._known))
+        """Where the tokens of ids, int32 [n], stand in the arrays below."""
+        known, count = self._known, len(self._known)
+        if known[-1] == count - 1:  # all from 0 on, as nearly always
+            return np.minimum(ids.view(np.uint32), count)
+        at = np.searchsorted(known, ids)
+        return np.where(known[np.minimum(at, count - 1)] == ids, at, count)
 
     @cached_property
     def _known(self) -> Array:
