@@ -153,7 +153,8 @@ class Job:
             finally:
                 if state != "done":
                     status.tell(pool.workers, state)
-        done = self._finish(folder, status, manifest, rows)
+            pool.dismiss()  # they end meanwhile
+            done = self._finish(folder, status, manifest, rows)
         status.tell([], state)
         return done
 

@@ -59,13 +59,18 @@ class Worker:
             self.process.join()
             return Ended(died(self.process.exitcode), False)
 
-    def stop(self, kill: bool) -> None:
-        """Ends the process. kill: at once."""
+    def dismiss(self, kill: bool) -> None:
+        """Has the process end. kill: at once."""
         if self.process is None:
             return
         self.connection.close()
         if kill:
             self.process.kill()
+
+    def join(self) -> None:
+        """Waits for the end of a process that was dismissed."""
+        if self.process is None:
+            return
         self.process.join(GRACE)
         if self.process.is_alive():
             self.process.kill()
@@ -85,8 +90,14 @@ class Pool:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.dismiss(kill=kind is not None)
         for worker in self.workers:
-            worker.stop(kill=kind is not None or worker.shard is not None)
+            worker.join()
+
+    def dismiss(self, kill: bool = False) -> None:
+        """Has all processes end, side by side: with a GPU each takes a part of a second."""
+        for worker in self.workers:
+            worker.dismiss(kill or worker.shard is not None)
 
     def idle(self) -> list[Worker]:
         """Those that could take a shard, ready ones first."""
@@ -129,7 +140,8 @@ class Pool:
                 if isinstance(said, Ended):
                     worker.failures += not worker.is_ready
                     worker.is_ready = False
-                    worker.stop(kill=True)
+                    worker.dismiss(kill=True)
+                    worker.join()
                 yield worker, said
                 worker.shard, worker.rows = None, 0
 

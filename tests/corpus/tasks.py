@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import time
@@ -24,7 +25,7 @@ class Capitals:
 
     seconds: of each row. log: a file that says which shards were begun. gone: a device that cannot
     be opened; vanishes: a file whose presence makes every call fail. group: rows that are answered
-    together.
+    together. leaves: a file that says when workers begin to end, and when they have.
     """
 
     key: str = "text"
@@ -34,6 +35,7 @@ class Capitals:
     vanishes: str = ""
     group: int = 4
     log: str = ""
+    leaves: str = ""
     version: int = 1
 
     answers = {"capitals": "text", "length": "count"}
@@ -46,6 +48,8 @@ class Capitals:
     def open(self, device: str, workers: int) -> Capitals:
         if device == self.gone:
             raise DeviceError(f"{device} has fallen off the bus")
+        if self.leaves:
+            atexit.register(leave, self.leaves)
         return self
 
     def read(self, row: Fields) -> str:
@@ -79,3 +83,10 @@ class Capitals:
             Path(rest.removeprefix("once ")).touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return {"capitals": text.upper(), "length": len(text)}
+
+
+def leave(path: str) -> None:
+    for word in ("leaves", "left"):
+        with open(path, "a") as file:
+            file.write(f"{word}\n")
+        time.sleep(0.5)

@@ -36,6 +36,9 @@ class HerePool:
     def __exit__(self, *_: object) -> None:
         pass
 
+    def dismiss(self) -> None:
+        pass
+
     def idle(self) -> list[Here]:
         return self.workers
 

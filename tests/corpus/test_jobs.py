@@ -64,6 +64,13 @@ def test_a_dead_workers_shard_goes_to_another(tmp_path: Path) -> None:
     assert (tmp_path / "out.txt").read_text() == "".join(f"{text.upper()}\n" for text in texts)
 
 
+def test_workers_end_side_by_side(tmp_path: Path) -> None:
+    """The job waits for all, but for none before it has told the next one."""
+    task = Capitals(seconds=0.05, leaves=str(tmp_path / "leaves"))
+    assert job(tmp_path, ["a"] * 40, task, workers=2, shard_lines=1).rows == 40
+    assert (tmp_path / "leaves").read_text().split() == ["leaves", "leaves", "left", "left"]
+
+
 def test_a_shard_that_kills_three_workers_is_set_aside(tmp_path: Path) -> None:
     """Its rows have failed, all others have answers, and a resume tries it again."""
     texts = ["a", "b", "c", "d", "kill me", "f", "g"]
