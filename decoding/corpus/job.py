@@ -172,7 +172,7 @@ class Job:
     ) -> None:
         waiting: list[Shard] = []
         while True:
-            while len(waiting) < len(pool.idle()) and (shard := next(shards, None)):
+            while pool.lacks(waiting) and (shard := next(shards, None)):
                 waiting.append(shard)
             pool.assign(waiting)
             if not waiting and not pool.is_working:
@@ -221,6 +221,7 @@ class Job:
         if shard is None:
             return
         shard.deaths.append(ended.reason)
+        shard.places.add(worker.number)
         if len(shard.deaths) < DEATHS:
             waiting.insert(0, shard)
             return

@@ -13,17 +13,19 @@ from decoding.corpus.worker import Ended, Progressed, Ready, Setup, Written, ser
 
 START = "spawn"  # a fork would inherit what the caller's process has loaded
 STARTS = 3  # that may fail one after the other before a worker is given up
+BLAMED = 3  # shards that a worker could not finish and others could, before it is given up
 GRACE = 10.0  # seconds in which a worker that is not needed any more may end
 
 
 class Worker:
     """A place for a process, and the one that is there. shard: that it has been given; rows: of it
-    that are answered. failures: starts that have failed since one was good."""
+    that are answered. failures: starts that have failed since one was good. blamed: shards that
+    have ended it and that others have finished, since it has finished one."""
 
-    def __init__(self, device: str) -> None:
-        self.device = device
+    def __init__(self, number: int, device: str) -> None:
+        self.number, self.device = number, device
         self.shard: Shard | None = None
-        self.rows = self.failures = 0
+        self.rows = self.failures = self.blamed = 0
         self.is_ready = False
         self.process: Any = None
         self.connection: Any = None
@@ -40,7 +42,7 @@ class Worker:
 
     @property
     def is_given_up(self) -> bool:
-        return self.failures >= STARTS
+        return self.failures >= STARTS or self.blamed >= BLAMED
 
     def give(self, shard: Shard) -> None:
         """Hands over a shard. A process that has died says so when it is heard."""
@@ -83,7 +85,7 @@ class Pool:
 
     def __init__(self, setup: Setup, devices: Sequence[str]) -> None:
         self._setup = setup
-        self.workers = [Worker(device) for device in devices]
+        self.workers = [Worker(number, device) for number, device in enumerate(devices)]
         self.deaths: list[str] = []
 
     def __enter__(self) -> Pool:
@@ -104,16 +106,29 @@ class Pool:
         some = [each for each in self.workers if each.shard is None and not each.is_given_up]
         return sorted(some, key=lambda worker: (not worker.is_ready, worker.process is None))
 
+    def may_take(self, worker: Worker, shard: Shard) -> bool:
+        """A shard that has ended a worker goes to another one, where there is one: which of them is
+        to blame nobody knows."""
+        usable = {each.number for each in self.workers if not each.is_given_up}
+        return worker.number not in shard.places or usable <= shard.places
+
+    def lacks(self, shards: Sequence[Shard]) -> bool:
+        """Whether there are more idle workers than shards for them."""
+        idle = self.idle()
+        return sum(any(self.may_take(each, shard) for each in idle) for shard in shards) < len(idle)
+
     def assign(self, shards: list[Shard]) -> None:
         """Gives shards to workers that are ready, and starts those that the rest needs."""
         for worker in self.idle():
-            if worker.is_ready and shards:
-                worker.give(shards.pop(0))
-        coming = sum(worker.process is not None for worker in self.idle())
+            own = [i for i, shard in enumerate(shards) if self.may_take(worker, shard)]
+            if worker.is_ready and own:
+                worker.give(shards.pop(own[0]))
+        coming = [worker for worker in self.idle() if worker.process is not None]
         for worker in self.idle():
-            if worker.process is None and coming < len(shards):
+            served = all(any(self.may_take(each, shard) for each in coming) for shard in shards)
+            if worker.process is None and not (served and len(coming) >= len(shards)):
                 worker.start(self._setup)
-                coming += 1
+                coming.append(worker)
 
     @property
     def is_working(self) -> bool:
@@ -142,8 +157,16 @@ class Pool:
                     worker.is_ready = False
                     worker.dismiss(kill=True)
                     worker.join()
+                else:
+                    self._has_finished(worker)
                 yield worker, said
                 worker.shard, worker.rows = None, 0
+
+    def _has_finished(self, worker: Worker) -> None:
+        assert worker.shard is not None
+        worker.blamed = 0
+        for number in worker.shard.places - {worker.number}:
+            self.workers[number].blamed += 1
 
 
 def died(code: int) -> str:

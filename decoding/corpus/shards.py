@@ -26,7 +26,7 @@ class Shard:
 
     number: from 0, in the order of the output. source: of its input. first: its first row in the
     input, from 0; total: in the whole job. share: of the bytes of all inputs. starts: whether it is
-    the first of its input. deaths: of workers that had it.
+    the first of its input. deaths: of workers that had it, places: the numbers of these.
     """
 
     number: int
@@ -39,6 +39,7 @@ class Shard:
     records: list[bytes] | bytes = field(repr=False)
     starts: bool = False
     deaths: list[str] = field(default_factory=list)
+    places: set[int] = field(default_factory=set)
 
 
 def expanded(names: Sequence[str | os.PathLike[str]]) -> list[str]:

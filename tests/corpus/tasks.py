@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,16 @@ class Capitals:
     did, "kill ..." kills the worker, "die once FILE" where FILE is not there yet.
 
     seconds: of each row. log: a file that says which shards were begun. gone: a device that cannot
-    be opened; vanishes: a file whose presence makes every call fail. group: rows that are answered
-    together. leaves: a file that says when workers begin to end, and when they have.
+    be opened, broken: one that can, where every call fails; vanishes: a file whose presence does
+    that to all. group: rows that are answered together. leaves: a file that says when workers begin
+    to end, and when they have.
     """
 
     key: str = "text"
     column: str | None = None
     seconds: float = 0.0
     gone: str = ""
+    broken: str = ""
     vanishes: str = ""
     group: int = 4
     log: str = ""
@@ -50,7 +52,7 @@ class Capitals:
             raise DeviceError(f"{device} has fallen off the bus")
         if self.leaves:
             atexit.register(leave, self.leaves)
-        return self
+        return replace(self, vanishes=os.devnull) if device == self.broken else self
 
     def read(self, row: Fields) -> str:
         text = row.get(self.key)

@@ -39,8 +39,8 @@ class HerePool:
     def dismiss(self) -> None:
         pass
 
-    def idle(self) -> list[Here]:
-        return self.workers
+    def lacks(self, shards: list[Any]) -> bool:
+        return self.workers[0].shard is None and not shards
 
     def assign(self, shards: list[Any]) -> None:
         [worker] = self.workers

@@ -8,6 +8,7 @@ import os
 import resource
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,16 @@ def test_a_device_that_is_gone_is_given_up(tmp_path: Path) -> None:
         job(tmp_path / "alone", texts, task, devices=["cuda:1"])
     done = job(tmp_path / "alone", texts, task, devices=["cuda:0"], resume=True)
     assert done.computed == 9
+
+
+def test_a_device_where_all_fails_sets_no_shard_aside(tmp_path: Path) -> None:
+    """Others finish what it could not, and it is given up once they have finished three shards."""
+    texts = [str(i) for i in range(60)]
+    task = Capitals(broken="cuda:1", seconds=0.05, log=str(tmp_path / "begun"))
+    done = job(tmp_path, texts, task, devices=["cuda:0", "cuda:1"])
+    assert (done.rows, done.errors, done.set_aside) == (60, 0, ())
+    begun = Counter((tmp_path / "begun").read_text().split())
+    assert 1 <= sum(times > 1 for times in begun.values()) <= 10  # of twenty shards
 
 
 def test_a_device_that_vanishes_at_work_blames_no_row(tmp_path: Path) -> None:
