@@ -417,8 +417,8 @@ class CudaCollective:
     """The GPUs of ranks: csrc/kernels/cuda/collective.h. Only where the build has CUDA."""
 
     def __init__(self, ranks: Collective, *, device: int, part_bytes: int) -> None:
-        """device: CUDA's index of this rank's. part_bytes: as above, at least 512 KiB. Raises
-        MemoryError where the GPU has none left."""
+        """device: CUDA's index of this rank's, which becomes the current one of the thread.
+        part_bytes: as above, at least 512 KiB. Raises MemoryError where the GPU has none left."""
     def share(self) -> bytes:
         """Makes memory that other ranks write to, and returns with what they open it. Raises Error
         where processes cannot share a GPU's memory."""
