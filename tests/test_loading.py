@@ -18,6 +18,7 @@ import transformers
 
 import decoding
 from decoding import sources
+from tests.corpus.local_ray import local_ray
 from tests.support.random_models import NAMES, ours, reference
 
 DEMO = Path("models/demo")
@@ -231,17 +232,9 @@ def test_a_spawned_process_gets_the_model() -> None:
 @pytest.mark.slow
 def test_ray() -> None:
     """A task, an actor, the object store and a closure each have the model."""
-    ray = pytest.importorskip("ray")
     model = decoding.load("demo", device="cpu", threads=1)
     model.generation_config = {**model.generation_config, "num_beams": 2}
-    root = str(Path(__file__).parent.parent)
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        runtime_env={"env_vars": {"PYTHONPATH": root}},
-    )
-    try:
+    with local_ray(cpus=2) as ray:
         text, expected = "Guten Morgen!", (2, "Good morning.")
 
         def call(worker: decoding.Model | None) -> tuple[int, str]:
@@ -262,8 +255,6 @@ def test_ray() -> None:
         scores, plan = ray.get(answers.remote())
         assert scores.sums.equal(model.score(text, "Hi").sums)
         assert plan.table() == model.memory_plan().table()
-    finally:
-        ray.shutdown()
 
 
 def test_what_scripts_for_transformers_ask(demo: decoding.Model) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 
 from decoding.corpus import RayWorker, Task
+from tests.corpus.local_ray import local_ray
 from tests.corpus.tasks import Capitals
 
 ROOT = Path(__file__).parent.parent.parent
@@ -32,20 +31,10 @@ def test_a_batch_comes_back_with_answers() -> None:
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
-    """A local Ray. Its start takes 5 to 25 s."""
-    ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'ray[data]'")
-    pytest.importorskip("ray.data", reason="pip install 'ray[data]'")
-    path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
-    ray.init(
-        num_cpus=4,  # two for actors, and some for reading
-        include_dashboard=False,
-        log_to_driver=False,
-        runtime_env={"env_vars": {"PYTHONPATH": path}},
-    )
-    try:
+    """Two CPUs for actors, and some for reading. Its start takes 5 to 25 s."""
+    with local_ray(cpus=4) as ray:
+        pytest.importorskip("ray.data", reason="pip install 'ray[data]'")
         yield ray
-    finally:
-        ray.shutdown()
 
 
 @pytest.mark.slow
