@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
+from decoding.corpus.devices import seen_alone
 from decoding.corpus.shards import Shard
 from decoding.corpus.worker import Ended, Progressed, Ready, Setup, Written, serve
 
@@ -33,10 +34,11 @@ class Worker:
     def start(self, setup: Setup) -> None:
         spawn: Any = multiprocessing.get_context(START)
         self.connection, theirs = spawn.Pipe()
-        self.process = spawn.Process(
-            target=serve, args=(theirs, setup, self.device), daemon=True, name="decoding.corpus"
-        )
-        self.process.start()
+        with seen_alone(self.device) as device:
+            self.process = spawn.Process(
+                target=serve, args=(theirs, setup, device), daemon=True, name="decoding.corpus"
+            )
+            self.process.start()
         theirs.close()
         self.is_ready = False
 

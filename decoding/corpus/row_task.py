@@ -54,6 +54,6 @@ class RowTask(Protocol):
         """All that changes answers, as JSON can hold it. A job of another identity is another."""
 
     def open(self, device: str, workers: int) -> Answerer:
-        """workers: that share the machine. Raises ValueError, OSError, TypeError or
-        NotImplementedError for mistakes of the user, which end the job; another exception is the
-        device's."""
+        """device: as the process knows it, which sees its own GPU alone, as cuda:0. workers: that
+        share the machine. Raises ValueError, OSError, TypeError or NotImplementedError for
+        mistakes of the user, which end the job; another exception is the device's."""

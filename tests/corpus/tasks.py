@@ -87,6 +87,20 @@ class Capitals:
         return {"capitals": text.upper(), "length": len(text)}
 
 
+@dataclass(frozen=True)
+class Where(Capitals):
+    """Answers with the worker's device, and the GPUs that it sees."""
+
+    device: str = ""
+
+    def open(self, device: str, workers: int) -> Where:
+        return replace(self, device=device)
+
+    def _answer(self, text: str) -> Answer:
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
+        return {"capitals": f"{self.device} of {seen}", "length": 0}
+
+
 def leave(path: str) -> None:
     for word in ("leaves", "left"):
         with open(path, "a") as file:

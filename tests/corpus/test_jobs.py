@@ -16,7 +16,7 @@ import pytest
 
 from decoding.corpus import Done, Job, JobError, Task, run
 from decoding.corpus.status import Status
-from tests.corpus.tasks import Capitals
+from tests.corpus.tasks import Capitals, Where
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -89,24 +89,50 @@ def test_a_shard_that_kills_three_workers_is_set_aside(tmp_path: Path) -> None:
 def test_a_device_that_is_gone_is_given_up(tmp_path: Path) -> None:
     """The others do its part; without others the job ends, and can be resumed."""
     texts = [str(i) for i in range(9)]
-    task = Capitals(gone="cuda:1", seconds=0.02)
-    done = job(tmp_path, texts, task, devices=["cuda:0", "cuda:1"])
+    task = Capitals(gone="the other", seconds=0.02)
+    done = job(tmp_path, texts, task, devices=["one", "the other"])
     assert (done.rows, done.errors) == (9, 0)
     (tmp_path / "alone").mkdir()
-    with pytest.raises(JobError, match="no worker is left: cuda:1: DeviceError: cuda:1 has fallen"):
-        job(tmp_path / "alone", texts, task, devices=["cuda:1"])
-    done = job(tmp_path / "alone", texts, task, devices=["cuda:0"], resume=True)
+    with pytest.raises(
+        JobError, match="no worker is left: the other: DeviceError: the other has fallen"
+    ):
+        job(tmp_path / "alone", texts, task, devices=["the other"])
+    done = job(tmp_path / "alone", texts, task, devices=["one"], resume=True)
     assert done.computed == 9
 
 
 def test_a_device_where_all_fails_sets_no_shard_aside(tmp_path: Path) -> None:
     """Others finish what it could not, and it is given up once they have finished three shards."""
     texts = [str(i) for i in range(60)]
-    task = Capitals(broken="cuda:1", seconds=0.05, log=str(tmp_path / "begun"))
-    done = job(tmp_path, texts, task, devices=["cuda:0", "cuda:1"])
+    task = Capitals(broken="the other", seconds=0.05, log=str(tmp_path / "begun"))
+    done = job(tmp_path, texts, task, devices=["one", "the other"])
     assert (done.rows, done.errors, done.set_aside) == (60, 0, ())
     begun = Counter((tmp_path / "begun").read_text().split())
     assert 1 <= sum(times > 1 for times in begun.values()) <= 10  # of twenty shards
+
+
+SEEN = {  # by what the environment has: the workers' devices, and what these see
+    None: {"cuda:0 of 0", "cuda:0 of 1", "cuda:2 of all", "cpu of all"},
+    "3,GPU-5": {"cuda:0 of 3", "cuda:0 of GPU-5", "cuda:2 of 3,GPU-5", "cpu of 3,GPU-5"},
+}
+
+
+@pytest.mark.parametrize("visible", SEEN)
+def test_a_worker_sees_its_gpu_alone(
+    visible: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a machine with two, where CUDA_VISIBLE_DEVICES does not say which there are."""
+    monkeypatch.setattr("decoding.corpus.devices.DRIVER", tmp_path / "gpus")
+    for bus in ("0000:01:00.0", "0000:02:00.0"):
+        (tmp_path / "gpus" / bus).mkdir(parents=True)
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    devices = ["cuda:0", "cuda:1", "cuda:2", "cpu"]
+    job(tmp_path, ["a"] * 40, Where(seconds=0.1), devices=devices, shard_lines=1)
+    assert set((tmp_path / "out.txt").read_text().splitlines()) == SEEN[visible]
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == visible
 
 
 def test_a_device_that_vanishes_at_work_blames_no_row(tmp_path: Path) -> None:
