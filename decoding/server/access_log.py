@@ -29,4 +29,4 @@ class AccessLog:
     def flush(self) -> None:
         lines, self._lines = self._lines, []
         if lines:
-            logger.info("\n".join(map(encode, lines)))
+            logger.info(b"\n".join(map(encode, lines)).decode())

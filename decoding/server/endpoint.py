@@ -93,8 +93,7 @@ class Reply:
     @property
     def body(self) -> bytes:
         given = self.content
-        text = encode(given) if self.type == "application/json" else given
-        return bytes(text.encode("utf-8", "backslashreplace"))  # half a surrogate pair, in errors
+        return encode(given) if self.type == "application/json" else bytes(given.encode())
 
 
 Events = AsyncGenerator[Any, None]  # each becomes JSON
@@ -221,7 +220,7 @@ class Answer:
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def _event(self, event: Any) -> None:
-        data = f"data: {encode(event)}\n\n".encode("utf-8", "backslashreplace")
+        data = b"data: %b\n\n" % encode(event)
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def _end(self) -> None:

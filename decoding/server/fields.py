@@ -7,20 +7,21 @@ import urllib.parse
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import orjson
+
 from decoding.generation.checks import Check
 from decoding.generation.option_names import suggestion
 from decoding.server.errors import ApiError, reading
 
 Fields = dict[str, Any]
-KEPT, LONGEST = 256, 4096  # bodies of an endpoint, and the characters of one
-encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+KEPT, LONGEST = 256, 4096  # bodies of an endpoint, and the bytes of one
 
 
 class Kept:
     """What bodies have asked for, since most clients ask in the same way again and again."""
 
     def __init__(self) -> None:
-        self._found: dict[str, Any] = {}
+        self._found: dict[bytes, Any] = {}
 
     def once(self, fields: Fields, make: Callable[[Fields], Any]) -> Any:
         """What `make` makes of fields, which it may empty."""
@@ -34,6 +35,15 @@ class Kept:
                 self._found.clear()
             self._found[key] = made
         return made
+
+
+def encode(value: Any) -> bytes:
+    """As JSON."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # a client's: half a surrogate pair, a number of more than 64 bits
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        return text.encode("utf-8", "backslashreplace")
 
 
 def read_json(body: bytes) -> Fields:
