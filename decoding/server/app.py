@@ -13,9 +13,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import decoding
+from decoding.generation.option_names import suggestion
 from decoding.server import page, status
-from decoding.server.endpoint import Endpoint, Handler
-from decoding.server.errors import deepl_body, libretranslate_body
+from decoding.server.endpoint import Call, Endpoint, Handler, Reply
+from decoding.server.errors import ApiError, deepl_body, libretranslate_body
 from decoding.server.openai import chat, completions, embeddings, tokens
 from decoding.server.settings import Settings
 from decoding.server.site import DEFAULT, Site
@@ -72,9 +73,8 @@ def routes(site: Site) -> list[Route]:
     def post(path: str, handler: Handler, **options: Any) -> Route:
         return Route(path, Endpoint(site, path, handler, **options), methods=["POST"])
 
-    shown = [get("/", page.page)] if site.settings.page else []
-    return [
-        *shown,
+    own = [
+        *([get("/", page.page)] if site.settings.page else []),
         post("/v1/completions", completions.complete),
         post("/v1/chat/completions", chat.chat),
         post("/v1/embeddings", embeddings.embed),
@@ -93,6 +93,22 @@ def routes(site: Site) -> list[Route]:
         get("/version", status.version),
         get("/metrics", status.metrics),
     ]
+    others = Endpoint(site, "other", nowhere({route.path: route.methods or set() for route in own}))
+    return [*own, Route("/{path:path}", others)]
+
+
+def nowhere(known: Mapping[str, set[str]]) -> Handler:
+    """Answers what no path does. known: the methods of each path."""
+
+    async def answer(call: Call) -> Reply:
+        path, method = f"/{call.scope['path_params']['path']}"[:64], call.scope["method"]
+        if path in known:
+            allow = ", ".join(sorted(known[path]))
+            raise ApiError(405, f"{path} takes {allow}, not {method[:16]}", allow=allow)
+        near = suggestion(path, known)
+        raise ApiError(404, f"there is no path {path!r}{near}", code="unknown_path")
+
+    return answer
 
 
 def middleware(settings: Settings) -> list[Middleware]:

@@ -210,9 +210,7 @@ class Answer:
             await self._event(openai_body(error))
             await self._end()
         elif not self._began:
-            retry = error.retry_after
-            headers = {} if retry is None else {"retry-after": str(retry)}
-            await self.whole(Reply(body(error), status=error.status, headers=headers))
+            await self.whole(Reply(body(error), status=error.status, headers=error.headers))
 
     async def _begin(self, status: int, headers: Mapping[str, str]) -> None:
         self.status, self._began = status, True

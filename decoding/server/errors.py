@@ -15,6 +15,7 @@ KINDS = {
     400: "invalid_request_error",
     401: "authentication_error",
     404: "not_found_error",
+    405: "invalid_request_error",
     413: "invalid_request_error",
     429: "rate_limit_error",
 }
@@ -22,7 +23,8 @@ Body = Callable[["ApiError"], dict[str, Any]]
 
 
 class ApiError(Exception):
-    """An answer that is an error. retry_after: seconds, where another try may succeed."""
+    """An answer that is an error. retry_after: seconds, where another try may succeed. allow: the
+    methods of a path that was asked by another one."""
 
     def __init__(
         self,
@@ -32,10 +34,17 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after: float | None = None,
+        allow: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
         self.retry_after = None if retry_after is None else max(1, math.ceil(retry_after))
+        self.allow = allow
+
+    @property
+    def headers(self) -> dict[str, str]:
+        named = {"retry-after": self.retry_after, "allow": self.allow}
+        return {name: str(value) for name, value in named.items() if value is not None}
 
 
 class Reading:
@@ -48,8 +57,8 @@ class Reading:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, (ValueError, TypeError, NotImplementedError, OverflowError)):
             message = str(error)
-            named = re.match(r"\w*", message)
-            param = named[0] if named and named[0] in OPTIONS else None
+            named = re.match(r"(\w+)( must be )?", message)
+            param = named[1] if named and (named[2] or named[1] in OPTIONS) else None
             raise ApiError(400, message, param=param) from error
 
 

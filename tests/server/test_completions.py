@@ -251,6 +251,9 @@ def test_the_client_knows_our_errors(client: Any) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.completions.create(model="stories", prompt="a", extra_body={"num_beans": 2})
     assert (caught.value.param, caught.value.code) == ("num_beans", "unknown_field")
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(model="stories", prompt="a", max_tokens=0)
+    assert caught.value.param == "max_tokens"
     with pytest.raises(openai.NotFoundError):
         client.completions.create(model="gone", prompt="a")
     assert [model.id for model in client.models.list()][:2] == ["stories", "bytes"]

@@ -218,6 +218,24 @@ def test_it_can_be_mounted(live: Live) -> None:
     assert live.ask("/translate").status == 405
 
 
+def test_other_paths(live: Live, guarded: Live, caplog: pytest.LogCaptureFixture) -> None:
+    """Are errors of OpenAI's form, lines of the log, and for who has a key alone."""
+    with caplog.at_level(logging.INFO, "decoding.server.access"):
+        said = live.ask("/v1/chat/complete", {"messages": []})
+        while not (lines := answered(caplog, "/v1/chat/complete")):
+            time.sleep(0.001)
+    assert [line["status"] for line in lines] == [404]
+    error = said.json["error"]
+    assert (said.status, error["code"]) == (404, "unknown_path")
+    assert error["message"] == (
+        "there is no path '/v1/chat/complete'; did you mean '/v1/chat/completions'?"
+    )
+    said = live.ask("/v1/completions")
+    assert (said.status, said.headers["allow"]) == (405, "POST")
+    assert said.json["error"]["message"] == "/v1/completions takes POST, not GET"
+    assert guarded.ask("/nowhere").status == 401
+
+
 def test_what_a_server_says_of_itself(live: Live, caplog: pytest.LogCaptureFixture) -> None:
     assert live.ask("/health").json == {"status": "ok"}
     assert live.ask("/ready").status == 200
@@ -225,7 +243,6 @@ def test_what_a_server_says_of_itself(live: Live, caplog: pytest.LogCaptureFixtu
     listed = {model["id"]: model for model in live.ask("/v1/models").json["data"]}
     assert listed["demo"]["capabilities"] == ["translate"]
     assert listed["sentences"]["capabilities"] == ["embed"]
-    assert live.ask("/nowhere").status == 404
     before = metrics(live)
     with caplog.at_level(logging.INFO, "decoding.server.access"):
         body = {"model": "stories", "prompt": "The dog", "max_tokens": 7}
@@ -233,6 +250,7 @@ def test_what_a_server_says_of_itself(live: Live, caplog: pytest.LogCaptureFixtu
         list(live.ask("/v1/completions", body | {"stream": True}).events)
         live.ask("/v1/completions", {"promt": 1})
         live.ask("/v1/models/nobody-has-this")
+        live.ask("/nobody-has-this")
         until = time.monotonic() + 10  # a line is written once its answer is sent
         while len(lines := answered(caplog)) < 3 and time.monotonic() < until:
             time.sleep(0.001)
@@ -257,11 +275,11 @@ def test_what_a_server_says_of_itself(live: Live, caplog: pytest.LogCaptureFixtu
     assert "nobody-has-this" not in str(after), "clients make no series"
 
 
-def answered(caplog: pytest.LogCaptureFixture) -> list[Any]:
-    """The lines of log about completions."""
+def answered(caplog: pytest.LogCaptureFixture, path: str = "/v1/completions") -> list[Any]:
+    """The lines of log about a path."""
     text = "\n".join(record.message for record in caplog.records)
     lines = [json.loads(line) for line in text.splitlines()]
-    return [line for line in lines if line["path"] == "/v1/completions"]
+    return [line for line in lines if line["path"] == path]
 
 
 def test_what_bodies_ask_for_is_kept() -> None:
