@@ -130,7 +130,7 @@ def test_best_of_keeps_the_most_probable(live: Live, client: Any) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_logprobs(stream: bool, live: Live, client: Any) -> None:
     given: dict[str, Any] = {"model": "stories", "prompt": ONCE, "max_tokens": 20, "logprobs": 1}
-    given |= {"seed": 2, "temperature": 1, "echo": True}
+    given |= {"seed": 2, "temperature": 1}
     if stream:
         found = list(client.completions.create(**given, stream=True))
         assert all(event.choices[0].logprobs is None for event in found[:-1])
@@ -138,8 +138,7 @@ def test_logprobs(stream: bool, live: Live, client: Any) -> None:
     else:
         [choice] = client.completions.create(**given).choices
         said, text = choice.logprobs, choice.text
-    assert text.startswith(ONCE) and "".join(said.tokens) == text[len(ONCE) :]
-    assert said.text_offset[0] == len(ONCE)
+    assert "".join(said.tokens) == text and said.text_offset[0] == 0
     model = live.model("stories")
     ids, new = model.tokenizer.encode(ONCE), len(said.tokens)
     row = model.generate([ids], do_sample=True, seed=2, temperature=1.0, max_new_tokens=20)
@@ -152,6 +151,37 @@ def test_logprobs(stream: bool, live: Live, client: Any) -> None:
         [(token, likely)] = said.top_logprobs[i].items()
         assert (token == said.tokens[i]) == (ranks[i] == 1)
         assert (likely > logprobs[i]) == (ranks[i] > 1)
+
+
+@pytest.mark.parametrize("top", [0, 1, 3])
+@pytest.mark.parametrize("stream", [False, True])
+def test_logprobs_of_an_echo(stream: bool, top: int, live: Live, client: Any) -> None:
+    """Are those of the prompt's tokens, too, but for the first."""
+    given: dict[str, Any] = {"model": "stories", "prompt": ONCE, "max_tokens": 5, "logprobs": top}
+    given |= {"echo": True, "stream": stream}
+    found = client.completions.create(**given)
+    said = (list(found)[-1] if stream else found).choices[0].logprobs
+    text = text_of(client.completions.create(**given | {"stream": True}))[0][0]
+    model = live.model("stories")
+    [row] = model.generate([model.tokenizer.encode(ONCE)], max_new_tokens=5).tolist()
+    assert said.tokens == [shown(live.served("stories").token_text(id)) for id in row]
+    scores = model.score([row])
+    assert said.token_logprobs[0] is None and len(said.token_logprobs) == len(row)
+    logprobs = scores.token_logprobs[0, 1:].tolist()
+    assert said.token_logprobs[1:] == pytest.approx(logprobs, abs=1e-4)
+    for token, offset in list(zip(said.tokens, said.text_offset, strict=True))[2:]:
+        assert text[offset:].startswith(token)
+    assert said.text_offset[:2] == [0, 0], "the start token is not shown"
+    if not top:
+        assert said.top_logprobs is None
+        return
+    assert said.top_logprobs[0] is None
+    assert {len(likely) for likely in said.top_logprobs[1:]} == {top}
+    for token, value, likely, rank in list(
+        zip(said.tokens, said.token_logprobs, said.top_logprobs, scores.rank[0], strict=True)
+    )[1:]:
+        assert (max(likely, key=likely.get) == token) == (rank == 1)
+        assert rank > top or likely[token] == pytest.approx(value, abs=1e-4)
 
 
 def test_several_likely_tokens(live: Live, client: Any) -> None:

@@ -96,13 +96,15 @@ class Piece:
 @dataclass(eq=False)
 class Answers:
     """All choices of a body's prompts. began: time.monotonic() of its arrival. top: most likely
-    tokens of each place, or -1 for no log-probabilities at all."""
+    tokens of each place, or -1 for no log-probabilities at all. echo: whether the prompt's tokens
+    have them, too."""
 
     served: Served
     prompts: Sequence[Prompt]
     search: Search
     began: float
     top: int = -1
+    echo: bool = False
     generated: int = 0  # tokens, those of choices included that are not shown
     created: float = field(default_factory=time.time)
 
@@ -190,14 +192,18 @@ class Answers:
         ]
 
     async def _find_logprobs(self, prompt: Prompt, choices: Sequence[Choice]) -> None:
-        rows, cancel = [choice.ids for choice in choices], threading.Event()
-        given = self.served.model, prompt.ids, rows, self.top, self.served.token_text, cancel
+        text_of, cancel = self.served.token_text, threading.Event()
+        shown = 1 if self.echo else len(prompt.ids)  # what nobody asks about
+        ids, rest = prompt.ids[:shown], prompt.ids[shown:]
+        rows = [[*rest, *choice.ids] for choice in choices]
+        given = self.served.model, ids, rows, self.top, text_of, cancel
         try:
             found = await asyncio.to_thread(logprobs_of, *given)
         finally:
             cancel.set()
+        first = [TokenLogprobs(text_of(ids[0]), None, ())] if self.echo else []
         for choice, own in zip(choices, found, strict=True):
-            choice.logprobs = own
+            choice.logprobs = first + own
 
     def count(self, choices: Sequence[Choice]) -> None:
         """Tells the metrics of an answer that is complete."""

@@ -144,7 +144,7 @@ def finished(choice: Choice, top: int) -> dict[str, Any]:
     return {"index": choice.index, "logprobs": logprobs, "finish_reason": choice.finish}
 
 
-def as_token(text: str | bytes, logprob: float) -> dict[str, Any]:
+def as_token(text: str | bytes, logprob: float | None) -> dict[str, Any]:
     raw = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
     return {"token": shown(text), "logprob": logprob, "bytes": list(raw)}
 

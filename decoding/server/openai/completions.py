@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from random import getrandbits
 from typing import Any
 
@@ -39,7 +40,7 @@ class Asked:
     echo: bool = False
 
     def answers(self, call: Call, prompts: Sequence[Prompt]) -> Answers:
-        found = Answers(self.served, prompts, self.search, call.began, self.top)
+        found = Answers(self.served, prompts, self.search, call.began, self.top, self.echo)
         call.said |= {"model": self.served.name, "prompt_tokens": found.given}
         return found
 
@@ -170,7 +171,7 @@ def frame(answers: Answers) -> dict[str, Any]:
 
 
 def as_choice(choice: Choice, text: str, top: int, offset: int) -> dict[str, Any]:
-    """offset: characters of the prompt before the text of its tokens."""
+    """offset: characters of the prompt before the text of its new tokens."""
     found = {"index": choice.index, "text": text, "logprobs": None, "finish_reason": choice.finish}
     if top >= 0 and choice.logprobs is not None:
         found["logprobs"] = as_logprobs(choice, offset, top)
@@ -178,18 +179,17 @@ def as_choice(choice: Choice, text: str, top: int, offset: int) -> dict[str, Any
 
 
 def as_logprobs(choice: Choice, offset: int, top: int) -> dict[str, Any]:
-    tokens, offsets = list[str](), list[int]()
-    for each in choice.logprobs or ():
-        written = shown(each.text)
-        tokens.append(written)
-        offsets.append(offset)
-        offset += len(written)
-    likely = [{shown(t): value for t, value in each.top} for each in choice.logprobs or ()]
+    found = choice.logprobs or []
+    tokens = [shown(each.text) for each in found]
+    echoed = sum(map(len, tokens[: len(tokens) - len(choice.ids)]))
+    # What an echo does not show, such as a first token of no text, has no place in it.
+    offsets = [max(0, at) for at in accumulate(map(len, tokens), initial=offset - echoed)]
+    likely = [{shown(t): value for t, value in each.top} or None for each in found]
     return {
         "tokens": tokens,
-        "token_logprobs": [each.logprob for each in choice.logprobs or ()],
+        "token_logprobs": [each.logprob for each in found],
         "top_logprobs": likely if top else None,
-        "text_offset": offsets,
+        "text_offset": offsets[:-1],
     }
 
 

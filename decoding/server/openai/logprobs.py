@@ -21,10 +21,11 @@ Text = str | bytes
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """top: the most likely tokens at its place with theirs, or none where nobody asked."""
+    """logprob: None of a text's first token. top: the most likely tokens at its place with theirs,
+    or none where nobody asked."""
 
     text: Text
-    logprob: float
+    logprob: float | None
     top: tuple[tuple[Text, float], ...]
 
 
