@@ -14,6 +14,8 @@ class Settings:
     take in all. max_new_tokens, max_beams, max_results: of one request; None: what the model has
     room for. max_texts: in one body. api_keys: one of which each request must show; none: anyone.
     page: whether `GET /` shows the page.
+
+    Raises ValueError for an empty key, which everybody would show.
     """
 
     max_queue: int = 256
@@ -28,3 +30,7 @@ class Settings:
     cors_origins: tuple[str, ...] = ()
     metrics_prefix: str = "decoding"
     page: bool = True
+
+    def __post_init__(self) -> None:
+        if not all(self.api_keys):
+            raise ValueError("an API key must not be empty: leave it out, or name one")

@@ -25,6 +25,7 @@ def test_arguments(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
         f"--model {DEMO} --model demo={DEMO}": "two models are named demo: pass --model NAME=DIR",
         f"--model {DEMO} --max-beam 3": "did you mean --max-beams?",
         "--model nowhere": "nowhere",
+        f"--model {DEMO} --api-key=": "an API key must not be empty",
     }.items():
         status, out, err = program("serve", *words.split())
         assert (status, out) == (2, "") and says in err
