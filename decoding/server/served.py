@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import decoding
+from decoding.common.arrays import Array
 from decoding.generation.config import GenerationConfig
 from decoding.server.errors import ApiError, reading
 from decoding.server.gate import Gate
@@ -133,6 +134,24 @@ class Served:
                 request.cancel()
         finally:
             gate.leave(rows)
+
+    async def embedded(self, texts: Sequence[str]) -> Array:
+        """Of an encoder alone, float32 [n, E]. Raises ApiError where there is no room, and what
+        Model.embed() raises."""
+        self.gate.check()
+        came = time.monotonic()
+        rows = await self.gate.enter(1, 0)
+        self.metrics.observe("request_queue_time_seconds", time.monotonic() - came)
+        computing = asyncio.ensure_future(asyncio.to_thread(self.model.embed, texts))
+
+        def leave(done: asyncio.Future[Any]) -> None:
+            self.gate.leave(rows)
+            if not done.cancelled():
+                done.exception()  # nobody may wait for it any more
+
+        computing.add_done_callback(leave)  # not before, though its client may go
+        with reading:
+            return (await asyncio.shield(computing)).numpy()
 
     async def _submit(
         self, ids: Sequence[int], config: GenerationConfig, left: float, **options: Any

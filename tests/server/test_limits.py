@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import deepl
@@ -22,8 +23,8 @@ import decoding
 from decoding.server.errors import ApiError
 from decoding.server.fields import KEPT, LONGEST, Fields, Kept
 from decoding.server.gate import Gate
-from tests.server.live import Live
-from tests.server.models import STORIES, engine
+from tests.server.live import Live, raw
+from tests.server.models import STORIES, engine, sentence_model
 from tests.support.demo import DEMO
 
 LONG = {"prompt": "Once", "max_tokens": 480, "ignore_eos": True, "n": 4, "temperature": 1.0}
@@ -145,6 +146,37 @@ def test_a_queue_of_those_that_step_alone(model: decoding.Model) -> None:
         for thread in threads:
             thread.join()
         assert set(statuses) == {200, 429} and statuses.count(200) >= 3
+        live.assert_idle()
+
+
+def test_a_queue_of_encoders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two compute, also where their clients have gone, one waits, and others are sent away."""
+    model, go_on, computing = sentence_model(tmp_path), threading.Event(), list[Any]()
+    embed = model.embed
+
+    def slow(texts: Any) -> Any:
+        computing.append(texts)
+        go_on.wait(60)
+        return embed(texts)
+
+    monkeypatch.setattr(model, "embed", slow)
+    body = {"input": ["a"]}
+    with Live({"m": model}, max_queue=1, max_queue_seconds=60) as live:
+        gone = [raw(live, "/v1/embeddings", body) for _ in range(2)]
+        while len(computing) < 2:
+            time.sleep(0.001)
+        for connection in gone:
+            connection.close()
+        found = list[Any]()
+        thread = threading.Thread(target=lambda: found.append(live.ask("/v1/embeddings", body)))
+        thread.start()
+        while not live.served("m").waiting:
+            time.sleep(0.001)
+        said = live.ask("/v1/embeddings", body)
+        assert (said.status, said.json["error"]["code"]) == (429, "queue_full")
+        go_on.set()
+        thread.join()
+        assert found[0].status == 200 and len(computing) == 3
         live.assert_idle()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from typing import Any
 
@@ -31,8 +30,7 @@ async def embed(call: Call) -> Reply:
     width = served.model.encoder_spec.encoder.hidden
     if fields.get("dimensions") not in (None, width):
         raise ApiError(400, f"dimensions must be {width}, the model's own", param="dimensions")
-    with reading:
-        found = (await asyncio.to_thread(served.model.embed, texts)).numpy()
+    found = await served.embedded(texts)
     encode = served.model.tokenizer.encode
     tokens = sum([len(encode(each)) for each in texts])
     call.said |= {"model": served.name, "texts": len(texts), "prompt_tokens": tokens}
