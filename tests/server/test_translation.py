@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import deepl
@@ -10,10 +11,13 @@ import openai
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
-from decoding.server.translating.languages import ServedLanguages, client_code
+from decoding.server.translating.languages import ServedLanguages, client_code, name_of
 from decoding.text.tokenizers import MarianTokenizer
 from tests.server.live import Live
+from tests.server.models import engine
 from tests.support.demo import DEMO
+from tests.support.vocabularies import GERMAN
+from tests.text.multilingual import write_mbart
 
 LINES = (DEMO / "sentences.de.txt").read_text("utf-8").splitlines()
 
@@ -152,6 +156,34 @@ def test_codes_of_others() -> None:
         languages("de", "en").direction("auto", "en")
     with pytest.raises(Exception, match="'xx' is no source language of this model, only de, en"):
         languages("de", "en").direction("xx", "en")
+
+
+def test_norwegian() -> None:
+    """NLLB calls it nb, M2M-100 no."""
+    for own, others in (("nob_Latn", "nb"), ("no", "no")):
+        known = languages(own, "en")
+        assert {known.direction(said, "en").source for said in ("no", "nb", "NB")} == {others}
+        assert name_of(others).startswith("Norwegian")
+
+
+@pytest.mark.parametrize("kind", ["MBartTokenizer", "MBart50Tokenizer"])
+def test_a_model_of_many_languages(kind: str, tmp_path: Path) -> None:
+    write_mbart(tmp_path, kind)
+    with Live({"m": engine(tmp_path)}) as live:
+        listed = {each["code"]: each for each in live.ask("/languages").json}
+        assert listed["de"]["name"] == "German" and {"en", "fr"} < set(listed["de"]["targets"])
+        found = dict[str, Any]()
+        for target, code in (("en", "en_XX"), ("fr", "fr_XX")):
+            body = {"q": GERMAN[:3], "source": "de", "target": target, "max_new_tokens": 20}
+            found[target] = live.ask("/translate", body).json["translatedText"]
+            own: dict[str, Any] = {"src_lang": "de_DE", "tgt_lang": code, "max_new_tokens": 20}
+            assert found[target] == live.model("m").translate(GERMAN[:3], **own)
+        assert found["en"] != found["fr"]
+        said = live.ask("/v2/translate", {"text": GERMAN[:3], "target_lang": "FR"})
+        assert said.status == 400 and "source must be named" in said.json["message"]
+        body = {"text": GERMAN[:3], "target_lang": "FR", "source_lang": "DE", "max_new_tokens": 20}
+        said = live.ask("/v2/translate", body)
+        assert [each["text"] for each in said.json["translations"]] == found["fr"]
 
 
 def test_targets_of_marian(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,10 @@ import torch
 
 import decoding
 from decoding.cli.main import main
-from decoding.text.tokenizers import MultilingualTokenizer, load_tokenizer
-from tests.support.families import SEQ2SEQ, Family
+from decoding.text.tokenizers import MultilingualTokenizer
 from tests.support.stand_in import StandIn
-from tests.support.vocabularies import ENGLISH, GERMAN, train_sentencepiece
+from tests.support.vocabularies import ENGLISH, GERMAN
+from tests.text.multilingual import write_mbart
 
 # The tokenizer's class, and what the target's code is to generate().
 CASES = [
@@ -29,20 +29,7 @@ def saved(
     """A model's directory, transformers' model of it, and the option that names the target."""
     kind, option = request.param
     folder = tmp_path_factory.mktemp("model")
-    path = folder / "sentencepiece.bpe.model"
-    train_sentencepiece(GERMAN + ENGLISH, path, bos_id=1, eos_id=2)
-    tokenizer = load_tokenizer(folder, {"model_type": "mbart", "tokenizer_class": kind})
-    assert isinstance(tokenizer, MultilingualTokenizer)
-    config = SEQ2SEQ | {
-        "vocab_size": 2 + max(tokenizer.codes.values()),
-        "max_position_embeddings": 128,  # lines are not cut
-        "eos_token_id": 2,
-    }
-    family = Family("MBartForConditionalGeneration", config | {"tokenizer_class": kind})
-    model = family.model(end=2)
-    model.generation_config.decoder_start_token_id = 2
-    model.save_pretrained(folder)
-    return folder, model, option
+    return folder, write_mbart(folder, kind), option
 
 
 def expected(saved: tuple[Path, Any, str], line: str, **options: Any) -> str:

@@ -42,7 +42,9 @@ TABLE = """
     ur urd_Arab Urdu; uz uzn_Latn Uzbek; vi vie_Latn Vietnamese; wo wol_Latn Wolof;
     xh xho_Latn Xhosa; yi ydd_Hebr Yiddish; yo yor_Latn Yoruba; zh zho_Hans Chinese;
     zh-Hant zho_Hant Chinese (traditional); zu zul_Latn Zulu"""
-OTHERS = {"no": "nb", "iw": "he", "in": "id", "zt": "zh-Hant", "zh-tw": "zh-Hant"} | {
+# Of M2M-100's alone.
+NAMES = {"br": "Breton", "ff": "Fulah", "fy": "Western Frisian", "no": "Norwegian"}
+OTHERS = {"no": "nb", "nb": "no", "iw": "he", "in": "id", "zt": "zh-Hant", "zh-tw": "zh-Hant"} | {
     "zh-hant": "zh-Hant",
     "fil": "tl",
 }
@@ -152,4 +154,4 @@ def near_code(given: str, known: Mapping[str, str]) -> str | None:
 
 
 def name_of(code: str) -> str:
-    return table()[code][1] if code in table() else code
+    return table()[code][1] if code in table() else NAMES.get(code, code)
