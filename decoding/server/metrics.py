@@ -18,6 +18,8 @@ HISTOGRAMS: dict[str, tuple[str, Sequence[float]]] = {
     "inter_token_latency_seconds": ("of streams, the mean of each piece's tokens", SECONDS),
     "e2e_request_latency_seconds": ("from a request's arrival to its last token", SECONDS),
     "request_queue_time_seconds": ("of waiting in front of the engine", SECONDS),
+    "request_prefill_time_seconds": ("of streams, from the end of waiting to a token", SECONDS),
+    "request_decode_time_seconds": ("of streams, from the first token to the last", SECONDS),
     "request_prompt_tokens": ("tokens that a request gave", TOKENS),
     "request_generation_tokens": ("tokens that a request was answered with", TOKENS),
 }

@@ -27,6 +27,7 @@ from tests.server.live import Live, raw
 from tests.server.models import STORIES, engine, sentence_model
 from tests.support.demo import DEMO
 
+PARTS = ("prefill", "decode")  # of a stream's time
 LONG = {"prompt": "Once", "max_tokens": 480, "ignore_eos": True, "n": 4, "temperature": 1.0}
 
 
@@ -299,6 +300,10 @@ def test_what_a_server_says_of_itself(live: Live, caplog: pytest.LogCaptureFixtu
     assert grown[f"decoding:prefix_cache_hits_total{label}"] == 0, "no page is full"
     assert grown[f"decoding:time_to_first_token_seconds_count{label}"] == 1
     assert grown[f"decoding:request_queue_time_seconds_count{label}"] == 2
+    parts = [grown[f"decoding:request_{part}_time_seconds_sum{label}"] for part in PARTS]
+    whole = grown[f"decoding:time_to_first_token_seconds_sum{label}"]
+    assert 0 < parts[0] < whole and parts[1] >= 0
+    assert grown[f"decoding:request_decode_time_seconds_count{label}"] == 1
     assert grown[f"decoding:e2e_request_latency_seconds_count{label}"] == 2
     reasons = '{finished_reason="length",model_name="stories"}'
     assert grown[f"decoding:request_success_total{reasons}"] == 2

@@ -133,11 +133,13 @@ class Answers:
         most, choices, clock = self._most(index), self._choices(index), Clock(self)
         stream = not streamed_at_once(self.search)
         async with self._submitted(index, most, stream=stream) as request:
+            clock.start()
             async for tokens in request.every(INTERVAL):
                 clock.hear(max(map(len, tokens)))
                 for choice, new in zip(choices, tokens, strict=True):
                     if new and (text := choice.add(new)):
                         yield Piece(choice, text)
+            clock.end()
         rests = await self._ended(index, most, choices, [[] for _ in choices])
         for choice, rest in zip(choices, rests, strict=True):
             yield Piece(choice, rest, last=True)
@@ -247,13 +249,25 @@ class Clock:
     """Tells the metrics when tokens of a stream come."""
 
     def __init__(self, answers: Answers) -> None:
-        self._metrics, self._last, self._first = answers.served.metrics, answers.began, True
+        self._metrics, self._began = answers.served.metrics, answers.began
+        self._started = self._last = self._began
+        self._first: float | None = None
+
+    def start(self) -> None:
+        """The engine has the request."""
+        self._started = time.monotonic()
 
     def hear(self, tokens: int) -> None:
         now = time.monotonic()
-        if self._first:
-            self._metrics.observe("time_to_first_token_seconds", now - self._last)
+        if self._first is None:
+            self._first = now
+            self._metrics.observe("time_to_first_token_seconds", now - self._began)
+            self._metrics.observe("request_prefill_time_seconds", now - self._started)
         elif tokens:
             latency = (now - self._last) / tokens
             self._metrics.observe("inter_token_latency_seconds", latency)
-        self._last, self._first = now, False
+        self._last = now
+
+    def end(self) -> None:
+        if self._first is not None:
+            self._metrics.observe("request_decode_time_seconds", self._last - self._first)
