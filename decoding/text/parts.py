@@ -107,9 +107,9 @@ class Cutter:
         """first: the number of the first line."""
         given = [line for line, _ in lines]
         check(first, given)
-        tokenizer = self.tokenizer
-        one = len(given) == 1  # as servers have them: in less time than a batch of it
-        rows = Rows.of([tokenizer.encode(given[0])]) if one else tokenizer.encode_batch(given)
+        if len(lines) == 1 and (window := self._one_part(first, lines)):
+            return window
+        rows = self.tokenizer.encode_batch(given)
         owners = np.flatnonzero(self._with_text(given, rows))  # the line of each part
         parts = rows if len(owners) == len(given) else rows.select(owners)
         texts, warnings = [given[i] for i in owners], list[str]()
@@ -120,6 +120,17 @@ class Cutter:
         max_new = np.array([limit or 0 for limit in limits], np.int64)
         ends = np.searchsorted(owners, np.arange(len(lines)), "right").tolist()
         return Window(first, ends, texts, parts, prompts, max_new, warnings)
+
+    def _one_part(self, first: int, lines: Sequence[tuple[str, str]]) -> Window | None:
+        """The window of one line, as servers have them, in a third of the time; None where it is
+        blank or too long."""
+        [(line, _)] = lines
+        ids = self.tokenizer.encode(line)
+        if not line.strip() or ids == self.blank or len(ids) > self.lengths.source:
+            return None
+        [prompt] = prompts = self._prompts(first, lines, [0])
+        limit = self.lengths.max_new_tokens(len(ids), len(prompt)) or 0
+        return Window(first, [1], [line], Rows.of([ids]), prompts, np.array([limit]), [])
 
     def _with_text(self, lines: Sequence[str], rows: Rows) -> Array:
         """bool, of each line whether the model is given anything."""
