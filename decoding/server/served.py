@@ -112,11 +112,12 @@ class Served:
         config: GenerationConfig,
         *,
         left: float,
+        stream: bool,
         priority: int = 0,
         **options: Any,
     ) -> AsyncIterator[decoding.Request[Any]]:
         """A request on the engine, which ends with the block. left: seconds that it may take.
-        options: of Engine.submit().
+        stream: for who reads it as it comes. options: of Engine.submit().
 
         Raises ApiError where there is no room, and what Engine.submit() raises.
         """
@@ -126,14 +127,20 @@ class Served:
         needed = 1 if alone else max(config.num_beams, config.num_return_sequences)
         rows = await gate.enter(needed, priority)
         self.metrics.observe("request_queue_time_seconds", time.monotonic() - came)
+        entered = Entered(gate, rows)
         try:
-            request = await self._submit(ids, config, left, priority=priority, **options)
+            given = {"stream": stream, "priority": priority, **options}
+            request = await self._submit(ids, config, left, **given)
+            # A reader may be slow: its request makes room when it ends, and not when it is read.
+            watching = asyncio.create_task(entered.leave_behind(request)) if stream else None
             try:
                 yield request
             finally:
                 request.cancel()
+                if watching is not None:
+                    watching.cancel()
         finally:
-            gate.leave(rows)
+            entered.leave()
 
     async def embedded(self, texts: Sequence[str]) -> Array:
         """Of an encoder alone, float32 [n, E]. Raises ApiError where there is no room, and what
@@ -169,6 +176,21 @@ class Served:
             if self.engine.failure is not None:
                 raise
             raise ApiError(400, str(error)) from None  # it can never fit
+
+
+class Entered:
+    """Who is inside a gate, and leaves it once."""
+
+    def __init__(self, gate: Gate, rows: int) -> None:
+        self._gate, self._rows = gate, rows
+
+    def leave(self) -> None:
+        rows, self._rows = self._rows, 0
+        self._gate.leave(rows)
+
+    async def leave_behind(self, request: decoding.Request[Any]) -> None:
+        await request.until_done()
+        self.leave()
 
 
 async def uncancelled(

@@ -111,6 +111,10 @@ class Request(Generic[Result]):
             )
         return self._found()
 
+    async def until_done(self) -> None:
+        """Waits for its end, whichever it is."""
+        await self._reach(math.inf)
+
     async def tokens(self) -> Tokens:
         """All tokens of each result, once it has ended. Raises as result()."""
         await self._reach(math.inf)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import socket
 import struct
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 import decoding
+from decoding.serving import Settings, create_app
 from tests.server.live import Live, raw
 from tests.server.models import STORIES, engine
 
@@ -106,38 +108,43 @@ def test_half_a_body(live: Live) -> None:
     live.assert_idle()
 
 
-def test_who_does_not_read_stalls_nobody(live: Live) -> None:
-    """Its request ends on the engine, others are answered, and when it goes nothing is left."""
+def test_who_does_not_read_stalls_nobody() -> None:
+    """Its request ends on the engine and makes room, others are answered, and when it goes nothing
+    is left."""
+    model = decoding.load(STORIES, device="cpu", threads=1)
+    app = create_app(decoding.Engine(model, max_requests=1), Settings(max_queue_seconds=20))
+    served = app.state.site.models["default"]
 
     async def main() -> None:
-        gone, told = asyncio.Event(), list[Any]()
-        body = json.dumps({**LONG, "stream": True}).encode()
-        messages: Any = iter([{"type": "http.request", "body": body}])
+        gone = asyncio.Event()
 
-        async def receive() -> Any:
-            for message in messages:
-                return message
-            await gone.wait()
-            return {"type": "http.disconnect"}
+        def asked(body: dict[str, Any], reads: float) -> tuple[asyncio.Task[None], list[Any]]:
+            """A request that takes so many messages of its answer, and what these are."""
+            told, left = list[Any](), [{"type": "http.request", "body": json.dumps(body).encode()}]
 
-        async def send(message: Any) -> None:
-            told.append(message)
-            await asyncio.sleep(3600 if len(told) == 3 else 0)
+            async def receive() -> Any:
+                if left:
+                    return left.pop()
+                await gone.wait()
+                return {"type": "http.disconnect"}
 
-        scope: Any = {"type": "http", "method": "POST", "path": "/v1/completions"}
-        scope |= {"headers": [], "query_string": b"", "client": None, "root_path": ""}
-        stuck = asyncio.create_task(live.app(scope, receive, send))
-        while len(told) < 3:
-            await asyncio.sleep(0.001)
-        engine = live.served("stories").engine
-        assert engine is not None
-        async for _ in engine.submit([1, 403], max_new_tokens=20):
-            pass
-        while engine.stats()["running"]:
-            await asyncio.sleep(0.001)
-        assert not stuck.done()
+            async def send(message: Any) -> None:
+                told.append(message)
+                await asyncio.sleep(3600 if len(told) == reads else 0)
+
+            scope: Any = {"type": "http", "method": "POST", "path": "/v1/completions"}
+            scope |= {"headers": [], "query_string": b"", "client": None, "root_path": ""}
+            return asyncio.create_task(app(scope, receive, send)), told
+
+        body = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True}
+        stuck = [asked({**body, "stream": True}, 3) for _ in range(3)]
+        task, told = asked(body, math.inf)
+        await task
+        assert told[0]["status"] == 200 and served.gate._free == served.gate._rows
+        assert [len(told) for _, told in stuck] == [3] * 3
+        assert not any(task.done() for task, _ in stuck)
         gone.set()
-        await asyncio.wait_for(stuck, 5)
+        await asyncio.wait_for(asyncio.gather(*(task for task, _ in stuck)), 5)
+        app.state.site.close()
 
     asyncio.run(asyncio.wait_for(main(), 60))
-    live.assert_idle()
