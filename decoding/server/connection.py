@@ -10,6 +10,7 @@ from starlette.types import Receive
 from decoding.server.errors import ApiError
 
 MOMENT = 0.01  # seconds
+LATER = 1.0  # seconds, after which what has a deadline of its own has told of it
 
 
 class Gone(Exception):
@@ -35,11 +36,13 @@ async def read_body(receive: Receive, said: str, most: int) -> bytes:
 
 
 class Watcher:
-    """Cancels a task whose client has gone. It begins to look after a moment: most answers are
-    there before."""
+    """Cancels a task whose client has gone, or whose time is up. It begins to look after a moment:
+    most answers are there before."""
 
-    def __init__(self, receive: Receive, task: asyncio.Task[Any]) -> None:
-        self._receive, self._task, self.gone = receive, task, False
+    def __init__(self, receive: Receive, task: asyncio.Task[Any], seconds: float) -> None:
+        """seconds: that the task may take."""
+        self._receive, self._task, self._seconds = receive, task, seconds
+        self.gone = self.late = False
         self._timer: asyncio.TimerHandle | None = None
         self._watching: asyncio.Task[None] | None = None
 
@@ -53,7 +56,13 @@ class Watcher:
                 each.cancel()
 
     def _begin(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._seconds + LATER, self._expire)
         self._watching = asyncio.create_task(self._watch())
+
+    def _expire(self) -> None:
+        self.late = True
+        self._task.cancel()
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":

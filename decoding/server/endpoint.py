@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import Counter
 from starlette.datastructures import QueryParams
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from decoding.common.progress import Cancelled
 from decoding.server.connection import Gone, Watcher, read_body
@@ -124,12 +124,13 @@ class Endpoint:
         answer = Answer(send)
         task = asyncio.current_task()
         assert task is not None
-        watcher = Watcher(receive, task)
+        settings = self._site.settings
+        watcher = Watcher(receive, task, settings.deadline)
         try:
             if not self._key_in_body:
                 call.check_key()
-            most = self._site.settings.body_bytes
-            call.body = await read_body(receive, call.header(b"content-length"), most)
+            said_length = call.header(b"content-length")
+            call.body = await read_body(receive, said_length, settings.body_bytes)
             watcher.start()
             found = await self._handler(call)
             if isinstance(found, Reply):
@@ -138,12 +139,15 @@ class Endpoint:
                 await answer.stream(found)
         except asyncio.CancelledError:
             answer.status = GONE
-            if not (watcher.gone or self._site.draining):
+            if not (watcher.gone or watcher.late or self._site.draining):
                 raise
             if sys.version_info >= (3, 11):
                 task.uncancel()
+            watcher.stop()
             if not watcher.gone:
-                await answer.error(as_api_error(Cancelled()), self._error_body)
+                late = TimeoutError("the request was not answered within its deadline")
+                said = as_api_error(late if watcher.late else Cancelled())
+                await answer.error(said, self._error_body)
         except (Gone, ConnectionError):
             answer.status = GONE
         except Exception as error:
@@ -179,7 +183,8 @@ class Answer:
     """Sends an answer."""
 
     def __init__(self, send: Send) -> None:
-        self._send, self._began, self._streams = send, False, False
+        self._to, self._began, self._streams = send, False, False
+        self._sending = False
         self.status = 200
 
     async def whole(self, reply: Reply) -> None:
@@ -204,8 +209,11 @@ class Answer:
         await self._end()
 
     async def error(self, error: ApiError, body: Body) -> None:
-        """An answer, or behind a part of a stream an event."""
+        """An answer, or behind a part of a stream an event; nothing for who does not even take what
+        was sent before."""
         self.status = error.status
+        if self._sending:
+            return
         if self._streams:
             await self._event(openai_body(error))
             await self._end()
@@ -223,3 +231,8 @@ class Answer:
 
     async def _end(self) -> None:
         await self._send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+
+    async def _send(self, message: Message) -> None:
+        self._sending = True
+        await self._to(message)
+        self._sending = False

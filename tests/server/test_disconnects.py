@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
 
 import decoding
 from decoding.serving import Settings, create_app
@@ -108,43 +109,62 @@ def test_half_a_body(live: Live) -> None:
     live.assert_idle()
 
 
+class Asked:
+    """A request to an application, of whose answer so many messages are taken. told: these."""
+
+    def __init__(self, app: Starlette, body: dict[str, Any], reads: float = math.inf) -> None:
+        self._reads, self._gone, self.told = reads, asyncio.Event(), list[Any]()
+        self._left = [{"type": "http.request", "body": json.dumps(body).encode()}]
+        scope: Any = {"type": "http", "method": "POST", "path": "/v1/completions"}
+        scope |= {"headers": [], "query_string": b"", "client": None, "root_path": ""}
+        self.task = asyncio.create_task(app(scope, self._receive, self._send))
+
+    async def go(self) -> None:
+        self._gone.set()
+        await asyncio.wait_for(self.task, 5)
+
+    async def _receive(self) -> Any:
+        if self._left:
+            return self._left.pop()
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        self.told.append(message)
+        await asyncio.sleep(3600 if len(self.told) == self._reads else 0)
+
+
 def test_who_does_not_read_stalls_nobody() -> None:
     """Its request ends on the engine and makes room, others are answered, and when it goes nothing
     is left."""
     model = decoding.load(STORIES, device="cpu", threads=1)
     app = create_app(decoding.Engine(model, max_requests=1), Settings(max_queue_seconds=20))
     served = app.state.site.models["default"]
+    body = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True}
 
     async def main() -> None:
-        gone = asyncio.Event()
-
-        def asked(body: dict[str, Any], reads: float) -> tuple[asyncio.Task[None], list[Any]]:
-            """A request that takes so many messages of its answer, and what these are."""
-            told, left = list[Any](), [{"type": "http.request", "body": json.dumps(body).encode()}]
-
-            async def receive() -> Any:
-                if left:
-                    return left.pop()
-                await gone.wait()
-                return {"type": "http.disconnect"}
-
-            async def send(message: Any) -> None:
-                told.append(message)
-                await asyncio.sleep(3600 if len(told) == reads else 0)
-
-            scope: Any = {"type": "http", "method": "POST", "path": "/v1/completions"}
-            scope |= {"headers": [], "query_string": b"", "client": None, "root_path": ""}
-            return asyncio.create_task(app(scope, receive, send)), told
-
-        body = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True}
-        stuck = [asked({**body, "stream": True}, 3) for _ in range(3)]
-        task, told = asked(body, math.inf)
-        await task
-        assert told[0]["status"] == 200 and served.gate._free == served.gate._rows
-        assert [len(told) for _, told in stuck] == [3] * 3
-        assert not any(task.done() for task, _ in stuck)
-        gone.set()
-        await asyncio.wait_for(asyncio.gather(*(task for task, _ in stuck)), 5)
-        app.state.site.close()
+        stuck = [Asked(app, {**body, "stream": True}, 3) for _ in range(3)]
+        asked = Asked(app, body)
+        await asked.task
+        assert asked.told[0]["status"] == 200 and served.gate._free == served.gate._rows
+        assert [(len(each.told), each.task.done()) for each in stuck] == [(3, False)] * 3
+        for each in stuck:
+            await each.go()
 
     asyncio.run(asyncio.wait_for(main(), 60))
+    app.state.site.close()
+
+
+def test_who_does_not_read_is_left_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("decoding.server.connection.LATER", 0.0)
+    model = decoding.load(STORIES, device="cpu", threads=1)
+    app = create_app(decoding.Engine(model), Settings(deadline=0.5))
+    body = {"prompt": "Once", "max_tokens": 20, "ignore_eos": True, "stream": True}
+
+    async def main() -> None:
+        asked = Asked(app, body, 2)
+        await asked.task
+        assert len(asked.told) == 2, "nothing more is sent"
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+    app.state.site.close()

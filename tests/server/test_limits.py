@@ -107,6 +107,16 @@ def test_a_deadline(model: decoding.Model) -> None:
         live.assert_idle()
 
 
+def test_a_deadline_of_what_no_engine_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("decoding.server.connection.LATER", 0.0)
+    model, go_on = sentence_model(tmp_path), threading.Event()
+    monkeypatch.setattr(model, "embed", lambda texts: go_on.wait(60))
+    with Live({"m": model}, deadline=0.1) as live:
+        said = live.ask("/v1/embeddings", {"input": "a"})
+        go_on.set()
+    assert (said.status, said.json["error"]["code"]) == (504, "deadline")
+
+
 def test_a_full_queue(model: decoding.Model) -> None:
     engine = decoding.Engine(model, max_requests=1)
     with Live({"m": engine}, max_queue=1, max_queue_seconds=60) as live:
