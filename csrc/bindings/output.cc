@@ -64,8 +64,8 @@ py::array_t<int64_t> sequences(const Output& end, const TokenIds& prompt, int re
   return found;
 }
 
-// Of a batch whose every request has come to its end: tokens, lengths, scores, sums and parent rows,
-// as Session.fetch() has them, as wide as the longest row.
+// Of a batch whose every request has come to its end: tokens, lengths, scores, sums and parent
+// rows, as Session.fetch() has them, as wide as the longest row.
 py::tuple tables(const BatchOutput& batch, int32_t fill) {
   CHECK(batch.failed() == nullptr, "batch ", batch.id, " has not come to its end");
   const int sentences = static_cast<int>(batch.ends.size()), rows = batch.ends[0].rows;

@@ -50,7 +50,8 @@ struct NewTokens {
 };
 
 // What has happened since callers were told last: tokens, and then ends, of single requests and of
-// those that were submitted together. A request's tokens come before its end. All is appended to a few arrays, whose memory is used again.
+// those that were submitted together. A request's tokens come before its end. All is appended to a
+// few arrays, whose memory is used again.
 struct Outputs {
   std::vector<NewTokens> tokens;
   std::vector<int32_t> words;
