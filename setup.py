@@ -40,6 +40,8 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.egg_info import egg_info
 
 ROOT = Path(__file__).parent.resolve()
+BINDINGS = ROOT / "csrc/bindings"
+GROUPS = 4  # files in which the bindings of a module are compiled
 # psabi: vectors wider than the registers are passed inside one file only. contract: a * b + c is
 # rounded once where fma() asks for it, so that portable answers are the same on every machine.
 FLAGS = "-std=c++20 -fPIC -fvisibility=hidden -ffp-contract=off -Wall -Wextra -Wno-psabi -pthread"
@@ -88,6 +90,12 @@ def isas() -> dict[str, str]:
 def quoted(path: Path) -> str:
     """The path as ninja writes it."""
     return str(path).replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
+
+
+def write_changed(path: Path, text: str) -> None:
+    """Leaves a file alone that holds the text, so that nothing is compiled again for it."""
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
 
 
 def object_name(source: Path) -> str:
@@ -165,19 +173,34 @@ class Cuda:
 
 def in_module(source: Path, module: str) -> bool:
     """Whether a source is linked into decoding._C or decoding._kernels; most are into both."""
-    bindings = ROOT / "csrc/bindings"
     if module == "_C":
-        return bindings / "testing" not in source.parents
-    return source != bindings / "module.cc"
+        return BINDINGS / "testing" not in source.parents
+    return source != BINDINGS / "module.cc"
 
 
 @dataclass(frozen=True)
 class Object:
-    """One compilation of a source; variant: its instruction set or its type, where it has one."""
+    """One compilation of a source, or of several in one; variant: its instruction set or its type,
+    where it has one."""
 
-    source: Path
+    sources: tuple[Path, ...]
     path: Path
     variant: str = ""
+
+    @property
+    def source(self) -> Path:
+        """The first, which says how all of them are compiled."""
+        return self.sources[0]
+
+    @property
+    def file(self) -> Path:
+        """What the compiler is given."""
+        return self.source if len(self.sources) == 1 else self.path.with_suffix(".cc")
+
+    def write_file(self) -> None:
+        if len(self.sources) > 1:
+            names = [source.relative_to(ROOT / "csrc") for source in self.sources]
+            write_changed(self.file, "".join(f'#include "{name}"\n' for name in names))
 
     @property
     def rule(self) -> str:
@@ -185,12 +208,11 @@ class Object:
 
     @property
     def options(self) -> str:
-        bindings = ROOT / "csrc/bindings"
-        if bindings in self.source.parents:
+        if BINDINGS in self.source.parents:
             includes = (pybind11.get_include(), sysconfig.get_paths()["include"])
             options = " ".join(f'-I"{path}"' for path in includes)
             if SANITIZERS:  # pybind11's templates, whose checks take longer than all kernels'
-                return f"{options} -fno-sanitize=all"
+                return f"{options} -fno-sanitize=all -O0 -g0"
             # Bindings that only tests call are compiled in two thirds of the time.
             return options if in_module(self.source, "_C") else f"{options} -O1"
         if self.variant in isas():
@@ -204,7 +226,7 @@ class Object:
         optimised, after the kernels' own. With sanitizers bindings come last, which they skip."""
         kinds = ["portable", "testing", *list(isas())[1:], "bindings"]
         kind = self.variant if in_module(self.source, "_C") else "testing"
-        if SANITIZERS and ROOT / "csrc/bindings" in self.source.parents:
+        if SANITIZERS and BINDINGS in self.source.parents:
             kind = "bindings"
         return kinds.index(kind) if kind in kinds else -1, self.path
 
@@ -219,6 +241,21 @@ def variants(source: Path) -> list[str]:
     return list(TYPES) if per_type else [""]
 
 
+def groups(sources: list[Path]) -> list[tuple[Path, ...]]:
+    """What is compiled as one. Bindings are, since most of them take less time than to read
+    pybind11's headers; but for module.cc, which is in no other module."""
+    found: dict[object, list[Path]] = {}
+    counts = {True: 0, False: 0}
+    for source in sources:
+        key: object = source
+        if BINDINGS in source.parents and in_module(source, "_kernels"):
+            used = in_module(source, "_C")
+            key = used, counts[used] % GROUPS
+            counts[used] += 1
+        found.setdefault(key, []).append(source)
+    return [tuple(group) for group in found.values()]
+
+
 def is_cuda(source: Path) -> bool:
     """Whether a source is part of the CUDA engine alone."""
     kind = source.stem.partition("_")[0]  # of a binding: cuda, cuda_device
@@ -227,16 +264,18 @@ def is_cuda(source: Path) -> bool:
 
 def objects(build: Path, modules: set[str], with_cuda: bool) -> list[Object]:
     """All that the modules consist of, in the order of linking."""
-    found = [Object(build / "hash.cc", build / "hash.o")]
-    sources = sorted(path for kind in ("*.cc", "*.cu") for path in (ROOT / "csrc").rglob(kind))
-    for source in sources:
-        if not any(in_module(source, module) for module in modules):
-            continue
-        if not with_cuda and is_cuda(source):
-            continue
-        for variant in variants(source):
-            name = object_name(source) + f".{variant}" * bool(variant)
-            found.append(Object(source, build / f"{name}.o", variant))
+    found = [Object((build / "hash.cc",), build / "hash.o")]
+    sources = [
+        source
+        for source in sorted(p for kind in ("*.cc", "*.cu") for p in (ROOT / "csrc").rglob(kind))
+        if any(in_module(source, module) for module in modules)
+        and (with_cuda or not is_cuda(source))
+    ]
+    for group in groups(sources):
+        more = f"+{len(group) - 1}" if len(group) > 1 else ""
+        for variant in variants(group[0]):
+            name = object_name(group[0]) + more + f".{variant}" * bool(variant)
+            found.append(Object(group, build / f"{name}.o", variant))
     return sorted(found, key=lambda each: each.link_order)
 
 
@@ -276,13 +315,11 @@ def rules(cuda: Cuda | None) -> list[str]:
     ]
 
 
-def ninja_file(targets: list[Path], build: Path, cuda: Cuda | None) -> str:
-    """The whole build as ninja's text; targets: the modules' files."""
-    modules = {target.name.split(".")[0]: target for target in targets}
+def ninja_file(modules: dict[str, Path], parts: list[Object], cuda: Cuda | None) -> str:
+    """The whole build as ninja's text; modules: the file of each."""
     lines = rules(cuda)
-    parts = objects(build, set(modules), cuda is not None)
     for part in parts:
-        lines.append(f"build {quoted(part.path)}: {part.rule} {quoted(part.source)}")
+        lines.append(f"build {quoted(part.path)}: {part.rule} {quoted(part.file)}")
         lines += [f"  options = {part.options}", f"  name = {part.path.name}"]
     for module, target in modules.items():
         linked = [quoted(part.path) for part in parts if in_module(part.source, module)]
@@ -313,8 +350,12 @@ class NinjaBuild(build_ext):
         sources_hash = runpy.run_path(str(ROOT / "decoding/engine/build_check.py"))["sources_hash"]
         cuda = None if SANITIZERS else Cuda.find()
         archs = " ".join(cuda.archs) if cuda else ""
-        (build / "build.ninja").write_text(ninja_file(targets, build, cuda))
-        (build / "hash.cc").write_text(HASH.format(sources_hash(ROOT / "csrc"), archs))
+        modules = {target.name.split(".")[0]: target for target in targets}
+        parts = objects(build, set(modules), cuda is not None)
+        for part in parts:
+            part.write_file()
+        (build / "build.ninja").write_text(ninja_file(modules, parts, cuda))
+        write_changed(build / "hash.cc", HASH.format(sources_hash(ROOT / "csrc"), archs))
         # What ccache keeps serves every checkout.
         environment = {"CCACHE_BASEDIR": str(ROOT), **os.environ}
         command = [Path(ninja.BIN_DIR) / "ninja", "-C", str(build)]

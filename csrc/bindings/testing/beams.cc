@@ -259,7 +259,7 @@ void run_diverse_step(const object& values, const object& ids, const object& lse
 }
 
 // The tables of constraints.h, on the host.
-struct PhraseTables {
+struct PhraseLists {
   std::vector<int32_t> depths, first_edge, tokens;
 
   Phrases view() const { return view(depths.data(), first_edge.data(), tokens.data()); }
@@ -274,7 +274,7 @@ struct PhraseTables {
 };
 
 std::vector<int32_t> run_begin_progress(const std::vector<int32_t>& row,
-                                        const PhraseTables& phrases) {
+                                        const PhraseLists& phrases) {
   std::vector<int32_t> progress(kProgress + phrases.depths.size());
   begin_progress(phrases.view(), row.data(), static_cast<int>(row.size()), progress.data());
   return progress;
@@ -284,7 +284,7 @@ std::vector<int32_t> run_begin_progress(const std::vector<int32_t>& row,
 // log-probabilities. state: progress, spare and spare_count too.
 void run_constrained_step(const object& values, const object& ids, const object& row_values,
                           const object& row_ids, const object& scores, const object& lse,
-                          const object& live, const PhraseTables& phrases, const std::string& isa,
+                          const object& live, const PhraseLists& phrases, const std::string& isa,
                           int threads, const py::kwargs& options) {
   const SearchStep step(lse, live, options);
   const BeamSearch& s = step.search;
@@ -332,10 +332,10 @@ void bind_beams(py::module_& kernels) {
               named, isa, threads);
   kernels.def("contrast_step", &run_contrast_step, "The same of contrastive search.", values, ids,
               lse, py::arg("similarity"), live, named, isa, threads);
-  py::class_<PhraseTables>(kernels, "Phrases")
+  py::class_<PhraseLists>(kernels, "Phrases")
       .def(py::init([](std::vector<int32_t> depths, std::vector<int32_t> first_edge,
                        std::vector<int32_t> tokens) {
-             return PhraseTables{std::move(depths), std::move(first_edge), std::move(tokens)};
+             return PhraseLists{std::move(depths), std::move(first_edge), std::move(tokens)};
            }),
            py::arg("depths"), py::arg("first_edge"), py::arg("tokens"));
   kernels.def("begin_progress", &run_begin_progress, "The progress of a row of tokens.",
