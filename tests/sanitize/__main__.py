@@ -2,6 +2,8 @@
 
     python -m tests.sanitize            all tests of kernels, engine, generation, search, serving
     python -m tests.sanitize --quick    some of them, on AVX2 alone: what CI runs
+    python -m tests.sanitize --quick --only build     what needs no Python but the build's tools
+    python -m tests.sanitize --quick --only tests     the rest, afterwards
 
 AddressSanitizer and UndefinedBehaviorSanitizer run below the tests in Python, ThreadSanitizer below
 threads.cc and scheduler.cc, without Python. Both need g++ and x86-64.
@@ -79,10 +81,14 @@ def check_threads(folder: Path, name: str, patterns: Sequence[str]) -> None:
     run(f"ThreadSanitizer, {name}", [program])
 
 
-def check_tests(tests: Sequence[str], options: Sequence[str], isa: str) -> None:
-    """Builds the engine, for one instruction set or for all, and runs tests with it."""
+def build_engine(isa: str) -> None:
+    """For one instruction set, or for all."""
     build = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
     run("build of the engine", build, DECODING_SANITIZE=SANITIZERS, DECODING_ONLY_ISA=isa)
+
+
+def check_tests(tests: Sequence[str], options: Sequence[str], isa: str) -> None:
+    """Runs tests with what build_engine() has built."""
     folder = "-".join(filter(None, ["sanitize", SANITIZERS, isa]))
     # The sanitizer comes first, and looks for the C++ library's exceptions as it starts.
     libraries = [compiler_file(name) for name in ("libasan.so", "libstdc++.so")]
@@ -99,14 +105,17 @@ def check_tests(tests: Sequence[str], options: Sequence[str], isa: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.sanitize", description=__doc__)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", choices=("build", "tests"))
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        for name, patterns in PROGRAMS.items():
-            check_threads(Path(folder), name, patterns)
-    if args.quick:
-        check_tests(QUICK, ["-k", " and ".join(f"not {name}" for name in SLOW)], "avx2")
-    else:
-        check_tests(TESTS, [], "")
+    isa = "avx2" if args.quick else ""
+    if args.only != "tests":
+        with tempfile.TemporaryDirectory() as folder:
+            for name, patterns in PROGRAMS.items():
+                check_threads(Path(folder), name, patterns)
+        build_engine(isa)
+    if args.only != "build":
+        quick = ["-k", " and ".join(f"not {name}" for name in SLOW)]
+        check_tests(QUICK if args.quick else TESTS, quick if args.quick else [], isa)
 
 
 if __name__ == "__main__":
