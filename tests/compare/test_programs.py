@@ -66,7 +66,9 @@ def test_how_busy_a_gpu_is() -> None:
 
 
 @pytest.mark.slow
-def test_programs_translate_alike(tmp_path: Path) -> None:
+def test_programs_translate_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each in one size of batches: test_the_best_size_of_batches is about the choice of one."""
+    monkeypatch.setattr(translate, "BATCH_TOKENS", {})
     sources = ["Das ist ein Haus.", "Ein Hund läuft über die Wiese.", "Guten Morgen!"]
     references = ["This is a house.", "A dog is running across the meadow.", "Good morning!"]
     for language, lines in {"de": sources, "en": references}.items():

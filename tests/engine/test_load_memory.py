@@ -34,34 +34,34 @@ with memory:
 print(memory.growth, model.weight_bytes)
 """
 
-# About 150 M weights; the largest is the token table.
+# 40 to 50 M weights, so that what else a load needs is little; the largest is the token table.
 SIZES: dict[str, dict[str, Any]] = {
     "llama": {
-        "vocab_size": 16000,
-        "hidden_size": 1024,
-        "intermediate_size": 2816,
-        "num_hidden_layers": 10,
-        "num_attention_heads": 16,
+        "vocab_size": 8000,
+        "hidden_size": 768,
+        "intermediate_size": 2112,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 12,
     },
-    "gpt2": {"vocab_size": 16000, "n_embd": 1024, "n_layer": 10, "n_head": 16},
+    "gpt2": {"vocab_size": 8000, "n_embd": 768, "n_layer": 6, "n_head": 12},
     "marian": {
-        "vocab_size": 16000,
-        "d_model": 1024,
-        "encoder_layers": 5,
-        "decoder_layers": 5,
-        "encoder_ffn_dim": 4096,
-        "decoder_ffn_dim": 4096,
-        "pad_token_id": 15999,
-        "decoder_start_token_id": 15999,
+        "vocab_size": 8000,
+        "d_model": 768,
+        "encoder_layers": 3,
+        "decoder_layers": 3,
+        "encoder_ffn_dim": 2048,
+        "decoder_ffn_dim": 2048,
+        "pad_token_id": 7999,
+        "decoder_start_token_id": 7999,
     },
     "t5": {
-        "vocab_size": 16000,
-        "d_model": 1024,
+        "vocab_size": 8000,
+        "d_model": 768,
         "d_kv": 64,
-        "d_ff": 4096,
-        "num_layers": 4,
-        "num_decoder_layers": 4,
-        "num_heads": 16,
+        "d_ff": 2048,
+        "num_layers": 3,
+        "num_decoder_layers": 3,
+        "num_heads": 12,
     },
 }
 SMALL: dict[str, dict[str, Any]] = {

@@ -25,7 +25,7 @@ NAMES = {"config.json", "hidden_size"}
 @pytest.mark.timeout(900)
 def test_damaged_models_are_refused_or_load() -> None:
     """Longer runs: python -m tests.fuzz.files --cases 200000."""
-    summary = fuzz(seed=0, first=0, cases=CASES, processes=2)
+    summary = fuzz(seed=0, first=0, cases=CASES, processes=1)  # each first uses all models
     assert not summary.bad, summary.table()
     counts = summary.total()
     assert counts["loads"] > CASES / 20 and counts["refused"] > CASES / 4, "too tame or too wild"

@@ -13,7 +13,7 @@ import pytest
 from tests.cli.program import Program, one_line
 
 GERMAN = ["Guten Tag!", "", "Das ist ein Haus.", "Wie geht es Ihnen heute?"]
-MANY = "\n".join(GERMAN * 20000)
+MANY = "\n".join(GERMAN * 5000)
 SPLIT = ("--device", "cpu", "--threads", "1", "--tensor-parallel", "2", "--quiet")
 
 
