@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import decoding
+from decoding.serving.model_engine import StartedCall
 from tests.support.demo import DEMO
 from tests.support.random_models import ours
 
@@ -61,6 +62,16 @@ def test_closed_without_draining(demo: decoding.Model) -> None:
     thread.join(60)
     assert len(readers) == 1
     assert all(request.done for request in requests)
+
+
+def test_a_call_of_many_sentences_is_cancelled(demo: decoding.Model) -> None:
+    engine = decoding.Engine(demo, max_requests=2)
+    started = StartedCall(
+        demo.prepare([[5, 6, i] for i in range(7, 47)], **LONG), engine._dispatcher
+    )
+    engine.close(drain=False)
+    with pytest.raises(decoding.Cancelled, match="the call was cancelled"):
+        started.result()
 
 
 def test_a_closed_engine_is_of_no_use() -> None:

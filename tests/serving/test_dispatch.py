@@ -116,6 +116,18 @@ def test_rows_of_different_lengths_and_the_rest_at_the_end() -> None:
     dispatcher.close(drain=True)
 
 
+def test_rows_without_tokens() -> None:
+    """As diverse beam search has them where no token is allowed."""
+    engine = ToldEngine()
+    dispatcher = dispatcher_of(engine)
+    options: dict[str, Any] = {"num_beams": 2, "return_dict_in_generate": True}
+    request = submitted(dispatcher, **options)
+    engine.news.put([end(1, "end", [], [])])
+    found = request.result(60)
+    assert found.sequences.tolist() == [[5, 6]] and found.beam_indices.shape == (1, 0)
+    dispatcher.close(drain=True)
+
+
 def test_all_requests_hear_of_a_failure_of_the_engine() -> None:
     engine = ToldEngine()
     dispatcher = dispatcher_of(engine)

@@ -165,15 +165,6 @@ def test_a_sentence_whose_numbers_are_not_finite_ends_the_others(device: str) ->
     assert dispatcher.stats()["steps"] - steps < 20, "not even those that ran have come to an end"
 
 
-def test_a_call_whose_engine_is_closed_is_cancelled(device: str) -> None:
-    engine = decoding.Engine(ours("gpt2", device), max_requests=2)
-    call = ours("gpt2", device).prepare(sentences(40), max_new_tokens=20, pad_token_id=1)
-    started = model_engine.StartedCall(call, engine._dispatcher)
-    engine.close(drain=False)
-    with pytest.raises(decoding.Cancelled):
-        started.result()
-
-
 def test_cancelled_calls_leave_the_engine_to_others(device: str) -> None:
     model, rows, event = ours("marian", device), sentences(200), threading.Event()
     event.set()

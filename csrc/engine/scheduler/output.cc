@@ -99,20 +99,29 @@ void Batches::append_ids(int64_t id, std::vector<int64_t>& to) const {
 
 void Batches::collect(Outputs& made, std::vector<int64_t>& cancelled) {
   if (open_.empty()) return;
-  std::erase_if(made.ends, [&](Output& end) {
-    auto found = open_.upper_bound(end.id);
-    if (found == open_.begin()) return false;
-    auto& [output, left] = (--found)->second;
-    const size_t place = end.id - output.id;
-    if (place >= output.ends.size()) return false;
-    if (end.kind == OutputKind::fault) append_ids(output.id, cancelled);
-    output.ends[place] = std::move(end);
-    if (--left == 0) {
-      made.batches.push_back(std::move(output));
-      open_.erase(found);
+  std::vector<Output> alone;
+  for (Output& end : made.ends) {
+    const auto batch = batch_of(end.id);
+    if (batch == open_.end()) {
+      alone.push_back(std::move(end));
+      continue;
     }
-    return true;
-  });
+    auto& [output, left] = batch->second;
+    if (end.kind == OutputKind::fault) append_ids(output.id, cancelled);
+    output.ends[end.id - output.id] = std::move(end);
+    if (--left > 0) continue;
+    made.batches.push_back(std::move(output));
+    open_.erase(batch);
+  }
+  made.ends = std::move(alone);
+}
+
+std::map<int64_t, Batches::Open>::iterator Batches::batch_of(int64_t id) {
+  const auto next = open_.upper_bound(id);
+  if (next == open_.begin()) return open_.end();
+  const auto before = std::prev(next);
+  const bool is_in = id < before->first + static_cast<int64_t>(before->second.output.ends.size());
+  return is_in ? before : open_.end();
 }
 
 }  // namespace decoding

@@ -82,6 +82,8 @@ class Batches {
     BatchOutput output;
     int left;
   };
+  std::map<int64_t, Open>::iterator batch_of(int64_t id);
+
   std::map<int64_t, Open> open_;  // by the first id
 };
 
