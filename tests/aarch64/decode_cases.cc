@@ -1,5 +1,6 @@
 // Attention of a step: over what is shared, over a history of pages, with every bias.
 #include <numeric>
+#include <span>
 
 #include "kernels/attention/decode.h"
 #include "tests/aarch64/cases.h"
@@ -69,7 +70,8 @@ void decode(Machine<isa>& machine, const std::string& type) {
       p.self_pages = {own.own.data(), kOwn};
       p.cache_indirection = own.table.data();
     }
-    machine.run([&](auto& stream) { decode_attention(stream, p); });
+    const std::span<const DecodeAttentionParams<float, C>> parts(&p, 1);
+    machine.run([&](auto& stream) { decode_attention(stream, parts); });
     machine.answer("decode_attention/" + name + "/" + type, y);
     if (history) machine.answer("decode_attention/keys/" + name + "/" + type, own.k);
   };
