@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bindings/engine.h"
+#include "bindings/held.h"
 #include "bindings/tensor.h"
 #include "bindings/token_ids.h"
 #include "bindings/unlocked.h"
@@ -105,6 +106,7 @@ py::list told_by(Scheduler& scheduler, double timeout) {
     const Unlocked release;
     scheduler.wait(timeout, outputs);
   }
+  HeldObjects::release_unused();  // of requests that have ended
   py::list told;
   for (const NewTokens& made : outputs.tokens) {
     told.append(py::make_tuple(made.id, token_lists(&outputs.words[made.begin], made.rows)));
@@ -139,10 +141,7 @@ void bind_output(py::module_& module) {
                                return py::array_t<float>(py::ssize_t(o.sums.size()), o.sums.data());
                              })
       .def_property_readonly("parent_rows",
-                             [](const Output& o) {
-                               return table(o.parent_rows, o.parent_rows.empty() ? 0 : o.rows,
-                                            o.width);
-                             })
+                             [](const Output& o) { return table(o.parent_rows, o.rows, o.width); })
       .def("sequences", &sequences, py::arg("prompt"), py::arg("returned"), py::arg("fill"));
   const auto kind = [](const BatchOutput& batch) {
     const Output* failed = batch.failed();

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/held.h"
 #include "bindings/tensor.h"
 #include "engine/search/options.h"
 #include "engine/search/request_class.h"
@@ -247,6 +248,7 @@ Request PyRequest::on(const std::string& device) const {
     const int32_t* table =
         TensorView::of(stop_on_device, "stop_table", device).data<int32_t>({-1, -1});
     for (SentenceConfig& config : request.configs) config.stop_table = table;
+    request.stop_table_owner = HeldObjects::hold(stop_on_device);
   }
   return request;
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import decoding
+from decoding.generation import stop_strings
 from decoding.models.weights.dtypes import as_tensor
 from decoding.serving import planning
 from tests.serving.engines import assert_idle, assert_same, engine, tight_engine
@@ -48,6 +50,26 @@ def tokens_of(name: str, device: str, **options: Any) -> list[list[int]]:
     width = found.sequences.shape[1] - int(found.lengths.max())
     rows = zip(found.sequences.tolist(), found.lengths.tolist(), strict=True)
     return [row[width : width + n] for row, n in rows]
+
+
+def test_a_request_keeps_the_table_of_its_stop_strings(demo: decoding.Model) -> None:
+    """Only some of them are kept for requests to come, and others may have gone when it runs."""
+    with decoding.Engine(demo, max_requests=1) as engine:
+        options: dict[str, Any] = {"stop_strings": ["qqq"], **SHORT}
+        expected = engine.submit([5, 6, 7], **options).result(60)  # to make a table takes long
+        running = engine.submit([5, 6, 7], **LONG)
+        waiting = engine.submit([5, 6, 7], **options)
+        _, (_, kept) = stop_strings._cache.popitem()
+        table = weakref.ref(kept.table)
+        del kept
+        assert table() is not None
+        assert not waiting.done
+        running.cancel()
+        assert torch.equal(waiting.result(60), expected)
+        until = time.monotonic() + 60
+        while table() is not None and time.monotonic() < until:
+            engine.submit([5], **SHORT).result(60)
+        assert table() is None
 
 
 @names

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -76,7 +77,8 @@ struct Request {
   std::vector<int32_t> stop_first;      // [sentences], the state that each prompt leads to
   std::vector<SentenceConfig> configs;  // [sentences]; their spans are of the words
   std::vector<int32_t> words;
-  std::vector<IdRange> id_ranges;  // of each list in the words
+  std::vector<IdRange> id_ranges;                // of each list in the words
+  std::shared_ptr<const void> stop_table_owner;  // of the configs' table, which is not copied
 
   explicit Request(int sentences = 1) : stop_first(sentences), configs(sentences) {}
 

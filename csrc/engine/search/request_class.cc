@@ -57,6 +57,7 @@ Request sentence_of(const Request& all, int sentence) {
   one.search = all.search;
   one.process = all.process;
   one.stop_first = {all.stop_first[sentence]};
+  one.stop_table_owner = all.stop_table_owner;
   SentenceConfig& config = one.configs[0] = all.configs[sentence];
   ProcessorConfig& p = config.processors;
   WordCopy words(all, one);
