@@ -129,7 +129,7 @@ int32_t PrefixCache::lookup(const Key& key) const {
 void PrefixCache::remember(const Key& key, std::span<const int32_t> pages) {
   for (const int32_t page : pages) {
     CHECK(pool_.references(page) > 0, "page ", page, " is not owned: its tokens may change");
-    forget(page);  // it may stand behind a page that is forgotten
+    forget(page);  // it may follow a page that is forgotten
   }
   ++entries_;
   for (size_t i = 0; i < pages.size(); ++i) {

@@ -16,8 +16,8 @@ class ReadingBudget {
   void has_stepped(double seconds) { average(step_, seconds); }
 
   // stepping: rows. joining: rows that could step too, had they been read: where there are as many
-  // of these, a reading may take twice as long as with none. others: whether more than
-  // one request waits to be read: then it matters more that no row is idle.
+  // of these, a reading may take twice as long as with none. others: whether more than one request
+  // waits to be read: then it matters more that no row is idle.
   int tokens(int stepping, int joining, bool others = false) const {
     if (stepping == 0) return most_;
     const bool known = timed_ && token_ > 0 && step_ > 0;

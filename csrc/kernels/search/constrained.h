@@ -10,7 +10,7 @@
 //   it; after its last step the beams that hold all phrases enter the list
 //
 // So that no result lacks a phrase, rows that hold all and end out of turn are spare: where too few
-// rows finish, they stand behind them. And as long as there is neither, the last row that holds all
+// rows finish, they follow them. And as long as there is neither, the last row that holds all
 // phrases goes on with its best token.
 #pragma once
 
