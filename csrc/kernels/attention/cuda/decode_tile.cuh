@@ -12,9 +12,8 @@
 
 namespace decoding::cuda {
 
-constexpr int kResidentWarps = 16;           // that run at once on a multiprocessor
-constexpr int kWarpsPerMultiprocessor = 32;  // of a launch: twice, as histories differ in length
-constexpr int kDeterministicWarps = 4;       // of a block, a compromise between few and many
+constexpr int kResidentWarps = 16;      // that run at once on a multiprocessor
+constexpr int kDeterministicWarps = 4;  // of a block, a compromise between few and many
 
 // Grid: heads, sentences, splits times the chunks of a sentence's queries; where a block has one
 // beam, rows take the place of sentences. All this is read before the previous kernel has ended.
@@ -106,9 +105,10 @@ struct Plan {
   Plan(const Stream& stream, int64_t blocks, int64_t longest, int least, Shared&& shared) {
     const Device& device = stream.device();
     const bool fixed = stream.deterministic();
-    // Few blocks must be quick ones; of many, small ones have less to merge.
+    // Few blocks must be quick ones. Many must be small, so that all of them run at once: what a
+    // block waits for takes longer than what it computes.
     const int64_t wanted =
-        fixed ? kDeterministicWarps : kWarpsPerMultiprocessor * device.multiprocessors / blocks;
+        fixed ? kDeterministicWarps : kResidentWarps * device.multiprocessors / blocks;
     while (warps > least &&
            (warps > wanted || shared(warps) > static_cast<size_t>(device.shared_memory))) {
       warps /= 2;
