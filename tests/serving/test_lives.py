@@ -26,6 +26,13 @@ def test_random_lives_in_engines_that_swap(device: str) -> None:
     raise AssertionError(counts)
 
 
+def test_a_stream_whose_result_is_empty() -> None:
+    """Its beams become worse than transformers' placeholder, and what was told is not the result's:
+    the reader hears so."""
+    counts = lives.run(seed=2612, numbers=range(72025, 72026), cancelled=0.3)
+    assert counts == {"ended": 1}
+
+
 def test_a_life_is_its_seeds_and_its_numbers() -> None:
     drawn = [str(lives.DrawnLife(1, number, 0.5).life()) for number in range(30)]
     assert drawn == [str(lives.DrawnLife(1, number, 0.5).life()) for number in range(30)]
